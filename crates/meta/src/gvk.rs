@@ -1,0 +1,294 @@
+//! Names of API groups, versions, kinds and resources, and their textual forms.
+//!
+//! The empty group is the core ("legacy") group; it never shows up in a textual form.
+
+use std::fmt;
+
+/// A group and a version, e.g. `apps/v1`; the core group prints as just `v1`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupVersion {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// API version, e.g. `v1beta1`.
+    pub version: String,
+}
+
+/// A kind in a group, at no particular version. Prints as `Deployment.apps`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupKind {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// Kind, e.g. `Deployment`.
+    pub kind: String,
+}
+
+/// A resource in a group, at no particular version. Prints as `deployments.apps`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupResource {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// Plural lower-case resource name, e.g. `deployments`.
+    pub resource: String,
+}
+
+/// A kind at one version of its group. Prints as `apps/v1, Kind=Deployment`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupVersionKind {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Kind.
+    pub kind: String,
+}
+
+/// A resource at one version of its group. Prints as `apps/v1, Resource=deployments`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupVersionResource {
+    /// API group; empty for the core group.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Plural lower-case resource name.
+    pub resource: String,
+}
+
+/// An `apiVersion` with more than one slash.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unexpected GroupVersion string: {0}")]
+pub struct ParseGroupVersionError(pub String);
+
+/// Writes `group/version`, or only the version for the core group.
+fn api_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+}
+
+/// `name.group`, or only the name for the core group.
+fn write_qualified(f: &mut fmt::Formatter<'_>, name: &str, group: &str) -> fmt::Result {
+    f.write_str(name)?;
+    if !group.is_empty() {
+        write!(f, ".{group}")?;
+    }
+    Ok(())
+}
+
+impl GroupVersion {
+    /// Makes a group-version from its parts.
+    pub fn new(group: impl Into<String>, version: impl Into<String>) -> Self {
+        Self { group: group.into(), version: version.into() }
+    }
+
+    /// Parses an `apiVersion`: `v1` or `group/version`. The empty string and `/` give the empty value.
+    ///
+    /// # Errors
+    /// More than one slash.
+    pub fn parse(s: &str) -> Result<Self, ParseGroupVersionError> {
+        let (group, version) = split_api_version(s).ok_or_else(|| ParseGroupVersionError(s.to_owned()))?;
+        Ok(Self::new(group, version))
+    }
+
+    /// The `apiVersion` that objects of this group-version carry.
+    pub fn api_version(&self) -> String {
+        api_version(&self.group, &self.version)
+    }
+
+    /// The named kind at this group-version.
+    pub fn with_kind(&self, kind: impl Into<String>) -> GroupVersionKind {
+        GroupVersionKind::new(self.group.clone(), self.version.clone(), kind)
+    }
+
+    /// The named resource at this group-version.
+    pub fn with_resource(&self, resource: impl Into<String>) -> GroupVersionResource {
+        GroupVersionResource::new(self.group.clone(), self.version.clone(), resource)
+    }
+
+    /// Whether both parts are empty.
+    pub fn is_empty(&self) -> bool {
+        self.group.is_empty() && self.version.is_empty()
+    }
+}
+
+/// Splits an `apiVersion` into group and version without allocating; `None` if it has more than one slash.
+pub fn split_api_version(s: &str) -> Option<(&str, &str)> {
+    match s.split_once('/') {
+        None => Some(("", s)),
+        Some((_, version)) if version.contains('/') => None,
+        Some(parts) => Some(parts),
+    }
+}
+
+impl GroupKind {
+    /// Makes a group-kind from its parts.
+    pub fn new(group: impl Into<String>, kind: impl Into<String>) -> Self {
+        Self { group: group.into(), kind: kind.into() }
+    }
+
+    /// Parses `Kind` or `Kind.group`; every string is accepted.
+    pub fn parse(s: &str) -> Self {
+        let (kind, group) = s.split_once('.').unwrap_or((s, ""));
+        Self::new(group, kind)
+    }
+
+    /// This kind at a version.
+    pub fn with_version(&self, version: impl Into<String>) -> GroupVersionKind {
+        GroupVersionKind::new(self.group.clone(), version, self.kind.clone())
+    }
+
+    /// Whether both parts are empty.
+    pub fn is_empty(&self) -> bool {
+        self.group.is_empty() && self.kind.is_empty()
+    }
+}
+
+impl GroupResource {
+    /// Makes a group-resource from its parts.
+    pub fn new(group: impl Into<String>, resource: impl Into<String>) -> Self {
+        Self { group: group.into(), resource: resource.into() }
+    }
+
+    /// Parses `resource` or `resource.group`; every string is accepted.
+    pub fn parse(s: &str) -> Self {
+        let (resource, group) = s.split_once('.').unwrap_or((s, ""));
+        Self::new(group, resource)
+    }
+
+    /// This resource at a version.
+    pub fn with_version(&self, version: impl Into<String>) -> GroupVersionResource {
+        GroupVersionResource::new(self.group.clone(), version, self.resource.clone())
+    }
+
+    /// Whether both parts are empty.
+    pub fn is_empty(&self) -> bool {
+        self.group.is_empty() && self.resource.is_empty()
+    }
+}
+
+impl GroupVersionKind {
+    /// Makes a group-version-kind from its parts.
+    pub fn new(group: impl Into<String>, version: impl Into<String>, kind: impl Into<String>) -> Self {
+        Self { group: group.into(), version: version.into(), kind: kind.into() }
+    }
+
+    /// From an object's `apiVersion` and `kind`. An `apiVersion` that does not parse leaves group and version empty.
+    pub fn from_api_version(api_version: &str, kind: impl Into<String>) -> Self {
+        let (group, version) = split_api_version(api_version).unwrap_or(("", ""));
+        Self::new(group, version, kind)
+    }
+
+    /// The kind of a JSON object, from its `apiVersion` and `kind`; `None` when `kind` is missing or empty.
+    pub fn of(object: &serde_json::Value) -> Option<Self> {
+        let kind = object.get("kind")?.as_str().filter(|k| !k.is_empty())?;
+        let api_version = object.get("apiVersion").and_then(|v| v.as_str()).unwrap_or("");
+        Some(Self::from_api_version(api_version, kind))
+    }
+
+    /// The `apiVersion` that objects of this kind carry.
+    pub fn api_version(&self) -> String {
+        api_version(&self.group, &self.version)
+    }
+
+    /// Without the version.
+    pub fn group_kind(&self) -> GroupKind {
+        GroupKind::new(self.group.clone(), self.kind.clone())
+    }
+
+    /// Without the kind.
+    pub fn group_version(&self) -> GroupVersion {
+        GroupVersion::new(self.group.clone(), self.version.clone())
+    }
+
+    /// Whether all parts are empty.
+    pub fn is_empty(&self) -> bool {
+        self.group.is_empty() && self.version.is_empty() && self.kind.is_empty()
+    }
+}
+
+impl GroupVersionResource {
+    /// Makes a group-version-resource from its parts.
+    pub fn new(group: impl Into<String>, version: impl Into<String>, resource: impl Into<String>) -> Self {
+        Self { group: group.into(), version: version.into(), resource: resource.into() }
+    }
+
+    /// The `apiVersion` of this resource's group-version.
+    pub fn api_version(&self) -> String {
+        api_version(&self.group, &self.version)
+    }
+
+    /// Without the version.
+    pub fn group_resource(&self) -> GroupResource {
+        GroupResource::new(self.group.clone(), self.resource.clone())
+    }
+
+    /// Without the resource.
+    pub fn group_version(&self) -> GroupVersion {
+        GroupVersion::new(self.group.clone(), self.version.clone())
+    }
+
+    /// Whether all parts are empty.
+    pub fn is_empty(&self) -> bool {
+        self.group.is_empty() && self.version.is_empty() && self.resource.is_empty()
+    }
+}
+
+impl fmt::Display for GroupVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.group.is_empty() {
+            write!(f, "{}/", self.group)?;
+        }
+        f.write_str(&self.version)
+    }
+}
+
+impl fmt::Display for GroupKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_qualified(f, &self.kind, &self.group)
+    }
+}
+
+impl fmt::Display for GroupResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_qualified(f, &self.resource, &self.group)
+    }
+}
+
+impl fmt::Display for GroupVersionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}, Kind={}", self.group, self.version, self.kind)
+    }
+}
+
+impl fmt::Display for GroupVersionResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}, Resource={}", self.group, self.version, self.resource)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn textual_forms() {
+        assert_eq!(GroupResource::new("apps", "deployments").to_string(), "deployments.apps");
+        assert_eq!(GroupResource::new("", "pods").to_string(), "pods");
+        assert_eq!(GroupKind::new("apps", "Deployment").to_string(), "Deployment.apps");
+        assert_eq!(GroupVersion::new("", "v1").to_string(), "v1");
+        assert_eq!(GroupVersion::new("apps", "v1").api_version(), "apps/v1");
+        assert_eq!(GroupVersionKind::new("", "v1", "Event").to_string(), "/v1, Kind=Event");
+        assert_eq!(GroupVersionResource::new("apps", "v1", "x").to_string(), "apps/v1, Resource=x");
+    }
+
+    #[test]
+    fn parses_api_versions() {
+        assert_eq!(GroupVersion::parse("v1"), Ok(GroupVersion::new("", "v1")));
+        assert_eq!(GroupVersion::parse("apps/v1"), Ok(GroupVersion::new("apps", "v1")));
+        assert_eq!(GroupVersion::parse(""), Ok(GroupVersion::default()));
+        assert_eq!(GroupVersion::parse("/"), Ok(GroupVersion::default()));
+        assert_eq!(
+            GroupVersion::parse("a/b/c").map_err(|e| e.to_string()),
+            Err("unexpected GroupVersion string: a/b/c".into())
+        );
+        assert_eq!(GroupKind::parse("Deployment.apps"), GroupKind::new("apps", "Deployment"));
+        assert_eq!(GroupResource::parse("a.b.c"), GroupResource::new("b.c", "a"));
+    }
+}

@@ -1,0 +1,31 @@
+//! What every other crate needs to speak about Kubernetes objects: kinds and resources, `Status` errors, field
+//! paths and validation texts, object metadata, selectors, quantities, times, generated names.
+//!
+//! Everything here is pure: no I/O, no async, no global clock or random source. Objects are `serde_json::Value`;
+//! functions borrow from them and allocate only when there is something to report. Message texts are part of the
+//! API (clients match on them), so they follow `k8s.io/apimachinery` word for word.
+
+pub mod equality;
+pub mod field;
+pub mod fields;
+pub mod gvk;
+pub mod intstr;
+pub mod labels;
+pub mod object;
+pub mod objectmeta;
+pub mod options;
+pub mod quantity;
+pub mod random;
+pub mod status;
+pub mod text;
+pub mod time;
+pub mod validation;
+
+pub use equality::semantic_equal;
+pub use field::{ErrorList, Path};
+pub use gvk::{GroupKind, GroupResource, GroupVersion, GroupVersionKind, GroupVersionResource};
+pub use intstr::IntOrString;
+pub use quantity::Quantity;
+pub use random::{Random, SeededRandom, SystemRandom, generate_name};
+pub use status::{Cause, Details, Reason, Status};
+pub use time::{Clock, ManualClock, MicroTime, SystemClock, Time};

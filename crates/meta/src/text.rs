@@ -1,0 +1,111 @@
+//! Values rendered as upstream's messages render them: quoted strings (`%q`), floats (`%v`) and compact JSON with
+//! the three HTML characters escaped.
+
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// Whether a character shows itself: letters, marks, numbers, punctuation, symbols and the ASCII space.
+pub fn is_printable(c: char) -> bool {
+    if c.is_ascii() {
+        return matches!(c, ' '..='~');
+    }
+    // Behind another character, str::escape_debug leaves combining marks alone and escapes exactly what is unprintable.
+    let mut buf = [b'a'; 5];
+    let len = c.encode_utf8(&mut buf[1..]).len();
+    std::str::from_utf8(&buf[..=len]).is_ok_and(|s| s.escape_debug().count() == 2)
+}
+
+/// A string in double quotes with Go's escapes, as `%q` prints it.
+pub fn quote(s: &str) -> String {
+    let mut out = String::with_capacity(s.len() + 2);
+    out.push('"');
+    for c in s.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{b}' => out.push_str("\\v"),
+            c if is_printable(c) => out.push(c),
+            c if c.is_ascii() => drop(write!(out, "\\x{:02x}", c as u32)),
+            c if (c as u32) < 0x10000 => drop(write!(out, "\\u{:04x}", c as u32)),
+            c => drop(write!(out, "\\U{:08x}", c as u32)),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A list of strings as `%#v` prints a string slice: `[]string{"a", "b"}`.
+pub fn string_slice<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
+    let quoted: Vec<String> = items.into_iter().map(quote).collect();
+    format!("[]string{{{}}}", quoted.join(", "))
+}
+
+/// A float as `%v` prints it: shortest digits, exponent form below 1e-4 and from 1e21 on.
+pub fn float(f: f64) -> String {
+    if f.is_nan() {
+        return "NaN".to_owned();
+    }
+    if f.is_infinite() {
+        return if f > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
+    }
+    let abs = f.abs();
+    if abs != 0.0 && !(1e-4..1e21).contains(&abs) {
+        let s = format!("{f:e}");
+        let (mantissa, exponent) = s.split_once('e').unwrap_or((&s, "0"));
+        let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |d| ('-', d));
+        return format!("{mantissa}e{sign}{digits:0>2}");
+    }
+    format!("{f}")
+}
+
+/// Compact JSON with `<`, `>`, `&` and the two Unicode line separators escaped, as Go's encoder writes it.
+pub fn json(value: &Value) -> String {
+    let plain = value.to_string();
+    if !plain.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
+        return plain;
+    }
+    // These characters can only be inside strings, so escaping them in the whole text is safe.
+    let mut out = String::with_capacity(plain.len() + 16);
+    for c in plain.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => drop(write!(out, "\\u{:04x}", c as u32)),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn quotes_like_go() {
+        assert_eq!(quote("a\"b\\\n\u{1}\u{7f}"), r#""a\"b\\\n\x01\x7f""#);
+        assert_eq!(quote("é\u{a0}\u{200b}😀e\u{301}"), "\"é\\u00a0\\u200b😀e\u{301}\"");
+        assert_eq!(quote("\u{e0001}"), "\"\\U000e0001\"");
+        assert_eq!(string_slice(["a", "b"]), r#"[]string{"a", "b"}"#);
+    }
+
+    #[test]
+    fn floats_like_go() {
+        for (f, want) in [(1.5, "1.5"), (100.0, "100"), (1e21, "1e+21"), (1e20, "100000000000000000000")] {
+            assert_eq!(float(f), want);
+        }
+        assert_eq!(float(0.00001), "1e-05");
+        assert_eq!(float(-0.0001), "-0.0001");
+        assert_eq!(float(0.0), "0");
+    }
+
+    #[test]
+    fn json_escapes_html() {
+        assert_eq!(super::json(&json!({"a": ["<b>&", 1]})), r#"{"a":["\u003cb\u003e\u0026",1]}"#);
+    }
+}

@@ -1,0 +1,118 @@
+//! What a hook knows about the request it serves, and the way it may look at other objects.
+
+use crate::hooks::BoxFuture;
+use kaji_meta::{GroupResource, Status, random::Random};
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+/// Who asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserInfo {
+    /// `system:admin`
+    pub name: String,
+    /// Unique id, where the authenticator has one.
+    pub uid: String,
+    /// `system:masters`, `system:authenticated`, …
+    pub groups: Vec<String>,
+    /// Further attributes.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// `DeleteOptions` (meta/v1) once decoded, from body and query.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeleteOptions {
+    /// `gracePeriodSeconds`
+    pub grace_period_seconds: Option<i64>,
+    /// `preconditions.uid`
+    pub uid: Option<String>,
+    /// `preconditions.resourceVersion`
+    pub resource_version: Option<String>,
+    /// `propagationPolicy`: `Orphan`, `Background`, `Foreground`.
+    pub propagation_policy: Option<String>,
+    /// The deprecated `orphanDependents`.
+    pub orphan_dependents: Option<bool>,
+    /// `dryRun: [All]`
+    pub dry_run: bool,
+    /// `ignoreStoreReadErrorWithClusterBreakingPotential`
+    pub ignore_store_read_error: bool,
+}
+
+/// The context of one request.
+pub struct Ctx<'a> {
+    /// Who asks.
+    pub user: &'a UserInfo,
+    /// Namespace of the request, `""` for cluster-scoped.
+    pub namespace: &'a str,
+    /// Name in the request's path, or of the object.
+    pub name: &'a str,
+    /// `""` for the main resource, else `status`, `approval`, ….
+    pub subresource: &'a str,
+    /// The requested API version (`v1`).
+    pub version: &'a str,
+    /// Nothing is to be persisted.
+    pub dry_run: bool,
+    /// The time of the request.
+    pub now: jiff::Timestamp,
+    /// Randomness.
+    pub random: &'a dyn Random,
+    /// Other objects.
+    pub api: &'a dyn Api,
+    /// Texts for the `Warning` header; bounded by the engine when sent.
+    pub warnings: &'a Mutex<Vec<String>>,
+}
+
+impl Ctx<'_> {
+    /// Adds a text for the `Warning` header.
+    pub fn warn(&self, text: impl Into<String>) {
+        if let Ok(mut w) = self.warnings.lock() {
+            w.push(text.into());
+        }
+    }
+}
+
+/// The engine as hooks and admission see it: reads come from the watch cache (decoded on demand), writes go through
+/// the same pipeline as a client's. Objects are in their storage version.
+pub trait Api: Send + Sync {
+    /// An object, if the cache has it.
+    fn get(&self, resource: &GroupResource, namespace: &str, name: &str) -> Option<Arc<Value>>;
+    /// All objects, of one namespace or (`None`) of all.
+    fn list(&self, resource: &GroupResource, namespace: Option<&str>) -> Vec<Arc<Value>>;
+    /// Whether any object exists that the predicate wants; stops at the first.
+    fn any(&self, resource: &GroupResource, namespace: Option<&str>, want: &dyn Fn(&Value) -> bool) -> bool {
+        self.list(resource, namespace).iter().any(|v| want(v))
+    }
+    /// Waits until reads here see everything that was committed before the call. For decisions that must not be made on
+    /// a cache that lags behind (a namespace that was created a moment ago).
+    fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async { Ok(()) })
+    }
+    /// Creates an object.
+    fn create<'a>(
+        &'a self,
+        resource: &'a GroupResource,
+        namespace: &'a str,
+        object: Value,
+        dry_run: bool,
+    ) -> BoxFuture<'a, Result<Value, Status>>;
+    /// Reads, changes and writes with compare-and-set until it holds. `subresource` as in `Ctx`.
+    fn update<'a>(
+        &'a self,
+        resource: &'a GroupResource,
+        namespace: &'a str,
+        name: &'a str,
+        subresource: &'a str,
+        dry_run: bool,
+        change: &'a (dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync),
+    ) -> BoxFuture<'a, Result<Value, Status>>;
+    /// Deletes an object.
+    fn delete<'a>(
+        &'a self,
+        resource: &'a GroupResource,
+        namespace: &'a str,
+        name: &'a str,
+        options: DeleteOptions,
+    ) -> BoxFuture<'a, Result<Value, Status>>;
+}

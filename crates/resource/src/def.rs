@@ -1,0 +1,410 @@
+//! `ResourceDef`: everything the engine needs to serve a resource, as data.
+
+use crate::{Column, Hooks};
+use kaji_meta::{GroupResource, GroupVersionKind};
+use kaji_schema::{SchemaRef, jsonpath::JsonPath};
+use std::{borrow::Cow, sync::Arc};
+
+/// A string that is usually static (built-ins) and sometimes owned (custom resources).
+pub type Str = Cow<'static, str>;
+
+/// Whether objects live in a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Objects live in a namespace.
+    Namespaced,
+    /// Objects belong to the cluster.
+    Cluster,
+}
+
+/// The verbs of discovery, in upstream's spelling through [`Verb::as_str`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Verb {
+    Create,
+    Delete,
+    DeleteCollection,
+    Get,
+    List,
+    Patch,
+    Update,
+    Watch,
+}
+
+impl Verb {
+    /// Every verb, in discovery order.
+    pub const ALL: &'static [Verb] = &[
+        Verb::Create,
+        Verb::Delete,
+        Verb::DeleteCollection,
+        Verb::Get,
+        Verb::List,
+        Verb::Patch,
+        Verb::Update,
+        Verb::Watch,
+    ];
+    /// Only creation: the review kinds (`TokenReview`, `SubjectAccessReview`, …) that are never stored.
+    pub const CREATE_ONLY: &'static [Verb] = &[Verb::Create];
+
+    /// The verb as discovery and authorization spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verb::Create => "create",
+            Verb::Delete => "delete",
+            Verb::DeleteCollection => "deletecollection",
+            Verb::Get => "get",
+            Verb::List => "list",
+            Verb::Patch => "patch",
+            Verb::Update => "update",
+            Verb::Watch => "watch",
+        }
+    }
+}
+
+/// When `metadata.generation` moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generation {
+    /// Never set (ConfigMap, Secret, …).
+    None,
+    /// 1 on creation, +1 when anything but metadata and status changes.
+    Spec,
+}
+
+/// A field that field selectors may use besides `metadata.name` and `metadata.namespace`.
+#[derive(Clone, Debug)]
+pub struct SelectableField {
+    /// The selector's spelling, such as `spec.nodeName` or `status.phase`.
+    pub name: Str,
+    /// Path segments into the object. Missing fields select as `missing`.
+    pub path: Vec<Str>,
+    /// The value of an absent field: `""` mostly, `"0"` or `"false"` for numbers and booleans.
+    pub missing: &'static str,
+    /// Whether watchers are indexed by it (worth it for fields that many watchers select on, such as `spec.nodeName`).
+    pub indexed: bool,
+}
+
+impl SelectableField {
+    /// A string field selected under its own dotted path.
+    pub fn new(path: &'static str) -> Self {
+        SelectableField {
+            name: Cow::Borrowed(path),
+            path: path.split('.').map(Cow::Borrowed).collect(),
+            missing: "",
+            indexed: false,
+        }
+    }
+
+    /// The same field, with watchers indexed by its value.
+    pub fn indexed(mut self) -> Self {
+        self.indexed = true;
+        self
+    }
+
+    /// The same field with another value for objects that lack it.
+    pub fn missing(mut self, value: &'static str) -> Self {
+        self.missing = value;
+        self
+    }
+}
+
+/// Where a table's cells come from.
+#[derive(Clone, Debug)]
+pub enum ColumnSource {
+    /// `Hooks::row` computes them (built-ins).
+    Hooks(&'static [Column]),
+    /// Each column has a path (custom resources); `Name` is put in front by the engine.
+    Paths(Vec<(Column, JsonPath)>),
+}
+
+/// One served or stored version of a resource.
+#[derive(Clone, Debug)]
+pub struct VersionDef {
+    /// `v1`
+    pub name: Str,
+    /// Whether requests in this version are answered.
+    pub served: bool,
+    /// Upstream's deprecation warning, sent in the `Warning` header.
+    pub deprecation: Option<Str>,
+    /// The shape of objects in this version.
+    pub schema: SchemaRef,
+    /// The table's columns (without the row's object).
+    pub columns: ColumnSource,
+    /// Fields for field selectors in this version.
+    pub selectable: Vec<SelectableField>,
+    /// Subresources in this version.
+    pub subresources: Vec<SubresourceDef>,
+}
+
+/// Paths of the scale subresource (dotted path split in segments).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScaleDef {
+    /// `spec.replicas`
+    pub spec_replicas: Vec<Str>,
+    /// `status.replicas`
+    pub status_replicas: Vec<Str>,
+    /// Where the selector is. Built-ins hold a LabelSelector object or a map there, custom resources a string.
+    pub selector: Option<Vec<Str>>,
+}
+
+/// What a subresource does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SubresourceKind {
+    /// GET/PUT/PATCH of the object in which only status (and some metadata) may change.
+    Status,
+    /// GET/PUT/PATCH of `autoscaling/v1 Scale`.
+    Scale(ScaleDef),
+    /// GET/PUT/PATCH of the whole object; hooks decide what may change by `Ctx::subresource`
+    /// (`approval`, `ephemeralcontainers`, `resize`, `finalize`).
+    Update,
+    /// Anything else: the engine decodes the body and calls `Hooks::call` (`binding`, `eviction`, `token`, `log`, …).
+    Call {
+        /// The kind of the request body (and of discovery).
+        kind: GroupVersionKind,
+    },
+}
+
+/// A subresource of a resource.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SubresourceDef {
+    /// `status`
+    pub name: Str,
+    /// What it does.
+    pub kind: SubresourceKind,
+    /// The verbs discovery lists and the engine allows.
+    pub verbs: &'static [Verb],
+}
+
+impl SubresourceDef {
+    /// `status` with get, patch, update.
+    pub fn status() -> Self {
+        SubresourceDef {
+            name: "status".into(),
+            kind: SubresourceKind::Status,
+            verbs: &[Verb::Get, Verb::Patch, Verb::Update],
+        }
+    }
+
+    /// `scale` at the usual paths, with the selector at `spec.selector`.
+    pub fn scale() -> Self {
+        SubresourceDef {
+            name: "scale".into(),
+            kind: SubresourceKind::Scale(ScaleDef {
+                spec_replicas: vec!["spec".into(), "replicas".into()],
+                status_replicas: vec!["status".into(), "replicas".into()],
+                selector: Some(vec!["spec".into(), "selector".into()]),
+            }),
+            verbs: &[Verb::Get, Verb::Patch, Verb::Update],
+        }
+    }
+
+    /// A whole-object subresource (see [`SubresourceKind::Update`]).
+    pub fn update(name: &'static str, verbs: &'static [Verb]) -> Self {
+        SubresourceDef { name: name.into(), kind: SubresourceKind::Update, verbs }
+    }
+
+    /// A subresource answered by `Hooks::call`.
+    pub fn call(name: &'static str, kind: GroupVersionKind, verbs: &'static [Verb]) -> Self {
+        SubresourceDef { name: name.into(), kind: SubresourceKind::Call { kind }, verbs }
+    }
+}
+
+/// A resource, whole.
+#[derive(Clone)]
+pub struct ResourceDef {
+    /// `""` for core.
+    pub group: Str,
+    /// `deployments`
+    pub plural: Str,
+    /// `deployment`
+    pub singular: Str,
+    /// `Deployment`
+    pub kind: Str,
+    /// `DeploymentList`
+    pub list_kind: Str,
+    /// `deploy`
+    pub short_names: Vec<Str>,
+    /// `all`
+    pub categories: Vec<Str>,
+    /// Namespaced or cluster scoped.
+    pub scope: Scope,
+    /// Versions in order of preference.
+    pub versions: Vec<VersionDef>,
+    /// Index into `versions` of the one that is stored (and that hooks see).
+    pub storage: usize,
+    /// The verbs of the main resource.
+    pub verbs: &'static [Verb],
+    /// False for review kinds that exist only as an answer: `create` goes to `Hooks::call`.
+    pub stored: bool,
+    /// How `metadata.generation` moves.
+    pub generation: Generation,
+    /// Another resource whose storage this one shares (core `events` and `events.k8s.io` `events`).
+    /// Objects live under that resource's keys; `Hooks::convert` translates.
+    pub shares_storage_of: Option<GroupResource>,
+    /// Upstream names it validates with: DNS subdomain, label, path segment, … (message texts come with it).
+    pub validate_name: fn(&str, bool) -> Vec<String>,
+    /// Whether a PUT to a missing object creates it (Lease, Endpoints, Event, …).
+    pub allow_create_on_update: bool,
+    /// Whether a PUT without resourceVersion overwrites unconditionally.
+    pub allow_unconditional_update: bool,
+    /// Behaviour.
+    pub hooks: Arc<dyn Hooks>,
+}
+
+impl std::fmt::Debug for ResourceDef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ResourceDef({})", self.group_resource())
+    }
+}
+
+impl ResourceDef {
+    /// A stored resource with one version and the usual verbs; refine with struct update or the builder methods.
+    pub fn builtin(
+        group: &'static str,
+        version: &'static str,
+        kind: &'static str,
+        plural: &'static str,
+        scope: Scope,
+        columns: &'static [Column],
+        hooks: impl Hooks,
+    ) -> Self {
+        let schema = kaji_schema::types::for_gvk(group, version, kind)
+            .unwrap_or_else(|| panic!("no type in the built-in table for {group}/{version} {kind}"));
+        ResourceDef {
+            group: group.into(),
+            plural: plural.into(),
+            singular: kind.to_lowercase().into(),
+            kind: kind.into(),
+            list_kind: format!("{kind}List").into(),
+            short_names: vec![],
+            categories: vec![],
+            scope,
+            versions: vec![VersionDef {
+                name: version.into(),
+                served: true,
+                deprecation: None,
+                schema,
+                columns: ColumnSource::Hooks(columns),
+                selectable: vec![],
+                subresources: vec![],
+            }],
+            storage: 0,
+            verbs: Verb::ALL,
+            stored: true,
+            generation: Generation::None,
+            shares_storage_of: None,
+            validate_name: kaji_meta::validation::name_is_dns_subdomain,
+            allow_create_on_update: false,
+            allow_unconditional_update: true,
+            hooks: Arc::new(hooks),
+        }
+    }
+
+    /// Short names.
+    pub fn short(mut self, names: &[&'static str]) -> Self {
+        self.short_names = names.iter().map(|n| Cow::Borrowed(*n)).collect();
+        self
+    }
+
+    /// Categories, such as `all`.
+    pub fn category(mut self, names: &[&'static str]) -> Self {
+        self.categories = names.iter().map(|n| Cow::Borrowed(*n)).collect();
+        self
+    }
+
+    /// Subresources of every version.
+    pub fn sub(mut self, subs: &[SubresourceDef]) -> Self {
+        for v in &mut self.versions {
+            v.subresources.extend(subs.iter().cloned());
+        }
+        self
+    }
+
+    /// Selectable fields of every version.
+    pub fn select(mut self, fields: &[SelectableField]) -> Self {
+        for v in &mut self.versions {
+            v.selectable.extend(fields.iter().cloned());
+        }
+        self
+    }
+
+    /// `metadata.generation` follows the spec.
+    pub fn with_generation(mut self) -> Self {
+        self.generation = Generation::Spec;
+        self
+    }
+
+    /// Another name validation.
+    pub fn named(mut self, f: fn(&str, bool) -> Vec<String>) -> Self {
+        self.validate_name = f;
+        self
+    }
+
+    /// PUT creates what is missing.
+    pub fn create_on_update(mut self) -> Self {
+        self.allow_create_on_update = true;
+        self
+    }
+
+    /// PUT needs a resourceVersion.
+    pub fn conditional_update_only(mut self) -> Self {
+        self.allow_unconditional_update = false;
+        self
+    }
+
+    /// Adds a further served version of the same kind, after those present. Its columns, selectable fields and
+    /// subresources are those of the first version; `Hooks::convert` translates.
+    pub fn also_version(mut self, version: &'static str, deprecation: Option<&'static str>) -> Self {
+        let schema = kaji_schema::types::for_gvk(&self.group, version, &self.kind)
+            .unwrap_or_else(|| panic!("no type in the built-in table for {}/{version} {}", self.group, self.kind));
+        let mut v = self.versions[0].clone();
+        v.name = version.into();
+        v.schema = schema;
+        v.deprecation = deprecation.map(Cow::Borrowed);
+        self.versions.push(v);
+        self
+    }
+
+    /// A kind that is only an answer to its own creation; `Hooks::call` computes it.
+    pub fn review(mut self) -> Self {
+        self.stored = false;
+        self.verbs = Verb::CREATE_ONLY;
+        self
+    }
+
+    /// `deployments.apps`
+    pub fn group_resource(&self) -> GroupResource {
+        GroupResource::new(self.group.as_ref(), self.plural.as_ref())
+    }
+
+    /// The kind in a given version.
+    pub fn gvk(&self, version: &str) -> GroupVersionKind {
+        GroupVersionKind::new(self.group.as_ref(), version, self.kind.as_ref())
+    }
+
+    /// A served or stored version by name.
+    pub fn version(&self, name: &str) -> Option<&VersionDef> {
+        self.versions.iter().find(|v| v.name == name)
+    }
+
+    /// The version objects are stored in.
+    pub fn storage_version(&self) -> &VersionDef {
+        &self.versions[self.storage]
+    }
+
+    /// Whether it is namespaced.
+    pub fn namespaced(&self) -> bool {
+        self.scope == Scope::Namespaced
+    }
+}
+
+impl VersionDef {
+    /// A subresource by name.
+    pub fn subresource(&self, name: &str) -> Option<&SubresourceDef> {
+        self.subresources.iter().find(|s| s.name == name)
+    }
+
+    /// Whether status is split off to its own subresource.
+    pub fn has_status(&self) -> bool {
+        self.subresource("status").is_some()
+    }
+}

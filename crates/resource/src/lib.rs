@@ -1,0 +1,19 @@
+//! What a resource is: data (`ResourceDef`) plus a small `Hooks` trait.
+//!
+//! Invariants:
+//! - The engine knows resources only through this crate; nothing here names a kind.
+//! - A built-in kind and a custom resource are the same `ResourceDef`; only their hooks differ.
+//! - Hooks see objects in the storage version, except `default` and `row`, which see the requested version.
+
+mod columns;
+mod context;
+mod def;
+mod hooks;
+
+pub use columns::{Column, age_column, name_column};
+pub use context::{Api, Ctx, DeleteOptions, UserInfo};
+pub use def::{
+    ColumnSource, Generation, ResourceDef, ScaleDef, Scope, SelectableField, SubresourceDef, SubresourceKind, Verb,
+    VersionDef,
+};
+pub use hooks::{BoxFuture, CallRequest, Hooks, NoHooks, Reservation, status_only};

@@ -1,0 +1,225 @@
+//! The client of every part: `kube`'s transport (in process or HTTPS), JSON in and out, `Status` errors.
+
+use bytes::Bytes;
+use http::{Method, Request, Response, header};
+use http_body_util::BodyExt;
+use kaji_meta::Status;
+use kube::client::Body;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::time::Duration;
+
+/// What a call can fail with.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// The server refused; its own words.
+    #[error("{0}")]
+    Api(Box<Status>),
+    /// The transport broke.
+    #[error("transport: {0}")]
+    Transport(String),
+    /// The answer was not what it should be.
+    #[error("decode: {0}")]
+    Decode(String),
+    /// No answer in time.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+}
+
+impl Error {
+    /// The HTTP code of an API error.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Error::Api(s) => Some(s.code),
+            _ => None,
+        }
+    }
+
+    /// 404
+    pub fn not_found(&self) -> bool {
+        self.code() == Some(404)
+    }
+
+    /// 409, be it a conflict or something that exists already.
+    pub fn conflict(&self) -> bool {
+        self.code() == Some(409)
+    }
+
+    /// The API's reason, such as `AlreadyExists`.
+    pub fn reason(&self) -> &str {
+        match self {
+            Error::Api(s) => s.reason.as_str(),
+            _ => "",
+        }
+    }
+}
+
+/// Where a call goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// `""` for core.
+    pub group: String,
+    /// `v1`
+    pub version: String,
+    /// Plural.
+    pub resource: String,
+    /// Namespace or `""`.
+    pub namespace: String,
+    /// Name, `""` for the collection.
+    pub name: String,
+    /// `""` for the main resource.
+    pub subresource: String,
+}
+
+impl Target {
+    /// The collection of a projected resource.
+    pub fn of<T: crate::Projection>(namespace: &str, name: &str) -> Self {
+        Target {
+            group: T::GROUP.into(),
+            version: T::VERSION.into(),
+            resource: T::RESOURCE.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            subresource: String::new(),
+        }
+    }
+
+    /// The same object's subresource.
+    pub fn subresource(mut self, subresource: &str) -> Self {
+        self.subresource = subresource.into();
+        self
+    }
+
+    /// The path.
+    pub fn path(&self) -> String {
+        let mut path = match self.group.as_str() {
+            "" => format!("/api/{}", self.version),
+            group => format!("/apis/{group}/{}", self.version),
+        };
+        if !self.namespace.is_empty() {
+            path += &format!("/namespaces/{}", escape(&self.namespace));
+        }
+        path += "/";
+        path += &self.resource;
+        for part in [&self.name, &self.subresource] {
+            if !part.is_empty() {
+                path += "/";
+                path += &escape(part);
+            }
+        }
+        path
+    }
+}
+
+/// Percent-encodes what a path or query value may not hold as it is.
+pub fn escape(text: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~');
+    text.bytes().fold(String::with_capacity(text.len()), |mut out, b| {
+        if plain(b) {
+            out.push(b as char);
+        } else {
+            out += &format!("%{b:02X}");
+        }
+        out
+    })
+}
+
+/// How long a call that is no watch may take.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A client with a name of its own (`User-Agent`, and so its field manager).
+#[derive(Clone)]
+pub struct Client {
+    kube: kube::Client,
+    agent: String,
+}
+
+impl Client {
+    /// Wraps a `kube` client.
+    pub fn new(kube: kube::Client, agent: &str) -> Self {
+        Client { kube, agent: agent.to_owned() }
+    }
+
+    /// The same transport under another name.
+    pub fn named(&self, agent: &str) -> Self {
+        Client { kube: self.kube.clone(), agent: agent.to_owned() }
+    }
+
+    /// The wrapped client.
+    pub fn kube(&self) -> &kube::Client {
+        &self.kube
+    }
+
+    /// Sends a request and gives back the open response (watches).
+    pub async fn open(&self, method: Method, uri: &str, content_type: &str, body: Bytes) -> Result<Response<Body>, Error> {
+        let request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .header(header::ACCEPT, "application/json")
+            .header(header::CONTENT_TYPE, content_type)
+            .header(header::USER_AGENT, &self.agent)
+            .body(Body::from(body.to_vec()))
+            .map_err(|e| Error::Transport(e.to_string()))?;
+        let response = self.kube.send(request).await.map_err(|e| Error::Transport(e.to_string()))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let code = response.status().as_u16();
+        let body = collect(response).await?;
+        let status = serde_json::from_slice::<Value>(&body).ok().and_then(|v| Status::from_value(&v));
+        Err(status.map_or_else(
+            || Error::Transport(format!("HTTP {code}: {}", String::from_utf8_lossy(&body[..body.len().min(200)]))),
+            |s| Error::Api(Box::new(s)),
+        ))
+    }
+
+    /// Sends a request and reads the whole answer.
+    pub async fn call(&self, method: Method, uri: &str, content_type: &str, body: Bytes) -> Result<Bytes, Error> {
+        let whole = async { collect(self.open(method, uri, content_type, body).await?).await };
+        tokio::time::timeout(CALL_TIMEOUT, whole).await.map_err(|_| Error::Timeout(CALL_TIMEOUT))?
+    }
+
+    /// GET, decoded.
+    pub async fn get<T: DeserializeOwned>(&self, uri: &str) -> Result<T, Error> {
+        decode(&self.call(Method::GET, uri, JSON, Bytes::new()).await?)
+    }
+
+    /// POST.
+    pub async fn create(&self, target: &Target, body: &Value) -> Result<Value, Error> {
+        decode(&self.call(Method::POST, &target.path(), JSON, json(body)).await?)
+    }
+
+    /// PUT.
+    pub async fn update(&self, target: &Target, body: &Value) -> Result<Value, Error> {
+        decode(&self.call(Method::PUT, &target.path(), JSON, json(body)).await?)
+    }
+
+    /// PATCH with a content type and query (`""` or `a=b&c=d`).
+    pub async fn patch(&self, target: &Target, content_type: &str, query: &str, body: &Value) -> Result<Value, Error> {
+        let mut uri = target.path();
+        if !query.is_empty() {
+            uri = format!("{uri}?{query}");
+        }
+        decode(&self.call(Method::PATCH, &uri, content_type, json(body)).await?)
+    }
+
+    /// DELETE with options.
+    pub async fn delete(&self, target: &Target, options: &Value) -> Result<Value, Error> {
+        decode(&self.call(Method::DELETE, &target.path(), JSON, json(options)).await?)
+    }
+}
+
+const JSON: &str = "application/json";
+
+fn json(value: &Value) -> Bytes {
+    if value.is_null() { Bytes::new() } else { Bytes::from(value.to_string()) }
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    serde_json::from_slice(bytes).map_err(|e| Error::Decode(e.to_string()))
+}
+
+async fn collect(response: Response<Body>) -> Result<Bytes, Error> {
+    let body = response.into_body().collect().await.map_err(|e| Error::Transport(e.to_string()))?;
+    Ok(body.to_bytes())
+}

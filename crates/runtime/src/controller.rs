@@ -1,0 +1,263 @@
+//! A controller: informers feed keys into a queue, workers reconcile them and carry out the plans.
+
+use crate::{
+    client::{Client, Error, Target},
+    events::Recorder,
+    informer::{Change, Informers, Observed},
+    meta::Key,
+    plan::{Plan, Step, Write},
+    queue::Queue,
+    view::{Projection, View},
+};
+use futures_util::{StreamExt, future::BoxFuture, stream};
+use kaji_meta::{random::Random, time::Clock};
+use serde_json::Value;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::sync::watch;
+
+/// Writes of one stage that run at once.
+const PARALLEL: usize = 16;
+/// How long to wait for an own write to show up before going on without.
+const OBSERVE: Duration = Duration::from_secs(5);
+
+/// A write of the last plan that failed.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Where.
+    pub target: Target,
+    /// Why.
+    pub error: Error,
+}
+
+/// What a reconcile knows besides the view.
+pub struct Cx<'a> {
+    /// The time.
+    pub now: jiff::Timestamp,
+    /// Randomness.
+    pub random: &'a dyn Random,
+    /// What failed when this key's last plan was carried out.
+    pub failures: &'a [Failure],
+}
+
+/// A control loop's decision: pure, level-triggered.
+pub trait Reconciler: Send + Sync + 'static {
+    /// The component's name in events and field managers (`deployment-controller`).
+    fn name(&self) -> &'static str;
+    /// What should be written, given what there is.
+    fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan;
+}
+
+type AddTo = Box<dyn Fn(View) -> View + Send + Sync>;
+type Ready = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// A reconciler with its informers and queue, ready to run.
+pub struct Controller {
+    reconciler: Arc<dyn Reconciler>,
+    informers: Arc<Informers>,
+    queue: Arc<Queue>,
+    views: Vec<AddTo>,
+    ready: Vec<Ready>,
+    observed: HashMap<(String, String), Arc<dyn Observed>>,
+    workers: usize,
+}
+
+impl Controller {
+    /// A controller that reads nothing yet.
+    pub fn new(reconciler: impl Reconciler, informers: &Arc<Informers>) -> Self {
+        Controller {
+            reconciler: Arc::new(reconciler),
+            informers: informers.clone(),
+            queue: Arc::default(),
+            views: vec![],
+            ready: vec![],
+            observed: HashMap::new(),
+            workers: 5,
+        }
+    }
+
+    /// Reads a resource. `keys` says which keys a change concerns; it sees the view as it is at that moment for the
+    /// resources added before this one.
+    pub fn reads<T: Projection>(
+        mut self,
+        keys: impl Fn(&Change<T>, &View) -> Vec<Key> + Send + Sync + 'static,
+    ) -> Self {
+        let informer = self.informers.get::<T>();
+        let earlier: Vec<_> = std::mem::take(&mut self.views);
+        let earlier = Arc::new(earlier);
+        let (queue, seen) = (self.queue.clone(), earlier.clone());
+        informer.handle(move |change| {
+            let view = seen.iter().fold(View::default(), |view, add| add(view));
+            keys(change, &view).into_iter().for_each(|key| queue.add(key));
+        });
+        self.views = vec![Box::new(move |view| earlier.iter().fold(view, |view, add| add(view)))];
+        let source = informer.clone();
+        self.views.push(Box::new(move |view| view.with(source.snapshot())));
+        let source = informer.clone();
+        self.ready.push(Box::new(move || {
+            let source = source.clone();
+            Box::pin(async move { source.synced().await })
+        }));
+        self.observed.insert((T::GROUP.into(), T::RESOURCE.into()), informer);
+        self
+    }
+
+    /// How many keys are worked on at once (5 unless said otherwise).
+    pub fn workers(mut self, count: usize) -> Self {
+        self.workers = count.max(1);
+        self
+    }
+
+    /// Works on a key every so often whatever happens (`Key::default()` for loops without keys).
+    pub fn seed(self, key: Key) -> Self {
+        self.queue.add(key);
+        self
+    }
+
+    fn view(&self) -> View {
+        self.views.iter().fold(View::default(), |view, add| add(view))
+    }
+}
+
+/// What every controller of a process shares.
+#[derive(Clone)]
+pub struct Shared {
+    /// The client; each controller names itself.
+    pub client: Client,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub random: Arc<dyn Random>,
+}
+
+/// Runs a controller until `stop` turns true.
+pub async fn run(controller: Controller, shared: Shared, mut stop: watch::Receiver<bool>) {
+    for ready in &controller.ready {
+        tokio::select! { () = ready() => {}, _ = stop.wait_for(|s| *s) => return }
+    }
+    let name = controller.reconciler.name();
+    let client = shared.client.named(name);
+    let recorder = Recorder::start(client.clone(), name, shared.clock.clone(), shared.random.clone());
+    let worker = Arc::new(Worker { controller, shared, client, recorder, failures: Mutex::default() });
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..worker.controller.workers {
+        let worker = worker.clone();
+        tasks.spawn(async move {
+            while let Some(key) = worker.controller.queue.next().await {
+                worker.work(&key).await;
+                worker.controller.queue.done(&key);
+            }
+        });
+    }
+    let _ = stop.wait_for(|s| *s).await;
+    worker.controller.queue.close();
+    // Writes under way end by themselves; what is not begun by now is not begun.
+    tasks.shutdown().await;
+}
+
+struct Worker {
+    controller: Controller,
+    shared: Shared,
+    client: Client,
+    recorder: Recorder,
+    failures: Mutex<HashMap<Key, Vec<Failure>>>,
+}
+
+impl Worker {
+    async fn work(&self, key: &Key) {
+        let known = self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key).unwrap_or_default();
+        let cx = Cx { now: self.shared.clock.now(), random: &*self.shared.random, failures: &known };
+        let plan = self.controller.reconciler.reconcile(&self.controller.view(), key, &cx);
+        let again = plan.requeue_after;
+        let failures = self.carry_out(plan).await;
+        let queue = &self.controller.queue;
+        if failures.is_empty() {
+            queue.forget(key);
+        } else {
+            self.failures.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), failures);
+            queue.retry(key.clone());
+        }
+        if let Some(wait) = again {
+            queue.add_after(key.clone(), wait);
+        }
+    }
+
+    async fn carry_out(&self, plan: Plan) -> Vec<Failure> {
+        plan.events.into_iter().for_each(|e| self.recorder.record(e));
+        for stage in plan.stages {
+            let outcomes: Vec<_> =
+                stream::iter(stage).map(|step| self.step(step)).buffer_unordered(PARALLEL).collect().await;
+            let failures: Vec<Failure> = outcomes.into_iter().filter_map(Result::err).collect();
+            if !failures.is_empty() {
+                return failures;
+            }
+        }
+        vec![]
+    }
+
+    async fn step(&self, step: Step) -> Result<(), Failure> {
+        let target = step.write.target().clone();
+        match self.write(&step.write).await {
+            Ok(answer) => {
+                if let Some(event) = step.on_success {
+                    let name = answer.pointer("/metadata/name").and_then(Value::as_str).unwrap_or(&target.name);
+                    self.recorder.record(event.filled(name, ""));
+                }
+                self.observe(&step.write, &answer).await;
+                Ok(())
+            }
+            Err(error) => {
+                tracing::debug!(controller = self.controller.reconciler.name(), path = target.path(), %error, "write failed");
+                if let Some(event) = step.on_failure
+                    && !error.conflict()
+                {
+                    self.recorder.record(event.filled(&target.name, &error.to_string()));
+                }
+                Err(Failure { target, error })
+            }
+        }
+    }
+
+    async fn write(&self, write: &Write) -> Result<Value, Error> {
+        match write {
+            Write::Create { target, body } => self.client.create(target, body).await,
+            Write::Update { target, body } => self.client.update(target, body).await,
+            Write::Patch { target, kind, body } => {
+                let query = match kind {
+                    crate::PatchKind::Apply => format!("fieldManager={}&force=true", self.controller.reconciler.name()),
+                    _ => String::new(),
+                };
+                self.client.patch(target, kind.content_type(), &query, body).await
+            }
+            Write::Delete { target, options } => match self.client.delete(target, options).await {
+                Err(error) if error.not_found() => Ok(Value::Null),
+                other => other,
+            },
+        }
+    }
+
+    /// Waits until the informer of the written resource, if this controller has one, shows the write.
+    async fn observe(&self, write: &Write, answer: &Value) {
+        let target = write.target();
+        let Some(informer) = self.controller.observed.get(&(target.group.clone(), target.resource.clone())) else {
+            return;
+        };
+        let revision = answer.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+        let key = Key::new(target.namespace.as_str(), target.name.as_str());
+        let seen = async {
+            match (write, revision.and_then(|r| r.parse().ok())) {
+                (Write::Delete { options, .. }, _) => {
+                    informer.gone(&key, options.pointer("/preconditions/uid").and_then(Value::as_str)).await;
+                }
+                (_, Some(revision)) => informer.reached(revision).await,
+                (_, None) => {}
+            }
+        };
+        if tokio::time::timeout(OBSERVE, seen).await.is_err() {
+            tracing::debug!(path = target.path(), "an own write did not show up in time");
+        }
+    }
+}

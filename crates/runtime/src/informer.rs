@@ -1,0 +1,301 @@
+//! Shared informers: one list and one watch per resource, however many loops read it.
+//!
+//! Invariants:
+//! - A snapshot is replaced atomically; handlers run after it is visible, in order, on the informer's own task.
+//! - After a broken watch the informer resumes from its last revision; after 410 it lists again and reports the differences.
+//! - Retries back off up to 5 s and never end before the process does.
+
+use crate::{
+    client::{Client, Error, Target},
+    meta::{Key, Meta},
+    view::{Projection, Snapshot},
+};
+use arc_swap::ArcSwap;
+use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
+use http::Method;
+use http_body_util::BodyExt;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::{
+    any::{Any, TypeId},
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::sync::watch;
+
+/// One object's change; both sides for an update.
+pub struct Change<T> {
+    /// Before.
+    pub old: Option<Arc<T>>,
+    /// After.
+    pub new: Option<Arc<T>>,
+}
+
+impl<T> Change<T> {
+    /// The newest known state.
+    pub fn any(&self) -> &Arc<T> {
+        match (&self.new, &self.old) {
+            (Some(object), _) | (None, Some(object)) => object,
+            (None, None) => unreachable!("a change has a side"),
+        }
+    }
+}
+
+type Handler<T> = Box<dyn Fn(&Change<T>) + Send + Sync>;
+
+/// A shared informer.
+pub struct Informer<T> {
+    snapshot: ArcSwap<Snapshot<T>>,
+    handlers: Mutex<Vec<Handler<T>>>,
+    /// The newest revision seen; `None` before the first list.
+    progress: watch::Sender<Option<u64>>,
+}
+
+/// What the plan applier asks of an informer, whatever its type.
+pub trait Observed: Send + Sync {
+    /// Resolves once the informer has seen this revision.
+    fn reached(&self, revision: u64) -> BoxFuture<'_, ()>;
+    /// Resolves once the object is absent, being deleted, or another one than `uid`.
+    fn gone<'a>(&'a self, key: &'a Key, uid: Option<&'a str>) -> BoxFuture<'a, ()>;
+}
+
+impl<T: Projection> Informer<T> {
+    fn new() -> Self {
+        Informer { snapshot: ArcSwap::default(), handlers: Mutex::default(), progress: watch::Sender::new(None) }
+    }
+
+    /// The present snapshot.
+    pub fn snapshot(&self) -> Snapshot<T> {
+        Snapshot::clone(&self.snapshot.load())
+    }
+
+    /// Adds a handler. It is told of every object already there as an addition, then of every change.
+    pub fn handle(&self, handler: impl Fn(&Change<T>) + Send + Sync + 'static) {
+        let mut handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+        for object in self.snapshot.load().iter() {
+            handler(&Change { old: None, new: Some(object.clone()) });
+        }
+        handlers.push(Box::new(handler));
+    }
+
+    /// Resolves once the first list is in.
+    pub async fn synced(&self) {
+        // The sender lives in self, so this cannot fail.
+        let _ = self.progress.subscribe().wait_for(Option::is_some).await;
+    }
+
+    /// Applies changes to the snapshot, publishes it, then tells handlers.
+    fn publish(&self, upserts: Vec<Arc<T>>, removals: Vec<Key>, revision: Option<u64>) {
+        // The lock orders publications against `handle`, so that no handler misses or sees a change twice.
+        let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut snapshot = self.snapshot();
+        let mut changes = Vec::with_capacity(upserts.len() + removals.len());
+        for key in removals {
+            if let Some(old) = snapshot.remove(&key) {
+                changes.push(Change { old: Some(old), new: None });
+            }
+        }
+        for object in upserts {
+            let old = snapshot.insert(object.clone());
+            changes.push(Change { old, new: Some(object) });
+        }
+        self.snapshot.store(Arc::new(snapshot));
+        for change in &changes {
+            handlers.iter().for_each(|h| h(change));
+        }
+        drop(handlers);
+        if let Some(revision) = revision {
+            self.progress.send_if_modified(|p| {
+                let newer = p.is_none_or(|p| p < revision);
+                if newer {
+                    *p = Some(revision);
+                }
+                // Waiters for a deletion look at the snapshot, so wake them for every change.
+                newer || !changes.is_empty()
+            });
+        }
+    }
+
+    async fn run(self: Arc<Self>, client: Client) {
+        let mut backoff = Backoff::default();
+        let mut resume: Option<String> = None;
+        loop {
+            let outcome = match &resume {
+                None => self.list(&client).await.map(Some),
+                Some(revision) => self.watch(&client, revision).await,
+            };
+            match outcome {
+                Ok(next) => {
+                    backoff.reset();
+                    resume = next;
+                }
+                Err(error) => {
+                    if matches!(error.code(), Some(410)) {
+                        resume = None;
+                    }
+                    tracing::debug!(resource = T::RESOURCE, %error, "informer retries");
+                    tokio::time::sleep(backoff.next()).await;
+                }
+            }
+        }
+    }
+
+    async fn list(&self, client: &Client) -> Result<String, Error> {
+        #[derive(Deserialize)]
+        struct List<T> {
+            metadata: Meta,
+            items: Option<Vec<T>>,
+        }
+        let list: List<T> = client.get(&Target::of::<T>("", "").path()).await?;
+        let items: Vec<Arc<T>> = list.items.unwrap_or_default().into_iter().map(Arc::new).collect();
+        let known = self.snapshot();
+        let present: std::collections::HashSet<Key> = items.iter().map(|o| o.meta().key()).collect();
+        let removals = known.iter().map(|o| o.meta().key()).filter(|k| !present.contains(k)).collect();
+        let upserts = items
+            .into_iter()
+            .filter(|o| {
+                let same = |k: &Arc<T>| k.meta().resource_version == o.meta().resource_version && k.meta().uid == o.meta().uid;
+                !known.by_key(&o.meta().key()).is_some_and(same)
+            })
+            .collect();
+        self.publish(upserts, removals, revision(&list.metadata).or(Some(0)));
+        Ok(list.metadata.resource_version)
+    }
+
+    /// Watches until the stream ends; gives back the revision to resume from.
+    async fn watch(&self, client: &Client, from: &str) -> Result<Option<String>, Error> {
+        let uri =
+            format!("{}?watch=true&allowWatchBookmarks=true&resourceVersion={from}", Target::of::<T>("", "").path());
+        let mut body = client.open(Method::GET, &uri, "application/json", Bytes::new()).await?.into_body();
+        let (mut buffer, mut last) = (BytesMut::new(), from.to_owned());
+        while let Some(frame) = body.frame().await {
+            let Ok(frame) = frame else { break };
+            let Ok(data) = frame.into_data() else { continue };
+            buffer.extend_from_slice(&data);
+            let whole = match buffer.iter().rposition(|b| *b == b'\n') {
+                Some(end) => buffer.split_to(end + 1),
+                None => continue,
+            };
+            self.events(&whole, &mut last)?;
+        }
+        Ok(Some(last))
+    }
+
+    fn events(&self, lines: &[u8], last: &mut String) -> Result<(), Error> {
+        #[derive(Deserialize)]
+        struct Event<'a> {
+            #[serde(rename = "type")]
+            kind: &'a str,
+            #[serde(borrow)]
+            object: &'a RawValue,
+        }
+        let (mut upserts, mut removals) = (Vec::new(), Vec::new());
+        let mut failure = None;
+        for line in lines.split(|b| *b == b'\n').filter(|l| !l.is_empty()) {
+            let event: Event<'_> = serde_json::from_slice(line).map_err(|e| Error::Decode(e.to_string()))?;
+            match event.kind {
+                "ERROR" => {
+                    failure = Some(watch_error(event.object));
+                    break;
+                }
+                "BOOKMARK" => {
+                    #[derive(Deserialize)]
+                    struct Bookmark {
+                        metadata: Meta,
+                    }
+                    let bookmark: Bookmark = parse(event.object)?;
+                    *last = bookmark.metadata.resource_version;
+                }
+                kind => {
+                    let object: T = parse(event.object)?;
+                    last.clone_from(&object.meta().resource_version);
+                    if kind == "DELETED" {
+                        // A batch may hold the object's creation as well: keep their order.
+                        let key = object.meta().key();
+                        upserts.retain(|o: &Arc<T>| o.meta().key() != key);
+                        removals.push(key);
+                    } else {
+                        upserts.push(Arc::new(object));
+                    }
+                }
+            }
+        }
+        self.publish(upserts, removals, last.parse().ok());
+        failure.map_or(Ok(()), Err)
+    }
+}
+
+fn parse<T: serde::de::DeserializeOwned>(raw: &RawValue) -> Result<T, Error> {
+    serde_json::from_str(raw.get()).map_err(|e| Error::Decode(e.to_string()))
+}
+
+fn watch_error(raw: &RawValue) -> Error {
+    let status = serde_json::from_str(raw.get()).ok().and_then(|v| kaji_meta::Status::from_value(&v));
+    status.map_or_else(|| Error::Decode("a watch error without a Status".into()), |s| Error::Api(Box::new(s)))
+}
+
+fn revision(meta: &Meta) -> Option<u64> {
+    meta.resource_version.parse().ok()
+}
+
+impl<T: Projection> Observed for Informer<T> {
+    fn reached(&self, revision: u64) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let _ = self.progress.subscribe().wait_for(|p| p.is_some_and(|p| p >= revision)).await;
+        })
+    }
+
+    fn gone<'a>(&'a self, key: &'a Key, uid: Option<&'a str>) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let settled = |_: &Option<u64>| {
+                self.snapshot.load().by_key(key).is_none_or(|object| {
+                    object.meta().deleting() || uid.is_some_and(|uid| uid != object.meta().uid)
+                })
+            };
+            let _ = self.progress.subscribe().wait_for(settled).await;
+        })
+    }
+}
+
+#[derive(Default)]
+struct Backoff(u32);
+
+impl Backoff {
+    fn next(&mut self) -> Duration {
+        self.0 = (self.0 + 1).min(10);
+        Duration::from_millis(5 << self.0)
+    }
+
+    fn reset(&mut self) {
+        self.0 = 0;
+    }
+}
+
+/// All informers of a process, one per resource, started when first asked for.
+pub struct Informers {
+    client: Client,
+    started: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
+    tasks: Mutex<tokio::task::JoinSet<()>>,
+}
+
+impl Informers {
+    /// No informers yet.
+    pub fn new(client: Client) -> Arc<Self> {
+        Arc::new(Informers { client, started: Mutex::default(), tasks: Mutex::default() })
+    }
+
+    /// The informer of a resource. Its tasks end with `Informers`.
+    pub fn get<T: Projection>(&self) -> Arc<Informer<T>> {
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let any = started.entry(TypeId::of::<T>()).or_insert_with(|| {
+            let informer = Arc::new(Informer::<T>::new());
+            let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            tasks.spawn(informer.clone().run(self.client.clone()));
+            informer
+        });
+        // The map is keyed by the type.
+        any.clone().downcast().unwrap_or_else(|_| Arc::new(Informer::new()))
+    }
+}

@@ -1,0 +1,85 @@
+//! Node, projected.
+
+use crate::{Meta, Projection};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// A taint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Taint {
+    /// Key.
+    pub key: String,
+    /// Value.
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule`, `NoExecute`
+    pub effect: String,
+    /// RFC 3339, for `NoExecute`.
+    pub time_added: Option<jiff::Timestamp>,
+}
+
+/// A condition as every kind has them.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Condition {
+    /// Type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `True`, `False`, `Unknown`
+    pub status: String,
+    /// When it was last seen.
+    pub last_heartbeat_time: Option<jiff::Timestamp>,
+}
+
+/// A node's spec.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeSpec {
+    /// Cordoned.
+    pub unschedulable: bool,
+    /// Taints.
+    pub taints: Vec<Taint>,
+    /// `10.244.1.0/24`
+    #[serde(rename = "podCIDR")]
+    pub pod_cidr: String,
+}
+
+/// A node's status.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeStatus {
+    /// Quantities by resource name.
+    pub allocatable: BTreeMap<String, String>,
+    /// Conditions.
+    pub conditions: Vec<Condition>,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// ObjectMeta.
+    pub metadata: Meta,
+    /// Spec.
+    pub spec: NodeSpec,
+    /// Status.
+    pub status: NodeStatus,
+}
+
+impl Node {
+    /// Whether its `Ready` condition is `True`.
+    pub fn ready(&self) -> bool {
+        self.status.conditions.iter().any(|c| c.kind == "Ready" && c.status == "True")
+    }
+}
+
+impl Projection for Node {
+    const GROUP: &'static str = "";
+    const VERSION: &'static str = "v1";
+    const RESOURCE: &'static str = "nodes";
+    const KIND: &'static str = "Node";
+
+    fn meta(&self) -> &Meta {
+        &self.metadata
+    }
+}

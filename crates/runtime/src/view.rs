@@ -1,0 +1,164 @@
+//! Snapshots of projected objects, and the view that a reconcile sees.
+
+use crate::meta::{Key, Meta};
+use imbl::{GenericHashMap, OrdMap, OrdSet, shared_ptr::DefaultSharedPtr};
+use serde::de::DeserializeOwned;
+use std::{
+    any::{Any, TypeId},
+    collections::HashMap,
+    hash::RandomState,
+    sync::Arc,
+};
+
+type Index = GenericHashMap<(&'static str, String), OrdSet<Key>, RandomState, DefaultSharedPtr>;
+
+/// The few fields of a resource that loops read, decoded once and shared by all of them.
+pub trait Projection: DeserializeOwned + Send + Sync + 'static {
+    /// `""` for core.
+    const GROUP: &'static str;
+    /// `v1`
+    const VERSION: &'static str;
+    /// Plural.
+    const RESOURCE: &'static str;
+    /// Kind.
+    const KIND: &'static str;
+
+    /// ObjectMeta.
+    fn meta(&self) -> &Meta;
+
+    /// Further index terms besides the controller's uid (`owner`): name of the index and value.
+    fn index(&self) -> Vec<(&'static str, String)> {
+        vec![]
+    }
+
+    /// `apps/v1`
+    fn api_version() -> String {
+        if Self::GROUP.is_empty() { Self::VERSION.into() } else { format!("{}/{}", Self::GROUP, Self::VERSION) }
+    }
+}
+
+/// All objects of one resource at one moment. Cloning is cheap.
+pub struct Snapshot<T> {
+    objects: OrdMap<Key, Arc<T>>,
+    index: Index,
+}
+
+impl<T> Clone for Snapshot<T> {
+    fn clone(&self) -> Self {
+        Snapshot { objects: self.objects.clone(), index: self.index.clone() }
+    }
+}
+
+impl<T> Default for Snapshot<T> {
+    fn default() -> Self {
+        Snapshot { objects: OrdMap::new(), index: Index::default() }
+    }
+}
+
+impl<T: Projection> Snapshot<T> {
+    /// A snapshot of given objects (tests, first lists).
+    pub fn of(objects: impl IntoIterator<Item = T>) -> Self {
+        let mut snapshot = Self::default();
+        for object in objects {
+            snapshot.insert(Arc::new(object));
+        }
+        snapshot
+    }
+
+    /// One object.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<&Arc<T>> {
+        self.objects.get(&Key::new(namespace, name))
+    }
+
+    /// One object by key.
+    pub fn by_key(&self, key: &Key) -> Option<&Arc<T>> {
+        self.objects.get(key)
+    }
+
+    /// All objects, by namespace and name.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
+        self.objects.values()
+    }
+
+    /// The objects of one namespace, by name.
+    pub fn in_namespace<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<T>> {
+        self.objects
+            .range(Key::new(namespace, "")..)
+            .take_while(move |(k, _)| k.namespace == namespace)
+            .map(|(_, object)| object)
+    }
+
+    /// The objects under an index term (see [`Projection::index`]).
+    pub fn indexed<'a>(&'a self, index: &'static str, value: &str) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
+        self.index.get(&(index, value.to_owned())).into_iter().flatten().filter_map(|key| self.objects.get(key))
+    }
+
+    /// The objects that a controller with this uid manages.
+    pub fn owned_by<'a>(&'a self, uid: &str) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
+        self.indexed("owner", uid)
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    /// Adds or replaces; gives back the former object.
+    pub fn insert(&mut self, object: Arc<T>) -> Option<Arc<T>> {
+        let key = object.meta().key();
+        let old = self.remove(&key);
+        for term in terms(&*object) {
+            self.index.entry(term).or_default().insert(key.clone());
+        }
+        self.objects.insert(key, object);
+        old
+    }
+
+    /// Removes.
+    pub fn remove(&mut self, key: &Key) -> Option<Arc<T>> {
+        let old = self.objects.remove(key)?;
+        for term in terms(&*old) {
+            if let Some(keys) = self.index.get_mut(&term) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.index.remove(&term);
+                }
+            }
+        }
+        Some(old)
+    }
+}
+
+fn terms<T: Projection>(object: &T) -> Vec<(&'static str, String)> {
+    let mut terms = object.index();
+    if let Some(owner) = object.meta().controller() {
+        terms.push(("owner", owner.uid.clone()));
+    }
+    terms
+}
+
+/// What one reconcile sees: a snapshot of each resource its controller reads.
+#[derive(Clone, Default)]
+pub struct View {
+    snapshots: HashMap<TypeId, Arc<dyn Any + Send + Sync>>,
+}
+
+impl View {
+    /// The snapshot of a resource. Empty when the controller does not read it (a programming mistake that tests show).
+    pub fn get<T: Projection>(&self) -> Snapshot<T> {
+        let found = self.snapshots.get(&TypeId::of::<T>()).and_then(|s| s.downcast_ref::<Snapshot<T>>());
+        debug_assert!(found.is_some(), "{} is not among the controller's informers", T::RESOURCE);
+        found.cloned().unwrap_or_default()
+    }
+
+    /// Adds a resource's snapshot.
+    pub fn with<T: Projection>(mut self, snapshot: Snapshot<T>) -> Self {
+        self.snapshots.insert(TypeId::of::<T>(), Arc::new(snapshot));
+        self
+    }
+}
