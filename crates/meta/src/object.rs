@@ -141,6 +141,11 @@ pub fn creation_timestamp(v: &Value) -> Option<&str> {
     step(v, &["metadata", "creationTimestamp"]).and_then(Value::as_str)
 }
 
+/// How long the object has existed, for people (`5m`); `<unknown>` without a creation timestamp.
+pub fn age(v: &Value, now: jiff::Timestamp) -> String {
+    crate::time::time_since(creation_timestamp(v).unwrap_or_default(), now)
+}
+
 /// `metadata.deletionTimestamp`, RFC 3339; `Some` means that the object is being deleted.
 pub fn deletion_timestamp(v: &Value) -> Option<&str> {
     step(v, &["metadata", "deletionTimestamp"]).and_then(Value::as_str)

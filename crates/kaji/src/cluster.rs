@@ -1,0 +1,296 @@
+//! A cluster in one process: what is started, in which order, and how it ends.
+//!
+//! Order: store, engine with every built-in resource, custom resources, TLS and listener, bootstrap objects, then the
+//! control loops, which speak the API through the in-process transport. Ending runs the other way round.
+
+use crate::{Nodes, bootstrap, review::Reviews};
+use kaji_builtins::Deps;
+use kaji_engine::{Engine, EngineError, EngineOptions};
+use kaji_meta::{Status, random::SystemRandom, time::SystemClock};
+use kaji_resource::{Api, UserInfo};
+use kaji_runtime::{Client, Informers};
+use kaji_server::{
+    AUTHENTICATED, Authorizer, Discovery, Health, Listener, LocalService, MASTERS, MastersOnly, Metrics, OpenApi, Stack,
+    StackError,
+    pki::{Pki, PkiError},
+};
+use kaji_store::{
+    Store, StoreError,
+    disk::{DiskOptions, DiskStore},
+    memory::MemoryStore,
+};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+};
+use tokio::{sync::watch, task::JoinSet};
+
+/// Where objects are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    /// In the data directory.
+    Disk,
+    /// Nowhere: for tests.
+    Memory,
+}
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Holds the store and the PKI.
+    pub data_dir: PathBuf,
+    /// Where to listen; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Further names that clients use for the server.
+    pub names: Vec<String>,
+    /// Nodes to bring along.
+    pub nodes: Nodes,
+    /// Whether controllers and the scheduler run.
+    pub controllers: bool,
+    /// Where objects are kept.
+    pub store: StoreKind,
+    /// `10.96.0.0/12`
+    pub service_cidrs: Vec<String>,
+}
+
+impl Options {
+    /// The defaults over a data directory: loopback, port 6443.
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Options {
+            data_dir: data_dir.into(),
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 6443)),
+            names: vec![],
+            nodes: Nodes::Simulated(3),
+            controllers: true,
+            store: StoreKind::Disk,
+            service_cidrs: vec!["10.96.0.0/12".into()],
+        }
+    }
+}
+
+/// Why a cluster did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The store.
+    #[error("cannot open the store: {0}")]
+    Store(#[from] StoreError),
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Certificates.
+    #[error("cannot prepare certificates: {0}")]
+    Pki(#[from] PkiError),
+    /// The listener.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What went wrong.
+        source: StackError,
+    },
+    /// TLS.
+    #[error(transparent)]
+    Stack(#[from] StackError),
+    /// Objects that every cluster has.
+    #[error("cannot create the cluster's first objects: {0}")]
+    Bootstrap(Status),
+    /// A service range that is none.
+    #[error("{0:?} is no service range")]
+    ServiceRange(String),
+}
+
+/// A running cluster.
+pub struct Cluster {
+    /// The request path, for clients inside the process.
+    pub stack: Arc<Stack>,
+    /// Certificates.
+    pub pki: Pki,
+    /// Where it listens.
+    pub address: SocketAddr,
+    store: Arc<dyn Store>,
+    stop: watch::Sender<bool>,
+    loops: JoinSet<()>,
+    listener: JoinSet<()>,
+    _informers: Option<Arc<Informers>>,
+}
+
+impl Cluster {
+    /// Starts one; resolves when `/readyz` says ok.
+    pub async fn start(options: Options) -> Result<Cluster, StartError> {
+        let service_ip = first_address(&options.service_cidrs)?;
+        let store = open_store(&options).await?;
+        let authorizer: Arc<dyn Authorizer> = Arc::new(MastersOnly);
+        let engine = open_engine(store.clone(), &options, authorizer.clone()).await?;
+        kaji_apiextensions::start(engine.clone()).await?;
+        let names = serving_names(&options, service_ip);
+        let pki = Pki::ensure(&options.data_dir.join("pki"), &names, jiff::Timestamp::now())?;
+        let listen = |source| StartError::Listen { address: options.listen, source };
+        let listener = Listener::bind(options.listen, kaji_server::tls(&pki)?).await.map_err(listen)?;
+        let address = listener.address()?;
+        let facts = bootstrap::Facts { service_cidrs: &options.service_cidrs, service_ip, advertise: advertised(address) };
+        bootstrap::run(&*engine, &facts).await.map_err(StartError::Bootstrap)?;
+        let stack = Arc::new(Stack {
+            engine,
+            authorizer,
+            health: Health::default(),
+            metrics: Metrics::default(),
+            discovery: Discovery::default(),
+            openapi: OpenApi::new(kaji_builtins::docs::type_doc),
+            address: advertised(address).to_string(),
+            random: Arc::new(SystemRandom),
+        });
+        add_checks(&stack, &store);
+        let (stop, stopped) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(listener.serve(stack.clone(), stopped.clone()));
+        let mut cluster = Cluster {
+            stack,
+            pki,
+            address,
+            store,
+            stop,
+            loops: JoinSet::new(),
+            listener: tasks,
+            _informers: None,
+        };
+        if options.controllers {
+            cluster.start_loops(options.nodes, stopped);
+        }
+        Ok(cluster)
+    }
+
+    /// A client inside the process. `name` is the user and the agent; it may do everything until RBAC gives the
+    /// cluster's parts their own roles.
+    pub fn client(&self, name: &str) -> Client {
+        let user = UserInfo {
+            name: format!("system:{name}"),
+            groups: vec![MASTERS.into(), AUTHENTICATED.into()],
+            ..UserInfo::default()
+        };
+        Client::new(kube::Client::new(LocalService::new(self.stack.clone(), user), "default"), name)
+    }
+
+    /// The URL of the server.
+    pub fn url(&self) -> String {
+        format!("https://{}", advertised(self.address))
+    }
+
+    fn start_loops(&mut self, nodes: Nodes, stop: watch::Receiver<bool>) {
+        let shared = |client: Client| kaji_runtime::Shared {
+            client,
+            clock: Arc::new(SystemClock),
+            random: Arc::new(SystemRandom),
+        };
+        let client = self.client("kube-controller-manager");
+        // One set of informers for every loop of the process.
+        let informers = Informers::new(client.clone());
+        let config = kaji_controllers::Config { root_ca: self.pki.ca.certificate.clone() };
+        for controller in kaji_controllers::all(&informers, &config) {
+            self.loops.spawn(kaji_runtime::run(controller, shared(client.clone()), stop.clone()));
+        }
+        let client = self.client("kube-scheduler");
+        self.loops.spawn(kaji_scheduler::run(informers.clone(), shared(client), stop.clone()));
+        if let Nodes::Simulated(count) = nodes {
+            let client = self.client("kubelet");
+            self.loops.spawn(kaji_kubelet::fake::run(count, informers.clone(), shared(client), stop));
+        }
+        self._informers = Some(informers);
+    }
+
+    /// Ends everything cleanly: loops, watches, connections, store.
+    pub async fn stop(mut self) {
+        self.stack.health.stop();
+        self.stop.send_replace(true);
+        while self.loops.join_next().await.is_some() {}
+        self._informers = None;
+        self.stack.engine.shutdown().await;
+        while self.listener.join_next().await.is_some() {}
+        self.store.close().await;
+    }
+}
+
+async fn open_store(options: &Options) -> Result<Arc<dyn Store>, StartError> {
+    match options.store {
+        StoreKind::Memory => Ok(Arc::new(MemoryStore::default())),
+        StoreKind::Disk => {
+            let dir = options.data_dir.join("store");
+            let opened = tokio::task::spawn_blocking(move || DiskStore::open(dir, DiskOptions::default())).await;
+            let store = opened.map_err(|e| StoreError::Unavailable(e.to_string()))??;
+            Ok(Arc::new(store))
+        }
+    }
+}
+
+async fn open_engine(
+    store: Arc<dyn Store>,
+    options: &Options,
+    authorizer: Arc<dyn Authorizer>,
+) -> Result<Arc<Engine>, StartError> {
+    let engine = Engine::open(store, EngineOptions::default()).await?;
+    let mut deps = Deps::new(Arc::new(SystemClock), Arc::new(SystemRandom));
+    deps.service_cidrs = options.service_cidrs.clone();
+    deps.authorize = Arc::new(Reviews(authorizer));
+    deps.validate_crd = Some(kaji_apiextensions::validator());
+    let api: Arc<dyn Api> = engine.clone();
+    deps.api.set(Arc::downgrade(&api));
+    engine.register(kaji_builtins::all(&deps)).await?;
+    Ok(engine)
+}
+
+fn add_checks(stack: &Stack, store: &Arc<dyn Store>) {
+    let engine = Arc::downgrade(&stack.engine);
+    let store = Arc::downgrade(store);
+    stack.health.add(
+        "etcd",
+        Arc::new(move || match store.upgrade() {
+            Some(_) => Ok(()),
+            None => Err("the store is closed".into()),
+        }),
+    );
+    stack.health.add(
+        "informer-sync",
+        Arc::new(move || match engine.upgrade() {
+            Some(_) => Ok(()),
+            None => Err("the engine has ended".into()),
+        }),
+    );
+}
+
+/// The second address of a range: the first host, which is the `kubernetes` service's.
+fn first_address(cidrs: &[String]) -> Result<IpAddr, StartError> {
+    let first = cidrs.first().map(String::as_str).unwrap_or_default();
+    let bad = || StartError::ServiceRange(first.to_owned());
+    let base: IpAddr = first.split('/').next().unwrap_or_default().parse().map_err(|_| bad())?;
+    Ok(match base {
+        IpAddr::V4(ip) => IpAddr::V4((u32::from(ip) + 1).into()),
+        IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) + 1).into()),
+    })
+}
+
+/// Names the serving certificate covers: kubeadm's, the listen address, and those asked for.
+fn serving_names(options: &Options, service_ip: IpAddr) -> Vec<String> {
+    let mut names: Vec<String> = [
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+        "localhost",
+        "127.0.0.1",
+        "::1",
+    ]
+    .map(String::from)
+    .to_vec();
+    names.push(service_ip.to_string());
+    if !options.listen.ip().is_unspecified() {
+        names.push(options.listen.ip().to_string());
+    }
+    names.extend(options.names.iter().cloned());
+    names.dedup();
+    names
+}
+
+/// An address that clients can reach: loopback stands in for "all addresses".
+fn advertised(address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() { SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())) } else { address }
+}

@@ -1,0 +1,150 @@
+//! Kubeconfig files: the admin's context is merged into the user's file, or written to one of its own.
+//!
+//! Invariants: nothing in a user's file but the entries named `kaji` and `current-context` changes; a file that cannot be
+//! understood is left alone; the result is mode 0600 and replaced atomically.
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use kaji_server::pki::{self, Identity, PkiError};
+use serde_json::{Map, Value, json};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// The name of cluster, user and context.
+pub const NAME: &str = "kaji";
+
+/// Why a kubeconfig could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeconfigError {
+    /// Reading failed.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// Not a kubeconfig.
+    #[error("{path} is not a kubeconfig ({reason}); it was left alone")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Writing failed.
+    #[error(transparent)]
+    Write(#[from] PkiError),
+}
+
+/// Where a user's kubeconfig is: the first entry of `$KUBECONFIG`, else `~/.kube/config`.
+pub fn default_path(kubeconfig: Option<&str>, home: Option<&str>) -> PathBuf {
+    match kubeconfig.and_then(|k| k.split(':').find(|p| !p.is_empty())) {
+        Some(path) => path.into(),
+        None => Path::new(home.unwrap_or("/root")).join(".kube/config"),
+    }
+}
+
+/// A kubeconfig's three entries for a server.
+pub fn entries(server: &str, ca: &str, user: &Identity) -> [(&'static str, &'static str, Value); 3] {
+    let encoded = |pem: &str| BASE64.encode(pem);
+    [
+        ("clusters", "cluster", json!({"server": server, "certificate-authority-data": encoded(ca)})),
+        (
+            "users",
+            "user",
+            json!({
+                "client-certificate-data": encoded(&user.certificate),
+                "client-key-data": encoded(&user.key),
+            }),
+        ),
+        ("contexts", "context", json!({"cluster": NAME, "user": NAME})),
+    ]
+}
+
+/// Puts the entries into a kubeconfig value and makes them current.
+pub fn merge(config: &mut Map<String, Value>, entries: [(&'static str, &'static str, Value); 3]) -> Result<(), String> {
+    config.entry("apiVersion").or_insert_with(|| "v1".into());
+    config.entry("kind").or_insert_with(|| "Config".into());
+    for (list, field, value) in entries {
+        let slot = config.entry(list).or_insert(Value::Null);
+        if slot.is_null() {
+            *slot = json!([]);
+        }
+        let items = slot.as_array_mut().ok_or_else(|| format!("{list} is not a list"))?;
+        items.retain(|item| item["name"] != NAME);
+        items.push(json!({"name": NAME, field: value}));
+    }
+    config.insert("current-context".into(), NAME.into());
+    Ok(())
+}
+
+/// Merges into a file, which need not exist.
+pub fn write(path: &Path, server: &str, ca: &str, user: &Identity) -> Result<(), KubeconfigError> {
+    let malformed = |reason: String| KubeconfigError::Malformed { path: path.into(), reason };
+    let mut config = match std::fs::read_to_string(path) {
+        Ok(text) if text.trim().is_empty() => Map::new(),
+        Ok(text) => match serde_saphyr::from_str(&text) {
+            Ok(Value::Object(map)) => map,
+            Ok(_) => return Err(malformed("not a mapping".into())),
+            Err(error) => return Err(malformed(error.to_string().lines().next().unwrap_or_default().to_owned())),
+        },
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Map::new(),
+        Err(source) => return Err(KubeconfigError::Read { path: path.into(), source }),
+    };
+    merge(&mut config, entries(server, ca, user)).map_err(malformed)?;
+    if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
+        std::fs::create_dir_all(parent).map_err(|source| KubeconfigError::Read { path: parent.into(), source })?;
+    }
+    let text = serde_saphyr::to_string(&Value::Object(config)).map_err(|e| malformed(e.to_string()))?;
+    Ok(pki::write_private(path, &text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity() -> Identity {
+        Identity { certificate: "C".into(), key: "K".into() }
+    }
+
+    #[test]
+    fn other_entries_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sub/config");
+        write(&path, "https://127.0.0.1:1", "CA", &identity()).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let other = text.replace("kaji", "work").replace("current-context: work", "current-context: work\npreferences: {a: 1}");
+        std::fs::write(&path, other).unwrap();
+        write(&path, "https://127.0.0.1:2", "CA", &identity()).unwrap();
+        write(&path, "https://127.0.0.1:3", "CA", &identity()).unwrap();
+        let merged: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let names = |list: &str| -> Vec<String> {
+            merged[list].as_array().unwrap().iter().map(|i| i["name"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(names("clusters"), ["work", "kaji"]);
+        assert_eq!(names("users"), ["work", "kaji"]);
+        assert_eq!(names("contexts"), ["work", "kaji"]);
+        assert_eq!(merged["clusters"][1]["cluster"]["server"], "https://127.0.0.1:3");
+        assert_eq!(merged["preferences"]["a"], 1);
+        assert_eq!(merged["current-context"], "kaji");
+    }
+
+    #[test]
+    fn nonsense_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config");
+        for text in ["- a\n", "clusters: 7\n", "a: [\n"] {
+            std::fs::write(&path, text).unwrap();
+            assert!(matches!(write(&path, "s", "c", &identity()), Err(KubeconfigError::Malformed { .. })), "{text}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn the_first_file_of_the_variable_is_taken() {
+        assert_eq!(default_path(Some(":/a:/b"), Some("/h")), Path::new("/a"));
+        assert_eq!(default_path(None, Some("/h")), Path::new("/h/.kube/config"));
+    }
+}

@@ -1,0 +1,12 @@
+//! Wires a cluster together out of its parts: store, engine, server, controllers, scheduler, nodes.
+//!
+//! The binary is a thin command line over this; tests start clusters with the same call.
+
+pub mod bootstrap;
+pub mod cluster;
+pub mod kubeconfig;
+mod nodes;
+mod review;
+
+pub use cluster::{Cluster, Options, StartError, StoreKind};
+pub use nodes::Nodes;

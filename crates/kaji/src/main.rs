@@ -1,0 +1,137 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use kaji::{Cluster, Nodes, Options, kubeconfig};
+use std::{
+    io::Write,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    process::ExitCode,
+    time::Instant,
+};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Kubernetes in one binary.
+#[derive(Parser)]
+#[command(name = "kaji", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Starts a whole cluster in the foreground and writes a kubeconfig context for it.
+    Up(Up),
+    /// Starts an API server alone: no controllers, no scheduler, no nodes.
+    Apiserver(Up),
+}
+
+#[derive(Args)]
+struct Up {
+    /// Where the cluster keeps its objects and certificates.
+    #[arg(long, env = "KAJI_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+    /// The port of the API server; 0 takes a free one.
+    #[arg(long, alias = "secure-port", default_value_t = 6443)]
+    port: u16,
+    /// The address to listen on.
+    #[arg(long, default_value = "127.0.0.1")]
+    bind_address: IpAddr,
+    /// Writes this kubeconfig file instead of merging into the user's.
+    #[arg(long)]
+    kubeconfig: Option<PathBuf>,
+    /// Nodes to bring along: sim:N or none.
+    #[arg(long, default_value = "sim:3")]
+    nodes: Nodes,
+    /// A further name or address in the serving certificate; may be repeated.
+    #[arg(long = "tls-san")]
+    names: Vec<String>,
+    /// The range of service addresses; a second one makes the cluster dual-stack.
+    #[arg(long, alias = "service-cluster-ip-range", value_delimiter = ',', default_value = "10.96.0.0/12")]
+    service_cidr: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let started = Instant::now();
+    let cli = Cli::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("KAJI_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error),
+    };
+    let outcome = match cli.command {
+        Command::Up(up) => runtime.block_on(serve(up, true, started)),
+        Command::Apiserver(up) => runtime.block_on(serve(up, false, started)),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&*error),
+    }
+}
+
+fn fail(error: &dyn std::error::Error) -> ExitCode {
+    // Nothing is left to be done when standard error is gone.
+    let _ = writeln!(std::io::stderr(), "kaji: {error}");
+    ExitCode::FAILURE
+}
+
+async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dyn std::error::Error>> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let data_dir = up.data_dir.unwrap_or_else(|| default_data_dir(variable("HOME").as_deref()));
+    let nodes = if controllers { up.nodes } else { Nodes::None };
+    let options = Options {
+        listen: SocketAddr::new(up.bind_address, up.port),
+        names: up.names,
+        nodes,
+        controllers,
+        service_cidrs: up.service_cidr,
+        ..Options::new(&data_dir)
+    };
+    let cluster = Cluster::start(options).await?;
+    let ready = started.elapsed();
+    let path = up
+        .kubeconfig
+        .unwrap_or_else(|| kubeconfig::default_path(variable("KUBECONFIG").as_deref(), variable("HOME").as_deref()));
+    kubeconfig::write(&path, &cluster.url(), &cluster.pki.ca.certificate, &cluster.pki.admin)?;
+    let nodes = match nodes {
+        Nodes::None => "none".to_owned(),
+        Nodes::Simulated(n) => format!("{n} simulated: pods report what a kubelet would, no container runs"),
+    };
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "Kubernetes {}", kaji_version())?;
+    writeln!(out, "  server      {} (ready after {} ms)", cluster.url(), ready.as_millis())?;
+    writeln!(out, "  data        {}", data_dir.display())?;
+    writeln!(out, "  nodes       {nodes}")?;
+    writeln!(out, "  kubeconfig  {} (context {})", path.display(), kubeconfig::NAME)?;
+    writeln!(out, "Ctrl-C ends it; the data stays.")?;
+    out.flush()?;
+    drop(out);
+    stop_signal().await?;
+    cluster.stop().await;
+    Ok(())
+}
+
+fn kaji_version() -> String {
+    kaji_server::version()
+}
+
+async fn stop_signal() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+    Ok(())
+}
+
+/// `/var/lib/kaji` for root, else below the home directory.
+fn default_data_dir(home: Option<&str>) -> PathBuf {
+    let writable = home.is_none_or(|h| h == "/root");
+    match home {
+        Some(home) if !writable => PathBuf::from(home).join(".local/share/kaji"),
+        _ => "/var/lib/kaji".into(),
+    }
+}

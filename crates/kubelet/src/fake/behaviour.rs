@@ -1,0 +1,93 @@
+//! What a simulated pod is asked to do, by annotations below `sim.kaji.dev/`:
+//!
+//! | annotation | meaning |
+//! |---|---|
+//! | `start-after: 2s` | stay Pending that long |
+//! | `ready: "false"` | run, but never become Ready |
+//! | `exit-after: 5s` | containers end that long after their start |
+//! | `exit-code: "1"` | with this code (0 when not said) |
+//! | `waiting: ImagePullBackOff` | stay Pending with this reason |
+//!
+//! Pods of a Job end by themselves at once with code 0 unless told otherwise: nobody could wait for them else.
+
+use kaji_runtime::objects::Pod;
+use std::time::Duration;
+
+const PREFIX: &str = "sim.kaji.dev/";
+
+/// What a pod does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Behaviour {
+    /// Pending for so long.
+    pub start_after: Duration,
+    /// Never becomes Ready.
+    pub unready: bool,
+    /// Ends so long after its start; `None` runs on.
+    pub exit_after: Option<Duration>,
+    /// With this code.
+    pub exit_code: i64,
+    /// Never starts, for this reason.
+    pub waiting: Option<String>,
+}
+
+/// Reads a pod's annotations.
+pub fn of(pod: &Pod) -> Behaviour {
+    let get = |name: &str| pod.metadata.annotations.get(&format!("{PREFIX}{name}")).map(String::as_str);
+    let exit_code: i64 = get("exit-code").and_then(|c| c.parse().ok()).unwrap_or_default();
+    let job = pod.metadata.controller().is_some_and(|o| o.kind == "Job");
+    let implied = (job || exit_code != 0).then_some(Duration::ZERO);
+    Behaviour {
+        start_after: get("start-after").and_then(duration).unwrap_or_default(),
+        unready: get("ready") == Some("false"),
+        exit_after: get("exit-after").and_then(duration).or(implied),
+        exit_code,
+        waiting: get("waiting").map(str::to_owned),
+    }
+}
+
+/// `1m30s`, `500ms`, `2s`, `1h`
+fn duration(text: &str) -> Option<Duration> {
+    let mut rest = text.trim();
+    let mut total = Duration::ZERO;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let amount: u64 = rest[..digits].parse().ok()?;
+        let unit_end = rest[digits..].find(|c: char| c.is_ascii_digit()).map_or(rest.len(), |i| digits + i);
+        let unit = match &rest[digits..unit_end] {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            _ => return None,
+        };
+        total = total.checked_add(Duration::from_millis(amount.checked_mul(unit)?))?;
+        rest = &rest[unit_end..];
+    }
+    Some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn annotations() {
+        let pod = |annotations: serde_json::Value, owner: &str| -> Pod {
+            serde_json::from_value(json!({"metadata": {
+                "annotations": annotations, "ownerReferences": [{"kind": owner, "controller": true}]}}))
+            .unwrap()
+        };
+        assert_eq!(of(&pod(json!({}), "ReplicaSet")), Behaviour::default());
+        assert_eq!(of(&pod(json!({}), "Job")).exit_after, Some(Duration::ZERO));
+        let asked = json!({"sim.kaji.dev/exit-after": "1m30s", "sim.kaji.dev/exit-code": "3", "sim.kaji.dev/ready": "false"});
+        let asked = of(&pod(asked, "Job"));
+        assert_eq!((asked.exit_after, asked.exit_code, asked.unready), (Some(Duration::from_secs(90)), 3, true));
+        for bad in ["", "5", "s", "5x", "99999999999999999999s", "é"] {
+            assert_eq!(duration(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Simulated nodes: Node objects with leases and heartbeats, and pods that go through the phases a kubelet would report.
+//!
+//! What pods do is decided by the pure [`pods::next`]; annotations ask for other behaviour (see [`behaviour`]).
+//!
+//! Invariants: only pods bound to this process's nodes are touched; a pod's address is unique among live pods; a deleted
+//! pod is removed only after its containers are reported as ended.
+
+mod addresses;
+pub mod behaviour;
+mod nodes;
+pub mod pods;
+
+use addresses::Addresses;
+use kaji_runtime::{
+    Change, Controller, Informers, Key, Shared,
+    objects::{Node, Pod},
+};
+use std::sync::Arc;
+use tokio::{sync::watch, task::JoinSet};
+
+/// The names of the nodes: `sim-1`, `sim-2`, ….
+pub fn name(index: u16) -> String {
+    format!("sim-{index}")
+}
+
+/// Whether a node is one of `count` simulated ones.
+fn simulated(node: &str, count: u16) -> bool {
+    node.strip_prefix("sim-").and_then(|n| n.parse::<u16>().ok()).is_some_and(|n| (1..=count).contains(&n))
+}
+
+/// Runs `count` nodes until `stop` turns true.
+pub async fn run(count: u16, informers: Arc<Informers>, shared: Shared, stop: watch::Receiver<bool>) {
+    let addresses = Arc::new(Addresses::default());
+    let freed = addresses.clone();
+    let mut nodes = Controller::new(nodes::Nodes { count }, &informers)
+        .reads::<Node>(|change: &Change<Node>, _| vec![Key::new("", change.any().metadata.name.as_str())]);
+    for index in 1..=count {
+        nodes = nodes.seed(Key::new("", name(index)));
+    }
+    let pods = Controller::new(pods::Pods { count, addresses }, &informers)
+        .reads::<Node>(|_, _| vec![])
+        .reads::<Pod>(move |change: &Change<Pod>, _| {
+            let pod = change.any();
+            if change.new.is_none() {
+                freed.release(&pod.metadata.uid);
+            }
+            if simulated(&pod.spec.node_name, count) { vec![pod.metadata.key()] } else { vec![] }
+        })
+        .workers(16);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(kaji_runtime::run(nodes, shared.clone(), stop.clone()));
+    tasks.spawn(kaji_runtime::run(pods, shared, stop));
+    while tasks.join_next().await.is_some() {}
+}

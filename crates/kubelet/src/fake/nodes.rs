@@ -1,0 +1,209 @@
+//! The Node objects of simulated nodes, their heartbeats and leases.
+
+use super::{addresses, name, simulated};
+use kaji_runtime::{Cx, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write, objects::Node};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Upstream's `nodeLeaseDurationSeconds`; leases are renewed every quarter of it.
+const LEASE_SECONDS: u64 = 40;
+/// Upstream's `nodeStatusReportFrequency`.
+const STATUS_SECONDS: i64 = 300;
+
+/// Keeps Node objects and leases of `sim-1` … `sim-count`.
+pub struct Nodes {
+    /// How many.
+    pub count: u16,
+}
+
+impl Reconciler for Nodes {
+    fn name(&self) -> &'static str {
+        "kubelet"
+    }
+
+    fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
+        if !simulated(&key.name, self.count) {
+            return Plan::nothing();
+        }
+        let index = key.name.trim_start_matches("sim-").parse().unwrap_or(1);
+        let now = kaji_meta::time::Time::new(cx.now).to_string();
+        let known = view.get::<Node>();
+        let target = Target::of::<Node>("", &key.name);
+        let renew = Duration::from_secs(LEASE_SECONDS / 4);
+        match known.get("", &key.name) {
+            None => {
+                let mut collection = target.clone();
+                collection.name.clear();
+                let create = Write::Create { target: collection, body: object(index) };
+                // The object's arrival brings the key back, and with it status and lease.
+                Plan::nothing().then(create)
+            }
+            Some(node) => {
+                let fresh = node.status.conditions.iter().find(|c| c.kind == "Ready").is_some_and(|c| {
+                    c.status == "True"
+                        && c.last_heartbeat_time.is_some_and(|t| cx.now.as_second() - t.as_second() < STATUS_SECONDS)
+                });
+                let mut steps = vec![];
+                if !fresh {
+                    let body = json!({"status": status(index, &now)});
+                    steps.push(plain(Write::Patch { target: target.subresource("status"), kind: PatchKind::Strategic, body }));
+                }
+                steps.push(plain(lease(node, cx.now)));
+                Plan::nothing().stage(steps).again_after(renew)
+            }
+        }
+    }
+}
+
+fn plain(write: Write) -> Step {
+    Step { write, on_success: None, on_failure: None }
+}
+
+/// What a kubelet registers.
+fn object(index: u16) -> Value {
+    let name = name(index);
+    json!({
+        "apiVersion": Node::api_version(),
+        "kind": Node::KIND,
+        "metadata": {
+            "name": name,
+            "labels": {
+                "beta.kubernetes.io/arch": "amd64",
+                "beta.kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "node.kubernetes.io/simulated": "true",
+            },
+            "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
+        },
+        "spec": {
+            "podCIDR": format!("{}/24", addresses::network(index)),
+            "podCIDRs": [format!("{}/24", addresses::network(index))],
+            "providerID": format!("kaji-sim://{name}"),
+        },
+    })
+}
+
+fn status(index: u16, now: &str) -> Value {
+    let condition = |kind: &str, status: &str, reason: &str, message: &str| {
+        json!({
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        })
+    };
+    let amounts = json!({
+        "cpu": "32",
+        "memory": "256Gi",
+        "ephemeral-storage": "1Ti",
+        "hugepages-1Gi": "0",
+        "hugepages-2Mi": "0",
+        "pods": "110",
+    });
+    json!({
+        "capacity": amounts,
+        "allocatable": amounts,
+        "addresses": [
+            {"type": "InternalIP", "address": addresses::node_address(index).to_string()},
+            {"type": "Hostname", "address": name(index)},
+        ],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+        "conditions": [
+            condition("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+            condition("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            condition("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+            condition("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+        ],
+        "nodeInfo": {
+            "architecture": "amd64",
+            "bootID": format!("00000000-0000-4000-8000-{index:012x}"),
+            "containerRuntimeVersion": "simulated://1.0",
+            "kernelVersion": "simulated",
+            "kubeProxyVersion": "",
+            "kubeletVersion": "v1.37.0",
+            "machineID": format!("{index:032x}"),
+            "operatingSystem": "linux",
+            "osImage": "simulated",
+            "systemUUID": format!("00000000-0000-4000-8000-{index:012x}"),
+        },
+    })
+}
+
+/// The node's lease, written by apply: created when missing, renewed else.
+fn lease(node: &Node, now: jiff::Timestamp) -> Write {
+    let name = &node.metadata.name;
+    Write::Patch {
+        target: Target {
+            group: "coordination.k8s.io".into(),
+            version: "v1".into(),
+            resource: "leases".into(),
+            namespace: "kube-node-lease".into(),
+            name: name.clone(),
+            subresource: String::new(),
+        },
+        kind: PatchKind::Apply,
+        body: json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {
+                "name": name,
+                "namespace": "kube-node-lease",
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node.metadata.uid},
+                ],
+            },
+            "spec": {
+                "holderIdentity": name,
+                "leaseDurationSeconds": LEASE_SECONDS,
+                "renewTime": kaji_meta::time::MicroTime::new(now).to_string(),
+            },
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kaji_meta::random::SeededRandom;
+    use kaji_runtime::Snapshot;
+
+    fn plan(nodes: Vec<Node>) -> Vec<String> {
+        let random = SeededRandom::new(1);
+        let now = "2026-01-01T00:10:00Z".parse().unwrap();
+        let cx = Cx { now, random: &random, failures: &[] };
+        let view = View::default().with(Snapshot::of(nodes));
+        let plan = Nodes { count: 2 }.reconcile(&view, &Key::new("", "sim-1"), &cx);
+        plan.writes()
+            .map(|w| match w {
+                Write::Create { target, .. } => format!("POST {}", target.path()),
+                Write::Patch { target, .. } => format!("PATCH {}", target.path()),
+                _ => "?".into(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_node_is_registered_reported_and_leased() {
+        assert_eq!(plan(vec![]), ["POST /api/v1/nodes"]);
+        let lease = "PATCH /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/sim-1";
+        let node: Node = serde_json::from_value(object(1)).unwrap();
+        assert_eq!(plan(vec![node]), ["PATCH /api/v1/nodes/sim-1/status", lease]);
+        let mut reported = object(1);
+        reported["status"] = status(1, "2026-01-01T00:09:00Z");
+        assert_eq!(plan(vec![serde_json::from_value(reported).unwrap()]), [lease]);
+    }
+
+    #[test]
+    fn other_nodes_are_nobodys() {
+        let random = SeededRandom::new(1);
+        let cx = Cx { now: jiff::Timestamp::UNIX_EPOCH, random: &random, failures: &[] };
+        for other in ["sim-3", "sim-0", "node-1", "sim-"] {
+            let view = View::default().with(Snapshot::<Node>::default());
+            assert!(Nodes { count: 2 }.reconcile(&view, &Key::new("", other), &cx).is_empty(), "{other}");
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! What a simulated kubelet does about a pod: the next status to report, or the pod's removal.
+//! Phases, conditions and container states follow pkg/kubelet's status manager as its reports read from outside.
+
+use super::{
+    addresses::{Addresses, node_address},
+    behaviour::{self, Behaviour},
+    simulated,
+};
+use kaji_runtime::{Cx, EventRecord, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write, objects::Pod};
+use serde_json::{Value, json};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+
+/// Reports for the pods of `sim-1` … `sim-count`.
+pub struct Pods {
+    /// How many nodes there are.
+    pub count: u16,
+    /// Who has which address.
+    pub addresses: Arc<Addresses>,
+}
+
+/// What comes next for a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Next {
+    /// Nothing, until the pod changes.
+    Rest,
+    /// Look again after this long.
+    Wait(Duration),
+    /// Report this status; look again if asked to.
+    Report(Value, Option<Duration>),
+    /// It is over: remove the object.
+    Remove,
+}
+
+impl Reconciler for Pods {
+    fn name(&self) -> &'static str {
+        "kubelet"
+    }
+
+    fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
+        let pods = view.get::<Pod>();
+        let Some(pod) = pods.by_key(key).filter(|p| simulated(&p.spec.node_name, self.count)) else {
+            return Plan::nothing();
+        };
+        let node = pod.spec.node_name.trim_start_matches("sim-").parse().unwrap_or(1);
+        let host = node_address(node);
+        let address = if pod.spec.host_network {
+            Some(host)
+        } else {
+            self.addresses.assign(&pod.metadata.uid, &pod.status.pod_ip, node)
+        };
+        let target = Target::of::<Pod>(&key.namespace, &key.name);
+        match next(pod, address, host, cx.now) {
+            Next::Rest => Plan::nothing(),
+            Next::Wait(wait) => Plan::nothing().again_after(wait),
+            Next::Report(status, again) => {
+                let started = status["phase"] == "Running" && pod.status.phase != "Running";
+                let body = json!({"metadata": {"uid": pod.metadata.uid}, "status": status});
+                let write = Write::Patch { target: target.subresource("status"), kind: PatchKind::Strategic, body };
+                let on_success = started.then(|| {
+                    EventRecord::normal(pod.metadata.reference(&Pod::api_version(), Pod::KIND), "Started", "Container started")
+                });
+                let plan = Plan::nothing().stage(vec![Step { write, on_success, on_failure: None }]);
+                match again {
+                    Some(wait) => plan.again_after(wait),
+                    None => plan,
+                }
+            }
+            Next::Remove => {
+                let options = json!({
+                    "apiVersion": "v1",
+                    "kind": "DeleteOptions",
+                    "gracePeriodSeconds": 0,
+                    "preconditions": {"uid": pod.metadata.uid},
+                });
+                Plan::nothing().then(Write::Delete { target, options })
+            }
+        }
+    }
+}
+
+/// Decides. Pure: the pod as reported so far, its address (`None`: the node has none left), its node's, the time.
+pub fn next(pod: &Pod, address: Option<Ipv4Addr>, host: Ipv4Addr, now: jiff::Timestamp) -> Next {
+    let behaviour = behaviour::of(pod);
+    let report = Report { pod, behaviour: &behaviour, address, host, now };
+    if pod.metadata.deleting() {
+        let ended = pod.finished() || pod.status.container_statuses.iter().all(|c| c.state.get("terminated").is_some());
+        return if ended { Next::Remove } else { Next::Report(report.ended(0), None) };
+    }
+    if pod.finished() {
+        return Next::Rest;
+    }
+    let Some(start) = pod.status.start_time else { return Next::Report(report.pending(), Some(Duration::ZERO)) };
+    let since = |t: jiff::Timestamp| Duration::try_from(now.duration_since(t)).unwrap_or_default();
+    if let Some(limit) = pod.spec.active_deadline_seconds.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs)
+        && since(start) >= limit
+    {
+        return Next::Report(report.deadline(), None);
+    }
+    if pod.status.phase != "Running" {
+        if behaviour.waiting.is_some() || address.is_none() {
+            return Next::Rest;
+        }
+        return match behaviour.start_after.checked_sub(since(start)).filter(|left| !left.is_zero()) {
+            Some(left) => Next::Wait(left),
+            None => Next::Report(report.running(), behaviour.exit_after),
+        };
+    }
+    match behaviour.exit_after {
+        // A container that must always run is started again by a kubelet; a simulated one stays down in its backoff.
+        Some(after) if pod.spec.restart_policy != "Always" => match after.checked_sub(since(start)).filter(|l| !l.is_zero()) {
+            Some(left) => Next::Wait(left),
+            None => Next::Report(report.ended(behaviour.exit_code), None),
+        },
+        _ => report.readiness(),
+    }
+}
+
+struct Report<'a> {
+    pod: &'a Pod,
+    behaviour: &'a Behaviour,
+    address: Option<Ipv4Addr>,
+    host: Ipv4Addr,
+    now: jiff::Timestamp,
+}
+
+impl Report<'_> {
+    fn stamp(&self) -> String {
+        kaji_meta::time::Time::new(self.now).to_string()
+    }
+
+    /// A condition; its transition time stays while its status does.
+    fn condition(&self, kind: &str, status: bool, reason: Option<(&str, String)>) -> Value {
+        let status = if status { "True" } else { "False" };
+        let known = self.pod.condition(kind).filter(|c| c.status == status).and_then(|c| c.last_transition_time);
+        let since = known.map_or_else(|| self.stamp(), |t| kaji_meta::time::Time::new(t).to_string());
+        let mut condition = json!({"type": kind, "status": status, "lastProbeTime": null, "lastTransitionTime": since});
+        let (reason, message) = reason.map_or((Value::Null, Value::Null), |(r, m)| (r.into(), m.into()));
+        condition["reason"] = reason;
+        condition["message"] = message;
+        condition
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<&str> = self.pod.spec.containers.iter().filter_map(|c| c["name"].as_str()).collect();
+        format!("[{}]", names.join(" "))
+    }
+
+    /// Whether the gates that a user put before readiness are open.
+    fn gates_open(&self) -> bool {
+        self.pod.spec.readiness_gates.iter().all(|gate| {
+            let kind = gate["conditionType"].as_str().unwrap_or_default();
+            self.pod.condition(kind).is_some_and(|c| c.status == "True")
+        })
+    }
+
+    fn conditions(&self, initialized: bool, containers_ready: bool, unready: &str) -> Value {
+        let reason = || (unready, format!("containers with unready status: {}", self.names()));
+        let ready = match (containers_ready, self.gates_open()) {
+            (true, true) => self.condition("Ready", true, None),
+            (true, false) => {
+                let reason = ("ReadinessGatesNotReady", "the status of pod readiness gate is not \"True\"".to_owned());
+                self.condition("Ready", false, Some(reason))
+            }
+            (false, _) => self.condition("Ready", false, Some(reason())),
+        };
+        json!([
+            self.condition("PodReadyToStartContainers", initialized, None),
+            self.condition("Initialized", initialized, None),
+            ready,
+            self.condition("ContainersReady", containers_ready, (!containers_ready).then(reason)),
+            self.condition("PodScheduled", true, None),
+        ])
+    }
+
+    fn containers(&self, list: &[Value], ready: bool, state: impl Fn(&Value) -> Value) -> Vec<Value> {
+        list.iter()
+            .map(|c| {
+                let (name, image) = (c["name"].as_str().unwrap_or_default(), c["image"].as_str().unwrap_or_default());
+                let state = state(c);
+                let started = state.get("running").is_some();
+                let mut status = json!({
+                    "name": name,
+                    "image": image,
+                    "imageID": if state.get("waiting").is_some() { String::new() } else { format!("simulated://{image}") },
+                    "ready": ready,
+                    "started": started,
+                    "restartCount": 0,
+                    "state": state,
+                    "lastState": {},
+                });
+                if status["state"].get("waiting").is_none() {
+                    status["containerID"] = format!("simulated://{}-{name}", self.pod.metadata.uid).into();
+                }
+                status
+            })
+            .collect()
+    }
+
+    /// Init containers as they stand once the pod runs: sidecars run on, the others are done.
+    fn init(&self, state: impl Fn(bool) -> Value) -> Vec<Value> {
+        self.containers(&self.pod.spec.init_containers, true, |c| state(c["restartPolicy"] == "Always"))
+    }
+
+    fn addresses(&self, status: &mut Value) {
+        status["hostIP"] = self.host.to_string().into();
+        status["hostIPs"] = json!([{"ip": self.host.to_string()}]);
+        if let Some(address) = self.address {
+            status["podIP"] = address.to_string().into();
+            status["podIPs"] = json!([{"ip": address.to_string()}]);
+        }
+    }
+
+    fn pending(&self) -> Value {
+        let reason = self.behaviour.waiting.as_deref().unwrap_or("ContainerCreating");
+        let waiting = |_: &Value| json!({"waiting": {"reason": reason}});
+        let mut status = json!({
+            "phase": "Pending",
+            "startTime": self.stamp(),
+            "conditions": self.conditions(false, false, "ContainersNotReady"),
+            "containerStatuses": self.containers(&self.pod.spec.containers, false, waiting),
+        });
+        if !self.pod.spec.init_containers.is_empty() {
+            let waiting = |_: &Value| json!({"waiting": {"reason": "PodInitializing"}});
+            status["initContainerStatuses"] = self.containers(&self.pod.spec.init_containers, false, waiting).into();
+        }
+        status["hostIP"] = self.host.to_string().into();
+        status["hostIPs"] = json!([{"ip": self.host.to_string()}]);
+        status
+    }
+
+    fn running(&self) -> Value {
+        let ready = !self.behaviour.unready;
+        let running = || json!({"running": {"startedAt": self.stamp()}});
+        let mut status = json!({
+            "phase": "Running",
+            "conditions": self.conditions(true, ready, "ContainersNotReady"),
+            "containerStatuses": self.containers(&self.pod.spec.containers, ready, |_| running()),
+        });
+        if !self.pod.spec.init_containers.is_empty() {
+            status["initContainerStatuses"] =
+                self.init(|sidecar| if sidecar { running() } else { self.terminated(0) }).into();
+        }
+        self.addresses(&mut status);
+        status
+    }
+
+    fn terminated(&self, code: i64) -> Value {
+        let started = self.pod.status.start_time.unwrap_or(self.now);
+        json!({"terminated": {
+            "exitCode": code,
+            "reason": if code == 0 { "Completed" } else { "Error" },
+            "startedAt": kaji_meta::time::Time::new(started).to_string(),
+            "finishedAt": self.stamp(),
+        }})
+    }
+
+    /// All containers have ended. A pod that is being deleted keeps the phase that its containers' codes give it.
+    fn ended(&self, code: i64) -> Value {
+        let terminated = |_: &Value| self.terminated(code);
+        let reason = if code == 0 { "PodCompleted" } else { "PodFailed" };
+        let mut status = json!({
+            "phase": if code == 0 { "Succeeded" } else { "Failed" },
+            "conditions": self.conditions(true, false, reason),
+            "containerStatuses": self.containers(&self.pod.spec.containers, false, terminated),
+        });
+        if !self.pod.spec.init_containers.is_empty() {
+            status["initContainerStatuses"] = self.init(|_| self.terminated(0)).into();
+        }
+        self.addresses(&mut status);
+        status
+    }
+
+    fn deadline(&self) -> Value {
+        let mut status = self.ended(137);
+        status["reason"] = "DeadlineExceeded".into();
+        status["message"] = "Pod was active on the node longer than the specified deadline".into();
+        status
+    }
+
+    /// A running pod's readiness may change by its gates.
+    fn readiness(&self) -> Next {
+        let wanted = !self.behaviour.unready && self.gates_open();
+        if wanted == self.pod.ready() {
+            return Next::Rest;
+        }
+        let conditions = self.conditions(true, !self.behaviour.unready, "ContainersNotReady");
+        Next::Report(json!({"conditions": conditions}), None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> jiff::Timestamp {
+        "2026-01-01T00:01:00Z".parse().unwrap()
+    }
+
+    /// Applies a report as the server would, as far as these tests look.
+    fn report(pod: &mut Value, status: &Value) {
+        for (k, v) in status.as_object().unwrap() {
+            pod["status"][k] = v.clone();
+        }
+        // A null in a patch removes.
+        for condition in pod["status"]["conditions"].as_array_mut().unwrap() {
+            condition.as_object_mut().unwrap().retain(|_, v| !v.is_null());
+        }
+    }
+
+    fn walk(mut pod: Value, steps: usize) -> String {
+        let mut lines = vec![];
+        for _ in 0..steps {
+            let typed: Pod = serde_json::from_value(pod.clone()).unwrap();
+            match next(&typed, Some(Ipv4Addr::new(10, 244, 1, 2)), Ipv4Addr::new(172, 30, 0, 1), now()) {
+                Next::Report(status, again) => {
+                    report(&mut pod, &status);
+                    let typed: Pod = serde_json::from_value(pod.clone()).unwrap();
+                    let state = pod["status"]["containerStatuses"][0]["state"].as_object().unwrap().keys().next().unwrap().clone();
+                    lines.push(format!("{} ready={} {state} ip={} again={again:?}", typed.status.phase, typed.ready(), typed.status.pod_ip));
+                }
+                other => lines.push(format!("{other:?}")),
+            }
+        }
+        lines.join("\n")
+    }
+
+    fn pod(annotations: Value, policy: &str) -> Value {
+        json!({
+            "metadata": {"name": "p", "uid": "u", "annotations": annotations},
+            "spec": {"nodeName": "sim-1", "restartPolicy": policy, "containers": [{"name": "c", "image": "i"}]},
+            "status": {"phase": "Pending"},
+        })
+    }
+
+    #[test]
+    fn a_pod_starts_and_runs() {
+        expect_test::expect![[r#"
+            Pending ready=false waiting ip= again=Some(0ns)
+            Running ready=true running ip=10.244.1.2 again=None
+            Rest"#]]
+        .assert_eq(&walk(pod(json!({}), "Always"), 3));
+    }
+
+    #[test]
+    fn annotations_change_its_course() {
+        expect_test::expect![[r#"
+            Pending ready=false waiting ip= again=Some(0ns)
+            Running ready=true running ip=10.244.1.2 again=Some(0ns)
+            Failed ready=false terminated ip=10.244.1.2 again=None
+            Rest"#]]
+        .assert_eq(&walk(pod(json!({"sim.kaji.dev/exit-code": "2"}), "Never"), 4));
+        expect_test::expect![[r#"
+            Pending ready=false waiting ip= again=Some(0ns)
+            Wait(5s)"#]]
+        .assert_eq(&walk(pod(json!({"sim.kaji.dev/start-after": "5s"}), "Always"), 2));
+        expect_test::expect![[r#"
+            Pending ready=false waiting ip= again=Some(0ns)
+            Rest"#]]
+        .assert_eq(&walk(pod(json!({"sim.kaji.dev/waiting": "ImagePullBackOff"}), "Always"), 2));
+        expect_test::expect![[r#"
+            Pending ready=false waiting ip= again=Some(0ns)
+            Running ready=false running ip=10.244.1.2 again=None
+            Rest"#]]
+        .assert_eq(&walk(pod(json!({"sim.kaji.dev/ready": "false"}), "Always"), 3));
+    }
+
+    #[test]
+    fn a_deleted_pod_ends_before_it_goes() {
+        let mut p = pod(json!({}), "Always");
+        p["status"] = json!({"phase": "Running", "startTime": "2026-01-01T00:00:00Z", "containerStatuses": [{"name": "c", "state": {"running": {}}}]});
+        p["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:30Z".into();
+        expect_test::expect![[r#"
+            Succeeded ready=false terminated ip=10.244.1.2 again=None
+            Remove"#]]
+        .assert_eq(&walk(p, 2));
+    }
+
+    #[test]
+    fn gates_hold_readiness_back() {
+        let mut p = pod(json!({}), "Always");
+        p["spec"]["readinessGates"] = json!([{"conditionType": "example.com/gate"}]);
+        expect_test::expect![[r#"
+            Pending ready=false waiting ip= again=Some(0ns)
+            Running ready=false running ip=10.244.1.2 again=None
+            Rest"#]]
+        .assert_eq(&walk(p.clone(), 3));
+        p["status"] = json!({"phase": "Running", "startTime": "2026-01-01T00:00:00Z", "podIP": "10.244.1.2",
+            "conditions": [{"type": "example.com/gate", "status": "True"}], "containerStatuses": [{"name": "c", "state": {"running": {}}}]});
+        assert!(walk(p, 1).starts_with("Running ready=true running"), "opens");
+    }
+}

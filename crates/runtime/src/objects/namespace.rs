@@ -1,0 +1,109 @@
+//! Namespace, ServiceAccount and ConfigMap, projected.
+
+use crate::{Meta, Projection};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// A namespace's spec.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NamespaceSpec {
+    /// Who must finish before the namespace goes (`kubernetes`).
+    pub finalizers: Vec<String>,
+}
+
+/// A namespace's status.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NamespaceStatus {
+    /// `Active` or `Terminating`
+    pub phase: String,
+}
+
+/// A namespace.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Namespace {
+    /// ObjectMeta.
+    pub metadata: Meta,
+    /// Spec.
+    pub spec: NamespaceSpec,
+    /// Status.
+    pub status: NamespaceStatus,
+}
+
+impl Projection for Namespace {
+    const GROUP: &'static str = "";
+    const VERSION: &'static str = "v1";
+    const RESOURCE: &'static str = "namespaces";
+    const KIND: &'static str = "Namespace";
+
+    fn meta(&self) -> &Meta {
+        &self.metadata
+    }
+}
+
+/// A service account: only that it is there.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ServiceAccount {
+    /// ObjectMeta.
+    pub metadata: Meta,
+}
+
+impl Projection for ServiceAccount {
+    const GROUP: &'static str = "";
+    const VERSION: &'static str = "v1";
+    const RESOURCE: &'static str = "serviceaccounts";
+    const KIND: &'static str = "ServiceAccount";
+
+    fn meta(&self) -> &Meta {
+        &self.metadata
+    }
+}
+
+/// The one config map name whose content some loop reads.
+const ROOT_CA: &str = "kube-root-ca.crt";
+
+/// A config map. Its content is kept only for `kube-root-ca.crt`: nothing reads that of the others.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(from = "WholeConfigMap")]
+pub struct ConfigMap {
+    /// ObjectMeta.
+    pub metadata: Meta,
+    /// Text content.
+    pub data: BTreeMap<String, String>,
+    /// Whether there is binary content or immutability besides.
+    pub binary_data: bool,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct WholeConfigMap {
+    metadata: Meta,
+    data: Option<BTreeMap<String, String>>,
+    binary_data: Option<BTreeMap<String, Value>>,
+}
+
+impl From<WholeConfigMap> for ConfigMap {
+    fn from(whole: WholeConfigMap) -> Self {
+        let kept = whole.metadata.name == ROOT_CA;
+        ConfigMap {
+            data: if kept { whole.data.unwrap_or_default() } else { BTreeMap::new() },
+            binary_data: whole.binary_data.is_some_and(|b| !b.is_empty()),
+            metadata: whole.metadata,
+        }
+    }
+}
+
+impl Projection for ConfigMap {
+    const GROUP: &'static str = "";
+    const VERSION: &'static str = "v1";
+    const RESOURCE: &'static str = "configmaps";
+    const KIND: &'static str = "ConfigMap";
+
+    fn meta(&self) -> &Meta {
+        &self.metadata
+    }
+}

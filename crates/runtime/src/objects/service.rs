@@ -1,0 +1,211 @@
+//! Service, EndpointSlice and Endpoints, projected.
+
+use super::selector::MapSelector;
+use crate::{Meta, Projection};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A service's port.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServicePort {
+    /// Name, `""` for the only one.
+    pub name: String,
+    /// `TCP`, `UDP`, `SCTP`
+    pub protocol: String,
+    /// Port of the service.
+    pub port: i64,
+    /// Port of the pods: number or name, raw.
+    pub target_port: Value,
+    /// Port on every node.
+    pub node_port: i64,
+    /// Hint for the protocol above.
+    pub app_protocol: Option<String>,
+}
+
+/// A service's spec.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceSpec {
+    /// `ClusterIP`, `NodePort`, `LoadBalancer`, `ExternalName`
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Which pods.
+    pub selector: MapSelector,
+    /// Ports.
+    pub ports: Vec<ServicePort>,
+    /// `None` for headless services.
+    #[serde(rename = "clusterIP")]
+    pub cluster_ip: String,
+    /// All of them.
+    #[serde(rename = "clusterIPs")]
+    pub cluster_ips: Vec<String>,
+    /// `IPv4`, `IPv6`
+    pub ip_families: Vec<String>,
+    /// Whether pods count before they are ready.
+    pub publish_not_ready_addresses: bool,
+    /// `PreferClose`, …
+    pub traffic_distribution: Option<String>,
+    /// Addresses from outside.
+    #[serde(rename = "externalIPs")]
+    pub external_ips: Vec<String>,
+    /// `ClientIP` or `None`
+    pub session_affinity: String,
+    /// `Cluster` or `Local`
+    pub internal_traffic_policy: String,
+    /// `Cluster` or `Local`
+    pub external_traffic_policy: String,
+}
+
+/// A service.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Service {
+    /// ObjectMeta.
+    pub metadata: Meta,
+    /// Spec.
+    pub spec: ServiceSpec,
+}
+
+impl Service {
+    /// Whether it has no address of its own.
+    pub fn headless(&self) -> bool {
+        self.spec.cluster_ip == "None"
+    }
+}
+
+impl Projection for Service {
+    const GROUP: &'static str = "";
+    const VERSION: &'static str = "v1";
+    const RESOURCE: &'static str = "services";
+    const KIND: &'static str = "Service";
+
+    fn meta(&self) -> &Meta {
+        &self.metadata
+    }
+}
+
+fn is_null(value: &Value) -> bool {
+    value.is_null()
+}
+
+/// Conditions of an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointConditions {
+    /// Takes new connections.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready: Option<bool>,
+    /// Answers, even while terminating.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub serving: Option<bool>,
+    /// Is being deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub terminating: Option<bool>,
+}
+
+/// An endpoint of a slice.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Endpoint {
+    /// Addresses.
+    pub addresses: Vec<String>,
+    /// Conditions.
+    pub conditions: EndpointConditions,
+    /// DNS name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// The pod, raw.
+    #[serde(skip_serializing_if = "is_null")]
+    pub target_ref: Value,
+    /// Node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// Zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// Zones and nodes that should prefer it, raw.
+    #[serde(skip_serializing_if = "is_null")]
+    pub hints: Value,
+}
+
+/// A port of a slice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointPort {
+    /// Name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<i64>,
+    /// Protocol.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// Hint for the protocol above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub app_protocol: Option<String>,
+}
+
+/// An endpoint slice, whole.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointSlice {
+    /// ObjectMeta.
+    pub metadata: Meta,
+    /// `IPv4`, `IPv6`, `FQDN`
+    pub address_type: String,
+    /// Endpoints.
+    #[serde(deserialize_with = "nullable")]
+    pub endpoints: Vec<Endpoint>,
+    /// Ports.
+    #[serde(deserialize_with = "nullable")]
+    pub ports: Vec<EndpointPort>,
+}
+
+fn nullable<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// The label that names a slice's service.
+pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+impl Projection for EndpointSlice {
+    const GROUP: &'static str = "discovery.k8s.io";
+    const VERSION: &'static str = "v1";
+    const RESOURCE: &'static str = "endpointslices";
+    const KIND: &'static str = "EndpointSlice";
+
+    fn meta(&self) -> &Meta {
+        &self.metadata
+    }
+
+    /// `service`: `namespace/name` of the service.
+    fn index(&self) -> Vec<(&'static str, String)> {
+        match self.metadata.labels.get(SERVICE_NAME_LABEL) {
+            Some(service) => vec![("service", format!("{}/{service}", self.metadata.namespace))],
+            None => vec![],
+        }
+    }
+}
+
+/// Endpoints, whole; subsets stay raw.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Endpoints {
+    /// ObjectMeta.
+    pub metadata: Meta,
+    /// Subsets, raw.
+    pub subsets: Value,
+}
+
+impl Projection for Endpoints {
+    const GROUP: &'static str = "";
+    const VERSION: &'static str = "v1";
+    const RESOURCE: &'static str = "endpoints";
+    const KIND: &'static str = "Endpoints";
+
+    fn meta(&self) -> &Meta {
+        &self.metadata
+    }
+}

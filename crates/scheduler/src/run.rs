@@ -1,0 +1,253 @@
+//! The loop: level with the informers, one decision at a time, bindings in the background.
+
+use crate::{
+    cluster::{Cluster, PodInfo},
+    decide::{Decision, decide},
+    queue::Queue,
+};
+use kaji_runtime::{
+    Client, Error, EventRecord, Informer, Informers, Key, PatchKind, Projection, Recorder, Shared, Target,
+    objects::{Node, Pod},
+};
+use serde_json::json;
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+};
+use tokio::{
+    sync::{Notify, Semaphore, mpsc, watch},
+    time::Instant,
+};
+
+/// The profile that pods name when they name none.
+const NAME: &str = "default-scheduler";
+/// Bindings under way at once.
+const BINDINGS: usize = 64;
+
+/// Keys that changed since the loop last looked, each once.
+#[derive(Default)]
+struct Changed {
+    pods: Mutex<HashSet<Key>>,
+    nodes: Mutex<HashSet<Key>>,
+    wake: Notify,
+}
+
+impl Changed {
+    fn note(&self, set: &Mutex<HashSet<Key>>, key: Key) {
+        set.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+        self.wake.notify_one();
+    }
+
+    fn take(set: &Mutex<HashSet<Key>>) -> HashSet<Key> {
+        std::mem::take(&mut *set.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// How a binding ended.
+struct Bound {
+    key: Key,
+    outcome: Result<(), Error>,
+}
+
+/// Runs until `stop` turns true.
+pub async fn run(informers: Arc<Informers>, shared: Shared, mut stop: watch::Receiver<bool>) {
+    let client = shared.client.named("kube-scheduler");
+    let recorder = Recorder::start(shared.client.clone(), NAME, shared.clock.clone(), shared.random.clone());
+    let changed = Arc::new(Changed::default());
+    let (pods, nodes) = (informers.get::<Pod>(), informers.get::<Node>());
+    let noted = changed.clone();
+    nodes.handle(move |c| noted.note(&noted.nodes, c.any().meta().key()));
+    let noted = changed.clone();
+    pods.handle(move |c| noted.note(&noted.pods, c.any().meta().key()));
+    tokio::select! { () = async { pods.synced().await; nodes.synced().await } => {}, _ = stop.wait_for(|s| *s) => return }
+    // As many answers as bindings can be under way: sending never waits.
+    let (sender, mut answers) = mpsc::channel(BINDINGS);
+    let mut scheduler = Scheduler {
+        cluster: Cluster::default(),
+        queue: Queue::default(),
+        pods,
+        nodes,
+        shared,
+        client,
+        recorder,
+        permits: Arc::new(Semaphore::new(BINDINGS)),
+        sender,
+    };
+    loop {
+        scheduler.catch_up(&changed);
+        let next = scheduler.queue.wake_due(Instant::now());
+        let full = scheduler.decide_all(&changed).await;
+        let timer = async {
+            match next {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(bound) = answers.recv() => {
+                scheduler.bound(bound);
+                while let Ok(bound) = answers.try_recv() {
+                    scheduler.bound(bound);
+                }
+            }
+            () = changed.wake.notified(), if !full => {}
+            () = timer, if !full => {}
+            _ = stop.wait_for(|s| *s) => return,
+        }
+    }
+}
+
+struct Scheduler {
+    cluster: Cluster,
+    queue: Queue,
+    pods: Arc<Informer<Pod>>,
+    nodes: Arc<Informer<Node>>,
+    shared: Shared,
+    client: Client,
+    recorder: Recorder,
+    permits: Arc<Semaphore>,
+    sender: mpsc::Sender<Bound>,
+}
+
+impl Scheduler {
+    /// Brings picture and queue level with the informers.
+    fn catch_up(&mut self, changed: &Changed) {
+        let mut helps = false;
+        let nodes = self.nodes.snapshot();
+        for key in Changed::take(&changed.nodes) {
+            self.cluster.set_node(&key.name, nodes.by_key(&key).cloned());
+            helps = true;
+        }
+        let pods = self.pods.snapshot();
+        for key in Changed::take(&changed.pods) {
+            match pods.by_key(&key) {
+                Some(pod) if pod.finished() => {
+                    self.queue.remove(&key);
+                    helps |= self.cluster.remove(&key);
+                }
+                Some(pod) if !pod.spec.node_name.is_empty() => {
+                    self.queue.remove(&key);
+                    self.cluster.place(&key, &pod.spec.node_name, PodInfo::new(pod.clone()));
+                }
+                // An assumed pod stays counted until its binding is known.
+                Some(pod) if self.cluster.placement(&key).is_some() && !pod.metadata.deleting() => {}
+                Some(pod) if mine(pod) => self.queue.add(key, PodInfo::new(pod.clone())),
+                Some(_) => self.queue.remove(&key),
+                None => {
+                    self.queue.remove(&key);
+                    helps |= self.cluster.remove(&key);
+                }
+            }
+        }
+        if helps {
+            self.queue.wake_all();
+        }
+    }
+
+    /// Decides about every ready pod. True when bindings are as many as may be: wait for one to end.
+    async fn decide_all(&mut self, changed: &Changed) -> bool {
+        let mut since = 0;
+        loop {
+            let Ok(permit) = self.permits.clone().try_acquire_owned() else { return true };
+            let Some((key, info)) = self.queue.pop() else { return false };
+            match decide(&self.cluster, &info, &*self.shared.random) {
+                Decision::Bind(node) => {
+                    self.queue.remove(&key);
+                    self.cluster.place(&key, &node, info.clone());
+                    let (client, sender, recorder) = (self.client.clone(), self.sender.clone(), self.recorder.clone());
+                    tokio::spawn(async move {
+                        let outcome = bind(&client, &info, &node).await;
+                        if outcome.is_ok() {
+                            recorder.record(EventRecord::normal(
+                                info.pod.metadata.reference("v1", "Pod"),
+                                "Scheduled",
+                                format!("Successfully assigned {key} to {node}"),
+                            ));
+                        }
+                        // The loop outlives its bindings, or nobody wants to know.
+                        let _ = sender.send(Bound { key, outcome }).await;
+                        drop(permit);
+                    });
+                }
+                Decision::Unschedulable(message) => {
+                    self.queue.sleep(&key, Instant::now());
+                    self.report(&info, message);
+                }
+            }
+            since += 1;
+            if since % 64 == 0 {
+                tokio::task::yield_now().await;
+                self.catch_up(changed);
+            }
+        }
+    }
+
+    fn report(&self, info: &PodInfo, message: String) {
+        let pod = &info.pod;
+        self.recorder.record(EventRecord::warning(
+            pod.metadata.reference("v1", "Pod"),
+            "FailedScheduling",
+            message.clone(),
+        ));
+        if pod.condition("PodScheduled").is_some_and(|c| c.status == "False" && c.reason == "Unschedulable") {
+            return;
+        }
+        let now = kaji_meta::time::Time::new(self.shared.clock.now()).to_string();
+        let patch = json!({
+            "metadata": {"uid": pod.metadata.uid},
+            "status": {"conditions": [{
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": message,
+                "lastTransitionTime": now,
+            }]},
+        });
+        let (client, target) = (self.client.clone(), target(pod).subresource("status"));
+        tokio::spawn(async move {
+            if let Err(error) = client.patch(&target, PatchKind::Strategic.content_type(), "", &patch).await {
+                tracing::debug!(%error, "the pod's condition could not be written");
+            }
+        });
+    }
+
+    fn bound(&mut self, bound: Bound) {
+        let Bound { key, outcome } = bound;
+        let Err(error) = outcome else { return };
+        tracing::debug!(pod = %key, %error, "binding failed");
+        let snapshot = self.pods.snapshot();
+        let still = snapshot.by_key(&key).filter(|p| p.spec.node_name.is_empty());
+        if snapshot.by_key(&key).is_none() || still.is_some() {
+            self.cluster.remove(&key);
+        }
+        if let Some(pod) = still.filter(|p| mine(p)) {
+            self.queue.add(key.clone(), PodInfo::new(pod.clone()));
+            self.queue.sleep(&key, Instant::now());
+            self.queue.wake_all();
+        }
+    }
+}
+
+/// Whether this scheduler should find a node for a pod.
+fn mine(pod: &Pod) -> bool {
+    let name = &pod.spec.scheduler_name;
+    pod.spec.node_name.is_empty()
+        && (name.is_empty() || name == NAME)
+        && pod.active()
+        && pod.spec.scheduling_gates.is_empty()
+}
+
+fn target(pod: &Pod) -> Target {
+    Target::of::<Pod>(&pod.metadata.namespace, &pod.metadata.name)
+}
+
+async fn bind(client: &Client, info: &PodInfo, node: &str) -> Result<(), Error> {
+    let meta = &info.pod.metadata;
+    let body = json!({
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    });
+    client.create(&target(&info.pod).subresource("binding"), &body).await.map(drop)
+}

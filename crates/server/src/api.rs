@@ -1,0 +1,127 @@
+//! Between HTTP and the engine: builds an `ApiRequest`, and turns an `ApiResponse` into HTTP.
+
+use crate::{
+    body::ResponseBody,
+    negotiate,
+    route::{RequestInfo, Target},
+};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, header};
+use kaji_engine::{ApiRequest, ApiResponse, Body};
+use kaji_meta::Status;
+use kaji_resource::{UserInfo, Verb};
+
+/// Everything of a request that the engine wants to know.
+pub struct Parts<'a> {
+    /// Request headers.
+    pub headers: &'a HeaderMap,
+    /// Parsed query.
+    pub query: Vec<(String, String)>,
+    /// Parsed path.
+    pub info: &'a RequestInfo,
+    /// Its target.
+    pub target: &'a Target,
+    /// Who asks.
+    pub user: UserInfo,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+/// Builds the engine's request, or tells why not (405, 406).
+pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
+    let Parts { headers, query, info, target, user, body } = parts;
+    let verb = verb(&info.verb).ok_or_else(method_not_allowed)?;
+    let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
+    let mut accept = negotiate::accept(text(header::ACCEPT), verb == Verb::Watch).ok_or_else(|| {
+        Status::not_acceptable(format!(
+            "only the following media types are accepted: {}",
+            negotiate::SUPPORTED
+        ))
+    })?;
+    let agent = text(header::USER_AGENT).unwrap_or_default();
+    accept.pretty = wants_pretty(&query, agent);
+    // The namespace of a namespace's own path is its name; the resource itself is cluster scoped.
+    let namespace = if target.resource == "namespaces" && target.group.is_empty() {
+        String::new()
+    } else {
+        target.namespace.clone()
+    };
+    Ok(ApiRequest {
+        verb,
+        group: target.group.clone(),
+        version: target.version.clone(),
+        resource: target.resource.clone(),
+        namespace,
+        name: target.name.clone(),
+        subresource: target.subresource.clone(),
+        subpath: target.subpath.clone(),
+        query,
+        accept,
+        content_type: text(header::CONTENT_TYPE).unwrap_or_default().to_owned(),
+        body,
+        user,
+        user_agent: agent.to_owned(),
+    })
+}
+
+/// `?pretty`, or a browser or curl, as upstream decides.
+pub fn wants_pretty(query: &[(String, String)], user_agent: &str) -> bool {
+    match query.iter().rev().find(|(k, _)| k == "pretty").map(|(_, v)| v.as_str()) {
+        Some(v) => matches!(v, "1" | "t" | "T" | "true" | "TRUE" | "True"),
+        None => ["curl", "Wget", "Mozilla/5.0"].iter().any(|p| user_agent.starts_with(p)),
+    }
+}
+
+fn verb(text: &str) -> Option<Verb> {
+    Verb::ALL.iter().copied().find(|v| v.as_str() == text)
+}
+
+fn method_not_allowed() -> Status {
+    Status { code: 405, ..Status::bad_request("the server does not allow this method on the requested resource") }
+}
+
+/// Turns an engine's answer into HTTP, compressed when the client takes gzip and the answer is large.
+pub fn response(answer: ApiResponse, gzip: bool) -> Response<ResponseBody> {
+    let body = match answer.body {
+        Body::Full(bytes) => ResponseBody::full(bytes),
+        Body::Chunks(pieces) => ResponseBody::chunks(pieces),
+        Body::Lazy(pieces) => ResponseBody::Lazy(pieces),
+        Body::Watch(stream) => ResponseBody::Stream(stream),
+    };
+    let (body, compressed) = if gzip { body.gzip() } else { (body, false) };
+    let mut response = Response::new(body);
+    *response.status_mut() = http::StatusCode::from_u16(answer.code).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    if compressed {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+    }
+    add_warnings(headers, &answer.warnings);
+    response
+}
+
+/// `Warning: 299 - "text"` for each text, deduplicated and bounded as upstream (4 KiB in all, then shortened ones).
+fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
+    const TOTAL: usize = 4 * 1024;
+    let mut sent: Vec<&str> = vec![];
+    let mut size = 0;
+    for text in warnings {
+        if sent.contains(&text.as_str()) {
+            continue;
+        }
+        sent.push(text);
+        size += text.len();
+        let clean: String = text
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .flat_map(|c| if matches!(c, '"' | '\\') { vec!['\\', c] } else { vec![c] })
+            .collect();
+        if size <= TOTAL
+            && let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{clean}\"").as_bytes())
+        {
+            headers.append(header::WARNING, value);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Authentication: who a request comes from. For now client certificates only; tokens are refused, not ignored.
+
+use crate::stack::StackError;
+use kaji_meta::Status;
+use kaji_resource::UserInfo;
+
+/// Every authenticated user is in it.
+pub const AUTHENTICATED: &str = "system:authenticated";
+/// May do everything; granted by certificate only.
+pub const MASTERS: &str = "system:masters";
+
+/// Who a connection's verified client certificate names: CN is the user, every O is a group.
+/// Source: Kubernetes, "Authenticating", X509 client certificates.
+pub fn from_certificate(der: &[u8]) -> Result<UserInfo, StackError> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(der)
+        .map_err(|e| StackError::Certificate(format!("client certificate: {e}")))?;
+    let subject = certificate.subject();
+    let text = |a: &x509_parser::x509::AttributeTypeAndValue<'_>| a.as_str().map(str::to_owned).ok();
+    let name = subject.iter_common_name().next().and_then(text).unwrap_or_default();
+    if name.is_empty() {
+        return Err(StackError::Certificate("client certificate has no common name".into()));
+    }
+    let mut groups: Vec<String> = subject.iter_organization().filter_map(text).collect();
+    groups.push(AUTHENTICATED.into());
+    Ok(UserInfo { name, groups, ..UserInfo::default() })
+}
+
+/// The user of requests without any credentials.
+pub fn anonymous() -> UserInfo {
+    UserInfo {
+        name: "system:anonymous".into(),
+        groups: vec!["system:unauthenticated".into()],
+        ..UserInfo::default()
+    }
+}
+
+/// The identity of a request: its connection's certificate, else anonymous. A bearer token or basic credentials
+/// that nothing can verify are refused, as upstream refuses unknown ones.
+pub fn authenticate(connection: Option<&UserInfo>, headers: &http::HeaderMap) -> Result<UserInfo, Status> {
+    if let Some(user) = connection {
+        return Ok(user.clone());
+    }
+    if headers.contains_key(http::header::AUTHORIZATION) {
+        return Err(Status::unauthorized("Unauthorized"));
+    }
+    Ok(anonymous())
+}

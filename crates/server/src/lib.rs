@@ -1,0 +1,32 @@
+//! The HTTP face of a cluster: TLS, authentication, authorization, discovery, OpenAPI, health, metrics, and the way of a
+//! request to the engine. The stack reads in one file, `stack.rs`.
+
+mod api;
+mod authorize;
+mod body;
+mod discovery;
+mod health;
+mod identity;
+mod listen;
+mod local;
+mod metrics;
+mod negotiate;
+mod openapi;
+pub mod pki;
+mod plain;
+mod route;
+mod stack;
+mod version;
+
+pub use authorize::{Authorizer, MastersOnly};
+pub use body::ResponseBody;
+pub use discovery::Discovery;
+pub use health::{Check, Health};
+pub use identity::{AUTHENTICATED, MASTERS, anonymous, from_certificate};
+pub use listen::{Listener, tls};
+pub use local::LocalService;
+pub use metrics::Metrics;
+pub use openapi::{Docs, OpenApi};
+pub use route::{RequestInfo, Target};
+pub use version::git_version as version;
+pub use stack::{MAX_BODY, Peer, Stack, StackError};

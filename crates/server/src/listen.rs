@@ -1,0 +1,147 @@
+//! The listener: TLS with optional client certificates, HTTP/1.1 and h2, graceful end.
+//!
+//! Invariants: the number of connections is bounded; a handshake or a request head that does not arrive in time ends its
+//! connection; on shutdown no new connection is taken, running requests finish, watches end cleanly.
+
+use crate::{
+    identity,
+    pki::Pki,
+    stack::{Peer, Stack, StackError},
+};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::{conn::auto, graceful::GracefulShutdown},
+};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, watch},
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        RootCertStore, ServerConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+        server::WebPkiClientVerifier,
+    },
+};
+
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_CONNECTIONS: usize = 20_000;
+/// Streams a single h2 connection may have open: controllers keep one watch per resource on one connection.
+const MAX_STREAMS: u32 = 1_000;
+
+/// TLS as the server presents it, trusting client certificates of the cluster's authority.
+pub fn tls(pki: &Pki) -> Result<TlsAcceptor, StackError> {
+    let error = |e: &dyn std::fmt::Display| StackError::Tls(e.to_string());
+    let provider = Arc::new(ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pki.ca.certificate.as_bytes()) {
+        roots.add(certificate.map_err(|e| error(&e))?).map_err(|e| error(&e))?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+        .allow_unauthenticated()
+        .build()
+        .map_err(|e| error(&e))?;
+    let chain = CertificateDer::pem_slice_iter(pki.serving.certificate.as_bytes())
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| error(&e))?;
+    let key = PrivateKeyDer::from_pem_slice(pki.serving.key.as_bytes()).map_err(|e| error(&e))?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| error(&e))?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)
+        .map_err(|e| error(&e))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// A listener that is bound but not yet serving.
+pub struct Listener {
+    tcp: TcpListener,
+    tls: TlsAcceptor,
+}
+
+impl Listener {
+    /// Binds. Port 0 takes a free one; see [`Listener::address`].
+    pub async fn bind(address: SocketAddr, tls: TlsAcceptor) -> Result<Self, StackError> {
+        Ok(Listener { tcp: TcpListener::bind(address).await?, tls })
+    }
+
+    /// The bound address.
+    pub fn address(&self) -> Result<SocketAddr, StackError> {
+        Ok(self.tcp.local_addr()?)
+    }
+
+    /// Serves until `stop` turns true, then drains.
+    pub async fn serve(self, stack: Arc<Stack>, mut stop: watch::Receiver<bool>) {
+        let graceful = GracefulShutdown::new();
+        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            let Ok(slot) = slots.clone().acquire_owned().await else { break };
+            let accepted = tokio::select! {
+                accepted = self.tcp.accept() => accepted,
+                _ = stop.wait_for(|s| *s) => break,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    let (tls, stack, watcher) = (self.tls.clone(), stack.clone(), graceful.watcher());
+                    tokio::spawn(async move {
+                        connection(stream, tls, stack, watcher).await;
+                        drop(slot);
+                    });
+                }
+                // Out of file descriptors, mostly: give running requests a moment to return some.
+                Err(error) => {
+                    tracing::warn!(%error, "accept failed");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+        drop(self.tcp);
+        if tokio::time::timeout(DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
+            tracing::warn!("some connections did not end in time");
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, tls: TlsAcceptor, stack: Arc<Stack>, watcher: hyper_util::server::graceful::Watcher) {
+    // Answers are written whole; waiting to fill a segment only adds latency.
+    let _ = stream.set_nodelay(true);
+    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await else { return };
+    let peer = match peer(stream.get_ref().1) {
+        Ok(peer) => peer,
+        Err(error) => {
+            tracing::info!(%error, "refused a client certificate");
+            return;
+        }
+    };
+    let service = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(peer.clone());
+        let stack = stack.clone();
+        async move { Ok::<_, std::convert::Infallible>(stack.serve(request).await) }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(1 << 20);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(15));
+    let served = watcher.watch(builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned());
+    if let Err(error) = served.await {
+        tracing::debug!(%error, "a connection ended");
+    }
+}
+
+fn peer(connection: &tokio_rustls::rustls::ServerConnection) -> Result<Peer, StackError> {
+    match connection.peer_certificates().and_then(|chain| chain.first()) {
+        None => Ok(Peer(None)),
+        Some(certificate) => Ok(Peer(Some(Arc::new(identity::from_certificate(certificate)?)))),
+    }
+}

@@ -1,0 +1,104 @@
+//! Content negotiation: which of the forms we can produce a client's `Accept` header prefers.
+//! Source: Kubernetes API concepts, "Alternate representations of resources".
+
+use kaji_engine::{Accept, Encoding, Form};
+
+/// One clause of an `Accept` header.
+#[derive(Debug, PartialEq)]
+pub struct Clause<'a> {
+    /// `application/json`, in lower case as sent.
+    pub media: &'a str,
+    /// Parameters without `q`.
+    pub params: Vec<(&'a str, &'a str)>,
+    quality: u16,
+}
+
+impl Clause<'_> {
+    /// A parameter.
+    pub fn param(&self, key: &str) -> Option<&str> {
+        self.params.iter().find(|(k, _)| *k == key).map(|(_, v)| *v)
+    }
+}
+
+/// Clauses by preference: quality first, then order of appearance. At most 32 are looked at.
+pub fn clauses(header: &str) -> Vec<Clause<'_>> {
+    let mut clauses: Vec<Clause<'_>> = header
+        .split(',')
+        .take(32)
+        .filter_map(|clause| {
+            let mut parts = clause.split(';').map(str::trim);
+            let media = parts.next().filter(|m| !m.is_empty())?;
+            let mut quality = 1000;
+            let mut params = vec![];
+            for part in parts {
+                let (key, value) = part.split_once('=').unwrap_or((part, ""));
+                let value = value.trim_matches('"');
+                if key == "q" {
+                    quality = (value.parse::<f32>().unwrap_or(1.0).clamp(0.0, 1.0) * 1000.0) as u16;
+                } else {
+                    params.push((key, value));
+                }
+            }
+            Some(Clause { media, params, quality })
+        })
+        .collect();
+    clauses.sort_by_key(|c| std::cmp::Reverse(c.quality));
+    clauses
+}
+
+/// What upstream lists in its 406.
+pub const SUPPORTED: &str = "application/json, application/yaml";
+
+/// Negotiates a resource's answer. `None` is 406.
+/// `watch` leaves out YAML, which has no event framing.
+pub fn accept(header: Option<&str>, watch: bool) -> Option<Accept> {
+    let header = match header {
+        None | Some("") => return Some(Accept::default()),
+        Some(h) => h,
+    };
+    clauses(header).iter().find_map(|clause| one(clause, watch))
+}
+
+fn one(clause: &Clause<'_>, watch: bool) -> Option<Accept> {
+    let encoding = match clause.media {
+        "application/json" | "*/*" | "application/*" => Encoding::Json,
+        "application/yaml" if !watch => Encoding::Yaml,
+        _ => return None,
+    };
+    let form = match clause.param("as") {
+        None | Some("") => Form::Object,
+        Some(kind) => {
+            let known = clause.param("g") == Some("meta.k8s.io") && matches!(clause.param("v"), Some("v1" | "v1beta1"));
+            match kind {
+                "Table" if known => Form::Table,
+                "PartialObjectMetadata" | "PartialObjectMetadataList" if known => Form::PartialMetadata,
+                _ => return None,
+            }
+        }
+    };
+    Some(Accept { form, encoding, pretty: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn show(header: &str) -> String {
+        match accept(Some(header), false) {
+            None => "406".into(),
+            Some(a) => format!("{:?} {:?}", a.form, a.encoding),
+        }
+    }
+
+    #[test]
+    fn clients_get_what_they_prefer() {
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        assert_eq!(show(table), "Table Json");
+        assert_eq!(show("application/vnd.kubernetes.protobuf,application/json"), "Object Json");
+        assert_eq!(show("application/json;q=0.5, application/yaml"), "Object Yaml");
+        assert_eq!(show("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"), "PartialMetadata Json");
+        assert_eq!(show("application/vnd.kubernetes.protobuf"), "406");
+        assert_eq!(show("application/json;as=Other;g=meta.k8s.io;v=v1"), "406");
+        assert_eq!(show("*/*"), "Object Json");
+    }
+}

@@ -1,0 +1,336 @@
+//! The cluster's certificates, laid out as kubeadm lays them out below `<data-dir>/pki`.
+//!
+//! Invariants:
+//! - A private key is written with mode 0600 and never replaced while its certificate is still good.
+//! - The serving certificate covers every name asked for; it is reissued when it does not, or when it runs out soon.
+//! - Files are written to a temporary name and renamed, so a killed process leaves no half file.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use std::{
+    fs, io,
+    io::Write,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+/// kubeadm's lifetime of certificate authorities.
+const CA_DAYS: i64 = 3650;
+/// kubeadm's lifetime of everything else.
+const LEAF_DAYS: i64 = 365;
+/// A leaf with less than this left is reissued at start.
+const RENEW_BEFORE_DAYS: i64 = 90;
+
+/// Why the PKI could not be made or read.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// A certificate could not be made.
+    #[error("certificate: {0}")]
+    Certificate(#[from] rcgen::Error),
+    /// A file holds something else than it should.
+    #[error("{path}: {reason}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// A certificate with its key, as PEM.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Certificate (chain).
+    pub certificate: String,
+    /// PKCS#8 key.
+    pub key: String,
+}
+
+/// Everything a control plane needs.
+#[derive(Clone, Debug)]
+pub struct Pki {
+    /// Signs serving and client certificates: `ca.crt`, `ca.key`.
+    pub ca: Identity,
+    /// The API server's: `apiserver.crt`, `apiserver.key`.
+    pub serving: Identity,
+    /// `system:masters` client for the admin kubeconfig.
+    pub admin: Identity,
+    /// Signs the aggregation layer's client certificate: `front-proxy-ca.crt`.
+    pub front_proxy_ca: Identity,
+    /// `front-proxy-client.crt`
+    pub front_proxy_client: Identity,
+    /// `apiserver-kubelet-client.crt`
+    pub kubelet_client: Identity,
+    /// Signs service-account tokens: `sa.key` (`sa.pub` beside it).
+    pub service_account: KeyFile,
+}
+
+/// A bare key pair.
+#[derive(Clone, Debug)]
+pub struct KeyFile {
+    /// PKCS#8 private key.
+    pub private: String,
+    /// SubjectPublicKeyInfo.
+    pub public: String,
+}
+
+/// What a leaf certificate is for.
+struct Leaf<'a> {
+    file: &'a str,
+    common_name: &'a str,
+    organization: Option<&'a str>,
+    names: &'a [String],
+    usage: ExtendedKeyUsagePurpose,
+}
+
+impl Pki {
+    /// Reads what is there and makes what is missing. `names` are the DNS names and addresses clients may use.
+    pub fn ensure(dir: &Path, names: &[String], now: jiff::Timestamp) -> Result<Pki, PkiError> {
+        fs::create_dir_all(dir).map_err(|source| PkiError::Io { path: dir.into(), source })?;
+        let ca = ensure_ca(dir, "ca", "kubernetes", now)?;
+        let front_proxy_ca = ensure_ca(dir, "front-proxy-ca", "front-proxy-ca", now)?;
+        let client = |file, common_name, organization| Leaf {
+            file,
+            common_name,
+            organization,
+            names: &[],
+            usage: ExtendedKeyUsagePurpose::ClientAuth,
+        };
+        let server = Leaf {
+            file: "apiserver",
+            common_name: "kube-apiserver",
+            organization: None,
+            names,
+            usage: ExtendedKeyUsagePurpose::ServerAuth,
+        };
+        Ok(Pki {
+            serving: ensure_leaf(dir, &ca, &server, now)?,
+            admin: ensure_leaf(dir, &ca, &client("admin", "kubernetes-admin", Some("system:masters")), now)?,
+            kubelet_client: ensure_leaf(
+                dir,
+                &ca,
+                &client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", Some("kubeadm:cluster-admins")),
+                now,
+            )?,
+            front_proxy_client: ensure_leaf(
+                dir,
+                &front_proxy_ca,
+                &client("front-proxy-client", "front-proxy-client", None),
+                now,
+            )?,
+            service_account: ensure_service_account_key(dir)?,
+            front_proxy_ca,
+            ca,
+        })
+    }
+}
+
+fn ensure_ca(dir: &Path, file: &str, common_name: &str, now: jiff::Timestamp) -> Result<Identity, PkiError> {
+    if let Some(found) = read_identity(dir, file)? {
+        return Ok(found);
+    }
+    let mut params = CertificateParams::new(vec![common_name.to_owned()])?;
+    params.distinguished_name = subject(common_name, None);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages =
+        vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::KeyCertSign];
+    validity(&mut params, now, CA_DAYS);
+    let key = KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+    write_identity(dir, file, &certificate.pem(), &key.serialize_pem())
+}
+
+fn ensure_leaf(dir: &Path, ca: &Identity, leaf: &Leaf<'_>, now: jiff::Timestamp) -> Result<Identity, PkiError> {
+    if let Some(found) = read_identity(dir, leaf.file)?
+        && still_good(&found.certificate, leaf.names, now)
+    {
+        return Ok(found);
+    }
+    let mut params = CertificateParams::new(Vec::<String>::new())?;
+    params.distinguished_name = subject(leaf.common_name, leaf.organization);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+    params.extended_key_usages = vec![leaf.usage.clone()];
+    params.subject_alt_names = leaf.names.iter().map(|n| san(n)).collect::<Result<_, _>>()?;
+    params.use_authority_key_identifier_extension = true;
+    validity(&mut params, now, LEAF_DAYS);
+    let key = KeyPair::generate()?;
+    let issuer = Issuer::from_ca_cert_pem(&ca.certificate, KeyPair::from_pem(&ca.key)?)?;
+    let certificate = params.signed_by(&key, &issuer)?;
+    write_identity(dir, leaf.file, &certificate.pem(), &key.serialize_pem())
+}
+
+fn ensure_service_account_key(dir: &Path) -> Result<KeyFile, PkiError> {
+    let (key_path, public_path) = (dir.join("sa.key"), dir.join("sa.pub"));
+    let key = match read_optional(&key_path)? {
+        Some(pem) => KeyPair::from_pem(&pem)?,
+        None => {
+            let key = KeyPair::generate()?;
+            write_private(&key_path, &key.serialize_pem())?;
+            key
+        }
+    };
+    let public = key.public_key_pem();
+    if read_optional(&public_path)?.as_deref() != Some(public.as_str()) {
+        write_public(&public_path, &public)?;
+    }
+    Ok(KeyFile { private: key.serialize_pem(), public })
+}
+
+fn san(name: &str) -> Result<SanType, rcgen::Error> {
+    Ok(match name.parse::<IpAddr>() {
+        Ok(ip) => SanType::IpAddress(ip),
+        Err(_) => SanType::DnsName(name.try_into()?),
+    })
+}
+
+fn subject(common_name: &str, organization: Option<&str>) -> DistinguishedName {
+    let mut dn = DistinguishedName::new();
+    if let Some(o) = organization {
+        dn.push(DnType::OrganizationName, o);
+    }
+    dn.push(DnType::CommonName, common_name);
+    dn
+}
+
+fn validity(params: &mut CertificateParams, now: jiff::Timestamp, days: i64) {
+    // Five minutes of slack for clients whose clocks are behind, as upstream's signers give.
+    let date = |seconds: i64| {
+        let z = jiff::Timestamp::from_second(seconds).unwrap_or(now).to_zoned(jiff::tz::TimeZone::UTC);
+        rcgen::date_time_ymd(i32::from(z.year()), z.month() as u8, z.day() as u8)
+    };
+    params.not_before = date(now.as_second() - 300);
+    params.not_after = date(now.as_second() + days * 86_400);
+}
+
+/// Whether a certificate covers the names and does not run out soon.
+fn still_good(pem: &str, names: &[String], now: jiff::Timestamp) -> bool {
+    let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(pem.as_bytes()) else { return false };
+    let Ok(cert) = pem.parse_x509() else { return false };
+    if cert.validity().not_after.timestamp() < now.as_second() + RENEW_BEFORE_DAYS * 86_400 {
+        return false;
+    }
+    let san = cert.subject_alternative_name().ok().flatten();
+    names.iter().all(|name| {
+        san.as_ref().is_some_and(|s| s.value.general_names.iter().any(|g| general_name_is(g, name)))
+    })
+}
+
+fn general_name_is(general: &x509_parser::extensions::GeneralName<'_>, name: &str) -> bool {
+    use x509_parser::extensions::GeneralName;
+    match general {
+        GeneralName::DNSName(d) => *d == name,
+        GeneralName::IPAddress(bytes) => match name.parse::<IpAddr>() {
+            Ok(IpAddr::V4(v4)) => v4.octets() == *bytes,
+            Ok(IpAddr::V6(v6)) => v6.octets() == *bytes,
+            Err(_) => false,
+        },
+        _ => false,
+    }
+}
+
+fn read_identity(dir: &Path, file: &str) -> Result<Option<Identity>, PkiError> {
+    let (crt, key) = (dir.join(format!("{file}.crt")), dir.join(format!("{file}.key")));
+    match (read_optional(&crt)?, read_optional(&key)?) {
+        (Some(certificate), Some(key)) => Ok(Some(Identity { certificate, key })),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(PkiError::Malformed { path: key, reason: "missing, but its certificate exists".into() }),
+        // The key is written first: a lone key is what a killed start leaves behind.
+        (None, Some(_)) => Ok(None),
+    }
+}
+
+fn write_identity(dir: &Path, file: &str, certificate: &str, key: &str) -> Result<Identity, PkiError> {
+    write_private(&dir.join(format!("{file}.key")), key)?;
+    write_public(&dir.join(format!("{file}.crt")), certificate)?;
+    Ok(Identity { certificate: certificate.into(), key: key.into() })
+}
+
+fn read_optional(path: &Path) -> Result<Option<String>, PkiError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(PkiError::Io { path: path.into(), source }),
+    }
+}
+
+/// Writes a file that only its owner may read, atomically.
+pub fn write_private(path: &Path, text: &str) -> Result<(), PkiError> {
+    write(path, text, 0o600)
+}
+
+fn write_public(path: &Path, text: &str) -> Result<(), PkiError> {
+    write(path, text, 0o644)
+}
+
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let io = |source| PkiError::Io { path: path.into(), source };
+    let temporary = path.with_extension("tmp");
+    // A leftover of a killed process may have another mode.
+    match fs::remove_file(&temporary) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(io(e)),
+        _ => {}
+    }
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary).map_err(io)?;
+    file.write_all(text.as_bytes()).map_err(io)?;
+    file.sync_all().map_err(io)?;
+    fs::rename(&temporary, path).map_err(io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn now() -> jiff::Timestamp {
+        "2026-01-01T00:00:00Z".parse().unwrap()
+    }
+
+    #[test]
+    fn is_made_once_and_keys_are_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let first = Pki::ensure(dir.path(), &names, now()).unwrap();
+        let second = Pki::ensure(dir.path(), &names, now()).unwrap();
+        assert_eq!(first.serving.certificate, second.serving.certificate);
+        for entry in fs::read_dir(dir.path()).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_name().to_string_lossy().ends_with(".key") {
+                assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{entry:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_name_or_old_age_reissues_the_serving_certificate_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Pki::ensure(dir.path(), &["localhost".into()], now()).unwrap();
+        let named = Pki::ensure(dir.path(), &["localhost".into(), "10.1.2.3".into()], now()).unwrap();
+        assert_ne!(first.serving.certificate, named.serving.certificate);
+        assert_eq!(first.ca.certificate, named.ca.certificate);
+        assert_eq!(first.admin.certificate, named.admin.certificate);
+        let later = now() + jiff::SignedDuration::from_hours(24 * 300);
+        let aged = Pki::ensure(dir.path(), &["localhost".into()], later).unwrap();
+        assert_ne!(named.admin.certificate, aged.admin.certificate);
+        assert_eq!(first.ca.certificate, aged.ca.certificate);
+    }
+
+    #[test]
+    fn a_lost_key_is_an_error_not_a_new_authority() {
+        let dir = tempfile::tempdir().unwrap();
+        Pki::ensure(dir.path(), &[], now()).unwrap();
+        fs::remove_file(dir.path().join("ca.key")).unwrap();
+        let error = Pki::ensure(dir.path(), &[], now()).unwrap_err();
+        assert!(error.to_string().contains("ca.key: missing, but its certificate exists"), "{error}");
+    }
+}

@@ -1,0 +1,201 @@
+//! Everything that is no resource: discovery, OpenAPI, version, health, metrics, the index.
+
+use crate::{
+    body::ResponseBody,
+    discovery::{Discovery, Document},
+    negotiate,
+    openapi::Served,
+    route::RequestInfo,
+    stack::Stack,
+    version,
+};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use kaji_meta::Status;
+use serde_json::{Value, json};
+
+/// Whether the client takes gzip.
+pub fn takes_gzip(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT_ENCODING).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    accept.split(',').any(|e| {
+        let mut parts = e.trim().split(';');
+        parts.next() == Some("gzip") && !parts.any(|p| p.trim() == "q=0")
+    })
+}
+
+/// Serves a path that is no resource's.
+pub fn serve(
+    stack: &Stack,
+    parts: &Parts,
+    info: &RequestInfo,
+    query: &[(String, String)],
+) -> Result<Response<ResponseBody>, Status> {
+    if !matches!(parts.method, Method::GET | Method::HEAD) {
+        return Ok(not_found());
+    }
+    let mut segments = info.path.trim_matches('/').splitn(2, '/');
+    let (first, rest) = (segments.next().unwrap_or_default(), segments.next().unwrap_or_default());
+    match (first, rest) {
+        ("", _) => Ok(json_answer(&index(stack))),
+        ("livez" | "readyz" | "healthz", check) => Ok(match stack.health.serve(first, check, query) {
+            Some((code, body)) => text(code, "text/plain; charset=utf-8", body),
+            None => not_found(),
+        }),
+        ("version", "") => Ok(json_answer(&version::info())),
+        ("metrics", "") => Ok(text(
+            200,
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            stack.metrics.render(&stack.engine),
+        )),
+        ("openapi", which) => Ok(openapi(stack, parts, which, query)),
+        ("api", "") => discovery_root(stack, parts, true),
+        ("apis", "") => discovery_root(stack, parts, false),
+        ("api", version) => api_resources(stack, "", version),
+        ("apis", path) => match path.split_once('/') {
+            None => match Discovery::group(&stack.engine.registry(), path) {
+                Some(group) => Ok(json_answer(&group)),
+                None => Ok(not_found()),
+            },
+            Some((group, version)) => api_resources(stack, group, version),
+        },
+        _ => Ok(not_found()),
+    }
+}
+
+fn api_resources(stack: &Stack, group: &str, version: &str) -> Result<Response<ResponseBody>, Status> {
+    match Discovery::resources(&stack.engine.registry(), group, version) {
+        Ok(list) => Ok(json_answer(&list)),
+        Err(_) => Ok(not_found()),
+    }
+}
+
+fn discovery_root(stack: &Stack, parts: &Parts, core: bool) -> Result<Response<ResponseBody>, Status> {
+    let accept = parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
+    for clause in negotiate::clauses(accept) {
+        if !matches!(clause.media, "application/json" | "*/*" | "application/*") {
+            continue;
+        }
+        match (clause.param("as"), clause.param("g"), clause.param("v")) {
+            (None, _, _) => {
+                let registry = stack.engine.registry();
+                let value =
+                    if core { Discovery::core_versions(&stack.address) } else { Discovery::group_list(&registry) };
+                let mut response = json_answer(&value);
+                response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+                return Ok(response);
+            }
+            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2")) => {
+                let document = stack.discovery.aggregated(&stack.engine.registry(), core);
+                return Ok(aggregated(parts, document));
+            }
+            _ => {}
+        }
+    }
+    Err(Status::not_acceptable(format!(
+        "only the following media types are accepted: {}",
+        "application/json, application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+    )))
+}
+
+fn aggregated(parts: &Parts, document: Document) -> Response<ResponseBody> {
+    let mut response = if not_modified(parts, &document.etag) {
+        text(304, JSON, "")
+    } else {
+        Response::new(ResponseBody::full(document.body))
+    };
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),
+    );
+    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
+    if let Ok(etag) = HeaderValue::from_str(&document.etag) {
+        headers.insert(header::ETAG, etag);
+    }
+    compressed(parts, response)
+}
+
+fn not_modified(parts: &Parts, etag: &str) -> bool {
+    let given = parts.headers.get(header::IF_NONE_MATCH).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    given.split(',').any(|e| e.trim().trim_start_matches("W/") == etag)
+}
+
+fn openapi(stack: &Stack, parts: &Parts, path: &str, query: &[(String, String)]) -> Response<ResponseBody> {
+    let accept = parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("*/*");
+    let hash = query.iter().find(|(k, _)| k == "hash").map(|(_, v)| v.as_str());
+    match stack.openapi.serve(&stack.engine.registry(), path, accept, hash) {
+        Served::NotFound => not_found(),
+        Served::NotAcceptable => text(406, "text/plain; charset=utf-8", "406 not acceptable\n"),
+        Served::Redirect(location) => {
+            let mut response = text(301, "text/plain; charset=utf-8", "");
+            if let Ok(value) = HeaderValue::from_str(&location) {
+                response.headers_mut().insert(header::LOCATION, value);
+            }
+            response
+        }
+        Served::Document { body, content_type, etag, immutable } => {
+            let mut response =
+                if not_modified(parts, &etag) { text(304, JSON, "") } else { Response::new(ResponseBody::full(body)) };
+            let headers = response.headers_mut();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+            headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
+            let cache = if immutable { "public, immutable" } else { "no-cache, private" };
+            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(cache));
+            if let Ok(etag) = HeaderValue::from_str(&etag) {
+                headers.insert(header::ETAG, etag);
+            }
+            compressed(parts, response)
+        }
+    }
+}
+
+/// `GET /`: the paths there are.
+fn index(stack: &Stack) -> Value {
+    let registry = stack.engine.registry();
+    let mut paths = vec!["/api".to_owned(), "/api/v1".into(), "/apis".into(), "/apis/".into()];
+    let groups = Discovery::group_list(&registry);
+    for group in groups["groups"].as_array().into_iter().flatten() {
+        paths.push(format!("/apis/{}", group["name"].as_str().unwrap_or_default()));
+        for version in group["versions"].as_array().into_iter().flatten() {
+            paths.push(format!("/apis/{}", version["groupVersion"].as_str().unwrap_or_default()));
+        }
+    }
+    for path in ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/readyz", "/version"] {
+        paths.push(path.into());
+    }
+    paths.sort();
+    json!({"paths": paths})
+}
+
+const JSON: &str = "application/json";
+
+fn json_answer(value: &Value) -> Response<ResponseBody> {
+    text(200, JSON, value.to_string())
+}
+
+fn not_found() -> Response<ResponseBody> {
+    text(404, "text/plain; charset=utf-8", "404 page not found\n")
+}
+
+fn text(code: u16, content_type: &'static str, body: impl Into<bytes::Bytes>) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::full(body));
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+fn compressed(parts: &Parts, response: Response<ResponseBody>) -> Response<ResponseBody> {
+    if !takes_gzip(&parts.headers) {
+        return response;
+    }
+    let (head, body) = response.into_parts();
+    let (body, zipped) = body.gzip();
+    let mut response = Response::from_parts(head, body);
+    if zipped {
+        response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    response
+}
