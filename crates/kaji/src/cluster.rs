@@ -122,7 +122,7 @@ impl Cluster {
         let store = open_store(&options).await?;
         let authorizer: Arc<dyn Authorizer> = Arc::new(MastersOnly);
         let engine = open_engine(store.clone(), &options, authorizer.clone()).await?;
-        kaji_apiextensions::start(engine.clone()).await?;
+        kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;
         let names = serving_names(&options, service_ip);
         let pki = Pki::ensure(&options.data_dir.join("pki"), &names, jiff::Timestamp::now())?;
         let listen = |source| StartError::Listen { address: options.listen, source };

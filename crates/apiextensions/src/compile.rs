@@ -1,0 +1,218 @@
+//! From a CustomResourceDefinition object to a `ResourceDef`.
+//!
+//! Invariant: compiling is a function of the object alone. The definition has passed validation when it was written, so
+//! an error here means a damaged store, and says what is wrong.
+
+use crate::hooks::CustomHooks;
+use kaji_meta::object::{arr_at, bool_at, str_at, strs_at};
+use kaji_resource::{
+    Column, ColumnSource, Generation, ResourceDef, ScaleDef, Scope, SelectableField, SubresourceDef, SubresourceKind,
+    Verb, VersionDef,
+};
+use kaji_schema::{Schema, SchemaRef, jsonpath::JsonPath, structural};
+use serde_json::Value;
+use std::{borrow::Cow, sync::Arc};
+
+/// Why a definition cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompileError(pub String);
+
+impl std::fmt::Display for CompileError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for CompileError {}
+
+type Str = Cow<'static, str>;
+
+fn owned(text: &str) -> Str {
+    Cow::Owned(text.to_owned())
+}
+
+/// Compiles. Names are those accepted (`status.acceptedNames`).
+pub fn compile(definition: &Value) -> Result<ResourceDef, CompileError> {
+    let group = str_at(definition, &["spec", "group"]);
+    let names = |field: &str| str_at(definition, &["status", "acceptedNames", field]);
+    let versions = arr_at(definition, &["spec", "versions"])
+        .iter()
+        .map(|v| version(definition, group, v))
+        .collect::<Result<Vec<_>, _>>()?;
+    let storage = arr_at(definition, &["spec", "versions"])
+        .iter()
+        .position(|v| v["storage"] == true)
+        .ok_or_else(|| CompileError("no version is marked as the storage version".into()))?;
+    let kind = names("kind");
+    if names("plural").is_empty() || kind.is_empty() {
+        return Err(CompileError("its names have not been accepted".into()));
+    }
+    let list = |field: &str| strs_at(definition, &["status", "acceptedNames", field]).map(owned).collect();
+    let hooks = CustomHooks::new(&versions);
+    Ok(ResourceDef {
+        group: owned(group),
+        plural: owned(names("plural")),
+        singular: owned(names("singular")),
+        kind: owned(kind),
+        list_kind: match names("listKind") {
+            "" => owned(&format!("{kind}List")),
+            name => owned(name),
+        },
+        short_names: list("shortNames"),
+        categories: list("categories"),
+        scope: if str_at(definition, &["spec", "scope"]) == "Cluster" { Scope::Cluster } else { Scope::Namespaced },
+        versions,
+        storage,
+        verbs: Verb::ALL,
+        stored: true,
+        generation: Generation::Spec,
+        shares_storage_of: None,
+        validate_name: kaji_meta::validation::name_is_dns_subdomain,
+        allow_create_on_update: false,
+        allow_unconditional_update: false,
+        hooks: Arc::new(hooks),
+    })
+}
+
+fn version(definition: &Value, group: &str, version: &Value) -> Result<VersionDef, CompileError> {
+    let name = str_at(version, &["name"]);
+    let kind = str_at(definition, &["status", "acceptedNames", "kind"]);
+    let schema = match version.pointer("/schema/openAPIV3Schema") {
+        Some(schema) => structural::build(schema),
+        // Before v1 a definition could do without.
+        None => Schema { preserve_unknown: true, ..structural::build(&serde_json::json!({"type": "object"})) },
+    };
+    let deprecation = (bool_at(version, &["deprecated"]) == Some(true)).then(|| match str_at(version, &["deprecationWarning"]) {
+        "" => Cow::Owned(format!("{group}/{name} {kind} is deprecated")),
+        text => owned(text),
+    });
+    Ok(VersionDef {
+        name: owned(name),
+        served: version["served"] == true,
+        deprecation,
+        schema: SchemaRef::Owned(Arc::new(schema)),
+        columns: columns(version)?,
+        selectable: selectable(version),
+        subresources: subresources(version),
+    })
+}
+
+/// `additionalPrinterColumns`, or the age when there are none.
+fn columns(version: &Value) -> Result<ColumnSource, CompileError> {
+    let path = |text: &str| {
+        JsonPath::compile(text).map_err(|e| CompileError(format!("printer column path {text:?}: {e}")))
+    };
+    let list = arr_at(version, &["additionalPrinterColumns"]);
+    if list.is_empty() {
+        let mut age = kaji_resource::age_column();
+        age.ty = "date".into();
+        return Ok(ColumnSource::Paths(vec![(age, path(".metadata.creationTimestamp")?)]));
+    }
+    let columns = list.iter().map(|c| {
+        let text = |field: &str| owned(str_at(c, &[field]));
+        let column = Column {
+            name: text("name"),
+            ty: text("type"),
+            format: text("format"),
+            description: match str_at(c, &["description"]) {
+                "" => owned(&format!(
+                    "Custom resource definition column (in JSONPath format): {}",
+                    str_at(c, &["jsonPath"])
+                )),
+                given => owned(given),
+            },
+            priority: c["priority"].as_i64().and_then(|p| i32::try_from(p).ok()).unwrap_or_default(),
+        };
+        Ok((column, path(str_at(c, &["jsonPath"]))?))
+    });
+    Ok(ColumnSource::Paths(columns.collect::<Result<_, _>>()?))
+}
+
+/// `.spec.a.b` as segments.
+fn segments(path: &str) -> Vec<Str> {
+    path.trim_start_matches('.').split('.').map(owned).collect()
+}
+
+fn selectable(version: &Value) -> Vec<SelectableField> {
+    arr_at(version, &["selectableFields"])
+        .iter()
+        .map(|field| {
+            let path = segments(str_at(field, &["jsonPath"]));
+            SelectableField { name: Cow::Owned(path.join(".")), path, missing: "", indexed: false }
+        })
+        .collect()
+}
+
+fn subresources(version: &Value) -> Vec<SubresourceDef> {
+    let mut list = vec![];
+    if version.pointer("/subresources/status").is_some() {
+        list.push(SubresourceDef::status());
+    }
+    if let Some(scale) = version.pointer("/subresources/scale") {
+        let path = |field: &str| segments(str_at(scale, &[field]));
+        list.push(SubresourceDef {
+            name: "scale".into(),
+            kind: SubresourceKind::Scale(ScaleDef {
+                spec_replicas: path("specReplicasPath"),
+                status_replicas: path("statusReplicasPath"),
+                selector: (!str_at(scale, &["labelSelectorPath"]).is_empty()).then(|| path("labelSelectorPath")),
+            }),
+            verbs: &[Verb::Get, Verb::Patch, Verb::Update],
+        });
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn crontab() -> Value {
+        json!({
+            "spec": {
+                "group": "stable.example.com",
+                "scope": "Namespaced",
+                "versions": [
+                    {
+                        "name": "v1", "served": true, "storage": true,
+                        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object"}}}},
+                        "selectableFields": [{"jsonPath": ".spec.color"}],
+                        "additionalPrinterColumns": [{"name": "Spec", "type": "string", "jsonPath": ".spec.cronSpec"}],
+                        "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}},
+                    },
+                    {"name": "v1beta1", "served": false, "storage": false, "deprecated": true},
+                ],
+            },
+            "status": {"acceptedNames": {"plural": "crontabs", "singular": "crontab", "kind": "CronTab", "shortNames": ["ct"]}},
+        })
+    }
+
+    #[test]
+    fn a_definition_becomes_a_resource() {
+        let def = compile(&crontab()).unwrap();
+        assert_eq!(def.group_resource().to_string(), "crontabs.stable.example.com");
+        assert_eq!((def.list_kind.as_ref(), def.singular.as_ref()), ("CronTabList", "crontab"));
+        let v1 = def.version("v1").unwrap();
+        assert_eq!(v1.selectable[0].name, "spec.color");
+        let subs: Vec<&str> = v1.subresources.iter().map(|s| s.name.as_ref()).collect();
+        assert_eq!(subs, ["status", "scale"]);
+        assert!(matches!(&v1.columns, ColumnSource::Paths(c) if c.len() == 1 && c[0].0.name == "Spec"));
+        let old = def.version("v1beta1").unwrap();
+        assert_eq!(old.deprecation.as_deref(), Some("stable.example.com/v1beta1 CronTab is deprecated"));
+        assert!(!old.served);
+    }
+
+    #[test]
+    fn damage_is_named() {
+        let mut broken = crontab();
+        broken["spec"]["versions"][0]["storage"] = false.into();
+        assert_eq!(compile(&broken).unwrap_err().0, "no version is marked as the storage version");
+        let mut unnamed = crontab();
+        unnamed["status"] = json!({});
+        assert_eq!(compile(&unnamed).unwrap_err().0, "its names have not been accepted");
+        let mut column = crontab();
+        column["spec"]["versions"][0]["additionalPrinterColumns"][0]["jsonPath"] = "{".into();
+        assert!(compile(&column).unwrap_err().0.starts_with("printer column path"));
+    }
+}

@@ -1,0 +1,54 @@
+//! A definition's conditions: their order, and transition times that move only when the status does.
+//! Source: apiextensions-apiserver, `pkg/apihelpers`.
+
+use serde_json::{Value, json};
+
+/// A condition's status, if it is there.
+pub fn status<'a>(definition: &'a Value, kind: &str) -> Option<&'a str> {
+    let list = definition.pointer("/status/conditions")?.as_array()?;
+    list.iter().find(|c| c["type"] == kind)?.get("status")?.as_str()
+}
+
+/// Whether a condition is `True`.
+pub fn is_true(definition: &Value, kind: &str) -> bool {
+    status(definition, kind) == Some("True")
+}
+
+/// Sets a condition.
+pub fn set(definition: &mut Value, kind: &str, status: bool, reason: &str, message: &str, now: &str) {
+    let status = if status { "True" } else { "False" };
+    if !definition["status"].is_object() {
+        definition["status"] = json!({});
+    }
+    if !definition["status"]["conditions"].is_array() {
+        definition["status"]["conditions"] = json!([]);
+    }
+    let Some(list) = definition["status"]["conditions"].as_array_mut() else { return };
+    let wanted = |since: Value| {
+        json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
+    };
+    match list.iter_mut().find(|c| c["type"] == kind) {
+        Some(known) => {
+            let since = if known["status"] == status { known["lastTransitionTime"].clone() } else { now.into() };
+            *known = wanted(since);
+        }
+        None => list.push(wanted(now.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_move_with_the_status_only() {
+        let mut crd = json!({});
+        set(&mut crd, "Established", false, "Installing", "m", "t1");
+        set(&mut crd, "Established", false, "Other", "m", "t2");
+        assert_eq!(crd["status"]["conditions"][0]["lastTransitionTime"], "t1");
+        set(&mut crd, "Established", true, "X", "m", "t3");
+        assert_eq!(crd["status"]["conditions"][0]["lastTransitionTime"], "t3");
+        assert!(is_true(&crd, "Established"));
+        assert_eq!(status(&crd, "NamesAccepted"), None);
+    }
+}

@@ -1,0 +1,25 @@
+//! Custom resources: a CustomResourceDefinition compiled to the same `ResourceDef` that built-in kinds have, its
+//! conditions, and the clean-up when it goes. Source: apiextensions.k8s.io/v1; KEP-95.
+//!
+//! Invariants:
+//! - Definitions are served level-triggered: whatever happened, the registry ends up as the definitions say.
+//! - A definition is served before its `Established` condition says so, and no other resource is touched by it.
+//! - A definition that is being deleted stops accepting objects, and goes only after its last object has gone.
+
+mod compile;
+mod conditions;
+mod hooks;
+mod lifecycle;
+mod names;
+mod validation;
+
+pub use compile::{CompileError, compile};
+pub use lifecycle::start;
+pub use validation::{validator, warnings};
+
+use kaji_meta::GroupResource;
+
+/// Where definitions live.
+pub fn definitions() -> GroupResource {
+    GroupResource::new("apiextensions.k8s.io", "customresourcedefinitions")
+}

@@ -1,0 +1,95 @@
+//! What a definition must satisfy beyond its own fields: structural schemas, usable paths, a conversion that can be done.
+
+use kaji_meta::{
+    field::{Error, ErrorList, Path},
+    object::{arr_at, str_at},
+};
+use kaji_schema::structural;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// The check that the built-in kind of definitions is given: new object, stored object on updates.
+pub type Check = Arc<dyn Fn(&Value, Option<&Value>) -> ErrorList + Send + Sync>;
+
+/// Validates schemas and conversion.
+pub fn validator() -> Check {
+    Arc::new(|new, old| {
+        let mut errors = schemas(new, old);
+        errors.extend(conversion(new));
+        errors
+    })
+}
+
+/// Texts for the `Warning` header: what is accepted but not carried out yet.
+pub fn warnings(definition: &Value) -> Vec<String> {
+    arr_at(definition, &["spec", "versions"])
+        .iter()
+        .enumerate()
+        .filter(|(_, v)| v.pointer("/schema/openAPIV3Schema").is_some_and(structural::has_rules))
+        .map(|(i, _)| {
+            format!(
+                "spec.versions[{i}].schema.openAPIV3Schema: x-kubernetes-validations rules are kept but not evaluated by this server"
+            )
+        })
+        .collect()
+}
+
+fn schemas(new: &Value, old: Option<&Value>) -> ErrorList {
+    let path = Path::new("spec").child("versions");
+    let mut errors = ErrorList::new();
+    for (i, version) in arr_at(new, &["spec", "versions"]).iter().enumerate() {
+        let Some(schema) = version.pointer("/schema/openAPIV3Schema") else { continue };
+        // What was accepted once is not held against later updates.
+        let before = old.and_then(|o| {
+            arr_at(o, &["spec", "versions"])
+                .iter()
+                .find(|v| v["name"] == version["name"])
+                .and_then(|v| v.pointer("/schema/openAPIV3Schema"))
+        });
+        if before == Some(schema) {
+            continue;
+        }
+        let status = version.pointer("/subresources/status").is_some();
+        errors.extend(structural::check(schema, &path.index(i).child("schema").child("openAPIV3Schema"), status));
+    }
+    errors
+}
+
+fn conversion(definition: &Value) -> ErrorList {
+    if str_at(definition, &["spec", "conversion", "strategy"]) != "Webhook" {
+        return vec![];
+    }
+    let path = Path::new("spec").child("conversion").child("strategy");
+    vec![Error::forbidden(&path, "webhook conversion is not supported by this server yet; use None")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn crd(schema: Value) -> Value {
+        json!({"spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": schema}}]}})
+    }
+
+    #[test]
+    fn schemas_must_be_structural_unless_they_were_there() {
+        let bad = crd(json!({"type": "object", "properties": {"spec": {}}}));
+        let errors = validator()(&bad, None);
+        assert_eq!(
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["spec.versions[0].schema.openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields"]
+        );
+        assert!(validator()(&bad, Some(&bad)).is_empty());
+    }
+
+    #[test]
+    fn webhook_conversion_is_refused_and_rules_warn() {
+        let mut webhook = crd(json!({"type": "object"}));
+        webhook["spec"]["conversion"] = json!({"strategy": "Webhook"});
+        assert!(validator()(&webhook, None)[0].to_string().starts_with("spec.conversion.strategy: Forbidden: webhook conversion"));
+        let ruled = crd(json!({"type": "object", "x-kubernetes-validations": [{"rule": "true"}]}));
+        assert_eq!(warnings(&ruled).len(), 1);
+        assert!(warnings(&crd(json!({"type": "object"}))).is_empty());
+    }
+}

@@ -1,0 +1,300 @@
+//! Entries of `metadata.managedFields`, kept as the JSON objects that they are.
+
+use std::cmp::Ordering;
+
+use kaji_meta::time::Time;
+use serde_json::{Map, Value};
+
+use super::value::json;
+use crate::fieldset::{FieldSet, Tree, ops};
+
+/// The most entries of updates that an object keeps; older ones are merged.
+const MAX_UPDATE_MANAGERS: usize = 10;
+const OLD_UPDATES: &str = "ancient-changes";
+
+/// What an entry records: the spelling of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Apply,
+    Update,
+}
+
+impl Operation {
+    fn as_str(self) -> &'static str {
+        match self {
+            Operation::Apply => "Apply",
+            Operation::Update => "Update",
+        }
+    }
+}
+
+/// Who an entry belongs to. An applier has one entry whatever version it applied, an updater one per version.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity<'a> {
+    pub manager: &'a str,
+    pub operation: Operation,
+    pub api_version: &'a str,
+    pub subresource: &'a str,
+}
+
+impl<'a> Identity<'a> {
+    /// The identity of a request; a manager without a name is "unknown".
+    pub(crate) fn of_request(
+        manager: &'a str,
+        operation: Operation,
+        api_version: &'a str,
+        subresource: &'a str,
+    ) -> Identity<'a> {
+        let manager = if manager.is_empty() { "unknown" } else { manager };
+        Identity { manager, operation, api_version, subresource }
+    }
+
+    /// Upstream's key of the manager, whose order is that of conflicts.
+    pub(crate) fn key(&self) -> String {
+        let mut out = String::from("{");
+        let mut put = |name: &str, value: &str| {
+            if !value.is_empty() {
+                if out.len() > 1 {
+                    out.push(',');
+                }
+                out.push_str(&format!("\"{name}\":{}", json(&Value::from(value))));
+            }
+        };
+        put("manager", self.manager);
+        put("operation", self.operation.as_str());
+        if self.operation == Operation::Update {
+            put("apiVersion", self.api_version);
+        }
+        put("subresource", self.subresource);
+        out.push('}');
+        out
+    }
+}
+
+impl PartialEq for Identity<'_> {
+    fn eq(&self, other: &Identity<'_>) -> bool {
+        self.operation == other.operation
+            && self.manager == other.manager
+            && self.subresource == other.subresource
+            && (self.operation == Operation::Apply || self.api_version == other.api_version)
+    }
+}
+
+/// One entry: operation, apiVersion and fieldsV1 are there and valid.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry(Map<String, Value>);
+
+impl Entry {
+    pub(crate) fn new(id: Identity<'_>, time: Option<&str>, fields: Tree) -> Entry {
+        let mut map = Map::new();
+        if !id.manager.is_empty() {
+            map.insert("manager".into(), id.manager.into());
+        }
+        map.insert("operation".into(), id.operation.as_str().into());
+        map.insert("apiVersion".into(), id.api_version.into());
+        if let Some(time) = time {
+            map.insert("time".into(), time.into());
+        }
+        map.insert("fieldsType".into(), "FieldsV1".into());
+        map.insert("fieldsV1".into(), Value::Object(fields));
+        if !id.subresource.is_empty() {
+            map.insert("subresource".into(), id.subresource.into());
+        }
+        Entry(map)
+    }
+
+    fn text(&self, key: &str) -> &str {
+        self.0.get(key).and_then(Value::as_str).unwrap_or("")
+    }
+
+    pub(crate) fn api_version(&self) -> &str {
+        self.text("apiVersion")
+    }
+
+    pub(crate) fn operation(&self) -> Operation {
+        if self.text("operation") == "Apply" { Operation::Apply } else { Operation::Update }
+    }
+
+    pub(crate) fn id(&self) -> Identity<'_> {
+        Identity {
+            manager: self.text("manager"),
+            operation: self.operation(),
+            api_version: self.api_version(),
+            subresource: self.text("subresource"),
+        }
+    }
+
+    pub(crate) fn time(&self) -> Option<&str> {
+        self.0.get("time").and_then(Value::as_str)
+    }
+
+    pub(crate) fn set_time(&mut self, time: &str) {
+        self.0.insert("time".into(), time.into());
+    }
+
+    pub(crate) fn fields(&self) -> &Tree {
+        self.0.get("fieldsV1").map_or_else(|| ops::tree(&Value::Null), ops::tree)
+    }
+
+    pub(crate) fn fields_mut(&mut self) -> &mut Tree {
+        let slot = self.0.entry("fieldsV1").or_insert_with(|| Value::Object(Map::new()));
+        if !slot.is_object() {
+            *slot = Value::Object(Map::new());
+        }
+        match slot {
+            Value::Object(tree) => tree,
+            _ => unreachable!("made an object above"),
+        }
+    }
+}
+
+/// Reads entries from anywhere into canonical form. Of two entries of one manager the later counts.
+///
+/// # Errors
+/// Upstream's text of the first thing that is wrong.
+pub(crate) fn decode(managed_fields: &Value) -> Result<Vec<Entry>, String> {
+    let list = match managed_fields {
+        Value::Null => return Ok(Vec::new()),
+        Value::Array(list) => list,
+        _ => return Err("managedFields must be a list".into()),
+    };
+    let mut out: Vec<Entry> = Vec::with_capacity(list.len());
+    for (i, raw) in list.iter().enumerate() {
+        let entry = decode_one(i, raw)?;
+        match out.iter_mut().find(|e| e.id() == entry.id()) {
+            Some(earlier) => *earlier = entry,
+            None => out.push(entry),
+        }
+    }
+    Ok(out)
+}
+
+fn decode_one(i: usize, raw: &Value) -> Result<Entry, String> {
+    let text = |key: &str| raw.get(key).and_then(Value::as_str).unwrap_or("");
+    let operation = match text("operation") {
+        "Apply" => Operation::Apply,
+        "Update" => Operation::Update,
+        _ => return Err("operation must be `Apply` or `Update`".into()),
+    };
+    if text("apiVersion").is_empty() {
+        return Err("apiVersion must not be empty".into());
+    }
+    match text("fieldsType") {
+        "FieldsV1" => {}
+        "" => return Err(format!("missing fieldsType in managed fields entry {i}")),
+        other => return Err(format!("invalid fieldsType {other:?} in managed fields entry {i}")),
+    }
+    let fields = FieldSet::from_fields_v1(raw.get("fieldsV1").unwrap_or(&Value::Null))
+        .map_err(|e| format!("error decoding versioned set from {raw}: error decoding set: {e}"))?;
+    let time = match raw.get("time") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(s)) => {
+            let time =
+                Time::parse(s).map_err(|_| format!("invalid time {s:?} in managed fields entry {i}"))?;
+            Some(time.to_string())
+        }
+        Some(other) => return Err(format!("invalid time {other} in managed fields entry {i}")),
+    };
+    let id = Identity {
+        manager: text("manager"),
+        operation,
+        api_version: text("apiVersion"),
+        subresource: text("subresource"),
+    };
+    Ok(Entry::new(id, time.as_deref(), fields.0))
+}
+
+/// Takes over entries that were stored by this module or by upstream, without decoding their sets. `None` if they do
+/// not look like it.
+pub(crate) fn trust(managed_fields: Value) -> Option<Vec<Entry>> {
+    let Value::Array(list) = managed_fields else { return managed_fields.is_null().then(Vec::new) };
+    list.into_iter()
+        .map(|raw| {
+            let Value::Object(map) = raw else { return None };
+            let text = |key: &str| map.get(key).and_then(Value::as_str).unwrap_or("");
+            let fine = matches!(text("operation"), "Apply" | "Update")
+                && !text("apiVersion").is_empty()
+                && text("fieldsType") == "FieldsV1"
+                && map.get("fieldsV1").is_some_and(Value::is_object);
+            if fine { Some(Entry(map)) } else { None }
+        })
+        .collect()
+}
+
+/// True for the two spellings of "forget all managers": `[]` and `[{}]`.
+pub(crate) fn is_reset(managed_fields: &Value) -> bool {
+    match managed_fields.as_array().map(Vec::as_slice) {
+        Some([]) => true,
+        Some([only]) => only.as_object().is_some_and(|o| o.values().all(|v| v.is_null() || v == "")),
+        _ => false,
+    }
+}
+
+/// The JSON of the entries: sorted, `None` if there are none.
+pub(crate) fn encode(mut entries: Vec<Entry>) -> Option<Value> {
+    entries.retain(|e| !e.fields().is_empty());
+    if entries.is_empty() {
+        return None;
+    }
+    entries.sort_by(order);
+    Some(Value::Array(entries.into_iter().map(|e| Value::Object(e.0)).collect()))
+}
+
+/// By operation, time, manager, version, subresource. Times are canonical, so their text sorts as they do.
+fn order(a: &Entry, b: &Entry) -> Ordering {
+    let updates = |e: &Entry| e.operation() == Operation::Update;
+    let first = updates(a).cmp(&updates(b)).then_with(|| a.time().unwrap_or("").cmp(b.time().unwrap_or("")));
+    if first.is_ne() {
+        return first;
+    }
+    let rest = ["manager", "apiVersion", "subresource"];
+    rest.iter().map(|k| a.text(k).cmp(b.text(k))).find(|o| o.is_ne()).unwrap_or(Ordering::Equal)
+}
+
+/// Merges the oldest entries of updates, version by version, until no more than ten are left (as far as that goes).
+pub(crate) fn cap(entries: &mut Vec<Entry>) {
+    let mut updaters: Vec<(String, String)> = entries
+        .iter()
+        .filter(|e| e.operation() == Operation::Update)
+        .map(|e| (e.time().unwrap_or("").to_owned(), e.id().key()))
+        .collect();
+    let mut count = updaters.len();
+    if count <= MAX_UPDATE_MANAGERS {
+        return;
+    }
+    updaters.sort();
+    let mut first_of: Vec<(String, String)> = Vec::new();
+    for (_, key) in updaters {
+        if count <= MAX_UPDATE_MANAGERS {
+            break;
+        }
+        let Some(at) = entries.iter().position(|e| e.id().key() == key) else { continue };
+        let version = entries[at].api_version().to_owned();
+        let Some((_, first)) = first_of.iter().find(|(v, _)| *v == version) else {
+            first_of.push((version, key));
+            continue;
+        };
+        let bucket = Identity {
+            manager: OLD_UPDATES,
+            operation: Operation::Update,
+            api_version: &version,
+            subresource: "",
+        };
+        let merged = entries.remove(at);
+        let target = match entries.iter().position(|e| e.id() == bucket) {
+            Some(i) => i,
+            None => {
+                let Some(i) = entries.iter().position(|e| e.id().key() == *first) else { continue };
+                entries[i] = Entry::new(bucket, None, entries[i].fields().clone());
+                i
+            }
+        };
+        ops::union(entries[target].fields_mut(), merged.fields());
+        // The merged entry is the younger one.
+        match merged.time() {
+            Some(time) => entries[target].set_time(time),
+            None => drop(entries[target].0.remove("time")),
+        }
+        count -= 1;
+    }
+}
