@@ -140,7 +140,7 @@ impl Metrics {
         for resource in engine.registry().iter().filter(|r| r.def.stored) {
             let labels = ResourceLabels { resource: resource.def.group_resource().to_string() };
             self.objects.get_or_create(&labels).set(resource.cache.count() as i64);
-            self.watchers.get_or_create(&labels).set(resource.cache.watchers() as i64);
+            self.watchers.get_or_create(&labels).set(resource.cache.watcher_count() as i64);
         }
         let mut page = String::new();
         // Writing to a String cannot fail.

@@ -76,7 +76,8 @@ fn one(clause: &Clause<'_>, watch: bool) -> Option<Accept> {
             }
         }
     };
-    Some(Accept { form, encoding, pretty: false })
+    let meta_v1beta1 = form != Form::Object && clause.param("v") == Some("v1beta1");
+    Some(Accept { form, encoding, meta_v1beta1, pretty: false })
 }
 
 #[cfg(test)]

@@ -123,7 +123,7 @@ fn not_modified(parts: &Parts, etag: &str) -> bool {
 fn openapi(stack: &Stack, parts: &Parts, path: &str, query: &[(String, String)]) -> Response<ResponseBody> {
     let accept = parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("*/*");
     let hash = query.iter().find(|(k, _)| k == "hash").map(|(_, v)| v.as_str());
-    match stack.openapi.serve(&stack.engine.registry(), path, accept, hash) {
+    match stack.openapi.serve(&stack.engine, path, accept, hash) {
         Served::NotFound => not_found(),
         Served::NotAcceptable => text(406, "text/plain; charset=utf-8", "406 not acceptable\n"),
         Served::Redirect(location) => {
