@@ -128,7 +128,7 @@ impl Cluster {
         let listen = |source| StartError::Listen { address: options.listen, source };
         let listener = Listener::bind(options.listen, kaji_server::tls(&pki)?).await.map_err(listen)?;
         let address = listener.address()?;
-        let facts = bootstrap::Facts { service_cidrs: &options.service_cidrs, service_ip, advertise: advertised(address) };
+        let facts = bootstrap::Facts { service_cidrs: &options.service_cidrs, service_ip, advertise: endpoint(address) };
         bootstrap::run(&*engine, &facts).await.map_err(StartError::Bootstrap)?;
         let stack = Arc::new(Stack {
             engine,
@@ -136,7 +136,7 @@ impl Cluster {
             health: Health::default(),
             metrics: Metrics::default(),
             discovery: Discovery::default(),
-            openapi: OpenApi::new(kaji_builtins::docs::type_doc),
+            openapi: OpenApi::new(|_, _| None),
             address: advertised(address).to_string(),
             random: Arc::new(SystemRandom),
         });
@@ -212,7 +212,7 @@ impl Cluster {
 
 async fn open_store(options: &Options) -> Result<Arc<dyn Store>, StartError> {
     match options.store {
-        StoreKind::Memory => Ok(Arc::new(MemoryStore::default())),
+        StoreKind::Memory => Ok(Arc::new(MemoryStore::new()?)),
         StoreKind::Disk => {
             let dir = options.data_dir.join("store");
             let opened = tokio::task::spawn_blocking(move || DiskStore::open(dir, DiskOptions::default())).await;
@@ -293,4 +293,19 @@ fn serving_names(options: &Options, service_ip: IpAddr) -> Vec<String> {
 /// An address that clients can reach: loopback stands in for "all addresses".
 fn advertised(address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() { SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())) } else { address }
+}
+
+/// The address that the `kubernetes` endpoints name. The API allows no loopback address there, so a server on loopback
+/// names the machine's own (found by routing a datagram that is never sent) or, on a machine without any, one reserved
+/// for documentation: simulated pods do not connect.
+fn endpoint(address: SocketAddr) -> SocketAddr {
+    if !address.ip().is_loopback() && !address.ip().is_unspecified() {
+        return address;
+    }
+    let routed = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+        .and_then(|socket| socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).and_then(|()| socket.local_addr()))
+        .map(|local| local.ip())
+        .ok()
+        .filter(|ip| !ip.is_loopback() && !ip.is_unspecified());
+    SocketAddr::new(routed.unwrap_or(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))), address.port())
 }

@@ -132,17 +132,34 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Client {
     kube: kube::Client,
     agent: String,
+    accept: &'static str,
 }
+
+/// Everything of an object but its metadata is left out of the answer.
+/// Source: Kubernetes API concepts, "Metadata-only fetches".
+const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+/// The same for lists.
+const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 impl Client {
     /// Wraps a `kube` client.
     pub fn new(kube: kube::Client, agent: &str) -> Self {
-        Client { kube, agent: agent.to_owned() }
+        Client { kube, agent: agent.to_owned(), accept: JSON }
     }
 
     /// The same transport under another name.
     pub fn named(&self, agent: &str) -> Self {
-        Client { kube: self.kube.clone(), agent: agent.to_owned() }
+        Client { agent: agent.to_owned(), ..self.clone() }
+    }
+
+    /// The same client, asking for objects and watches of objects without anything but their metadata.
+    pub fn metadata_only(&self) -> Self {
+        Client { accept: METADATA_ONLY, ..self.clone() }
+    }
+
+    /// The same client, asking for lists of metadata.
+    pub fn metadata_list(&self) -> Self {
+        Client { accept: METADATA_LIST, ..self.clone() }
     }
 
     /// The wrapped client.
@@ -155,7 +172,7 @@ impl Client {
         let request = Request::builder()
             .method(method)
             .uri(uri)
-            .header(header::ACCEPT, "application/json")
+            .header(header::ACCEPT, self.accept)
             .header(header::CONTENT_TYPE, content_type)
             .header(header::USER_AGENT, &self.agent)
             .body(Body::from(body.to_vec()))

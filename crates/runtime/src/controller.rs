@@ -23,6 +23,11 @@ use tokio::sync::watch;
 const PARALLEL: usize = 16;
 /// How long to wait for an own write to show up before going on without.
 const OBSERVE: Duration = Duration::from_secs(5);
+/// A key whose reconcile is dear (a replica set of ten thousand pods) rests this many times as long as it took, so that
+/// a stream of events about it costs a tenth of a core at most. Cheap keys do not rest at all.
+const REST_FACTOR: u32 = 10;
+const SHORTEST_REST: Duration = Duration::from_millis(2);
+const LONGEST_REST: Duration = Duration::from_millis(200);
 
 /// A write of the last plan that failed.
 #[derive(Clone, Debug)]
@@ -147,8 +152,9 @@ pub async fn run(controller: Controller, shared: Shared, mut stop: watch::Receiv
         let worker = worker.clone();
         tasks.spawn(async move {
             while let Some(key) = worker.controller.queue.next().await {
-                worker.work(&key).await;
-                worker.controller.queue.done(&key);
+                let effort = worker.work(&key).await;
+                let rest = (effort * REST_FACTOR).min(LONGEST_REST);
+                worker.controller.queue.done_after(&key, if rest < SHORTEST_REST { Duration::ZERO } else { rest });
             }
         });
     }
@@ -167,10 +173,13 @@ struct Worker {
 }
 
 impl Worker {
-    async fn work(&self, key: &Key) {
+    /// Works on a key; says how long the decision took.
+    async fn work(&self, key: &Key) -> Duration {
         let known = self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key).unwrap_or_default();
         let cx = Cx { now: self.shared.clock.now(), random: &*self.shared.random, failures: &known };
+        let started = tokio::time::Instant::now();
         let plan = self.controller.reconciler.reconcile(&self.controller.view(), key, &cx);
+        let effort = started.elapsed();
         let again = plan.requeue_after;
         let failures = self.carry_out(plan).await;
         let queue = &self.controller.queue;
@@ -183,6 +192,7 @@ impl Worker {
         if let Some(wait) = again {
             queue.add_after(key.clone(), wait);
         }
+        effort
     }
 
     async fn carry_out(&self, plan: Plan) -> Vec<Failure> {

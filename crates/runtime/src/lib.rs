@@ -16,6 +16,7 @@ pub mod objects;
 pub mod plan;
 pub mod queue;
 pub mod view;
+pub mod watch;
 
 pub use client::{Client, Error, Target};
 pub use controller::{Controller, Cx, Failure, Reconciler, Shared, run};

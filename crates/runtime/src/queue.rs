@@ -3,7 +3,7 @@
 
 use crate::meta::Key;
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::Mutex,
     time::Duration,
 };
@@ -19,7 +19,11 @@ struct State {
     active: HashSet<Key>,
     /// Asked for while being worked on.
     again: HashSet<Key>,
-    delayed: BTreeMap<(Instant, Key), ()>,
+    /// Each key waits for one instant at most, the earliest that was asked for.
+    delayed: BTreeSet<(Instant, Key)>,
+    due: HashMap<Key, Instant>,
+    /// Worked on a moment ago, and left alone for a while: still active.
+    resting: BTreeSet<(Instant, Key)>,
     failures: HashMap<Key, u32>,
     closed: bool,
 }
@@ -50,7 +54,7 @@ impl Queue {
         if delay.is_zero() {
             return self.add(key);
         }
-        self.locked(|s| s.delayed.insert((Instant::now() + delay, key), ()));
+        self.locked(|s| s.delay(Instant::now() + delay, key));
         self.wake.notify_one();
     }
 
@@ -76,7 +80,7 @@ impl Queue {
             let (key, due, closed) = self.locked(|s| {
                 s.promote(Instant::now());
                 let key = s.take();
-                (key, s.delayed.keys().next().map(|(at, _)| *at), s.closed)
+                (key, s.next_instant(), s.closed)
             });
             match (key, due) {
                 (Some(key), _) => {
@@ -95,13 +99,19 @@ impl Queue {
 
     /// The work on a key is over.
     pub fn done(&self, key: &Key) {
-        let wake = self.locked(|s| {
-            s.active.remove(key);
-            s.again.remove(key) && s.add(key.clone())
-        });
+        let wake = self.locked(|s| s.done(key.clone()));
         if wake {
             self.wake.notify_one();
         }
+    }
+
+    /// The work on a key is over, and is not to be taken up again before `rest` has passed.
+    pub fn done_after(&self, key: &Key, rest: Duration) {
+        if rest.is_zero() {
+            return self.done(key);
+        }
+        self.locked(|s| s.resting.insert((Instant::now() + rest, key.clone())));
+        self.wake.notify_one();
     }
 
     /// Ends the queue: workers get `None` once the ready keys are taken.
@@ -130,13 +140,37 @@ impl State {
         true
     }
 
-    fn promote(&mut self, now: Instant) {
-        while let Some(entry) = self.delayed.first_entry() {
-            if entry.key().0 > now {
-                break;
+    fn done(&mut self, key: Key) -> bool {
+        self.active.remove(&key);
+        self.again.remove(&key) && self.add(key)
+    }
+
+    fn delay(&mut self, at: Instant, key: Key) {
+        if let Some(due) = self.due.get(&key) {
+            if *due <= at {
+                return;
             }
-            let ((_, key), ()) = entry.remove_entry();
-            self.add(key);
+            self.delayed.remove(&(*due, key.clone()));
+        }
+        self.due.insert(key.clone(), at);
+        self.delayed.insert((at, key));
+    }
+
+    fn next_instant(&self) -> Option<Instant> {
+        [self.delayed.first(), self.resting.first()].into_iter().flatten().map(|(at, _)| *at).min()
+    }
+
+    fn promote(&mut self, now: Instant) {
+        while self.resting.first().is_some_and(|(at, _)| *at <= now) {
+            if let Some((_, key)) = self.resting.pop_first() {
+                self.done(key);
+            }
+        }
+        while self.delayed.first().is_some_and(|(at, _)| *at <= now) {
+            if let Some((_, key)) = self.delayed.pop_first() {
+                self.due.remove(&key);
+                self.add(key);
+            }
         }
     }
 
@@ -171,6 +205,26 @@ mod tests {
         queue.close();
         queue.done(&key("a"));
         assert_eq!(queue.next().await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_resting_key_waits_and_delays_do_not_pile_up() {
+        let queue = Queue::default();
+        let started = Instant::now();
+        queue.add(key("a"));
+        let a = queue.next().await.unwrap();
+        queue.add(key("a"));
+        queue.done_after(&a, Duration::from_millis(50));
+        queue.add(key("a"));
+        assert_eq!(queue.next().await.unwrap(), key("a"));
+        assert_eq!(started.elapsed().as_millis(), 50);
+        queue.done(&key("a"));
+        for wait in [900, 20, 500] {
+            queue.add_after(key("a"), Duration::from_millis(wait));
+        }
+        assert_eq!(queue.locked(|s| s.delayed.len()), 1);
+        queue.next().await.unwrap();
+        assert_eq!(started.elapsed().as_millis(), 70);
     }
 
     #[tokio::test(start_paused = true)]

@@ -33,7 +33,11 @@ pub trait Projection: DeserializeOwned + Send + Sync + 'static {
 
     /// `apps/v1`
     fn api_version() -> String {
-        if Self::GROUP.is_empty() { Self::VERSION.into() } else { format!("{}/{}", Self::GROUP, Self::VERSION) }
+        if Self::GROUP.is_empty() {
+            Self::VERSION.into()
+        } else {
+            format!("{}/{}", Self::GROUP, Self::VERSION)
+        }
     }
 }
 
@@ -89,13 +93,26 @@ impl<T: Projection> Snapshot<T> {
     }
 
     /// The objects under an index term (see [`Projection::index`]).
-    pub fn indexed<'a>(&'a self, index: &'static str, value: &str) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
-        self.index.get(&(index, value.to_owned())).into_iter().flatten().filter_map(|key| self.objects.get(key))
+    pub fn indexed<'a>(
+        &'a self,
+        index: &'static str,
+        value: &str,
+    ) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
+        self.index
+            .get(&(index, value.to_owned()))
+            .into_iter()
+            .flatten()
+            .filter_map(|key| self.objects.get(key))
     }
 
     /// The objects that a controller with this uid manages.
     pub fn owned_by<'a>(&'a self, uid: &str) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
         self.indexed("owner", uid)
+    }
+
+    /// The objects of a namespace that no controller manages.
+    pub fn orphans<'a>(&'a self, namespace: &str) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
+        self.indexed("orphan", namespace)
     }
 
     /// How many.
@@ -136,8 +153,9 @@ impl<T: Projection> Snapshot<T> {
 
 fn terms<T: Projection>(object: &T) -> Vec<(&'static str, String)> {
     let mut terms = object.index();
-    if let Some(owner) = object.meta().controller() {
-        terms.push(("owner", owner.uid.clone()));
+    match object.meta().controller() {
+        Some(owner) => terms.push(("owner", owner.uid.clone())),
+        None => terms.push(("orphan", object.meta().namespace.clone())),
     }
     terms
 }

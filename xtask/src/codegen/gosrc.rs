@@ -93,7 +93,7 @@ pub fn parse(package: &str, text: &str, out: &mut Declarations) {
             }
         } else if let Some(c) = NAMED.captures(trimmed) {
             out.named.insert(c[1].to_string(), go_type(package, &imports, &c[2]));
-            if comment.iter().any(|c| *c == "+enum") {
+            if comment.contains(&"+enum") {
                 out.enum_types.insert(c[1].to_string());
             }
         } else if let Some(c) = CONST.captures(trimmed) {

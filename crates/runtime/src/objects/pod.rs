@@ -98,6 +98,14 @@ pub struct ContainerStatus {
     pub state: Value,
 }
 
+/// One of a pod's addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct PodIp {
+    /// The address.
+    pub ip: String,
+}
+
 /// A pod's status.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -109,12 +117,17 @@ pub struct PodStatus {
     /// Address.
     #[serde(rename = "podIP")]
     pub pod_ip: String,
+    /// Addresses, one a family.
+    #[serde(rename = "podIPs")]
+    pub pod_ips: Vec<PodIp>,
     /// Reason.
     pub reason: String,
     /// When the node took notice.
     pub start_time: Option<jiff::Timestamp>,
     /// Container statuses.
     pub container_statuses: Vec<ContainerStatus>,
+    /// Init container statuses.
+    pub init_container_statuses: Vec<ContainerStatus>,
     /// Where preemption made room.
     pub nominated_node_name: String,
 }
@@ -146,7 +159,9 @@ impl Pod {
     pub fn available(&self, min_ready_seconds: i64, now: jiff::Timestamp) -> bool {
         let Some(ready) = self.condition("Ready").filter(|c| c.status == "True") else { return false };
         min_ready_seconds == 0
-            || ready.last_transition_time.is_some_and(|t| t.as_second() + min_ready_seconds <= now.as_second())
+            || ready
+                .last_transition_time
+                .is_some_and(|t| t.as_second() + min_ready_seconds <= now.as_second())
     }
 
     /// Succeeded or failed.

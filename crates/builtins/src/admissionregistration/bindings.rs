@@ -1,0 +1,98 @@
+//! What bindings of validating and mutating policies share.
+
+use super::rules::{default_match, match_resources, param_ref, param_ref_cell};
+use crate::shared::{
+    check,
+    table::{age, name},
+    value::Fields,
+};
+use kaji_meta::field::{Error, ErrorList, Path};
+use kaji_resource::{Column, Ctx, Hooks, age_column, name_column};
+use serde_json::Value;
+
+/// The columns of both kinds.
+pub const COLUMNS: &[Column] = &[
+    name_column(),
+    Column::new("PolicyName", "string", 0, "PolicyName indicates the policy definition which the policy binding binded to"),
+    Column::new("ParamRef", "string", 0, "ParamRef indicates the param resource which sets the configuration param"),
+    age_column(),
+];
+
+/// The hooks of both kinds.
+pub struct Bindings {
+    /// Bindings of validating policies say what happens on a violation.
+    pub validating: bool,
+}
+
+fn actions(errs: &mut ErrorList, path: &Path, spec: &Value) {
+    let all: Vec<&str> = spec.strings("validationActions").collect();
+    for (i, a) in all.iter().enumerate() {
+        check::one_of(errs, &path.index(i), a, &["Audit", "Deny", "Warn"]);
+        if all[..i].contains(a) {
+            errs.push(Error::duplicate(&path.index(i), *a));
+        }
+    }
+    if all.contains(&"Deny") && all.contains(&"Warn") {
+        let shown = spec.at("validationActions").clone();
+        let text = "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)";
+        errs.push(Error::invalid(path, shown, text));
+    }
+    if all.is_empty() {
+        errs.push(Error::required(path, "at least one validation action is required"));
+    }
+}
+
+impl Hooks for Bindings {
+    fn default(&self, _version: &str, object: &mut Value) {
+        if let Some(spec) = object.get_mut("spec") {
+            default_match(spec, "matchResources");
+        }
+    }
+
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
+        let policy = spec.text("policyName");
+        if policy.is_empty() {
+            errs.push(Error::required(&path.child("policyName"), ""));
+        } else {
+            check::dns_subdomain(&mut errs, &path.child("policyName"), policy);
+        }
+        param_ref(&mut errs, &path.child("paramRef"), spec.at("paramRef"));
+        match_resources(&mut errs, &path.child("matchResources"), spec.at("matchResources"));
+        if self.validating {
+            actions(&mut errs, &path.child("validationActions"), spec);
+        }
+        errs
+    }
+
+    fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, _old: &Value) -> ErrorList {
+        self.validate_create(ctx, new)
+    }
+
+    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        let policy = object.at("spec").text("policyName");
+        vec![name(object), policy.into(), param_ref_cell(object).into(), age(object, now)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        admissionregistration::validatingadmissionpolicybindings::def,
+        shared::testing::{create_errors, row},
+    };
+    use expect_test::expect;
+    use serde_json::json;
+
+    #[test]
+    fn rules_and_row() {
+        let b = json!({"metadata": {"name": "b"}, "spec": {"policyName": "p", "paramRef": {"name": "n", "namespace": "x"},
+            "validationActions": ["Deny", "Warn", "Deny"]}});
+        expect![[r#"
+            spec.paramRef.parameterNotFoundAction: Required value
+            spec.validationActions[2]: Duplicate value: "Deny"
+            spec.validationActions: Invalid value: ["Deny","Warn","Deny"]: must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)"#]]
+        .assert_eq(&create_errors(&def(), b.clone()));
+        assert_eq!(row(&def(), &b), "b | p | x/n | <unknown>");
+    }
+}

@@ -1,0 +1,124 @@
+//! MutatingAdmissionPolicies.
+
+use super::{
+    rules::{GROUP, REINVOCATION_POLICIES, default_match, match_conditions, param_kind_cell, variables},
+    validatingadmissionpolicies::policy,
+};
+use crate::shared::{
+    check, rules,
+    table::{age, name},
+    value::{Fields, ensure_object},
+};
+use kaji_meta::field::{Error, ErrorList, Path};
+use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
+use serde_json::Value;
+
+const COLUMNS: &[Column] = &[
+    name_column(),
+    Column::new("Mutations", "integer", 0, "Mutation indicates the number of mutations rules defined in this configuration"),
+    Column::new("ParamKind", "string", 0, "ParamKind specifies the kind of resources used to parameterize this policy"),
+    age_column(),
+];
+
+struct Policies;
+
+fn mutation(errs: &mut ErrorList, path: &Path, m: &Value) {
+    let kinds = [("JSONPatch", "jsonPatch"), ("ApplyConfiguration", "applyConfiguration")];
+    let ty = m.text("patchType");
+    if ty.is_empty() {
+        errs.push(Error::required(&path.child("patchType"), ""));
+        return;
+    }
+    if !kinds.iter().any(|(k, _)| *k == ty) {
+        let valid = ["ApplyConfiguration", "JSONPatch"];
+        errs.push(Error::not_supported(&path.child("patchType"), ty, &valid));
+        return;
+    }
+    for (kind, field) in kinds {
+        let at = path.child(field);
+        if kind != ty {
+            if m.has(field) {
+                let text = format!("must not be specified when patchType is {ty}");
+                errs.push(Error::invalid(&at, format!("{{{field}}}"), text));
+            }
+        } else if m.has(field) {
+            check::required(errs, &at.child("expression"), m.at(field).text("expression").trim());
+        } else {
+            errs.push(Error::required(&at, format!("must be specified when patchType is {ty}")));
+        }
+    }
+}
+
+impl Hooks for Policies {
+    fn default(&self, _version: &str, object: &mut Value) {
+        let spec = ensure_object(object, "spec");
+        rules::default_opt_text(spec, "failurePolicy", "Fail");
+        default_match(spec, "matchConstraints");
+    }
+
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
+        policy(&mut errs, spec, &path);
+        for r in spec.at("matchConstraints").list("resourceRules") {
+            let at = path.child("matchConstraints").child("resourceRules").child("operations");
+            for o in r.strings("operations") {
+                check::one_of(&mut errs, &at, o, &["*", "CONNECT", "CREATE", "UPDATE"]);
+            }
+        }
+        match_conditions(&mut errs, &path.child("matchConditions"), spec.list("matchConditions"));
+        variables(&mut errs, &path.child("variables"), spec.list("variables"));
+        let mutations = spec.list("mutations");
+        if mutations.is_empty() {
+            errs.push(Error::required(&path.child("mutations"), "mutations must contain at least one item"));
+        }
+        mutations.iter().enumerate().for_each(|(i, m)| mutation(&mut errs, &path.child("mutations").index(i), m));
+        let policy = spec.text("reinvocationPolicy");
+        check::required_one_of(&mut errs, &path.child("reinvocationPolicy"), policy, REINVOCATION_POLICIES);
+        errs
+    }
+
+    fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, _old: &Value) -> ErrorList {
+        self.validate_create(ctx, new)
+    }
+
+    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        let count = object.at("spec").list("mutations").len();
+        vec![name(object), count.into(), param_kind_cell(object).into(), age(object, now)]
+    }
+}
+
+/// The definition of MutatingAdmissionPolicies.
+pub fn def() -> ResourceDef {
+    ResourceDef::builtin(
+        GROUP,
+        "v1",
+        "MutatingAdmissionPolicy",
+        "mutatingadmissionpolicies",
+        Scope::Cluster,
+        COLUMNS,
+        Policies,
+    )
+    .with_generation()
+    .conditional_update_only()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing::{create_errors, row};
+    use expect_test::expect;
+    use serde_json::json;
+
+    #[test]
+    fn rules_and_row() {
+        let p = json!({"metadata": {"name": "p"}, "spec": {"reinvocationPolicy": "Never", "matchConstraints": {"resourceRules": [{
+            "operations": ["DELETE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}]},
+            "mutations": [{"patchType": "JSONPatch", "applyConfiguration": {}}]}});
+        expect![[r#"
+            spec.matchConstraints.resourceRules.operations: Unsupported value: "DELETE": supported values: "*", "CONNECT", "CREATE", "UPDATE"
+            spec.mutations[0].jsonPatch: Required value: must be specified when patchType is JSONPatch
+            spec.mutations[0].applyConfiguration: Invalid value: "{applyConfiguration}": must not be specified when patchType is JSONPatch"#]]
+        .assert_eq(&create_errors(&def(), p.clone()));
+        assert_eq!(row(&def(), &p), "p | 1 | <unset> | <unknown>");
+    }
+}

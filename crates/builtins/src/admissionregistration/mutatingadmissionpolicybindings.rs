@@ -1,0 +1,15 @@
+//! MutatingAdmissionPolicyBindings.
+
+use super::{
+    bindings::{Bindings, COLUMNS},
+    rules::GROUP,
+};
+use kaji_resource::{ResourceDef, Scope};
+
+/// The definition of MutatingAdmissionPolicyBindings.
+pub fn def() -> ResourceDef {
+    let hooks = Bindings { validating: false };
+    ResourceDef::builtin(GROUP, "v1", "MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings", Scope::Cluster, COLUMNS, hooks)
+        .with_generation()
+        .conditional_update_only()
+}

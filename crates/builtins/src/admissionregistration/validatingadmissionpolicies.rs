@@ -1,0 +1,191 @@
+//! ValidatingAdmissionPolicies.
+
+use super::rules::{
+    FAILURE_POLICIES, GROUP, default_match, match_conditions, match_resources, param_kind, param_kind_cell, variables,
+};
+use crate::shared::{
+    check, rules,
+    table::{age, name},
+    value::{Fields, ensure_object, put},
+};
+use kaji_meta::{
+    field::{Error, ErrorList, Path},
+    object,
+};
+use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, age_column, name_column};
+use serde_json::{Value, json};
+
+const COLUMNS: &[Column] = &[
+    name_column(),
+    Column::new("Validations", "integer", 0, "Validations indicates the number of validation rules defined in this configuration"),
+    Column::new("ParamKind", "string", 0, "ParamKind specifies the kind of resources used to parameterize this policy"),
+    age_column(),
+];
+
+const MAX_ANNOTATIONS: usize = 20;
+const MAX_VALUE_EXPRESSION: usize = 5 * 1024;
+
+struct Policies;
+
+fn validation(errs: &mut ErrorList, path: &Path, v: &Value) {
+    if v.text("expression").trim().is_empty() {
+        errs.push(Error::required(&path.child("expression"), "expression is not specified"));
+    }
+    for f in ["messageExpression", "message"] {
+        let text = v.text(f);
+        if !text.is_empty() && text.trim().is_empty() {
+            errs.push(Error::invalid(&path.child(f), text, "must be non-empty if specified"));
+        } else if f == "message" && text.trim().contains('\n') {
+            errs.push(Error::invalid(&path.child(f), text, "must not contain line breaks"));
+        }
+    }
+    if let Some(reason) = v.opt_text("reason") {
+        let valid = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
+        check::one_of(errs, &path.child("reason"), reason, &valid);
+    }
+}
+
+fn annotations(errs: &mut ErrorList, path: &Path, object: &Value) {
+    let list = object.at("spec").list("auditAnnotations");
+    if list.len() > MAX_ANNOTATIONS {
+        let text = format!("must not have more than {MAX_ANNOTATIONS} auditAnnotations");
+        errs.push(Error::invalid(path, list.to_vec(), text));
+    }
+    for (i, a) in list.iter().enumerate() {
+        let (at, key, value) = (path.index(i), a.text("key"), a.text("valueExpression").trim());
+        match object::name(object) {
+            "" => errs.push(Error::invalid(&at.child("key"), key, "requires metadata.name be non-empty")),
+            name => check::qualified_name(errs, &at.child("key"), &format!("{name}/{key}")),
+        }
+        if value.is_empty() {
+            errs.push(Error::required(&at.child("valueExpression"), "valueExpression is not specified"));
+        } else if value.len() > MAX_VALUE_EXPRESSION {
+            let text = format!("must not exceed {MAX_VALUE_EXPRESSION} bytes in length");
+            errs.push(Error::required(&at.child("valueExpression"), text));
+        }
+        if list[..i].iter().any(|o| o.text("key") == key) {
+            errs.push(Error::duplicate(&at.child("key"), key));
+        }
+    }
+}
+
+/// The rules that both kinds of policies share.
+pub(super) fn policy(errs: &mut ErrorList, spec: &Value, path: &Path) {
+    match spec.opt_text("failurePolicy") {
+        None => errs.push(Error::required(&path.child("failurePolicy"), "")),
+        Some(p) => check::one_of(errs, &path.child("failurePolicy"), p, FAILURE_POLICIES),
+    }
+    if spec.has("paramKind") {
+        param_kind(errs, &path.child("paramKind"), spec.at("paramKind"));
+    }
+    let (at, constraints) = (path.child("matchConstraints"), spec.at("matchConstraints"));
+    if constraints.is_null() {
+        errs.push(Error::required(&at, ""));
+    } else {
+        match_resources(errs, &at, constraints);
+        if constraints.list("resourceRules").is_empty() {
+            errs.push(Error::required(&at.child("resourceRules"), ""));
+        }
+    }
+}
+
+fn validate(object: &Value) -> ErrorList {
+    let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
+    policy(&mut errs, spec, &path);
+    match_conditions(&mut errs, &path.child("matchConditions"), spec.list("matchConditions"));
+    variables(&mut errs, &path.child("variables"), spec.list("variables"));
+    if spec.list("validations").is_empty() && spec.list("auditAnnotations").is_empty() {
+        for f in ["validations", "auditAnnotations"] {
+            let text = "validations or auditAnnotations must contain at least one item";
+            errs.push(Error::required(&path.child(f), text));
+        }
+        return errs;
+    }
+    for (i, v) in spec.list("validations").iter().enumerate() {
+        validation(&mut errs, &path.child("validations").index(i), v);
+    }
+    annotations(&mut errs, &path.child("auditAnnotations"), object);
+    errs
+}
+
+fn validate_status(object: &Value) -> ErrorList {
+    let (mut errs, status, path) = (vec![], object.at("status"), Path::new("status"));
+    let warnings = status.at("typeChecking").list("expressionWarnings");
+    for (i, w) in warnings.iter().enumerate() {
+        let at = path.child("typeChecking").child("expressionWarnings").index(i);
+        check::required(&mut errs, &at.child("warning"), w.text("warning"));
+        check::required(&mut errs, &at.child("fieldRef"), w.text("fieldRef"));
+    }
+    errs.extend(kaji_meta::validation::validate_conditions(status.at("conditions"), &path.child("conditions")));
+    errs
+}
+
+impl Hooks for Policies {
+    fn default(&self, _version: &str, object: &mut Value) {
+        let spec = ensure_object(object, "spec");
+        rules::default_opt_text(spec, "failurePolicy", "Fail");
+        default_match(spec, "matchConstraints");
+    }
+
+    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        put(object, "status", json!({}));
+    }
+
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        validate(object)
+    }
+
+    fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
+        if ctx.subresource == "status" {
+            rules::keep_meta_on_status(new, old);
+        }
+    }
+
+    fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, _old: &Value) -> ErrorList {
+        if ctx.subresource == "status" { validate_status(new) } else { validate(new) }
+    }
+
+    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        let count = object.at("spec").list("validations").len();
+        vec![name(object), count.into(), param_kind_cell(object).into(), age(object, now)]
+    }
+}
+
+/// The definition of ValidatingAdmissionPolicies.
+pub fn def() -> ResourceDef {
+    ResourceDef::builtin(
+        GROUP,
+        "v1",
+        "ValidatingAdmissionPolicy",
+        "validatingadmissionpolicies",
+        Scope::Cluster,
+        COLUMNS,
+        Policies,
+    )
+    .with_generation()
+    .conditional_update_only()
+    .sub(&[SubresourceDef::status()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing::{create_errors, row};
+    use expect_test::expect;
+
+    #[test]
+    fn rules_and_row() {
+        let bad = json!({"metadata": {"name": "p"}, "spec": {"paramKind": {"apiVersion": "a/b/c"}, "matchConstraints": {},
+            "variables": [{"name": "for"}], "auditAnnotations": [{"key": "k"}]}});
+        expect![[r#"
+            spec.paramKind.apiVersion: Invalid value: "a/b/c": unexpected GroupVersion string: a/b/c
+            spec.paramKind.kind: Required value
+            spec.matchConstraints.resourceRules: Required value
+            spec.variables[0].name: Invalid value: "for": must be a valid CEL identifier
+            spec.variables[0].expression: Required value: expression is not specified
+            spec.auditAnnotations[0].valueExpression: Required value: valueExpression is not specified"#]]
+        .assert_eq(&create_errors(&def(), bad));
+        let p = json!({"metadata": {"name": "p"}, "spec": {"validations": [{}], "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}}});
+        assert_eq!(row(&def(), &p), "p | 1 | v1/ConfigMap | <unknown>");
+    }
+}

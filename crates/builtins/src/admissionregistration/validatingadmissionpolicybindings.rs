@@ -1,0 +1,15 @@
+//! ValidatingAdmissionPolicyBindings.
+
+use super::{
+    bindings::{Bindings, COLUMNS},
+    rules::GROUP,
+};
+use kaji_resource::{ResourceDef, Scope};
+
+/// The definition of ValidatingAdmissionPolicyBindings.
+pub fn def() -> ResourceDef {
+    let hooks = Bindings { validating: true };
+    ResourceDef::builtin(GROUP, "v1", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", Scope::Cluster, COLUMNS, hooks)
+        .with_generation()
+        .conditional_update_only()
+}

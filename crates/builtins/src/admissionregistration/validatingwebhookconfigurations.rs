@@ -1,0 +1,15 @@
+//! ValidatingWebhookConfigurations.
+
+use super::{
+    rules::GROUP,
+    webhooks::{COLUMNS, Webhooks},
+};
+use kaji_resource::{ResourceDef, Scope};
+
+/// The definition of ValidatingWebhookConfigurations.
+pub fn def() -> ResourceDef {
+    let hooks = Webhooks { mutating: false };
+    ResourceDef::builtin(GROUP, "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", Scope::Cluster, COLUMNS, hooks)
+        .with_generation()
+        .conditional_update_only()
+}

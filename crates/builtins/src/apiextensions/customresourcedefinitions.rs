@@ -1,0 +1,428 @@
+//! CustomResourceDefinitions: names, versions and defaults here; schemas are checked by `Deps::validate_crd`.
+
+use crate::{
+    Deps, ValidateCrd,
+    admissionregistration::client,
+    shared::{
+        check, conditions, created, rules,
+        value::{Fields, copy_field, default_text, ensure_object, list_mut, put, set_default},
+    },
+};
+use kaji_meta::{
+    field::{Error, ErrorList, Path},
+    object, validation,
+};
+use kaji_resource::{Ctx, Hooks, ResourceDef, Scope, SubresourceDef};
+use serde_json::{Value, json};
+
+/// The finalizer that keeps a definition until its objects are gone.
+pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+const PROTECTED_ANNOTATION: &str = "api-approved.kubernetes.io";
+
+struct Definitions {
+    deep: Option<ValidateCrd>,
+}
+
+fn spec_path(field: &str) -> Path {
+    Path::new("spec").child(field)
+}
+
+fn joined(errs: &mut ErrorList, path: &Path, value: &str, bad: Vec<String>, intro: &str) {
+    if !bad.is_empty() {
+        errs.push(Error::invalid(path, value, format!("{intro}{}", bad.join(","))));
+    }
+}
+
+fn names(errs: &mut ErrorList, names: &Value, path: &Path, required: bool) {
+    const MIXED: &str = "may have mixed case, but should otherwise match: ";
+    for f in ["plural", "singular", "kind", "listKind"].into_iter().filter(|_| required) {
+        check::required(errs, &path.child(f), names.text(f));
+    }
+    for (f, intro) in [("plural", ""), ("singular", ""), ("kind", MIXED), ("listKind", MIXED)] {
+        let text = names.text(f);
+        if !text.is_empty() {
+            joined(errs, &path.child(f), text, validation::is_dns1035_label(&lower(f, text)), intro);
+        }
+    }
+    for (i, s) in names.strings("shortNames").enumerate() {
+        joined(errs, &path.child("shortNames").index(i), s, validation::is_dns1035_label(s), "");
+    }
+    let kind = names.text("kind");
+    if !kind.is_empty() && kind == names.text("listKind") {
+        errs.push(Error::invalid(&path.child("listKind"), kind, "kind and listKind may not be the same"));
+    }
+    for (i, c) in names.strings("categories").enumerate() {
+        joined(errs, &path.child("categories").index(i), c, validation::is_dns1035_label(c), "");
+    }
+}
+
+/// Kinds may have capitals; names of resources may not.
+fn lower(field: &str, text: &str) -> String {
+    if ["kind", "listKind"].contains(&field) { text.to_lowercase() } else { text.to_owned() }
+}
+
+fn column(errs: &mut ErrorList, path: &Path, c: &Value) {
+    check::required(errs, &path.child("name"), c.text("name"));
+    let types = ["boolean", "date", "integer", "number", "string"];
+    check::required_one_of(errs, &path.child("type"), c.text("type"), &types);
+    let formats = ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
+    let format = c.text("format");
+    if !format.is_empty() {
+        check::one_of(errs, &path.child("format"), format, &formats);
+    }
+    check::required(errs, &path.child("jsonPath"), c.text("jsonPath"));
+}
+
+fn scale(errs: &mut ErrorList, path: &Path, s: &Value) {
+    let checks = [("specReplicasPath", ".spec.", true), ("statusReplicasPath", ".status.", true), ("labelSelectorPath", "", false)];
+    for (f, prefix, required) in checks {
+        let (at, text) = (path.child(f), s.text(f));
+        if text.is_empty() {
+            if required {
+                errs.push(Error::required(&at, ""));
+            }
+        } else if !prefix.is_empty() && !text.starts_with(prefix) {
+            errs.push(Error::invalid(&at, text, format!("should be a json path under {}", prefix.trim_end_matches('.'))));
+        } else if prefix.is_empty() && !text.starts_with(".spec.") && !text.starts_with(".status.") {
+            errs.push(Error::invalid(&at, text, "should be a json path under either .spec or .status"));
+        }
+    }
+}
+
+fn version(errs: &mut ErrorList, path: &Path, v: &Value) {
+    let name = v.text("name");
+    joined(errs, &path.child("name"), name, validation::is_dns1035_label(name), "");
+    if let Some(warning) = v.opt_text("deprecationWarning") {
+        let at = path.child("deprecationWarning");
+        let mut bad = |text: &str| errs.push(Error::invalid(&at, warning, text));
+        if !v.flag("deprecated") {
+            bad("can only be set for deprecated versions");
+        }
+        if warning.is_empty() {
+            bad("must not be empty string");
+        }
+        if warning.len() > 256 {
+            bad("must be <= 256 characters long");
+        }
+        if warning.chars().any(char::is_control) {
+            bad("must only contain printable UTF-8 characters");
+        }
+    }
+    if v.at("subresources").has("scale") {
+        scale(errs, &path.child("subresources").child("scale"), v.at("subresources").at("scale"));
+    }
+    for (i, c) in v.list("additionalPrinterColumns").iter().enumerate() {
+        column(errs, &path.child("additionalPrinterColumns").index(i), c);
+    }
+    if !v.list("selectableFields").is_empty() && !v.at("schema").has("openAPIV3Schema") {
+        let text = "may only be set when `version.schema.openAPIV3Schema` is not included";
+        errs.push(Error::invalid(&path.child("selectableFields"), "", text));
+    }
+}
+
+fn versions(errs: &mut ErrorList, spec: &Value) {
+    let (path, list) = (spec_path("versions"), spec.list("versions"));
+    for (i, _) in list.iter().enumerate().filter(|(_, v)| !v.at("schema").has("openAPIV3Schema")) {
+        errs.push(Error::required(&path.index(i).child("schema").child("openAPIV3Schema"), ""));
+    }
+    list.iter().enumerate().for_each(|(i, v)| version(errs, &path.index(i), v));
+    let mut bad = |text: &str| errs.push(Error::invalid(&path, spec.at("versions").clone(), text));
+    if list.iter().enumerate().any(|(i, v)| list[..i].iter().any(|o| o.text("name") == v.text("name"))) {
+        bad("must contain unique version names");
+    }
+    if list.iter().filter(|v| v.flag("storage")).count() != 1 {
+        bad("must have exactly one version marked as storage version");
+    }
+}
+
+fn conversion(errs: &mut ErrorList, spec: &Value) {
+    let (c, path) = (spec.at("conversion"), spec_path("conversion"));
+    if c.is_null() {
+        return;
+    }
+    check::required_one_of(errs, &path.child("strategy"), c.text("strategy"), &["None", "Webhook"]);
+    let webhook = c.at("webhook");
+    // Upstream's internal names of the fields.
+    let (config, versions) = (path.child("webhookClientConfig"), path.child("conversionReviewVersions"));
+    if c.text("strategy") != "Webhook" {
+        const UNSET: &str = "should not be set when strategy is not set to Webhook";
+        rules::frozen(errs, &config, !webhook.has("clientConfig"), UNSET);
+        rules::frozen(errs, &versions, webhook.list("conversionReviewVersions").is_empty(), UNSET);
+        return;
+    }
+    if webhook.has("clientConfig") {
+        client(errs, &config, webhook.at("clientConfig"));
+    } else {
+        errs.push(Error::required(&config, "required when strategy is set to Webhook"));
+    }
+    let all: Vec<&str> = webhook.strings("conversionReviewVersions").collect();
+    if all.is_empty() {
+        errs.push(Error::required(&versions, ""));
+    } else if !all.iter().any(|v| ["v1", "v1beta1"].contains(v)) {
+        errs.push(Error::invalid(&versions, all, "must include at least one of v1, v1beta1"));
+    }
+}
+
+fn stored_versions(errs: &mut ErrorList, object: &Value) {
+    let (path, stored) = (Path::new("status").child("storedVersions"), object.at("status"));
+    let storage = object.at("spec").list("versions").iter().find(|v| v.flag("storage"));
+    if stored.list("storedVersions").is_empty() {
+        let all = stored.at("storedVersions").clone();
+        errs.push(Error::invalid(&path, all, "must have at least one stored version"));
+    }
+    for (i, v) in stored.strings("storedVersions").enumerate() {
+        if !object.at("spec").list("versions").iter().any(|s| s.text("name") == v) {
+            errs.push(Error::invalid(&path.index(i), v, "must appear in spec.versions"));
+        }
+    }
+    if let Some(s) = storage.map(|s| s.text("name"))
+        && !stored.strings("storedVersions").any(|v| v == s)
+    {
+        let text = format!("must have the storage version {s}");
+        errs.push(Error::invalid(&path, stored.at("storedVersions").clone(), text));
+    }
+}
+
+/// Groups of Kubernetes itself need an approval.
+fn approval(errs: &mut ErrorList, object: &Value) {
+    let group = object.at("spec").text("group");
+    let protected = ["k8s.io", "kubernetes.io"].iter().any(|g| group == *g || group.ends_with(&format!(".{g}")));
+    if !protected {
+        return;
+    }
+    let path = Path::new("metadata").child("annotations").key(PROTECTED_ANNOTATION);
+    match object::annotation(object, PROTECTED_ANNOTATION) {
+        None | Some("") => {
+            errs.push(Error::required(&path, "protected groups must have approval annotation \"api-approved.kubernetes.io\", see https://github.com/kubernetes/enhancements/pull/1111"));
+        }
+        Some(v) if v.starts_with("unapproved") || v.starts_with("https://") => {}
+        Some(v) => {
+            let text = format!("protected groups must have approval annotation \"api-approved.kubernetes.io\" with either a URL or a reason starting with \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111, found {v:?}");
+            errs.push(Error::invalid(&path, v, text));
+        }
+    }
+}
+
+fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
+    let (mut errs, spec) = (vec![], object.at("spec"));
+    let (group, plural) = (spec.text("group"), spec.at("names").text("plural"));
+    if object::name(object) != format!("{plural}.{group}") {
+        let text = r#"must be spec.names.plural+"."+spec.group"#;
+        errs.push(Error::invalid(&Path::new("metadata").child("name"), object::name(object), text));
+    }
+    let path = spec_path("group");
+    let bad = validation::is_dns1123_subdomain(group);
+    if group.is_empty() {
+        errs.push(Error::required(&path, ""));
+    } else if !bad.is_empty() {
+        errs.push(Error::invalid(&path, group, bad.join(",")));
+    } else if !group.contains('.') {
+        errs.push(Error::invalid(&path, group, "should be a domain with at least one dot"));
+    }
+    check::required_one_of(&mut errs, &spec_path("scope"), spec.text("scope"), &["Cluster", "Namespaced"]);
+    if spec.flag("preserveUnknownFields") && !old.is_some_and(|o| o.at("spec").flag("preserveUnknownFields")) {
+        let text = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
+        errs.push(Error::invalid(&spec_path("preserveUnknownFields"), true, text));
+    }
+    versions(&mut errs, spec);
+    names(&mut errs, spec.at("names"), &spec_path("names"), true);
+    conversion(&mut errs, spec);
+    stored_versions(&mut errs, object);
+    if old.is_none_or(|o| o.at("spec").text("group") != group) {
+        approval(&mut errs, object);
+    }
+    errs
+}
+
+fn established(object: &Value) -> bool {
+    conditions::is_true(object.at("status"), "Established")
+}
+
+/// What an established definition may not change.
+fn frozen(errs: &mut ErrorList, new: &Value, old: &Value) {
+    let (n, o) = (new.at("spec"), old.at("spec"));
+    check::immutable(errs, &spec_path("group"), n.at("group"), o.at("group"));
+    let path = spec_path("names").child("plural");
+    check::immutable(errs, &path, n.at("names").at("plural"), o.at("names").at("plural"));
+    if established(old) {
+        check::immutable(errs, &spec_path("scope"), n.at("scope"), o.at("scope"));
+        let path = spec_path("names").child("kind");
+        check::immutable(errs, &path, n.at("names").at("kind"), o.at("names").at("kind"));
+    }
+}
+
+/// The storage version belongs to the stored ones.
+fn store_version(object: &mut Value) {
+    let storage = object.at("spec").list("versions").iter().find(|v| v.flag("storage"));
+    let Some(name) = storage.map(|v| v.text("name").to_owned()) else { return };
+    let status = ensure_object(object, "status");
+    if !status.strings("storedVersions").any(|v| v == name) {
+        let mut all = status.list("storedVersions").to_vec();
+        all.push(name.into());
+        put(status, "storedVersions", all);
+    }
+}
+
+impl Hooks for Definitions {
+    fn default(&self, _version: &str, object: &mut Value) {
+        let spec = ensure_object(object, "spec");
+        let names = ensure_object(spec, "names");
+        let kind = names.text("kind").to_owned();
+        default_text(names, "singular", &kind.to_lowercase());
+        if !kind.is_empty() {
+            default_text(names, "listKind", &format!("{kind}List"));
+        }
+        set_default(spec, "conversion", || json!({"strategy": "None"}));
+        if let Some(service) = spec.pointer_mut("/conversion/webhook/clientConfig/service").filter(|s| s.is_object()) {
+            set_default(service, "port", || 443.into());
+        }
+        if object.at("status").list("storedVersions").is_empty() {
+            store_version(object);
+        }
+    }
+
+    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        put(object, "status", json!({}));
+        store_version(object);
+    }
+
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        let mut errs = validate(object, None);
+        if let Some(deep) = &self.deep {
+            errs.extend(deep(object, None));
+        }
+        errs
+    }
+
+    fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
+        if ctx.subresource.is_empty() {
+            copy_field(new, old, "status");
+            store_version(new);
+        }
+    }
+
+    fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
+        let mut errs = vec![];
+        if ctx.subresource == "status" {
+            names(&mut errs, new.at("status").at("acceptedNames"), &Path::new("status").child("acceptedNames"), false);
+            stored_versions(&mut errs, new);
+            return errs;
+        }
+        errs.extend(validate(new, Some(old)));
+        if let Some(deep) = &self.deep {
+            errs.extend(deep(new, Some(old)));
+        }
+        for (i, v) in old.at("status").strings("storedVersions").enumerate() {
+            let gone = !new.at("spec").list("versions").iter().any(|s| s.text("name") == v);
+            if gone && !errs.iter().any(|e| e.detail == "must appear in spec.versions") {
+                let path = Path::new("status").child("storedVersions").index(i);
+                errs.push(Error::invalid(&path, v, "must appear in spec.versions"));
+            }
+        }
+        frozen(&mut errs, new, old);
+        errs
+    }
+
+    fn mark_deleted(&self, ctx: &Ctx<'_>, object: &mut Value) {
+        let meta = ensure_object(object, "metadata");
+        if !meta.strings("finalizers").any(|f| f == CLEANUP_FINALIZER) {
+            let mut all = meta.list("finalizers").to_vec();
+            all.push(CLEANUP_FINALIZER.into());
+            put(meta, "finalizers", all);
+        }
+        let condition = json!({
+            "type": "Terminating",
+            "status": "True",
+            "reason": "InstanceDeletionPending",
+            "message": "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+            "lastTransitionTime": kaji_meta::Time::new(ctx.now).to_string(),
+        });
+        let status = ensure_object(object, "status");
+        match list_mut(status, "conditions").iter_mut().find(|c| c.text("type") == "Terminating") {
+            Some(c) => *c = condition,
+            None => {
+                let mut all = status.list("conditions").to_vec();
+                all.push(condition);
+                put(status, "conditions", all);
+            }
+        }
+    }
+
+    /// Every deletion begins with a mark; the finalizer it adds is what later deletions wait for.
+    fn deletion_waits(&self, object: &Value) -> bool {
+        object::deletion_timestamp(object).is_none()
+    }
+
+    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
+        created::row(object)
+    }
+}
+
+/// The definition of CustomResourceDefinitions.
+pub fn def(deps: &Deps) -> ResourceDef {
+    let hooks = Definitions { deep: deps.validate_crd.clone() };
+    ResourceDef::builtin(
+        "apiextensions.k8s.io",
+        "v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        Scope::Cluster,
+        created::COLUMNS,
+        hooks,
+    )
+    .short(&["crd", "crds"])
+    .category(&["api-extensions"])
+    .with_generation()
+    .conditional_update_only()
+    .sub(&[SubresourceDef::status()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing::{create_errors, created, deps, update_errors};
+    use expect_test::expect;
+
+    fn crd() -> Value {
+        json!({"metadata": {"name": "widgets.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "widgets", "kind": "Widget"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]}})
+    }
+
+    #[test]
+    fn defaults() {
+        let made: Value = serde_json::from_str(&created(&def(&deps()), crd())).unwrap();
+        expect![[r#"{"conversion":{"strategy":"None"},"group":"example.com","names":{"kind":"Widget","listKind":"WidgetList","plural":"widgets","singular":"widget"},"scope":"Namespaced","versions":[{"name":"v1","schema":{"openAPIV3Schema":{"type":"object"}},"served":true,"storage":true}]}"#]]
+            .assert_eq(&made["spec"].to_string());
+        assert_eq!(made["status"], json!({"storedVersions": ["v1"]}));
+        assert_eq!(create_errors(&def(&deps()), crd()), "");
+    }
+
+    #[test]
+    fn errors() {
+        let bad = json!({"metadata": {"name": "x"}, "spec": {"group": "example", "scope": "y", "names": {"plural": "Widgets"},
+            "versions": [{"name": "1"}, {"name": "1"}], "conversion": {"strategy": "Webhook"}}});
+        expect![[r#"
+            metadata.name: Invalid value: "x": must be spec.names.plural+"."+spec.group
+            spec.group: Invalid value: "example": should be a domain with at least one dot
+            spec.scope: Unsupported value: "y": supported values: "Cluster", "Namespaced"
+            spec.versions[0].schema.openAPIV3Schema: Required value
+            spec.versions[1].schema.openAPIV3Schema: Required value
+            spec.versions[0].name: Invalid value: "1": a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')
+            spec.versions[1].name: Invalid value: "1": a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')
+            spec.versions: Invalid value: [{"name":"1"},{"name":"1"}]: must contain unique version names
+            spec.versions: Invalid value: [{"name":"1"},{"name":"1"}]: must have exactly one version marked as storage version
+            spec.names.singular: Required value
+            spec.names.kind: Required value
+            spec.names.listKind: Required value
+            spec.names.plural: Invalid value: "Widgets": a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')
+            spec.conversion.webhookClientConfig: Required value: required when strategy is set to Webhook
+            spec.conversion.conversionReviewVersions: Required value
+            status.storedVersions: Invalid value: null: must have at least one stored version"#]].assert_eq(&create_errors(&def(&deps()), bad));
+        let mut new = crd();
+        new["spec"]["scope"] = "Cluster".into();
+        let mut old = crd();
+        old["status"] = json!({"storedVersions": ["v1"], "conditions": [{"type": "Established", "status": "True"}]});
+        assert_eq!(update_errors(&def(&deps()), "", new, old), r#"spec.scope: Invalid value: "Cluster": field is immutable"#);
+    }
+}

@@ -1,0 +1,13 @@
+//! The kinds of apiregistration.k8s.io, one file each.
+
+pub mod apiservices;
+
+use crate::Deps;
+use kaji_resource::ResourceDef;
+
+/// Every resource of the group.
+pub fn defs(_deps: &Deps) -> Vec<ResourceDef> {
+    vec![
+        apiservices::def(),
+    ]
+}

@@ -1,0 +1,28 @@
+//! Numbers of rolling updates.
+
+use crate::shared::check;
+use kaji_meta::{
+    Path,
+    field::{Error, ErrorList},
+};
+use serde_json::Value;
+
+/// An int or percentage of 0 or more, and at most 100%.
+pub fn bounded(errs: &mut ErrorList, path: &Path, value: &Value) {
+    check::int_or_percent(errs, path, value);
+    check::at_most_100_percent(errs, path, value);
+}
+
+/// Whether an int or percentage is 0.
+pub fn is_zero(value: &Value) -> bool {
+    check::int_or_percent_value(value) == 0
+}
+
+/// A StatefulSet's `maxUnavailable`.
+pub fn not_zero(errs: &mut ErrorList, path: &Path, value: &Value) {
+    check::int_or_percent(errs, path, value);
+    if is_zero(value) {
+        errs.push(Error::invalid(path, value.clone(), "cannot be 0"));
+    }
+    check::at_most_100_percent(errs, path, value);
+}

@@ -1,0 +1,333 @@
+//! StatefulSets.
+
+use super::rolling;
+use crate::{
+    pod::{defaults, drop, template, warnings},
+    shared::{
+        Fields, check, claim, replicas, table,
+        value::{
+            copy_field, default_text, drop_field, ensure_object, list_mut, object_mut, put, set_default,
+        },
+    },
+};
+use kaji_meta::{
+    Path,
+    field::{Error, ErrorList},
+    labels::Selector,
+    object, semantic_equal, validation,
+};
+use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, age_column, name_column};
+use serde_json::{Value, json};
+
+const COLUMNS: &[Column] = &[
+    name_column(),
+    Column::new("Ready", "string", 0, "Number of the pod with ready state"),
+    age_column(),
+    Column::new("Containers", "string", 1, "Names of each container in the template."),
+    Column::new("Images", "string", 1, "Images referenced by each container in the template."),
+];
+/// Fields of the spec that may change.
+const MUTABLE: [&str; 7] = [
+    "replicas",
+    "template",
+    "updateStrategy",
+    "minReadySeconds",
+    "ordinals",
+    "revisionHistoryLimit",
+    "persistentVolumeClaimRetentionPolicy",
+];
+
+struct StatefulSets;
+
+/// The statefulsets resource.
+pub fn def() -> ResourceDef {
+    ResourceDef::builtin(
+        "apps",
+        "v1",
+        "StatefulSet",
+        "statefulsets",
+        Scope::Namespaced,
+        COLUMNS,
+        StatefulSets,
+    )
+    .short(&["sts"])
+    .category(&["all"])
+    .with_generation()
+    .named(validation::name_is_dns_label)
+    .sub(&[SubresourceDef::status(), SubresourceDef::scale()])
+}
+
+fn spec(errs: &mut ErrorList, spec: &Value, create: bool) {
+    let path = Path::new("spec");
+    let policy = spec.text("podManagementPolicy");
+    match policy {
+        "" => errs.push(Error::required(&path.child("podManagementPolicy"), "")),
+        "OrderedReady" | "Parallel" => {}
+        other => {
+            let text = "must be 'OrderedReady' or 'Parallel'";
+            errs.push(Error::invalid(&path.child("podManagementPolicy"), other, text));
+        }
+    }
+    strategy(errs, &path.child("updateStrategy"), spec.at("updateStrategy"));
+    if let Some(policy) = spec.get_field("persistentVolumeClaimRetentionPolicy") {
+        let path = path.child("persistentVolumeClaimRetentionPolicy");
+        for when in ["whenDeleted", "whenScaled"] {
+            check::one_of(errs, &path.child(when), policy.text(when), &["Retain", "Delete"]);
+        }
+    }
+    if create {
+        for (i, t) in spec.list("volumeClaimTemplates").iter().enumerate() {
+            claim::spec(errs, &path.child("volumeClaimTemplates").index(i).child("spec"), t.at("spec"));
+        }
+    }
+    check::not_negative_fields(errs, &path, spec, &["replicas", "minReadySeconds"]);
+    if let Some(start) = spec.at("ordinals").opt_int("start") {
+        check::not_negative(errs, &path.child("ordinals.start"), start);
+    }
+    if create && !spec.text("serviceName").is_empty() {
+        check::dns_label(errs, &path.child("serviceName"), spec.text("serviceName"));
+    }
+    check::workload_selector(errs, &path.child("selector"), spec.at("selector"), "statefulset");
+    match Selector::from_label_selector(spec.at("selector")) {
+        Err(_) => errs.push(Error::invalid(&path.child("selector"), spec.at("selector").clone(), "")),
+        Ok(s) => pod_template(errs, &path.child("template"), spec, &s),
+    }
+    template::only_restarted(errs, &path.child("template"), spec.at("template"), "StatefulSet");
+}
+
+/// The template as pods will have it: claims stand for the volumes of their templates, and host names are the
+/// controller's to set.
+fn pod_template(errs: &mut ErrorList, path: &Path, spec: &Value, selector: &Selector) {
+    if !selector.is_everything() {
+        check::selector_matches_template(errs, path, selector, spec.at("template"));
+    }
+    let mut t = spec.at("template").clone();
+    if let Some(pod) = object_mut(&mut t, "spec") {
+        drop_field(pod, "subdomain");
+        drop_field(pod, "hostname");
+        let claims = spec.list("volumeClaimTemplates");
+        if !claims.is_empty() {
+            let name = |c: &Value| c.at("metadata").text("name").to_owned();
+            let mut volumes: Vec<Value> = claims
+                .iter()
+                .map(|c| json!({"name": name(c), "persistentVolumeClaim": {"claimName": name(c)}}))
+                .collect();
+            let own =
+                pod.list("volumes").iter().filter(|v| !claims.iter().any(|c| name(c) == v.text("name")));
+            volumes.extend(own.cloned());
+            put(pod, "volumes", volumes);
+        }
+    }
+    template::validate(errs, path, &t);
+    // Upstream checks these twice.
+    let meta = spec.at("template").at("metadata");
+    errs.extend(validation::validate_labels(meta.at("labels"), &path.child("labels")));
+    errs.extend(validation::validate_annotations(meta.at("annotations"), &path.child("annotations")));
+}
+
+fn strategy(errs: &mut ErrorList, path: &Path, strategy: &Value) {
+    let rolling = path.child("rollingUpdate");
+    match (strategy.text("type"), strategy.get_field("rollingUpdate")) {
+        ("", _) => errs.push(Error::required(path, "")),
+        ("OnDelete", Some(r)) => {
+            errs.push(Error::invalid(&rolling, r.clone(), "only allowed for updateStrategy 'RollingUpdate'"));
+        }
+        ("OnDelete", None) | ("RollingUpdate", None) => {}
+        ("RollingUpdate", Some(r)) => {
+            check::not_negative_fields(errs, &rolling, r, &["partition"]);
+            if let Some(n) = r.get_field("maxUnavailable") {
+                rolling::not_zero(errs, &rolling.child("maxUnavailable"), n);
+            }
+        }
+        _ => {
+            let text = "must be 'RollingUpdate' or 'OnDelete'";
+            errs.push(Error::invalid(path, strategy.clone(), text));
+        }
+    }
+}
+
+fn status(errs: &mut ErrorList, object: &Value) {
+    let path = Path::new("status");
+    let s = object.at("status");
+    let counters = [
+        "replicas",
+        "readyReplicas",
+        "currentReplicas",
+        "updatedReplicas",
+        "availableReplicas",
+        "observedGeneration",
+        "collisionCount",
+    ];
+    check::not_negative_fields(errs, &path, s, &counters);
+    let bounded = ["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"];
+    check::not_above_replicas(errs, &path, s, &bounded);
+    replicas::available_not_above_ready(errs, &path, s, "cannot be greater than status.readyReplicas");
+}
+
+/// `maxUnavailable` is behind a feature that is off by default.
+fn drop_max_unavailable(object: &mut Value, old: Option<&Value>) {
+    let has = |v: &Value| v.at("spec").at("updateStrategy").at("rollingUpdate").has("maxUnavailable");
+    if old.is_some_and(has) || !has(object) {
+        return;
+    }
+    if let Some(r) = object.pointer_mut("/spec/updateStrategy/rollingUpdate") {
+        drop_field(r, "maxUnavailable");
+    }
+}
+
+impl Hooks for StatefulSets {
+    fn default(&self, _version: &str, object: &mut Value) {
+        let spec = ensure_object(object, "spec");
+        default_text(spec, "podManagementPolicy", "OrderedReady");
+        set_default(spec, "replicas", || 1.into());
+        set_default(spec, "revisionHistoryLimit", || 10.into());
+        // Go writes the service's name even when it is empty.
+        set_default(spec, "serviceName", || "".into());
+        let strategy = ensure_object(spec, "updateStrategy");
+        if strategy.text("type").is_empty() {
+            put(strategy, "type", "RollingUpdate");
+            set_default(strategy, "rollingUpdate", || json!({}));
+        }
+        if strategy.text("type") == "RollingUpdate"
+            && let Some(r) = object_mut(strategy, "rollingUpdate")
+        {
+            set_default(r, "partition", || 0.into());
+        }
+        let policy = ensure_object(spec, "persistentVolumeClaimRetentionPolicy");
+        default_text(policy, "whenDeleted", "Retain");
+        default_text(policy, "whenScaled", "Retain");
+        defaults::template(spec, "template");
+        for c in list_mut(spec, "volumeClaimTemplates") {
+            default_text(c, "apiVersion", "v1");
+            default_text(c, "kind", "PersistentVolumeClaim");
+            ensure_object(c, "metadata");
+            defaults::claim_spec(ensure_object(c, "spec"));
+            default_text(ensure_object(c, "status"), "phase", "Pending");
+        }
+    }
+
+    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        put(object, "status", json!({"availableReplicas": 0, "replicas": 0}));
+        drop_max_unavailable(object, None);
+        drop::of_template(object, &["spec", "template"], None);
+    }
+
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        let mut errs = vec![];
+        spec(&mut errs, object.at("spec"), true);
+        errs
+    }
+
+    fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
+        if ctx.subresource.is_empty() {
+            drop_max_unavailable(new, Some(old));
+            drop::of_template(new, &["spec", "template"], Some(old));
+        }
+    }
+
+    fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
+        let mut errs = vec![];
+        if ctx.subresource == "status" {
+            status(&mut errs, new);
+            check::collision_count(&mut errs, new, old);
+            return errs;
+        }
+        spec(&mut errs, new.at("spec"), false);
+        let mut rest = new.at("spec").clone();
+        for f in MUTABLE {
+            copy_field(&mut rest, old.at("spec"), f);
+        }
+        if !semantic_equal(&rest, old.at("spec")) {
+            let text = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
+                        'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and \
+                        'minReadySeconds' are forbidden";
+            errs.push(Error::forbidden(&Path::new("spec"), text));
+        }
+        errs
+    }
+
+    fn warnings(&self, ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        if !ctx.subresource.is_empty() {
+            return vec![];
+        }
+        let path = Path::new("spec");
+        let mut out = vec![];
+        if old.is_none_or(|o| object::generation(new) != object::generation(o)) {
+            out = template::warn(&path.child("template"), new.at("spec").at("template"));
+        }
+        for (i, c) in new.at("spec").list("volumeClaimTemplates").iter().enumerate() {
+            let mut path = path.child("volumeClaimTemplates").index(i);
+            if old.is_some() {
+                path = path.child("Spec");
+            }
+            warnings::claim_spec(&mut out, &path, c.at("spec"));
+        }
+        if new.at("spec").int("revisionHistoryLimit") < 0 {
+            let text = "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 \
+                        is recommended";
+            out.push(text.to_owned());
+        }
+        out
+    }
+
+    fn row(&self, _version: &str, s: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        let spec = s.at("spec");
+        let [names, images] = table::containers(spec.at("template").at("spec"));
+        let ready = format!("{}/{}", s.at("status").int("readyReplicas"), spec.int("replicas"));
+        vec![table::name(s), ready.into(), table::age(s, now), names, images]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing::{World, show};
+    use expect_test::expect;
+
+    fn set() -> Value {
+        let mut s = json!({
+            "metadata": {"name": "db", "creationTimestamp": "2026-01-02T03:00:05Z"},
+            "spec": {
+                "selector": {"matchLabels": {"a": "b"}},
+                "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"],
+                    "resources": {"requests": {"storage": "1Gi"}}}}],
+                "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "x", "image": "i:1",
+                    "volumeMounts": [{"name": "data", "mountPath": "/d"}]}]}}
+            }
+        });
+        StatefulSets.default("v1", &mut s);
+        s
+    }
+
+    #[test]
+    fn defaults() {
+        let mut s = set();
+        s["spec"]["template"].take();
+        expect![[r#"{"persistentVolumeClaimRetentionPolicy":{"whenDeleted":"Retain","whenScaled":"Retain"},"podManagementPolicy":"OrderedReady","replicas":1,"revisionHistoryLimit":10,"selector":{"matchLabels":{"a":"b"}},"serviceName":"","template":null,"updateStrategy":{"rollingUpdate":{"partition":0},"type":"RollingUpdate"},"volumeClaimTemplates":[{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"data"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}},"volumeMode":"Filesystem"},"status":{"phase":"Pending"}}]}"#]]
+        .assert_eq(&s["spec"].to_string());
+    }
+
+    #[test]
+    fn validates() {
+        let w = World::default();
+        let s = set();
+        assert_eq!(show(&StatefulSets.validate_create(&w.ctx(&s, "", "v1"), &s)), "");
+        let mut new = s.clone();
+        new["spec"]["serviceName"] = "other".into();
+        new["spec"]["replicas"] = 3.into();
+        expect!["spec: Forbidden: updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden"]
+        .assert_eq(&show(&StatefulSets.validate_update(&w.ctx(&s, "", "v1"), &new, &s)));
+        let mut bad = s.clone();
+        bad["spec"]["updateStrategy"] = json!({"type": "X"});
+        bad["spec"]["podManagementPolicy"] = "Y".into();
+        bad["spec"]["volumeClaimTemplates"][0]["spec"] = json!({});
+        expect![[r#"
+            spec.podManagementPolicy: Invalid value: "Y": must be 'OrderedReady' or 'Parallel'
+            spec.updateStrategy: Invalid value: {"type":"X"}: must be 'RollingUpdate' or 'OnDelete'
+            spec.volumeClaimTemplates[0].spec.accessModes: Required value: at least 1 access mode is required
+            spec.volumeClaimTemplates[0].spec.resources[storage]: Required value"#]]
+        .assert_eq(&show(&StatefulSets.validate_create(&w.ctx(&s, "", "v1"), &bad)));
+        expect![[r#"["db","0/1","4m","x","i:1"]"#]]
+            .assert_eq(&Value::from(StatefulSets.row("v1", &s, w.now)).to_string());
+    }
+}

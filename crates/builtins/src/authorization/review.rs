@@ -1,0 +1,249 @@
+//! What the access reviews share.
+
+use crate::{
+    AccessDecision, AccessQuestion, Deps,
+    shared::{
+        created, rules,
+        value::{Fields, put},
+    },
+};
+use kaji_meta::{
+    GroupKind, Status,
+    field::{Error, ErrorList, Path},
+};
+use kaji_resource::{BoxFuture, CallRequest, Ctx, Hooks, UserInfo};
+use serde_json::{Map, Value};
+
+/// The API group.
+pub const GROUP: &str = "authorization.k8s.io";
+
+/// Whose access is reviewed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// A user and groups named in the review.
+    Named,
+    /// The same, in one namespace only.
+    NamedLocal,
+    /// Whoever asks.
+    Caller,
+}
+
+/// The hooks of the three access reviews.
+pub struct AccessReviews {
+    /// Whose access.
+    pub subject: Subject,
+    /// `SubjectAccessReview`
+    pub kind: &'static str,
+    /// The authorizer.
+    pub deps: Deps,
+}
+
+fn selector_rules(errs: &mut ErrorList, attributes: &Value) {
+    for (field, operators) in [
+        ("fieldSelector", &["In", "NotIn", "Exists", "DoesNotExist"]),
+        ("labelSelector", &["In", "NotIn", "Exists", "DoesNotExist"]),
+    ] {
+        let (s, path) = (attributes.at(field), Path::new("spec.resourceAttributes").child(field));
+        if s.is_null() {
+            continue;
+        }
+        match (s.text("rawSelector").is_empty(), s.list("requirements").is_empty()) {
+            (false, false) => {
+                let text = "may not specified at the same time as requirements";
+                errs.push(Error::invalid(&path.child("rawSelector"), s.text("rawSelector"), text));
+            }
+            (true, true) => {
+                let text = format!("when {} is specified, requirements or rawSelector is required", path);
+                errs.push(Error::required(&path.child("requirements"), text));
+            }
+            _ => {}
+        }
+        for (i, r) in s.list("requirements").iter().enumerate() {
+            let at = path.child("requirements").index(i);
+            if r.text("key").is_empty() {
+                errs.push(Error::required(&at.child("key"), "must be specified"));
+            }
+            if !operators.contains(&r.text("operator")) {
+                let text = "not a valid selector operator";
+                errs.push(Error::invalid(&at.child("operator"), r.text("operator"), text));
+            }
+        }
+    }
+}
+
+impl AccessReviews {
+    fn validate(&self, review: &Value) -> ErrorList {
+        let (mut errs, spec, path) = (vec![], review.at("spec"), Path::new("spec"));
+        let (resource, other) = (spec.at("resourceAttributes"), spec.at("nonResourceAttributes"));
+        if !resource.is_null() && !other.is_null() {
+            let text = "cannot be specified in combination with resourceAttributes";
+            errs.push(Error::invalid(&path.child("nonResourceAttributes"), other.clone(), text));
+        }
+        if resource.is_null() && other.is_null() {
+            let text = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            errs.push(Error::invalid(&path.child("resourceAttributes"), Value::Null, text));
+        }
+        if self.subject != Subject::Caller && spec.text("user").is_empty() && spec.list("groups").is_empty() {
+            let text = "at least one of user or group must be specified";
+            errs.push(Error::invalid(&path.child("user"), spec.text("user"), text));
+        }
+        selector_rules(&mut errs, resource);
+        let local = self.subject == Subject::NamedLocal;
+        let free = |k: &str| k == "managedFields" || k == "creationTimestamp" || (local && k == "namespace");
+        let meta = review.map("metadata");
+        if meta.into_iter().flatten().any(|(k, v)| !free(k) && !rules::is_zero(v)) {
+            let text = if local { "must be empty except for namespace" } else { "must be empty" };
+            errs.push(Error::invalid(&Path::new("metadata"), review.at("metadata").clone(), text));
+        }
+        if local {
+            let namespace = resource.text("namespace");
+            if !resource.is_null() && namespace != review.at("metadata").text("namespace") {
+                let at = Path::new("spec.resourceAttributes.namespace");
+                errs.push(Error::invalid(&at, namespace, "must match metadata.namespace"));
+            }
+            if !other.is_null() {
+                let at = Path::new("spec.nonResourceAttributes");
+                errs.push(Error::invalid(&at, other.clone(), "disallowed on this kind of request"));
+            }
+        }
+        errs
+    }
+
+    fn review(&self, ctx: &Ctx<'_>, request: CallRequest<'_>) -> Result<(u16, Value), Status> {
+        let mut review = request.body;
+        if self.subject == Subject::NamedLocal {
+            let meta = crate::shared::value::ensure_object(&mut review, "metadata");
+            crate::shared::value::default_text(meta, "namespace", ctx.namespace);
+        }
+        let errors = self.validate(&review);
+        if !errors.is_empty() {
+            return Err(Status::invalid(&GroupKind::new(GROUP, self.kind), "", &errors));
+        }
+        if self.subject == Subject::NamedLocal && review.at("metadata").text("namespace") != ctx.namespace {
+            let text = format!("spec.resourceAttributes.namespace must match namespace: {}", ctx.namespace);
+            return Err(Status::bad_request(text));
+        }
+        let user = match self.subject {
+            Subject::Caller => ctx.user.clone(),
+            _ => named_user(review.at("spec")),
+        };
+        let decision = self.deps.authorize.decide(&question(user, review.at("spec")), ctx.api);
+        put(&mut review, "status", status(decision));
+        Ok((201, review))
+    }
+}
+
+fn named_user(spec: &Value) -> UserInfo {
+    let values = |v: &Value| v.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+    UserInfo {
+        name: spec.text("user").to_owned(),
+        uid: spec.text("uid").to_owned(),
+        groups: spec.strings("groups").map(str::to_owned).collect(),
+        extra: spec.map("extra").into_iter().flatten().map(|(k, v)| (k.to_lowercase(), values(v))).collect(),
+    }
+}
+
+fn question(user: UserInfo, spec: &Value) -> AccessQuestion {
+    let r = spec.at("resourceAttributes");
+    if r.is_null() {
+        let n = spec.at("nonResourceAttributes");
+        return AccessQuestion {
+            user,
+            verb: n.text("verb").to_owned(),
+            path: Some(n.text("path").to_owned()),
+            ..AccessQuestion::default()
+        };
+    }
+    let text = |f: &str| r.text(f).to_owned();
+    AccessQuestion {
+        user,
+        verb: text("verb"),
+        namespace: text("namespace"),
+        group: text("group"),
+        version: text("version"),
+        resource: text("resource"),
+        subresource: text("subresource"),
+        name: text("name"),
+        path: None,
+    }
+}
+
+fn status(decision: AccessDecision) -> Value {
+    let mut v = Value::Object(Map::new());
+    put(&mut v, "allowed", decision.allowed);
+    if decision.denied {
+        put(&mut v, "denied", true);
+    }
+    if !decision.reason.is_empty() {
+        put(&mut v, "reason", decision.reason);
+    }
+    if !decision.error.is_empty() {
+        put(&mut v, "evaluationError", decision.error);
+    }
+    v
+}
+
+impl Hooks for AccessReviews {
+    fn call<'a>(&'a self, ctx: &'a Ctx<'a>, request: CallRequest<'a>) -> BoxFuture<'a, Result<(u16, Value), Status>> {
+        Box::pin(async move { self.review(ctx, request) })
+    }
+
+    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
+        created::row(object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        AccessDecision, AccessQuestion, AccessRules, Authorize, Deps,
+        authorization::{localsubjectaccessreviews, selfsubjectaccessreviews, selfsubjectrulesreviews, subjectaccessreviews},
+        shared::testing::{World, call, deps},
+    };
+    use expect_test::expect;
+    use kaji_resource::{Api, UserInfo};
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+
+    struct OnlyAlice;
+
+    impl Authorize for OnlyAlice {
+        fn decide(&self, q: &AccessQuestion, _api: &dyn Api) -> AccessDecision {
+            AccessDecision { allowed: q.user.name == "alice", reason: format!("{} {}", q.verb, q.resource), ..AccessDecision::default() }
+        }
+        fn rules(&self, _user: &UserInfo, _namespace: &str, _api: &dyn Api) -> AccessRules {
+            AccessRules { resources: vec![json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]})], ..AccessRules::default() }
+        }
+    }
+
+    fn with() -> Deps {
+        Deps { authorize: Arc::new(OnlyAlice), ..deps() }
+    }
+
+    fn text(answer: Result<(u16, Value), kaji_meta::Status>) -> String {
+        answer.map_or_else(|s| s.message, |(_, v)| v["status"].to_string())
+    }
+
+    #[test]
+    fn reviews() {
+        let (world, deps) = (World::default(), with());
+        let get = json!({"verb": "get", "resource": "pods", "namespace": "n"});
+        let sar = subjectaccessreviews::def(&deps);
+        let all = [
+            text(call(&world, &selfsubjectaccessreviews::def(&deps), json!({"spec": {"resourceAttributes": get}}))),
+            text(call(&world, &sar, json!({"spec": {"user": "bob", "resourceAttributes": get}}))),
+            text(call(&world, &sar, json!({"metadata": {"name": "x"}, "spec": {"resourceAttributes": get, "nonResourceAttributes": {}}}))),
+            text(call(&world, &localsubjectaccessreviews::def(&deps), json!({"metadata": {"namespace": "m"}, "spec": {"user": "a", "resourceAttributes": get}}))),
+            text(call(&world, &selfsubjectrulesreviews::def(&deps), json!({"spec": {"namespace": "n"}}))),
+            text(call(&world, &selfsubjectrulesreviews::def(&deps), json!({"spec": {}}))),
+        ];
+        expect![[r#"
+            {"allowed":true,"reason":"get pods"}
+            {"allowed":false,"reason":"get pods"}
+            SubjectAccessReview.authorization.k8s.io "" is invalid: [spec.nonResourceAttributes: Invalid value: {}: cannot be specified in combination with resourceAttributes, spec.user: Invalid value: "": at least one of user or group must be specified, metadata: Invalid value: {"name":"x"}: must be empty]
+            LocalSubjectAccessReview.authorization.k8s.io "" is invalid: spec.resourceAttributes.namespace: Invalid value: "n": must match metadata.namespace
+            {"incomplete":false,"nonResourceRules":[],"resourceRules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}
+            no namespace on request"#]]
+        .assert_eq(&all.join("\n"));
+    }
+}

@@ -1,0 +1,13 @@
+//! The kinds of `autoscaling`, one file each. (`Scale` is a subresource of others and has no resource of its own.)
+
+use crate::Deps;
+use kaji_resource::ResourceDef;
+
+mod convert;
+mod horizontalpodautoscaler;
+mod metrics;
+
+/// Every resource of the group.
+pub fn defs(_deps: &Deps) -> Vec<ResourceDef> {
+    vec![horizontalpodautoscaler::def()]
+}

@@ -1,0 +1,414 @@
+//! Jobs.
+
+use super::{jobspec, jobstatus};
+use crate::{
+    pod::{drop, template},
+    shared::{
+        Fields, check,
+        conditions::is_true,
+        table,
+        value::{copy_field, ensure_object, list_mut, object_mut, put, set_default},
+    },
+};
+use kaji_meta::{
+    Path,
+    field::{Error, ErrorList},
+    labels::Selector,
+    object, semantic_equal, validation,
+};
+use kaji_resource::{
+    Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, age_column, name_column,
+};
+use serde_json::{Value, json};
+
+const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
+/// Labels of pods that carry the job's uid: the current one and that of old.
+const UID_LABELS: [&str; 2] = ["controller-uid", CONTROLLER_UID];
+/// Labels of pods that carry the job's name.
+const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
+
+const COLUMNS: &[Column] = &[
+    name_column(),
+    Column::new("Status", "string", 0, "Status of the job."),
+    Column::new(
+        "Completions",
+        "string",
+        0,
+        "The number of pods which reached phase Succeeded. The value increases monotonically for a given spec. However, it may decrease in reaction to scale down of elastic indexed jobs.",
+    ),
+    Column::new("Duration", "string", 0, "Time required to complete the job."),
+    age_column(),
+    Column::new("Containers", "string", 1, "Names of each container in the template."),
+    Column::new("Images", "string", 1, "Images referenced by each container in the template."),
+    Column::new(
+        "Selector",
+        "string",
+        1,
+        "A label query over pods that should match the pod count. Normally, the system sets this field for you. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors",
+    ),
+];
+
+struct Jobs;
+
+/// The jobs resource.
+pub fn def() -> ResourceDef {
+    ResourceDef::builtin("batch", "v1", "Job", "jobs", Scope::Namespaced, COLUMNS, Jobs)
+        .category(&["all"])
+        .with_generation()
+        .select(&[{
+            let mut f = SelectableField::new("status.succeeded").missing("0");
+            f.name = "status.successful".into();
+            f
+        }])
+        .sub(&[SubresourceDef::status()])
+}
+
+/// The job's own selector and the labels that its pods need for it, unless the client manages them.
+fn generate_selector(job: &mut Value) {
+    if job.at("spec").flag("manualSelector") {
+        return;
+    }
+    let (uid, name) = (object::uid(job).to_owned(), object::name(job).to_owned());
+    let spec = ensure_object(job, "spec");
+    let labels = ensure_object(ensure_object(ensure_object(spec, "template"), "metadata"), "labels");
+    for (keys, value) in [(NAME_LABELS, &name), (UID_LABELS, &uid)] {
+        for key in keys {
+            set_default(labels, key, || value.as_str().into());
+        }
+    }
+    let matches = ensure_object(ensure_object(spec, "selector"), "matchLabels");
+    set_default(matches, CONTROLLER_UID, || uid.into());
+}
+
+fn generated_selector(errs: &mut ErrorList, job: &Value, prefixed: bool) {
+    let spec = job.at("spec");
+    if spec.flag("manualSelector") || !spec.has("selector") {
+        return;
+    }
+    let (uid, name) = (object::uid(job), object::name(job));
+    if uid.is_empty() {
+        errs.push(Error::required(&Path::new("metadata").child("uid"), ""));
+    }
+    let labels = spec.at("template").at("metadata").at("labels");
+    let path = Path::new("spec").child("template").child("metadata").child("labels");
+    let mut expected = serde_json::Map::new();
+    for i in 0..=usize::from(prefixed) {
+        for (key, want) in [(UID_LABELS[i], uid), (NAME_LABELS[i], name)] {
+            expected.insert(key.to_owned(), want.into());
+            match labels.opt_text(key) {
+                None => errs.push(Error::required(&path.key(key), format!("must be '{want}'"))),
+                Some(v) if v != want => {
+                    errs.push(Error::invalid(&path.key(key), labels.clone(), format!("must be '{want}'")));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    if Selector::from_label_selector(spec.at("selector"))
+        .is_ok_and(|s| !s.matches_value(&Value::Object(expected)))
+    {
+        let path = Path::new("spec").child("selector");
+        errs.push(Error::invalid(&path, spec.at("selector").clone(), "`selector` not auto-generated"));
+    }
+}
+
+fn job(errs: &mut ErrorList, job: &Value, prefixed: bool) {
+    generated_selector(errs, job, prefixed);
+    spec(errs, job.at("spec"));
+    let (spec, name) = (job.at("spec"), object::name(job));
+    if let Some(n) = spec.opt_int("completions").filter(|n| *n > 0)
+        && spec.text("completionMode") == "Indexed"
+    {
+        let host = format!("{name}-{}", n - 1);
+        if !validation::is_dns1123_label(&host).is_empty() {
+            let text = format!("will not able to create pod with invalid DNS label: {host}");
+            errs.push(Error::invalid(&Path::new("metadata").child("name"), name, text));
+        }
+    }
+}
+
+fn spec(errs: &mut ErrorList, spec: &Value) {
+    let path = Path::new("spec");
+    jobspec::validate(errs, &path, spec);
+    let selector = spec.at("selector");
+    if selector.is_null() {
+        errs.push(Error::required(&path.child("selector"), ""));
+    } else {
+        errs.extend(validation::validate_label_selector(selector, &path.child("selector")));
+    }
+    if let Ok(s) = Selector::from_label_selector(selector) {
+        check::selector_matches_template(errs, &path.child("template"), &s, spec.at("template"));
+    }
+}
+
+/// While a job is suspended and has no pods, their resources and where they may run can still change.
+fn template_update(errs: &mut ErrorList, new: &Value, old_job: &Value) {
+    let (old_spec, status) = (old_job.at("spec"), old_job.at("status"));
+    let suspended = old_spec.flag("suspend");
+    let idle = !status.has("startTime") || is_true(status, "Suspended");
+    let mutable = suspended && idle && status.int("active") == 0;
+    let template = new.at("template");
+    let mut old = old_spec.at("template").clone();
+    if mutable {
+        let pod = template.at("spec");
+        if let Some(p) = object_mut(&mut old, "spec") {
+            let affinity = ensure_object(p, "affinity");
+            copy_field(affinity, pod.at("affinity"), "nodeAffinity");
+            for f in ["nodeSelector", "tolerations", "schedulingGates"] {
+                copy_field(p, pod, f);
+            }
+        }
+        let meta = ensure_object(&mut old, "metadata");
+        for f in ["annotations", "labels"] {
+            copy_field(meta, template.at("metadata"), f);
+        }
+    }
+    let path = Path::new("spec");
+    if !suspended || !mutable {
+        check::immutable(errs, &path.child("template"), template, &old);
+        return;
+    }
+    let (pod, mut old) = (template.at("spec"), old.at("spec").clone());
+    for list in ["containers", "initContainers"] {
+        if pod.list(list).len() == old.list(list).len() {
+            for (o, n) in list_mut(&mut old, list).iter_mut().zip(pod.list(list)) {
+                if o.text("name") == n.text("name") {
+                    copy_field(o, n, "resources");
+                }
+            }
+        }
+    }
+    check::immutable(errs, &path.child("template.spec"), pod, &old);
+}
+
+fn update(errs: &mut ErrorList, new: &Value, old: &Value) {
+    let path = Path::new("spec");
+    let (n, o) = (new.at("spec"), old.at("spec"));
+    spec(errs, n);
+    let completions = path.child("completions");
+    if n.text("completionMode") != "Indexed" {
+        check::immutable(errs, &completions, n.at("completions"), o.at("completions"));
+    } else if n.has("completions")
+        && n.at("completions") != o.at("completions")
+        && n.opt_int("completions") != n.opt_int("parallelism")
+    {
+        let text = "can only be modified in tandem with spec.parallelism";
+        errs.push(Error::invalid(&completions, n.at("completions").clone(), text));
+    }
+    check::immutable(errs, &path.child("selector"), n.at("selector"), o.at("selector"));
+    template_update(errs, n, old);
+    for f in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
+        check::immutable(errs, &path.child(f), n.at(f), o.at(f));
+    }
+}
+
+fn status_word(job: &Value) -> &'static str {
+    let status = job.at("status");
+    if is_true(status, "Complete") {
+        "Complete"
+    } else if is_true(status, "Failed") {
+        "Failed"
+    } else if object::deletion_timestamp(job).is_some() {
+        "Terminating"
+    } else if is_true(status, "Suspended") {
+        "Suspended"
+    } else if is_true(status, "FailureTarget") {
+        "FailureTarget"
+    } else if is_true(status, "SuccessCriteriaMet") {
+        "SuccessCriteriaMet"
+    } else {
+        "Running"
+    }
+}
+
+impl Hooks for Jobs {
+    fn default(&self, _version: &str, object: &mut Value) {
+        jobspec::default_job(ensure_object(object, "spec"));
+        // A job without labels of its own has those of its pods.
+        let labels = object.at("spec").at("template").at("metadata").at("labels").clone();
+        let none = object.at("metadata").map("labels").is_none_or(|l| l.is_empty());
+        if none && labels.as_object().is_some_and(|l| !l.is_empty()) {
+            put(ensure_object(object, "metadata"), "labels", labels);
+        }
+    }
+
+    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        generate_selector(object);
+        put(object, "status", json!({}));
+        drop::of_template(object, &["spec", "template"], None);
+    }
+
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        let mut errs = vec![];
+        job(&mut errs, object, true);
+        errs
+    }
+
+    fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
+        if ctx.subresource.is_empty() {
+            drop::of_template(new, &["spec", "template"], Some(old));
+        }
+    }
+
+    fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
+        let mut errs = vec![];
+        if ctx.subresource == "status" {
+            jobstatus::validate(&mut errs, new, old);
+            return errs;
+        }
+        let labels = old.at("spec").at("template").at("metadata").at("labels");
+        job(&mut errs, new, labels.has(NAME_LABELS[1]) && labels.has(UID_LABELS[1]));
+        update(&mut errs, new, old);
+        errs
+    }
+
+    fn warnings(&self, ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let path = Path::new("spec");
+        match old {
+            None => {
+                let name = template::warn_name(object::name(new), "Pod names and hostnames");
+                name.into_iter().chain(jobspec::warn(&path, new.at("spec"))).collect()
+            }
+            Some(o) if ctx.subresource.is_empty() && !semantic_equal(new.at("spec"), o.at("spec")) => {
+                jobspec::warn(&path, new.at("spec"))
+            }
+            Some(_) => vec![],
+        }
+    }
+
+    /// Deleting a job through `batch/v1` leaves its pods, as it always did.
+    fn default_propagation(&self) -> Option<&'static str> {
+        Some("Orphan")
+    }
+
+    fn row(&self, _version: &str, job: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        let (spec, status) = (job.at("spec"), job.at("status"));
+        let done = status.int("succeeded");
+        let completions = match (spec.opt_int("completions"), spec.int("parallelism")) {
+            (Some(n), _) => format!("{done}/{n}"),
+            (None, p) if p > 1 => format!("{done}/1 of {p}"),
+            (None, _) => format!("{done}/1"),
+        };
+        let end = table::parse_time(status.text("completionTime")).unwrap_or(now);
+        let duration = table::parse_time(status.text("startTime"))
+            .map_or_else(String::new, |start| table::human(table::seconds_between(start, end)));
+        let [names, images] = table::containers(spec.at("template").at("spec"));
+        vec![
+            table::name(job),
+            status_word(job).into(),
+            completions.into(),
+            duration.into(),
+            table::age(job, now),
+            names,
+            images,
+            table::selector(spec.at("selector")).into(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing::{World, show};
+    use expect_test::expect;
+
+    fn new_job(change: impl FnOnce(&mut Value)) -> Value {
+        let w = World::default();
+        let mut j = json!({
+            "metadata": {"name": "j", "namespace": "default", "uid": "u1", "creationTimestamp": "2026-01-02T03:00:05Z"},
+            "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i:1"}]}}}
+        });
+        change(&mut j);
+        Jobs.default("v1", &mut j);
+        Jobs.prepare_create(&w.ctx(&j.clone(), "", "v1"), &mut j);
+        j
+    }
+
+    #[test]
+    fn generates_the_selector() {
+        let mut j = new_job(|_| {});
+        let w = World::default();
+        assert_eq!(show(&Jobs.validate_create(&w.ctx(&j, "", "v1"), &j)), "");
+        j["spec"]["template"]["spec"].take();
+        expect![[r#"{"backoffLimit":6,"completionMode":"NonIndexed","completions":1,"manualSelector":false,"parallelism":1,"podReplacementPolicy":"TerminatingOrFailed","selector":{"matchLabels":{"batch.kubernetes.io/controller-uid":"u1"}},"suspend":false,"template":{"metadata":{"labels":{"batch.kubernetes.io/controller-uid":"u1","batch.kubernetes.io/job-name":"j","controller-uid":"u1","job-name":"j"}},"spec":null}}"#]]
+        .assert_eq(&j["spec"].to_string());
+    }
+
+    #[test]
+    fn validates() {
+        let w = World::default();
+        let j = new_job(|j| {
+            j["spec"]["template"]["spec"]["restartPolicy"] = "Always".into();
+            j["spec"]["selector"] = json!({"matchLabels": {"a": "b"}});
+            j["spec"]["maxFailedIndexes"] = 1.into();
+            j["spec"]["podFailurePolicy"] = json!({"rules": [
+                {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3, 0, 3]}},
+                {"action": "", "onPodConditions": [{"type": "DisruptionTarget"}]},
+                {"action": "Ignore"}]});
+            j["spec"]["podReplacementPolicy"] = "TerminatingOrFailed".into();
+        });
+        expect![[r#"
+            spec.selector: Invalid value: {"matchLabels":{"a":"b","batch.kubernetes.io/controller-uid":"u1"}}: `selector` not auto-generated
+            spec.backoffLimitPerIndex: Required value: when maxFailedIndexes is specified
+            spec.maxFailedIndexes: Invalid value: 1: requires indexed completion mode
+            spec.podFailurePolicy.rules[0].onExitCodes.values[1]: Invalid value: 0: must not be 0 for the In operator
+            spec.podFailurePolicy.rules[0].onExitCodes.values[2]: Duplicate value: 3
+            spec.podFailurePolicy.rules[0].onExitCodes.values: Invalid value: [3,0,3]: must be ordered
+            spec.podFailurePolicy.rules[1].action: Required value: valid values: ["Count" "FailIndex" "FailJob" "Ignore"]
+            spec.podFailurePolicy.rules[2]: Invalid value: specifying one of OnExitCodes and OnPodConditions is required
+            spec.podReplacementPolicy: Unsupported value: "TerminatingOrFailed": supported values: "Failed"
+            spec.template.spec.restartPolicy: Required value: valid values: "OnFailure", "Never"
+            spec.template.metadata.labels: Invalid value: {"batch.kubernetes.io/controller-uid":"u1","batch.kubernetes.io/job-name":"j","controller-uid":"u1","job-name":"j"}: `selector` does not match template `labels`"#]]
+        .assert_eq(&show(&Jobs.validate_create(&w.ctx(&j, "", "v1"), &j)));
+    }
+
+    #[test]
+    fn most_of_the_spec_is_fixed() {
+        let w = World::default();
+        let old = new_job(|_| {});
+        let mut new = old.clone();
+        new["spec"]["parallelism"] = 5.into();
+        new["spec"]["completions"] = 5.into();
+        new["spec"]["completionMode"] = "Indexed".into();
+        new["spec"]["managedBy"] = "example.com/x".into();
+        expect![[r#"
+            spec.completionMode: Invalid value: "Indexed": field is immutable
+            spec.managedBy: Invalid value: "example.com/x": field is immutable"#]]
+        .assert_eq(&show(&Jobs.validate_update(&w.ctx(&old, "", "v1"), &new, &old)));
+        let mut suspended = old.clone();
+        suspended["spec"]["suspend"] = true.into();
+        let mut new = suspended.clone();
+        new["spec"]["template"]["spec"]["nodeSelector"] = json!({"a": "b"});
+        new["spec"]["template"]["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1"}});
+        assert_eq!(show(&Jobs.validate_update(&w.ctx(&old, "", "v1"), &new, &suspended)), "");
+    }
+
+    #[test]
+    fn status_keeps_its_invariants() {
+        let w = World::default();
+        let mut old = new_job(|_| {});
+        old["status"] = json!({"active": 1, "startTime": "2026-01-02T03:00:05Z", "succeeded": 2});
+        let mut new = old.clone();
+        new["status"] = json!({"active": 1, "succeeded": 1, "completionTime": "2026-01-02T03:00:00Z",
+            "startTime": "2026-01-02T03:00:05Z",
+            "conditions": [{"type": "Complete", "status": "True"}, {"type": "Failed", "status": "True"}]});
+        expect![[r#"
+            status.conditions: Invalid value: cannot set Complete=True and Failed=true conditions
+            status.conditions: Invalid value: cannot set Failed=True condition without the FailureTarget=true condition
+            status.conditions: Invalid value: cannot set Complete=True condition without the SuccessCriteriaMet=true condition
+            status.completionTime: Invalid value: "2026-01-02T03:00:00Z": must be equal to or after `startTime`
+            status.active: Invalid value: 1: active>0 is invalid for finished job
+            status.succeeded: Invalid value: 1: cannot decrease the succeeded counter"#]]
+        .assert_eq(&show(&Jobs.validate_update(&w.ctx(&old, "status", "v1"), &new, &old)));
+    }
+
+    #[test]
+    fn prints() {
+        let w = World::default();
+        let mut j = new_job(|_| {});
+        j["status"] = json!({"startTime": "2026-01-02T03:01:05Z", "completionTime": "2026-01-02T03:02:05Z", "succeeded": 1,
+            "conditions": [{"type": "Complete", "status": "True"}]});
+        expect![[r#"["j","Complete","1/1","60s","4m","c","i:1","batch.kubernetes.io/controller-uid=u1"]"#]]
+            .assert_eq(&Value::from(Jobs.row("v1", &j, w.now)).to_string());
+    }
+}

@@ -1,0 +1,43 @@
+//! The kinds of the core API group (`v1`), one file each.
+
+pub mod componentstatuses;
+pub mod configmaps;
+pub mod endpoints;
+pub mod limitranges;
+pub mod namespaces;
+pub mod nodes;
+pub mod persistentvolumeclaims;
+pub mod persistentvolumes;
+pub mod pod;
+pub mod podtemplate;
+pub mod replicationcontroller;
+pub mod resourcequotas;
+pub mod secrets;
+pub mod serviceaccounts;
+pub(crate) mod services;
+
+use crate::Deps;
+use kaji_resource::ResourceDef;
+
+/// Every resource of the group.
+pub fn defs(deps: &Deps) -> Vec<ResourceDef> {
+    vec![
+        componentstatuses::def(),
+        configmaps::def(),
+        endpoints::def(),
+        crate::events::event::core(),
+        limitranges::def(),
+        namespaces::def(),
+        nodes::def(),
+        persistentvolumeclaims::def(),
+        persistentvolumes::def(),
+        pod::bindings(),
+        pod::def(),
+        podtemplate::def(),
+        replicationcontroller::def(),
+        resourcequotas::def(),
+        secrets::def(),
+        serviceaccounts::def(deps),
+        services::def(deps),
+    ]
+}

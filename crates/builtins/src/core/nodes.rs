@@ -1,0 +1,300 @@
+//! Nodes.
+
+use super::services::PROXY_VERBS;
+use crate::shared::{
+    check, conditions,
+    net::{check_legacy_cidr, cidr_warnings},
+    rules,
+    table::{age, name},
+    value::{Fields, copy_field, drop_field, ensure_object, put},
+};
+use kaji_meta::{
+    GroupVersionKind, Status,
+    field::{Error, ErrorList, Path},
+    object,
+};
+use kaji_resource::{
+    BoxFuture, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, age_column,
+    name_column,
+};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+const COLUMNS: &[Column] = &[
+    name_column(),
+    Column::new("Status", "string", 0, "The status of the node"),
+    Column::new("Roles", "string", 0, "The roles of the node"),
+    age_column(),
+    Column::new("Version", "string", 0, "Kubelet Version reported by the node."),
+    Column::new("Internal-IP", "string", 1, "List of addresses reachable to the node."),
+    Column::new("External-IP", "string", 1, "List of addresses reachable to the node."),
+    Column::new("OS-Image", "string", 1, "OS Image reported by the node from /etc/os-release (e.g. Debian GNU/Linux 7 (wheezy))."),
+    Column::new("Kernel-Version", "string", 1, "Kernel Version reported by the node from 'uname -r' (e.g. 3.16.0-0.bpo.4-amd64)."),
+    Column::new("Container-Runtime", "string", 1, "ContainerRuntime Version reported by the node through runtime remote API (e.g. containerd://1.4.2)."),
+];
+
+struct Nodes;
+
+fn validate(node: &Value) -> ErrorList {
+    let mut errs = vec![];
+    let spec = node.at("spec");
+    rules::taints(&mut errs, &Path::new("metadata").child("taints"), spec.list("taints"));
+    resources(&mut errs, node);
+    let swap = node.at("status").at("nodeInfo").at("swap");
+    if let Some(capacity) = swap.opt_int("capacity") {
+        check::positive(&mut errs, &Path::new("metadata").child("nodeSwapStatus").child("capacity"), capacity);
+    }
+    let (path, cidrs) = (Path::new("spec").child("podCIDRs"), spec.list("podCIDRs"));
+    for (i, cidr) in spec.strings("podCIDRs").enumerate() {
+        errs.extend(check_legacy_cidr(&path.index(i), cidr, &[]));
+    }
+    if cidrs.len() > 1 {
+        let v6 = spec.strings("podCIDRs").filter(|c| c.contains(':')).count();
+        if v6 == 0 || v6 == cidrs.len() || cidrs.len() > 2 {
+            errs.push(Error::invalid(&path, cidrs.to_vec(), "may specify no more than one CIDR for each IP family"));
+        }
+    }
+    errs
+}
+
+fn resources(errs: &mut ErrorList, node: &Value) {
+    for field in ["capacity", "allocatable"] {
+        let path = Path::new("status").child(field);
+        for (k, v) in node.at("status").map(field).into_iter().flatten() {
+            rules::resource_amount(errs, &path.child(k), k, v);
+        }
+    }
+}
+
+fn validate_change(new: &Value, old: &Value) -> ErrorList {
+    let mut errs = vec![];
+    resources(&mut errs, new);
+    let addresses = new.at("status").list("addresses");
+    for (i, a) in addresses.iter().enumerate() {
+        if addresses[..i].contains(a) {
+            let path = Path::new("status").child("addresses").index(i);
+            let mut error = Error::duplicate(&path, Value::Null).without_value();
+            error.detail = format!(r#"{{"Type":{},"Address":{}}}"#, a.at("type"), a.at("address"));
+            errs.push(error);
+        }
+    }
+    let (n, o, spec) = (new.at("spec"), old.at("spec"), Path::new("spec"));
+    if !o.list("podCIDRs").is_empty() {
+        let same = n.list("podCIDRs") == o.list("podCIDRs");
+        let text = "node updates may not change podCIDR except from \"\" to valid";
+        rules::frozen(&mut errs, &spec.child("podCIDRs"), same, text);
+    }
+    let provider = o.text("providerID");
+    let same = provider.is_empty() || n.text("providerID") == provider;
+    let text = "node updates may not change providerID except from \"\" to valid";
+    rules::frozen(&mut errs, &spec.child("providerID"), same, text);
+    rules::taints(&mut errs, &Path::new("metadata").child("taints"), n.list("taints"));
+    let same = n.text("externalID") == o.text("externalID");
+    rules::frozen(&mut errs, &spec.child("externalID"), same, "may not be updated");
+    errs
+}
+
+/// `podCIDR` is the first of `podCIDRs`; a client may know only one of them.
+fn sync_pod_cidrs(node: &mut Value) {
+    let Some(spec) = node.get_mut("spec") else { return };
+    let (one, first) = (spec.text("podCIDR").to_owned(), spec.strings("podCIDRs").next().map(str::to_owned));
+    match first {
+        None if !one.is_empty() => put(spec, "podCIDRs", vec![Value::from(one)]),
+        Some(first) if one.is_empty() => put(spec, "podCIDR", first),
+        _ => {}
+    }
+}
+
+impl Hooks for Nodes {
+    fn default(&self, _version: &str, object: &mut Value) {
+        if let Some(status) = object.get_mut("status")
+            && !status.has("allocatable")
+            && status.has("capacity")
+        {
+            let capacity = status.at("capacity").clone();
+            put(status, "allocatable", capacity);
+        }
+        sync_pod_cidrs(object);
+    }
+
+    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        if let Some(spec) = object.get_mut("spec") {
+            drop_field(spec, "configSource");
+        }
+        if let Some(status) = object.get_mut("status") {
+            drop_field(status, "config");
+        }
+    }
+
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        validate(object)
+    }
+
+    fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
+        if ctx.subresource.is_empty() {
+            copy_field(new, old, "status");
+            if !old.at("spec").has("configSource") {
+                drop_field(ensure_object(new, "spec"), "configSource");
+            }
+        } else if !old.at("status").has("config")
+            && let Some(status) = new.get_mut("status")
+        {
+            drop_field(status, "config");
+        }
+    }
+
+    fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
+        let mut errs = if ctx.subresource.is_empty() { validate(new) } else { vec![] };
+        errs.extend(validate_change(new, old));
+        errs
+    }
+
+    fn warnings(&self, ctx: &Ctx<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        if !ctx.subresource.is_empty() {
+            return vec![];
+        }
+        let (spec, mut all) = (new.at("spec"), vec![]);
+        if spec.has("configSource") {
+            all.push("spec.configSource: the feature is removed".into());
+        }
+        if !spec.text("externalID").is_empty() {
+            all.push("spec.externalID: this field is deprecated, and is unused by Kubernetes".into());
+        }
+        let path = Path::new("spec").child("podCIDRs");
+        for (i, cidr) in spec.strings("podCIDRs").enumerate() {
+            all.extend(cidr_warnings(&path.index(i), cidr));
+        }
+        all
+    }
+
+    fn call<'a>(&'a self, ctx: &'a Ctx<'a>, _request: CallRequest<'a>) -> BoxFuture<'a, Result<(u16, Value), Status>> {
+        Box::pin(async move {
+            Err(Status::service_unavailable(format!("no connection to the kubelet of node {:?}", ctx.name)))
+        })
+    }
+
+    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        let info = object.at("status").at("nodeInfo");
+        let known = |field: &str| Some(info.text(field)).filter(|t| !t.is_empty()).unwrap_or("<unknown>").to_owned();
+        let mut kernel = known("kernelVersion");
+        if !info.text("architecture").is_empty() {
+            kernel.push_str(&format!(" ({})", info.text("architecture")));
+        }
+        vec![
+            name(object),
+            status(object).into(),
+            roles(object).into(),
+            age(object, now),
+            info.text("kubeletVersion").into(),
+            address(object, "InternalIP").into(),
+            address(object, "ExternalIP").into(),
+            known("osImage").into(),
+            kernel.into(),
+            known("containerRuntimeVersion").into(),
+        ]
+    }
+}
+
+fn status(node: &Value) -> String {
+    let mut text = match conditions::find(node.at("status"), "Ready") {
+        Some(c) if c.text("status") == "True" => "Ready",
+        Some(_) => "NotReady",
+        None => "Unknown",
+    }
+    .to_owned();
+    if node.at("spec").flag("unschedulable") {
+        text.push_str(",SchedulingDisabled");
+    }
+    text
+}
+
+fn roles(node: &Value) -> String {
+    let role = |(k, v): (&str, &str)| match k.strip_prefix("node-role.kubernetes.io/") {
+        Some(role) => Some(role.to_owned()),
+        None => (k == "kubernetes.io/role").then(|| v.to_owned()),
+    };
+    let all: BTreeSet<String> = object::labels(node).filter_map(role).filter(|r| !r.is_empty()).collect();
+    if all.is_empty() { "<none>".into() } else { all.into_iter().collect::<Vec<_>>().join(",") }
+}
+
+fn address<'a>(node: &'a Value, ty: &str) -> &'a str {
+    let found = node.at("status").list("addresses").iter().find(|a| a.text("type") == ty);
+    found.map_or("<none>", |a| a.text("address"))
+}
+
+/// The definition of Nodes.
+pub fn def() -> ResourceDef {
+    let proxy = GroupVersionKind::new("", "v1", "NodeProxyOptions");
+    ResourceDef::builtin("", "v1", "Node", "nodes", Scope::Cluster, COLUMNS, Nodes)
+        .short(&["no"])
+        .sub(&[SubresourceDef::status(), SubresourceDef::call("proxy", proxy, PROXY_VERBS)])
+        .select(&[SelectableField::new("spec.unschedulable").missing("false")])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing::{create_errors, created, row, update_errors};
+    use expect_test::expect;
+    use serde_json::json;
+
+    #[test]
+    fn defaults() {
+        expect![[r#"
+            {
+              "metadata": {
+                "name": "n"
+              },
+              "spec": {
+                "podCIDR": "10.0.0.0/24",
+                "podCIDRs": [
+                  "10.0.0.0/24"
+                ]
+              },
+              "status": {
+                "allocatable": {
+                  "cpu": "4"
+                },
+                "capacity": {
+                  "cpu": "4"
+                }
+              }
+            }"#]]
+        .assert_eq(&created(
+            &def(),
+            json!({"metadata": {"name": "n"}, "spec": {"podCIDR": "10.0.0.0/24"}, "status": {"capacity": {"cpu": "4"}}}),
+        ));
+    }
+
+    #[test]
+    fn errors() {
+        let bad = json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}, {"key": "a", "effect": "NoSchedule"}, {"key": "b"}],
+            "podCIDRs": ["10.0.0.0/24", "10.0.1.0/24"]}, "status": {"capacity": {"pods": "1500m", "cpu": "-1"}}});
+        expect![[r#"
+            metadata.taints[1]: Duplicate value: {"Key":"a","Value":"","Effect":"NoSchedule","TimeAdded":null}: taints must be unique by key and effect pair
+            metadata.taints[2].effect: Required value
+            status.capacity.cpu: Invalid value: "-1": must be greater than or equal to 0
+            status.capacity.pods: Invalid value: "1500m": must be an integer
+            status.allocatable.cpu: Invalid value: "-1": must be greater than or equal to 0
+            status.allocatable.pods: Invalid value: "1500m": must be an integer
+            spec.podCIDRs: Invalid value: ["10.0.0.0/24","10.0.1.0/24"]: may specify no more than one CIDR for each IP family"#]]
+        .assert_eq(&create_errors(&def(), bad));
+        let old = json!({"spec": {"podCIDRs": ["10.0.0.0/24"], "providerID": "a"}});
+        expect![[r#"
+            spec.podCIDRs: Forbidden: node updates may not change podCIDR except from "" to valid
+            spec.providerID: Forbidden: node updates may not change providerID except from "" to valid"#]]
+        .assert_eq(&update_errors(&def(), "", json!({"spec": {"podCIDRs": ["10.0.1.0/24"]}}), old));
+    }
+
+    #[test]
+    fn table() {
+        let node = json!({
+            "metadata": {"name": "n", "labels": {"node-role.kubernetes.io/control-plane": "", "kubernetes.io/role": "x"}},
+            "spec": {"unschedulable": true},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}], "addresses": [{"type": "InternalIP", "address": "1.2.3.4"}],
+                "nodeInfo": {"kubeletVersion": "v1.37.0", "kernelVersion": "6.1", "architecture": "amd64"}},
+        });
+        expect!["n | Ready,SchedulingDisabled | control-plane,x | <unknown> | v1.37.0 | 1.2.3.4 | <none> | <unknown> | 6.1 (amd64) | <unknown>"]
+            .assert_eq(&row(&def(), &node));
+    }
+}

@@ -1,0 +1,208 @@
+//! Node ports: who holds which.
+//!
+//! Invariants: a port has at most one holder; the table is built from the stored services at first use and kept by
+//! every write from then on, under one lock.
+
+use kaji_meta::{GroupResource, object, random::Random};
+use kaji_resource::Api;
+use serde_json::Value;
+use std::{
+    collections::HashMap,
+    ops::RangeInclusive,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::shared::value::Fields;
+
+/// Why a port was not given.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PortError {
+    /// Someone else has it.
+    #[error("provided port is already allocated")]
+    Allocated,
+    /// It is no node port.
+    #[error("provided port is not in the valid range. The range of valid ports is {0}-{1}")]
+    OutOfRange(u16, u16),
+    /// None is left.
+    #[error("range is full")]
+    Full,
+}
+
+/// The node ports in use, by port; the value names the service.
+pub struct NodePorts {
+    range: RangeInclusive<u16>,
+    table: Mutex<Option<HashMap<u16, String>>>,
+}
+
+/// Ports taken and given up by one write.
+pub struct Claim {
+    owner: String,
+    dry_run: bool,
+    taken: Vec<u16>,
+    /// Ports to give back once the write is committed.
+    pub released: Vec<u16>,
+}
+
+impl Claim {
+    /// A write to a service; a dry run keeps nothing.
+    pub fn new(service: &Value, dry_run: bool) -> Self {
+        Claim { owner: owner(service), dry_run, taken: vec![], released: vec![] }
+    }
+}
+
+fn owner(service: &Value) -> String {
+    format!("{}/{}/{}", object::namespace(service), object::name(service), object::uid(service))
+}
+
+/// Every node port of a service, the health check's included.
+pub fn ports_of(service: &Value) -> Vec<u16> {
+    let spec = service.at("spec");
+    let ports = spec.list("ports").iter().map(|p| p.int("nodePort"));
+    let all = ports.chain([spec.int("healthCheckNodePort")]);
+    all.filter(|p| *p != 0).filter_map(|p| u16::try_from(p).ok()).collect()
+}
+
+impl NodePorts {
+    /// No ports known yet.
+    pub fn new(range: RangeInclusive<u16>) -> Self {
+        NodePorts { range, table: Mutex::new(None) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<HashMap<u16, String>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<R>(&self, api: &dyn Api, f: impl FnOnce(&mut HashMap<u16, String>) -> R) -> R {
+        let mut guard = self.lock();
+        let table = guard.get_or_insert_with(|| {
+            let mut table = HashMap::new();
+            for service in api.list(&GroupResource::new("", "services"), None) {
+                let owner = owner(&service);
+                ports_of(&service).into_iter().for_each(|p| {
+                    table.insert(p, owner.clone());
+                });
+            }
+            table
+        });
+        f(table)
+    }
+
+    /// Takes a certain port.
+    pub fn take(&self, api: &dyn Api, claim: &mut Claim, port: i64) -> Result<(), PortError> {
+        let out = || PortError::OutOfRange(*self.range.start(), *self.range.end());
+        let port = u16::try_from(port).map_err(|_| out())?;
+        if !self.range.contains(&port) {
+            return Err(out());
+        }
+        self.with(api, |table| {
+            if table.contains_key(&port) || claim.taken.contains(&port) {
+                return Err(PortError::Allocated);
+            }
+            if !claim.dry_run {
+                table.insert(port, claim.owner.clone());
+            }
+            claim.taken.push(port);
+            Ok(())
+        })
+    }
+
+    /// Takes any port: at random from the upper band, so that chosen ports in the lower one rarely collide (KEP-3668).
+    pub fn take_next(&self, api: &dyn Api, claim: &mut Claim, random: &dyn Random) -> Result<u16, PortError> {
+        let (first, last) = (u64::from(*self.range.start()), u64::from(*self.range.end()));
+        let size = (last + 1).saturating_sub(first);
+        let offset = if size <= 16 { 0 } else { (size / 32).clamp(16, 128) };
+        self.with(api, |table| {
+            let bands = [(first + offset, size - offset.min(size)), (first, offset)];
+            for (start, len) in bands.into_iter().filter(|(_, len)| *len > 0) {
+                let shift = random.u64() % len;
+                let free = (0..len)
+                    .filter_map(|i| u16::try_from(start + (i + shift) % len).ok())
+                    .find(|p| !table.contains_key(p) && !claim.taken.contains(p));
+                if let Some(port) = free {
+                    if !claim.dry_run {
+                        table.insert(port, claim.owner.clone());
+                    }
+                    claim.taken.push(port);
+                    return Ok(port);
+                }
+            }
+            Err(PortError::Full)
+        })
+    }
+
+    /// Gives back what the service still holds of `ports`. Ports that passed to others meanwhile stay theirs.
+    fn give_back(&self, owner: &str, ports: &[u16]) {
+        if let Some(table) = self.lock().as_mut() {
+            for p in ports {
+                if table.get(p).is_some_and(|o| o == owner) {
+                    table.remove(p);
+                }
+            }
+        }
+    }
+
+    /// The write holds.
+    pub fn commit(&self, claim: &Claim) {
+        if !claim.dry_run {
+            self.give_back(&claim.owner, &claim.released);
+        }
+    }
+
+    /// The write failed.
+    pub fn rollback(&self, claim: &Claim) {
+        if !claim.dry_run {
+            self.give_back(&claim.owner, &claim.taken);
+        }
+    }
+
+    /// A service is gone.
+    pub fn release(&self, service: &Value) {
+        self.give_back(&owner(service), &ports_of(service));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing::FakeApi;
+    use kaji_meta::SeededRandom;
+    use serde_json::json;
+
+    fn service(name: &str, port: u16) -> Value {
+        json!({"metadata": {"name": name, "namespace": "n", "uid": name}, "spec": {"ports": [{"nodePort": port}]}})
+    }
+
+    #[test]
+    fn no_port_twice() {
+        let api = FakeApi::default();
+        api.put(&GroupResource::new("", "services"), service("old", 30001));
+        let ports = NodePorts::new(30000..=30003);
+        let mut claim = Claim::new(&service("a", 0), false);
+        assert_eq!(ports.take(&api, &mut claim, 30001), Err(PortError::Allocated));
+        assert_eq!(
+            ports.take(&api, &mut claim, 80).unwrap_err().to_string(),
+            "provided port is not in the valid range. The range of valid ports is 30000-30003"
+        );
+        let random = SeededRandom::new(1);
+        let mut got: Vec<u16> = (0..3).map(|_| ports.take_next(&api, &mut claim, &random).unwrap()).collect();
+        got.sort_unstable();
+        assert_eq!(got, [30000, 30002, 30003]);
+        assert_eq!(ports.take_next(&api, &mut claim, &random), Err(PortError::Full));
+        ports.rollback(&claim);
+        let mut other = Claim::new(&service("b", 0), false);
+        assert_eq!(ports.take(&api, &mut other, 30000), Ok(()));
+        // A late second release by the former holder must not take the port from the new one.
+        ports.release(&service("a", 30000));
+        assert_eq!(ports.take(&api, &mut Claim::new(&service("c", 0), false), 30000), Err(PortError::Allocated));
+    }
+
+    #[test]
+    fn dry_runs_keep_nothing() {
+        let api = FakeApi::default();
+        let ports = NodePorts::new(30000..=32767);
+        let mut dry = Claim::new(&service("a", 0), true);
+        assert_eq!(ports.take(&api, &mut dry, 30500), Ok(()));
+        assert_eq!(ports.take(&api, &mut dry, 30500), Err(PortError::Allocated));
+        assert_eq!(ports.take(&api, &mut Claim::new(&service("b", 0), false), 30500), Ok(()));
+    }
+}

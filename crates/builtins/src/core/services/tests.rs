@@ -1,0 +1,185 @@
+use super::*;
+use crate::shared::testing::{World, create_errors, created, deps, row, update, update_errors};
+use expect_test::expect;
+
+fn def1() -> ResourceDef {
+    def(&deps())
+}
+
+fn service(name: &str, spec: Value) -> Value {
+    json!({"metadata": {"name": name, "namespace": "ns", "uid": name}, "spec": spec})
+}
+
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    futures_util::FutureExt::now_or_never(future).expect("the fake API never waits")
+}
+
+/// Defaults, validates and reserves as the engine does; the result's spec, or the error.
+fn put_in(world: &World, def: &ResourceDef, mut new: Value, old: Option<&Value>, commit: bool) -> Result<Value, String> {
+    def.hooks.default("v1", &mut new);
+    let seen = new.clone();
+    let ctx = world.ctx(&seen, "", "v1");
+    match old {
+        None => def.hooks.prepare_create(&ctx, &mut new),
+        Some(old) => def.hooks.prepare_update(&ctx, &mut new, old),
+    }
+    let taken = wait(def.hooks.reserve(&ctx, &mut new, old)).map_err(|s| s.message)?;
+    if let Some(r) = taken {
+        wait(if commit { r.commit } else { r.rollback });
+    }
+    Ok(new)
+}
+
+#[test]
+fn defaults() {
+    expect![[r#"
+        {
+          "spec": {
+            "internalTrafficPolicy": "Cluster",
+            "ports": [
+              {
+                "port": 80,
+                "protocol": "TCP",
+                "targetPort": 80
+              }
+            ],
+            "sessionAffinity": "None",
+            "type": "ClusterIP"
+          },
+          "status": {
+            "loadBalancer": {}
+          }
+        }"#]]
+    .assert_eq(&created(&def1(), json!({"spec": {"ports": [{"port": 80}]}})));
+    expect![[r#"
+        {
+          "spec": {
+            "allocateLoadBalancerNodePorts": true,
+            "externalTrafficPolicy": "Cluster",
+            "internalTrafficPolicy": "Cluster",
+            "sessionAffinity": "ClientIP",
+            "sessionAffinityConfig": {
+              "clientIP": {
+                "timeoutSeconds": 10800
+              }
+            },
+            "type": "LoadBalancer"
+          },
+          "status": {
+            "loadBalancer": {}
+          }
+        }"#]]
+    .assert_eq(&created(&def1(), json!({"spec": {"type": "LoadBalancer", "sessionAffinity": "ClientIP"}})));
+}
+
+#[test]
+fn errors() {
+    let bad = json!({"spec": {
+        "type": "NodePort", "clusterIP": "None", "sessionAffinity": "x", "externalIPs": ["127.0.0.1"],
+        "ports": [{"port": 0, "protocol": "X", "nodePort": 1}, {"port": 0, "protocol": "X", "nodePort": 1, "name": "A"}],
+        "healthCheckNodePort": 5, "loadBalancerClass": "a", "loadBalancerSourceRanges": ["x"],
+    }});
+    expect![[r#"
+        spec.clusterIPs[0]: Invalid value: "None": may not be set to 'None' for NodePort services
+        spec.ports[0].name: Required value
+        spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive
+        spec.ports[0].protocol: Unsupported value: "X": supported values: "SCTP", "TCP", "UDP"
+        spec.ports[0].targetPort: Invalid value: 0: must be between 1 and 65535, inclusive
+        spec.ports[1].name: Invalid value: "A": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')
+        spec.ports[1].port: Invalid value: 0: must be between 1 and 65535, inclusive
+        spec.ports[1].protocol: Unsupported value: "X": supported values: "SCTP", "TCP", "UDP"
+        spec.ports[1].targetPort: Invalid value: 0: must be between 1 and 65535, inclusive
+        spec.sessionAffinity: Unsupported value: "x": supported values: "ClientIP", "None"
+        spec.externalIPs[0]: Invalid value: "127.0.0.1": may not be in the loopback range (127.0.0.0/8, ::1/128)
+        spec.ports[1].nodePort: Duplicate value: 1
+        spec.ports[1]: Duplicate value: {"Name":"","Protocol":"X","AppProtocol":null,"Port":0,"TargetPort":0,"NodePort":0}
+        spec.LoadBalancerSourceRanges: Forbidden: may only be used when `type` is 'LoadBalancer'
+        spec.LoadBalancerSourceRanges[0]: Invalid value: "x": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)
+        spec.loadBalancerClass: Forbidden: may only be used when `type` is 'LoadBalancer'
+        spec.healthCheckNodePort: Invalid value: 5: may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"#]]
+    .assert_eq(&create_errors(&def1(), bad));
+    expect!["spec.externalName: Required value"]
+        .assert_eq(&create_errors(&def1(), json!({"spec": {"type": "ExternalName"}})));
+}
+
+#[test]
+fn cluster_ip_may_not_change() {
+    let spec = |ip: &str| json!({"clusterIP": ip, "clusterIPs": [ip], "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "ports": [{"port": 1}]});
+    let old = service("a", spec("10.96.0.9"));
+    expect![[r#"spec.clusterIPs[0]: Invalid value: ["10.96.0.8"]: may not change once set"#]]
+        .assert_eq(&update_errors(&def1(), "", service("a", spec("10.96.0.8")), old.clone()));
+    assert_eq!(update_errors(&def1(), "", service("a", json!({"ports": [{"port": 2}]})), old), "");
+}
+
+#[test]
+fn addresses_are_unique_and_given_back() {
+    let (world, deps) = (World::default(), deps());
+    deps.api.set(Arc::downgrade(&world.api) as std::sync::Weak<dyn kaji_resource::Api>);
+    let def = def(&deps);
+    let ports = || json!([{"port": 80}]);
+    let a = put_in(&world, &def, service("a", json!({"ports": ports(), "clusterIP": "10.96.0.7"})), None, true).unwrap();
+    assert_eq!((families(&a), policy(&a)), (vec!["IPv4"], "SingleStack"));
+    let all = [
+        put_in(&world, &def, service("b", json!({"ports": ports(), "clusterIP": "10.96.0.7"})), None, true),
+        put_in(&world, &def, service("b", json!({"ports": ports(), "clusterIP": "1.2.3.4"})), None, true),
+        put_in(&world, &def, service("b", json!({"ports": ports(), "clusterIP": "10.96.0.0"})), None, true),
+    ];
+    expect![[r#"
+        Service "b" is invalid: spec.clusterIPs: Invalid value: ["10.96.0.7"]: failed to allocate IP 10.96.0.7: provided IP is already allocated
+        Service "b" is invalid: spec.clusterIPs: Invalid value: ["1.2.3.4"]: failed to allocate IP 1.2.3.4: the provided network does not match the current range
+        Service "b" is invalid: spec.clusterIPs: Invalid value: ["10.96.0.0"]: failed to allocate IP 10.96.0.0: the provided IP (10.96.0.0) is not in the valid range. The range of valid IPs is 10.96.0.0/12"#]]
+    .assert_eq(&all.map(|r| r.unwrap_err()).join("\n"));
+    let b = put_in(&world, &def, service("b", json!({"ports": ports()})), None, true).unwrap();
+    let ip = cluster_ips(&b)[0].to_owned();
+    assert_eq!(b["spec"]["clusterIP"], ip.as_str());
+    assert_eq!(world.api.names(&addresses::resource()).len(), 2);
+    // A failed write gives its address back.
+    put_in(&world, &def, service("c", json!({"ports": ports()})), None, false).unwrap();
+    assert_eq!(world.api.names(&addresses::resource()).len(), 2);
+    // So does a deletion, and a change to ExternalName.
+    wait(def.hooks.deleted(&world.ctx(&a, "", "v1"), &a));
+    assert_eq!(world.api.names(&addresses::resource()), [ip]);
+    let mut named = b.clone();
+    named["spec"]["type"] = "ExternalName".into();
+    named["spec"]["externalName"] = "example.com".into();
+    let named = put_in(&world, &def, named, Some(&b), true).unwrap();
+    assert_eq!(named["spec"].get("clusterIP"), None);
+    assert_eq!(named["spec"].get("ipFamilies"), None);
+    assert!(world.api.names(&addresses::resource()).is_empty());
+}
+
+#[test]
+fn node_ports_come_and_go() {
+    let (world, def) = (World::default(), def1());
+    let spec = json!({"type": "NodePort", "ports": [{"name": "u", "port": 53, "protocol": "UDP"}, {"name": "t", "port": 53}]});
+    let a = put_in(&world, &def, service("a", spec), None, true).unwrap();
+    let got = node_ports(&a);
+    assert_eq!(got[0], got[1]);
+    assert!((30086..=32767).contains(&got[0]));
+    let wish = json!({"type": "NodePort", "ports": [{"port": 1, "nodePort": got[0]}]});
+    let taken = put_in(&world, &def, service("b", wish.clone()), None, true).unwrap_err();
+    assert_eq!(
+        taken,
+        format!("Service \"b\" is invalid: spec.ports[0].nodePort: Invalid value: {}: provided port is already allocated", got[0])
+    );
+    let (plain, _) = update(&def, "", service("a", json!({"type": "ClusterIP", "ports": a["spec"]["ports"]})), a.clone());
+    assert!(node_ports(&plain).is_empty());
+    put_in(&world, &def, plain, Some(&a), true).unwrap();
+    assert!(put_in(&world, &def, service("b", wish), None, true).is_ok());
+}
+
+#[test]
+fn health_check_port() {
+    let (world, def) = (World::default(), def1());
+    let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 80}]});
+    assert_eq!(create_errors(&def, json!({"spec": spec})), "");
+    let a = put_in(&world, &def, service("a", spec), None, true).unwrap();
+    assert!(a["spec"]["healthCheckNodePort"].as_i64().unwrap() >= 30086);
+}
+
+#[test]
+fn table() {
+    let svc = json!({"metadata": {"name": "s"}, "spec": {"type": "LoadBalancer", "clusterIPs": ["10.0.0.1"], "selector": {"a": "b"},
+        "ports": [{"port": 80, "nodePort": 30080, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}]}});
+    assert_eq!(row(&def1(), &svc), "s | LoadBalancer | 10.0.0.1 | <pending> | 80:30080/TCP,53/UDP | <unknown> | a=b");
+}

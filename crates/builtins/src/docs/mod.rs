@@ -1,0 +1,1 @@
+//! Field documentation for `kubectl explain`, taken at run time from `k8s-openapi`.

@@ -1,0 +1,120 @@
+//! RuntimeClasses.
+
+use crate::shared::{
+    check, rules,
+    table::{age, name},
+    value::Fields,
+};
+use kaji_meta::{
+    field::{Error, ErrorList, Path},
+    validation,
+};
+use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
+use serde_json::Value;
+
+const COLUMNS: &[Column] = &[
+    name_column(),
+    Column::new("Handler", "string", 0, "handler specifies the underlying runtime and configuration that the CRI implementation will use to handle pods of this class."),
+    age_column(),
+];
+
+struct RuntimeClasses;
+
+fn toleration(errs: &mut ErrorList, path: &Path, t: &Value) {
+    let (key, operator, effect) = (t.text("key"), t.text("operator"), t.text("effect"));
+    if !key.is_empty() {
+        check::label_name(errs, &path.child("key"), key);
+    } else if operator != "Exists" {
+        let text = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+        errs.push(Error::invalid(&path.child("operator"), operator, text));
+    }
+    if t.has("tolerationSeconds") && effect != "NoExecute" {
+        let text = "effect must be 'NoExecute' when `tolerationSeconds` is set";
+        errs.push(Error::invalid(&path.child("effect"), effect, text));
+    }
+    match operator {
+        "" | "Equal" => {
+            let bad = validation::is_valid_label_value(t.text("value"));
+            if !bad.is_empty() {
+                errs.push(Error::invalid(&path.child("operator"), t.text("value"), bad.join(";")));
+            }
+        }
+        "Exists" => {
+            if !t.text("value").is_empty() {
+                let text = "value must be empty when `operator` is 'Exists'";
+                errs.push(Error::invalid(&path.child("operator"), t.clone(), text));
+            }
+        }
+        other => errs.push(Error::not_supported(&path.child("operator"), other, &["Equal", "Exists"])),
+    }
+    if !effect.is_empty() {
+        check::one_of(errs, &path.child("effect"), effect, rules::TAINT_EFFECTS);
+    }
+}
+
+impl Hooks for RuntimeClasses {
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        let (mut errs, handler, path) = (vec![], object.text("handler"), Path::new("handler"));
+        if handler.is_empty() {
+            errs.push(Error::required(&path, ""));
+        } else {
+            check::dns_label(&mut errs, &path, handler);
+        }
+        let path = Path::new("overhead").child("limits");
+        for (k, v) in object.at("overhead").map("podFixed").into_iter().flatten() {
+            rules::container_resource_name(&mut errs, &path.key(k), k);
+            rules::resource_amount(&mut errs, &path.key(k), k, v);
+        }
+        let (scheduling, path) = (object.at("scheduling"), Path::new("scheduling"));
+        if scheduling.has("nodeSelector") {
+            errs.extend(validation::validate_labels(scheduling.at("nodeSelector"), &path.child("nodeSelector")));
+        }
+        let (list, path) = (scheduling.list("tolerations"), path.child("tolerations"));
+        list.iter().enumerate().for_each(|(i, t)| toleration(&mut errs, &path.index(i), t));
+        let key = |t: &Value| ["key", "operator", "value", "effect"].map(|f| t.text(f).to_owned());
+        for (i, t) in list.iter().enumerate() {
+            if list[..i].iter().any(|o| key(o) == key(t)) {
+                errs.push(Error::duplicate(&path.index(i), t.clone()));
+            }
+        }
+        errs
+    }
+
+    fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
+        let mut errs = vec![];
+        check::immutable(&mut errs, &Path::new("handler"), new.at("handler"), old.at("handler"));
+        errs
+    }
+
+    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        vec![name(object), object.text("handler").into(), age(object, now)]
+    }
+}
+
+/// The definition of RuntimeClasses.
+pub fn def() -> ResourceDef {
+    ResourceDef::builtin("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", Scope::Cluster, COLUMNS, RuntimeClasses)
+        .create_on_update()
+        .conditional_update_only()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing::{create_errors, row, update_errors};
+    use expect_test::expect;
+    use serde_json::json;
+
+    #[test]
+    fn rules_and_row() {
+        let bad = json!({"scheduling": {"tolerations": [{}, {"key": "a"}, {"key": "a"}]}});
+        expect![[r#"
+            handler: Required value
+            scheduling.tolerations[0].operator: Invalid value: "": operator must be Exists when `key` is empty, which means "match all values and all keys"
+            scheduling.tolerations[2]: Duplicate value: {"key":"a"}"#]]
+        .assert_eq(&create_errors(&def(), bad));
+        let of = |h: &str| json!({"metadata": {"name": "r"}, "handler": h});
+        assert_eq!(update_errors(&def(), "", of("a"), of("b")), r#"handler: Invalid value: "a": field is immutable"#);
+        assert_eq!(row(&def(), &of("a")), "r | a | <unknown>");
+    }
+}

@@ -1,0 +1,200 @@
+//! Volume sources of plug-ins that were replaced by CSI drivers but are still part of the API.
+
+use super::paths;
+use crate::shared::{Fields, check};
+use kaji_meta::{
+    Path,
+    field::{Error, ErrorList},
+};
+use serde_json::Value;
+
+fn all_required(errs: &mut ErrorList, path: &Path, s: &Value, fields: &[&str]) {
+    for f in fields {
+        check::required(errs, &path.child(f), s.text(f));
+    }
+}
+
+fn range(errs: &mut ErrorList, path: &Path, n: i64, text: &str) {
+    if !(0..=255).contains(&n) {
+        errs.push(Error::invalid(path, n, text));
+    }
+}
+
+fn secret_ref_name(errs: &mut ErrorList, path: &Path, s: &Value) {
+    if let Some(r) = s.get_field("secretRef") {
+        check::required(errs, &path.child("secretRef").child("name"), r.text("name"));
+    }
+}
+
+pub(super) fn git_repo(errs: &mut ErrorList, path: &Path, s: &Value) {
+    all_required(errs, path, s, &["repository"]);
+    paths::local_descending(errs, &path.child("directory"), s.text("directory"));
+}
+
+pub(super) fn gce(errs: &mut ErrorList, path: &Path, s: &Value) {
+    all_required(errs, path, s, &["pdName"]);
+    range(errs, &path.child("partition"), s.int("partition"), "must be between 1 and 255, inclusive");
+}
+
+pub(super) fn aws(errs: &mut ErrorList, path: &Path, s: &Value) {
+    all_required(errs, path, s, &["volumeID"]);
+    range(errs, &path.child("partition"), s.int("partition"), "must be between 1 and 255, inclusive");
+}
+
+pub(super) fn iscsi(errs: &mut ErrorList, path: &Path, s: &Value) {
+    all_required(errs, path, s, &["targetPortal", "iqn"]);
+    let known = |n: &str| ["iqn", "eui", "naa"].iter().any(|p| n.starts_with(p));
+    let name = |errs: &mut ErrorList, field: &str, n: &str| {
+        let path = path.child(field);
+        if !known(n) {
+            errs.push(Error::invalid(&path, n, "must be valid format starting with iqn, eui, or naa"));
+        } else if !paths::is_iscsi_name(n) {
+            errs.push(Error::invalid(&path, n, "must be valid format"));
+        }
+    };
+    if !s.text("iqn").is_empty() {
+        name(errs, "iqn", s.text("iqn"));
+    }
+    range(errs, &path.child("lun"), s.int("lun"), "must be between 0 and 255, inclusive");
+    if (s.flag("chapAuthDiscovery") || s.flag("chapAuthSession")) && !s.has("secretRef") {
+        errs.push(Error::required(&path.child("secretRef"), ""));
+    }
+    if let Some(n) = s.opt_text("initiatorName") {
+        name(errs, "initiatorname", n);
+    }
+}
+
+pub(super) fn glusterfs(errs: &mut ErrorList, path: &Path, s: &Value) {
+    all_required(errs, path, s, &["endpoints", "path"]);
+}
+
+pub(super) fn flocker(errs: &mut ErrorList, path: &Path, s: &Value) {
+    let (name, uuid) = (s.text("datasetName"), s.text("datasetUUID"));
+    if name.is_empty() && uuid.is_empty() {
+        errs.push(Error::required(path, "one of datasetName and datasetUUID is required"));
+    }
+    if !name.is_empty() && !uuid.is_empty() {
+        let text = "datasetName and datasetUUID can not be specified simultaneously";
+        errs.push(Error::invalid(path, "resource", text));
+    }
+    if name.contains('/') {
+        errs.push(Error::invalid(&path.child("datasetName"), name, "must not contain '/'"));
+    }
+}
+
+pub(super) fn rbd(errs: &mut ErrorList, path: &Path, s: &Value) {
+    if s.list("monitors").is_empty() {
+        errs.push(Error::required(&path.child("monitors"), ""));
+    }
+    all_required(errs, path, s, &["image"]);
+}
+
+pub(super) fn cinder(errs: &mut ErrorList, path: &Path, s: &Value) {
+    all_required(errs, path, s, &["volumeID"]);
+    secret_ref_name(errs, path, s);
+}
+
+pub(super) fn cephfs(errs: &mut ErrorList, path: &Path, s: &Value) {
+    if s.list("monitors").is_empty() {
+        errs.push(Error::required(&path.child("monitors"), ""));
+    }
+}
+
+pub(super) fn quobyte(errs: &mut ErrorList, path: &Path, s: &Value) {
+    let text = "must be a host:port pair or multiple pairs separated by commas";
+    let registry = s.text("registry");
+    if registry.is_empty() {
+        errs.push(Error::required(&path.child("registry"), text));
+    } else if s.text("tenant").len() >= 65 {
+        let text = "must be a UUID and may not exceed a length of 64 characters";
+        errs.push(Error::required(&path.child("tenant"), text));
+    } else {
+        let bad = registry
+            .split(',')
+            .filter(|p| p.rsplit_once(':').is_none_or(|(h, _)| h.contains(':') && !h.ends_with(']')));
+        errs.extend(bad.map(|_| Error::invalid(&path.child("registry"), registry, text)));
+    }
+    all_required(errs, path, s, &["volume"]);
+}
+
+pub(super) fn fc(errs: &mut ErrorList, path: &Path, s: &Value) {
+    let (wwns, wwids) = (s.list("targetWWNs"), s.list("wwids"));
+    if wwns.is_empty() && wwids.is_empty() {
+        let text = "must specify either targetWWNs or wwids, but not both";
+        errs.push(Error::required(&path.child("targetWWNs"), text));
+    }
+    if !wwns.is_empty() && !wwids.is_empty() {
+        let text = "targetWWNs and wwids can not be specified simultaneously";
+        errs.push(Error::invalid(&path.child("targetWWNs"), wwns.to_vec(), text));
+    }
+    if !wwns.is_empty() {
+        match s.opt_int("lun") {
+            None => {
+                errs.push(Error::required(&path.child("lun"), "lun is required if targetWWNs is specified"))
+            }
+            Some(n) => range(errs, &path.child("lun"), n, "must be between 0 and 255, inclusive"),
+        }
+    }
+}
+
+pub(super) fn flex(errs: &mut ErrorList, path: &Path, s: &Value) {
+    all_required(errs, path, s, &["driver"]);
+    for (key, _) in s.string_map("options") {
+        let namespace = format!(".{}", key.split_once('/').map_or(key, |(n, _)| n).to_lowercase());
+        if namespace.ends_with(".kubernetes.io") || namespace.ends_with(".k8s.io") {
+            let text = "kubernetes.io and k8s.io namespaces are reserved";
+            errs.push(Error::invalid(&path.child("options").key(key), key, text));
+        }
+    }
+}
+
+pub(super) fn azure_file(errs: &mut ErrorList, path: &Path, s: &Value) {
+    all_required(errs, path, s, &["secretName", "shareName"]);
+}
+
+pub(super) fn vsphere(errs: &mut ErrorList, path: &Path, s: &Value) {
+    all_required(errs, path, s, &["volumePath"]);
+}
+
+pub(super) fn photon(errs: &mut ErrorList, path: &Path, s: &Value) {
+    all_required(errs, path, s, &["pdID"]);
+}
+
+pub(super) fn portworx(errs: &mut ErrorList, path: &Path, s: &Value) {
+    all_required(errs, path, s, &["volumeID"]);
+}
+
+pub(super) fn azure_disk(errs: &mut ErrorList, path: &Path, s: &Value) {
+    all_required(errs, path, s, &["diskName", "diskURI"]);
+    if let Some(m) = s.opt_text("cachingMode") {
+        check::one_of(errs, &path.child("cachingMode"), m, &["None", "ReadOnly", "ReadWrite"]);
+    }
+    let Some(kind) = s.opt_text("kind") else { return };
+    check::one_of(errs, &path.child("kind"), kind, &["Dedicated", "Managed", "Shared"]);
+    let (prefix, form) = if kind == "Managed" {
+        (
+            "/subscriptions/",
+            "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}",
+        )
+    } else {
+        ("https://", "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd")
+    };
+    if !s.text("diskURI").starts_with(prefix) {
+        errs.push(Error::not_supported(&path.child("diskURI"), s.text("diskURI"), &[form]));
+    }
+}
+
+pub(super) fn storageos(errs: &mut ErrorList, path: &Path, s: &Value) {
+    match s.text("volumeName") {
+        "" => errs.push(Error::required(&path.child("volumeName"), "")),
+        name => check::dns_label(errs, &path.child("volumeName"), name),
+    }
+    if !s.text("volumeNamespace").is_empty() {
+        check::dns_label(errs, &path.child("volumeNamespace"), s.text("volumeNamespace"));
+    }
+    secret_ref_name(errs, path, s);
+}
+
+pub(super) fn scale_io(errs: &mut ErrorList, path: &Path, s: &Value) {
+    all_required(errs, path, s, &["gateway", "system", "volumeName"]);
+}

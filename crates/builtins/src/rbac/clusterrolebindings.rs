@@ -1,0 +1,62 @@
+//! ClusterRoleBindings.
+
+use super::rules::{BINDING_COLUMNS, GROUP, binding, binding_row, default_binding};
+use kaji_meta::{field::ErrorList, validation};
+use kaji_resource::{Ctx, Hooks, ResourceDef, Scope};
+use serde_json::Value;
+
+struct Bindings;
+
+impl Hooks for Bindings {
+    fn default(&self, _version: &str, object: &mut Value) {
+        default_binding(object);
+    }
+
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        binding(object, None, false)
+    }
+
+    fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
+        binding(new, Some(old), false)
+    }
+
+    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        binding_row(object, now)
+    }
+}
+
+/// The definition of ClusterRoleBindings.
+pub fn def() -> ResourceDef {
+    ResourceDef::builtin(GROUP, "v1", "ClusterRoleBinding", "clusterrolebindings", Scope::Cluster, BINDING_COLUMNS, Bindings)
+        .named(validation::path_segment_name)
+        .create_on_update()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing::{create_errors, row, update_errors};
+    use expect_test::expect;
+    use serde_json::json;
+
+    #[test]
+    fn rules_and_row() {
+        let ok = json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": "admin"}, "subjects": [
+            {"kind": "User", "name": "alice"}, {"kind": "ServiceAccount", "name": "sa", "namespace": "n"}]});
+        assert_eq!(create_errors(&def(), ok.clone()), "");
+        assert_eq!(row(&def(), &ok), "b | ClusterRole/admin | <unknown> | alice |  | n/sa");
+        let mut new = ok.clone();
+        new["roleRef"]["name"] = "x".into();
+        assert_eq!(
+            update_errors(&def(), "", new, ok),
+            r#"roleRef: Invalid value: {"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"x"}: cannot change roleRef"#
+        );
+        let bad = json!({"roleRef": {"kind": "x"}, "subjects": [{"kind": "y"}, {"kind": "User", "name": "a", "apiGroup": "z"}]});
+        expect![[r#"
+            roleRef.kind: Unsupported value: "x": supported values: "ClusterRole"
+            roleRef.name: Required value
+            subjects[0].name: Required value
+            subjects[0].kind: Unsupported value: "y": supported values: "ServiceAccount", "User", "Group"
+            subjects[1].apiGroup: Unsupported value: "z": supported values: "rbac.authorization.k8s.io""#]].assert_eq(&create_errors(&def(), bad));
+    }
+}

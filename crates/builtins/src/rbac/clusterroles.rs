@@ -1,0 +1,60 @@
+//! ClusterRoles.
+
+use super::rules::{GROUP, policy_rules};
+use crate::shared::{created, value::Fields};
+use kaji_meta::{
+    field::{Error, ErrorList, Path},
+    validation,
+};
+use kaji_resource::{Ctx, Hooks, ResourceDef, Scope};
+use serde_json::Value;
+
+struct ClusterRoles;
+
+impl Hooks for ClusterRoles {
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        let mut errs = policy_rules(object, false);
+        if object.has("aggregationRule") {
+            let path = Path::new("aggregationRule").child("clusterRoleSelectors");
+            let selectors = object.at("aggregationRule").list("clusterRoleSelectors");
+            if selectors.is_empty() {
+                let text = "at least one clusterRoleSelector required if aggregationRule is non-nil";
+                errs.push(Error::required(&path, text));
+            }
+            for (i, s) in selectors.iter().enumerate() {
+                errs.extend(validation::validate_label_selector(s, &path.index(i)));
+            }
+        }
+        errs
+    }
+
+    fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, _old: &Value) -> ErrorList {
+        self.validate_create(ctx, new)
+    }
+
+    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
+        created::row(object)
+    }
+}
+
+/// The definition of ClusterRoles.
+pub fn def() -> ResourceDef {
+    ResourceDef::builtin(GROUP, "v1", "ClusterRole", "clusterroles", Scope::Cluster, created::COLUMNS, ClusterRoles)
+        .named(validation::path_segment_name)
+        .create_on_update()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing::create_errors;
+    use expect_test::expect;
+    use serde_json::json;
+
+    #[test]
+    fn rules() {
+        let bad = json!({"rules": [{"verbs": ["get"], "nonResourceURLs": ["/x"]}], "aggregationRule": {}});
+        expect!["aggregationRule.clusterRoleSelectors: Required value: at least one clusterRoleSelector required if aggregationRule is non-nil"]
+            .assert_eq(&create_errors(&def(), bad));
+    }
+}

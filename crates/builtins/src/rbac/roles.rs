@@ -1,0 +1,50 @@
+//! Roles.
+
+use super::rules::{GROUP, policy_rules};
+use crate::shared::created;
+use kaji_meta::{field::ErrorList, validation};
+use kaji_resource::{Ctx, Hooks, ResourceDef, Scope};
+use serde_json::Value;
+
+struct Roles;
+
+impl Hooks for Roles {
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        policy_rules(object, true)
+    }
+
+    fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, _old: &Value) -> ErrorList {
+        policy_rules(new, true)
+    }
+
+    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
+        created::row(object)
+    }
+}
+
+/// The definition of Roles.
+pub fn def() -> ResourceDef {
+    ResourceDef::builtin(GROUP, "v1", "Role", "roles", Scope::Namespaced, created::COLUMNS, Roles)
+        .named(validation::path_segment_name)
+        .create_on_update()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing::create_errors;
+    use expect_test::expect;
+    use serde_json::json;
+
+    #[test]
+    fn rules() {
+        let bad = json!({"rules": [{}, {"verbs": ["get"], "nonResourceURLs": ["/x"], "resources": ["y"]}]});
+        expect![[r#"
+            rules[0].verbs: Required value: verbs must contain at least one value
+            rules[0].apiGroups: Required value: resource rules must supply at least one api group
+            rules[0].resources: Required value: resource rules must supply at least one resource
+            rules[1].nonResourceURLs: Invalid value: ["/x"]: namespaced rules cannot apply to non-resource URLs
+            rules[1].nonResourceURLs: Invalid value: ["/x"]: rules cannot apply to both regular resources and non-resource URLs"#]]
+        .assert_eq(&create_errors(&def(), bad));
+    }
+}

@@ -1,0 +1,63 @@
+//! DeviceClasses.
+
+use super::rules::{GROUP, limited, opaque, selectors};
+use crate::shared::{
+    rules,
+    table::{age, name},
+    value::Fields,
+};
+use kaji_meta::field::{Error, ErrorList, Path};
+use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
+use serde_json::Value;
+
+const COLUMNS: &[Column] = &[name_column(), age_column()];
+
+struct DeviceClasses;
+
+impl Hooks for DeviceClasses {
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
+        selectors(&mut errs, &path.child("selectors"), spec.list("selectors"));
+        let (at, configs) = (path.child("config"), spec.list("config"));
+        limited(&mut errs, &at, configs, 32);
+        configs.iter().enumerate().for_each(|(i, c)| opaque(&mut errs, &at.index(i), c));
+        if let Some(resource) = spec.opt_text("extendedResourceName").filter(|r| !rules::is_extended_resource(r)) {
+            let at = path.child("extendedResourceName");
+            errs.push(Error::invalid(&at, resource, "must be a valid extended resource name"));
+        }
+        errs
+    }
+
+    fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, _old: &Value) -> ErrorList {
+        self.validate_create(ctx, new)
+    }
+
+    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        vec![name(object), age(object, now)]
+    }
+}
+
+/// The definition of DeviceClasses.
+pub fn def() -> ResourceDef {
+    ResourceDef::builtin(GROUP, "v1", "DeviceClass", "deviceclasses", Scope::Cluster, COLUMNS, DeviceClasses)
+        .with_generation()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing::{create_errors, row};
+    use expect_test::expect;
+    use serde_json::json;
+
+    #[test]
+    fn rules_and_row() {
+        let bad = json!({"metadata": {"name": "c"}, "spec": {"selectors": [{}], "config": [{}], "extendedResourceName": "x"}});
+        expect![[r#"
+            spec.selectors[0].cel: Required value
+            spec.config[0].opaque: Required value
+            spec.extendedResourceName: Invalid value: "x": must be a valid extended resource name"#]]
+        .assert_eq(&create_errors(&def(), bad.clone()));
+        assert_eq!(row(&def(), &bad), "c | <unknown>");
+    }
+}

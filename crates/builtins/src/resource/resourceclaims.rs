@@ -1,0 +1,244 @@
+//! ResourceClaims.
+
+use super::rules::{GROUP, claim, default_claim, driver, limited, pool, request_names};
+use crate::shared::{
+    check, rules,
+    table::{age, name},
+    value::{Fields, ensure_object, put},
+};
+use kaji_meta::{
+    field::{Error, ErrorList, Path},
+    object, semantic_equal,
+};
+use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, age_column, name_column};
+use serde_json::{Value, json};
+
+const COLUMNS: &[Column] = &[
+    name_column(),
+    Column::new("State", "string", 0, "A summary of the current state (allocated, pending, reserved, etc.)."),
+    age_column(),
+];
+
+const MAX_RESERVED: usize = 256;
+const MAX_RESULTS: usize = 32;
+
+struct ResourceClaims;
+
+fn consumer(errs: &mut ErrorList, path: &Path, c: &Value) {
+    for f in ["resource", "name", "uid"] {
+        check::required(errs, &path.child(f), c.text(f));
+    }
+}
+
+fn reserved(errs: &mut ErrorList, new: &Value, old: &Value) {
+    let (path, list) = (Path::new("status").child("reservedFor"), new.at("status").list("reservedFor"));
+    limited(errs, &path, list, MAX_RESERVED);
+    for (i, c) in list.iter().enumerate() {
+        consumer(errs, &path.index(i), c);
+        if list[..i].iter().any(|o| o.text("uid") == c.text("uid")) {
+            errs.push(Error::duplicate(&path.index(i).child("uid"), c.text("uid")));
+        }
+    }
+    let status = new.at("status");
+    if list.is_empty() {
+        return;
+    }
+    if !status.has("allocation") {
+        errs.push(Error::forbidden(&path, "may not be specified when `allocated` is not set"));
+    } else if object::deletion_timestamp(new).is_some() {
+        let before = old.at("status").list("reservedFor");
+        let added = list.iter().any(|c| !before.iter().any(|o| o.text("uid") == c.text("uid")));
+        if added {
+            errs.push(Error::forbidden(&path, "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set"));
+        }
+    }
+}
+
+fn allocation(errs: &mut ErrorList, new: &Value, old: &Value) {
+    let (path, a) = (Path::new("status").child("allocation"), new.at("status").at("allocation"));
+    let before = old.at("status").at("allocation");
+    if !before.is_null() && !a.is_null() {
+        check::immutable(errs, &path, a, before);
+        return;
+    }
+    if a.is_null() {
+        return;
+    }
+    let (at, results) = (path.child("devices").child("results"), a.at("devices").list("results"));
+    limited(errs, &at, results, MAX_RESULTS);
+    let known = request_names(new.at("spec"));
+    for (i, r) in results.iter().enumerate() {
+        let at = at.index(i);
+        let request = r.text("request");
+        if !known.contains(request) {
+            let text = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+            errs.push(Error::invalid(&at.child("request"), request, text));
+        }
+        driver(errs, &at.child("driver"), r.text("driver"));
+        pool(errs, &at.child("pool"), r.text("pool"));
+        check::dns_label(errs, &at.child("device"), r.text("device"));
+    }
+    if a.has("nodeSelector") {
+        super::rules::node_selector(errs, &path.child("nodeSelector"), a.at("nodeSelector"), false);
+    }
+}
+
+/// Devices that report status must be among the allocated ones.
+fn devices(errs: &mut ErrorList, new: &Value) {
+    let (path, list) = (Path::new("status").child("devices"), new.at("status").list("devices"));
+    let key = |d: &Value| ["driver", "pool", "device"].map(|f| d.text(f).to_owned());
+    let allocated: Vec<_> =
+        new.at("status").at("allocation").at("devices").list("results").iter().map(key).collect();
+    for (i, d) in list.iter().enumerate() {
+        let at = path.index(i);
+        if list[..i].iter().any(|o| key(o) == key(d)) {
+            errs.push(Error::duplicate(&at, d.clone()));
+        }
+        if !allocated.contains(&key(d)) {
+            errs.push(Error::invalid(&at, d.clone(), "must be an allocated device in the claim"));
+        }
+        let conditions = kaji_meta::validation::validate_conditions(d.at("conditions"), &at.child("conditions"));
+        errs.extend(conditions);
+    }
+}
+
+impl Hooks for ResourceClaims {
+    fn default(&self, _version: &str, object: &mut Value) {
+        if let Some(spec) = object.get_mut("spec") {
+            default_claim(spec);
+        }
+    }
+
+    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        put(object, "status", json!({}));
+    }
+
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        let mut errs = vec![];
+        claim(&mut errs, &Path::new("spec"), object.at("spec"));
+        errs
+    }
+
+    fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
+        if ctx.subresource != "status" {
+            return;
+        }
+        rules::keep_meta_on_status(new, old);
+        // Without its allocation, a device has nothing to report.
+        let key = |d: &Value| ["driver", "pool", "device"].map(|f| d.text(f).to_owned());
+        let of = |v: &Value| -> Vec<_> {
+            v.at("status").at("allocation").at("devices").list("results").iter().map(key).collect()
+        };
+        let (now, before) = (of(new), of(old));
+        let status = ensure_object(new, "status");
+        let kept: Vec<Value> = status
+            .list("devices")
+            .iter()
+            .filter(|d| !before.contains(&key(d)) || now.contains(&key(d)))
+            .cloned()
+            .collect();
+        if kept.len() != status.list("devices").len() {
+            put(status, "devices", kept);
+        }
+    }
+
+    fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
+        let mut errs = vec![];
+        if ctx.subresource == "status" {
+            if !semantic_equal(new.at("status"), old.at("status")) {
+                reserved(&mut errs, new, old);
+                allocation(&mut errs, new, old);
+                devices(&mut errs, new);
+            }
+            return errs;
+        }
+        check::immutable(&mut errs, &Path::new("spec"), new.at("spec"), old.at("spec"));
+        errs
+    }
+
+    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        let (deleted, status) = (object::deletion_timestamp(object).is_some(), object.at("status"));
+        let mut states = vec![];
+        if deleted {
+            states.push("deleted");
+        }
+        if status.has("allocation") {
+            states.push("allocated");
+            if !status.list("reservedFor").is_empty() {
+                states.push("reserved");
+            }
+        } else if !deleted {
+            states.push("pending");
+        }
+        vec![name(object), states.join(",").into(), age(object, now)]
+    }
+}
+
+/// The definition of ResourceClaims.
+pub fn def() -> ResourceDef {
+    ResourceDef::builtin(GROUP, "v1", "ResourceClaim", "resourceclaims", Scope::Namespaced, COLUMNS, ResourceClaims)
+        .sub(&[SubresourceDef::status()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing::{create_errors, created, row, update_errors};
+    use expect_test::expect;
+
+    fn claim() -> Value {
+        json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "g"}}]}}})
+    }
+
+    #[test]
+    fn rules_and_row() {
+        expect![[r#"
+            {
+              "metadata": {
+                "name": "c"
+              },
+              "spec": {
+                "devices": {
+                  "requests": [
+                    {
+                      "exactly": {
+                        "allocationMode": "ExactCount",
+                        "count": 1,
+                        "deviceClassName": "g"
+                      },
+                      "name": "gpu"
+                    }
+                  ]
+                }
+              },
+              "status": {}
+            }"#]]
+        .assert_eq(&created(&def(), claim()));
+        assert_eq!(create_errors(&def(), claim()), "");
+        let bad = json!({"spec": {"devices": {"requests": [{"name": "a"}, {"name": "a", "exactly": {"allocationMode": "All", "count": 2}}],
+            "constraints": [{"requests": ["x"]}], "config": [{}]}}});
+        expect![[r#"
+            spec.devices.requests[0]: Required value: exactly one of `exactly` or `firstAvailable` is required
+            spec.devices.requests[1].exactly.deviceClassName: Required value
+            spec.devices.requests[1].exactly.count: Invalid value: 2: must not be specified when allocationMode is 'All'
+            spec.devices.requests[1]: Duplicate value: "a"
+            spec.devices.constraints[0].requests[0]: Invalid value: "x": must be the name of a request in the claim or the name of a request and a subrequest separated by '/'
+            spec.devices.constraints[0]: Required value: exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set
+            spec.devices.config[0].opaque: Required value"#]]
+        .assert_eq(&create_errors(&def(), bad));
+        assert_eq!(row(&def(), &claim()), "c | pending | <unknown>");
+    }
+
+    #[test]
+    fn status() {
+        let mut new = claim();
+        new["status"] = json!({"reservedFor": [{"resource": "pods", "name": "p", "uid": "1"}]});
+        assert_eq!(
+            update_errors(&def(), "status", new.clone(), claim()),
+            "status.reservedFor: Forbidden: may not be specified when `allocated` is not set"
+        );
+        new["status"]["allocation"] = json!({"devices": {"results": [{"request": "gpu", "driver": "d.io", "pool": "p", "device": "x"}]}});
+        assert_eq!(update_errors(&def(), "status", new.clone(), claim()), "");
+        assert_eq!(row(&def(), &new), "c | allocated,reserved | <unknown>");
+    }
+}

@@ -1,0 +1,74 @@
+//! ResourceClaimTemplates.
+
+use super::rules::{GROUP, claim, default_claim};
+use crate::shared::{
+    check,
+    table::{age, name},
+    value::Fields,
+};
+use kaji_meta::{
+    field::{ErrorList, Path},
+    validation,
+};
+use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
+use serde_json::Value;
+
+const COLUMNS: &[Column] = &[name_column(), age_column()];
+
+struct Templates;
+
+impl Hooks for Templates {
+    fn default(&self, _version: &str, object: &mut Value) {
+        if let Some(spec) = object.pointer_mut("/spec/spec") {
+            default_claim(spec);
+        }
+    }
+
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
+        let (meta, at) = (spec.at("metadata"), path.child("metadata"));
+        errs.extend(validation::validate_annotations(meta.at("annotations"), &at.child("annotations")));
+        errs.extend(validation::validate_labels(meta.at("labels"), &at.child("labels")));
+        claim(&mut errs, &path.child("spec"), spec.at("spec"));
+        errs
+    }
+
+    fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
+        let mut errs = vec![];
+        check::immutable(&mut errs, &Path::new("spec"), new.at("spec"), old.at("spec"));
+        errs
+    }
+
+    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        vec![name(object), age(object, now)]
+    }
+}
+
+/// The definition of ResourceClaimTemplates.
+pub fn def() -> ResourceDef {
+    ResourceDef::builtin(
+        GROUP,
+        "v1",
+        "ResourceClaimTemplate",
+        "resourceclaimtemplates",
+        Scope::Namespaced,
+        COLUMNS,
+        Templates,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing::{create_errors, row, update_errors};
+    use serde_json::json;
+
+    #[test]
+    fn rules_and_row() {
+        let of = |n: &str| json!({"metadata": {"name": "t"}, "spec": {"spec": {"devices": {"requests": [{"name": n, "exactly": {"deviceClassName": "c"}}]}}}});
+        assert_eq!(create_errors(&def(), of("a")), "");
+        assert!(create_errors(&def(), of("A")).starts_with("spec.spec.devices.requests[0].name: Invalid value"));
+        assert!(update_errors(&def(), "", of("a"), of("b")).ends_with("field is immutable"));
+        assert_eq!(row(&def(), &of("a")), "t | <unknown>");
+    }
+}

@@ -1,0 +1,302 @@
+//! What the kinds of resource.k8s.io (dynamic resource allocation) share. CEL expressions are checked for length here
+//! and compiled by whoever evaluates them.
+
+use crate::shared::{
+    check, rules,
+    value::{Fields, list_mut},
+};
+use kaji_meta::{
+    field::{Error, ErrorList, Path},
+    validation,
+};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// The API group.
+pub const GROUP: &str = "resource.k8s.io";
+const MAX_REQUESTS: usize = 32;
+const MAX_CONSTRAINTS: usize = 32;
+const MAX_CONFIGS: usize = 32;
+const MAX_SELECTORS: usize = 32;
+const MAX_ALTERNATIVES: usize = 8;
+const MAX_EXPRESSION: usize = 10 * 1024;
+const MAX_PARAMETERS: usize = 10 * 1024;
+const MAX_POOL_NAME: usize = 253;
+
+/// A list of limited length.
+pub fn limited(errs: &mut ErrorList, path: &Path, list: &[Value], max: usize) {
+    if list.len() > max {
+        errs.push(Error::too_many(path, list.len(), max));
+    }
+}
+
+/// No two entries have the same key.
+fn unique(errs: &mut ErrorList, path: &Path, keys: &[&str], field: &str) {
+    for (i, k) in keys.iter().enumerate().filter(|(i, k)| keys[..*i].contains(k)) {
+        let at = path.index(i);
+        errs.push(Error::duplicate(&if field.is_empty() { at } else { at.child(field) }, *k));
+    }
+}
+
+/// The name of a driver.
+pub fn driver(errs: &mut ErrorList, path: &Path, name: &str) {
+    crate::core::persistentvolumes::driver_name(errs, path, name);
+}
+
+/// The name of a pool: DNS subdomains parted by slashes.
+pub fn pool(errs: &mut ErrorList, path: &Path, name: &str) {
+    if name.is_empty() {
+        errs.push(Error::required(path, ""));
+        return;
+    }
+    if name.len() > MAX_POOL_NAME {
+        errs.push(Error::too_long(path, "", MAX_POOL_NAME));
+    }
+    name.split('/').for_each(|part| check::dns_subdomain(errs, path, part));
+}
+
+/// A taint of a device.
+pub fn taint(errs: &mut ErrorList, path: &Path, taint: &Value, old: Option<&Value>) {
+    check::label_name(errs, &path.child("key"), taint.text("key"));
+    let value = taint.text("value");
+    if !value.is_empty() {
+        check::each(errs, &path.child("value"), value, validation::is_valid_label_value(value));
+    }
+    let effect = taint.text("effect");
+    if old.is_none_or(|o| o.text("effect") != effect) {
+        check::required_one_of(errs, &path.child("effect"), effect, &["NoExecute", "NoSchedule", "None"]);
+    }
+}
+
+/// When a taint was added, unless it says so.
+pub fn default_taint(taint: &mut Value, now: jiff::Timestamp) {
+    crate::shared::value::set_default(taint, "timeAdded", || kaji_meta::Time::new(now).to_string().into());
+}
+
+/// One device each, unless a request says otherwise.
+pub fn default_claim(spec: &mut Value) {
+    let Some(devices) = spec.get_mut("devices") else { return };
+    for request in list_mut(devices, "requests") {
+        if let Some(exactly) = request.get_mut("exactly").filter(|e| e.is_object()) {
+            default_request(exactly);
+        }
+        list_mut(request, "firstAvailable").iter_mut().for_each(default_request);
+    }
+}
+
+fn default_request(request: &mut Value) {
+    crate::shared::value::default_text(request, "allocationMode", "ExactCount");
+    if request.text("allocationMode") == "ExactCount" {
+        crate::shared::value::default_int(request, "count", 1);
+    }
+}
+
+/// Selectors of devices.
+pub fn selectors(errs: &mut ErrorList, path: &Path, list: &[Value]) {
+    limited(errs, path, list, MAX_SELECTORS);
+    for (i, s) in list.iter().enumerate() {
+        let at = path.index(i).child("cel");
+        if !s.has("cel") {
+            errs.push(Error::required(&at, ""));
+        } else if s.at("cel").text("expression").len() > MAX_EXPRESSION {
+            errs.push(Error::too_long(&at.child("expression"), "", MAX_EXPRESSION));
+        }
+    }
+}
+
+fn request(errs: &mut ErrorList, path: &Path, r: &Value) {
+    let class = r.text("deviceClassName");
+    if class.is_empty() {
+        errs.push(Error::required(&path.child("deviceClassName"), ""));
+    } else {
+        check::dns_subdomain(errs, &path.child("deviceClassName"), class);
+    }
+    selectors(errs, &path.child("selectors"), r.list("selectors"));
+    let (mode, count) = (r.text("allocationMode"), r.int("count"));
+    match mode {
+        "All" if count != 0 => {
+            let text = "must not be specified when allocationMode is 'All'";
+            errs.push(Error::invalid(&path.child("count"), count, text));
+        }
+        "All" => {}
+        "ExactCount" => check::positive(errs, &path.child("count"), count),
+        other => errs.push(Error::not_supported(&path.child("allocationMode"), other, &["All", "ExactCount"])),
+    }
+    for (i, t) in r.list("tolerations").iter().enumerate() {
+        toleration(errs, &path.child("tolerations").index(i), t);
+    }
+}
+
+fn toleration(errs: &mut ErrorList, path: &Path, t: &Value) {
+    let (key, operator) = (t.text("key"), t.text("operator"));
+    if !key.is_empty() {
+        check::label_name(errs, &path.child("key"), key);
+    }
+    match operator {
+        "Exists" => {
+            if !t.text("value").is_empty() {
+                let text = "must be empty for operator `Exists`";
+                errs.push(Error::invalid(&path.child("value"), t.text("value"), text));
+            }
+        }
+        "" => errs.push(Error::required(&path.child("operator"), "")),
+        "Equal" => {
+            let value = t.text("value");
+            check::each(errs, &path.child("value"), value, validation::is_valid_label_value(value));
+            check::required(errs, &path.child("key"), key);
+        }
+        other => errs.push(Error::not_supported(&path.child("operator"), other, &["Equal", "Exists"])),
+    }
+    let effect = t.text("effect");
+    if !effect.is_empty() {
+        check::one_of(errs, &path.child("effect"), effect, &["NoExecute", "NoSchedule", "None"]);
+    }
+}
+
+/// Names that constraints and configurations may refer to: requests, and `request/alternative`.
+pub fn request_names(spec: &Value) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for r in spec.at("devices").list("requests") {
+        names.insert(r.text("name").to_owned());
+        for a in r.list("firstAvailable") {
+            names.insert(format!("{}/{}", r.text("name"), a.text("name")));
+        }
+    }
+    names
+}
+
+fn references(errs: &mut ErrorList, path: &Path, owner: &Value, known: &BTreeSet<String>) {
+    limited(errs, path, owner.list("requests"), MAX_REQUESTS);
+    let all: Vec<&str> = owner.strings("requests").collect();
+    for (i, name) in all.iter().enumerate().filter(|(_, n)| !known.contains(**n)) {
+        let text = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+        errs.push(Error::invalid(&path.index(i), *name, text));
+    }
+    unique(errs, path, &all, "");
+}
+
+/// Parameters for a driver.
+pub fn opaque(errs: &mut ErrorList, path: &Path, config: &Value) {
+    let (at, o) = (path.child("opaque"), config.at("opaque"));
+    if o.is_null() {
+        errs.push(Error::required(&at, ""));
+        return;
+    }
+    driver(errs, &at.child("driver"), o.text("driver"));
+    let (at, parameters) = (at.child("parameters"), o.at("parameters"));
+    if parameters.is_null() {
+        errs.push(Error::required(&at, ""));
+    } else if !parameters.is_object() {
+        errs.push(Error::invalid(&at, "<value omitted>", "must be a valid JSON object"));
+    } else if parameters.to_string().len() > MAX_PARAMETERS {
+        errs.push(Error::too_long(&at, "", MAX_PARAMETERS));
+    }
+}
+
+/// The spec of a claim.
+pub fn claim(errs: &mut ErrorList, path: &Path, spec: &Value) {
+    let (devices, path) = (spec.at("devices"), path.child("devices"));
+    let (at, requests) = (path.child("requests"), devices.list("requests"));
+    limited(errs, &at, requests, MAX_REQUESTS);
+    for (i, r) in requests.iter().enumerate() {
+        let at = at.index(i);
+        check::dns_label(errs, &at.child("name"), r.text("name"));
+        let alternatives = r.list("firstAvailable");
+        match (r.has("exactly"), alternatives.is_empty()) {
+            (false, true) => {
+                errs.push(Error::required(&at, "exactly one of `exactly` or `firstAvailable` is required"));
+            }
+            (true, false) => {
+                let text = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set";
+                errs.push(Error::invalid(&at, Value::Null, text));
+            }
+            (true, true) => request(errs, &at.child("exactly"), r.at("exactly")),
+            (false, false) => {
+                let at = at.child("firstAvailable");
+                limited(errs, &at, alternatives, MAX_ALTERNATIVES);
+                for (j, a) in alternatives.iter().enumerate() {
+                    check::dns_label(errs, &at.index(j).child("name"), a.text("name"));
+                    request(errs, &at.index(j), a);
+                }
+                let names: Vec<&str> = alternatives.iter().map(|a| a.text("name")).collect();
+                unique(errs, &at, &names, "");
+            }
+        }
+    }
+    let names: Vec<&str> = requests.iter().map(|r| r.text("name")).collect();
+    unique(errs, &at, &names, "");
+    let known = request_names(spec);
+    let (at, constraints) = (path.child("constraints"), devices.list("constraints"));
+    limited(errs, &at, constraints, MAX_CONSTRAINTS);
+    for (i, c) in constraints.iter().enumerate() {
+        let at = at.index(i);
+        references(errs, &at.child("requests"), c, &known);
+        constraint(errs, &at, c);
+    }
+    let (at, configs) = (path.child("config"), devices.list("config"));
+    limited(errs, &at, configs, MAX_CONFIGS);
+    for (i, c) in configs.iter().enumerate() {
+        references(errs, &at.index(i).child("requests"), c, &known);
+        opaque(errs, &at.index(i), c);
+    }
+}
+
+fn constraint(errs: &mut ErrorList, path: &Path, c: &Value) {
+    for f in ["matchAttribute", "distinctAttribute"] {
+        if let Some(name) = c.opt_text(f) {
+            let at = path.child(f);
+            if name.contains('/') {
+                qualified(errs, &at, name);
+            } else {
+                errs.push(Error::invalid(&at, name, "must include a domain"));
+            }
+            return;
+        }
+    }
+    let text = "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
+    errs.push(Error::required(path, text));
+}
+
+/// The name of an attribute or capacity: a C identifier, with a domain or without.
+pub fn qualified(errs: &mut ErrorList, path: &Path, name: &str) {
+    let (domain, id) = name.split_once('/').map_or((None, name), |(d, id)| (Some(d), id));
+    match domain {
+        Some("") => errs.push(Error::invalid(path, "", "the domain must not be empty")),
+        Some(d) => driver(errs, path, d),
+        None => {}
+    }
+    if id.is_empty() && domain.is_some() {
+        errs.push(Error::invalid(path, "", "the name must not be empty"));
+        return;
+    }
+    if id.len() > 32 {
+        errs.push(Error::too_long(path, "", 32));
+    }
+    check::each(errs, path, id, validation::is_cidentifier(id));
+}
+
+/// Exactly one node selector term at most, each requirement well-formed.
+pub fn node_selector(errs: &mut ErrorList, path: &Path, selector: &Value, exactly_one: bool) {
+    let (at, terms) = (path.child("nodeSelectorTerms"), selector.list("nodeSelectorTerms"));
+    if terms.is_empty() {
+        errs.push(Error::required(&at, "must have at least one node selector term"));
+    }
+    for (i, t) in terms.iter().enumerate() {
+        for (j, e) in t.list("matchExpressions").iter().enumerate() {
+            check::label_name(errs, &at.index(i).child("matchExpressions").index(j).child("key"), e.text("key"));
+        }
+    }
+    if exactly_one && terms.len() != 1 {
+        errs.push(Error::invalid(&at, terms.to_vec(), "must have exactly one node selector term"));
+    }
+}
+
+/// Counts amounts that must not be negative.
+pub fn amounts(errs: &mut ErrorList, path: &Path, map: &Value) {
+    for (k, v) in map.as_object().into_iter().flatten() {
+        qualified(errs, &path.key(k), k);
+        if rules::is_zero(v.at("value")) {
+            errs.push(Error::required(&path.key(k).child("value"), ""));
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Field rules beyond the general checks: resource names and amounts, taints, ports.
+//!
+//! Every rule appends to a list; texts are upstream's.
+
+use super::{check, value::Fields};
+use kaji_meta::{
+    Path, Quantity,
+    field::{Error, ErrorList},
+    validation,
+};
+use serde_json::Value;
+
+/// Go's zero value of any JSON type: absent, `""`, `0`, `false`, `[]`, `{}`.
+pub fn is_zero(v: &Value) -> bool {
+    match v {
+        Value::Null => true,
+        Value::Bool(b) => !b,
+        Value::Number(n) => n.as_f64() == Some(0.0),
+        Value::String(s) => s.is_empty(),
+        Value::Array(a) => a.is_empty(),
+        Value::Object(m) => m.is_empty(),
+    }
+}
+
+/// Sets a boolean field when it is absent or null.
+pub fn default_flag(v: &mut Value, key: &str, default: bool) {
+    super::value::set_default(v, key, || default.into());
+}
+
+/// Sets a string field when it is absent or null; an empty string stays (Go's `*string`).
+pub fn default_opt_text(v: &mut Value, key: &str, default: &str) {
+    super::value::set_default(v, key, || default.into());
+}
+
+/// A quantity; zero where it is malformed (decoding refuses those).
+pub fn quantity(value: &Value) -> Quantity {
+    check::quantity(value).unwrap_or_default()
+}
+
+/// The number must be a port.
+pub fn port_number(errs: &mut ErrorList, path: &Path, port: i64) {
+    errs.extend(validation::is_valid_port_num(port).into_iter().map(|m| Error::invalid(path, port, m)));
+}
+
+/// The field may not change, reported as forbidden with a text.
+pub fn frozen(errs: &mut ErrorList, path: &Path, same: bool, detail: &str) {
+    if !same {
+        errs.push(Error::forbidden(path, detail));
+    }
+}
+
+/// `TCP`, `UDP` or `SCTP`; required.
+pub fn protocol(errs: &mut ErrorList, path: &Path, value: &str) {
+    check::required_one_of(errs, path, value, &["SCTP", "TCP", "UDP"]);
+}
+
+const COUNTED: &[&str] = &[
+    "pods",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
+    "secrets",
+    "configmaps",
+    "persistentvolumeclaims",
+    "services.nodeports",
+    "services.loadbalancers",
+];
+
+const MEASURED: &[&str] = &[
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "storage",
+    "requests.storage",
+];
+
+/// `hugepages-*`
+pub fn is_huge_page(name: &str) -> bool {
+    name.starts_with("hugepages-")
+}
+
+/// A name that quota knows without a prefix.
+pub fn is_standard_quota_resource(name: &str) -> bool {
+    (name != "storage" && MEASURED.contains(&name)) || COUNTED.contains(&name) || is_quota_huge_page(name)
+}
+
+fn is_quota_huge_page(name: &str) -> bool {
+    is_huge_page(name) || name.starts_with("requests.hugepages-")
+}
+
+/// Whether the resource belongs to Kubernetes itself.
+pub fn is_native_resource(name: &str) -> bool {
+    !name.contains('/') || name.contains("kubernetes.io/")
+}
+
+/// Whether the resource is an extended one (`example.com/gpu`).
+pub fn is_extended_resource(name: &str) -> bool {
+    !is_native_resource(name)
+        && !name.starts_with("requests.")
+        && validation::is_qualified_name(&format!("requests.{name}")).is_empty()
+}
+
+/// A resource name: qualified, or one of Kubernetes' own.
+pub fn resource_name(errs: &mut ErrorList, path: &Path, name: &str) {
+    let before = errs.len();
+    check::qualified_name(errs, path, name);
+    let standard = MEASURED.contains(&name) || COUNTED.contains(&name) || is_quota_huge_page(name);
+    if errs.len() == before && !name.contains('/') && !standard {
+        errs.push(Error::invalid(path, name, "must be a standard resource type or fully qualified"));
+    }
+}
+
+/// A resource name that containers may ask for.
+pub fn container_resource_name(errs: &mut ErrorList, path: &Path, name: &str) {
+    resource_name(errs, path, name);
+    let standard = ["cpu", "memory", "ephemeral-storage"].contains(&name) || is_huge_page(name);
+    if !name.contains('/') {
+        if !standard {
+            errs.push(Error::invalid(path, name, "must be a standard resource for containers"));
+        }
+    } else if !is_native_resource(name) && !is_extended_resource(name) {
+        errs.push(Error::invalid(path, name, "doesn't follow extended resource name standard"));
+    }
+}
+
+/// The amount must not be negative, and whole for resources that are counted.
+pub fn resource_amount(errs: &mut ErrorList, path: &Path, name: &str, value: &Value) {
+    let amount = quantity(value);
+    check::not_negative_quantity(errs, path, value);
+    if (COUNTED.contains(&name) || is_extended_resource(name)) && amount.milli_value() % 1000 != 0 {
+        errs.push(Error::invalid(path, amount.to_string(), "must be an integer"));
+    }
+}
+
+/// The amount must be greater than zero.
+pub fn positive_amount(errs: &mut ErrorList, path: &Path, value: &Value) {
+    let amount = quantity(value);
+    if amount.sign() <= 0 {
+        errs.push(Error::invalid(path, amount.to_string(), check::NOT_POSITIVE));
+    }
+}
+
+/// Effects of taints, in upstream's order.
+pub const TAINT_EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
+
+/// Taints of nodes: label keys and values, known effects, unique by key and effect.
+pub fn taints(errs: &mut ErrorList, path: &Path, list: &[Value]) {
+    let mut seen: Vec<(&str, &str)> = vec![];
+    for (i, taint) in list.iter().enumerate() {
+        let at = path.index(i);
+        let (key, value, effect) = (taint.text("key"), taint.text("value"), taint.text("effect"));
+        check::label_name(errs, &at.child("key"), key);
+        let bad = validation::is_valid_label_value(value);
+        if !bad.is_empty() {
+            errs.push(Error::invalid(&at.child("value"), value, bad.join(";")));
+        }
+        check::required_one_of(errs, &at.child("effect"), effect, TAINT_EFFECTS);
+        if seen.contains(&(effect, key)) {
+            // Upstream prints its internal struct, whose field order is not JSON's.
+            let added = taint.at("timeAdded");
+            let mut error = Error::duplicate(&at, Value::Null).without_value();
+            error.detail = format!(
+                r#"{{"Key":{key:?},"Value":{value:?},"Effect":{effect:?},"TimeAdded":{added}}}: taints must be unique by key and effect pair"#
+            );
+            errs.push(error);
+            continue;
+        }
+        seen.push((effect, key));
+    }
+}
+
+/// The length in bytes of what a base64 text stands for.
+pub fn base64_len(text: &str) -> usize {
+    let padding = text.bytes().rev().take_while(|b| *b == b'=').count();
+    (text.len() / 4 * 3).saturating_sub(padding)
+}
+
+/// The bytes that a base64 text stands for; none where it is malformed (decoding refuses those).
+pub fn base64_bytes(text: &str) -> Vec<u8> {
+    use base64::Engine;
+    base64::engine::general_purpose::STANDARD.decode(text).unwrap_or_default()
+}
+
+/// Puts back the metadata that a status update may not change: labels, annotations, finalizers, owners.
+pub fn keep_meta_on_status(new: &mut Value, old: &Value) {
+    let meta = super::value::ensure_object(new, "metadata");
+    let fields = ["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp", "generation"];
+    fields.iter().for_each(|f| super::value::copy_field(meta, old.at("metadata"), f));
+}
+
+/// The name of a certificate signer, `example.com/name`.
+pub fn signer_name(errs: &mut ErrorList, path: &Path, name: &str) {
+    if name.is_empty() {
+        errs.push(Error::required(path, ""));
+        return;
+    }
+    let Some((domain, rest)) = name.split_once('/').filter(|(_, rest)| !rest.contains('/')) else {
+        let text = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+        errs.push(Error::invalid(path, name, text));
+        return;
+    };
+    if domain.len() > 253 {
+        errs.push(Error::too_long(path, "", 253));
+    }
+    labels(errs, path, domain, validation::is_dns1123_label);
+    if !domain.contains('.') {
+        let text = "should be a domain with at least two segments separated by dots";
+        errs.push(Error::invalid(path, domain, text));
+    }
+    labels(errs, path, rest, validation::is_dns1123_subdomain);
+    if name.len() > 253 + 253 + 63 + 2 {
+        errs.push(Error::too_long(path, "", 253 + 253 + 63 + 2));
+    }
+}
+
+/// Checks the dotted parts of a name up to the first bad one.
+fn labels(errs: &mut ErrorList, path: &Path, whole: &str, rule: fn(&str) -> Vec<String>) {
+    let bad = whole.split('.').map(|l| (l, rule(l))).find(|(_, bad)| !bad.is_empty());
+    if let Some((label, messages)) = bad {
+        for m in messages {
+            errs.push(Error::invalid(path, whole, format!("validating label {label:?}: {m}")));
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Short readers of one field of a JSON object.
+//!
+//! Invariants: readers borrow and never fail; JSON null and a value of another type read as absent.
+
+use serde_json::{Map, Value};
+
+static NULL: Value = Value::Null;
+
+/// Reads a field of an object by its name.
+pub trait Fields {
+    /// The field, unless absent or null.
+    fn get_field(&self, key: &str) -> Option<&Value>;
+
+    /// The field, or null.
+    fn at(&self, key: &str) -> &Value {
+        self.get_field(key).unwrap_or(&NULL)
+    }
+
+    /// Whether the field is there (and not null). For Go's pointers: `!= nil`.
+    fn has(&self, key: &str) -> bool {
+        self.get_field(key).is_some()
+    }
+
+    /// A string; `""` if absent.
+    fn text(&self, key: &str) -> &str {
+        self.opt_text(key).unwrap_or("")
+    }
+
+    /// A string.
+    fn opt_text(&self, key: &str) -> Option<&str> {
+        self.get_field(key).and_then(Value::as_str)
+    }
+
+    /// An integer; 0 if absent.
+    fn int(&self, key: &str) -> i64 {
+        self.opt_int(key).unwrap_or(0)
+    }
+
+    /// An integer.
+    fn opt_int(&self, key: &str) -> Option<i64> {
+        self.get_field(key).and_then(Value::as_i64)
+    }
+
+    /// A boolean; false if absent.
+    fn flag(&self, key: &str) -> bool {
+        self.opt_flag(key).unwrap_or(false)
+    }
+
+    /// A boolean.
+    fn opt_flag(&self, key: &str) -> Option<bool> {
+        self.get_field(key).and_then(Value::as_bool)
+    }
+
+    /// A list; empty if absent.
+    fn list(&self, key: &str) -> &[Value] {
+        self.get_field(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+
+    /// A map.
+    fn map(&self, key: &str) -> Option<&Map<String, Value>> {
+        self.get_field(key).and_then(Value::as_object)
+    }
+
+    /// The strings in a map, by key.
+    fn string_map(&self, key: &str) -> impl Iterator<Item = (&str, &str)> {
+        self.map(key).into_iter().flatten().filter_map(|(k, v)| Some((k.as_str(), v.as_str()?)))
+    }
+
+    /// The strings in a list.
+    fn strings(&self, key: &str) -> impl Iterator<Item = &str> {
+        self.list(key).iter().filter_map(Value::as_str)
+    }
+}
+
+impl Fields for Value {
+    fn get_field(&self, key: &str) -> Option<&Value> {
+        self.get(key).filter(|v| !v.is_null())
+    }
+}
+
+impl Fields for Map<String, Value> {
+    fn get_field(&self, key: &str) -> Option<&Value> {
+        self.get(key).filter(|v| !v.is_null())
+    }
+}
+
+/// Sets a field of an object when it is absent or null. Does nothing to a value that is no object.
+pub fn set_default(v: &mut Value, key: &str, default: impl FnOnce() -> Value) {
+    if let Some(map) = v.as_object_mut() {
+        let slot = map.entry(key).or_insert(Value::Null);
+        if slot.is_null() {
+            *slot = default();
+        }
+    }
+}
+
+/// Sets a string field when it is absent, null or empty.
+pub fn default_text(v: &mut Value, key: &str, default: &str) {
+    if v.text(key).is_empty() {
+        put(v, key, default);
+    }
+}
+
+/// Sets an integer field when it is absent, null or 0.
+pub fn default_int(v: &mut Value, key: &str, default: i64) {
+    if v.int(key) == 0 {
+        put(v, key, default);
+    }
+}
+
+/// Sets a field of an object. Does nothing to a value that is no object.
+pub fn put(v: &mut Value, key: &str, value: impl Into<Value>) {
+    if let Some(map) = v.as_object_mut() {
+        map.insert(key.to_owned(), value.into());
+    }
+}
+
+/// Removes a field of an object.
+pub fn drop_field(v: &mut Value, key: &str) {
+    if let Some(map) = v.as_object_mut() {
+        map.remove(key);
+    }
+}
+
+/// Copies a field from one object to another, removing it where the source has none.
+pub fn copy_field(to: &mut Value, from: &Value, key: &str) {
+    match from.get_field(key) {
+        Some(v) => put(to, key, v.clone()),
+        None => drop_field(to, key),
+    }
+}
+
+/// The items of a list field, to change them; empty if absent.
+pub fn list_mut<'a>(v: &'a mut Value, key: &str) -> &'a mut [Value] {
+    match v.get_mut(key) {
+        Some(Value::Array(items)) => items,
+        _ => &mut [],
+    }
+}
+
+/// An object field, to change it; none if absent, null or something else.
+pub fn object_mut<'a>(v: &'a mut Value, key: &str) -> Option<&'a mut Value> {
+    v.get_mut(key).filter(|v| v.is_object())
+}
+
+/// An object field, made if it is not there. The value itself must be an object, else it becomes one.
+pub fn ensure_object<'a>(v: &'a mut Value, key: &str) -> &'a mut Value {
+    if !v.is_object() {
+        *v = Value::Object(Map::new());
+    }
+    let slot = &mut v[key];
+    if !slot.is_object() {
+        *slot = Value::Object(Map::new());
+    }
+    slot
+}

@@ -1,0 +1,95 @@
+//! CSINodes.
+
+use super::rules::GROUP;
+use crate::{
+    core::persistentvolumes::driver_name,
+    shared::{
+        check,
+        table::{age, name},
+        value::{Fields, drop_field},
+    },
+};
+use kaji_meta::field::{Error, ErrorList, Path};
+use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
+use serde_json::Value;
+
+const COLUMNS: &[Column] = &[
+    name_column(),
+    Column::new("Drivers", "integer", 0, "Drivers indicates the number of CSI drivers registered on the node"),
+    age_column(),
+];
+
+const MAX_NODE_ID: usize = 256;
+
+struct CsiNodes;
+
+fn driver(errs: &mut ErrorList, path: &Path, driver: &Value, before: &[Value]) {
+    let (name, id) = (driver.text("name"), driver.text("nodeID"));
+    driver_name(errs, &path.child("name"), name);
+    check::required(errs, &path.child("nodeID"), id);
+    if id.len() > MAX_NODE_ID {
+        errs.push(Error::invalid(&path.child("nodeID"), id, format!("must be {MAX_NODE_ID} characters or less")));
+    }
+    check::not_negative_fields(errs, &path.child("allocatable"), driver.at("allocatable"), &["count"]);
+    if before.iter().any(|d| d.text("name") == name) {
+        errs.push(Error::duplicate(&path.child("name"), name));
+    }
+    let keys: Vec<&str> = driver.strings("topologyKeys").collect();
+    for (i, key) in keys.iter().enumerate() {
+        check::required(errs, path, key);
+        if keys[..i].contains(key) {
+            errs.push(Error::duplicate(path, *key));
+        }
+        check::qualified_name(errs, path, key);
+    }
+}
+
+impl Hooks for CsiNodes {
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        let (mut errs, path) = (vec![], Path::new("spec").child("drivers"));
+        let drivers = object.at("spec").list("drivers");
+        drivers.iter().enumerate().for_each(|(i, d)| driver(&mut errs, &path.index(i), d, &drivers[..i]));
+        errs
+    }
+
+    fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
+        let mut errs = self.validate_create(ctx, new);
+        let fixed = |d: &Value| {
+            let mut d = d.clone();
+            drop_field(&mut d, "allocatable");
+            d
+        };
+        for o in old.at("spec").list("drivers") {
+            for n in new.at("spec").list("drivers").iter().filter(|n| n.text("name") == o.text("name")) {
+                check::immutable(&mut errs, &Path::new("spec").child("drivers"), &fixed(n), &fixed(o));
+            }
+        }
+        errs
+    }
+
+    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        vec![name(object), object.at("spec").list("drivers").len().into(), age(object, now)]
+    }
+}
+
+/// The definition of CSINodes.
+pub fn def() -> ResourceDef {
+    ResourceDef::builtin(GROUP, "v1", "CSINode", "csinodes", Scope::Cluster, COLUMNS, CsiNodes).conditional_update_only()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing::{create_errors, row, update_errors};
+    use expect_test::expect;
+    use serde_json::json;
+
+    #[test]
+    fn rules_and_row() {
+        let of = |id: &str| json!({"metadata": {"name": "n"}, "spec": {"drivers": [{"name": "d", "nodeID": id, "allocatable": {"count": 1}}]}});
+        expect![[r#"spec.drivers[0].nodeID: Required value"#]].assert_eq(&create_errors(&def(), of("")));
+        expect![[r#"spec.drivers: Invalid value: {"name":"d","nodeID":"b"}: field is immutable"#]]
+            .assert_eq(&update_errors(&def(), "", of("b"), of("a")));
+        assert_eq!(row(&def(), &of("a")), "n | 1 | <unknown>");
+    }
+}

@@ -1,0 +1,81 @@
+//! CSIStorageCapacities.
+
+use super::rules::GROUP;
+use crate::shared::{
+    check,
+    rules::quantity,
+    table::name,
+    value::Fields,
+};
+use kaji_meta::{
+    field::{ErrorList, Path},
+    validation,
+};
+use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, name_column};
+use serde_json::Value;
+
+const COLUMNS: &[Column] = &[
+    name_column(),
+    Column::new("StorageClassName", "string", 0, "storageClassName represents the name of the StorageClass that the reported capacity applies to."),
+    Column::new("Capacity", "string", 0, "capacity is the value reported by the CSI driver in its GetCapacityResponse for a GetCapacityRequest with topology and parameters that match the previous fields."),
+];
+
+struct CsiStorageCapacities;
+
+impl Hooks for CsiStorageCapacities {
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        let mut errs = vec![];
+        if object.has("nodeTopology") {
+            errs.extend(validation::validate_label_selector(object.at("nodeTopology"), &Path::new("nodeTopology")));
+        }
+        check::dns_subdomain(&mut errs, &Path::new("storageClassName"), object.text("storageClassName"));
+        if object.has("capacity") {
+            check::not_negative_quantity(&mut errs, &Path::new("capacity"), object.at("capacity"));
+        }
+        errs
+    }
+
+    fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
+        let mut errs = self.validate_create(ctx, new);
+        for f in ["nodeTopology", "storageClassName"] {
+            check::immutable(&mut errs, &Path::new(f), new.at(f), old.at(f));
+        }
+        errs
+    }
+
+    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
+        let capacity = object.get_field("capacity").map_or_else(|| "<unset>".to_owned(), |v| quantity(v).to_string());
+        vec![name(object), object.text("storageClassName").into(), capacity.into()]
+    }
+}
+
+/// The definition of CSIStorageCapacities.
+pub fn def() -> ResourceDef {
+    ResourceDef::builtin(
+        GROUP,
+        "v1",
+        "CSIStorageCapacity",
+        "csistoragecapacities",
+        Scope::Namespaced,
+        COLUMNS,
+        CsiStorageCapacities,
+    )
+    .conditional_update_only()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing::{create_errors, row, update_errors};
+    use serde_json::json;
+
+    #[test]
+    fn rules_and_row() {
+        let c = json!({"metadata": {"name": "c"}, "storageClassName": "s", "capacity": "1Gi"});
+        assert_eq!(create_errors(&def(), c.clone()), "");
+        assert_eq!(row(&def(), &c), "c | s | 1Gi");
+        let mut new = c.clone();
+        new["storageClassName"] = "t".into();
+        assert_eq!(update_errors(&def(), "", new, c), r#"storageClassName: Invalid value: "t": field is immutable"#);
+    }
+}

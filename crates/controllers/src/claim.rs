@@ -1,0 +1,83 @@
+//! Which objects a controller manages: it adopts orphans that its selector matches and releases what no longer matches.
+//!
+//! Invariants:
+//! - Nothing is adopted by an owner that is being deleted, or that the view shows in an old state: a stage before the
+//!   adoption compares the owner's resourceVersion on the server.
+//! - Every patch names the uid of the object it was decided for.
+
+use kaji_runtime::{Meta, PatchKind, Plan, Projection, Step, Write, client::Target};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The outcome of claiming.
+pub struct Claimed<T> {
+    /// What the owner manages once the patches are carried out.
+    pub owned: Vec<Arc<T>>,
+    adopt: Vec<Step>,
+    release: Vec<Step>,
+}
+
+impl<T> Claimed<T> {
+    /// Puts the patches in front of a plan. `owner` is a no-op patch that fails when the owner changed.
+    pub fn into_plan(self, owner: Write) -> (Vec<Arc<T>>, Plan) {
+        let mut plan = Plan::nothing().stage(self.release);
+        if !self.adopt.is_empty() {
+            plan = plan.then(owner).stage(self.adopt);
+        }
+        (self.owned, plan)
+    }
+}
+
+/// A step without events.
+pub fn quiet(write: Write) -> Step {
+    Step { write, on_success: None, on_failure: None }
+}
+
+/// A patch that changes nothing and fails if the object is not as the view shows it.
+pub fn unchanged<T: Projection>(meta: &Meta) -> Write {
+    Write::Patch {
+        target: Target::of::<T>(&meta.namespace, &meta.name),
+        kind: PatchKind::Merge,
+        body: json!({"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}}),
+    }
+}
+
+/// Decides what `owner` manages among `candidates` (what it manages already, and orphans of its namespace).
+pub fn claim<T: Projection>(
+    owner: &Meta,
+    reference: &Value,
+    matches: impl Fn(&Meta) -> bool,
+    candidates: impl Iterator<Item = Arc<T>>,
+) -> Claimed<T> {
+    let mut claimed = Claimed { owned: vec![], adopt: vec![], release: vec![] };
+    for object in candidates {
+        let meta = object.meta();
+        match meta.controller() {
+            Some(controller) if controller.uid != owner.uid => {}
+            Some(_) if matches(meta) => claimed.owned.push(object),
+            Some(_) => {
+                if !owner.deleting() {
+                    let gone = json!([{"$patch": "delete", "uid": owner.uid}]);
+                    claimed.release.push(quiet(owner_patch(&*object, gone)));
+                }
+            }
+            None => {
+                if !owner.deleting() && !meta.deleting() && meta.namespace == owner.namespace && matches(meta)
+                {
+                    claimed.adopt.push(quiet(owner_patch(&*object, json!([reference]))));
+                    claimed.owned.push(object);
+                }
+            }
+        }
+    }
+    claimed
+}
+
+fn owner_patch<T: Projection>(object: &T, references: Value) -> Write {
+    let meta = object.meta();
+    Write::Patch {
+        target: Target::of::<T>(&meta.namespace, &meta.name),
+        kind: PatchKind::Strategic,
+        body: json!({"metadata": {"ownerReferences": references, "uid": meta.uid}}),
+    }
+}

@@ -1,0 +1,287 @@
+//! What the controllers that manage pods share: a pod out of a template, and which pods go first.
+
+use kaji_meta::validation::name_is_dns_subdomain;
+use kaji_runtime::{
+    Meta, PatchKind, Write,
+    client::{Error, Target},
+    objects::Pod,
+};
+use serde_json::{Map, Value, json};
+use std::{cmp::Ordering, collections::HashMap, sync::Arc};
+
+/// Set by users to say which pods may go first.
+const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// The pod that a controller creates from its template.
+pub fn pod_from_template(template: &Value, owner: &Meta, reference: &Value) -> Value {
+    let mut metadata = Map::new();
+    let prefix = format!("{}-", owner.name);
+    let usable = name_is_dns_subdomain(&prefix, true).is_empty();
+    metadata.insert("generateName".into(), if usable { prefix } else { owner.name.clone() }.into());
+    for field in ["labels", "annotations", "finalizers"] {
+        match template.get("metadata").and_then(|m| m.get(field)) {
+            None | Some(Value::Null) => {}
+            Some(value) => drop(metadata.insert(field.into(), value.clone())),
+        }
+    }
+    metadata.insert("ownerReferences".into(), json!([reference]));
+    let spec = template.get("spec").cloned().unwrap_or_else(|| json!({}));
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+}
+
+/// Deletes exactly this pod.
+pub fn delete_pod(pod: &Pod) -> Write {
+    Write::Delete {
+        target: Target::of::<Pod>(&pod.metadata.namespace, &pod.metadata.name),
+        options: json!({"preconditions": {"uid": pod.metadata.uid}}),
+    }
+}
+
+/// A merge patch of a status, valid only for the state that the view showed.
+pub fn status_patch<T: kaji_runtime::Projection>(meta: &Meta, status: Value) -> Write {
+    Write::Patch {
+        target: Target::of::<T>(&meta.namespace, &meta.name).subresource("status"),
+        kind: PatchKind::Merge,
+        body: json!({"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "status": status}),
+    }
+}
+
+/// Whether a create failed because its namespace is on its way out: nothing can be created there any more.
+pub fn namespace_terminating(error: &Error) -> bool {
+    let Error::Api(status) = error else { return false };
+    status.details.iter().flat_map(|d| &d.causes).any(|c| c.reason == "NamespaceTerminating")
+}
+
+/// `count` of `pods`, those that should go first: unassigned, pending, not ready, cheap, crowded, young ones.
+/// `related` are the active pods of all replica sets of the same owner; they tell how crowded a node is.
+pub fn pods_to_delete<'a>(
+    mut pods: Vec<Arc<Pod>>,
+    related: impl Iterator<Item = &'a Arc<Pod>>,
+    count: usize,
+    now: jiff::Timestamp,
+) -> Vec<Arc<Pod>> {
+    if count < pods.len() {
+        let mut on_node: HashMap<&str, usize> = HashMap::new();
+        for pod in related.filter(|p| p.active()) {
+            *on_node.entry(&pod.spec.node_name).or_default() += 1;
+        }
+        let mut ranked: Vec<Ranked> = pods
+            .drain(..)
+            .map(|pod| {
+                let rank = on_node.get(pod.spec.node_name.as_str()).copied().unwrap_or(0);
+                Ranked::new(pod, rank, now)
+            })
+            .collect();
+        ranked.sort_by(Ranked::order);
+        pods = ranked.into_iter().map(|r| r.pod).collect();
+    }
+    pods.truncate(count);
+    pods
+}
+
+/// A pod with what the order looks at, worked out once.
+struct Ranked {
+    pod: Arc<Pod>,
+    unassigned: bool,
+    phase: u8,
+    ready: Option<Age>,
+    cost: i32,
+    rank: usize,
+    restarts: (i64, i64),
+    created: Age,
+}
+
+/// An instant and its distance to now on a logarithmic scale.
+struct Age {
+    at: Option<jiff::Timestamp>,
+    scale: i64,
+}
+
+impl Age {
+    fn new(at: Option<jiff::Timestamp>, now: jiff::Timestamp) -> Self {
+        let nanos = at.map_or(0, |at| now.duration_since(at).as_nanos());
+        let scale = u64::try_from(nanos).ok().and_then(u64::checked_ilog2).map_or(-1, i64::from);
+        Age { at, scale }
+    }
+
+    /// The younger first; an unknown time counts as youngest. `None` when the times are equal.
+    fn order(&self, other: &Self, uids: Ordering) -> Option<Ordering> {
+        match (self.at, other.at) {
+            (a, b) if a == b => None,
+            (None, _) => Some(Ordering::Less),
+            (_, None) => Some(Ordering::Greater),
+            _ => Some(self.scale.cmp(&other.scale).then(uids)),
+        }
+    }
+}
+
+impl Ranked {
+    fn new(pod: Arc<Pod>, rank: usize, now: jiff::Timestamp) -> Self {
+        let ready = pod.condition("Ready").filter(|c| c.status == "True");
+        Ranked {
+            unassigned: pod.spec.node_name.is_empty(),
+            phase: match pod.status.phase.as_str() {
+                "Running" => 2,
+                "Unknown" => 1,
+                _ => 0,
+            },
+            ready: ready.map(|c| Age::new(c.last_transition_time, now)),
+            cost: deletion_cost(&pod),
+            rank,
+            restarts: restarts(&pod),
+            created: Age::new(pod.metadata.creation_timestamp, now),
+            pod,
+        }
+    }
+
+    fn order(&self, other: &Self) -> Ordering {
+        let uids = self.pod.metadata.uid.cmp(&other.pod.metadata.uid);
+        let readiness = |a: &Option<Age>, b: &Option<Age>| match (a, b) {
+            (Some(a), Some(b)) => a.order(b, uids),
+            _ => None,
+        };
+        other
+            .unassigned
+            .cmp(&self.unassigned)
+            .then(self.phase.cmp(&other.phase))
+            .then(self.ready.is_some().cmp(&other.ready.is_some()))
+            .then(self.cost.cmp(&other.cost))
+            .then(other.rank.cmp(&self.rank))
+            .then_with(|| readiness(&self.ready, &other.ready).unwrap_or(Ordering::Equal))
+            .then(other.restarts.cmp(&self.restarts))
+            .then_with(|| self.created.order(&other.created, uids).unwrap_or(Ordering::Equal))
+    }
+}
+
+/// The annotation's value; one that is not a 32-bit integer in its plain spelling counts as 0.
+fn deletion_cost(pod: &Pod) -> i32 {
+    let Some(text) = pod.metadata.annotations.get(DELETION_COST) else { return 0 };
+    let plain = !text.starts_with('+') && (text == "0" || !text.trim_start_matches('-').starts_with('0'));
+    if plain { text.parse().unwrap_or(0) } else { 0 }
+}
+
+/// The most restarts of any container, and of any sidecar.
+fn restarts(pod: &Pod) -> (i64, i64) {
+    let sidecar = |name: &str| {
+        pod.spec.init_containers.iter().any(|c| {
+            c.get("name").and_then(Value::as_str) == Some(name)
+                && c.get("restartPolicy").and_then(Value::as_str) == Some("Always")
+        })
+    };
+    let regular = pod.status.container_statuses.iter().map(|c| c.restart_count).max().unwrap_or(0);
+    let sidecars = pod.status.init_container_statuses.iter().filter(|c| sidecar(&c.name));
+    (regular, sidecars.map(|c| c.restart_count).max().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn now() -> jiff::Timestamp {
+        "2025-01-01T12:00:00Z".parse().unwrap()
+    }
+
+    /// name, node, phase, seconds of readiness, age in seconds, restarts, cost
+    fn pod(spec: (&str, &str, &str, Option<i64>, i64, i64, &str)) -> Arc<Pod> {
+        let (name, node, phase, ready, age, restarts, cost) = spec;
+        let at =
+            |seconds: i64| jiff::Timestamp::from_second(now().as_second() - seconds).unwrap().to_string();
+        let conditions = match ready {
+            Some(s) => json!([{"type": "Ready", "status": "True", "lastTransitionTime": at(s)}]),
+            None => json!([]),
+        };
+        let annotations = if cost.is_empty() { json!({}) } else { json!({DELETION_COST: cost}) };
+        let value = json!({
+            "metadata": {"name": name, "uid": name, "creationTimestamp": at(age), "annotations": annotations},
+            "spec": {"nodeName": node},
+            "status": {"phase": phase, "conditions": conditions,
+                "containerStatuses": [{"name": "c", "restartCount": restarts}]},
+        });
+        Arc::new(serde_json::from_value(value).unwrap())
+    }
+
+    fn ranked(pods: &[Arc<Pod>], related: &[Arc<Pod>]) -> String {
+        let mut pods = pods.to_vec();
+        // A sentinel that is kept, so that all others are ordered.
+        pods.push(pod(("last", "z", "Running", Some(1 << 30), 1 << 30, 0, "2147483647")));
+        let count = pods.len() - 1;
+        let names = pods_to_delete(pods, related.iter(), count, now());
+        names.iter().map(|p| p.metadata.name.clone()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn deletion_order() {
+        let pods = [
+            pod(("old-ready", "n1", "Running", Some(4000), 5000, 0, "")),
+            pod(("young-ready", "n2", "Running", Some(10), 5000, 0, "")),
+            pod(("unready", "n1", "Running", None, 5000, 0, "")),
+            pod(("unready-restarted", "n1", "Running", None, 5000, 3, "")),
+            pod(("pending", "n1", "Pending", None, 5000, 0, "")),
+            pod(("unknown", "n1", "Unknown", None, 5000, 0, "")),
+            pod(("unassigned", "", "Pending", None, 5000, 0, "")),
+            pod(("cheap", "n2", "Running", Some(4000), 5000, 0, "-5")),
+            pod(("dear", "n2", "Running", Some(1), 5000, 0, "10")),
+            pod(("bad-cost", "n2", "Running", Some(9000), 9000, 0, "+7")),
+            pod(("crowded", "n3", "Running", Some(8000), 9000, 0, "")),
+        ];
+        let related = [pods[10].clone(), pods[10].clone()];
+        expect![[r"unassigned pending unknown unready-restarted unready cheap crowded young-ready old-ready bad-cost dear"]]
+            .assert_eq(&ranked(&pods, &related));
+    }
+
+    #[test]
+    fn equal_scale_goes_by_uid() {
+        let pods = [
+            pod(("b", "n", "Running", Some(4000), 5000, 0, "")),
+            pod(("a", "n", "Running", Some(3900), 5000, 0, "")),
+        ];
+        expect!["a b"].assert_eq(&ranked(&pods, &[]));
+    }
+
+    #[test]
+    fn a_pod_out_of_a_template() {
+        let owner = Meta { name: "web-5d8".into(), uid: "u1".into(), ..Meta::default() };
+        let reference = owner.controller_ref("apps/v1", "ReplicaSet");
+        let template = json!({
+            "metadata": {"creationTimestamp": null, "labels": {"a": "b"}, "annotations": {"x": "y"}, "finalizers": ["f/g"],
+                "name": "ignored"},
+            "spec": {"containers": [{"name": "c"}]},
+        });
+        expect![[r#"
+            {
+              "apiVersion": "v1",
+              "kind": "Pod",
+              "metadata": {
+                "annotations": {
+                  "x": "y"
+                },
+                "finalizers": [
+                  "f/g"
+                ],
+                "generateName": "web-5d8-",
+                "labels": {
+                  "a": "b"
+                },
+                "ownerReferences": [
+                  {
+                    "apiVersion": "apps/v1",
+                    "blockOwnerDeletion": true,
+                    "controller": true,
+                    "kind": "ReplicaSet",
+                    "name": "web-5d8",
+                    "uid": "u1"
+                  }
+                ]
+              },
+              "spec": {
+                "containers": [
+                  {
+                    "name": "c"
+                  }
+                ]
+              }
+            }"#]]
+        .assert_eq(&serde_json::to_string_pretty(&pod_from_template(&template, &owner, &reference)).unwrap());
+    }
+}

@@ -1,0 +1,70 @@
+//! Fixtures for tests: objects in, a plan as text out.
+
+use kaji_meta::random::SeededRandom;
+use kaji_runtime::{Cx, Failure, Plan, Projection, Snapshot, View, Write};
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// The tests' time.
+pub fn now() -> jiff::Timestamp {
+    "2025-01-01T12:00:00Z".parse().unwrap()
+}
+
+/// So many seconds before [`now`], as JSON has it.
+pub fn ago(seconds: i64) -> String {
+    jiff::Timestamp::from_second(now().as_second() - seconds).unwrap().to_string()
+}
+
+/// A projected object.
+pub fn object<T: Projection>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+/// A snapshot of projected objects.
+pub fn snapshot<T: Projection>(values: impl IntoIterator<Item = Value>) -> Snapshot<T> {
+    Snapshot::of(values.into_iter().map(object::<T>))
+}
+
+/// Calls a reconciler with failures of the last plan.
+pub fn reconcile(
+    reconciler: &impl kaji_runtime::Reconciler,
+    view: &View,
+    namespace: &str,
+    name: &str,
+    failures: &[Failure],
+) -> Plan {
+    let random = SeededRandom::new(1);
+    let cx = Cx { now: now(), random: &random, failures };
+    reconciler.reconcile(view, &kaji_runtime::Key::new(namespace, name), &cx)
+}
+
+/// A plan, one line a write; stages are apart by `--`.
+pub fn text(plan: &Plan) -> String {
+    let mut out = String::new();
+    for (i, stage) in plan.stages.iter().enumerate() {
+        if i > 0 {
+            out.push_str("--\n");
+        }
+        for step in stage {
+            let (verb, body) = match &step.write {
+                Write::Create { body, .. } => ("create".to_owned(), body),
+                Write::Update { body, .. } => ("update".to_owned(), body),
+                Write::Patch { kind, body, .. } => (format!("{kind:?}").to_lowercase(), body),
+                Write::Delete { options, .. } => ("delete".to_owned(), options),
+            };
+            let _ = writeln!(out, "{verb} {} {body}", step.write.target().path());
+            for (when, event) in [("ok", &step.on_success), ("failed", &step.on_failure)] {
+                if let Some(event) = event {
+                    let _ = writeln!(out, "    {when}: {:?} {}: {}", event.kind, event.reason, event.message);
+                }
+            }
+        }
+    }
+    for event in &plan.events {
+        let _ = writeln!(out, "event: {:?} {}: {}", event.kind, event.reason, event.message);
+    }
+    if let Some(wait) = plan.requeue_after {
+        let _ = writeln!(out, "again after {wait:?}");
+    }
+    out
+}

@@ -1,0 +1,161 @@
+//! Admission: plugins that may change or refuse a write before it is made.
+//!
+//! Invariants: mutating plugins run in order, each seeing what those before it did; validating ones run on the object as
+//! it will be stored; dry runs go through all of them; `NamespaceLifecycle` is always first.
+
+mod lifecycle;
+
+use crate::{engine::Engine, pipeline::options};
+use kaji_meta::{GroupResource, GroupVersionKind, GroupVersionResource, Random, Status, object, text};
+use kaji_resource::{Api, BoxFuture, ResourceDef, UserInfo};
+use serde_json::Value;
+use std::sync::Mutex;
+
+/// What is being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// A new object, or a POST to a subresource.
+    Create,
+    /// A change of an object, by PUT or PATCH, also through a subresource.
+    Update,
+    /// Removal, or its beginning.
+    Delete,
+    /// A stream to a subresource (`exec`, `proxy`, …).
+    Connect,
+}
+
+impl Operation {
+    /// `CREATE`, as webhooks and policies spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Operation::Create => "CREATE",
+            Operation::Update => "UPDATE",
+            Operation::Delete => "DELETE",
+            Operation::Connect => "CONNECT",
+        }
+    }
+}
+
+/// One write, as plugins see it.
+///
+/// `object` and `old` are in the storage version of `def` (plugins that need another one convert), except for `scale`
+/// and for subresources with a body of their own, where they are that body and `kind` is its kind.
+pub struct Attributes<'a> {
+    /// Who asks.
+    pub user: &'a UserInfo,
+    /// The kind in the request's version (`autoscaling/v1 Scale` for scale, `policy/v1 Eviction` for eviction, …).
+    pub kind: &'a GroupVersionKind,
+    /// The resource in the request's version.
+    pub resource: &'a GroupVersionResource,
+    /// `""` for the main resource.
+    pub subresource: &'a str,
+    /// `""` for cluster-scoped objects. Of a namespace, its own name.
+    pub namespace: &'a str,
+    /// `""` while a generated name is not known yet, and for deletions of whole collections.
+    pub name: &'a str,
+    /// What is being done.
+    pub operation: Operation,
+    /// The options of the request.
+    pub options: options::OperationOptions<'a>,
+    /// The stored object; `None` on create.
+    pub old: Option<&'a Value>,
+    /// The object to be stored; `None` on delete. Validating plugins only read it.
+    pub object: Option<&'a mut Value>,
+    /// Nothing will be stored.
+    pub dry_run: bool,
+    /// The definition of the resource.
+    pub def: &'a ResourceDef,
+    /// Other objects.
+    pub api: &'a dyn Api,
+    /// Texts for the `Warning` header.
+    pub warnings: &'a Mutex<Vec<String>>,
+    /// The time of the request.
+    pub now: jiff::Timestamp,
+    /// Randomness.
+    pub random: &'a dyn Random,
+}
+
+impl Attributes<'_> {
+    /// `deployments.apps`
+    pub fn group_resource(&self) -> GroupResource {
+        self.resource.group_resource()
+    }
+
+    /// The object that is to be stored, to be read.
+    pub fn new_object(&self) -> Option<&Value> {
+        self.object.as_deref()
+    }
+
+    /// Adds a text for the `Warning` header.
+    pub fn warn(&self, text: impl Into<String>) {
+        if let Ok(mut w) = self.warnings.lock() {
+            w.push(text.into());
+        }
+    }
+
+    /// Upstream's `admission.NewForbidden`: 403 about this object, by the best name there is.
+    pub fn forbidden(&self, reason: impl std::fmt::Display) -> Status {
+        let from_object = |v: &Value| match (object::name(v), object::generate_name(v)) {
+            ("", "") => "Unknown".to_owned(),
+            ("", base) => base.to_owned(),
+            (name, _) => name.to_owned(),
+        };
+        let name = match (self.name, self.new_object()) {
+            ("", Some(v)) => from_object(v),
+            ("", None) => "Unknown".to_owned(),
+            (name, _) => name.to_owned(),
+        };
+        Status::forbidden(&self.group_resource(), &name, reason)
+    }
+
+    /// `resource "name"` for log and message texts.
+    pub fn describe(&self) -> String {
+        format!("{} {}", self.group_resource(), text::quote(self.name))
+    }
+}
+
+/// An admission plugin.
+pub trait Admission: Send + Sync + 'static {
+    /// Its name, as `--enable-admission-plugins` spells it.
+    fn name(&self) -> &'static str;
+
+    /// Whether it wants to see this write. Cheap; asked before each of the two phases.
+    fn handles(&self, attributes: &Attributes<'_>) -> bool;
+
+    /// Changes or refuses the write.
+    fn admit<'a>(&'a self, attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        let _ = attributes;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Refuses the write, seeing it as it will be stored.
+    fn validate<'a>(&'a self, attributes: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        let _ = attributes;
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// Runs the mutating phase.
+pub(crate) async fn admit(engine: &Engine, attributes: &mut Attributes<'_>) -> Result<(), Status> {
+    if lifecycle::NamespaceLifecycle.handles(attributes) {
+        lifecycle::check(attributes).await?;
+    }
+    let plugins = engine.admission.load_full();
+    for plugin in plugins.iter() {
+        if plugin.handles(attributes) {
+            plugin.admit(attributes).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs the validating phase.
+pub(crate) async fn validate(engine: &Engine, attributes: &Attributes<'_>) -> Result<(), Status> {
+    let plugins = engine.admission.load_full();
+    for plugin in plugins.iter() {
+        if plugin.handles(attributes) {
+            plugin.validate(attributes).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! The engine as hooks and admission plugins use it: reads from the caches, writes through the pipeline.
+
+use crate::{
+    cache::Entry,
+    encode,
+    engine::Engine,
+    pipeline::{
+        self, Op, State, manage, metadata,
+        options::WriteOptions,
+        update::{self, Made, Plan},
+    },
+    registry::Resource,
+};
+use kaji_meta::{GroupResource, Status, object};
+use kaji_resource::{Api, BoxFuture, DeleteOptions, ResourceDef, UserInfo};
+use kaji_store::Revision;
+use serde_json::Value;
+use std::{
+    collections::HashMap,
+    ops::Bound,
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+};
+
+/// Who writes from inside, also the name of the field manager.
+const MANAGER: &str = "kube-apiserver";
+
+static SERVER: LazyLock<UserInfo> = LazyLock::new(|| UserInfo {
+    name: "system:apiserver".into(),
+    groups: vec!["system:masters".into(), "system:authenticated".into()],
+    ..UserInfo::default()
+});
+
+struct Known {
+    revision: Revision,
+    /// What converted and defaulted it.
+    def: Arc<ResourceDef>,
+    value: Arc<Value>,
+}
+
+/// Small objects that were decoded lately (namespaces, above all, are looked at by every write), by key and revision.
+#[derive(Default)]
+pub(crate) struct Decoded(Mutex<HashMap<Arc<str>, Known>>);
+
+impl Decoded {
+    const MAX_OBJECTS: usize = 1024;
+    const MAX_BYTES: usize = 16 * 1024;
+
+    fn get(&self, res: &Resource, entry: &Entry) -> Option<Arc<Value>> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.get(&entry.key)?;
+        (known.revision == entry.revision && Arc::ptr_eq(&known.def, &res.def)).then(|| known.value.clone())
+    }
+
+    fn keep(&self, res: &Resource, entry: &Entry, value: &Arc<Value>) {
+        if entry.object_bytes().len() > Self::MAX_BYTES {
+            return;
+        }
+        let known = Known { revision: entry.revision, def: res.def.clone(), value: value.clone() };
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= Self::MAX_OBJECTS {
+            all.clear();
+        }
+        all.insert(entry.key.clone(), known);
+    }
+}
+
+impl Engine {
+    fn resource(&self, gr: &GroupResource) -> Option<Arc<Resource>> {
+        self.registry().by_group_resource(gr).cloned()
+    }
+
+    fn write<'a>(
+        &'a self,
+        res: &'a Arc<Resource>,
+        place: (&'a str, &'a str),
+        subresource: &str,
+        dry_run: bool,
+    ) -> Result<Op<'a>, Status> {
+        let options = WriteOptions { dry_run, manager: MANAGER.into(), ..WriteOptions::default() };
+        Op::internal(self, res, &res.def.storage_version().name, subresource, &SERVER, place, options)
+    }
+}
+
+impl Api for Engine {
+    fn get(&self, resource: &GroupResource, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        let res = self.resource(resource)?;
+        let entry = res.cache.get(&res.key(namespace, name))?;
+        if let Some(known) = self.decoded.get(&res, &entry) {
+            return Some(known);
+        }
+        let value = Arc::new(encode::stored_value(&res, &entry).ok()?);
+        self.decoded.keep(&res, &entry, &value);
+        Some(value)
+    }
+
+    fn list(&self, resource: &GroupResource, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        let mut all = vec![];
+        if let Some(res) = self.resource(resource) {
+            each(&res, namespace, &mut |v| {
+                all.push(Arc::new(v));
+                false
+            });
+        }
+        all
+    }
+
+    fn any(&self, resource: &GroupResource, namespace: Option<&str>, want: &dyn Fn(&Value) -> bool) -> bool {
+        self.resource(resource).is_some_and(|res| each(&res, namespace, &mut |v| want(&v)))
+    }
+
+    fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(self.wait_consistent())
+    }
+
+    fn create<'a>(
+        &'a self,
+        resource: &'a GroupResource,
+        namespace: &'a str,
+        mut object: Value,
+        dry_run: bool,
+    ) -> BoxFuture<'a, Result<Value, Status>> {
+        Box::pin(async move {
+            let res = self.resource(resource).ok_or_else(Status::generic_not_found)?;
+            let op = self.write(&res, (namespace, ""), "", dry_run)?;
+            object::set_at(&mut object, &["apiVersion"], res.api_version(&op.version.name));
+            object::set_at(&mut object, &["kind"], res.def.kind.as_ref());
+            op.default(&mut object);
+            Ok(pipeline::create::create(&op, object).await?.into_object())
+        })
+    }
+
+    fn update<'a>(
+        &'a self,
+        resource: &'a GroupResource,
+        namespace: &'a str,
+        name: &'a str,
+        subresource: &'a str,
+        dry_run: bool,
+        change: &'a (dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync),
+    ) -> BoxFuture<'a, Result<Value, Status>> {
+        Box::pin(async move {
+            let res = self.resource(resource).ok_or_else(Status::generic_not_found)?;
+            let op = self.write(&res, (namespace, name), subresource, dry_run)?;
+            let mut make = |state: Option<&State>| {
+                let Some(state) = state else { return Err(op.not_found(name)) };
+                let mut new = op.in_version(&state.object)?;
+                change(&mut new)?;
+                metadata::match_name(&new, name)?;
+                manage::record(&op, Some(&state.object), &mut new)?;
+                op.to_storage(&mut new)?;
+                Ok(Made::Object(new))
+            };
+            let written = update::update(&op, name, &Plan::default(), &mut make).await?;
+            Ok(written.into_object())
+        })
+    }
+
+    fn delete<'a>(
+        &'a self,
+        resource: &'a GroupResource,
+        namespace: &'a str,
+        name: &'a str,
+        options: DeleteOptions,
+    ) -> BoxFuture<'a, Result<Value, Status>> {
+        Box::pin(async move {
+            let res = self.resource(resource).ok_or_else(Status::generic_not_found)?;
+            let op = self.write(&res, (namespace, name), "", options.dry_run)?;
+            Ok(pipeline::remove::remove(&op, name, &options).await?.object)
+        })
+    }
+}
+
+/// Visits the objects of a resource until `stop` says so, and says whether it did.
+fn each(res: &Resource, namespace: Option<&str>, stop: &mut dyn FnMut(Value) -> bool) -> bool {
+    let snapshot = res.cache.snapshot();
+    let prefix = res.key_prefix(namespace.unwrap_or(""));
+    let from = snapshot.objects.range::<_, str>((Bound::Included(&*prefix), Bound::Unbounded));
+    for (_, entry) in from.take_while(|(key, _)| key.starts_with(&prefix)) {
+        match encode::stored_value(res, entry) {
+            Ok(value) => {
+                if stop(value) {
+                    return true;
+                }
+            }
+            Err(error) => tracing::warn!(key = &*entry.key, %error, "an object cannot be converted"),
+        }
+    }
+    false
+}

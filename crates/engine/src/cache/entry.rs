@@ -1,0 +1,312 @@
+//! One version of one object, as it is sent.
+//!
+//! Invariants: an entry never changes. Its bytes are a whole watch event; the object is a slice of them. Everything
+//! else it knows is positions in those bytes.
+
+use super::scan::{Fields, Ref, scan};
+use crate::storage;
+use bytes::Bytes;
+use kaji_store::Revision;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// What happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// It came into being.
+    Added,
+    /// It changed.
+    Modified,
+    /// It went away.
+    Deleted,
+}
+
+impl Change {
+    /// The beginning of a watch event, up to its object.
+    pub(crate) const fn head(self) -> &'static [u8] {
+        match self {
+            Change::Added => br#"{"type":"ADDED","object":"#,
+            Change::Modified => br#"{"type":"MODIFIED","object":"#,
+            Change::Deleted => br#"{"type":"DELETED","object":"#,
+        }
+    }
+}
+
+/// The end of a watch event, after its object.
+pub(crate) const TAIL: &[u8] = b"}\n";
+
+/// An object. See the module's text.
+pub struct Entry {
+    /// The storage key.
+    pub key: Arc<str>,
+    /// The revision that wrote it (or, for the last state of a deleted object, that deleted it).
+    pub revision: Revision,
+    /// What is known without decoding.
+    pub meta: EntryMeta,
+    change: Change,
+    frame: Bytes,
+}
+
+/// What is known of an object without decoding it; the texts are read through [`Entry`]'s methods.
+pub struct EntryMeta {
+    namespace: (u32, u32),
+    labels: u16,
+    owners: u16,
+    /// Whether it has a `deletionTimestamp`.
+    pub deleting: bool,
+    metadata: Ref,
+    uid: Ref,
+    /// Label keys and values in turn, owner uids, selectable fields.
+    refs: Box<[Ref]>,
+    extra: Option<Box<str>>,
+}
+
+impl Entry {
+    /// An entry from a stored value.
+    ///
+    /// # Errors
+    /// When the value is not an object in JSON.
+    pub(crate) fn from_stored(
+        key: Arc<str>,
+        prefix: &str,
+        value: &[u8],
+        revision: Revision,
+        change: Change,
+        fields: &Fields,
+    ) -> Result<Entry, serde_json::Error> {
+        let head = change.head();
+        // Sized exactly: this is what most of the process's memory consists of.
+        let mut frame = Vec::with_capacity(head.len() + value.len() + 42 + TAIL.len());
+        frame.extend_from_slice(head);
+        storage::append_with_revision(&mut frame, value, revision)?;
+        frame.extend_from_slice(TAIL);
+        frame.shrink_to_fit();
+        Entry::from_frame(key, prefix, Bytes::from(frame), revision, change, fields)
+    }
+
+    fn from_frame(
+        key: Arc<str>,
+        prefix: &str,
+        frame: Bytes,
+        revision: Revision,
+        change: Change,
+        fields: &Fields,
+    ) -> Result<Entry, serde_json::Error> {
+        let found = scan(&frame[change.head().len()..frame.len() - TAIL.len()], fields)?;
+        let count = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let (labels, owners) = (count(found.labels.len() / 2), count(found.owners.len()));
+        let mut refs = Vec::with_capacity(found.labels.len() + found.owners.len() + found.fields.len());
+        refs.extend_from_slice(&found.labels[..usize::from(labels) * 2]);
+        refs.extend_from_slice(&found.owners[..usize::from(owners)]);
+        refs.extend(found.fields);
+        let meta = EntryMeta {
+            namespace: namespace_of(&key, prefix),
+            labels,
+            owners,
+            deleting: found.deleting,
+            metadata: found.metadata,
+            uid: found.uid,
+            refs: refs.into_boxed_slice(),
+            extra: (!found.extra.is_empty()).then(|| found.extra.into_boxed_str()),
+        };
+        Ok(Entry { key, revision, meta, change, frame })
+    }
+
+    /// The last state of this object as the event of its deletion shows it: with the revision of the deletion.
+    pub(crate) fn deleted(
+        &self,
+        prefix: &str,
+        revision: Revision,
+        fields: &Fields,
+    ) -> Result<Entry, serde_json::Error> {
+        let frame = self.deleted_frame(revision);
+        Entry::from_frame(self.key.clone(), prefix, frame, revision, Change::Deleted, fields)
+    }
+
+    /// This state in a DELETED event of the given revision.
+    pub(crate) fn deleted_frame(&self, revision: Revision) -> Bytes {
+        let mut frame = Vec::with_capacity(self.frame.len() + 8);
+        frame.extend_from_slice(Change::Deleted.head());
+        storage::append_replacing_revision(&mut frame, self.slice(), revision);
+        frame.extend_from_slice(TAIL);
+        frame.shrink_to_fit();
+        Bytes::from(frame)
+    }
+
+    /// The same object scanned for other fields.
+    pub(crate) fn rescanned(&self, prefix: &str, fields: &Fields) -> Result<Entry, serde_json::Error> {
+        Entry::from_frame(self.key.clone(), prefix, self.frame.clone(), self.revision, self.change, fields)
+    }
+
+    fn slice(&self) -> &[u8] {
+        &self.frame[self.change.head().len()..self.frame.len() - TAIL.len()]
+    }
+
+    /// The object in JSON, in the version it is stored in, with its resourceVersion. Shares memory with the entry.
+    pub fn object(&self) -> Bytes {
+        self.frame.slice(self.change.head().len()..self.frame.len() - TAIL.len())
+    }
+
+    /// The object's bytes.
+    pub fn object_bytes(&self) -> &[u8] {
+        self.slice()
+    }
+
+    /// `metadata` in JSON. Shares memory with the entry.
+    pub fn metadata(&self) -> Bytes {
+        let Ref { at, len } = self.meta.metadata;
+        let object = self.object();
+        let (at, len) = (at as usize, len as usize);
+        if at + len > object.len() { Bytes::from_static(b"{}") } else { object.slice(at..at + len) }
+    }
+
+    /// The watch event that carries this version, whole.
+    pub(crate) fn frame(&self) -> &Bytes {
+        &self.frame
+    }
+
+    /// What that event says has happened.
+    pub fn change(&self) -> Change {
+        self.change
+    }
+
+    /// The object as a value. It was valid JSON when the entry was made.
+    pub fn decode(&self) -> Value {
+        serde_json::from_slice(self.slice()).unwrap_or_else(|error| {
+            tracing::error!(key = &*self.key, %error, "decoding a cached object");
+            Value::Null
+        })
+    }
+
+    /// `""` for objects of the cluster.
+    pub fn namespace(&self) -> &str {
+        let (at, len) = self.meta.namespace;
+        &self.key[at as usize..(at + len) as usize]
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        let (at, len) = self.meta.namespace;
+        let from = if len == 0 { at } else { at + len + 1 };
+        &self.key[from as usize..]
+    }
+
+    /// The uid.
+    pub fn uid(&self) -> &str {
+        self.text(self.meta.uid).unwrap_or("")
+    }
+
+    fn text(&self, r: Ref) -> Option<&str> {
+        if r == Ref::MISSING {
+            return None;
+        }
+        let object = self.slice();
+        let (at, len) = (r.at as usize, r.len as usize);
+        if let Some(bytes) = object.get(at..at + len) {
+            return std::str::from_utf8(bytes).ok();
+        }
+        let at = at.checked_sub(object.len())?;
+        self.meta.extra.as_deref()?.get(at..at + len)
+    }
+
+    /// Keys and values of the labels.
+    pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        let refs = &self.meta.refs[..usize::from(self.meta.labels) * 2];
+        refs.chunks_exact(2).filter_map(|kv| Some((self.text(kv[0])?, self.text(kv[1])?)))
+    }
+
+    /// The value of one label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels().find(|(k, _)| *k == key).map(|(_, v)| v)
+    }
+
+    /// Uids of the owners.
+    pub fn owner_uids(&self) -> impl Iterator<Item = &str> {
+        let from = usize::from(self.meta.labels) * 2;
+        let refs = &self.meta.refs[from..from + usize::from(self.meta.owners)];
+        refs.iter().filter_map(|r| self.text(*r))
+    }
+
+    /// The value of a selectable field by its position among the cache's fields; `None` if the object lacks it.
+    pub(crate) fn field(&self, position: usize) -> Option<&str> {
+        let from = usize::from(self.meta.labels) * 2 + usize::from(self.meta.owners);
+        self.text(*self.meta.refs.get(from + position)?)
+    }
+
+    /// Whether it was deleted (`metadata.deletionTimestamp` is set) and waits for something.
+    pub fn deleting(&self) -> bool {
+        self.meta.deleting
+    }
+
+    /// Bytes it holds on to, about.
+    pub(crate) fn size(&self) -> usize {
+        self.frame.len() + size_of::<Entry>() + self.meta.refs.len() * size_of::<Ref>()
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Entry({}@{})", self.key, self.revision)
+    }
+}
+
+/// Position and length of the namespace in a key.
+fn namespace_of(key: &str, prefix: &str) -> (u32, u32) {
+    let at = prefix.len().min(key.len());
+    let len = key[at..].find('/').unwrap_or(0);
+    (u32::try_from(at).unwrap_or(0), u32::try_from(len).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+    use kaji_resource::SelectableField;
+
+    fn entry(value: &str, fields: &Fields) -> Entry {
+        let key = "/registry/core/pods/ns/name".into();
+        Entry::from_stored(key, "/registry/core/pods/", value.as_bytes(), 7, Change::Added, fields).unwrap()
+    }
+
+    #[test]
+    fn reads_without_decoding() {
+        let fields = Fields::new(vec![
+            SelectableField::new("spec.nodeName"),
+            SelectableField::new("spec.hostNetwork"),
+            SelectableField::new("spec.replicas"),
+            SelectableField::new("status.phase"),
+            SelectableField::new("spec.odd"),
+            SelectableField::new("metadata.generateName"),
+        ]);
+        let e = entry(
+            r#"{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"a":"b","x\u002fy":"q\"z"},"uid":"u1","ownerReferences":[{"kind":"A","uid":"o1"},{"uid":"o2"}],"generateName":"g-","deletionTimestamp":"2020"},"spec":{"containers":[{"nodeName":"no"}],"nodeName":"n\u0031","hostNetwork":true,"replicas":3,"odd":{"a":1}},"status":null}"#,
+            &fields,
+        );
+        assert_eq!((e.namespace(), e.name(), e.uid(), e.deleting()), ("ns", "name", "u1", true));
+        assert_eq!(e.labels().collect::<Vec<_>>(), [("a", "b"), ("x/y", "q\"z")]);
+        assert_eq!(e.owner_uids().collect::<Vec<_>>(), ["o1", "o2"]);
+        let found: Vec<_> = (0..7).map(|i| e.field(i)).collect();
+        expect![[r#"[Some("n1"), Some("true"), Some("3"), None, None, Some("g-"), None]"#]]
+            .assert_eq(&format!("{found:?}"));
+        assert!(
+            std::str::from_utf8(&e.metadata()).unwrap().starts_with(r#"{"resourceVersion":"7","labels""#)
+        );
+        assert!(e.metadata().ends_with(b"\"2020\"}"));
+        assert_eq!(e.frame()[..], [Change::Added.head(), &e.object()[..], TAIL].concat());
+
+        let gone = e.deleted("/registry/core/pods/", 123_456, &fields).unwrap();
+        assert_eq!(kaji_meta::object::resource_version(&gone.decode()), "123456");
+        assert_eq!(gone.field(0), Some("n1"));
+        assert_eq!(gone.uid(), "u1");
+    }
+
+    #[test]
+    fn cluster_scope() {
+        let e =
+            Entry::from_stored("/p/n".into(), "/p/", b"{}", 7, Change::Added, &Fields::default()).unwrap();
+        assert_eq!((e.namespace(), e.name(), e.uid()), ("", "n", ""));
+        assert!(
+            Entry::from_stored("/p/n".into(), "/p/", b"[", 7, Change::Added, &Fields::default()).is_err()
+        );
+    }
+}

@@ -1,0 +1,205 @@
+//! The one store watch that feeds all caches.
+//!
+//! Invariants: each cache sees its events in revision order, none missing and none twice, also across a lost
+//! connection to the store; progress moves only after every cache has its events.
+
+use super::{Cache, Limits, Objects, Progress};
+use futures_util::StreamExt;
+use kaji_store::{Event, KeyValue, Range, Revision, Store, StoreError, WatchBatch, WatchStream};
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+use tokio::sync::watch;
+
+/// Keys read at once while a cache loads.
+const PAGE: usize = 1000;
+/// How often a load begins anew when its revision is compacted under it.
+const LOAD_TRIES: usize = 5;
+/// Waits between attempts to reach a store that is away.
+const BACKOFF: [Duration; 5] = [
+    Duration::from_millis(10),
+    Duration::from_millis(50),
+    Duration::from_millis(250),
+    Duration::from_secs(1),
+    Duration::from_secs(3),
+];
+
+/// Caches by storage prefix.
+type Caches = HashMap<Arc<str>, Arc<Cache>>;
+
+/// Takes events from the store to the caches.
+pub(crate) struct Feed {
+    store: Arc<dyn Store>,
+    progress: Arc<Progress>,
+    caches: RwLock<Caches>,
+}
+
+impl Feed {
+    /// All resources live below this.
+    pub const PREFIX: &'static str = "/registry/";
+
+    pub fn new(store: Arc<dyn Store>, progress: Arc<Progress>) -> Self {
+        Feed { store, progress, caches: RwLock::default() }
+    }
+
+    /// The cache of a prefix, and whether it was made just now: then it collects events and is to be loaded.
+    pub fn cache(&self, prefix: Arc<str>, limits: Limits) -> (Arc<Cache>, bool) {
+        let mut caches = self.caches.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cache) = caches.get(&prefix) {
+            return (cache.clone(), false);
+        }
+        let cache = Arc::new(Cache::new(prefix.clone(), limits, self.progress.clone()));
+        caches.insert(prefix, cache.clone());
+        (cache, true)
+    }
+
+    /// Stops feeding a cache.
+    pub fn remove(&self, prefix: &str) {
+        self.caches.write().unwrap_or_else(PoisonError::into_inner).remove(prefix);
+    }
+
+    fn all(&self) -> Vec<Arc<Cache>> {
+        self.caches.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Ends all watches.
+    pub fn close(&self) {
+        self.all().iter().for_each(|cache| cache.close());
+    }
+
+    /// Fills a new cache from the store.
+    pub async fn load(&self, cache: Arc<Cache>) -> Result<(), StoreError> {
+        for _ in 1..LOAD_TRIES {
+            match self.try_load(&cache).await {
+                Err(StoreError::Compacted { .. }) => {}
+                other => return other,
+            }
+        }
+        self.try_load(&cache).await
+    }
+
+    async fn try_load(&self, cache: &Cache) -> Result<(), StoreError> {
+        let mut objects = Objects::new();
+        let revision = self.pages(cache.prefix(), 0, |page| cache.load_page(&mut objects, page)).await?;
+        cache.loaded(objects, revision);
+        Ok(())
+    }
+
+    /// Reads all keys of a prefix page by page, as of one revision (0: the present one), which is returned.
+    async fn pages(
+        &self,
+        prefix: &str,
+        mut revision: Revision,
+        mut each: impl FnMut(Vec<KeyValue>),
+    ) -> Result<Revision, StoreError> {
+        let mut range = Range::prefix(prefix).limit(PAGE).at(revision);
+        loop {
+            let result = self.store.range(range.clone()).await?;
+            revision = result.revision;
+            range.revision = revision;
+            let last = result.kvs.last().map(|kv| format!("{}\0", kv.key));
+            each(result.kvs);
+            match last {
+                Some(next) if result.more => range.start = next,
+                _ => return Ok(revision),
+            }
+        }
+    }
+
+    /// Delivers a batch to the caches it concerns.
+    pub fn dispatch(&self, batch: WatchBatch) {
+        let mut parts: Vec<(Arc<Cache>, Vec<Event>)> = vec![];
+        {
+            let caches = self.caches.read().unwrap_or_else(PoisonError::into_inner);
+            for event in batch.events {
+                let Some(cache) = caches.get(prefix_of_key(&event.kv.key)) else { continue };
+                match parts.iter_mut().find(|(c, _)| Arc::ptr_eq(c, cache)) {
+                    Some((_, events)) => events.push(event),
+                    None => parts.push((cache.clone(), vec![event])),
+                }
+            }
+        }
+        for (cache, events) in parts {
+            cache.apply(events);
+        }
+        self.progress.advance(batch.revision);
+    }
+
+    /// Feeds until told to stop or the store is closed.
+    pub async fn run(self: Arc<Self>, mut events: WatchStream, mut stop: watch::Receiver<bool>) {
+        let fed = async {
+            loop {
+                match events.next().await {
+                    Some(Ok(batch)) => self.dispatch(batch),
+                    Some(Err(StoreError::Closed)) => return,
+                    lost => {
+                        let error = lost.and_then(Result::err);
+                        tracing::warn!(?error, "the watch of the store ended; resuming");
+                        match self.resume(error).await {
+                            Some(stream) => events = stream,
+                            None => return,
+                        }
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = fed => self.close(),
+            // Either told to, or the engine is gone.
+            _ = stop.wait_for(|stop| *stop) => self.close(),
+        }
+    }
+
+    /// A new watch from where the old one ended; if that history is gone, after bringing the caches up to date from the
+    /// present state. `None`: the store is closed.
+    async fn resume(&self, mut error: Option<StoreError>) -> Option<WatchStream> {
+        for attempt in 0.. {
+            if error == Some(StoreError::Closed) {
+                return None;
+            }
+            if attempt > 0 {
+                tokio::time::sleep(BACKOFF[(attempt - 1).min(BACKOFF.len() - 1)]).await;
+            }
+            if matches!(error, Some(StoreError::Compacted { .. }))
+                && let Err(failed) = self.resync().await
+            {
+                error = Some(failed);
+                continue;
+            }
+            match self.store.watch(Self::PREFIX, self.progress.applied() + 1).await {
+                Ok(stream) => return Some(stream),
+                Err(failed) => error = Some(failed),
+            }
+        }
+        None
+    }
+
+    async fn resync(&self) -> Result<(), StoreError> {
+        let revision = self.store.revision().await?;
+        for cache in self.all() {
+            let mut kvs = vec![];
+            self.pages(cache.prefix(), revision, |page| kvs.extend(page)).await?;
+            cache.replace(kvs, revision);
+        }
+        self.progress.advance(revision);
+        Ok(())
+    }
+}
+
+/// `/registry/<group>/<plural>/` of a key below it.
+fn prefix_of_key(key: &str) -> &str {
+    let end = key.bytes().enumerate().filter(|(_, b)| *b == b'/').nth(3);
+    end.map_or(key, |(at, _)| &key[..=at])
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn prefixes() {
+        assert_eq!(super::prefix_of_key("/registry/core/pods/ns/name"), "/registry/core/pods/");
+        assert_eq!(super::prefix_of_key("/registry/core/nodes/name"), "/registry/core/nodes/");
+        assert_eq!(super::prefix_of_key("/registry/core"), "/registry/core");
+    }
+}

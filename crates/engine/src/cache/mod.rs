@@ -1,0 +1,386 @@
+//! The watch cache of one resource: its objects as they are sent, and its recent events.
+//!
+//! Invariants:
+//! - Readers load a snapshot and never wait. Only the feed changes a cache.
+//! - A snapshot at revision R holds exactly what the store held at R under the cache's prefix.
+//! - A subscription begins at a revision and misses and repeats nothing after it.
+
+mod entry;
+mod event;
+mod feed;
+mod filter;
+mod index;
+mod progress;
+mod scan;
+mod subscription;
+mod watcher;
+mod window;
+
+pub(crate) use entry::TAIL;
+pub use entry::{Change, Entry, EntryMeta};
+pub(crate) use event::{Event, Seen};
+pub(crate) use feed::Feed;
+pub(crate) use filter::Filter;
+pub(crate) use progress::Progress;
+pub(crate) use scan::Fields;
+pub(crate) use subscription::{Start, Subscription};
+pub(crate) use watcher::{Item, seen_by};
+
+use arc_swap::ArcSwap;
+use imbl::OrdMap;
+use index::Index;
+use jiff::{SignedDuration, Timestamp};
+use kaji_resource::SelectableField;
+use kaji_store::{Event as StoreEvent, EventKind, KeyValue, Revision};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::Waker,
+};
+use window::Window;
+
+/// Objects by storage key.
+pub type Objects = OrdMap<Arc<str>, Arc<Entry>>;
+
+/// Snapshots kept for continue tokens, per resource, and for how long.
+const KEPT: usize = 16;
+const KEPT_FOR: SignedDuration = SignedDuration::from_mins(5);
+
+/// Bounds of a cache; see `EngineOptions`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub window: usize,
+    pub window_bytes: usize,
+    pub queue: usize,
+}
+
+/// All objects of a resource at one revision.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The revision. Nothing of this resource changed between `changed` and here.
+    pub revision: Revision,
+    /// The revision of the last change.
+    pub changed: Revision,
+    /// The objects.
+    pub objects: Objects,
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    objects: Objects,
+    /// Revision of the last change, or of the load.
+    changed: Revision,
+}
+
+/// The cache of one resource.
+pub struct Cache {
+    prefix: Arc<str>,
+    queue: usize,
+    state: ArcSwap<State>,
+    inner: Mutex<Inner>,
+    progress: Arc<Progress>,
+    watchers: AtomicUsize,
+    sent: AtomicU64,
+}
+
+struct Inner {
+    /// Events that arrive while the cache loads; `None` once it has.
+    loading: Option<Vec<StoreEvent>>,
+    closed: bool,
+    fields: Arc<Fields>,
+    window: Window,
+    index: Index,
+    kept: VecDeque<(Snapshot, Timestamp)>,
+}
+
+impl Cache {
+    /// A cache without objects. It is not fed until it is in a [`Feed`].
+    pub(crate) fn new(prefix: Arc<str>, limits: Limits, progress: Arc<Progress>) -> Self {
+        Cache {
+            prefix,
+            queue: limits.queue,
+            state: ArcSwap::default(),
+            inner: Mutex::new(Inner {
+                loading: Some(vec![]),
+                closed: false,
+                fields: Arc::default(),
+                window: Window::new(limits.window, limits.window_bytes),
+                index: Index::default(),
+                kept: VecDeque::new(),
+            }),
+            progress,
+            watchers: AtomicUsize::new(0),
+            sent: AtomicU64::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The storage prefix of its objects.
+    pub fn prefix(&self) -> &Arc<str> {
+        &self.prefix
+    }
+
+    /// An object by storage key.
+    pub fn get(&self, key: &str) -> Option<Arc<Entry>> {
+        self.state.load().objects.get(key).cloned()
+    }
+
+    /// How many objects there are.
+    pub fn count(&self) -> usize {
+        self.state.load().objects.len()
+    }
+
+    /// How many watch it.
+    pub fn watcher_count(&self) -> usize {
+        self.watchers.load(Ordering::Relaxed)
+    }
+
+    /// How many events were sent to watchers since the start.
+    pub fn events_sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_sent(&self, events: usize) {
+        self.sent.fetch_add(events as u64, Ordering::Relaxed);
+    }
+
+    /// How many events the window holds.
+    pub fn window_len(&self) -> usize {
+        self.lock().window.len()
+    }
+
+    /// All objects at one revision.
+    pub fn snapshot(&self) -> Snapshot {
+        // In this order: the state then has everything up to `applied`, and nothing after it but what `changed` says.
+        let applied = self.progress.applied();
+        let state = self.state.load();
+        Snapshot {
+            revision: applied.max(state.changed),
+            changed: state.changed,
+            objects: state.objects.clone(),
+        }
+    }
+
+    /// The state at exactly a revision, if that is the present one or one that was kept.
+    pub(crate) fn snapshot_at(&self, revision: Revision) -> Option<Snapshot> {
+        let covers = |s: &Snapshot| s.changed <= revision && revision <= s.revision;
+        let now = self.snapshot();
+        let found = if covers(&now) {
+            now
+        } else {
+            self.lock().kept.iter().map(|(s, _)| s).find(|s| covers(s))?.clone()
+        };
+        Some(Snapshot { revision, ..found })
+    }
+
+    /// Keeps a snapshot for lists that continue at its revision. The oldest makes room.
+    pub(crate) fn keep(&self, snapshot: &Snapshot, now: Timestamp, compacted: Revision) {
+        let mut inner = self.lock();
+        inner.kept.retain(|(s, at)| s.revision >= compacted && now.duration_since(*at) < KEPT_FOR);
+        if let Some((same, at)) = inner.kept.iter_mut().find(|(s, _)| s.changed == snapshot.changed) {
+            same.revision = same.revision.max(snapshot.revision);
+            *at = now;
+            return;
+        }
+        if inner.kept.len() >= KEPT {
+            inner.kept.pop_front();
+        }
+        inner.kept.push_back((snapshot.clone(), now));
+    }
+
+    /// The fields that selectors may use.
+    pub(crate) fn fields(&self) -> Arc<Fields> {
+        self.lock().fields.clone()
+    }
+
+    /// Adds fields that selectors may use; entries are scanned again if any is new.
+    pub(crate) fn add_fields(&self, fields: &[SelectableField]) {
+        let mut inner = self.lock();
+        let mut list = inner.fields.list.clone();
+        for field in fields {
+            if !list.iter().any(|f| f.name == field.name) {
+                list.push(field.clone());
+            }
+        }
+        if list.len() == inner.fields.list.len() {
+            return;
+        }
+        inner.fields = Arc::new(Fields::new(list));
+        let state = State::clone(&self.state.load());
+        let objects = state.objects.iter().map(|(key, entry)| {
+            let entry = entry.rescanned(&self.prefix, &inner.fields).map_or_else(|_| entry.clone(), Arc::new);
+            (key.clone(), entry)
+        });
+        let objects: Objects = objects.collect();
+        self.state.store(Arc::new(State { objects, changed: state.changed }));
+    }
+
+    fn entry(&self, fields: &Fields, kv: &KeyValue, change: Change) -> Option<Arc<Entry>> {
+        let made =
+            Entry::from_stored(kv.key.clone(), &self.prefix, &kv.value, kv.mod_revision, change, fields);
+        // What cannot be read is left out rather than making the whole resource unreadable.
+        made.inspect_err(|error| tracing::error!(key = &*kv.key, %error, "a stored object is not valid JSON"))
+            .ok()
+            .map(Arc::new)
+    }
+
+    /// A stored value as an entry, for reading history.
+    pub(crate) fn read(&self, fields: &Fields, kv: &KeyValue) -> Option<Entry> {
+        Entry::from_stored(kv.key.clone(), &self.prefix, &kv.value, kv.mod_revision, Change::Modified, fields)
+            .ok()
+    }
+
+    /// An event as the store tells it, for replaying history.
+    pub(crate) fn replay(&self, fields: &Fields, event: &StoreEvent) -> Option<Event> {
+        let make = |kv: &KeyValue, change| {
+            Entry::from_stored(kv.key.clone(), &self.prefix, &kv.value, kv.mod_revision, change, fields).ok()
+        };
+        let previous = event.previous.as_ref().and_then(|kv| make(kv, Change::Modified));
+        let (change, entry) = match (event.kind, &previous) {
+            (EventKind::Put, None) => (Change::Added, make(&event.kv, Change::Added)?),
+            (EventKind::Put, Some(_)) => (Change::Modified, make(&event.kv, Change::Modified)?),
+            (EventKind::Delete, previous) => {
+                let last = previous.as_ref()?;
+                (Change::Deleted, last.deleted(&self.prefix, event.kv.mod_revision, fields).ok()?)
+            }
+        };
+        Some(Event::new(change, Arc::new(entry), previous.map(Arc::new)))
+    }
+
+    /// Applies events of the store, in order. Those already known are skipped.
+    pub(crate) fn apply(&self, events: Vec<StoreEvent>) {
+        let mut inner = self.lock();
+        if let Some(waiting) = &mut inner.loading {
+            waiting.extend(events);
+            return;
+        }
+        let mut wake = vec![];
+        self.apply_locked(&mut inner, &events, &mut wake);
+        drop(inner);
+        wake.into_iter().for_each(Waker::wake);
+    }
+
+    fn apply_locked(&self, inner: &mut Inner, events: &[StoreEvent], wake: &mut Vec<Waker>) {
+        let mut state = State::clone(&self.state.load());
+        let known = state.changed;
+        let mut made = Vec::with_capacity(events.len());
+        for event in events.iter().filter(|e| e.kv.mod_revision > known) {
+            state.changed = event.kv.mod_revision;
+            made.extend(self.change(inner, &mut state.objects, event).map(Arc::new));
+        }
+        // Visible to readers before any watcher hears of it.
+        self.state.store(Arc::new(state));
+        for event in made {
+            self.announce(inner, event, wake);
+        }
+    }
+
+    fn change(&self, inner: &Inner, objects: &mut Objects, event: &StoreEvent) -> Option<Event> {
+        match event.kind {
+            EventKind::Put => {
+                let known = objects.contains_key(&*event.kv.key);
+                let change = if known { Change::Modified } else { Change::Added };
+                let entry = self.entry(&inner.fields, &event.kv, change)?;
+                let previous = objects.insert(entry.key.clone(), entry.clone());
+                Some(Event::new(change, entry, previous))
+            }
+            EventKind::Delete => {
+                let previous = objects.remove(&*event.kv.key)?;
+                let last = previous.deleted(&self.prefix, event.kv.mod_revision, &inner.fields).ok()?;
+                Some(Event::new(Change::Deleted, Arc::new(last), Some(previous)))
+            }
+        }
+    }
+
+    fn announce(&self, inner: &mut Inner, event: Arc<Event>, wake: &mut Vec<Waker>) {
+        let number = inner.window.end();
+        let mut full = vec![];
+        inner.index.concerned(&event, &inner.fields, |watcher| {
+            if let Some(seen) = watcher.sees(&event)
+                && !watcher.push((event.clone(), seen), number, wake)
+            {
+                full.push(watcher.clone());
+            }
+        });
+        for watcher in full {
+            inner.index.remove(&watcher);
+        }
+        inner.window.push(event);
+        // What a kept snapshot holds on to, the window does too; so beyond the window it would begin to cost memory.
+        let floor = inner.window.floor();
+        inner.kept.retain(|(s, _)| s.revision >= floor);
+    }
+
+    /// Adds stored values to the objects of a load.
+    pub(crate) fn load_page(&self, objects: &mut Objects, page: Vec<KeyValue>) {
+        let fields = self.fields();
+        for kv in page {
+            if let Some(entry) = self.entry(&fields, &kv, Change::Added) {
+                objects.insert(entry.key.clone(), entry);
+            }
+        }
+    }
+
+    /// Ends the load: these are the objects at `revision`. Events that came meanwhile are applied.
+    pub(crate) fn loaded(&self, objects: Objects, revision: Revision) {
+        let mut inner = self.lock();
+        self.state.store(Arc::new(State { objects, changed: revision }));
+        inner.window.reset(revision);
+        let waiting = inner.loading.take().unwrap_or_default();
+        let mut wake = vec![];
+        self.apply_locked(&mut inner, &waiting, &mut wake);
+        drop(inner);
+        wake.into_iter().for_each(Waker::wake);
+    }
+
+    /// Brings the cache to what the store holds at `revision` when events between are lost: as if each object had
+    /// changed once. Watchers see the differences.
+    pub(crate) fn replace(&self, kvs: Vec<KeyValue>, revision: Revision) {
+        let old = self.state.load_full();
+        let mut events = vec![];
+        let present: std::collections::HashSet<Arc<str>> = kvs.iter().map(|kv| kv.key.clone()).collect();
+        for (key, _) in old.objects.iter().filter(|(key, _)| !present.contains(*key)) {
+            let kv = KeyValue {
+                key: key.clone(),
+                value: bytes::Bytes::new(),
+                create_revision: 0,
+                mod_revision: revision,
+                version: 0,
+                lease: None,
+            };
+            events.push(StoreEvent { kind: EventKind::Delete, kv, previous: None });
+        }
+        for kv in kvs {
+            if kv.mod_revision > old.changed {
+                events.push(StoreEvent { kind: EventKind::Put, kv, previous: None });
+            }
+        }
+        events.sort_by_key(|e| e.kv.mod_revision);
+        self.apply(events);
+    }
+
+    /// Ends all watches; later ones end at once.
+    pub(crate) fn close(&self) {
+        let mut wake = vec![];
+        let mut inner = self.lock();
+        inner.closed = true;
+        inner.kept.clear();
+        for watcher in inner.index.take_all() {
+            watcher.close(&mut wake);
+        }
+        drop(inner);
+        wake.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cache({}, {} objects)", self.prefix, self.count())
+    }
+}

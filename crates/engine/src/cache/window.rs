@@ -1,0 +1,72 @@
+//! The most recent events of a resource.
+//!
+//! Invariant: it holds every event after `floor()`, in order, numbered without gaps; it is bounded by count and by
+//! the bytes that only it holds on to.
+
+use super::event::Event;
+use kaji_store::Revision;
+use std::{collections::VecDeque, sync::Arc};
+
+#[derive(Debug)]
+pub(super) struct Window {
+    events: VecDeque<Arc<Event>>,
+    /// Number of the first event in `events`.
+    first: u64,
+    floor: Revision,
+    held: usize,
+    max_events: usize,
+    max_held: usize,
+}
+
+impl Window {
+    pub fn new(max_events: usize, max_held: usize) -> Self {
+        Window { events: VecDeque::new(), first: 0, floor: 0, held: 0, max_events, max_held }
+    }
+
+    /// Forgets everything and begins after a revision.
+    pub fn reset(&mut self, floor: Revision) {
+        self.first = self.end();
+        self.events = VecDeque::new();
+        self.held = 0;
+        self.floor = floor;
+    }
+
+    /// All events after this revision are here.
+    pub fn floor(&self) -> Revision {
+        self.floor
+    }
+
+    /// The number that the next event gets.
+    pub fn end(&self) -> u64 {
+        self.first + self.events.len() as u64
+    }
+
+    pub fn push(&mut self, event: Arc<Event>) {
+        self.held += event.held();
+        self.events.push_back(event);
+        while self.events.len() > self.max_events || self.held > self.max_held {
+            let Some(old) = self.events.pop_front() else { break };
+            self.first += 1;
+            self.held -= old.held();
+            self.floor = old.revision();
+        }
+    }
+
+    /// The number of the first event after a revision; `None` when events after it are missing here.
+    pub fn after(&self, revision: Revision) -> Option<u64> {
+        if revision < self.floor {
+            return None;
+        }
+        Some(self.first + self.events.partition_point(|e| e.revision() <= revision) as u64)
+    }
+
+    /// The events from a number on; `None` when some of them are gone.
+    pub fn from(&self, number: u64) -> Option<impl Iterator<Item = &Arc<Event>>> {
+        let skip = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        Some(self.events.range(skip.min(self.events.len())..))
+    }
+
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+}

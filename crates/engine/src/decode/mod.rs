@@ -1,0 +1,352 @@
+//! Request bodies: from bytes to an object of the kind that the path asks for.
+//!
+//! Invariants: a body is parsed once; what comes out has `apiVersion` and `kind` of the request's version, holds no field
+//! that the schema does not know, and is as well typed as Go's decoder would make sure; error texts are upstream's.
+
+mod gojson;
+pub(crate) mod json;
+mod scalar;
+pub(crate) mod yaml;
+
+use crate::{pipeline::metadata::tidy, registry::Registry};
+use kaji_meta::{GroupKind, GroupVersion, Path, Status, field, gvk::split_api_version, object, text};
+use kaji_schema::{SchemaRef, decode::check_types, prune::prune, types};
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// Media types of request bodies, as upstream lists them in its refusal.
+const ACCEPTED: [&str; 2] = ["application/json", "application/yaml"];
+/// Upstream's name of its scheme; part of a message.
+const SCHEME: &str = "pkg/api/legacyscheme/scheme.go:30";
+
+/// The syntax of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Syntax {
+    /// `application/json`
+    Json,
+    /// `application/yaml`
+    Yaml,
+}
+
+/// What to do about unknown and duplicate fields (`fieldValidation`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Directive {
+    /// Drop them silently.
+    Ignore,
+    /// Drop them, and say so in `Warning` headers.
+    #[default]
+    Warn,
+    /// Refuse the request.
+    Strict,
+}
+
+/// The kind that is wanted.
+#[derive(Clone, Copy)]
+pub(crate) struct Want<'a> {
+    /// `""` for core.
+    pub group: &'a str,
+    /// `v1`
+    pub version: &'a str,
+    /// `Deployment`
+    pub kind: &'a str,
+    /// Its shape.
+    pub schema: &'a SchemaRef,
+}
+
+impl Want<'_> {
+    /// A custom resource: its schema was compiled at run time, and upstream treats it as unstructured.
+    pub fn custom(&self) -> bool {
+        is_custom(self.schema)
+    }
+
+    fn api_version(&self) -> String {
+        GroupVersion::new(self.group, self.version).api_version()
+    }
+}
+
+/// Whether a schema is that of a custom resource rather than of a built-in type.
+pub(crate) fn is_custom(schema: &SchemaRef) -> bool {
+    matches!(schema, SchemaRef::Owned(_))
+}
+
+/// The syntax that a `Content-Type` names; none at all means JSON.
+///
+/// # Errors
+/// 415, with upstream's text.
+pub(crate) fn syntax(content_type: &str) -> Result<Syntax, Status> {
+    let media = content_type.split(';').next().unwrap_or("").trim();
+    if media.is_empty() || media.eq_ignore_ascii_case("application/json") {
+        Ok(Syntax::Json)
+    } else if media.eq_ignore_ascii_case("application/yaml") {
+        Ok(Syntax::Yaml)
+    } else {
+        Err(Status::unsupported_media_types(&ACCEPTED))
+    }
+}
+
+/// A parsed body before anything is known about its kind.
+pub(crate) struct Document {
+    /// The document.
+    pub value: Value,
+    /// Strictness errors, as they appear in the text of a refusal.
+    pub strict: Vec<String>,
+    /// The same as single warnings.
+    pub warnings: Vec<String>,
+}
+
+/// Parses bytes without looking at what they hold.
+///
+/// # Errors
+/// The parser's text, without any frame.
+pub(crate) fn document(body: &[u8], syntax: Syntax) -> Result<Document, String> {
+    match syntax {
+        Syntax::Json => {
+            let parsed = json::parse(body)?;
+            Ok(Document {
+                value: parsed.value,
+                strict: parsed.duplicates.clone(),
+                warnings: parsed.duplicates,
+            })
+        }
+        Syntax::Yaml => {
+            let parsed = yaml::parse(body)?;
+            let mut strict = vec![];
+            if !parsed.duplicates.is_empty() {
+                strict.push(format!("yaml: unmarshal errors:\n  {}", parsed.duplicates.join("\n  ")));
+            }
+            Ok(Document { value: parsed.value, strict, warnings: parsed.duplicates })
+        }
+    }
+}
+
+/// Decodes an object of the wanted kind.
+///
+/// # Errors
+/// 400 with upstream's texts for what is malformed, of another kind or, under `Strict`, has unknown or duplicate
+/// fields; 422 for a custom resource that names another kind.
+pub(crate) fn object(
+    registry: &Registry,
+    want: &Want<'_>,
+    syntax: Syntax,
+    body: &[u8],
+    directive: Directive,
+    warn: &mut dyn FnMut(String),
+) -> Result<Value, Status> {
+    let unrecognized = |error: &str| {
+        let summary = summarize(body);
+        Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): {error} ({summary})",
+            want.kind
+        ))
+    };
+    let mut doc = document(body, syntax).map_err(|e| match syntax {
+        Syntax::Json => unrecognized(&format!("couldn't get version/kind; json parse error: {e}")),
+        Syntax::Yaml => unrecognized(&e),
+    })?;
+    let (api_version, kind) = type_of(&doc.value)
+        .map_err(|e| unrecognized(&format!("couldn't get version/kind; json parse error: {e}")))?;
+    let Some((group, version)) = split_api_version(&api_version) else {
+        return Err(unrecognized(&format!("unexpected GroupVersion string: {api_version}")));
+    };
+    check_kind(registry, want, body, &doc.value, (group, version, &kind), &unrecognized)?;
+    let cannot = |error: &str| {
+        let version = text::quote(want.version);
+        Status::bad_request(format!(
+            "{0} in version {version} cannot be handled as a {0}: {error}",
+            want.kind
+        ))
+    };
+    let unknown = conform(want, &mut doc.value).map_err(|e| cannot(&e))?;
+    judge(doc.strict, doc.warnings, unknown, want.custom(), directive, warn)
+        .map_err(|e| cannot(&format!("strict decoding error: {e}")))?;
+    if let Value::Object(map) = &mut doc.value {
+        map.insert("apiVersion".into(), want.api_version().into());
+        map.insert("kind".into(), want.kind.into());
+    }
+    Ok(doc.value)
+}
+
+/// Sorts out strictness errors by the directive: nothing, warnings, or the text of a refusal.
+pub(crate) fn judge(
+    strict: Vec<String>,
+    warnings: Vec<String>,
+    unknown: Vec<String>,
+    custom: bool,
+    directive: Directive,
+    warn: &mut dyn FnMut(String),
+) -> Result<(), String> {
+    if directive == Directive::Ignore || (strict.is_empty() && unknown.is_empty()) {
+        return Ok(());
+    }
+    let unknown =
+        unknown.iter().map(|p| format!("unknown field {}", text::quote(p))).take(json::MAX_STRICT_ERRORS);
+    let list = if directive == Directive::Warn { warnings } else { strict };
+    // Upstream reports duplicates of custom resources before their unknown fields; of built-in kinds in document order,
+    // where unknown fields of the body usually come before a second spelling of a known one.
+    let all: Vec<String> =
+        if custom { list.into_iter().chain(unknown).collect() } else { unknown.chain(list).collect() };
+    if directive == Directive::Warn {
+        all.into_iter().for_each(warn);
+        return Ok(());
+    }
+    Err(all.join(", "))
+}
+
+/// Drops what the schema does not know and checks types as Go's decoder would. Returns the unknown fields' paths.
+///
+/// # Errors
+/// Go's text for the first value of a wrong type.
+pub(crate) fn conform(want: &Want<'_>, value: &mut Value) -> Result<Vec<String>, String> {
+    let unknown = conform_types(want, value)?;
+    if let Some(Value::Object(meta)) = value.get_mut("metadata") {
+        tidy(meta);
+    }
+    Ok(unknown)
+}
+
+fn conform_types(want: &Want<'_>, value: &mut Value) -> Result<Vec<String>, String> {
+    if !want.custom() {
+        let unknown = prune(want.schema.get(), value, true);
+        check_types(want.schema.get(), value)?;
+        return Ok(unknown);
+    }
+    // A custom resource's metadata is that of any object, whatever its schema says about it.
+    let metadata = value.as_object_mut().and_then(|m| m.remove("metadata"));
+    let mut unknown = prune(want.schema.get(), value, true);
+    if let Some(mut metadata) = metadata {
+        if !metadata.is_null()
+            && let Some(schema) = types::lookup("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta")
+        {
+            unknown.extend(prune(schema.get(), &mut metadata, false).iter().map(|p| format!("metadata.{p}")));
+            check_types(schema.get(), &mut metadata)?;
+        }
+        if let Value::Object(map) = value
+            && metadata.is_object()
+        {
+            map.insert("metadata".into(), metadata);
+        }
+    }
+    Ok(unknown)
+}
+
+/// `apiVersion` and `kind` of a document, `""` where absent.
+fn type_of(value: &Value) -> Result<(String, String), String> {
+    let Value::Object(map) = value else {
+        if value.is_null() {
+            return Ok((String::new(), String::new()));
+        }
+        return Err(format!(
+            "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
+            go_type(value)
+        ));
+    };
+    let text = |key: &str| match map.get(key) {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(s)) => Ok(s.clone()),
+        Some(other) => Err(format!(
+            "json: cannot unmarshal {} into Go struct field .{key} of type string",
+            go_type(other)
+        )),
+    };
+    Ok((text("apiVersion")?, text("kind")?))
+}
+
+/// Go's word for the type of a JSON value.
+pub(crate) fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn check_kind(
+    registry: &Registry,
+    want: &Want<'_>,
+    body: &[u8],
+    value: &Value,
+    (group, version, kind): (&str, &str, &str),
+    unrecognized: &dyn Fn(&str) -> Status,
+) -> Result<(), Status> {
+    let mismatch = |group: &str, version: &str| {
+        Status::bad_request(format!(
+            "the API version in the data ({}) does not match the expected API version ({})",
+            GroupVersion::new(group, version),
+            want.api_version()
+        ))
+    };
+    if want.custom() {
+        if kind.is_empty() {
+            let data = String::from_utf8_lossy(body);
+            return Err(unrecognized(&format!("Object 'Kind' is missing in '{data}'")));
+        }
+        if (group, version) != (want.group, want.version) {
+            return Err(mismatch(group, version));
+        }
+        if kind != want.kind {
+            let error = field::Error::invalid(&Path::new("kind"), kind, format!("must be {}", want.kind));
+            return Err(Status::invalid(
+                &GroupKind::new(want.group, want.kind),
+                object::name(value),
+                &[error],
+            ));
+        }
+        return Ok(());
+    }
+    let kind = if kind.is_empty() { want.kind } else { kind };
+    let (group, version) = match (group, version) {
+        ("", "") => (want.group, want.version),
+        (g, "") if g == want.group => (g, want.version),
+        other => other,
+    };
+    if (group, version, kind) == (want.group, want.version, want.kind) {
+        return Ok(());
+    }
+    let registered =
+        types::for_gvk(group, version, kind).is_some() || registry.by_kind(group, version, kind).is_some();
+    if registered && kind == want.kind {
+        return Err(mismatch(group, version));
+    }
+    let reason = if registered {
+        let internal = want.group.split('.').next().filter(|g| !g.is_empty()).unwrap_or("core");
+        format!("converting ({version}.{kind}) to ({internal}.{}): unknown conversion", want.kind)
+    } else {
+        let gv = GroupVersion::new(group, version).api_version();
+        format!(
+            "no kind {} is registered for version {} in scheme {}",
+            text::quote(kind),
+            text::quote(&gv),
+            text::quote(SCHEME)
+        )
+    };
+    Err(Status::bad_request(format!(
+        "{kind} in version {} cannot be handled as a {}: {reason}",
+        text::quote(version),
+        want.kind
+    )))
+}
+
+/// The beginning of a body, for messages: text if it looks like JSON, else hexadecimal.
+fn summarize(body: &[u8]) -> String {
+    const MAX: usize = 30;
+    let Some(first) = body.first() else { return "<empty>".into() };
+    let head = &body[..body.len().min(MAX)];
+    let mut out = if *first == b'{' {
+        String::from_utf8_lossy(head).into_owned()
+    } else {
+        head.iter().fold(String::new(), |mut s, b| {
+            let _ = write!(s, "{b:02x}");
+            s
+        })
+    };
+    if body.len() > MAX {
+        out.push_str(" ...");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

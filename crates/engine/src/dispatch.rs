@@ -1,0 +1,88 @@
+//! From a request to the verb that serves it.
+//!
+//! Invariant: a write runs to its end even when the client goes away meanwhile, so that what it has reserved is either
+//! committed or given back.
+
+use crate::{engine::Engine, registry::Resource, request::ApiRequest, response::ApiResponse, verbs};
+use kaji_meta::{Reason, Status};
+use kaji_resource::{SubresourceKind, Verb};
+use std::sync::Arc;
+
+impl Engine {
+    /// Serves a request. Whatever goes wrong becomes the answer.
+    pub async fn handle(self: &Arc<Self>, req: ApiRequest) -> ApiResponse {
+        let Some(res) = self.registry().lookup(&req.group, &req.version, &req.resource).cloned() else {
+            return Status::generic_not_found().into();
+        };
+        let deprecation = res.def.version(&req.version).and_then(|v| v.deprecation.clone());
+        let mut response = match req.verb {
+            Verb::Get | Verb::List | Verb::Watch => serve(self, &res, &req).await,
+            Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
+                let engine = self.clone();
+                let write = tokio::spawn(async move { serve(&engine, &res, &req).await });
+                write.await.unwrap_or_else(|error| {
+                    tracing::error!(%error, "a write failed");
+                    Err(Status::internal("the server failed while it handled the request"))
+                })
+            }
+        }
+        .unwrap_or_else(ApiResponse::from);
+        if let Some(text) = deprecation {
+            response.warnings.insert(0, text.into_owned());
+        }
+        response
+    }
+}
+
+async fn serve(engine: &Arc<Engine>, res: &Arc<Resource>, req: &ApiRequest) -> Result<ApiResponse, Status> {
+    let def = &res.def;
+    let version = def.version(&req.version).ok_or_else(Status::generic_not_found)?;
+    if !def.namespaced() && !req.namespace.is_empty() {
+        return Err(Status::generic_not_found());
+    }
+    let sub = match req.subresource.as_str() {
+        "" => None,
+        name => Some(version.subresource(name).ok_or_else(Status::generic_not_found)?),
+    };
+    let verbs = sub.map_or(def.verbs, |s| s.verbs);
+    if !verbs.contains(&req.verb) {
+        return Err(method_not_allowed());
+    }
+    // Of a namespaced resource, only lists and watches span namespaces.
+    if def.namespaced() && req.namespace.is_empty() && !matches!(req.verb, Verb::List | Verb::Watch) {
+        return Err(if req.name.is_empty() { method_not_allowed() } else { Status::generic_not_found() });
+    }
+    match sub.map(|s| &s.kind) {
+        None if !def.stored => verbs::call::call(engine, res, req).await,
+        None => main(engine, res, req).await,
+        Some(SubresourceKind::Scale(_)) => verbs::scale::scale(engine, res, req).await,
+        Some(SubresourceKind::Call { .. }) => verbs::call::call(engine, res, req).await,
+        Some(SubresourceKind::Status | SubresourceKind::Update) => match req.verb {
+            Verb::Get => verbs::get::get(engine, res, req).await,
+            Verb::Update => verbs::update::update(engine, res, req).await,
+            Verb::Patch => verbs::patch::patch(engine, res, req).await,
+            _ => Err(method_not_allowed()),
+        },
+    }
+}
+
+async fn main(engine: &Arc<Engine>, res: &Arc<Resource>, req: &ApiRequest) -> Result<ApiResponse, Status> {
+    match req.verb {
+        Verb::Get => verbs::get::get(engine, res, req).await,
+        Verb::List => verbs::list::list(engine, res, req).await,
+        Verb::Watch => verbs::watch::watch(engine, res, req).await,
+        Verb::Create => verbs::create::create(engine, res, req).await,
+        Verb::Update => verbs::update::update(engine, res, req).await,
+        Verb::Patch => verbs::patch::patch(engine, res, req).await,
+        Verb::Delete => verbs::delete::delete(engine, res, req).await,
+        Verb::DeleteCollection => verbs::deletecollection::deletecollection(engine, res, req).await,
+    }
+}
+
+fn method_not_allowed() -> Status {
+    Status::new(
+        405,
+        Reason::MethodNotAllowed,
+        "the server does not allow this method on the requested resource",
+    )
+}

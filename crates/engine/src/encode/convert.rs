@@ -1,0 +1,65 @@
+//! Between the version that is stored and the one that is asked for.
+//!
+//! Invariant: an object already in the wanted version is not touched (unless its hooks decorate what is read).
+
+use crate::{cache::Entry, registry::Resource};
+use kaji_meta::{Status, object};
+use serde_json::Value;
+
+/// Group and version of an `apiVersion`.
+fn split(api_version: &str) -> (&str, &str) {
+    api_version.split_once('/').unwrap_or(("", api_version))
+}
+
+/// Calls the hook. Within one group it is told the versions (`v1`, `v2`); between the groups of resources that
+/// share storage, the whole `apiVersion`s (`v1`, `events.k8s.io/v1`).
+fn convert(res: &Resource, value: &mut Value, to: &str, kind: &str) -> Result<(), Status> {
+    let from = object::api_version(value).to_owned();
+    if from == to {
+        return Ok(());
+    }
+    let ((from_group, from_version), (to_group, to_version)) = (split(&from), split(to));
+    if from_group == to_group {
+        res.def.hooks.convert(value, from_version, to_version)?;
+    } else {
+        res.def.hooks.convert(value, &from, to)?;
+    }
+    if let Some(map) = value.as_object_mut() {
+        map.insert("apiVersion".into(), to.into());
+        map.insert("kind".into(), kind.into());
+    }
+    Ok(())
+}
+
+/// Turns an object as it is stored (in whatever version) into the one that a client asked for.
+///
+/// # Errors
+/// What the resource's hooks say.
+pub(crate) fn convert_out(res: &Resource, value: &mut Value, version: &str) -> Result<(), Status> {
+    convert(res, value, &res.api_version(version), &res.def.kind)?;
+    if res.def.hooks.decorates() {
+        res.def.hooks.default(version, value);
+    }
+    Ok(())
+}
+
+/// Turns an object in any version into the one that is stored and that hooks see.
+///
+/// # Errors
+/// What the resource's hooks say.
+pub(crate) fn convert_in(res: &Resource, value: &mut Value) -> Result<(), Status> {
+    convert(res, value, &res.storage_api_version, &res.storage_kind)
+}
+
+/// A cached object as hooks see it: decoded and, when it was stored under another version than now, converted.
+///
+/// # Errors
+/// What the resource's hooks say.
+pub(crate) fn stored_value(res: &Resource, entry: &Entry) -> Result<Value, Status> {
+    let mut value = entry.decode();
+    convert_in(res, &mut value)?;
+    if res.def.hooks.decorates() && res.def.shares_storage_of.is_none() {
+        res.def.hooks.default(&res.def.storage_version().name, &mut value);
+    }
+    Ok(value)
+}

@@ -1,0 +1,92 @@
+//! The body of a list, made piece by piece while it is sent.
+//!
+//! Invariant: at no time does more than one piece of it exist here, whatever its size.
+
+use super::view::View;
+use crate::{cache::Entry, response::Body};
+use bytes::Bytes;
+use kaji_meta::Status;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// About how long a piece is.
+const CHUNK: usize = 64 << 10;
+/// Elements this long are pieces of their own and share the cache's memory; shorter ones are gathered, which costs less
+/// than sending each by itself.
+const LARGE: usize = 16 << 10;
+
+type Elements = Box<dyn Iterator<Item = Bytes> + Send + Sync>;
+
+/// A list. Small ones come whole.
+///
+/// # Errors
+/// When an element cannot be converted.
+pub(crate) fn body(view: View, metadata: &Value, entries: Vec<Arc<Entry>>) -> Result<Body, Status> {
+    let head = view.list_head(metadata);
+    let elements: Elements = if view.infallible() {
+        let element = move |entry: Arc<Entry>| match view.element(&entry) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::error!(?entry, %error, "encoding an element of a list");
+                entry.object()
+            }
+        };
+        Box::new(entries.into_iter().map(element))
+    } else {
+        // Conversions may fail, and once the answer has begun it is too late to say so.
+        let elements: Result<Vec<Bytes>, Status> = entries.iter().map(|e| view.element(e)).collect();
+        Box::new(elements?.into_iter())
+    };
+    let mut chunks = Chunks { buffer: head, elements, large: None, first: true, done: false };
+    let first = chunks.next().unwrap_or_default();
+    if chunks.done && chunks.buffer.is_empty() && chunks.large.is_none() {
+        return Ok(Body::Full(first));
+    }
+    Ok(Body::Lazy(Box::new(std::iter::once(first).chain(chunks))))
+}
+
+struct Chunks {
+    buffer: Vec<u8>,
+    elements: Elements,
+    /// Comes after the buffer.
+    large: Option<Bytes>,
+    first: bool,
+    done: bool,
+}
+
+impl Iterator for Chunks {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        if self.buffer.is_empty()
+            && let Some(large) = self.large.take()
+        {
+            return Some(large);
+        }
+        while !self.done && self.large.is_none() && self.buffer.len() < CHUNK {
+            match self.elements.next() {
+                None => {
+                    self.buffer.extend_from_slice(b"]}\n");
+                    self.done = true;
+                }
+                Some(element) => {
+                    if !std::mem::take(&mut self.first) {
+                        self.buffer.push(b',');
+                    }
+                    if element.len() >= LARGE {
+                        self.large = Some(element);
+                    } else {
+                        if self.buffer.capacity() < CHUNK && self.buffer.len() + element.len() > 4096 {
+                            self.buffer.reserve(CHUNK + LARGE);
+                        }
+                        self.buffer.extend_from_slice(&element);
+                    }
+                }
+            }
+        }
+        if self.buffer.is_empty() {
+            return self.large.take();
+        }
+        Some(Bytes::from(std::mem::take(&mut self.buffer)))
+    }
+}

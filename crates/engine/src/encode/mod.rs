@@ -1,0 +1,74 @@
+//! From cached bytes to answers: versions, forms (object, table, partial metadata), encodings.
+
+mod convert;
+mod list;
+mod pretty;
+mod table;
+mod view;
+
+pub(crate) use convert::{convert_in, convert_out, stored_value};
+pub(crate) use list::body as list_body;
+pub(crate) use table::Include;
+pub(crate) use view::{View, error_event};
+
+use crate::{
+    engine::Engine,
+    registry::Resource,
+    request::{Accept, Encoding, Form},
+    response::{ApiResponse, Body},
+    storage,
+};
+use bytes::Bytes;
+use kaji_meta::{Status, object};
+use serde_json::Value;
+
+/// The answer with one object, given in its storage version (for review kinds: as it is).
+///
+/// # Errors
+/// 406 when it has no such form, and what a conversion says.
+pub(crate) fn object_response(
+    engine: &Engine,
+    res: &Resource,
+    version: &str,
+    accept: &Accept,
+    code: u16,
+    object: Value,
+) -> Result<ApiResponse, Status> {
+    let view = View::new(engine, res, version, accept, Include::default())?;
+    let bytes = storage::encode_object(&object);
+    let metadata = view::raw_metadata(&bytes)?;
+    finish(accept, code, Body::Full(view.single(bytes, &metadata, true)?))
+}
+
+/// The answer with something that is no object of a resource: a Status, a Scale, the outcome of a review.
+///
+/// # Errors
+/// 406 when it is asked for as a table, unless it is a Status (which is never transformed) or a Scale.
+pub(crate) fn value_response(accept: &Accept, code: u16, value: &Value) -> Result<ApiResponse, Status> {
+    let json = match (accept.form, object::kind(value)) {
+        (Form::Object, _) | (_, "Status") => storage::encode_object(value),
+        (Form::Table, "Scale") => table::scale(value, accept).to_string().into(),
+        _ => return Err(view::no_such_form()),
+    };
+    finish(accept, code, Body::Full(json))
+}
+
+/// An answer with a JSON body, in the encoding that was asked for.
+///
+/// # Errors
+/// Only when the body is no JSON.
+pub(crate) fn finish(accept: &Accept, code: u16, body: Body) -> Result<ApiResponse, Status> {
+    let (content_type, body) = match accept.encoding {
+        Encoding::Json if accept.pretty => {
+            let json = body.into_bytes().unwrap_or_default();
+            ("application/json", Body::Full(pretty::indent(&json).into()))
+        }
+        Encoding::Json => ("application/json", body),
+        Encoding::Yaml => {
+            let json = body.into_bytes().unwrap_or_default();
+            let value: Value = serde_json::from_slice(&json).map_err(|e| Status::internal(e.to_string()))?;
+            ("application/yaml", Body::Full(Bytes::from(pretty::yaml(&value))))
+        }
+    };
+    Ok(ApiResponse { code, content_type, warnings: vec![], body })
+}

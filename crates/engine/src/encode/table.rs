@@ -1,0 +1,144 @@
+//! Tables (meta.k8s.io `Table`): column definitions and rows.
+
+use crate::{
+    registry::Resource,
+    request::{Accept, ApiRequest},
+};
+use kaji_meta::{Status, field, object, time};
+use kaji_resource::{Column, ColumnSource, name_column};
+use serde_json::{Number, Value, json};
+
+/// `includeObject`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Include {
+    /// `None`: rows without objects.
+    Nothing,
+    /// `Metadata`, the default.
+    #[default]
+    Metadata,
+    /// `Object`: the whole object.
+    Object,
+}
+
+impl Include {
+    /// Reads the query parameter.
+    ///
+    /// # Errors
+    /// 400 for any other value.
+    pub fn from_request(req: &ApiRequest) -> Result<Self, Status> {
+        match req.first_param("includeObject") {
+            None | Some("" | "Metadata") => Ok(Include::Metadata),
+            Some("None") => Ok(Include::Nothing),
+            Some("Object") => Ok(Include::Object),
+            Some(other) => {
+                let path = field::Path::new("includeObject");
+                let text = "must be 'Metadata', 'Object', 'None', or empty";
+                let error = field::Error::invalid(&path, other, text);
+                Err(Status::bad_request(format!("Unable to convert to Table as requested: {error}")))
+            }
+        }
+    }
+}
+
+/// A Scale as a table.
+pub(super) fn scale(value: &Value, accept: &Accept) -> Value {
+    let columns = [
+        name_column(),
+        Column::new("Desired", "integer", 0, "Number of desired pods."),
+        Column::new("Available", "integer", 0, "Number of pods."),
+        kaji_resource::age_column(),
+    ];
+    let api_version = if accept.meta_v1beta1 { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" };
+    let replicas = |of| object::i64_at(value, &[of, "replicas"]).unwrap_or(0);
+    let created = object::creation_timestamp(value).unwrap_or("");
+    json!({
+        "kind": "Table",
+        "apiVersion": api_version,
+        "metadata": {"resourceVersion": object::resource_version(value)},
+        "columnDefinitions": columns.iter().map(definition).collect::<Vec<_>>(),
+        "rows": [{
+            "cells": [object::name(value), replicas("spec"), replicas("status"), created],
+            "object": {"kind": "PartialObjectMetadata", "apiVersion": api_version, "metadata": value["metadata"]},
+        }],
+    })
+}
+
+fn definition(column: &Column) -> Value {
+    json!({
+        "name": column.name,
+        "type": column.ty,
+        "format": column.format,
+        "description": column.description,
+        "priority": column.priority,
+    })
+}
+
+/// `columnDefinitions` of a version.
+pub(super) fn columns(res: &Resource, version: &str) -> Value {
+    match res.def.version(version).map(|v| &v.columns) {
+        Some(ColumnSource::Hooks(columns)) => columns.iter().map(definition).collect(),
+        Some(ColumnSource::Paths(paths)) => std::iter::once(definition(&name_column()))
+            .chain(paths.iter().map(|(c, _)| definition(c)))
+            .collect(),
+        None => Value::Array(vec![]),
+    }
+}
+
+/// The cells of one object, in the version asked for.
+pub(super) fn cells(res: &Resource, version: &str, value: &Value, now: jiff::Timestamp) -> Vec<Value> {
+    match res.def.version(version).map(|v| &v.columns) {
+        Some(ColumnSource::Paths(paths)) => {
+            let mut cells = vec![Value::from(object::name(value))];
+            cells.extend(paths.iter().map(|(column, path)| match path.first(value) {
+                None => Value::Null,
+                Some(found) => cell(&column.ty, found, now),
+            }));
+            cells
+        }
+        Some(ColumnSource::Hooks(_)) => res.def.hooks.row(version, value, now),
+        None => vec![],
+    }
+}
+
+/// A value found by a path, as a column of some type shows it; null when it does not fit.
+fn cell(ty: &str, value: &Value, now: jiff::Timestamp) -> Value {
+    match (ty, value) {
+        ("string", Value::String(_)) => value.clone(),
+        ("string", Value::Null) => Value::Null,
+        ("string", other) => Value::from(other.to_string()),
+        ("integer", Value::Number(n)) => whole(n),
+        ("number", Value::Number(_)) | ("boolean", Value::Bool(_)) => value.clone(),
+        ("date", Value::String(s)) => Value::from(time::time_since(s, now)),
+        _ => Value::Null,
+    }
+}
+
+fn whole(n: &Number) -> Value {
+    #[allow(clippy::cast_possible_truncation)] // As Go's int64(float64).
+    n.as_i64().or_else(|| n.as_f64().map(|f| f as i64)).map_or(Value::Null, Value::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_by_type() {
+        let now = "2024-01-01T01:00:00Z".parse().unwrap();
+        for (ty, value, want) in [
+            ("string", json!("a"), json!("a")),
+            ("string", json!(3), json!("3")),
+            ("string", json!(["a", 1]), json!("[\"a\",1]")),
+            ("integer", json!(3), json!(3)),
+            ("integer", json!(3.9), json!(3)),
+            ("integer", json!("3"), Value::Null),
+            ("number", json!(3.5), json!(3.5)),
+            ("boolean", json!(true), json!(true)),
+            ("boolean", json!("true"), Value::Null),
+            ("date", json!("2024-01-01T00:00:00Z"), json!("60m")),
+            ("date", json!(1), Value::Null),
+        ] {
+            assert_eq!(cell(ty, &value, now), want, "{ty} {value}");
+        }
+    }
+}

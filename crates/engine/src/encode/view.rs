@@ -1,0 +1,317 @@
+//! How one request wants to see objects: version and form.
+//!
+//! Invariant: as long as the stored version is the one asked for (and nothing decorates it), a view hands out the
+//! cache's own bytes.
+
+use super::{
+    convert,
+    table::{self, Include},
+};
+use crate::{
+    cache::{Change, Entry, Event, Seen, TAIL},
+    engine::Engine,
+    registry::Resource,
+    request::{Accept, Form},
+    storage,
+};
+use bytes::Bytes;
+use kaji_meta::{Clock, Status};
+use kaji_store::Revision;
+use serde_json::{Value, value::RawValue};
+use std::{borrow::Borrow, sync::Arc};
+
+/// A version and a form. `R` is a reference to the resource, or holds on to it.
+pub(crate) struct View<R = Arc<Resource>> {
+    res: R,
+    version: String,
+    api_version: String,
+    form: Form,
+    include: Include,
+    meta_version: &'static str,
+    decorates: bool,
+    columns: Value,
+    clock: Arc<dyn Clock>,
+    /// Tells this view's encodings of an event from those of others.
+    key: Arc<str>,
+}
+
+impl<R: Borrow<Resource>> View<R> {
+    /// A view.
+    ///
+    /// # Errors
+    /// 406 when objects of this resource have no such form.
+    pub fn new(
+        engine: &Engine,
+        resource: R,
+        version: &str,
+        accept: &Accept,
+        include: Include,
+    ) -> Result<Self, Status> {
+        let res: &Resource = resource.borrow();
+        if !res.def.stored && accept.form != Form::Object {
+            return Err(no_such_form());
+        }
+        let decorates = res.def.hooks.decorates();
+        let api_version = res.api_version(version);
+        let columns = if accept.form == Form::Table { table::columns(res, version) } else { Value::Null };
+        Ok(View {
+            version: version.to_owned(),
+            api_version,
+            form: accept.form,
+            include,
+            meta_version: if accept.meta_v1beta1 { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" },
+            decorates,
+            columns,
+            clock: engine.clock.clone(),
+            key: Arc::default(),
+            res: resource,
+        })
+    }
+
+    /// The same view, for events: what it makes of them is kept with them under a key of its own.
+    pub fn for_events(mut self) -> Self {
+        // With the definition's address: a new definition may have other columns.
+        let def = Arc::as_ptr(&self.res.borrow().def);
+        let (version, form, include, meta) = (&self.version, self.form, self.include, self.meta_version);
+        self.key = format!("{version} {form:?} {include:?} {meta} {def:p}").into();
+        self
+    }
+
+    /// Whether making the form of an object cannot fail: no conversion is in the way.
+    pub fn infallible(&self) -> bool {
+        let conversion = self.form != Form::PartialMetadata && self.res.borrow().def.versions.len() > 1;
+        !conversion && self.api_version == self.res.borrow().storage_api_version
+    }
+
+    fn is_direct(&self, object: &[u8]) -> bool {
+        !self.decorates && storage::peek_api_version(object) == Some(self.api_version.as_str())
+    }
+
+    /// The object in this view's version.
+    fn whole(&self, object: Bytes) -> Result<Bytes, Status> {
+        if self.is_direct(&object) {
+            return Ok(object);
+        }
+        self.value(&object).map(|v| storage::encode_object(&v))
+    }
+
+    fn value(&self, object: &[u8]) -> Result<Value, Status> {
+        let mut value = serde_json::from_slice(object).map_err(|e| Status::internal(e.to_string()))?;
+        convert::convert_out(self.res.borrow(), &mut value, &self.version)?;
+        Ok(value)
+    }
+
+    fn partial(&self, out: &mut Vec<u8>, metadata: &[u8]) {
+        out.extend_from_slice(br#"{"kind":"PartialObjectMetadata","apiVersion":""#);
+        out.extend_from_slice(self.meta_version.as_bytes());
+        out.extend_from_slice(br#"","metadata":"#);
+        out.extend_from_slice(metadata);
+        out.push(b'}');
+    }
+
+    fn row(&self, out: &mut Vec<u8>, object: Bytes, metadata: &[u8]) -> Result<(), Status> {
+        let value = self.value(&object)?;
+        let cells = table::cells(self.res.borrow(), &self.version, &value, self.clock.now());
+        out.extend_from_slice(br#"{"cells":"#);
+        out.extend_from_slice(Value::Array(cells).to_string().as_bytes());
+        out.extend_from_slice(br#","object":"#);
+        match self.include {
+            Include::Nothing => out.extend_from_slice(b"null"),
+            Include::Metadata => self.partial(out, metadata),
+            Include::Object if self.is_direct(&object) => out.extend_from_slice(&object),
+            Include::Object => out.extend_from_slice(&storage::encode_object(&value)),
+        }
+        out.push(b'}');
+        Ok(())
+    }
+
+    /// An object as an element of a list (of a table: a row).
+    pub fn element(&self, entry: &Entry) -> Result<Bytes, Status> {
+        let object = entry.object();
+        match self.form {
+            Form::Object => self.whole(object),
+            Form::PartialMetadata => {
+                let metadata = entry.metadata();
+                let mut out = Vec::with_capacity(metadata.len() + 96);
+                self.partial(&mut out, &metadata);
+                Ok(out.into())
+            }
+            Form::Table => {
+                let mut out = Vec::with_capacity(1024);
+                self.row(&mut out, object, &entry.metadata())?;
+                Ok(out.into())
+            }
+        }
+    }
+
+    /// An object as an answer of its own. `headers`: a table says what its columns are.
+    pub fn single(&self, object: Bytes, metadata: &[u8], headers: bool) -> Result<Bytes, Status> {
+        let mut out = Vec::new();
+        match self.form {
+            Form::Object => return self.whole(object),
+            Form::PartialMetadata => self.partial(&mut out, metadata),
+            Form::Table => {
+                let revision = resource_version(metadata);
+                self.table_head(&mut out, &serde_json::json!({"resourceVersion": revision}), headers);
+                self.row(&mut out, object, metadata)?;
+                out.extend_from_slice(b"]}");
+            }
+        }
+        Ok(out.into())
+    }
+
+    /// An entry as an answer of its own.
+    pub fn entry(&self, entry: &Entry) -> Result<Bytes, Status> {
+        match self.form {
+            Form::Object => self.whole(entry.object()),
+            _ => self.single(entry.object(), &entry.metadata(), true),
+        }
+    }
+
+    fn table_head(&self, out: &mut Vec<u8>, metadata: &Value, headers: bool) {
+        out.extend_from_slice(br#"{"kind":"Table","apiVersion":""#);
+        out.extend_from_slice(self.meta_version.as_bytes());
+        out.extend_from_slice(br#"","metadata":"#);
+        out.extend_from_slice(metadata.to_string().as_bytes());
+        out.extend_from_slice(br#","columnDefinitions":"#);
+        let columns = if headers { &self.columns } else { &Value::Null };
+        out.extend_from_slice(columns.to_string().as_bytes());
+        out.extend_from_slice(br#","rows":["#);
+    }
+
+    /// The beginning of a list, up to its first element. It ends with `]}`.
+    pub fn list_head(&self, metadata: &Value) -> Vec<u8> {
+        let mut out = Vec::new();
+        let (kind, api_version) = match self.form {
+            Form::Object => (&*self.res.borrow().def.list_kind, &*self.api_version),
+            Form::PartialMetadata => ("PartialObjectMetadataList", self.meta_version),
+            Form::Table => {
+                self.table_head(&mut out, metadata, true);
+                return out;
+            }
+        };
+        let head =
+            format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"items":["#);
+        head.into_bytes()
+    }
+
+    /// Whether watch events of this view begin with a table's column definitions.
+    pub fn has_headers(&self) -> bool {
+        self.form == Form::Table
+    }
+
+    /// A whole watch event. `headers`: it is the first of a table's.
+    ///
+    /// # Errors
+    /// What a conversion says.
+    pub fn event(&self, event: &Event, seen: Seen, headers: bool) -> Result<Bytes, Status> {
+        if self.form == Form::Object
+            && let Some(frame) = event.frame(seen)
+            && self.is_direct(&frame[seen.change().head().len()..])
+        {
+            return Ok(frame.clone());
+        }
+        if headers {
+            return self.make_event(event, seen, true);
+        }
+        event.form(&(seen, self.key.clone()), || self.make_event(event, seen, false))
+    }
+
+    fn make_event(&self, event: &Event, seen: Seen, headers: bool) -> Result<Bytes, Status> {
+        let object = event.object(seen);
+        let metadata = match seen {
+            Seen::Gone if self.form != Form::Object => raw_metadata(&object)?,
+            _ => event.entry.metadata(),
+        };
+        Ok(framed(seen.change(), &self.single(object, &metadata, headers)?))
+    }
+
+    /// An ADDED event for an object that was there before the watch.
+    pub fn added(&self, entry: &Entry, headers: bool) -> Result<Bytes, Status> {
+        let plain = self.form == Form::Object && self.is_direct(entry.object_bytes());
+        if plain && entry.change() == Change::Added {
+            return Ok(entry.frame().clone());
+        }
+        let object = match self.form {
+            Form::Object => self.whole(entry.object())?,
+            _ => self.single(entry.object(), &entry.metadata(), headers)?,
+        };
+        Ok(framed(Change::Added, &object))
+    }
+
+    /// A BOOKMARK event.
+    pub fn bookmark(&self, revision: Revision, initial_events_end: bool, headers: bool) -> Bytes {
+        let metadata = if initial_events_end {
+            format!(
+                r#"{{"resourceVersion":"{revision}","annotations":{{"k8s.io/initial-events-end":"true"}}}}"#
+            )
+        } else {
+            format!(r#"{{"resourceVersion":"{revision}"}}"#)
+        };
+        let mut out = br#"{"type":"BOOKMARK","object":"#.to_vec();
+        match self.form {
+            Form::Object => {
+                let kind = &self.res.borrow().def.kind;
+                let api_version = &self.api_version;
+                let object =
+                    format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata}}}"#);
+                out.extend_from_slice(object.as_bytes());
+            }
+            Form::PartialMetadata => self.partial(&mut out, metadata.as_bytes()),
+            Form::Table => {
+                let revision = revision.to_string();
+                self.table_head(&mut out, &serde_json::json!({"resourceVersion": revision}), headers);
+                out.extend_from_slice(br#"{"cells":[],"object":"#);
+                self.partial(&mut out, metadata.as_bytes());
+                out.extend_from_slice(b"}]}");
+            }
+        }
+        out.extend_from_slice(TAIL);
+        out.into()
+    }
+}
+
+/// 406: no table, no partial metadata.
+pub(super) fn no_such_form() -> Status {
+    Status::not_acceptable(
+        "only the following media types are accepted: application/json, application/yaml, \
+         application/vnd.kubernetes.protobuf",
+    )
+}
+
+/// A watch event around an object.
+fn framed(change: Change, object: &[u8]) -> Bytes {
+    let head = change.head();
+    let mut out = Vec::with_capacity(head.len() + object.len() + TAIL.len());
+    out.extend_from_slice(head);
+    out.extend_from_slice(object);
+    out.extend_from_slice(TAIL);
+    out.into()
+}
+
+/// An ERROR event.
+pub(crate) fn error_event(status: &Status) -> Bytes {
+    format!("{{\"type\":\"ERROR\",\"object\":{}}}\n", status.to_value()).into()
+}
+
+/// `metadata` of an encoded object.
+pub(super) fn raw_metadata(object: &[u8]) -> Result<Bytes, Status> {
+    #[derive(serde::Deserialize)]
+    struct Meta<'a> {
+        #[serde(borrow)]
+        metadata: Option<&'a RawValue>,
+    }
+    let meta: Meta<'_> = serde_json::from_slice(object).map_err(|e| Status::internal(e.to_string()))?;
+    Ok(meta
+        .metadata
+        .map_or_else(|| Bytes::from_static(b"{}"), |raw| Bytes::copy_from_slice(raw.get().as_bytes())))
+}
+
+fn resource_version(metadata: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct Meta {
+        #[serde(default, rename = "resourceVersion")]
+        resource_version: String,
+    }
+    serde_json::from_slice::<Meta>(metadata).map(|m| m.resource_version).unwrap_or_default()
+}

@@ -1,0 +1,304 @@
+//! The engine: a store, a registry, and the one task that feeds every cache.
+//!
+//! Invariants:
+//! - One store watch over `/registry/` feeds all caches in revision order; `applied()` moves after all of them.
+//! - A resource is in the registry only once its cache is complete.
+
+use crate::{
+    admission::Admission,
+    api::Decoded,
+    cache::{Cache, Feed, Limits, Progress},
+    registry::{Registry, Resource, prefix_of},
+    storage,
+};
+use arc_swap::ArcSwap;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use kaji_meta::{Clock, GroupResource, Random, SystemClock, SystemRandom};
+use kaji_resource::ResourceDef;
+use kaji_store::{Revision, Store, StoreError};
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::watch, task::JoinHandle};
+
+/// How many caches load at the same time.
+const LOADS: usize = 8;
+
+/// What an engine is made of, besides its store.
+#[derive(Clone)]
+pub struct EngineOptions {
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub random: Arc<dyn Random>,
+    /// Admission plugins, in order; may be replaced later.
+    pub admission: Vec<Arc<dyn Admission>>,
+    /// Events kept in memory per resource.
+    pub watch_window: usize,
+    /// Bytes of objects that only the kept events hold on to, per resource.
+    pub watch_window_bytes: usize,
+    /// Events waiting for one watcher before it must catch up from the window instead.
+    pub watch_queue: usize,
+    /// Time between bookmarks.
+    pub bookmark_interval: Duration,
+    /// How long a read waits for the cache to reach a revision.
+    pub read_wait: Duration,
+    /// Watches without `timeoutSeconds` last this long, and up to twice as long.
+    pub min_request_timeout: Duration,
+    /// Bytes of a request body, decoded.
+    pub max_body: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            clock: Arc::new(SystemClock),
+            random: Arc::new(SystemRandom),
+            admission: vec![],
+            watch_window: 16 * 1024,
+            watch_window_bytes: 16 << 20,
+            watch_queue: 1024,
+            bookmark_interval: Duration::from_secs(60),
+            read_wait: Duration::from_secs(3),
+            min_request_timeout: Duration::from_secs(1800),
+            max_body: 3 << 20,
+        }
+    }
+}
+
+/// Why the engine cannot do what its owner asks. Requests answer with a `Status` instead.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The store failed.
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    /// A definition shares the storage of a resource that is not there.
+    #[error("{resource} shares the storage of {owner}, which is not registered")]
+    NoOwner {
+        /// The definition.
+        resource: GroupResource,
+        /// What it refers to.
+        owner: GroupResource,
+    },
+    /// The engine has been shut down.
+    #[error("the engine has been shut down")]
+    Closed,
+}
+
+/// The object engine. See the crate's text.
+pub struct Engine {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) random: Arc<dyn Random>,
+    pub(crate) admission: ArcSwap<Vec<Arc<dyn Admission>>>,
+    pub(crate) options: EngineOptions,
+    /// Objects that hooks and plugins read again and again.
+    pub(crate) decoded: Decoded,
+    registry: ArcSwap<Registry>,
+    /// Registrations happen one at a time.
+    registering: tokio::sync::Mutex<()>,
+    feed: Arc<Feed>,
+    progress: Arc<Progress>,
+    stop: watch::Sender<bool>,
+    task: std::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// Opens an engine over a store and starts feeding its (as yet absent) caches.
+    ///
+    /// # Errors
+    /// When the store cannot be read or watched.
+    pub async fn open(store: Arc<dyn Store>, options: EngineOptions) -> Result<Arc<Engine>, EngineError> {
+        let revision = store.revision().await?;
+        let progress = Arc::new(Progress::new(revision));
+        let feed = Arc::new(Feed::new(store.clone(), progress.clone()));
+        let events = store.watch(Feed::PREFIX, revision + 1).await?;
+        let (stop, stopped) = watch::channel(false);
+        let task = tokio::spawn(feed.clone().run(events, stopped));
+        Ok(Arc::new(Engine {
+            store,
+            clock: options.clock.clone(),
+            random: options.random.clone(),
+            admission: ArcSwap::from_pointee(options.admission.clone()),
+            options,
+            decoded: Decoded::default(),
+            registry: ArcSwap::default(),
+            registering: tokio::sync::Mutex::new(()),
+            feed,
+            progress,
+            stop,
+            task: std::sync::Mutex::new(Some(task)),
+        }))
+    }
+
+    /// Serves resources: loads the cache of each from the store, then adds all of them to the registry at once.
+    /// A resource that is there already is replaced and keeps its cache and its watchers.
+    ///
+    /// # Errors
+    /// When the store cannot be read; nothing is registered then.
+    pub async fn register(&self, defs: Vec<ResourceDef>) -> Result<(), EngineError> {
+        let _one_at_a_time = self.registering.lock().await;
+        if *self.stop.borrow() {
+            return Err(EngineError::Closed);
+        }
+        let mut fresh = vec![];
+        let mut resources = vec![];
+        for def in &defs {
+            let resource = self.prepare(def, &defs, &mut fresh)?;
+            resources.push(Arc::new(resource));
+        }
+        // Owned arguments: a future that borrows through the closure could not be spawned.
+        let loads = fresh.clone().into_iter().map(|cache: Arc<Cache>| self.feed.load(cache));
+        let loaded = stream::iter(loads).buffer_unordered(LOADS).try_collect::<Vec<()>>().await;
+        if let Err(error) = loaded {
+            fresh.iter().for_each(|cache| self.feed.remove(cache.prefix()));
+            return Err(error.into());
+        }
+        self.registry.rcu(|old| {
+            let mut new = Registry::clone(old);
+            new.generation += 1;
+            resources.iter().for_each(|r| new.insert(r.clone()));
+            new
+        });
+        Ok(())
+    }
+
+    /// A resource with its cache; a cache that is new is added to `fresh` and receives events from now on.
+    fn prepare(
+        &self,
+        def: &ResourceDef,
+        batch: &[ResourceDef],
+        fresh: &mut Vec<Arc<Cache>>,
+    ) -> Result<Resource, EngineError> {
+        let gr = def.group_resource();
+        let limits = Limits {
+            window: self.options.watch_window,
+            window_bytes: self.options.watch_window_bytes,
+            queue: self.options.watch_queue,
+        };
+        let def = Arc::new(def.clone());
+        let stored_as =
+            |d: &ResourceDef| (storage::api_version(&d.group, &d.storage_version().name), d.kind.clone());
+        if !def.stored {
+            let cache = Cache::new(prefix_of(&gr).into(), limits, self.progress.clone());
+            let (api_version, kind) = stored_as(&def);
+            return Ok(Resource::new(def, Arc::new(cache), api_version, kind));
+        }
+        let owner = def.shares_storage_of.clone().unwrap_or_else(|| gr.clone());
+        let (api_version, kind) = if owner == gr {
+            stored_as(&def)
+        } else if let Some(d) = batch.iter().find(|d| d.group_resource() == owner) {
+            stored_as(d)
+        } else if let Some(r) = self.registry.load().by_group_resource(&owner) {
+            stored_as(&r.def)
+        } else {
+            return Err(EngineError::NoOwner { resource: gr, owner });
+        };
+        let (cache, is_new) = self.feed.cache(prefix_of(&owner).into(), limits);
+        if is_new {
+            fresh.push(cache.clone());
+        }
+        def.versions.iter().for_each(|v| cache.add_fields(&v.selectable));
+        Ok(Resource::new(def, cache, api_version, kind))
+    }
+
+    /// Stops serving a resource and ends its watches. Its objects stay in the store.
+    pub fn unregister(&self, gr: &GroupResource) {
+        let mut removed = None;
+        self.registry.rcu(|old| {
+            let mut new = Registry::clone(old);
+            removed = new.remove(gr);
+            new.generation += u64::from(removed.is_some());
+            new
+        });
+        let Some(resource) = removed else { return };
+        let shared = self.registry.load().iter().any(|r| Arc::ptr_eq(&r.cache, &resource.cache));
+        if !shared {
+            self.feed.remove(&resource.prefix);
+            resource.cache.close();
+        }
+    }
+
+    /// What is served now. Cheap.
+    pub fn registry(&self) -> Arc<Registry> {
+        self.registry.load_full()
+    }
+
+    /// Replaces the admission plugins.
+    pub fn set_admission(&self, plugins: Vec<Arc<dyn Admission>>) {
+        self.admission.store(Arc::new(plugins));
+    }
+
+    /// The store beneath.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Everything up to this revision is in the caches.
+    pub fn applied(&self) -> Revision {
+        self.progress.applied()
+    }
+
+    /// Waits until the caches have everything up to `revision`.
+    pub async fn wait_applied(&self, revision: Revision) {
+        self.progress.wait(revision).await;
+    }
+
+    /// Waits as [`Engine::wait_applied`] does, but no longer than a read may. Returns whether the caches got there.
+    pub(crate) async fn wait_fresh(&self, revision: Revision) -> bool {
+        if self.progress.applied() >= revision {
+            return true;
+        }
+        self.store.request_progress();
+        tokio::time::timeout(self.options.read_wait, self.progress.wait(revision)).await.is_ok()
+    }
+
+    /// Waits until the caches have everything up to a revision that a client named.
+    ///
+    /// # Errors
+    /// 504 when they do not get there in time.
+    pub(crate) async fn wait_not_older(&self, revision: Revision) -> Result<(), kaji_meta::Status> {
+        if self.wait_fresh(revision).await {
+            return Ok(());
+        }
+        Err(kaji_meta::Status::resource_version_too_large(revision, self.applied(), 1))
+    }
+
+    /// Waits until the caches hold every write acknowledged before this call.
+    ///
+    /// # Errors
+    /// When the store cannot say what its revision is, or the caches do not get there in time.
+    pub(crate) async fn wait_consistent(&self) -> Result<(), kaji_meta::Status> {
+        let revision = match self.store.current_revision_hint() {
+            Some(revision) => revision,
+            None => self.store.revision().await.map_err(|e| store_status(&e))?,
+        };
+        self.wait_not_older(revision).await
+    }
+
+    /// Ends all watches and stops feeding the caches. The store stays open.
+    pub async fn shutdown(&self) {
+        self.stop.send_replace(true);
+        self.feed.close();
+        let task = self.task.lock().ok().and_then(|mut t| t.take());
+        if let Some(task) = task
+            && let Err(error) = task.await
+        {
+            tracing::error!(%error, "the task that feeds the caches failed");
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+    }
+}
+
+/// A store's failure as the answer to a request.
+pub(crate) fn store_status(error: &StoreError) -> kaji_meta::Status {
+    use kaji_meta::Status;
+    match error {
+        StoreError::Unavailable(_) | StoreError::Closed => Status::service_unavailable(error.to_string()),
+        StoreError::TooLarge { .. } => Status::request_entity_too_large(error.to_string()),
+        _ => Status::internal(error.to_string()),
+    }
+}

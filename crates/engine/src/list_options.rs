@@ -1,0 +1,339 @@
+//! `ListOptions` of a list or a watch, out of the query.
+//!
+//! Defaults, checks and texts are those of apimachinery's `meta/internalversion`.
+
+use crate::request::ApiRequest;
+use kaji_meta::{
+    GroupKind, Status, field, field::Path, fields::Selector as FieldSelector,
+    labels::Selector as LabelSelector,
+};
+use kaji_store::Revision;
+
+/// `resourceVersionMatch`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Match {
+    /// Not given: what it means depends on the rest.
+    #[default]
+    Unset,
+    /// `Exact`
+    Exact,
+    /// `NotOlderThan`
+    NotOlderThan,
+}
+
+/// `resourceVersion`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Rv {
+    /// Not given: the most recent.
+    #[default]
+    Unset,
+    /// `0`: any.
+    Any,
+    /// A revision.
+    At(Revision),
+}
+
+/// The options, checked against each other.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ListOptions {
+    pub labels: Option<LabelSelector>,
+    pub fields: Option<FieldSelector>,
+    pub rv: Rv,
+    pub rv_match: Match,
+    /// 0: no limit.
+    pub limit: usize,
+    /// `""`: from the beginning.
+    pub continue_token: String,
+    pub timeout_seconds: Option<u64>,
+    pub bookmarks: bool,
+    /// After defaulting.
+    pub send_initial_events: Option<bool>,
+}
+
+impl ListOptions {
+    /// The options of a list.
+    ///
+    /// # Errors
+    /// 400 for what cannot be read, 422 for options that exclude each other.
+    pub fn for_list(req: &ApiRequest) -> Result<Self, Status> {
+        let raw = Raw::new(req)?;
+        raw.check_list()?;
+        let mut options = raw.options()?;
+        if options.continue_token.is_empty() || options.rv_match != Match::Unset {
+            options.rv = parse_rv(raw.rv)
+                .map_err(|e| Status::bad_request(format!("invalid resource version: {e}")))?;
+        } else if !matches!(raw.rv, "" | "0") {
+            return Err(Status::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
+        }
+        Ok(options)
+    }
+
+    /// The options of a watch.
+    ///
+    /// # Errors
+    /// As for a list.
+    pub fn for_watch(req: &ApiRequest, kind: &GroupKind) -> Result<Self, Status> {
+        let mut raw = Raw::new(req)?;
+        if raw.send_initial_events.is_none() && raw.rv_match.is_empty() && matches!(raw.rv, "" | "0") {
+            raw.send_initial_events = Some(true);
+            raw.rv_match = "NotOlderThan";
+        }
+        raw.check_watch()?;
+        let mut options = raw.options()?;
+        options.rv = parse_rv(raw.rv).map_err(|e| Status::invalid(kind, "", &[e]))?;
+        Ok(options)
+    }
+}
+
+/// As in the query.
+struct Raw<'a> {
+    req: &'a ApiRequest,
+    rv: &'a str,
+    rv_match: &'a str,
+    continue_token: &'a str,
+    send_initial_events: Option<bool>,
+}
+
+impl<'a> Raw<'a> {
+    fn new(req: &'a ApiRequest) -> Result<Self, Status> {
+        let param = |key| req.first_param(key).unwrap_or("");
+        Ok(Raw {
+            req,
+            rv: param("resourceVersion"),
+            rv_match: param("resourceVersionMatch"),
+            continue_token: param("continue"),
+            send_initial_events: req.first_param("sendInitialEvents").map(go_bool),
+        })
+    }
+
+    fn options(&self) -> Result<ListOptions, Status> {
+        let int = |key| match self.req.first_param(key) {
+            None | Some("") => Ok(None),
+            Some(text) => parse_int(text).map(Some).map_err(Status::bad_request),
+        };
+        let non_empty = |key| self.req.first_param(key).filter(|s| !s.is_empty());
+        let labels = non_empty("labelSelector").map(LabelSelector::parse).transpose();
+        let fields = non_empty("fieldSelector").map(FieldSelector::parse).transpose();
+        Ok(ListOptions {
+            labels: labels.map_err(Status::bad_request)?,
+            fields: fields.map_err(|e| Status::bad_request(e.to_string()))?,
+            rv: Rv::Unset,
+            rv_match: match self.rv_match {
+                "Exact" => Match::Exact,
+                "NotOlderThan" => Match::NotOlderThan,
+                _ => Match::Unset,
+            },
+            limit: int("limit")?.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+            continue_token: self.continue_token.to_owned(),
+            timeout_seconds: int("timeoutSeconds")?.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0),
+            bookmarks: self.req.first_param("allowWatchBookmarks").is_some_and(go_bool),
+            send_initial_events: self.send_initial_events,
+        })
+    }
+
+    fn check_list(&self) -> Result<(), Status> {
+        let path = Path::new("resourceVersionMatch");
+        let mut errors = vec![];
+        if !self.rv_match.is_empty() {
+            if self.rv.is_empty() {
+                let text = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+                errors.push(field::Error::forbidden(&path, text));
+            }
+            if !self.continue_token.is_empty() {
+                let text = "resourceVersionMatch is forbidden when continue is provided";
+                errors.push(field::Error::forbidden(&path, text));
+            }
+            if !matches!(self.rv_match, "Exact" | "NotOlderThan") {
+                errors.push(field::Error::not_supported(
+                    &path,
+                    self.rv_match,
+                    &["Exact", "NotOlderThan", ""],
+                ));
+            }
+            if self.rv_match == "Exact" && self.rv == "0" {
+                let text = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
+                errors.push(field::Error::forbidden(&path, text));
+            }
+        }
+        if self.send_initial_events.is_some() {
+            let path = Path::new("sendInitialEvents");
+            errors.push(field::Error::forbidden(&path, "sendInitialEvents is forbidden for list"));
+        }
+        invalid_options(&errors)
+    }
+
+    fn check_watch(&self) -> Result<(), Status> {
+        let path = Path::new("resourceVersionMatch");
+        let not_older = self.rv_match == "NotOlderThan";
+        let mut errors = vec![];
+        if self.send_initial_events.is_some() && !not_older {
+            let text = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+            errors.push(field::Error::forbidden(&path, text));
+        }
+        if !self.rv_match.is_empty() {
+            if self.send_initial_events.is_none() {
+                let text = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+                errors.push(field::Error::forbidden(&path, text));
+            }
+            if !not_older {
+                errors.push(field::Error::not_supported(&path, self.rv_match, &["NotOlderThan"]));
+            }
+            if !self.continue_token.is_empty() {
+                let text = "resourceVersionMatch is forbidden when continue is provided";
+                errors.push(field::Error::forbidden(&path, text));
+            }
+        }
+        invalid_options(&errors)
+    }
+}
+
+fn invalid_options(errors: &[field::Error]) -> Result<(), Status> {
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(Status::invalid(&GroupKind::new("meta.k8s.io", "ListOptions"), "", errors))
+}
+
+/// A boolean of `ListOptions`: present means true, except `0` and `false`.
+fn go_bool(text: &str) -> bool {
+    text != "0" && !text.eq_ignore_ascii_case("false")
+}
+
+fn parse_int(text: &str) -> Result<i64, String> {
+    go_int(text, "ParseInt", text.parse::<i64>())
+}
+
+fn go_int<T>(text: &str, function: &str, parsed: Result<T, std::num::ParseIntError>) -> Result<T, String> {
+    use std::num::IntErrorKind::{NegOverflow, PosOverflow};
+    parsed.map_err(|e| {
+        let why = match e.kind() {
+            PosOverflow | NegOverflow => "value out of range",
+            _ => "invalid syntax",
+        };
+        format!("strconv.{function}: parsing {}: {why}", kaji_meta::text::quote(text))
+    })
+}
+
+/// Reads a resource version as apiserver's storage does.
+pub(crate) fn parse_rv(text: &str) -> Result<Rv, field::Error> {
+    let parsed = match text {
+        "" => return Ok(Rv::Unset),
+        "0" => return Ok(Rv::Any),
+        // Rust takes a leading plus, Go's ParseUint does not.
+        _ if text.starts_with('+') => "+".parse::<u64>(),
+        _ => text.parse::<u64>(),
+    };
+    match go_int(text, "ParseUint", parsed) {
+        Ok(0) => Ok(Rv::Any),
+        Ok(revision) => Ok(Rv::At(revision)),
+        Err(e) => Err(field::Error::invalid(&Path::new("resourceVersion"), text, e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+    use std::fmt::Write;
+
+    fn request(query: &str) -> ApiRequest {
+        let pair = |p: &str| p.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned()));
+        ApiRequest { query: query.split('&').filter_map(pair).collect(), ..crate::tests::request() }
+    }
+
+    #[test]
+    fn list_combinations() {
+        let mut out = String::new();
+        for query in [
+            "",
+            "resourceVersion=0",
+            "resourceVersion=5",
+            "resourceVersion=abc",
+            "resourceVersion=+5",
+            "resourceVersion=99999999999999999999",
+            "resourceVersionMatch=Exact",
+            "resourceVersion=0&resourceVersionMatch=Exact",
+            "resourceVersion=5&resourceVersionMatch=Exact",
+            "resourceVersion=0&resourceVersionMatch=NotOlderThan",
+            "resourceVersion=5&resourceVersionMatch=Nearly",
+            "resourceVersion=5&resourceVersionMatch=Exact&continue=x",
+            "resourceVersion=5&continue=x",
+            "resourceVersion=0&continue=x",
+            "sendInitialEvents=false",
+            "limit=ten",
+            "limit=-1",
+            "labelSelector=a in (",
+            "fieldSelector=a",
+        ] {
+            let got = ListOptions::for_list(&request(query)).map(|o| (o.rv, o.rv_match, o.limit));
+            let _ = match got {
+                Ok(o) => writeln!(out, "{query}: {o:?}"),
+                Err(e) => writeln!(out, "{query}: {} {}", e.code, e.message),
+            };
+        }
+        expect![[r#"
+            : (Unset, Unset, 0)
+            resourceVersion=0: (Any, Unset, 0)
+            resourceVersion=5: (At(5), Unset, 0)
+            resourceVersion=abc: 400 invalid resource version: resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax
+            resourceVersion=+5: 400 invalid resource version: resourceVersion: Invalid value: "+5": strconv.ParseUint: parsing "+5": invalid syntax
+            resourceVersion=99999999999999999999: 400 invalid resource version: resourceVersion: Invalid value: "99999999999999999999": strconv.ParseUint: parsing "99999999999999999999": value out of range
+            resourceVersionMatch=Exact: 422 ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided
+            resourceVersion=0&resourceVersionMatch=Exact: 422 ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"
+            resourceVersion=5&resourceVersionMatch=Exact: (At(5), Exact, 0)
+            resourceVersion=0&resourceVersionMatch=NotOlderThan: (Any, NotOlderThan, 0)
+            resourceVersion=5&resourceVersionMatch=Nearly: 422 ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Unsupported value: "Nearly": supported values: "Exact", "NotOlderThan", ""
+            resourceVersion=5&resourceVersionMatch=Exact&continue=x: 422 ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided
+            resourceVersion=5&continue=x: 400 specifying resource version is not allowed when using continue
+            resourceVersion=0&continue=x: (Unset, Unset, 0)
+            sendInitialEvents=false: 422 ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list
+            limit=ten: 400 strconv.ParseInt: parsing "ten": invalid syntax
+            limit=-1: (Unset, Unset, 0)
+            labelSelector=a in (: 400 unable to parse requirement: found '', expected: ',', ')' or identifier
+            fieldSelector=a: 400 invalid selector: 'a'; can't understand 'a'
+        "#]].assert_eq(&out);
+    }
+
+    #[test]
+    fn watch_combinations() {
+        let mut out = String::new();
+        for query in [
+            "",
+            "resourceVersion=0",
+            "resourceVersion=5",
+            "resourceVersion=x",
+            "resourceVersion=5&resourceVersionMatch=NotOlderThan",
+            "sendInitialEvents=true",
+            "sendInitialEvents=false&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=1",
+            "sendInitialEvents=true&resourceVersionMatch=Exact&resourceVersion=7",
+            "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&continue=x&timeoutSeconds=7",
+            "timeoutSeconds=soon",
+            "resourceVersion=0&sendInitialEvents=0&resourceVersionMatch=NotOlderThan",
+        ] {
+            let got = ListOptions::for_watch(&request(query), &GroupKind::new("", "pods"));
+            let _ = match got {
+                Ok(o) => writeln!(
+                    out,
+                    "{query}: {:?} initial {:?} bookmarks {} timeout {:?}",
+                    o.rv, o.send_initial_events, o.bookmarks, o.timeout_seconds
+                ),
+                Err(e) => writeln!(out, "{query}: {} {}", e.code, e.message),
+            };
+        }
+        expect![[r#"
+            : Unset initial Some(true) bookmarks false timeout None
+            resourceVersion=0: Any initial Some(true) bookmarks false timeout None
+            resourceVersion=5: At(5) initial None bookmarks false timeout None
+            resourceVersion=x: 422 pods "" is invalid: resourceVersion: Invalid value: "x": strconv.ParseUint: parsing "x": invalid syntax
+            resourceVersion=5&resourceVersionMatch=NotOlderThan: 422 ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided
+            sendInitialEvents=true: 422 ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan
+            sendInitialEvents=false&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=1: Unset initial Some(false) bookmarks true timeout None
+            sendInitialEvents=true&resourceVersionMatch=Exact&resourceVersion=7: 422 ListOptions.meta.k8s.io "" is invalid: [resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan, resourceVersionMatch: Unsupported value: "Exact": supported values: "NotOlderThan"]
+            sendInitialEvents=true&resourceVersionMatch=NotOlderThan&continue=x&timeoutSeconds=7: 422 ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided
+            timeoutSeconds=soon: 400 strconv.ParseInt: parsing "soon": invalid syntax
+            resourceVersion=0&sendInitialEvents=0&resourceVersionMatch=NotOlderThan: Any initial Some(false) bookmarks false timeout None
+        "#]].assert_eq(&out);
+    }
+}

@@ -1,0 +1,395 @@
+//! The one path of every write: what a request is about ([`Op`]), what became of it ([`Written`]), and the steps in the
+//! modules below, in upstream's order.
+//!
+//! Invariants:
+//! - Objects inside the pipeline are in the storage version; only decoding, defaulting, patching and field management
+//!   see the request's version.
+//! - A write is one compare-and-set on the object's key. What was decided on a cached object that turns out to be
+//!   stale is decided again on the stored one.
+//! - Of a reservation's two futures exactly one runs: the server never cancels a write half way (see `dispatch`).
+
+pub(crate) mod create;
+pub(crate) mod manage;
+pub(crate) mod metadata;
+pub mod options;
+pub(crate) mod remove;
+pub(crate) mod update;
+
+use crate::{
+    admission::{Attributes, Operation},
+    decode::{self, Want},
+    encode,
+    engine::{Engine, store_status},
+    registry::Resource,
+    request::{Accept, ApiRequest, Encoding, Form},
+    response::{ApiResponse, Body},
+    storage,
+};
+use bytes::Bytes;
+use kaji_meta::{GroupVersionKind, GroupVersionResource, Status, object};
+use kaji_resource::{Ctx, DeleteOptions, Reservation, SubresourceDef, UserInfo, VersionDef};
+use kaji_store::{KeyValue, Range, Revision, Txn, TxnOutcome};
+use options::{OperationOptions, WriteOptions};
+use serde_json::Value;
+use std::sync::{Arc, Mutex};
+
+/// How often a write is tried against objects that change under it.
+pub(crate) const MAX_ATTEMPTS: usize = 64;
+/// Upstream's text for a lost race.
+pub(crate) const MODIFIED: &str =
+    "the object has been modified; please apply your changes to the latest version and try again";
+
+/// One write: everything about it that does not change while it is tried.
+pub(crate) struct Op<'a> {
+    pub engine: &'a Engine,
+    pub res: &'a Arc<Resource>,
+    /// The request's version.
+    pub version: &'a VersionDef,
+    pub sub: Option<&'a SubresourceDef>,
+    pub user: &'a UserInfo,
+    pub namespace: &'a str,
+    /// Of the path; `""` when a collection is addressed.
+    pub name: &'a str,
+    pub options: WriteOptions,
+    pub kind: GroupVersionKind,
+    pub resource: GroupVersionResource,
+    pub now: jiff::Timestamp,
+    /// `now`, RFC 3339 in whole seconds.
+    pub now_text: String,
+    pub warnings: Mutex<Vec<String>>,
+}
+
+impl<'a> Op<'a> {
+    /// The write that a request asks for.
+    ///
+    /// # Errors
+    /// 404 if the version is not served or has no such subresource.
+    pub fn new(
+        engine: &'a Engine,
+        res: &'a Arc<Resource>,
+        req: &'a ApiRequest,
+        options: WriteOptions,
+    ) -> Result<Self, Status> {
+        let (subresource, namespace, name) = (&req.subresource, &req.namespace, &req.name);
+        Self::internal(engine, res, &req.version, subresource, &req.user, (namespace, name), options)
+    }
+
+    /// A write from inside the process.
+    pub fn internal(
+        engine: &'a Engine,
+        res: &'a Arc<Resource>,
+        version: &str,
+        subresource: &str,
+        user: &'a UserInfo,
+        (namespace, name): (&'a str, &'a str),
+        options: WriteOptions,
+    ) -> Result<Self, Status> {
+        let version = res.def.version(version).ok_or_else(Status::generic_not_found)?;
+        let sub = match subresource {
+            "" => None,
+            named => Some(version.subresource(named).ok_or_else(Status::generic_not_found)?),
+        };
+        let now = engine.clock.now();
+        Ok(Op {
+            engine,
+            res,
+            version,
+            sub,
+            user,
+            namespace,
+            name,
+            options,
+            kind: res.def.gvk(&version.name),
+            resource: GroupVersionResource::new(
+                res.def.group.as_ref(),
+                version.name.as_ref(),
+                res.def.plural.as_ref(),
+            ),
+            now,
+            now_text: rfc3339(now),
+            warnings: Mutex::new(vec![]),
+        })
+    }
+
+    /// `""` for the main resource.
+    pub fn subresource(&self) -> &'a str {
+        self.sub.map_or("", |s| s.name.as_ref())
+    }
+
+    /// What hooks are told.
+    pub fn ctx<'b>(&'b self, name: &'b str) -> Ctx<'b> {
+        Ctx {
+            user: self.user,
+            namespace: self.namespace,
+            name,
+            subresource: self.subresource(),
+            version: &self.version.name,
+            dry_run: self.options.dry_run,
+            now: self.now,
+            random: &*self.engine.random,
+            api: self.engine,
+            warnings: &self.warnings,
+        }
+    }
+
+    /// What admission is told. `kind` may be replaced by the caller.
+    pub fn attributes<'b>(
+        &'b self,
+        name: &'b str,
+        operation: Operation,
+        object: Option<&'b mut Value>,
+        old: Option<&'b Value>,
+    ) -> Attributes<'b> {
+        let options = match operation {
+            Operation::Create => OperationOptions::Create(&self.options),
+            Operation::Update => OperationOptions::Update(&self.options),
+            Operation::Delete | Operation::Connect => OperationOptions::None,
+        };
+        // As upstream does, a namespace is admitted as if it were in itself.
+        let own = self.resource.group.is_empty() && self.resource.resource == "namespaces";
+        Attributes {
+            user: self.user,
+            kind: &self.kind,
+            resource: &self.resource,
+            subresource: self.subresource(),
+            namespace: if own { name } else { self.namespace },
+            name,
+            operation,
+            options,
+            old,
+            object,
+            dry_run: self.options.dry_run,
+            def: &self.res.def,
+            api: self.engine,
+            warnings: &self.warnings,
+            now: self.now,
+            random: &*self.engine.random,
+        }
+    }
+
+    /// The kind that bodies must have.
+    pub fn want(&self) -> Want<'_> {
+        Want {
+            group: &self.res.def.group,
+            version: &self.version.name,
+            kind: &self.res.def.kind,
+            schema: &self.version.schema,
+        }
+    }
+
+    /// Adds a text for the `Warning` header.
+    pub fn warn(&self, text: String) {
+        if let Ok(mut w) = self.warnings.lock() {
+            w.push(text);
+        }
+    }
+
+    /// Decodes the body in the request's version, and defaults it.
+    pub fn decode(&self, req: &ApiRequest) -> Result<Value, Status> {
+        let mut object = self.decode_as(&self.want(), req)?;
+        self.default(&mut object);
+        Ok(object)
+    }
+
+    /// Decodes a body of any kind.
+    pub fn decode_as(&self, want: &Want<'_>, req: &ApiRequest) -> Result<Value, Status> {
+        let syntax = decode::syntax(&req.content_type)?;
+        let registry = self.engine.registry();
+        decode::object(&registry, want, syntax, &req.body, self.options.directive(), &mut |w| self.warn(w))
+    }
+
+    /// Decodes a body that was accepted before once more; it has warned already.
+    pub fn decode_again(&self, req: &ApiRequest) -> Result<Value, Status> {
+        let syntax = decode::syntax(&req.content_type)?;
+        let registry = self.engine.registry();
+        let mut object =
+            decode::object(&registry, &self.want(), syntax, &req.body, decode::Directive::Ignore, &mut drop)?;
+        self.default(&mut object);
+        Ok(object)
+    }
+
+    /// Applies the request version's defaults.
+    pub fn default(&self, object: &mut Value) {
+        if decode::is_custom(&self.version.schema) {
+            kaji_schema::defaulting::apply_defaults(self.version.schema.get(), object);
+        }
+        self.res.def.hooks.default(&self.version.name, object);
+    }
+
+    /// From the request's version to the one that is stored.
+    pub fn to_storage(&self, object: &mut Value) -> Result<(), Status> {
+        encode::convert_in(self.res, object)
+    }
+
+    /// Whether the stored form is also that of the request's version.
+    pub fn is_storage(&self) -> bool {
+        self.res.storage_api_version == self.res.api_version(&self.version.name)
+    }
+
+    /// A stored object in the request's version.
+    pub fn in_version(&self, stored: &Value) -> Result<Value, Status> {
+        let mut object = stored.clone();
+        encode::convert_out(self.res, &mut object, &self.version.name)?;
+        Ok(object)
+    }
+
+    /// The key of an object of this request's namespace.
+    pub fn key(&self, name: &str) -> String {
+        let namespace = if self.res.def.namespaced() { self.namespace } else { "" };
+        self.res.key(namespace, name)
+    }
+
+    /// 404 about the object.
+    pub fn not_found(&self, name: &str) -> Status {
+        Status::not_found(&self.res.group_resource, name)
+    }
+
+    /// 409 about the object.
+    pub fn conflict(&self, name: &str, reason: impl std::fmt::Display) -> Status {
+        Status::conflict(&self.res.group_resource, name, reason)
+    }
+
+    /// The answer to a write: the object or the refusal, either with the warnings.
+    pub fn answer(&self, accept: &Accept, result: Result<Written, Status>) -> Result<ApiResponse, Status> {
+        self.warned(result.and_then(|written| self.respond(accept, written)))
+    }
+
+    /// Adds the warnings to an answer, also to a refusal.
+    pub fn warned(&self, result: Result<ApiResponse, Status>) -> Result<ApiResponse, Status> {
+        let warnings = self.take_warnings();
+        if warnings.is_empty() {
+            return result;
+        }
+        let mut response = result.unwrap_or_else(ApiResponse::from);
+        response.warnings.extend(warnings);
+        Ok(response)
+    }
+
+    fn respond(&self, accept: &Accept, written: Written) -> Result<ApiResponse, Status> {
+        let plain = accept.form == Form::Object && accept.encoding == Encoding::Json && !accept.pretty;
+        match &written.bytes {
+            Some(bytes) if plain && self.is_storage() => Ok(ApiResponse {
+                code: written.code,
+                content_type: "application/json",
+                warnings: vec![],
+                body: Body::Full(match written.revision {
+                    0 => bytes.clone(),
+                    revision => storage::with_revision(bytes, revision),
+                }),
+            }),
+            _ => {
+                let (code, object) = (written.code, written.into_object());
+                encode::object_response(self.engine, self.res, &self.version.name, accept, code, object)
+            }
+        }
+    }
+
+    /// The warnings so far.
+    pub fn take_warnings(&self) -> Vec<String> {
+        self.warnings.lock().map(|mut w| std::mem::take(&mut *w)).unwrap_or_default()
+    }
+
+    /// The object as the cache has it, and whether that is known to be the latest.
+    pub fn cached(&self, key: &str) -> Result<(Option<State>, bool), Status> {
+        let latest = self.engine.store.current_revision_hint().is_some_and(|r| self.engine.applied() >= r);
+        let entry = self.res.cache.get(key);
+        Ok((entry.map(|e| self.state(e.decode(), e.revision)).transpose()?, latest))
+    }
+
+    /// The object as the store has it.
+    pub async fn stored(&self, key: &str) -> Result<Option<State>, Status> {
+        let result = self.engine.store.range(Range::key(key)).await.map_err(|e| store_status(&e))?;
+        result.kvs.first().map(|kv| self.decode_stored(kv)).transpose()
+    }
+
+    /// A value of the store as an object with its revision.
+    pub fn decode_stored(&self, kv: &KeyValue) -> Result<State, Status> {
+        let mut object: Value = serde_json::from_slice(&kv.value)
+            .map_err(|e| Status::internal(format!("stored object {} cannot be read: {e}", kv.key)))?;
+        object::meta_mut(&mut object).insert("resourceVersion".into(), kv.mod_revision.to_string().into());
+        self.state(object, kv.mod_revision)
+    }
+
+    fn state(&self, mut object: Value, revision: Revision) -> Result<State, Status> {
+        let migrate = object::api_version(&object) != self.res.storage_api_version;
+        if migrate {
+            encode::convert_in(self.res, &mut object)?;
+        }
+        let hooks = &self.res.def.hooks;
+        if hooks.decorates() {
+            hooks.default(&self.res.def.storage_version().name, &mut object);
+        }
+        Ok(State { object, revision, migrate })
+    }
+}
+
+/// An object as stored, in the storage version, with its resourceVersion.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    pub object: Value,
+    pub revision: Revision,
+    /// It is stored in a version that is not the storage version any more: even a write that changes nothing is made.
+    pub migrate: bool,
+}
+
+/// What a write has come to.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// The object in the storage version. Its resourceVersion may be an older one; see `revision`.
+    pub object: Value,
+    /// The same encoded for the store, when it was.
+    pub bytes: Option<Bytes>,
+    /// The revision it has now; 0 when it was never stored (dry run of a create).
+    pub revision: Revision,
+    /// 200 or 201.
+    pub code: u16,
+}
+
+impl Written {
+    /// The object with its present resourceVersion.
+    pub fn into_object(mut self) -> Value {
+        let meta = object::meta_mut(&mut self.object);
+        match self.revision {
+            0 => drop(meta.remove("resourceVersion")),
+            revision => drop(meta.insert("resourceVersion".into(), revision.to_string().into())),
+        }
+        self.object
+    }
+}
+
+/// Commits a transaction on one key. `Err(current)` says what the key is when it was not as expected.
+pub(crate) async fn commit(
+    engine: &Engine,
+    txn: Txn,
+) -> Result<Result<Revision, Option<KeyValue>>, kaji_store::StoreError> {
+    match engine.store.txn(txn).await? {
+        TxnOutcome::Committed { revision, .. } => Ok(Ok(revision)),
+        TxnOutcome::Conflict { current, .. } => Ok(Err(current.into_iter().next().flatten())),
+    }
+}
+
+/// Ends a reservation.
+pub(crate) async fn settle(reservation: Option<Reservation>, committed: bool) {
+    if let Some(r) = reservation {
+        if committed { r.commit.await } else { r.rollback.await }
+    }
+}
+
+/// RFC 3339 in whole seconds, as metadata has it.
+pub(crate) fn rfc3339(time: jiff::Timestamp) -> String {
+    kaji_meta::Time::from(time).to_string()
+}
+
+/// What deletions look like to admission.
+pub(crate) fn delete_attributes<'b>(
+    op: &'b Op<'_>,
+    name: &'b str,
+    options: &'b DeleteOptions,
+    old: Option<&'b Value>,
+) -> Attributes<'b> {
+    Attributes {
+        options: OperationOptions::Delete(options),
+        dry_run: options.dry_run,
+        ..op.attributes(name, Operation::Delete, None, old)
+    }
+}

@@ -1,0 +1,170 @@
+//! Creation: from a decoded object to one in the store.
+
+use super::{MODIFIED, Op, Written, commit, manage, metadata, settle};
+use crate::{
+    admission::{self, Operation},
+    decode,
+    engine::store_status,
+    storage,
+};
+use kaji_meta::{Path, Reason, Status, object, objectmeta, random};
+use kaji_resource::Generation;
+use kaji_store::{KeyValue, StoreError, Txn};
+use serde_json::Value;
+
+/// How many names are tried for `generateName` (upstream since 1.30).
+const MAX_GENERATED_NAMES: usize = 8;
+
+/// What an attempt to create has come to.
+pub(crate) enum Created {
+    /// It is done.
+    Done(Box<Written>),
+    /// The name is taken, by this.
+    Exists(Option<KeyValue>),
+}
+
+/// Creates an object that was decoded (request's version, defaulted): the body of POST.
+///
+/// # Errors
+/// Everything that upstream refuses a creation for.
+pub(crate) async fn create(op: &Op<'_>, mut object: Value) -> Result<Written, Status> {
+    if !matches!(object::resource_version(&object), "" | "0") {
+        let text = "resourceVersion should not be set on objects to be created";
+        return Err(Status::new(500, Reason::Unknown, text));
+    }
+    metadata::wipe(&mut object);
+    metadata::match_namespace(op, &mut object)?;
+    metadata::dedup_owners(op, &mut object, false);
+    manage::record(op, None, &mut object)?;
+    op.to_storage(&mut object)?;
+    admit(op, &mut object).await?;
+    let base = object::generate_name(&object).to_owned();
+    if base.is_empty() || !object::name(&object).is_empty() {
+        let name = object::name(&object).to_owned();
+        return match attempt(op, object, &name).await? {
+            Created::Done(written) => Ok(*written),
+            Created::Exists(current) => Err(exists(op, &name, &base, current)),
+        };
+    }
+    let mut taken = None;
+    for round in 1..=MAX_GENERATED_NAMES {
+        let name = random::generate_name(&base, &*op.engine.random);
+        let last = round == MAX_GENERATED_NAMES;
+        let copy = if last { std::mem::take(&mut object) } else { object.clone() };
+        match attempt(op, copy, &name).await? {
+            Created::Done(written) => return Ok(*written),
+            Created::Exists(current) => taken = Some(exists(op, &name, &base, current)),
+        }
+    }
+    Err(taken.unwrap_or_else(|| op.conflict(&base, MODIFIED)))
+}
+
+/// Mutating admission of a creation.
+pub(crate) async fn admit(op: &Op<'_>, object: &mut Value) -> Result<(), Status> {
+    let before = manage::snapshot(op, object);
+    let name = object::name(object).to_owned();
+    let mut attributes = op.attributes(&name, Operation::Create, Some(object), None);
+    admission::admit(op.engine, &mut attributes).await?;
+    manage::guard(op, before, object);
+    metadata::dedup_owners(op, object, true);
+    Ok(())
+}
+
+/// Fills, validates and stores an admitted object (storage version) under a name.
+pub(crate) async fn attempt(op: &Op<'_>, mut object: Value, name: &str) -> Result<Created, Status> {
+    let hooks = &op.res.def.hooks;
+    fill(op, &mut object, name)?;
+    let ctx = op.ctx(name);
+    if decode::is_custom(&op.version.schema)
+        && op.version.has_status()
+        && let Value::Object(map) = &mut object
+    {
+        map.remove("status");
+    }
+    hooks.prepare_create(&ctx, &mut object);
+    check(op, &object, name)?;
+    let attributes = op.attributes(name, Operation::Create, Some(&mut object), None);
+    admission::validate(op.engine, &attributes).await?;
+    let reservation = hooks.reserve(&ctx, &mut object, None).await?;
+    let result = store(op, &mut object, name).await;
+    settle(reservation, matches!(&result, Ok(Created::Done(w)) if w.revision != 0)).await;
+    match result? {
+        Created::Done(mut written) => {
+            written.object = object;
+            Ok(Created::Done(written))
+        }
+        exists => Ok(exists),
+    }
+}
+
+/// Name, uid, creation time, generation.
+fn fill(op: &Op<'_>, object: &mut Value, name: &str) -> Result<(), Status> {
+    metadata::match_namespace(op, object)?;
+    let generation = i64::from(op.res.def.generation == Generation::Spec);
+    metadata::set_generation(object, generation);
+    let meta = object::meta_mut(object);
+    metadata::tidy(meta);
+    if !name.is_empty() {
+        meta.insert("name".into(), name.into());
+    }
+    meta.insert("uid".into(), random::uid(&*op.engine.random).into());
+    meta.insert("creationTimestamp".into(), op.now_text.as_str().into());
+    meta.remove("resourceVersion");
+    Ok(())
+}
+
+/// Validation and warnings.
+fn check(op: &Op<'_>, object: &Value, name: &str) -> Result<(), Status> {
+    let def = &op.res.def;
+    let ctx = op.ctx(name);
+    let meta = object.get("metadata").unwrap_or(&Value::Null);
+    let path = Path::new("metadata");
+    let mut errs = objectmeta::validate_object_meta(meta, def.namespaced(), def.validate_name, &path);
+    errs.extend(def.hooks.validate_create(&ctx, object));
+    if !errs.is_empty() {
+        return Err(Status::invalid(&op.res.group_kind(), name, &errs));
+    }
+    def.hooks.warnings(&ctx, object, None).into_iter().for_each(|w| op.warn(w));
+    Ok(())
+}
+
+/// Puts the object where nothing must be yet. `written.object` is left empty.
+async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, Status> {
+    let key = op.key(name);
+    let done = |bytes, revision| {
+        Created::Done(Box::new(Written { object: Value::Null, bytes: Some(bytes), revision, code: 201 }))
+    };
+    let mut bytes = storage::encode(object);
+    if op.options.dry_run {
+        let (cached, latest) = op.cached(&key)?;
+        let there = cached.is_some() || (!latest && op.stored(&key).await?.is_some());
+        return Ok(if there { Created::Exists(None) } else { done(bytes, 0) });
+    }
+    let mut outcome = commit(op.engine, Txn::create(key.clone(), bytes.clone())).await;
+    if matches!(outcome, Err(StoreError::TooLarge { .. })) && manage::drop_entries(object) {
+        bytes = storage::encode(object);
+        outcome = commit(op.engine, Txn::create(key, bytes.clone())).await;
+    }
+    match outcome.map_err(|e| store_status(&e))? {
+        Ok(revision) => Ok(done(bytes, revision)),
+        Err(current) => Ok(Created::Exists(current)),
+    }
+}
+
+/// The 409 for a name that is taken.
+fn exists(op: &Op<'_>, name: &str, generated_from: &str, current: Option<KeyValue>) -> Status {
+    let gr = &op.res.group_resource;
+    let mut status = if generated_from.is_empty() {
+        Status::already_exists(gr, name)
+    } else {
+        Status::generate_name_conflict(gr, name, 1)
+    };
+    let there = match current {
+        Some(kv) => op.decode_stored(&kv).ok(),
+        None => op.cached(&op.key(name)).ok().and_then(|(state, _)| state),
+    };
+    if there.is_some_and(|s| object::deletion_timestamp(&s.object).is_some()) {
+        status.message = format!("object is being deleted: {}", status.message);
+    }
+    status
+}

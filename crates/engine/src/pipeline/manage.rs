@@ -1,0 +1,128 @@
+//! Field management inside the pipeline: objects go through it in the request's version.
+
+use super::Op;
+use crate::registry::Resource;
+use kaji_meta::{GroupVersion, Status, object};
+use kaji_schema::{
+    SchemaRef,
+    fieldset::FieldSet,
+    managed::{self, ApplyArgs, UpdateArgs, Versions},
+};
+use serde_json::Value;
+
+/// The versions of a resource, for managers that wrote through another one.
+pub(crate) struct ResourceVersions<'a>(pub &'a Resource);
+
+impl ResourceVersions<'_> {
+    fn version<'b>(&'b self, api_version: &'b str) -> Option<&'b kaji_resource::VersionDef> {
+        let gv = GroupVersion::parse(api_version).ok()?;
+        self.0.def.version(&gv.version).filter(|_| gv.group == self.0.def.group)
+    }
+}
+
+impl Versions for ResourceVersions<'_> {
+    fn convert(&self, object: &Value, api_version: &str) -> Result<Value, Status> {
+        let from = object::api_version(object);
+        let (Some(from), Some(to)) = (self.version(from), self.version(api_version)) else {
+            return Err(Status::generic_not_found());
+        };
+        let mut object = object.clone();
+        if from.name != to.name {
+            self.0.def.hooks.convert(&mut object, &from.name, &to.name)?;
+            object::set_at(&mut object, &["apiVersion"], api_version);
+        }
+        Ok(object)
+    }
+
+    fn schema(&self, api_version: &str) -> Option<SchemaRef> {
+        self.version(api_version).map(|v| v.schema.clone())
+    }
+}
+
+fn reset_fields(op: &Op<'_>) -> Option<FieldSet> {
+    let paths = op.res.def.hooks.reset_fields(&op.version.name, op.subresource());
+    (!paths.is_empty()).then(|| FieldSet::from_paths(paths))
+}
+
+/// Records who owns what after a create, update or patch. `new` is in the request's version, `live` in the stored one.
+pub(crate) fn record(op: &Op<'_>, live: Option<&Value>, new: &mut Value) -> Result<(), Status> {
+    let converted;
+    let live = match live {
+        Some(live) if op.is_storage() => live,
+        Some(live) => {
+            converted = op.in_version(live)?;
+            &converted
+        }
+        None => &Value::Null,
+    };
+    managed::update(UpdateArgs {
+        schema: &op.version.schema,
+        live,
+        new,
+        manager: &op.options.manager,
+        api_version: &op.res.api_version(&op.version.name),
+        subresource: op.subresource(),
+        now: &op.now_text,
+        reset: reset_fields(op).as_ref(),
+        convert: &ResourceVersions(op.res),
+    })
+}
+
+/// Applies a configuration on top of `live` (request's version, or an empty object of the kind). `None`: no change.
+pub(crate) fn apply(op: &Op<'_>, live: &Value, config: &Value) -> Result<Option<Value>, Status> {
+    managed::apply(ApplyArgs {
+        schema: &op.version.schema,
+        live,
+        config,
+        manager: &op.options.field_manager,
+        force: op.options.force.unwrap_or(false),
+        api_version: &op.res.api_version(&op.version.name),
+        subresource: op.subresource(),
+        now: &op.now_text,
+        reset: reset_fields(op).as_ref(),
+        convert: &ResourceVersions(op.res),
+    })
+}
+
+/// The managed fields from before admission, if there are plugins that may damage them.
+pub(crate) enum Snapshot {
+    /// Nobody touches them.
+    Unwatched,
+    /// As they were; `None` when there were none.
+    Before(Option<Value>),
+}
+
+/// Remembers the managed fields of an object that goes to admission.
+pub(crate) fn snapshot(op: &Op<'_>, object: &Value) -> Snapshot {
+    if op.engine.admission.load().is_empty() {
+        return Snapshot::Unwatched;
+    }
+    Snapshot::Before(object.get("metadata").and_then(|m| m.get("managedFields")).cloned())
+}
+
+/// Puts managed fields from before admission back if a plugin has damaged them.
+pub(crate) fn guard(op: &Op<'_>, before: Snapshot, object: &mut Value) {
+    let Snapshot::Before(before) = before else { return };
+    let now = object.get("metadata").and_then(|m| m.get("managedFields"));
+    if now == before.as_ref() {
+        return;
+    }
+    if let Err(reason) = managed::check_entries(now.unwrap_or(&Value::Null)) {
+        op.warn(format!(
+            ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: {reason}"
+        ));
+        match before {
+            Some(before) => drop(object::meta_mut(object).insert("managedFields".into(), before)),
+            None => drop(object::meta_mut(object).remove("managedFields")),
+        }
+    }
+}
+
+/// Drops managed fields of an object that is too large with them.
+pub(crate) fn drop_entries(object: &mut Value) -> bool {
+    object
+        .get_mut("metadata")
+        .and_then(Value::as_object_mut)
+        .and_then(|m| m.remove("managedFields"))
+        .is_some()
+}

@@ -1,0 +1,331 @@
+//! Deletion: at once, gracefully, or when the last finalizer is gone.
+//!
+//! The rules are those of upstream's `BeforeDelete` and generic registry. A deletion that has to wait is an update that
+//! sets the deletion timestamp (and the garbage collector's finalizers); whoever removes the last finalizer, or deletes
+//! again with grace period 0, ends it.
+
+use super::{MAX_ATTEMPTS, MODIFIED, Op, State, commit, delete_attributes, metadata, rfc3339};
+use crate::{admission, engine::store_status, storage};
+use kaji_meta::{Details, GroupResource, Status, object};
+use kaji_resource::DeleteOptions;
+use kaji_store::{KeyValue, Txn};
+use serde_json::Value;
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// What a deletion has come to.
+pub(crate) struct Removed {
+    /// The object with its present resourceVersion: as it is now, or as it was last.
+    pub object: Value,
+    /// Whether the answer shows the object, rather than a `Status` about it.
+    pub show: bool,
+    /// Whether it is gone.
+    pub gone: bool,
+}
+
+impl Removed {
+    /// The `Status` that a deletion answers with when it does not show the object.
+    pub fn status(&self, gr: &GroupResource) -> Value {
+        Status::success_deleted(&Details {
+            name: object::name(&self.object).to_owned(),
+            group: gr.group.clone(),
+            // Upstream puts the resource here.
+            kind: gr.resource.clone(),
+            uid: object::uid(&self.object).to_owned(),
+            ..Details::default()
+        })
+    }
+}
+
+/// What is to be done about an object.
+enum Decision {
+    /// Its deletion has begun already and this request does not hasten it.
+    Pending,
+    /// Write it with the marks of deletion; then remove it as well, if so said.
+    Mark { object: Value, then_remove: bool },
+    /// Remove it.
+    Remove,
+}
+
+enum Step {
+    Done(Removed),
+    Conflict(Option<KeyValue>),
+}
+
+/// Deletes an object, or begins to.
+///
+/// # Errors
+/// Everything that upstream refuses a deletion for.
+pub(crate) async fn remove(op: &Op<'_>, name: &str, options: &DeleteOptions) -> Result<Removed, Status> {
+    let key = op.key(name);
+    let (mut state, mut latest) = op.cached(&key)?;
+    for _ in 0..MAX_ATTEMPTS {
+        let unconfirmed = match attempt(op, name, &key, state.as_ref(), options).await {
+            Ok(Step::Done(removed)) => return Ok(removed),
+            Ok(Step::Conflict(current)) => {
+                state = current.map(|kv| op.decode_stored(&kv)).transpose()?;
+                latest = true;
+                continue;
+            }
+            Err(status) => status,
+        };
+        if latest {
+            return Err(unconfirmed);
+        }
+        let stored = op.stored(&key).await?;
+        if stored.as_ref().map(|s| s.revision) == state.as_ref().map(|s| s.revision) {
+            return Err(unconfirmed);
+        }
+        (state, latest) = (stored, true);
+    }
+    Err(op.conflict(name, MODIFIED))
+}
+
+async fn attempt(
+    op: &Op<'_>,
+    name: &str,
+    key: &str,
+    state: Option<&State>,
+    options: &DeleteOptions,
+) -> Result<Step, Status> {
+    let Some(state) = state else { return Err(op.not_found(name)) };
+    let hooks = &op.res.def.hooks;
+    check_preconditions(op, name, state, options)?;
+    let mut attributes = delete_attributes(op, name, options, Some(&state.object));
+    admission::admit(op.engine, &mut attributes).await?;
+    admission::validate(op.engine, &attributes).await?;
+    let ctx = op.ctx(name);
+    hooks.check_delete(&ctx, &state.object, options)?;
+    let shows = hooks.returns_deleted_object();
+    let done = |object, show, gone| Ok(Step::Done(Removed { object, show, gone }));
+    let (mut object, mut revision) = (None, state.revision);
+    match decide(op, name, &state.object, options) {
+        Decision::Pending => return done(state.object.clone(), shows, false),
+        Decision::Remove => {}
+        Decision::Mark { object: mut marked, then_remove } => {
+            if marked != state.object && !options.dry_run {
+                let txn = Txn::update(key, state.revision, storage::encode(&marked));
+                match commit(op.engine, txn).await.map_err(|e| store_status(&e))? {
+                    Ok(at) => revision = at,
+                    Err(current) => return Ok(Step::Conflict(current)),
+                }
+                object::meta_mut(&mut marked).insert("resourceVersion".into(), revision.to_string().into());
+            }
+            if !then_remove {
+                return done(marked, true, false);
+            }
+            if options.dry_run {
+                return done(marked, true, true);
+            }
+            object = Some(marked);
+        }
+    }
+    if !options.dry_run {
+        let outcome = commit(op.engine, Txn::delete(key, revision)).await.map_err(|e| store_status(&e))?;
+        match outcome {
+            // Somebody else finished what was marked here.
+            Err(None) if object.is_some() => {}
+            Err(current) => return Ok(Step::Conflict(current)),
+            Ok(_) => {}
+        }
+    }
+    let object = object.unwrap_or_else(|| state.object.clone());
+    if !options.dry_run {
+        hooks.deleted(&ctx, &object).await;
+    }
+    done(object, shows, true)
+}
+
+fn check_preconditions(
+    op: &Op<'_>,
+    name: &str,
+    state: &State,
+    options: &DeleteOptions,
+) -> Result<(), Status> {
+    // Upstream names the kind here, where other conflicts name the resource.
+    let about = GroupResource::new(op.res.def.group.as_ref(), op.res.def.kind.as_ref());
+    let found = object::uid(&state.object);
+    if let Some(wanted) = options.uid.as_deref().filter(|u| *u != found) {
+        return Err(Status::conflict(
+            &about,
+            name,
+            format!(
+                "the UID in the precondition ({wanted}) does not match the UID in record ({found}). The object might have been deleted and then recreated"
+            ),
+        ));
+    }
+    let found = state.revision.to_string();
+    if let Some(wanted) = options.resource_version.as_deref().filter(|v| *v != found) {
+        return Err(Status::conflict(
+            &about,
+            name,
+            format!(
+                "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({found}). The object might have been modified"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn decide(op: &Op<'_>, name: &str, old: &Value, options: &DeleteOptions) -> Decision {
+    let hooks = &op.res.def.hooks;
+    let mut options = options.clone();
+    if options.grace_period_seconds.is_some_and(|s| s < 0) {
+        options.grace_period_seconds = Some(1);
+    }
+    let mut object = old.clone();
+    let grace = match grace(op, name, &mut object, &options) {
+        Grace::Pending => return Decision::Pending,
+        Grace::None => None,
+        Grace::Seconds(s) => Some(s),
+    };
+    if let Some(finalizers) = gc_finalizers(&object, &options, hooks.default_propagation()) {
+        let meta = object::meta_mut(&mut object);
+        if finalizers.is_empty() {
+            meta.remove("finalizers");
+        } else {
+            meta.insert("finalizers".into(), finalizers.into());
+        }
+    }
+    let waits = object::finalizers(&object).next().is_some() || hooks.deletion_waits(&object);
+    let ctx = op.ctx(name);
+    match grace {
+        Some(seconds) => {
+            hooks.mark_deleted(&ctx, &mut object);
+            Decision::Mark { object, then_remove: !waits && seconds <= 0 }
+        }
+        None if waits => {
+            mark(op, &mut object);
+            hooks.mark_deleted(&ctx, &mut object);
+            Decision::Mark { object, then_remove: false }
+        }
+        None => Decision::Remove,
+    }
+}
+
+enum Grace {
+    /// Not graceful.
+    None,
+    /// Graceful deletion is under way and stays as it is.
+    Pending,
+    /// The object now carries a deletion timestamp and this grace period.
+    Seconds(i64),
+}
+
+/// Sets or shortens the grace period.
+fn grace(op: &Op<'_>, name: &str, object: &mut Value, options: &DeleteOptions) -> Grace {
+    let Some(since) = object::deletion_timestamp(object).map(str::to_owned) else {
+        let ctx = op.ctx(name);
+        let Some(seconds) = op.res.def.hooks.grace_period(&ctx, object, options) else { return Grace::None };
+        let at = after(op.now, seconds);
+        let generation = object::generation(object);
+        set_deletion(object, &at, seconds);
+        if generation > 0 {
+            metadata::set_generation(object, generation + 1);
+        }
+        return Grace::Seconds(seconds);
+    };
+    let current = match object::deletion_grace_period_seconds(object) {
+        None | Some(0) => return Grace::None,
+        Some(s) => s.max(1),
+    };
+    let Some(mut period) = options.grace_period_seconds.filter(|p| *p < current) else {
+        return Grace::Pending;
+    };
+    let since: jiff::Timestamp = since.parse().unwrap_or(op.now);
+    let mut at = since.checked_add(jiff::SignedDuration::from_secs(period - current)).unwrap_or(op.now);
+    if at < op.now {
+        at = op.now;
+        if period != 0 {
+            period = 1;
+        }
+    }
+    set_deletion(object, &rfc3339(at), period);
+    Grace::Seconds(period)
+}
+
+fn after(now: jiff::Timestamp, seconds: i64) -> String {
+    rfc3339(now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap_or(now))
+}
+
+fn set_deletion(object: &mut Value, at: &str, grace: i64) {
+    let meta = object::meta_mut(object);
+    meta.insert("deletionTimestamp".into(), at.into());
+    meta.insert("deletionGracePeriodSeconds".into(), grace.into());
+}
+
+/// Marks an object whose deletion is not graceful but has to wait.
+fn mark(op: &Op<'_>, object: &mut Value) {
+    let generation = object::generation(object);
+    let at = match object::deletion_timestamp(object) {
+        None => {
+            if generation > 0 {
+                metadata::set_generation(object, generation + 1);
+            }
+            op.now_text.clone()
+        }
+        Some(since) if since.parse::<jiff::Timestamp>().is_ok_and(|t| t > op.now) => op.now_text.clone(),
+        Some(since) => since.to_owned(),
+    };
+    set_deletion(object, &at, 0);
+}
+
+/// The finalizers after adding or removing those of the garbage collector; `None` when they stay.
+fn gc_finalizers(object: &Value, options: &DeleteOptions, default: Option<&str>) -> Option<Vec<String>> {
+    let old: Vec<&str> = object::finalizers(object).collect();
+    let (orphan, foreground) =
+        match (default, options.orphan_dependents, options.propagation_policy.as_deref()) {
+            (Some("Unsupported"), _, _) => (false, false),
+            (_, Some(orphan), _) => (orphan, false),
+            (_, _, Some("Orphan")) => (true, false),
+            (_, _, Some("Foreground")) => (false, true),
+            (_, _, Some("Background")) => (false, false),
+            _ => match old.iter().find(|f| matches!(**f, ORPHAN | FOREGROUND)) {
+                Some(f) => (*f == ORPHAN, *f == FOREGROUND),
+                None => (default == Some("Orphan"), false),
+            },
+        };
+    if orphan == old.contains(&ORPHAN) && foreground == old.contains(&FOREGROUND) {
+        return None;
+    }
+    let mut new: Vec<String> =
+        old.iter().filter(|f| !matches!(**f, ORPHAN | FOREGROUND)).map(|f| (*f).to_owned()).collect();
+    new.extend(orphan.then(|| ORPHAN.to_owned()));
+    new.extend(foreground.then(|| FOREGROUND.to_owned()));
+    Some(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn finalizers_of_the_garbage_collector() {
+        let gc = |finalizers: Value, options: DeleteOptions, default| {
+            gc_finalizers(&json!({"metadata": {"finalizers": finalizers}}), &options, default)
+        };
+        let policy = |p: &str| DeleteOptions { propagation_policy: Some(p.into()), ..Default::default() };
+        let orphan = |b| DeleteOptions { orphan_dependents: Some(b), ..Default::default() };
+        let none = DeleteOptions::default;
+        assert_eq!(gc(json!([]), none(), None), None);
+        assert_eq!(gc(json!([]), none(), Some("Orphan")), Some(vec!["orphan".into()]));
+        assert_eq!(gc(json!([]), policy("Background"), Some("Orphan")), None);
+        assert_eq!(gc(json!(["a"]), policy("Orphan"), None), Some(vec!["a".into(), "orphan".into()]));
+        assert_eq!(
+            gc(json!(["a"]), policy("Foreground"), None),
+            Some(vec!["a".into(), "foregroundDeletion".into()])
+        );
+        assert_eq!(
+            gc(json!(["orphan"]), policy("Foreground"), None),
+            Some(vec!["foregroundDeletion".into()])
+        );
+        assert_eq!(gc(json!(["orphan", "b"]), policy("Background"), None), Some(vec!["b".into()]));
+        assert_eq!(gc(json!(["orphan"]), none(), None), None);
+        assert_eq!(gc(json!(["foregroundDeletion"]), none(), Some("Orphan")), None);
+        assert_eq!(gc(json!([]), orphan(true), None), Some(vec!["orphan".into()]));
+        assert_eq!(gc(json!(["foregroundDeletion"]), orphan(false), None), Some(vec![]));
+        assert_eq!(gc(json!(["x"]), policy("Orphan"), Some("Unsupported")), None);
+    }
+}

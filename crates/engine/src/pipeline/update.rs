@@ -1,0 +1,372 @@
+//! Changing what is stored: PUT, PATCH and every subresource that writes its parent.
+
+use super::{MAX_ATTEMPTS, MODIFIED, Op, State, Written, commit, create, manage, metadata, settle};
+use crate::{
+    admission::{self, Attributes, Operation},
+    decode,
+    engine::store_status,
+    pipeline::create::Created,
+    storage,
+    verbs::scale,
+};
+use kaji_meta::{GroupKind, GroupVersionKind, Path, Status, field, object, objectmeta, validation};
+use kaji_resource::{Generation, ScaleDef, SubresourceKind, status_only};
+use kaji_schema::managed;
+use kaji_store::{KeyValue, StoreError, Txn};
+use serde_json::Value;
+
+/// The new object, computed from the stored one.
+pub(crate) enum Made {
+    /// The object in the storage version, its managed fields recorded.
+    Object(Value),
+    /// Nothing changes.
+    Unchanged,
+}
+
+/// How new objects are made; called again when the stored one has changed meanwhile. `None`: there is none.
+pub(crate) type Make<'m> = dyn FnMut(Option<&State>) -> Result<Made, Status> + Send + 'm;
+
+/// What is particular about one update.
+#[derive(Default)]
+pub(crate) struct Plan<'a> {
+    /// A missing object is created.
+    pub create: bool,
+    /// The uid that the client's object names.
+    pub uid: Option<&'a str>,
+    /// The update goes through the scale subresource at these paths.
+    pub scale: Option<&'a ScaleDef>,
+    /// A patch, whose object always carries the stored resourceVersion unless it sets another.
+    pub keep_managed_fields: bool,
+}
+
+enum Step {
+    Done(Box<Written>),
+    /// Somebody was faster; this is what is there now.
+    Conflict(Option<KeyValue>),
+}
+
+/// Reads, makes, validates and writes with compare-and-set until it holds.
+///
+/// # Errors
+/// Everything that upstream refuses an update for. Errors that come of a cached object are not believed until the
+/// store has confirmed that it is the latest.
+pub(crate) async fn update(
+    op: &Op<'_>,
+    name: &str,
+    plan: &Plan<'_>,
+    make: &mut Make<'_>,
+) -> Result<Written, Status> {
+    let key = op.key(name);
+    let (mut state, mut latest) = op.cached(&key)?;
+    for _ in 0..MAX_ATTEMPTS {
+        let warned = op.warnings.lock().map(|w| w.len()).unwrap_or(0);
+        let result = attempt(op, name, &key, state.as_ref(), plan, make).await;
+        let retry = match result {
+            // What was written was the latest; so was what was not, if that is known.
+            Ok(Step::Done(written)) if latest || (written.bytes.is_some() && !op.options.dry_run) => {
+                return Ok(*written);
+            }
+            Ok(Step::Conflict(current)) => {
+                state = current.map(|kv| op.decode_stored(&kv)).transpose()?;
+                latest = true;
+                Ok(())
+            }
+            Err(status) if latest => return Err(status),
+            Ok(Step::Done(written)) => Err(Ok(*written)),
+            Err(status) => Err(Err(status)),
+        };
+        if let Err(unconfirmed) = retry {
+            let stored = op.stored(&key).await?;
+            if stored.as_ref().map(|s| s.revision) == state.as_ref().map(|s| s.revision) {
+                return unconfirmed;
+            }
+            (state, latest) = (stored, true);
+        }
+        // The next attempt warns anew.
+        if let Ok(mut w) = op.warnings.lock() {
+            w.truncate(warned);
+        }
+    }
+    Err(op.conflict(name, MODIFIED))
+}
+
+async fn attempt(
+    op: &Op<'_>,
+    name: &str,
+    key: &str,
+    state: Option<&State>,
+    plan: &Plan<'_>,
+    make: &mut Make<'_>,
+) -> Result<Step, Status> {
+    let Some(state) = state else {
+        return create_instead(op, name, key, plan, make).await;
+    };
+    let old = &state.object;
+    if let Some(uid) = plan.uid
+        && uid != object::uid(old)
+    {
+        return Err(uid_precondition(op, name, key, uid, object::uid(old)));
+    }
+    let mut new = match make(Some(state))? {
+        Made::Object(new) => new,
+        Made::Unchanged if op.engine.admission.load().is_empty() => return Ok(unchanged(state.clone())),
+        // Plugins see what changes nothing, too.
+        Made::Unchanged => old.clone(),
+    };
+    admit(op, name, plan, &mut new, old).await?;
+    check_revision(op, name, &mut new, state)?;
+    before_update(op, name, &mut new, old)?;
+    validate_admission(op, name, plan, &mut new, old).await?;
+    if should_delete(op, &new, old) {
+        return delete_instead(op, name, key, new, state).await;
+    }
+    if new == *old && !state.migrate {
+        return Ok(unchanged(state.clone()));
+    }
+    let ctx = op.ctx(name);
+    let reservation = op.res.def.hooks.reserve(&ctx, &mut new, Some(old)).await?;
+    let result = store(op, key, &mut new, state, plan).await;
+    let committed = matches!(result, Ok(Step::Done(_))) && !op.options.dry_run;
+    settle(reservation, committed).await;
+    let mut step = result?;
+    if let Step::Done(written) = &mut step {
+        written.object = new;
+    }
+    Ok(step)
+}
+
+/// Not written, hence without bytes.
+fn unchanged(state: State) -> Step {
+    Step::Done(Box::new(Written { object: state.object, bytes: None, revision: state.revision, code: 200 }))
+}
+
+async fn create_instead(
+    op: &Op<'_>,
+    name: &str,
+    key: &str,
+    plan: &Plan<'_>,
+    make: &mut Make<'_>,
+) -> Result<Step, Status> {
+    if !plan.create {
+        return Err(op.not_found(name));
+    }
+    if let Some(uid) = plan.uid {
+        return Err(uid_precondition(op, name, key, uid, ""));
+    }
+    let Made::Object(mut new) = make(None)? else { return Err(op.not_found(name)) };
+    let uid = object::uid(&new);
+    if !uid.is_empty() {
+        let text = format!(
+            "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+        );
+        return Err(op.conflict(name, text));
+    }
+    metadata::wipe(&mut new);
+    create::admit(op, &mut new).await?;
+    match create::attempt(op, new, name).await? {
+        Created::Done(written) => Ok(Step::Done(written)),
+        Created::Exists(None) if op.options.dry_run => Err(op.conflict(name, MODIFIED)),
+        Created::Exists(current) => Ok(Step::Conflict(current)),
+    }
+}
+
+fn uid_precondition(op: &Op<'_>, name: &str, key: &str, wanted: &str, found: &str) -> Status {
+    let reason = format!(
+        "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
+    );
+    op.conflict(name, reason)
+}
+
+/// Mutating admission. Through scale it sees, and may change, the scale.
+async fn admit(op: &Op<'_>, name: &str, plan: &Plan<'_>, new: &mut Value, old: &Value) -> Result<(), Status> {
+    if op.engine.admission.load().is_empty() && op.namespace.is_empty() {
+        metadata::dedup_owners(op, new, true);
+        return Ok(());
+    }
+    if let Some(def) = plan.scale {
+        let (mut new_scale, old_scale) = (scale::of(op, def, new)?, scale::of(op, def, old)?);
+        let kind = scale_kind();
+        let attributes = op.attributes(name, Operation::Update, Some(&mut new_scale), Some(&old_scale));
+        admission::admit(op.engine, &mut Attributes { kind: &kind, ..attributes }).await?;
+        return scale::set_replicas(op, def, new, scale::replicas(&new_scale));
+    }
+    let before = manage::snapshot(op, new);
+    let mut attributes = op.attributes(name, Operation::Update, Some(new), Some(old));
+    admission::admit(op.engine, &mut attributes).await?;
+    manage::guard(op, before, new);
+    metadata::dedup_owners(op, new, true);
+    Ok(())
+}
+
+fn scale_kind() -> GroupVersionKind {
+    GroupVersionKind::new("autoscaling", "v1", "Scale")
+}
+
+async fn validate_admission(
+    op: &Op<'_>,
+    name: &str,
+    plan: &Plan<'_>,
+    new: &mut Value,
+    old: &Value,
+) -> Result<(), Status> {
+    if op.engine.admission.load().is_empty() {
+        return Ok(());
+    }
+    if let Some(def) = plan.scale {
+        let (mut new_scale, old_scale) = (scale::of(op, def, new)?, scale::of(op, def, old)?);
+        let kind = scale_kind();
+        let attributes = op.attributes(name, Operation::Update, Some(&mut new_scale), Some(&old_scale));
+        return admission::validate(op.engine, &Attributes { kind: &kind, ..attributes }).await;
+    }
+    let attributes = op.attributes(name, Operation::Update, Some(new), Some(old));
+    admission::validate(op.engine, &attributes).await
+}
+
+/// Optimistic concurrency: the object's resourceVersion must be the stored one, or absent where that is allowed.
+fn check_revision(op: &Op<'_>, name: &str, new: &mut Value, state: &State) -> Result<(), Status> {
+    let sent = object::resource_version(new);
+    if matches!(sent, "" | "0") {
+        if !op.res.def.allow_unconditional_update {
+            return Err(revision_required(op, name));
+        }
+    } else {
+        let sent: u64 = sent.parse().map_err(|_| {
+            let quoted = kaji_meta::text::quote(sent);
+            Status::bad_request(format!("strconv.ParseUint: parsing {quoted}: invalid syntax"))
+        })?;
+        if sent != state.revision {
+            return Err(op.conflict(name, MODIFIED));
+        }
+    }
+    object::meta_mut(new).insert("resourceVersion".into(), state.revision.to_string().into());
+    Ok(())
+}
+
+fn revision_required(op: &Op<'_>, name: &str) -> Status {
+    let path = Path::new("metadata").child("resourceVersion");
+    let error = field::Error::invalid(&path, 0, "must be specified for an update");
+    let kind = GroupKind::new(op.res.group_resource.group.as_str(), op.res.group_resource.resource.as_str());
+    let mut status = Status::invalid(&kind, name, &[error]);
+    // Upstream prints this unsigned number in Go's notation.
+    let as_go = |text: &str| text.replacen("Invalid value: 0:", "Invalid value: 0x0:", 1);
+    status.message = as_go(&status.message);
+    for cause in status.details.iter_mut().flat_map(|d| &mut d.causes) {
+        cause.message = as_go(&cause.message);
+    }
+    status
+}
+
+/// Upstream's `BeforeUpdate`: puts back what may not change, prepares, validates.
+fn before_update(op: &Op<'_>, name: &str, new: &mut Value, old: &Value) -> Result<(), Status> {
+    let def = &op.res.def;
+    let hooks = &def.hooks;
+    let ctx = op.ctx(name);
+    metadata::match_namespace(op, new)?;
+    metadata::set_generation(new, object::generation(old));
+    restrict(op, new, old);
+    hooks.prepare_update(&ctx, new, old);
+    metadata::keep_system_fields(new, old);
+    // Where status is no subresource, it counts as content.
+    let status_apart = op.version.has_status() || !decode::is_custom(&op.version.schema);
+    if def.generation == Generation::Spec
+        && object::generation(new) == object::generation(old)
+        && metadata::content_differs(new, old, status_apart)
+        && hooks.bumps_generation(new, old)
+    {
+        metadata::set_generation(new, object::generation(old) + 1);
+    }
+    let path = Path::new("metadata");
+    let (null, path_segment) = (Value::Null, validation::path_segment_name);
+    let (new_meta, old_meta) = (new.get("metadata").unwrap_or(&null), old.get("metadata").unwrap_or(&null));
+    let mut errs = objectmeta::validate_object_meta(new_meta, def.namespaced(), path_segment, &path);
+    errs.extend(objectmeta::validate_object_meta_update(new_meta, old_meta, &path));
+    errs.extend(hooks.validate_update(&ctx, new, old));
+    if !errs.is_empty() {
+        return Err(Status::invalid(&op.res.group_kind(), name, &errs));
+    }
+    hooks.warnings(&ctx, new, Some(old)).into_iter().for_each(|w| op.warn(w));
+    managed::revert_timestamps(old, new);
+    Ok(())
+}
+
+/// Takes back what this endpoint does not write.
+fn restrict(op: &Op<'_>, new: &mut Value, old: &Value) {
+    match op.sub.map(|s| &s.kind) {
+        None if op.version.has_status() => {
+            if let Value::Object(map) = new {
+                match old.get("status") {
+                    Some(status) => drop(map.insert("status".into(), status.clone())),
+                    None => drop(map.remove("status")),
+                }
+            }
+        }
+        Some(SubresourceKind::Status) if decode::is_custom(&op.version.schema) => {
+            let managed = new.get_mut("metadata").and_then(|m| m.get_mut("managedFields")).map(Value::take);
+            status_only(new, old, false);
+            let mut meta = old.get("metadata").cloned().unwrap_or_default();
+            if let Value::Object(meta) = &mut meta {
+                match managed {
+                    Some(entries) => drop(meta.insert("managedFields".into(), entries)),
+                    None => drop(meta.remove("managedFields")),
+                }
+            }
+            object::set_at(new, &["metadata"], meta);
+        }
+        Some(SubresourceKind::Status) => status_only(new, old, false),
+        _ => {}
+    }
+}
+
+/// Whether this update removes the last thing that a begun deletion waited for.
+fn should_delete(op: &Op<'_>, new: &Value, old: &Value) -> bool {
+    object::finalizers(new).next().is_none()
+        && object::deletion_timestamp(old).is_some()
+        && matches!(object::deletion_grace_period_seconds(old), None | Some(0))
+        && !op.res.def.hooks.deletion_waits(new)
+}
+
+async fn delete_instead(
+    op: &Op<'_>,
+    name: &str,
+    key: &str,
+    new: Value,
+    state: &State,
+) -> Result<Step, Status> {
+    if !op.options.dry_run {
+        let outcome =
+            commit(op.engine, Txn::delete(key, state.revision)).await.map_err(|e| store_status(&e))?;
+        if let Err(current @ Some(_)) = outcome {
+            return Ok(Step::Conflict(current));
+        }
+        op.res.def.hooks.deleted(&op.ctx(name), &new).await;
+    }
+    let bytes = Some(storage::encode(&new));
+    Ok(Step::Done(Box::new(Written { object: new, bytes, revision: state.revision, code: 200 })))
+}
+
+/// Replaces the stored object. `written.object` is left empty.
+async fn store(
+    op: &Op<'_>,
+    key: &str,
+    new: &mut Value,
+    state: &State,
+    plan: &Plan<'_>,
+) -> Result<Step, Status> {
+    let done = |bytes, revision| {
+        Step::Done(Box::new(Written { object: Value::Null, bytes: Some(bytes), revision, code: 200 }))
+    };
+    let mut bytes = storage::encode(new);
+    if op.options.dry_run {
+        return Ok(done(bytes, state.revision));
+    }
+    let mut outcome = commit(op.engine, Txn::update(key, state.revision, bytes.clone())).await;
+    let too_large = matches!(outcome, Err(StoreError::TooLarge { .. }));
+    if too_large && !plan.keep_managed_fields && manage::drop_entries(new) {
+        bytes = storage::encode(new);
+        outcome = commit(op.engine, Txn::update(key, state.revision, bytes.clone())).await;
+    }
+    match outcome.map_err(|e| store_status(&e))? {
+        Ok(revision) => Ok(done(bytes, revision)),
+        Err(current) => Ok(Step::Conflict(current)),
+    }
+}

@@ -1,0 +1,96 @@
+//! One API request as the engine sees it: parsed out of HTTP by the server, or built in process.
+//!
+//! Invariant: everything here is bounded by the server before it arrives (body size, header size, query size).
+
+use bytes::Bytes;
+use kaji_resource::{UserInfo, Verb};
+
+/// What `Accept` asked for, after negotiation among what the engine can produce.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// The object or list itself.
+    #[default]
+    Object,
+    /// `as=Table;g=meta.k8s.io;v=v1`
+    Table,
+    /// `as=PartialObjectMetadata(List)`
+    PartialMetadata,
+}
+
+/// The encoding of the answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encoding {
+    /// `application/json`
+    #[default]
+    Json,
+    /// `application/yaml`
+    Yaml,
+}
+
+/// Negotiated answer format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accept {
+    /// Transformation.
+    pub form: Form,
+    /// Encoding.
+    pub encoding: Encoding,
+    /// `v=v1beta1` for Table and PartialObjectMetadata(List) instead of `v=v1`.
+    pub meta_v1beta1: bool,
+    /// `?pretty=true` (or a browser/curl user agent, as upstream).
+    pub pretty: bool,
+}
+
+/// A request for a resource, its subresource or its collection.
+#[derive(Clone, Debug)]
+pub struct ApiRequest {
+    /// The verb, already told apart (`get`/`list`/`watch` from GET, `delete`/`deletecollection` from DELETE).
+    pub verb: Verb,
+    /// `""` for core.
+    pub group: String,
+    /// `v1`
+    pub version: String,
+    /// Plural.
+    pub resource: String,
+    /// `""` for cluster scope or all namespaces.
+    pub namespace: String,
+    /// `""` for collections.
+    pub name: String,
+    /// `""` for the main resource. Further path segments (`proxy/a/b`) come in `subpath`.
+    pub subresource: String,
+    /// What follows the subresource in the path.
+    pub subpath: String,
+    /// Decoded query parameters in order.
+    pub query: Vec<(String, String)>,
+    /// Answer format.
+    pub accept: Accept,
+    /// `Content-Type` as sent (`""` when absent).
+    pub content_type: String,
+    /// The whole body.
+    pub body: Bytes,
+    /// Who asks.
+    pub user: UserInfo,
+    /// For the default field manager name.
+    pub user_agent: String,
+}
+
+impl ApiRequest {
+    /// The last value of a query parameter, if present.
+    pub fn param(&self, key: &str) -> Option<&str> {
+        self.query.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+
+    /// The first value of a query parameter, which is the one that Go's conversion of query parameters takes.
+    pub fn first_param(&self, key: &str) -> Option<&str> {
+        self.query.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+
+    /// Go's `strconv.ParseBool` over a parameter; absent or empty is `None`, nonsense is an error text.
+    pub fn bool_param(&self, key: &str) -> Result<Option<bool>, String> {
+        match self.param(key) {
+            None | Some("") => Ok(None),
+            Some("1" | "t" | "T" | "TRUE" | "true" | "True") => Ok(Some(true)),
+            Some("0" | "f" | "F" | "FALSE" | "false" | "False") => Ok(Some(false)),
+            Some(other) => Err(format!("strconv.ParseBool: parsing {other:?}: invalid syntax")),
+        }
+    }
+}

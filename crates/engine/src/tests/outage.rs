@@ -1,0 +1,174 @@
+//! The store goes away and comes back, with or without its history.
+
+use super::*;
+use futures_util::future::BoxFuture;
+use kaji_store::{LeaseId, Range, RangeResult, StoreError, WatchStream};
+use std::sync::Mutex;
+use tokio::sync::watch;
+
+/// A store whose watches can be cut.
+struct Flaky {
+    inner: MemoryStore,
+    /// Each change ends the running watches with the error.
+    cut: watch::Sender<Option<StoreError>>,
+    /// Errors that the next watches are refused with.
+    refuse: Mutex<Vec<StoreError>>,
+    /// Attempts to watch so far, and whether they get an answer.
+    attempts: watch::Sender<usize>,
+    open: watch::Sender<bool>,
+}
+
+impl Flaky {
+    /// Ends the watch of the engine, and returns when it has noticed and waits for an answer to its next.
+    async fn go_away(&self) {
+        let mut attempts = self.attempts.subscribe();
+        let before = *attempts.borrow_and_update();
+        self.open.send_replace(false);
+        self.cut.send_replace(Some(StoreError::Unavailable("gone".into())));
+        attempts.wait_for(|n| *n > before).await.unwrap();
+    }
+
+    /// Is back, but first refuses one watch.
+    fn come_back(&self, first: StoreError) {
+        self.refuse.lock().unwrap().push(first);
+        self.open.send_replace(true);
+    }
+}
+
+impl Store for Flaky {
+    fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, StoreError>> {
+        self.inner.txn(txn)
+    }
+    fn range(&self, range: Range) -> BoxFuture<'_, Result<RangeResult, StoreError>> {
+        self.inner.range(range)
+    }
+    fn watch(&self, prefix: &str, from: Revision) -> BoxFuture<'_, Result<WatchStream, StoreError>> {
+        let prefix = prefix.to_owned();
+        Box::pin(async move {
+            self.attempts.send_modify(|n| *n += 1);
+            let _ = self.open.subscribe().wait_for(|open| *open).await;
+            if let Some(error) = self.refuse.lock().unwrap().pop() {
+                return Err(error);
+            }
+            let stream = self.inner.watch(&prefix, from).await?;
+            let mut cut = self.cut.subscribe();
+            cut.mark_unchanged();
+            let cut = futures_util::stream::once(async move {
+                let _ = cut.changed().await;
+                let error = cut.borrow().clone();
+                Err(error.unwrap_or(StoreError::Closed))
+            });
+            let ended = futures_util::stream::select(stream, cut).scan(false, |over, next| {
+                let go_on = !*over;
+                *over = next.is_err();
+                std::future::ready(go_on.then_some(next))
+            });
+            Ok(ended.boxed())
+        })
+    }
+    fn revision(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
+        self.inner.revision()
+    }
+    /// As a store on another machine.
+    fn current_revision_hint(&self) -> Option<Revision> {
+        None
+    }
+    fn request_progress(&self) {
+        self.inner.request_progress();
+    }
+    fn grant_lease(&self, ttl: Duration) -> BoxFuture<'_, Result<LeaseId, StoreError>> {
+        self.inner.grant_lease(ttl)
+    }
+    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Duration, StoreError>> {
+        self.inner.keep_alive(lease)
+    }
+    fn revoke(&self, lease: LeaseId) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.revoke(lease)
+    }
+    fn compact(&self, to: Revision) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.compact(to)
+    }
+    fn compacted(&self) -> Revision {
+        self.inner.compacted()
+    }
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.inner.close()
+    }
+}
+
+async fn put(store: &dyn Store, name: &str, n: u32) -> Revision {
+    let value = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "x"},
+        "data": {"n": n.to_string()}});
+    let key = format!("/registry/core/configmaps/x/{name}");
+    commit(store, Op::Put { key, value: storage::encode(&value), lease: None }).await
+}
+
+async fn commit(store: &dyn Store, op: Op) -> Revision {
+    match store.txn(Txn { compare: vec![], ops: vec![op] }).await.unwrap() {
+        TxnOutcome::Committed { revision, .. } => revision,
+        TxnOutcome::Conflict { .. } => unreachable!(),
+    }
+}
+
+async fn flaky() -> (Arc<Flaky>, Arc<Engine>, Watch) {
+    let store = Arc::new(Flaky {
+        inner: MemoryStore::new().unwrap(),
+        cut: watch::Sender::new(None),
+        refuse: Mutex::default(),
+        attempts: watch::Sender::new(0),
+        open: watch::Sender::new(true),
+    });
+    put(&*store, "a", 0).await; // 2
+    put(&*store, "b", 0).await; // 3
+    let options = EngineOptions { read_wait: Duration::from_secs(20), ..options() };
+    let engine = Engine::open(store.clone(), options).await.unwrap();
+    engine.register(vec![config_maps()]).await.unwrap();
+    let req = ApiRequest { verb: Verb::Watch, query: pairs("resourceVersion=3"), ..request() };
+    let Body::Watch(stream) = engine.handle(req).await.body else { panic!("no watch") };
+    (store, engine, Watch { stream, text: String::new() })
+}
+
+async fn list(engine: &Arc<Engine>) -> String {
+    let response = engine.handle(request()).await;
+    let bytes = response.body.into_bytes().unwrap();
+    short_list(response.code, &serde_json::from_slice(&bytes).unwrap())
+}
+
+#[tokio::test]
+async fn a_lost_connection_loses_nothing() {
+    let (store, engine, mut watch) = flaky().await;
+    assert_eq!(list(&engine).await, "@3 [x/a x/b]");
+    store.go_away().await;
+    put(&*store, "a", 1).await; // 4
+    put(&*store, "c", 1).await; // 5
+    store.come_back(StoreError::Unavailable("not yet".into()));
+    assert_eq!(watch.shorts(2).await, ["MODIFIED a@4 n=1", "ADDED c@5 n=1"]);
+    assert_eq!(list(&engine).await, "@5 [x/a x/b x/c]");
+}
+
+#[tokio::test]
+async fn lost_history_shows_as_differences() {
+    let (store, engine, mut watch) = flaky().await;
+    store.go_away().await;
+    put(&*store, "a", 1).await; // 4
+    put(&*store, "a", 2).await; // 5
+    let key = "/registry/core/configmaps/x/b".into();
+    commit(&*store, Op::Delete { key }).await; // 6
+    put(&*store, "c", 1).await; // 7
+    store.compact(6).await.unwrap();
+    store.come_back(StoreError::Compacted { compacted: 6 });
+    let events = watch.shorts(3).await;
+    assert_eq!(events[0], "MODIFIED a@5 n=2");
+    assert!(
+        events.contains(&"DELETED b@7 n=0".into()) && events.contains(&"ADDED c@7 n=1".into()),
+        "{events:?}"
+    );
+    assert_eq!(list(&engine).await, "@7 [x/a x/c]");
+}
+
+#[tokio::test]
+async fn a_closed_store_ends_watches() {
+    let (store, _engine, mut watch) = flaky().await;
+    store.cut.send_replace(Some(StoreError::Closed));
+    assert_eq!(watch.short().await, "end");
+}

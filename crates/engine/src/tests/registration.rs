@@ -1,0 +1,150 @@
+//! Resources come, change and go while requests run.
+
+use super::*;
+use crate::EngineError;
+use kaji_meta::{GroupResource, Status};
+use kaji_resource::Hooks;
+use kaji_schema::{Schema, SchemaRef};
+
+/// A custom resource with two versions that differ in a field's name.
+struct Renames;
+
+impl Hooks for Renames {
+    fn convert(&self, object: &mut Value, from: &str, to: &str) -> Result<(), Status> {
+        let (old, new) = if to == "v2" { ("one", "two") } else { ("two", "one") };
+        assert_ne!(from, to);
+        let map = object.as_object_mut().unwrap();
+        if map.get(old) == Some(&json!("bad")) {
+            return Err(Status::internal("cannot convert"));
+        }
+        if let Some(v) = map.remove(old) {
+            map.insert(new.into(), v);
+        }
+        Ok(())
+    }
+}
+
+fn widgets() -> ResourceDef {
+    let mut def = config_maps();
+    def.group = "example.com".into();
+    (def.kind, def.list_kind, def.plural) = ("Widget".into(), "WidgetList".into(), "widgets".into());
+    def.versions[0].schema = SchemaRef::owned(Schema::default());
+    let mut v2 = def.versions[0].clone();
+    v2.name = "v2".into();
+    def.versions.push(v2);
+    def.hooks = Arc::new(Renames);
+    def
+}
+
+fn widget_request(version: &str) -> ApiRequest {
+    ApiRequest {
+        group: "example.com".into(),
+        version: version.into(),
+        resource: "widgets".into(),
+        ..request()
+    }
+}
+
+async fn put_widget(w: &World, name: &str, field: &str, value: &str) -> Revision {
+    let v = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name, "namespace": "x"}, field: value});
+    w.put_value(&format!("/registry/example.com/widgets/x/{name}"), &v).await
+}
+
+#[tokio::test]
+async fn registered_later_with_objects_there() {
+    let w = World::new().await;
+    assert_eq!(w.send(widget_request("v1")).await.0, 404);
+    let before = w.engine.registry().generation;
+    put_widget(&w, "a", "one", "1").await;
+    w.engine.register(vec![widgets()]).await.unwrap();
+    assert_eq!(w.engine.registry().generation, before + 1);
+    let (_, v) = w.send(widget_request("v1")).await;
+    assert_eq!((v["kind"].as_str(), v["items"][0]["one"].as_str()), (Some("WidgetList"), Some("1")));
+    let (_, v) = w.send(widget_request("v2")).await;
+    assert_eq!(
+        v["items"][0],
+        json!({"apiVersion": "example.com/v2", "kind": "Widget", "two": "1",
+            "metadata": {"name": "a", "namespace": "x", "resourceVersion": "2"}})
+    );
+    assert_eq!(w.send(widget_request("v3")).await.0, 404);
+}
+
+#[tokio::test]
+async fn conversions_may_fail() {
+    let w = World::new().await;
+    w.engine.register(vec![widgets()]).await.unwrap();
+    put_widget(&w, "a", "one", "bad").await;
+    assert_eq!(w.send(widget_request("v1")).await.0, 200);
+    let (code, v) = w.send(widget_request("v2")).await;
+    assert_eq!((code, v["message"].as_str()), (500, Some("Internal error occurred: cannot convert")));
+}
+
+#[tokio::test]
+async fn watches_end_with_the_resource_and_survive_its_change() {
+    let w = World::new().await;
+    w.engine.register(vec![widgets()]).await.unwrap();
+    let response = w.engine.handle(ApiRequest { verb: Verb::Watch, ..widget_request("v2") }).await;
+    let Body::Watch(stream) = response.body else { panic!("no watch") };
+    let mut watch = Watch { stream, text: String::new() };
+    put_widget(&w, "a", "one", "1").await;
+    let event = watch.next().await.unwrap();
+    assert_eq!((event["type"].as_str(), event["object"]["two"].as_str()), (Some("ADDED"), Some("1")));
+
+    let mut changed = widgets();
+    changed.versions[1].selectable.push(SelectableField::new("one"));
+    changed.storage = 1;
+    w.engine.register(vec![changed]).await.unwrap();
+    let rv = put_widget(&w, "b", "one", "2").await;
+    assert_eq!(watch.short().await, format!("ADDED b@{rv}"));
+    // Objects from before the change can be selected by the new field, and still be read.
+    let (_, v) = w.send(ApiRequest { query: pairs("fieldSelector=one=1"), ..widget_request("v2") }).await;
+    assert_eq!(names(&v), ["x/a"]);
+
+    w.engine.unregister(&GroupResource::new("example.com", "widgets"));
+    assert_eq!(watch.short().await, "end");
+    assert_eq!(w.send(widget_request("v1")).await.0, 404);
+    w.engine.register(vec![widgets()]).await.unwrap();
+    assert_eq!(names(&w.send(widget_request("v1")).await.1), ["x/a", "x/b"]);
+}
+
+#[tokio::test]
+async fn shutdown_ends_watches() {
+    let w = World::new().await;
+    let mut watch = w.watch("", "").await;
+    w.engine.shutdown().await;
+    assert_eq!(watch.short().await, "end");
+    assert!(matches!(w.engine.register(vec![widgets()]).await, Err(EngineError::Closed)));
+}
+
+#[tokio::test]
+async fn shared_storage() {
+    let w = World::new().await;
+    let mut def = widgets();
+    def.shares_storage_of = Some(GroupResource::new("", "secrets"));
+    assert!(matches!(w.engine.register(vec![def.clone()]).await, Err(EngineError::NoOwner { .. })));
+    def.shares_storage_of = Some(GroupResource::new("", "configmaps"));
+    w.engine.register(vec![def]).await.unwrap();
+    w.put("x", "a", "", &[]).await;
+    let (_, v) = w.send(widget_request("v1")).await;
+    assert_eq!((v["items"][0]["kind"].as_str(), names(&v)), (Some("Widget"), vec!["x/a".to_owned()]));
+    w.engine.unregister(&GroupResource::new("example.com", "widgets"));
+    assert_eq!(w.listed("", "").await, "@2 [x/a]");
+}
+
+/// Hundreds of resources stay cheap: each change is visible at once, and lookups find the right group.
+#[tokio::test]
+async fn many_resources() {
+    let w = World::new().await;
+    for i in 0..300 {
+        let mut def = widgets();
+        def.group = format!("g{i}.example.com").into();
+        w.engine.register(vec![def]).await.unwrap();
+    }
+    let registry = w.engine.registry();
+    assert_eq!(registry.len(), 302);
+    for i in 0..300 {
+        let r = registry.lookup(&format!("g{i}.example.com"), "v2", "widgets").unwrap();
+        assert_eq!(r.def.group, format!("g{i}.example.com"));
+        assert!(registry.by_kind(&r.def.group, "v1", "Widget").is_some());
+    }
+}

@@ -1,0 +1,107 @@
+//! Requests that hooks answer: subresources of kind `Call` (`binding`, `eviction`, `token`, `log`, …) and review kinds,
+//! which exist only as the answer to their creation.
+
+use crate::{
+    admission::{self, Attributes, Operation},
+    decode::{self, Want},
+    encode,
+    engine::Engine,
+    pipeline::{
+        Op, metadata,
+        options::{WriteOptions, parse_delete},
+    },
+    registry::Resource,
+    request::ApiRequest,
+    response::ApiResponse,
+};
+use kaji_meta::{GroupVersionKind, Status, object};
+use kaji_resource::{CallRequest, SubresourceKind, Verb};
+use kaji_schema::types;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Answers the request through `Hooks::call`.
+pub(crate) async fn call(
+    engine: &Arc<Engine>,
+    res: &Arc<Resource>,
+    req: &ApiRequest,
+) -> Result<ApiResponse, Status> {
+    let op = Op::new(engine, res, req, WriteOptions::of(req, false)?)?;
+    let result =
+        run(&op, req).await.and_then(|(code, value)| encode::value_response(&req.accept, code, &value));
+    op.warned(result)
+}
+
+async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
+    let kind = match op.sub.map(|s| &s.kind) {
+        Some(SubresourceKind::Call { kind }) => kind.clone(),
+        _ => op.kind.clone(),
+    };
+    // Upstream's connect options: they come in the query, and the body is a stream.
+    let connects = op.sub.is_some() && kind.kind.ends_with("Options");
+    let mut body = if connects { Value::Null } else { body(op, &kind, req)? };
+    let parent = if op.sub.is_some() { Some(parent(op).await?) } else { None };
+    if matches!(req.verb, Verb::Create | Verb::Update) {
+        let operation = if connects {
+            Operation::Connect
+        } else if req.verb == Verb::Create {
+            Operation::Create
+        } else {
+            Operation::Update
+        };
+        let name = if op.name.is_empty() { object::name(&body).to_owned() } else { op.name.to_owned() };
+        let attributes = op.attributes(&name, operation, Some(&mut body), None);
+        let mut attributes = Attributes { kind: &kind, ..attributes };
+        admission::admit(op.engine, &mut attributes).await?;
+        admission::validate(op.engine, &attributes).await?;
+    }
+    let options = body.get("deleteOptions").filter(|v| v.is_object()).map(parse_delete);
+    let ctx = op.ctx(op.name);
+    let request = CallRequest {
+        verb: req.verb,
+        body,
+        object: parent.as_ref(),
+        query: &req.query,
+        delete_options: options,
+    };
+    op.res.def.hooks.call(&ctx, request).await
+}
+
+/// The decoded body, null without one.
+fn body(op: &Op<'_>, kind: &GroupVersionKind, req: &ApiRequest) -> Result<Value, Status> {
+    if !matches!(req.verb, Verb::Create | Verb::Update) || (req.body.is_empty() && op.sub.is_some()) {
+        return Ok(Value::Null);
+    }
+    let schema = match op.sub {
+        None => Some(op.version.schema.clone()),
+        Some(_) => types::for_gvk(&kind.group, &kind.version, &kind.kind),
+    };
+    let mut body = match &schema {
+        Some(schema) => {
+            let want = Want { group: &kind.group, version: &kind.version, kind: &kind.kind, schema };
+            op.decode_as(&want, req)?
+        }
+        None => {
+            let syntax = decode::syntax(&req.content_type)?;
+            decode::document(&req.body, syntax).map_err(Status::bad_request)?.value
+        }
+    };
+    if op.sub.is_none() {
+        op.default(&mut body);
+    }
+    if body.get("metadata").is_some() {
+        metadata::match_namespace(op, &mut body)?;
+    }
+    Ok(body)
+}
+
+/// The object that the subresource belongs to, as of now.
+async fn parent(op: &Op<'_>) -> Result<Value, Status> {
+    let key = op.key(op.name);
+    let (state, latest) = op.cached(&key)?;
+    let state = match state {
+        Some(state) if latest => Some(state),
+        _ => op.stored(&key).await?,
+    };
+    state.map(|s| s.object).ok_or_else(|| op.not_found(op.name))
+}

@@ -1,0 +1,75 @@
+//! DELETE of a collection: what a list with the same selectors shows is deleted, object by object.
+//!
+//! Not atomic, as upstream's is not: an error may leave some objects deleted. The answer is the list.
+
+use crate::{
+    encode,
+    engine::Engine,
+    pipeline::{
+        Op,
+        options::{WriteOptions, delete_options},
+        remove,
+    },
+    registry::Resource,
+    request::{Accept, ApiRequest, Form},
+    response::{ApiResponse, Body},
+    verbs::list,
+};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use kaji_meta::Status;
+use kaji_resource::{BoxFuture, DeleteOptions};
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// How many objects are being deleted at the same time.
+const WORKERS: usize = 32;
+
+/// The names in a list; the rest is skipped.
+#[derive(Deserialize)]
+struct Names {
+    items: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    metadata: Named,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+}
+
+/// Deletes what the request's selectors (and limit) select.
+pub(crate) async fn deletecollection(
+    engine: &Arc<Engine>,
+    res: &Arc<Resource>,
+    req: &ApiRequest,
+) -> Result<ApiResponse, Status> {
+    let options = delete_options(req)?;
+    let plain = ApiRequest { accept: Accept::default(), ..req.clone() };
+    let listed = list::list(engine, res, &plain).await?;
+    let body = listed.body.into_bytes().unwrap_or_default();
+    let names: Names = serde_json::from_slice(&body).map_err(|e| Status::internal(e.to_string()))?;
+    let response = match req.accept.form {
+        Form::Object => encode::finish(&req.accept, 200, Body::Full(body))?,
+        _ => list::list(engine, res, req).await?,
+    };
+    let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
+    let op = Op::new(engine, res, req, write)?;
+    let deletions: Vec<BoxFuture<'_, Result<(), Status>>> = names
+        .items
+        .iter()
+        .map(|item| Box::pin(delete(&op, &item.metadata.name, &options)) as BoxFuture<'_, _>)
+        .collect();
+    let result = stream::iter(deletions).buffer_unordered(WORKERS).try_collect::<()>().await;
+    op.warned(result.map(|()| response))
+}
+
+/// One deletion. Whoever was faster has done the work.
+async fn delete(op: &Op<'_>, name: &str, options: &DeleteOptions) -> Result<(), Status> {
+    match remove::remove(op, name, options).await {
+        Err(status) if !status.is_not_found() => Err(status),
+        _ => Ok(()),
+    }
+}

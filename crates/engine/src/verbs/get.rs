@@ -1,0 +1,45 @@
+//! GET of one object.
+//!
+//! Invariant: in the usual case (the cache is up to date, the stored version is asked for) nothing is awaited, locked,
+//! decoded or copied.
+
+use crate::{
+    encode::{self, Include, View},
+    engine::Engine,
+    list_options::{Rv, parse_rv},
+    registry::Resource,
+    request::{ApiRequest, Encoding, Form},
+    response::{ApiResponse, Body},
+};
+use kaji_meta::Status;
+use std::sync::Arc;
+
+/// Serves a GET: without `resourceVersion` the latest, else one not older.
+pub(crate) async fn get(
+    engine: &Arc<Engine>,
+    res: &Arc<Resource>,
+    req: &ApiRequest,
+) -> Result<ApiResponse, Status> {
+    let include =
+        if req.accept.form == Form::Table { Include::from_request(req)? } else { Include::default() };
+    match parse_rv(req.first_param("resourceVersion").unwrap_or("")) {
+        Ok(Rv::Unset) => engine.wait_consistent().await?,
+        Ok(Rv::Any) => {}
+        Ok(Rv::At(revision)) => engine.wait_not_older(revision).await?,
+        Err(e) => return Err(Status::bad_request(format!("invalid resource version: {e}"))),
+    }
+    let namespace = if res.def.namespaced() { &*req.namespace } else { "" };
+    let entry = res.cache.get(&res.key(namespace, &req.name));
+    let entry = entry.ok_or_else(|| Status::not_found(&res.group_resource, &req.name))?;
+    let view = View::new(engine, &**res, &req.version, &req.accept, include)?;
+    let bytes = view.entry(&entry)?;
+    if req.accept.encoding == Encoding::Json && !req.accept.pretty {
+        return Ok(ApiResponse {
+            code: 200,
+            content_type: "application/json",
+            warnings: vec![],
+            body: Body::Full(bytes),
+        });
+    }
+    encode::finish(&req.accept, 200, Body::Full(bytes))
+}

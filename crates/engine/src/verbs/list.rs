@@ -1,0 +1,252 @@
+//! GET of a collection: one atomic snapshot, whole or in chunks.
+//!
+//! Invariant: all chunks of a list show the same revision, or the client is told otherwise (410, with a token for
+//! going on inconsistently).
+
+use crate::{
+    cache::{Entry, Filter, Objects},
+    continue_token::Continue,
+    encode::{self, Include, View},
+    engine::{Engine, store_status},
+    list_options::{ListOptions, Match, Rv},
+    registry::Resource,
+    request::{ApiRequest, Form},
+    response::ApiResponse,
+};
+use kaji_meta::Status;
+use kaji_resource::ColumnSource;
+use kaji_store::{Range, Revision, StoreError};
+use serde_json::{Map, Value};
+use std::{ops::Bound, sync::Arc};
+
+/// A part of a list.
+#[derive(Default)]
+struct Page {
+    entries: Vec<Arc<Entry>>,
+    /// Whether more objects match after these.
+    more: bool,
+    /// How many objects come after these, where that is known.
+    remaining: Option<usize>,
+}
+
+/// What to collect from a state.
+struct Query<'a> {
+    filter: &'a Filter,
+    /// Keys of the list begin with this.
+    prefix: &'a str,
+    /// The first key to look at.
+    start: String,
+    /// The one key that can match.
+    single: Option<String>,
+    limit: usize,
+}
+
+/// Serves a list.
+pub(crate) async fn list(
+    engine: &Arc<Engine>,
+    res: &Arc<Resource>,
+    req: &ApiRequest,
+) -> Result<ApiResponse, Status> {
+    let options = ListOptions::for_list(req)?;
+    let include =
+        if req.accept.form == Form::Table { Include::from_request(req)? } else { Include::default() };
+    let view = View::new(engine, res.clone(), &req.version, &req.accept, include)?;
+    let filter = filter(res, req, &options)?;
+    let prefix = res.key_prefix(if res.def.namespaced() { &req.namespace } else { "" });
+    let from = match options.continue_token.as_str() {
+        "" => None,
+        token => Some(Continue::decode(token)?),
+    };
+    let start = from.as_ref().map_or_else(|| prefix.clone(), |c| format!("{prefix}{}", c.start));
+    let single = filter.name.as_ref().filter(|_| !res.def.namespaced() || !filter.namespace.is_empty());
+    let single = single.map(|name| res.key(&filter.namespace, name));
+    // Any version will do, so it is the cheapest one, whole: upstream's watch cache knows no limit there.
+    let limit = if options.rv == Rv::Any { 0 } else { options.limit };
+    let query = Query { filter: &filter, prefix: &prefix, start, single, limit };
+
+    let exact = exact_revision(&options, from.as_ref());
+    let (revision, page) = match exact {
+        Some(revision) => match at_revision(engine, res, &query, revision).await {
+            Err(StoreError::Compacted { .. }) => return expired(&query, from.is_some()),
+            Err(StoreError::FutureRevision { current }) => {
+                return Err(Status::resource_version_too_large(revision, current, 1));
+            }
+            Err(error) => return Err(store_status(&error)),
+            Ok(page) => (revision, page),
+        },
+        None => {
+            match options.rv {
+                Rv::Unset => engine.wait_consistent().await?,
+                Rv::Any => {}
+                Rv::At(revision) => engine.wait_not_older(revision).await?,
+            }
+            let snapshot = res.cache.snapshot();
+            let page = collect(&snapshot.objects, &query);
+            if page.more {
+                res.cache.keep(&snapshot, engine.clock.now(), engine.store.compacted());
+            }
+            (snapshot.revision, page)
+        }
+    };
+    let metadata = list_meta(&query, revision, &page);
+    encode::finish(&req.accept, 200, encode::list_body(view, &metadata, page.entries)?)
+}
+
+/// The revision that the list must show exactly, if it must.
+fn exact_revision(options: &ListOptions, from: Option<&Continue>) -> Option<Revision> {
+    match (from, options.rv, options.rv_match) {
+        (Some(from), ..) => from.revision,
+        (None, Rv::At(revision), Match::Exact) => Some(revision),
+        // What limit and resourceVersion meant before there was resourceVersionMatch.
+        (None, Rv::At(revision), Match::Unset) if options.limit > 0 => Some(revision),
+        _ => None,
+    }
+}
+
+/// The filter of a list or watch request.
+///
+/// # Errors
+/// 400 for a field that is not selectable, and for a name that contradicts the request's.
+pub(crate) fn filter(res: &Resource, req: &ApiRequest, options: &ListOptions) -> Result<Filter, Status> {
+    let namespace = if res.def.namespaced() { &*req.namespace } else { "" };
+    let mut filter = Filter::namespace(namespace).with_labels(options.labels.clone());
+    let version = res.def.version(&req.version);
+    let custom = version.is_some_and(|v| matches!(v.columns, ColumnSource::Paths(_)));
+    if let Some(selector) = &options.fields {
+        let known = version.map_or(&[][..], |v| &v.selectable);
+        let has_namespace = !custom || res.def.namespaced();
+        filter = filter.with_fields(selector, &res.cache.fields(), known, has_namespace).map_err(|name| {
+            let quoted = kaji_meta::text::quote(&name);
+            Status::bad_request(if custom || !known.is_empty() {
+                format!("field label not supported: {name}")
+            } else {
+                format!(
+                    r#"{quoted} is not a known field selector: only "metadata.name", "metadata.namespace""#
+                )
+            })
+        })?;
+    }
+    if !req.name.is_empty() {
+        match &filter.name {
+            Some(name) if **name == *req.name => {}
+            None if options.fields.as_ref().is_none_or(|s| s.is_everything()) => {
+                filter = filter.with_name(&req.name)
+            }
+            _ => return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name")),
+        }
+    }
+    Ok(filter)
+}
+
+/// Takes what a query wants out of a state.
+fn collect(objects: &Objects, query: &Query<'_>) -> Page {
+    let mut page = Page::default();
+    if let Some(key) = &query.single {
+        let found = objects.get(key.as_str()).filter(|e| **key >= *query.start && query.filter.matches(e));
+        page.entries.extend(found.cloned());
+        return page;
+    }
+    let range = (Bound::Included(query.start.as_str()), Bound::Unbounded);
+    let mut rest = objects.range::<_, str>(range).take_while(|(key, _)| key.starts_with(query.prefix));
+    let limit = if query.limit == 0 { usize::MAX } else { query.limit };
+    let mut seen = 0;
+    for (_, entry) in rest.by_ref() {
+        seen += 1;
+        if !query.filter.matches(entry) {
+            continue;
+        }
+        if page.entries.len() == limit {
+            page.more = true;
+            break;
+        }
+        page.entries.push(entry.clone());
+    }
+    if page.more && query.filter.is_plain() {
+        let all = query.filter.namespace.is_empty() && query.start == query.prefix;
+        page.remaining = Some(if all { objects.len() - limit } else { seen - limit + rest.count() });
+    }
+    page
+}
+
+/// The page at exactly a revision: from the cache if it has (or has kept) that state, else from the store's history.
+async fn at_revision(
+    engine: &Engine,
+    res: &Resource,
+    query: &Query<'_>,
+    revision: Revision,
+) -> Result<Page, StoreError> {
+    let compacted = engine.store.compacted();
+    if revision < compacted {
+        // Also when a snapshot is still there: a revision, once refused, stays so.
+        return Err(StoreError::Compacted { compacted });
+    }
+    if !engine.wait_fresh(revision).await {
+        return Err(StoreError::FutureRevision { current: engine.applied() });
+    }
+    if let Some(snapshot) = res.cache.snapshot_at(revision) {
+        let page = collect(&snapshot.objects, query);
+        if page.more {
+            res.cache.keep(&snapshot, engine.clock.now(), compacted);
+        }
+        return Ok(page);
+    }
+    let mut range = Range { start: query.start.clone(), ..Range::prefix(query.prefix) }.at(revision);
+    let step = if query.limit == 0 { 0 } else { (query.limit + 1).max(500) };
+    range.limit = step;
+    let fields = res.cache.fields();
+    let mut page = Page::default();
+    loop {
+        let result = engine.store.range(range.clone()).await?;
+        let total = result.count;
+        let last = result.kvs.last().map(|kv| format!("{}\0", kv.key));
+        for (seen, kv) in result.kvs.iter().enumerate() {
+            let Some(entry) = res.cache.read(&fields, kv).filter(|e| query.filter.matches(e)) else {
+                continue;
+            };
+            if query.limit > 0 && page.entries.len() == query.limit {
+                page.more = true;
+                page.remaining = query.filter.is_plain().then(|| total - seen);
+                return Ok(page);
+            }
+            page.entries.push(Arc::new(entry));
+        }
+        match last {
+            Some(next) if result.more => range.start = next,
+            _ => return Ok(page),
+        }
+    }
+}
+
+fn list_meta(query: &Query<'_>, revision: Revision, page: &Page) -> Value {
+    let mut meta = Map::new();
+    meta.insert("resourceVersion".into(), revision.to_string().into());
+    if let Some(last) = page.entries.last().filter(|_| page.more) {
+        let next = format!("{}\0", &last.key[query.prefix.len()..]);
+        meta.insert("continue".into(), Continue { revision: Some(revision), start: next }.encode().into());
+        if let Some(remaining) = page.remaining {
+            meta.insert("remainingItemCount".into(), remaining.into());
+        }
+    }
+    meta.into()
+}
+
+/// 410. Where a chunk was asked for, with a token that goes on at the latest revision.
+fn expired(query: &Query<'_>, paging: bool) -> Result<ApiResponse, Status> {
+    if !paging {
+        return Err(Status::resource_expired("The resourceVersion for the provided list is too old."));
+    }
+    let status = Status::resource_expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+         without the continue parameter, or use the continue token in this response to retrieve the remainder of the \
+         results. Continuing with the provided token results in an inconsistent list - objects that were created, \
+         modified, or deleted between the time the first chunk was returned and now may show up in the list.",
+    );
+    let start = query.start[query.prefix.len()..].to_owned();
+    let mut value = status.to_value();
+    kaji_meta::object::set_at(
+        &mut value,
+        &["metadata", "continue"],
+        Continue { revision: None, start }.encode(),
+    );
+    Ok(ApiResponse::json(status.code, &value))
+}

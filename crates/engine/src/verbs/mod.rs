@@ -1,0 +1,13 @@
+//! The verbs, one file each. Every one is `async fn verb(engine, resource, request) -> Result<ApiResponse, Status>`;
+//! `dispatch` chooses among them.
+
+pub(crate) mod call;
+pub(crate) mod create;
+pub(crate) mod delete;
+pub(crate) mod deletecollection;
+pub(crate) mod get;
+pub(crate) mod list;
+pub(crate) mod patch;
+pub(crate) mod scale;
+pub(crate) mod update;
+pub(crate) mod watch;

@@ -1,0 +1,291 @@
+//! PATCH: JSON patch, JSON merge patch, strategic merge patch and server-side apply.
+
+use crate::{
+    decode::{self, Directive, Want},
+    engine::Engine,
+    pipeline::{
+        Op, State, Written, manage, metadata,
+        options::WriteOptions,
+        update::{self, Made, Plan},
+    },
+    registry::Resource,
+    request::ApiRequest,
+    response::ApiResponse,
+};
+use kaji_meta::{GroupKind, Path, Status, field, object, text};
+use kaji_schema::patch::{json_patch, merge_patch, strategic_merge};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// The kinds of patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Json,
+    Merge,
+    Strategic,
+    Apply,
+}
+
+const JSON: &str = "application/json-patch+json";
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
+
+/// A parsed patch.
+pub(crate) struct Patch {
+    pub kind: Kind,
+    body: Value,
+    /// Duplicate (and, in operations of a JSON patch, unknown) fields of the patch itself.
+    strict: Vec<String>,
+    directive: Directive,
+}
+
+impl Kind {
+    /// The kind that a `Content-Type` names.
+    ///
+    /// # Errors
+    /// 415 that lists what this resource accepts: custom resources know no strategic merge.
+    pub fn of(content_type: &str, custom: bool) -> Result<Kind, Status> {
+        let media = match content_type.find(';') {
+            Some(at) if at > 0 => &content_type[..at],
+            _ => content_type,
+        };
+        match media {
+            JSON => Ok(Kind::Json),
+            MERGE => Ok(Kind::Merge),
+            STRATEGIC if !custom => Ok(Kind::Strategic),
+            APPLY => Ok(Kind::Apply),
+            _ if custom => Err(Status::unsupported_media_types(&[JSON, MERGE, APPLY])),
+            _ => Err(Status::unsupported_media_types(&[JSON, MERGE, STRATEGIC, APPLY])),
+        }
+    }
+}
+
+impl Patch {
+    /// Parses the body.
+    ///
+    /// # Errors
+    /// 400 with upstream's texts.
+    pub fn parse(op: &Op<'_>, kind: Kind, body: &[u8]) -> Result<Patch, Status> {
+        let directive = op.options.directive();
+        if kind == Kind::Apply {
+            return Self::parse_apply(op, body, directive);
+        }
+        let frame = |e: String| match (kind, directive) {
+            (Kind::Strategic, _) | (_, Directive::Ignore) => e,
+            _ => format!("error decoding patch: {e}"),
+        };
+        let parsed = decode::json::parse(body).map_err(|e| Status::bad_request(frame(e)))?;
+        let mut strict = parsed.duplicates;
+        if kind == Kind::Json {
+            strict.extend(unknown_in_operations(&parsed.value));
+            strict.iter_mut().for_each(|e| e.insert_str(0, "json patch "));
+        } else if !parsed.value.is_object() {
+            if kind == Kind::Merge && directive == Directive::Ignore {
+                return Err(Status::bad_request("Invalid JSON Patch"));
+            }
+            let found = decode::go_type(&parsed.value);
+            let error =
+                format!("json: cannot unmarshal {found} into Go value of type map[string]interface {{}}");
+            return Err(Status::bad_request(frame(error)));
+        }
+        Ok(Patch { kind, body: parsed.value, strict, directive })
+    }
+
+    fn parse_apply(op: &Op<'_>, body: &[u8], directive: Directive) -> Result<Patch, Status> {
+        // Most appliers send JSON, which is parsed faster as what it is.
+        if body.first() == Some(&b'{')
+            && let Ok(parsed) = decode::json::parse(body)
+            && parsed.duplicates.is_empty()
+        {
+            return Ok(Patch { kind: Kind::Apply, body: parsed.value, strict: vec![], directive });
+        }
+        let parsed = decode::yaml::parse(body).map_err(|e| {
+            Status::bad_request(format!("error decoding YAML: error converting YAML to JSON: {e}"))
+        })?;
+        if !parsed.value.is_object() {
+            let found = decode::go_type(&parsed.value);
+            return Err(Status::bad_request(format!(
+                "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"
+            )));
+        }
+        match directive {
+            Directive::Strict if !parsed.duplicates.is_empty() => {
+                let list = parsed.duplicates.join("\n  ");
+                return Err(Status::bad_request(format!(
+                    "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  {list}"
+                )));
+            }
+            Directive::Warn => parsed.duplicates.into_iter().for_each(|w| op.warn(w)),
+            _ => {}
+        }
+        Ok(Patch { kind: Kind::Apply, body: parsed.value, strict: vec![], directive })
+    }
+
+    /// The configuration of an apply.
+    pub fn config(&self) -> &Value {
+        &self.body
+    }
+
+    /// The patched object, pruned and type-checked. Not for apply.
+    ///
+    /// # Errors
+    /// As the patch's kind has them; 422 about `patch` when the result is no object of the wanted kind.
+    pub fn patched(&self, op: &Op<'_>, want: &Want<'_>, base: Value) -> Result<Value, Status> {
+        let mut new = match self.kind {
+            Kind::Json => {
+                let mut new = base;
+                json_patch(&mut new, &self.body)?;
+                new
+            }
+            Kind::Merge => {
+                let mut new = base;
+                merge_patch(&mut new, &self.body);
+                new
+            }
+            Kind::Strategic | Kind::Apply => strategic_merge(want.schema.get(), &base, &self.body)?,
+        };
+        self.check_kind(want, &new)?;
+        // Shown in messages; the object is not kept for the case that it is needed.
+        let before =
+            (self.kind != Kind::Strategic && self.directive == Directive::Strict).then(|| new.to_string());
+        let unknown = decode::conform(want, &mut new).map_err(|e| self.invalid(&before, &new, e))?;
+        let (strict, warnings) = (self.strict.clone(), self.strict.clone());
+        // Upstream lists what is wrong with the patch before what is wrong with its outcome.
+        decode::judge(strict, warnings, unknown, true, self.directive, &mut |w| op.warn(w))
+            .map_err(|e| self.invalid(&before, &new, format!("strict decoding error: {e}")))?;
+        Ok(new)
+    }
+
+    fn check_kind(&self, want: &Want<'_>, new: &Value) -> Result<(), Status> {
+        let (api_version, kind) = (object::api_version(new), object::kind(new));
+        if kind == want.kind
+            && kaji_meta::gvk::split_api_version(api_version) == Some((want.group, want.version))
+        {
+            return Ok(());
+        }
+        if want.custom() {
+            let mut errs = vec![];
+            if kind != want.kind {
+                errs.push(field::Error::invalid(&Path::new("kind"), kind, format!("must be {}", want.kind)));
+            }
+            let expected = kaji_meta::GroupVersion::new(want.group, want.version).api_version();
+            if api_version != expected {
+                let detail = format!("must be {expected}");
+                errs.push(field::Error::invalid(&Path::new("apiVersion"), api_version, detail));
+            }
+            return Err(Status::invalid(&GroupKind::new(want.group, want.kind), object::name(new), &errs));
+        }
+        let gvk = kaji_meta::GroupVersionKind::from_api_version(api_version, kind);
+        let package = want.group.split('.').next().filter(|g| !g.is_empty()).unwrap_or("core");
+        Err(self.invalid(&None, new, format!("unable to decode {gvk} into *{package}.{}", want.kind)))
+    }
+
+    fn invalid(&self, before: &Option<String>, new: &Value, error: String) -> Status {
+        let shown = match (self.kind, before) {
+            (Kind::Strategic, _) => go_map(&self.body),
+            (_, Some(text)) => text.clone(),
+            (_, None) => new.to_string(),
+        };
+        let error = field::Error::invalid(&Path::new("patch"), shown, error);
+        Status::invalid(&GroupKind::default(), "", &[error])
+    }
+}
+
+/// `unknown field "[0].foo"` for what no operation has.
+fn unknown_in_operations(patch: &Value) -> Vec<String> {
+    let known = |key: &str| matches!(key, "op" | "path" | "from" | "value");
+    let list = patch.as_array().into_iter().flatten().enumerate();
+    list.flat_map(|(i, o)| o.as_object().into_iter().flatten().map(move |(k, _)| (i, k)))
+        .filter(|(_, k)| !known(k))
+        .map(|(i, k)| format!("unknown field {}", text::quote(&format!("[{i}].{k}"))))
+        .collect()
+}
+
+/// A value as Go's `%+v` prints it.
+fn go_map(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".into(),
+        Value::String(s) => s.clone(),
+        Value::Array(list) => format!("[{}]", list.iter().map(go_map).collect::<Vec<_>>().join(" ")),
+        Value::Object(map) => {
+            let pairs: Vec<String> = map.iter().map(|(k, v)| format!("{k}:{}", go_map(v))).collect();
+            format!("map[{}]", pairs.join(" "))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Patches the object, or one of its subresources that is the whole object.
+pub(crate) async fn patch(
+    engine: &Arc<Engine>,
+    res: &Arc<Resource>,
+    req: &ApiRequest,
+) -> Result<ApiResponse, Status> {
+    let version = res.def.version(&req.version).ok_or_else(Status::generic_not_found)?;
+    let kind = Kind::of(&req.content_type, decode::is_custom(&version.schema))?;
+    let op = Op::new(engine, res, req, WriteOptions::of(req, kind == Kind::Apply)?)?;
+    let result = run(&op, kind, req).await;
+    op.answer(&req.accept, result)
+}
+
+async fn run(op: &Op<'_>, kind: Kind, req: &ApiRequest) -> Result<Written, Status> {
+    let patch = Patch::parse(op, kind, &req.body)?;
+    let apply = kind == Kind::Apply;
+    let create = (apply || op.res.def.allow_create_on_update) && op.sub.is_none();
+    let plan = Plan { create, keep_managed_fields: apply, ..Plan::default() };
+    let mut make =
+        |state: Option<&State>| if apply { applied(op, &patch, state) } else { patched(op, &patch, state) };
+    update::update(op, op.name, &plan, &mut make).await
+}
+
+fn patched(op: &Op<'_>, patch: &Patch, state: Option<&State>) -> Result<Made, Status> {
+    let Some(state) = state else { return Err(op.not_found(op.name)) };
+    let mut new = patch.patched(op, &op.want(), op.in_version(&state.object)?)?;
+    op.default(&mut new);
+    metadata::match_namespace(op, &mut new)?;
+    metadata::match_name(&new, op.name)?;
+    manage::record(op, Some(&state.object), &mut new)?;
+    op.to_storage(&mut new)?;
+    Ok(Made::Object(new))
+}
+
+fn applied(op: &Op<'_>, patch: &Patch, state: Option<&State>) -> Result<Made, Status> {
+    let live = match state {
+        Some(state) => op.in_version(&state.object)?,
+        None => Value::Null,
+    };
+    let Some(mut new) = manage::apply(op, &live, patch.config())? else { return Ok(Made::Unchanged) };
+    decode::conform(&op.want(), &mut new).map_err(Status::bad_request)?;
+    op.default(&mut new);
+    metadata::match_namespace(op, &mut new)?;
+    metadata::match_name(&new, op.name)?;
+    op.to_storage(&mut new)?;
+    Ok(Made::Object(new))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn media_types() {
+        assert_eq!(Kind::of("application/merge-patch+json; charset=utf-8", true).unwrap(), Kind::Merge);
+        assert_eq!(Kind::of(STRATEGIC, false).unwrap(), Kind::Strategic);
+        let status = Kind::of(STRATEGIC, true).unwrap_err();
+        assert_eq!(status.code, 415);
+        assert_eq!(
+            status.message,
+            "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
+        );
+    }
+
+    #[test]
+    fn printed_as_go_does() {
+        assert_eq!(
+            go_map(&json!({"a": {"b": [1, "x", null]}, "c": true})),
+            "map[a:map[b:[1 x <nil>]] c:true]"
+        );
+    }
+}

@@ -1,0 +1,266 @@
+//! DELETE, of objects and of collections.
+
+use super::Env;
+use expect_test::expect;
+use jiff::SignedDuration;
+use kaji_resource::Verb;
+use serde_json::{Value, json};
+
+async fn make(env: &Env, path: &str, body: Value) -> Value {
+    let made = env.create(path, body).await;
+    assert_eq!(made.code, 201, "{}", made.show());
+    made.body
+}
+
+fn pod(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c"}]}})
+}
+
+#[tokio::test]
+async fn at_once() {
+    let env = Env::new().await;
+    make(&env, "v1/configmaps/default", json!({"metadata": {"name": "a"}})).await;
+    assert_eq!(env.delete("v1/configmaps/default/a?dryRun=All", "").await.code, 200);
+    expect![[r#"
+        200
+        {
+          "apiVersion": "v1",
+          "details": {
+            "kind": "configmaps",
+            "name": "a",
+            "uid": "f893a2ee-fb32-455e-b1c1-8690ee42c90b"
+          },
+          "kind": "Status",
+          "metadata": {},
+          "status": "Success"
+        }
+    "#]]
+    .assert_eq(&env.delete("v1/configmaps/default/a", "").await.show());
+    expect![[r#"
+        404
+        {
+          "apiVersion": "v1",
+          "code": 404,
+          "details": {
+            "kind": "configmaps",
+            "name": "a"
+          },
+          "kind": "Status",
+          "message": "configmaps \"a\" not found",
+          "metadata": {},
+          "reason": "NotFound",
+          "status": "Failure"
+        }
+    "#]]
+    .assert_eq(&env.delete("v1/configmaps/default/a", "").await.show());
+    assert_eq!(env.get("v1/configmaps/default/a").await.code, 404);
+}
+
+#[tokio::test]
+async fn preconditions_and_options() {
+    let env = Env::new().await;
+    make(&env, "v1/configmaps/default", json!({"metadata": {"name": "a"}})).await;
+    let mut out = String::new();
+    for body in [
+        json!({"preconditions": {"uid": "other"}}),
+        json!({"preconditions": {"resourceVersion": "1"}}),
+        json!({"propagationPolicy": "Sideways"}),
+        json!({"propagationPolicy": "Orphan", "orphanDependents": true}),
+        json!({"kind": "Pod"}),
+        json!([1]),
+        json!({"gracePeriodSeconds": "x"}),
+    ] {
+        out += &format!("{body}\n    {}\n", env.delete("v1/configmaps/default/a", &body).await.brief());
+    }
+    expect![[r#"
+        {"preconditions":{"uid":"other"}}
+            409 Conflict: Operation cannot be fulfilled on ConfigMap "a": the UID in the precondition (other) does not match the UID in record (f893a2ee-fb32-455e-b1c1-8690ee42c90b). The object might have been deleted and then recreated
+        {"preconditions":{"resourceVersion":"1"}}
+            409 Conflict: Operation cannot be fulfilled on ConfigMap "a": the ResourceVersion in the precondition (1) does not match the ResourceVersion in record (3). The object might have been modified
+        {"propagationPolicy":"Sideways"}
+            422 Invalid: DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: "Sideways": supported values: "Foreground", "Background", "Orphan", "nil"
+        {"orphanDependents":true,"propagationPolicy":"Orphan"}
+            422 Invalid: DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Invalid value: "Orphan": orphanDependents and deletionPropagation cannot be both set
+        {"kind":"Pod"}
+            400 BadRequest: decoded object cannot be converted to DeleteOptions
+        [1]
+            400 BadRequest: json: cannot unmarshal array into Go value of type v1.DeleteOptions
+        {"gracePeriodSeconds":"x"}
+            400 BadRequest: json: cannot unmarshal string into Go struct field DeleteOptions.gracePeriodSeconds of type int64
+    "#]].assert_eq(&out);
+    assert_eq!(env.get("v1/configmaps/default/a").await.code, 200);
+}
+
+#[tokio::test]
+async fn finalizers_hold_it() {
+    let env = Env::new().await;
+    let path = "v1/configmaps/default/a";
+    make(&env, "v1/configmaps/default", json!({"metadata": {"name": "a", "finalizers": ["example.com/f"]}}))
+        .await;
+    let deleted = env.delete(path, "").await;
+    expect![[r#"
+        200
+        {
+          "apiVersion": "v1",
+          "kind": "ConfigMap",
+          "metadata": {
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "deletionGracePeriodSeconds": 0,
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "finalizers": [
+              "example.com/f"
+            ],
+            "managedFields": [
+              {
+                "apiVersion": "v1",
+                "fieldsType": "FieldsV1",
+                "fieldsV1": {
+                  "f:metadata": {
+                    "f:finalizers": {
+                      ".": {},
+                      "v:\"example.com/f\"": {}
+                    }
+                  }
+                },
+                "manager": "tester",
+                "operation": "Update",
+                "time": "2026-01-01T00:00:00Z"
+              }
+            ],
+            "name": "a",
+            "namespace": "default",
+            "resourceVersion": "4",
+            "uid": "f893a2ee-fb32-455e-b1c1-8690ee42c90b"
+          }
+        }
+    "#]]
+    .assert_eq(&deleted.show());
+    // A second deletion changes nothing, and nobody takes the timestamp away.
+    assert_eq!(env.delete(path, "").await.body, deleted.body);
+    let taken = env.patch("merge", path, json!({"metadata": {"deletionTimestamp": null}})).await;
+    assert_eq!(taken.body, deleted.body);
+    expect![[r#"422 Invalid: ConfigMap "a" is invalid: metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{"example.com/g"}"#]].assert_eq(
+        &env.patch("merge", path, json!({"metadata": {"finalizers": ["example.com/f", "example.com/g"]}}))
+            .await
+            .brief(),
+    );
+    expect![[r#"409 AlreadyExists: object is being deleted: configmaps "a" already exists"#]]
+        .assert_eq(&env.create("v1/configmaps/default", json!({"metadata": {"name": "a"}})).await.brief());
+    let last = env.patch("json", path, json!([{"op": "remove", "path": "/metadata/finalizers"}])).await;
+    assert_eq!((last.code, last.body["metadata"].get("finalizers")), (200, None), "{}", last.show());
+    assert_eq!(env.get(path).await.code, 404);
+}
+
+#[tokio::test]
+async fn propagation() {
+    let env = Env::new().await;
+    let job = |name: &str| json!({"metadata": {"name": name}, "spec": {"template": {"spec": {"containers": [{"name": "c"}], "restartPolicy": "Never"}}}});
+    let mut out = String::new();
+    for (path, options) in [
+        ("v1/configmaps/default", json!({"propagationPolicy": "Orphan"})),
+        ("v1/configmaps/default", json!({"propagationPolicy": "Foreground"})),
+        ("v1/configmaps/default", json!({"orphanDependents": false})),
+        ("v1/configmaps/default", json!({"orphanDependents": true})),
+        ("batch/v1/jobs/default", json!({})),
+        ("batch/v1/jobs/default", json!({"propagationPolicy": "Background"})),
+    ] {
+        let body = if path.starts_with("batch") { job("x") } else { json!({"metadata": {"name": "x"}}) };
+        make(&env, path, body).await;
+        let object = format!("{path}/x");
+        let answer = env.delete(&object, &options).await;
+        let finalizers = answer.body["metadata"]["finalizers"].clone();
+        out += &format!("{path} {options}: {} finalizers {finalizers}\n", answer.code);
+        env.patch("merge", &object, json!({"metadata": {"finalizers": null}})).await;
+        assert_eq!(env.get(&object).await.code, 404);
+    }
+    expect![[r#"
+        v1/configmaps/default {"propagationPolicy":"Orphan"}: 200 finalizers ["orphan"]
+        v1/configmaps/default {"propagationPolicy":"Foreground"}: 200 finalizers ["foregroundDeletion"]
+        v1/configmaps/default {"orphanDependents":false}: 200 finalizers null
+        v1/configmaps/default {"orphanDependents":true}: 200 finalizers ["orphan"]
+        batch/v1/jobs/default {}: 200 finalizers ["orphan"]
+        batch/v1/jobs/default {"propagationPolicy":"Background"}: 200 finalizers null
+    "#]]
+    .assert_eq(&out);
+}
+
+#[tokio::test]
+async fn gracefully() {
+    let env = Env::new().await;
+    let path = "v1/pods/default/p";
+    make(&env, "v1/pods/default", pod("p")).await;
+    let mut out = String::new();
+    let mut show = |what: &str, body: &Value| {
+        let m = &body["metadata"];
+        out += &format!(
+            "{what}: {} {} generation {}\n",
+            m["deletionTimestamp"], m["deletionGracePeriodSeconds"], m["generation"]
+        );
+    };
+    show("first", &env.delete(path, "").await.body);
+    env.clock.advance(SignedDuration::from_secs(10));
+    show("again", &env.get(path).await.body);
+    let longer = env.delete(path, json!({"gracePeriodSeconds": 60})).await;
+    assert_eq!(longer.body["kind"], "Status");
+    show("longer", &env.get(path).await.body);
+    show("shorter", &env.delete(path, json!({"gracePeriodSeconds": 20})).await.body);
+    show("in the past", &env.delete(path, json!({"gracePeriodSeconds": 5})).await.body);
+    assert_eq!(env.get(path).await.code, 200);
+    let now = env.delete(path, json!({"gracePeriodSeconds": 0})).await;
+    assert_eq!(now.body["kind"], "Status", "{}", now.show());
+    assert_eq!(env.get(path).await.code, 404);
+    expect![[r#"
+        first: "2026-01-01T00:00:30Z" 30 generation 2
+        again: "2026-01-01T00:00:30Z" 30 generation 2
+        longer: "2026-01-01T00:00:30Z" 30 generation 2
+        shorter: "2026-01-01T00:00:20Z" 20 generation 2
+        in the past: "2026-01-01T00:00:10Z" 1 generation 2
+    "#]]
+    .assert_eq(&out);
+    expect!["taken 1 committed 1 rolled back 0 deleted 1"].assert_eq(&env.counters.show());
+}
+
+#[tokio::test]
+async fn namespaces_wait_for_their_own_finalizers() {
+    let env = Env::new().await;
+    make(&env, "v1/namespaces", json!({"metadata": {"name": "n"}})).await;
+    let deleted = env.delete("v1/namespaces/n", "").await;
+    assert_eq!(deleted.body["status"]["phase"], "Terminating", "{}", deleted.show());
+    let mut finalized = env.get("v1/namespaces/n").await.body;
+    finalized["spec"]["finalizers"] = json!([]);
+    let answer = env.put("v1/namespaces/n/finalize", finalized).await;
+    assert_eq!(answer.code, 200, "{}", answer.show());
+    assert_eq!(env.get("v1/namespaces/n").await.code, 404);
+}
+
+#[tokio::test]
+async fn collections() {
+    let env = Env::new().await;
+    for (name, label) in [("a", "x"), ("b", "x"), ("c", "y"), ("d", "x")] {
+        let cm = json!({"metadata": {"name": name, "labels": {"l": label}}});
+        make(&env, "v1/configmaps/default", cm).await;
+    }
+    let names = |body: &Value| -> Vec<String> {
+        body["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|i| i["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let request =
+        |query: &str| env.request(Verb::DeleteCollection, &format!("v1/configmaps/default{query}"), "");
+    let dry = env.send(request("?labelSelector=l=x&dryRun=All")).await;
+    assert_eq!(names(&dry.body), ["a", "b", "d"], "{}", dry.show());
+    let some = env.send(request("?labelSelector=l=x&limit=2")).await;
+    assert_eq!(
+        (some.body["kind"].as_str(), names(&some.body)),
+        (Some("ConfigMapList"), vec!["a".into(), "b".into()])
+    );
+    assert_eq!(env.get("v1/configmaps/default/a").await.code, 404);
+    assert_eq!(env.get("v1/configmaps/default/d").await.code, 200);
+    let all = env.send(request("")).await;
+    assert_eq!(names(&all.body), ["c", "d"]);
+    expect!["405 MethodNotAllowed: the server does not allow this method on the requested resource"]
+        .assert_eq(&env.send(env.request(Verb::DeleteCollection, "v1/configmaps", "")).await.brief());
+}

@@ -1,0 +1,404 @@
+//! Reading objects as Kubernetes' Go decoders do: JSON types are checked against the schema, with Go's error texts, and
+//! values take the form that Go would write them in.
+//!
+//! Three steps, for built-in types: [`parse`] (JSON with duplicate keys reported), [`crate::prune::prune`] (unknown
+//! fields) and [`check_types`] or [`typed`]. Custom resources need only the first two: their types are checked by
+//! validation. Laws: both are idempotent, and an error leaves the value partly changed but never larger.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use kaji_meta::{MicroTime, Quantity, Time};
+use serde_json::{Map, Value};
+
+use crate::at::At;
+use crate::schema::{Format, Omit, Property, Schema, SchemaRef, Type};
+
+mod gotype;
+mod json;
+
+pub use json::{Parsed, parse};
+
+/// Checks the JSON types in `value` and brings quantities, times and base64 into canonical form; nulls that Go reads as
+/// "absent" go. What Go would add or leave out when writing stays as it is, so that this fits apply configurations.
+///
+/// The error is what Go's decoder says: "json: cannot unmarshal string into Go struct field ...".
+pub fn check_types(schema: &Schema, value: &mut Value) -> Result<(), String> {
+    Decoder { rewrite: false }.root(schema, value)
+}
+
+/// [`check_types`], and then the form in which Go writes the typed object: empty values of `omitempty` fields go, fields
+/// that Go always writes appear (`status: {}`). Meant for whole objects of built-in types.
+pub fn typed(schema: &Schema, value: &mut Value) -> Result<(), String> {
+    Decoder { rewrite: true }.root(schema, value)
+}
+
+/// Brings `metadata` of a custom resource into the form that Go's `ObjectMeta` gives it: types are checked, nulls and empty
+/// values go. Unknown fields are [`crate::prune::prune`]'s business and stay.
+pub fn object_meta(object: &mut Value) -> Result<(), String> {
+    match object.get_mut("metadata") {
+        None => Ok(()),
+        Some(Value::Null) => {
+            if let Value::Object(o) = object {
+                o.remove("metadata");
+            }
+            Ok(())
+        }
+        Some(meta) => typed(crate::prune::object_meta(), meta),
+    }
+}
+
+/// The message of the 400 for an object that does not decode.
+pub fn cannot_handle(kind: &str, version: &str, error: &str) -> String {
+    format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {error}")
+}
+
+/// Standard base64; Go does not mind stray trailing bits.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
+
+struct Decoder {
+    rewrite: bool,
+}
+
+/// Where a value is: its place and the struct that Go would name.
+#[derive(Clone, Copy)]
+struct Ctx<'a> {
+    at: &'a At<'a>,
+    owner: &'a str,
+}
+
+impl Decoder {
+    fn root(&self, schema: &Schema, value: &mut Value) -> Result<(), String> {
+        if !value.is_object() {
+            return Err(mismatch(value, schema, Ctx { at: &At::ROOT, owner: "" }));
+        }
+        self.value(schema, value, Ctx { at: &At::ROOT, owner: "" })
+    }
+
+    /// `value` is not null.
+    fn value(&self, schema: &Schema, value: &mut Value, ctx: Ctx<'_>) -> Result<(), String> {
+        match (schema.ty, &mut *value) {
+            (Type::Any, _) | (Type::String, Value::String(_)) | (Type::Boolean, Value::Bool(_)) => Ok(()),
+            (Type::Number, Value::Number(_)) => Ok(()),
+            (Type::Duration, Value::String(_)) => Ok(()),
+            (Type::Integer, Value::Number(n)) => {
+                let fits =
+                    n.as_i64().is_some_and(|n| schema.format != Format::Int32 || i32::try_from(n).is_ok());
+                if fits { Ok(()) } else { Err(mismatch(value, schema, ctx)) }
+            }
+            (Type::Object, Value::Object(map)) => match &schema.properties {
+                Some(_) => self.object(schema, map, ctx),
+                None => self.map(schema, map, ctx),
+            },
+            (Type::Array, Value::Array(list)) => self.list(schema, list, ctx),
+            (Type::SchemaOr, v) => self.schema_or(schema, v, ctx),
+            (Type::Quantity, v) => quantity(v),
+            (Type::Time | Type::MicroTime, v) => time(schema.ty, v),
+            (Type::Bytes, Value::String(s)) => bytes(s),
+            (Type::IntOrString, v) => int_or_string(v),
+            _ => Err(mismatch(value, schema, ctx)),
+        }
+    }
+
+    fn object(&self, schema: &Schema, map: &mut Map<String, Value>, ctx: Ctx<'_>) -> Result<(), String> {
+        let Some(props) = &schema.properties else { return Ok(()) };
+        let owner = schema.short_name();
+        let mut drop = false;
+        for (name, value) in map.iter_mut() {
+            let Some(p) = props.get(name) else { continue };
+            if !value.is_null() {
+                self.value(&p.schema, value, Ctx { at: &ctx.at.field(name), owner })?;
+            }
+            drop |= self.goes(p, value);
+        }
+        if drop {
+            map.retain(|name, value| !props.get(name).is_some_and(|p| self.goes(p, value)));
+        }
+        if self.rewrite {
+            for p in props {
+                if appears(p) && !map.contains_key(&*p.name) {
+                    map.insert(p.name.to_string(), zero(&p.schema, p.pointer));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether Go would not write this value of a field.
+    fn goes(&self, p: &Property, value: &Value) -> bool {
+        if value.is_null() {
+            return !(self.rewrite && p.omit == Omit::Never && zero(&p.schema, p.pointer).is_null());
+        }
+        self.rewrite && p.omit != Omit::Never && !p.pointer && is_empty(&p.schema, value)
+    }
+
+    fn map(&self, schema: &Schema, map: &mut Map<String, Value>, ctx: Ctx<'_>) -> Result<(), String> {
+        let Some(values) = &schema.additional else { return Ok(()) };
+        for value in map.values_mut() {
+            self.element(values, value, ctx)?;
+        }
+        Ok(())
+    }
+
+    fn list(&self, schema: &Schema, list: &mut [Value], ctx: Ctx<'_>) -> Result<(), String> {
+        let Some(items) = &schema.items else { return Ok(()) };
+        for value in list {
+            self.element(items, value, ctx)?;
+        }
+        Ok(())
+    }
+
+    /// A null among the values of a map or list is the zero value.
+    fn element(&self, schema: &SchemaRef, value: &mut Value, ctx: Ctx<'_>) -> Result<(), String> {
+        if value.is_null() {
+            *value = zero(schema, false);
+        }
+        if value.is_null() { Ok(()) } else { self.value(schema, value, ctx) }
+    }
+
+    fn schema_or(&self, schema: &Schema, value: &mut Value, ctx: Ctx<'_>) -> Result<(), String> {
+        let Some(props) = &schema.items else { return Ok(()) };
+        match value {
+            Value::Object(_) => self.value(props, value, ctx),
+            Value::Array(list) => {
+                list.iter_mut().filter(|v| v.is_object()).try_for_each(|v| self.value(props, v, ctx))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether Go writes the field even when nothing was given for it.
+fn appears(p: &Property) -> bool {
+    match p.omit {
+        Omit::Never => true,
+        Omit::Zero => false,
+        // `omitempty` does nothing for a struct by value.
+        Omit::Empty => !p.pointer && is_struct(&p.schema),
+    }
+}
+
+fn is_struct(s: &Schema) -> bool {
+    match s.ty {
+        Type::Object => s.properties.is_some(),
+        Type::Quantity | Type::Time | Type::MicroTime | Type::IntOrString | Type::Duration => true,
+        // RawExtension by value.
+        Type::Any => s.short_name() == "RawExtension",
+        _ => false,
+    }
+}
+
+/// The zero value as Go writes it.
+fn zero(s: &Schema, pointer: bool) -> Value {
+    if pointer {
+        return Value::Null;
+    }
+    match s.ty {
+        Type::Object => match &s.properties {
+            Some(props) => {
+                let fields = props.iter().filter(|p| appears(p));
+                Value::Object(fields.map(|p| (p.name.to_string(), zero(&p.schema, p.pointer))).collect())
+            }
+            None => Value::Null,
+        },
+        Type::String => Value::String(String::new()),
+        Type::Integer | Type::Number | Type::IntOrString => Value::from(0),
+        Type::Boolean => Value::Bool(false),
+        Type::Quantity => Value::from("0"),
+        Type::Duration => Value::from("0s"),
+        Type::Array | Type::Time | Type::MicroTime | Type::Bytes | Type::SchemaOr | Type::Any => Value::Null,
+    }
+}
+
+/// What `omitempty` leaves out.
+fn is_empty(s: &Schema, value: &Value) -> bool {
+    match value {
+        Value::Bool(b) => !b,
+        Value::Number(n) => s.ty != Type::IntOrString && n.as_f64() == Some(0.0),
+        Value::String(v) => v.is_empty() && matches!(s.ty, Type::String | Type::Bytes),
+        Value::Array(v) => v.is_empty(),
+        Value::Object(v) => v.is_empty() && s.ty == Type::Object && s.properties.is_none(),
+        Value::Null => true,
+    }
+}
+
+fn quantity(value: &mut Value) -> Result<(), String> {
+    let canonical = match &*value {
+        Value::String(s) => Quantity::parse(s.trim()),
+        other => Quantity::parse(&other.to_string()),
+    };
+    let canonical = canonical.map_err(|e| e.to_string())?.to_string();
+    if value.as_str() != Some(&canonical) {
+        *value = Value::String(canonical);
+    }
+    Ok(())
+}
+
+fn time(ty: Type, value: &mut Value) -> Result<(), String> {
+    let Value::String(s) = value else {
+        return Err(format!(
+            "json: cannot unmarshal {} into Go value of type string",
+            gotype::json_kind(value)
+        ));
+    };
+    let (canonical, layout) = match ty {
+        Type::MicroTime => {
+            (MicroTime::parse(s).map(|t| t.to_string()).ok(), "2006-01-02T15:04:05.000000Z07:00")
+        }
+        _ => (Time::parse(s).map(|t| t.to_string()).ok(), "2006-01-02T15:04:05Z07:00"),
+    };
+    match canonical {
+        Some(c) => {
+            if *s != c {
+                *s = c;
+            }
+            Ok(())
+        }
+        None => Err(format!("parsing time {s:?} as {layout:?}: cannot parse {s:?} as \"2006\"")),
+    }
+}
+
+fn bytes(s: &mut String) -> Result<(), String> {
+    // Go skips line breaks inside base64.
+    if s.contains(['\r', '\n']) {
+        s.retain(|c| c != '\r' && c != '\n');
+    }
+    let decoded = BASE64.decode(s.as_bytes()).map_err(|e| {
+        let at = match e {
+            base64::DecodeError::InvalidByte(at, _)
+            | base64::DecodeError::InvalidLastSymbol { offset: at, .. } => at,
+            _ => s.len(),
+        };
+        format!("illegal base64 data at input byte {at}")
+    })?;
+    let canonical = BASE64.encode(decoded);
+    if *s != canonical {
+        *s = canonical;
+    }
+    Ok(())
+}
+
+fn int_or_string(value: &Value) -> Result<(), String> {
+    match value {
+        Value::String(_) => Ok(()),
+        Value::Number(n) if n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => Ok(()),
+        Value::Number(n) => Err(format!("json: cannot unmarshal number {n} into Go value of type int32")),
+        other => {
+            Err(format!("json: cannot unmarshal {} into Go value of type int32", gotype::json_kind(other)))
+        }
+    }
+}
+
+fn mismatch(value: &Value, schema: &Schema, ctx: Ctx<'_>) -> String {
+    let mut kind = gotype::json_kind(value).to_string();
+    if let (Value::Number(n), Type::Integer) = (value, schema.ty) {
+        kind = format!("number {n}");
+    }
+    let ty = gotype::name(schema);
+    let field = ctx.at.go_fields();
+    if ctx.owner.is_empty() && field.is_empty() {
+        return format!("json: cannot unmarshal {kind} into Go value of type {ty}");
+    }
+    format!("json: cannot unmarshal {kind} into Go struct field {}.{field} of type {ty}", ctx.owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types;
+    use expect_test::expect;
+    use serde_json::json;
+
+    fn error(kind: (&str, &str, &str), mut value: Value) -> String {
+        let schema = types::for_gvk(kind.0, kind.1, kind.2).unwrap();
+        check_types(&schema, &mut value).unwrap_err()
+    }
+
+    #[test]
+    fn errors() {
+        let deployment = ("apps", "v1", "Deployment");
+        let pod = ("", "v1", "Pod");
+        let all = [
+            error(deployment, json!({"spec": {"replicas": "3"}})),
+            error(deployment, json!({"spec": {"replicas": 99999999999u64}})),
+            error(deployment, json!({"spec": []})),
+            error(deployment, json!([])),
+            error(deployment, json!({"metadata": {"labels": {"a": 1}}})),
+            error(pod, json!({"spec": {"containers": {"name": "x"}}})),
+            error(pod, json!({"spec": {"containers": [{"name": 1}]}})),
+            error(pod, json!({"spec": {"restartPolicy": true}})),
+            error(pod, json!({"spec": {"containers": [{"resources": {"limits": {"cpu": "x"}}}]}})),
+            error(pod, json!({"spec": {"containers": [{"resources": {"limits": []}}]}})),
+            error(pod, json!({"spec": {"volumes": [{"hostPath": "x"}]}})),
+            error(("", "v1", "Secret"), json!({"data": {"a": "!!"}})),
+            error(("", "v1", "Service"), json!({"spec": {"ports": [{"targetPort": 1.5}]}})),
+            error(pod, json!({"metadata": {"creationTimestamp": "yesterday"}})),
+        ];
+        expect![[r#"
+            json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32
+            json: cannot unmarshal number 99999999999 into Go struct field DeploymentSpec.spec.replicas of type int32
+            json: cannot unmarshal array into Go struct field Deployment.spec of type v1.DeploymentSpec
+            json: cannot unmarshal array into Go value of type v1.Deployment
+            json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string
+            json: cannot unmarshal object into Go struct field PodSpec.spec.containers of type []v1.Container
+            json: cannot unmarshal number into Go struct field Container.spec.containers.name of type string
+            json: cannot unmarshal bool into Go struct field PodSpec.spec.restartPolicy of type v1.RestartPolicy
+            quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'
+            json: cannot unmarshal array into Go struct field ResourceRequirements.spec.containers.resources.limits of type v1.ResourceList
+            json: cannot unmarshal string into Go struct field Volume.spec.volumes.hostPath of type v1.HostPathVolumeSource
+            illegal base64 data at input byte 0
+            json: cannot unmarshal number 1.5 into Go value of type int32
+            parsing time "yesterday" as "2006-01-02T15:04:05Z07:00": cannot parse "yesterday" as "2006""#]]
+        .assert_eq(&all.join("\n"));
+    }
+
+    #[test]
+    fn canonical_forms() {
+        let pod = types::for_gvk("", "v1", "Pod").unwrap();
+        let mut v = json!({"metadata": {"creationTimestamp": null, "labels": {"a": null}, "deletionTimestamp": "2024-01-01T01:00:00+01:00"},
+            "spec": {"nodeName": null, "containers": [{"name": "c", "resources": {"limits": {"cpu": 0.5, "memory": "1024Mi"}}}]}});
+        check_types(&pod, &mut v).unwrap();
+        expect![[r#"{"metadata":{"deletionTimestamp":"2024-01-01T00:00:00Z","labels":{"a":""}},"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"500m","memory":"1Gi"}}}]}}"#]]
+            .assert_eq(&v.to_string());
+    }
+
+    #[test]
+    fn metadata_of_custom_resources() {
+        let mut v = json!({"metadata": {"name": "x", "creationTimestamp": null, "labels": {}, "generation": 0}, "spec": null});
+        object_meta(&mut v).unwrap();
+        assert_eq!(v, json!({"metadata": {"name": "x"}, "spec": null}));
+        let error = |mut v: Value| object_meta(&mut v).unwrap_err();
+        assert_eq!(
+            error(json!({"metadata": {"labels": {"a": 1}}})),
+            "json: cannot unmarshal number into Go struct field ObjectMeta.labels of type string"
+        );
+        assert_eq!(
+            error(json!({"metadata": "x"})),
+            "json: cannot unmarshal string into Go value of type v1.ObjectMeta"
+        );
+    }
+
+    #[test]
+    fn as_go_writes_it() {
+        let deployment = types::for_gvk("apps", "v1", "Deployment").unwrap();
+        let mut v = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x", "labels": {}},
+            "spec": {"paused": false, "replicas": 0, "template": {"spec": {"containers": [{"name": "c", "tty": false, "env": []}]}}}});
+        typed(&deployment, &mut v).unwrap();
+        expect![[r#"{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"x"},"spec":{"replicas":0,"selector":null,"strategy":{},"template":{"metadata":{},"spec":{"containers":[{"name":"c","resources":{}}]}}},"status":{}}"#]]
+            .assert_eq(&v.to_string());
+        let again = v.clone();
+        typed(&deployment, &mut v).unwrap();
+        assert_eq!(v, again);
+        let mut role = json!({"kind": "ClusterRole"});
+        typed(&types::for_gvk("rbac.authorization.k8s.io", "v1", "ClusterRole").unwrap(), &mut role).unwrap();
+        assert_eq!(role.to_string(), r#"{"kind":"ClusterRole","metadata":{},"rules":null}"#);
+        let mut service = json!({"spec": {"ports": [{"port": 80}]}});
+        typed(&types::for_gvk("", "v1", "Service").unwrap(), &mut service).unwrap();
+        assert_eq!(
+            service.to_string(),
+            r#"{"metadata":{},"spec":{"ports":[{"port":80,"targetPort":0}]},"status":{"loadBalancer":{}}}"#
+        );
+    }
+}

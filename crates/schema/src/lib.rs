@@ -1,0 +1,23 @@
+//! Schemas of Kubernetes objects and everything that follows from them: decoding strictness, pruning, defaulting,
+//! validation, patches, server-side apply, JSONPath and OpenAPI documents.
+//!
+//! Pure: no I/O, no clock. The only state of the process are the built-in type table, which is immutable, and the table
+//! through which equal parts of custom schemas are shared, which nobody can observe.
+
+mod at;
+pub mod decode;
+pub mod defaulting;
+pub mod fieldset;
+pub mod jsonpath;
+pub mod managed;
+pub mod openapi;
+pub mod patch;
+pub mod prune;
+pub mod schema;
+pub mod structural;
+pub mod types;
+pub mod validate;
+
+pub use schema::{
+    Constraints, Format, ListKind, MapKind, Omit, PatchStrategy, Property, Props, Schema, SchemaRef, Type,
+};

@@ -1,0 +1,201 @@
+//! Removal of fields that a schema does not know.
+//!
+//! For custom resources this follows structural pruning: `x-kubernetes-preserve-unknown-fields` keeps what is unknown at
+//! its level and below, until a declared property switches pruning on again; embedded resources keep `apiVersion`, `kind`
+//! and `metadata`, and their metadata is pruned by the server's own `ObjectMeta`. For built-in types every field that is
+//! not declared goes.
+//!
+//! Laws: idempotent; what remains is unchanged.
+
+use serde_json::{Map, Value};
+
+use crate::at::At;
+use crate::schema::{Schema, Type};
+use crate::types;
+
+/// Unknown fields beyond this many are removed without being reported (upstream's decoder has the same limit).
+const REPORT_LIMIT: usize = 100;
+
+const TYPE_META: [&str; 2] = ["apiVersion", "kind"];
+
+/// Removes from `value` what `schema` does not declare and returns the paths of what was removed, sorted: "spec.foo",
+/// "spec.containers[0].bar". With `is_resource_root` the value is a whole object: `apiVersion`, `kind` and `metadata` are
+/// known whatever the schema says.
+pub fn prune(schema: &Schema, value: &mut Value, is_resource_root: bool) -> Vec<String> {
+    let mut pruner = Pruner { unknown: Vec::new() };
+    pruner.value(schema, value, &At::ROOT, is_resource_root || schema.embedded_resource);
+    pruner.unknown.sort_unstable();
+    pruner.unknown
+}
+
+/// The schema of `metadata` in every object.
+pub fn object_meta() -> &'static Schema {
+    static EMPTY: std::sync::LazyLock<Schema> = std::sync::LazyLock::new(Schema::default);
+    types::entry("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").map_or(&EMPTY, |e| e.schema())
+}
+
+struct Pruner {
+    unknown: Vec<String>,
+}
+
+impl Pruner {
+    fn report(&mut self, at: &At<'_>) {
+        if self.unknown.len() < REPORT_LIMIT {
+            self.unknown.push(at.to_string());
+        }
+    }
+
+    fn value(&mut self, schema: &Schema, value: &mut Value, at: &At<'_>, embedded: bool) {
+        match value {
+            Value::Object(map) if schema.ty == Type::SchemaOr => {
+                if let Some(s) = &schema.items {
+                    self.object(s, map, at, false);
+                }
+            }
+            Value::Object(map) => self.object(schema, map, at, embedded),
+            Value::Array(list) => self.list(schema, list, at),
+            _ => {}
+        }
+    }
+
+    fn list(&mut self, schema: &Schema, list: &mut [Value], at: &At<'_>) {
+        // Built-in raw JSON has no structure below it; a custom list without item schema (only reachable in values of the
+        // wrong type) loses everything, as upstream has it.
+        let keep = schema.items.is_none() && schema.preserve_unknown;
+        if keep || list.iter().all(|v| !v.is_object() && !v.is_array()) {
+            return;
+        }
+        let nothing = Schema::default();
+        let items = schema.items.as_ref().map_or(&nothing, |i| i.get());
+        for (i, v) in list.iter_mut().enumerate() {
+            // A list below preserved fields: its items are preserved too unless they declare something.
+            if schema.preserve_unknown && !items.preserve_unknown {
+                self.preserved(items, v, &at.index(i));
+            } else {
+                self.value(items, v, &at.index(i), items.embedded_resource);
+            }
+        }
+    }
+
+    /// Walks a value whose unknown fields stay.
+    fn preserved(&mut self, schema: &Schema, value: &mut Value, at: &At<'_>) {
+        match value {
+            Value::Object(map) => self.fields(schema, map, at, schema.embedded_resource),
+            Value::Array(list) => {
+                if let Some(items) = &schema.items {
+                    for (i, v) in list.iter_mut().enumerate() {
+                        self.preserved(items, v, &at.index(i));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn object(&mut self, schema: &Schema, map: &mut Map<String, Value>, at: &At<'_>, embedded: bool) {
+        if !schema.preserve_unknown && schema.additional.is_none() {
+            let known = |k: &str| {
+                schema.property(k).is_some() || embedded && (TYPE_META.contains(&k) || k == "metadata")
+            };
+            if !map.keys().all(|k| known(k)) {
+                map.retain(|k, _| {
+                    let keep = known(k);
+                    if !keep {
+                        self.report(&at.field(k));
+                    }
+                    keep
+                });
+            }
+        }
+        self.fields(schema, map, at, embedded);
+    }
+
+    /// Descends into the fields that the schema declares.
+    fn fields(&mut self, schema: &Schema, map: &mut Map<String, Value>, at: &At<'_>, embedded: bool) {
+        for (k, v) in map {
+            if !v.is_object() && !v.is_array() {
+                continue;
+            }
+            if embedded && schema.name.is_none() && (k == "metadata" || TYPE_META.contains(&k.as_str())) {
+                if k == "metadata" {
+                    self.value(object_meta(), v, &at.field(k), false);
+                }
+                continue;
+            }
+            if let Some(child) = schema.child(k) {
+                self.value(child, v, &at.field(k), child.embedded_resource);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+    use serde_json::json;
+
+    fn check(schema: Value, value: Value, want: expect_test::Expect) {
+        let schema = crate::structural::unchecked(&schema);
+        let mut v = value;
+        let unknown = prune(&schema, &mut v, true);
+        want.assert_eq(&format!("{v}\n{}", unknown.join(" ")));
+        let again = v.clone();
+        assert_eq!(prune(&schema, &mut v, true), Vec::<String>::new());
+        assert_eq!(v, again);
+    }
+
+    #[test]
+    fn custom() {
+        let schema = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "properties": {
+            "a": {"type": "string"},
+            "list": {"type": "array", "items": {"type": "object", "properties": {"x": {"type": "integer"}}}},
+            "map": {"type": "object", "additionalProperties": {"type": "object", "properties": {"y": {"type": "integer"}}}},
+            "raw": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                    "properties": {"p": {"type": "object", "properties": {"q": {"type": "string"}}}}},
+            "pod": {"type": "object", "x-kubernetes-embedded-resource": true, "properties": {"spec": {"type": "object"}}}
+        }}}});
+        let value = json!({"apiVersion": "v1", "kind": "X", "metadata": {"name": "n", "nope": 1}, "other": {},
+            "spec": {"a": "s", "b": 1, "list": [{"x": 1, "z": 2}], "map": {"k": {"y": 1, "n": {}}},
+                     "raw": {"any": {"thing": 1}, "p": {"q": "", "r": 1}},
+                     "pod": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "foo": 1}, "spec": {"u": 1}, "v": 1}}});
+        check(
+            schema,
+            value,
+            expect![[r#"
+                {"apiVersion":"v1","kind":"X","metadata":{"name":"n"},"spec":{"a":"s","list":[{"x":1}],"map":{"k":{"y":1}},"pod":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{}},"raw":{"any":{"thing":1},"p":{"q":""}}}}
+                metadata.nope other spec.b spec.list[0].z spec.map.k.n spec.pod.metadata.foo spec.pod.spec.u spec.pod.v spec.raw.p.r"#]],
+        );
+    }
+
+    #[test]
+    fn preserving_root() {
+        check(
+            json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
+            json!({"kind": "X", "metadata": {"bad": 1}, "a": [{"b": {"c": 1}}]}),
+            expect![[r#"
+                {"a":[{"b":{"c":1}}],"kind":"X","metadata":{}}
+                metadata.bad"#]],
+        );
+    }
+
+    #[test]
+    fn built_in() {
+        let pod = types::for_gvk("", "v1", "Pod").unwrap();
+        let mut v = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "labels": {"a": "b"}}, "foo": 1,
+            "spec": {"containers": [{"name": "c", "bar": 1, "resources": {"limits": {"cpu": 1}}}]}});
+        assert_eq!(prune(&pod, &mut v, true), ["foo", "spec.containers[0].bar"]);
+        assert_eq!(v["spec"]["containers"][0]["resources"]["limits"]["cpu"], 1);
+        let crd = types::for_gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition").unwrap();
+        let mut v = json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": {"type": "object", "default": {"any": 1},
+            "properties": {"a": {"type": "array", "items": {"type": "string", "zzz": 1}}}}}}]}});
+        assert_eq!(
+            prune(&crd, &mut v, true),
+            ["spec.versions[0].schema.openAPIV3Schema.properties.a.items.zzz"]
+        );
+        let template = types::for_gvk("apps", "v1", "ControllerRevision").unwrap();
+        let mut v = json!({"data": {"spec": [{"a": 1}]}});
+        assert!(prune(&template, &mut v, true).is_empty());
+    }
+}

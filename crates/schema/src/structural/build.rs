@@ -1,0 +1,101 @@
+//! From JSON to [`Schema`]. Nothing is checked here.
+
+use serde_json::Value;
+
+use crate::prune::prune;
+use crate::schema::{ListKind, MapKind, Property, Props, Schema, SchemaRef, Type};
+use crate::validate::{Constraints, Pattern, parse_format};
+
+use super::Node;
+use super::intern::intern;
+
+/// Builds the schema that `value` (a JSONSchemaProps object) describes. What is malformed counts as not given.
+pub fn build(value: &Value) -> Schema {
+    Node::of(value).map_or_else(Schema::default, node)
+}
+
+fn node(n: Node<'_>) -> Schema {
+    let ty = if n.flag("x-kubernetes-int-or-string") { Type::IntOrString } else { type_of(n.ty()) };
+    let mut s = Schema {
+        ty,
+        format: parse_format(n.text("format"), ty),
+        nullable: n.flag("nullable"),
+        preserve_unknown: n.flag("x-kubernetes-preserve-unknown-fields"),
+        embedded_resource: n.flag("x-kubernetes-embedded-resource"),
+        list: list_kind(n),
+        list_declared: n.get("x-kubernetes-list-type").is_some(),
+        map: if n.text("x-kubernetes-map-type") == "atomic" { MapKind::Atomic } else { MapKind::Granular },
+        items: n.items().map(|i| intern(node(i))),
+        additional: additional(n).map(Box::new),
+        required: n.strings("required").map(Box::from).collect(),
+        constraints: constraints(n).map(Box::new),
+        ..Schema::default()
+    };
+    let properties: Vec<Property> =
+        n.map("properties").filter_map(|(k, v)| Some(Property::new(k, intern(node(Node::of(v)?))))).collect();
+    if !properties.is_empty() {
+        s.properties = Some(Props::new(properties));
+    }
+    if let Some(default) = n.get("default") {
+        let mut default = default.clone();
+        prune(&s, &mut default, false);
+        s.default = Some(Box::new(default));
+    }
+    s
+}
+
+fn type_of(name: &str) -> Type {
+    match name {
+        "object" => Type::Object,
+        "array" => Type::Array,
+        "string" => Type::String,
+        "integer" => Type::Integer,
+        "number" => Type::Number,
+        "boolean" => Type::Boolean,
+        _ => Type::Any,
+    }
+}
+
+fn list_kind(n: Node<'_>) -> ListKind {
+    match n.text("x-kubernetes-list-type") {
+        "set" => ListKind::Set,
+        "map" => ListKind::Map { keys: n.strings("x-kubernetes-list-map-keys").map(Box::from).collect() },
+        _ => ListKind::Atomic,
+    }
+}
+
+fn additional(n: Node<'_>) -> Option<SchemaRef> {
+    match n.get("additionalProperties")? {
+        Value::Bool(true) => Some(intern(Schema { nullable: true, ..Schema::default() })),
+        Value::Object(o) => Some(intern(node(Node(o)))),
+        _ => None,
+    }
+}
+
+fn constraints(n: Node<'_>) -> Option<Constraints> {
+    let number = |k: &str| n.get(k).and_then(Value::as_f64);
+    let size = |k: &str| n.get(k).and_then(Value::as_i64);
+    let clauses = |k: &str| n.clauses(k).map(|(_, c)| node(c)).collect::<Box<[Schema]>>();
+    let pattern = n.text("pattern");
+    let c = Constraints {
+        maximum: number("maximum"),
+        minimum: number("minimum"),
+        exclusive_maximum: n.flag("exclusiveMaximum"),
+        exclusive_minimum: n.flag("exclusiveMinimum"),
+        multiple_of: number("multipleOf"),
+        max_length: size("maxLength"),
+        min_length: size("minLength"),
+        max_items: size("maxItems"),
+        min_items: size("minItems"),
+        max_properties: size("maxProperties"),
+        min_properties: size("minProperties"),
+        unique_items: n.flag("uniqueItems"),
+        pattern: (!pattern.is_empty()).then(|| Box::new(Pattern::new(pattern))),
+        enumeration: n.list("enum").into(),
+        all_of: clauses("allOf"),
+        any_of: clauses("anyOf"),
+        one_of: clauses("oneOf"),
+        not: n.get("not").and_then(Node::of).map(|c| Box::new(node(c))),
+    };
+    (!c.is_empty()).then_some(c)
+}

@@ -1,0 +1,170 @@
+//! What is in a data directory, and whether it may be opened.
+//!
+//! `LOCK` is locked by the process that has the store open; `FORMAT` says that a store was made here and how its files
+//! are to be read; `store.redb` is the database. Invariants: the database gets its name only once it is complete, and
+//! `FORMAT` is written after that; so a directory with `FORMAT` and without a database has lost it, and is refused. An
+//! empty store is only ever made in a directory that has neither.
+
+use super::backend::{in_use, io_error};
+use crate::StoreError;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+const LOCK: &str = "LOCK";
+const FORMAT: &str = "FORMAT";
+const DATA: &str = "store.redb";
+const NEW_DATA: &str = "store.redb.new";
+const CONTENT: &str = "kaji-store 1\n";
+
+/// A locked data directory.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    /// Locked as long as it is open.
+    _lock: File,
+}
+
+/// What was found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Nothing: a database has to be made, at [`Directory::new_data`].
+    Nothing,
+    /// A database, at [`Directory::data`].
+    Store,
+}
+
+impl Directory {
+    /// Creates the directory if need be, and locks it.
+    pub fn lock(path: &Path) -> Result<Directory, StoreError> {
+        create_private(path).map_err(|e| io_error(path, &e))?;
+        let lock_path = path.join(LOCK);
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
+        let lock = lock.map_err(|e| io_error(&lock_path, &e))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Directory { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(in_use(path)),
+            Err(TryLockError::Error(e)) => Err(io_error(&lock_path, &e)),
+        }
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.path.join(DATA)
+    }
+
+    pub fn new_data(&self) -> PathBuf {
+        self.path.join(NEW_DATA)
+    }
+
+    /// Looks at what is there, and refuses what cannot be a whole store.
+    pub fn inspect(&self) -> Result<Found, StoreError> {
+        let format_path = self.path.join(FORMAT);
+        let format = match fs::read(&format_path) {
+            Ok(content) => Some(content),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+            Err(e) => return Err(io_error(&format_path, &e)),
+        };
+        if let Some(content) = &format
+            && content != CONTENT.as_bytes()
+        {
+            return Err(StoreError::Corrupt(format!(
+                "{}: unknown format {:?}; this version reads {CONTENT:?}",
+                format_path.display(),
+                String::from_utf8_lossy(&content[..content.len().min(64)])
+            )));
+        }
+        let data = self.data();
+        match fs::metadata(&data) {
+            // The database library would make an empty database of an empty file.
+            Ok(metadata) if metadata.len() == 0 => {
+                Err(StoreError::Corrupt(format!("{}: the file is empty; {RESTORE}", data.display())))
+            }
+            Ok(_) => Ok(Found::Store),
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io_error(&data, &e)),
+            Err(_) if format.is_some() => {
+                Err(StoreError::Corrupt(format!("{}: the file is missing; {RESTORE}", data.display())))
+            }
+            Err(_) => {
+                // Left behind by a process that was stopped while it made the store.
+                match fs::remove_file(self.new_data()) {
+                    Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io_error(&self.new_data(), &e)),
+                    _ => Ok(Found::Nothing),
+                }
+            }
+        }
+    }
+
+    /// Gives a complete database its name.
+    pub fn publish(&self) -> Result<(), StoreError> {
+        fs::rename(self.new_data(), self.data()).map_err(|e| io_error(&self.data(), &e))?;
+        self.sync()
+    }
+
+    /// Marks the directory as a store's, if it is not yet.
+    pub fn mark(&self) -> Result<(), StoreError> {
+        let path = self.path.join(FORMAT);
+        if path.exists() {
+            return Ok(());
+        }
+        let draft = self.path.join("FORMAT.new");
+        let write = || {
+            let mut file = File::create(&draft)?;
+            file.write_all(CONTENT.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&draft, &path)
+        };
+        write().map_err(|e| io_error(&path, &e))?;
+        self.sync()
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        File::open(&self.path).and_then(|dir| dir.sync_all()).map_err(|e| io_error(&self.path, &e))
+    }
+}
+
+const RESTORE: &str = "restore it, or remove the whole directory to start with an empty store";
+
+/// Everything in the cluster, secrets included, will be in there: nobody else is to read it.
+fn create_private(path: &Path) -> std::io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_what_was_a_store() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Directory::lock(&temp.path().join("a/b")).unwrap();
+        assert_eq!(dir.inspect(), Ok(Found::Nothing));
+        fs::write(dir.new_data(), "half").unwrap();
+        assert_eq!(dir.inspect(), Ok(Found::Nothing));
+        fs::write(dir.new_data(), "whole").unwrap();
+        dir.publish().unwrap();
+        assert_eq!(dir.inspect(), Ok(Found::Store));
+        dir.mark().unwrap();
+        assert_eq!(dir.inspect(), Ok(Found::Store));
+        fs::write(dir.data(), "").unwrap();
+        assert!(matches!(dir.inspect(), Err(StoreError::Corrupt(m)) if m.contains("empty")));
+        fs::remove_file(dir.data()).unwrap();
+        assert!(matches!(dir.inspect(), Err(StoreError::Corrupt(m)) if m.contains("missing")));
+        fs::write(temp.path().join("a/b/FORMAT"), "kaji-store 9\n").unwrap();
+        assert!(matches!(dir.inspect(), Err(StoreError::Corrupt(m)) if m.contains("kaji-store 9")));
+    }
+
+    #[test]
+    fn one_at_a_time() {
+        let temp = tempfile::tempdir().unwrap();
+        let first = Directory::lock(temp.path()).unwrap();
+        assert!(
+            matches!(Directory::lock(temp.path()), Err(StoreError::Unavailable(m)) if m.contains("in use"))
+        );
+        drop(first);
+        Directory::lock(temp.path()).unwrap();
+    }
+}

@@ -1,0 +1,267 @@
+//! The log in a redb database.
+//!
+//! Tables: `log` (revision, position) -> change; `leases` id -> (time to live, deadline); `times` revision -> when;
+//! `meta` holds the counters under one key. Invariant: every commit updates the counters in the same database
+//! transaction, so a database whose tables disagree with them is damaged.
+
+use super::backend::{db_error, guarded};
+use super::codec;
+use super::format::Directory;
+use crate::mvcc::index::{Index, Version};
+use crate::mvcc::lease::Leases;
+use crate::mvcc::log::{
+    Commit, LeaseRecord, Loc, Log, Reader, Record, Snapshot, State, TimeMark, Visit, missing,
+};
+use crate::mvcc::writer::Loaded;
+use crate::{EventKind, LeaseId, Revision, StoreError};
+use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition};
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const LOG: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("log");
+const LEASES: TableDefinition<'_, i64, (u64, u64)> = TableDefinition::new("leases");
+const TIMES: TableDefinition<'_, u64, u64> = TableDefinition::new("times");
+/// Revision, compacted revision, last lease, number of changes in the log.
+const META: TableDefinition<'_, &str, (u64, u64, i64, u64)> = TableDefinition::new("meta");
+const STATE: &str = "state";
+
+/// The database and what must not be released before it.
+struct Files {
+    /// Always there until it is dropped.
+    db: Option<Database>,
+    path: PathBuf,
+    /// Dropped last.
+    directory: Directory,
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        // Closing a damaged database can panic as well; what was acknowledged is on disk in any case.
+        let closed = guarded(&self.path, || {
+            drop(self.db.take());
+            Ok(())
+        });
+        if let Err(error) = closed {
+            tracing::error!(%error, "cannot close the store properly");
+        }
+    }
+}
+
+impl Files {
+    fn db(&self) -> Result<&Database, StoreError> {
+        self.db.as_ref().ok_or(StoreError::Closed)
+    }
+
+    fn error(&self, error: impl Into<redb::Error>) -> StoreError {
+        db_error(&self.path, error)
+    }
+
+    fn corrupt(&self, what: impl std::fmt::Display) -> StoreError {
+        StoreError::Corrupt(format!("{}: {what}", self.path.display()))
+    }
+}
+
+/// See the module.
+pub(super) struct DiskLog {
+    files: Arc<Files>,
+    /// Reused for every record.
+    buffer: Vec<u8>,
+}
+
+impl DiskLog {
+    pub fn new(db: Database, directory: Directory) -> DiskLog {
+        let path = directory.data();
+        DiskLog { files: Arc::new(Files { db: Some(db), path, directory }), buffer: Vec::new() }
+    }
+
+    /// Marks the directory as a store's.
+    pub fn mark(&self) -> Result<(), StoreError> {
+        self.files.directory.mark()
+    }
+
+    /// Reads and checks everything, except that values are not kept.
+    pub fn load(&self) -> Result<Loaded, StoreError> {
+        guarded(&self.files.path, || self.read_all())
+    }
+
+    fn read_all(&self) -> Result<Loaded, StoreError> {
+        let files = &*self.files;
+        let tx = files.db()?.begin_read().map_err(|e| files.error(e))?;
+        let state = {
+            let meta = tx.open_table(META).map_err(|e| files.error(e))?;
+            let state = meta.get(STATE).map_err(|e| files.error(e))?;
+            let (revision, compacted, last_lease, entries) =
+                state.ok_or_else(|| files.corrupt("the counters are missing"))?.value();
+            State { revision, compacted, last_lease, entries }
+        };
+        let index = self.read_index(&tx, &state)?;
+        let mut leases = Vec::new();
+        let leases_table = tx.open_table(LEASES).map_err(|e| files.error(e))?;
+        for row in leases_table.iter().map_err(|e| files.error(e))? {
+            let (id, times) = row.map_err(|e| files.error(e))?;
+            let (ttl_millis, deadline_millis) = times.value();
+            leases.push((LeaseId(id.value()), LeaseRecord { ttl_millis, deadline_millis }));
+        }
+        let mut marks = VecDeque::new();
+        let times_table = tx.open_table(TIMES).map_err(|e| files.error(e))?;
+        for row in times_table.iter().map_err(|e| files.error(e))? {
+            let (revision, at) = row.map_err(|e| files.error(e))?;
+            marks.push_back(TimeMark { revision: revision.value(), at_millis: at.value() });
+        }
+        let leases = Leases::restore(state.last_lease, leases);
+        let mut loaded = Loaded { state, index, leases, marks };
+        loaded.attach_leases()?;
+        Ok(loaded)
+    }
+
+    fn read_index(&self, tx: &redb::ReadTransaction, state: &State) -> Result<Index, StoreError> {
+        let files = &*self.files;
+        let mut index = Index::new(state);
+        let mut last = Loc { revision: 0, sub: 0 };
+        let mut entries = 0;
+        let log = tx.open_table(LOG).map_err(|e| files.error(e))?;
+        for row in log.iter().map_err(|e| files.error(e))? {
+            let (key, value) = row.map_err(|e| files.error(e))?;
+            let (revision, sub) = key.value();
+            let loc = Loc { revision, sub };
+            if loc <= last || revision > state.revision {
+                return Err(files.corrupt(format_args!("change {revision}.{sub} is out of order")));
+            }
+            let record = codec::decode(loc, value.value())?;
+            index.apply(&Arc::from(record.key), version(&record));
+            (last, entries) = (loc, entries + 1);
+        }
+        if entries != state.entries {
+            return Err(files.corrupt(format_args!("{entries} changes where {} should be", state.entries)));
+        }
+        Ok(index)
+    }
+}
+
+fn version(record: &Record<'_>) -> Version {
+    Version {
+        revision: record.loc.revision,
+        sub: record.loc.sub,
+        value_len: u32::try_from(record.value.len()).unwrap_or(u32::MAX),
+        create_revision: record.create_revision,
+        version: if record.kind == EventKind::Delete { 0 } else { record.version },
+        lease: record.lease.map_or(0, |id| id.0),
+    }
+}
+
+/// Makes the tables of a new database.
+pub(super) fn initialise(db: &Database, path: &Path) -> Result<(), StoreError> {
+    let write = || -> Result<(), redb::Error> {
+        let tx = db.begin_write()?;
+        tx.open_table(LOG)?;
+        tx.open_table(LEASES)?;
+        tx.open_table(TIMES)?;
+        write_state(&tx, &State::EMPTY)?;
+        Ok(tx.commit()?)
+    };
+    write().map_err(|e| db_error(path, e))
+}
+
+fn write_state(tx: &redb::WriteTransaction, state: &State) -> Result<(), redb::Error> {
+    let row = (state.revision, state.compacted, state.last_lease, state.entries);
+    tx.open_table(META)?.insert(STATE, row)?;
+    Ok(())
+}
+
+impl Log for DiskLog {
+    fn commit(&mut self, commit: &Commit<'_>) -> Result<(), StoreError> {
+        let (files, buffer) = (&*self.files, &mut self.buffer);
+        let db = files.db()?;
+        let mut write = || -> Result<bool, redb::Error> {
+            // redb's default durability: the commit returns after fsync.
+            let tx = db.begin_write()?;
+            let mut complete = true;
+            if !commit.entries.is_empty() || !commit.remove.is_empty() {
+                let mut log = tx.open_table(LOG)?;
+                for entry in commit.entries {
+                    codec::encode(entry, buffer);
+                    let loc = entry.loc();
+                    log.insert((loc.revision, loc.sub), buffer.as_slice())?;
+                }
+                for loc in commit.remove {
+                    complete &= log.remove((loc.revision, loc.sub))?.is_some();
+                }
+            }
+            if !commit.leases.is_empty() {
+                let mut leases = tx.open_table(LEASES)?;
+                for (id, record) in commit.leases {
+                    match record {
+                        Some(r) => leases.insert(id.0, (r.ttl_millis, r.deadline_millis))?,
+                        None => leases.remove(id.0)?,
+                    };
+                }
+            }
+            if let Some(mark) = commit.mark {
+                let mut times = tx.open_table(TIMES)?;
+                times.insert(mark.revision, mark.at_millis)?;
+                times.retain_in(..commit.marks_from, |_, _| false)?;
+            }
+            write_state(&tx, &commit.state)?;
+            if complete {
+                tx.commit()?;
+            } else {
+                tx.abort()?;
+            }
+            Ok(complete)
+        };
+        if guarded(&files.path, || write().map_err(|e| files.error(e)))? {
+            Ok(())
+        } else {
+            Err(files.corrupt("changes that compaction was to remove are missing"))
+        }
+    }
+
+    fn reader(&self) -> Arc<dyn Reader> {
+        Arc::new(DiskReader(self.files.clone()))
+    }
+}
+
+struct DiskReader(Arc<Files>);
+
+impl Reader for DiskReader {
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+        guarded(&self.0.path, || {
+            let tx = self.0.db()?.begin_read().map_err(|e| self.0.error(e))?;
+            let log = tx.open_table(LOG).map_err(|e| self.0.error(e))?;
+            Ok(Box::new(DiskSnapshot { log, path: self.0.path.clone() }) as Box<dyn Snapshot>)
+        })
+    }
+}
+
+/// The table keeps its read transaction alive.
+struct DiskSnapshot {
+    log: ReadOnlyTable<(u64, u32), &'static [u8]>,
+    path: PathBuf,
+}
+
+impl Snapshot for DiskSnapshot {
+    fn get(&self, loc: Loc, visit: &mut dyn FnMut(Record<'_>)) -> Result<(), StoreError> {
+        guarded(&self.path, || {
+            let row = ReadableTable::get(&self.log, (loc.revision, loc.sub))
+                .map_err(|e| db_error(&self.path, e))?;
+            let row = row.ok_or_else(|| missing(loc))?;
+            visit(codec::decode(loc, row.value())?);
+            Ok(())
+        })
+    }
+
+    fn scan(&self, from: Revision, to: Revision, visit: &mut Visit<'_>) -> Result<(), StoreError> {
+        guarded(&self.path, || {
+            let rows = ReadableTable::range(&self.log, (from, 0)..=(to, u32::MAX));
+            for row in rows.map_err(|e| db_error(&self.path, e))? {
+                let (key, value) = row.map_err(|e| db_error(&self.path, e))?;
+                let (revision, sub) = key.value();
+                if visit(codec::decode(Loc { revision, sub }, value.value())?).is_break() {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,146 @@
+//! The memory backend: nothing survives the process. For tests and throw-away clusters.
+//!
+//! Invariant: it differs from the disk backend in nothing but where the log is.
+
+use crate::mvcc::hub::HubLimits;
+use crate::mvcc::log::{Commit, Entry, Loc, Log, Reader, Record, Snapshot, Value, Visit, missing};
+use crate::mvcc::writer::Loaded;
+use crate::mvcc::{Engine, Limits, delegate_store, lock};
+use crate::{Clock, Revision, StoreError, SystemClock};
+use imbl::OrdMap;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// How a [`MemoryStore`] is to behave.
+#[derive(Clone)]
+pub struct MemoryOptions {
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// How long superseded versions stay readable.
+    pub history_age: Duration,
+    /// How many bytes of superseded versions are kept at most.
+    pub history_bytes: u64,
+    /// The largest transaction, in bytes of keys and values.
+    pub max_txn_bytes: usize,
+    /// Bytes of recent changes that watches are served from without reading the log.
+    pub recent_bytes: usize,
+    /// Bytes of changes that wait for one watch before it is served from history instead.
+    pub watch_queue_bytes: usize,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> MemoryOptions {
+        MemoryOptions {
+            clock: Arc::new(SystemClock),
+            history_age: Limits::DEFAULT_HISTORY_AGE,
+            history_bytes: Limits::DEFAULT_HISTORY_BYTES,
+            max_txn_bytes: Limits::DEFAULT_TXN_BYTES,
+            recent_bytes: Limits::DEFAULT_HUB.recent_bytes,
+            watch_queue_bytes: Limits::DEFAULT_HUB.queue_bytes,
+        }
+    }
+}
+
+/// A [`Store`](crate::Store) in memory.
+#[derive(Debug)]
+pub struct MemoryStore(Engine);
+
+impl MemoryStore {
+    /// An empty store with the default options.
+    ///
+    /// # Errors
+    /// When the writer thread cannot be started.
+    pub fn new() -> Result<MemoryStore, StoreError> {
+        MemoryStore::with_options(MemoryOptions::default())
+    }
+
+    /// An empty store.
+    ///
+    /// # Errors
+    /// When the writer thread cannot be started.
+    pub fn with_options(options: MemoryOptions) -> Result<MemoryStore, StoreError> {
+        let limits = Limits {
+            history_age_millis: u64::try_from(options.history_age.as_millis()).unwrap_or(u64::MAX),
+            history_bytes: options.history_bytes,
+            max_txn_bytes: options.max_txn_bytes,
+            hub: HubLimits { recent_bytes: options.recent_bytes, queue_bytes: options.watch_queue_bytes },
+        };
+        Engine::start(Box::new(MemoryLog::default()), Loaded::empty(), options.clock, limits).map(MemoryStore)
+    }
+
+    /// Ends expired leases and compacts old history now, instead of within the next half second.
+    ///
+    /// # Errors
+    /// Those of a store that cannot write.
+    pub async fn tick(&self) -> Result<(), StoreError> {
+        self.0.tick().await
+    }
+}
+
+delegate_store!(MemoryStore);
+
+type Entries = OrdMap<Loc, Arc<Entry>>;
+
+/// Snapshots share structure with the map that goes on changing.
+#[derive(Clone, Default)]
+struct MemoryLog(Arc<Mutex<Entries>>);
+
+impl Log for MemoryLog {
+    fn commit(&mut self, commit: &Commit<'_>) -> Result<(), StoreError> {
+        let mut entries = lock(&self.0);
+        for entry in commit.entries {
+            let mut kept = entry.clone();
+            kept.event.previous = None;
+            entries.insert(entry.loc(), Arc::new(kept));
+        }
+        for loc in commit.remove {
+            entries.remove(loc);
+        }
+        Ok(())
+    }
+
+    fn reader(&self) -> Arc<dyn Reader> {
+        Arc::new(self.clone())
+    }
+}
+
+impl Reader for MemoryLog {
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+        Ok(Box::new(MemorySnapshot(lock(&self.0).clone())))
+    }
+}
+
+struct MemorySnapshot(Entries);
+
+impl Snapshot for MemorySnapshot {
+    fn get(&self, loc: Loc, visit: &mut dyn FnMut(Record<'_>)) -> Result<(), StoreError> {
+        let entry = self.0.get(&loc).ok_or_else(|| missing(loc))?;
+        visit(record(entry));
+        Ok(())
+    }
+
+    fn scan(&self, from: Revision, to: Revision, visit: &mut Visit<'_>) -> Result<(), StoreError> {
+        let (from, to) = (Loc { revision: from, sub: 0 }, Loc { revision: to, sub: u32::MAX });
+        for (_, entry) in self.0.range(from..=to) {
+            if let ControlFlow::Break(()) = visit(record(entry)) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn record(entry: &Entry) -> Record<'_> {
+    let kv = &entry.event.kv;
+    Record {
+        loc: entry.loc(),
+        kind: entry.event.kind,
+        key: &kv.key,
+        value: Value::Shared(&kv.value),
+        create_revision: kv.create_revision,
+        version: kv.version,
+        lease: kv.lease,
+        previous: entry.previous,
+    }
+}

@@ -1,0 +1,233 @@
+//! Full disks, failing disks and damaged files: the store says so, refuses to serve, and never starts empty or wrong.
+#![allow(clippy::unwrap_used)]
+
+use futures_util::{FutureExt, StreamExt};
+use kaji_store::disk::{DiskOptions, DiskStore, Fault};
+use kaji_store::{Range, Store, StoreError, Txn};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+
+/// Fails writes or fsyncs with an error number while it is switched on.
+#[derive(Debug, Default)]
+struct Broken {
+    writes: AtomicBool,
+    syncs: AtomicBool,
+}
+
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+
+impl Fault for Broken {
+    fn on_write(&self, _: u64, _: usize) -> io::Result<()> {
+        if self.writes.load(Ordering::SeqCst) { Err(io::Error::from_raw_os_error(ENOSPC)) } else { Ok(()) }
+    }
+
+    fn on_sync(&self) -> io::Result<()> {
+        if self.syncs.load(Ordering::SeqCst) { Err(io::Error::from_raw_os_error(EIO)) } else { Ok(()) }
+    }
+}
+
+fn open(path: &Path, fault: &Arc<Broken>) -> Result<DiskStore, StoreError> {
+    DiskStore::open(path, DiskOptions { fault: Some(fault.clone()), ..Default::default() })
+}
+
+#[tokio::test]
+async fn a_full_disk_ends_service_and_loses_nothing() {
+    let (temp, fault) = (tempfile::tempdir().unwrap(), Arc::new(Broken::default()));
+    let store = open(temp.path(), &fault).unwrap();
+    store.txn(Txn::put("/a", "1")).await.unwrap();
+    let mut watch = store.watch("/", 0).await.unwrap();
+    fault.writes.store(true, Ordering::SeqCst);
+    let error = store.txn(Txn::put("/b", "1")).await.unwrap_err();
+    assert!(
+        matches!(&error, StoreError::NoSpace(m) if m.contains("store.redb") && m.contains("free some space"))
+    );
+    // Also when there is space again: nobody knows what is on disk.
+    fault.writes.store(false, Ordering::SeqCst);
+    assert_eq!(store.txn(Txn::put("/b", "1")).await, Err(error.clone()));
+    assert_eq!(store.range(Range::prefix("/")).await, Err(error.clone()));
+    assert_eq!(store.revision().await, Err(error.clone()));
+    assert_eq!(store.watch("/", 0).await.err(), Some(error.clone()));
+    assert_eq!(watch.next().await, Some(Err(error)));
+    drop(store);
+    let store = open(temp.path(), &fault).unwrap();
+    assert_eq!(store.range(Range::prefix("/")).await.unwrap().kvs[0].value, "1");
+    store.txn(Txn::put("/b", "2")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_failing_fsync_acknowledges_nothing() {
+    let (temp, fault) = (tempfile::tempdir().unwrap(), Arc::new(Broken::default()));
+    let store = open(temp.path(), &fault).unwrap();
+    fault.syncs.store(true, Ordering::SeqCst);
+    let writes = (0..20).map(|i| store.txn(Txn::put(format!("/{i}"), "1")));
+    for outcome in futures_util::future::join_all(writes).await {
+        assert!(matches!(outcome, Err(StoreError::Unavailable(_))), "{outcome:?}");
+    }
+    assert!(store.range(Range::prefix("/")).await.is_err());
+}
+
+#[test]
+fn no_space_for_a_new_store_leaves_none() {
+    let (temp, fault) = (tempfile::tempdir().unwrap(), Arc::new(Broken::default()));
+    fault.writes.store(true, Ordering::SeqCst);
+    assert!(matches!(open(temp.path(), &fault), Err(StoreError::NoSpace(_))));
+    fault.writes.store(false, Ordering::SeqCst);
+    open(temp.path(), &fault).unwrap();
+}
+
+/// Stops every fsync until it is let go.
+#[derive(Debug)]
+struct Gate {
+    closed: AtomicBool,
+    syncs: AtomicUsize,
+    arrived: Mutex<mpsc::Sender<()>>,
+    go: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Fault for Gate {
+    fn on_write(&self, _: u64, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn on_sync(&self) -> io::Result<()> {
+        self.syncs.fetch_add(1, Ordering::SeqCst);
+        if self.closed.swap(false, Ordering::SeqCst) {
+            self.arrived.lock().unwrap().send(()).unwrap();
+            self.go.lock().unwrap().recv().unwrap();
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn nothing_shows_before_the_fsync_and_writers_share_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let ((arrived, has_arrived), (let_go, go)) = (mpsc::channel(), mpsc::channel());
+    let gate = Arc::new(Gate {
+        closed: AtomicBool::new(false),
+        syncs: AtomicUsize::new(0),
+        arrived: Mutex::new(arrived),
+        go: Mutex::new(go),
+    });
+    let options = DiskOptions { fault: Some(gate.clone()), ..Default::default() };
+    let store = DiskStore::open(temp.path(), options).unwrap();
+    let mut watch = store.watch("/", 0).await.unwrap();
+    gate.closed.store(true, Ordering::SeqCst);
+    let mut first = store.txn(Txn::put("/first", "1"));
+    assert_eq!((&mut first).now_or_never(), None);
+    has_arrived.recv().unwrap();
+    // The first write is in its fsync now.
+    assert_eq!((&mut first).now_or_never(), None);
+    assert_eq!(store.range(Range::prefix("/")).await.unwrap().kvs, []);
+    assert_eq!(watch.next().now_or_never(), None);
+    assert_eq!(store.current_revision_hint(), Some(1));
+    let mut rest: Vec<_> = (0..200).map(|i| store.txn(Txn::put(format!("/rest/{i}"), "1"))).collect();
+    for write in &mut rest {
+        assert_eq!(write.now_or_never(), None);
+    }
+    let before = gate.syncs.load(Ordering::SeqCst);
+    let_go.send(()).unwrap();
+    first.await.unwrap();
+    assert_eq!(watch.next().now_or_never().flatten().unwrap().unwrap().events.len(), 1);
+    for outcome in futures_util::future::join_all(rest).await {
+        outcome.unwrap();
+    }
+    let syncs = gate.syncs.load(Ordering::SeqCst) - before;
+    assert!(syncs <= 2, "200 writes that waited took {syncs} fsyncs");
+}
+
+/// A store with some history, closed.
+fn prepare(path: &Path) -> Vec<kaji_store::KeyValue> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = DiskStore::open(path, DiskOptions::default()).unwrap();
+    runtime.block_on(async {
+        for i in 0..300 {
+            let value = vec![b'a' + (i % 26) as u8; 500 + i % 700];
+            store.txn(Txn::put(format!("/key/{}", i % 100), value)).await.unwrap();
+        }
+        store.range(Range::prefix("/")).await.unwrap().kvs
+    })
+}
+
+/// What is served, or why nothing is.
+fn serve(path: &Path) -> Result<Vec<kaji_store::KeyValue>, StoreError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = DiskStore::open(path, DiskOptions::default())?;
+    runtime.block_on(async { Ok(store.range(Range::prefix("/")).await?.kvs) })
+}
+
+#[test]
+fn damage_is_refused_or_harmless() {
+    let temp = tempfile::tempdir().unwrap();
+    let (good, bad) = (temp.path().join("good"), temp.path().join("bad"));
+    let expected = prepare(&good);
+    assert_eq!(serve(&good).unwrap(), expected);
+    let len = std::fs::metadata(good.join("store.redb")).unwrap().len();
+    std::fs::create_dir(&bad).unwrap();
+    std::fs::copy(good.join("FORMAT"), bad.join("FORMAT")).unwrap();
+    let (mut refused, mut harmless) = (0, 0);
+    for round in 0..120 {
+        std::fs::copy(good.join("store.redb"), bad.join("store.redb")).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).read(true).open(bad.join("store.redb")).unwrap();
+        // All over the file, at changing places within the pages, and often in the header.
+        let at = if round % 6 == 0 { round * 3 } else { len * round / 120 + round * 97 % 4096 };
+        let at = at.min(len - 16);
+        let mut garbage = [0; 16];
+        file.read_exact_at(&mut garbage, at).unwrap();
+        garbage.iter_mut().for_each(|byte| *byte ^= 0x5a);
+        file.write_all_at(&garbage, at).unwrap();
+        drop(file);
+        match serve(&bad) {
+            Ok(found) => {
+                assert!(found == expected, "damage at {at} changed what is served");
+                harmless += 1;
+            }
+            Err(StoreError::Corrupt(_)) => refused += 1,
+            Err(error) => panic!("damage at {at}: {error}"),
+        }
+    }
+    assert!(refused > 20 && harmless > 0, "{refused} refused, {harmless} harmless");
+}
+
+#[test]
+fn a_cut_off_or_missing_file_is_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("store");
+    prepare(&path);
+    let data = path.join("store.redb");
+    let file = std::fs::OpenOptions::new().write(true).open(&data).unwrap();
+    let len = file.metadata().unwrap().len();
+    for cut in [len - 4096, len / 2, len / 7, 4096, 320, 100, 1, 0] {
+        file.set_len(cut).unwrap();
+        match serve(&path) {
+            Err(StoreError::Corrupt(message)) => assert!(message.contains("store.redb"), "{message}"),
+            other => panic!("cut to {cut}: {other:?}"),
+        }
+    }
+    drop(file);
+    std::fs::write(&data, "not a database").unwrap();
+    assert!(matches!(serve(&path), Err(StoreError::Corrupt(_))));
+    std::fs::remove_file(&data).unwrap();
+    assert!(matches!(serve(&path), Err(StoreError::Corrupt(m)) if m.contains("missing")));
+    assert!(!data.exists());
+}
+
+#[test]
+fn a_lost_format_file_is_made_again() {
+    let temp = tempfile::tempdir().unwrap();
+    let expected = prepare(temp.path());
+    std::fs::remove_file(temp.path().join("FORMAT")).unwrap();
+    assert_eq!(serve(temp.path()).unwrap(), expected);
+    assert!(temp.path().join("FORMAT").exists());
+}
+
+#[test]
+fn one_process_at_a_time() {
+    let temp = tempfile::tempdir().unwrap();
+    let _store = DiskStore::open(temp.path(), DiskOptions::default()).unwrap();
+    assert!(matches!(serve(temp.path()), Err(StoreError::Unavailable(m)) if m.contains("in use")));
+}
