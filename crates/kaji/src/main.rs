@@ -103,7 +103,7 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
         Nodes::Simulated(n) => format!("{n} simulated: pods report what a kubelet would, no container runs"),
     };
     let mut out = std::io::stdout().lock();
-    writeln!(out, "Kubernetes {}", kaji_version())?;
+    writeln!(out, "Kubernetes {}", kaji_server::version())?;
     writeln!(out, "  server      {} (ready after {} ms)", cluster.url(), ready.as_millis())?;
     writeln!(out, "  data        {}", data_dir.display())?;
     writeln!(out, "  nodes       {nodes}")?;
@@ -116,10 +116,6 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
     Ok(())
 }
 
-fn kaji_version() -> String {
-    kaji_server::version()
-}
-
 async fn stop_signal() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -129,9 +125,11 @@ async fn stop_signal() -> std::io::Result<()> {
 
 /// `/var/lib/kaji` for root, else below the home directory.
 fn default_data_dir(home: Option<&str>) -> PathBuf {
-    let writable = home.is_none_or(|h| h == "/root");
+    use std::os::unix::fs::MetadataExt;
+    // A process's own entry belongs to its user.
+    let root = std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0);
     match home {
-        Some(home) if !writable => PathBuf::from(home).join(".local/share/kaji"),
+        Some(home) if !root => PathBuf::from(home).join(".local/share/kaji"),
         _ => "/var/lib/kaji".into(),
     }
 }

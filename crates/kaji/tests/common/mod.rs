@@ -1,0 +1,50 @@
+//! A cluster for tests: in this process, over real TLS on a free port of the loopback, its objects in memory.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use kaji::{Cluster, Nodes, Options, StoreKind, kubeconfig};
+use std::{net::SocketAddr, path::PathBuf};
+
+/// A running cluster with a kubeconfig file for it.
+pub struct TestCluster {
+    /// The cluster.
+    pub cluster: Cluster,
+    /// Its admin's kubeconfig.
+    pub kubeconfig: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl TestCluster {
+    /// Starts one with this many simulated nodes; none means no controllers either.
+    pub async fn start(nodes: u16) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            nodes: if nodes == 0 { Nodes::None } else { Nodes::Simulated(nodes) },
+            controllers: nodes > 0,
+            store: StoreKind::Memory,
+            ..Options::new(dir.path())
+        };
+        let cluster = Cluster::start(options).await.unwrap();
+        let path = dir.path().join("kubeconfig");
+        kubeconfig::write(&path, &cluster.url(), &cluster.pki.ca.certificate, &cluster.pki.admin).unwrap();
+        TestCluster { cluster, kubeconfig: path, _dir: dir }
+    }
+
+    /// A kube-rs client over TLS, as a user's program makes it.
+    pub async fn kube(&self) -> kube::Client {
+        let config = kube::config::Kubeconfig::read_from(&self.kubeconfig).unwrap();
+        let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.unwrap();
+        kube::Client::try_from(config).unwrap()
+    }
+
+    /// Ends it.
+    pub async fn stop(self) {
+        self.cluster.stop().await;
+    }
+}
+
+/// Says out loud that a test did not run, and why.
+pub fn skipped(test: &str, why: &str) {
+    println!("SKIPPED {test}: {why}");
+}
