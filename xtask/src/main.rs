@@ -1,10 +1,12 @@
 //! Chores of the repository: `cargo xtask <command>`. Each command is one module; nothing here is part of the product.
 
-use std::process::ExitCode;
+use std::{error::Error, io::Write, path::Path, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod codegen;
+mod tidy;
 
 #[derive(Parser)]
 #[command(name = "xtask", about = "Chores of the Kaji repository")]
@@ -15,22 +17,36 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Measure a running API server from outside.
+    Bench(bench::Args),
     /// Write the table of built-in types from public Kubernetes sources.
     Codegen(codegen::Args),
+    /// Check the rules of the tree that no compiler checks.
+    Tidy,
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Codegen(args) => codegen::run(&args),
+    let result: Result<(), Box<dyn Error>> = match Cli::parse().command {
+        Command::Bench(args) => bench::run(&args).map_err(Into::into),
+        Command::Codegen(args) => codegen::run(&args).map_err(Into::into),
+        Command::Tidy => tidy(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            #[allow(clippy::print_stderr)]
-            {
-                eprintln!("xtask: {e}");
-            }
+            // Nothing is left to be done when standard error is gone.
+            let _ = writeln!(std::io::stderr(), "xtask: {e}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints every complaint; fails if there is any.
+fn tidy() -> Result<(), Box<dyn Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let complaints = tidy::check(root)?;
+    for complaint in &complaints {
+        writeln!(std::io::stderr(), "{complaint}")?;
+    }
+    if complaints.is_empty() { Ok(()) } else { Err(format!("{} complaints", complaints.len()).into()) }
 }

@@ -108,8 +108,11 @@ fn arrows(metadata: &Value) -> Vec<String> {
 
 fn files(dir: &Path, visit: &mut dyn FnMut(&Path, &str)) -> Result<(), TidyError> {
     let error = |e| TidyError::Io(dir.into(), e);
-    let mut entries: Vec<PathBuf> =
-        fs::read_dir(dir).map_err(error)?.map(|e| e.map(|e| e.path())).collect::<Result<_, _>>().map_err(error)?;
+    let mut entries: Vec<PathBuf> = fs::read_dir(dir)
+        .map_err(error)?
+        .map(|e| e.map(|e| e.path()))
+        .collect::<Result<_, _>>()
+        .map_err(error)?;
     entries.sort();
     for path in entries {
         if path.is_dir() {

@@ -89,7 +89,11 @@ impl Authorize for NoAuthorizer {
         AccessDecision { error: "no authorizer is configured".into(), ..AccessDecision::default() }
     }
     fn rules(&self, _user: &UserInfo, _namespace: &str, _api: &dyn Api) -> AccessRules {
-        AccessRules { incomplete: true, error: "no authorizer is configured".into(), ..AccessRules::default() }
+        AccessRules {
+            incomplete: true,
+            error: "no authorizer is configured".into(),
+            ..AccessRules::default()
+        }
     }
 }
 
@@ -137,13 +141,19 @@ pub trait Tokens: Send + Sync {
     /// Signs a token for a service account.
     fn issue(&self, order: TokenOrder, now: jiff::Timestamp) -> Result<IssuedToken, Status>;
     /// Finds out who a token belongs to; `Err` is a reason in words.
-    fn identify<'a>(&'a self, token: &'a str, audiences: &'a [String])
-    -> BoxFuture<'a, Result<TokenIdentity, String>>;
+    fn identify<'a>(
+        &'a self,
+        token: &'a str,
+        audiences: &'a [String],
+    ) -> BoxFuture<'a, Result<TokenIdentity, String>>;
 }
 
 /// Checks a custom resource definition beyond its own fields (schemas, rules, columns).
 /// The second argument is the stored object on updates.
 pub type ValidateCrd = Arc<dyn Fn(&Value, Option<&Value>) -> ErrorList + Send + Sync>;
+
+/// Texts about what a custom resource definition asks for in vain.
+pub type CrdWarnings = Arc<dyn Fn(&Value) -> Vec<String> + Send + Sync>;
 
 /// What kinds need from outside.
 #[derive(Clone)]
@@ -164,6 +174,8 @@ pub struct Deps {
     pub tokens: Option<Arc<dyn Tokens>>,
     /// The deep validation of custom resource definitions.
     pub validate_crd: Option<ValidateCrd>,
+    /// Warnings about custom resource definitions.
+    pub crd_warnings: Option<CrdWarnings>,
 }
 
 impl Deps {
@@ -178,6 +190,7 @@ impl Deps {
             authorize: Arc::new(NoAuthorizer),
             tokens: None,
             validate_crd: None,
+            crd_warnings: None,
         }
     }
 }

@@ -78,7 +78,8 @@ impl Discovered {
 
     /// What upstream's client says about the failures, sorted.
     pub fn failure(&self) -> Option<String> {
-        let mut failed: Vec<String> = self.failed.iter().map(|(gv, error)| format!("{gv}: {error}")).collect();
+        let mut failed: Vec<String> =
+            self.failed.iter().map(|(gv, error)| format!("{gv}: {error}")).collect();
         failed.sort();
         (!failed.is_empty())
             .then(|| format!("unable to retrieve the complete list of server APIs: {}", failed.join(", ")))

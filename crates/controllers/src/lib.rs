@@ -11,16 +11,23 @@
 mod claim;
 mod conditions;
 mod deployment;
+mod discovery;
+mod gc;
+mod endpoints;
+mod namespace;
 mod pods;
 mod replicaset;
+mod rootca;
+mod serviceaccount;
 #[cfg(test)]
 mod testing;
 
 use kaji_runtime::{
-    Controller, Informers,
+    Controller, Informers, Shared,
     objects::{ReplicaSet, ReplicationController},
 };
 use std::sync::Arc;
+use tokio::{sync::watch, task::JoinSet};
 
 /// What the controllers need to know of the cluster.
 #[derive(Clone, Debug, Default)]
@@ -30,10 +37,32 @@ pub struct Config {
 }
 
 /// The controllers that are plain reconcilers.
-pub fn all(informers: &Arc<Informers>, _config: &Config) -> Vec<Controller> {
-    vec![
+pub fn all(informers: &Arc<Informers>, config: &Config) -> Vec<Controller> {
+    let mut all = vec![
         deployment::controller(informers),
         replicaset::controller::<ReplicaSet>(informers),
         replicaset::controller::<ReplicationController>(informers),
-    ]
+        serviceaccount::controller(informers),
+    ];
+    all.extend(endpoints::controllers(informers));
+    // Without certificates there is nothing to publish.
+    if !config.root_ca.is_empty() {
+        all.push(rootca::controller(informers, &config.root_ca));
+    }
+    all
+}
+
+/// Starts all controllers; they end when `stop` turns true.
+pub fn spawn(
+    tasks: &mut JoinSet<()>,
+    informers: &Arc<Informers>,
+    shared: &Shared,
+    config: &Config,
+    stop: &watch::Receiver<bool>,
+) {
+    for controller in all(informers, config) {
+        tasks.spawn(kaji_runtime::run(controller, shared.clone(), stop.clone()));
+    }
+    gc::spawn(tasks, shared, stop.clone());
+    namespace::spawn(tasks, informers, shared, stop.clone());
 }

@@ -312,6 +312,7 @@ impl ResourceDef {
     }
 
     /// Subresources of every version.
+    #[allow(clippy::should_implement_trait)]
     pub fn sub(mut self, subs: &[SubresourceDef]) -> Self {
         for v in &mut self.versions {
             v.subresources.extend(subs.iter().cloned());

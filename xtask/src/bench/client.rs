@@ -76,12 +76,16 @@ impl Call {
 
     /// `DELETE path` at once: no grace, dependents in the background.
     pub fn delete(path: impl Into<String>) -> Call {
-        const OPTIONS: &str =
-            r#"{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0,"propagationPolicy":"Background"}"#;
+        const OPTIONS: &str = r#"{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0,"propagationPolicy":"Background"}"#;
         Call::with(Method::DELETE, path, OPTIONS, "application/json")
     }
 
-    fn with(method: Method, path: impl Into<String>, body: impl Into<Bytes>, content_type: &'static str) -> Call {
+    fn with(
+        method: Method,
+        path: impl Into<String>,
+        body: impl Into<Bytes>,
+        content_type: &'static str,
+    ) -> Call {
         Call { method, path: path.into(), body: body.into(), content_type: Some(content_type) }
     }
 
@@ -109,9 +113,10 @@ impl Call {
 }
 
 type Sender = SendRequest<Full<Bytes>>;
+type Transport = Connection<TokioIo<TlsStream<TcpStream>>, Full<Bytes>>;
 
 /// The connection's future; `None` once it has ended.
-struct Wire(Option<Pin<Box<Connection<TokioIo<TlsStream<TcpStream>>, Full<Bytes>>>>>);
+struct Wire(Option<Pin<Box<Transport>>>);
 
 impl Wire {
     /// Waits for `future` while moving the connection along.
@@ -310,7 +315,8 @@ impl Client {
 
 /// The message of a `Status`, or the text itself.
 pub fn refusal(text: &[u8]) -> String {
-    let message = serde_json::from_slice::<Value>(text).ok().and_then(|v| v["message"].as_str().map(str::to_owned));
+    let message =
+        serde_json::from_slice::<Value>(text).ok().and_then(|v| v["message"].as_str().map(str::to_owned));
     message.unwrap_or_else(|| String::from_utf8_lossy(text).trim().chars().take(400).collect())
 }
 
@@ -376,7 +382,8 @@ mod tests {
             encode(client.pem()),
             encode(client_key.serialize_pem()),
         );
-        let path = std::env::temp_dir().join(format!("kaji-bench-test-{}", listener.local_addr().unwrap().port()));
+        let path =
+            std::env::temp_dir().join(format!("kaji-bench-test-{}", listener.local_addr().unwrap().port()));
         std::fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
         let target = super::super::kubeconfig::load(Path::new(&path)).unwrap();
         std::fs::remove_file(&path).unwrap();
@@ -404,16 +411,17 @@ mod tests {
         while !text.ends_with("\r\n\r\n") {
             text.push(char::from(stream.read_u8().await.unwrap()));
         }
-        let length = text
-            .lines()
-            .find_map(|l| l.to_ascii_lowercase().strip_prefix("content-length: ").map(|n| n.parse::<usize>().unwrap()));
+        let length = text.lines().find_map(|l| {
+            l.to_ascii_lowercase().strip_prefix("content-length: ").map(|n| n.parse::<usize>().unwrap())
+        });
         let mut body = vec![0; length.unwrap_or(0)];
         stream.read_exact(&mut body).await.unwrap();
         format!("{} {}", text.lines().next().unwrap(), String::from_utf8(body).unwrap())
     }
 
     const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n{\"a\":1}";
-    const CHUNKED: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\n{}\n\r\n6\r\n{}\n{}\n\r\n0\r\n\r\n";
+    const CHUNKED: &str =
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\n{}\n\r\n6\r\n{}\n{}\n\r\n0\r\n\r\n";
     const REFUSED: &str = "HTTP/1.1 409 Conflict\r\ncontent-length: 17\r\n\r\n{\"message\":\"no\"}\n";
 
     #[tokio::test]
@@ -429,7 +437,15 @@ mod tests {
             Err(error) => error.to_string(),
         });
         shown.extend(serving.await.unwrap());
-        expect![[r#""#]].assert_eq(&shown.join("\n"));
+        expect![[r#"
+            {"a":1}
+            9 bytes
+            DELETE /c: 409: no
+            7 bytes
+            GET /a HTTP/1.1 
+            POST /b HTTP/1.1 {}
+            DELETE /c HTTP/1.1 {"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0,"propagationPolicy":"Background"}
+            PATCH /d HTTP/1.1 {"x":null}"#]].assert_eq(&shown.join("\n"));
     }
 
     #[tokio::test]

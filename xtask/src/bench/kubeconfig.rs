@@ -98,7 +98,10 @@ impl fmt::Debug for Kubeconfig {
             .field("server", &self.server)
             .field("tls_server_name", &self.tls_server_name)
             .field("authority", &String::from_utf8_lossy(&self.authority))
-            .field("identity", &self.identity.as_ref().map(|(certificate, _)| String::from_utf8_lossy(certificate)))
+            .field(
+                "identity",
+                &self.identity.as_ref().map(|(certificate, _)| String::from_utf8_lossy(certificate)),
+            )
             .field("token", &self.token.is_some())
             .finish()
     }
@@ -137,8 +140,9 @@ pub fn parse(text: &str, dir: &Path) -> Result<Kubeconfig, Error> {
     if cluster.insecure_skip_tls_verify {
         return Err(bad("insecure-skip-tls-verify is not supported: give the certificate authority".into()));
     }
-    let authority = pem(dir, "certificate-authority", cluster.certificate_authority_data, cluster.certificate_authority)?
-        .ok_or_else(|| bad("no certificate-authority-data".into()))?;
+    let authority =
+        pem(dir, "certificate-authority", cluster.certificate_authority_data, cluster.certificate_authority)?
+            .ok_or_else(|| bad("no certificate-authority-data".into()))?;
     let certificate = pem(dir, "client-certificate", user.client_certificate_data, user.client_certificate)?;
     let key = pem(dir, "client-key", user.client_key_data, user.client_key)?;
     let token = match (user.token, user.token_file) {
@@ -157,11 +161,22 @@ pub fn parse(text: &str, dir: &Path) -> Result<Kubeconfig, Error> {
     if identity.is_none() && token.is_none() {
         return Err(bad("the user has neither a client certificate nor a token".into()));
     }
-    Ok(Kubeconfig { server: cluster.server, tls_server_name: cluster.tls_server_name, authority, identity, token })
+    Ok(Kubeconfig {
+        server: cluster.server,
+        tls_server_name: cluster.tls_server_name,
+        authority,
+        identity,
+        token,
+    })
 }
 
 /// Inline data wins over a file, as in client-go.
-fn pem(dir: &Path, field: &str, data: Option<String>, file: Option<PathBuf>) -> Result<Option<Vec<u8>>, Error> {
+fn pem(
+    dir: &Path,
+    field: &str,
+    data: Option<String>,
+    file: Option<PathBuf>,
+) -> Result<Option<Vec<u8>>, Error> {
     match (data, file) {
         (Some(data), _) => match BASE64.decode(data.trim()) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -180,7 +195,10 @@ fn target(config: Kubeconfig) -> Result<Target, Error> {
     let bad = |what: &str, e: &dyn fmt::Display| Error::Kubeconfig(format!("{what}: {e}"));
     let uri: Uri = config.server.parse().map_err(|e| bad("server", &e))?;
     if uri.scheme_str() != Some("https") || !matches!(uri.path(), "" | "/") {
-        return Err(Error::Kubeconfig(format!("server {:?} is not of the form https://host:port", config.server)));
+        return Err(Error::Kubeconfig(format!(
+            "server {:?} is not of the form https://host:port",
+            config.server
+        )));
     }
     let host = uri.host().unwrap_or_default();
     let port = uri.port_u16().unwrap_or(443);
@@ -263,7 +281,12 @@ contexts:
             }
         };
         let all = ["a", "b", "c", "d", "e"].map(shown).join("\n");
-        expect![[r#""#]].assert_eq(&all);
+        expect![[r#"
+            Kubeconfig { server: "https://10.0.0.1:6443", tls_server_name: None, authority: "CA", identity: None, token: true }
+            Kubeconfig { server: "https://[::1]:6444", tls_server_name: Some("kubernetes"), authority: "CA2", identity: Some("CERT"), token: false }
+            kubeconfig: the user has neither a client certificate nor a token
+            kubeconfig: no cluster "three"
+            kubeconfig: no context "e""#]].assert_eq(&all);
     }
 
     #[test]
@@ -281,7 +304,14 @@ contexts:
             shown(&CONFIG.replace(", client-key-data: S0VZ", "")),
         ]
         .join("\n");
-        expect![[r#""#]].assert_eq(&all);
+        expect![[r#"
+            kubeconfig: error: line 1 column 4: unclosed bracket '['
+            kubeconfig: no current-context
+            kubeconfig: insecure-skip-tls-verify is not supported: give the certificate authority
+            /nowhere/ca.crt: No such file or directory (os error 2)
+            kubeconfig: client-key-data: Invalid symbol 42, offset 0.
+            kubeconfig: a client certificate needs its key, and a key its certificate"#]]
+        .assert_eq(&all);
     }
 
     #[test]
@@ -297,9 +327,21 @@ contexts:
             Ok(target) => format!("{} {:?}", target.address, target.name),
             Err(error) => error.to_string(),
         };
-        let all = ["https://127.0.0.1:6443", "https://[::1]:1/", "https://k8s.example", "http://a:1", "https://a:1/p"]
-            .map(address)
-            .join("\n");
-        expect![[r#""#]].assert_eq(&all);
+        let all = [
+            "https://127.0.0.1:6443",
+            "https://[::1]:1/",
+            "https://k8s.example",
+            "http://a:1",
+            "https://a:1/p",
+        ]
+        .map(address)
+        .join("\n");
+        expect![[r#"
+            127.0.0.1:6443 IpAddress(V4(Ipv4Addr([127, 0, 0, 1])))
+            [::1]:1 IpAddress(V6(Ipv6Addr([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1])))
+            k8s.example:443 DnsName("k8s.example")
+            kubeconfig: server "http://a:1" is not of the form https://host:port
+            kubeconfig: server "https://a:1/p" is not of the form https://host:port"#]]
+        .assert_eq(&all);
     }
 }

@@ -33,7 +33,8 @@ impl Template {
 /// A pod of about 4 kB as the server stores and lists it, such as a Deployment of a web service has: never scheduled.
 /// `owner` is the uid of the ConfigMap `owner` in the same namespace (garbage collection would remove orphans).
 pub fn big_pod(owner: &str) -> Template {
-    let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    let field =
+        |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
     let probe = |path: &str| json!({"httpGet": {"path": path, "port": "http"}, "periodSeconds": 10, "failureThreshold": 3});
     Template::new(&json!({
         "apiVersion": "v1",
@@ -176,7 +177,8 @@ pub fn custom(run: &str, index: usize) -> (String, String) {
 pub fn definition(run: &str, index: usize) -> Value {
     let (group, plural) = custom(run, index);
     let text = |description: &str| json!({"type": "string", "description": description, "maxLength": 253});
-    let number = |least: i64| json!({"type": "integer", "format": "int32", "minimum": least, "default": least});
+    let number =
+        |least: i64| json!({"type": "integer", "format": "int32", "minimum": least, "default": least});
     let quantities = json!({
         "type": "object",
         "additionalProperties": {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": true},
@@ -264,13 +266,22 @@ mod tests {
     #[test]
     fn sizes_are_as_promised() {
         let sizes = [
-            ("big pod, before defaults and managed fields", big_pod("00000000-0000-0000-0000-000000000000").named("web-00001").len()),
+            (
+                "big pod, before defaults and managed fields",
+                big_pod("00000000-0000-0000-0000-000000000000").named("web-00001").len(),
+            ),
             ("small pod", small_pod("r").named("web-00001").len()),
             ("ConfigMap", config_map().named("c-00001").len()),
             ("definition", definition("r", 0).to_string().len()),
         ];
-        let shown: Vec<String> = sizes.iter().map(|(name, size)| format!("{name}: {} bytes", size / 100 * 100)).collect();
-        expect![[r#""#]].assert_eq(&shown.join("\n"));
+        let shown: Vec<String> =
+            sizes.iter().map(|(name, size)| format!("{name}: {} bytes", size / 100 * 100)).collect();
+        expect![[r#"
+            big pod, before defaults and managed fields: 1600 bytes
+            small pod: 300 bytes
+            ConfigMap: 800 bytes
+            definition: 4200 bytes"#]]
+        .assert_eq(&shown.join("\n"));
     }
 
     #[test]

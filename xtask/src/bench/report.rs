@@ -79,7 +79,15 @@ const fn less(id: &'static str, label: &'static str, unit: Unit, against: [f64; 
 
 const fn more(id: &'static str, label: &'static str, against: [f64; 2]) -> Measure {
     let [reference, aim] = against;
-    Measure { id, label, unit: Unit::PerSecond, reference: known(reference), aim: known(aim), more: true, sized: false }
+    Measure {
+        id,
+        label,
+        unit: Unit::PerSecond,
+        reference: known(reference),
+        aim: known(aim),
+        more: true,
+        sized: false,
+    }
 }
 
 const fn known(value: f64) -> Option<f64> {
@@ -219,7 +227,10 @@ impl Report {
         }));
         text.push_str(&aligned(&rows));
         if !self.counts.full() {
-            text.push_str(&format!("\nscale {}: figures that depend on a count are not compared\n", self.counts.scale));
+            text.push_str(&format!(
+                "\nscale {}: figures that depend on a count are not compared\n",
+                self.counts.scale
+            ));
         }
         for note in &self.notes {
             text.push_str(&format!("note: {note}\n"));
@@ -329,19 +340,108 @@ mod tests {
 
     #[test]
     fn a_table() {
-        expect![[r#""#]].assert_eq(&report(1.0).table());
+        expect![[r#"
+            measure                                  measured  upstream  better by       aim
+            start: exec to /readyz                      58 ms     3.2 s      55.2x     60 ms  met
+            memory, idle                              22.1 MB    520 MB      23.5x     20 MB  missed
+            GETs, 64 clients: pods                   50,000/s   1,447/s      34.6x  43,000/s  met
+            LIST of 50,000 pods: time                  900 ms     2.7 s         3x    180 ms  missed
+            eight such LISTs at once: memory on top     -4 MB    1.2 GB          -      8 MB  met
+            create, one client: ConfigMap, p99         4.5 ms         -          -         -
+            watch: events lost                              0         -          -         0  met
+
+            phase   took  generator CPU  server CPU
+            start  60 ms          10 ms           -
+            bound   30 s              -         2 s  FAILED: no pod was bound
+            note: a note
+        "#]]
+        .assert_eq(&report(1.0).table());
     }
 
     #[test]
     fn a_table_of_a_scaled_run() {
-        expect![[r#""#]].assert_eq(&report(0.1).table());
+        expect![[r#"
+            measure                                  measured  upstream  better by       aim
+            start: exec to /readyz                      58 ms     3.2 s      55.2x     60 ms  met
+            memory, idle                              22.1 MB    520 MB      23.5x     20 MB  missed
+            GETs, 64 clients: pods                   50,000/s   1,447/s      34.6x  43,000/s  met
+            LIST of 5,000 pods: time                   900 ms     2.7 s          -    180 ms
+            eight such LISTs at once: memory on top     -4 MB    1.2 GB          -      8 MB
+            create, one client: ConfigMap, p99         4.5 ms         -          -         -
+            watch: events lost                              0         -          -         0  met
+
+            phase   took  generator CPU  server CPU
+            start  60 ms          10 ms           -
+            bound   30 s              -         2 s  FAILED: no pod was bound
+
+            scale 0.1: figures that depend on a count are not compared
+            note: a note
+        "#]]
+        .assert_eq(&report(0.1).table());
     }
 
     #[test]
     fn json_for_programs() {
         let mut value = report(1.0).json();
         value["measures"].as_array_mut().unwrap().truncate(2);
-        expect![[r#""#]].assert_eq(&serde_json::to_string_pretty(&value).unwrap());
+        expect![[r#"
+            {
+              "counts": {
+                "bound": 10000,
+                "crds": 500,
+                "creates": 20000,
+                "eventsPerWatcher": 1000,
+                "pods": 50000,
+                "serial": 1000,
+                "watchers": 1000
+              },
+              "measures": [
+                {
+                  "aim": 0.06,
+                  "better": "less",
+                  "id": "start",
+                  "label": "start: exec to /readyz",
+                  "met": true,
+                  "ratio": 55.17241379310345,
+                  "reference": 3.2,
+                  "unit": "seconds",
+                  "value": 0.058
+                },
+                {
+                  "aim": 20000000.0,
+                  "better": "less",
+                  "id": "idle_memory",
+                  "label": "memory, idle",
+                  "met": false,
+                  "ratio": 23.529411764705884,
+                  "reference": 520000000.0,
+                  "unit": "bytes",
+                  "value": 22100000.0
+                }
+              ],
+              "notes": [
+                "a note"
+              ],
+              "phases": [
+                {
+                  "error": null,
+                  "generatorCpuSeconds": 0.01,
+                  "name": "start",
+                  "seconds": 0.06,
+                  "serverCpuSeconds": null
+                },
+                {
+                  "error": "no pod was bound",
+                  "generatorCpuSeconds": null,
+                  "name": "bound",
+                  "seconds": 30.0,
+                  "serverCpuSeconds": 2.0
+                }
+              ],
+              "scale": 1.0,
+              "server": "v1.37.0"
+            }"#]]
+        .assert_eq(&serde_json::to_string_pretty(&value).unwrap());
     }
 
     #[test]
@@ -356,6 +456,6 @@ mod tests {
 
     #[test]
     fn counts_never_vanish() {
-        expect![[r#""#]].assert_eq(&format!("{:?}", Counts::scaled(0.0001)));
+        expect!["Counts { scale: 0.0001, pods: 50, serial: 50, creates: 640, watchers: 5, events: 1000, crds: 5, bound: 50 }"].assert_eq(&format!("{:?}", Counts::scaled(0.0001)));
     }
 }

@@ -130,6 +130,21 @@ mod tests {
             (Unit::Count, 50_000.0),
         ];
         let shown: Vec<String> = cases.iter().map(|(unit, value)| unit.show(*value)).collect();
-        expect![[r#""#]].assert_eq(&shown.join("\n"));
+        expect![[r#"
+            42 µs
+            60 ms
+            3.04 ms
+            3.2 s
+            43 s
+            143 s
+            8 MB
+            520 MB
+            2.16 GB
+            -4.1 kB
+            705/s
+            1,447,312/s
+            0
+            50,000"#]]
+        .assert_eq(&shown.join("\n"));
     }
 }

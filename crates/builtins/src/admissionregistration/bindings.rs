@@ -13,8 +13,18 @@ use serde_json::Value;
 /// The columns of both kinds.
 pub const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("PolicyName", "string", 0, "PolicyName indicates the policy definition which the policy binding binded to"),
-    Column::new("ParamRef", "string", 0, "ParamRef indicates the param resource which sets the configuration param"),
+    Column::new(
+        "PolicyName",
+        "string",
+        0,
+        "PolicyName indicates the policy definition which the policy binding binded to",
+    ),
+    Column::new(
+        "ParamRef",
+        "string",
+        0,
+        "ParamRef indicates the param resource which sets the configuration param",
+    ),
     age_column(),
 ];
 

@@ -15,8 +15,18 @@ use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Mutations", "integer", 0, "Mutation indicates the number of mutations rules defined in this configuration"),
-    Column::new("ParamKind", "string", 0, "ParamKind specifies the kind of resources used to parameterize this policy"),
+    Column::new(
+        "Mutations",
+        "integer",
+        0,
+        "Mutation indicates the number of mutations rules defined in this configuration",
+    ),
+    Column::new(
+        "ParamKind",
+        "string",
+        0,
+        "ParamKind specifies the kind of resources used to parameterize this policy",
+    ),
     age_column(),
 ];
 
@@ -71,7 +81,10 @@ impl Hooks for Policies {
         if mutations.is_empty() {
             errs.push(Error::required(&path.child("mutations"), "mutations must contain at least one item"));
         }
-        mutations.iter().enumerate().for_each(|(i, m)| mutation(&mut errs, &path.child("mutations").index(i), m));
+        mutations
+            .iter()
+            .enumerate()
+            .for_each(|(i, m)| mutation(&mut errs, &path.child("mutations").index(i), m));
         let policy = spec.text("reinvocationPolicy");
         check::required_one_of(&mut errs, &path.child("reinvocationPolicy"), policy, REINVOCATION_POLICIES);
         errs
@@ -100,6 +113,7 @@ pub fn def() -> ResourceDef {
     )
     .with_generation()
     .conditional_update_only()
+    .category(&["api-extensions"])
 }
 
 #[cfg(test)]

@@ -9,7 +9,16 @@ use kaji_resource::{ResourceDef, Scope};
 /// The definition of MutatingAdmissionPolicyBindings.
 pub fn def() -> ResourceDef {
     let hooks = Bindings { validating: false };
-    ResourceDef::builtin(GROUP, "v1", "MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings", Scope::Cluster, COLUMNS, hooks)
-        .with_generation()
-        .conditional_update_only()
+    ResourceDef::builtin(
+        GROUP,
+        "v1",
+        "MutatingAdmissionPolicyBinding",
+        "mutatingadmissionpolicybindings",
+        Scope::Cluster,
+        COLUMNS,
+        hooks,
+    )
+    .with_generation()
+    .conditional_update_only()
+    .category(&["api-extensions"])
 }

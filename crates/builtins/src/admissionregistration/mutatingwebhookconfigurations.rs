@@ -9,7 +9,16 @@ use kaji_resource::{ResourceDef, Scope};
 /// The definition of MutatingWebhookConfigurations.
 pub fn def() -> ResourceDef {
     let hooks = Webhooks { mutating: true };
-    ResourceDef::builtin(GROUP, "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", Scope::Cluster, COLUMNS, hooks)
-        .with_generation()
-        .conditional_update_only()
+    ResourceDef::builtin(
+        GROUP,
+        "v1",
+        "MutatingWebhookConfiguration",
+        "mutatingwebhookconfigurations",
+        Scope::Cluster,
+        COLUMNS,
+        hooks,
+    )
+    .with_generation()
+    .conditional_update_only()
+    .category(&["api-extensions"])
 }

@@ -236,7 +236,9 @@ pub fn param_kind(errs: &mut ErrorList, path: &Path, kind: &Value) {
         match version.split('/').collect::<Vec<_>>()[..] {
             [v] => api_version(errs, &at, version, "", v),
             [g, v] => api_version(errs, &at, version, g, v),
-            _ => errs.push(Error::invalid(&at, version, format!("unexpected GroupVersion string: {version}"))),
+            _ => {
+                errs.push(Error::invalid(&at, version, format!("unexpected GroupVersion string: {version}")))
+            }
         }
     }
     let (name, at) = (kind.text("kind"), path.child("kind"));
@@ -286,8 +288,27 @@ pub fn variables(errs: &mut ErrorList, path: &Path, list: &[Value]) {
 /// CEL's identifiers, without its reserved words.
 fn is_identifier(name: &str) -> bool {
     const RESERVED: &[&str] = &[
-        "as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop",
-        "namespace", "null", "package", "return", "true", "var", "void", "while",
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "false",
+        "for",
+        "function",
+        "if",
+        "import",
+        "in",
+        "let",
+        "loop",
+        "namespace",
+        "null",
+        "package",
+        "return",
+        "true",
+        "var",
+        "void",
+        "while",
     ];
     let first = name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
     first && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') && !RESERVED.contains(&name)

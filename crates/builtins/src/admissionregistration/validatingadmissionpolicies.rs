@@ -1,7 +1,8 @@
 //! ValidatingAdmissionPolicies.
 
 use super::rules::{
-    FAILURE_POLICIES, GROUP, default_match, match_conditions, match_resources, param_kind, param_kind_cell, variables,
+    FAILURE_POLICIES, GROUP, default_match, match_conditions, match_resources, param_kind, param_kind_cell,
+    variables,
 };
 use crate::shared::{
     check, rules,
@@ -17,8 +18,18 @@ use serde_json::{Value, json};
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Validations", "integer", 0, "Validations indicates the number of validation rules defined in this configuration"),
-    Column::new("ParamKind", "string", 0, "ParamKind specifies the kind of resources used to parameterize this policy"),
+    Column::new(
+        "Validations",
+        "integer",
+        0,
+        "Validations indicates the number of validation rules defined in this configuration",
+    ),
+    Column::new(
+        "ParamKind",
+        "string",
+        0,
+        "ParamKind specifies the kind of resources used to parameterize this policy",
+    ),
     age_column(),
 ];
 
@@ -116,7 +127,10 @@ fn validate_status(object: &Value) -> ErrorList {
         check::required(&mut errs, &at.child("warning"), w.text("warning"));
         check::required(&mut errs, &at.child("fieldRef"), w.text("fieldRef"));
     }
-    errs.extend(kaji_meta::validation::validate_conditions(status.at("conditions"), &path.child("conditions")));
+    errs.extend(kaji_meta::validation::validate_conditions(
+        status.at("conditions"),
+        &path.child("conditions"),
+    ));
     errs
 }
 
@@ -164,6 +178,7 @@ pub fn def() -> ResourceDef {
     )
     .with_generation()
     .conditional_update_only()
+    .category(&["api-extensions"])
     .sub(&[SubresourceDef::status()])
 }
 

@@ -9,7 +9,16 @@ use kaji_resource::{ResourceDef, Scope};
 /// The definition of ValidatingAdmissionPolicyBindings.
 pub fn def() -> ResourceDef {
     let hooks = Bindings { validating: true };
-    ResourceDef::builtin(GROUP, "v1", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", Scope::Cluster, COLUMNS, hooks)
-        .with_generation()
-        .conditional_update_only()
+    ResourceDef::builtin(
+        GROUP,
+        "v1",
+        "ValidatingAdmissionPolicyBinding",
+        "validatingadmissionpolicybindings",
+        Scope::Cluster,
+        COLUMNS,
+        hooks,
+    )
+    .with_generation()
+    .conditional_update_only()
+    .category(&["api-extensions"])
 }

@@ -1,6 +1,8 @@
 //! What validating and mutating webhook configurations share.
 
-use super::rules::{FAILURE_POLICIES, MATCH_POLICIES, REINVOCATION_POLICIES, client, default_rules, match_conditions, rule};
+use super::rules::{
+    FAILURE_POLICIES, MATCH_POLICIES, REINVOCATION_POLICIES, client, default_rules, match_conditions, rule,
+};
 use crate::shared::{
     check, rules,
     table::{age, name},
@@ -16,7 +18,12 @@ use serde_json::{Value, json};
 /// The columns of both kinds.
 pub const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Webhooks", "integer", 0, "Webhooks indicates the number of webhooks registered in this configuration"),
+    Column::new(
+        "Webhooks",
+        "integer",
+        0,
+        "Webhooks indicates the number of webhooks registered in this configuration",
+    ),
     age_column(),
 ];
 

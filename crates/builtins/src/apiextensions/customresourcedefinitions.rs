@@ -1,7 +1,7 @@
 //! CustomResourceDefinitions: names, versions and defaults here; schemas are checked by `Deps::validate_crd`.
 
 use crate::{
-    Deps, ValidateCrd,
+    CrdWarnings, Deps, ValidateCrd,
     admissionregistration::client,
     shared::{
         check, conditions, created, rules,
@@ -21,6 +21,7 @@ const PROTECTED_ANNOTATION: &str = "api-approved.kubernetes.io";
 
 struct Definitions {
     deep: Option<ValidateCrd>,
+    warn: Option<CrdWarnings>,
 }
 
 fn spec_path(field: &str) -> Path {
@@ -74,7 +75,11 @@ fn column(errs: &mut ErrorList, path: &Path, c: &Value) {
 }
 
 fn scale(errs: &mut ErrorList, path: &Path, s: &Value) {
-    let checks = [("specReplicasPath", ".spec.", true), ("statusReplicasPath", ".status.", true), ("labelSelectorPath", "", false)];
+    let checks = [
+        ("specReplicasPath", ".spec.", true),
+        ("statusReplicasPath", ".status.", true),
+        ("labelSelectorPath", "", false),
+    ];
     for (f, prefix, required) in checks {
         let (at, text) = (path.child(f), s.text(f));
         if text.is_empty() {
@@ -82,7 +87,11 @@ fn scale(errs: &mut ErrorList, path: &Path, s: &Value) {
                 errs.push(Error::required(&at, ""));
             }
         } else if !prefix.is_empty() && !text.starts_with(prefix) {
-            errs.push(Error::invalid(&at, text, format!("should be a json path under {}", prefix.trim_end_matches('.'))));
+            errs.push(Error::invalid(
+                &at,
+                text,
+                format!("should be a json path under {}", prefix.trim_end_matches('.')),
+            ));
         } else if prefix.is_empty() && !text.starts_with(".spec.") && !text.starts_with(".status.") {
             errs.push(Error::invalid(&at, text, "should be a json path under either .spec or .status"));
         }
@@ -186,7 +195,8 @@ fn stored_versions(errs: &mut ErrorList, object: &Value) {
 /// Groups of Kubernetes itself need an approval.
 fn approval(errs: &mut ErrorList, object: &Value) {
     let group = object.at("spec").text("group");
-    let protected = ["k8s.io", "kubernetes.io"].iter().any(|g| group == *g || group.ends_with(&format!(".{g}")));
+    let protected =
+        ["k8s.io", "kubernetes.io"].iter().any(|g| group == *g || group.ends_with(&format!(".{g}")));
     if !protected {
         return;
     }
@@ -197,7 +207,9 @@ fn approval(errs: &mut ErrorList, object: &Value) {
         }
         Some(v) if v.starts_with("unapproved") || v.starts_with("https://") => {}
         Some(v) => {
-            let text = format!("protected groups must have approval annotation \"api-approved.kubernetes.io\" with either a URL or a reason starting with \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111, found {v:?}");
+            let text = format!(
+                "protected groups must have approval annotation \"api-approved.kubernetes.io\" with either a URL or a reason starting with \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111, found {v:?}"
+            );
             errs.push(Error::invalid(&path, v, text));
         }
     }
@@ -220,7 +232,8 @@ fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
         errs.push(Error::invalid(&path, group, "should be a domain with at least one dot"));
     }
     check::required_one_of(&mut errs, &spec_path("scope"), spec.text("scope"), &["Cluster", "Namespaced"]);
-    if spec.flag("preserveUnknownFields") && !old.is_some_and(|o| o.at("spec").flag("preserveUnknownFields")) {
+    if spec.flag("preserveUnknownFields") && !old.is_some_and(|o| o.at("spec").flag("preserveUnknownFields"))
+    {
         let text = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
         errs.push(Error::invalid(&spec_path("preserveUnknownFields"), true, text));
     }
@@ -273,7 +286,9 @@ impl Hooks for Definitions {
             default_text(names, "listKind", &format!("{kind}List"));
         }
         set_default(spec, "conversion", || json!({"strategy": "None"}));
-        if let Some(service) = spec.pointer_mut("/conversion/webhook/clientConfig/service").filter(|s| s.is_object()) {
+        if let Some(service) =
+            spec.pointer_mut("/conversion/webhook/clientConfig/service").filter(|s| s.is_object())
+        {
             set_default(service, "port", || 443.into());
         }
         if object.at("status").list("storedVersions").is_empty() {
@@ -304,7 +319,12 @@ impl Hooks for Definitions {
     fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
         let mut errs = vec![];
         if ctx.subresource == "status" {
-            names(&mut errs, new.at("status").at("acceptedNames"), &Path::new("status").child("acceptedNames"), false);
+            names(
+                &mut errs,
+                new.at("status").at("acceptedNames"),
+                &Path::new("status").child("acceptedNames"),
+                false,
+            );
             stored_versions(&mut errs, new);
             return errs;
         }
@@ -321,6 +341,13 @@ impl Hooks for Definitions {
         }
         frozen(&mut errs, new, old);
         errs
+    }
+
+    fn warnings(&self, ctx: &Ctx<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        match &self.warn {
+            Some(warn) if ctx.subresource.is_empty() => warn(new),
+            _ => vec![],
+        }
     }
 
     fn mark_deleted(&self, ctx: &Ctx<'_>, object: &mut Value) {
@@ -360,7 +387,7 @@ impl Hooks for Definitions {
 
 /// The definition of CustomResourceDefinitions.
 pub fn def(deps: &Deps) -> ResourceDef {
-    let hooks = Definitions { deep: deps.validate_crd.clone() };
+    let hooks = Definitions { deep: deps.validate_crd.clone(), warn: deps.crd_warnings.clone() };
     ResourceDef::builtin(
         "apiextensions.k8s.io",
         "v1",
@@ -422,7 +449,11 @@ mod tests {
         let mut new = crd();
         new["spec"]["scope"] = "Cluster".into();
         let mut old = crd();
-        old["status"] = json!({"storedVersions": ["v1"], "conditions": [{"type": "Established", "status": "True"}]});
-        assert_eq!(update_errors(&def(&deps()), "", new, old), r#"spec.scope: Invalid value: "Cluster": field is immutable"#);
+        old["status"] =
+            json!({"storedVersions": ["v1"], "conditions": [{"type": "Established", "status": "True"}]});
+        assert_eq!(
+            update_errors(&def(&deps()), "", new, old),
+            r#"spec.scope: Invalid value: "Cluster": field is immutable"#
+        );
     }
 }

@@ -7,7 +7,5 @@ use kaji_resource::ResourceDef;
 
 /// Every resource of the group.
 pub fn defs(deps: &Deps) -> Vec<ResourceDef> {
-    vec![
-        customresourcedefinitions::def(deps),
-    ]
+    vec![customresourcedefinitions::def(deps)]
 }

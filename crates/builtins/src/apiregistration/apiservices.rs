@@ -134,11 +134,19 @@ impl Hooks for ApiServices {
 
 /// The definition of APIServices.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin("apiregistration.k8s.io", "v1", "APIService", "apiservices", Scope::Cluster, COLUMNS, ApiServices)
-        .category(&["api-extensions"])
-        .named(validation::path_segment_name)
-        .conditional_update_only()
-        .sub(&[SubresourceDef::status()])
+    ResourceDef::builtin(
+        "apiregistration.k8s.io",
+        "v1",
+        "APIService",
+        "apiservices",
+        Scope::Cluster,
+        COLUMNS,
+        ApiServices,
+    )
+    .category(&["api-extensions"])
+    .named(validation::path_segment_name)
+    .conditional_update_only()
+    .sub(&[SubresourceDef::status()])
 }
 
 #[cfg(test)]

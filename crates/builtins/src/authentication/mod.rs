@@ -8,8 +8,5 @@ use kaji_resource::ResourceDef;
 
 /// Every resource of the group.
 pub fn defs(deps: &Deps) -> Vec<ResourceDef> {
-    vec![
-        selfsubjectreviews::def(),
-        tokenreviews::def(deps),
-    ]
+    vec![selfsubjectreviews::def(), tokenreviews::def(deps)]
 }

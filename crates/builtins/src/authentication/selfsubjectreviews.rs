@@ -23,7 +23,11 @@ pub fn user_info(user: &UserInfo) -> Value {
 }
 
 impl Hooks for SelfSubjectReviews {
-    fn call<'a>(&'a self, ctx: &'a Ctx<'a>, _request: CallRequest<'a>) -> BoxFuture<'a, Result<(u16, Value), Status>> {
+    fn call<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        _request: CallRequest<'a>,
+    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
         let answer = json!({
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "SelfSubjectReview",

@@ -3,7 +3,10 @@
 use super::selfsubjectreviews::user_info;
 use crate::{
     Deps,
-    shared::{created, value::{Fields, put}},
+    shared::{
+        created,
+        value::{Fields, put},
+    },
 };
 use kaji_meta::Status;
 use kaji_resource::{BoxFuture, CallRequest, Ctx, Hooks, ResourceDef, Scope};
@@ -41,7 +44,11 @@ impl TokenReviews {
 }
 
 impl Hooks for TokenReviews {
-    fn call<'a>(&'a self, _ctx: &'a Ctx<'a>, request: CallRequest<'a>) -> BoxFuture<'a, Result<(u16, Value), Status>> {
+    fn call<'a>(
+        &'a self,
+        _ctx: &'a Ctx<'a>,
+        request: CallRequest<'a>,
+    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
         Box::pin(self.review(request))
     }
 
@@ -74,7 +81,10 @@ mod tests {
     fn needs_a_token_and_an_authenticator() {
         let def = def(&deps());
         let ask = |spec: Value| call(&World::default(), &def, json!({"spec": spec}));
-        assert_eq!(ask(json!({})).unwrap_err().message, "token is required for TokenReview in authentication");
+        assert_eq!(
+            ask(json!({})).unwrap_err().message,
+            "token is required for TokenReview in authentication"
+        );
         let (_, answer) = ask(json!({"token": "x"})).unwrap();
         assert_eq!(answer["status"]["error"], "this server has no authenticator for tokens");
     }

@@ -6,6 +6,16 @@ use kaji_resource::{ResourceDef, Scope};
 
 /// The definition of LocalSubjectAccessReviews.
 pub fn def(deps: &Deps) -> ResourceDef {
-    let hooks = AccessReviews { subject: Subject::NamedLocal, kind: "LocalSubjectAccessReview", deps: deps.clone() };
-    ResourceDef::builtin(GROUP, "v1", "LocalSubjectAccessReview", "localsubjectaccessreviews", Scope::Namespaced, created::COLUMNS, hooks).review()
+    let hooks =
+        AccessReviews { subject: Subject::NamedLocal, kind: "LocalSubjectAccessReview", deps: deps.clone() };
+    ResourceDef::builtin(
+        GROUP,
+        "v1",
+        "LocalSubjectAccessReview",
+        "localsubjectaccessreviews",
+        Scope::Namespaced,
+        created::COLUMNS,
+        hooks,
+    )
+    .review()
 }

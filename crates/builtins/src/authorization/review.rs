@@ -134,7 +134,8 @@ impl AccessReviews {
 }
 
 fn named_user(spec: &Value) -> UserInfo {
-    let values = |v: &Value| v.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+    let values =
+        |v: &Value| v.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
     UserInfo {
         name: spec.text("user").to_owned(),
         uid: spec.text("uid").to_owned(),
@@ -184,7 +185,11 @@ fn status(decision: AccessDecision) -> Value {
 }
 
 impl Hooks for AccessReviews {
-    fn call<'a>(&'a self, ctx: &'a Ctx<'a>, request: CallRequest<'a>) -> BoxFuture<'a, Result<(u16, Value), Status>> {
+    fn call<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        request: CallRequest<'a>,
+    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
         Box::pin(async move { self.review(ctx, request) })
     }
 
@@ -197,7 +202,10 @@ impl Hooks for AccessReviews {
 mod tests {
     use crate::{
         AccessDecision, AccessQuestion, AccessRules, Authorize, Deps,
-        authorization::{localsubjectaccessreviews, selfsubjectaccessreviews, selfsubjectrulesreviews, subjectaccessreviews},
+        authorization::{
+            localsubjectaccessreviews, selfsubjectaccessreviews, selfsubjectrulesreviews,
+            subjectaccessreviews,
+        },
         shared::testing::{World, call, deps},
     };
     use expect_test::expect;
@@ -209,10 +217,17 @@ mod tests {
 
     impl Authorize for OnlyAlice {
         fn decide(&self, q: &AccessQuestion, _api: &dyn Api) -> AccessDecision {
-            AccessDecision { allowed: q.user.name == "alice", reason: format!("{} {}", q.verb, q.resource), ..AccessDecision::default() }
+            AccessDecision {
+                allowed: q.user.name == "alice",
+                reason: format!("{} {}", q.verb, q.resource),
+                ..AccessDecision::default()
+            }
         }
         fn rules(&self, _user: &UserInfo, _namespace: &str, _api: &dyn Api) -> AccessRules {
-            AccessRules { resources: vec![json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]})], ..AccessRules::default() }
+            AccessRules {
+                resources: vec![json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]})],
+                ..AccessRules::default()
+            }
         }
     }
 
@@ -230,10 +245,22 @@ mod tests {
         let get = json!({"verb": "get", "resource": "pods", "namespace": "n"});
         let sar = subjectaccessreviews::def(&deps);
         let all = [
-            text(call(&world, &selfsubjectaccessreviews::def(&deps), json!({"spec": {"resourceAttributes": get}}))),
+            text(call(
+                &world,
+                &selfsubjectaccessreviews::def(&deps),
+                json!({"spec": {"resourceAttributes": get}}),
+            )),
             text(call(&world, &sar, json!({"spec": {"user": "bob", "resourceAttributes": get}}))),
-            text(call(&world, &sar, json!({"metadata": {"name": "x"}, "spec": {"resourceAttributes": get, "nonResourceAttributes": {}}}))),
-            text(call(&world, &localsubjectaccessreviews::def(&deps), json!({"metadata": {"namespace": "m"}, "spec": {"user": "a", "resourceAttributes": get}}))),
+            text(call(
+                &world,
+                &sar,
+                json!({"metadata": {"name": "x"}, "spec": {"resourceAttributes": get, "nonResourceAttributes": {}}}),
+            )),
+            text(call(
+                &world,
+                &localsubjectaccessreviews::def(&deps),
+                json!({"metadata": {"namespace": "m"}, "spec": {"user": "a", "resourceAttributes": get}}),
+            )),
             text(call(&world, &selfsubjectrulesreviews::def(&deps), json!({"spec": {"namespace": "n"}}))),
             text(call(&world, &selfsubjectrulesreviews::def(&deps), json!({"spec": {}}))),
         ];

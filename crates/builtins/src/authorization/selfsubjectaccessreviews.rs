@@ -6,6 +6,16 @@ use kaji_resource::{ResourceDef, Scope};
 
 /// The definition of SelfSubjectAccessReviews.
 pub fn def(deps: &Deps) -> ResourceDef {
-    let hooks = AccessReviews { subject: Subject::Caller, kind: "SelfSubjectAccessReview", deps: deps.clone() };
-    ResourceDef::builtin(GROUP, "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", Scope::Cluster, created::COLUMNS, hooks).review()
+    let hooks =
+        AccessReviews { subject: Subject::Caller, kind: "SelfSubjectAccessReview", deps: deps.clone() };
+    ResourceDef::builtin(
+        GROUP,
+        "v1",
+        "SelfSubjectAccessReview",
+        "selfsubjectaccessreviews",
+        Scope::Cluster,
+        created::COLUMNS,
+        hooks,
+    )
+    .review()
 }

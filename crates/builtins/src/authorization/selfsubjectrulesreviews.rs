@@ -17,7 +17,11 @@ struct RulesReviews {
 }
 
 impl Hooks for RulesReviews {
-    fn call<'a>(&'a self, ctx: &'a Ctx<'a>, request: CallRequest<'a>) -> BoxFuture<'a, Result<(u16, Value), Status>> {
+    fn call<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        request: CallRequest<'a>,
+    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
         Box::pin(async move {
             let namespace = request.body.at("spec").text("namespace");
             if namespace.is_empty() {

@@ -20,17 +20,46 @@ use x509_parser::prelude::FromDer;
 const COLUMNS: &[Column] = &[
     name_column(),
     age_column(),
-    Column::new("SignerName", "string", 0, "Requested signer for the request. It is a qualified name in the form: `scope-hostname.io/name`."),
+    Column::new(
+        "SignerName",
+        "string",
+        0,
+        "Requested signer for the request. It is a qualified name in the form: `scope-hostname.io/name`.",
+    ),
     Column::new("Requestor", "string", 0, "Base64-encoded PKCS#10 CSR data"),
-    Column::new("RequestedDuration", "string", 0, "expirationSeconds is the requested duration of validity of the issued certificate."),
+    Column::new(
+        "RequestedDuration",
+        "string",
+        0,
+        "expirationSeconds is the requested duration of validity of the issued certificate.",
+    ),
     Column::new("Condition", "string", 0, "Conditions applied to the request, such as approval or denial."),
 ];
 
 const USAGES: &[&str] = &[
-    "any", "cert sign", "client auth", "code signing", "content commitment", "crl sign", "data encipherment",
-    "decipher only", "digital signature", "email protection", "encipher only", "ipsec end system", "ipsec tunnel",
-    "ipsec user", "key agreement", "key encipherment", "microsoft sgc", "netscape sgc", "ocsp signing", "s/mime",
-    "server auth", "signing", "timestamping",
+    "any",
+    "cert sign",
+    "client auth",
+    "code signing",
+    "content commitment",
+    "crl sign",
+    "data encipherment",
+    "decipher only",
+    "digital signature",
+    "email protection",
+    "encipher only",
+    "ipsec end system",
+    "ipsec tunnel",
+    "ipsec user",
+    "key agreement",
+    "key encipherment",
+    "microsoft sgc",
+    "netscape sgc",
+    "ocsp signing",
+    "s/mime",
+    "server auth",
+    "signing",
+    "timestamping",
 ];
 
 struct Requests;
@@ -66,8 +95,11 @@ fn conditions(errs: &mut ErrorList, object: &Value) {
     for (i, c) in list.iter().enumerate() {
         let (at, ty, status) = (path.index(i), c.text("type"), c.text("status"));
         check::required(errs, &at.child("type"), ty);
-        let valid: &[&str] =
-            if ["Approved", "Denied", "Failed"].contains(&ty) { &["True"] } else { &["False", "True", "Unknown"] };
+        let valid: &[&str] = if ["Approved", "Denied", "Failed"].contains(&ty) {
+            &["True"]
+        } else {
+            &["False", "True", "Unknown"]
+        };
         check::required_one_of(errs, &at.child("status"), status, valid);
         let before = &list[..i];
         let other = match ty {
@@ -164,7 +196,9 @@ fn stamp(ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
         }
         if !c.has("lastTransitionTime") {
             let same = |o: &&Value| {
-                o.text("type") == c.text("type") && o.text("status") == c.text("status") && o.has("lastTransitionTime")
+                o.text("type") == c.text("type")
+                    && o.text("status") == c.text("status")
+                    && o.has("lastTransitionTime")
             };
             let before = old.at("status").list("conditions").iter().find(same);
             let time = before.map_or_else(|| now.clone(), |o| o.text("lastTransitionTime").to_owned());
@@ -318,7 +352,10 @@ mod tests {
         assert_eq!(errors, "");
         assert_eq!(approved["status"]["conditions"][0]["lastUpdateTime"], "2026-01-02T03:04:05Z");
         let (_, errors) = update(&def(), "status", new, old);
-        assert_eq!(errors, r#"status.conditions: Forbidden: updates may not add a condition of type "Approved""#);
+        assert_eq!(
+            errors,
+            r#"status.conditions: Forbidden: updates may not add a condition of type "Approved""#
+        );
         assert_eq!(row(&def(), &approved), "c | <unknown> | a.io/b | alice | <none> | Approved");
     }
 }

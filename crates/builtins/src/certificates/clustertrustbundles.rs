@@ -32,7 +32,8 @@ fn bundle_name(errs: &mut ErrorList, object: &Value) {
     } else {
         let prefix = format!("{}:", signer.replace('/', ":"));
         let Some(rest) = name.strip_prefix(&prefix) else {
-            let text = format!("ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}");
+            let text =
+                format!("ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}");
             errs.push(Error::invalid(&path, name, text));
             return;
         };

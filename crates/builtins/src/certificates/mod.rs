@@ -10,9 +10,5 @@ use kaji_resource::ResourceDef;
 
 /// Every resource of the group.
 pub fn defs(_deps: &Deps) -> Vec<ResourceDef> {
-    vec![
-        certificatesigningrequests::def(),
-        clustertrustbundles::def(),
-        podcertificaterequests::def(),
-    ]
+    vec![certificatesigningrequests::def(), clustertrustbundles::def(), podcertificaterequests::def()]
 }

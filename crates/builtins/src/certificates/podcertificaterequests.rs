@@ -17,12 +17,27 @@ use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("PodName", "string", 0, "podName is the name of the pod into which the certificate will be mounted."),
-    Column::new("ServiceAccountName", "string", 0, "serviceAccountName is the name of the service account the pod is running as."),
+    Column::new(
+        "PodName",
+        "string",
+        0,
+        "podName is the name of the pod into which the certificate will be mounted.",
+    ),
+    Column::new(
+        "ServiceAccountName",
+        "string",
+        0,
+        "serviceAccountName is the name of the service account the pod is running as.",
+    ),
     Column::new("NodeName", "string", 0, "nodeName is the name of the node the pod is assigned to."),
     Column::new("SignerName", "string", 0, "signerName indicates the requested signer."),
     Column::new("State", "string", 0, "Is the request Pending, Issued, Denied, or Failed?"),
-    Column::new("UnverifiedUserAnnotations", "string", 1, "unverifiedUserAnnotations allow pod authors to pass additional information to the signer implementation."),
+    Column::new(
+        "UnverifiedUserAnnotations",
+        "string",
+        1,
+        "unverifiedUserAnnotations allow pod authors to pass additional information to the signer implementation.",
+    ),
 ];
 
 const STATES: &[&str] = &["Issued", "Denied", "Failed"];
@@ -46,8 +61,13 @@ fn validate(object: &Value) -> ErrorList {
     let (mut errs, spec) = (vec![], object.at("spec"));
     let signer = spec.text("signerName");
     rules::signer_name(&mut errs, &path("signerName"), signer);
-    errs.extend(validation::validate_annotations(spec.at("unverifiedUserAnnotations"), &path("unverifiedUserAnnotations")));
-    for (who, uid) in [("podName", "podUID"), ("serviceAccountName", "serviceAccountUID"), ("nodeName", "nodeUID")] {
+    errs.extend(validation::validate_annotations(
+        spec.at("unverifiedUserAnnotations"),
+        &path("unverifiedUserAnnotations"),
+    ));
+    for (who, uid) in
+        [("podName", "podUID"), ("serviceAccountName", "serviceAccountUID"), ("nodeName", "nodeUID")]
+    {
         check::dns_subdomain(&mut errs, &path(who), spec.text(who));
         let value = spec.text(uid);
         if value.is_empty() {
@@ -61,7 +81,8 @@ fn validate(object: &Value) -> ErrorList {
         errs.push(Error::required(&path("maxExpirationSeconds"), "must be set"));
         return errs;
     };
-    let own = signer.split_once('/').is_some_and(|(d, _)| d == "kubernetes.io" || d.ends_with(".kubernetes.io"));
+    let own =
+        signer.split_once('/').is_some_and(|(d, _)| d == "kubernetes.io" || d.ends_with(".kubernetes.io"));
     let max = if own { KUBERNETES_MAX_SECONDS } else { MAX_SECONDS };
     if !(MIN_SECONDS..=max).contains(&seconds) {
         let text = format!("must be in the range [{MIN_SECONDS}, {max}]");
@@ -114,7 +135,10 @@ fn condition_rules(errs: &mut ErrorList, new: &Value) {
         }
         check::one_of(errs, &at.child("status"), c.text("status"), &["True"]);
     }
-    errs.extend(validation::validate_conditions(new.at("status").at("conditions"), &status_path("conditions")));
+    errs.extend(validation::validate_conditions(
+        new.at("status").at("conditions"),
+        &status_path("conditions"),
+    ));
 }
 
 fn validate_status(ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
@@ -137,10 +161,13 @@ fn validate_status(ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
         Some("Issued") => issued(&mut errs, ctx, new),
         Some(_) => {
             let only = json!({"conditions": status.at("conditions")});
-            let text = "non-condition status fields must be empty when denying or failing the PodCertificateRequest";
+            let text =
+                "non-condition status fields must be empty when denying or failing the PodCertificateRequest";
             equal(semantic_equal(status, &only), text);
         }
-        None => equal(same, "status is immutable unless transitioning to \"Issued\", \"Denied\", or \"Failed\""),
+        None => {
+            equal(same, "status is immutable unless transitioning to \"Issued\", \"Denied\", or \"Failed\"")
+        }
     }
     errs
 }
@@ -198,21 +225,37 @@ fn times(errs: &mut ErrorList, ctx: &Ctx<'_>, new: &Value, leaf: &X509Certificat
     let (from, to) = (leaf.validity().not_before.timestamp(), leaf.validity().not_after.timestamp());
     let max = new.at("spec").int("maxExpirationSeconds");
     let checks = [
-        ("notBefore", before == from, "must be set to the NotBefore time encoded in the leaf certificate".to_owned()),
+        (
+            "notBefore",
+            before == from,
+            "must be set to the NotBefore time encoded in the leaf certificate".to_owned(),
+        ),
         (
             "notBefore",
             (before - ctx.now.as_second()).abs() <= 300,
             "must be set to within 5 minutes of kube-apiserver's current time".to_owned(),
         ),
-        ("notAfter", after == to, "must be set to the NotAfter time encoded in the leaf certificate".to_owned()),
+        (
+            "notAfter",
+            after == to,
+            "must be set to the NotAfter time encoded in the leaf certificate".to_owned(),
+        ),
         ("certificateChain", to - from >= 3600, "leaf certificate lifetime must be >= 1 hour".to_owned()),
         (
             "certificateChain",
             to - from <= max,
             format!("leaf certificate lifetime must be <= spec.maxExpirationSeconds ({max})"),
         ),
-        ("beginRefreshAt", refresh >= before + TEN_MINUTES, "must be at least 10 minutes after status.notBefore".to_owned()),
-        ("beginRefreshAt", refresh <= after - TEN_MINUTES, "must be at least 10 minutes before status.notAfter".to_owned()),
+        (
+            "beginRefreshAt",
+            refresh >= before + TEN_MINUTES,
+            "must be at least 10 minutes after status.notBefore".to_owned(),
+        ),
+        (
+            "beginRefreshAt",
+            refresh <= after - TEN_MINUTES,
+            "must be at least 10 minutes before status.notAfter".to_owned(),
+        ),
     ];
     if let Some((f, _, text)) = checks.into_iter().find(|(_, ok, _)| !ok) {
         errs.push(Error::invalid(&status_path(f), status.at(f).clone(), text));
@@ -297,7 +340,10 @@ mod tests {
             .assert_eq(&create_errors(&def(), request()));
         let mut new = request();
         new["status"] = json!({"conditions": [{"type": "x", "status": "True"}]});
-        assert!(update_errors(&def(), "status", new, request()).starts_with("status.conditions.[0].type: Unsupported value: \"x\""));
+        assert!(
+            update_errors(&def(), "status", new, request())
+                .starts_with("status.conditions.[0].type: Unsupported value: \"x\"")
+        );
         assert_eq!(row(&def(), &request()), "r | p | s | n | x.io/y | Pending | <none>");
     }
 }

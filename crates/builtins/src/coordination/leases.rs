@@ -11,7 +11,12 @@ use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Holder", "string", 0, "holderIdentity contains the identity of the holder of a current lease. If Coordinated Leader Election is used, the holder identity must be equal to the elected LeaseCandidate.metadata.name field."),
+    Column::new(
+        "Holder",
+        "string",
+        0,
+        "holderIdentity contains the identity of the holder of a current lease. If Coordinated Leader Election is used, the holder identity must be equal to the elected LeaseCandidate.metadata.name field.",
+    ),
     age_column(),
 ];
 
@@ -38,7 +43,12 @@ impl Hooks for Leases {
             }
         }
         let alone = !spec.text("preferredHolder").is_empty() && strategy.unwrap_or("").is_empty();
-        rules::frozen(&mut errs, &path.child("preferredHolder"), !alone, "may only be specified if `strategy` is defined");
+        rules::frozen(
+            &mut errs,
+            &path.child("preferredHolder"),
+            !alone,
+            "may only be specified if `strategy` is defined",
+        );
         errs
     }
 
@@ -67,7 +77,8 @@ mod tests {
 
     #[test]
     fn rules_and_row() {
-        let bad = json!({"spec": {"leaseDurationSeconds": 0, "leaseTransitions": -1, "preferredHolder": "x"}});
+        let bad =
+            json!({"spec": {"leaseDurationSeconds": 0, "leaseTransitions": -1, "preferredHolder": "x"}});
         expect![[r#"
             spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0
             spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0

@@ -3,9 +3,7 @@
 
 use crate::shared::{conditions, table::name, value::Fields};
 use kaji_meta::{GroupResource, Status};
-use kaji_resource::{
-    BoxFuture, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, Verb, name_column,
-};
+use kaji_resource::{BoxFuture, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, Verb, name_column};
 use serde_json::{Value, json};
 
 const COLUMNS: &[Column] = &[
@@ -23,8 +21,8 @@ struct ComponentStatuses;
 
 fn component(ctx: &Ctx<'_>, name: &str, lease: &str) -> Value {
     let leases = GroupResource::new("coordination.k8s.io", "leases");
-    let held = lease.is_empty()
-        || ctx.api.get(&leases, "kube-system", lease).is_some_and(|l| is_fresh(&l, ctx.now));
+    let held =
+        lease.is_empty() || ctx.api.get(&leases, "kube-system", lease).is_some_and(|l| is_fresh(&l, ctx.now));
     let condition = if held {
         json!({"type": "Healthy", "status": "True", "message": "ok"})
     } else {
@@ -38,11 +36,16 @@ fn is_fresh(lease: &Value, now: jiff::Timestamp) -> bool {
     let spec = lease.at("spec");
     let renewed = spec.text("renewTime").parse::<jiff::Timestamp>();
     let seconds = spec.opt_int("leaseDurationSeconds").unwrap_or(15);
-    !spec.text("holderIdentity").is_empty() && renewed.is_ok_and(|t| now.as_second() - t.as_second() <= seconds)
+    !spec.text("holderIdentity").is_empty()
+        && renewed.is_ok_and(|t| now.as_second() - t.as_second() <= seconds)
 }
 
 impl Hooks for ComponentStatuses {
-    fn call<'a>(&'a self, ctx: &'a Ctx<'a>, request: CallRequest<'a>) -> BoxFuture<'a, Result<(u16, Value), Status>> {
+    fn call<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        request: CallRequest<'a>,
+    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
         Box::pin(async move {
             let all = COMPONENTS.iter();
             match request.verb {
@@ -57,7 +60,10 @@ impl Hooks for ComponentStatuses {
                     let list = json!({"apiVersion": "v1", "kind": "ComponentStatusList", "metadata": {}, "items": items});
                     Ok((200, list))
                 }
-                other => Err(Status::method_not_supported(&GroupResource::new("", "componentstatuses"), other.as_str())),
+                other => Err(Status::method_not_supported(
+                    &GroupResource::new("", "componentstatuses"),
+                    other.as_str(),
+                )),
             }
         })
     }
@@ -98,16 +104,28 @@ mod tests {
     #[test]
     fn a_fresh_lease_is_health() {
         let world = World::default();
-        let lease = |renewed: &str| json!({"metadata": {"name": "kube-scheduler", "namespace": "kube-system"},
-            "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": renewed}});
+        let lease = |renewed: &str| {
+            json!({"metadata": {"name": "kube-scheduler", "namespace": "kube-system"},
+            "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": renewed}})
+        };
         let leases = GroupResource::new("coordination.k8s.io", "leases");
         let name = json!({"metadata": {"name": "scheduler"}});
         let get = || {
-            let request = CallRequest { verb: Verb::Get, body: Value::Null, object: None, query: &[], delete_options: None };
-            let answer = def().hooks.call(&world.ctx(&name, "", "v1"), request).now_or_never().unwrap().unwrap().1;
+            let request = CallRequest {
+                verb: Verb::Get,
+                body: Value::Null,
+                object: None,
+                query: &[],
+                delete_options: None,
+            };
+            let answer =
+                def().hooks.call(&world.ctx(&name, "", "v1"), request).now_or_never().unwrap().unwrap().1;
             row(&def(), &answer)
         };
-        assert_eq!(get(), "scheduler | Unhealthy |  | no holder has renewed the lease kube-system/kube-scheduler");
+        assert_eq!(
+            get(),
+            "scheduler | Unhealthy |  | no holder has renewed the lease kube-system/kube-scheduler"
+        );
         world.api.put(&leases, lease("2026-01-02T03:04:00.000000Z"));
         assert_eq!(get(), "scheduler | Healthy | ok | ");
     }

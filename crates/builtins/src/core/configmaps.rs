@@ -15,7 +15,12 @@ use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Data", "string", 0, "Data contains the configuration data. Each key must consist of alphanumeric characters, '-', '_' or '.'. Values with non-UTF-8 byte sequences must use the BinaryData field. The keys stored in Data must not overlap with the keys in the BinaryData field, this is enforced during validation process."),
+    Column::new(
+        "Data",
+        "string",
+        0,
+        "Data contains the configuration data. Each key must consist of alphanumeric characters, '-', '_' or '.'. Values with non-UTF-8 byte sequences must use the BinaryData field. The keys stored in Data must not overlap with the keys in the BinaryData field, this is enforced during validation process.",
+    ),
     age_column(),
 ];
 
@@ -78,7 +83,8 @@ impl Hooks for ConfigMaps {
 
 /// The definition of ConfigMaps.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin("", "v1", "ConfigMap", "configmaps", Scope::Namespaced, COLUMNS, ConfigMaps).short(&["cm"])
+    ResourceDef::builtin("", "v1", "ConfigMap", "configmaps", Scope::Namespaced, COLUMNS, ConfigMaps)
+        .short(&["cm"])
 }
 
 #[cfg(test)]

@@ -16,7 +16,12 @@ use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Endpoints", "string", 0, "The set of all endpoints is the union of all subsets. Addresses are placed into subsets according to the IPs they share. A single address with multiple ports, some of which are ready and some of which are not (because they come from different containers) will result in the address being displayed in different subsets for the different ports. No address will appear in both Addresses and NotReadyAddresses in the same subset. Sets of addresses and ports that comprise a service."),
+    Column::new(
+        "Endpoints",
+        "string",
+        0,
+        "The set of all endpoints is the union of all subsets. Addresses are placed into subsets according to the IPs they share. A single address with multiple ports, some of which are ready and some of which are not (because they come from different containers) will result in the address being displayed in different subsets for the different ports. No address will appear in both Addresses and NotReadyAddresses in the same subset. Sets of addresses and ports that comprise a service.",
+    ),
     age_column(),
 ];
 
@@ -87,7 +92,9 @@ fn subset_cell(subset: &Value) -> Vec<String> {
     if subset.list("ports").is_empty() {
         return ips().map(str::to_owned).collect();
     }
-    let join = |ip: &str, port: i64| if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") };
+    let join = |ip: &str, port: i64| {
+        if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
+    };
     subset.list("ports").iter().flat_map(|p| ips().map(move |ip| join(ip, p.int("port")))).collect()
 }
 
@@ -130,10 +137,12 @@ impl Hooks for Endpoints {
 
 /// The definition of Endpoints.
 pub fn def() -> ResourceDef {
-    let mut def = ResourceDef::builtin("", "v1", "Endpoints", "endpoints", Scope::Namespaced, COLUMNS, Endpoints)
-        .short(&["ep"])
-        .create_on_update();
-    def.versions[0].deprecation = Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".into());
+    let mut def =
+        ResourceDef::builtin("", "v1", "Endpoints", "endpoints", Scope::Namespaced, COLUMNS, Endpoints)
+            .short(&["ep"])
+            .create_on_update();
+    def.versions[0].deprecation =
+        Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".into());
     def
 }
 

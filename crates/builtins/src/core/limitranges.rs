@@ -80,9 +80,12 @@ fn limit_rules(errs: &mut ErrorList, path: &Path, limit: &Value) {
 fn amounts(errs: &mut ErrorList, path: &Path, limit: &Value, key: &str, ty: &str) {
     let get = |f: &str| limit.at(f).get_field(key).map(quantity);
     let (min, max, ratio) = (get("min"), get("max"), get("maxLimitRequestRatio"));
-    let (default, request) =
-        if ty == "Pod" { (None, None) } else { (get("default"), get("defaultRequest")) };
-    let mut above = |low: &Option<Quantity>, high: &Option<Quantity>, field: &str, shown: &Option<Quantity>, names: [&str; 2]| {
+    let (default, request) = if ty == "Pod" { (None, None) } else { (get("default"), get("defaultRequest")) };
+    let mut above = |low: &Option<Quantity>,
+                     high: &Option<Quantity>,
+                     field: &str,
+                     shown: &Option<Quantity>,
+                     names: [&str; 2]| {
         if let (Some(l), Some(h), Some(s)) = (low, high, shown)
             && l > h
         {
@@ -108,7 +111,13 @@ fn amounts(errs: &mut ErrorList, path: &Path, limit: &Value, key: &str, ty: &str
     }
 }
 
-fn ratio_rules(errs: &mut ErrorList, path: &Path, ratio: &Quantity, min: Option<&Quantity>, max: Option<&Quantity>) {
+fn ratio_rules(
+    errs: &mut ErrorList,
+    path: &Path,
+    ratio: &Quantity,
+    min: Option<&Quantity>,
+    max: Option<&Quantity>,
+) {
     if ratio.milli_value() < 1000 {
         errs.push(Error::invalid(path, ratio.to_string(), format!("ratio {ratio} is less than 1")));
     }
@@ -124,7 +133,10 @@ fn ratio_rules(errs: &mut ErrorList, path: &Path, ratio: &Quantity, min: Option<
 impl Hooks for LimitRanges {
     fn default(&self, _version: &str, object: &mut Value) {
         if let Some(spec) = object.get_mut("spec") {
-            list_mut(spec, "limits").iter_mut().filter(|l| l.text("type") == "Container").for_each(default_container);
+            list_mut(spec, "limits")
+                .iter_mut()
+                .filter(|l| l.text("type") == "Container")
+                .for_each(default_container);
         }
     }
 
@@ -154,9 +166,17 @@ impl Hooks for LimitRanges {
 
 /// The definition of LimitRanges.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin("", "v1", "LimitRange", "limitranges", Scope::Namespaced, created::COLUMNS, LimitRanges)
-        .short(&["limits"])
-        .create_on_update()
+    ResourceDef::builtin(
+        "",
+        "v1",
+        "LimitRange",
+        "limitranges",
+        Scope::Namespaced,
+        created::COLUMNS,
+        LimitRanges,
+    )
+    .short(&["limits"])
+    .create_on_update()
 }
 
 #[cfg(test)]

@@ -18,7 +18,8 @@ const COLUMNS: &[Column] =
     &[name_column(), Column::new("Status", "string", 0, "The status of the namespace"), age_column()];
 
 /// Namespaces cannot be deleted as a collection.
-const VERBS: &[Verb] = &[Verb::Create, Verb::Delete, Verb::Get, Verb::List, Verb::Patch, Verb::Update, Verb::Watch];
+const VERBS: &[Verb] =
+    &[Verb::Create, Verb::Delete, Verb::Get, Verb::List, Verb::Patch, Verb::Update, Verb::Watch];
 
 /// The label that holds the namespace's name.
 pub const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -97,7 +98,9 @@ impl Hooks for Namespaces {
                 let phase = new.at("status").text("phase");
                 let (want, text) = match object::deletion_timestamp(new) {
                     None => ("Active", "may only be 'Active' if `deletionTimestamp` is empty"),
-                    Some(_) => ("Terminating", "may only be 'Terminating' if `deletionTimestamp` is not empty"),
+                    Some(_) => {
+                        ("Terminating", "may only be 'Terminating' if `deletionTimestamp` is not empty")
+                    }
                 };
                 if phase != want {
                     errs.push(Error::invalid(&Path::new("status").child("Phase"), phase, text));
@@ -129,11 +132,12 @@ impl Hooks for Namespaces {
 pub fn def() -> ResourceDef {
     let mut named = SelectableField::new("metadata.name");
     named.name = "name".into();
-    let mut def = ResourceDef::builtin("", "v1", "Namespace", "namespaces", Scope::Cluster, COLUMNS, Namespaces)
-        .short(&["ns"])
-        .named(validation::name_is_dns_label)
-        .sub(&[SubresourceDef::status(), SubresourceDef::update("finalize", &[Verb::Update])])
-        .select(&[SelectableField::new("status.phase"), named]);
+    let mut def =
+        ResourceDef::builtin("", "v1", "Namespace", "namespaces", Scope::Cluster, COLUMNS, Namespaces)
+            .short(&["ns"])
+            .named(validation::name_is_dns_label)
+            .sub(&[SubresourceDef::status(), SubresourceDef::update("finalize", &[Verb::Update])])
+            .select(&[SelectableField::new("status.phase"), named]);
     def.verbs = VERBS;
     def
 }

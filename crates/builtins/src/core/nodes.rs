@@ -14,8 +14,8 @@ use kaji_meta::{
     object,
 };
 use kaji_resource::{
-    BoxFuture, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, age_column,
-    name_column,
+    BoxFuture, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef,
+    age_column, name_column,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -28,9 +28,24 @@ const COLUMNS: &[Column] = &[
     Column::new("Version", "string", 0, "Kubelet Version reported by the node."),
     Column::new("Internal-IP", "string", 1, "List of addresses reachable to the node."),
     Column::new("External-IP", "string", 1, "List of addresses reachable to the node."),
-    Column::new("OS-Image", "string", 1, "OS Image reported by the node from /etc/os-release (e.g. Debian GNU/Linux 7 (wheezy))."),
-    Column::new("Kernel-Version", "string", 1, "Kernel Version reported by the node from 'uname -r' (e.g. 3.16.0-0.bpo.4-amd64)."),
-    Column::new("Container-Runtime", "string", 1, "ContainerRuntime Version reported by the node through runtime remote API (e.g. containerd://1.4.2)."),
+    Column::new(
+        "OS-Image",
+        "string",
+        1,
+        "OS Image reported by the node from /etc/os-release (e.g. Debian GNU/Linux 7 (wheezy)).",
+    ),
+    Column::new(
+        "Kernel-Version",
+        "string",
+        1,
+        "Kernel Version reported by the node from 'uname -r' (e.g. 3.16.0-0.bpo.4-amd64).",
+    ),
+    Column::new(
+        "Container-Runtime",
+        "string",
+        1,
+        "ContainerRuntime Version reported by the node through runtime remote API (e.g. containerd://1.4.2).",
+    ),
 ];
 
 struct Nodes;
@@ -42,7 +57,11 @@ fn validate(node: &Value) -> ErrorList {
     resources(&mut errs, node);
     let swap = node.at("status").at("nodeInfo").at("swap");
     if let Some(capacity) = swap.opt_int("capacity") {
-        check::positive(&mut errs, &Path::new("metadata").child("nodeSwapStatus").child("capacity"), capacity);
+        check::positive(
+            &mut errs,
+            &Path::new("metadata").child("nodeSwapStatus").child("capacity"),
+            capacity,
+        );
     }
     let (path, cidrs) = (Path::new("spec").child("podCIDRs"), spec.list("podCIDRs"));
     for (i, cidr) in spec.strings("podCIDRs").enumerate() {
@@ -51,7 +70,11 @@ fn validate(node: &Value) -> ErrorList {
     if cidrs.len() > 1 {
         let v6 = spec.strings("podCIDRs").filter(|c| c.contains(':')).count();
         if v6 == 0 || v6 == cidrs.len() || cidrs.len() > 2 {
-            errs.push(Error::invalid(&path, cidrs.to_vec(), "may specify no more than one CIDR for each IP family"));
+            errs.push(Error::invalid(
+                &path,
+                cidrs.to_vec(),
+                "may specify no more than one CIDR for each IP family",
+            ));
         }
     }
     errs
@@ -167,7 +190,11 @@ impl Hooks for Nodes {
         all
     }
 
-    fn call<'a>(&'a self, ctx: &'a Ctx<'a>, _request: CallRequest<'a>) -> BoxFuture<'a, Result<(u16, Value), Status>> {
+    fn call<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        _request: CallRequest<'a>,
+    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
         Box::pin(async move {
             Err(Status::service_unavailable(format!("no connection to the kubelet of node {:?}", ctx.name)))
         })
@@ -175,7 +202,8 @@ impl Hooks for Nodes {
 
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let info = object.at("status").at("nodeInfo");
-        let known = |field: &str| Some(info.text(field)).filter(|t| !t.is_empty()).unwrap_or("<unknown>").to_owned();
+        let known =
+            |field: &str| Some(info.text(field)).filter(|t| !t.is_empty()).unwrap_or("<unknown>").to_owned();
         let mut kernel = known("kernelVersion");
         if !info.text("architecture").is_empty() {
             kernel.push_str(&format!(" ({})", info.text("architecture")));

@@ -10,19 +10,41 @@ use kaji_meta::{
     field::{Error, ErrorList, Path},
     object, semantic_equal, validation,
 };
-use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, age_column, name_column};
+use kaji_resource::{
+    Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, age_column, name_column,
+};
 use serde_json::{Value, json};
 
 const COLUMNS: &[Column] = &[
     name_column(),
     Column::new("Status", "string", 0, "phase represents the current phase of PersistentVolumeClaim."),
-    Column::new("Volume", "string", 0, "volumeName is the binding reference to the PersistentVolume backing this claim."),
-    Column::new("Capacity", "string", 0, "capacity represents the actual resources of the underlying volume."),
-    Column::new("Access Modes", "string", 0, "accessModes contains the actual access modes the volume backing the PVC has. More info: https://kubernetes.io/docs/concepts/storage/persistent-volumes#access-modes-1"),
+    Column::new(
+        "Volume",
+        "string",
+        0,
+        "volumeName is the binding reference to the PersistentVolume backing this claim.",
+    ),
+    Column::new(
+        "Capacity",
+        "string",
+        0,
+        "capacity represents the actual resources of the underlying volume.",
+    ),
+    Column::new(
+        "Access Modes",
+        "string",
+        0,
+        "accessModes contains the actual access modes the volume backing the PVC has. More info: https://kubernetes.io/docs/concepts/storage/persistent-volumes#access-modes-1",
+    ),
     Column::new("StorageClass", "string", 0, "StorageClass of the pvc"),
     Column::new("VolumeAttributesClass", "string", 0, "VolumeAttributesClass of the pvc"),
     age_column(),
-    Column::new("VolumeMode", "string", 1, "volumeMode defines what type of volume is required by the claim. Value of Filesystem is implied when not included in claim spec."),
+    Column::new(
+        "VolumeMode",
+        "string",
+        1,
+        "volumeMode defines what type of volume is required by the claim. Value of Filesystem is implied when not included in claim spec.",
+    ),
 ];
 
 const RESIZE_STATES: &[&str] = &[
@@ -67,7 +89,9 @@ fn sync_sources(spec: &mut Value) {
     if spec.has("dataSource") && !spec.has("dataSourceRef") {
         let to = copy(spec.at("dataSource"));
         put(spec, "dataSourceRef", to);
-    } else if spec.has("dataSourceRef") && !spec.has("dataSource") && spec.at("dataSourceRef").text("namespace").is_empty()
+    } else if spec.has("dataSourceRef")
+        && !spec.has("dataSource")
+        && spec.at("dataSourceRef").text("namespace").is_empty()
     {
         let to = copy(spec.at("dataSourceRef"));
         put(spec, "dataSource", to);
@@ -176,13 +200,16 @@ fn changes(errs: &mut ErrorList, new: &Value, old: &Value) {
     let (n, o) = (new.at("spec"), old.at("spec"));
     check::immutable(errs, &Path::new("volumeMode"), n.at("volumeMode"), o.at("volumeMode"));
     let (class, path) = (n.opt_text("volumeAttributesClassName"), spec_path("volumeAttributesClassName"));
-    if class != o.opt_text("volumeAttributesClassName") && old.at("status").has("currentVolumeAttributesClassName") {
+    if class != o.opt_text("volumeAttributesClassName")
+        && old.at("status").has("currentVolumeAttributesClassName")
+    {
         let what = match class {
             None => "nil",
             Some("") => "empty string",
             Some(_) => return,
         };
-        let text = format!("update to {what} is forbidden when status.currentVolumeAttributesClassName is not nil");
+        let text =
+            format!("update to {what} is forbidden when status.currentVolumeAttributesClassName is not nil");
         errs.push(Error::forbidden(&path, text));
     }
 }
@@ -313,10 +340,18 @@ impl Hooks for Claims {
 pub fn def() -> ResourceDef {
     let mut named = SelectableField::new("metadata.name");
     named.name = "name".into();
-    ResourceDef::builtin("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", Scope::Namespaced, COLUMNS, Claims)
-        .short(&["pvc"])
-        .sub(&[SubresourceDef::status()])
-        .select(&[named])
+    ResourceDef::builtin(
+        "",
+        "v1",
+        "PersistentVolumeClaim",
+        "persistentvolumeclaims",
+        Scope::Namespaced,
+        COLUMNS,
+        Claims,
+    )
+    .short(&["pvc"])
+    .sub(&[SubresourceDef::status()])
+    .select(&[named])
 }
 
 #[cfg(test)]
@@ -385,7 +420,8 @@ mod tests {
     fn table() {
         let mut c = pvc();
         c["spec"]["volumeName"] = "pv".into();
-        c["status"] = json!({"phase": "Bound", "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]});
+        c["status"] =
+            json!({"phase": "Bound", "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]});
         assert_eq!(row(&def(), &c), "c | Bound | pv | 1Gi | RWO |  | <unset> | <unknown> | <unset>");
     }
 }

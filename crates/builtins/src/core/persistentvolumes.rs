@@ -9,21 +9,58 @@ use kaji_meta::{
     field::{Error, ErrorList, Path},
     object, semantic_equal, validation,
 };
-use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, age_column, name_column};
+use kaji_resource::{
+    Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, age_column, name_column,
+};
 use serde_json::{Map, Value, json};
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Capacity", "string", 0, "capacity is the description of the persistent volume's resources and capacity. More info: https://kubernetes.io/docs/concepts/storage/persistent-volumes#capacity"),
-    Column::new("Access Modes", "string", 0, "accessModes contains all ways the volume can be mounted. More info: https://kubernetes.io/docs/concepts/storage/persistent-volumes#access-modes"),
-    Column::new("Reclaim Policy", "string", 0, "persistentVolumeReclaimPolicy defines what happens to a persistent volume when released from its claim."),
-    Column::new("Status", "string", 0, "phase indicates if a volume is available, bound to a claim, or released by a claim. More info: https://kubernetes.io/docs/concepts/storage/persistent-volumes#phase"),
-    Column::new("Claim", "string", 0, "claimRef is part of a bi-directional binding between PersistentVolume and PersistentVolumeClaim."),
+    Column::new(
+        "Capacity",
+        "string",
+        0,
+        "capacity is the description of the persistent volume's resources and capacity. More info: https://kubernetes.io/docs/concepts/storage/persistent-volumes#capacity",
+    ),
+    Column::new(
+        "Access Modes",
+        "string",
+        0,
+        "accessModes contains all ways the volume can be mounted. More info: https://kubernetes.io/docs/concepts/storage/persistent-volumes#access-modes",
+    ),
+    Column::new(
+        "Reclaim Policy",
+        "string",
+        0,
+        "persistentVolumeReclaimPolicy defines what happens to a persistent volume when released from its claim.",
+    ),
+    Column::new(
+        "Status",
+        "string",
+        0,
+        "phase indicates if a volume is available, bound to a claim, or released by a claim. More info: https://kubernetes.io/docs/concepts/storage/persistent-volumes#phase",
+    ),
+    Column::new(
+        "Claim",
+        "string",
+        0,
+        "claimRef is part of a bi-directional binding between PersistentVolume and PersistentVolumeClaim.",
+    ),
     Column::new("StorageClass", "string", 0, "StorageClass of the pv"),
     Column::new("VolumeAttributesClass", "string", 0, "VolumeAttributesClass of the pv"),
-    Column::new("Reason", "string", 0, "reason is a brief CamelCase string that describes any failure and is meant for machine parsing and tidy display in the CLI."),
+    Column::new(
+        "Reason",
+        "string",
+        0,
+        "reason is a brief CamelCase string that describes any failure and is meant for machine parsing and tidy display in the CLI.",
+    ),
     age_column(),
-    Column::new("VolumeMode", "string", 1, "volumeMode defines if a volume is intended to be used with a formatted filesystem or to remain in raw block state. Value of Filesystem is implied when not included in spec."),
+    Column::new(
+        "VolumeMode",
+        "string",
+        1,
+        "volumeMode defines if a volume is intended to be used with a formatted filesystem or to remain in raw block state. Value of Filesystem is implied when not included in spec.",
+    ),
 ];
 
 /// How a volume may be mounted, sorted.
@@ -33,9 +70,28 @@ pub const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// Fields of the spec that name a kind of volume, in the order they are checked.
 const SOURCES: &[&str] = &[
-    "hostPath", "gcePersistentDisk", "awsElasticBlockStore", "glusterfs", "flocker", "nfs", "rbd", "quobyte", "cephfs",
-    "iscsi", "cinder", "fc", "flexVolume", "azureFile", "vsphereVolume", "photonPersistentDisk", "portworxVolume",
-    "azureDisk", "scaleIO", "local", "storageos", "csi",
+    "hostPath",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "glusterfs",
+    "flocker",
+    "nfs",
+    "rbd",
+    "quobyte",
+    "cephfs",
+    "iscsi",
+    "cinder",
+    "fc",
+    "flexVolume",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "scaleIO",
+    "local",
+    "storageos",
+    "csi",
 ];
 
 /// Fields that a kind of volume cannot do without.
@@ -120,7 +176,16 @@ fn paths(errs: &mut ErrorList, source: &str, value: &Value) {
         _ => {}
     }
     if source == "hostPath" {
-        let types = ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
+        let types = [
+            "",
+            "BlockDevice",
+            "CharDevice",
+            "Directory",
+            "DirectoryOrCreate",
+            "File",
+            "FileOrCreate",
+            "Socket",
+        ];
         if let Some(ty) = value.opt_text("type") {
             check::one_of(errs, &spec_path("hostPath").child("type"), ty, &types);
         }
@@ -159,7 +224,11 @@ fn affinity(errs: &mut ErrorList, spec: &Value) {
     }
     for (i, term) in terms.iter().enumerate() {
         for (j, e) in term.list("matchExpressions").iter().enumerate() {
-            requirement(errs, &path.child("nodeSelectorTerms").index(i).child("matchExpressions").index(j), e);
+            requirement(
+                errs,
+                &path.child("nodeSelectorTerms").index(i).child("matchExpressions").index(j),
+                e,
+            );
         }
     }
 }
@@ -228,7 +297,10 @@ fn validate(object: &Value) -> ErrorList {
             check::dns_subdomain(&mut errs, &path, class);
         }
         if !spec.has("csi") {
-            errs.push(Error::required(&spec_path("csi"), "has to be specified when using volumeAttributesClassName"));
+            errs.push(Error::required(
+                &spec_path("csi"),
+                "has to be specified when using volumeAttributesClassName",
+            ));
         }
     }
     errs
@@ -240,7 +312,8 @@ fn source(object: &Value, old: &Value) -> Map<String, Value> {
     for s in SOURCES.iter().filter(|s| object.at("spec").has(s)) {
         all.insert((*s).to_owned(), object.at("spec").at(s).clone());
     }
-    if old.at("spec").has("csi") && !old.at("spec").at("csi").has("controllerExpandSecretRef")
+    if old.at("spec").has("csi")
+        && !old.at("spec").at("csi").has("controllerExpandSecretRef")
         && let Some(Value::Object(csi)) = all.get_mut("csi")
     {
         csi.remove("controllerExpandSecretRef");
@@ -295,7 +368,8 @@ impl Hooks for PersistentVolumes {
         if ctx.subresource != "status" {
             return;
         }
-        let (was, had) = (old.at("status").text("phase"), old.at("status").at("lastPhaseTransitionTime").clone());
+        let (was, had) =
+            (old.at("status").text("phase"), old.at("status").at("lastPhaseTransitionTime").clone());
         let status = ensure_object(new, "status");
         let same = status.text("phase") == was;
         let given = status.at("lastPhaseTransitionTime").clone();
@@ -327,7 +401,11 @@ impl Hooks for PersistentVolumes {
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let (spec, status) = (object.at("spec"), object.at("status"));
         let claim = spec.at("claimRef");
-        let claim = if claim.is_null() { String::new() } else { format!("{}/{}", claim.text("namespace"), claim.text("name")) };
+        let claim = if claim.is_null() {
+            String::new()
+        } else {
+            format!("{}/{}", claim.text("namespace"), claim.text("name"))
+        };
         vec![
             name(object),
             amount(spec.at("capacity")).into(),
@@ -364,8 +442,12 @@ pub fn amount(map: &Value) -> String {
 
 /// `RWO,ROX`, in upstream's order.
 pub fn modes_cell(owner: &Value) -> String {
-    let known =
-        [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
+    let known = [
+        ("ReadWriteOnce", "RWO"),
+        ("ReadOnlyMany", "ROX"),
+        ("ReadWriteMany", "RWX"),
+        ("ReadWriteOncePod", "RWOP"),
+    ];
     let has = |m: &str| owner.strings("accessModes").any(|a| a == m);
     known.iter().filter(|(m, _)| has(m)).map(|(_, s)| *s).collect::<Vec<_>>().join(",")
 }
@@ -374,10 +456,18 @@ pub fn modes_cell(owner: &Value) -> String {
 pub fn def() -> ResourceDef {
     let mut named = SelectableField::new("metadata.name");
     named.name = "name".into();
-    ResourceDef::builtin("", "v1", "PersistentVolume", "persistentvolumes", Scope::Cluster, COLUMNS, PersistentVolumes)
-        .short(&["pv"])
-        .sub(&[SubresourceDef::status()])
-        .select(&[named])
+    ResourceDef::builtin(
+        "",
+        "v1",
+        "PersistentVolume",
+        "persistentvolumes",
+        Scope::Cluster,
+        COLUMNS,
+        PersistentVolumes,
+    )
+    .short(&["pv"])
+    .sub(&[SubresourceDef::status()])
+    .select(&[named])
 }
 
 #[cfg(test)]

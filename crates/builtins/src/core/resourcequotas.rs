@@ -12,14 +12,25 @@ use std::collections::BTreeSet;
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Request", "string", 0, "Request represents a minimum amount of cpu/memory that a container may consume."),
-    Column::new("Limit", "string", 0, "Limits control the maximum amount of cpu/memory that a container may use independent of contention on the node."),
+    Column::new(
+        "Request",
+        "string",
+        0,
+        "Request represents a minimum amount of cpu/memory that a container may consume.",
+    ),
+    Column::new(
+        "Limit",
+        "string",
+        0,
+        "Limits control the maximum amount of cpu/memory that a container may use independent of contention on the node.",
+    ),
     age_column(),
 ];
 
 const POD_SCOPES: &[&str] =
     &["Terminating", "NotTerminating", "NotBestEffort", "PriorityClass", "CrossNamespacePodAffinity"];
-const COMPUTE: &[&str] = &["pods", "cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
+const COMPUTE: &[&str] =
+    &["pods", "cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
 
 struct ResourceQuotas;
 
@@ -99,7 +110,9 @@ fn selector(errs: &mut ErrorList, spec: &Value) {
                 errs.push(Error::invalid(&path.child("values"), values.to_vec(), text));
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            _ => errs.push(Error::invalid(&path.child("operator"), operator, "not a valid selector operator")),
+            _ => {
+                errs.push(Error::invalid(&path.child("operator"), operator, "not a valid selector operator"))
+            }
         }
         all.insert(scope);
     }
@@ -144,7 +157,9 @@ impl Hooks for ResourceQuotas {
 
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let status = object.at("status");
-        let used = |k: &str| status.at("used").get(k).map_or_else(|| "0".to_owned(), |v| rules::quantity(v).to_string());
+        let used = |k: &str| {
+            status.at("used").get(k).map_or_else(|| "0".to_owned(), |v| rules::quantity(v).to_string())
+        };
         let (mut requests, mut limits) = (vec![], vec![]);
         for (k, hard) in status.map("hard").into_iter().flatten() {
             let text = format!("{k}: {}/{}", used(k), rules::quantity(hard));
@@ -156,9 +171,17 @@ impl Hooks for ResourceQuotas {
 
 /// The definition of ResourceQuotas.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin("", "v1", "ResourceQuota", "resourcequotas", Scope::Namespaced, COLUMNS, ResourceQuotas)
-        .short(&["quota"])
-        .sub(&[SubresourceDef::status()])
+    ResourceDef::builtin(
+        "",
+        "v1",
+        "ResourceQuota",
+        "resourcequotas",
+        Scope::Namespaced,
+        COLUMNS,
+        ResourceQuotas,
+    )
+    .short(&["quota"])
+    .sub(&[SubresourceDef::status()])
 }
 
 #[cfg(test)]

@@ -17,8 +17,18 @@ use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Type", "string", 0, "Used to facilitate programmatic handling of secret data. More info: https://kubernetes.io/docs/concepts/configuration/secret/#secret-types"),
-    Column::new("Data", "string", 0, "Data contains the secret data. Each key must consist of alphanumeric characters, '-', '_' or '.'. The serialized form of the secret data is a base64 encoded string, representing the arbitrary (possibly non-string) data value here. Described in https://tools.ietf.org/html/rfc4648#section-4"),
+    Column::new(
+        "Type",
+        "string",
+        0,
+        "Used to facilitate programmatic handling of secret data. More info: https://kubernetes.io/docs/concepts/configuration/secret/#secret-types",
+    ),
+    Column::new(
+        "Data",
+        "string",
+        0,
+        "Data contains the secret data. Each key must consist of alphanumeric characters, '-', '_' or '.'. The serialized form of the secret data is a base64 encoded string, representing the arbitrary (possibly non-string) data value here. Described in https://tools.ietf.org/html/rfc4648#section-4",
+    ),
     age_column(),
 ];
 
@@ -64,11 +74,11 @@ fn type_rules(errs: &mut ErrorList, object: &Value) {
     let has = |k: &str| data.get(k).is_some();
     let mut need = |k: &str| errs.push(Error::required(&Path::new("data").key(k), ""));
     match object.text("type") {
-        "kubernetes.io/service-account-token" => {
-            if object::annotation(object, SERVICE_ACCOUNT_NAME).unwrap_or("").is_empty() {
-                let path = Path::new("metadata").child("annotations").key(SERVICE_ACCOUNT_NAME);
-                errs.push(Error::required(&path, ""));
-            }
+        "kubernetes.io/service-account-token"
+            if object::annotation(object, SERVICE_ACCOUNT_NAME).unwrap_or("").is_empty() =>
+        {
+            let path = Path::new("metadata").child("annotations").key(SERVICE_ACCOUNT_NAME);
+            errs.push(Error::required(&path, ""));
         }
         "kubernetes.io/dockercfg" => json_key(errs, data, ".dockercfg"),
         "kubernetes.io/dockerconfigjson" => json_key(errs, data, ".dockerconfigjson"),

@@ -13,7 +13,8 @@ use kaji_meta::{
     object,
 };
 use kaji_resource::{
-    BoxFuture, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, Verb, age_column, name_column,
+    BoxFuture, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, Verb, age_column,
+    name_column,
 };
 use serde_json::{Value, json};
 
@@ -43,7 +44,10 @@ fn validate_request(spec: &Value) -> ErrorList {
 
 /// The object that the token shall be bound to, found and compared by uid.
 #[allow(clippy::type_complexity)]
-fn bound(ctx: &Ctx<'_>, spec: &Value) -> Result<(Option<(String, String, String)>, Option<(String, String)>), Status> {
+fn bound(
+    ctx: &Ctx<'_>,
+    spec: &Value,
+) -> Result<(Option<(String, String, String)>, Option<(String, String)>), Status> {
     let reference = spec.at("boundObjectRef");
     if reference.is_null() {
         return Ok((None, None));
@@ -65,7 +69,9 @@ fn bound(ctx: &Ctx<'_>, spec: &Value) -> Result<(Option<(String, String, String)
         ctx.api.get(&resource, namespace, wanted).ok_or_else(|| Status::not_found(&resource, wanted))?;
     let actual = object::uid(&found);
     if !uid.is_empty() && uid != actual {
-        let text = format!("the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated");
+        let text = format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+        );
         return Err(Status::conflict(&resource, wanted, text));
     }
     if kind == "Pod" && found.at("spec").text("serviceAccountName") != ctx.name {
@@ -144,7 +150,11 @@ impl Hooks for ServiceAccounts {
         vec![]
     }
 
-    fn call<'a>(&'a self, ctx: &'a Ctx<'a>, request: CallRequest<'a>) -> BoxFuture<'a, Result<(u16, Value), Status>> {
+    fn call<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        request: CallRequest<'a>,
+    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
         Box::pin(async move { self.issue(ctx, request) })
     }
 

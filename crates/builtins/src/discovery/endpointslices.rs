@@ -16,9 +16,24 @@ use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("AddressType", "string", 0, "addressType specifies the type of address carried by this EndpointSlice. All addresses in this slice must be the same type. This field is immutable after creation."),
-    Column::new("Ports", "string", 0, "ports specifies the list of network ports exposed by each endpoint in this slice. Each port must have a unique name."),
-    Column::new("Endpoints", "string", 0, "endpoints is a list of unique endpoints in this slice. Each slice may include a maximum of 1000 endpoints."),
+    Column::new(
+        "AddressType",
+        "string",
+        0,
+        "addressType specifies the type of address carried by this EndpointSlice. All addresses in this slice must be the same type. This field is immutable after creation.",
+    ),
+    Column::new(
+        "Ports",
+        "string",
+        0,
+        "ports specifies the list of network ports exposed by each endpoint in this slice. Each port must have a unique name.",
+    ),
+    Column::new(
+        "Endpoints",
+        "string",
+        0,
+        "endpoints is a list of unique endpoints in this slice. Each slice may include a maximum of 1000 endpoints.",
+    ),
     age_column(),
 ];
 
@@ -89,8 +104,11 @@ fn hints(errs: &mut ErrorList, path: &Path, hints: &Value) {
             if list[..i].iter().any(|h| h.text("name") == name) {
                 errs.push(Error::duplicate(&at, name));
             }
-            let bad =
-                if zone { validation::is_valid_label_value(name) } else { validation::is_dns1123_subdomain(name) };
+            let bad = if zone {
+                validation::is_valid_label_value(name)
+            } else {
+                validation::is_dns1123_subdomain(name)
+            };
             check::each(errs, &at, name, bad);
         }
     }
@@ -190,8 +208,15 @@ impl Hooks for EndpointSlices {
             None => p.opt_text("name").unwrap_or("*").to_owned(),
         });
         let ports = limited(ports);
-        let endpoints = limited(object.list("endpoints").iter().flat_map(|e| e.strings("addresses")).map(str::to_owned));
-        vec![name(object), object.text("addressType").into(), ports.into(), endpoints.into(), age(object, now)]
+        let endpoints =
+            limited(object.list("endpoints").iter().flat_map(|e| e.strings("addresses")).map(str::to_owned));
+        vec![
+            name(object),
+            object.text("addressType").into(),
+            ports.into(),
+            endpoints.into(),
+            age(object, now),
+        ]
     }
 }
 
@@ -208,8 +233,16 @@ fn limited(all: impl Iterator<Item = String>) -> String {
 
 /// The definition of EndpointSlices.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", Scope::Namespaced, COLUMNS, EndpointSlices)
-        .with_generation()
+    ResourceDef::builtin(
+        "discovery.k8s.io",
+        "v1",
+        "EndpointSlice",
+        "endpointslices",
+        Scope::Namespaced,
+        COLUMNS,
+        EndpointSlices,
+    )
+    .with_generation()
 }
 
 #[cfg(test)]

@@ -16,14 +16,44 @@ use serde_json::Value;
 use std::borrow::Cow;
 
 const COLUMNS: &[Column] = &[
-    Column::new("Last Seen", "string", 0, "The time at which the most recent occurrence of this event was recorded."),
-    Column::new("Type", "string", 0, "Type of this event (Normal, Warning), new types could be added in the future"),
-    Column::new("Reason", "string", 0, "This should be a short, machine understandable string that gives the reason for the transition into the object's current status."),
+    Column::new(
+        "Last Seen",
+        "string",
+        0,
+        "The time at which the most recent occurrence of this event was recorded.",
+    ),
+    Column::new(
+        "Type",
+        "string",
+        0,
+        "Type of this event (Normal, Warning), new types could be added in the future",
+    ),
+    Column::new(
+        "Reason",
+        "string",
+        0,
+        "This should be a short, machine understandable string that gives the reason for the transition into the object's current status.",
+    ),
     Column::new("Object", "string", 0, "The object that this event is about."),
-    Column::new("Subobject", "string", 1, "If referring to a piece of an object instead of an entire object, this string should contain a valid JSON/Go field access statement."),
-    Column::new("Source", "string", 1, "The component reporting this event. Should be a short machine understandable string."),
+    Column::new(
+        "Subobject",
+        "string",
+        1,
+        "If referring to a piece of an object instead of an entire object, this string should contain a valid JSON/Go field access statement.",
+    ),
+    Column::new(
+        "Source",
+        "string",
+        1,
+        "The component reporting this event. Should be a short machine understandable string.",
+    ),
     Column::new("Message", "string", 0, "A human-readable description of the status of this operation."),
-    Column::new("First Seen", "string", 1, "The time at which the event was first recorded. (Time of server receipt is in TypeMeta.)"),
+    Column::new(
+        "First Seen",
+        "string",
+        1,
+        "The time at which the event was first recorded. (Time of server receipt is in TypeMeta.)",
+    ),
     Column::new("Count", "string", 1, "The number of times this event has occurred."),
     Column {
         name: Cow::Borrowed("Name"),
@@ -168,8 +198,20 @@ impl Hooks for Events {
             series(&mut errs, new);
         }
         let fields = [
-            "involvedObject", "reason", "message", "source", "firstTimestamp", "lastTimestamp", "count", "reason", "type",
-            "eventTime", "action", "related", "reportingComponent", "reportingInstance",
+            "involvedObject",
+            "reason",
+            "message",
+            "source",
+            "firstTimestamp",
+            "lastTimestamp",
+            "count",
+            "reason",
+            "type",
+            "eventTime",
+            "action",
+            "related",
+            "reportingComponent",
+            "reportingInstance",
         ];
         for f in fields {
             let shown = if f == "reportingComponent" { "reportingController" } else { f };
@@ -320,6 +362,9 @@ mod tests {
 
     #[test]
     fn table() {
-        assert_eq!(row(&core(), &stored()), "5s | Normal | Started | pod/p |  | kubelet, node | hi | 4m | 3 | e");
+        assert_eq!(
+            row(&core(), &stored()),
+            "5s | Normal | Started | pod/p |  | kubelet, node | hi | 4m | 3 | e"
+        );
     }
 }

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 
 fn everything(groups: &[&str]) -> Value {
-    let subjects: Vec<Value> = groups.iter().map(|g| json!({"kind": "Group", "group": {"name": g}})).collect();
+    let subjects: Vec<Value> =
+        groups.iter().map(|g| json!({"kind": "Group", "group": {"name": g}})).collect();
     json!([{
         "subjects": subjects,
         "resourceRules": [{

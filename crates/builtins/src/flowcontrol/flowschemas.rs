@@ -15,9 +15,24 @@ use serde_json::{Value, json};
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("PriorityLevel", "string", 0, "`name` is the name of the priority level configuration being referenced Required."),
-    Column::new("MatchingPrecedence", "string", 0, "`matchingPrecedence` is used to choose among the FlowSchemas that match a given request."),
-    Column::new("DistinguisherMethod", "string", 0, "`distinguisherMethod` defines how to compute the flow distinguisher for requests that match this schema."),
+    Column::new(
+        "PriorityLevel",
+        "string",
+        0,
+        "`name` is the name of the priority level configuration being referenced Required.",
+    ),
+    Column::new(
+        "MatchingPrecedence",
+        "string",
+        0,
+        "`matchingPrecedence` is used to choose among the FlowSchemas that match a given request.",
+    ),
+    Column::new(
+        "DistinguisherMethod",
+        "string",
+        0,
+        "`distinguisherMethod` defines how to compute the flow distinguisher for requests that match this schema.",
+    ),
     age_column(),
     Column::new("MissingPL", "string", 0, "references a broken or non-existent PriorityLevelConfiguration"),
 ];
@@ -53,9 +68,14 @@ fn alone(errs: &mut ErrorList, path: &Path, rule: &Value, field: &str, what: &st
 
 fn resource_rule(errs: &mut ErrorList, path: &Path, rule: &Value) {
     verbs(errs, path, rule);
-    for (field, one, many) in [("apiGroups", "api group", "api groups"), ("resources", "resource", "resources")] {
+    for (field, one, many) in
+        [("apiGroups", "api group", "api groups"), ("resources", "resource", "resources")]
+    {
         if rule.list(field).is_empty() {
-            errs.push(Error::required(&path.child(field), format!("resource rules must supply at least one {one}")));
+            errs.push(Error::required(
+                &path.child(field),
+                format!("resource rules must supply at least one {one}"),
+            ));
         }
         alone(errs, path, rule, field, many);
     }
@@ -146,7 +166,10 @@ fn rule(errs: &mut ErrorList, path: &Path, rule: &Value) {
     if rule.list("subjects").is_empty() {
         errs.push(Error::required(&path.child("subjects"), "subjects must contain at least one value"));
     }
-    rule.list("subjects").iter().enumerate().for_each(|(i, s)| subject(errs, &path.child("subjects").index(i), s));
+    rule.list("subjects")
+        .iter()
+        .enumerate()
+        .for_each(|(i, s)| subject(errs, &path.child("subjects").index(i), s));
     let (resources, urls) = (rule.list("resourceRules"), rule.list("nonResourceRules"));
     if resources.is_empty() && urls.is_empty() {
         let text = "at least one of resourceRules and nonResourceRules has to be non-empty";
@@ -190,8 +213,10 @@ fn validate(object: &Value) -> ErrorList {
         let at = path.child("distinguisherMethod").child("type");
         errs.push(Error::not_supported(&at, method.clone(), &["ByNamespace", "ByUser"]));
     }
-    let (level, at) =
-        (spec.at("priorityLevelConfiguration").text("name"), path.child("priorityLevelConfiguration").child("name"));
+    let (level, at) = (
+        spec.at("priorityLevelConfiguration").text("name"),
+        path.child("priorityLevelConfiguration").child("name"),
+    );
     if level.is_empty() {
         errs.push(Error::required(&at, "must reference a priority level"));
     } else {
@@ -250,9 +275,17 @@ impl Hooks for FlowSchemas {
 
 /// The definition of FlowSchemas.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin(fixed::GROUP, "v1", "FlowSchema", "flowschemas", Scope::Cluster, COLUMNS, FlowSchemas)
-        .with_generation()
-        .sub(&[SubresourceDef::status()])
+    ResourceDef::builtin(
+        fixed::GROUP,
+        "v1",
+        "FlowSchema",
+        "flowschemas",
+        Scope::Cluster,
+        COLUMNS,
+        FlowSchemas,
+    )
+    .with_generation()
+    .sub(&[SubresourceDef::status()])
 }
 
 #[cfg(test)]

@@ -9,8 +9,5 @@ use kaji_resource::ResourceDef;
 
 /// Every resource of the group.
 pub fn defs(_deps: &Deps) -> Vec<ResourceDef> {
-    vec![
-        flowschemas::def(),
-        prioritylevelconfigurations::def(),
-    ]
+    vec![flowschemas::def(), prioritylevelconfigurations::def()]
 }

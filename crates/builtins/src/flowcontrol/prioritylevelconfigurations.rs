@@ -14,11 +14,31 @@ use serde_json::{Value, json};
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Type", "string", 0, "`type` indicates whether this priority level is subject to limitation on request execution."),
-    Column::new("NominalConcurrencyShares", "string", 0, "`nominalConcurrencyShares` (NCS) contributes to the computation of the NominalConcurrencyLimit (NominalCL) of this level."),
+    Column::new(
+        "Type",
+        "string",
+        0,
+        "`type` indicates whether this priority level is subject to limitation on request execution.",
+    ),
+    Column::new(
+        "NominalConcurrencyShares",
+        "string",
+        0,
+        "`nominalConcurrencyShares` (NCS) contributes to the computation of the NominalConcurrencyLimit (NominalCL) of this level.",
+    ),
     Column::new("Queues", "string", 0, "`queues` is the number of queues for this priority level."),
-    Column::new("HandSize", "string", 0, "`handSize` is a small positive number that configures the shuffle sharding of requests into queues."),
-    Column::new("QueueLengthLimit", "string", 0, "`queueLengthLimit` is the maximum number of requests allowed to be waiting in a given queue of this priority level at a time; excess requests are rejected."),
+    Column::new(
+        "HandSize",
+        "string",
+        0,
+        "`handSize` is a small positive number that configures the shuffle sharding of requests into queues.",
+    ),
+    Column::new(
+        "QueueLengthLimit",
+        "string",
+        0,
+        "`queueLengthLimit` is the maximum number of requests allowed to be waiting in a given queue of this priority level at a time; excess requests are rejected.",
+    ),
     age_column(),
 ];
 
@@ -37,7 +57,8 @@ fn entropy_bits(deck: i64, hand: i64) -> i64 {
 
 fn queuing(errs: &mut ErrorList, path: &Path, q: &Value) {
     let (limit, queues, hand) = (q.int("queueLengthLimit"), q.int("queues"), q.int("handSize"));
-    let mut bad = |field: &str, value: i64, text: &str| errs.push(Error::invalid(&path.child(field), value, text));
+    let mut bad =
+        |field: &str, value: i64, text: &str| errs.push(Error::invalid(&path.child(field), value, text));
     if limit <= 0 {
         bad("queueLengthLimit", limit, "must be positive");
     }
@@ -61,7 +82,11 @@ fn queuing(errs: &mut ErrorList, path: &Path, q: &Value) {
 fn limited(errs: &mut ErrorList, path: &Path, l: &Value) {
     let shares = l.int("nominalConcurrencyShares");
     if shares < 0 {
-        errs.push(Error::invalid(&path.child("nominalConcurrencyShares"), shares, "must be a non-negative integer"));
+        errs.push(Error::invalid(
+            &path.child("nominalConcurrencyShares"),
+            shares,
+            "must be a non-negative integer",
+        ));
     }
     let (response, at) = (l.at("limitResponse"), path.child("limitResponse"));
     let q = at.child("queuing");
@@ -110,7 +135,11 @@ fn validate(object: &Value) -> ErrorList {
                 errs.push(Error::forbidden(&path.child("limited"), "must be nil if the type is not Limited"));
             }
             if let Some(n) = e.opt_int("nominalConcurrencyShares").filter(|n| *n < 0) {
-                errs.push(Error::invalid(&at.child("nominalConcurrencyShares"), n, "must be a non-negative integer"));
+                errs.push(Error::invalid(
+                    &at.child("nominalConcurrencyShares"),
+                    n,
+                    "must be a non-negative integer",
+                ));
             }
             lendable(&mut errs, &at, e);
         }
@@ -222,7 +251,8 @@ mod tests {
     #[test]
     fn rules_and_row() {
         let of = |spec: Value| json!({"metadata": {"name": "p"}, "spec": spec});
-        let queue = of(json!({"type": "Limited", "limited": {"limitResponse": {"type": "Queue", "queuing": {}}}}));
+        let queue =
+            of(json!({"type": "Limited", "limited": {"limitResponse": {"type": "Queue", "queuing": {}}}}));
         let text = created(&def(), queue);
         let made: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(row(&def(), &made), "p | Limited | 30 | 64 | 8 | 50 | <unknown>");
@@ -230,8 +260,16 @@ mod tests {
             create_errors(&def(), made),
             create_errors(&def(), of(json!({"type": "Exempt"}))),
             create_errors(&def(), of(json!({"type": "Limited"}))),
-            create_errors(&def(), of(json!({"type": "Limited", "limited": {"limitResponse": {"type": "Queue", "queuing": {"handSize": 20, "queues": 100}}}}))),
-            create_errors(&def(), json!({"metadata": {"name": "exempt"}, "spec": fixed::priority_level("exempt")})),
+            create_errors(
+                &def(),
+                of(
+                    json!({"type": "Limited", "limited": {"limitResponse": {"type": "Queue", "queuing": {"handSize": 20, "queues": 100}}}}),
+                ),
+            ),
+            create_errors(
+                &def(),
+                json!({"metadata": {"name": "exempt"}, "spec": fixed::priority_level("exempt")}),
+            ),
         ];
         expect![[r#"
 

@@ -39,7 +39,9 @@ fn parameters(errs: &mut ErrorList, path: &Path, p: &Value) {
         Some("Cluster") => {
             rules::frozen(errs, &namespace, !p.has("namespace"), "`parameters.scope` is set to 'Cluster'");
         }
-        Some(other) => errs.push(Error::not_supported(&path.child("scope"), other, &["Cluster", "Namespace"])),
+        Some(other) => {
+            errs.push(Error::not_supported(&path.child("scope"), other, &["Cluster", "Namespace"]))
+        }
     }
 }
 
@@ -70,7 +72,8 @@ impl Hooks for IngressClasses {
     }
 
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
-        let default = object::annotation(object, "ingressclass.kubernetes.io/is-default-class") == Some("true");
+        let default =
+            object::annotation(object, "ingressclass.kubernetes.io/is-default-class") == Some("true");
         let name = match default {
             true => format!("{} (default)", object::name(object)).into(),
             false => name(object),
@@ -87,8 +90,16 @@ impl Hooks for IngressClasses {
 
 /// The definition of IngressClasses.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin("networking.k8s.io", "v1", "IngressClass", "ingressclasses", Scope::Cluster, COLUMNS, IngressClasses)
-        .with_generation()
+    ResourceDef::builtin(
+        "networking.k8s.io",
+        "v1",
+        "IngressClass",
+        "ingressclasses",
+        Scope::Cluster,
+        COLUMNS,
+        IngressClasses,
+    )
+    .with_generation()
 }
 
 #[cfg(test)]

@@ -19,8 +19,18 @@ use serde_json::{Value, json};
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Class", "string", 0, "The name of the IngressClass resource that should be used for additional configuration"),
-    Column::new("Hosts", "string", 0, "Hosts that incoming requests are matched against before the ingress rule"),
+    Column::new(
+        "Class",
+        "string",
+        0,
+        "The name of the IngressClass resource that should be used for additional configuration",
+    ),
+    Column::new(
+        "Hosts",
+        "string",
+        0,
+        "Hosts that incoming requests are matched against before the ingress rule",
+    ),
     Column::new("Address", "string", 0, "Address is a list containing ingress points for the load-balancer"),
     Column::new("Ports", "string", 0, "Ports of TLS configurations that open"),
     age_column(),
@@ -169,7 +179,11 @@ fn validate_status(new: &Value, old: &Value) -> ErrorList {
         if !host.is_empty() {
             check::dns_subdomain(&mut errs, &at.child("hostname"), host);
             if parse_ip_sloppy(host).is_some() {
-                errs.push(Error::invalid(&at.child("hostname"), host, "must be a DNS name, not an IP address"));
+                errs.push(Error::invalid(
+                    &at.child("hostname"),
+                    host,
+                    "must be a DNS name, not an IP address",
+                ));
             }
         }
     }
@@ -242,10 +256,18 @@ fn hosts(rules: &[Value]) -> String {
 
 /// The definition of Ingresses.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin("networking.k8s.io", "v1", "Ingress", "ingresses", Scope::Namespaced, COLUMNS, Ingresses)
-        .short(&["ing"])
-        .sub(&[SubresourceDef::status()])
-        .with_generation()
+    ResourceDef::builtin(
+        "networking.k8s.io",
+        "v1",
+        "Ingress",
+        "ingresses",
+        Scope::Namespaced,
+        COLUMNS,
+        Ingresses,
+    )
+    .short(&["ing"])
+    .sub(&[SubresourceDef::status()])
+    .with_generation()
 }
 
 #[cfg(test)]

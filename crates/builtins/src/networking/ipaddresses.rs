@@ -1,11 +1,6 @@
 //! IPAddresses: each stands for a cluster IP in use, and is named after it.
 
-use crate::shared::{
-    check,
-    net::check_ip,
-    table::name,
-    value::Fields,
-};
+use crate::shared::{check, net::check_ip, table::name, value::Fields};
 use kaji_meta::{
     GroupResource,
     field::{Error, ErrorList, Path},
@@ -16,7 +11,12 @@ use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("ParentRef", "string", 0, "parentRef references the resource that an IPAddress is attached to. An IPAddress must reference a parent object."),
+    Column::new(
+        "ParentRef",
+        "string",
+        0,
+        "parentRef references the resource that an IPAddress is attached to. An IPAddress must reference a parent object.",
+    ),
 ];
 
 struct IpAddresses;
@@ -70,9 +70,17 @@ impl Hooks for IpAddresses {
 
 /// The definition of IPAddresses.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin("networking.k8s.io", "v1", "IPAddress", "ipaddresses", Scope::Cluster, COLUMNS, IpAddresses)
-        .short(&["ip"])
-        .named(valid_name)
+    ResourceDef::builtin(
+        "networking.k8s.io",
+        "v1",
+        "IPAddress",
+        "ipaddresses",
+        Scope::Cluster,
+        COLUMNS,
+        IpAddresses,
+    )
+    .short(&["ip"])
+    .named(valid_name)
 }
 
 #[cfg(test)]

@@ -16,7 +16,12 @@ use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Pod-Selector", "string", 0, "podSelector selects the pods to which this NetworkPolicy object applies."),
+    Column::new(
+        "Pod-Selector",
+        "string",
+        0,
+        "podSelector selects the pods to which this NetworkPolicy object applies.",
+    ),
     age_column(),
 ];
 
@@ -135,7 +140,9 @@ impl Hooks for NetworkPolicies {
         let spec = ensure_object(object, "spec");
         for (direction, _) in DIRECTIONS {
             for rule in list_mut(spec, direction) {
-                list_mut(rule, "ports").iter_mut().for_each(|p| rules::default_opt_text(p, "protocol", "TCP"));
+                list_mut(rule, "ports")
+                    .iter_mut()
+                    .for_each(|p| rules::default_opt_text(p, "protocol", "TCP"));
             }
         }
         if spec.list("policyTypes").is_empty() {
@@ -173,9 +180,17 @@ impl Hooks for NetworkPolicies {
 
 /// The definition of NetworkPolicies.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", Scope::Namespaced, COLUMNS, NetworkPolicies)
-        .short(&["netpol"])
-        .with_generation()
+    ResourceDef::builtin(
+        "networking.k8s.io",
+        "v1",
+        "NetworkPolicy",
+        "networkpolicies",
+        Scope::Namespaced,
+        COLUMNS,
+        NetworkPolicies,
+    )
+    .short(&["netpol"])
+    .with_generation()
 }
 
 #[cfg(test)]

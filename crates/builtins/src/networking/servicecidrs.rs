@@ -3,6 +3,7 @@
 use crate::shared::{
     check,
     net::check_cidr,
+    rules,
     table::{age, name},
     value::{Fields, put},
 };
@@ -12,7 +13,12 @@ use serde_json::{Value, json};
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("CIDRs", "string", 0, "CIDRs defines the IP blocks in CIDR notation (e.g. \"192.168.0.0/24\" or \"2001:db8::/64\") from which to assign service cluster IPs. Max of two CIDRs is allowed, one of each IP family. This field is immutable."),
+    Column::new(
+        "CIDRs",
+        "string",
+        0,
+        "CIDRs defines the IP blocks in CIDR notation (e.g. \"192.168.0.0/24\" or \"2001:db8::/64\") from which to assign service cluster IPs. Max of two CIDRs is allowed, one of each IP family. This field is immutable.",
+    ),
     age_column(),
 ];
 
@@ -46,6 +52,12 @@ impl Hooks for ServiceCidrs {
         validate(object.at("spec"))
     }
 
+    fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
+        if ctx.subresource == "status" {
+            rules::keep_meta_on_status(new, old);
+        }
+    }
+
     fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
         let mut errs = vec![];
         if ctx.subresource == "status" {
@@ -75,8 +87,16 @@ impl Hooks for ServiceCidrs {
 
 /// The definition of ServiceCIDRs.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs", Scope::Cluster, COLUMNS, ServiceCidrs)
-        .sub(&[SubresourceDef::status()])
+    ResourceDef::builtin(
+        "networking.k8s.io",
+        "v1",
+        "ServiceCIDR",
+        "servicecidrs",
+        Scope::Cluster,
+        COLUMNS,
+        ServiceCidrs,
+    )
+    .sub(&[SubresourceDef::status()])
 }
 
 #[cfg(test)]

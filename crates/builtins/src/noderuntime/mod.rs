@@ -7,7 +7,5 @@ use kaji_resource::ResourceDef;
 
 /// Every resource of the group.
 pub fn defs(_deps: &Deps) -> Vec<ResourceDef> {
-    vec![
-        runtimeclasses::def(),
-    ]
+    vec![runtimeclasses::def()]
 }

@@ -14,7 +14,12 @@ use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Handler", "string", 0, "handler specifies the underlying runtime and configuration that the CRI implementation will use to handle pods of this class."),
+    Column::new(
+        "Handler",
+        "string",
+        0,
+        "handler specifies the underlying runtime and configuration that the CRI implementation will use to handle pods of this class.",
+    ),
     age_column(),
 ];
 
@@ -25,7 +30,8 @@ fn toleration(errs: &mut ErrorList, path: &Path, t: &Value) {
     if !key.is_empty() {
         check::label_name(errs, &path.child("key"), key);
     } else if operator != "Exists" {
-        let text = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+        let text =
+            "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
         errs.push(Error::invalid(&path.child("operator"), operator, text));
     }
     if t.has("tolerationSeconds") && effect != "NoExecute" {
@@ -67,7 +73,10 @@ impl Hooks for RuntimeClasses {
         }
         let (scheduling, path) = (object.at("scheduling"), Path::new("scheduling"));
         if scheduling.has("nodeSelector") {
-            errs.extend(validation::validate_labels(scheduling.at("nodeSelector"), &path.child("nodeSelector")));
+            errs.extend(validation::validate_labels(
+                scheduling.at("nodeSelector"),
+                &path.child("nodeSelector"),
+            ));
         }
         let (list, path) = (scheduling.list("tolerations"), path.child("tolerations"));
         list.iter().enumerate().for_each(|(i, t)| toleration(&mut errs, &path.index(i), t));
@@ -93,9 +102,17 @@ impl Hooks for RuntimeClasses {
 
 /// The definition of RuntimeClasses.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", Scope::Cluster, COLUMNS, RuntimeClasses)
-        .create_on_update()
-        .conditional_update_only()
+    ResourceDef::builtin(
+        "node.k8s.io",
+        "v1",
+        "RuntimeClass",
+        "runtimeclasses",
+        Scope::Cluster,
+        COLUMNS,
+        RuntimeClasses,
+    )
+    .create_on_update()
+    .conditional_update_only()
 }
 
 #[cfg(test)]
@@ -114,7 +131,10 @@ mod tests {
             scheduling.tolerations[2]: Duplicate value: {"key":"a"}"#]]
         .assert_eq(&create_errors(&def(), bad));
         let of = |h: &str| json!({"metadata": {"name": "r"}, "handler": h});
-        assert_eq!(update_errors(&def(), "", of("a"), of("b")), r#"handler: Invalid value: "a": field is immutable"#);
+        assert_eq!(
+            update_errors(&def(), "", of("a"), of("b")),
+            r#"handler: Invalid value: "a": field is immutable"#
+        );
         assert_eq!(row(&def(), &of("a")), "r | a | <unknown>");
     }
 }

@@ -39,9 +39,17 @@ impl Hooks for ClusterRoles {
 
 /// The definition of ClusterRoles.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin(GROUP, "v1", "ClusterRole", "clusterroles", Scope::Cluster, created::COLUMNS, ClusterRoles)
-        .named(validation::path_segment_name)
-        .create_on_update()
+    ResourceDef::builtin(
+        GROUP,
+        "v1",
+        "ClusterRole",
+        "clusterroles",
+        Scope::Cluster,
+        created::COLUMNS,
+        ClusterRoles,
+    )
+    .named(validation::path_segment_name)
+    .create_on_update()
 }
 
 #[cfg(test)]

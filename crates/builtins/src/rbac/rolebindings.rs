@@ -27,9 +27,17 @@ impl Hooks for Bindings {
 
 /// The definition of RoleBindings.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin(GROUP, "v1", "RoleBinding", "rolebindings", Scope::Namespaced, BINDING_COLUMNS, Bindings)
-        .named(validation::path_segment_name)
-        .create_on_update()
+    ResourceDef::builtin(
+        GROUP,
+        "v1",
+        "RoleBinding",
+        "rolebindings",
+        Scope::Namespaced,
+        BINDING_COLUMNS,
+        Bindings,
+    )
+    .named(validation::path_segment_name)
+    .create_on_update()
 }
 
 #[cfg(test)]
@@ -57,6 +65,7 @@ mod tests {
             roleRef.name: Required value
             subjects[0].name: Required value
             subjects[0].kind: Unsupported value: "y": supported values: "ServiceAccount", "User", "Group"
-            subjects[1].apiGroup: Unsupported value: "z": supported values: "rbac.authorization.k8s.io""#]].assert_eq(&create_errors(&def(), bad));
+            subjects[1].apiGroup: Unsupported value: "z": supported values: "rbac.authorization.k8s.io""#]]
+        .assert_eq(&create_errors(&def(), bad));
     }
 }

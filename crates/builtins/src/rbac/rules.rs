@@ -17,7 +17,12 @@ pub const GROUP: &str = "rbac.authorization.k8s.io";
 /// The columns of both kinds of bindings.
 pub const BINDING_COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Role", "string", 0, "RoleRef can reference a Role in the current namespace or a ClusterRole in the global namespace. If the RoleRef cannot be resolved, the Authorizer must return an error."),
+    Column::new(
+        "Role",
+        "string",
+        0,
+        "RoleRef can reference a Role in the current namespace or a ClusterRole in the global namespace. If the RoleRef cannot be resolved, the Authorizer must return an error.",
+    ),
     age_column(),
     Column::new("Users", "string", 1, "Users in the roleBinding"),
     Column::new("Groups", "string", 1, "Groups in the roleBinding"),
@@ -35,7 +40,8 @@ pub fn policy_rules(object: &Value, namespaced: bool) -> ErrorList {
         }
         if !empty("nonResourceURLs") {
             let urls = path.child("nonResourceURLs");
-            let mut bad = |text: &str| errs.push(Error::invalid(&urls, rule.at("nonResourceURLs").clone(), text));
+            let mut bad =
+                |text: &str| errs.push(Error::invalid(&urls, rule.at("nonResourceURLs").clone(), text));
             if namespaced {
                 bad("namespaced rules cannot apply to non-resource URLs");
             }
@@ -106,7 +112,9 @@ pub fn binding(object: &Value, old: Option<&Value>, namespaced: bool) -> ErrorLi
     for (i, s) in object.list("subjects").iter().enumerate() {
         subject(&mut errs, &Path::new("subjects").index(i), s, namespaced);
     }
-    if old.is_some_and(|o| ["apiGroup", "kind", "name"].iter().any(|f| o.at("roleRef").text(f) != role.text(f))) {
+    if old
+        .is_some_and(|o| ["apiGroup", "kind", "name"].iter().any(|f| o.at("roleRef").text(f) != role.text(f)))
+    {
         errs.push(Error::invalid(&path, role.clone(), "cannot change roleRef"));
     }
     errs

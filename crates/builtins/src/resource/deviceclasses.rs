@@ -21,7 +21,9 @@ impl Hooks for DeviceClasses {
         let (at, configs) = (path.child("config"), spec.list("config"));
         limited(&mut errs, &at, configs, 32);
         configs.iter().enumerate().for_each(|(i, c)| opaque(&mut errs, &at.index(i), c));
-        if let Some(resource) = spec.opt_text("extendedResourceName").filter(|r| !rules::is_extended_resource(r)) {
+        if let Some(resource) =
+            spec.opt_text("extendedResourceName").filter(|r| !rules::is_extended_resource(r))
+        {
             let at = path.child("extendedResourceName");
             errs.push(Error::invalid(&at, resource, "must be a valid extended resource name"));
         }

@@ -19,9 +19,24 @@ use serde_json::{Value, json};
 const COLUMNS: &[Column] = &[
     name_column(),
     Column::new("Key", "string", 0, "key is the taint key to be applied to a device. Must be a label name."),
-    Column::new("Value", "string", 0, "value is the taint value corresponding to the taint key. Must be a label value."),
-    Column::new("Effect", "string", 0, "effect is the effect of the taint on claims that do not tolerate the taint and through such claims on the pods using them."),
-    Column::new("TimeAdded", "string", 0, "timeAdded represents the time at which the taint was added or (only in a DeviceTaintRule) the effect was modified."),
+    Column::new(
+        "Value",
+        "string",
+        0,
+        "value is the taint value corresponding to the taint key. Must be a label value.",
+    ),
+    Column::new(
+        "Effect",
+        "string",
+        0,
+        "effect is the effect of the taint on claims that do not tolerate the taint and through such claims on the pods using them.",
+    ),
+    Column::new(
+        "TimeAdded",
+        "string",
+        0,
+        "timeAdded represents the time at which the taint was added or (only in a DeviceTaintRule) the effect was modified.",
+    ),
     age_column(),
 ];
 
@@ -120,6 +135,9 @@ mod tests {
         let made: Value = serde_json::from_str(&created(&def, rule)).unwrap();
         assert_eq!(made["spec"]["taint"]["timeAdded"], "2026-01-02T03:04:05Z");
         assert_eq!(row(&def, &made), "r | k |  | NoExecute | 0s | <unknown>");
-        assert_eq!(create_errors(&def, json!({"spec": {"taint": {"key": "k"}}})), "spec.taint.effect: Required value");
+        assert_eq!(
+            create_errors(&def, json!({"spec": {"taint": {"key": "k"}}})),
+            "spec.taint.effect: Required value"
+        );
     }
 }

@@ -49,7 +49,10 @@ fn reserved(errs: &mut ErrorList, new: &Value, old: &Value) {
         let before = old.at("status").list("reservedFor");
         let added = list.iter().any(|c| !before.iter().any(|o| o.text("uid") == c.text("uid")));
         if added {
-            errs.push(Error::forbidden(&path, "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set"));
+            errs.push(Error::forbidden(
+                &path,
+                "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set",
+            ));
         }
     }
 }
@@ -97,7 +100,8 @@ fn devices(errs: &mut ErrorList, new: &Value) {
         if !allocated.contains(&key(d)) {
             errs.push(Error::invalid(&at, d.clone(), "must be an allocated device in the claim"));
         }
-        let conditions = kaji_meta::validation::validate_conditions(d.at("conditions"), &at.child("conditions"));
+        let conditions =
+            kaji_meta::validation::validate_conditions(d.at("conditions"), &at.child("conditions"));
         errs.extend(conditions);
     }
 }
@@ -176,8 +180,16 @@ impl Hooks for ResourceClaims {
 
 /// The definition of ResourceClaims.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin(GROUP, "v1", "ResourceClaim", "resourceclaims", Scope::Namespaced, COLUMNS, ResourceClaims)
-        .sub(&[SubresourceDef::status()])
+    ResourceDef::builtin(
+        GROUP,
+        "v1",
+        "ResourceClaim",
+        "resourceclaims",
+        Scope::Namespaced,
+        COLUMNS,
+        ResourceClaims,
+    )
+    .sub(&[SubresourceDef::status()])
 }
 
 #[cfg(test)]

@@ -67,7 +67,9 @@ mod tests {
     fn rules_and_row() {
         let of = |n: &str| json!({"metadata": {"name": "t"}, "spec": {"spec": {"devices": {"requests": [{"name": n, "exactly": {"deviceClassName": "c"}}]}}}});
         assert_eq!(create_errors(&def(), of("a")), "");
-        assert!(create_errors(&def(), of("A")).starts_with("spec.spec.devices.requests[0].name: Invalid value"));
+        assert!(
+            create_errors(&def(), of("A")).starts_with("spec.spec.devices.requests[0].name: Invalid value")
+        );
         assert!(update_errors(&def(), "", of("a"), of("b")).ends_with("field is immutable"));
         assert_eq!(row(&def(), &of("a")), "t | <unknown>");
     }

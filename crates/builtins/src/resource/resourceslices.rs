@@ -15,8 +15,18 @@ use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Node", "string", 0, "nodeName identifies the node which provides the resources in this pool."),
-    Column::new("Driver", "string", 0, "driver identifies the DRA driver providing the capacity information."),
+    Column::new(
+        "Node",
+        "string",
+        0,
+        "nodeName identifies the node which provides the resources in this pool.",
+    ),
+    Column::new(
+        "Driver",
+        "string",
+        0,
+        "driver identifies the DRA driver providing the capacity information.",
+    ),
     Column::new("Pool", "string", 0, "name is used to identify the pool."),
     age_column(),
 ];
@@ -42,8 +52,11 @@ fn place(errs: &mut ErrorList, path: &Path, owner: &Value, places: &[&str], one_
         match v {
             Value::String(s) if s.is_empty() => {
                 given = false;
-                let text =
-                    if one_term { "must be either unset or set to a non-empty string" } else { "must not be empty" };
+                let text = if one_term {
+                    "must be either unset or set to a non-empty string"
+                } else {
+                    "must not be empty"
+                };
                 errs.push(Error::invalid(&at, "", text));
             }
             Value::String(s) => check::dns_subdomain(errs, &at, s),
@@ -114,12 +127,10 @@ fn device(errs: &mut ErrorList, path: &Path, d: &Value, old: Option<&Value>, eac
 
 fn devices(errs: &mut ErrorList, path: &Path, spec: &Value, old: Option<&Value>) {
     let list = spec.list("devices");
-    let has_lists = |d: &Value| {
-        d.map("attributes").into_iter().flatten().any(|(_, a)| LISTS.iter().any(|f| a.has(f)))
-    };
-    let advanced = |d: &Value| {
-        !d.list("taints").is_empty() || !d.list("consumesCounters").is_empty() || has_lists(d)
-    };
+    let has_lists =
+        |d: &Value| d.map("attributes").into_iter().flatten().any(|(_, a)| LISTS.iter().any(|f| a.has(f)));
+    let advanced =
+        |d: &Value| !d.list("taints").is_empty() || !d.list("consumesCounters").is_empty() || has_lists(d);
     let max = if list.iter().any(advanced) { MAX_ADVANCED_DEVICES } else { MAX_DEVICES };
     limited(errs, path, list, max);
     let each_has_place = spec.flag("perDeviceNodeSelection");
@@ -149,7 +160,8 @@ fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
             check::immutable(&mut errs, &path.child(f), spec.at(f), o.at(f));
         }
     }
-    const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
+    const ONE: &str =
+        "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
     let set = place(&mut errs, &path, spec, PLACES, true);
     match set.len() {
         0 => errs.push(Error::required(&path, ONE)),

@@ -120,7 +120,9 @@ fn request(errs: &mut ErrorList, path: &Path, r: &Value) {
         }
         "All" => {}
         "ExactCount" => check::positive(errs, &path.child("count"), count),
-        other => errs.push(Error::not_supported(&path.child("allocationMode"), other, &["All", "ExactCount"])),
+        other => {
+            errs.push(Error::not_supported(&path.child("allocationMode"), other, &["All", "ExactCount"]))
+        }
     }
     for (i, t) in r.list("tolerations").iter().enumerate() {
         toleration(errs, &path.child("tolerations").index(i), t);
@@ -207,7 +209,8 @@ pub fn claim(errs: &mut ErrorList, path: &Path, spec: &Value) {
                 errs.push(Error::required(&at, "exactly one of `exactly` or `firstAvailable` is required"));
             }
             (true, false) => {
-                let text = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set";
+                let text =
+                    "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set";
                 errs.push(Error::invalid(&at, Value::Null, text));
             }
             (true, true) => request(errs, &at.child("exactly"), r.at("exactly")),
@@ -253,7 +256,8 @@ fn constraint(errs: &mut ErrorList, path: &Path, c: &Value) {
             return;
         }
     }
-    let text = "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
+    let text =
+        "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
     errs.push(Error::required(path, text));
 }
 
@@ -283,7 +287,11 @@ pub fn node_selector(errs: &mut ErrorList, path: &Path, selector: &Value, exactl
     }
     for (i, t) in terms.iter().enumerate() {
         for (j, e) in t.list("matchExpressions").iter().enumerate() {
-            check::label_name(errs, &at.index(i).child("matchExpressions").index(j).child("key"), e.text("key"));
+            check::label_name(
+                errs,
+                &at.index(i).child("matchExpressions").index(j).child("key"),
+                e.text("key"),
+            );
         }
     }
     if exactly_one && terms.len() != 1 {

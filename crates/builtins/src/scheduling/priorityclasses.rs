@@ -15,10 +15,25 @@ use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Value", "integer", 0, "value represents the integer value of this priority class. This is the actual priority that pods receive when they have the name of this class in their pod spec."),
-    Column::new("Global-Default", "boolean", 0, "globalDefault specifies whether this PriorityClass should be considered as the default priority for pods that do not have any priority class. Only one PriorityClass can be marked as `globalDefault`."),
+    Column::new(
+        "Value",
+        "integer",
+        0,
+        "value represents the integer value of this priority class. This is the actual priority that pods receive when they have the name of this class in their pod spec.",
+    ),
+    Column::new(
+        "Global-Default",
+        "boolean",
+        0,
+        "globalDefault specifies whether this PriorityClass should be considered as the default priority for pods that do not have any priority class. Only one PriorityClass can be marked as `globalDefault`.",
+    ),
     age_column(),
-    Column::new("PreemptionPolicy", "string", 1, "preemptionPolicy is the Policy for preempting pods with lower priority. One of Never, PreemptLowerPriority. Defaults to PreemptLowerPriority if unset."),
+    Column::new(
+        "PreemptionPolicy",
+        "string",
+        1,
+        "preemptionPolicy is the Policy for preempting pods with lower priority. One of Never, PreemptLowerPriority. Defaults to PreemptLowerPriority if unset.",
+    ),
 ];
 
 /// The highest priority a user may define; the system's own classes lie above.
@@ -34,11 +49,14 @@ fn system_rule(errs: &mut ErrorList, object: &Value) {
     let problem = match SYSTEM_CLASSES.iter().find(|(n, _)| *n == name) {
         None => format!("{name} is not a known system priority class"),
         Some((_, v)) if *v != object.int("value") => format!("value of {name} PriorityClass must be {v}"),
-        Some(_) if object.flag("globalDefault") => format!("globalDefault of {name} PriorityClass must be false"),
+        Some(_) if object.flag("globalDefault") => {
+            format!("globalDefault of {name} PriorityClass must be false")
+        }
         Some(_) => return,
     };
-    let text =
-        format!("priority class names with 'system-' prefix are reserved for system use only. error: {problem}");
+    let text = format!(
+        "priority class names with 'system-' prefix are reserved for system use only. error: {problem}"
+    );
     errs.push(Error::forbidden(&Path::new("metadata").child("name"), text));
 }
 
@@ -56,7 +74,12 @@ impl Hooks for PriorityClasses {
             errs.push(Error::forbidden(&Path::new("value"), text));
         }
         if let Some(p) = object.opt_text("preemptionPolicy") {
-            check::required_one_of(&mut errs, &Path::new("preemptionPolicy"), p, &["PreemptLowerPriority", "Never"]);
+            check::required_one_of(
+                &mut errs,
+                &Path::new("preemptionPolicy"),
+                p,
+                &["PreemptLowerPriority", "Never"],
+            );
         }
         errs
     }
@@ -78,7 +101,11 @@ impl Hooks for PriorityClasses {
         let name = object::name(object);
         if SYSTEM_CLASSES.iter().any(|(n, _)| *n == name) {
             let gr = GroupResource::new("scheduling.k8s.io", "priorityclasses");
-            return Err(Status::forbidden(&gr, name, "this is a system priority class and cannot be deleted"));
+            return Err(Status::forbidden(
+                &gr,
+                name,
+                "this is a system priority class and cannot be deleted",
+            ));
         }
         Ok(())
     }
@@ -96,9 +123,17 @@ impl Hooks for PriorityClasses {
 
 /// The definition of PriorityClasses.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", Scope::Cluster, COLUMNS, PriorityClasses)
-        .short(&["pc"])
-        .with_generation()
+    ResourceDef::builtin(
+        "scheduling.k8s.io",
+        "v1",
+        "PriorityClass",
+        "priorityclasses",
+        Scope::Cluster,
+        COLUMNS,
+        PriorityClasses,
+    )
+    .short(&["pc"])
+    .with_generation()
 }
 
 #[cfg(test)]

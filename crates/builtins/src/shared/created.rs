@@ -7,7 +7,12 @@ use serde_json::Value;
 /// `NAME`, `CREATED AT`.
 pub const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Created At", "date", 0, "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC."),
+    Column::new(
+        "Created At",
+        "date",
+        0,
+        "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC.",
+    ),
 ];
 
 /// The two cells.

@@ -147,7 +147,10 @@ pub fn check_endpoint_ip(path: &Path, value: &str) -> ErrorList {
 pub fn ip_warnings(path: &Path, value: &str) -> Vec<String> {
     let Some(ip) = parse_ip_sloppy(value) else { return vec![] };
     if value.parse::<IpAddr>().is_err() || is_mapped(value) {
-        return vec![format!("{path}: non-standard IP address {value:?} is invalid: use {:?}", ip.to_string())];
+        return vec![format!(
+            "{path}: non-standard IP address {value:?} is invalid: use {:?}",
+            ip.to_string()
+        )];
     }
     if ip.is_ipv6() && ip.to_string() != value {
         let canonical = ip.to_string();

@@ -190,7 +190,8 @@ pub fn base64_bytes(text: &str) -> Vec<u8> {
 /// Puts back the metadata that a status update may not change: labels, annotations, finalizers, owners.
 pub fn keep_meta_on_status(new: &mut Value, old: &Value) {
     let meta = super::value::ensure_object(new, "metadata");
-    let fields = ["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp", "generation"];
+    let fields =
+        ["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp", "generation"];
     fields.iter().for_each(|f| super::value::copy_field(meta, old.at("metadata"), f));
 }
 

@@ -199,7 +199,11 @@ pub fn update(def: &ResourceDef, subresource: &str, mut new: Value, mut old: Val
 /// The table's row, cells parted by ` | `. The clock stands at 2026-01-02T03:04:05Z.
 pub fn row(def: &ResourceDef, object: &Value) -> String {
     let cells = def.hooks.row(&storage(def), object, World::default().now);
-    cells.iter().map(|c| c.as_str().map_or_else(|| c.to_string(), str::to_owned)).collect::<Vec<_>>().join(" | ")
+    cells
+        .iter()
+        .map(|c| c.as_str().map_or_else(|| c.to_string(), str::to_owned))
+        .collect::<Vec<_>>()
+        .join(" | ")
 }
 
 /// Asks a review kind, or calls the subresource of a kind without an object.

@@ -15,12 +15,42 @@ use serde_json::{Value, json};
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("AttachRequired", "boolean", 0, "attachRequired indicates this CSI volume driver requires an attach operation (because it implements the CSI ControllerPublishVolume() method), and that the Kubernetes attach detach controller should call the attach volume interface which checks the volumeattachment status and waits until the volume is attached before proceeding to mounting."),
-    Column::new("PodInfoOnMount", "boolean", 0, "podInfoOnMount indicates this CSI volume driver requires additional pod information (like podName, podUID, etc.) during mount operations, if set to true. If set to false, pod information will not be passed on mount. Default is false."),
-    Column::new("StorageCapacity", "boolean", 0, "storageCapacity indicates that the CSI volume driver wants pod scheduling to consider the storage capacity that the driver deployment will report by creating CSIStorageCapacity objects with capacity information, if set to true."),
-    Column::new("TokenRequests", "string", 0, "tokenRequests indicates the CSI driver needs pods' service account tokens it is mounting volume for to do necessary authentication."),
-    Column::new("RequiresRepublish", "boolean", 0, "requiresRepublish indicates the CSI driver wants `NodePublishVolume` being periodically called to reflect any possible change in the mounted volume. This field defaults to false."),
-    Column::new("Modes", "string", 0, "volumeLifecycleModes defines what kind of volumes this CSI volume driver supports. The default if the list is empty is \"Persistent\"."),
+    Column::new(
+        "AttachRequired",
+        "boolean",
+        0,
+        "attachRequired indicates this CSI volume driver requires an attach operation (because it implements the CSI ControllerPublishVolume() method), and that the Kubernetes attach detach controller should call the attach volume interface which checks the volumeattachment status and waits until the volume is attached before proceeding to mounting.",
+    ),
+    Column::new(
+        "PodInfoOnMount",
+        "boolean",
+        0,
+        "podInfoOnMount indicates this CSI volume driver requires additional pod information (like podName, podUID, etc.) during mount operations, if set to true. If set to false, pod information will not be passed on mount. Default is false.",
+    ),
+    Column::new(
+        "StorageCapacity",
+        "boolean",
+        0,
+        "storageCapacity indicates that the CSI volume driver wants pod scheduling to consider the storage capacity that the driver deployment will report by creating CSIStorageCapacity objects with capacity information, if set to true.",
+    ),
+    Column::new(
+        "TokenRequests",
+        "string",
+        0,
+        "tokenRequests indicates the CSI driver needs pods' service account tokens it is mounting volume for to do necessary authentication.",
+    ),
+    Column::new(
+        "RequiresRepublish",
+        "boolean",
+        0,
+        "requiresRepublish indicates the CSI driver wants `NodePublishVolume` being periodically called to reflect any possible change in the mounted volume. This field defaults to false.",
+    ),
+    Column::new(
+        "Modes",
+        "string",
+        0,
+        "volumeLifecycleModes defines what kind of volumes this CSI volume driver supports. The default if the list is empty is \"Persistent\".",
+    ),
     age_column(),
 ];
 
@@ -51,7 +81,12 @@ impl Hooks for CsiDrivers {
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
         if let Some(p) = spec.opt_text("fsGroupPolicy") {
-            check::one_of(&mut errs, &path.child("fsGroupPolicy"), p, &["File", "None", "ReadWriteOnceWithFSType"]);
+            check::one_of(
+                &mut errs,
+                &path.child("fsGroupPolicy"),
+                p,
+                &["File", "None", "ReadWriteOnceWithFSType"],
+            );
         }
         token_requests(&mut errs, &path.child("tokenRequests"), spec.list("tokenRequests"));
         for mode in spec.strings("volumeLifecycleModes") {
@@ -74,7 +109,9 @@ impl Hooks for CsiDrivers {
         let mut errs = self.validate_create(ctx, new);
         let (n, o, path) = (new.at("spec"), old.at("spec"), Path::new("spec"));
         // Upstream misspells the first field's name.
-        for (f, shown) in [("attachRequired", "attachedRequired"), ("volumeLifecycleModes", "volumeLifecycleModes")] {
+        for (f, shown) in
+            [("attachRequired", "attachedRequired"), ("volumeLifecycleModes", "volumeLifecycleModes")]
+        {
             check::immutable(&mut errs, &path.child(shown), n.at(f), o.at(f));
         }
         errs
@@ -142,6 +179,9 @@ mod tests {
             spec.tokenRequests[0].expirationSeconds: Invalid value: 1: may not specify a duration less than 10 minutes
             spec.tokenRequests[1].audience: Duplicate value: "a""#]]
         .assert_eq(&create_errors(&def(), bad));
-        assert_eq!(row(&def(), &json!({"metadata": {"name": "d"}})), "d | true | false | false | <unset> | false | <none> | <unknown>");
+        assert_eq!(
+            row(&def(), &json!({"metadata": {"name": "d"}})),
+            "d | true | false | false | <unset> | false | <none> | <unknown>"
+        );
     }
 }

@@ -15,7 +15,12 @@ use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Drivers", "integer", 0, "Drivers indicates the number of CSI drivers registered on the node"),
+    Column::new(
+        "Drivers",
+        "integer",
+        0,
+        "Drivers indicates the number of CSI drivers registered on the node",
+    ),
     age_column(),
 ];
 
@@ -28,7 +33,11 @@ fn driver(errs: &mut ErrorList, path: &Path, driver: &Value, before: &[Value]) {
     driver_name(errs, &path.child("name"), name);
     check::required(errs, &path.child("nodeID"), id);
     if id.len() > MAX_NODE_ID {
-        errs.push(Error::invalid(&path.child("nodeID"), id, format!("must be {MAX_NODE_ID} characters or less")));
+        errs.push(Error::invalid(
+            &path.child("nodeID"),
+            id,
+            format!("must be {MAX_NODE_ID} characters or less"),
+        ));
     }
     check::not_negative_fields(errs, &path.child("allocatable"), driver.at("allocatable"), &["count"]);
     if before.iter().any(|d| d.text("name") == name) {
@@ -74,7 +83,8 @@ impl Hooks for CsiNodes {
 
 /// The definition of CSINodes.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin(GROUP, "v1", "CSINode", "csinodes", Scope::Cluster, COLUMNS, CsiNodes).conditional_update_only()
+    ResourceDef::builtin(GROUP, "v1", "CSINode", "csinodes", Scope::Cluster, COLUMNS, CsiNodes)
+        .conditional_update_only()
 }
 
 #[cfg(test)]

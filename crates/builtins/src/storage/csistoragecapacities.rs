@@ -1,12 +1,7 @@
 //! CSIStorageCapacities.
 
 use super::rules::GROUP;
-use crate::shared::{
-    check,
-    rules::quantity,
-    table::name,
-    value::Fields,
-};
+use crate::shared::{check, rules::quantity, table::name, value::Fields};
 use kaji_meta::{
     field::{ErrorList, Path},
     validation,
@@ -16,8 +11,18 @@ use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("StorageClassName", "string", 0, "storageClassName represents the name of the StorageClass that the reported capacity applies to."),
-    Column::new("Capacity", "string", 0, "capacity is the value reported by the CSI driver in its GetCapacityResponse for a GetCapacityRequest with topology and parameters that match the previous fields."),
+    Column::new(
+        "StorageClassName",
+        "string",
+        0,
+        "storageClassName represents the name of the StorageClass that the reported capacity applies to.",
+    ),
+    Column::new(
+        "Capacity",
+        "string",
+        0,
+        "capacity is the value reported by the CSI driver in its GetCapacityResponse for a GetCapacityRequest with topology and parameters that match the previous fields.",
+    ),
 ];
 
 struct CsiStorageCapacities;
@@ -26,7 +31,10 @@ impl Hooks for CsiStorageCapacities {
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         let mut errs = vec![];
         if object.has("nodeTopology") {
-            errs.extend(validation::validate_label_selector(object.at("nodeTopology"), &Path::new("nodeTopology")));
+            errs.extend(validation::validate_label_selector(
+                object.at("nodeTopology"),
+                &Path::new("nodeTopology"),
+            ));
         }
         check::dns_subdomain(&mut errs, &Path::new("storageClassName"), object.text("storageClassName"));
         if object.has("capacity") {
@@ -44,7 +52,8 @@ impl Hooks for CsiStorageCapacities {
     }
 
     fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
-        let capacity = object.get_field("capacity").map_or_else(|| "<unset>".to_owned(), |v| quantity(v).to_string());
+        let capacity =
+            object.get_field("capacity").map_or_else(|| "<unset>".to_owned(), |v| quantity(v).to_string());
         vec![name(object), object.text("storageClassName").into(), capacity.into()]
     }
 }
@@ -76,6 +85,9 @@ mod tests {
         assert_eq!(row(&def(), &c), "c | s | 1Gi");
         let mut new = c.clone();
         new["storageClassName"] = "t".into();
-        assert_eq!(update_errors(&def(), "", new, c), r#"storageClassName: Invalid value: "t": field is immutable"#);
+        assert_eq!(
+            update_errors(&def(), "", new, c),
+            r#"storageClassName: Invalid value: "t": field is immutable"#
+        );
     }
 }

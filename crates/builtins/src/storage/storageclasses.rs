@@ -12,9 +12,24 @@ use serde_json::Value;
 const COLUMNS: &[Column] = &[
     name_column(),
     Column::new("Provisioner", "string", 0, "provisioner indicates the type of the provisioner."),
-    Column::new("ReclaimPolicy", "string", 0, "reclaimPolicy controls the reclaimPolicy for dynamically provisioned PersistentVolumes of this storage class. Defaults to Delete."),
-    Column::new("VolumeBindingMode", "string", 0, "volumeBindingMode indicates how PersistentVolumeClaims should be provisioned and bound. When unset, VolumeBindingImmediate is used. This field is only honored by servers that enable the VolumeScheduling feature."),
-    Column::new("AllowVolumeExpansion", "string", 0, "allowVolumeExpansion shows whether the storage class allow volume expand."),
+    Column::new(
+        "ReclaimPolicy",
+        "string",
+        0,
+        "reclaimPolicy controls the reclaimPolicy for dynamically provisioned PersistentVolumes of this storage class. Defaults to Delete.",
+    ),
+    Column::new(
+        "VolumeBindingMode",
+        "string",
+        0,
+        "volumeBindingMode indicates how PersistentVolumeClaims should be provisioned and bound. When unset, VolumeBindingImmediate is used. This field is only honored by servers that enable the VolumeScheduling feature.",
+    ),
+    Column::new(
+        "AllowVolumeExpansion",
+        "string",
+        0,
+        "allowVolumeExpansion shows whether the storage class allow volume expand.",
+    ),
     age_column(),
 ];
 
@@ -91,8 +106,16 @@ impl Hooks for StorageClasses {
 
 /// The definition of StorageClasses.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin(GROUP, "v1", "StorageClass", "storageclasses", Scope::Cluster, COLUMNS, StorageClasses)
-        .short(&["sc"])
+    ResourceDef::builtin(
+        GROUP,
+        "v1",
+        "StorageClass",
+        "storageclasses",
+        Scope::Cluster,
+        COLUMNS,
+        StorageClasses,
+    )
+    .short(&["sc"])
 }
 
 #[cfg(test)]
@@ -115,6 +138,9 @@ mod tests {
         assert_eq!(row(&def(), &sc), "s (default) | x.io/y | Delete | Immediate | false | <unknown>");
         let mut new = sc.clone();
         new["parameters"] = json!({"a": "b"});
-        assert_eq!(update_errors(&def(), "", new, sc), r#"parameters: Invalid value: {"a":"b"}: field is immutable"#);
+        assert_eq!(
+            update_errors(&def(), "", new, sc),
+            r#"parameters: Invalid value: {"a":"b"}: field is immutable"#
+        );
     }
 }

@@ -4,7 +4,7 @@ use super::rules::{GROUP, MAX_BYTES};
 use crate::{
     core::persistentvolumes::driver_name,
     shared::{
-        check,
+        check, rules,
         table::{age, name},
         value::{Fields, put},
     },
@@ -20,12 +20,24 @@ const COLUMNS: &[Column] = &[
         name: Cow::Borrowed("Attacher"),
         ty: Cow::Borrowed("string"),
         format: Cow::Borrowed("name"),
-        description: Cow::Borrowed("attacher indicates the name of the volume driver that MUST handle this request. This is the name returned by GetPluginName()."),
+        description: Cow::Borrowed(
+            "attacher indicates the name of the volume driver that MUST handle this request. This is the name returned by GetPluginName().",
+        ),
         priority: 0,
     },
-    Column::new("PV", "string", 0, "persistentVolumeName represents the name of the persistent volume to attach."),
+    Column::new(
+        "PV",
+        "string",
+        0,
+        "persistentVolumeName represents the name of the persistent volume to attach.",
+    ),
     Column::new("Node", "string", 0, "nodeName represents the node that the volume should be attached to."),
-    Column::new("Attached", "boolean", 0, "attached indicates the volume is successfully attached. This field must only be set by the entity completing the attach operation, i.e. the external-attacher."),
+    Column::new(
+        "Attached",
+        "boolean",
+        0,
+        "attached indicates the volume is successfully attached. This field must only be set by the entity completing the attach operation, i.e. the external-attacher.",
+    ),
     age_column(),
 ];
 
@@ -38,7 +50,11 @@ fn volume_error(errs: &mut ErrorList, path: &Path, error: &Value) {
         errs.push(Error::too_long(&path.child("message"), "", MAX_BYTES));
     }
     if let Some(code) = error.opt_int("errorCode").filter(|c| *c < 0) {
-        errs.push(Error::invalid(&path.child("errorCode"), code, "must be between 0 and 2147483647, inclusive"));
+        errs.push(Error::invalid(
+            &path.child("errorCode"),
+            code,
+            "must be between 0 and 2147483647, inclusive",
+        ));
     }
 }
 
@@ -91,6 +107,12 @@ impl Hooks for VolumeAttachments {
         validate(object)
     }
 
+    fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
+        if ctx.subresource == "status" {
+            rules::keep_meta_on_status(new, old);
+        }
+    }
+
     fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
         let mut errs = validate(new);
         check::immutable(&mut errs, &Path::new("spec"), new.at("spec"), old.at("spec"));
@@ -112,9 +134,17 @@ impl Hooks for VolumeAttachments {
 
 /// The definition of VolumeAttachments.
 pub fn def() -> ResourceDef {
-    ResourceDef::builtin(GROUP, "v1", "VolumeAttachment", "volumeattachments", Scope::Cluster, COLUMNS, VolumeAttachments)
-        .conditional_update_only()
-        .sub(&[SubresourceDef::status()])
+    ResourceDef::builtin(
+        GROUP,
+        "v1",
+        "VolumeAttachment",
+        "volumeattachments",
+        Scope::Cluster,
+        COLUMNS,
+        VolumeAttachments,
+    )
+    .conditional_update_only()
+    .sub(&[SubresourceDef::status()])
 }
 
 #[cfg(test)]

@@ -13,8 +13,16 @@ use kaji_meta::{
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
 use serde_json::Value;
 
-const COLUMNS: &[Column] =
-    &[name_column(), Column::new("DriverName", "string", 0, "driverName indicates the name of the CSI driver This field is immutable."), age_column()];
+const COLUMNS: &[Column] = &[
+    name_column(),
+    Column::new(
+        "DriverName",
+        "string",
+        0,
+        "driverName indicates the name of the CSI driver This field is immutable.",
+    ),
+    age_column(),
+];
 
 struct VolumeAttributesClasses;
 
@@ -69,7 +77,10 @@ mod tests {
             parameters: Required value: must contain at least one key/value pair"#]]
         .assert_eq(&create_errors(&def(), json!({})));
         let of = |d: &str| json!({"metadata": {"name": "v"}, "driverName": d, "parameters": {"a": "b"}});
-        assert_eq!(update_errors(&def(), "", of("x"), of("y")), "driverName: Forbidden: updates to driverName are forbidden.");
+        assert_eq!(
+            update_errors(&def(), "", of("x"), of("y")),
+            "driverName: Forbidden: updates to driverName are forbidden."
+        );
         assert_eq!(row(&def(), &of("x")), "v | x | <unknown>");
     }
 }

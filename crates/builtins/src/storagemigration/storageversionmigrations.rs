@@ -92,7 +92,7 @@ impl Hooks for Migrations {
         let known = |c: &&Value| {
             c.text("status") == "True" && ["Running", "Failed", "Succeeded"].contains(&c.text("type"))
         };
-        let last = object.at("status").list("conditions").iter().filter(known).next_back();
+        let last = object.at("status").list("conditions").iter().rfind(known);
         vec![name(object), resource.into(), last.map_or("Unknown", |c| c.text("type")).into()]
     }
 }
@@ -120,7 +120,10 @@ mod tests {
     #[test]
     fn rules_and_row() {
         let of = |r: &str| json!({"metadata": {"name": "m"}, "spec": {"resource": {"group": "apps", "resource": r}}});
-        assert_eq!(create_errors(&def(), of("")), "spec.resource.resource: Required value: resource is required to be set");
+        assert_eq!(
+            create_errors(&def(), of("")),
+            "spec.resource.resource: Required value: resource is required to be set"
+        );
         assert!(update_errors(&def(), "", of("a"), of("b")).ends_with("field is immutable"));
         assert_eq!(row(&def(), &of("deployments")), "m | deployments.apps | Unknown");
     }

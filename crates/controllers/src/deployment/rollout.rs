@@ -295,7 +295,7 @@ impl<'a> Rollout<'a> {
 
     fn recreate(&mut self, old_pods_running: impl Fn(&[&str]) -> bool) {
         let old: Vec<usize> = self.old().collect();
-        let scaled = old.iter().fold(false, |any, i| self.scale_set(*i, 0, false) || any);
+        let scaled = old.iter().filter(|i| self.scale_set(**i, 0, false)).count() > 0;
         if scaled || old.iter().any(|i| self.sets[*i].seen.status.replicas > 0) {
             return;
         }

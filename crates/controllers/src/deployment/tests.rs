@@ -212,15 +212,18 @@ fn scales_proportionally() {
     };
     expect![[r#"
         Scaled up replica set web-old from 6 to 12
-        Scaled up replica set web-new from 4 to 8"#]].assert_eq(&scaling(&plan(d.clone(), sets("10"), &[])));
+        Scaled up replica set web-new from 4 to 8"#]]
+    .assert_eq(&scaling(&plan(d.clone(), sets("10"), &[])));
     d["spec"]["replicas"] = 5.into();
     expect![[r#"
         Scaled down replica set web-old from 6 to 3
-        Scaled down replica set web-new from 4 to 2"#]].assert_eq(&scaling(&plan(d.clone(), sets("10"), &[])));
+        Scaled down replica set web-new from 4 to 2"#]]
+    .assert_eq(&scaling(&plan(d.clone(), sets("10"), &[])));
     d["spec"]["replicas"] = 0.into();
     expect![[r#"
         Scaled down replica set web-old from 6 to 0
-        Scaled down replica set web-new from 4 to 0"#]].assert_eq(&scaling(&plan(d, sets("10"), &[])));
+        Scaled down replica set web-new from 4 to 0"#]]
+    .assert_eq(&scaling(&plan(d, sets("10"), &[])));
 }
 
 #[test]
@@ -259,7 +262,8 @@ fn a_stuck_rollout_is_noticed() {
     };
     expect![[r#"
         again after 501s
-    "#]].assert_eq(&stuck(100));
+    "#]]
+    .assert_eq(&stuck(100));
     expect![[r#"
         merge /apis/apps/v1/namespaces/ns/deployments/web/status {"metadata":{"resourceVersion":"9","uid":"d1"},"status":{"availableReplicas":null,"collisionCount":null,"conditions":[{"message":"Deployment does not have minimum availability.","reason":"MinimumReplicasUnavailable","status":"False","type":"Available"},{"lastTransitionTime":"2025-01-01T12:00:00Z","lastUpdateTime":"2025-01-01T12:00:00Z","message":"ReplicaSet \"web-new\" has timed out progressing.","reason":"ProgressDeadlineExceeded","status":"False","type":"Progressing"}],"observedGeneration":1,"readyReplicas":null,"replicas":1,"terminatingReplicas":0,"unavailableReplicas":1,"updatedReplicas":1}}
     "#]].assert_eq(&stuck(700));
@@ -280,7 +284,8 @@ fn cleans_up_over_the_history_limit() {
     ];
     let text = plan(d, sets, &[]);
     let deletes: Vec<&str> = text.lines().filter(|l| l.starts_with("delete")).collect();
-    expect![[r#"delete /apis/apps/v1/namespaces/ns/replicasets/web-a {"preconditions":{"uid":"a"}}"#]].assert_eq(&deletes.join("\n"));
+    expect![[r#"delete /apis/apps/v1/namespaces/ns/replicasets/web-a {"preconditions":{"uid":"a"}}"#]]
+        .assert_eq(&deletes.join("\n"));
 }
 
 fn failure(status: Status) -> [Failure; 1] {

@@ -127,7 +127,7 @@ pub fn decide(graph: &Graph, uid: &str, facts: &Facts, scope: Scope<'_>) -> Next
                 rest += 1;
                 waiting = true;
             }
-            Err(next) => return next,
+            Err(next) => return *next,
         }
     }
     let live = live.clone();
@@ -176,22 +176,22 @@ fn classify(
     owner: &OwnerRef,
     facts: &Facts,
     scope: Scope<'_>,
-) -> Result<State, Next> {
+) -> Result<State, Box<Next>> {
     let at = Arc::new(coordinates(owner));
     for namespace in ["".into(), item.namespace.clone()] {
         if graph.is_absent(&Identity { at: at.clone(), namespace }) {
             return Ok(State::Dangling);
         }
     }
-    let Some(namespaced) = scope(&owner.api_version, &owner.kind) else { return Err(Next::Later) };
+    let Some(namespaced) = scope(&owner.api_version, &owner.kind) else { return Err(Box::new(Next::Later)) };
     if namespaced && item.namespace.is_empty() {
         // A cluster-scoped object cannot be owned by a namespaced one; no retry will mend that.
-        return Err(Next::Done);
+        return Err(Box::new(Next::Done));
     }
     match facts.owners.get(&*at) {
         None => {
             let namespace = if namespaced { item.namespace.clone() } else { "".into() };
-            Err(Next::LookUpOwner(Identity { at, namespace }))
+            Err(Box::new(Next::LookUpOwner(Identity { at, namespace })))
         }
         Some(Some(live)) if live.uid == owner.uid => {
             Ok(if live.deleting && live.has(FOREGROUND) { State::Waiting } else { State::Solid })

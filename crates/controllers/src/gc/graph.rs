@@ -39,7 +39,8 @@ pub struct Identity {
 
 impl Identity {
     fn order(&self, other: &Self) -> std::cmp::Ordering {
-        let rank = |i: &Self| (i.at.kind.clone(), i.at.api_version.clone(), i.namespace.clone(), i.at.name.clone());
+        let rank =
+            |i: &Self| (i.at.kind.clone(), i.at.api_version.clone(), i.namespace.clone(), i.at.name.clone());
         rank(self).cmp(&rank(other))
     }
 }
@@ -47,7 +48,11 @@ impl Identity {
 impl std::fmt::Display for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let at = &self.at;
-        write!(f, "[{}/{}, namespace: {}, name: {}, uid: {}]", at.api_version, at.kind, self.namespace, at.name, at.uid)
+        write!(
+            f,
+            "[{}/{}, namespace: {}, name: {}, uid: {}]",
+            at.api_version, at.kind, self.namespace, at.name, at.uid
+        )
     }
 }
 
@@ -127,11 +132,6 @@ impl Graph {
     /// A node.
     pub fn get(&self, uid: &str) -> Option<&Node> {
         self.nodes.get(uid)
-    }
-
-    /// How many objects are known.
-    pub fn len(&self) -> usize {
-        self.nodes.len()
     }
 
     /// The uids of the objects of a kind that a watch has shown.
@@ -362,7 +362,8 @@ impl Graph {
         let Some(node) = self.nodes.get(owner) else { return (matching, others) };
         for uid in &node.dependents {
             let Some(dependent) = self.nodes.get(uid) else { continue };
-            let elsewhere = !identity.namespace.is_empty() && identity.namespace != dependent.identity.namespace;
+            let elsewhere =
+                !identity.namespace.is_empty() && identity.namespace != dependent.identity.namespace;
             let references = || dependent.owners.iter().filter(|o| o.at.uid == *owner);
             if !elsewhere && references().any(|o| o.at == identity.at) {
                 matching.push(uid.clone());

@@ -1,9 +1,10 @@
 //! Service, EndpointSlice and Endpoints, projected.
 
 use super::selector::MapSelector;
-use crate::{Meta, Projection};
+use crate::{Meta, Projection, Snapshot};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// A service's port.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -72,6 +73,22 @@ impl Service {
     pub fn headless(&self) -> bool {
         self.spec.cluster_ip == "None"
     }
+
+    /// The services that select a pod with these labels.
+    pub fn selecting<'a>(
+        services: &'a Snapshot<Service>,
+        namespace: &'a str,
+        labels: &'a BTreeMap<String, String>,
+    ) -> impl Iterator<Item = &'a Arc<Service>> {
+        labels
+            .iter()
+            .flat_map(move |(key, value)| services.indexed("selector", &selector_term(namespace, key, value)))
+            .filter(move |service| service.spec.selector.matches(labels))
+    }
+}
+
+fn selector_term(namespace: &str, key: &str, value: &str) -> String {
+    format!("{namespace}/{key}={value}")
 }
 
 impl Projection for Service {
@@ -82,6 +99,16 @@ impl Projection for Service {
 
     fn meta(&self) -> &Meta {
         &self.metadata
+    }
+
+    /// `selector`: `namespace/key=value` of the selector's first label, so that the services of a pod are found by the
+    /// pod's labels.
+    fn index(&self) -> Vec<(&'static str, String)> {
+        let first = self.spec.selector.labels.first_key_value();
+        first
+            .map(|(key, value)| ("selector", selector_term(&self.metadata.namespace, key, value)))
+            .into_iter()
+            .collect()
     }
 }
 

@@ -106,13 +106,16 @@ impl Addresses {
         let objects = api.list(&GroupResource::new("networking.k8s.io", "servicecidrs"), None);
         let ready = |o: &Value| {
             let known = conditions::find(o.at("status"), "Ready").is_some();
-            object::deletion_timestamp(o).is_none() && (!known || conditions::is_true(o.at("status"), "Ready"))
+            object::deletion_timestamp(o).is_none()
+                && (!known || conditions::is_true(o.at("status"), "Ready"))
         };
         let texts: Vec<String> = if objects.is_empty() {
             self.deps.service_cidrs.clone()
         } else {
             let usable = objects.iter().filter(|o| ready(o));
-            usable.flat_map(|o| o.at("spec").strings("cidrs").map(str::to_owned).collect::<Vec<_>>()).collect()
+            usable
+                .flat_map(|o| o.at("spec").strings("cidrs").map(str::to_owned).collect::<Vec<_>>())
+                .collect()
         };
         let all = texts.iter().filter_map(|t| Cidr::parse_sloppy(t));
         all.filter(|c| c.address.is_ipv4() == v4).collect()
@@ -140,7 +143,12 @@ impl Addresses {
     }
 
     /// Takes any address of a family: at random from a block's upper band, then from its lower one (KEP-3070).
-    pub async fn take_next(&self, ctx: &Ctx<'_>, service: &Value, family: &str) -> Result<String, AddressError> {
+    pub async fn take_next(
+        &self,
+        ctx: &Ctx<'_>,
+        service: &Value,
+        family: &str,
+    ) -> Result<String, AddressError> {
         for block in self.blocks(ctx.api, family == V4) {
             if ctx.dry_run {
                 return Ok(number_ip(block.base(), family == V4).to_string());

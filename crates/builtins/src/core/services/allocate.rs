@@ -3,9 +3,9 @@
 use super::{
     EXTERNAL_NAME,
     addresses::{AddressError, Addresses},
-    cluster_ips,
+    cluster_ips, families as families_of,
     families::{Configured, init, keeps_preferred, normalize},
-    families as families_of, needs_health_check,
+    needs_health_check,
     ports::{Claim, NodePorts},
     service_type,
 };
@@ -163,7 +163,9 @@ impl Allocators {
             match got {
                 Ok(ip) => {
                     if !ctx.dry_run {
-                        taken.ips.push(crate::shared::net::parse_ip_sloppy(&ip).map_or(ip.clone(), |p| p.to_string()));
+                        taken.ips.push(
+                            crate::shared::net::parse_ip_sloppy(&ip).map_or(ip.clone(), |p| p.to_string()),
+                        );
                     }
                     ips[i] = ip;
                 }
@@ -193,7 +195,9 @@ impl Allocators {
                 Some(_) => self.change_ports(ctx, new, &had, claim)?,
             }
             let keeps = node_ports(new);
-            claim.released.extend(had.iter().filter(|p| !keeps.contains(p)).filter_map(|p| u16::try_from(*p).ok()));
+            claim
+                .released
+                .extend(had.iter().filter(|p| !keeps.contains(p)).filter_map(|p| u16::try_from(*p).ok()));
         } else if old.is_some_and(exposes) {
             claim.released.extend(had.iter().filter_map(|p| u16::try_from(*p).ok()));
         }
@@ -298,9 +302,10 @@ impl Allocators {
                 Status::internal(format!("failed to allocate requested HealthCheck NodePort {wish}: {e}"))
             });
         }
-        let got = self.ports.take_next(ctx.api, claim, ctx.random).map_err(|e| {
-            Status::internal(format!("failed to allocate a HealthCheck NodePort 0: {e}"))
-        })?;
+        let got = self
+            .ports
+            .take_next(ctx.api, claim, ctx.random)
+            .map_err(|e| Status::internal(format!("failed to allocate a HealthCheck NodePort 0: {e}")))?;
         put(ensure_object(service, "spec"), "healthCheckNodePort", got);
         Ok(())
     }

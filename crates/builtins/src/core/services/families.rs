@@ -166,7 +166,8 @@ fn infer(new: &mut Value, configured: &Configured, errs: &mut ErrorList) {
     let path = spec().child("ipFamilyPolicy");
     if policy(new) == SINGLE {
         let mut bad = |what: &str| {
-            let text = format!("must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified");
+            let text =
+                format!("must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified");
             errs.push(Error::invalid(&path, SINGLE, text));
         };
         if cluster_ips(new).len() == 2 {
@@ -366,7 +367,11 @@ fn changed(
     }
     if n.len() < o.len() && n.len() == 1 && policy(new) != SINGLE {
         let text = format!("must be set to 'SingleStack' when releasing the secondary {what}");
-        errs.push(Error::invalid(&spec().child("ipFamilyPolicy"), new.at("spec").at("ipFamilyPolicy").clone(), text));
+        errs.push(Error::invalid(
+            &spec().child("ipFamilyPolicy"),
+            new.at("spec").at("ipFamilyPolicy").clone(),
+            text,
+        ));
     }
 }
 

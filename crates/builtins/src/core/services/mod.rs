@@ -23,8 +23,8 @@ use kaji_meta::{
     object, validation,
 };
 use kaji_resource::{
-    BoxFuture, CallRequest, Column, Ctx, DeleteOptions, Hooks, Reservation, ResourceDef, Scope, SelectableField,
-    SubresourceDef, Verb, age_column, name_column,
+    BoxFuture, CallRequest, Column, Ctx, DeleteOptions, Hooks, Reservation, ResourceDef, Scope,
+    SelectableField, SubresourceDef, Verb, age_column, name_column,
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
@@ -33,12 +33,37 @@ const EXTERNAL_NAME: &str = "ExternalName";
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Type", "string", 0, "type determines how the Service is exposed. Defaults to ClusterIP. Valid options are ExternalName, ClusterIP, NodePort, and LoadBalancer."),
-    Column::new("Cluster-IP", "string", 0, "clusterIP is the IP address of the service and is usually assigned randomly."),
-    Column::new("External-IP", "string", 0, "externalIPs is a list of IP addresses for which nodes in the cluster will also accept traffic for this service."),
-    Column::new("Port(s)", "string", 0, "The list of ports that are exposed by this service. More info: https://kubernetes.io/docs/concepts/services-networking/service/#virtual-ips-and-service-proxies"),
+    Column::new(
+        "Type",
+        "string",
+        0,
+        "type determines how the Service is exposed. Defaults to ClusterIP. Valid options are ExternalName, ClusterIP, NodePort, and LoadBalancer.",
+    ),
+    Column::new(
+        "Cluster-IP",
+        "string",
+        0,
+        "clusterIP is the IP address of the service and is usually assigned randomly.",
+    ),
+    Column::new(
+        "External-IP",
+        "string",
+        0,
+        "externalIPs is a list of IP addresses for which nodes in the cluster will also accept traffic for this service.",
+    ),
+    Column::new(
+        "Port(s)",
+        "string",
+        0,
+        "The list of ports that are exposed by this service. More info: https://kubernetes.io/docs/concepts/services-networking/service/#virtual-ips-and-service-proxies",
+    ),
     age_column(),
-    Column::new("Selector", "string", 1, "Route service traffic to pods with label keys and values matching this selector."),
+    Column::new(
+        "Selector",
+        "string",
+        1,
+        "Route service traffic to pods with label keys and values matching this selector.",
+    ),
 ];
 
 /// The verbs of `proxy` subresources.
@@ -200,7 +225,11 @@ impl Hooks for Services {
         })
     }
 
-    fn call<'a>(&'a self, ctx: &'a Ctx<'a>, _request: CallRequest<'a>) -> BoxFuture<'a, Result<(u16, Value), Status>> {
+    fn call<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        _request: CallRequest<'a>,
+    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
         Box::pin(async move {
             Err(Status::service_unavailable(format!("no endpoints available for service {:?}", ctx.name)))
         })
@@ -241,7 +270,9 @@ fn keep_allocated(new: &mut Value, old: &Value) {
     if wants_node_ports(old) && wants_node_ports(new) {
         let asked: BTreeSet<i64> = node_ports(new).into_iter().collect();
         let used: Vec<i64> = node_ports(old).into_iter().filter(|p| asked.contains(p)).collect();
-        for port in list_mut(ensure_object(new, "spec"), "ports").iter_mut().filter(|p| p.int("nodePort") == 0) {
+        for port in
+            list_mut(ensure_object(new, "spec"), "ports").iter_mut().filter(|p| p.int("nodePort") == 0)
+        {
             let before = old.at("spec").list("ports").iter().rfind(|p| p.text("name") == port.text("name"));
             let number = before.map_or(0, |p| p.int("nodePort"));
             if number != 0 && !used.contains(&number) {
@@ -324,7 +355,10 @@ fn warnings(svc: &Value) -> Vec<String> {
     let balancer = spec.text("loadBalancerIP");
     say(headless && !balancer.is_empty(), "spec.loadBalancerIP is ignored for headless services");
     say(headless && !external.is_empty(), "spec.externalIPs is ignored for headless services");
-    say(headless && spec.text("sessionAffinity") != "None", "spec.SessionAffinity is ignored for headless services");
+    say(
+        headless && spec.text("sessionAffinity") != "None",
+        "spec.SessionAffinity is ignored for headless services",
+    );
     for (i, ip) in external.iter().enumerate() {
         all.extend(ip_warnings(&path.child("externalIPs").index(i), ip));
     }
@@ -372,7 +406,8 @@ fn external_ip(svc: &Value) -> String {
 
 /// The addresses (or else host names) of a load balancer, sorted.
 pub(crate) fn balancer_addresses(points: &[Value]) -> Vec<String> {
-    let shown = points.iter().map(|p| if p.text("ip").is_empty() { p.text("hostname") } else { p.text("ip") });
+    let shown =
+        points.iter().map(|p| if p.text("ip").is_empty() { p.text("hostname") } else { p.text("ip") });
     let all: BTreeSet<&str> = shown.filter(|s| !s.is_empty()).collect();
     all.into_iter().map(str::to_owned).collect()
 }

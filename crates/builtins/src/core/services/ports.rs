@@ -193,7 +193,10 @@ mod tests {
         assert_eq!(ports.take(&api, &mut other, 30000), Ok(()));
         // A late second release by the former holder must not take the port from the new one.
         ports.release(&service("a", 30000));
-        assert_eq!(ports.take(&api, &mut Claim::new(&service("c", 0), false), 30000), Err(PortError::Allocated));
+        assert_eq!(
+            ports.take(&api, &mut Claim::new(&service("c", 0), false), 30000),
+            Err(PortError::Allocated)
+        );
     }
 
     #[test]

@@ -15,7 +15,13 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Defaults, validates and reserves as the engine does; the result's spec, or the error.
-fn put_in(world: &World, def: &ResourceDef, mut new: Value, old: Option<&Value>, commit: bool) -> Result<Value, String> {
+fn put_in(
+    world: &World,
+    def: &ResourceDef,
+    mut new: Value,
+    old: Option<&Value>,
+    commit: bool,
+) -> Result<Value, String> {
     def.hooks.default("v1", &mut new);
     let seen = new.clone();
     let ctx = world.ctx(&seen, "", "v1");
@@ -117,7 +123,9 @@ fn addresses_are_unique_and_given_back() {
     deps.api.set(Arc::downgrade(&world.api) as std::sync::Weak<dyn kaji_resource::Api>);
     let def = def(&deps);
     let ports = || json!([{"port": 80}]);
-    let a = put_in(&world, &def, service("a", json!({"ports": ports(), "clusterIP": "10.96.0.7"})), None, true).unwrap();
+    let a =
+        put_in(&world, &def, service("a", json!({"ports": ports(), "clusterIP": "10.96.0.7"})), None, true)
+            .unwrap();
     assert_eq!((families(&a), policy(&a)), (vec!["IPv4"], "SingleStack"));
     let all = [
         put_in(&world, &def, service("b", json!({"ports": ports(), "clusterIP": "10.96.0.7"})), None, true),
@@ -160,9 +168,13 @@ fn node_ports_come_and_go() {
     let taken = put_in(&world, &def, service("b", wish.clone()), None, true).unwrap_err();
     assert_eq!(
         taken,
-        format!("Service \"b\" is invalid: spec.ports[0].nodePort: Invalid value: {}: provided port is already allocated", got[0])
+        format!(
+            "Service \"b\" is invalid: spec.ports[0].nodePort: Invalid value: {}: provided port is already allocated",
+            got[0]
+        )
     );
-    let (plain, _) = update(&def, "", service("a", json!({"type": "ClusterIP", "ports": a["spec"]["ports"]})), a.clone());
+    let (plain, _) =
+        update(&def, "", service("a", json!({"type": "ClusterIP", "ports": a["spec"]["ports"]})), a.clone());
     assert!(node_ports(&plain).is_empty());
     put_in(&world, &def, plain, Some(&a), true).unwrap();
     assert!(put_in(&world, &def, service("b", wish), None, true).is_ok());
@@ -181,5 +193,85 @@ fn health_check_port() {
 fn table() {
     let svc = json!({"metadata": {"name": "s"}, "spec": {"type": "LoadBalancer", "clusterIPs": ["10.0.0.1"], "selector": {"a": "b"},
         "ports": [{"port": 80, "nodePort": 30080, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}]}});
-    assert_eq!(row(&def1(), &svc), "s | LoadBalancer | 10.0.0.1 | <pending> | 80:30080/TCP,53/UDP | <unknown> | a=b");
+    assert_eq!(
+        row(&def1(), &svc),
+        "s | LoadBalancer | 10.0.0.1 | <pending> | 80:30080/TCP,53/UDP | <unknown> | a=b"
+    );
+}
+
+/// One step of a service's life.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Creates or changes the service of this number to this type; the write may fail.
+    Write { which: usize, ty: usize, commit: bool },
+    /// Deletes it; the engine may say so twice.
+    Delete { which: usize, twice: bool },
+}
+
+fn step() -> impl proptest::strategy::Strategy<Value = Step> {
+    use proptest::prelude::*;
+    prop_oneof![
+        3 => (0..6usize, 0..4usize, any::<bool>()).prop_map(|(which, ty, commit)| Step::Write { which, ty, commit }),
+        1 => (0..6usize, any::<bool>()).prop_map(|(which, twice)| Step::Delete { which, twice }),
+    ]
+}
+
+fn spec_of(ty: usize) -> Value {
+    match ty {
+        0 => json!({"ports": [{"port": 80}]}),
+        1 => json!({"type": "NodePort", "ports": [{"port": 80}, {"port": 81, "name": "b"}]}),
+        2 => json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 80}]}),
+        _ => json!({"type": "ExternalName", "externalName": "example.com"}),
+    }
+}
+
+proptest::proptest! {
+    /// After any sequence of writes and deletions, every live service holds its own addresses and ports, nobody else
+    /// holds them, and nothing else is held.
+    #[test]
+    fn nothing_is_held_twice_or_lost(steps in proptest::collection::vec(step(), 1..40)) {
+        let world = World::default();
+        let mut deps = deps();
+        // Ranges so small that they run full: 14 addresses, 8 ports.
+        deps.service_cidrs = vec!["10.0.0.0/28".into()];
+        deps.node_port_range = 30000..=30007;
+        deps.api.set(Arc::downgrade(&world.api) as std::sync::Weak<dyn kaji_resource::Api>);
+        let def = def(&deps);
+        let mut live: std::collections::BTreeMap<usize, Value> = Default::default();
+        for step in steps {
+            match step {
+                Step::Write { which, ty, commit } => {
+                    let old = live.get(&which).cloned();
+                    let new = service(&format!("s{which}"), spec_of(ty));
+                    if let Ok(made) = put_in(&world, &def, new, old.as_ref(), commit)
+                        && commit
+                    {
+                        live.insert(which, made);
+                    }
+                }
+                Step::Delete { which, twice } => {
+                    let Some(gone) = live.remove(&which) else { continue };
+                    for _ in 0..=usize::from(twice) {
+                        wait(def.hooks.deleted(&world.ctx(&gone, "", "v1"), &gone));
+                    }
+                }
+            }
+            let mut ips: Vec<String> = live.values().flat_map(|s| cluster_ips(s).into_iter().map(str::to_owned).collect::<Vec<_>>()).collect();
+            ips.sort();
+            proptest::prop_assert_eq!(&world.api.names(&addresses::resource()), &ips);
+            let mut held: Vec<u16> = live.values().flat_map(ports::ports_of).collect();
+            held.sort_unstable();
+            let count = held.len();
+            held.dedup();
+            proptest::prop_assert_eq!(held.len(), count, "a port is held twice");
+        }
+        // What is not held can be taken: as many ports as are free.
+        let used = live.values().flat_map(ports::ports_of).count();
+        let free = (0..8).filter(|i| {
+            let new = service(&format!("probe{i}"), json!({"type": "NodePort", "clusterIP": "", "ports": [{"port": 1, "nodePort": 30000 + i}]}));
+            let probed = put_in(&world, &def, new, None, false);
+            probed.is_ok()
+        }).count();
+        proptest::prop_assert_eq!(free, 8 - used);
+    }
 }

@@ -147,7 +147,10 @@ fn node_ports(errs: &mut ErrorList, svc: &Value) {
     let path = |i: usize| spec_path("ports").index(i);
     if service_type(svc) == "ClusterIP" {
         for (i, _) in list.iter().enumerate().filter(|(_, p)| p.int("nodePort") != 0) {
-            errs.push(Error::forbidden(&path(i).child("nodePort"), "may not be used when `type` is 'ClusterIP'"));
+            errs.push(Error::forbidden(
+                &path(i).child("nodePort"),
+                "may not be used when `type` is 'ClusterIP'",
+            ));
         }
     }
     let mut seen = vec![];
@@ -236,7 +239,9 @@ fn traffic(errs: &mut ErrorList, svc: &Value) {
     }
     let path = spec_path("internalTrafficPolicy");
     match spec.opt_text("internalTrafficPolicy") {
-        None if ["NodePort", "LoadBalancer", "ClusterIP"].contains(&ty) => errs.push(Error::required(&path, "")),
+        None if ["NodePort", "LoadBalancer", "ClusterIP"].contains(&ty) => {
+            errs.push(Error::required(&path, ""))
+        }
         None => {}
         Some(p) => check::one_of(errs, &path, p, &["Cluster", "Local"]),
     }
@@ -293,7 +298,11 @@ pub fn status(new: &Value, old: &Value) -> ErrorList {
         if !host.is_empty() {
             check::dns_subdomain(&mut errs, &at.child("hostname"), host);
             if parse_ip_sloppy(host).is_some() {
-                errs.push(Error::invalid(&at.child("hostname"), host, "must be a DNS name, not an IP address"));
+                errs.push(Error::invalid(
+                    &at.child("hostname"),
+                    host,
+                    "must be a DNS name, not an IP address",
+                ));
             }
         }
     }

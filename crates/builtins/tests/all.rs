@@ -1,0 +1,149 @@
+//! What holds for every built-in kind.
+
+use expect_test::expect;
+use kaji_builtins::{Deps, all};
+use kaji_meta::{ManualClock, SeededRandom};
+use kaji_resource::{ColumnSource, ResourceDef, Scope};
+use serde_json::{Value, json};
+use std::{fmt::Write as _, sync::Arc};
+
+fn defs() -> Vec<ResourceDef> {
+    let now = jiff::Timestamp::UNIX_EPOCH;
+    all(&Deps::new(Arc::new(ManualClock::new(now)), Arc::new(SeededRandom::new(7))))
+}
+
+/// As `kubectl api-resources -o wide` lists them.
+#[test]
+fn api_resources() {
+    let mut out = String::new();
+    let mut defs = defs();
+    defs.sort_by_key(|d| (d.group.to_string(), d.plural.to_string()));
+    for d in &defs {
+        let versions: Vec<_> = d.versions.iter().filter(|v| v.served).map(|v| v.name.to_string()).collect();
+        let verbs: Vec<_> = d.verbs.iter().map(|v| v.as_str()).collect();
+        let verbs = if d.verbs == kaji_resource::Verb::ALL { "*".to_owned() } else { verbs.join(",") };
+        let subs: Vec<_> = d.storage_version().subresources.iter().map(|s| s.name.to_string()).collect();
+        let scope = if d.scope == Scope::Namespaced { "ns" } else { "cluster" };
+        writeln!(
+            out,
+            "{} [{}] {}/{} {scope} {} {} [{}] [{}]",
+            d.plural,
+            d.short_names.join(","),
+            d.group,
+            versions.join(","),
+            d.kind,
+            verbs,
+            d.categories.join(","),
+            subs.join(",")
+        )
+        .unwrap();
+        assert_eq!(d.singular, d.kind.to_lowercase());
+    }
+    expect![[r#"
+        bindings [] /v1 ns Binding create [] []
+        componentstatuses [cs] /v1 cluster ComponentStatus get,list [] []
+        configmaps [cm] /v1 ns ConfigMap * [] []
+        endpoints [ep] /v1 ns Endpoints * [] []
+        events [ev] /v1 ns Event * [] []
+        limitranges [limits] /v1 ns LimitRange * [] []
+        namespaces [ns] /v1 cluster Namespace create,delete,get,list,patch,update,watch [] [status,finalize]
+        nodes [no] /v1 cluster Node * [] [status,proxy]
+        persistentvolumeclaims [pvc] /v1 ns PersistentVolumeClaim * [] [status]
+        persistentvolumes [pv] /v1 cluster PersistentVolume * [] [status]
+        pods [po] /v1 ns Pod * [all] [status,ephemeralcontainers,resize,attach,binding,eviction,exec,log,portforward,proxy]
+        podtemplates [] /v1 ns PodTemplate * [] []
+        replicationcontrollers [rc] /v1 ns ReplicationController * [all] [status,scale]
+        resourcequotas [quota] /v1 ns ResourceQuota * [] [status]
+        secrets [] /v1 ns Secret * [] []
+        serviceaccounts [sa] /v1 ns ServiceAccount * [] [token]
+        services [svc] /v1 ns Service * [all] [status,proxy]
+        mutatingadmissionpolicies [] admissionregistration.k8s.io/v1 cluster MutatingAdmissionPolicy * [api-extensions] []
+        mutatingadmissionpolicybindings [] admissionregistration.k8s.io/v1 cluster MutatingAdmissionPolicyBinding * [api-extensions] []
+        mutatingwebhookconfigurations [] admissionregistration.k8s.io/v1 cluster MutatingWebhookConfiguration * [api-extensions] []
+        validatingadmissionpolicies [] admissionregistration.k8s.io/v1 cluster ValidatingAdmissionPolicy * [api-extensions] [status]
+        validatingadmissionpolicybindings [] admissionregistration.k8s.io/v1 cluster ValidatingAdmissionPolicyBinding * [api-extensions] []
+        validatingwebhookconfigurations [] admissionregistration.k8s.io/v1 cluster ValidatingWebhookConfiguration * [api-extensions] []
+        customresourcedefinitions [crd,crds] apiextensions.k8s.io/v1 cluster CustomResourceDefinition * [api-extensions] [status]
+        apiservices [] apiregistration.k8s.io/v1 cluster APIService * [api-extensions] [status]
+        controllerrevisions [] apps/v1 ns ControllerRevision * [] []
+        daemonsets [ds] apps/v1 ns DaemonSet * [all] [status]
+        deployments [deploy] apps/v1 ns Deployment * [all] [status,scale]
+        replicasets [rs] apps/v1 ns ReplicaSet * [all] [status,scale]
+        statefulsets [sts] apps/v1 ns StatefulSet * [all] [status,scale]
+        selfsubjectreviews [] authentication.k8s.io/v1 cluster SelfSubjectReview create [] []
+        tokenreviews [] authentication.k8s.io/v1 cluster TokenReview create [] []
+        localsubjectaccessreviews [] authorization.k8s.io/v1 ns LocalSubjectAccessReview create [] []
+        selfsubjectaccessreviews [] authorization.k8s.io/v1 cluster SelfSubjectAccessReview create [] []
+        selfsubjectrulesreviews [] authorization.k8s.io/v1 cluster SelfSubjectRulesReview create [] []
+        subjectaccessreviews [] authorization.k8s.io/v1 cluster SubjectAccessReview create [] []
+        horizontalpodautoscalers [hpa] autoscaling/v2,v1 ns HorizontalPodAutoscaler * [all] [status]
+        cronjobs [cj] batch/v1 ns CronJob * [all] [status]
+        jobs [] batch/v1 ns Job * [all] [status]
+        certificatesigningrequests [csr] certificates.k8s.io/v1 cluster CertificateSigningRequest * [] [status,approval]
+        clustertrustbundles [] certificates.k8s.io/v1 cluster ClusterTrustBundle * [] []
+        podcertificaterequests [] certificates.k8s.io/v1 ns PodCertificateRequest * [] [status]
+        leases [] coordination.k8s.io/v1 ns Lease * [] []
+        endpointslices [] discovery.k8s.io/v1 ns EndpointSlice * [] []
+        events [ev] events.k8s.io/v1 ns Event * [] []
+        flowschemas [] flowcontrol.apiserver.k8s.io/v1 cluster FlowSchema * [] [status]
+        prioritylevelconfigurations [] flowcontrol.apiserver.k8s.io/v1 cluster PriorityLevelConfiguration * [] [status]
+        ingressclasses [] networking.k8s.io/v1 cluster IngressClass * [] []
+        ingresses [ing] networking.k8s.io/v1 ns Ingress * [] [status]
+        ipaddresses [ip] networking.k8s.io/v1 cluster IPAddress * [] []
+        networkpolicies [netpol] networking.k8s.io/v1 ns NetworkPolicy * [] []
+        servicecidrs [] networking.k8s.io/v1 cluster ServiceCIDR * [] [status]
+        runtimeclasses [] node.k8s.io/v1 cluster RuntimeClass * [] []
+        poddisruptionbudgets [pdb] policy/v1 ns PodDisruptionBudget * [] [status]
+        clusterrolebindings [] rbac.authorization.k8s.io/v1 cluster ClusterRoleBinding * [] []
+        clusterroles [] rbac.authorization.k8s.io/v1 cluster ClusterRole * [] []
+        rolebindings [] rbac.authorization.k8s.io/v1 ns RoleBinding * [] []
+        roles [] rbac.authorization.k8s.io/v1 ns Role * [] []
+        deviceclasses [] resource.k8s.io/v1 cluster DeviceClass * [] []
+        devicetaintrules [] resource.k8s.io/v1 cluster DeviceTaintRule * [] [status]
+        resourceclaims [] resource.k8s.io/v1 ns ResourceClaim * [] [status]
+        resourceclaimtemplates [] resource.k8s.io/v1 ns ResourceClaimTemplate * [] []
+        resourceslices [] resource.k8s.io/v1 cluster ResourceSlice * [] []
+        priorityclasses [pc] scheduling.k8s.io/v1 cluster PriorityClass * [] []
+        csidrivers [] storage.k8s.io/v1 cluster CSIDriver * [] []
+        csinodes [] storage.k8s.io/v1 cluster CSINode * [] []
+        csistoragecapacities [] storage.k8s.io/v1 ns CSIStorageCapacity * [] []
+        storageclasses [sc] storage.k8s.io/v1 cluster StorageClass * [] []
+        volumeattachments [] storage.k8s.io/v1 cluster VolumeAttachment * [] [status]
+        volumeattributesclasses [vac] storage.k8s.io/v1 cluster VolumeAttributesClass * [] []
+        storageversionmigrations [] storagemigration.k8s.io/v1 cluster StorageVersionMigration * [] [status]
+    "#]].assert_eq(&out);
+}
+
+#[test]
+fn rows_have_a_cell_for_every_column() {
+    for d in defs().into_iter().filter(|d| d.stored) {
+        for v in &d.versions {
+            let ColumnSource::Hooks(columns) = &v.columns else { panic!("{d:?} is built in") };
+            let row = d.hooks.row(&v.name, &json!({"metadata": {"name": "x"}}), jiff::Timestamp::UNIX_EPOCH);
+            assert_eq!(row.len(), columns.len(), "{d:?} {}", v.name);
+        }
+    }
+}
+
+/// Objects are of the right types when hooks see them; a hook must not depend on it.
+#[test]
+fn odd_objects_do_no_harm() {
+    let odd = [
+        Value::Null,
+        json!([]),
+        json!("text"),
+        json!({"metadata": 1, "spec": 2, "status": [], "data": "x", "rules": 3, "webhooks": {"a": 1}, "subsets": [1]}),
+        json!({"metadata": {"name": 5, "labels": [], "annotations": 7}, "spec": {"ports": {"a": 1}, "names": 5, "limits": [1],
+            "devices": [], "versions": 1, "taints": 3, "rules": [1], "template": 5, "clusterIPs": 4, "conversion": 1}, "status": {"conditions": 1}}),
+    ];
+    for d in defs() {
+        for v in &d.versions {
+            for o in &odd {
+                let mut object = o.clone();
+                d.hooks.default(&v.name, &mut object);
+                d.hooks.row(&v.name, &object, jiff::Timestamp::UNIX_EPOCH);
+                d.hooks.deletion_waits(&object);
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Endpoints of services: endpoint slices, the older Endpoints, and slices mirrored from Endpoints that users write.
+//!
+//! Invariants:
+//! - The services of a pod are found by the index over selectors, never by looking at every service.
+//! - Every write names the uid and resourceVersion that it was decided for.
+//! - No state is kept between reconciles: what upstream tracks (trigger times, expected slices) follows from the
+//!   difference between what is and what should be.
+
+mod hints;
+mod legacy;
+mod mirroring;
+mod pack;
+mod slices;
+mod subsets;
+
+use kaji_runtime::{
+    Change, Controller, Informers, Key, Meta, Plan, Projection, Step, View, Write,
+    client::Target,
+    objects::{EndpointPort, EndpointSlice, Pod, SERVICE_NAME_LABEL, Service, ServicePort},
+};
+use serde_json::{Map, Value, json};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+/// When the change happened that a write of endpoints follows from; users measure programming latency with it.
+const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+/// Who manages a slice.
+const SLICE_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// On endpoints of services without an address of their own.
+const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
+
+/// The controllers of this module.
+pub fn controllers(informers: &Arc<Informers>) -> Vec<Controller> {
+    vec![slices::controller(informers), legacy::controller(informers), mirroring::controller(informers)]
+}
+
+/// What endpoints are made of: a pod that did not change in any of it concerns no service.
+fn facts(pod: &Pod) -> impl PartialEq + '_ {
+    (
+        (&pod.metadata.labels, &pod.spec.hostname, &pod.spec.subdomain, &pod.spec.node_name),
+        (&pod.metadata.uid, pod.metadata.deleting(), pod.ready(), pod.finished()),
+        (&pod.status.pod_ips, &pod.status.pod_ip),
+    )
+}
+
+/// The services that selected, or select, a changed pod.
+fn keys_of_pod(change: &Change<Pod>, view: &View) -> Vec<Key> {
+    if let (Some(old), Some(new)) = (&change.old, &change.new)
+        && facts(old) == facts(new)
+    {
+        return vec![];
+    }
+    let services = view.get::<Service>();
+    let mut keys = vec![];
+    for pod in change.old.iter().chain(&change.new).map(|p| &p.metadata) {
+        keys.extend(Service::selecting(&services, &pod.namespace, &pod.labels).map(|s| s.metadata.key()));
+    }
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+/// The service, past and present, of a slice that `manager` manages or managed.
+fn keys_of_slice(change: &Change<EndpointSlice>, manager: &str) -> Vec<Key> {
+    let mut keys: Vec<Key> = change
+        .old
+        .iter()
+        .chain(&change.new)
+        .filter(|slice| managed_by(&slice.metadata, manager))
+        .filter_map(|slice| {
+            let service = slice.metadata.labels.get(SERVICE_NAME_LABEL)?;
+            Some(Key::new(slice.metadata.namespace.as_str(), service.as_str()))
+        })
+        .collect();
+    keys.dedup();
+    keys
+}
+
+fn managed_by(slice: &Meta, manager: &str) -> bool {
+    slice.labels.get(SLICE_MANAGED_BY).is_some_and(|m| m == manager)
+}
+
+/// Whether endpoints are made for a service at all.
+fn has_endpoints(service: &Service) -> bool {
+    service.spec.kind != "ExternalName" && !service.spec.selector.is_empty()
+}
+
+/// Whether a service has an address of its own.
+fn has_address(service: &Service) -> bool {
+    !service.headless() && !service.spec.cluster_ip.is_empty()
+}
+
+/// Whether a pod can be an endpoint: not over, with an address, and not on its way out unless `terminating` ones count.
+fn addressable(pod: &Pod, terminating: bool) -> bool {
+    let addressed = !pod.status.pod_ip.is_empty() || !pod.status.pod_ips.is_empty();
+    !pod.finished() && addressed && (terminating || !pod.metadata.deleting())
+}
+
+/// The DNS name of a pod below its service.
+fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a str> {
+    let named = !pod.spec.hostname.is_empty() && pod.spec.subdomain == service.metadata.name;
+    named.then_some(pod.spec.hostname.as_str())
+}
+
+/// An address in its canonical form; IPv4 in IPv6's clothes counts as IPv4.
+fn parse_ip(text: &str) -> Option<IpAddr> {
+    text.parse().ok().map(|ip: IpAddr| ip.to_canonical())
+}
+
+/// The number of a service's port on a pod; names are looked up in its containers and sidecars.
+fn port_number(pod: &Pod, port: &ServicePort) -> Option<i64> {
+    let Some(name) = port.target_port.as_str() else {
+        return Some(port.target_port.as_i64().unwrap_or(port.port));
+    };
+    let sidecar = |c: &&Value| c.get("restartPolicy").and_then(Value::as_str) == Some("Always");
+    let containers = pod.spec.containers.iter().chain(pod.spec.init_containers.iter().filter(sidecar));
+    containers
+        .filter_map(|c| c.get("ports").and_then(Value::as_array))
+        .flatten()
+        .find(|p| {
+            let protocol = p.get("protocol").and_then(Value::as_str).unwrap_or("TCP");
+            p.get("name").and_then(Value::as_str) == Some(name) && protocol == port.protocol
+        })
+        .and_then(|p| p.get("containerPort").and_then(Value::as_i64))
+}
+
+/// A slice's port with defaults filled in, as the API server does.
+fn canonical(port: &EndpointPort) -> EndpointPort {
+    EndpointPort {
+        name: Some(port.name.clone().unwrap_or_default()),
+        protocol: Some(port.protocol.clone().filter(|p| !p.is_empty()).unwrap_or_else(|| "TCP".into())),
+        ..port.clone()
+    }
+}
+
+/// A merge patch that turns one map of labels or annotations into another.
+fn map_patch(current: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> Map<String, Value> {
+    let gone = current.keys().filter(|k| !wanted.contains_key(*k)).map(|k| (k.clone(), Value::Null));
+    let set = wanted
+        .iter()
+        .filter(|(k, v)| current.get(*k) != Some(v))
+        .map(|(k, v)| (k.clone(), v.as_str().into()));
+    gone.chain(set).collect()
+}
+
+/// Where and what exactly a patch changes.
+fn preconditions(meta: &Meta) -> Value {
+    json!({"uid": meta.uid, "resourceVersion": meta.resource_version})
+}
+
+/// Deletes exactly this object.
+fn delete<T: Projection>(object: &T) -> Write {
+    let meta = object.meta();
+    Write::Delete {
+        target: Target::of::<T>(&meta.namespace, &meta.name),
+        options: json!({"preconditions": {"uid": meta.uid}}),
+    }
+}
+
+/// A plan that deletes slices.
+fn delete_all<'a>(slices: impl Iterator<Item = &'a Arc<EndpointSlice>>) -> Plan {
+    let step =
+        |slice: &Arc<EndpointSlice>| Step { write: delete(&**slice), on_success: None, on_failure: None };
+    Plan::nothing().stage(slices.map(step).collect())
+}
+
+/// The `generateName` of the slices of a service.
+fn slice_prefix(service: &str) -> String {
+    let prefix = format!("{service}-");
+    let usable = kaji_meta::validation::name_is_dns_subdomain(&prefix, true).is_empty();
+    if usable { prefix } else { service.to_owned() }
+}
+
+#[cfg(test)]
+mod tests;
