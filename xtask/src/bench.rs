@@ -13,6 +13,8 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use tokio::signal::unix::{SignalKind, signal};
+
 mod bound;
 mod client;
 mod crds;
@@ -151,7 +153,7 @@ pub enum Error {
     /// The figures are good, but not everything that was made is gone.
     #[error("clearing up: {0}")]
     Clearing(Box<Error>),
-    /// Ctrl-C.
+    /// Ctrl-C, or asked to end.
     #[error("interrupted")]
     Interrupted,
     /// The figures were shown, but are not complete.
@@ -191,10 +193,13 @@ pub fn run(args: &Args) -> Result<(), Error> {
         .build()
         .map_err(|e| Error::file(Path::new("runtime"), e))?;
     runtime.block_on(async {
+        let mut terminated =
+            signal(SignalKind::terminate()).map_err(|e| Error::file(Path::new("signals"), e))?;
         // Whichever ends first: dropping the run stops a server that it started.
         tokio::select! {
             outcome = measure(args) => outcome,
             _ = tokio::signal::ctrl_c() => Err(Error::Interrupted),
+            _ = terminated.recv() => Err(Error::Interrupted),
         }
     })
 }
@@ -239,6 +244,11 @@ async fn measure(args: &Args) -> Result<(), Error> {
     let mut bench = Bench { target, control, server, run: suffix(), report };
     progress(&format!("{} ({})", bench.target.address, bench.report.version));
     phases(&mut bench, &wanted).await;
+    match fixture::namespaces_left(&mut bench.control, &format!("bench-{}-", bench.run)).await {
+        Ok(0) => {}
+        Ok(left) => bench.report.notes.push(format!("{left} namespaces of this run, empty, are still there")),
+        Err(error) => bench.report.notes.push(format!("looking for what is left: {error}")),
+    }
     drop(exec);
     conclude(&bench.report, args.json.as_deref())
 }

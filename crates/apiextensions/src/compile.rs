@@ -3,11 +3,14 @@
 //! Invariant: compiling is a function of the object alone. The definition has passed validation when it was written, so
 //! an error here means a damaged store, and says what is wrong.
 
-use crate::hooks::CustomHooks;
-use kaji_meta::object::{arr_at, bool_at, str_at, strs_at};
+use crate::{conditions, hooks::CustomHooks};
+use kaji_meta::{
+    GroupResource,
+    object::{arr_at, bool_at, str_at, strs_at},
+};
 use kaji_resource::{
-    Column, ColumnSource, Generation, ResourceDef, ScaleDef, Scope, SelectableField, SubresourceDef, SubresourceKind,
-    Verb, VersionDef,
+    Column, ColumnSource, Generation, ResourceDef, ScaleDef, Scope, SelectableField, SubresourceDef,
+    SubresourceKind, Verb, VersionDef,
 };
 use kaji_schema::{Schema, SchemaRef, jsonpath::JsonPath, structural};
 use serde_json::Value;
@@ -48,7 +51,8 @@ pub fn compile(definition: &Value) -> Result<ResourceDef, CompileError> {
         return Err(CompileError("its names have not been accepted".into()));
     }
     let list = |field: &str| strs_at(definition, &["status", "acceptedNames", field]).map(owned).collect();
-    let hooks = CustomHooks::new(&versions);
+    let terminating = conditions::is_true(definition, "Terminating");
+    let hooks = CustomHooks::new(GroupResource::new(group, names("plural")), &versions, storage, terminating);
     Ok(ResourceDef {
         group: owned(group),
         plural: owned(names("plural")),
@@ -60,13 +64,18 @@ pub fn compile(definition: &Value) -> Result<ResourceDef, CompileError> {
         },
         short_names: list("shortNames"),
         categories: list("categories"),
-        scope: if str_at(definition, &["spec", "scope"]) == "Cluster" { Scope::Cluster } else { Scope::Namespaced },
+        scope: if str_at(definition, &["spec", "scope"]) == "Cluster" {
+            Scope::Cluster
+        } else {
+            Scope::Namespaced
+        },
         versions,
         storage,
         verbs: Verb::ALL,
         stored: true,
         generation: Generation::Spec,
         shares_storage_of: None,
+        ttl: None,
         validate_name: kaji_meta::validation::name_is_dns_subdomain,
         allow_create_on_update: false,
         allow_unconditional_update: false,
@@ -80,11 +89,15 @@ fn version(definition: &Value, group: &str, version: &Value) -> Result<VersionDe
     let schema = match version.pointer("/schema/openAPIV3Schema") {
         Some(schema) => structural::build(schema),
         // Before v1 a definition could do without.
-        None => Schema { preserve_unknown: true, ..structural::build(&serde_json::json!({"type": "object"})) },
+        None => {
+            Schema { preserve_unknown: true, ..structural::build(&serde_json::json!({"type": "object"})) }
+        }
     };
-    let deprecation = (bool_at(version, &["deprecated"]) == Some(true)).then(|| match str_at(version, &["deprecationWarning"]) {
-        "" => Cow::Owned(format!("{group}/{name} {kind} is deprecated")),
-        text => owned(text),
+    let deprecation = (bool_at(version, &["deprecated"]) == Some(true)).then(|| {
+        match str_at(version, &["deprecationWarning"]) {
+            "" => Cow::Owned(format!("{group}/{name} {kind} is deprecated")),
+            text => owned(text),
+        }
     });
     Ok(VersionDef {
         name: owned(name),
@@ -138,7 +151,7 @@ fn selectable(version: &Value) -> Vec<SelectableField> {
         .iter()
         .map(|field| {
             let path = segments(str_at(field, &["jsonPath"]));
-            SelectableField { name: Cow::Owned(path.join(".")), path, missing: "", indexed: false }
+            SelectableField { name: Cow::Owned(path.join(".")), path, missing: "", or: None, indexed: false }
         })
         .collect()
 }
@@ -155,7 +168,8 @@ fn subresources(version: &Value) -> Vec<SubresourceDef> {
             kind: SubresourceKind::Scale(ScaleDef {
                 spec_replicas: path("specReplicasPath"),
                 status_replicas: path("statusReplicasPath"),
-                selector: (!str_at(scale, &["labelSelectorPath"]).is_empty()).then(|| path("labelSelectorPath")),
+                selector: (!str_at(scale, &["labelSelectorPath"]).is_empty())
+                    .then(|| path("labelSelectorPath")),
             }),
             verbs: &[Verb::Get, Verb::Patch, Verb::Update],
         });

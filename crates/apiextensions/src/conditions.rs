@@ -24,12 +24,11 @@ pub fn set(definition: &mut Value, kind: &str, status: bool, reason: &str, messa
         definition["status"]["conditions"] = json!([]);
     }
     let Some(list) = definition["status"]["conditions"].as_array_mut() else { return };
-    let wanted = |since: Value| {
-        json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
-    };
+    let wanted = |since: Value| json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since});
     match list.iter_mut().find(|c| c["type"] == kind) {
         Some(known) => {
-            let since = if known["status"] == status { known["lastTransitionTime"].clone() } else { now.into() };
+            let since =
+                if known["status"] == status { known["lastTransitionTime"].clone() } else { now.into() };
             *known = wanted(since);
         }
         None => list.push(wanted(now.into())),

@@ -2,11 +2,12 @@
 //! Source: apiextensions-apiserver, `registry/customresource`.
 
 use kaji_meta::{
+    GroupResource, Status,
     field::{ErrorList, Path},
     object,
 };
-use kaji_resource::{Ctx, Hooks, VersionDef};
-use kaji_schema::{SchemaRef, validate};
+use kaji_resource::{BoxFuture, Ctx, Hooks, Reservation, VersionDef};
+use kaji_schema::{Schema, SchemaRef, defaulting, prune, validate};
 use serde_json::Value;
 
 struct Version {
@@ -17,17 +18,21 @@ struct Version {
 
 /// Hooks of one custom resource.
 pub struct CustomHooks {
+    resource: GroupResource,
     versions: Vec<Version>,
+    storage: usize,
+    /// The definition is going: no new objects.
+    terminating: bool,
 }
 
 impl CustomHooks {
-    /// Hooks for these versions.
-    pub fn new(versions: &[VersionDef]) -> Self {
+    /// Hooks for these versions, of which one is stored.
+    pub fn new(resource: GroupResource, versions: &[VersionDef], storage: usize, terminating: bool) -> Self {
         let versions = versions
             .iter()
             .map(|v| Version { name: v.name.to_string(), schema: v.schema.clone(), status: v.has_status() })
             .collect();
-        CustomHooks { versions }
+        CustomHooks { resource, versions, storage, terminating }
     }
 
     fn version(&self, name: &str) -> Option<&Version> {
@@ -35,7 +40,59 @@ impl CustomHooks {
     }
 }
 
+/// Removes what a schema does not know, but for metadata.
+fn pruned(schema: &Schema, object: &mut Value) {
+    let metadata = object::remove_at(object, &["metadata"]);
+    drop(prune::prune(schema, object, true));
+    if let Some(metadata) = metadata {
+        object::set_at(object, &["metadata"], metadata);
+    }
+}
+
 impl Hooks for CustomHooks {
+    /// Towards clients, fields that their version lacks go. What goes into the store is validated first, in the version
+    /// of the request, and loses them in `reserve`.
+    fn convert(&self, object: &mut Value, _from: &str, to: &str) -> Result<(), Status> {
+        match self.versions.iter().position(|v| v.name == to) {
+            Some(at) if at != self.storage => {
+                let schema = self.versions[at].schema.get();
+                pruned(schema, object);
+                defaulting::prune_nulls(schema, object);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn reserve<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        new: &'a mut Value,
+        old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
+        if self.terminating && old.is_none() {
+            let reason = "create not allowed while custom resource definition is terminating";
+            let refused = Status::forbidden(&self.resource, ctx.name, reason);
+            return Box::pin(async { Err(refused) });
+        }
+        if self.versions[self.storage].name != ctx.version {
+            self.normalize(new);
+        }
+        Box::pin(async { Ok(None) })
+    }
+
+    fn normalizes(&self) -> bool {
+        true
+    }
+
+    fn normalize(&self, object: &mut Value) {
+        let version = object::api_version(object).rsplit('/').next().unwrap_or_default();
+        if let Some(version) = self.version(version) {
+            pruned(version.schema.get(), object);
+            defaulting::apply_defaults(version.schema.get(), object);
+        }
+    }
+
     fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
         if self.version(ctx.version).is_some_and(|v| v.status)
             && let Some(map) = object.as_object_mut()
@@ -67,18 +124,20 @@ impl Hooks for CustomHooks {
     }
 
     fn validate_create(&self, ctx: &Ctx<'_>, object: &Value) -> ErrorList {
-        self.version(ctx.version).map_or_else(ErrorList::new, |v| validate::validate(v.schema.get(), object, &Path::root()))
+        self.version(ctx.version)
+            .map_or_else(ErrorList::new, |v| validate::validate(v.schema.get(), object, &Path::root()))
     }
 
     fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
-        self.version(ctx.version)
-            .map_or_else(ErrorList::new, |v| validate::validate_update(v.schema.get(), new, old, &Path::root()))
+        self.version(ctx.version).map_or_else(ErrorList::new, |v| {
+            validate::validate_update(v.schema.get(), new, old, &Path::root())
+        })
     }
 
     fn reset_fields(&self, version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
         match (subresource, self.version(version).is_some_and(|v| v.status)) {
             ("", true) => &[&["status"]],
-            ("status", _) => &[&["spec"]],
+            ("status", _) => &[&["metadata"], &["spec"]],
             _ => &[],
         }
     }

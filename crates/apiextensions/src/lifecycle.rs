@@ -54,7 +54,8 @@ impl Served {
 
     /// Registers a definition unless that very state is registered.
     async fn serve(&mut self, engine: &Engine, definition: &Value) -> Result<(), EngineError> {
-        let state = json!([definition["spec"], definition["status"]["acceptedNames"]]);
+        let going = conditions::is_true(definition, "Terminating");
+        let state = json!([definition["spec"], definition["status"]["acceptedNames"], going]);
         let name = object::name(definition);
         if self.by_name.get(name).is_some_and(|(_, known)| *known == state) {
             return Ok(());
@@ -91,7 +92,11 @@ async fn follow(engine: Weak<Engine>, mut served: Served) {
         drop(strong);
         loop {
             let timer = async {
-                if pending.is_empty() { std::future::pending().await } else { tokio::time::sleep(LINGER).await }
+                if pending.is_empty() {
+                    std::future::pending().await
+                } else {
+                    tokio::time::sleep(LINGER).await
+                }
             };
             tokio::select! {
                 piece = events.next() => match piece {
@@ -131,7 +136,11 @@ async fn watch(engine: &Arc<Engine>) -> Option<futures_util::stream::BoxStream<'
         accept: Accept::default(),
         content_type: String::new(),
         body: bytes::Bytes::new(),
-        user: UserInfo { name: "system:apiserver".into(), groups: vec!["system:masters".into()], ..UserInfo::default() },
+        user: UserInfo {
+            name: "system:apiserver".into(),
+            groups: vec!["system:masters".into()],
+            ..UserInfo::default()
+        },
         user_agent: "apiextensions".into(),
     };
     match engine.handle(request).await.body {
@@ -240,7 +249,9 @@ fn taken(engine: &Engine, definition: &Value) -> Taken {
             }
         }
     }
-    for resource in engine.registry().iter().filter(|r| r.def.group == group && !custom.contains(r.def.plural.as_ref())) {
+    for resource in
+        engine.registry().iter().filter(|r| r.def.group == group && !custom.contains(r.def.plural.as_ref()))
+    {
         let def = &resource.def;
         taken.resources.extend([def.plural.to_string(), def.singular.to_string()]);
         taken.kinds.insert(def.kind.to_string());
@@ -259,13 +270,24 @@ async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value)
         object::str_at(definition, &["status", "acceptedNames", "plural"]),
     );
     if served.by_name.contains_key(name) {
+        // From now on it takes no new objects.
+        served.serve(engine, definition).await.map_err(LevelError::Engine)?;
         let left = engine.list(&resource, None);
         if !left.is_empty() {
-            note(engine, &served.now(), name, "InstanceDeletionInProgress", "CustomResource deletion is in progress").await?;
+            note(
+                engine,
+                &served.now(),
+                name,
+                "InstanceDeletionInProgress",
+                "CustomResource deletion is in progress",
+            )
+            .await?;
             for instance in left.iter().filter(|i| object::deletion_timestamp(i).is_none()) {
                 let place = (object::namespace(instance), object::name(instance));
                 match engine.delete(&resource, place.0, place.1, Default::default()).await {
-                    Err(status) if status.code != 404 && status.code != 409 => return Err(LevelError::Status(status)),
+                    Err(status) if status.code != 404 && status.code != 409 => {
+                        return Err(LevelError::Status(status));
+                    }
                     _ => {}
                 }
             }
@@ -291,7 +313,13 @@ async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value)
 }
 
 /// Writes the `Terminating` condition.
-async fn note(engine: &Arc<Engine>, now: &str, name: &str, reason: &str, message: &str) -> Result<(), LevelError> {
+async fn note(
+    engine: &Arc<Engine>,
+    now: &str,
+    name: &str,
+    reason: &str,
+    message: &str,
+) -> Result<(), LevelError> {
     // In progress means that something terminates; completed that nothing is left to.
     let terminating = reason != "InstanceDeletionCompleted";
     let change = |d: &mut Value| {

@@ -53,14 +53,18 @@ pub fn accept(definition: &Value, taken: &Taken) -> Outcome {
             Value::Array(_) => strs_at(wanted, &[field]).collect(),
             _ => Some(str_at(wanted, &[field])).filter(|n| !n.is_empty()).into_iter().collect(),
         };
-        let clashes: Vec<String> =
-            names.iter().filter(|n| space.contains(**n)).map(|n| format!("{n:?} is already in use")).collect();
+        let clashes: Vec<String> = names
+            .iter()
+            .filter(|n| space.contains(**n))
+            .map(|n| format!("{n:?} is already in use"))
+            .collect();
         let from = if clashes.is_empty() { wanted } else { before };
         if !from[field].is_null() {
             accepted.insert(field.to_owned(), from[field].clone());
         }
         if !clashes.is_empty() && conflict.is_none() {
-            let message = if clashes.len() == 1 { clashes[0].clone() } else { format!("[{}]", clashes.join(", ")) };
+            let message =
+                if clashes.len() == 1 { clashes[0].clone() } else { format!("[{}]", clashes.join(", ")) };
             conflict = Some((reason, message));
         }
     }
@@ -104,7 +108,8 @@ mod tests {
     #[test]
     fn what_was_accepted_stays_while_a_change_clashes() {
         let mut definition = definition();
-        definition["status"]["acceptedNames"] = json!({"plural": "crontabs", "kind": "Old", "listKind": "OldList"});
+        definition["status"]["acceptedNames"] =
+            json!({"plural": "crontabs", "kind": "Old", "listKind": "OldList"});
         let mut taken = Taken::default();
         taken.add(&json!({"kind": "CronTab"}));
         assert_eq!(accept(&definition, &taken).accepted["kind"], "Old");

@@ -50,7 +50,11 @@ fn schemas(new: &Value, old: Option<&Value>) -> ErrorList {
             continue;
         }
         let status = version.pointer("/subresources/status").is_some();
-        errors.extend(structural::check(schema, &path.index(i).child("schema").child("openAPIV3Schema"), status));
+        errors.extend(structural::check(
+            schema,
+            &path.index(i).child("schema").child("openAPIV3Schema"),
+            status,
+        ));
     }
     errors
 }
@@ -78,7 +82,9 @@ mod tests {
         let errors = validator()(&bad, None);
         assert_eq!(
             errors.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            ["spec.versions[0].schema.openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields"]
+            [
+                "spec.versions[0].schema.openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields"
+            ]
         );
         assert!(validator()(&bad, Some(&bad)).is_empty());
     }
@@ -87,7 +93,11 @@ mod tests {
     fn webhook_conversion_is_refused_and_rules_warn() {
         let mut webhook = crd(json!({"type": "object"}));
         webhook["spec"]["conversion"] = json!({"strategy": "Webhook"});
-        assert!(validator()(&webhook, None)[0].to_string().starts_with("spec.conversion.strategy: Forbidden: webhook conversion"));
+        assert!(
+            validator()(&webhook, None)[0]
+                .to_string()
+                .starts_with("spec.conversion.strategy: Forbidden: webhook conversion")
+        );
         let ruled = crd(json!({"type": "object", "x-kubernetes-validations": [{"rule": "true"}]}));
         assert_eq!(warnings(&ruled).len(), 1);
         assert!(warnings(&crd(json!({"type": "object"}))).is_empty());

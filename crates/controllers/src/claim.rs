@@ -18,6 +18,20 @@ pub struct Claimed<T> {
 }
 
 impl<T> Claimed<T> {
+    /// Lets adoptions add a finalizer, and releases take it off.
+    pub fn with_finalizer(mut self, finalizer: &str) -> Self {
+        for (steps, field) in
+            [(&mut self.adopt, "finalizers"), (&mut self.release, "$deleteFromPrimitiveList/finalizers")]
+        {
+            for step in steps {
+                if let Write::Patch { body, .. } = &mut step.write {
+                    body["metadata"][field] = json!([finalizer]);
+                }
+            }
+        }
+        self
+    }
+
     /// Puts the patches in front of a plan. `owner` is a no-op patch that fails when the owner changed.
     pub fn into_plan(self, owner: Write) -> (Vec<Arc<T>>, Plan) {
         let mut plan = Plan::nothing().stage(self.release);

@@ -6,19 +6,21 @@
 //!   at resources nobody knows beforehand (garbage collection, namespace deletion) drive a pure core themselves.
 //! - No controller keeps state that it could not rebuild from the API.
 
-// NOTE FOR HELPERS: endpoint slices, endpoints, service accounts and the root CA bundle are written by helper
-// `controllers2` in endpoints/, serviceaccount.rs, rootca.rs. Helper `controllers`: leave these out, do GC and namespaces.
 mod claim;
 mod conditions;
+mod daemonset;
 mod deployment;
 mod discovery;
-mod gc;
 mod endpoints;
+mod gc;
+mod history;
+mod job;
 mod namespace;
 mod pods;
 mod replicaset;
 mod rootca;
 mod serviceaccount;
+mod statefulset;
 #[cfg(test)]
 mod testing;
 
@@ -45,6 +47,9 @@ pub fn all(informers: &Arc<Informers>, config: &Config) -> Vec<Controller> {
         serviceaccount::controller(informers),
     ];
     all.extend(endpoints::controllers(informers));
+    all.extend(job::controllers(informers));
+    all.push(daemonset::controller(informers));
+    all.push(statefulset::controller(informers));
     // Without certificates there is nothing to publish.
     if !config.root_ca.is_empty() {
         all.push(rootca::controller(informers, &config.root_ca));

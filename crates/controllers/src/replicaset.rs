@@ -142,6 +142,7 @@ impl<T: Replicated> Reconciler for ReplicaSets<T> {
         let doomed = cx.failures.iter().any(|f| namespace_terminating(&f.error));
         let manage = |plan: Plan| match active.len() {
             _ if meta.deleting() || doomed => plan,
+            have if have == set.wanted() => plan,
             have if have < set.wanted() => create(plan, &**set, &reference, set.wanted() - have),
             have => delete(plan, view, &**set, active.clone(), have - set.wanted(), cx),
         };

@@ -3,17 +3,24 @@
 //! Invariant: a write runs to its end even when the client goes away meanwhile, so that what it has reserved is either
 //! committed or given back.
 
-use crate::{engine::Engine, registry::Resource, request::ApiRequest, response::ApiResponse, verbs};
+use crate::{
+    decode, encode, engine::Engine, registry::Resource, request::ApiRequest, response::ApiResponse, verbs,
+};
 use kaji_meta::{Reason, Status};
 use kaji_resource::{SubresourceKind, Verb};
 use std::sync::Arc;
 
 impl Engine {
     /// Serves a request. Whatever goes wrong becomes the answer.
-    pub async fn handle(self: &Arc<Self>, req: ApiRequest) -> ApiResponse {
+    pub async fn handle(self: &Arc<Self>, mut req: ApiRequest) -> ApiResponse {
         let Some(res) = self.registry().lookup(&req.group, &req.version, &req.resource).cloned() else {
             return Status::generic_not_found().into();
         };
+        match req.accept.settle(has_protobuf(&res, &req)) {
+            Some(accept) => req.accept = accept,
+            None if req.verb == Verb::Watch => return verbs::watch::not_acceptable().into(),
+            None => return encode::no_such_form().into(),
+        }
         let deprecation = res.def.version(&req.version).and_then(|v| v.deprecation.clone());
         let mut response = match req.verb {
             Verb::Get | Verb::List | Verb::Watch => serve(self, &res, &req).await,
@@ -32,6 +39,13 @@ impl Engine {
         }
         response
     }
+}
+
+/// Whether what a request is about has a protobuf form: built-in kinds, and the Scale of anything.
+fn has_protobuf(res: &Resource, req: &ApiRequest) -> bool {
+    let Some(version) = res.def.version(&req.version) else { return false };
+    let sub = version.subresource(&req.subresource);
+    !decode::is_custom(&version.schema) || sub.is_some_and(|s| matches!(s.kind, SubresourceKind::Scale(_)))
 }
 
 async fn serve(engine: &Arc<Engine>, res: &Arc<Resource>, req: &ApiRequest) -> Result<ApiResponse, Status> {

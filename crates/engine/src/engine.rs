@@ -7,7 +7,8 @@
 use crate::{
     admission::Admission,
     api::Decoded,
-    cache::{Cache, Feed, Limits, Progress},
+    cache::{Cache, Feed, Limits, Normal, Progress},
+    leases::Leases,
     registry::{Registry, Resource, prefix_of},
     storage,
 };
@@ -92,6 +93,8 @@ pub struct Engine {
     pub(crate) options: EngineOptions,
     /// Objects that hooks and plugins read again and again.
     pub(crate) decoded: Decoded,
+    /// What objects with a time to live hang on.
+    pub(crate) leases: Leases,
     registry: ArcSwap<Registry>,
     /// Registrations happen one at a time.
     registering: tokio::sync::Mutex<()>,
@@ -120,6 +123,7 @@ impl Engine {
             admission: ArcSwap::from_pointee(options.admission.clone()),
             options,
             decoded: Decoded::default(),
+            leases: Leases::default(),
             registry: ArcSwap::default(),
             registering: tokio::sync::Mutex::new(()),
             feed,
@@ -140,9 +144,13 @@ impl Engine {
             return Err(EngineError::Closed);
         }
         let mut fresh = vec![];
+        let mut stale = vec![];
         let mut resources = vec![];
         for def in &defs {
             let resource = self.prepare(def, &defs, &mut fresh)?;
+            if def.shares_storage_of.is_none() && resource.cache.set_normal(normal_of(&resource.def)) {
+                stale.push(resource.cache.clone());
+            }
             resources.push(Arc::new(resource));
         }
         // Owned arguments: a future that borrows through the closure could not be spawned.
@@ -151,6 +159,9 @@ impl Engine {
         if let Err(error) = loaded {
             fresh.iter().for_each(|cache| self.feed.remove(cache.prefix()));
             return Err(error.into());
+        }
+        for cache in stale {
+            self.feed.reshape(&cache).await?;
         }
         self.registry.rcu(|old| {
             let mut new = Registry::clone(old);
@@ -291,6 +302,20 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.stop.send_replace(true);
     }
+}
+
+/// How stored values of a resource are put into shape, if they have to be.
+fn normal_of(def: &Arc<ResourceDef>) -> Option<Normal> {
+    if !def.hooks.normalizes() {
+        return None;
+    }
+    let hooks = def.hooks.clone();
+    Some(Arc::new(move |stored| {
+        let before: serde_json::Value = serde_json::from_slice(stored).ok()?;
+        let mut object = before.clone();
+        hooks.normalize(&mut object);
+        (object != before).then(|| storage::encode(&object).to_vec())
+    }))
 }
 
 /// A store's failure as the answer to a request.

@@ -177,9 +177,11 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Adds a text for the `Warning` header.
+    /// Adds a text for the `Warning` header, once.
     pub fn warn(&self, text: String) {
-        if let Ok(mut w) = self.warnings.lock() {
+        if let Ok(mut w) = self.warnings.lock()
+            && !w.contains(&text)
+        {
             w.push(text);
         }
     }
@@ -306,6 +308,9 @@ impl<'a> Op<'a> {
     pub fn decode_stored(&self, kv: &KeyValue) -> Result<State, Status> {
         let mut object: Value = serde_json::from_slice(&kv.value)
             .map_err(|e| Status::internal(format!("stored object {} cannot be read: {e}", kv.key)))?;
+        if self.res.def.hooks.normalizes() {
+            self.res.def.hooks.normalize(&mut object);
+        }
         object::meta_mut(&mut object).insert("resourceVersion".into(), kv.mod_revision.to_string().into());
         self.state(object, kv.mod_revision)
     }
@@ -359,10 +364,11 @@ impl Written {
 
 /// Commits a transaction on one key. `Err(current)` says what the key is when it was not as expected.
 pub(crate) async fn commit(
-    engine: &Engine,
+    op: &Op<'_>,
     txn: Txn,
 ) -> Result<Result<Revision, Option<KeyValue>>, kaji_store::StoreError> {
-    match engine.store.txn(txn).await? {
+    let engine = op.engine;
+    match engine.leases.commit(&*engine.store, txn, op.res.def.ttl, op.now).await? {
         TxnOutcome::Committed { revision, .. } => Ok(Ok(revision)),
         TxnOutcome::Conflict { current, .. } => Ok(Err(current.into_iter().next().flatten())),
     }

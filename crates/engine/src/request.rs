@@ -25,6 +25,19 @@ pub enum Encoding {
     Json,
     /// `application/yaml`
     Yaml,
+    /// `application/vnd.kubernetes.protobuf`
+    Protobuf,
+}
+
+/// What one clause of `Accept` asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Alternative {
+    /// Transformation.
+    pub form: Form,
+    /// Encoding.
+    pub encoding: Encoding,
+    /// As in [`Accept`].
+    pub meta_v1beta1: bool,
 }
 
 /// Negotiated answer format.
@@ -38,6 +51,21 @@ pub struct Accept {
     pub meta_v1beta1: bool,
     /// `?pretty=true` (or a browser/curl user agent, as upstream).
     pub pretty: bool,
+    /// What the client takes when it prefers protobuf and the resource has no such form (custom resources); `None` when
+    /// it takes nothing else.
+    pub instead: Option<Alternative>,
+}
+
+impl Accept {
+    /// The form for a resource that has (or has not) a protobuf form of its own; `None` when there is none that the
+    /// client takes. Partial metadata always has one.
+    pub(crate) fn settle(self, protobuf: bool) -> Option<Accept> {
+        if self.encoding != Encoding::Protobuf || self.form != Form::Object || protobuf {
+            return Some(self);
+        }
+        let Alternative { form, encoding, meta_v1beta1 } = self.instead?;
+        Some(Accept { form, encoding, meta_v1beta1, ..self })
+    }
 }
 
 /// A request for a resource, its subresource or its collection.

@@ -82,7 +82,12 @@ fn object(api_version: &str, kind: &str, name: &str) -> Value {
     json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}})
 }
 
-async fn ensure(api: &dyn Api, resource: &GroupResource, namespace: &str, object: Value) -> Result<(), Status> {
+async fn ensure(
+    api: &dyn Api,
+    resource: &GroupResource,
+    namespace: &str,
+    object: Value,
+) -> Result<(), Status> {
     match api.create(resource, namespace, object, false).await {
         Err(status) if status.code == 409 => Ok(()),
         other => other.map(drop),
@@ -93,7 +98,11 @@ async fn ensure(api: &dyn Api, resource: &GroupResource, namespace: &str, object
 async fn replace(api: &dyn Api, resource: &GroupResource, object: Value, field: &str) -> Result<(), Status> {
     let name = kaji_meta::object::name(&object).to_owned();
     match api.get(resource, "default", &name) {
-        Some(found) if found.get(field) == object.get(field) && found.get("endpoints") == object.get("endpoints") => Ok(()),
+        Some(found)
+            if found.get(field) == object.get(field) && found.get("endpoints") == object.get("endpoints") =>
+        {
+            Ok(())
+        }
         Some(_) => {
             api.delete(resource, "default", &name, DeleteOptions::default()).await?;
             ensure(api, resource, "default", object).await

@@ -10,8 +10,8 @@ use kaji_meta::{Status, random::SystemRandom, time::SystemClock};
 use kaji_resource::{Api, UserInfo};
 use kaji_runtime::{Client, Informers};
 use kaji_server::{
-    AUTHENTICATED, Authorizer, Discovery, Health, Listener, LocalService, MASTERS, MastersOnly, Metrics, OpenApi, Stack,
-    StackError,
+    AUTHENTICATED, Authorizer, Discovery, Health, Listener, LocalService, MASTERS, MastersOnly, Metrics,
+    OpenApi, Stack, StackError,
     pki::{Pki, PkiError},
 };
 use kaji_store::{
@@ -128,7 +128,11 @@ impl Cluster {
         let listen = |source| StartError::Listen { address: options.listen, source };
         let listener = Listener::bind(options.listen, kaji_server::tls(&pki)?).await.map_err(listen)?;
         let address = listener.address()?;
-        let facts = bootstrap::Facts { service_cidrs: &options.service_cidrs, service_ip, advertise: endpoint(address) };
+        let facts = bootstrap::Facts {
+            service_cidrs: &options.service_cidrs,
+            service_ip,
+            advertise: endpoint(address),
+        };
         bootstrap::run(&*engine, &facts).await.map_err(StartError::Bootstrap)?;
         let stack = Arc::new(Stack {
             engine,
@@ -136,7 +140,7 @@ impl Cluster {
             health: Health::default(),
             metrics: Metrics::default(),
             discovery: Discovery::default(),
-            openapi: OpenApi::new(|_, _| None),
+            openapi: OpenApi::new(kaji_builtins::docs::type_doc),
             address: advertised(address).to_string(),
             random: Arc::new(SystemRandom),
         });
@@ -186,9 +190,7 @@ impl Cluster {
         // One set of informers for every loop of the process.
         let informers = Informers::new(client.clone());
         let config = kaji_controllers::Config { root_ca: self.pki.ca.certificate.clone() };
-        for controller in kaji_controllers::all(&informers, &config) {
-            self.loops.spawn(kaji_runtime::run(controller, shared(client.clone()), stop.clone()));
-        }
+        kaji_controllers::spawn(&mut self.loops, &informers, &shared(client), &config, &stop);
         let client = self.client("kube-scheduler");
         self.loops.spawn(kaji_scheduler::run(informers.clone(), shared(client), stop.clone()));
         if let Nodes::Simulated(count) = nodes {
@@ -215,7 +217,8 @@ async fn open_store(options: &Options) -> Result<Arc<dyn Store>, StartError> {
         StoreKind::Memory => Ok(Arc::new(MemoryStore::new()?)),
         StoreKind::Disk => {
             let dir = options.data_dir.join("store");
-            let opened = tokio::task::spawn_blocking(move || DiskStore::open(dir, DiskOptions::default())).await;
+            let opened =
+                tokio::task::spawn_blocking(move || DiskStore::open(dir, DiskOptions::default())).await;
             let store = opened.map_err(|e| StoreError::Unavailable(e.to_string()))??;
             Ok(Arc::new(store))
         }
@@ -232,6 +235,7 @@ async fn open_engine(
     deps.service_cidrs = options.service_cidrs.clone();
     deps.authorize = Arc::new(Reviews(authorizer));
     deps.validate_crd = Some(kaji_apiextensions::validator());
+    deps.crd_warnings = Some(Arc::new(kaji_apiextensions::warnings));
     let api: Arc<dyn Api> = engine.clone();
     deps.api.set(Arc::downgrade(&api));
     engine.register(kaji_builtins::all(&deps)).await?;
@@ -292,7 +296,11 @@ fn serving_names(options: &Options, service_ip: IpAddr) -> Vec<String> {
 
 /// An address that clients can reach: loopback stands in for "all addresses".
 fn advertised(address: SocketAddr) -> SocketAddr {
-    if address.ip().is_unspecified() { SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())) } else { address }
+    if address.ip().is_unspecified() {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()))
+    } else {
+        address
+    }
 }
 
 /// The address that the `kubernetes` endpoints name. The API allows no loopback address there, so a server on loopback
@@ -303,7 +311,9 @@ fn endpoint(address: SocketAddr) -> SocketAddr {
         return address;
     }
     let routed = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
-        .and_then(|socket| socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).and_then(|()| socket.local_addr()))
+        .and_then(|socket| {
+            socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).and_then(|()| socket.local_addr())
+        })
         .map(|local| local.ip())
         .ok()
         .filter(|ip| !ip.is_loopback() && !ip.is_unspecified());

@@ -64,7 +64,10 @@ pub fn entries(server: &str, ca: &str, user: &Identity) -> [(&'static str, &'sta
 }
 
 /// Puts the entries into a kubeconfig value and makes them current.
-pub fn merge(config: &mut Map<String, Value>, entries: [(&'static str, &'static str, Value); 3]) -> Result<(), String> {
+pub fn merge(
+    config: &mut Map<String, Value>,
+    entries: [(&'static str, &'static str, Value); 3],
+) -> Result<(), String> {
     config.entry("apiVersion").or_insert_with(|| "v1".into());
     config.entry("kind").or_insert_with(|| "Config".into());
     for (list, field, value) in entries {
@@ -88,14 +91,17 @@ pub fn write(path: &Path, server: &str, ca: &str, user: &Identity) -> Result<(),
         Ok(text) => match serde_saphyr::from_str(&text) {
             Ok(Value::Object(map)) => map,
             Ok(_) => return Err(malformed("not a mapping".into())),
-            Err(error) => return Err(malformed(error.to_string().lines().next().unwrap_or_default().to_owned())),
+            Err(error) => {
+                return Err(malformed(error.to_string().lines().next().unwrap_or_default().to_owned()));
+            }
         },
         Err(e) if e.kind() == io::ErrorKind::NotFound => Map::new(),
         Err(source) => return Err(KubeconfigError::Read { path: path.into(), source }),
     };
     merge(&mut config, entries(server, ca, user)).map_err(malformed)?;
     if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
-        std::fs::create_dir_all(parent).map_err(|source| KubeconfigError::Read { path: parent.into(), source })?;
+        std::fs::create_dir_all(parent)
+            .map_err(|source| KubeconfigError::Read { path: parent.into(), source })?;
     }
     let text = serde_saphyr::to_string(&Value::Object(config)).map_err(|e| malformed(e.to_string()))?;
     Ok(pki::write_private(path, &text)?)
@@ -115,7 +121,9 @@ mod tests {
         let path = dir.path().join("sub/config");
         write(&path, "https://127.0.0.1:1", "CA", &identity()).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        let other = text.replace("kaji", "work").replace("current-context: work", "current-context: work\npreferences: {a: 1}");
+        let other = text
+            .replace("kaji", "work")
+            .replace("current-context: work", "current-context: work\npreferences: {a: 1}");
         std::fs::write(&path, other).unwrap();
         write(&path, "https://127.0.0.1:2", "CA", &identity()).unwrap();
         write(&path, "https://127.0.0.1:3", "CA", &identity()).unwrap();
@@ -137,7 +145,10 @@ mod tests {
         let path = dir.path().join("config");
         for text in ["- a\n", "clusters: 7\n", "a: [\n"] {
             std::fs::write(&path, text).unwrap();
-            assert!(matches!(write(&path, "s", "c", &identity()), Err(KubeconfigError::Malformed { .. })), "{text}");
+            assert!(
+                matches!(write(&path, "s", "c", &identity()), Err(KubeconfigError::Malformed { .. })),
+                "{text}"
+            );
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
     }

@@ -94,9 +94,9 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
     };
     let cluster = Cluster::start(options).await?;
     let ready = started.elapsed();
-    let path = up
-        .kubeconfig
-        .unwrap_or_else(|| kubeconfig::default_path(variable("KUBECONFIG").as_deref(), variable("HOME").as_deref()));
+    let path = up.kubeconfig.unwrap_or_else(|| {
+        kubeconfig::default_path(variable("KUBECONFIG").as_deref(), variable("HOME").as_deref())
+    });
     kubeconfig::write(&path, &cluster.url(), &cluster.pki.ca.certificate, &cluster.pki.admin)?;
     let nodes = match nodes {
         Nodes::None => "none".to_owned(),

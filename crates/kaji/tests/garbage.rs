@@ -28,7 +28,9 @@ struct Raw {
 impl Raw {
     fn new(cluster: &TestCluster, identity: Option<&Identity>) -> Self {
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(cluster.cluster.pki.ca.certificate.as_bytes()).unwrap()).unwrap();
+        roots
+            .add(CertificateDer::from_pem_slice(cluster.cluster.pki.ca.certificate.as_bytes()).unwrap())
+            .unwrap();
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
@@ -83,42 +85,73 @@ fn status(body: &str) -> Value {
 async fn garbage_gets_a_status_and_the_server_goes_on() {
     let cluster = TestCluster::start(0).await;
     let raw = Raw::new(&cluster, Some(&cluster.cluster.pki.admin));
-    let deep = format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"a"}},"data":{}1{}}}"#, "[".repeat(10_000), "]".repeat(10_000));
+    let deep = format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"a"}},"data":{}1{}}}"#,
+        "[".repeat(10_000),
+        "]".repeat(10_000)
+    );
     let deep_yaml = format!("a: {}{}", "[".repeat(10_000), "]".repeat(10_000));
     let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\ng: [*f,*f,*f,*f,*f,*f,*f,*f,*f]\n";
-    let cases: Vec<(&str, &str, &str, Vec<u8>, u16)> = vec![
-        ("POST", MAPS, JSON, b"{\"apiVersion\":\"v1\",\"kind\":\"Conf".to_vec(), 400),
-        ("POST", MAPS, JSON, b"".to_vec(), 400),
-        ("POST", MAPS, JSON, b"null".to_vec(), 400),
-        ("POST", MAPS, JSON, b"[]".to_vec(), 400),
-        ("POST", MAPS, JSON, deep.clone().into_bytes(), 400),
-        ("POST", MAPS, JSON, "{".repeat(2_000_000).into_bytes(), 400),
-        ("POST", MAPS, JSON, b"{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"\xff\xfe\"}}".to_vec(), 400),
-        ("POST", MAPS, JSON, br#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a"}}"#.to_vec(), 400),
-        ("POST", MAPS, JSON, br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":7}"#.to_vec(), 400),
-        ("POST", MAPS, JSON, br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":7}"#.to_vec(), 400),
-        ("POST", MAPS, "application/yaml", deep_yaml.into_bytes(), 400),
-        ("POST", MAPS, "application/yaml", bomb.into(), 400),
-        ("POST", MAPS, "application/xml", b"<a/>".to_vec(), 415),
-        ("POST", MAPS, "application/vnd.kubernetes.protobuf", b"k8s\0\xff\xff\xff\xff\xff".to_vec(), 400),
-        ("POST", &format!("{MAPS}?fieldValidation=Strict"), JSON, br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","name":"b"},"dta":{}}"#.to_vec(), 400),
-        ("PATCH", &format!("{MAPS}/a"), "application/json-patch+json", b"[{\"op\":\"frobnicate\"}]".to_vec(), 404),
-        ("PATCH", &format!("{MAPS}/kube"), "text/plain", b"x".to_vec(), 415),
-        ("GET", &format!("{MAPS}?labelSelector=a%20in%20(("), JSON, vec![], 400),
-        ("GET", &format!("{MAPS}?fieldSelector=a%3D%3D%3D%2C%2C"), JSON, vec![], 400),
-        ("GET", &format!("{MAPS}?continue=garbage"), JSON, vec![], 400),
-        ("GET", &format!("{MAPS}?limit=x"), JSON, vec![], 400),
-        ("GET", &format!("{MAPS}?resourceVersion=abc"), JSON, vec![], 400),
-        ("GET", &format!("{MAPS}/%00%ff"), JSON, vec![], 404),
-    ]
-    .into_iter()
-    .collect();
+    let at = |rest: &str| format!("{MAPS}{rest}");
+    let cases: Vec<(&str, String, &str, Vec<u8>, u16)> = vec![
+        ("POST", at(""), JSON, b"{\"apiVersion\":\"v1\",\"kind\":\"Conf".to_vec(), 400),
+        ("POST", at(""), JSON, b"".to_vec(), 400),
+        ("POST", at(""), JSON, b"null".to_vec(), 400),
+        ("POST", at(""), JSON, b"[]".to_vec(), 400),
+        ("POST", at(""), JSON, deep.clone().into_bytes(), 400),
+        ("POST", at(""), JSON, "{".repeat(2_000_000).into_bytes(), 400),
+        (
+            "POST",
+            at(""),
+            JSON,
+            b"{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"\xff\xfe\"}}".to_vec(),
+            400,
+        ),
+        (
+            "POST",
+            at(""),
+            JSON,
+            br#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a"}}"#.to_vec(),
+            400,
+        ),
+        (
+            "POST",
+            at(""),
+            JSON,
+            br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":7}"#.to_vec(),
+            400,
+        ),
+        ("POST", at(""), JSON, br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":7}"#.to_vec(), 400),
+        ("POST", at(""), "application/yaml", deep_yaml.into_bytes(), 400),
+        ("POST", at(""), "application/yaml", bomb.into(), 400),
+        ("POST", at(""), "application/xml", b"<a/>".to_vec(), 415),
+        ("POST", at(""), "application/vnd.kubernetes.protobuf", b"k8s\0\xff\xff\xff\xff\xff".to_vec(), 400),
+        (
+            "POST",
+            at("?fieldValidation=Strict"),
+            JSON,
+            br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","name":"b"},"dta":{}}"#.to_vec(),
+            400,
+        ),
+        ("PATCH", at("/a"), "application/json-patch+json", b"[{\"op\":\"frobnicate\"}]".to_vec(), 404),
+        ("PATCH", at("/kube"), "text/plain", b"x".to_vec(), 415),
+        ("GET", at("?labelSelector=a%20in%20(("), JSON, vec![], 400),
+        ("GET", at("?fieldSelector=a%3D%3D%3D%2C%2C"), JSON, vec![], 400),
+        ("GET", at("?continue=garbage"), JSON, vec![], 400),
+        ("GET", at("?limit=x"), JSON, vec![], 400),
+        ("GET", at("?resourceVersion=abc"), JSON, vec![], 400),
+        ("GET", at("/%00%ff"), JSON, vec![], 404),
+    ];
     for (method, path, content_type, body, code) in cases {
-        let (got, text) = raw.send(method, path, content_type, &body).await;
+        let (got, text) = raw.send(method, &path, content_type, &body).await;
         let shown = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
         assert_eq!(got, code, "{method} {path} {shown}: {}", &text[..text.len().min(300)]);
         let status = status(&text);
-        assert_eq!((status["kind"].as_str(), status["code"].as_u64()), (Some("Status"), Some(code.into())), "{path} {shown}");
+        assert_eq!(
+            (status["kind"].as_str(), status["code"].as_u64()),
+            (Some("Status"), Some(code.into())),
+            "{path} {shown}"
+        );
         assert_ne!(status["message"].as_str().unwrap_or_default(), "", "{path} {shown}");
     }
     assert_eq!(raw.send("GET", "/readyz", JSON, &[]).await, (200, "ok".into()));
@@ -131,15 +164,20 @@ async fn bodies_are_bounded() {
     let raw = Raw::new(&cluster, Some(&cluster.cluster.pki.admin));
     let mut stream = raw.connect().await;
     // Announced: refused before a byte of it is read.
-    let head = format!("POST {MAPS} HTTP/1.1\r\nhost: x\r\ncontent-type: {JSON}\r\ncontent-length: 104857600\r\n\r\n");
+    let head = format!(
+        "POST {MAPS} HTTP/1.1\r\nhost: x\r\ncontent-type: {JSON}\r\ncontent-length: 104857600\r\n\r\n"
+    );
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut answer = vec![0; 4096];
-    let count = tokio::time::timeout(Duration::from_secs(30), stream.read(&mut answer)).await.unwrap().unwrap();
+    let count =
+        tokio::time::timeout(Duration::from_secs(30), stream.read(&mut answer)).await.unwrap().unwrap();
     let text = String::from_utf8_lossy(&answer[..count]).into_owned();
     assert!(text.starts_with("HTTP/1.1 413"), "{text}");
     // Not announced: cut off at the limit.
     let mut stream = raw.connect().await;
-    let head = format!("POST {MAPS} HTTP/1.1\r\nhost: x\r\ncontent-type: {JSON}\r\ntransfer-encoding: chunked\r\n\r\n");
+    let head = format!(
+        "POST {MAPS} HTTP/1.1\r\nhost: x\r\ncontent-type: {JSON}\r\ntransfer-encoding: chunked\r\n\r\n"
+    );
     stream.write_all(head.as_bytes()).await.unwrap();
     let chunk = [b"10000\r\n".as_slice(), &[b' '; 0x10000], b"\r\n"].concat();
     let mut sent = 0;
@@ -161,7 +199,10 @@ async fn nobody_without_a_certificate_sees_more_than_health() {
     for path in ["/api", "/apis", "/metrics", "/openapi/v3", MAPS, "/"] {
         let (code, body) = raw.send("GET", path, JSON, &[]).await;
         assert_eq!(code, 403, "{path}");
-        assert!(status(&body)["message"].as_str().unwrap().contains("User \"system:anonymous\" cannot"), "{body}");
+        assert!(
+            status(&body)["message"].as_str().unwrap().contains("User \"system:anonymous\" cannot"),
+            "{body}"
+        );
     }
     let (code, body) = raw.send("DELETE", MAPS, JSON, &[]).await;
     assert_eq!(code, 403, "{body}");

@@ -11,8 +11,8 @@ use k8s_openapi::{
 use kube::{
     Api,
     api::{
-        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
-        WatchEvent, WatchParams,
+        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
+        PostParams, WatchEvent, WatchParams,
     },
 };
 use serde_json::json;
@@ -48,9 +48,13 @@ async fn every_verb_on_config_maps() {
     let mut stale = a.clone();
     stale.data.as_mut().unwrap().insert("k".into(), "3".into());
     let conflict = api.replace("a", &PostParams::default(), &stale).await.unwrap_err();
-    assert!(matches!(&conflict, kube::Error::Api(s) if s.code == 409 && s.reason == "Conflict"), "{conflict}");
+    assert!(
+        matches!(&conflict, kube::Error::Api(s) if s.code == 409 && s.reason == "Conflict"),
+        "{conflict}"
+    );
 
-    let applied = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "4"}});
+    let applied =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "4"}});
     let refused = api.patch("a", &PatchParams::apply("other"), &Patch::Apply(&applied)).await.unwrap_err();
     assert!(refused.to_string().contains("conflict"), "{refused}");
     let forced = api.patch("a", &PatchParams::apply("other").force(), &Patch::Apply(&applied)).await.unwrap();
@@ -97,7 +101,10 @@ async fn custom_resources_are_served_as_soon_as_they_are_defined() {
     .unwrap();
     crds.create(&PostParams::default(), &crd).await.unwrap();
     let established = |c: &CustomResourceDefinition| {
-        c.status.iter().flat_map(|s| s.conditions.iter().flatten()).any(|c| c.type_ == "Established" && c.status == "True")
+        c.status
+            .iter()
+            .flat_map(|s| s.conditions.iter().flatten())
+            .any(|c| c.type_ == "Established" && c.status == "True")
     };
     soon("Established", async {
         while !established(&crds.get("widgets.example.com").await.unwrap()) {
@@ -105,7 +112,8 @@ async fn custom_resources_are_served_as_soon_as_they_are_defined() {
         }
     })
     .await;
-    let kind = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("example.com", "v1", "Widget"), "widgets");
+    let kind =
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("example.com", "v1", "Widget"), "widgets");
     let widgets: Api<DynamicObject> = Api::default_namespaced_with(client, &kind);
     let widget = DynamicObject::new("w", &kind).data(json!({"spec": {"unknown": 1}}));
     let made = widgets.create(&PostParams::default(), &widget).await.unwrap();

@@ -65,10 +65,13 @@ pub struct Ctx<'a> {
 }
 
 impl Ctx<'_> {
-    /// Adds a text for the `Warning` header.
+    /// Adds a text for the `Warning` header, once.
     pub fn warn(&self, text: impl Into<String>) {
-        if let Ok(mut w) = self.warnings.lock() {
-            w.push(text.into());
+        let text = text.into();
+        if let Ok(mut w) = self.warnings.lock()
+            && !w.contains(&text)
+        {
+            w.push(text);
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::{Column, Hooks};
 use kaji_meta::{GroupResource, GroupVersionKind};
 use kaji_schema::{SchemaRef, jsonpath::JsonPath};
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 /// A string that is usually static (built-ins) and sometimes owned (custom resources).
 pub type Str = Cow<'static, str>;
@@ -79,6 +79,8 @@ pub struct SelectableField {
     pub path: Vec<Str>,
     /// The value of an absent field: `""` mostly, `"0"` or `"false"` for numbers and booleans.
     pub missing: &'static str,
+    /// The name of another field of the resource, whose value counts when this one is absent or empty.
+    pub or: Option<&'static str>,
     /// Whether watchers are indexed by it (worth it for fields that many watchers select on, such as `spec.nodeName`).
     pub indexed: bool,
 }
@@ -90,8 +92,15 @@ impl SelectableField {
             name: Cow::Borrowed(path),
             path: path.split('.').map(Cow::Borrowed).collect(),
             missing: "",
+            or: None,
             indexed: false,
         }
+    }
+
+    /// The same field; where it is absent or empty, another field's value counts.
+    pub fn or(mut self, other: &'static str) -> Self {
+        self.or = Some(other);
+        self
     }
 
     /// The same field, with watchers indexed by its value.
@@ -240,6 +249,8 @@ pub struct ResourceDef {
     /// Another resource whose storage this one shares (core `events` and `events.k8s.io` `events`).
     /// Objects live under that resource's keys; `Hooks::convert` translates.
     pub shares_storage_of: Option<GroupResource>,
+    /// Objects go away by themselves this long after they were last written (events).
+    pub ttl: Option<Duration>,
     /// Upstream names it validates with: DNS subdomain, label, path segment, … (message texts come with it).
     pub validate_name: fn(&str, bool) -> Vec<String>,
     /// Whether a PUT to a missing object creates it (Lease, Endpoints, Event, …).
@@ -292,6 +303,7 @@ impl ResourceDef {
             stored: true,
             generation: Generation::None,
             shares_storage_of: None,
+            ttl: None,
             validate_name: kaji_meta::validation::name_is_dns_subdomain,
             allow_create_on_update: false,
             allow_unconditional_update: true,
@@ -346,6 +358,12 @@ impl ResourceDef {
         self
     }
 
+    /// Objects go away by themselves this long after they were last written.
+    pub fn expire(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
     /// PUT needs a resourceVersion.
     pub fn conditional_update_only(mut self) -> Self {
         self.allow_unconditional_update = false;
@@ -355,8 +373,9 @@ impl ResourceDef {
     /// Adds a further served version of the same kind, after those present. Its columns, selectable fields and
     /// subresources are those of the first version; `Hooks::convert` translates.
     pub fn also_version(mut self, version: &'static str, deprecation: Option<&'static str>) -> Self {
-        let schema = kaji_schema::types::for_gvk(&self.group, version, &self.kind)
-            .unwrap_or_else(|| panic!("no type in the built-in table for {}/{version} {}", self.group, self.kind));
+        let schema = kaji_schema::types::for_gvk(&self.group, version, &self.kind).unwrap_or_else(|| {
+            panic!("no type in the built-in table for {}/{version} {}", self.group, self.kind)
+        });
         let mut v = self.versions[0].clone();
         v.name = version.into();
         v.schema = schema;

@@ -136,6 +136,15 @@ pub trait Hooks: Send + Sync + 'static {
         false
     }
 
+    /// Whether stored objects may differ from what reads show: fields that the schema has lost since, defaults that it has
+    /// gained. Costs a decode once per object, as it enters the cache.
+    fn normalizes(&self) -> bool {
+        false
+    }
+
+    /// Puts a stored object, in the version that it names, into the shape that reads show.
+    fn normalize(&self, object: &mut Value) {}
+
     /// The table's cells for an object, one per column, when the version's columns come from hooks.
     /// The default prints name and age.
     fn row(&self, version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {

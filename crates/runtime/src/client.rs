@@ -168,7 +168,13 @@ impl Client {
     }
 
     /// Sends a request and gives back the open response (watches).
-    pub async fn open(&self, method: Method, uri: &str, content_type: &str, body: Bytes) -> Result<Response<Body>, Error> {
+    pub async fn open(
+        &self,
+        method: Method,
+        uri: &str,
+        content_type: &str,
+        body: Bytes,
+    ) -> Result<Response<Body>, Error> {
         let request = Request::builder()
             .method(method)
             .uri(uri)
@@ -185,13 +191,24 @@ impl Client {
         let body = collect(response).await?;
         let status = serde_json::from_slice::<Value>(&body).ok().and_then(|v| Status::from_value(&v));
         Err(status.map_or_else(
-            || Error::Transport(format!("HTTP {code}: {}", String::from_utf8_lossy(&body[..body.len().min(200)]))),
+            || {
+                Error::Transport(format!(
+                    "HTTP {code}: {}",
+                    String::from_utf8_lossy(&body[..body.len().min(200)])
+                ))
+            },
             |s| Error::Api(Box::new(s)),
         ))
     }
 
     /// Sends a request and reads the whole answer.
-    pub async fn call(&self, method: Method, uri: &str, content_type: &str, body: Bytes) -> Result<Bytes, Error> {
+    pub async fn call(
+        &self,
+        method: Method,
+        uri: &str,
+        content_type: &str,
+        body: Bytes,
+    ) -> Result<Bytes, Error> {
         let whole = async { collect(self.open(method, uri, content_type, body).await?).await };
         tokio::time::timeout(CALL_TIMEOUT, whole).await.map_err(|_| Error::Timeout(CALL_TIMEOUT))?
     }
@@ -212,7 +229,13 @@ impl Client {
     }
 
     /// PATCH with a content type and query (`""` or `a=b&c=d`).
-    pub async fn patch(&self, target: &Target, content_type: &str, query: &str, body: &Value) -> Result<Value, Error> {
+    pub async fn patch(
+        &self,
+        target: &Target,
+        content_type: &str,
+        query: &str,
+        body: &Value,
+    ) -> Result<Value, Error> {
         let mut uri = target.path();
         if !query.is_empty() {
             uri = format!("{uri}?{query}");

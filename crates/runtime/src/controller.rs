@@ -154,7 +154,10 @@ pub async fn run(controller: Controller, shared: Shared, mut stop: watch::Receiv
             while let Some(key) = worker.controller.queue.next().await {
                 let effort = worker.work(&key).await;
                 let rest = (effort * REST_FACTOR).min(LONGEST_REST);
-                worker.controller.queue.done_after(&key, if rest < SHORTEST_REST { Duration::ZERO } else { rest });
+                worker
+                    .controller
+                    .queue
+                    .done_after(&key, if rest < SHORTEST_REST { Duration::ZERO } else { rest });
             }
         });
     }
@@ -175,11 +178,21 @@ struct Worker {
 impl Worker {
     /// Works on a key; says how long the decision took.
     async fn work(&self, key: &Key) -> Duration {
-        let known = self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key).unwrap_or_default();
+        let known =
+            self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key).unwrap_or_default();
         let cx = Cx { now: self.shared.clock.now(), random: &*self.shared.random, failures: &known };
         let started = tokio::time::Instant::now();
-        let plan = self.controller.reconciler.reconcile(&self.controller.view(), key, &cx);
+        let view = self.controller.view();
+        // A panic over one object must not end the work on all others. A reconcile has nothing that it could leave
+        // half changed: it is pure.
+        let decide = std::panic::AssertUnwindSafe(|| self.controller.reconciler.reconcile(&view, key, &cx));
+        let decided = std::panic::catch_unwind(decide);
         let effort = started.elapsed();
+        let Ok(plan) = decided else {
+            tracing::error!(controller = self.controller.reconciler.name(), %key, "a reconcile panicked");
+            self.controller.queue.retry(key.clone());
+            return effort;
+        };
         let again = plan.requeue_after;
         let failures = self.carry_out(plan).await;
         let queue = &self.controller.queue;
@@ -213,7 +226,8 @@ impl Worker {
         match self.write(&step.write).await {
             Ok(answer) => {
                 if let Some(event) = step.on_success {
-                    let name = answer.pointer("/metadata/name").and_then(Value::as_str).unwrap_or(&target.name);
+                    let name =
+                        answer.pointer("/metadata/name").and_then(Value::as_str).unwrap_or(&target.name);
                     self.recorder.record(event.filled(name, ""));
                 }
                 self.observe(&step.write, &answer).await;
@@ -237,7 +251,9 @@ impl Worker {
             Write::Update { target, body } => self.client.update(target, body).await,
             Write::Patch { target, kind, body } => {
                 let query = match kind {
-                    crate::PatchKind::Apply => format!("fieldManager={}&force=true", self.controller.reconciler.name()),
+                    crate::PatchKind::Apply => {
+                        format!("fieldManager={}&force=true", self.controller.reconciler.name())
+                    }
                     _ => String::new(),
                 };
                 self.client.patch(target, kind.content_type(), &query, body).await
@@ -252,7 +268,8 @@ impl Worker {
     /// Waits until the informer of the written resource, if this controller has one, shows the write.
     async fn observe(&self, write: &Write, answer: &Value) {
         let target = write.target();
-        let Some(informer) = self.controller.observed.get(&(target.group.clone(), target.resource.clone())) else {
+        let Some(informer) = self.controller.observed.get(&(target.group.clone(), target.resource.clone()))
+        else {
             return;
         };
         let revision = answer.pointer("/metadata/resourceVersion").and_then(Value::as_str);

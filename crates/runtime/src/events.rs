@@ -119,19 +119,24 @@ impl Writer {
             }
             event.message.truncate(end);
         }
-        let text = |key: &str| event.regarding.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let text =
+            |key: &str| event.regarding.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (uid, kind, name) = (text("uid"), text("kind"), text("name"));
         if !self.allowed(&format!("{kind}/{}/{name}/{uid}", text("namespace"))) {
             return Ok(());
         }
         let now = self.clock.now();
         let stamp = kaji_meta::time::Time::new(now).to_string();
-        let seen: Seen = (format!("{uid}{name}"), kind, event.reason.clone(), event.kind, event.message.clone());
+        let seen: Seen =
+            (format!("{uid}{name}"), kind, event.reason.clone(), event.kind, event.message.clone());
         if let Some((target, count)) = self.seen.get_mut(&seen) {
             *count += 1;
             let patch = json!({"count": *count, "lastTimestamp": stamp});
-            let patched =
-                self.client.patch(target, crate::PatchKind::Strategic.content_type(), "", &patch).await.map(drop);
+            let patched = self
+                .client
+                .patch(target, crate::PatchKind::Strategic.content_type(), "", &patch)
+                .await
+                .map(drop);
             // Expired in the meantime: write it anew.
             if !matches!(&patched, Err(e) if e.not_found()) {
                 return patched;
@@ -159,12 +164,8 @@ impl Writer {
             "reportingComponent": self.component,
             "reportingInstance": "",
         });
-        let mut target = Target {
-            version: "v1".into(),
-            resource: "events".into(),
-            namespace,
-            ..Target::default()
-        };
+        let mut target =
+            Target { version: "v1".into(), resource: "events".into(), namespace, ..Target::default() };
         self.client.create(&target, &body).await?;
         target.name = event_name;
         self.remember(seen, target);

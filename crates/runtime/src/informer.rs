@@ -63,7 +63,11 @@ pub trait Observed: Send + Sync {
 
 impl<T: Projection> Informer<T> {
     fn new() -> Self {
-        Informer { snapshot: ArcSwap::default(), handlers: Mutex::default(), progress: watch::Sender::new(None) }
+        Informer {
+            snapshot: ArcSwap::default(),
+            handlers: Mutex::default(),
+            progress: watch::Sender::new(None),
+        }
     }
 
     /// The present snapshot.
@@ -156,7 +160,9 @@ impl<T: Projection> Informer<T> {
         let upserts = items
             .into_iter()
             .filter(|o| {
-                let same = |k: &Arc<T>| k.meta().resource_version == o.meta().resource_version && k.meta().uid == o.meta().uid;
+                let same = |k: &Arc<T>| {
+                    k.meta().resource_version == o.meta().resource_version && k.meta().uid == o.meta().uid
+                };
                 !known.by_key(&o.meta().key()).is_some_and(same)
             })
             .collect();
@@ -166,8 +172,10 @@ impl<T: Projection> Informer<T> {
 
     /// Watches until the stream ends; gives back the revision to resume from.
     async fn watch(&self, client: &Client, from: &str) -> Result<Option<String>, Error> {
-        let uri =
-            format!("{}?watch=true&allowWatchBookmarks=true&resourceVersion={from}", Target::of::<T>("", "").path());
+        let uri = format!(
+            "{}?watch=true&allowWatchBookmarks=true&resourceVersion={from}",
+            Target::of::<T>("", "").path()
+        );
         let mut body = client.open(Method::GET, &uri, "application/json", Bytes::new()).await?.into_body();
         let (mut buffer, mut last) = (BytesMut::new(), from.to_owned());
         while let Some(frame) = body.frame().await {

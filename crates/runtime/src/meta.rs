@@ -22,7 +22,11 @@ impl Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+        if self.namespace.is_empty() {
+            f.write_str(&self.name)
+        } else {
+            write!(f, "{}/{}", self.namespace, self.name)
+        }
     }
 }
 
@@ -68,6 +72,8 @@ pub struct Meta {
     pub creation_timestamp: Option<jiff::Timestamp>,
     /// RFC 3339.
     pub deletion_timestamp: Option<jiff::Timestamp>,
+    /// Seconds between the request for deletion and `deletion_timestamp`.
+    pub deletion_grace_period_seconds: Option<i64>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Annotations.

@@ -63,7 +63,9 @@ impl Queue {
         let delay = self.locked(|s| {
             let count = s.failures.entry(key.clone()).or_default();
             *count = count.saturating_add(1);
-            FIRST_RETRY.saturating_mul(1u32.checked_shl((*count - 1).min(20)).unwrap_or(u32::MAX)).min(LAST_RETRY)
+            FIRST_RETRY
+                .saturating_mul(1u32.checked_shl((*count - 1).min(20)).unwrap_or(u32::MAX))
+                .min(LAST_RETRY)
         });
         self.add_after(key, delay);
     }

@@ -9,11 +9,9 @@ pub fn required(pod: &Pod, node: &Node) -> bool {
     if !pod.spec.node_selector.iter().all(|(k, v)| labels.get(k) == Some(v)) {
         return false;
     }
-    let terms = pod
-        .spec
-        .affinity
-        .as_ref()
-        .and_then(|a| a.pointer("/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms"));
+    let terms = pod.spec.affinity.as_ref().and_then(|a| {
+        a.pointer("/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms")
+    });
     terms.and_then(Value::as_array).is_none_or(|terms| terms.iter().any(|t| term(t, node)))
 }
 
@@ -39,11 +37,12 @@ fn term(term: &Value, node: &Node) -> bool {
     if labels.is_empty() && fields.is_empty() {
         return false;
     }
-    labels.iter().all(|r| requirement(r, node.metadata.labels.get(r["key"].as_str().unwrap_or_default()).map(String::as_str)))
-        && fields.iter().all(|r| {
-            let value = (r["key"] == "metadata.name").then_some(node.metadata.name.as_str());
-            requirement(r, value)
-        })
+    labels.iter().all(|r| {
+        requirement(r, node.metadata.labels.get(r["key"].as_str().unwrap_or_default()).map(String::as_str))
+    }) && fields.iter().all(|r| {
+        let value = (r["key"] == "metadata.name").then_some(node.metadata.name.as_str());
+        requirement(r, value)
+    })
 }
 
 fn requirement(requirement: &Value, value: Option<&str>) -> bool {
@@ -72,20 +71,26 @@ mod tests {
 
     #[test]
     fn operators() {
-        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n1", "labels": {"zone": "a", "size": "7"}}})).unwrap();
+        let node: Node =
+            serde_json::from_value(json!({"metadata": {"name": "n1", "labels": {"zone": "a", "size": "7"}}}))
+                .unwrap();
         let fits = |terms: Value| {
             let pod: Pod = serde_json::from_value(json!({"spec": {"affinity": {"nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}}))
             .unwrap();
             required(&pod, &node)
         };
-        let one = |key: &str, op: &str, values: Value| fits(json!([{"matchExpressions": [{"key": key, "operator": op, "values": values}]}]));
+        let one = |key: &str, op: &str, values: Value| {
+            fits(json!([{"matchExpressions": [{"key": key, "operator": op, "values": values}]}]))
+        };
         assert!(one("zone", "In", json!(["b", "a"])));
         assert!(!one("zone", "NotIn", json!(["a"])));
         assert!(one("absent", "NotIn", json!(["a"])));
         assert!(one("size", "Gt", json!(["6"])) && !one("size", "Lt", json!(["7"])));
         assert!(!one("zone", "Gt", json!(["6"])));
-        assert!(fits(json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}])));
+        assert!(fits(
+            json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}])
+        ));
         assert!(!fits(json!([{}])));
         assert!(fits(json!([{}, {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}])));
     }

@@ -36,9 +36,8 @@ impl PodInfo {
 
 fn host_port(port: &Value) -> Option<HostPort> {
     let number = port["hostPort"].as_i64().filter(|p| *p > 0)?;
-    let text = |key: &str, default: &str| {
-        port[key].as_str().filter(|t| !t.is_empty()).unwrap_or(default).to_owned()
-    };
+    let text =
+        |key: &str, default: &str| port[key].as_str().filter(|t| !t.is_empty()).unwrap_or(default).to_owned();
     Some((text("hostIP", "0.0.0.0"), text("protocol", "TCP"), number))
 }
 

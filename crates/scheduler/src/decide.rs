@@ -71,11 +71,9 @@ fn filter(pod: &PodInfo, info: &NodeInfo) -> Vec<String> {
     if node.spec.unschedulable && !tolerated(&spec.tolerations, &unschedulable) {
         return vec!["node(s) were unschedulable".into()];
     }
-    let repelling = node
-        .spec
-        .taints
-        .iter()
-        .find(|t| matches!(t.effect.as_str(), "NoSchedule" | "NoExecute") && !tolerated(&spec.tolerations, t));
+    let repelling = node.spec.taints.iter().find(|t| {
+        matches!(t.effect.as_str(), "NoSchedule" | "NoExecute") && !tolerated(&spec.tolerations, t)
+    });
     if let Some(taint) = repelling {
         return vec![format!("node(s) had untolerated taint {{{}: {}}}", taint.key, taint.value)];
     }
@@ -146,7 +144,9 @@ mod tests {
     }
 
     fn pod(spec: Value) -> PodInfo {
-        PodInfo::new(Arc::new(serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()))
+        PodInfo::new(Arc::new(
+            serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap(),
+        ))
     }
 
     fn show(nodes: &[Value], spec: Value) -> String {
@@ -163,7 +163,8 @@ mod tests {
         let tainted = json!({"metadata": {"name": "c"}, "spec": {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}});
         let all = [a.clone(), cordoned.clone(), tainted.clone()];
         let big = json!({"containers": [{"resources": {"requests": {"cpu": "3"}}}]});
-        let tolerant = json!({"nodeSelector": {}, "tolerations": [{"key": "k", "operator": "Equal", "value": "v"}]});
+        let tolerant =
+            json!({"nodeSelector": {}, "tolerations": [{"key": "k", "operator": "Equal", "value": "v"}]});
         let lines = [
             show(&all, json!({})),
             show(&all, big),

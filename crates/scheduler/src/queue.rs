@@ -40,7 +40,8 @@ impl Queue {
     /// Adds a pod or refreshes it. A changed spec (a removed gate, a new toleration) wakes it.
     pub fn add(&mut self, key: Key, info: PodInfo) {
         if let Some(known) = self.pods.get_mut(&key) {
-            let same = known.info.pod.metadata.uid == info.pod.metadata.uid && known.info.pod.spec == info.pod.spec;
+            let same =
+                known.info.pod.metadata.uid == info.pod.metadata.uid && known.info.pod.spec == info.pod.spec;
             known.info = info;
             if !same && known.asleep.take().is_some() {
                 self.sleeping.remove(&key);

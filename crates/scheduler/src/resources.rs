@@ -154,7 +154,12 @@ mod tests {
         let used = Resources { cpu: 900, pods: 1, ..Resources::default() };
         let mut wants = Resources::parse([("cpu", "200m"), ("example.com/gpu", "1")].into_iter());
         wants.pods = 1;
-        assert_eq!(node.missing(&used, &wants), ["Too many pods", "Insufficient cpu", "Insufficient example.com/gpu"]);
-        assert!(node.missing(&Resources::default(), &Resources { cpu: 1000, ..Resources::default() }).is_empty());
+        assert_eq!(
+            node.missing(&used, &wants),
+            ["Too many pods", "Insufficient cpu", "Insufficient example.com/gpu"]
+        );
+        assert!(
+            node.missing(&Resources::default(), &Resources { cpu: 1000, ..Resources::default() }).is_empty()
+        );
     }
 }

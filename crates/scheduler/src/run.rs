@@ -154,7 +154,8 @@ impl Scheduler {
                 Decision::Bind(node) => {
                     self.queue.remove(&key);
                     self.cluster.place(&key, &node, info.clone());
-                    let (client, sender, recorder) = (self.client.clone(), self.sender.clone(), self.recorder.clone());
+                    let (client, sender, recorder) =
+                        (self.client.clone(), self.sender.clone(), self.recorder.clone());
                     tokio::spawn(async move {
                         let outcome = bind(&client, &info, &node).await;
                         if outcome.is_ok() {

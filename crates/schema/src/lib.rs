@@ -12,6 +12,7 @@ pub mod jsonpath;
 pub mod managed;
 pub mod openapi;
 pub mod patch;
+pub mod protobuf;
 pub mod prune;
 pub mod schema;
 pub mod structural;

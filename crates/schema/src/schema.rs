@@ -179,6 +179,11 @@ impl Props {
         self.0.get(at)
     }
 
+    /// The property at a place of the order by name.
+    pub(crate) fn at(&self, place: u16) -> Option<&Property> {
+        self.0.get(usize::from(place))
+    }
+
     /// All properties, by name.
     pub fn iter(&self) -> std::slice::Iter<'_, Property> {
         self.0.iter()

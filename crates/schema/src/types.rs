@@ -6,6 +6,7 @@
 
 use std::sync::OnceLock;
 
+use crate::protobuf::{self, Slot};
 use crate::schema::{Schema, SchemaRef};
 
 mod parse;
@@ -42,6 +43,7 @@ pub struct Entry {
     kind: bool,
     full: OnceLock<String>,
     schema: OnceLock<Schema>,
+    slots: OnceLock<Box<[Slot]>>,
 }
 
 impl Entry {
@@ -67,6 +69,11 @@ impl Entry {
     /// The decoded schema (decoded at the first call).
     pub fn schema(&'static self) -> &'static Schema {
         self.schema.get_or_init(|| parse::schema(self).unwrap_or_default())
+    }
+
+    /// The fields by protobuf number (sorted at the first call).
+    pub(crate) fn slots(&'static self) -> &'static [Slot] {
+        self.slots.get_or_init(|| self.schema().properties.as_ref().map(protobuf::slots).unwrap_or_default())
     }
 
     /// Unions that the type declares (`x-kubernetes-unions`).
@@ -113,8 +120,8 @@ fn index(text: &'static str) -> Table {
                 let Some(package) = t.packages.len().checked_sub(1) else { continue };
                 let (name, body) = line.split_once(' ').unwrap_or((line, ""));
                 let (short, kind) = name.strip_suffix('!').map_or((name, false), |n| (n, true));
-                let (full, schema) = (OnceLock::new(), OnceLock::new());
-                t.entries.push(Entry { package, short, body, kind, full, schema });
+                let (full, schema, slots) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+                t.entries.push(Entry { package, short, body, kind, full, schema, slots });
                 t.packages[package].types.end = t.entries.len();
             }
         }

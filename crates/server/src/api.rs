@@ -35,7 +35,7 @@ pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
     let mut accept = negotiate::accept(text(header::ACCEPT), verb == Verb::Watch).ok_or_else(|| {
         Status::not_acceptable(format!(
             "only the following media types are accepted: {}",
-            negotiate::SUPPORTED
+            negotiate::supported(verb == Verb::Watch)
         ))
     })?;
     let agent = text(header::USER_AGENT).unwrap_or_default();
@@ -77,7 +77,10 @@ fn verb(text: &str) -> Option<Verb> {
 }
 
 fn method_not_allowed() -> Status {
-    Status { code: 405, ..Status::bad_request("the server does not allow this method on the requested resource") }
+    Status {
+        code: 405,
+        ..Status::bad_request("the server does not allow this method on the requested resource")
+    }
 }
 
 /// Turns an engine's answer into HTTP, compressed when the client takes gzip and the answer is large.
@@ -90,7 +93,8 @@ pub fn response(answer: ApiResponse, gzip: bool) -> Response<ResponseBody> {
     };
     let (body, compressed) = if gzip { body.gzip() } else { (body, false) };
     let mut response = Response::new(body);
-    *response.status_mut() = http::StatusCode::from_u16(answer.code).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() =
+        http::StatusCode::from_u16(answer.code).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));

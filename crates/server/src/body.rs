@@ -85,7 +85,10 @@ impl Body for ResponseBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let next = match self.get_mut() {
             ResponseBody::Full(bytes) => bytes.take().filter(|b| !b.is_empty()),
             ResponseBody::Chunks { pieces, left } => {
@@ -116,7 +119,9 @@ impl Body for ResponseBody {
         match self {
             ResponseBody::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
             ResponseBody::Chunks { left, .. } => SizeHint::with_exact(*left),
-            ResponseBody::Lazy(_) | ResponseBody::Gzip { .. } | ResponseBody::Stream(_) => SizeHint::default(),
+            ResponseBody::Lazy(_) | ResponseBody::Gzip { .. } | ResponseBody::Stream(_) => {
+                SizeHint::default()
+            }
         }
     }
 }

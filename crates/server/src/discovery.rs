@@ -65,7 +65,8 @@ impl Discovery {
     pub fn aggregated(&self, registry: &Registry, core: bool) -> Document {
         let mut kept = self.aggregated.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if kept.as_ref().is_none_or(|(generation, ..)| *generation != registry.generation) {
-            let (own, other): (Vec<Group>, Vec<Group>) = groups(registry).into_iter().partition(|g| g.name.is_empty());
+            let (own, other): (Vec<Group>, Vec<Group>) =
+                groups(registry).into_iter().partition(|g| g.name.is_empty());
             *kept = Some((registry.generation, document(&own), document(&other)));
         }
         let empty = || Document { body: bytes::Bytes::new(), etag: String::new() };
@@ -83,7 +84,8 @@ impl Discovery {
 
     /// `GET /apis`
     pub fn group_list(registry: &Registry) -> Value {
-        let groups: Vec<Value> = groups(registry).iter().filter(|g| !g.name.is_empty()).map(group_value).collect();
+        let groups: Vec<Value> =
+            groups(registry).iter().filter(|g| !g.name.is_empty()).map(group_value).collect();
         json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
     }
 
@@ -103,10 +105,16 @@ impl Discovery {
             .find(|g| g.name == group)
             .and_then(|g| g.versions.into_iter().find(|(v, _)| v == version))
             .ok_or_else(Status::generic_not_found)?;
-        let list: Vec<Value> =
-            found.1.iter().filter_map(|r| Some((r, r.def.version(version)?))).flat_map(|(r, v)| legacy(r, v)).collect();
+        let list: Vec<Value> = found
+            .1
+            .iter()
+            .filter_map(|r| Some((r, r.def.version(version)?)))
+            .flat_map(|(r, v)| legacy(r, v))
+            .collect();
         let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
-        Ok(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}))
+        Ok(
+            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}),
+        )
     }
 }
 
@@ -247,10 +255,8 @@ fn aggregated_group(group: &Group) -> Value {
         .versions
         .iter()
         .map(|(name, resources)| {
-            let list: Vec<Value> = resources
-                .iter()
-                .filter_map(|r| Some(aggregated_resource(r, r.def.version(name)?)))
-                .collect();
+            let list: Vec<Value> =
+                resources.iter().filter_map(|r| Some(aggregated_resource(r, r.def.version(name)?))).collect();
             json!({"version": name, "resources": list, "freshness": "Current"})
         })
         .collect();
@@ -303,8 +309,12 @@ mod tests {
 
     #[test]
     fn versions_are_ordered_as_kubernetes_orders_them() {
-        let mut versions = ["foo1", "v1alpha1", "v2", "v11beta2", "v10", "v1", "v12alpha1", "v11alpha2", "v3beta1"];
+        let mut versions =
+            ["foo1", "v1alpha1", "v2", "v11beta2", "v10", "v1", "v12alpha1", "v11alpha2", "v3beta1"];
         versions.sort_by(|a, b| version_rank(b).cmp(&version_rank(a)).then(a.cmp(b)));
-        assert_eq!(versions, ["v10", "v2", "v1", "v11beta2", "v3beta1", "v12alpha1", "v11alpha2", "v1alpha1", "foo1"]);
+        assert_eq!(
+            versions,
+            ["v10", "v2", "v1", "v11beta2", "v3beta1", "v12alpha1", "v11alpha2", "v1alpha1", "foo1"]
+        );
     }
 }

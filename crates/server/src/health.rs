@@ -45,7 +45,8 @@ impl Health {
                 }
             });
         }
-        let excluded: Vec<&str> = query.iter().filter(|(k, _)| k == "exclude").map(|(_, v)| v.as_str()).collect();
+        let excluded: Vec<&str> =
+            query.iter().filter(|(k, _)| k == "exclude").map(|(_, v)| v.as_str()).collect();
         Some(summary(endpoint, &checks, &excluded, query.iter().any(|(k, _)| k == "verbose")))
     }
 

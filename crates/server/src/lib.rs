@@ -28,5 +28,5 @@ pub use local::LocalService;
 pub use metrics::Metrics;
 pub use openapi::{Docs, OpenApi};
 pub use route::{RequestInfo, Target};
-pub use version::git_version as version;
 pub use stack::{MAX_BODY, Peer, Stack, StackError};
+pub use version::git_version as version;

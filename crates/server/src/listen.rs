@@ -109,7 +109,12 @@ impl Listener {
     }
 }
 
-async fn connection(stream: TcpStream, tls: TlsAcceptor, stack: Arc<Stack>, watcher: hyper_util::server::graceful::Watcher) {
+async fn connection(
+    stream: TcpStream,
+    tls: TlsAcceptor,
+    stack: Arc<Stack>,
+    watcher: hyper_util::server::graceful::Watcher,
+) {
     // Answers are written whole; waiting to fill a segment only adds latency.
     let _ = stream.set_nodelay(true);
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await else { return };
@@ -133,7 +138,8 @@ async fn connection(stream: TcpStream, tls: TlsAcceptor, stack: Arc<Stack>, watc
         .max_concurrent_streams(MAX_STREAMS)
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(15));
-    let served = watcher.watch(builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned());
+    let served =
+        watcher.watch(builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned());
     if let Err(error) = served.await {
         tracing::debug!(%error, "a connection ended");
     }

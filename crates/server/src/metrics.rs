@@ -55,7 +55,9 @@ pub struct Metrics {
 
 /// Buckets of upstream's `apiserver_request_duration_seconds`, thinned.
 fn buckets() -> Histogram {
-    Histogram::new([0.001, 0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0])
+    Histogram::new([
+        0.001, 0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0,
+    ])
 }
 
 impl Default for Metrics {
@@ -66,9 +68,17 @@ impl Default for Metrics {
         let (inflight, long_running) = (Family::default(), Gauge::default());
         let (objects, watchers) = (Family::default(), Family::default());
         registry.register("apiserver_request", "Requests by verb, target and code", requests.clone());
-        registry.register("apiserver_request_duration_seconds", "Response latency in seconds", duration.clone());
+        registry.register(
+            "apiserver_request_duration_seconds",
+            "Response latency in seconds",
+            duration.clone(),
+        );
         registry.register("apiserver_current_inflight_requests", "Requests being served", inflight.clone());
-        registry.register("apiserver_longrunning_requests", "Watches and streams being served", long_running.clone());
+        registry.register(
+            "apiserver_longrunning_requests",
+            "Watches and streams being served",
+            long_running.clone(),
+        );
         registry.register("apiserver_storage_objects", "Stored objects by resource", objects.clone());
         registry.register("apiserver_registered_watchers", "Watchers by resource", watchers.clone());
         Metrics { registry, requests, duration, inflight, long_running, objects, watchers }
@@ -103,14 +113,16 @@ impl Metrics {
     pub fn finish(&self, info: &RequestInfo, known: bool, code: u16, took: Duration) {
         let target = info.resource.as_ref().filter(|_| known);
         let text = |f: fn(&crate::route::Target) -> &str| target.map(|t| f(t).to_owned()).unwrap_or_default();
-        let verb = match info.verb.as_str() {
-            v @ ("get" | "list" | "watch" | "create" | "update" | "patch" | "delete" | "deletecollection") => match v {
-                "create" => "POST".to_owned(),
-                "update" => "PUT".to_owned(),
-                other => other.to_ascii_uppercase(),
-            },
-            _ => "OTHER".to_owned(),
-        };
+        let verb =
+            match info.verb.as_str() {
+                v @ ("get" | "list" | "watch" | "create" | "update" | "patch" | "delete"
+                | "deletecollection") => match v {
+                    "create" => "POST".to_owned(),
+                    "update" => "PUT".to_owned(),
+                    other => other.to_ascii_uppercase(),
+                },
+                _ => "OTHER".to_owned(),
+            };
         let labels = RequestLabels {
             verb,
             group: text(|t| &t.group),
@@ -129,7 +141,16 @@ impl Metrics {
         }
         let RequestLabels { verb, group, version, resource, subresource, scope, component } = labels;
         self.requests
-            .get_or_create(&CodeLabels { verb, group, version, resource, subresource, scope, component, code })
+            .get_or_create(&CodeLabels {
+                verb,
+                group,
+                version,
+                resource,
+                subresource,
+                scope,
+                component,
+                code,
+            })
             .inc();
     }
 

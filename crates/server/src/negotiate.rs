@@ -1,7 +1,7 @@
 //! Content negotiation: which of the forms we can produce a client's `Accept` header prefers.
 //! Source: Kubernetes API concepts, "Alternate representations of resources".
 
-use kaji_engine::{Accept, Encoding, Form};
+use kaji_engine::{Accept, Alternative, Encoding, Form};
 
 /// One clause of an `Accept` header.
 #[derive(Debug, PartialEq)]
@@ -46,38 +46,54 @@ pub fn clauses(header: &str) -> Vec<Clause<'_>> {
     clauses
 }
 
-/// What upstream lists in its 406.
-pub const SUPPORTED: &str = "application/json, application/yaml";
+/// What upstream lists in its 406 of a resource.
+pub fn supported(watch: bool) -> &'static str {
+    if watch {
+        "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"
+    } else {
+        "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+    }
+}
 
 /// Negotiates a resource's answer. `None` is 406.
 /// `watch` leaves out YAML, which has no event framing.
+///
+/// Which resource it is does not matter yet, so that custom resources, which have no protobuf form, come with what the
+/// client takes instead.
 pub fn accept(header: Option<&str>, watch: bool) -> Option<Accept> {
     let header = match header {
         None | Some("") => return Some(Accept::default()),
         Some(h) => h,
     };
-    clauses(header).iter().find_map(|clause| one(clause, watch))
+    let clauses = clauses(header);
+    let mut choices = clauses.iter().filter_map(|clause| one(clause, watch));
+    let Alternative { form, encoding, meta_v1beta1 } = choices.next()?;
+    let binary = |a: &Alternative| a.encoding == Encoding::Protobuf && a.form == Form::Object;
+    let instead = choices.find(|a| !binary(a));
+    Some(Accept { form, encoding, meta_v1beta1, pretty: false, instead })
 }
 
-fn one(clause: &Clause<'_>, watch: bool) -> Option<Accept> {
+fn one(clause: &Clause<'_>, watch: bool) -> Option<Alternative> {
     let encoding = match clause.media {
         "application/json" | "*/*" | "application/*" => Encoding::Json,
         "application/yaml" if !watch => Encoding::Yaml,
+        "application/vnd.kubernetes.protobuf" => Encoding::Protobuf,
         _ => return None,
     };
     let form = match clause.param("as") {
         None | Some("") => Form::Object,
         Some(kind) => {
-            let known = clause.param("g") == Some("meta.k8s.io") && matches!(clause.param("v"), Some("v1" | "v1beta1"));
+            let known = clause.param("g") == Some("meta.k8s.io")
+                && matches!(clause.param("v"), Some("v1" | "v1beta1"));
             match kind {
-                "Table" if known => Form::Table,
+                "Table" if known && encoding != Encoding::Protobuf => Form::Table,
                 "PartialObjectMetadata" | "PartialObjectMetadataList" if known => Form::PartialMetadata,
                 _ => return None,
             }
         }
     };
     let meta_v1beta1 = form != Form::Object && clause.param("v") == Some("v1beta1");
-    Some(Accept { form, encoding, meta_v1beta1, pretty: false })
+    Some(Alternative { form, encoding, meta_v1beta1 })
 }
 
 #[cfg(test)]
@@ -95,11 +111,33 @@ mod tests {
     fn clients_get_what_they_prefer() {
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         assert_eq!(show(table), "Table Json");
-        assert_eq!(show("application/vnd.kubernetes.protobuf,application/json"), "Object Json");
+        assert_eq!(show("application/vnd.kubernetes.protobuf,application/json"), "Object Protobuf");
+        assert_eq!(
+            show("application/vnd.kubernetes.protobuf;as=Table;g=meta.k8s.io;v=v1,application/json"),
+            "Object Json"
+        );
         assert_eq!(show("application/json;q=0.5, application/yaml"), "Object Yaml");
-        assert_eq!(show("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"), "PartialMetadata Json");
-        assert_eq!(show("application/vnd.kubernetes.protobuf"), "406");
+        assert_eq!(
+            show("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),
+            "PartialMetadata Json"
+        );
+        assert_eq!(show("application/vnd.kubernetes.protobuf"), "Object Protobuf");
+        assert_eq!(show("application/cbor"), "406");
         assert_eq!(show("application/json;as=Other;g=meta.k8s.io;v=v1"), "406");
         assert_eq!(show("*/*"), "Object Json");
+    }
+
+    #[test]
+    fn what_custom_resources_get_instead() {
+        let instead = |header| accept(Some(header), false).unwrap().instead.map(|a| (a.form, a.encoding));
+        assert_eq!(instead("application/vnd.kubernetes.protobuf"), None);
+        assert_eq!(
+            instead("application/vnd.kubernetes.protobuf,application/json"),
+            Some((Form::Object, Encoding::Json))
+        );
+        assert_eq!(
+            instead("application/vnd.kubernetes.protobuf, application/cbor, application/yaml;q=0.1"),
+            Some((Form::Object, Encoding::Yaml))
+        );
     }
 }

@@ -75,7 +75,10 @@ impl OpenApi {
                     .iter()
                     .map(|(gv, resources)| {
                         let (root, hash) = (root(gv), fingerprint(engine, gv, resources));
-                        (root.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{root}?hash={hash}")}))
+                        (
+                            root.clone(),
+                            json!({"serverRelativeURL": format!("/openapi/v3/{root}?hash={hash}")}),
+                        )
                     })
                     .collect();
                 let body = Bytes::from(json!({"paths": paths}).to_string());
@@ -90,7 +93,9 @@ impl OpenApi {
     }
 
     fn v3(&self, engine: &Engine, groups: &Groups, wanted: &str, accept: &str, hash: Option<&str>) -> Served {
-        let Some((gv, resources)) = groups.iter().find(|(gv, _)| root(gv) == wanted) else { return Served::NotFound };
+        let Some((gv, resources)) = groups.iter().find(|(gv, _)| root(gv) == wanted) else {
+            return Served::NotFound;
+        };
         if !takes(accept, JSON) {
             return Served::NotAcceptable;
         }
@@ -102,7 +107,12 @@ impl OpenApi {
             let customs = customs(engine, gv, resources);
             Bytes::from(openapi::v3(&group(gv, resources, &customs), &self.docs).to_string())
         });
-        Served::Document { body, content_type: JSON, etag: format!("\"{current}\""), immutable: hash.is_some() }
+        Served::Document {
+            body,
+            content_type: JSON,
+            etag: format!("\"{current}\""),
+            immutable: hash.is_some(),
+        }
     }
 
     fn v2(&self, engine: &Engine, groups: &Groups, accept: &str) -> Served {
@@ -115,9 +125,13 @@ impl OpenApi {
         let current = hex(&Sha256::digest(prints.concat().as_bytes())).to_uppercase();
         let form = if protobuf { "protobuf" } else { "json" };
         let body = self.keep(format!("v2 {form} {current}"), || {
-            let customs: Vec<Vec<Option<Custom>>> = groups.iter().map(|(gv, r)| customs(engine, gv, r)).collect();
-            let all: Vec<Group<'_>> =
-                groups.iter().zip(&customs).map(|((gv, resources), customs)| group(gv, resources, customs)).collect();
+            let customs: Vec<Vec<Option<Custom>>> =
+                groups.iter().map(|(gv, r)| customs(engine, gv, r)).collect();
+            let all: Vec<Group<'_>> = groups
+                .iter()
+                .zip(&customs)
+                .map(|((gv, resources), customs)| group(gv, resources, customs))
+                .collect();
             let document = openapi::v2(&all, &self.docs);
             if protobuf { openapi::to_protobuf(&document).into() } else { Bytes::from(document.to_string()) }
         });
@@ -142,7 +156,9 @@ impl OpenApi {
 }
 
 fn takes(accept: &str, media: &str) -> bool {
-    crate::negotiate::clauses(accept).iter().any(|c| matches!(c.media, "*/*" | "application/*") || c.media == media)
+    crate::negotiate::clauses(accept)
+        .iter()
+        .any(|c| matches!(c.media, "*/*" | "application/*") || c.media == media)
 }
 
 fn groups(engine: &Engine) -> Groups {
@@ -181,7 +197,10 @@ fn fingerprint(engine: &Engine, gv: &(String, String), resources: &[Arc<Resource
             && let Some(definition) = definition(engine, resource)
         {
             let meta = &definition["metadata"];
-            hash.update(format!(" {} {} {}", meta["uid"], meta["generation"], definition["status"]["acceptedNames"]));
+            hash.update(format!(
+                " {} {} {}",
+                meta["uid"], meta["generation"], definition["status"]["acceptedNames"]
+            ));
         }
     }
     hex(&hash.finalize()[..32]).to_uppercase()
@@ -212,7 +231,11 @@ fn customs(engine: &Engine, gv: &(String, String), resources: &[Arc<Resource>]) 
         .collect()
 }
 
-fn group<'a>(gv: &(String, String), resources: &'a [Arc<Resource>], customs: &'a [Option<Custom>]) -> Group<'a> {
+fn group<'a>(
+    gv: &(String, String),
+    resources: &'a [Arc<Resource>],
+    customs: &'a [Option<Custom>],
+) -> Group<'a> {
     let resources = resources
         .iter()
         .zip(customs)
@@ -229,7 +252,11 @@ fn group<'a>(gv: &(String, String), resources: &'a [Arc<Resource>], customs: &'a
                 namespaced: def.namespaced(),
                 verbs: verbs(def.verbs),
                 model,
-                subresources: version.subresources.iter().map(|s| subresource(resource, version, s, model)).collect(),
+                subresources: version
+                    .subresources
+                    .iter()
+                    .map(|s| subresource(resource, version, s, model))
+                    .collect(),
             })
         })
         .collect();
@@ -246,7 +273,9 @@ fn subresource<'a>(
         SubresourceKind::Status | SubresourceKind::Update => {
             ((resource.def.group.as_ref(), version.name.as_ref(), resource.def.kind.as_ref()), Some(parent))
         }
-        SubresourceKind::Scale(_) => (("autoscaling", "v1", "Scale"), Model::of_kind("autoscaling", "v1", "Scale")),
+        SubresourceKind::Scale(_) => {
+            (("autoscaling", "v1", "Scale"), Model::of_kind("autoscaling", "v1", "Scale"))
+        }
         SubresourceKind::Call { kind } => (
             (kind.group.as_str(), kind.version.as_str(), kind.kind.as_str()),
             Model::of_kind(&kind.group, &kind.version, &kind.kind),

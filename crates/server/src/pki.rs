@@ -6,8 +6,8 @@
 //! - Files are written to a temporary name and renamed, so a killed process leaves no half file.
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, SanType,
 };
 use std::{
     fs, io,
@@ -119,7 +119,11 @@ impl Pki {
             kubelet_client: ensure_leaf(
                 dir,
                 &ca,
-                &client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", Some("kubeadm:cluster-admins")),
+                &client(
+                    "apiserver-kubelet-client",
+                    "kube-apiserver-kubelet-client",
+                    Some("kubeadm:cluster-admins"),
+                ),
                 now,
             )?,
             front_proxy_client: ensure_leaf(
@@ -142,15 +146,23 @@ fn ensure_ca(dir: &Path, file: &str, common_name: &str, now: jiff::Timestamp) ->
     let mut params = CertificateParams::new(vec![common_name.to_owned()])?;
     params.distinguished_name = subject(common_name, None);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages =
-        vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::KeyCertSign];
+    params.key_usages = vec![
+        KeyUsagePurpose::DigitalSignature,
+        KeyUsagePurpose::KeyEncipherment,
+        KeyUsagePurpose::KeyCertSign,
+    ];
     validity(&mut params, now, CA_DAYS);
     let key = KeyPair::generate()?;
     let certificate = params.self_signed(&key)?;
     write_identity(dir, file, &certificate.pem(), &key.serialize_pem())
 }
 
-fn ensure_leaf(dir: &Path, ca: &Identity, leaf: &Leaf<'_>, now: jiff::Timestamp) -> Result<Identity, PkiError> {
+fn ensure_leaf(
+    dir: &Path,
+    ca: &Identity,
+    leaf: &Leaf<'_>,
+    now: jiff::Timestamp,
+) -> Result<Identity, PkiError> {
     if let Some(found) = read_identity(dir, leaf.file)?
         && still_good(&found.certificate, leaf.names, now)
     {
@@ -243,7 +255,9 @@ fn read_identity(dir: &Path, file: &str) -> Result<Option<Identity>, PkiError> {
     match (read_optional(&crt)?, read_optional(&key)?) {
         (Some(certificate), Some(key)) => Ok(Some(Identity { certificate, key })),
         (None, None) => Ok(None),
-        (Some(_), None) => Err(PkiError::Malformed { path: key, reason: "missing, but its certificate exists".into() }),
+        (Some(_), None) => {
+            Err(PkiError::Malformed { path: key, reason: "missing, but its certificate exists".into() })
+        }
         // The key is written first: a lone key is what a killed start leaves behind.
         (None, Some(_)) => Ok(None),
     }
@@ -281,7 +295,8 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(io(e)),
         _ => {}
     }
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary).map_err(io)?;
+    let mut file =
+        fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary).map_err(io)?;
     file.write_all(text.as_bytes()).map_err(io)?;
     file.sync_all().map_err(io)?;
     fs::rename(&temporary, path).map_err(io)

@@ -69,7 +69,8 @@ fn api_resources(stack: &Stack, group: &str, version: &str) -> Result<Response<R
 }
 
 fn discovery_root(stack: &Stack, parts: &Parts, core: bool) -> Result<Response<ResponseBody>, Status> {
-    let accept = parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
+    let accept =
+        parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
     for clause in negotiate::clauses(accept) {
         if !matches!(clause.media, "application/json" | "*/*" | "application/*") {
             continue;
@@ -77,8 +78,11 @@ fn discovery_root(stack: &Stack, parts: &Parts, core: bool) -> Result<Response<R
         match (clause.param("as"), clause.param("g"), clause.param("v")) {
             (None, _, _) => {
                 let registry = stack.engine.registry();
-                let value =
-                    if core { Discovery::core_versions(&stack.address) } else { Discovery::group_list(&registry) };
+                let value = if core {
+                    Discovery::core_versions(&stack.address)
+                } else {
+                    Discovery::group_list(&registry)
+                };
                 let mut response = json_answer(&value);
                 response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
                 return Ok(response);
@@ -134,8 +138,11 @@ fn openapi(stack: &Stack, parts: &Parts, path: &str, query: &[(String, String)])
             response
         }
         Served::Document { body, content_type, etag, immutable } => {
-            let mut response =
-                if not_modified(parts, &etag) { text(304, JSON, "") } else { Response::new(ResponseBody::full(body)) };
+            let mut response = if not_modified(parts, &etag) {
+                text(304, JSON, "")
+            } else {
+                Response::new(ResponseBody::full(body))
+            };
             let headers = response.headers_mut();
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
             headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
@@ -160,7 +167,16 @@ fn index(stack: &Stack) -> Value {
             paths.push(format!("/apis/{}", version["groupVersion"].as_str().unwrap_or_default()));
         }
     }
-    for path in ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/readyz", "/version"] {
+    for path in [
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openapi/v3/",
+        "/readyz",
+        "/version",
+    ] {
         paths.push(path.into());
     }
     paths.sort();

@@ -51,7 +51,12 @@ impl RequestInfo {
     }
 }
 
-fn api_verb(method: &Method, target: &Target, query: &[(String, String)], legacy_watch: bool) -> &'static str {
+fn api_verb(
+    method: &Method,
+    target: &Target,
+    query: &[(String, String)],
+    legacy_watch: bool,
+) -> &'static str {
     match *method {
         Method::POST => "create",
         Method::PUT => "update",
@@ -199,11 +204,14 @@ mod tests {
 
     #[test]
     fn queries_decode() {
-        assert_eq!(query("a=b+c&d=%2Fx&e&f=%zz"), [
-            ("a".into(), "b c".into()),
-            ("d".into(), "/x".into()),
-            ("e".into(), String::new()),
-            ("f".into(), "%zz".into()),
-        ]);
+        assert_eq!(
+            query("a=b+c&d=%2Fx&e&f=%zz"),
+            [
+                ("a".into(), "b c".into()),
+                ("d".into(), "/x".into()),
+                ("e".into(), String::new()),
+                ("f".into(), "%zz".into()),
+            ]
+        );
     }
 }

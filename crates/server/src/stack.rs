@@ -97,9 +97,10 @@ impl Stack {
             }
             response
         });
-        let known = info.resource.as_ref().is_some_and(|t| {
-            self.engine.registry().lookup(&t.group, &t.version, &t.resource).is_some()
-        });
+        let known = info
+            .resource
+            .as_ref()
+            .is_some_and(|t| self.engine.registry().lookup(&t.group, &t.version, &t.resource).is_some());
         self.metrics.finish(&info, known, response.status().as_u16(), started.elapsed());
         if let Ok(id) = HeaderValue::from_str(&random::uid(&*self.random)) {
             response.headers_mut().insert("audit-id", id);
@@ -130,7 +131,9 @@ impl Stack {
     {
         let connection = parts.extensions.get::<Peer>().and_then(|p| p.0.as_deref());
         let user = identity::authenticate(connection, &parts.headers)?;
-        self.authorizer.authorize(&user, info).map_err(|reason| authorize::forbidden(&user, info, &reason))?;
+        self.authorizer
+            .authorize(&user, info)
+            .map_err(|reason| authorize::forbidden(&user, info, &reason))?;
         // Audit and flow control take their place here.
         match &info.resource {
             None => plain::serve(self, parts, info, &query),

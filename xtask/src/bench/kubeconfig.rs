@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 use tokio_rustls::rustls::{
-    ClientConfig, RootCertStore,
+    CipherSuite, ClientConfig, RootCertStore,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
@@ -208,7 +208,10 @@ fn target(config: Kubeconfig) -> Result<Target, Error> {
         let certificate = certificate.map_err(|e| bad("certificate-authority-data", &e))?;
         roots.add(certificate).map_err(|e| bad("certificate-authority-data", &e))?;
     }
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    // The order of Go's clients: what most of a server's clients negotiate, and the cheaper one.
+    let mut provider = ring::default_provider();
+    provider.cipher_suites.sort_by_key(|s| s.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider))
         .with_safe_default_protocol_versions()
         .map_err(Error::Tls)?
         .with_root_certificates(roots);

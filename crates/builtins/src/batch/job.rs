@@ -11,13 +11,14 @@ use crate::{
     },
 };
 use kaji_meta::{
-    Path,
+    Path, Status,
     field::{Error, ErrorList},
     labels::Selector,
     object, semantic_equal, validation,
 };
 use kaji_resource::{
-    Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, age_column, name_column,
+    Column, Ctx, DeleteOptions, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, age_column,
+    name_column,
 };
 use serde_json::{Value, json};
 
@@ -26,6 +27,9 @@ const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 const UID_LABELS: [&str; 2] = ["controller-uid", CONTROLLER_UID];
 /// Labels of pods that carry the job's name.
 const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
+
+/// Upstream's warning to those who delete a job without saying what becomes of its pods.
+const ORPHANS: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
 
 const COLUMNS: &[Column] = &[
     name_column(),
@@ -274,6 +278,13 @@ impl Hooks for Jobs {
             }
             Some(_) => vec![],
         }
+    }
+
+    fn check_delete(&self, ctx: &Ctx<'_>, _object: &Value, options: &DeleteOptions) -> Result<(), Status> {
+        if options.propagation_policy.is_none() && options.orphan_dependents.is_none() {
+            ctx.warn(ORPHANS);
+        }
+        Ok(())
     }
 
     /// Deleting a job through `batch/v1` leaves its pods, as it always did.

@@ -48,6 +48,10 @@ fn spec_finalizers(object: &Value) -> impl Iterator<Item = &str> {
 }
 
 impl Hooks for Namespaces {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         label(object);
         let status = ensure_object(object, "status");

@@ -258,6 +258,10 @@ fn validate_status(new: &Value) -> ErrorList {
 }
 
 impl Hooks for Claims {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         rules::default_opt_text(ensure_object(object, "spec"), "volumeMode", "Filesystem");
         default_text(ensure_object(object, "status"), "phase", "Pending");

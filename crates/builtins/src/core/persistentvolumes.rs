@@ -347,6 +347,10 @@ fn default_source(spec: &mut Value) {
 }
 
 impl Hooks for PersistentVolumes {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         let spec = ensure_object(object, "spec");
         default_text(spec, "persistentVolumeReclaimPolicy", "Retain");

@@ -70,6 +70,10 @@ pub fn bindings() -> ResourceDef {
 }
 
 impl Hooks for Pods {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         defaults::pod(object);
     }

@@ -30,6 +30,10 @@ fn validate(object: &Value) -> ErrorList {
 }
 
 impl Hooks for PodTemplates {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         defaults::template(object, "template");
     }

@@ -128,6 +128,10 @@ fn validate_spec(errs: &mut ErrorList, spec: &Value) {
 }
 
 impl Hooks for ResourceQuotas {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
         put(object, "status", json!({}));
     }

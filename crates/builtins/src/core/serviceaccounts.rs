@@ -139,6 +139,10 @@ impl ServiceAccounts {
 }
 
 impl Hooks for ServiceAccounts {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
         const KEY: &str = "kubernetes.io/enforce-mountable-secrets";
         let enforced = |v: &Value| object::annotation(v, KEY) == Some("true");

@@ -13,7 +13,10 @@ use kaji_meta::{
 };
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SelectableField};
 use serde_json::Value;
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
+
+/// How long an event is kept: upstream's default for `--event-ttl`.
+const TTL: Duration = Duration::from_secs(3600);
 
 const COLUMNS: &[Column] = &[
     Column::new(
@@ -172,6 +175,11 @@ fn strict_create(errs: &mut ErrorList, event: &Value) {
 }
 
 impl Hooks for Events {
+    /// Events own nothing: their deletion never waits for a garbage collector.
+    fn default_propagation(&self) -> Option<&'static str> {
+        Some("Unsupported")
+    }
+
     fn convert(&self, object: &mut Value, _from: &str, _to: &str) -> Result<(), Status> {
         // Both groups call their version v1; the object still names the group it comes from.
         if self.strict {
@@ -283,7 +291,7 @@ pub fn core() -> ResourceDef {
     fields.extend([
         field("reason", &["reason"]),
         field("reportingComponent", &["reportingComponent"]),
-        field("source", &["source", "component"]),
+        field("source", &["source", "component"]).or("reportingComponent"),
         field("type", &["type"]),
     ]);
     base("", false).select(&fields)
@@ -308,6 +316,7 @@ fn base(group: &'static str, strict: bool) -> ResourceDef {
     ResourceDef::builtin(group, "v1", "Event", "events", Scope::Namespaced, COLUMNS, Events { strict })
         .short(&["ev"])
         .create_on_update()
+        .expire(TTL)
 }
 
 #[cfg(test)]

@@ -1,11 +1,17 @@
 //! ClusterRoleBindings.
 
-use super::rules::{BINDING_COLUMNS, GROUP, binding, binding_row, default_binding};
-use kaji_meta::{field::ErrorList, validation};
-use kaji_resource::{Ctx, Hooks, ResourceDef, Scope};
+use super::{
+    escalation::Guard,
+    rules::{BINDING_COLUMNS, GROUP, binding, binding_row, default_binding},
+};
+use crate::Deps;
+use kaji_meta::{Status, field::ErrorList, validation};
+use kaji_resource::{BoxFuture, Ctx, Hooks, Reservation, ResourceDef, Scope};
 use serde_json::Value;
 
-struct Bindings;
+struct Bindings {
+    guard: Guard,
+}
 
 impl Hooks for Bindings {
     fn default(&self, _version: &str, object: &mut Value) {
@@ -20,13 +26,24 @@ impl Hooks for Bindings {
         binding(new, Some(old), false)
     }
 
+    fn reserve<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        new: &'a mut Value,
+        old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
+        let checked = self.guard.binding(ctx, new, old);
+        Box::pin(async move { checked.map(|()| None) })
+    }
+
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         binding_row(object, now)
     }
 }
 
 /// The definition of ClusterRoleBindings.
-pub fn def() -> ResourceDef {
+pub fn def(deps: &Deps) -> ResourceDef {
+    let guard = Guard { authorize: deps.authorize.clone(), resource: "clusterrolebindings" };
     ResourceDef::builtin(
         GROUP,
         "v1",
@@ -34,7 +51,7 @@ pub fn def() -> ResourceDef {
         "clusterrolebindings",
         Scope::Cluster,
         BINDING_COLUMNS,
-        Bindings,
+        Bindings { guard },
     )
     .named(validation::path_segment_name)
     .create_on_update()
@@ -43,7 +60,7 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, row, update_errors};
+    use crate::shared::testing::{create_errors, deps, row, update_errors};
     use expect_test::expect;
     use serde_json::json;
 
@@ -51,12 +68,12 @@ mod tests {
     fn rules_and_row() {
         let ok = json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": "admin"}, "subjects": [
             {"kind": "User", "name": "alice"}, {"kind": "ServiceAccount", "name": "sa", "namespace": "n"}]});
-        assert_eq!(create_errors(&def(), ok.clone()), "");
-        assert_eq!(row(&def(), &ok), "b | ClusterRole/admin | <unknown> | alice |  | n/sa");
+        assert_eq!(create_errors(&def(&deps()), ok.clone()), "");
+        assert_eq!(row(&def(&deps()), &ok), "b | ClusterRole/admin | <unknown> | alice |  | n/sa");
         let mut new = ok.clone();
         new["roleRef"]["name"] = "x".into();
         assert_eq!(
-            update_errors(&def(), "", new, ok),
+            update_errors(&def(&deps()), "", new, ok),
             r#"roleRef: Invalid value: {"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"x"}: cannot change roleRef"#
         );
         let bad = json!({"roleRef": {"kind": "x"}, "subjects": [{"kind": "y"}, {"kind": "User", "name": "a", "apiGroup": "z"}]});
@@ -66,6 +83,6 @@ mod tests {
             subjects[0].name: Required value
             subjects[0].kind: Unsupported value: "y": supported values: "ServiceAccount", "User", "Group"
             subjects[1].apiGroup: Unsupported value: "z": supported values: "rbac.authorization.k8s.io""#]]
-        .assert_eq(&create_errors(&def(), bad));
+        .assert_eq(&create_errors(&def(&deps()), bad));
     }
 }

@@ -1,15 +1,24 @@
 //! ClusterRoles.
 
-use super::rules::{GROUP, policy_rules};
-use crate::shared::{created, value::Fields};
+use super::{
+    escalation::Guard,
+    rules::{GROUP, policy_rules},
+};
+use crate::{
+    Deps,
+    shared::{created, value::Fields},
+};
 use kaji_meta::{
+    Status,
     field::{Error, ErrorList, Path},
     validation,
 };
-use kaji_resource::{Ctx, Hooks, ResourceDef, Scope};
+use kaji_resource::{BoxFuture, Ctx, Hooks, Reservation, ResourceDef, Scope};
 use serde_json::Value;
 
-struct ClusterRoles;
+struct ClusterRoles {
+    guard: Guard,
+}
 
 impl Hooks for ClusterRoles {
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
@@ -32,13 +41,24 @@ impl Hooks for ClusterRoles {
         self.validate_create(ctx, new)
     }
 
+    fn reserve<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        new: &'a mut Value,
+        old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
+        let checked = self.guard.role(ctx, new, old);
+        Box::pin(async move { checked.map(|()| None) })
+    }
+
     fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
         created::row(object)
     }
 }
 
 /// The definition of ClusterRoles.
-pub fn def() -> ResourceDef {
+pub fn def(deps: &Deps) -> ResourceDef {
+    let guard = Guard { authorize: deps.authorize.clone(), resource: "clusterroles" };
     ResourceDef::builtin(
         GROUP,
         "v1",
@@ -46,7 +66,7 @@ pub fn def() -> ResourceDef {
         "clusterroles",
         Scope::Cluster,
         created::COLUMNS,
-        ClusterRoles,
+        ClusterRoles { guard },
     )
     .named(validation::path_segment_name)
     .create_on_update()
@@ -55,7 +75,7 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::create_errors;
+    use crate::shared::testing::{create_errors, deps};
     use expect_test::expect;
     use serde_json::json;
 
@@ -63,6 +83,6 @@ mod tests {
     fn rules() {
         let bad = json!({"rules": [{"verbs": ["get"], "nonResourceURLs": ["/x"]}], "aggregationRule": {}});
         expect!["aggregationRule.clusterRoleSelectors: Required value: at least one clusterRoleSelector required if aggregationRule is non-nil"]
-            .assert_eq(&create_errors(&def(), bad));
+            .assert_eq(&create_errors(&def(&deps()), bad));
     }
 }

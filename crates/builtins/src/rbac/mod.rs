@@ -2,6 +2,7 @@
 
 pub mod clusterrolebindings;
 pub mod clusterroles;
+mod escalation;
 pub mod rolebindings;
 pub mod roles;
 mod rules;
@@ -10,6 +11,6 @@ use crate::Deps;
 use kaji_resource::ResourceDef;
 
 /// Every resource of the group.
-pub fn defs(_deps: &Deps) -> Vec<ResourceDef> {
-    vec![clusterrolebindings::def(), clusterroles::def(), rolebindings::def(), roles::def()]
+pub fn defs(deps: &Deps) -> Vec<ResourceDef> {
+    vec![clusterrolebindings::def(deps), clusterroles::def(deps), rolebindings::def(deps), roles::def(deps)]
 }

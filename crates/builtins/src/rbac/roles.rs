@@ -1,12 +1,17 @@
 //! Roles.
 
-use super::rules::{GROUP, policy_rules};
-use crate::shared::created;
-use kaji_meta::{field::ErrorList, validation};
-use kaji_resource::{Ctx, Hooks, ResourceDef, Scope};
+use super::{
+    escalation::Guard,
+    rules::{GROUP, policy_rules},
+};
+use crate::{Deps, shared::created};
+use kaji_meta::{Status, field::ErrorList, validation};
+use kaji_resource::{BoxFuture, Ctx, Hooks, Reservation, ResourceDef, Scope};
 use serde_json::Value;
 
-struct Roles;
+struct Roles {
+    guard: Guard,
+}
 
 impl Hooks for Roles {
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
@@ -17,14 +22,25 @@ impl Hooks for Roles {
         policy_rules(new, true)
     }
 
+    fn reserve<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        new: &'a mut Value,
+        old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
+        let checked = self.guard.role(ctx, new, old);
+        Box::pin(async move { checked.map(|()| None) })
+    }
+
     fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
         created::row(object)
     }
 }
 
 /// The definition of Roles.
-pub fn def() -> ResourceDef {
-    ResourceDef::builtin(GROUP, "v1", "Role", "roles", Scope::Namespaced, created::COLUMNS, Roles)
+pub fn def(deps: &Deps) -> ResourceDef {
+    let guard = Guard { authorize: deps.authorize.clone(), resource: "roles" };
+    ResourceDef::builtin(GROUP, "v1", "Role", "roles", Scope::Namespaced, created::COLUMNS, Roles { guard })
         .named(validation::path_segment_name)
         .create_on_update()
 }
@@ -32,7 +48,7 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::create_errors;
+    use crate::shared::testing::{create_errors, deps};
     use expect_test::expect;
     use serde_json::json;
 
@@ -45,6 +61,6 @@ mod tests {
             rules[0].resources: Required value: resource rules must supply at least one resource
             rules[1].nonResourceURLs: Invalid value: ["/x"]: namespaced rules cannot apply to non-resource URLs
             rules[1].nonResourceURLs: Invalid value: ["/x"]: rules cannot apply to both regular resources and non-resource URLs"#]]
-        .assert_eq(&create_errors(&def(), bad));
+        .assert_eq(&create_errors(&def(&deps()), bad));
     }
 }

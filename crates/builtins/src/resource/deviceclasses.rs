@@ -15,6 +15,10 @@ const COLUMNS: &[Column] = &[name_column(), age_column()];
 struct DeviceClasses;
 
 impl Hooks for DeviceClasses {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
         selectors(&mut errs, &path.child("selectors"), spec.list("selectors"));

@@ -63,6 +63,10 @@ fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
 }
 
 impl Hooks for Rules {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         if let Some(t) = object.pointer_mut("/spec/taint").filter(|t| t.is_object()) {
             default_taint(t, self.deps.clock.now());

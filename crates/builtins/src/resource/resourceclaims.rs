@@ -107,6 +107,10 @@ fn devices(errs: &mut ErrorList, new: &Value) {
 }
 
 impl Hooks for ResourceClaims {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         if let Some(spec) = object.get_mut("spec") {
             default_claim(spec);

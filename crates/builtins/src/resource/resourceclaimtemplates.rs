@@ -18,6 +18,10 @@ const COLUMNS: &[Column] = &[name_column(), age_column()];
 struct Templates;
 
 impl Hooks for Templates {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         if let Some(spec) = object.pointer_mut("/spec/spec") {
             default_claim(spec);

@@ -188,6 +188,10 @@ fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
 }
 
 impl Hooks for Slices {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         let Some(spec) = object.get_mut("spec") else { return };
         for device in list_mut(spec, "devices") {

@@ -66,6 +66,10 @@ fn valid_name(name: &str, _prefix: bool) -> Vec<String> {
 }
 
 impl Hooks for CsiDrivers {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         let spec = ensure_object(object, "spec");
         rules::default_flag(spec, "attachRequired", true);

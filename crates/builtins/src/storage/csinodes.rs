@@ -54,6 +54,10 @@ fn driver(errs: &mut ErrorList, path: &Path, driver: &Value, before: &[Value]) {
 }
 
 impl Hooks for CsiNodes {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         let (mut errs, path) = (vec![], Path::new("spec").child("drivers"));
         let drivers = object.at("spec").list("drivers");

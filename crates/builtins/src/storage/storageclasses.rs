@@ -60,6 +60,10 @@ fn topologies(errs: &mut ErrorList, object: &Value) {
 }
 
 impl Hooks for StorageClasses {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         rules::default_opt_text(object, "reclaimPolicy", "Delete");
         rules::default_opt_text(object, "volumeBindingMode", "Immediate");

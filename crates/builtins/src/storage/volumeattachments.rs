@@ -99,6 +99,10 @@ fn validate(object: &Value) -> ErrorList {
 }
 
 impl Hooks for VolumeAttachments {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
         put(object, "status", json!({"attached": false}));
     }

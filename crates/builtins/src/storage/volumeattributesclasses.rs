@@ -27,6 +27,10 @@ const COLUMNS: &[Column] = &[
 struct VolumeAttributesClasses;
 
 impl Hooks for VolumeAttributesClasses {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         let mut errs = vec![];
         provisioner(&mut errs, &Path::new("driverName"), object.text("driverName"));

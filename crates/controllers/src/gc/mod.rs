@@ -246,10 +246,7 @@ impl Collector {
         for _ in 0..QUESTIONS {
             match self.look(|graph| decide(graph, uid, &facts, &scope)) {
                 Next::Done => return Ok(true),
-                Next::Later => {
-                    self.refresh.notify_one();
-                    return Ok(false);
-                }
+                Next::Later => return Ok(false),
                 Next::LookUp(item) => match self.target(&kinds, &item) {
                     Where::Known(target) => facts.item = Some(self.live(&target).await?),
                     Where::Nowhere => return Ok(true),
@@ -290,7 +287,6 @@ impl Collector {
 
     fn target(&self, kinds: &Kinds, item: &Identity) -> Where {
         let Some(resource) = kinds.get(&(item.at.api_version.to_string(), item.at.kind.to_string())) else {
-            self.refresh.notify_one();
             return Where::Unknown;
         };
         // Only a cluster-scoped object's reference to a namespaced kind leaves the namespace open.

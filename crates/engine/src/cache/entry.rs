@@ -22,6 +22,15 @@ pub enum Change {
 }
 
 impl Change {
+    /// The type of a watch event.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Change::Added => "ADDED",
+            Change::Modified => "MODIFIED",
+            Change::Deleted => "DELETED",
+        }
+    }
+
     /// The beginning of a watch event, up to its object.
     pub(crate) const fn head(self) -> &'static [u8] {
         match self {
@@ -298,6 +307,22 @@ mod tests {
         assert_eq!(kaji_meta::object::resource_version(&gone.decode()), "123456");
         assert_eq!(gone.field(0), Some("n1"));
         assert_eq!(gone.uid(), "u1");
+    }
+
+    #[test]
+    fn a_field_stands_in_for_another() {
+        let fields = Fields::new(vec![
+            SelectableField::new("source.component").or("reportingComponent"),
+            SelectableField::new("reportingComponent"),
+        ]);
+        for (object, want) in [
+            (r#"{"source":{"component":"a"},"reportingComponent":"b"}"#, Some("a")),
+            (r#"{"source":{"component":""},"reportingComponent":"b"}"#, Some("b")),
+            (r#"{"reportingComponent":"b"}"#, Some("b")),
+            ("{}", None),
+        ] {
+            assert_eq!(entry(object, &fields).field(0), want, "{object}");
+        }
     }
 
     #[test]

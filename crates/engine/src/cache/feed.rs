@@ -87,6 +87,12 @@ impl Feed {
         Ok(())
     }
 
+    /// Brings the objects of a cache into its present shape. Stored values are read anew, because the former shape may
+    /// have lost what this one shows.
+    pub async fn reshape(&self, cache: &Cache) -> Result<(), StoreError> {
+        self.pages(cache.prefix(), 0, |page| cache.reshape(&page)).await.map(drop)
+    }
+
     /// Reads all keys of a prefix page by page, as of one revision (0: the present one), which is returned.
     async fn pages(
         &self,

@@ -49,6 +49,9 @@ pub type Objects = OrdMap<Arc<str>, Arc<Entry>>;
 const KEPT: usize = 16;
 const KEPT_FOR: SignedDuration = SignedDuration::from_mins(5);
 
+/// Puts a stored value into the shape that reads show; `None` when it has that shape.
+pub(crate) type Normal = Arc<dyn Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync>;
+
 /// Bounds of a cache; see `EngineOptions`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -91,6 +94,9 @@ struct Inner {
     loading: Option<Vec<StoreEvent>>,
     closed: bool,
     fields: Arc<Fields>,
+    normal: Option<Normal>,
+    /// The shape changed while the cache was in use: writes under the old one may still arrive.
+    reshaped: bool,
     window: Window,
     index: Index,
     kept: VecDeque<(Snapshot, Timestamp)>,
@@ -107,6 +113,8 @@ impl Cache {
                 loading: Some(vec![]),
                 closed: false,
                 fields: Arc::default(),
+                normal: None,
+                reshaped: false,
                 window: Window::new(limits.window, limits.window_bytes),
                 index: Index::default(),
                 kept: VecDeque::new(),
@@ -221,9 +229,52 @@ impl Cache {
         self.state.store(Arc::new(State { objects, changed: state.changed }));
     }
 
-    fn entry(&self, fields: &Fields, kv: &KeyValue, change: Change) -> Option<Arc<Entry>> {
-        let made =
-            Entry::from_stored(kv.key.clone(), &self.prefix, &kv.value, kv.mod_revision, change, fields);
+    /// Sets the shape that objects are put into from now on. Returns whether there are objects in another one; they are
+    /// to be read again for [`Cache::reshape`].
+    pub(crate) fn set_normal(&self, normal: Option<Normal>) -> bool {
+        let mut inner = self.lock();
+        let replaces = inner.normal.is_some() || inner.loading.is_none();
+        inner.normal = normal;
+        inner.reshaped |= replaces && inner.normal.is_some();
+        replaces && inner.normal.is_some() && !self.state.load().objects.is_empty()
+    }
+
+    /// Puts objects into the present shape. Values that are not those in the cache any more have it already.
+    pub(crate) fn reshape(&self, page: &[KeyValue]) {
+        let inner = self.lock();
+        let mut state = State::clone(&self.state.load());
+        for kv in page {
+            let change = match state.objects.get(&*kv.key) {
+                Some(entry) if entry.revision == kv.mod_revision => entry.change(),
+                _ => continue,
+            };
+            if let Some(entry) = self.entry(&inner.fields, inner.normal.as_ref(), kv, change) {
+                state.objects.insert(entry.key.clone(), entry);
+            }
+        }
+        self.state.store(Arc::new(state));
+    }
+
+    fn made(
+        &self,
+        fields: &Fields,
+        normal: Option<&Normal>,
+        kv: &KeyValue,
+        change: Change,
+    ) -> Result<Entry, serde_json::Error> {
+        let shaped = normal.and_then(|normal| normal(&kv.value));
+        let value = shaped.as_deref().unwrap_or(&kv.value);
+        Entry::from_stored(kv.key.clone(), &self.prefix, value, kv.mod_revision, change, fields)
+    }
+
+    fn entry(
+        &self,
+        fields: &Fields,
+        normal: Option<&Normal>,
+        kv: &KeyValue,
+        change: Change,
+    ) -> Option<Arc<Entry>> {
+        let made = self.made(fields, normal, kv, change);
         // What cannot be read is left out rather than making the whole resource unreadable.
         made.inspect_err(|error| tracing::error!(key = &*kv.key, %error, "a stored object is not valid JSON"))
             .ok()
@@ -232,15 +283,14 @@ impl Cache {
 
     /// A stored value as an entry, for reading history.
     pub(crate) fn read(&self, fields: &Fields, kv: &KeyValue) -> Option<Entry> {
-        Entry::from_stored(kv.key.clone(), &self.prefix, &kv.value, kv.mod_revision, Change::Modified, fields)
-            .ok()
+        let normal = self.lock().normal.clone();
+        self.made(fields, normal.as_ref(), kv, Change::Modified).ok()
     }
 
     /// An event as the store tells it, for replaying history.
     pub(crate) fn replay(&self, fields: &Fields, event: &StoreEvent) -> Option<Event> {
-        let make = |kv: &KeyValue, change| {
-            Entry::from_stored(kv.key.clone(), &self.prefix, &kv.value, kv.mod_revision, change, fields).ok()
-        };
+        let normal = self.lock().normal.clone();
+        let make = |kv: &KeyValue, change| self.made(fields, normal.as_ref(), kv, change).ok();
         let previous = event.previous.as_ref().and_then(|kv| make(kv, Change::Modified));
         let (change, entry) = match (event.kind, &previous) {
             (EventKind::Put, None) => (Change::Added, make(&event.kv, Change::Added)?),
@@ -286,7 +336,8 @@ impl Cache {
             EventKind::Put => {
                 let known = objects.contains_key(&*event.kv.key);
                 let change = if known { Change::Modified } else { Change::Added };
-                let entry = self.entry(&inner.fields, &event.kv, change)?;
+                let normal = inner.normal.as_ref().filter(|_| inner.reshaped);
+                let entry = self.entry(&inner.fields, normal, &event.kv, change)?;
                 let previous = objects.insert(entry.key.clone(), entry.clone());
                 Some(Event::new(change, entry, previous))
             }
@@ -319,9 +370,12 @@ impl Cache {
 
     /// Adds stored values to the objects of a load.
     pub(crate) fn load_page(&self, objects: &mut Objects, page: Vec<KeyValue>) {
-        let fields = self.fields();
+        let (fields, normal) = {
+            let inner = self.lock();
+            (inner.fields.clone(), inner.normal.clone())
+        };
         for kv in page {
-            if let Some(entry) = self.entry(&fields, &kv, Change::Added) {
+            if let Some(entry) = self.entry(&fields, normal.as_ref(), &kv, Change::Added) {
                 objects.insert(entry.key.clone(), entry);
             }
         }

@@ -25,6 +25,8 @@ impl Ref {
 pub(crate) struct Fields {
     pub list: Vec<SelectableField>,
     root: Node,
+    /// Positions of fields whose value, where there is none, is that of the other field.
+    stand_ins: Vec<(usize, usize)>,
 }
 
 #[derive(Debug, Default)]
@@ -56,7 +58,11 @@ impl Fields {
             let leaf = field.path.iter().fold(&mut root, |node, key| node.child_mut(key));
             leaf.field.get_or_insert(i);
         }
-        Fields { list, root }
+        let mut fields = Fields { list, root, stand_ins: vec![] };
+        let named = fields.list.iter().filter_map(|f| Some((f.name.clone(), f.or?)));
+        let pairs = named.filter_map(|(name, or)| Some((fields.position(&name)?, fields.position(or)?)));
+        fields.stand_ins = pairs.collect();
+        fields
     }
 
     /// The position of a field by the selector's name.
@@ -102,7 +108,13 @@ pub(super) fn scan(object: &[u8], fields: &Fields) -> Result<Found, serde_json::
     let mut de = serde_json::Deserializer::from_str(text);
     Object { scanner: &mut scanner, node: Some(&fields.root), place: Place::Top }.deserialize(&mut de)?;
     de.end()?;
-    Ok(scanner.found)
+    let mut found = scanner.found;
+    for (field, or) in &fields.stand_ins {
+        if found.fields[*field].len == 0 {
+            found.fields[*field] = found.fields[*or];
+        }
+    }
+    Ok(found)
 }
 
 struct Scanner<'a> {

@@ -5,6 +5,7 @@
 
 mod gojson;
 pub(crate) mod json;
+pub(crate) mod protobuf;
 mod scalar;
 pub(crate) mod yaml;
 
@@ -14,8 +15,8 @@ use kaji_schema::{SchemaRef, decode::check_types, prune::prune, types};
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// Media types of request bodies, as upstream lists them in its refusal.
-const ACCEPTED: [&str; 2] = ["application/json", "application/yaml"];
+/// Media types of request bodies, as upstream lists them in its refusal. The last is for built-in kinds only.
+const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 /// Upstream's name of its scheme; part of a message.
 const SCHEME: &str = "pkg/api/legacyscheme/scheme.go:30";
 
@@ -26,6 +27,8 @@ pub(crate) enum Syntax {
     Json,
     /// `application/yaml`
     Yaml,
+    /// `application/vnd.kubernetes.protobuf`
+    Protobuf,
 }
 
 /// What to do about unknown and duplicate fields (`fieldValidation`).
@@ -79,9 +82,16 @@ pub(crate) fn syntax(content_type: &str) -> Result<Syntax, Status> {
         Ok(Syntax::Json)
     } else if media.eq_ignore_ascii_case("application/yaml") {
         Ok(Syntax::Yaml)
+    } else if media.eq_ignore_ascii_case(ACCEPTED[2]) {
+        Ok(Syntax::Protobuf)
     } else {
-        Err(Status::unsupported_media_types(&ACCEPTED))
+        Err(unsupported(true))
     }
+}
+
+/// 415. `protobuf`: it is among what would have been accepted.
+fn unsupported(protobuf: bool) -> Status {
+    Status::unsupported_media_types(if protobuf { &ACCEPTED } else { &ACCEPTED[..2] })
 }
 
 /// A parsed body before anything is known about its kind.
@@ -97,7 +107,7 @@ pub(crate) struct Document {
 /// Parses bytes without looking at what they hold.
 ///
 /// # Errors
-/// The parser's text, without any frame.
+/// The parser's text, without any frame. Protobuf says nothing to those who do not know the kind.
 pub(crate) fn document(body: &[u8], syntax: Syntax) -> Result<Document, String> {
     match syntax {
         Syntax::Json => {
@@ -116,6 +126,7 @@ pub(crate) fn document(body: &[u8], syntax: Syntax) -> Result<Document, String> 
             }
             Ok(Document { value: parsed.value, strict, warnings: parsed.duplicates })
         }
+        Syntax::Protobuf => Err("a protobuf body cannot be read without its type".into()),
     }
 }
 
@@ -123,7 +134,7 @@ pub(crate) fn document(body: &[u8], syntax: Syntax) -> Result<Document, String> 
 ///
 /// # Errors
 /// 400 with upstream's texts for what is malformed, of another kind or, under `Strict`, has unknown or duplicate
-/// fields; 422 for a custom resource that names another kind.
+/// fields; 415 for a custom resource in protobuf; 422 for a custom resource that names another kind.
 pub(crate) fn object(
     registry: &Registry,
     want: &Want<'_>,
@@ -132,6 +143,9 @@ pub(crate) fn object(
     directive: Directive,
     warn: &mut dyn FnMut(String),
 ) -> Result<Value, Status> {
+    if syntax == Syntax::Protobuf {
+        return protobuf::object(registry, want, body);
+    }
     let unrecognized = |error: &str| {
         let summary = summarize(body);
         Status::bad_request(format!(
@@ -141,7 +155,7 @@ pub(crate) fn object(
     };
     let mut doc = document(body, syntax).map_err(|e| match syntax {
         Syntax::Json => unrecognized(&format!("couldn't get version/kind; json parse error: {e}")),
-        Syntax::Yaml => unrecognized(&e),
+        Syntax::Yaml | Syntax::Protobuf => unrecognized(&e),
     })?;
     let (api_version, kind) = type_of(&doc.value)
         .map_err(|e| unrecognized(&format!("couldn't get version/kind; json parse error: {e}")))?;

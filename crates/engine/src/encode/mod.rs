@@ -3,13 +3,14 @@
 mod convert;
 mod list;
 mod pretty;
+pub(crate) mod protobuf;
 mod table;
 mod view;
 
 pub(crate) use convert::{convert_in, convert_out, stored_value};
 pub(crate) use list::body as list_body;
 pub(crate) use table::Include;
-pub(crate) use view::{View, error_event};
+pub(crate) use view::{View, error_event, no_such_form};
 
 use crate::{
     engine::Engine,
@@ -34,6 +35,14 @@ pub(crate) fn object_response(
     code: u16,
     object: Value,
 ) -> Result<ApiResponse, Status> {
+    if accept.encoding == Encoding::Protobuf && accept.form == Form::Object && res.def.stored {
+        let mut object = object;
+        convert_out(res, &mut object, version)?;
+        if let Some(bytes) = protobuf::whole(&object)? {
+            return Ok(protobuf_response(code, bytes));
+        }
+        return finish(accept, code, Body::Full(storage::encode_object(&object)));
+    }
     let view = View::new(engine, res, version, accept, Include::default())?;
     let bytes = storage::encode_object(&object);
     let metadata = view::raw_metadata(&bytes)?;
@@ -53,6 +62,11 @@ pub(crate) fn value_response(accept: &Accept, code: u16, value: &Value) -> Resul
     finish(accept, code, Body::Full(json))
 }
 
+fn protobuf_response(code: u16, bytes: Vec<u8>) -> ApiResponse {
+    let body = Body::Full(bytes.into());
+    ApiResponse { code, content_type: protobuf::CONTENT_TYPE, warnings: vec![], body }
+}
+
 /// An answer with a JSON body, in the encoding that was asked for.
 ///
 /// # Errors
@@ -68,6 +82,15 @@ pub(crate) fn finish(accept: &Accept, code: u16, body: Body) -> Result<ApiRespon
             let json = body.into_bytes().unwrap_or_default();
             let value: Value = serde_json::from_slice(&json).map_err(|e| Status::internal(e.to_string()))?;
             ("application/yaml", Body::Full(Bytes::from(pretty::yaml(&value))))
+        }
+        Encoding::Protobuf => {
+            let json = body.into_bytes().unwrap_or_default();
+            let value: Value = serde_json::from_slice(&json).map_err(|e| Status::internal(e.to_string()))?;
+            match protobuf::whole(&value)? {
+                Some(bytes) => return Ok(protobuf_response(code, bytes)),
+                // What is of no kind that the table knows says so by its content type.
+                None => ("application/json", Body::Full(json)),
+            }
         }
     };
     Ok(ApiResponse { code, content_type, warnings: vec![], body })

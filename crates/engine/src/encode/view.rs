@@ -4,18 +4,19 @@
 //! cache's own bytes.
 
 use super::{
-    convert,
+    convert, protobuf,
     table::{self, Include},
 };
 use crate::{
     cache::{Change, Entry, Event, Seen, TAIL},
     engine::Engine,
     registry::Resource,
-    request::{Accept, Form},
+    request::{Accept, Encoding, Form},
     storage,
 };
 use bytes::Bytes;
 use kaji_meta::{Clock, Status};
+use kaji_schema::{SchemaRef, types};
 use kaji_store::Revision;
 use serde_json::{Value, value::RawValue};
 use std::{borrow::Borrow, sync::Arc};
@@ -29,6 +30,8 @@ pub(crate) struct View<R = Arc<Resource>> {
     include: Include,
     meta_version: &'static str,
     decorates: bool,
+    /// Events are in protobuf.
+    protobuf: bool,
     columns: Value,
     clock: Arc<dyn Clock>,
     /// Tells this view's encodings of an event from those of others.
@@ -61,6 +64,7 @@ impl<R: Borrow<Resource>> View<R> {
             include,
             meta_version: if accept.meta_v1beta1 { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" },
             decorates,
+            protobuf: accept.encoding == Encoding::Protobuf,
             columns,
             clock: engine.clock.clone(),
             key: Arc::default(),
@@ -73,7 +77,8 @@ impl<R: Borrow<Resource>> View<R> {
         // With the definition's address: a new definition may have other columns.
         let def = Arc::as_ptr(&self.res.borrow().def);
         let (version, form, include, meta) = (&self.version, self.form, self.include, self.meta_version);
-        self.key = format!("{version} {form:?} {include:?} {meta} {def:p}").into();
+        let encoding = if self.protobuf { "protobuf" } else { "json" };
+        self.key = format!("{version} {encoding} {form:?} {include:?} {meta} {def:p}").into();
         self
     }
 
@@ -179,17 +184,32 @@ impl<R: Borrow<Resource>> View<R> {
         out.extend_from_slice(br#","rows":["#);
     }
 
+    /// `apiVersion` and `kind` of a list (of partial metadata, or of objects).
+    pub fn list_names(&self) -> (&str, &str) {
+        match self.form {
+            Form::PartialMetadata => (self.meta_version, "PartialObjectMetadataList"),
+            _ => (&self.api_version, &self.res.borrow().def.list_kind),
+        }
+    }
+
+    /// The type of a list's elements, if they are of a built-in type.
+    pub fn element_schema(&self) -> Option<SchemaRef> {
+        match self.form {
+            Form::PartialMetadata => {
+                types::lookup("io.k8s.apimachinery.pkg.apis.meta.v1.PartialObjectMetadata")
+            }
+            _ => self.res.borrow().def.version(&self.version).map(|v| v.schema.clone()),
+        }
+    }
+
     /// The beginning of a list, up to its first element. It ends with `]}`.
     pub fn list_head(&self, metadata: &Value) -> Vec<u8> {
         let mut out = Vec::new();
-        let (kind, api_version) = match self.form {
-            Form::Object => (&*self.res.borrow().def.list_kind, &*self.api_version),
-            Form::PartialMetadata => ("PartialObjectMetadataList", self.meta_version),
-            Form::Table => {
-                self.table_head(&mut out, metadata, true);
-                return out;
-            }
-        };
+        if self.form == Form::Table {
+            self.table_head(&mut out, metadata, true);
+            return out;
+        }
+        let (api_version, kind) = self.list_names();
         let head =
             format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"items":["#);
         head.into_bytes()
@@ -206,6 +226,7 @@ impl<R: Borrow<Resource>> View<R> {
     /// What a conversion says.
     pub fn event(&self, event: &Event, seen: Seen, headers: bool) -> Result<Bytes, Status> {
         if self.form == Form::Object
+            && !self.protobuf
             && let Some(frame) = event.frame(seen)
             && self.is_direct(&frame[seen.change().head().len()..])
         {
@@ -223,12 +244,25 @@ impl<R: Borrow<Resource>> View<R> {
             Seen::Gone if self.form != Form::Object => raw_metadata(&object)?,
             _ => event.entry.metadata(),
         };
-        Ok(framed(seen.change(), &self.single(object, &metadata, headers)?))
+        self.framed(seen.change(), &self.single(object, &metadata, headers)?)
+    }
+
+    /// A watch event around an object in JSON.
+    fn framed(&self, change: Change, object: &[u8]) -> Result<Bytes, Status> {
+        if self.protobuf {
+            return protobuf::event(change.as_str(), object);
+        }
+        let head = change.head();
+        let mut out = Vec::with_capacity(head.len() + object.len() + TAIL.len());
+        out.extend_from_slice(head);
+        out.extend_from_slice(object);
+        out.extend_from_slice(TAIL);
+        Ok(out.into())
     }
 
     /// An ADDED event for an object that was there before the watch.
     pub fn added(&self, entry: &Entry, headers: bool) -> Result<Bytes, Status> {
-        let plain = self.form == Form::Object && self.is_direct(entry.object_bytes());
+        let plain = self.form == Form::Object && !self.protobuf && self.is_direct(entry.object_bytes());
         if plain && entry.change() == Change::Added {
             return Ok(entry.frame().clone());
         }
@@ -236,11 +270,19 @@ impl<R: Borrow<Resource>> View<R> {
             Form::Object => self.whole(entry.object())?,
             _ => self.single(entry.object(), &entry.metadata(), headers)?,
         };
-        Ok(framed(Change::Added, &object))
+        self.framed(Change::Added, &object)
     }
 
     /// A BOOKMARK event.
-    pub fn bookmark(&self, revision: Revision, initial_events_end: bool, headers: bool) -> Bytes {
+    ///
+    /// # Errors
+    /// None that a client could cause.
+    pub fn bookmark(
+        &self,
+        revision: Revision,
+        initial_events_end: bool,
+        headers: bool,
+    ) -> Result<Bytes, Status> {
         let metadata = if initial_events_end {
             format!(
                 r#"{{"resourceVersion":"{revision}","annotations":{{"k8s.io/initial-events-end":"true"}}}}"#
@@ -248,7 +290,8 @@ impl<R: Borrow<Resource>> View<R> {
         } else {
             format!(r#"{{"resourceVersion":"{revision}"}}"#)
         };
-        let mut out = br#"{"type":"BOOKMARK","object":"#.to_vec();
+        const HEAD: &[u8] = br#"{"type":"BOOKMARK","object":"#;
+        let mut out = HEAD.to_vec();
         match self.form {
             Form::Object => {
                 let kind = &self.res.borrow().def.kind;
@@ -266,31 +309,32 @@ impl<R: Borrow<Resource>> View<R> {
                 out.extend_from_slice(b"}]}");
             }
         }
+        if self.protobuf {
+            return protobuf::event("BOOKMARK", out.get(HEAD.len()..).unwrap_or_default());
+        }
         out.extend_from_slice(TAIL);
-        out.into()
+        Ok(out.into())
+    }
+
+    /// An ERROR event.
+    pub fn error(&self, status: &Status) -> Bytes {
+        error_event(self.protobuf, status)
     }
 }
 
 /// 406: no table, no partial metadata.
-pub(super) fn no_such_form() -> Status {
+pub(crate) fn no_such_form() -> Status {
     Status::not_acceptable(
         "only the following media types are accepted: application/json, application/yaml, \
          application/vnd.kubernetes.protobuf",
     )
 }
 
-/// A watch event around an object.
-fn framed(change: Change, object: &[u8]) -> Bytes {
-    let head = change.head();
-    let mut out = Vec::with_capacity(head.len() + object.len() + TAIL.len());
-    out.extend_from_slice(head);
-    out.extend_from_slice(object);
-    out.extend_from_slice(TAIL);
-    out.into()
-}
-
 /// An ERROR event.
-pub(crate) fn error_event(status: &Status) -> Bytes {
+pub(crate) fn error_event(protobuf: bool, status: &Status) -> Bytes {
+    if protobuf {
+        return protobuf::error_event(status);
+    }
     format!("{{\"type\":\"ERROR\",\"object\":{}}}\n", status.to_value()).into()
 }
 

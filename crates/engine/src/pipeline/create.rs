@@ -140,10 +140,10 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
         let there = cached.is_some() || (!latest && op.stored(&key).await?.is_some());
         return Ok(if there { Created::Exists(None) } else { done(bytes, 0) });
     }
-    let mut outcome = commit(op.engine, Txn::create(key.clone(), bytes.clone())).await;
+    let mut outcome = commit(op, Txn::create(key.clone(), bytes.clone())).await;
     if matches!(outcome, Err(StoreError::TooLarge { .. })) && manage::drop_entries(object) {
         bytes = storage::encode(object);
-        outcome = commit(op.engine, Txn::create(key, bytes.clone())).await;
+        outcome = commit(op, Txn::create(key, bytes.clone())).await;
     }
     match outcome.map_err(|e| store_status(&e))? {
         Ok(revision) => Ok(done(bytes, revision)),

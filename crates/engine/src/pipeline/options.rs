@@ -146,10 +146,18 @@ pub(crate) fn delete_options(req: &ApiRequest) -> Result<DeleteOptions, Status> 
 }
 
 fn delete_body(req: &ApiRequest) -> Result<Value, Status> {
-    let syntax = decode::syntax(&req.content_type)?;
-    let doc = decode::document(&req.body, syntax)
-        .map_err(|e| Status::bad_request(format!("couldn't get version/kind; json parse error: {e}")))?;
-    let mut value = doc.value;
+    let schema = kaji_schema::types::lookup("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions");
+    let mut value = match (decode::syntax(&req.content_type)?, &schema) {
+        (decode::Syntax::Protobuf, Some(schema)) => {
+            decode::protobuf::plain(schema, &req.body).map_err(Status::bad_request)?
+        }
+        (syntax, _) => {
+            let doc = decode::document(&req.body, syntax).map_err(|e| {
+                Status::bad_request(format!("couldn't get version/kind; json parse error: {e}"))
+            })?;
+            doc.value
+        }
+    };
     if !value.is_object() {
         let found = decode::go_type(&value);
         return Err(Status::bad_request(format!(
@@ -160,7 +168,7 @@ fn delete_body(req: &ApiRequest) -> Result<Value, Status> {
     if !matches!(kind, "" | "DeleteOptions") {
         return Err(Status::bad_request("decoded object cannot be converted to DeleteOptions"));
     }
-    if let Some(schema) = kaji_schema::types::lookup("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions") {
+    if let Some(schema) = schema {
         kaji_schema::prune::prune(schema.get(), &mut value, true);
         kaji_schema::decode::check_types(schema.get(), &mut value).map_err(Status::bad_request)?;
     }

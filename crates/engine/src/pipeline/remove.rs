@@ -106,7 +106,7 @@ async fn attempt(
         Decision::Mark { object: mut marked, then_remove } => {
             if marked != state.object && !options.dry_run {
                 let txn = Txn::update(key, state.revision, storage::encode(&marked));
-                match commit(op.engine, txn).await.map_err(|e| store_status(&e))? {
+                match commit(op, txn).await.map_err(|e| store_status(&e))? {
                     Ok(at) => revision = at,
                     Err(current) => return Ok(Step::Conflict(current)),
                 }
@@ -122,7 +122,7 @@ async fn attempt(
         }
     }
     if !options.dry_run {
-        let outcome = commit(op.engine, Txn::delete(key, revision)).await.map_err(|e| store_status(&e))?;
+        let outcome = commit(op, Txn::delete(key, revision)).await.map_err(|e| store_status(&e))?;
         match outcome {
             // Somebody else finished what was marked here.
             Err(None) if object.is_some() => {}

@@ -333,8 +333,7 @@ async fn delete_instead(
     state: &State,
 ) -> Result<Step, Status> {
     if !op.options.dry_run {
-        let outcome =
-            commit(op.engine, Txn::delete(key, state.revision)).await.map_err(|e| store_status(&e))?;
+        let outcome = commit(op, Txn::delete(key, state.revision)).await.map_err(|e| store_status(&e))?;
         if let Err(current @ Some(_)) = outcome {
             return Ok(Step::Conflict(current));
         }
@@ -359,11 +358,11 @@ async fn store(
     if op.options.dry_run {
         return Ok(done(bytes, state.revision));
     }
-    let mut outcome = commit(op.engine, Txn::update(key, state.revision, bytes.clone())).await;
+    let mut outcome = commit(op, Txn::update(key, state.revision, bytes.clone())).await;
     let too_large = matches!(outcome, Err(StoreError::TooLarge { .. }));
     if too_large && !plan.keep_managed_fields && manage::drop_entries(new) {
         bytes = storage::encode(new);
-        outcome = commit(op.engine, Txn::update(key, state.revision, bytes.clone())).await;
+        outcome = commit(op, Txn::update(key, state.revision, bytes.clone())).await;
     }
     match outcome.map_err(|e| store_status(&e))? {
         Ok(revision) => Ok(done(bytes, revision)),

@@ -16,7 +16,7 @@ fn get(accept: Accept, query: &str) -> ApiRequest {
 }
 
 const TABLE: Accept =
-    Accept { form: Form::Table, meta_v1beta1: false, encoding: Encoding::Json, pretty: false };
+    Accept { form: Form::Table, meta_v1beta1: false, encoding: Encoding::Json, pretty: false, instead: None };
 const PARTIAL: Accept = Accept { form: Form::PartialMetadata, ..TABLE };
 
 /// Without the long descriptions.

@@ -148,3 +148,49 @@ async fn many_resources() {
         assert!(registry.by_kind(&r.def.group, "v1", "Widget").is_some());
     }
 }
+
+/// Keeps only the fields that it knows, and has a default.
+struct Shape(&'static [&'static str], &'static str);
+
+impl Hooks for Shape {
+    fn normalizes(&self) -> bool {
+        true
+    }
+    fn normalize(&self, object: &mut Value) {
+        let map = object.as_object_mut().unwrap();
+        map.retain(|k, _| {
+            matches!(k.as_str(), "apiVersion" | "kind" | "metadata") || self.0.contains(&k.as_str())
+        });
+        map.entry("color").or_insert_with(|| self.1.into());
+    }
+}
+
+#[tokio::test]
+async fn stored_objects_take_the_shape_of_the_present_definition() {
+    let w = World::new().await;
+    let register = async |known, color| {
+        let mut def = widgets();
+        def.hooks = Arc::new(Shape(known, color));
+        w.engine.register(vec![def]).await.unwrap();
+    };
+    let seen = async || {
+        let (_, list) = w.send(widget_request("v1")).await;
+        let item = |i: &Value| format!("{} {} {}", i["metadata"]["resourceVersion"], i["one"], i["color"]);
+        list["items"].as_array().unwrap().iter().map(item).collect::<Vec<_>>()
+    };
+    put_widget(&w, "a", "one", "1").await;
+    register(&["one", "color"], "red").await;
+    assert_eq!(seen().await, [r#""2" "1" "red""#]);
+    // A field goes, a default changes; what is in the store does not.
+    register(&["color"], "blue").await;
+    assert_eq!(seen().await, [r#""2" null "blue""#]);
+    // A write under the former definition arrives late.
+    put_widget(&w, "b", "one", "2").await;
+    assert_eq!(seen().await, [r#""2" null "blue""#, r#""3" null "blue""#]);
+    register(&["one", "color"], "red").await;
+    assert_eq!(seen().await, [r#""2" "1" "red""#, r#""3" "2" "red""#]);
+    // So do lists of the past, which the store answers.
+    let old =
+        ApiRequest { query: pairs("resourceVersion=2&resourceVersionMatch=Exact"), ..widget_request("v1") };
+    assert_eq!(w.send(old).await.1["items"][0]["color"], "red");
+}

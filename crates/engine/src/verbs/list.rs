@@ -10,7 +10,7 @@ use crate::{
     engine::{Engine, store_status},
     list_options::{ListOptions, Match, Rv},
     registry::Resource,
-    request::{ApiRequest, Form},
+    request::{ApiRequest, Encoding, Form},
     response::ApiResponse,
 };
 use kaji_meta::Status;
@@ -89,6 +89,11 @@ pub(crate) async fn list(
         }
     };
     let metadata = list_meta(&query, revision, &page);
+    if req.accept.encoding == Encoding::Protobuf {
+        let body = encode::protobuf::list(view, &metadata, page.entries).await?;
+        let content_type = encode::protobuf::CONTENT_TYPE;
+        return Ok(ApiResponse { code: 200, content_type, warnings: vec![], body });
+    }
     encode::finish(&req.accept, 200, encode::list_body(view, &metadata, page.entries)?)
 }
 

@@ -8,7 +8,7 @@
 use super::list::filter;
 use crate::{
     cache::{Cache, Entry, Fields, Filter, Item, Start, Subscription, seen_by},
-    encode::{Include, View, error_event},
+    encode::{Include, View, error_event, protobuf},
     engine::{Engine, store_status},
     list_options::{ListOptions, Rv},
     registry::Resource,
@@ -49,10 +49,9 @@ pub(crate) async fn watch(
     let include =
         if req.accept.form == Form::Table { Include::from_request(req)? } else { Include::default() };
     if req.accept.encoding == Encoding::Yaml {
-        return Err(Status::not_acceptable(
-            "only the following media types are accepted: application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch",
-        ));
+        return Err(not_acceptable());
     }
+    let binary = req.accept.encoding == Encoding::Protobuf;
     let view = View::new(engine, res.clone(), &req.version, &req.accept, include)?.for_events();
     let filter = filter(res, req, &options)?;
     let timeout = options.timeout_seconds.map_or_else(
@@ -64,7 +63,7 @@ pub(crate) async fn watch(
         Duration::from_secs,
     );
     let body = match begin(engine, res, req, &options, filter).await {
-        Err(status) => stream::iter([error_event(&status)]).boxed(),
+        Err(status) => stream::iter([error_event(binary, &status)]).boxed(),
         Ok(phase) => {
             let headers = view.has_headers();
             Box::pin(Watching {
@@ -81,7 +80,15 @@ pub(crate) async fn watch(
             })
         }
     };
-    Ok(ApiResponse { code: 200, content_type: "application/json", warnings: vec![], body: Body::Watch(body) })
+    let content_type = if binary { protobuf::WATCH_CONTENT_TYPE } else { "application/json" };
+    Ok(ApiResponse { code: 200, content_type, warnings: vec![], body: Body::Watch(body) })
+}
+
+/// 406: none of the forms that have event framing.
+pub(crate) fn not_acceptable() -> Status {
+    Status::not_acceptable(
+        "only the following media types are accepted: application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch",
+    )
 }
 
 /// Finds where a watch begins.
@@ -227,7 +234,7 @@ impl Watching {
     }
 
     fn fail(&mut self, status: &Status) {
-        self.out.push(error_event(status));
+        self.out.push(self.view.error(status));
         self.phase = Phase::End;
     }
 
@@ -254,7 +261,7 @@ impl Watching {
             self.phase = Phase::Live(subscription);
             if bookmark {
                 let frame = self.view.bookmark(revision, true, self.headers);
-                self.send(revision, Ok(frame));
+                self.send(revision, frame);
             }
             self.last = revision;
         }
@@ -312,7 +319,7 @@ impl Watching {
     fn send_bookmark(&mut self, applied: Revision) {
         if applied >= self.last {
             let frame = self.view.bookmark(applied, false, self.headers);
-            self.send(applied, Ok(frame));
+            self.send(applied, frame);
             self.out.flush();
         }
     }

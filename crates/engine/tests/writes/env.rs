@@ -248,6 +248,7 @@ pub fn widgets() -> ResourceDef {
         stored: true,
         generation: Generation::Spec,
         shares_storage_of: None,
+        ttl: None,
         validate_name: kaji_meta::validation::name_is_dns_subdomain,
         allow_create_on_update: false,
         allow_unconditional_update: false,

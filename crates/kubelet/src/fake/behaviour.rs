@@ -6,6 +6,7 @@
 //! | `ready: "false"` | run, but never become Ready |
 //! | `exit-after: 5s` | containers end that long after their start |
 //! | `exit-code: "1"` | with this code (0 when not said) |
+//! | `stop-after: 5s` | containers take that long to stop (1 s when not said) |
 //! | `waiting: ImagePullBackOff` | stay Pending with this reason |
 //!
 //! Pods of a Job end by themselves at once with code 0 unless told otherwise: nobody could wait for them else.
@@ -26,6 +27,8 @@ pub struct Behaviour {
     pub exit_after: Option<Duration>,
     /// With this code.
     pub exit_code: i64,
+    /// Takes so long to stop.
+    pub stop_after: Duration,
     /// Never starts, for this reason.
     pub waiting: Option<String>,
 }
@@ -41,6 +44,7 @@ pub fn of(pod: &Pod) -> Behaviour {
         unready: get("ready") == Some("false"),
         exit_after: get("exit-after").and_then(duration).or(implied),
         exit_code,
+        stop_after: get("stop-after").and_then(duration).unwrap_or(Duration::from_secs(1)),
         waiting: get("waiting").map(str::to_owned),
     }
 }
@@ -81,11 +85,17 @@ mod tests {
                 "annotations": annotations, "ownerReferences": [{"kind": owner, "controller": true}]}}))
             .unwrap()
         };
-        assert_eq!(of(&pod(json!({}), "ReplicaSet")), Behaviour::default());
+        assert_eq!(
+            of(&pod(json!({}), "ReplicaSet")),
+            Behaviour { stop_after: Duration::from_secs(1), ..Behaviour::default() }
+        );
         assert_eq!(of(&pod(json!({}), "Job")).exit_after, Some(Duration::ZERO));
         let asked = json!({"sim.kaji.dev/exit-after": "1m30s", "sim.kaji.dev/exit-code": "3", "sim.kaji.dev/ready": "false"});
         let asked = of(&pod(asked, "Job"));
-        assert_eq!((asked.exit_after, asked.exit_code, asked.unready), (Some(Duration::from_secs(90)), 3, true));
+        assert_eq!(
+            (asked.exit_after, asked.exit_code, asked.unready),
+            (Some(Duration::from_secs(90)), 3, true)
+        );
         for bad in ["", "5", "s", "5x", "99999999999999999999s", "é"] {
             assert_eq!(duration(bad), None, "{bad}");
         }

@@ -1,7 +1,9 @@
 //! The Node objects of simulated nodes, their heartbeats and leases.
 
 use super::{addresses, name, simulated};
-use kaji_runtime::{Cx, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write, objects::Node};
+use kaji_runtime::{
+    Cx, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write, objects::Node,
+};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -41,12 +43,17 @@ impl Reconciler for Nodes {
             Some(node) => {
                 let fresh = node.status.conditions.iter().find(|c| c.kind == "Ready").is_some_and(|c| {
                     c.status == "True"
-                        && c.last_heartbeat_time.is_some_and(|t| cx.now.as_second() - t.as_second() < STATUS_SECONDS)
+                        && c.last_heartbeat_time
+                            .is_some_and(|t| cx.now.as_second() - t.as_second() < STATUS_SECONDS)
                 });
                 let mut steps = vec![];
                 if !fresh {
                     let body = json!({"status": status(index, &now)});
-                    steps.push(plain(Write::Patch { target: target.subresource("status"), kind: PatchKind::Strategic, body }));
+                    steps.push(plain(Write::Patch {
+                        target: target.subresource("status"),
+                        kind: PatchKind::Strategic,
+                        body,
+                    }));
                 }
                 steps.push(plain(lease(node, cx.now)));
                 Plan::nothing().stage(steps).again_after(renew)

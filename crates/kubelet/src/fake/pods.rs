@@ -6,7 +6,9 @@ use super::{
     behaviour::{self, Behaviour},
     simulated,
 };
-use kaji_runtime::{Cx, EventRecord, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write, objects::Pod};
+use kaji_runtime::{
+    Cx, EventRecord, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write, objects::Pod,
+};
 use serde_json::{Value, json};
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
@@ -55,9 +57,14 @@ impl Reconciler for Pods {
             Next::Report(status, again) => {
                 let started = status["phase"] == "Running" && pod.status.phase != "Running";
                 let body = json!({"metadata": {"uid": pod.metadata.uid}, "status": status});
-                let write = Write::Patch { target: target.subresource("status"), kind: PatchKind::Strategic, body };
+                let write =
+                    Write::Patch { target: target.subresource("status"), kind: PatchKind::Strategic, body };
                 let on_success = started.then(|| {
-                    EventRecord::normal(pod.metadata.reference(&Pod::api_version(), Pod::KIND), "Started", "Container started")
+                    EventRecord::normal(
+                        pod.metadata.reference(&Pod::api_version(), Pod::KIND),
+                        "Started",
+                        "Container started",
+                    )
                 });
                 let plan = Plan::nothing().stage(vec![Step { write, on_success, on_failure: None }]);
                 match again {
@@ -83,15 +90,23 @@ pub fn next(pod: &Pod, address: Option<Ipv4Addr>, host: Ipv4Addr, now: jiff::Tim
     let behaviour = behaviour::of(pod);
     let report = Report { pod, behaviour: &behaviour, address, host, now };
     if pod.metadata.deleting() {
-        let ended = pod.finished() || pod.status.container_statuses.iter().all(|c| c.state.get("terminated").is_some());
-        return if ended { Next::Remove } else { Next::Report(report.ended(0), None) };
+        let ended = pod.finished()
+            || pod.status.container_statuses.iter().all(|c| c.state.get("terminated").is_some());
+        return match stopping(pod, &behaviour, now) {
+            _ if ended => Next::Remove,
+            Some(left) => Next::Wait(left),
+            None => Next::Report(report.ended(0), None),
+        };
     }
     if pod.finished() {
         return Next::Rest;
     }
-    let Some(start) = pod.status.start_time else { return Next::Report(report.pending(), Some(Duration::ZERO)) };
+    let Some(start) = pod.status.start_time else {
+        return Next::Report(report.pending(), Some(Duration::ZERO));
+    };
     let since = |t: jiff::Timestamp| Duration::try_from(now.duration_since(t)).unwrap_or_default();
-    if let Some(limit) = pod.spec.active_deadline_seconds.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs)
+    if let Some(limit) =
+        pod.spec.active_deadline_seconds.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs)
         && since(start) >= limit
     {
         return Next::Report(report.deadline(), None);
@@ -107,12 +122,27 @@ pub fn next(pod: &Pod, address: Option<Ipv4Addr>, host: Ipv4Addr, now: jiff::Tim
     }
     match behaviour.exit_after {
         // A container that must always run is started again by a kubelet; a simulated one stays down in its backoff.
-        Some(after) if pod.spec.restart_policy != "Always" => match after.checked_sub(since(start)).filter(|l| !l.is_zero()) {
-            Some(left) => Next::Wait(left),
-            None => Next::Report(report.ended(behaviour.exit_code), None),
-        },
+        Some(after) if pod.spec.restart_policy != "Always" => {
+            match after.checked_sub(since(start)).filter(|l| !l.is_zero()) {
+                Some(left) => Next::Wait(left),
+                None => Next::Report(report.ended(behaviour.exit_code), None),
+            }
+        }
         _ => report.readiness(),
     }
+}
+
+/// How long a deleted pod's containers still take to stop. Its timestamp has whole seconds, so one more is waited for:
+/// containers must not seem to stop before they were told to.
+fn stopping(pod: &Pod, behaviour: &Behaviour, now: jiff::Timestamp) -> Option<Duration> {
+    let deadline = pod.metadata.deletion_timestamp?;
+    let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or_default();
+    let told = deadline.as_second() - grace;
+    let stop = behaviour.stop_after + Duration::from_secs(1);
+    let limit = stop.min(Duration::from_secs(u64::try_from(grace).unwrap_or_default()));
+    let since =
+        Duration::try_from(now.duration_since(jiff::Timestamp::from_second(told).ok()?)).unwrap_or_default();
+    limit.checked_sub(since).filter(|left| !left.is_zero())
 }
 
 struct Report<'a> {
@@ -131,9 +161,11 @@ impl Report<'_> {
     /// A condition; its transition time stays while its status does.
     fn condition(&self, kind: &str, status: bool, reason: Option<(&str, String)>) -> Value {
         let status = if status { "True" } else { "False" };
-        let known = self.pod.condition(kind).filter(|c| c.status == status).and_then(|c| c.last_transition_time);
+        let known =
+            self.pod.condition(kind).filter(|c| c.status == status).and_then(|c| c.last_transition_time);
         let since = known.map_or_else(|| self.stamp(), |t| kaji_meta::time::Time::new(t).to_string());
-        let mut condition = json!({"type": kind, "status": status, "lastProbeTime": null, "lastTransitionTime": since});
+        let mut condition =
+            json!({"type": kind, "status": status, "lastProbeTime": null, "lastTransitionTime": since});
         let (reason, message) = reason.map_or((Value::Null, Value::Null), |(r, m)| (r.into(), m.into()));
         condition["reason"] = reason;
         condition["message"] = message;
@@ -158,7 +190,8 @@ impl Report<'_> {
         let ready = match (containers_ready, self.gates_open()) {
             (true, true) => self.condition("Ready", true, None),
             (true, false) => {
-                let reason = ("ReadinessGatesNotReady", "the status of pod readiness gate is not \"True\"".to_owned());
+                let reason =
+                    ("ReadinessGatesNotReady", "the status of pod readiness gate is not \"True\"".to_owned());
                 self.condition("Ready", false, Some(reason))
             }
             (false, _) => self.condition("Ready", false, Some(reason())),
@@ -221,7 +254,8 @@ impl Report<'_> {
         });
         if !self.pod.spec.init_containers.is_empty() {
             let waiting = |_: &Value| json!({"waiting": {"reason": "PodInitializing"}});
-            status["initContainerStatuses"] = self.containers(&self.pod.spec.init_containers, false, waiting).into();
+            status["initContainerStatuses"] =
+                self.containers(&self.pod.spec.init_containers, false, waiting).into();
         }
         status["hostIP"] = self.host.to_string().into();
         status["hostIPs"] = json!([{"ip": self.host.to_string()}]);
@@ -315,8 +349,19 @@ mod tests {
                 Next::Report(status, again) => {
                     report(&mut pod, &status);
                     let typed: Pod = serde_json::from_value(pod.clone()).unwrap();
-                    let state = pod["status"]["containerStatuses"][0]["state"].as_object().unwrap().keys().next().unwrap().clone();
-                    lines.push(format!("{} ready={} {state} ip={} again={again:?}", typed.status.phase, typed.ready(), typed.status.pod_ip));
+                    let state = pod["status"]["containerStatuses"][0]["state"]
+                        .as_object()
+                        .unwrap()
+                        .keys()
+                        .next()
+                        .unwrap()
+                        .clone();
+                    lines.push(format!(
+                        "{} ready={} {state} ip={} again={again:?}",
+                        typed.status.phase,
+                        typed.ready(),
+                        typed.status.pod_ip
+                    ));
                 }
                 other => lines.push(format!("{other:?}")),
             }
@@ -369,6 +414,9 @@ mod tests {
         let mut p = pod(json!({}), "Always");
         p["status"] = json!({"phase": "Running", "startTime": "2026-01-01T00:00:00Z", "containerStatuses": [{"name": "c", "state": {"running": {}}}]});
         p["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:30Z".into();
+        p["metadata"]["deletionGracePeriodSeconds"] = 30.into();
+        assert_eq!(walk(p.clone(), 1), "Wait(2s)");
+        p["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:28Z".into();
         expect_test::expect![[r#"
             Succeeded ready=false terminated ip=10.244.1.2 again=None
             Remove"#]]

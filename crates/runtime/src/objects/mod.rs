@@ -1,14 +1,22 @@
 //! Projections shared by the loops of every part: one file a kind, only the fields that some loop reads.
 
+mod daemonset;
 mod deployment;
+mod job;
 mod namespace;
 mod node;
 mod pod;
 mod replicaset;
 mod selector;
 mod service;
+mod statefulset;
 
+pub use daemonset::{ControllerRevision, DaemonSet, DaemonSetSpec, DaemonSetStatus};
 pub use deployment::{Deployment, DeploymentSpec, DeploymentStatus, DeploymentStrategy, RollingUpdate};
+pub use job::{
+    CronJob, CronJobSpec, CronJobStatus, Job, JobCondition, JobSpec, JobStatus, OnExitCodes, OnPodCondition,
+    PodFailurePolicy, PodFailureRule, SuccessPolicy, SuccessRule, UncountedTerminatedPods,
+};
 pub use namespace::{ConfigMap, Namespace, NamespaceSpec, NamespaceStatus, ServiceAccount};
 pub use node::{Node, Taint};
 pub use pod::{ContainerStatus, Pod, PodCondition, PodIp, Toleration};
@@ -19,4 +27,8 @@ pub use selector::{Condition, LabelSelector, MapSelector};
 pub use service::{
     Endpoint, EndpointConditions, EndpointPort, EndpointSlice, Endpoints, SERVICE_NAME_LABEL, Service,
     ServicePort, ServiceSpec,
+};
+pub use statefulset::{
+    ClaimRetentionPolicy, Ordinals, Partition, PersistentVolumeClaim, PersistentVolumeClaimSpec, StatefulSet,
+    StatefulSetSpec, StatefulSetStatus, StatefulSetStrategy,
 };

@@ -140,6 +140,10 @@ fn default_spec(spec: &mut Value) {
 }
 
 impl Hooks for Services {
+    fn returns_deleted_object(&self) -> bool {
+        true
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         default_spec(ensure_object(object, "spec"));
         let open = accessible(object);

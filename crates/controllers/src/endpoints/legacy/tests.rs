@@ -107,7 +107,8 @@ fn endpoints_go_with_their_service() {
     let there = created(service(), vec![]);
     expect![[r#"
         delete /api/v1/namespaces/ns/endpoints/web {"preconditions":{"uid":"e1"}}
-    "#]].assert_eq(&plan(vec![], vec![], vec![there.clone()]));
+    "#]]
+    .assert_eq(&plan(vec![], vec![], vec![there.clone()]));
     let mut lock = there.clone();
     lock["metadata"]["annotations"] = json!({LEADER: "{}"});
     assert_eq!(plan(vec![], vec![], vec![lock]), "");

@@ -182,7 +182,8 @@ fn services_that_go_or_need_none() {
         View::default().with(Snapshot::<Service>::default()).with(snapshot::<EndpointSlice>(slices.clone()));
     expect![[r#"
         delete /apis/discovery.k8s.io/v1/namespaces/ns/endpointslices/web-0 {"preconditions":{"uid":"slice0"}}
-    "#]].assert_eq(&text(&reconcile(&Slices, &gone, "ns", "web", &[])));
+    "#]]
+    .assert_eq(&text(&reconcile(&Slices, &gone, "ns", "web", &[])));
     let mut external = service();
     external["spec"]["type"] = "ExternalName".into();
     assert_eq!(plan(external, vec![pod("a", "10.1.0.1", Some(3))], vec![]), "");
@@ -196,7 +197,7 @@ fn services_that_go_or_need_none() {
 
 #[test]
 fn a_namespace_on_its_way_out_gets_no_slices() {
-    let status = json!({"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no",
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no",
         "details": {"causes": [{"reason": "NamespaceTerminating"}]}});
     let error = Error::Api(Box::new(Status::from_value(&status).unwrap()));
     let failures = [Failure { target: Target::of::<EndpointSlice>("ns", ""), error }];

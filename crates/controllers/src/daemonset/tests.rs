@@ -1,0 +1,197 @@
+use super::*;
+use crate::testing::{ago, object, reconcile, snapshot, text};
+use expect_test::expect;
+
+fn set(spec: Value) -> Value {
+    let mut set = json!({
+        "metadata": {"name": "agent", "namespace": "ns", "uid": "d1", "resourceVersion": "7", "generation": 1,
+            "annotations": {GENERATION: "1"}},
+        "spec": {
+            "selector": {"matchLabels": {"app": "agent"}},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}},
+            "template": {"metadata": {"labels": {"app": "agent"}}, "spec": {"containers": [{"name": "c"}]}},
+        },
+    });
+    for (field, value) in spec.as_object().unwrap() {
+        set["spec"][field] = value.clone();
+    }
+    set
+}
+
+fn revision(set: &Value, name: &str, number: i64) -> Value {
+    let mut template = set["spec"]["template"].clone();
+    template["$patch"] = "replace".into();
+    json!({
+        "metadata": {"name": format!("agent-{name}"), "namespace": "ns", "uid": name, "resourceVersion": "3",
+            "labels": {"app": "agent", HASH_LABEL: name},
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "d1", "controller": true}]},
+        "data": {"spec": {"template": template}}, "revision": number,
+    })
+}
+
+fn node(name: &str, taints: Value) -> Value {
+    json!({"metadata": {"name": name, "labels": {"zone": name}}, "spec": {"taints": taints}})
+}
+
+fn pod(name: &str, node: &str, hash: &str, ready: bool) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": ago(100),
+            "labels": {"app": "agent", HASH_LABEL: hash},
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "d1", "controller": true}]},
+        "spec": {"nodeName": node},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" },
+            "lastTransitionTime": ago(50)}]},
+    })
+}
+
+fn plan(set: Value, nodes: Vec<Value>, pods: Vec<Value>, revisions: Vec<Value>) -> String {
+    let view = View::default()
+        .with(snapshot::<DaemonSet>([set]))
+        .with(snapshot::<Node>(nodes))
+        .with(snapshot::<Pod>(pods))
+        .with(snapshot::<ControllerRevision>(revisions));
+    let text = text(&reconcile(&DaemonSets, &view, "ns", "agent", &[]));
+    text.lines()
+        .filter(|l| !l.contains("    failed:") && !l.contains("    ok:"))
+        .map(|l| l.replace("/api/v1/namespaces/ns/", "").replace("/apis/apps/v1/namespaces/ns/", "") + "\n")
+        .collect()
+}
+
+/// The first words of each line.
+fn verbs(text: &str) -> String {
+    text.lines()
+        .filter(|l| *l != "--")
+        .map(|l| l.split(" {").next().unwrap_or_default().to_owned())
+        .filter(|l| !l.ends_with("/status"))
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+#[test]
+fn history_comes_first() {
+    expect![[r#"
+        create controllerrevisions {"apiVersion":"apps/v1","data":{"spec":{"template":{"$patch":"replace","metadata":{"labels":{"app":"agent"}},"spec":{"containers":[{"name":"c"}]}}}},"kind":"ControllerRevision","metadata":{"annotations":{"deprecated.daemonset.template.generation":"1"},"labels":{"app":"agent","controller-revision-hash":"64c66f5559"},"name":"agent-64c66f5559","namespace":"ns","ownerReferences":[{"apiVersion":"apps/v1","blockOwnerDeletion":true,"controller":true,"kind":"DaemonSet","name":"agent","uid":"d1"}]},"revision":1}
+    "#]].assert_eq(&plan(set(json!({})), vec![node("n1", json!([]))], vec![], vec![]));
+    // Going back to a former template goes back to its revision.
+    let now = set(json!({}));
+    let mut other = set(json!({}));
+    other["spec"]["template"]["spec"]["containers"][0]["name"] = "other".into();
+    let revisions = vec![revision(&now, "aaa", 1), revision(&other, "bbb", 2)];
+    expect![[r#"
+        merge controllerrevisions/agent-aaa {"metadata":{"resourceVersion":"3","uid":"aaa"},"revision":3}
+    "#]]
+    .assert_eq(&plan(now, vec![], vec![], revisions));
+}
+
+#[test]
+fn one_pod_a_node() {
+    let set = set(json!({}));
+    let nodes = vec![
+        node("n1", json!([])),
+        node("n2", json!([{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}])),
+        node("n3", json!([{"key": "special", "effect": "NoSchedule"}])),
+        node("n4", json!([{"key": "special", "effect": "NoExecute"}])),
+    ];
+    let mut failed = pod("failed", "n2", "aaa", false);
+    failed["status"]["phase"] = "Failed".into();
+    let pods = vec![pod("kept", "n3", "aaa", true), pod("driven-out", "n4", "aaa", true), failed];
+    expect![[r#"
+        merge daemonsets/agent/status {"metadata":{"resourceVersion":"7","uid":"d1"},"status":{"currentNumberScheduled":1,"desiredNumberScheduled":2,"numberAvailable":null,"numberMisscheduled":2,"numberReady":0,"numberUnavailable":2,"observedGeneration":1,"updatedNumberScheduled":1}}
+        --
+        delete pods/failed {"preconditions":{"uid":"failed"}}
+        delete pods/driven-out {"preconditions":{"uid":"driven-out"}}
+        --
+        create pods {"apiVersion":"v1","kind":"Pod","metadata":{"generateName":"agent-","labels":{"app":"agent","controller-revision-hash":"aaa","pod-template-generation":"1"},"ownerReferences":[{"apiVersion":"apps/v1","blockOwnerDeletion":true,"controller":true,"kind":"DaemonSet","name":"agent","uid":"d1"}]},"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["n1"]}]}]}}},"containers":[{"name":"c"}],"tolerations":[{"effect":"NoExecute","key":"node.kubernetes.io/not-ready","operator":"Exists"},{"effect":"NoExecute","key":"node.kubernetes.io/unreachable","operator":"Exists"},{"effect":"NoSchedule","key":"node.kubernetes.io/disk-pressure","operator":"Exists"},{"effect":"NoSchedule","key":"node.kubernetes.io/memory-pressure","operator":"Exists"},{"effect":"NoSchedule","key":"node.kubernetes.io/pid-pressure","operator":"Exists"},{"effect":"NoSchedule","key":"node.kubernetes.io/unschedulable","operator":"Exists"}]}}
+        event: Warning FailedDaemonPod: Found failed daemon pod ns/failed on node n2, will try to kill it
+    "#]].assert_eq(&plan(set.clone(), nodes, pods, vec![revision(&set, "aaa", 1)]));
+}
+
+#[test]
+fn too_young_to_be_deleted() {
+    let set = set(json!({}));
+    let mut failed = pod("failed", "n1", "aaa", false);
+    failed["status"]["phase"] = "Failed".into();
+    failed["metadata"]["creationTimestamp"] = ago(2).into();
+    let text = plan(set.clone(), vec![node("n1", json!([]))], vec![failed], vec![revision(&set, "aaa", 1)]);
+    assert_eq!(verbs(&text), "again after 3s");
+}
+
+#[test]
+fn rolling_updates() {
+    let set = |strategy: Value| {
+        set(json!({"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": strategy}}))
+    };
+    let nodes = || (1..=4).map(|i| node(&format!("n{i}"), json!([]))).collect::<Vec<_>>();
+    let pods = |hashes: [(&str, bool); 4]| {
+        let all = hashes.iter().enumerate();
+        all.map(|(i, (hash, ready))| pod(&format!("p{}", i + 1), &format!("n{}", i + 1), hash, *ready))
+            .collect::<Vec<_>>()
+    };
+    let run = |strategy: Value, pods: Vec<Value>| {
+        let set = set(strategy);
+        verbs(&plan(set.clone(), nodes(), pods, vec![revision(&set, "new", 2)]))
+    };
+    let one = || json!({"maxUnavailable": 1, "maxSurge": 0});
+    assert_eq!(run(one(), pods([("old", true); 4])), "delete pods/p1");
+    assert_eq!(run(one(), pods([("new", false), ("old", true), ("old", true), ("old", true)])), "");
+    assert_eq!(
+        run(one(), pods([("new", true), ("old", true), ("old", false), ("old", true)])),
+        "delete pods/p3"
+    );
+    assert_eq!(
+        run(json!({"maxUnavailable": "50%", "maxSurge": 0}), pods([("old", true); 4])),
+        "delete pods/p1; delete pods/p2"
+    );
+    // With a surge the new pod comes before the old one goes.
+    let surge = || json!({"maxUnavailable": 0, "maxSurge": 1});
+    assert_eq!(run(surge(), pods([("old", true); 4])), "create pods");
+    let mut both = pods([("old", true); 4]);
+    both.push(pod("p1-new", "n1", "new", false));
+    assert_eq!(run(surge(), both.clone()), "");
+    both[4] = pod("p1-new", "n1", "new", true);
+    assert_eq!(run(surge(), both), "delete pods/p1");
+}
+
+#[test]
+fn placement() {
+    let fits = |spec: Value| {
+        let template = json!({"spec": spec});
+        let node: Node = object(node("n1", json!([])));
+        Placement::of(&template).fit(&node).run
+    };
+    assert!(fits(json!({})));
+    assert!(fits(json!({"nodeSelector": {"zone": "n1"}})));
+    assert!(!fits(json!({"nodeSelector": {"zone": "n2"}})));
+    assert!(!fits(json!({"nodeName": "n2"})));
+    let required = |terms: Value| json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}});
+    let expression = |op: &str, values: Value| {
+        required(json!([{"matchExpressions": [{"key": "zone", "operator": op, "values": values}]}]))
+    };
+    assert!(fits(expression("In", json!(["n1", "x"]))));
+    assert!(!fits(expression("NotIn", json!(["n1"]))));
+    assert!(fits(expression("Exists", json!([]))));
+    assert!(!fits(expression("DoesNotExist", json!([]))));
+    assert!(!fits(required(json!([{}]))));
+    assert!(fits(required(
+        json!([{}, {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}])
+    )));
+}
+
+#[test]
+fn old_revisions_go() {
+    let set = set(json!({"revisionHistoryLimit": 1}));
+    let mut others: Vec<Value> = (1..=3)
+        .map(|i| {
+            let mut other = set.clone();
+            other["spec"]["template"]["spec"]["containers"][0]["name"] = format!("c{i}").into();
+            revision(&other, &format!("r{i}"), i)
+        })
+        .collect();
+    others.push(revision(&set, "new", 4));
+    // The first is still in use.
+    let pods = vec![pod("p1", "n1", "r1", false)];
+    let mut on_delete = set;
+    on_delete["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
+    expect!["delete controllerrevisions/agent-r2; delete controllerrevisions/agent-r3"]
+        .assert_eq(&verbs(&plan(on_delete, vec![node("n1", json!([]))], pods, others)));
+}

@@ -1,0 +1,315 @@
+use super::{ttl::TimeToLive, *};
+use crate::testing::{ago, now, object, reconcile, snapshot, text};
+use expect_test::expect;
+use kaji_runtime::Snapshot;
+
+fn job(spec: Value, status: Value) -> Value {
+    let mut job = json!({
+        "metadata": {"name": "work", "namespace": "ns", "uid": "j1", "resourceVersion": "7", "generation": 1},
+        "spec": {
+            "parallelism": 2, "completions": 3, "backoffLimit": 1,
+            "selector": {"matchLabels": {"job": "work"}},
+            "template": {"metadata": {"labels": {"job": "work"}},
+                "spec": {"restartPolicy": "Never", "containers": [{"name": "c"}]}},
+        },
+        "status": status,
+    });
+    for (field, value) in spec.as_object().unwrap() {
+        job["spec"][field] = value.clone();
+    }
+    job
+}
+
+fn started(more: Value) -> Value {
+    let mut status = json!({"startTime": ago(100), "ready": 0, "terminating": 0,
+        "uncountedTerminatedPods": {}});
+    for (field, value) in more.as_object().unwrap() {
+        status[field] = value.clone();
+    }
+    status
+}
+
+fn pod(name: &str, phase: &str, index: Option<i64>) -> Value {
+    let mut pod = json!({
+        "metadata": {"name": name, "namespace": "ns", "uid": name, "labels": {"job": "work"},
+            "creationTimestamp": ago(500), "finalizers": [FINALIZER],
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "work", "uid": "j1", "controller": true}]},
+        "spec": {"nodeName": "n1"},
+        "status": {"phase": phase},
+    });
+    if let Some(index) = index {
+        pod["metadata"]["annotations"] = json!({pods::INDEX: index.to_string()});
+    }
+    pod
+}
+
+fn ended(name: &str, phase: &str, index: Option<i64>, seconds: i64, code: i64) -> Value {
+    let mut pod = pod(name, phase, index);
+    pod["status"]["containerStatuses"] =
+        json!([{"name": "c", "state": {"terminated": {"exitCode": code, "finishedAt": ago(seconds)}}}]);
+    pod
+}
+
+fn released(mut pod: Value) -> Value {
+    pod["metadata"]["finalizers"] = json!([]);
+    pod
+}
+
+fn plan(job: Value, pods: Vec<Value>) -> String {
+    let view = View::default().with(Snapshot::of([object::<Job>(job)])).with(snapshot::<Pod>(pods));
+    let text = text(&reconcile(&Jobs, &view, "ns", "work", &[]));
+    text.lines()
+        .filter(|l| !l.contains("    failed:"))
+        .map(|l| l.replace("/api/v1/namespaces/ns/", "").replace("/apis/batch/v1/namespaces/ns/", "") + "\n")
+        .collect()
+}
+
+#[test]
+fn pods_are_created() {
+    expect![[r#"
+        merge jobs/work/status {"metadata":{"resourceVersion":"7","uid":"j1"},"status":{"active":null,"completedIndexes":null,"completionTime":null,"conditions":null,"failed":null,"failedIndexes":null,"ready":0,"startTime":"2025-01-01T12:00:00Z","succeeded":null,"terminating":0,"uncountedTerminatedPods":{"failed":null,"succeeded":null}}}
+        --
+        create pods {"apiVersion":"v1","kind":"Pod","metadata":{"finalizers":["batch.kubernetes.io/job-tracking"],"generateName":"work-","labels":{"job":"work"},"ownerReferences":[{"apiVersion":"batch/v1","blockOwnerDeletion":true,"controller":true,"kind":"Job","name":"work","uid":"j1"}]},"spec":{"containers":[{"name":"c"}],"restartPolicy":"Never"}}
+            ok: Normal SuccessfulCreate: Created pod: {name}
+        --
+        create pods {"apiVersion":"v1","kind":"Pod","metadata":{"finalizers":["batch.kubernetes.io/job-tracking"],"generateName":"work-","labels":{"job":"work"},"ownerReferences":[{"apiVersion":"batch/v1","blockOwnerDeletion":true,"controller":true,"kind":"Job","name":"work","uid":"j1"}]},"spec":{"containers":[{"name":"c"}],"restartPolicy":"Never"}}
+            ok: Normal SuccessfulCreate: Created pod: {name}
+    "#]].assert_eq(&plan(job(json!({}), json!({})), vec![]));
+}
+
+#[test]
+fn ends_are_counted_in_three_steps() {
+    let spec = || json!({"parallelism": 1, "completions": 2});
+    let pods = || vec![ended("a", "Succeeded", None, 5, 0), pod("b", "Running", None)];
+    // Written down, then let go.
+    expect![[r#"
+        merge jobs/work/status {"metadata":{"resourceVersion":"7","uid":"j1"},"status":{"active":1,"completedIndexes":null,"completionTime":null,"conditions":null,"failed":null,"failedIndexes":null,"ready":0,"startTime":"2025-01-01T11:58:20Z","succeeded":null,"terminating":0,"uncountedTerminatedPods":{"failed":null,"succeeded":["a"]}}}
+        --
+        strategic pods/a {"metadata":{"$deleteFromPrimitiveList/finalizers":["batch.kubernetes.io/job-tracking"],"uid":"a"}}
+    "#]].assert_eq(&plan(job(spec(), started(json!({"active": 1}))), pods()));
+    // Counted once it is let go.
+    let status = started(json!({"active": 1, "uncountedTerminatedPods": {"succeeded": ["a"]}}));
+    let pods = vec![released(ended("a", "Succeeded", None, 5, 0)), pod("b", "Running", None)];
+    expect![[r#"
+        merge jobs/work/status {"metadata":{"resourceVersion":"7","uid":"j1"},"status":{"active":1,"completedIndexes":null,"completionTime":null,"conditions":null,"failed":null,"failedIndexes":null,"ready":0,"startTime":"2025-01-01T11:58:20Z","succeeded":1,"terminating":0,"uncountedTerminatedPods":{"failed":null,"succeeded":null}}}
+    "#]].assert_eq(&plan(job(spec(), status), pods.clone()));
+    assert_eq!(plan(job(spec(), started(json!({"active": 1, "succeeded": 1}))), pods), "");
+}
+
+#[test]
+fn a_job_completes() {
+    let spec = || json!({"parallelism": 1, "completions": 1});
+    let done = || vec![released(ended("a", "Succeeded", None, 5, 0))];
+    expect![[r#"
+        merge jobs/work/status {"metadata":{"resourceVersion":"7","uid":"j1"},"status":{"active":null,"completedIndexes":null,"completionTime":null,"conditions":[{"lastProbeTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:00:00Z","message":"Reached expected number of succeeded pods","reason":"CompletionsReached","status":"True","type":"SuccessCriteriaMet"}],"failed":null,"failedIndexes":null,"ready":0,"startTime":"2025-01-01T11:58:20Z","succeeded":1,"terminating":0,"uncountedTerminatedPods":{"failed":null,"succeeded":null}}}
+    "#]].assert_eq(&plan(job(spec(), started(json!({"succeeded": 1}))), done()));
+    let announced = json!([{"type": "SuccessCriteriaMet", "status": "True", "reason": "CompletionsReached",
+        "message": "Reached expected number of succeeded pods"}]);
+    let status = started(json!({"succeeded": 1, "conditions": announced}));
+    expect![[r#"
+        merge jobs/work/status {"metadata":{"resourceVersion":"7","uid":"j1"},"status":{"active":null,"completedIndexes":null,"completionTime":"2025-01-01T12:00:00Z","conditions":[{"message":"Reached expected number of succeeded pods","reason":"CompletionsReached","status":"True","type":"SuccessCriteriaMet"},{"lastProbeTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:00:00Z","message":"Reached expected number of succeeded pods","reason":"CompletionsReached","status":"True","type":"Complete"}],"failed":null,"failedIndexes":null,"ready":0,"startTime":"2025-01-01T11:58:20Z","succeeded":1,"terminating":0,"uncountedTerminatedPods":{"failed":null,"succeeded":null}}}
+            ok: Normal Completed: Job completed
+    "#]].assert_eq(&plan(job(spec(), status.clone()), done()));
+    // Not while a pod is still there.
+    let mut leaving = released(pod("b", "Running", None));
+    leaving["metadata"]["deletionTimestamp"] = now().to_string().into();
+    let text = plan(job(spec(), status), vec![leaving]);
+    assert!(text.contains(r#""terminating":1"#) && !text.contains("Complete\""), "{text}");
+    let finished = json!({"conditions": [{"type": "Complete", "status": "True"}]});
+    assert_eq!(plan(job(spec(), finished), vec![]), "");
+}
+
+#[test]
+fn failures_are_retried_with_patience_until_the_limit() {
+    let spec = || json!({"parallelism": 1, "completions": 1});
+    let status = || started(json!({"failed": 1}));
+    let failed = |seconds| released(ended("a", "Failed", None, seconds, 1));
+    expect![[r#"
+        again after 6s
+    "#]]
+    .assert_eq(&plan(job(spec(), status()), vec![failed(4)]));
+    assert!(plan(job(spec(), status()), vec![failed(11)]).starts_with("create pods"));
+    let pods = vec![failed(60), ended("b", "Failed", None, 40, 1), pod("c", "Running", None)];
+    expect![[r#"
+        merge jobs/work/status {"metadata":{"resourceVersion":"7","uid":"j1"},"status":{"active":1,"completedIndexes":null,"completionTime":null,"conditions":[{"lastProbeTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:00:00Z","message":"Job has reached the specified backoff limit","reason":"BackoffLimitExceeded","status":"True","type":"FailureTarget"}],"failed":1,"failedIndexes":null,"ready":0,"startTime":"2025-01-01T11:58:20Z","succeeded":null,"terminating":0,"uncountedTerminatedPods":{"failed":["b","c"],"succeeded":null}}}
+        --
+        delete pods/c {"preconditions":{"uid":"c"}}
+            ok: Normal SuccessfulDelete: Deleted pod: c
+        --
+        strategic pods/b {"metadata":{"$deleteFromPrimitiveList/finalizers":["batch.kubernetes.io/job-tracking"],"uid":"b"}}
+        strategic pods/c {"metadata":{"$deleteFromPrimitiveList/finalizers":["batch.kubernetes.io/job-tracking"],"uid":"c"}}
+    "#]].assert_eq(&plan(job(spec(), started(json!({"failed": 1, "active": 1}))), pods));
+}
+
+#[test]
+fn deadlines() {
+    let spec = |s: i64| json!({"activeDeadlineSeconds": s, "parallelism": 1});
+    let status = || started(json!({"active": 1}));
+    expect![[r#"
+        again after 30s
+    "#]]
+    .assert_eq(&plan(job(spec(130), status()), vec![pod("a", "Running", None)]));
+    let text = plan(job(spec(100), status()), vec![pod("a", "Running", None)]);
+    assert!(text.contains("DeadlineExceeded") && text.contains("delete pods/a"), "{text}");
+}
+
+#[test]
+fn suspended_and_resumed() {
+    let spec = |s: bool| json!({"suspend": s, "parallelism": 1});
+    expect![[r#"
+        merge jobs/work/status {"metadata":{"resourceVersion":"7","uid":"j1"},"status":{"active":1,"completedIndexes":null,"completionTime":null,"conditions":[{"lastProbeTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:00:00Z","message":"Job suspended","reason":"JobSuspended","status":"True","type":"Suspended"}],"failed":null,"failedIndexes":null,"ready":0,"startTime":null,"succeeded":null,"terminating":0,"uncountedTerminatedPods":{"failed":null,"succeeded":null}}}
+            ok: Normal Suspended: Job suspended
+        --
+        strategic pods/a {"metadata":{"$deleteFromPrimitiveList/finalizers":["batch.kubernetes.io/job-tracking"],"uid":"a"}}
+        --
+        delete pods/a {"preconditions":{"uid":"a"}}
+            ok: Normal SuccessfulDelete: Deleted pod: a
+    "#]]
+        .assert_eq(&plan(job(spec(true), started(json!({"active": 1}))), vec![pod("a", "Running", None)]));
+    let status = json!({"ready": 0, "terminating": 0, "uncountedTerminatedPods": {},
+        "conditions": [{"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended"}]});
+    let text = plan(job(spec(false), status), vec![]);
+    assert!(text.contains("ok: Normal Resumed: Job resumed") && text.contains("create pods"), "{text}");
+}
+
+#[test]
+fn indexed_jobs() {
+    let spec = || json!({"completionMode": "Indexed", "completions": 5, "parallelism": 3});
+    let pods = vec![
+        ended("p0", "Succeeded", Some(0), 5, 0),
+        pod("p1", "Running", Some(1)),
+        pod("p1-again", "Pending", Some(1)),
+        pod("p9", "Running", Some(9)),
+    ];
+    let status = || started(json!({"active": 3, "succeeded": 1, "completedIndexes": "3"}));
+    expect![[r#"
+        merge jobs/work/status {"metadata":{"resourceVersion":"7","uid":"j1"},"status":{"active":3,"completedIndexes":"0,3","completionTime":null,"conditions":null,"failed":null,"failedIndexes":null,"ready":0,"startTime":"2025-01-01T11:58:20Z","succeeded":2,"terminating":0,"uncountedTerminatedPods":{"failed":null,"succeeded":null}}}
+        --
+        strategic pods/p0 {"metadata":{"$deleteFromPrimitiveList/finalizers":["batch.kubernetes.io/job-tracking"],"uid":"p0"}}
+        --
+        strategic pods/p1-again {"metadata":{"$deleteFromPrimitiveList/finalizers":["batch.kubernetes.io/job-tracking"],"uid":"p1-again"}}
+        strategic pods/p9 {"metadata":{"$deleteFromPrimitiveList/finalizers":["batch.kubernetes.io/job-tracking"],"uid":"p9"}}
+        --
+        delete pods/p1-again {"preconditions":{"uid":"p1-again"}}
+            ok: Normal SuccessfulDelete: Deleted pod: p1-again
+        delete pods/p9 {"preconditions":{"uid":"p9"}}
+            ok: Normal SuccessfulDelete: Deleted pod: p9
+    "#]].assert_eq(&plan(job(spec(), status()), pods.clone()));
+    expect![[r#"
+        merge jobs/work/status {"metadata":{"resourceVersion":"7","uid":"j1"},"status":{"active":1,"completedIndexes":"0,3","completionTime":null,"conditions":null,"failed":null,"failedIndexes":null,"ready":0,"startTime":"2025-01-01T11:58:20Z","succeeded":2,"terminating":0,"uncountedTerminatedPods":{"failed":null,"succeeded":null}}}
+        --
+        strategic pods/p0 {"metadata":{"$deleteFromPrimitiveList/finalizers":["batch.kubernetes.io/job-tracking"],"uid":"p0"}}
+        --
+        create pods {"apiVersion":"v1","kind":"Pod","metadata":{"annotations":{"batch.kubernetes.io/job-completion-index":"2"},"finalizers":["batch.kubernetes.io/job-tracking"],"generateName":"work-2-","labels":{"batch.kubernetes.io/job-completion-index":"2","job":"work"},"ownerReferences":[{"apiVersion":"batch/v1","blockOwnerDeletion":true,"controller":true,"kind":"Job","name":"work","uid":"j1"}]},"spec":{"containers":[{"env":[{"name":"JOB_COMPLETION_INDEX","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['batch.kubernetes.io/job-completion-index']"}}}],"name":"c"}],"hostname":"work-2","restartPolicy":"Never"}}
+            ok: Normal SuccessfulCreate: Created pod: {name}
+        --
+        create pods {"apiVersion":"v1","kind":"Pod","metadata":{"annotations":{"batch.kubernetes.io/job-completion-index":"4"},"finalizers":["batch.kubernetes.io/job-tracking"],"generateName":"work-4-","labels":{"batch.kubernetes.io/job-completion-index":"4","job":"work"},"ownerReferences":[{"apiVersion":"batch/v1","blockOwnerDeletion":true,"controller":true,"kind":"Job","name":"work","uid":"j1"}]},"spec":{"containers":[{"env":[{"name":"JOB_COMPLETION_INDEX","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['batch.kubernetes.io/job-completion-index']"}}}],"name":"c"}],"hostname":"work-4","restartPolicy":"Never"}}
+            ok: Normal SuccessfulCreate: Created pod: {name}
+    "#]].assert_eq(&plan(job(spec(), status()), pods[..2].to_vec()));
+}
+
+#[test]
+fn backoff_per_index() {
+    let spec = |max: Value| {
+        json!({"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 99,
+            "backoffLimitPerIndex": 1, "maxFailedIndexes": max})
+    };
+    let status = || started(json!({"failedIndexes": ""}));
+    // The last failed pod of an index stays until another has taken its place.
+    let first = |seconds| ended("p0", "Failed", Some(0), seconds, 1);
+    let text = plan(job(spec(Value::Null), status()), vec![first(60)]);
+    assert!(text.contains(r#""batch.kubernetes.io/job-index-failure-count":"1""#), "{text}");
+    assert!(!text.contains("deleteFromPrimitiveList"), "{text}");
+    // While it waits the other index gets its pod.
+    let text = plan(job(spec(Value::Null), status()), vec![first(5)]);
+    assert_eq!(text.matches("create pods").count(), 1);
+    // It failed too often: the index has failed, the job goes on.
+    let mut second = first(60);
+    second["metadata"]["annotations"][pods::FAILURES] = "1".into();
+    let text = plan(job(spec(Value::Null), status()), vec![second.clone()]);
+    assert!(
+        text.contains(r#""failedIndexes":"0""#) && text.contains(r#"job-completion-index":"1""#),
+        "{text}"
+    );
+    // All indexes are over, or too many failed.
+    let done = ended("p1", "Succeeded", Some(1), 9, 0);
+    assert!(plan(job(spec(Value::Null), status()), vec![second.clone(), done]).contains("FailedIndexes"));
+    assert!(plan(job(spec(json!(0)), status()), vec![second]).contains("MaxFailedIndexesExceeded"));
+}
+
+#[test]
+fn policies() {
+    let rules = |action: &str| {
+        json!({"podFailurePolicy": {"rules": [
+        {"action": action, "onExitCodes": {"operator": "In", "values": [42]}},
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}})
+    };
+    let failed = || ended("a", "Failed", None, 99, 42);
+    let text = plan(job(rules("FailJob"), started(json!({}))), vec![failed()]);
+    assert!(
+        text.contains("Container c for pod ns/a failed with exit code 42 matching FailJob rule at index 0"),
+        "{text}"
+    );
+    let text = plan(job(rules("Ignore"), started(json!({}))), vec![failed()]);
+    assert!(text.contains("deleteFromPrimitiveList") && !text.contains(r#""failed":["a"]"#), "{text}");
+    let spec = json!({"completionMode": "Indexed", "parallelism": 3,
+        "successPolicy": {"rules": [{"succeededIndexes": "0,2", "succeededCount": 1}]}});
+    let pods = vec![ended("p2", "Succeeded", Some(2), 5, 0), pod("p1", "Running", Some(1))];
+    expect![[r#"
+        merge jobs/work/status {"metadata":{"resourceVersion":"7","uid":"j1"},"status":{"active":1,"completedIndexes":"2","completionTime":null,"conditions":[{"lastProbeTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:00:00Z","message":"Matched rules at index 0","reason":"SuccessPolicy","status":"True","type":"SuccessCriteriaMet"}],"failed":null,"failedIndexes":null,"ready":0,"startTime":"2025-01-01T11:58:20Z","succeeded":1,"terminating":0,"uncountedTerminatedPods":{"failed":null,"succeeded":null}}}
+        --
+        delete pods/p1 {"preconditions":{"uid":"p1"}}
+            ok: Normal SuccessfulDelete: Deleted pod: p1
+        --
+        strategic pods/p1 {"metadata":{"$deleteFromPrimitiveList/finalizers":["batch.kubernetes.io/job-tracking"],"uid":"p1"}}
+        strategic pods/p2 {"metadata":{"$deleteFromPrimitiveList/finalizers":["batch.kubernetes.io/job-tracking"],"uid":"p2"}}
+    "#]].assert_eq(&plan(job(spec, started(json!({"active": 1}))), pods));
+}
+
+#[test]
+fn pods_are_adopted_with_their_finalizer() {
+    let mut stray = released(pod("stray", "Running", None));
+    stray["metadata"]["ownerReferences"] = json!([]);
+    let mut lost = pod("lost", "Running", None);
+    lost["metadata"]["labels"] = json!({});
+    expect![[r#"
+        strategic pods/lost {"metadata":{"$deleteFromPrimitiveList/finalizers":["batch.kubernetes.io/job-tracking"],"ownerReferences":[{"$patch":"delete","uid":"j1"}],"uid":"lost"}}
+        --
+        merge jobs/work {"metadata":{"resourceVersion":"7","uid":"j1"}}
+        --
+        strategic pods/stray {"metadata":{"finalizers":["batch.kubernetes.io/job-tracking"],"ownerReferences":[{"apiVersion":"batch/v1","blockOwnerDeletion":true,"controller":true,"kind":"Job","name":"work","uid":"j1"}],"uid":"stray"}}
+    "#]].assert_eq(&plan(job(json!({}), started(json!({}))), vec![stray, lost]));
+}
+
+#[test]
+fn what_jobs_leave_behind() {
+    let release = |jobs: Vec<Value>, pod: Value| {
+        let view = View::default().with(snapshot::<Job>(jobs)).with(snapshot::<Pod>([pod]));
+        !reconcile(&Orphans, &view, "ns", "a", &[]).is_empty()
+    };
+    let finished = json!({"conditions": [{"type": "Failed", "status": "True"}]});
+    assert!(release(vec![], pod("a", "Running", None)));
+    assert!(release(vec![job(json!({}), finished)], pod("a", "Running", None)));
+    assert!(!release(vec![job(json!({}), json!({}))], pod("a", "Running", None)));
+    let mut other = pod("a", "Running", None);
+    other["metadata"]["ownerReferences"][0]["kind"] = "Other".into();
+    assert!(!release(vec![], other));
+}
+
+#[test]
+fn time_to_live() {
+    let plan = |ttl: i64| {
+        let status =
+            json!({"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": ago(30)}]});
+        let view =
+            View::default().with(snapshot::<Job>([job(json!({"ttlSecondsAfterFinished": ttl}), status)]));
+        text(&reconcile(&TimeToLive, &view, "ns", "work", &[]))
+    };
+    expect![[r#"
+        again after 10s
+    "#]]
+    .assert_eq(&plan(40));
+    expect![[r#"
+        delete /apis/batch/v1/namespaces/ns/jobs/work {"preconditions":{"resourceVersion":"7","uid":"j1"},"propagationPolicy":"Foreground"}
+    "#]].assert_eq(&plan(30));
+}

@@ -1,0 +1,60 @@
+//! A stateful set's status out of its pods.
+
+use crate::history::HASH_LABEL;
+use kaji_runtime::objects::{Pod, StatefulSet, StatefulSetStatus};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The status; a rolling update that is through makes the update's revision the current one.
+pub fn of(
+    set: &StatefulSet,
+    pods: &[Arc<Pod>],
+    current: &str,
+    update: &str,
+    now: jiff::Timestamp,
+) -> StatefulSetStatus {
+    let ready = |p: &&Arc<Pod>| p.status.phase == "Running" && p.ready();
+    let count = |keep: &dyn Fn(&&Arc<Pod>) -> bool| {
+        i64::try_from(pods.iter().filter(|p| keep(p)).count()).unwrap_or(0)
+    };
+    let of_revision = |p: &&Arc<Pod>, name: &str| {
+        !p.metadata.deleting() && p.metadata.labels.get(HASH_LABEL).is_some_and(|r| r == name)
+    };
+    let mut status = StatefulSetStatus {
+        observed_generation: set.metadata.generation,
+        replicas: count(&|_| true),
+        ready_replicas: count(&|p| ready(p)),
+        available_replicas: count(&|p| ready(p) && p.available(set.spec.min_ready_seconds, now)),
+        current_replicas: count(&|p| of_revision(p, current)),
+        updated_replicas: count(&|p| of_revision(p, update)),
+        current_revision: current.to_owned(),
+        update_revision: update.to_owned(),
+        collision_count: Some(set.status.collision_count.unwrap_or(0)),
+    };
+    let wanted = set.replicas();
+    let through =
+        [status.updated_replicas, status.ready_replicas, status.replicas].iter().all(|n| *n == wanted);
+    if through && set.spec.update_strategy.kind == "RollingUpdate" {
+        status.current_replicas = status.updated_replicas;
+        status.current_revision.clone_from(&status.update_revision);
+    }
+    status
+}
+
+/// What is to be written, if anything.
+pub fn patch(set: &StatefulSet, status: &StatefulSetStatus) -> Option<Value> {
+    let some = |n: i64| (n != 0).then_some(n);
+    (*status != set.status).then(|| {
+        json!({
+            "observedGeneration": some(status.observed_generation),
+            "replicas": status.replicas,
+            "readyReplicas": some(status.ready_replicas),
+            "currentReplicas": some(status.current_replicas),
+            "updatedReplicas": some(status.updated_replicas),
+            "availableReplicas": status.available_replicas,
+            "currentRevision": status.current_revision,
+            "updateRevision": status.update_revision,
+            "collisionCount": status.collision_count,
+        })
+    })
+}
