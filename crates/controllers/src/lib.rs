@@ -8,15 +8,19 @@
 
 mod claim;
 mod conditions;
+mod cronjob;
 mod daemonset;
 mod deployment;
 mod discovery;
+mod disruption;
 mod endpoints;
 mod gc;
 mod history;
 mod job;
 mod namespace;
+mod podgc;
 mod pods;
+mod quota;
 mod replicaset;
 mod rootca;
 mod serviceaccount;
@@ -50,6 +54,10 @@ pub fn all(informers: &Arc<Informers>, config: &Config) -> Vec<Controller> {
     all.extend(job::controllers(informers));
     all.push(daemonset::controller(informers));
     all.push(statefulset::controller(informers));
+    all.push(cronjob::controller(informers));
+    all.push(disruption::controller(informers));
+    all.push(quota::controller(informers));
+    all.push(podgc::controller(informers));
     // Without certificates there is nothing to publish.
     if !config.root_ca.is_empty() {
         all.push(rootca::controller(informers, &config.root_ca));

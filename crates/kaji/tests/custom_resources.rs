@@ -1,5 +1,11 @@
 //! Custom resources from definition to deletion, in a cluster without controllers.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "test code: a panic is a failure, a skip is said out loud"
+)]
+
 mod common;
 
 use common::TestCluster;

@@ -1,5 +1,11 @@
 //! kube-rs against a cluster over TLS: create, list, watch, patch, apply, delete; built-in and custom resources.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "test code: a panic is a failure, a skip is said out loud"
+)]
+
 mod common;
 
 use common::TestCluster;

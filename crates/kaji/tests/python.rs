@@ -1,6 +1,12 @@
 //! The official Python client against a cluster. Needs a Python with the package `kubernetes`: `KAJI_TEST_PYTHON` names
 //! the interpreter, else `python3` is tried; without it the test says that it was skipped.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "test code: a panic is a failure, a skip is said out loud"
+)]
+
 mod common;
 
 use common::TestCluster;

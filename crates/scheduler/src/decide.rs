@@ -35,7 +35,7 @@ pub fn decide(cluster: &Cluster, pod: &PodInfo, random: &dyn Random) -> Decision
             Some((top, _)) if score == top => {
                 equals += 1;
                 // The n-th equal replaces the others with probability 1/n.
-                if random.u64() % equals == 0 {
+                if random.u64().is_multiple_of(equals) {
                     best = Some((score, node));
                 }
             }
@@ -170,7 +170,7 @@ mod tests {
             show(&all, big),
             show(&all, json!({"nodeSelector": {"disk": "hdd"}})),
             show(&[cordoned.clone(), tainted.clone()], tolerant),
-            show(&[cordoned.clone()], json!({"tolerations": [{"operator": "Exists"}]})),
+            show(std::slice::from_ref(&cordoned), json!({"tolerations": [{"operator": "Exists"}]})),
             show(&[], json!({})),
         ];
         expect_test::expect![[r#"

@@ -23,10 +23,9 @@ impl Authorizer for MastersOnly {
         if member(MASTERS) {
             return Ok(());
         }
-        if info.resource.is_none() && matches!(info.verb.as_str(), "get" | "head") {
-            if public(&info.path) || (member(AUTHENTICATED) && discovery(&info.path)) {
-                return Ok(());
-            }
+        let reads_path = info.resource.is_none() && matches!(info.verb.as_str(), "get" | "head");
+        if reads_path && (public(&info.path) || (member(AUTHENTICATED) && discovery(&info.path))) {
+            return Ok(());
         }
         Err(String::new())
     }

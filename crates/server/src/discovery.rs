@@ -119,7 +119,8 @@ impl Discovery {
 }
 
 fn groups(registry: &Registry) -> Vec<Group> {
-    let mut found: BTreeMap<(usize, String), BTreeMap<String, Vec<Arc<Resource>>>> = BTreeMap::new();
+    type Versions = BTreeMap<String, Vec<Arc<Resource>>>;
+    let mut found: BTreeMap<(usize, String), Versions> = BTreeMap::new();
     for resource in registry.iter() {
         let group = resource.def.group.to_string();
         let rank = ORDER.iter().position(|g| *g == group).unwrap_or(ORDER.len());

@@ -79,7 +79,7 @@ async fn measure(bench: &mut Bench, namespace: &str, names: &[String]) -> Result
 
     let template = objects::small_pod(&bench.run);
     let create = Each(move |i: usize| template.create(&path, &format!("p-{i:05}")));
-    load::run(&bench.target, CLIENTS, Until::Count(pods), LIMIT, create).await?;
+    let created = load::run(&bench.target, CLIENTS, Until::Count(pods), LIMIT, create).await?;
     let goal = pods as u64;
     let all = reaches(goal, || tally.bound.load(Ordering::Relaxed), QUIET, LIMIT).await;
     if !all {
@@ -92,7 +92,7 @@ async fn measure(bench: &mut Bench, namespace: &str, names: &[String]) -> Result
             QUIET.as_secs()
         )));
     }
-    let elapsed = Duration::from_nanos(tally.last.load(Ordering::Relaxed));
+    let elapsed = (began + Duration::from_nanos(tally.last.load(Ordering::Relaxed))) - created.began;
     bench.report.set("bound", pods as f64 / elapsed.as_secs_f64().max(1e-9));
     Ok(())
 }

@@ -94,13 +94,14 @@ async fn measure(bench: &mut Bench, namespace: &str) -> Result<(), Error> {
     }
     let template = objects::config_map();
     let create = Each(move |i: usize| template.create(&path, &format!("w-{i:05}")));
-    load::run(&bench.target, WRITERS, Until::Count(counts.events), LIMIT, create).await?;
+    let written = load::run(&bench.target, WRITERS, Until::Count(counts.events), LIMIT, create).await?;
     let each = counts.events as u64;
     let expected = each * counts.watchers as u64;
     reaches(expected, || tally.total(), QUIET, LIMIT).await;
     sleep(AFTERMATH).await;
     watchers.abort_all();
-    conclude(bench, &tally, each);
+    // The writers connected first, which is no part of the fan-out.
+    conclude(bench, &tally, each, written.began - tally.began);
     Ok(())
 }
 
@@ -126,11 +127,11 @@ async fn follow(mut stream: Stream, index: usize, tally: Arc<Tally>) {
     }
 }
 
-fn conclude(bench: &mut Bench, tally: &Tally, each: u64) {
+fn conclude(bench: &mut Bench, tally: &Tally, each: u64, prelude: Duration) {
     let counts: Vec<u64> = tally.events.iter().map(|e| e.load(Ordering::Relaxed)).collect();
     let lost: u64 = counts.iter().map(|c| each.saturating_sub(*c)).sum();
     let extra: u64 = counts.iter().map(|c| c.saturating_sub(each)).sum();
-    let elapsed = Duration::from_nanos(tally.last.load(Ordering::Relaxed));
+    let elapsed = Duration::from_nanos(tally.last.load(Ordering::Relaxed)).saturating_sub(prelude);
     let report = &mut bench.report;
     report.set("watch_events", tally.total() as f64 / elapsed.as_secs_f64().max(1e-9));
     report.set("watch_lost", lost as f64);

@@ -44,6 +44,8 @@ pub enum Until {
 /// How a load went.
 #[derive(Debug)]
 pub struct Tally {
+    /// When the first request left.
+    pub began: Instant,
     /// Pieces of work done.
     pub done: usize,
     /// From the first request to the last answer.
@@ -84,7 +86,7 @@ pub async fn run(
     for client in connected {
         tasks.spawn(one(client, job.clone(), next.clone(), until, started));
     }
-    let mut tally = Tally { done: 0, elapsed: Duration::ZERO, latencies: vec![] };
+    let mut tally = Tally { began: started, done: 0, elapsed: Duration::ZERO, latencies: vec![] };
     let all = async {
         while let Some(outcome) = tasks.join_next().await {
             let (latencies, ended) = outcome.map_err(|e| Error::Task(e.to_string()))??;

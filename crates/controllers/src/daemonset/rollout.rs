@@ -39,11 +39,11 @@ impl Bounds {
     }
 }
 
+/// A node's new and old pod.
+type Pair<'a> = (Option<&'a Arc<Pod>>, Option<&'a Arc<Pod>>);
+
 /// The new and the old pod of a node; `None` when there are more than one of either.
-fn pair<'a>(
-    daemons: &Daemons<'_>,
-    pods: &'a [Arc<Pod>],
-) -> Option<(Option<&'a Arc<Pod>>, Option<&'a Arc<Pod>>)> {
+fn pair<'a>(daemons: &Daemons<'_>, pods: &'a [Arc<Pod>]) -> Option<Pair<'a>> {
     let (mut new, mut old) = (None, None);
     for pod in pods.iter().filter(|p| !p.metadata.deleting()) {
         let place = if daemons.updated(pod) { &mut new } else { &mut old };

@@ -1,3 +1,5 @@
+//! Tests of `daemonset`: fixtures in, expectations out.
+
 use super::*;
 use crate::testing::{ago, object, reconcile, snapshot, text};
 use expect_test::expect;

@@ -217,8 +217,9 @@ fn update(service: &Service, current: &Endpoints, wanted: Wanted) -> Plan {
 
 /// When the earliest change of those happened that make the difference.
 fn trigger(present: &[Subset], wanted: &Wanted) -> Option<jiff::Timestamp> {
-    fn places(subsets: &[Subset]) -> HashMap<(&str, &str), Vec<(bool, &[Port])>> {
-        let mut places: HashMap<_, Vec<_>> = HashMap::new();
+    type Places<'a> = HashMap<(&'a str, &'a str), Vec<(bool, &'a [Port])>>;
+    fn places(subsets: &[Subset]) -> Places<'_> {
+        let mut places = Places::new();
         for subset in subsets {
             for (list, ready) in [(&subset.addresses, true), (&subset.not_ready_addresses, false)] {
                 for address in list {

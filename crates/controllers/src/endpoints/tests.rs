@@ -1,3 +1,5 @@
+//! Tests of `endpoints`: fixtures in, expectations out.
+
 use super::*;
 use crate::testing::{object, snapshot};
 

@@ -1,3 +1,5 @@
+//! Tests of `gc`: fixtures in, expectations out.
+
 use super::{
     decide::{FOREGROUND, Facts, Live, Next, coordinates, decide},
     graph::{Coordinates, Effect, Graph, Identity, Observed, Owner},

@@ -1,3 +1,5 @@
+//! Tests of `job`: fixtures in, expectations out.
+
 use super::{ttl::TimeToLive, *};
 use crate::testing::{ago, now, object, reconcile, snapshot, text};
 use expect_test::expect;

@@ -1,3 +1,5 @@
+//! Tests of `statefulset`: fixtures in, expectations out.
+
 use super::*;
 use crate::testing::{ago, now, reconcile, snapshot, text};
 use expect_test::expect;

@@ -6,6 +6,7 @@ mod job;
 mod namespace;
 mod node;
 mod pod;
+mod policy;
 mod replicaset;
 mod selector;
 mod service;
@@ -20,6 +21,10 @@ pub use job::{
 pub use namespace::{ConfigMap, Namespace, NamespaceSpec, NamespaceStatus, ServiceAccount};
 pub use node::{Node, Taint};
 pub use pod::{ContainerStatus, Pod, PodCondition, PodIp, Toleration};
+pub use policy::{
+    MetaCondition, PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus, ResourceQuota,
+    ResourceQuotaSpec, ResourceQuotaStatus, ScopeRequirement, ScopeSelector, Secret,
+};
 pub use replicaset::{
     ReplicaSet, ReplicaSetSpec, ReplicaStatus, ReplicationController, ReplicationControllerSpec,
 };

@@ -43,6 +43,10 @@ pub struct PodSpec {
     pub overhead: BTreeMap<String, String>,
     /// Priority.
     pub priority: Option<i64>,
+    /// Where the priority comes from.
+    pub priority_class_name: String,
+    /// Requests and limits of the pod as a whole, raw.
+    pub resources: Value,
     /// `PreemptLowerPriority` or `Never`.
     pub preemption_policy: Option<String>,
     /// Gates that hold scheduling back, raw.

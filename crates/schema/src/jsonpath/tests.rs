@@ -1,3 +1,5 @@
+//! Tests of `jsonpath`: fixtures in, expectations out.
+
 use super::*;
 use expect_test::expect;
 use proptest::prelude::*;

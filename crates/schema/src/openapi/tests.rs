@@ -1,3 +1,5 @@
+//! Tests of `openapi`: fixtures in, expectations out.
+
 use super::*;
 use expect_test::expect;
 

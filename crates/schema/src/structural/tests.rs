@@ -1,3 +1,5 @@
+//! Tests of `structural`: fixtures in, expectations out.
+
 use super::*;
 use expect_test::{Expect, expect};
 use serde_json::json;

@@ -1,3 +1,5 @@
+//! Tests of `validate`: fixtures in, expectations out.
+
 use super::*;
 use crate::structural::unchecked;
 use expect_test::{Expect, expect};

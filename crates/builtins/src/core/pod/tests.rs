@@ -1,3 +1,5 @@
+//! Tests of `pod`: fixtures in, expectations out.
+
 use super::*;
 use crate::shared::testing::{World, show};
 use expect_test::expect;

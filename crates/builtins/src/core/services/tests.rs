@@ -1,3 +1,5 @@
+//! Tests of `services`: fixtures in, expectations out.
+
 use super::*;
 use crate::shared::testing::{World, create_errors, created, deps, row, update, update_errors};
 use expect_test::expect;

@@ -1,3 +1,5 @@
+//! Tests of `legacy`: fixtures in, expectations out.
+
 use super::*;
 use crate::testing::{ago, now, object, reconcile, snapshot, text};
 use expect_test::expect;

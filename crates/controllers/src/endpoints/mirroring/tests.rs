@@ -1,3 +1,5 @@
+//! Tests of `mirroring`: fixtures in, expectations out.
+
 use super::*;
 use crate::testing::{object, reconcile, snapshot, text};
 use expect_test::expect;

@@ -1,0 +1,346 @@
+//! Pod disruption budgets: how many pods may go just now.
+//!
+//! Invariants:
+//! - When the number cannot be told, nothing may go.
+//! - A pod that the API server let go counts as gone, until it is or two minutes have passed.
+//! - The API server lowers the number as well; every write names the resourceVersion that it was decided for.
+
+use crate::{conditions::seconds, pods::status_patch};
+use kaji_meta::intstr::IntOrString;
+use kaji_runtime::{
+    Change, Controller, Cx, EventRecord, Informers, Key, OwnerRef, Plan, Projection, Reconciler, View,
+    objects::{
+        Deployment, MetaCondition, Pod, PodDisruptionBudget, PodDisruptionBudgetStatus, ReplicaSet,
+        ReplicationController, StatefulSet,
+    },
+};
+use serde_json::{Map, Value, json};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+const ALLOWED: &str = "DisruptionAllowed";
+/// Seconds until a pod that was let go counts again.
+const PATIENCE: i64 = 120;
+
+/// The controller.
+pub fn controller(informers: &Arc<Informers>) -> Controller {
+    Controller::new(Budgets, informers)
+        .reads::<PodDisruptionBudget>(|change, _| vec![change.any().metadata.key()])
+        .reads::<Deployment>(|_, _| vec![])
+        .reads::<ReplicaSet>(|_, _| vec![])
+        .reads::<ReplicationController>(|_, _| vec![])
+        .reads::<StatefulSet>(|_, _| vec![])
+        .reads::<Pod>(keys_of_pod)
+}
+
+fn keys_of_pod(change: &Change<Pod>, view: &View) -> Vec<Key> {
+    let facts = |p: &Arc<Pod>| (p.metadata.labels.clone(), p.metadata.deleting(), p.ready());
+    if change.old.is_some() && change.old.as_ref().map(facts) == change.new.as_ref().map(facts) {
+        return vec![];
+    }
+    let budgets = view.get::<PodDisruptionBudget>();
+    let matching = budgets.in_namespace(&change.any().metadata.namespace).filter(|b| {
+        change.old.iter().chain(&change.new).any(|p| b.spec.selector.matches(&p.metadata.labels))
+    });
+    matching.map(|b| b.metadata.key()).collect()
+}
+
+struct Budgets;
+
+impl Reconciler for Budgets {
+    fn name(&self) -> &'static str {
+        "disruption-controller"
+    }
+
+    fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
+        let budgets = view.get::<PodDisruptionBudget>();
+        let Some(budget) = budgets.by_key(key) else { return Plan::nothing() };
+        let regarding =
+            budget.metadata.reference(&PodDisruptionBudget::api_version(), PodDisruptionBudget::KIND);
+        let all = view.get::<Pod>();
+        let pods: Vec<&Arc<Pod>> = all
+            .in_namespace(&key.namespace)
+            .filter(|p| budget.spec.selector.matches(&p.metadata.labels))
+            .collect();
+        let mut plan = Plan::nothing();
+        if pods.is_empty() {
+            plan = plan.event(EventRecord::normal(regarding.clone(), "NoPods", "No matching pods found"));
+        }
+        let mut status = budget.status.clone();
+        match expected(budget, &pods, view) {
+            Err(error) => {
+                let text = format!("Failed to calculate the number of expected pods: {error}");
+                plan = plan.event(EventRecord::warning(regarding, "CalculateExpectedPodCountFailed", text));
+                status.disruptions_allowed = 0;
+                let generation = status.observed_generation;
+                set_condition(&mut status, "False", "SyncFailed", &error, generation, cx.now);
+            }
+            Ok(Expected { pods: expected, healthy: desired, unmanaged }) => {
+                if unmanaged {
+                    plan =
+                        plan.event(EventRecord::warning(regarding, "UnmanagedPods", unmanaged_text(budget)));
+                }
+                let recheck = disrupted(&mut status, &pods, cx.now);
+                if let Some(wait) = recheck {
+                    plan = plan.again_after(wait);
+                }
+                let healthy = |p: &&&Arc<Pod>| {
+                    p.ready()
+                        && !p.metadata.deleting()
+                        && !status.disrupted_pods.contains_key(&p.metadata.name)
+                };
+                let current = i64::try_from(pods.iter().filter(healthy).count()).unwrap_or(0);
+                status.current_healthy = current;
+                status.desired_healthy = desired;
+                status.expected_pods = expected;
+                status.disruptions_allowed = if expected > 0 { (current - desired).max(0) } else { 0 };
+                status.observed_generation = budget.metadata.generation;
+                let (state, reason) = match status.disruptions_allowed {
+                    0 => ("False", "InsufficientPods"),
+                    _ => ("True", "SufficientPods"),
+                };
+                let generation = status.observed_generation;
+                set_condition(&mut status, state, reason, "", generation, cx.now);
+            }
+        }
+        if status == budget.status {
+            return plan;
+        }
+        plan.then(status_patch::<PodDisruptionBudget>(
+            &budget.metadata,
+            status_value(&budget.status, &status),
+        ))
+    }
+}
+
+fn unmanaged_text(budget: &PodDisruptionBudget) -> String {
+    format!(
+        "Pods selected by this PodDisruptionBudget (selector: {}) were found to be unmanaged. As a result, the status of \
+         the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these pods \
+         please set \".spec.minAvailable\" field of the PDB to an integer value.",
+        budget.spec.selector.raw
+    )
+}
+
+/// What there should be.
+#[derive(Debug)]
+struct Expected {
+    pods: i64,
+    healthy: i64,
+    /// Whether some pods have no controller.
+    unmanaged: bool,
+}
+
+fn expected(budget: &PodDisruptionBudget, pods: &[&Arc<Pod>], view: &View) -> Result<Expected, String> {
+    let spec = &budget.spec;
+    let value = |v: &Value| (!v.is_null()).then(|| IntOrString::from_value(v)).flatten();
+    if let Some(most) = value(&spec.max_unavailable) {
+        let (total, unmanaged) = scale(pods, view)?;
+        let gone = most.scaled_value(total, true).map_err(|e| e.to_string())?;
+        return Ok(Expected { pods: total, healthy: (total - gone).max(0), unmanaged });
+    }
+    let Some(least) = value(&spec.min_available) else {
+        return Ok(Expected { pods: 0, healthy: 0, unmanaged: false });
+    };
+    if let Some(number) = spec.min_available.as_i64() {
+        let total = i64::try_from(pods.len()).unwrap_or(i64::MAX);
+        return Ok(Expected { pods: total, healthy: number, unmanaged: false });
+    }
+    let (total, unmanaged) = scale(pods, view)?;
+    let healthy = least.scaled_value(total, true).map_err(|e| e.to_string())?;
+    Ok(Expected { pods: total, healthy, unmanaged })
+}
+
+/// The replicas that the controllers of these pods want, and whether some pods have none.
+fn scale(pods: &[&Arc<Pod>], view: &View) -> Result<(i64, bool), String> {
+    let mut scales: HashMap<String, i64> = HashMap::new();
+    let mut seen: HashMap<&str, ()> = HashMap::new();
+    let mut unmanaged = false;
+    for pod in pods {
+        let Some(owner) = pod.metadata.controller() else {
+            unmanaged = true;
+            continue;
+        };
+        if seen.insert(&owner.uid, ()).is_some() {
+            continue;
+        }
+        let found = controller_scale(owner, &pod.metadata.namespace, view);
+        let (uid, replicas) =
+            found.ok_or_else(|| format!("found no controllers for pod {:?}", pod.metadata.name))?;
+        scales.insert(uid, replicas);
+    }
+    Ok((scales.values().sum(), unmanaged))
+}
+
+/// Uid and wanted replicas of what controls a pod in the end.
+fn controller_scale(owner: &OwnerRef, namespace: &str, view: &View) -> Option<(String, i64)> {
+    let is = |kind: &str, api_version: &str| owner.kind == kind && owner.api_version == api_version;
+    if is("ReplicaSet", "apps/v1") {
+        let sets = view.get::<ReplicaSet>();
+        let set = sets.get(namespace, &owner.name).filter(|s| s.metadata.uid == owner.uid)?;
+        let Some(parent) = set.metadata.controller().filter(|o| o.kind == "Deployment") else {
+            return Some((set.metadata.uid.clone(), set.replicas()));
+        };
+        let deployments = view.get::<Deployment>();
+        let deployment = deployments.get(namespace, &parent.name).filter(|d| d.metadata.uid == parent.uid)?;
+        return Some((deployment.metadata.uid.clone(), deployment.replicas()));
+    }
+    if is("StatefulSet", "apps/v1") {
+        let sets = view.get::<StatefulSet>();
+        let set = sets.get(namespace, &owner.name).filter(|s| s.metadata.uid == owner.uid)?;
+        return Some((set.metadata.uid.clone(), set.replicas()));
+    }
+    if is("ReplicationController", "v1") {
+        let all = view.get::<ReplicationController>();
+        let rc = all.get(namespace, &owner.name).filter(|r| r.metadata.uid == owner.uid)?;
+        return Some((rc.metadata.uid.clone(), rc.spec.replicas.unwrap_or(1)));
+    }
+    None
+}
+
+/// Keeps of the pods that were let go those that may still go; says when to look again.
+fn disrupted(
+    status: &mut PodDisruptionBudgetStatus,
+    pods: &[&Arc<Pod>],
+    now: jiff::Timestamp,
+) -> Option<Duration> {
+    let due = |at: &jiff::Timestamp| jiff::Timestamp::from_second(at.as_second() + PATIENCE).ok();
+    let kept: BTreeMap<String, jiff::Timestamp> = pods
+        .iter()
+        .filter(|p| !p.metadata.deleting())
+        .filter_map(|p| Some((p.metadata.name.clone(), *status.disrupted_pods.get(&p.metadata.name)?)))
+        .filter(|(_, at)| due(at).is_some_and(|due| due >= now))
+        .collect();
+    let next = kept.values().filter_map(due).min();
+    status.disrupted_pods = kept;
+    next.and_then(|due| Duration::try_from(due.duration_since(now)).ok())
+}
+
+fn set_condition(
+    status: &mut PodDisruptionBudgetStatus,
+    state: &str,
+    reason: &str,
+    message: &str,
+    generation: i64,
+    now: jiff::Timestamp,
+) {
+    let old = status.conditions.iter().position(|c| c.kind == ALLOWED);
+    let since =
+        old.map(|i| &status.conditions[i]).filter(|c| c.status == state).and_then(|c| c.last_transition_time);
+    let condition = MetaCondition {
+        kind: ALLOWED.into(),
+        status: state.into(),
+        observed_generation: (generation != 0).then_some(generation),
+        last_transition_time: since.or(Some(seconds(now))),
+        reason: reason.into(),
+        message: message.into(),
+    };
+    match old {
+        Some(i) => status.conditions[i] = condition,
+        None => status.conditions.push(condition),
+    }
+}
+
+fn status_value(old: &PodDisruptionBudgetStatus, new: &PodDisruptionBudgetStatus) -> Value {
+    let gone = old.disrupted_pods.keys().filter(|k| !new.disrupted_pods.contains_key(*k));
+    let gone: Map<String, Value> = gone.map(|k| (k.clone(), Value::Null)).collect();
+    let mut value = json!({
+        "observedGeneration": (new.observed_generation != 0).then_some(new.observed_generation),
+        "disruptionsAllowed": new.disruptions_allowed,
+        "currentHealthy": new.current_healthy,
+        "desiredHealthy": new.desired_healthy,
+        "expectedPods": new.expected_pods,
+        "conditions": new.conditions,
+    });
+    if !gone.is_empty() {
+        value["disruptedPods"] = if new.disrupted_pods.is_empty() { Value::Null } else { gone.into() };
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ago, reconcile, snapshot, text};
+    use expect_test::expect;
+
+    fn pod(name: &str, owner: Option<&str>, ready: bool) -> Value {
+        let owners = owner.map(|kind| {
+            json!([{"apiVersion": "apps/v1", "kind": kind, "name": "web", "uid": "rs1", "controller": true}])
+        });
+        json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": name, "labels": {"app": "web"},
+                "ownerReferences": owners.unwrap_or_else(|| json!([]))},
+            "status": {"conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}]},
+        })
+    }
+
+    fn plan(spec: Value, status: Value, pods: Vec<Value>) -> String {
+        let mut budget = json!({"metadata": {"name": "b", "namespace": "ns", "uid": "b1", "resourceVersion": "7", "generation": 3},
+            "spec": spec, "status": status});
+        budget["spec"]["selector"] = json!({"matchLabels": {"app": "web"}});
+        let view = View::default()
+            .with(snapshot::<PodDisruptionBudget>([budget]))
+            .with(snapshot::<Pod>(pods))
+            .with(snapshot::<ReplicaSet>([json!({"metadata": {"name": "web", "namespace": "ns", "uid": "rs1",
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "d1", "controller": true}]},
+                "spec": {"replicas": 1}})]))
+            .with(snapshot::<Deployment>([json!({"metadata": {"name": "web", "namespace": "ns", "uid": "d1"}, "spec": {"replicas": 4}})]))
+            .with(snapshot::<ReplicationController>([]))
+            .with(snapshot::<StatefulSet>([]));
+        text(&reconcile(&Budgets, &view, "ns", "b", &[]))
+    }
+
+    #[test]
+    fn numbers() {
+        let pods = || {
+            vec![
+                pod("a", Some("ReplicaSet"), true),
+                pod("b", Some("ReplicaSet"), true),
+                pod("c", Some("ReplicaSet"), false),
+            ]
+        };
+        expect![[r#"
+            merge /apis/policy/v1/namespaces/ns/poddisruptionbudgets/b/status {"metadata":{"resourceVersion":"7","uid":"b1"},"status":{"conditions":[{"lastTransitionTime":"2025-01-01T12:00:00Z","message":"","observedGeneration":3,"reason":"SufficientPods","status":"True","type":"DisruptionAllowed"}],"currentHealthy":2,"desiredHealthy":1,"disruptionsAllowed":1,"expectedPods":3,"observedGeneration":3}}
+        "#]].assert_eq(&plan(json!({"minAvailable": 1}), json!({}), pods()));
+        let counts = |spec: Value, pods: Vec<Value>| {
+            let text = plan(spec, json!({}), pods);
+            let line = text.lines().find(|l| l.contains("/status")).unwrap_or_default().to_owned();
+            let body: Value = serde_json::from_str(line.split_once("status ").unwrap().1).unwrap();
+            let n = |f: &str| body["status"][f].as_i64().unwrap();
+            (n("expectedPods"), n("desiredHealthy"), n("currentHealthy"), n("disruptionsAllowed"))
+        };
+        assert_eq!(counts(json!({"minAvailable": "50%"}), pods()), (4, 2, 2, 0));
+        assert_eq!(counts(json!({"maxUnavailable": 3}), pods()), (4, 1, 2, 1));
+        assert_eq!(counts(json!({"maxUnavailable": "100%"}), pods()), (4, 0, 2, 2));
+        assert_eq!(counts(json!({"minAvailable": 0}), vec![]), (0, 0, 0, 0));
+    }
+
+    #[test]
+    fn what_cannot_be_told() {
+        expect![[r#"
+            merge /apis/policy/v1/namespaces/ns/poddisruptionbudgets/b/status {"metadata":{"resourceVersion":"7","uid":"b1"},"status":{"conditions":[{"lastTransitionTime":"2025-01-01T12:00:00Z","message":"found no controllers for pod \"a\"","reason":"SyncFailed","status":"False","type":"DisruptionAllowed"}],"currentHealthy":0,"desiredHealthy":0,"disruptionsAllowed":0,"expectedPods":0,"observedGeneration":null}}
+            event: Warning CalculateExpectedPodCountFailed: Failed to calculate the number of expected pods: found no controllers for pod "a"
+        "#]].assert_eq(&plan(
+            json!({"maxUnavailable": 1}),
+            json!({}),
+            vec![pod("a", Some("Job"), true)],
+        ));
+        let text = plan(json!({"maxUnavailable": 1}), json!({}), vec![pod("a", None, true)]);
+        assert!(text.contains("event: Warning UnmanagedPods"), "{text}");
+    }
+
+    #[test]
+    fn pods_that_were_let_go() {
+        let status =
+            json!({"observedGeneration": 3, "disruptedPods": {"a": ago(20), "b": ago(200), "x": ago(1)}});
+        let pods = vec![pod("a", None, true), pod("b", None, true), pod("c", None, true)];
+        expect![[r#"
+            merge /apis/policy/v1/namespaces/ns/poddisruptionbudgets/b/status {"metadata":{"resourceVersion":"7","uid":"b1"},"status":{"conditions":[{"lastTransitionTime":"2025-01-01T12:00:00Z","message":"","observedGeneration":3,"reason":"SufficientPods","status":"True","type":"DisruptionAllowed"}],"currentHealthy":2,"desiredHealthy":1,"disruptedPods":{"b":null,"x":null},"disruptionsAllowed":1,"expectedPods":3,"observedGeneration":3}}
+            again after 100s
+        "#]].assert_eq(&plan(json!({"minAvailable": 1}), status, pods));
+    }
+}
