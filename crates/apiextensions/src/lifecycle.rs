@@ -31,8 +31,9 @@ const LINGER: Duration = Duration::from_millis(250);
 
 /// Serves every established definition, then follows them in a task that ends with the engine.
 pub async fn start(engine: Arc<Engine>, clock: Arc<dyn Clock>) -> Result<(), EngineError> {
-    let mut served = Served { by_name: HashMap::new(), clock };
+    let mut served = Served { by_name: HashMap::new(), names: HashMap::new(), clock };
     for definition in engine.list(&definitions(), None) {
+        served.remember(&definition);
         if conditions::is_true(&definition, "Established") {
             served.serve(&engine, &definition).await?;
         }
@@ -45,6 +46,8 @@ pub async fn start(engine: Arc<Engine>, clock: Arc<dyn Clock>) -> Result<(), Eng
 struct Served {
     clock: Arc<dyn Clock>,
     by_name: HashMap<String, (GroupResource, Value)>,
+    /// What each definition looked at so far asks for and has: group, plural, accepted names.
+    names: HashMap<String, (String, String, Value)>,
 }
 
 impl Served {
@@ -71,7 +74,18 @@ impl Served {
         Ok(())
     }
 
+    fn remember(&mut self, definition: &Value) {
+        let text = |path: &[&str]| object::str_at(definition, path).to_owned();
+        let names = (
+            text(&["spec", "group"]),
+            text(&["spec", "names", "plural"]),
+            definition["status"]["acceptedNames"].clone(),
+        );
+        self.names.insert(object::name(definition).to_owned(), names);
+    }
+
     fn forget(&mut self, engine: &Engine, name: &str) {
+        self.names.remove(name);
         if let Some((resource, _)) = self.by_name.remove(name) {
             engine.unregister(&resource);
         }
@@ -87,7 +101,7 @@ async fn follow(engine: Weak<Engine>, mut served: Served) {
         // A fresh watch begins with what there is; what went in between is found by comparing.
         let present: BTreeSet<String> =
             strong.list(&definitions(), None).iter().map(|d| object::name(d).to_owned()).collect();
-        let gone: Vec<String> = served.by_name.keys().filter(|n| !present.contains(*n)).cloned().collect();
+        let gone: Vec<String> = served.names.keys().filter(|n| !present.contains(*n)).cloned().collect();
         gone.iter().for_each(|name| served.forget(&strong, name));
         drop(strong);
         loop {
@@ -198,9 +212,10 @@ async fn level(engine: &Arc<Engine>, served: &mut Served, name: &str) -> Result<
         return clean_up(engine, served, &definition).await;
     }
     let now = served.now();
-    let taken = taken(engine, &definition);
+    let taken = taken(engine, served, &definition);
     let mut wanted = (*definition).clone();
     judge(&mut wanted, &taken, &now);
+    served.remember(&wanted);
     if conditions::is_true(&wanted, "Established") {
         // Served first: who waits for the condition may create at once.
         served.serve(engine, &wanted).await.map_err(LevelError::Engine)?;
@@ -237,16 +252,15 @@ fn judge(definition: &mut Value, taken: &Taken, now: &str) {
 }
 
 /// Names that others in the definition's group have: other definitions and resources that are no definition's.
-fn taken(engine: &Engine, definition: &Value) -> Taken {
+fn taken(engine: &Engine, served: &Served, definition: &Value) -> Taken {
     let group = object::str_at(definition, &["spec", "group"]);
+    let own = object::str_at(definition, &["spec", "names", "plural"]);
     let mut taken = Taken::default();
-    let mut custom = BTreeSet::new();
-    for other in engine.list(&definitions(), None) {
-        if object::str_at(&other, &["spec", "group"]) == group {
-            custom.insert(object::str_at(&other, &["spec", "names", "plural"]).to_owned());
-            if object::name(&other) != object::name(definition) {
-                taken.add(&other["status"]["acceptedNames"]);
-            }
+    let mut custom = BTreeSet::from([own]);
+    for (name, (_, plural, accepted)) in served.names.iter().filter(|(_, (g, ..))| g == group) {
+        custom.insert(plural);
+        if name != object::name(definition) {
+            taken.add(accepted);
         }
     }
     for resource in

@@ -88,6 +88,10 @@ async fn ensure(
     namespace: &str,
     object: Value,
 ) -> Result<(), Status> {
+    // Asked first: creating a service again would find its own address taken.
+    if api.get(resource, namespace, kaji_meta::object::name(&object)).is_some() {
+        return Ok(());
+    }
     match api.create(resource, namespace, object, false).await {
         Err(status) if status.code == 409 => Ok(()),
         other => other.map(drop),

@@ -92,7 +92,7 @@ async fn measure(bench: &mut Bench, namespace: &str) -> Result<(), Error> {
     for (i, stream) in streams.into_iter().enumerate() {
         watchers.spawn(follow(stream, i, tally.clone()));
     }
-    let template = objects::config_map();
+    let template = objects::small_config_map();
     let create = Each(move |i: usize| template.create(&path, &format!("w-{i:05}")));
     let written = load::run(&bench.target, WRITERS, Until::Count(counts.events), LIMIT, create).await?;
     let each = counts.events as u64;

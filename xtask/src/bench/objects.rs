@@ -110,6 +110,16 @@ pub fn config_map() -> Template {
     }))
 }
 
+/// A ConfigMap that says little: what counts is how often it is sent, not how long it is.
+pub fn small_config_map() -> Template {
+    Template::new(&json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": HOLE},
+        "data": {"state": "changed"},
+    }))
+}
+
 /// A namespace.
 pub fn namespace(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})

@@ -134,7 +134,8 @@ mod tests {
                 .map(|i| slice(i, &(0..below(5)).map(|_| below(20)).collect::<Vec<_>>()))
                 .collect();
             let wanted: BTreeSet<usize> = (0..below(25)).map(|_| below(20)).collect();
-            let found = |e: &Endpoint| wanted.contains(&number(e)).then(|| (number(e), !number(e).is_multiple_of(7)));
+            let found =
+                |e: &Endpoint| wanted.contains(&number(e)).then(|| (number(e), !number(e).is_multiple_of(7)));
             let packed = pack(&slices.iter().collect::<Vec<_>>(), wanted.clone(), 4, found);
             let members: Vec<usize> = packed.iter().flat_map(|p| p.members.clone()).collect();
             assert_eq!(members.len(), wanted.len());

@@ -50,12 +50,56 @@ fn media_types() {
     assert_eq!(syntax("").unwrap(), Syntax::Json);
     assert_eq!(syntax("application/json; charset=utf-8").unwrap(), Syntax::Json);
     assert_eq!(syntax("application/yaml").unwrap(), Syntax::Yaml);
-    for other in ["text/plain", "application/vnd.kubernetes.protobuf", "application/cbor"] {
+    assert_eq!(syntax("application/vnd.kubernetes.protobuf").unwrap(), Syntax::Protobuf);
+    for other in ["text/plain", "application/cbor"] {
         let status = syntax(other).unwrap_err();
         assert_eq!(status.code, 415);
-        expect!["the body of the request was in an unknown format - accepted media types include: application/json, application/yaml"]
+        expect!["the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf"]
             .assert_eq(&status.message);
     }
+}
+
+#[test]
+fn protobuf_bodies() {
+    let encoded = |api_version: &str, kind: &str| {
+        let object =
+            json!({"metadata": {"name": "a", "labels": {"k": "v"}}, "data": {"a": "b"}, "immutable": false});
+        let schema = types::for_gvk("", "v1", "ConfigMap").unwrap();
+        kaji_schema::protobuf::object(&schema, api_version, kind, &object).unwrap()
+    };
+    let run = |want: &Want<'_>, body: &[u8]| {
+        let registry = Registry::default();
+        let result = object(&registry, want, Syntax::Protobuf, body, Directive::Strict, &mut |_| {});
+        result.map_or_else(|s| format!("{} {}", s.code, s.message), |v| v.to_string())
+    };
+    let (cm, schema) = (builtin("ConfigMap"), widget());
+    let custom = Want { group: "example.com", version: "v1", kind: "Widget", schema: &schema };
+    let mut damaged = encoded("v1", "ConfigMap");
+    let at = damaged.windows(2).position(|w| w == [0x0a, 1]).unwrap();
+    damaged[at] = 0x08;
+    let all = [
+        run(&cm, &encoded("v1", "ConfigMap")),
+        run(&cm, &encoded("", "")),
+        run(&cm, &encoded("v2", "ConfigMap")),
+        run(&cm, &encoded("v1", "Pod")),
+        run(&cm, &encoded("a/b/c", "ConfigMap")),
+        run(&cm, b""),
+        run(&cm, b"{}"),
+        run(&cm, b"k8s\0\x0a\xff"),
+        run(&cm, &damaged),
+        run(&custom, &encoded("example.com/v1", "Widget")),
+    ];
+    expect![[r#"
+        {"apiVersion":"v1","data":{"a":"b"},"immutable":false,"kind":"ConfigMap","metadata":{"labels":{"k":"v"},"name":"a"}}
+        {"apiVersion":"v1","data":{"a":"b"},"immutable":false,"kind":"ConfigMap","metadata":{"labels":{"k":"v"},"name":"a"}}
+        400 ConfigMap in version "v2" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "v2" in scheme "pkg/api/legacyscheme/scheme.go:30"
+        400 Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to (core.ConfigMap): unknown conversion
+        400 the object provided is unrecognized (must be of type ConfigMap): unexpected GroupVersion string: a/b/c (6b3873000a120a05612f622f631209436f6e6669674d617012250a190a01 ...)
+        400 the object provided is unrecognized (must be of type ConfigMap): empty data (<empty>)
+        400 the object provided is unrecognized (must be of type ConfigMap): provided data does not appear to be a protobuf message, expected prefix [107 56 115 0] ({})
+        400 the object provided is unrecognized (must be of type ConfigMap): unexpected EOF (6b3873000aff)
+        400 ConfigMap in version "v1" cannot be handled as a ConfigMap: proto: wrong wireType = 0 for field Name
+        415 the body of the request was in an unknown format - accepted media types include: application/json, application/yaml"#]].assert_eq(&all.join("\n"));
 }
 
 #[test]

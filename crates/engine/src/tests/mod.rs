@@ -4,6 +4,7 @@ mod forms;
 mod lists;
 mod outage;
 mod property;
+mod protobuf;
 mod registration;
 mod together;
 mod watches;

@@ -11,24 +11,28 @@ pub struct TestCluster {
     pub cluster: Cluster,
     /// Its admin's kubeconfig.
     pub kubeconfig: PathBuf,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl TestCluster {
     /// Starts one with this many simulated nodes; none means no controllers either.
     pub async fn start(nodes: u16) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap(), nodes, StoreKind::Memory).await
+    }
+
+    /// Starts one over a directory that may have been another's.
+    pub async fn start_in(dir: tempfile::TempDir, nodes: u16, store: StoreKind) -> Self {
         let options = Options {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             nodes: if nodes == 0 { Nodes::None } else { Nodes::Simulated(nodes) },
             controllers: nodes > 0,
-            store: StoreKind::Memory,
+            store,
             ..Options::new(dir.path())
         };
         let cluster = Cluster::start(options).await.unwrap();
         let path = dir.path().join("kubeconfig");
         kubeconfig::write(&path, &cluster.url(), &cluster.pki.ca.certificate, &cluster.pki.admin).unwrap();
-        TestCluster { cluster, kubeconfig: path, _dir: dir }
+        TestCluster { cluster, kubeconfig: path, dir }
     }
 
     /// A kube-rs client over TLS, as a user's program makes it.
@@ -39,8 +43,9 @@ impl TestCluster {
     }
 
     /// Ends it.
-    pub async fn stop(self) {
+    pub async fn stop(self) -> tempfile::TempDir {
         self.cluster.stop().await;
+        self.dir
     }
 }
 

@@ -1,0 +1,58 @@
+//! A cluster that is stopped and started again over its directory: objects, revisions, certificates and custom resources
+//! are as they were, and watches resume across the gap.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "test code: a panic is a failure, a skip is said out loud"
+)]
+
+mod common;
+
+use common::TestCluster;
+use futures_util::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use kaji::StoreKind;
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+};
+use serde_json::json;
+use std::time::Duration;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_is_there_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = TestCluster::start_in(dir, 0, StoreKind::Disk).await;
+    let client = cluster.kube().await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    let map: ConfigMap =
+        serde_json::from_value(json!({"metadata": {"name": "a"}, "data": {"k": "1"}})).unwrap();
+    let first = maps.create(&PostParams::default(), &map).await.unwrap();
+    maps.patch("a", &PatchParams::default(), &Patch::Merge(json!({"data": {"k": "2"}}))).await.unwrap();
+    let services: Api<Service> = Api::default_namespaced(client);
+    let service: Service =
+        serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}))
+            .unwrap();
+    let address = services.create(&PostParams::default(), &service).await.unwrap().spec.unwrap().cluster_ip;
+    let authority = cluster.cluster.pki.ca.certificate.clone();
+    drop((maps, services));
+
+    let dir = cluster.stop().await;
+    let cluster = TestCluster::start_in(dir, 0, StoreKind::Disk).await;
+    assert_eq!(cluster.cluster.pki.ca.certificate, authority);
+    let client = cluster.kube().await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    assert_eq!(maps.get("a").await.unwrap().data.unwrap()["k"], "2");
+    let services: Api<Service> = Api::default_namespaced(client);
+    assert_eq!(services.get("s").await.unwrap().spec.unwrap().cluster_ip, address);
+    assert!(services.get("kubernetes").await.is_ok());
+    // The change was made before the restart, the watch asks after it.
+    let from = first.metadata.resource_version.unwrap();
+    let mut events = maps.watch(&WatchParams::default(), &from).await.unwrap().boxed();
+    let event =
+        tokio::time::timeout(Duration::from_secs(30), events.try_next()).await.unwrap().unwrap().unwrap();
+    assert!(matches!(event, WatchEvent::Modified(cm) if cm.data.as_ref().unwrap()["k"] == "2"));
+    drop((events, maps, services));
+    cluster.stop().await;
+}
