@@ -4,7 +4,7 @@
 //! Invariants:
 //! - Definitions are served level-triggered: whatever happened, the registry ends up as the definitions say.
 //! - A definition is served before its `Established` condition says so, and no other resource is touched by it.
-//! - A definition that is being deleted stops accepting objects, and goes only after its last object has gone.
+//! - A definition that is being deleted goes only after its last object has gone and its resource is no longer served.
 
 mod compile;
 mod conditions;

@@ -311,6 +311,8 @@ async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value)
         }
     }
     note(engine, &served.now(), name, "InstanceDeletionCompleted", "removed all instances").await?;
+    // Forgotten first: who sees the definition gone must not find its resource still served.
+    served.forget(engine, name);
     let release = |d: &mut Value| {
         let kept: Vec<Value> = object::finalizers(d).filter(|f| *f != FINALIZER).map(Value::from).collect();
         object::set_at(d, &["metadata", "finalizers"], kept);
@@ -319,9 +321,6 @@ async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value)
     match engine.update(&definitions(), "", name, "", false, &release).await {
         Err(status) if status.code != 404 => return Err(LevelError::Status(status)),
         _ => {}
-    }
-    if engine.get(&definitions(), "", name).is_none() {
-        served.forget(engine, name);
     }
     Ok(true)
 }
