@@ -88,8 +88,11 @@ impl Attributes<'_> {
 
     /// Adds a text for the `Warning` header.
     pub fn warn(&self, text: impl Into<String>) {
-        if let Ok(mut w) = self.warnings.lock() {
-            w.push(text.into());
+        let text = text.into();
+        if let Ok(mut w) = self.warnings.lock()
+            && !w.contains(&text)
+        {
+            w.push(text);
         }
     }
 
@@ -133,6 +136,11 @@ pub trait Admission: Send + Sync + 'static {
         let _ = attributes;
         Box::pin(std::future::ready(Ok(())))
     }
+}
+
+/// Whether any plugin wants to see this write.
+pub(crate) fn watched(engine: &Engine, attributes: &Attributes<'_>) -> bool {
+    engine.admission.load().iter().any(|plugin| plugin.handles(attributes))
 }
 
 /// Runs the mutating phase.

@@ -28,6 +28,7 @@ use crate::{
 use bytes::Bytes;
 use kaji_meta::{GroupVersionKind, GroupVersionResource, Status, object};
 use kaji_resource::{Ctx, DeleteOptions, Reservation, SubresourceDef, UserInfo, VersionDef};
+use kaji_schema::SchemaRef;
 use kaji_store::{KeyValue, Range, Revision, Txn, TxnOutcome};
 use options::{OperationOptions, WriteOptions};
 use serde_json::Value;
@@ -216,6 +217,12 @@ impl<'a> Op<'a> {
             kaji_schema::defaulting::apply_defaults(self.version.schema.get(), object);
         }
         self.res.def.hooks.default(&self.version.name, object);
+        as_written(&self.version.schema, object);
+    }
+
+    /// Brings an object of the storage version, after hooks have changed it, into the form that is stored.
+    pub fn as_stored(&self, object: &mut Value) {
+        as_written(&self.res.storage_schema, object);
     }
 
     /// From the request's version to the one that is stored.
@@ -371,6 +378,18 @@ pub(crate) async fn commit(
     match engine.leases.commit(&*engine.store, txn, op.res.def.ttl, op.now).await? {
         TxnOutcome::Committed { revision, .. } => Ok(Ok(revision)),
         TxnOutcome::Conflict { current, .. } => Ok(Err(current.into_iter().next().flatten())),
+    }
+}
+
+/// Brings an object of a built-in kind into the form in which Go writes it: empty values of optional fields go, fields
+/// that Go always writes appear. So a stored object, a changed one and one that a client sends back compare as upstream's
+/// do. Custom resources are as their clients write them.
+pub(crate) fn as_written(schema: &SchemaRef, object: &mut Value) {
+    if !decode::is_custom(schema)
+        && let Err(error) = kaji_schema::decode::typed(schema.get(), object)
+    {
+        // Clients' types were checked when the body was decoded.
+        tracing::error!(%error, kind = object::kind(object), "an object was given a value of a wrong type");
     }
 }
 

@@ -7,6 +7,7 @@ use crate::{cache::Cache, storage};
 use imbl::{HashMap, OrdMap};
 use kaji_meta::{GroupKind, GroupResource};
 use kaji_resource::ResourceDef;
+use kaji_schema::SchemaRef;
 use std::{borrow::Cow, sync::Arc};
 
 /// As in a definition: mostly static.
@@ -26,6 +27,8 @@ pub struct Resource {
     pub storage_api_version: String,
     /// The `kind` that objects are stored under.
     pub storage_kind: Str,
+    /// The shape that objects are stored in.
+    pub(crate) storage_schema: SchemaRef,
 }
 
 impl Resource {
@@ -37,6 +40,11 @@ impl Resource {
         storage_kind: Str,
     ) -> Self {
         let group_resource = def.group_resource();
+        let schema = def.shares_storage_of.as_ref().and_then(|_| {
+            let gv = kaji_meta::GroupVersion::parse(&storage_api_version).ok()?;
+            kaji_schema::types::for_gvk(&gv.group, &gv.version, &storage_kind)
+        });
+        let storage_schema = schema.unwrap_or_else(|| def.storage_version().schema.clone());
         Resource {
             prefix: cache.prefix().clone(),
             def,
@@ -44,6 +52,7 @@ impl Resource {
             group_resource,
             storage_api_version,
             storage_kind,
+            storage_schema,
         }
     }
 
@@ -69,9 +78,10 @@ impl Resource {
         storage::api_version(&self.def.group, version)
     }
 
-    /// Group and kind, for messages.
+    /// Group and kind of what is stored, for messages about objects that are not valid.
     pub fn group_kind(&self) -> GroupKind {
-        GroupKind::new(self.def.group.as_ref(), self.def.kind.as_ref())
+        let group = self.storage_api_version.rsplit_once('/').map_or("", |(group, _)| group);
+        GroupKind::new(group, self.storage_kind.as_ref())
     }
 }
 

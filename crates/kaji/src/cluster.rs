@@ -230,7 +230,9 @@ async fn open_engine(
     options: &Options,
     authorizer: Arc<dyn Authorizer>,
 ) -> Result<Arc<Engine>, StartError> {
-    let engine = Engine::open(store, EngineOptions::default()).await?;
+    let engine_options =
+        EngineOptions { admission: kaji_server::admission::plugins(), ..EngineOptions::default() };
+    let engine = Engine::open(store, engine_options).await?;
     let mut deps = Deps::new(Arc::new(SystemClock), Arc::new(SystemRandom));
     deps.service_cidrs = options.service_cidrs.clone();
     deps.authorize = Arc::new(Reviews(authorizer));

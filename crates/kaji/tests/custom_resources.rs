@@ -8,76 +8,9 @@
 
 mod common;
 
-use common::TestCluster;
-use futures_util::StreamExt;
-use kaji_engine::{ApiRequest, ApiResponse, Body};
-use kaji_resource::{UserInfo, Verb};
+use common::{TestCluster, api::Api};
+use kaji_resource::Verb;
 use serde_json::{Value, json};
-
-struct Api<'a>(&'a TestCluster);
-
-impl Api<'_> {
-    async fn raw(&self, verb: Verb, path: &str, content_type: &str, body: &Value) -> ApiResponse {
-        let (path, query) = path.split_once('?').unwrap_or((path, ""));
-        let parts: Vec<&str> = path.split('/').collect();
-        let [group, version, resource, name, subresource] =
-            [0, 1, 2, 3, 4].map(|i| parts.get(i).copied().unwrap_or_default());
-        let request = ApiRequest {
-            verb,
-            group: group.into(),
-            version: version.into(),
-            resource: resource.into(),
-            namespace: String::new(),
-            name: name.into(),
-            subresource: subresource.into(),
-            subpath: String::new(),
-            query: query
-                .split('&')
-                .filter_map(|p| p.split_once('='))
-                .map(|(k, v)| (k.into(), v.into()))
-                .collect(),
-            accept: Default::default(),
-            content_type: content_type.into(),
-            body: if body.is_null() { Default::default() } else { body.to_string().into() },
-            user: UserInfo { name: "tester".into(), ..UserInfo::default() },
-            user_agent: "tester".into(),
-        };
-        self.0.cluster.stack.engine.handle(request).await
-    }
-
-    async fn ok(&self, verb: Verb, path: &str, body: Value) -> Value {
-        let kind = if verb == Verb::Patch { "application/json-patch+json" } else { "application/json" };
-        let response = self.raw(verb, path, kind, &body).await;
-        let code = response.code;
-        let text: Value = serde_json::from_slice(&response.body.into_bytes().unwrap()).unwrap();
-        assert!(code < 300, "{verb:?} {path}: {text}");
-        text
-    }
-
-    async fn refused(&self, verb: Verb, path: &str, body: Value) -> (u16, String) {
-        let response = self.raw(verb, path, "application/json", &body).await;
-        let code = response.code;
-        let text: Value = serde_json::from_slice(&response.body.into_bytes().unwrap()).unwrap();
-        (code, text["message"].as_str().unwrap_or_default().to_owned())
-    }
-
-    /// Follows a definition until it is as wanted; `None` when it is gone.
-    async fn until(&self, name: &str, mut done: impl FnMut(Option<&Value>) -> bool) {
-        let path = format!("{CRDS}?fieldSelector=metadata.name={name}&watch=true");
-        let Body::Watch(mut events) = self.raw(Verb::Watch, &path, "", &Value::Null).await.body else {
-            panic!("no watch")
-        };
-        while let Some(piece) = events.next().await {
-            for event in serde_json::Deserializer::from_slice(&piece).into_iter::<Value>() {
-                let event = event.unwrap();
-                if done((event["type"] != "DELETED").then_some(&event["object"])) {
-                    return;
-                }
-            }
-        }
-        panic!("the watch ended");
-    }
-}
 
 const CRDS: &str = "apiextensions.k8s.io/v1/customresourcedefinitions";
 const V1: &str = "example.com/v1/widgets";
@@ -114,7 +47,7 @@ async fn objects_follow_their_definition() {
     let cluster = TestCluster::start(0).await;
     let api = Api(&cluster);
     api.ok(Verb::Create, CRDS, definition()).await;
-    api.until("widgets.example.com", established).await;
+    api.until(CRDS, "widgets.example.com", established).await;
     let made = api
         .ok(Verb::Create, V1, widget("v1", "w", json!({"one": "1", "unknown": 1, "status": {"x": 1}})))
         .await;
@@ -160,7 +93,7 @@ async fn a_definition_keeps_its_books_and_goes_last() {
     let api = Api(&cluster);
     let name = format!("{CRDS}/widgets.example.com");
     api.ok(Verb::Create, CRDS, definition()).await;
-    api.until("widgets.example.com", established).await;
+    api.until(CRDS, "widgets.example.com", established).await;
     // The stored version moves; the one before stays on the books and cannot be dropped yet.
     let patch = json!([
         {"op": "replace", "path": "/spec/versions/0/storage", "value": false},
@@ -189,7 +122,7 @@ async fn a_definition_keeps_its_books_and_goes_last() {
         d["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Terminating").cloned()
     };
     assert_eq!(terminating(&going).unwrap()["reason"], "InstanceDeletionPending");
-    api.until("widgets.example.com", |d| {
+    api.until(CRDS, "widgets.example.com", |d| {
         terminating(d.unwrap()).is_some_and(|c| c["reason"] == "InstanceDeletionInProgress")
     })
     .await;
@@ -205,7 +138,7 @@ async fn a_definition_keeps_its_books_and_goes_last() {
     let patch = json!([{"op": "remove", "path": "/metadata/finalizers"}]);
     api.ok(Verb::Patch, &format!("{V2}/w"), patch).await;
     let mut seen = false;
-    api.until("widgets.example.com", |d| {
+    api.until(CRDS, "widgets.example.com", |d| {
         seen |= d.is_some();
         d.is_none() || !seen
     })

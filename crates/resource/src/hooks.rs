@@ -87,6 +87,12 @@ pub trait Hooks: Send + Sync + 'static {
     /// Changes the object as its deletion is marked but not finished (namespace: `status.phase: Terminating`).
     fn mark_deleted(&self, ctx: &Ctx<'_>, object: &mut Value) {}
 
+    /// Whether the mark is the deletion timestamp alone, without grace period and without moving the generation: kinds
+    /// whose registries mark by hand (namespaces, definitions of custom resources).
+    fn marks_by_hand(&self) -> bool {
+        false
+    }
+
     /// Whether deletion must wait even with no finalizers in metadata (namespaces with `spec.finalizers`).
     fn deletion_waits(&self, object: &Value) -> bool {
         false

@@ -7,6 +7,7 @@
 use kaji_engine::{Registry, Resource};
 use kaji_meta::{GroupVersionKind, Status};
 use kaji_resource::{SubresourceDef, SubresourceKind, Verb, VersionDef};
+use kaji_schema::SchemaRef;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha512};
 use std::{
@@ -272,11 +273,20 @@ fn kind_value(kind: &GroupVersionKind) -> Value {
     json!({"group": kind.group, "version": kind.version, "kind": kind.kind})
 }
 
+/// Upstream leaves the group-version of a built-in resource's own kinds empty here, where clients fill it in.
+fn response_kind_value(resource: &Resource, version: &VersionDef, kind: &GroupVersionKind) -> Value {
+    let custom = matches!(version.schema, SchemaRef::Owned(_));
+    if !custom && kind.group == resource.def.group && kind.version == version.name {
+        return json!({"group": "", "version": "", "kind": kind.kind});
+    }
+    kind_value(kind)
+}
+
 fn aggregated_resource(resource: &Resource, version: &VersionDef) -> Value {
     let def = &resource.def;
     let mut value = json!({
         "resource": def.plural,
-        "responseKind": kind_value(&def.gvk(&version.name)),
+        "responseKind": response_kind_value(resource, version, &def.gvk(&version.name)),
         "scope": if def.namespaced() { "Namespaced" } else { "Cluster" },
         "singularResource": def.singular,
         "verbs": verbs(def.verbs),
@@ -295,7 +305,7 @@ fn aggregated_resource(resource: &Resource, version: &VersionDef) -> Value {
             .map(|sub| {
                 json!({
                     "subresource": sub.name,
-                    "responseKind": kind_value(&response_kind(resource, &version.name, sub)),
+                    "responseKind": response_kind_value(resource, version, &response_kind(resource, &version.name, sub)),
                     "verbs": verbs(sub.verbs),
                 })
             })

@@ -1,8 +1,10 @@
 //! Authentication: who a request comes from. For now client certificates only; tokens are refused, not ignored.
 
-use crate::stack::StackError;
+use crate::{discovery::hex, stack::StackError};
 use kaji_meta::Status;
 use kaji_resource::UserInfo;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 
 /// Every authenticated user is in it.
 pub const AUTHENTICATED: &str = "system:authenticated";
@@ -22,7 +24,10 @@ pub fn from_certificate(der: &[u8]) -> Result<UserInfo, StackError> {
     }
     let mut groups: Vec<String> = subject.iter_organization().filter_map(text).collect();
     groups.push(AUTHENTICATED.into());
-    Ok(UserInfo { name, groups, ..UserInfo::default() })
+    // KEP-740: which credential it was, for audit and for what is made on its behalf.
+    let id = format!("X509SHA256={}", hex(&Sha256::digest(der)));
+    let extra = BTreeMap::from([("authentication.kubernetes.io/credential-id".to_owned(), vec![id])]);
+    Ok(UserInfo { name, groups, extra, ..UserInfo::default() })
 }
 
 /// The user of requests without any credentials.

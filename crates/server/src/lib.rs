@@ -1,6 +1,7 @@
 //! The HTTP face of a cluster: TLS, authentication, authorization, discovery, OpenAPI, health, metrics, and the way of a
 //! request to the engine. The stack reads in one file, `stack.rs`.
 
+pub mod admission;
 mod api;
 mod authorize;
 mod body;

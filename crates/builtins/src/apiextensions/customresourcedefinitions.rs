@@ -350,6 +350,10 @@ impl Hooks for Definitions {
         }
     }
 
+    fn marks_by_hand(&self) -> bool {
+        true
+    }
+
     fn mark_deleted(&self, ctx: &Ctx<'_>, object: &mut Value) {
         let meta = ensure_object(object, "metadata");
         if !meta.strings("finalizers").any(|f| f == CLEANUP_FINALIZER) {

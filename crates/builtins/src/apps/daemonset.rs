@@ -147,6 +147,8 @@ impl Hooks for DaemonSets {
             set_default(rolling, "maxSurge", || 0.into());
         }
         defaults::template(spec, "template");
+        // Every object carries it, as upstream's conversion sees to.
+        set_template_generation(object, template_generation(object));
     }
 
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {

@@ -115,6 +115,10 @@ impl Hooks for Namespaces {
         errs
     }
 
+    fn marks_by_hand(&self) -> bool {
+        true
+    }
+
     fn mark_deleted(&self, _ctx: &Ctx<'_>, object: &mut Value) {
         put(ensure_object(object, "status"), "phase", "Terminating");
     }

@@ -196,6 +196,7 @@ fn paths(errs: &mut ErrorList, source: &str, value: &Value) {
 pub fn driver_name(errs: &mut ErrorList, path: &Path, driver: &str) {
     if driver.is_empty() {
         errs.push(Error::required(path, ""));
+        return;
     }
     if driver.len() > 63 {
         errs.push(Error::too_long(path, "", 63));
@@ -266,7 +267,9 @@ fn validate(object: &Value) -> ErrorList {
         errs.push(Error::required(&path, ""));
     }
     if !capacity.contains_key("storage") || capacity.len() > 1 {
-        errs.push(Error::not_supported(&path, capacity.clone(), &["storage"]));
+        // Upstream shows a map, which is null when there is none.
+        let shown = if capacity.is_empty() { Value::Null } else { Value::Object(capacity.clone()) };
+        errs.push(Error::not_supported(&path, shown, &["storage"]));
     }
     for (k, v) in &capacity {
         rules::positive_amount(&mut errs, &path.key(k), v);
@@ -521,7 +524,7 @@ mod tests {
             spec.accessModes: Unsupported value: "x": supported values: "ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"
             spec.accessModes: Forbidden: may not use ReadWriteOncePod with other access modes
             spec.capacity: Required value
-            spec.capacity: Unsupported value: {}: supported values: "storage"
+            spec.capacity: Unsupported value: null: supported values: "storage"
             spec.nodeAffinity: Required value: Local volume requires node affinity
             spec.nfs.server: Required value
             spec.nfs.path: Invalid value: "a": must be an absolute path

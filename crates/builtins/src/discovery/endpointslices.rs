@@ -169,6 +169,11 @@ impl Hooks for EndpointSlices {
 
     fn prepare_update(&self, _ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
         drop_topology(new, Some(old));
+        // Labels count as content here: consumers find a service's slices by them.
+        let labels = |v: &Value| v.at("metadata").at("labels").clone();
+        if !semantic_equal(&labels(new), &labels(old)) {
+            object::set_at(new, &["metadata", "generation"], object::generation(old) + 1);
+        }
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {

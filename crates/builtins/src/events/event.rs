@@ -307,7 +307,7 @@ pub fn events() -> ResourceDef {
         field("reportingController", &["reportingComponent"]),
         field("type", &["type"]),
     ]);
-    let mut def = base("events.k8s.io", true).select(&fields);
+    let mut def = base("events.k8s.io", true).select(&fields).named(validation::name_is_dns_subdomain);
     def.shares_storage_of = Some(GroupResource::new("", "events"));
     def
 }
@@ -316,6 +316,7 @@ fn base(group: &'static str, strict: bool) -> ResourceDef {
     ResourceDef::builtin(group, "v1", "Event", "events", Scope::Namespaced, COLUMNS, Events { strict })
         .short(&["ev"])
         .create_on_update()
+        .named(validation::path_segment_name)
         .expire(TTL)
 }
 

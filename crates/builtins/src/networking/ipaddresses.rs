@@ -1,12 +1,17 @@
 //! IPAddresses: each stands for a cluster IP in use, and is named after it.
 
-use crate::shared::{check, net::check_ip, table::name, value::Fields};
+use crate::shared::{
+    check,
+    net::check_ip,
+    table::{age, name},
+    value::Fields,
+};
 use kaji_meta::{
     GroupResource,
     field::{Error, ErrorList, Path},
     validation,
 };
-use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, name_column};
+use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
 use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
@@ -17,6 +22,7 @@ const COLUMNS: &[Column] = &[
         0,
         "parentRef references the resource that an IPAddress is attached to. An IPAddress must reference a parent object.",
     ),
+    age_column(),
 ];
 
 struct IpAddresses;
@@ -54,7 +60,7 @@ impl Hooks for IpAddresses {
         errs
     }
 
-    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
+    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let p = object.at("spec").at("parentRef");
         let mut text = "<none>".to_owned();
         if !p.is_null() {
@@ -64,7 +70,7 @@ impl Hooks for IpAddresses {
                 text.push_str(part);
             }
         }
-        vec![name(object), text.into()]
+        vec![name(object), text.into(), age(object, now)]
     }
 }
 
@@ -95,6 +101,6 @@ mod tests {
         assert_eq!(valid_name("FD00::1", false), [r#"must be in canonical form ("fd00::1")"#]);
         expect!["spec.parentRef: Required value"].assert_eq(&create_errors(&def(), json!({"spec": {}})));
         let a = json!({"metadata": {"name": "10.0.0.1"}, "spec": {"parentRef": {"resource": "services", "namespace": "n", "name": "s"}}});
-        assert_eq!(row(&def(), &a), "10.0.0.1 | services/n/s");
+        assert_eq!(row(&def(), &a), "10.0.0.1 | services/n/s | <unknown>");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::shared::{
     check,
-    value::{Fields, default_text, list_mut},
+    value::{Fields, default_text, ensure_object, list_mut},
 };
 use kaji_meta::{
     field::{Error, ErrorList, Path},
@@ -64,9 +64,7 @@ pub fn policy_rules(object: &Value, namespaced: bool) -> ErrorList {
 
 /// Fills in API groups of the role reference and the subjects.
 pub fn default_binding(object: &mut Value) {
-    if let Some(role) = object.get_mut("roleRef") {
-        default_text(role, "apiGroup", GROUP);
-    }
+    default_text(ensure_object(object, "roleRef"), "apiGroup", GROUP);
     for subject in list_mut(object, "subjects") {
         if ["User", "Group"].contains(&subject.text("kind")) {
             default_text(subject, "apiGroup", GROUP);

@@ -31,7 +31,7 @@ const COLUMNS: &[Column] = &[
     Column::new(
         "PreemptionPolicy",
         "string",
-        1,
+        0,
         "preemptionPolicy is the Policy for preempting pods with lower priority. One of Never, PreemptLowerPriority. Defaults to PreemptLowerPriority if unset.",
     ),
 ];

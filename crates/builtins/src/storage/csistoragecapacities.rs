@@ -1,29 +1,13 @@
 //! CSIStorageCapacities.
 
 use super::rules::GROUP;
-use crate::shared::{check, rules::quantity, table::name, value::Fields};
+use crate::shared::{check, created, value::Fields};
 use kaji_meta::{
     field::{ErrorList, Path},
     validation,
 };
-use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, name_column};
+use kaji_resource::{Ctx, Hooks, ResourceDef, Scope};
 use serde_json::Value;
-
-const COLUMNS: &[Column] = &[
-    name_column(),
-    Column::new(
-        "StorageClassName",
-        "string",
-        0,
-        "storageClassName represents the name of the StorageClass that the reported capacity applies to.",
-    ),
-    Column::new(
-        "Capacity",
-        "string",
-        0,
-        "capacity is the value reported by the CSI driver in its GetCapacityResponse for a GetCapacityRequest with topology and parameters that match the previous fields.",
-    ),
-];
 
 struct CsiStorageCapacities;
 
@@ -52,9 +36,7 @@ impl Hooks for CsiStorageCapacities {
     }
 
     fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
-        let capacity =
-            object.get_field("capacity").map_or_else(|| "<unset>".to_owned(), |v| quantity(v).to_string());
-        vec![name(object), object.text("storageClassName").into(), capacity.into()]
+        created::row(object)
     }
 }
 
@@ -66,7 +48,7 @@ pub fn def() -> ResourceDef {
         "CSIStorageCapacity",
         "csistoragecapacities",
         Scope::Namespaced,
-        COLUMNS,
+        created::COLUMNS,
         CsiStorageCapacities,
     )
     .conditional_update_only()
@@ -82,7 +64,7 @@ mod tests {
     fn rules_and_row() {
         let c = json!({"metadata": {"name": "c"}, "storageClassName": "s", "capacity": "1Gi"});
         assert_eq!(create_errors(&def(), c.clone()), "");
-        assert_eq!(row(&def(), &c), "c | s | 1Gi");
+        assert_eq!(row(&def(), &c), "c | null");
         let mut new = c.clone();
         new["storageClassName"] = "t".into();
         assert_eq!(

@@ -161,7 +161,6 @@ mod tests {
     fn rules_and_row() {
         expect![[r#"
             spec.attacher: Required value
-            spec.attacher: Invalid value: "": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')
             spec.source: Required value: must specify exactly one of inlineVolumeSpec and persistentVolumeName"#]]
         .assert_eq(&create_errors(&def(), json!({"spec": {"nodeName": "n"}})));
         let v = json!({"metadata": {"name": "v"}, "spec": {"attacher": "d", "nodeName": "n", "source": {"persistentVolumeName": "p"}}});

@@ -36,7 +36,13 @@ fn convert(res: &Resource, value: &mut Value, to: &str, kind: &str) -> Result<()
 /// # Errors
 /// What the resource's hooks say.
 pub(crate) fn convert_out(res: &Resource, value: &mut Value, version: &str) -> Result<(), Status> {
-    convert(res, value, &res.api_version(version), &res.def.kind)?;
+    let wanted = res.api_version(version);
+    if object::api_version(value) != wanted {
+        convert(res, value, &wanted, &res.def.kind)?;
+        if let Some(version) = res.def.version(version) {
+            crate::pipeline::as_written(&version.schema, value);
+        }
+    }
     if res.def.hooks.decorates() {
         res.def.hooks.default(version, value);
     }

@@ -61,8 +61,9 @@ pub(crate) async fn create(op: &Op<'_>, mut object: Value) -> Result<Written, St
 
 /// Mutating admission of a creation.
 pub(crate) async fn admit(op: &Op<'_>, object: &mut Value) -> Result<(), Status> {
-    let before = manage::snapshot(op, object);
     let name = object::name(object).to_owned();
+    let watched = admission::watched(op.engine, &op.attributes(&name, Operation::Create, None, None));
+    let before = manage::snapshot(watched, object);
     let mut attributes = op.attributes(&name, Operation::Create, Some(object), None);
     admission::admit(op.engine, &mut attributes).await?;
     manage::guard(op, before, object);
@@ -82,6 +83,7 @@ pub(crate) async fn attempt(op: &Op<'_>, mut object: Value, name: &str) -> Resul
         map.remove("status");
     }
     hooks.prepare_create(&ctx, &mut object);
+    op.as_stored(&mut object);
     check(op, &object, name)?;
     let attributes = op.attributes(name, Operation::Create, Some(&mut object), None);
     admission::validate(op.engine, &attributes).await?;

@@ -92,9 +92,9 @@ pub(crate) enum Snapshot {
     Before(Option<Value>),
 }
 
-/// Remembers the managed fields of an object that goes to admission.
-pub(crate) fn snapshot(op: &Op<'_>, object: &Value) -> Snapshot {
-    if op.engine.admission.load().is_empty() {
+/// Remembers the managed fields of an object that goes to admission, where a plugin looks at it.
+pub(crate) fn snapshot(watched: bool, object: &Value) -> Snapshot {
+    if !watched {
         return Snapshot::Unwatched;
     }
     Snapshot::Before(object.get("metadata").and_then(|m| m.get("managedFields")).cloned())

@@ -258,9 +258,10 @@ fn set_deletion(object: &mut Value, at: &str, grace: i64) {
 /// Marks an object whose deletion is not graceful but has to wait.
 fn mark(op: &Op<'_>, object: &mut Value) {
     let generation = object::generation(object);
+    let by_hand = op.res.def.hooks.marks_by_hand();
     let at = match object::deletion_timestamp(object) {
         None => {
-            if generation > 0 {
+            if generation > 0 && !by_hand {
                 metadata::set_generation(object, generation + 1);
             }
             op.now_text.clone()
@@ -268,7 +269,11 @@ fn mark(op: &Op<'_>, object: &mut Value) {
         Some(since) if since.parse::<jiff::Timestamp>().is_ok_and(|t| t > op.now) => op.now_text.clone(),
         Some(since) => since.to_owned(),
     };
-    set_deletion(object, &at, 0);
+    if by_hand {
+        object::meta_mut(object).insert("deletionTimestamp".into(), at.into());
+    } else {
+        set_deletion(object, &at, 0);
+    }
 }
 
 /// The finalizers after adding or removing those of the garbage collector; `None` when they stay.

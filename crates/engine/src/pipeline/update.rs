@@ -109,7 +109,7 @@ async fn attempt(
     }
     let mut new = match make(Some(state))? {
         Made::Object(new) => new,
-        Made::Unchanged if op.engine.admission.load().is_empty() => return Ok(unchanged(state.clone())),
+        Made::Unchanged if !watched(op, name, old) => return Ok(unchanged(state.clone())),
         // Plugins see what changes nothing, too.
         Made::Unchanged => old.clone(),
     };
@@ -177,9 +177,15 @@ fn uid_precondition(op: &Op<'_>, name: &str, key: &str, wanted: &str, found: &st
     op.conflict(name, reason)
 }
 
+/// Whether a plugin looks at this update.
+fn watched(op: &Op<'_>, name: &str, old: &Value) -> bool {
+    admission::watched(op.engine, &op.attributes(name, Operation::Update, None, Some(old)))
+}
+
 /// Mutating admission. Through scale it sees, and may change, the scale.
 async fn admit(op: &Op<'_>, name: &str, plan: &Plan<'_>, new: &mut Value, old: &Value) -> Result<(), Status> {
-    if op.engine.admission.load().is_empty() && op.namespace.is_empty() {
+    let watched = watched(op, name, old);
+    if !watched && op.namespace.is_empty() {
         metadata::dedup_owners(op, new, true);
         return Ok(());
     }
@@ -190,7 +196,7 @@ async fn admit(op: &Op<'_>, name: &str, plan: &Plan<'_>, new: &mut Value, old: &
         admission::admit(op.engine, &mut Attributes { kind: &kind, ..attributes }).await?;
         return scale::set_replicas(op, def, new, scale::replicas(&new_scale));
     }
-    let before = manage::snapshot(op, new);
+    let before = manage::snapshot(watched, new);
     let mut attributes = op.attributes(name, Operation::Update, Some(new), Some(old));
     admission::admit(op.engine, &mut attributes).await?;
     manage::guard(op, before, new);
@@ -246,14 +252,7 @@ fn revision_required(op: &Op<'_>, name: &str) -> Status {
     let path = Path::new("metadata").child("resourceVersion");
     let error = field::Error::invalid(&path, 0, "must be specified for an update");
     let kind = GroupKind::new(op.res.group_resource.group.as_str(), op.res.group_resource.resource.as_str());
-    let mut status = Status::invalid(&kind, name, &[error]);
-    // Upstream prints this unsigned number in Go's notation.
-    let as_go = |text: &str| text.replacen("Invalid value: 0:", "Invalid value: 0x0:", 1);
-    status.message = as_go(&status.message);
-    for cause in status.details.iter_mut().flat_map(|d| &mut d.causes) {
-        cause.message = as_go(&cause.message);
-    }
-    status
+    Status::invalid(&kind, name, &[error])
 }
 
 /// Upstream's `BeforeUpdate`: puts back what may not change, prepares, validates.
@@ -265,6 +264,7 @@ fn before_update(op: &Op<'_>, name: &str, new: &mut Value, old: &Value) -> Resul
     metadata::set_generation(new, object::generation(old));
     restrict(op, new, old);
     hooks.prepare_update(&ctx, new, old);
+    op.as_stored(new);
     metadata::keep_system_fields(new, old);
     // Where status is no subresource, it counts as content.
     let status_apart = op.version.has_status() || !decode::is_custom(&op.version.schema);

@@ -169,7 +169,8 @@ async fn dry_run_stores_nothing() {
                     "f:containers": {
                       "k:{\"name\":\"c\"}": {
                         ".": {},
-                        "f:name": {}
+                        "f:name": {},
+                        "f:resources": {}
                       }
                     },
                     "f:restartPolicy": {}
@@ -187,7 +188,8 @@ async fn dry_run_stores_nothing() {
           "spec": {
             "containers": [
               {
-                "name": "c"
+                "name": "c",
+                "resources": {}
               }
             ],
             "restartPolicy": "Always"

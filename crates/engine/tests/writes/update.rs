@@ -168,7 +168,8 @@ async fn generation_follows_the_spec() {
                       "k:{\"name\":\"c\"}": {
                         ".": {},
                         "f:image": {},
-                        "f:name": {}
+                        "f:name": {},
+                        "f:resources": {}
                       }
                     }
                   }
@@ -184,7 +185,6 @@ async fn generation_follows_the_spec() {
             "fieldsType": "FieldsV1",
             "fieldsV1": {
               "f:status": {
-                ".": {},
                 "f:replicas": {}
               }
             },
@@ -281,7 +281,7 @@ async fn custom_resource_status() {
             "causes": [
               {
                 "field": "metadata.resourceVersion",
-                "message": "Invalid value: 0x0: must be specified for an update",
+                "message": "Invalid value: 0: must be specified for an update",
                 "reason": "FieldValueInvalid"
               }
             ],
@@ -290,7 +290,7 @@ async fn custom_resource_status() {
             "name": "w"
           },
           "kind": "Status",
-          "message": "widgets.example.com \"w\" is invalid: metadata.resourceVersion: Invalid value: 0x0: must be specified for an update",
+          "message": "widgets.example.com \"w\" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update",
           "metadata": {},
           "reason": "Invalid",
           "status": "Failure"

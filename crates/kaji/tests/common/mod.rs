@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod api;
+
 use kaji::{Cluster, Nodes, Options, StoreKind, kubeconfig};
 use std::{net::SocketAddr, path::PathBuf};
 

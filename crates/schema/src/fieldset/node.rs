@@ -93,6 +93,8 @@ impl<'s> Node<'s> {
         match schema.ty {
             Type::Object => map_shape(schema, preserve, resource),
             Type::Array => list_shape(schema, preserve),
+            // One value, whatever is in it.
+            Type::Any if schema.short_name() == "RawExtension" => Shape::Atomic,
             // Several types are possible: the value decides. Null could be any of them and reads as a map.
             Type::Any if schema.preserve_unknown || schema.properties.is_some() => match value {
                 Value::Array(_) if schema.items.is_some() => list_shape(schema, preserve),

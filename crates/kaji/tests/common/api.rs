@@ -1,0 +1,77 @@
+//! Requests to a cluster's engine.
+
+use super::TestCluster;
+use futures_util::StreamExt;
+use kaji_engine::{ApiRequest, ApiResponse, Body};
+use kaji_resource::{UserInfo, Verb};
+use serde_json::Value;
+
+/// The engine of a cluster, asked as a client asks it but for the transport.
+pub struct Api<'a>(pub &'a TestCluster);
+
+impl Api<'_> {
+    /// One request. The path is `group/version/resource[/name[/subresource]][?query]`, the group empty for core; a
+    /// namespace comes as `namespace=` in the query.
+    pub async fn raw(&self, verb: Verb, path: &str, content_type: &str, body: &Value) -> ApiResponse {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let parts: Vec<&str> = path.split('/').collect();
+        let [group, version, resource, name, subresource] =
+            [0, 1, 2, 3, 4].map(|i| parts.get(i).copied().unwrap_or_default());
+        let query: Vec<(String, String)> =
+            query.split('&').filter_map(|p| p.split_once('=')).map(|(k, v)| (k.into(), v.into())).collect();
+        let namespace =
+            query.iter().find(|(k, _)| k == "namespace").map(|(_, v)| v.clone()).unwrap_or_default();
+        let request = ApiRequest {
+            verb,
+            group: group.into(),
+            version: version.into(),
+            resource: resource.into(),
+            namespace,
+            name: name.into(),
+            subresource: subresource.into(),
+            subpath: String::new(),
+            query: query.into_iter().filter(|(k, _)| k != "namespace").collect(),
+            accept: Default::default(),
+            content_type: content_type.into(),
+            body: if body.is_null() { Default::default() } else { body.to_string().into() },
+            user: UserInfo { name: "tester".into(), ..UserInfo::default() },
+            user_agent: "tester".into(),
+        };
+        self.0.cluster.stack.engine.handle(request).await
+    }
+
+    /// A request that must succeed.
+    pub async fn ok(&self, verb: Verb, path: &str, body: Value) -> Value {
+        let kind = if verb == Verb::Patch { "application/json-patch+json" } else { "application/json" };
+        let response = self.raw(verb, path, kind, &body).await;
+        let code = response.code;
+        let text: Value = serde_json::from_slice(&response.body.into_bytes().unwrap()).unwrap();
+        assert!(code < 300, "{verb:?} {path}: {text}");
+        text
+    }
+
+    /// A request that is refused: code and message.
+    pub async fn refused(&self, verb: Verb, path: &str, body: Value) -> (u16, String) {
+        let response = self.raw(verb, path, "application/json", &body).await;
+        let code = response.code;
+        let text: Value = serde_json::from_slice(&response.body.into_bytes().unwrap()).unwrap();
+        (code, text["message"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// Follows an object of the cluster until it is as wanted; `None` when it is gone.
+    pub async fn until(&self, resource: &str, name: &str, mut done: impl FnMut(Option<&Value>) -> bool) {
+        let path = format!("{resource}?fieldSelector=metadata.name={name}&watch=true");
+        let Body::Watch(mut events) = self.raw(Verb::Watch, &path, "", &Value::Null).await.body else {
+            panic!("no watch")
+        };
+        while let Some(piece) = events.next().await {
+            for event in serde_json::Deserializer::from_slice(&piece).into_iter::<Value>() {
+                let event = event.unwrap();
+                if done((event["type"] != "DELETED").then_some(&event["object"])) {
+                    return;
+                }
+            }
+        }
+        panic!("the watch ended");
+    }
+}

@@ -1,0 +1,120 @@
+//! `Priority`: pods get the number that their class says; there is one default class at most.
+
+use super::{find, is};
+use kaji_engine::{Admission, Attributes, Operation};
+use kaji_meta::{GroupResource, Status, object};
+use kaji_resource::BoxFuture;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// The plugin.
+pub(super) struct Priority;
+
+fn classes() -> GroupResource {
+    GroupResource::new("scheduling.k8s.io", "priorityclasses")
+}
+
+/// The class of pods that name none: of several, the one with the lowest value.
+fn default_class(a: &Attributes<'_>) -> Option<Arc<Value>> {
+    let is_default = |c: &Arc<Value>| object::bool_at(c, &["globalDefault"]) == Some(true);
+    a.api
+        .list(&classes(), None)
+        .into_iter()
+        .filter(is_default)
+        .min_by_key(|c| c["value"].as_i64().unwrap_or(0))
+}
+
+impl Admission for Priority {
+    fn name(&self) -> &'static str {
+        "Priority"
+    }
+
+    fn handles(&self, a: &Attributes<'_>) -> bool {
+        matches!(a.operation, Operation::Create | Operation::Update)
+            && (is(a, "", "pods") || is(a, "scheduling.k8s.io", "priorityclasses"))
+    }
+
+    fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            if a.resource.resource != "pods" {
+                return Ok(());
+            }
+            if a.operation == Operation::Create {
+                return create(a).await;
+            }
+            // What was computed stays although clients leave it out.
+            let Some(old) = a.old else { return Ok(()) };
+            if let Some(pod) = a.object.as_deref_mut() {
+                for field in ["priority", "preemptionPolicy"] {
+                    if pod["spec"][field].is_null() && !old["spec"][field].is_null() {
+                        object::set_at(pod, &["spec", field], old["spec"][field].clone());
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let Some(class) = a.new_object().filter(|_| a.resource.resource == "priorityclasses") else {
+                return Ok(());
+            };
+            if object::bool_at(class, &["globalDefault"]) != Some(true) {
+                return Ok(());
+            }
+            match default_class(a) {
+                Some(other)
+                    if a.operation == Operation::Create || object::name(&other) != object::name(class) =>
+                {
+                    let name = object::name(&other);
+                    let text = format!(
+                        "PriorityClass {name} is already marked as default. Only one default can exist"
+                    );
+                    Err(a.forbidden(text))
+                }
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+async fn create(a: &mut Attributes<'_>) -> Result<(), Status> {
+    let named = a.new_object().map(|pod| object::str_at(pod, &["spec", "priorityClassName"]).to_owned());
+    let Some(named) = named else { return Ok(()) };
+    let class = match named.as_str() {
+        "" => default_class(a),
+        name => Some(
+            find(a, &classes(), name)
+                .await?
+                .ok_or_else(|| a.forbidden(format!("no PriorityClass with name {name} was found")))?,
+        ),
+    };
+    let (name, value, policy) = match &class {
+        Some(c) => (object::name(c), c["value"].as_i64().unwrap_or(0), c["preemptionPolicy"].as_str()),
+        None => ("", 0, Some("PreemptLowerPriority")),
+    };
+    let pod = a.new_object().unwrap_or(&Value::Null);
+    if let Some(given) = pod["spec"]["priority"].as_i64().filter(|p| *p != value) {
+        return Err(a.forbidden(format!(
+            "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
+        )));
+    }
+    if let (Some(given), Some(policy)) = (pod["spec"]["preemptionPolicy"].as_str(), policy)
+        && given != policy
+    {
+        return Err(a.forbidden(format!(
+            "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
+        )));
+    }
+    if let Some(pod) = a.object.as_deref_mut() {
+        if !name.is_empty() {
+            object::set_at(pod, &["spec", "priorityClassName"], name);
+        }
+        object::set_at(pod, &["spec", "priority"], value);
+        if let Some(policy) = policy {
+            object::set_at(pod, &["spec", "preemptionPolicy"], policy);
+        }
+    }
+    Ok(())
+}
