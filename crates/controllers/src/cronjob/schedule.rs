@@ -238,6 +238,15 @@ mod tests {
     }
 
     #[test]
+    fn summer_time() {
+        let zone = TimeZone::get("Europe/Berlin").unwrap();
+        let schedule = Schedule::parse("0 9 * * *").unwrap();
+        let after = |t: &str| schedule.next(t.parse().unwrap(), &zone).unwrap().to_string();
+        assert_eq!(after("2025-01-01T12:00:00Z"), "2025-01-02T08:00:00Z");
+        assert_eq!(after("2025-07-01T12:00:00Z"), "2025-07-02T07:00:00Z");
+    }
+
+    #[test]
     fn what_is_no_schedule() {
         for (spec, error) in [
             ("", "empty spec string"),
