@@ -3,15 +3,21 @@
 //! Order: store, engine with every built-in resource, custom resources, TLS and listener, bootstrap objects, then the
 //! control loops, which speak the API through the in-process transport. Ending runs the other way round.
 
-use crate::{Nodes, bootstrap, review::Reviews};
+use crate::{
+    Nodes, bootstrap,
+    review::{PublicInfo, Reviews},
+};
+use kaji_auth::{
+    Authorizer, Masters, Union,
+    names::{AUTHENTICATED, MASTERS},
+};
 use kaji_builtins::Deps;
 use kaji_engine::{Engine, EngineError, EngineOptions};
 use kaji_meta::{Status, random::SystemRandom, time::SystemClock};
 use kaji_resource::{Api, UserInfo};
 use kaji_runtime::{Client, Informers};
 use kaji_server::{
-    AUTHENTICATED, Authorizer, Discovery, Health, Listener, LocalService, MASTERS, MastersOnly, Metrics,
-    OpenApi, Stack, StackError,
+    Discovery, Health, Listener, LocalService, Metrics, OpenApi, Stack, StackError,
     pki::{Pki, PkiError},
 };
 use kaji_store::{
@@ -120,7 +126,7 @@ impl Cluster {
     pub async fn start(options: Options) -> Result<Cluster, StartError> {
         let service_ip = first_address(&options.service_cidrs)?;
         let store = open_store(&options).await?;
-        let authorizer: Arc<dyn Authorizer> = Arc::new(MastersOnly);
+        let authorizer: Arc<dyn Authorizer> = Arc::new(Union(vec![Arc::new(Masters), Arc::new(PublicInfo)]));
         let engine = open_engine(store.clone(), &options, authorizer.clone()).await?;
         kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;
         let names = serving_names(&options, service_ip);
@@ -231,7 +237,7 @@ async fn open_engine(
     authorizer: Arc<dyn Authorizer>,
 ) -> Result<Arc<Engine>, StartError> {
     let engine_options =
-        EngineOptions { admission: kaji_server::admission::plugins(), ..EngineOptions::default() };
+        EngineOptions { admission: kaji_admission::plugins(&authorizer), ..EngineOptions::default() };
     let engine = Engine::open(store, engine_options).await?;
     let mut deps = Deps::new(Arc::new(SystemClock), Arc::new(SystemRandom));
     deps.service_cidrs = options.service_cidrs.clone();

@@ -1,46 +1,29 @@
-//! Authorization: whether a user may do what a request asks.
-//!
-//! The place RBAC takes later. Until then: `system:masters` may do everything, everybody authenticated may see
-//! discovery, everybody may see health and version (upstream's `system:public-info-viewer`), nobody else anything.
+//! Authorization at the HTTP edge: the question that a request asks, and upstream's 403.
 
-use crate::identity::{AUTHENTICATED, MASTERS};
-use crate::route::RequestInfo;
+use crate::route::{RequestInfo, Target};
+use kaji_auth::Attributes;
 use kaji_meta::{GroupResource, Status};
 use kaji_resource::UserInfo;
 
-/// Decides. Implementations must be fast: it runs on every request.
-pub trait Authorizer: Send + Sync + 'static {
-    /// `Ok` allows; `Err` carries the reason that upstream's 403 text ends with (may be empty).
-    fn authorize(&self, user: &UserInfo, info: &RequestInfo) -> Result<(), String>;
-}
-
-/// The authorizer described at the head of this file.
-pub struct MastersOnly;
-
-impl Authorizer for MastersOnly {
-    fn authorize(&self, user: &UserInfo, info: &RequestInfo) -> Result<(), String> {
-        let member = |g: &str| user.groups.iter().any(|x| x == g);
-        if member(MASTERS) {
-            return Ok(());
+/// What a request asks of the authorizer. The selectors of lists and watches are part of it (KEP-4601).
+pub fn attributes<'a>(
+    user: &'a UserInfo,
+    info: &'a RequestInfo,
+    query: &'a [(String, String)],
+) -> Attributes<'a> {
+    let mut attributes = Attributes::path(user, &info.verb, &info.path);
+    if let Some(target) = &info.resource {
+        let Target { group, version, namespace, resource, name, subresource, subpath: _ } = target;
+        attributes = Attributes { group, version, namespace, resource, name, subresource, ..attributes };
+        if matches!(info.verb.as_str(), "list" | "watch" | "deletecollection") {
+            let parameter =
+                |key: &str| query.iter().find(|(k, _)| k == key).map_or("", |(_, value)| value.as_str());
+            attributes.field_selector = parameter("fieldSelector");
+            attributes.label_selector = parameter("labelSelector");
         }
-        let reads_path = info.resource.is_none() && matches!(info.verb.as_str(), "get" | "head");
-        if reads_path && (public(&info.path) || (member(AUTHENTICATED) && discovery(&info.path))) {
-            return Ok(());
-        }
-        Err(String::new())
     }
+    attributes
 }
-
-fn public(path: &str) -> bool {
-    let under = |p: &str| path == p || path.strip_prefix(p).is_some_and(|rest| rest.starts_with('/'));
-    under("/healthz") || under("/livez") || under("/readyz") || path == "/version" || path == "/version/"
-}
-
-fn discovery(path: &str) -> bool {
-    let under = |p: &str| path == p || path.strip_prefix(p).is_some_and(|rest| rest.starts_with('/'));
-    under("/api") || under("/apis") || under("/openapi")
-}
-
 /// Upstream's 403 for a refused request (apiserver `responsewriters.Forbidden`).
 pub fn forbidden(user: &UserInfo, info: &RequestInfo, reason: &str) -> Status {
     let name = &user.name;

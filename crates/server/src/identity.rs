@@ -1,15 +1,11 @@
 //! Authentication: who a request comes from. For now client certificates only; tokens are refused, not ignored.
 
 use crate::{discovery::hex, stack::StackError};
+use kaji_auth::names::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
 use kaji_meta::Status;
 use kaji_resource::UserInfo;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-
-/// Every authenticated user is in it.
-pub const AUTHENTICATED: &str = "system:authenticated";
-/// May do everything; granted by certificate only.
-pub const MASTERS: &str = "system:masters";
 
 /// Who a connection's verified client certificate names: CN is the user, every O is a group.
 /// Source: Kubernetes, "Authenticating", X509 client certificates.
@@ -32,11 +28,7 @@ pub fn from_certificate(der: &[u8]) -> Result<UserInfo, StackError> {
 
 /// The user of requests without any credentials.
 pub fn anonymous() -> UserInfo {
-    UserInfo {
-        name: "system:anonymous".into(),
-        groups: vec!["system:unauthenticated".into()],
-        ..UserInfo::default()
-    }
+    UserInfo { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..UserInfo::default() }
 }
 
 /// The identity of a request: its connection's certificate, else anonymous. A bearer token or basic credentials

@@ -1,7 +1,6 @@
 //! The HTTP face of a cluster: TLS, authentication, authorization, discovery, OpenAPI, health, metrics, and the way of a
 //! request to the engine. The stack reads in one file, `stack.rs`.
 
-pub mod admission;
 mod api;
 mod authorize;
 mod body;
@@ -19,11 +18,10 @@ mod route;
 mod stack;
 mod version;
 
-pub use authorize::{Authorizer, MastersOnly};
 pub use body::ResponseBody;
 pub use discovery::Discovery;
 pub use health::{Check, Health};
-pub use identity::{AUTHENTICATED, MASTERS, anonymous, from_certificate};
+pub use identity::{anonymous, from_certificate};
 pub use listen::{Listener, tls};
 pub use local::LocalService;
 pub use metrics::Metrics;

@@ -9,8 +9,7 @@
 //! Places left for later parts are marked: audit and flow control sit between authorization and route.
 
 use crate::{
-    api,
-    authorize::{self, Authorizer},
+    api, authorize,
     body::ResponseBody,
     discovery::Discovery,
     health::Health,
@@ -24,6 +23,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use kaji_auth::Authorizer;
 use kaji_engine::{ApiRequest, ApiResponse, Engine};
 use kaji_meta::{Status, random};
 use kaji_resource::UserInfo;
@@ -131,9 +131,10 @@ impl Stack {
     {
         let connection = parts.extensions.get::<Peer>().and_then(|p| p.0.as_deref());
         let user = identity::authenticate(connection, &parts.headers)?;
-        self.authorizer
-            .authorize(&user, info)
-            .map_err(|reason| authorize::forbidden(&user, info, &reason))?;
+        let outcome = self.authorizer.authorize(&authorize::attributes(&user, info, &query)).await;
+        if !outcome.allowed() {
+            return Err(authorize::forbidden(&user, info, &outcome.reason));
+        }
         // Audit and flow control take their place here.
         match &info.resource {
             None => plain::serve(self, parts, info, &query),

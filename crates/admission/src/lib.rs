@@ -6,13 +6,15 @@ mod classes;
 mod pods;
 mod priority;
 
+use kaji_auth::Authorizer;
 use kaji_engine::{Admission, Attributes};
 use kaji_meta::{GroupResource, Status};
 use serde_json::Value;
 use std::sync::Arc;
 
 /// Every plugin that is on by default, as far as this server has it.
-pub fn plugins() -> Vec<Arc<dyn Admission>> {
+/// `authorizer` answers plugins that ask what a user may do.
+pub fn plugins(_authorizer: &Arc<dyn Authorizer>) -> Vec<Arc<dyn Admission>> {
     vec![
         Arc::new(priority::Priority),
         Arc::new(pods::DefaultTolerationSeconds),

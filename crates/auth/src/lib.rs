@@ -1,0 +1,6 @@
+//! Who somebody is and what they may do: the parts of authentication and authorization that need no HTTP.
+
+pub mod authz;
+pub mod names;
+
+pub use authz::{Attributes, Authorizer, Decision, Masters, Outcome, PolicyRule, Rules, Union};
