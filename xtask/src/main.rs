@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod codegen;
+mod fuzz;
 mod tidy;
 
 #[derive(Parser)]
@@ -21,6 +22,8 @@ enum Command {
     Bench(bench::Args),
     /// Write the table of built-in types from public Kubernetes sources.
     Codegen(codegen::Args),
+    /// Run the fuzz targets, each for a while.
+    Fuzz(fuzz::Args),
     /// Check the rules of the tree that no compiler checks.
     Tidy,
 }
@@ -29,6 +32,7 @@ fn main() -> ExitCode {
     let result: Result<(), Box<dyn Error>> = match Cli::parse().command {
         Command::Bench(args) => bench::run(&args).map_err(Into::into),
         Command::Codegen(args) => codegen::run(&args).map_err(Into::into),
+        Command::Fuzz(args) => fuzz::run(root(), &args).map_err(Into::into),
         Command::Tidy => tidy(),
     };
     match result {
@@ -41,10 +45,13 @@ fn main() -> ExitCode {
     }
 }
 
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
 /// Prints every complaint; fails if there is any.
 fn tidy() -> Result<(), Box<dyn Error>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
-    let complaints = tidy::check(root)?;
+    let complaints = tidy::check(root())?;
     for complaint in &complaints {
         writeln!(std::io::stderr(), "{complaint}")?;
     }

@@ -26,6 +26,6 @@ pub use listen::{Listener, tls};
 pub use local::LocalService;
 pub use metrics::Metrics;
 pub use openapi::{Docs, OpenApi};
-pub use route::{RequestInfo, Target};
+pub use route::{RequestInfo, Target, query, unescape};
 pub use stack::{MAX_BODY, Peer, Stack, StackError};
 pub use version::git_version as version;
