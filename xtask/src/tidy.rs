@@ -28,6 +28,7 @@ const ORDER: &[&str] = &[
     "kaji-auth",
     "kaji-resource",
     "kaji-schema",
+    "kaji-encryption",
     "kaji-store",
     "kaji-meta",
 ];

@@ -12,6 +12,7 @@ use kaji_auth::{
     names::{AUTHENTICATED, MASTERS},
 };
 use kaji_builtins::Deps;
+use kaji_encryption::{Config as EncryptionConfig, ConfigError, EncryptedStore, Transformers};
 use kaji_engine::{Engine, EngineError, EngineOptions};
 use kaji_meta::{Status, random::SystemRandom, time::SystemClock};
 use kaji_resource::{Api, UserInfo};
@@ -58,6 +59,8 @@ pub struct Options {
     pub store: StoreKind,
     /// `10.96.0.0/12`
     pub service_cidrs: Vec<String>,
+    /// An `EncryptionConfiguration` file: how values are encrypted at rest.
+    pub encryption: Option<PathBuf>,
 }
 
 impl Options {
@@ -71,6 +74,7 @@ impl Options {
             controllers: true,
             store: StoreKind::Disk,
             service_cidrs: vec!["10.96.0.0/12".into()],
+            encryption: None,
         }
     }
 }
@@ -81,6 +85,9 @@ pub enum StartError {
     /// The store.
     #[error("cannot open the store: {0}")]
     Store(#[from] StoreError),
+    /// The encryption configuration.
+    #[error("error while parsing file: {0}")]
+    Encryption(#[from] ConfigError),
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -219,16 +226,23 @@ impl Cluster {
 }
 
 async fn open_store(options: &Options) -> Result<Arc<dyn Store>, StartError> {
-    match options.store {
-        StoreKind::Memory => Ok(Arc::new(MemoryStore::new()?)),
+    // A configuration that cannot be used is to be known before anything is opened.
+    let random = Arc::new(SystemRandom);
+    let transformers = match &options.encryption {
+        Some(file) => Transformers::new(&EncryptionConfig::read(file)?, random)?,
+        // Values that were encrypted are told apart from damaged ones even so.
+        None => Transformers::none(random),
+    };
+    let inner: Arc<dyn Store> = match options.store {
+        StoreKind::Memory => Arc::new(MemoryStore::new()?),
         StoreKind::Disk => {
             let dir = options.data_dir.join("store");
             let opened =
                 tokio::task::spawn_blocking(move || DiskStore::open(dir, DiskOptions::default())).await;
-            let store = opened.map_err(|e| StoreError::Unavailable(e.to_string()))??;
-            Ok(Arc::new(store))
+            Arc::new(opened.map_err(|e| StoreError::Unavailable(e.to_string()))??)
         }
-    }
+    };
+    Ok(Arc::new(EncryptedStore::new(inner, transformers)))
 }
 
 async fn open_engine(

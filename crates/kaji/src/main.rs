@@ -52,6 +52,9 @@ struct Up {
     /// The range of service addresses; a second one makes the cluster dual-stack.
     #[arg(long, alias = "service-cluster-ip-range", value_delimiter = ',', default_value = "10.96.0.0/12")]
     service_cidr: Vec<String>,
+    /// An EncryptionConfiguration file (apiserver.config.k8s.io/v1): which resources are encrypted at rest, and how.
+    #[arg(long, value_name = "FILE")]
+    encryption_provider_config: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -90,6 +93,7 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
         nodes,
         controllers,
         service_cidrs: up.service_cidr,
+        encryption: up.encryption_provider_config,
         ..Options::new(&data_dir)
     };
     let cluster = Cluster::start(options).await?;

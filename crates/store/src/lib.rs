@@ -60,6 +60,12 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError::Compacted`] when `from` is not above the compacted revision.
     fn watch(&self, prefix: &str, from: Revision) -> BoxFuture<'_, Result<WatchStream, StoreError>>;
 
+    /// Whether the key's value is stored otherwise than a write of the same value would store it now (under an old
+    /// encryption key, say), so that writing it is worthwhile although it changes nothing.
+    fn stale(&self, _key: &str) -> BoxFuture<'_, Result<bool, StoreError>> {
+        Box::pin(std::future::ready(Ok(false)))
+    }
+
     /// The current revision, at least that of every write acknowledged before the call.
     fn revision(&self) -> BoxFuture<'_, Result<Revision, StoreError>>;
 

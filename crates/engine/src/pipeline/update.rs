@@ -109,7 +109,9 @@ async fn attempt(
     }
     let mut new = match make(Some(state))? {
         Made::Object(new) => new,
-        Made::Unchanged if !watched(op, name, old) => return Ok(unchanged(state.clone())),
+        Made::Unchanged if !watched(op, name, old) && !stale(op, key).await? => {
+            return Ok(unchanged(state.clone()));
+        }
         // Plugins see what changes nothing, too.
         Made::Unchanged => old.clone(),
     };
@@ -120,7 +122,7 @@ async fn attempt(
     if should_delete(op, &new, old) {
         return delete_instead(op, name, key, new, state).await;
     }
-    if new == *old && !state.migrate {
+    if new == *old && !state.migrate && !stale(op, key).await? {
         return Ok(unchanged(state.clone()));
     }
     let ctx = op.ctx(name);
@@ -133,6 +135,14 @@ async fn attempt(
         written.object = new;
     }
     Ok(step)
+}
+
+/// Whether even a write that changes nothing is to be made, because the store keeps the value in an outdated way.
+async fn stale(op: &Op<'_>, key: &str) -> Result<bool, Status> {
+    if op.options.dry_run {
+        return Ok(false);
+    }
+    op.engine.store.stale(key).await.map_err(|e| store_status(&e))
 }
 
 /// Not written, hence without bytes.

@@ -1,0 +1,157 @@
+//! The decorator: values go into the inner store encrypted and come out clear. Everything else is the inner store's.
+//!
+//! Invariants: revisions, keys, leases and the order of events are the inner store's. A stream that meets a value it
+//! cannot read ends with an error; it never leaves an event out.
+
+use crate::{Transformers, transform::TransformError};
+use bytes::Bytes;
+use futures_util::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, ready},
+};
+use kaji_store::{
+    KeyValue, LeaseId, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome, WatchBatch,
+    WatchStream,
+};
+use std::{sync::Arc, time::Duration};
+
+/// A store whose inner store sees encrypted values.
+pub struct EncryptedStore {
+    inner: Arc<dyn Store>,
+    transformers: Arc<Transformers>,
+}
+
+impl EncryptedStore {
+    /// Puts a configuration around a store, which may hold values already.
+    pub fn new(inner: Arc<dyn Store>, transformers: Transformers) -> Self {
+        EncryptedStore { inner, transformers: Arc::new(transformers) }
+    }
+}
+
+fn unreadable(key: &str, error: &TransformError) -> StoreError {
+    StoreError::Corrupt(format!("unable to transform key {key:?}: {error}"))
+}
+
+impl Transformers {
+    fn open_kv(&self, kv: &mut KeyValue) -> Result<(), StoreError> {
+        kv.value = self.open(&kv.key, &kv.value).map_err(|e| unreadable(&kv.key, &e))?.value;
+        Ok(())
+    }
+
+    fn open_all(&self, kvs: &mut [Option<KeyValue>]) -> Result<(), StoreError> {
+        kvs.iter_mut().flatten().try_for_each(|kv| self.open_kv(kv))
+    }
+
+    fn seal_op(&self, op: &mut Op) -> Result<(), StoreError> {
+        let Op::Put { key, value, .. } = op else { return Ok(()) };
+        let sealed: Option<Bytes> = self
+            .seal(key, value)
+            .map_err(|e| StoreError::Invalid(format!("unable to transform key {key:?}: {e}")))?;
+        if let Some(sealed) = sealed {
+            *value = sealed;
+        }
+        Ok(())
+    }
+
+    fn open_batch(&self, mut batch: WatchBatch) -> Result<WatchBatch, StoreError> {
+        for event in &mut batch.events {
+            // A deletion carries no value of its own.
+            if event.kind == kaji_store::EventKind::Put {
+                self.open_kv(&mut event.kv)?;
+            }
+            if let Some(previous) = &mut event.previous {
+                self.open_kv(previous)?;
+            }
+        }
+        Ok(batch)
+    }
+}
+
+impl Store for EncryptedStore {
+    fn txn(&self, mut txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, StoreError>> {
+        async move {
+            txn.ops.iter_mut().try_for_each(|op| self.transformers.seal_op(op))?;
+            let mut outcome = self.inner.txn(txn).await?;
+            match &mut outcome {
+                TxnOutcome::Committed { previous: kvs, .. } | TxnOutcome::Conflict { current: kvs, .. } => {
+                    self.transformers.open_all(kvs)?;
+                }
+            }
+            Ok(outcome)
+        }
+        .boxed()
+    }
+
+    fn range(&self, range: Range) -> BoxFuture<'_, Result<RangeResult, StoreError>> {
+        async move {
+            let mut result = self.inner.range(range).await?;
+            result.kvs.iter_mut().try_for_each(|kv| self.transformers.open_kv(kv))?;
+            Ok(result)
+        }
+        .boxed()
+    }
+
+    fn watch(&self, prefix: &str, from: Revision) -> BoxFuture<'_, Result<WatchStream, StoreError>> {
+        let started = self.inner.watch(prefix, from);
+        async move {
+            let transformers = self.transformers.clone();
+            let clear = started.await?.scan(false, move |ended, item| {
+                let item = (!*ended).then(|| item.and_then(|batch| transformers.open_batch(batch)));
+                *ended = matches!(item, None | Some(Err(_)));
+                ready(item)
+            });
+            Ok(clear.boxed())
+        }
+        .boxed()
+    }
+
+    fn stale(&self, key: &str) -> BoxFuture<'_, Result<bool, StoreError>> {
+        if !self.transformers.covers(key) {
+            return ready(Ok(false)).boxed();
+        }
+        let range = Range::key(key);
+        async move {
+            let result = self.inner.range(range).await?;
+            let Some(kv) = result.kvs.first() else { return Ok(false) };
+            let opened = self.transformers.open(&kv.key, &kv.value).map_err(|e| unreadable(&kv.key, &e))?;
+            Ok(opened.stale)
+        }
+        .boxed()
+    }
+
+    fn revision(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
+        self.inner.revision()
+    }
+
+    fn current_revision_hint(&self) -> Option<Revision> {
+        self.inner.current_revision_hint()
+    }
+
+    fn request_progress(&self) {
+        self.inner.request_progress();
+    }
+
+    fn grant_lease(&self, ttl: Duration) -> BoxFuture<'_, Result<LeaseId, StoreError>> {
+        self.inner.grant_lease(ttl)
+    }
+
+    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Duration, StoreError>> {
+        self.inner.keep_alive(lease)
+    }
+
+    fn revoke(&self, lease: LeaseId) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.revoke(lease)
+    }
+
+    fn compact(&self, to: Revision) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.compact(to)
+    }
+
+    fn compacted(&self) -> Revision {
+        self.inner.compacted()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.inner.close()
+    }
+}

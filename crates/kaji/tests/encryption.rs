@@ -1,0 +1,131 @@
+//! Encryption at rest, through the API: what is on disk, restarts, rotation of keys, and keys that do not fit.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
+
+use k8s_openapi::api::core::v1::Secret;
+use kaji::{Cluster, Nodes, Options, kubeconfig};
+use kaji_store::{
+    Range, Store,
+    disk::{DiskOptions, DiskStore},
+};
+use kube::{Api, api::PostParams};
+use serde_json::json;
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+const KEY: &str = "/registry/core/secrets/default/s";
+const K1: &str = "{name: k1, secret: AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=}";
+const K2: &str = "{name: k2, secret: //79/Pv6+fj39vX08/Lx8O/u7ezr6uno5+bl5OPi4eA=}";
+const FORGED: &str = "{name: k2, secret: AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=}";
+
+fn config(dir: &Path, providers: &str) -> PathBuf {
+    let path = dir.join("encryption.yaml");
+    let text = format!(
+        "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [secrets]\n  \
+         providers: [{providers}]\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn options(dir: &Path, providers: Option<&str>) -> Options {
+    Options {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        nodes: Nodes::None,
+        controllers: false,
+        encryption: providers.map(|p| config(dir, p)),
+        ..Options::new(dir)
+    }
+}
+
+/// Does something with the secrets of a cluster over the directory.
+async fn with<T>(dir: &Path, providers: &str, work: impl AsyncFnOnce(Api<Secret>) -> T) -> T {
+    let cluster = Cluster::start(options(dir, Some(providers))).await.unwrap();
+    let path = dir.join("kubeconfig");
+    kubeconfig::write(&path, &cluster.url(), &cluster.pki.ca.certificate, &cluster.pki.admin).unwrap();
+    let config = kube::config::Kubeconfig::read_from(&path).unwrap();
+    let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.unwrap();
+    let answer = work(Api::default_namespaced(kube::Client::try_from(config).unwrap())).await;
+    cluster.stop().await;
+    answer
+}
+
+/// What the store below holds.
+async fn raw(dir: &Path) -> Vec<u8> {
+    let store = DiskStore::open(dir.join("store"), DiskOptions::default()).unwrap();
+    let value = store.range(Range::key(KEY)).await.unwrap().kvs.remove(0).value.to_vec();
+    store.close().await;
+    value
+}
+
+fn holds(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|w| w == text.as_bytes())
+}
+
+fn everything_on_disk(dir: &Path, text: &str) -> bool {
+    std::fs::read_dir(dir.join("store"))
+        .unwrap()
+        .any(|file| holds(&std::fs::read(file.unwrap().path()).unwrap(), text))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secrets_are_never_clear_on_disk_and_keys_rotate() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    let secret: Secret = serde_json::from_value(
+        json!({"metadata": {"name": "s"}, "stringData": {"password": "correct horse battery staple"}}),
+    )
+    .unwrap();
+    // Base64 of the value, as JSON has it.
+    let clear = "Y29ycmVjdCBob3JzZSBiYXR0ZXJ5IHN0YXBsZQ==";
+
+    let one = format!("{{aesgcm: {{keys: [{K1}]}}}}, {{identity: {{}}}}");
+    with(dir, &one, async |secrets| secrets.create(&PostParams::default(), &secret).await.unwrap()).await;
+    let stored = raw(dir).await;
+    assert!(stored.starts_with(b"k8s:enc:aesgcm:v1:k1:"), "{}", String::from_utf8_lossy(&stored));
+    assert!(
+        !holds(&stored, clear)
+            && !everything_on_disk(dir, clear)
+            && !everything_on_disk(dir, "correct horse")
+    );
+
+    // After a restart with a new first key: readable, and an update that changes nothing is written.
+    let two = format!("{{aesgcm: {{keys: [{K2}, {K1}]}}}}");
+    with(dir, &two, async |secrets| {
+        let found = secrets.get("s").await.unwrap();
+        assert_eq!(found.data.as_ref().unwrap()["password"].0, b"correct horse battery staple");
+        let version = |s: &Secret| s.metadata.resource_version.clone().unwrap();
+        let migrated = secrets.replace("s", &PostParams::default(), &found).await.unwrap();
+        assert_ne!(version(&migrated), version(&found));
+        let again = secrets.replace("s", &PostParams::default(), &migrated).await.unwrap();
+        assert_eq!(version(&again), version(&migrated), "written once is enough");
+    })
+    .await;
+    assert!(raw(dir).await.starts_with(b"k8s:enc:aesgcm:v1:k2:"));
+
+    // The old key is not needed any more.
+    with(dir, &format!("{{aesgcm: {{keys: [{K2}]}}}}"), async |secrets| secrets.get("s").await.unwrap())
+        .await;
+
+    for (providers, reason) in [
+        (Some(format!("{{aesgcm: {{keys: [{FORGED}]}}}}")), "cipher: message authentication failed"),
+        (
+            Some(format!("{{aesgcm: {{keys: [{K1}]}}}}")),
+            "no matching key was found for the provided AES transformer",
+        ),
+        (None, "identity transformer tried to read encrypted data"),
+    ] {
+        let Err(error) = Cluster::start(options(dir, providers.as_deref())).await else { panic!("started") };
+        let error = error.to_string();
+        assert!(error.contains(&format!("unable to transform key {KEY:?}: {reason}")), "{error}");
+    }
+    let invalid = options(dir, Some("{aesgcm: {keys: [{name: a, secret: eHg=}]}}"));
+    let Err(error) = Cluster::start(invalid).await else { panic!("started") };
+    assert_eq!(
+        error.to_string(),
+        "error while parsing file: resources[0].providers[0].aesgcm.keys[0].secret: Invalid value: \"REDACTED\": \
+         secret is not of the expected length, got 2, expected one of [16 24 32]"
+    );
+}
