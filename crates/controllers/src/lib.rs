@@ -6,6 +6,7 @@
 //!   at resources nobody knows beforehand (garbage collection, namespace deletion) drive a pure core themselves.
 //! - No controller keeps state that it could not rebuild from the API.
 
+mod certificates;
 mod claim;
 mod conditions;
 mod cronjob;
@@ -28,6 +29,8 @@ mod statefulset;
 #[cfg(test)]
 mod testing;
 
+pub use certificates::Authority;
+
 use kaji_runtime::{
     Controller, Informers, Shared,
     objects::{ReplicaSet, ReplicationController},
@@ -40,6 +43,8 @@ use tokio::{sync::watch, task::JoinSet};
 pub struct Config {
     /// The certificates that clients in pods trust, PEM.
     pub root_ca: String,
+    /// What signs certificates; without it approved requests stay unsigned.
+    pub authority: Option<Arc<Authority>>,
 }
 
 /// The controllers that are plain reconcilers.
@@ -58,6 +63,7 @@ pub fn all(informers: &Arc<Informers>, config: &Config) -> Vec<Controller> {
     all.push(disruption::controller(informers));
     all.push(quota::controller(informers));
     all.push(podgc::controller(informers));
+    all.extend(certificates::controllers(informers, config));
     // Without certificates there is nothing to publish.
     if !config.root_ca.is_empty() {
         all.push(rootca::controller(informers, &config.root_ca));
@@ -76,6 +82,7 @@ pub fn spawn(
     for controller in all(informers, config) {
         tasks.spawn(kaji_runtime::run(controller, shared.clone(), stop.clone()));
     }
+    certificates::spawn(tasks, informers, shared, stop.clone());
     gc::spawn(tasks, shared, stop.clone());
     namespace::spawn(tasks, informers, shared, stop.clone());
 }

@@ -1,5 +1,6 @@
 //! Projections shared by the loops of every part: one file a kind, only the fields that some loop reads.
 
+mod certificates;
 mod daemonset;
 mod deployment;
 mod job;
@@ -12,6 +13,10 @@ mod selector;
 mod service;
 mod statefulset;
 
+pub use certificates::{
+    CertificateSigningRequest, CertificateSigningRequestSpec, CertificateSigningRequestStatus,
+    ClusterTrustBundle, ClusterTrustBundleSpec, PodCertificateRequest,
+};
 pub use daemonset::{ControllerRevision, DaemonSet, DaemonSetSpec, DaemonSetStatus};
 pub use deployment::{Deployment, DeploymentSpec, DeploymentStatus, DeploymentStrategy, RollingUpdate};
 pub use job::{
