@@ -14,11 +14,15 @@ use kaji_auth::{
 use kaji_builtins::Deps;
 use kaji_encryption::{Config as EncryptionConfig, ConfigError, EncryptedStore, Transformers};
 use kaji_engine::{Engine, EngineError, EngineOptions};
-use kaji_meta::{Status, random::SystemRandom, time::SystemClock};
+use kaji_meta::{
+    Status,
+    random::SystemRandom,
+    time::{Clock, SystemClock},
+};
 use kaji_resource::{Api, UserInfo};
 use kaji_runtime::{Client, Informers};
 use kaji_server::{
-    Discovery, Health, Listener, LocalService, Metrics, OpenApi, Stack, StackError,
+    Certificates, Discovery, Health, Listener, LocalService, Metrics, OpenApi, Stack, StackError,
     pki::{Pki, PkiError},
 };
 use kaji_store::{
@@ -117,8 +121,10 @@ pub enum StartError {
 pub struct Cluster {
     /// The request path, for clients inside the process.
     pub stack: Arc<Stack>,
-    /// Certificates.
+    /// Certificates as they were at the start.
     pub pki: Pki,
+    /// Certificates as they are now: they are renewed while the cluster runs.
+    pub certificates: Arc<Certificates>,
     /// Where it listens.
     pub address: SocketAddr,
     store: Arc<dyn Store>,
@@ -137,9 +143,13 @@ impl Cluster {
         let engine = open_engine(store.clone(), &options, authorizer.clone()).await?;
         kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;
         let names = serving_names(&options, service_ip);
-        let pki = Pki::ensure(&options.data_dir.join("pki"), &names, jiff::Timestamp::now())?;
+        let clock = Arc::new(SystemClock);
+        let certificates = Certificates::open(&options.data_dir.join("pki"), names, clock.now())?;
+        let pki = certificates.current();
         let listen = |source| StartError::Listen { address: options.listen, source };
-        let listener = Listener::bind(options.listen, kaji_server::tls(&pki)?).await.map_err(listen)?;
+        let listener = Listener::bind(options.listen, kaji_server::tls(&pki, certificates.serving())?)
+            .await
+            .map_err(listen)?;
         let address = listener.address()?;
         let facts = bootstrap::Facts {
             service_cidrs: &options.service_cidrs,
@@ -161,9 +171,12 @@ impl Cluster {
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
         tasks.spawn(listener.serve(stack.clone(), stopped.clone()));
+        let certificates = Arc::new(certificates);
+        tasks.spawn(certificates.clone().run(clock, stopped.clone()));
         let mut cluster = Cluster {
             stack,
-            pki,
+            pki: Pki::clone(&pki),
+            certificates,
             address,
             store,
             stop,
@@ -202,7 +215,14 @@ impl Cluster {
         let client = self.client("kube-controller-manager");
         // One set of informers for every loop of the process.
         let informers = Informers::new(client.clone());
-        let config = kaji_controllers::Config { root_ca: self.pki.ca.certificate.clone() };
+        let ca = &self.pki.ca;
+        let authority = kaji_controllers::Authority::new(&ca.certificate, &ca.key);
+        // An authority whose key is kept elsewhere serves; it just does not sign.
+        let authority = authority.inspect_err(|error| tracing::warn!(error, "requests will not be signed"));
+        let config = kaji_controllers::Config {
+            root_ca: ca.certificate.clone(),
+            authority: authority.ok().map(Arc::new),
+        };
         kaji_controllers::spawn(&mut self.loops, &informers, &shared(client), &config, &stop);
         let client = self.client("kube-scheduler");
         self.loops.spawn(kaji_scheduler::run(informers.clone(), shared(client), stop.clone()));

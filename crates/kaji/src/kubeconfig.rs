@@ -63,7 +63,7 @@ pub fn entries(server: &str, ca: &str, user: &Identity) -> [(&'static str, &'sta
     ]
 }
 
-/// Puts the entries into a kubeconfig value and makes them current.
+/// Puts the entries into a kubeconfig value.
 pub fn merge(
     config: &mut Map<String, Value>,
     entries: [(&'static str, &'static str, Value); 3],
@@ -79,12 +79,24 @@ pub fn merge(
         items.retain(|item| item["name"] != NAME);
         items.push(json!({"name": NAME, field: value}));
     }
-    config.insert("current-context".into(), NAME.into());
     Ok(())
 }
 
-/// Merges into a file, which need not exist.
+/// Merges into a file, which need not exist, and makes the context the current one.
 pub fn write(path: &Path, server: &str, ca: &str, user: &Identity) -> Result<(), KubeconfigError> {
+    put(path, entries(server, ca, user), true)
+}
+
+/// Merges into a file after the user's certificate was renewed: whichever context is current stays so.
+pub fn renew(path: &Path, server: &str, ca: &str, user: &Identity) -> Result<(), KubeconfigError> {
+    put(path, entries(server, ca, user), false)
+}
+
+fn put(
+    path: &Path,
+    entries: [(&'static str, &'static str, Value); 3],
+    current: bool,
+) -> Result<(), KubeconfigError> {
     let malformed = |reason: String| KubeconfigError::Malformed { path: path.into(), reason };
     let mut config = match std::fs::read_to_string(path) {
         Ok(text) if text.trim().is_empty() => Map::new(),
@@ -98,7 +110,10 @@ pub fn write(path: &Path, server: &str, ca: &str, user: &Identity) -> Result<(),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Map::new(),
         Err(source) => return Err(KubeconfigError::Read { path: path.into(), source }),
     };
-    merge(&mut config, entries(server, ca, user)).map_err(malformed)?;
+    merge(&mut config, entries).map_err(malformed)?;
+    if current {
+        config.insert("current-context".into(), NAME.into());
+    }
     if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent)
             .map_err(|source| KubeconfigError::Read { path: parent.into(), source })?;
@@ -137,6 +152,13 @@ mod tests {
         assert_eq!(merged["clusters"][1]["cluster"]["server"], "https://127.0.0.1:3");
         assert_eq!(merged["preferences"]["a"], 1);
         assert_eq!(merged["current-context"], "kaji");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replace("current-context: kaji", "current-context: work")).unwrap();
+        let renewed = Identity { certificate: "D".into(), ..identity() };
+        renew(&path, "https://127.0.0.1:3", "CA", &renewed).unwrap();
+        let merged: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!(merged["current-context"], "work");
+        assert_eq!(merged["users"][1]["user"]["client-certificate-data"], BASE64.encode("D"));
     }
 
     #[test]

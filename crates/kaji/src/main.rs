@@ -115,7 +115,21 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
     writeln!(out, "Ctrl-C ends it; the data stays.")?;
     out.flush()?;
     drop(out);
-    stop_signal().await?;
+    let mut renewed = cluster.certificates.subscribe();
+    let stop = stop_signal();
+    tokio::pin!(stop);
+    loop {
+        tokio::select! {
+            stopped = &mut stop => break stopped?,
+            Ok(()) = renewed.changed() => {
+                let pki = renewed.borrow_and_update().clone();
+                // The old certificate is good for a while; the next start writes the new one at the latest.
+                if let Err(error) = kubeconfig::renew(&path, &cluster.url(), &pki.ca.certificate, &pki.admin) {
+                    tracing::error!(%error, "the renewed client certificate is not in the kubeconfig");
+                }
+            }
+        }
+    }
     cluster.stop().await;
     Ok(())
 }

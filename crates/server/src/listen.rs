@@ -22,8 +22,8 @@ use tokio_rustls::{
     rustls::{
         RootCertStore, ServerConfig,
         crypto::ring,
-        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-        server::WebPkiClientVerifier,
+        pki_types::{CertificateDer, pem::PemObject},
+        server::{ResolvesServerCert, WebPkiClientVerifier},
     },
 };
 
@@ -34,8 +34,9 @@ const MAX_CONNECTIONS: usize = 20_000;
 /// Streams a single h2 connection may have open: controllers keep one watch per resource on one connection.
 const MAX_STREAMS: u32 = 1_000;
 
-/// TLS as the server presents it, trusting client certificates of the cluster's authority.
-pub fn tls(pki: &Pki) -> Result<TlsAcceptor, StackError> {
+/// TLS as the server presents it, trusting client certificates of the cluster's authority. What `serving` answers may
+/// change from handshake to handshake.
+pub fn tls(pki: &Pki, serving: Arc<dyn ResolvesServerCert>) -> Result<TlsAcceptor, StackError> {
     let error = |e: &dyn std::fmt::Display| StackError::Tls(e.to_string());
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -46,16 +47,11 @@ pub fn tls(pki: &Pki) -> Result<TlsAcceptor, StackError> {
         .allow_unauthenticated()
         .build()
         .map_err(|e| error(&e))?;
-    let chain = CertificateDer::pem_slice_iter(pki.serving.certificate.as_bytes())
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|e| error(&e))?;
-    let key = PrivateKeyDer::from_pem_slice(pki.serving.key.as_bytes()).map_err(|e| error(&e))?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| error(&e))?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)
-        .map_err(|e| error(&e))?;
+        .with_cert_resolver(serving);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

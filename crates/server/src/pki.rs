@@ -20,7 +20,7 @@ use std::{
 const CA_DAYS: i64 = 3650;
 /// kubeadm's lifetime of everything else.
 const LEAF_DAYS: i64 = 365;
-/// A leaf with less than this left is reissued at start.
+/// A leaf with no more than this left is reissued.
 const RENEW_BEFORE_DAYS: i64 = 90;
 
 /// Why the PKI could not be made or read.
@@ -139,6 +139,19 @@ impl Pki {
     }
 }
 
+impl Pki {
+    /// When the first certificate that this server issues to itself is to be renewed.
+    pub fn renew_at(&self) -> Option<jiff::Timestamp> {
+        let leaves = [&self.serving, &self.admin, &self.kubelet_client, &self.front_proxy_client];
+        let ends = leaves.iter().filter_map(|leaf| {
+            let (_, pem) = x509_parser::pem::parse_x509_pem(leaf.certificate.as_bytes()).ok()?;
+            let end = pem.parse_x509().ok()?.validity().not_after.timestamp();
+            jiff::Timestamp::from_second(end - RENEW_BEFORE_DAYS * 86_400).ok()
+        });
+        ends.min()
+    }
+}
+
 fn ensure_ca(dir: &Path, file: &str, common_name: &str, now: jiff::Timestamp) -> Result<Identity, PkiError> {
     if let Some(found) = read_identity(dir, file)? {
         return Ok(found);
@@ -228,7 +241,7 @@ fn validity(params: &mut CertificateParams, now: jiff::Timestamp, days: i64) {
 fn still_good(pem: &str, names: &[String], now: jiff::Timestamp) -> bool {
     let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(pem.as_bytes()) else { return false };
     let Ok(cert) = pem.parse_x509() else { return false };
-    if cert.validity().not_after.timestamp() < now.as_second() + RENEW_BEFORE_DAYS * 86_400 {
+    if cert.validity().not_after.timestamp() <= now.as_second() + RENEW_BEFORE_DAYS * 86_400 {
         return false;
     }
     let san = cert.subject_alternative_name().ok().flatten();

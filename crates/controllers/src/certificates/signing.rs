@@ -7,8 +7,8 @@ use super::{Authority, authority::lifetime, policy, request::Request};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::SignedDuration;
 use kaji_runtime::{
-    Change, Controller, Cx, Informers, Key, PatchKind, Plan, Reconciler, View, Write,
-    client::Target, objects::CertificateSigningRequest,
+    Change, Controller, Cx, Informers, Key, PatchKind, Plan, Reconciler, View, Write, client::Target,
+    objects::CertificateSigningRequest,
 };
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};

@@ -129,10 +129,14 @@ fn lifetimes() {
         made.map(|pem| shown(&pem, &issuer).lines().nth(2).unwrap().to_owned()).unwrap_or_else(|e| e)
     };
     // Short ones are not shortened by the backdating; none outlives its issuer.
-    expect!["from Jan  1 11:55:00 2025 +00:00 to Jan  1 13:00:00 2025 +00:00"].assert_eq(&signed(SignedDuration::from_hours(1), "2025-01-01T12:00:00Z"));
-    expect!["from Jan  1 11:55:00 2025 +00:00 to Jan  1 19:55:00 2025 +00:00"].assert_eq(&signed(SignedDuration::from_hours(8), "2025-01-01T12:00:00Z"));
-    expect!["from Dec 31 22:55:00 2034 +00:00 to Jan  1 00:00:00 2035 +00:00"].assert_eq(&signed(SignedDuration::from_hours(8), "2034-12-31T23:00:00Z"));
-    expect!["refusing to sign a certificate that expired in the past: NotAfter=2035-01-01T00:00:00Z"].assert_eq(&signed(SignedDuration::from_hours(8), "2035-01-01T00:00:00Z"));
+    expect!["from Jan  1 11:55:00 2025 +00:00 to Jan  1 13:00:00 2025 +00:00"]
+        .assert_eq(&signed(SignedDuration::from_hours(1), "2025-01-01T12:00:00Z"));
+    expect!["from Jan  1 11:55:00 2025 +00:00 to Jan  1 19:55:00 2025 +00:00"]
+        .assert_eq(&signed(SignedDuration::from_hours(8), "2025-01-01T12:00:00Z"));
+    expect!["from Dec 31 22:55:00 2034 +00:00 to Jan  1 00:00:00 2035 +00:00"]
+        .assert_eq(&signed(SignedDuration::from_hours(8), "2034-12-31T23:00:00Z"));
+    expect!["refusing to sign a certificate that expired in the past: NotAfter=2035-01-01T00:00:00Z"]
+        .assert_eq(&signed(SignedDuration::from_hours(8), "2035-01-01T00:00:00Z"));
     expect![[r#"unrecognized usage values: ["x"]"#]].assert_eq(
         &authority.sign(&asked, &["x".into()], longest, now(), &SeededRandom::new(1)).unwrap_err(),
     );
