@@ -27,7 +27,7 @@ pub use listen::{Listener, tls};
 pub use local::LocalService;
 pub use metrics::Metrics;
 pub use openapi::{Docs, OpenApi};
-pub use route::{RequestInfo, Target, query, unescape};
 pub use renewal::Certificates;
+pub use route::{RequestInfo, Target, query, unescape};
 pub use stack::{MAX_BODY, Peer, Stack, StackError};
 pub use version::git_version as version;
