@@ -63,6 +63,8 @@ impl Admission for Priority {
             if object::bool_at(class, &["globalDefault"]) != Some(true) {
                 return Ok(());
             }
+            // A default made a moment ago counts, so that two cannot both pass.
+            a.api.sync().await?;
             match default_class(a) {
                 Some(other)
                     if a.operation == Operation::Create || object::name(&other) != object::name(class) =>

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::{
     FutureExt, StreamExt,
     future::{BoxFuture, ready},
+    stream::unfold,
 };
 use kaji_store::{
     KeyValue, LeaseId, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome, WatchBatch,
@@ -95,10 +96,12 @@ impl Store for EncryptedStore {
         let started = self.inner.watch(prefix, from);
         async move {
             let transformers = self.transformers.clone();
-            let clear = started.await?.scan(false, move |ended, item| {
-                let item = (!*ended).then(|| item.and_then(|batch| transformers.open_batch(batch)));
-                *ended = matches!(item, None | Some(Err(_)));
-                ready(item)
+            // An error is the last item, and the end follows at once: nothing is asked of the inner stream again.
+            let clear = unfold(Some((started.await?, transformers)), |state| async move {
+                let (mut sealed, transformers) = state?;
+                let item = sealed.next().await?.and_then(|batch| transformers.open_batch(batch));
+                let rest = item.is_ok().then_some((sealed, transformers));
+                Some((item, rest))
             });
             Ok(clear.boxed())
         }
