@@ -6,6 +6,7 @@
 //!   at resources nobody knows beforehand (garbage collection, namespace deletion) drive a pure core themselves.
 //! - No controller keeps state that it could not rebuild from the API.
 
+mod bootstrap;
 mod certificates;
 mod claim;
 mod conditions;
@@ -64,6 +65,7 @@ pub fn all(informers: &Arc<Informers>, config: &Config) -> Vec<Controller> {
     all.push(quota::controller(informers));
     all.push(podgc::controller(informers));
     all.extend(certificates::controllers(informers, config));
+    all.extend(bootstrap::controllers(informers));
     // Without certificates there is nothing to publish.
     if !config.root_ca.is_empty() {
         all.push(rootca::controller(informers, &config.root_ca));

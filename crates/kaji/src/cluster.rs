@@ -4,7 +4,7 @@
 //! control loops, which speak the API through the in-process transport. Ending runs the other way round.
 
 use crate::{
-    Nodes, bootstrap,
+    Nodes, bootstrap, joining,
     review::{PublicInfo, Reviews},
 };
 use kaji_auth::{
@@ -157,6 +157,8 @@ impl Cluster {
             advertise: endpoint(address),
         };
         bootstrap::run(&*engine, &facts).await.map_err(StartError::Bootstrap)?;
+        let url = format!("https://{}", advertised(address));
+        joining::prepare(&*engine, &url, &pki.ca.certificate).await.map_err(StartError::Bootstrap)?;
         let stack = Arc::new(Stack {
             engine,
             authorizer,

@@ -63,6 +63,23 @@ pub fn entries(server: &str, ca: &str, user: &Identity) -> [(&'static str, &'sta
     ]
 }
 
+/// A kubeconfig that says where a server is and how to recognize it, and nothing about users: what a cluster publishes.
+pub fn public(server: &str, ca: &str) -> Result<String, String> {
+    let config = json!({
+        "apiVersion": "v1",
+        "clusters": [{
+            "cluster": {"certificate-authority-data": BASE64.encode(ca), "server": server},
+            "name": "",
+        }],
+        "contexts": null,
+        "current-context": "",
+        "kind": "Config",
+        "preferences": {},
+        "users": null,
+    });
+    serde_saphyr::to_string(&config).map_err(|e| e.to_string())
+}
+
 /// Puts the entries into a kubeconfig value.
 pub fn merge(
     config: &mut Map<String, Value>,

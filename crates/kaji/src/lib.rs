@@ -4,9 +4,11 @@
 
 pub mod bootstrap;
 pub mod cluster;
+mod joining;
 pub mod kubeconfig;
 mod nodes;
 mod review;
+pub mod token;
 
 pub use cluster::{Cluster, Options, StartError, StoreKind};
 pub use nodes::Nodes;

@@ -1,7 +1,10 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand};
-use kaji::{Cluster, Nodes, Options, kubeconfig};
+use kaji::{
+    Cluster, Nodes, Options, kubeconfig,
+    token::{self, TokenCommand},
+};
 use std::{
     io::Write,
     net::{IpAddr, SocketAddr},
@@ -27,6 +30,17 @@ enum Command {
     Up(Up),
     /// Starts an API server alone: no controllers, no scheduler, no nodes.
     Apiserver(Up),
+    /// Bootstrap tokens, with which nodes join.
+    Token(Token),
+}
+
+#[derive(Args)]
+struct Token {
+    /// The kubeconfig file to use instead of the user's.
+    #[arg(long, global = true)]
+    kubeconfig: Option<PathBuf>,
+    #[command(subcommand)]
+    command: TokenCommand,
 }
 
 #[derive(Args)]
@@ -70,6 +84,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Up(up) => runtime.block_on(serve(up, true, started)),
         Command::Apiserver(up) => runtime.block_on(serve(up, false, started)),
+        Command::Token(token) => runtime.block_on(tokens(token)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -131,6 +146,20 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
         }
     }
     cluster.stop().await;
+    Ok(())
+}
+
+async fn tokens(args: Token) -> Result<(), Box<dyn std::error::Error>> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let path = args.kubeconfig.unwrap_or_else(|| {
+        kubeconfig::default_path(variable("KUBECONFIG").as_deref(), variable("HOME").as_deref())
+    });
+    let config = kube::config::Kubeconfig::read_from(&path)?;
+    let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await?;
+    let client = kaji_runtime::Client::new(kube::Client::try_from(config)?, "kaji");
+    let now = jiff::Timestamp::now();
+    let out = token::run(&args.command, &client, now, &kaji_meta::random::SystemRandom).await?;
+    std::io::stdout().lock().write_all(out.as_bytes())?;
     Ok(())
 }
 

@@ -27,8 +27,8 @@ pub use namespace::{ConfigMap, Namespace, NamespaceSpec, NamespaceStatus, Servic
 pub use node::{Node, Taint};
 pub use pod::{ContainerStatus, Pod, PodCondition, PodIp, Toleration};
 pub use policy::{
-    MetaCondition, PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus, ResourceQuota,
-    ResourceQuotaSpec, ResourceQuotaStatus, ScopeRequirement, ScopeSelector, Secret,
+    BOOTSTRAP_TOKEN, MetaCondition, PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus,
+    ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus, ScopeRequirement, ScopeSelector, Secret,
 };
 pub use replicaset::{
     ReplicaSet, ReplicaSetSpec, ReplicaStatus, ReplicationController, ReplicationControllerSpec,

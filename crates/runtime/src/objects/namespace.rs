@@ -63,10 +63,10 @@ impl Projection for ServiceAccount {
     }
 }
 
-/// The one config map name whose content some loop reads.
-const ROOT_CA: &str = "kube-root-ca.crt";
+/// The names of config maps whose content some loop reads.
+const READ: &[&str] = &["kube-root-ca.crt", "cluster-info"];
 
-/// A config map. Its content is kept only for `kube-root-ca.crt`: nothing reads that of the others.
+/// A config map. Its content is kept only for `kube-root-ca.crt` and `cluster-info`: nothing reads that of the others.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "WholeConfigMap")]
 pub struct ConfigMap {
@@ -88,7 +88,7 @@ struct WholeConfigMap {
 
 impl From<WholeConfigMap> for ConfigMap {
     fn from(whole: WholeConfigMap) -> Self {
-        let kept = whole.metadata.name == ROOT_CA;
+        let kept = READ.contains(&whole.metadata.name.as_str());
         ConfigMap {
             data: if kept { whole.data.unwrap_or_default() } else { BTreeMap::new() },
             binary_data: whole.binary_data.is_some_and(|b| !b.is_empty()),

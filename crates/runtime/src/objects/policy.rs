@@ -1,4 +1,5 @@
-//! PodDisruptionBudget, ResourceQuota and Secret, projected. Of a secret only its metadata is kept.
+//! PodDisruptionBudget, ResourceQuota and Secret, projected. Of a secret only its metadata is kept, unless it is a
+//! bootstrap token.
 
 use super::selector::LabelSelector;
 use crate::{Meta, Projection};
@@ -146,12 +147,48 @@ impl Projection for ResourceQuota {
     }
 }
 
-/// A secret: only that it is there.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+/// The type of secrets that are bootstrap tokens.
+pub const BOOTSTRAP_TOKEN: &str = "bootstrap.kubernetes.io/token";
+
+/// A secret. Its content is kept of bootstrap tokens only: nothing reads that of the others.
+#[derive(Clone, Default, PartialEq, Deserialize)]
+#[serde(from = "WholeSecret")]
 pub struct Secret {
     /// ObjectMeta.
     pub metadata: Meta,
+    /// `Opaque`
+    pub kind: String,
+    /// Base64 by key.
+    pub data: BTreeMap<String, String>,
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Secret")
+            .field("metadata", &self.metadata)
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct WholeSecret {
+    metadata: Meta,
+    #[serde(rename = "type")]
+    kind: String,
+    data: Option<BTreeMap<String, String>>,
+}
+
+impl From<WholeSecret> for Secret {
+    fn from(whole: WholeSecret) -> Self {
+        let kept = whole.kind == BOOTSTRAP_TOKEN;
+        Secret {
+            data: if kept { whole.data.unwrap_or_default() } else { BTreeMap::new() },
+            kind: whole.kind,
+            metadata: whole.metadata,
+        }
+    }
 }
 
 impl Projection for Secret {
