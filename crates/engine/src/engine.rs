@@ -285,6 +285,11 @@ impl Engine {
         self.wait_not_older(revision).await
     }
 
+    /// Whether it has been shut down: watches begun now would end at once.
+    pub(crate) fn is_shut_down(&self) -> bool {
+        *self.stop.borrow()
+    }
+
     /// Ends all watches and stops feeding the caches. The store stays open.
     pub async fn shutdown(&self) {
         self.stop.send_replace(true);

@@ -154,6 +154,11 @@ pub(crate) fn append_replacing_revision(out: &mut Vec<u8>, object: &[u8], revisi
     }
 }
 
+/// How an encoded object of a kind begins, if it is laid out as above; `metadata` follows.
+pub(crate) fn head(api_version: &str, kind: &str) -> Vec<u8> {
+    format!(r#"{{"apiVersion":"{api_version}","kind":"{kind}","#).into_bytes()
+}
+
 /// The `apiVersion` of an encoded object, if it is laid out as above.
 pub(crate) fn peek_api_version(object: &[u8]) -> Option<&str> {
     let rest = object.strip_prefix(b"{\"apiVersion\":\"")?;

@@ -22,22 +22,22 @@ type Elements = Box<dyn Iterator<Item = Bytes> + Send + Sync>;
 /// # Errors
 /// When an element cannot be converted.
 pub(crate) fn body(view: View, metadata: &Value, entries: Vec<Arc<Entry>>) -> Result<Body, Status> {
-    let head = view.list_head(metadata);
+    let (head, opening) = (view.list_head(metadata), view.opening());
     let elements: Elements = if view.infallible() {
-        let element = move |entry: Arc<Entry>| match view.element(&entry) {
+        let element = move |entry: Arc<Entry>| match view.listed(&entry) {
             Ok(bytes) => bytes,
             Err(error) => {
                 tracing::error!(?entry, %error, "encoding an element of a list");
-                entry.object()
+                entry.object().slice(view.opening().len()..)
             }
         };
         Box::new(entries.into_iter().map(element))
     } else {
         // Conversions may fail, and once the answer has begun it is too late to say so.
-        let elements: Result<Vec<Bytes>, Status> = entries.iter().map(|e| view.element(e)).collect();
+        let elements: Result<Vec<Bytes>, Status> = entries.iter().map(|e| view.listed(e)).collect();
         Box::new(elements?.into_iter())
     };
-    let mut chunks = Chunks { buffer: head, elements, large: None, first: true, done: false };
+    let mut chunks = Chunks { buffer: head, opening, elements, large: None, first: true, done: false };
     let first = chunks.next().unwrap_or_default();
     if chunks.done && chunks.buffer.is_empty() && chunks.large.is_none() {
         return Ok(Body::Full(first));
@@ -47,6 +47,8 @@ pub(crate) fn body(view: View, metadata: &Value, entries: Vec<Arc<Entry>>) -> Re
 
 struct Chunks {
     buffer: Vec<u8>,
+    /// Comes before every element.
+    opening: &'static [u8],
     elements: Elements,
     /// Comes after the buffer.
     large: Option<Bytes>,
@@ -73,6 +75,7 @@ impl Iterator for Chunks {
                     if !std::mem::take(&mut self.first) {
                         self.buffer.push(b',');
                     }
+                    self.buffer.extend_from_slice(self.opening);
                     if element.len() >= LARGE {
                         self.large = Some(element);
                     } else {

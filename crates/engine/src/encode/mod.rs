@@ -1,5 +1,6 @@
 //! From cached bytes to answers: versions, forms (object, table, partial metadata), encodings.
 
+mod computed;
 mod convert;
 mod list;
 mod pretty;
@@ -7,6 +8,7 @@ pub(crate) mod protobuf;
 mod table;
 mod view;
 
+pub(crate) use computed::{read_response, scale_response};
 pub(crate) use convert::{convert_in, convert_out, stored_value};
 pub(crate) use list::body as list_body;
 pub(crate) use table::Include;
@@ -49,14 +51,13 @@ pub(crate) fn object_response(
     finish(accept, code, Body::Full(view.single(bytes, &metadata, true)?))
 }
 
-/// The answer with something that is no object of a resource: a Status, a Scale, the outcome of a review.
+/// The answer with something that is no object of a resource: a Status, the outcome of a review.
 ///
 /// # Errors
-/// 406 when it is asked for as a table, unless it is a Status (which is never transformed) or a Scale.
+/// 406 when it is asked for as a table, unless it is a Status (which is never transformed).
 pub(crate) fn value_response(accept: &Accept, code: u16, value: &Value) -> Result<ApiResponse, Status> {
     let json = match (accept.form, object::kind(value)) {
         (Form::Object, _) | (_, "Status") => storage::encode_object(value),
-        (Form::Table, "Scale") => table::scale(value, accept).to_string().into(),
         _ => return Err(view::no_such_form()),
     };
     finish(accept, code, Body::Full(json))

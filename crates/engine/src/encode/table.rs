@@ -1,9 +1,6 @@
 //! Tables (meta.k8s.io `Table`): column definitions and rows.
 
-use crate::{
-    registry::Resource,
-    request::{Accept, ApiRequest},
-};
+use crate::{registry::Resource, request::ApiRequest};
 use kaji_meta::{Status, field, object, time};
 use kaji_resource::{Column, ColumnSource, name_column};
 use serde_json::{Number, Value, json};
@@ -40,30 +37,8 @@ impl Include {
     }
 }
 
-/// A Scale as a table.
-pub(super) fn scale(value: &Value, accept: &Accept) -> Value {
-    let columns = [
-        name_column(),
-        Column::new("Desired", "integer", 0, "Number of desired pods."),
-        Column::new("Available", "integer", 0, "Number of pods."),
-        kaji_resource::age_column(),
-    ];
-    let api_version = if accept.meta_v1beta1 { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" };
-    let replicas = |of| object::i64_at(value, &[of, "replicas"]).unwrap_or(0);
-    let created = object::creation_timestamp(value).unwrap_or("");
-    json!({
-        "kind": "Table",
-        "apiVersion": api_version,
-        "metadata": {"resourceVersion": object::resource_version(value)},
-        "columnDefinitions": columns.iter().map(definition).collect::<Vec<_>>(),
-        "rows": [{
-            "cells": [object::name(value), replicas("spec"), replicas("status"), created],
-            "object": {"kind": "PartialObjectMetadata", "apiVersion": api_version, "metadata": value["metadata"]},
-        }],
-    })
-}
-
-fn definition(column: &Column) -> Value {
+/// A column as a table defines it.
+pub(super) fn definition(column: &Column) -> Value {
     json!({
         "name": column.name,
         "type": column.ty,

@@ -9,12 +9,13 @@ use super::{
 };
 use crate::{
     cache::{Change, Entry, Event, Seen, TAIL},
+    decode,
     engine::Engine,
     registry::Resource,
     request::{Accept, Encoding, Form},
     storage,
 };
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use kaji_meta::{Clock, Status};
 use kaji_schema::{SchemaRef, types};
 use kaji_store::Revision;
@@ -30,6 +31,9 @@ pub(crate) struct View<R = Arc<Resource>> {
     include: Include,
     meta_version: &'static str,
     decorates: bool,
+    /// How objects of a built-in kind begin. Elements of their lists begin after it, with `metadata`: upstream encodes
+    /// those from typed structs, which say nothing of their kind.
+    head: Option<Box<[u8]>>,
     /// Events are in protobuf.
     protobuf: bool,
     columns: Value,
@@ -56,6 +60,9 @@ impl<R: Borrow<Resource>> View<R> {
         }
         let decorates = res.def.hooks.decorates();
         let api_version = res.api_version(version);
+        let custom = res.def.version(version).is_none_or(|v| decode::is_custom(&v.schema));
+        let head = (accept.form == Form::Object && !custom)
+            .then(|| storage::head(&api_version, &res.def.kind).into_boxed_slice());
         let columns = if accept.form == Form::Table { table::columns(res, version) } else { Value::Null };
         Ok(View {
             version: version.to_owned(),
@@ -64,6 +71,7 @@ impl<R: Borrow<Resource>> View<R> {
             include,
             meta_version: if accept.meta_v1beta1 { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" },
             decorates,
+            head,
             protobuf: accept.encoding == Encoding::Protobuf,
             columns,
             clock: engine.clock.clone(),
@@ -147,6 +155,24 @@ impl<R: Borrow<Resource>> View<R> {
                 Ok(out.into())
             }
         }
+    }
+
+    /// How each element of a JSON list opens, before what [`View::listed`] gives.
+    pub fn opening(&self) -> &'static [u8] {
+        if self.head.is_some() { b"{" } else { b"" }
+    }
+
+    /// An object as an element of a JSON list, after [`View::opening`].
+    ///
+    /// # Errors
+    /// What a conversion says.
+    pub fn listed(&self, entry: &Entry) -> Result<Bytes, Status> {
+        let Some(head) = &self.head else { return self.element(entry) };
+        let direct = !self.decorates && entry.object_bytes().starts_with(head);
+        let mut object = if direct { entry.object() } else { self.whole(entry.object())? };
+        let begun = if direct || object.starts_with(head) { head.len() } else { self.opening().len() };
+        object.advance(begun.min(object.len()));
+        Ok(object)
     }
 
     /// An object as an answer of its own. `headers`: a table says what its columns are.

@@ -113,6 +113,9 @@ async fn shutdown_ends_watches() {
     let mut watch = w.watch("", "").await;
     w.engine.shutdown().await;
     assert_eq!(watch.short().await, "end");
+    // Who would begin again is told not to.
+    let again = ApiRequest { verb: Verb::Watch, query: pairs("watch=true"), ..request() };
+    assert_eq!(w.send(again).await.0, 503);
     assert!(matches!(w.engine.register(vec![widgets()]).await, Err(EngineError::Closed)));
 }
 

@@ -27,8 +27,10 @@ pub(crate) async fn call(
     req: &ApiRequest,
 ) -> Result<ApiResponse, Status> {
     let op = Op::new(engine, res, req, WriteOptions::of(req, false)?)?;
-    let result =
-        run(&op, req).await.and_then(|(code, value)| encode::value_response(&req.accept, code, &value));
+    let result = run(&op, req).await.and_then(|(code, value)| match (op.sub, req.verb) {
+        (None, Verb::Get | Verb::List) => encode::read_response(res, req, op.now, (code, value)),
+        _ => encode::value_response(&req.accept, code, &value),
+    });
     op.warned(result)
 }
 

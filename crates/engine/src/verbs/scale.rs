@@ -53,7 +53,7 @@ pub(crate) async fn scale(
         None => put(&op, def, req).await,
         Some(kind) => patched(&op, def, kind, req).await,
     };
-    op.warned(result.and_then(|scale| encode::value_response(&req.accept, 200, &scale)))
+    op.warned(result.and_then(|scale| encode::scale_response(res, req, op.now, scale)))
 }
 
 async fn get(op: &Op<'_>, def: &ScaleDef) -> Result<Value, Status> {

@@ -46,6 +46,10 @@ pub(crate) async fn watch(
 ) -> Result<ApiResponse, Status> {
     let kind = GroupKind::new(res.def.group.as_ref(), res.def.plural.as_ref());
     let options = ListOptions::for_watch(req, &kind)?;
+    if engine.is_shut_down() {
+        // Not a watch that ends: who follows a resource would begin it again, and again.
+        return Err(Status::service_unavailable("the server is shutting down"));
+    }
     let include =
         if req.accept.form == Form::Table { Include::from_request(req)? } else { Include::default() };
     if req.accept.encoding == Encoding::Yaml {
