@@ -22,22 +22,30 @@ use std::{
     time::Duration,
 };
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream};
 
 /// Keeps a definition in existence until its objects are gone.
 pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+/// How many definitions are served and written at once: writes that wait together share an fsync.
+const AT_ONCE: usize = 32;
 /// How often clean-up looks again while objects with finalizers linger.
 const LINGER: Duration = Duration::from_millis(250);
 
 /// Serves every established definition, then follows them in a task that ends with the engine.
 pub async fn start(engine: Arc<Engine>, clock: Arc<dyn Clock>) -> Result<(), EngineError> {
     let mut served = Served { by_name: HashMap::new(), names: HashMap::new(), clock };
+    let mut established = vec![];
     for definition in engine.list(&definitions(), None) {
         served.remember(&definition);
         if conditions::is_true(&definition, "Established") {
-            served.serve(&engine, &definition).await?;
+            established.push(Arc::unwrap_or_clone(definition));
+        }
+        if established.len() == AT_ONCE {
+            served.serve(&engine, &std::mem::take(&mut established)).await?;
         }
     }
+    served.serve(&engine, &established).await?;
+    drop(established);
     tokio::spawn(follow(Arc::downgrade(&engine), served));
     Ok(())
 }
@@ -45,9 +53,24 @@ pub async fn start(engine: Arc<Engine>, clock: Arc<dyn Clock>) -> Result<(), Eng
 /// What is registered: by definition name, the resource and the state it was compiled from.
 struct Served {
     clock: Arc<dyn Clock>,
-    by_name: HashMap<String, (GroupResource, Value)>,
-    /// What each definition looked at so far asks for and has: group, plural, accepted names.
-    names: HashMap<String, (String, String, Value)>,
+    by_name: HashMap<String, (GroupResource, Box<str>)>,
+    /// What each definition looked at so far asks for and has.
+    names: HashMap<String, Names>,
+}
+
+/// A definition's names: what others in its group must know of it.
+struct Names {
+    group: Box<str>,
+    plural: Box<str>,
+    accepted: Taken,
+}
+
+/// Names everything that a resource is compiled from: the spec, by its generation, and what the status adds to it.
+fn state(definition: &Value) -> Box<str> {
+    let meta = &definition["metadata"];
+    let going = conditions::is_true(definition, "Terminating");
+    let names = &definition["status"]["acceptedNames"];
+    format!("{} {} {going} {names}", meta["uid"], meta["generation"]).into()
 }
 
 impl Served {
@@ -55,32 +78,36 @@ impl Served {
         Time::new(self.clock.now()).to_string()
     }
 
-    /// Registers a definition unless that very state is registered.
-    async fn serve(&mut self, engine: &Engine, definition: &Value) -> Result<(), EngineError> {
-        let going = conditions::is_true(definition, "Terminating");
-        let state = json!([definition["spec"], definition["status"]["acceptedNames"], going]);
-        let name = object::name(definition);
-        if self.by_name.get(name).is_some_and(|(_, known)| *known == state) {
-            return Ok(());
-        }
-        match compile(definition) {
-            Ok(def) => {
-                let resource = def.group_resource();
-                engine.register(vec![def]).await?;
-                self.by_name.insert(name.to_owned(), (resource, state));
+    /// Registers definitions, all at once, but for those of which that very state is registered.
+    async fn serve(&mut self, engine: &Engine, definitions: &[Value]) -> Result<(), EngineError> {
+        let (mut defs, mut fresh) = (vec![], vec![]);
+        for definition in definitions {
+            let (name, state) = (object::name(definition), state(definition));
+            if self.by_name.get(name).is_some_and(|(_, known)| *known == state) {
+                continue;
             }
-            Err(error) => tracing::error!(definition = name, %error, "a definition cannot be served"),
+            match compile(definition) {
+                Ok(def) => {
+                    fresh.push((name.to_owned(), (def.group_resource(), state)));
+                    defs.push(def);
+                }
+                Err(error) => tracing::error!(definition = name, %error, "a definition cannot be served"),
+            }
+        }
+        if !defs.is_empty() {
+            engine.register(defs).await?;
+            self.by_name.extend(fresh);
         }
         Ok(())
     }
 
     fn remember(&mut self, definition: &Value) {
-        let text = |path: &[&str]| object::str_at(definition, path).to_owned();
-        let names = (
-            text(&["spec", "group"]),
-            text(&["spec", "names", "plural"]),
-            definition["status"]["acceptedNames"].clone(),
-        );
+        let text = |path: &[&str]| object::str_at(definition, path).into();
+        let names = Names {
+            group: text(&["spec", "group"]),
+            plural: text(&["spec", "names", "plural"]),
+            accepted: Taken::of(&definition["status"]["acceptedNames"]),
+        };
         self.names.insert(object::name(definition).to_owned(), names);
     }
 
@@ -120,15 +147,9 @@ async fn follow(engine: Weak<Engine>, mut served: Served) {
                 () = timer => {}
             }
             let Some(engine) = engine.upgrade() else { return };
-            for name in std::mem::take(&mut pending) {
-                match level(&engine, &mut served, &name).await {
-                    Ok(true) => {}
-                    Ok(false) => drop(pending.insert(name)),
-                    Err(error) => {
-                        tracing::warn!(definition = %name, %error, "a definition could not be brought level");
-                        pending.insert(name);
-                    }
-                }
+            let names: Vec<String> = std::mem::take(&mut pending).into_iter().collect();
+            for some in names.chunks(AT_ONCE) {
+                pending.extend(level(&engine, &mut served, some).await);
             }
         }
     }
@@ -202,35 +223,70 @@ impl std::fmt::Display for LevelError {
     }
 }
 
-/// Brings one definition level. False: look again later.
-async fn level(engine: &Arc<Engine>, served: &mut Served, name: &str) -> Result<bool, LevelError> {
-    let Some(definition) = engine.get(&definitions(), "", name) else {
-        served.forget(engine, name);
-        return Ok(true);
+/// Brings definitions level. Gives back those to look at again later.
+async fn level(engine: &Arc<Engine>, served: &mut Served, names: &[String]) -> Vec<String> {
+    let mut later = vec![];
+    let mut note = |name: &str, outcome: Result<bool, LevelError>| {
+        if let Err(error) = &outcome {
+            tracing::warn!(definition = name, %error, "a definition could not be brought level");
+        }
+        if !outcome.unwrap_or(false) {
+            later.push(name.to_owned());
+        }
     };
-    if object::deletion_timestamp(&definition).is_some() {
-        return clean_up(engine, served, &definition).await;
-    }
-    let now = served.now();
-    let taken = taken(engine, served, &definition);
-    let mut wanted = (*definition).clone();
-    judge(&mut wanted, &taken, &now);
-    served.remember(&wanted);
-    if conditions::is_true(&wanted, "Established") {
-        // Served first: who waits for the condition may create at once.
-        served.serve(engine, &wanted).await.map_err(LevelError::Engine)?;
-    }
-    if wanted != *definition {
-        let change = |d: &mut Value| {
-            judge(d, &taken, &now);
-            Ok(())
+    let (mut established, mut changes) = (vec![], vec![]);
+    for name in names {
+        let Some(definition) = engine.get(&definitions(), "", name) else {
+            served.forget(engine, name);
+            continue;
         };
-        match engine.update(&definitions(), "", name, "status", false, &change).await {
-            Err(status) if status.code != 404 => return Err(LevelError::Status(status)),
-            _ => {}
+        if object::deletion_timestamp(&definition).is_some() {
+            note(name, clean_up(engine, served, &definition).await);
+            continue;
+        }
+        let now = served.now();
+        let taken = taken(engine, served, &definition);
+        let mut wanted = (*definition).clone();
+        judge(&mut wanted, &taken, &now);
+        // Known to those judged after it, which may be before it is written.
+        served.remember(&wanted);
+        if wanted != *definition {
+            changes.push((name.clone(), taken, now));
+        }
+        if conditions::is_true(&wanted, "Established") {
+            established.push(wanted);
         }
     }
-    Ok(true)
+    // Served first: who waits for the condition may create at once.
+    if let Err(error) = served.serve(engine, &established).await {
+        established.iter().for_each(|d| note(object::name(d), Err(LevelError::Engine(error.clone()))));
+        return later;
+    }
+    drop(established);
+    let writes = changes.into_iter().map(|(name, taken, now)| write(engine.clone(), name, taken, now));
+    let mut written = stream::iter(writes).buffer_unordered(AT_ONCE);
+    while let Some((name, outcome)) = written.next().await {
+        note(&name, outcome);
+    }
+    later
+}
+
+/// Writes what was judged.
+async fn write(
+    engine: Arc<Engine>,
+    name: String,
+    taken: Taken,
+    now: String,
+) -> (String, Result<bool, LevelError>) {
+    let change = |d: &mut Value| {
+        judge(d, &taken, &now);
+        Ok(())
+    };
+    let outcome = match engine.update(&definitions(), "", &name, "status", false, &change).await {
+        Err(status) if status.code != 404 => Err(LevelError::Status(status)),
+        _ => Ok(true),
+    };
+    (name, outcome)
 }
 
 /// Names and the two conditions that follow from them.
@@ -257,18 +313,18 @@ fn taken(engine: &Engine, served: &Served, definition: &Value) -> Taken {
     let own = object::str_at(definition, &["spec", "names", "plural"]);
     let mut taken = Taken::default();
     let mut custom = BTreeSet::from([own]);
-    for (name, (_, plural, accepted)) in served.names.iter().filter(|(_, (g, ..))| g == group) {
-        custom.insert(plural);
+    for (name, names) in served.names.iter().filter(|(_, n)| &*n.group == group) {
+        custom.insert(&*names.plural);
         if name != object::name(definition) {
-            taken.add(accepted);
+            taken.add(&names.accepted);
         }
     }
     for resource in
         engine.registry().iter().filter(|r| r.def.group == group && !custom.contains(r.def.plural.as_ref()))
     {
         let def = &resource.def;
-        taken.resources.extend([def.plural.to_string(), def.singular.to_string()]);
-        taken.kinds.insert(def.kind.to_string());
+        taken.resources.extend([&def.plural, &def.singular].map(|n| n.as_ref().into()));
+        taken.kinds.push(def.kind.as_ref().into());
     }
     taken
 }
@@ -285,7 +341,7 @@ async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value)
     );
     if served.by_name.contains_key(name) {
         // From now on it takes no new objects.
-        served.serve(engine, definition).await.map_err(LevelError::Engine)?;
+        served.serve(engine, std::slice::from_ref(definition)).await.map_err(LevelError::Engine)?;
         let left = engine.list(&resource, None);
         if !left.is_empty() {
             note(

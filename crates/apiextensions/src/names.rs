@@ -3,26 +3,32 @@
 
 use kaji_meta::object::{str_at, strs_at};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
 
 /// Names in use in a group by others: plural, singular and short names share one space, kinds and list kinds another.
 #[derive(Clone, Debug, Default)]
 pub struct Taken {
     /// Plural, singular and short names.
-    pub resources: BTreeSet<String>,
+    pub resources: Vec<Box<str>>,
     /// Kinds and list kinds.
-    pub kinds: BTreeSet<String>,
+    pub kinds: Vec<Box<str>>,
 }
 
 impl Taken {
-    /// Adds names of a `CustomResourceDefinitionNames` value.
-    pub fn add(&mut self, names: &Value) {
-        let one = |field: &str| Some(str_at(names, &[field]).to_owned()).filter(|n| !n.is_empty());
-        self.resources.extend(one("plural"));
-        self.resources.extend(one("singular"));
-        self.resources.extend(strs_at(names, &["shortNames"]).map(str::to_owned));
-        self.kinds.extend(one("kind"));
-        self.kinds.extend(one("listKind"));
+    /// The names in a `CustomResourceDefinitionNames` value.
+    pub fn of(names: &Value) -> Self {
+        let some = |fields: [&str; 2]| {
+            let given = fields.map(|field| str_at(names, &[field]));
+            given.into_iter().filter(|n| !n.is_empty()).map(Box::from).collect::<Vec<_>>()
+        };
+        let mut resources = some(["plural", "singular"]);
+        resources.extend(strs_at(names, &["shortNames"]).map(Box::from));
+        Taken { resources, kinds: some(["kind", "listKind"]) }
+    }
+
+    /// Adds names.
+    pub fn add(&mut self, more: &Taken) {
+        self.resources.extend_from_slice(&more.resources);
+        self.kinds.extend_from_slice(&more.kinds);
     }
 }
 
@@ -55,7 +61,7 @@ pub fn accept(definition: &Value, taken: &Taken) -> Outcome {
         };
         let clashes: Vec<String> = names
             .iter()
-            .filter(|n| space.contains(**n))
+            .filter(|n| space.iter().any(|t| **t == ***n))
             .map(|n| format!("{n:?} is already in use"))
             .collect();
         let from = if clashes.is_empty() { wanted } else { before };
@@ -96,8 +102,7 @@ mod tests {
 
     #[test]
     fn a_taken_name_is_left_out_and_named() {
-        let mut taken = Taken::default();
-        taken.add(&json!({"plural": "others", "shortNames": ["ct"], "kind": "CronTab"}));
+        let taken = Taken::of(&json!({"plural": "others", "shortNames": ["ct"], "kind": "CronTab"}));
         let outcome = accept(&definition(), &taken);
         assert_eq!(outcome.conflict, Some(("ShortNamesConflict", "\"ct\" is already in use".into())));
         assert_eq!(outcome.accepted["kind"], "");
@@ -110,8 +115,7 @@ mod tests {
         let mut definition = definition();
         definition["status"]["acceptedNames"] =
             json!({"plural": "crontabs", "kind": "Old", "listKind": "OldList"});
-        let mut taken = Taken::default();
-        taken.add(&json!({"kind": "CronTab"}));
+        let taken = Taken::of(&json!({"kind": "CronTab"}));
         assert_eq!(accept(&definition, &taken).accepted["kind"], "Old");
     }
 }

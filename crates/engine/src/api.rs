@@ -38,29 +38,39 @@ struct Known {
 }
 
 /// Small objects that were decoded lately (namespaces, above all, are looked at by every write), by key and revision.
+/// Bounded by their encoded size; decoded they take several times that.
 #[derive(Default)]
-pub(crate) struct Decoded(Mutex<HashMap<Arc<str>, Known>>);
+pub(crate) struct Decoded(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    objects: HashMap<Arc<str>, Known>,
+    /// Bytes of their encodings since the last clearing.
+    bytes: usize,
+}
 
 impl Decoded {
-    const MAX_OBJECTS: usize = 1024;
-    const MAX_BYTES: usize = 16 * 1024;
+    const TOTAL_BYTES: usize = 512 * 1024;
+    const MAX_BYTES: usize = 4 * 1024;
 
     fn get(&self, res: &Resource, entry: &Entry) -> Option<Arc<Value>> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.get(&entry.key)?;
+        let known = all.objects.get(&entry.key)?;
         (known.revision == entry.revision && Arc::ptr_eq(&known.def, &res.def)).then(|| known.value.clone())
     }
 
     fn keep(&self, res: &Resource, entry: &Entry, value: &Arc<Value>) {
-        if entry.object_bytes().len() > Self::MAX_BYTES {
+        let size = entry.object_bytes().len();
+        if size > Self::MAX_BYTES {
             return;
         }
         let known = Known { revision: entry.revision, def: res.def.clone(), value: value.clone() };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= Self::MAX_OBJECTS {
-            all.clear();
+        if all.bytes + size > Self::TOTAL_BYTES {
+            *all = Kept::default();
         }
-        all.insert(entry.key.clone(), known);
+        all.bytes += size;
+        all.objects.insert(entry.key.clone(), known);
     }
 }
 

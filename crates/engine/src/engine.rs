@@ -66,7 +66,7 @@ impl Default for EngineOptions {
 }
 
 /// Why the engine cannot do what its owner asks. Requests answer with a `Status` instead.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum EngineError {
     /// The store failed.
     #[error("store: {0}")]

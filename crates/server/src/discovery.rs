@@ -92,7 +92,7 @@ impl Discovery {
 
     /// `GET /apis/{group}`
     pub fn group(registry: &Registry, name: &str) -> Option<Value> {
-        let found = groups(registry).into_iter().find(|g| g.name == name)?;
+        let found = one_group(registry, name)?;
         let mut value = group_value(&found);
         value["kind"] = "APIGroup".into();
         value["apiVersion"] = "v1".into();
@@ -101,9 +101,7 @@ impl Discovery {
 
     /// `GET /api/v1` and `/apis/{group}/{version}`
     pub fn resources(registry: &Registry, group: &str, version: &str) -> Result<Value, Status> {
-        let found = groups(registry)
-            .into_iter()
-            .find(|g| g.name == group)
+        let found = one_group(registry, group)
             .and_then(|g| g.versions.into_iter().find(|(v, _)| v == version))
             .ok_or_else(Status::generic_not_found)?;
         let list: Vec<Value> = found
@@ -120,9 +118,17 @@ impl Discovery {
 }
 
 fn groups(registry: &Registry) -> Vec<Group> {
+    grouped(registry.iter())
+}
+
+fn one_group(registry: &Registry, name: &str) -> Option<Group> {
+    grouped(registry.iter().filter(|r| r.def.group == name)).pop()
+}
+
+fn grouped<'a>(resources: impl Iterator<Item = &'a Arc<Resource>>) -> Vec<Group> {
     type Versions = BTreeMap<String, Vec<Arc<Resource>>>;
     let mut found: BTreeMap<(usize, String), Versions> = BTreeMap::new();
-    for resource in registry.iter() {
+    for resource in resources {
         let group = resource.def.group.to_string();
         let rank = ORDER.iter().position(|g| *g == group).unwrap_or(ORDER.len());
         let versions = found.entry((rank, group)).or_default();

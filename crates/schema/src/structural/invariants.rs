@@ -155,7 +155,9 @@ impl Checker {
             self.nested(not, false, &path.child("not"));
         }
         let pattern = n.text("pattern");
-        if let Err(e) = Pattern::compile(pattern) {
+        if !pattern.is_empty()
+            && let Err(e) = Pattern::compile(pattern)
+        {
             let detail = format!("must be a valid regular expression, but isn't: {e}");
             self.errors.push(Error::invalid(&path.child("pattern"), pattern, detail));
         }
