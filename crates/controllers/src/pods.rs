@@ -144,12 +144,7 @@ fn deletion_cost(pod: &Pod) -> i32 {
 
 /// The most restarts of any container, and of any sidecar.
 fn restarts(pod: &Pod) -> (i64, i64) {
-    let sidecar = |name: &str| {
-        pod.spec.init_containers.iter().any(|c| {
-            c.get("name").and_then(Value::as_str) == Some(name)
-                && c.get("restartPolicy").and_then(Value::as_str) == Some("Always")
-        })
-    };
+    let sidecar = |name: &str| pod.spec.init_containers.iter().any(|c| &*c.name == name && c.sidecar());
     let regular = pod.status.container_statuses.iter().map(|c| c.restart_count).max().unwrap_or(0);
     let sidecars = pod.status.init_container_statuses.iter().filter(|c| sidecar(&c.name));
     (regular, sidecars.map(|c| c.restart_count).max().unwrap_or(0))

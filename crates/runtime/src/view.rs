@@ -128,18 +128,28 @@ impl<T: Projection> Snapshot<T> {
     /// Adds or replaces; gives back the former object.
     pub fn insert(&mut self, object: Arc<T>) -> Option<Arc<T>> {
         let key = object.meta().key();
-        let old = self.remove(&key);
-        for term in terms(&*object) {
-            self.index.entry(term).or_default().insert(key.clone());
+        let new = terms(&*object);
+        let old = self.objects.insert(key.clone(), object);
+        // Most changes are of status: the index stays as it is.
+        let stale = old.as_ref().map(|old| terms(&**old)).unwrap_or_default();
+        if stale != new {
+            self.unlist(&key, stale);
+            for term in new {
+                self.index.entry(term).or_default().insert(key.clone());
+            }
         }
-        self.objects.insert(key, object);
         old
     }
 
     /// Removes.
     pub fn remove(&mut self, key: &Key) -> Option<Arc<T>> {
         let old = self.objects.remove(key)?;
-        for term in terms(&*old) {
+        self.unlist(key, terms(&*old));
+        Some(old)
+    }
+
+    fn unlist(&mut self, key: &Key, terms: Vec<(&'static str, String)>) {
+        for term in terms {
             if let Some(keys) = self.index.get_mut(&term) {
                 keys.remove(key);
                 if keys.is_empty() {
@@ -147,7 +157,6 @@ impl<T: Projection> Snapshot<T> {
                 }
             }
         }
-        Some(old)
     }
 }
 

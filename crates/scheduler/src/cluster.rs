@@ -3,9 +3,8 @@
 use crate::resources::Resources;
 use kaji_runtime::{
     Key,
-    objects::{Node, Pod},
+    objects::{ContainerPort, Node, Pod},
 };
-use serde_json::Value;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
@@ -28,17 +27,16 @@ pub struct PodInfo {
 impl PodInfo {
     /// Computes.
     pub fn new(pod: Arc<Pod>) -> Self {
-        let ports = pod.spec.containers.iter().flat_map(|c| c["ports"].as_array().into_iter().flatten());
+        let ports = pod.spec.containers.iter().flat_map(|c| &c.ports);
         let ports = ports.filter_map(host_port).collect();
         PodInfo { request: Resources::of_pod(&pod), ports, pod }
     }
 }
 
-fn host_port(port: &Value) -> Option<HostPort> {
-    let number = port["hostPort"].as_i64().filter(|p| *p > 0)?;
-    let text =
-        |key: &str, default: &str| port[key].as_str().filter(|t| !t.is_empty()).unwrap_or(default).to_owned();
-    Some((text("hostIP", "0.0.0.0"), text("protocol", "TCP"), number))
+fn host_port(port: &ContainerPort) -> Option<HostPort> {
+    let text = |text: &str, default: &str| if text.is_empty() { default } else { text }.to_owned();
+    (port.host_port > 0)
+        .then(|| (text(&port.host_ip, "0.0.0.0"), text(&port.protocol, "TCP"), port.host_port))
 }
 
 /// A node with what is taken on it.

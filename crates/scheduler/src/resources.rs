@@ -2,8 +2,7 @@
 //! Source: Kubernetes, "Resource management for pods and containers"; KEP-753 for sidecar containers.
 
 use kaji_meta::quantity::Quantity;
-use kaji_runtime::objects::Pod;
-use serde_json::Value;
+use kaji_runtime::objects::{Container, Pod};
 use std::collections::BTreeMap;
 
 /// Amounts: CPU in thousandths, everything else in whole units.
@@ -43,11 +42,12 @@ impl Resources {
     /// What a pod asks for: the sum of its containers and sidecars, or the largest moment of its start, plus overhead.
     pub fn of_pod(pod: &Pod) -> Self {
         let mut sum = Resources::default();
+        let requests = |c: &Container| Resources::parse(c.resources.requests.iter());
         pod.spec.containers.iter().for_each(|c| sum.add(&requests(c)));
         let (mut sidecars, mut start) = (Resources::default(), Resources::default());
         for container in &pod.spec.init_containers {
             let mut request = requests(container);
-            if container["restartPolicy"] == "Always" {
+            if container.sidecar() {
                 sum.add(&request);
                 sidecars.add(&request);
                 start.raise(&sidecars);
@@ -57,7 +57,7 @@ impl Resources {
             }
         }
         sum.raise(&start);
-        sum.add(&Resources::parse(pod.spec.overhead.iter().map(|(k, v)| (k.as_str(), v.as_str()))));
+        sum.add(&Resources::parse(pod.spec.overhead.iter()));
         sum.pods = 1;
         sum
     }
@@ -110,20 +110,10 @@ impl Resources {
     }
 }
 
-fn requests(container: &Value) -> Resources {
-    let pairs = container["resources"]["requests"].as_object();
-    let text: Vec<(String, String)> = pairs
-        .into_iter()
-        .flatten()
-        .map(|(k, v)| (k.clone(), v.as_str().map_or_else(|| v.to_string(), str::to_owned)))
-        .collect();
-    Resources::parse(text.iter().map(|(k, v)| (k.as_str(), v.as_str())))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn pod(spec: Value) -> Pod {
         serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()

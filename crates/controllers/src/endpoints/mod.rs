@@ -16,7 +16,7 @@ mod subsets;
 use kaji_runtime::{
     Change, Controller, Informers, Key, Meta, Plan, Projection, Step, View, Write,
     client::Target,
-    objects::{EndpointPort, EndpointSlice, Pod, SERVICE_NAME_LABEL, Service, ServicePort},
+    objects::{ContainerPort, EndpointPort, EndpointSlice, Pod, SERVICE_NAME_LABEL, Service, ServicePort},
 };
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
@@ -111,16 +111,11 @@ fn port_number(pod: &Pod, port: &ServicePort) -> Option<i64> {
     let Some(name) = port.target_port.as_str() else {
         return Some(port.target_port.as_i64().unwrap_or(port.port));
     };
-    let sidecar = |c: &&Value| c.get("restartPolicy").and_then(Value::as_str) == Some("Always");
-    let containers = pod.spec.containers.iter().chain(pod.spec.init_containers.iter().filter(sidecar));
-    containers
-        .filter_map(|c| c.get("ports").and_then(Value::as_array))
-        .flatten()
-        .find(|p| {
-            let protocol = p.get("protocol").and_then(Value::as_str).unwrap_or("TCP");
-            p.get("name").and_then(Value::as_str) == Some(name) && protocol == port.protocol
-        })
-        .and_then(|p| p.get("containerPort").and_then(Value::as_i64))
+    let sidecars = pod.spec.init_containers.iter().filter(|c| c.sidecar());
+    let mut ports = pod.spec.containers.iter().chain(sidecars).flat_map(|c| &c.ports);
+    let protocol =
+        |p: &ContainerPort| if p.protocol.is_empty() { "TCP" } else { &*p.protocol } == port.protocol;
+    ports.find(|p| &*p.name == name && protocol(p)).map(|p| p.container_port)
 }
 
 /// A slice's port with defaults filled in, as the API server does.

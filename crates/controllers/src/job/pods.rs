@@ -1,7 +1,6 @@
 //! What a job wants to know of a pod: its index, when it ended, and what the job's policy says about a failure.
 
 use kaji_runtime::objects::{ContainerStatus, Job, OnExitCodes, Pod, PodFailurePolicy};
-use serde_json::Value;
 
 /// Keeps a pod until its end is counted.
 pub const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
@@ -111,7 +110,7 @@ impl Judgement {
 
 /// Name and exit code of a container that failed as the rule has it.
 fn matching_code<'a>(status: &'a ContainerStatus, rule: &OnExitCodes) -> Option<(&'a str, i64)> {
-    let code = status.state.pointer("/terminated/exitCode").and_then(Value::as_i64).filter(|c| *c != 0)?;
+    let code = status.state.terminated.as_ref().map(|t| t.exit_code).filter(|c| *c != 0)?;
     let named = rule.container_name.as_ref().is_none_or(|n| *n == status.name);
     let listed = rule.values.contains(&code);
     let matches = match rule.operator.as_str() {
@@ -124,18 +123,8 @@ fn matching_code<'a>(status: &'a ContainerStatus, rule: &OnExitCodes) -> Option<
 
 /// When a pod ended, as well as can be told: by its containers, its readiness, its deletion, or its creation.
 pub fn finished_at(pod: &Pod) -> Option<jiff::Timestamp> {
-    let terminated = |c: &ContainerStatus| {
-        c.state
-            .pointer("/terminated/finishedAt")
-            .and_then(Value::as_str)
-            .and_then(|t| t.parse::<jiff::Timestamp>().ok())
-    };
-    let sidecar = |name: &str| {
-        pod.spec.init_containers.iter().any(|c| {
-            c.get("name").and_then(Value::as_str) == Some(name)
-                && c.get("restartPolicy").and_then(Value::as_str) == Some("Always")
-        })
-    };
+    let terminated = |c: &ContainerStatus| c.state.terminated.as_ref().and_then(|t| t.finished_at);
+    let sidecar = |name: &str| pod.spec.init_containers.iter().any(|c| &*c.name == name && c.sidecar());
     let sidecars = pod.status.init_container_statuses.iter().filter(|c| sidecar(&c.name));
     let ends: Option<Vec<_>> = pod.status.container_statuses.iter().chain(sidecars).map(terminated).collect();
     let grace = pod.spec.termination_grace_period_seconds.unwrap_or(0);

@@ -2,7 +2,7 @@
 //! Source: Kubernetes' "Resource Quotas" page.
 
 use kaji_meta::quantity::{Format, Quantity};
-use kaji_runtime::objects::{PersistentVolumeClaim, Pod, ResourceQuota, ScopeRequirement, Service};
+use kaji_runtime::objects::{Demand, PersistentVolumeClaim, Pod, ResourceQuota, ScopeRequirement, Service};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -41,20 +41,28 @@ fn largest(a: &mut Usage, b: Usage) {
     }
 }
 
-fn amounts(container: &Value, kind: &str) -> Usage {
-    let list = container.get("resources").and_then(|r| r.get(kind)).and_then(Value::as_object);
-    let amount = |(name, value): (&String, &Value)| Some((name.clone(), Quantity::from_value(value).ok()?));
-    list.into_iter().flatten().filter_map(amount).collect()
+fn amounts(demand: &Demand, kind: Kind) -> Usage {
+    let list = match kind {
+        Kind::Requests => &demand.requests,
+        Kind::Limits => &demand.limits,
+    };
+    list.iter().filter_map(|(name, amount)| Some((name.to_owned(), Quantity::parse(amount).ok()?))).collect()
 }
 
-/// `requests` or `limits` of a whole pod: what runs at once at the most, and its overhead.
-fn demand(pod: &Pod, kind: &str) -> Usage {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Requests,
+    Limits,
+}
+
+/// What a whole pod requests, or its limits: what runs at once at the most, and its overhead.
+fn demand(pod: &Pod, kind: Kind) -> Usage {
     let mut sum = Usage::new();
-    pod.spec.containers.iter().for_each(|c| add(&mut sum, amounts(c, kind)));
+    pod.spec.containers.iter().for_each(|c| add(&mut sum, amounts(&c.resources, kind)));
     let (mut sidecars, mut start) = (Usage::new(), Usage::new());
     for container in &pod.spec.init_containers {
-        let mut now = amounts(container, kind);
-        if container.get("restartPolicy").and_then(Value::as_str) == Some("Always") {
+        let mut now = amounts(&container.resources, kind);
+        if container.sidecar() {
             add(&mut sum, now.clone());
             add(&mut sidecars, now);
             now = sidecars.clone();
@@ -65,17 +73,12 @@ fn demand(pod: &Pod, kind: &str) -> Usage {
     }
     largest(&mut sum, start);
     // What the pod says of itself as a whole counts instead.
-    let whole = pod.spec.resources.get(kind).and_then(Value::as_object);
-    for (name, value) in whole.into_iter().flatten() {
-        if let Ok(amount) = Quantity::from_value(value) {
-            sum.insert(name.clone(), amount);
-        }
-    }
-    for (name, amount) in &pod.spec.overhead {
+    sum.extend(amounts(&pod.spec.resources, kind));
+    for (name, amount) in pod.spec.overhead.iter() {
         if let Ok(amount) = Quantity::parse(amount)
-            && (kind == "requests" || sum.contains_key(name))
+            && (kind == Kind::Requests || sum.contains_key(name))
         {
-            add_one(&mut sum, name.clone(), &amount);
+            add_one(&mut sum, name.to_owned(), &amount);
         }
     }
     sum
@@ -90,7 +93,7 @@ pub fn of_pod(pod: &Pod, now: jiff::Timestamp) -> Usage {
         return usage;
     }
     usage.insert("pods".into(), one());
-    for (name, amount) in demand(pod, "requests") {
+    for (name, amount) in demand(pod, Kind::Requests) {
         let plain =
             matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
         usage.insert(format!("requests.{name}"), amount.clone());
@@ -98,7 +101,7 @@ pub fn of_pod(pod: &Pod, now: jiff::Timestamp) -> Usage {
             usage.insert(name, amount);
         }
     }
-    for (name, amount) in demand(pod, "limits") {
+    for (name, amount) in demand(pod, Kind::Limits) {
         if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") {
             usage.insert(format!("limits.{name}"), amount);
         }
@@ -185,16 +188,13 @@ fn scope_matches(requirement: &ScopeRequirement, pod: &Pod) -> bool {
 
 /// Whether a pod asks for nothing.
 fn best_effort(pod: &Pod) -> bool {
-    let nothing = |resources: Option<&Value>| {
-        let lists = ["requests", "limits"].into_iter().filter_map(|k| resources?.get(k)?.as_object());
-        let mut set = lists.flatten().filter(|(name, value)| {
-            matches!(name.as_str(), "cpu" | "memory")
-                && Quantity::from_value(value).is_ok_and(|q| q.sign() > 0)
-        });
-        set.next().is_none()
+    let nothing = |demand: &Demand| {
+        !demand.requests.iter().chain(demand.limits.iter()).any(|(name, amount)| {
+            matches!(name, "cpu" | "memory") && Quantity::parse(amount).is_ok_and(|q| q.sign() > 0)
+        })
     };
     let containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
-    nothing(Some(&pod.spec.resources)) && containers.map(|c| c.get("resources")).all(nothing)
+    nothing(&pod.spec.resources) && containers.map(|c| &c.resources).all(nothing)
 }
 
 fn crosses_namespaces(pod: &Pod) -> bool {

@@ -7,7 +7,8 @@ use super::{
     simulated,
 };
 use kaji_runtime::{
-    Cx, EventRecord, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write, objects::Pod,
+    Cx, EventRecord, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write,
+    objects::{Container, Pod},
 };
 use serde_json::{Value, json};
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
@@ -90,8 +91,8 @@ pub fn next(pod: &Pod, address: Option<Ipv4Addr>, host: Ipv4Addr, now: jiff::Tim
     let behaviour = behaviour::of(pod);
     let report = Report { pod, behaviour: &behaviour, address, host, now };
     if pod.metadata.deleting() {
-        let ended = pod.finished()
-            || pod.status.container_statuses.iter().all(|c| c.state.get("terminated").is_some());
+        let ended =
+            pod.finished() || pod.status.container_statuses.iter().all(|c| c.state.terminated.is_some());
         return match stopping(pod, &behaviour, now) {
             _ if ended => Next::Remove,
             Some(left) => Next::Wait(left),
@@ -173,16 +174,17 @@ impl Report<'_> {
     }
 
     fn names(&self) -> String {
-        let names: Vec<&str> = self.pod.spec.containers.iter().filter_map(|c| c["name"].as_str()).collect();
+        let names: Vec<&str> = self.pod.spec.containers.iter().map(|c| &*c.name).collect();
         format!("[{}]", names.join(" "))
     }
 
     /// Whether the gates that a user put before readiness are open.
     fn gates_open(&self) -> bool {
-        self.pod.spec.readiness_gates.iter().all(|gate| {
-            let kind = gate["conditionType"].as_str().unwrap_or_default();
-            self.pod.condition(kind).is_some_and(|c| c.status == "True")
-        })
+        self.pod
+            .spec
+            .readiness_gates
+            .iter()
+            .all(|gate| self.pod.condition(&gate.condition_type).is_some_and(|c| c.status == "True"))
     }
 
     fn conditions(&self, initialized: bool, containers_ready: bool, unready: &str) -> Value {
@@ -205,10 +207,10 @@ impl Report<'_> {
         ])
     }
 
-    fn containers(&self, list: &[Value], ready: bool, state: impl Fn(&Value) -> Value) -> Vec<Value> {
+    fn containers(&self, list: &[Container], ready: bool, state: impl Fn(&Container) -> Value) -> Vec<Value> {
         list.iter()
             .map(|c| {
-                let (name, image) = (c["name"].as_str().unwrap_or_default(), c["image"].as_str().unwrap_or_default());
+                let (name, image) = (&*c.name, &*c.image);
                 let state = state(c);
                 let started = state.get("running").is_some();
                 let mut status = json!({
@@ -231,7 +233,7 @@ impl Report<'_> {
 
     /// Init containers as they stand once the pod runs: sidecars run on, the others are done.
     fn init(&self, state: impl Fn(bool) -> Value) -> Vec<Value> {
-        self.containers(&self.pod.spec.init_containers, true, |c| state(c["restartPolicy"] == "Always"))
+        self.containers(&self.pod.spec.init_containers, true, |c| state(c.sidecar()))
     }
 
     fn addresses(&self, status: &mut Value) {
@@ -245,7 +247,7 @@ impl Report<'_> {
 
     fn pending(&self) -> Value {
         let reason = self.behaviour.waiting.as_deref().unwrap_or("ContainerCreating");
-        let waiting = |_: &Value| json!({"waiting": {"reason": reason}});
+        let waiting = |_: &Container| json!({"waiting": {"reason": reason}});
         let mut status = json!({
             "phase": "Pending",
             "startTime": self.stamp(),
@@ -253,7 +255,7 @@ impl Report<'_> {
             "containerStatuses": self.containers(&self.pod.spec.containers, false, waiting),
         });
         if !self.pod.spec.init_containers.is_empty() {
-            let waiting = |_: &Value| json!({"waiting": {"reason": "PodInitializing"}});
+            let waiting = |_: &Container| json!({"waiting": {"reason": "PodInitializing"}});
             status["initContainerStatuses"] =
                 self.containers(&self.pod.spec.init_containers, false, waiting).into();
         }
@@ -290,7 +292,7 @@ impl Report<'_> {
 
     /// All containers have ended. A pod that is being deleted keeps the phase that its containers' codes give it.
     fn ended(&self, code: i64) -> Value {
-        let terminated = |_: &Value| self.terminated(code);
+        let terminated = |_: &Container| self.terminated(code);
         let reason = if code == 0 { "PodCompleted" } else { "PodFailed" };
         let mut status = json!({
             "phase": if code == 0 { "Succeeded" } else { "Failed" },

@@ -25,7 +25,10 @@ pub use job::{
 };
 pub use namespace::{ConfigMap, Namespace, NamespaceSpec, NamespaceStatus, ServiceAccount};
 pub use node::{Node, Taint};
-pub use pod::{ContainerStatus, Pod, PodCondition, PodIp, Toleration};
+pub use pod::{
+    Amounts, Container, ContainerPort, ContainerState, ContainerStatus, Demand, Pod, PodCondition, PodIp,
+    ReadinessGate, Terminated, Toleration,
+};
 pub use policy::{
     BOOTSTRAP_TOKEN, MetaCondition, PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus,
     ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus, ScopeRequirement, ScopeSelector, Secret,

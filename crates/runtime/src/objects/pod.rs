@@ -1,9 +1,10 @@
-//! Pod, projected. `spec.containers` and affinity stay raw JSON for the loops that read them whole.
+//! Pod, projected. There may be very many of them: what no loop reads is not kept, and what is kept is kept tight. Only
+//! affinity, which few pods have, stays raw JSON.
 
 use crate::{Meta, Projection};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 /// A toleration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -21,6 +22,117 @@ pub struct Toleration {
     pub toleration_seconds: Option<i64>,
 }
 
+/// Quantities by resource name, as text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Amounts(Box<[(Box<str>, Box<str>)]>);
+
+impl Amounts {
+    /// Names and quantities.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, amount)| (&**name, &**amount))
+    }
+}
+
+/// A quantity: text, or a number that stands for its text.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Amount {
+    Text(Box<str>),
+    Number(serde_json::Number),
+}
+
+impl<'de> Deserialize<'de> for Amounts {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct Pairs;
+        impl<'de> de::Visitor<'de> for Pairs {
+            type Value = Amounts;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("quantities by resource name")
+            }
+
+            fn visit_unit<E: de::Error>(self) -> Result<Amounts, E> {
+                Ok(Amounts::default())
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Amounts, A::Error> {
+                let mut pairs = vec![];
+                while let Some((name, amount)) = map.next_entry()? {
+                    let text = match amount {
+                        Amount::Text(text) => text,
+                        Amount::Number(number) => number.to_string().into(),
+                    };
+                    pairs.push((name, text));
+                }
+                Ok(Amounts(pairs.into()))
+            }
+        }
+        d.deserialize_any(Pairs)
+    }
+}
+
+/// What a container or a whole pod asks for, and may use at the most.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Demand {
+    /// Requests.
+    pub requests: Amounts,
+    /// Limits.
+    pub limits: Amounts,
+}
+
+/// A port of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerPort {
+    /// Name, unique in the pod, or `""`.
+    pub name: Box<str>,
+    /// In the container.
+    pub container_port: i64,
+    /// `TCP` when empty.
+    pub protocol: Box<str>,
+    /// On the node; 0 for none.
+    pub host_port: i64,
+    /// The node's address that it is bound to, `""` for all.
+    #[serde(rename = "hostIP")]
+    pub host_ip: Box<str>,
+}
+
+/// A container, or a container for the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Container {
+    /// Name.
+    pub name: Box<str>,
+    /// Image.
+    pub image: Box<str>,
+    /// `Always` makes a container for the start a sidecar.
+    pub restart_policy: Box<str>,
+    /// Ports.
+    pub ports: Box<[ContainerPort]>,
+    /// What it asks for.
+    pub resources: Demand,
+}
+
+impl Container {
+    /// Whether a container for the start runs on beside the others.
+    pub fn sidecar(&self) -> bool {
+        &*self.restart_policy == "Always"
+    }
+}
+
+/// A condition that readiness needs beyond that of the containers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReadinessGate {
+    /// The type of the condition.
+    pub condition_type: Box<str>,
+}
+
+/// A gate that holds scheduling back; which one it is does not matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct SchedulingGate {}
+
 /// A pod's spec.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -32,27 +144,25 @@ pub struct PodSpec {
     /// Node labels it needs.
     pub node_selector: BTreeMap<String, String>,
     /// Affinity, raw.
-    pub affinity: Option<Value>,
+    pub affinity: Option<Box<Value>>,
     /// Tolerations.
-    pub tolerations: Vec<Toleration>,
-    /// Containers, raw.
-    pub containers: Vec<Value>,
-    /// Init containers, raw.
-    pub init_containers: Vec<Value>,
+    pub tolerations: Box<[Toleration]>,
+    /// Containers.
+    pub containers: Box<[Container]>,
+    /// Init containers.
+    pub init_containers: Box<[Container]>,
     /// Extra resources of the sandbox.
-    pub overhead: BTreeMap<String, String>,
+    pub overhead: Amounts,
     /// Priority.
     pub priority: Option<i64>,
     /// Where the priority comes from.
     pub priority_class_name: String,
-    /// Requests and limits of the pod as a whole, raw.
-    pub resources: Value,
+    /// Requests and limits of the pod as a whole.
+    pub resources: Demand,
     /// `PreemptLowerPriority` or `Never`.
     pub preemption_policy: Option<String>,
-    /// Gates that hold scheduling back, raw.
-    pub scheduling_gates: Vec<Value>,
-    /// Topology spread constraints, raw.
-    pub topology_spread_constraints: Vec<Value>,
+    /// Gates that hold scheduling back.
+    pub scheduling_gates: Box<[SchedulingGate]>,
     /// `Always`, `OnFailure`, `Never`
     pub restart_policy: String,
     /// Seconds.
@@ -67,10 +177,8 @@ pub struct PodSpec {
     pub hostname: String,
     /// Headless service that gives DNS names.
     pub subdomain: String,
-    /// Conditions that readiness needs, raw.
-    pub readiness_gates: Vec<Value>,
-    /// Volumes, raw.
-    pub volumes: Vec<Value>,
+    /// Conditions that readiness needs.
+    pub readiness_gates: Box<[ReadinessGate]>,
 }
 
 /// A pod's condition.
@@ -98,8 +206,26 @@ pub struct ContainerStatus {
     pub ready: bool,
     /// Restarts so far.
     pub restart_count: i64,
-    /// State, raw.
-    pub state: Value,
+    /// State.
+    pub state: ContainerState,
+}
+
+/// What a container does.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ContainerState {
+    /// It has ended.
+    pub terminated: Option<Terminated>,
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Terminated {
+    /// Exit code.
+    pub exit_code: i64,
+    /// When.
+    pub finished_at: Option<jiff::Timestamp>,
 }
 
 /// One of a pod's addresses.
@@ -117,21 +243,21 @@ pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`
     pub phase: String,
     /// Conditions.
-    pub conditions: Vec<PodCondition>,
+    pub conditions: Box<[PodCondition]>,
     /// Address.
     #[serde(rename = "podIP")]
     pub pod_ip: String,
     /// Addresses, one a family.
     #[serde(rename = "podIPs")]
-    pub pod_ips: Vec<PodIp>,
+    pub pod_ips: Box<[PodIp]>,
     /// Reason.
     pub reason: String,
     /// When the node took notice.
     pub start_time: Option<jiff::Timestamp>,
     /// Container statuses.
-    pub container_statuses: Vec<ContainerStatus>,
+    pub container_statuses: Box<[ContainerStatus]>,
     /// Init container statuses.
-    pub init_container_statuses: Vec<ContainerStatus>,
+    pub init_container_statuses: Box<[ContainerStatus]>,
     /// Where preemption made room.
     pub nominated_node_name: String,
 }
