@@ -101,6 +101,13 @@ impl Event {
         Ok(bytes)
     }
 
+    /// Gives up the forms that were kept: whoever is this late makes them again.
+    pub fn forget_forms(&self) {
+        if let Ok(mut forms) = self.forms.lock() {
+            *forms = Vec::new();
+        }
+    }
+
     /// Bytes that only the event holds on to, because the cache no longer has them.
     pub fn held(&self) -> usize {
         let before = self.previous.as_ref().map_or(0, |p| p.size());

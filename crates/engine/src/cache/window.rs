@@ -7,6 +7,9 @@ use super::event::Event;
 use kaji_store::Revision;
 use std::{collections::VecDeque, sync::Arc};
 
+/// Events of which other forms than the stored one are kept: watchers are seldom further behind.
+const WITH_FORMS: usize = 128;
+
 #[derive(Debug)]
 pub(super) struct Window {
     events: VecDeque<Arc<Event>>,
@@ -43,6 +46,9 @@ impl Window {
 
     pub fn push(&mut self, event: Arc<Event>) {
         self.held += event.held();
+        if let Some(settled) = self.events.len().checked_sub(WITH_FORMS) {
+            self.events[settled].forget_forms();
+        }
         self.events.push_back(event);
         while self.events.len() > self.max_events || self.held > self.max_held {
             let Some(old) = self.events.pop_front() else { break };
