@@ -137,8 +137,17 @@ pub struct Cluster {
 impl Cluster {
     /// Starts one; resolves when `/readyz` says ok.
     pub async fn start(options: Options) -> Result<Cluster, StartError> {
-        let service_ip = first_address(&options.service_cidrs)?;
         let store = open_store(&options).await?;
+        let started = Self::start_on(store.clone(), options).await;
+        if started.is_err() {
+            // Whoever starts again must not find the files in use.
+            store.close().await;
+        }
+        started
+    }
+
+    async fn start_on(store: Arc<dyn Store>, options: Options) -> Result<Cluster, StartError> {
+        let service_ip = first_address(&options.service_cidrs)?;
         let authorizer: Arc<dyn Authorizer> = Arc::new(Union(vec![Arc::new(Masters), Arc::new(PublicInfo)]));
         let engine = open_engine(store.clone(), &options, authorizer.clone()).await?;
         kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;

@@ -40,7 +40,7 @@ pub(crate) fn scale_response(
             "replicas is the actual number of observed instances of the scaled object.",
         )
     };
-    let mut columns = vec![
+    let mut columns = [
         name_column(),
         Column::new("Desired", "integer", 0, desired),
         Column::new("Available", "integer", 0, available),
