@@ -4,6 +4,7 @@
 //! Invariant: creating is idempotent; what is there already (after a restart) stays as its owner left it, except the
 //! endpoints of this server, which follow its address.
 
+use futures_util::future::{try_join_all, try_join3};
 use kaji_meta::{GroupResource, Status};
 use kaji_resource::{Api, DeleteOptions};
 use serde_json::{Value, json};
@@ -24,13 +25,13 @@ pub struct Facts<'a> {
 
 /// Creates what is missing.
 pub async fn run(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Status> {
-    let namespaces = GroupResource::new("", "namespaces");
+    let mut first = vec![];
     for name in NAMESPACES {
-        ensure(api, &namespaces, "", object("v1", "Namespace", name)).await?;
+        first.push((GroupResource::new("", "namespaces"), object("v1", "Namespace", name)));
     }
     let mut range = object("networking.k8s.io/v1", "ServiceCIDR", "kubernetes");
     range["spec"] = json!({"cidrs": facts.service_cidrs});
-    ensure(api, &GroupResource::new("networking.k8s.io", "servicecidrs"), "", range).await?;
+    first.push((GroupResource::new("networking.k8s.io", "servicecidrs"), range));
     for (name, value, description) in [
         (
             "system-cluster-critical",
@@ -46,8 +47,10 @@ pub async fn run(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Status> {
         let mut class = object("scheduling.k8s.io/v1", "PriorityClass", name);
         class["value"] = value.into();
         class["description"] = description.into();
-        ensure(api, &GroupResource::new("scheduling.k8s.io", "priorityclasses"), "", class).await?;
+        first.push((GroupResource::new("scheduling.k8s.io", "priorityclasses"), class));
     }
+    // At once, for writes that wait together share an fsync.
+    try_join_all(first.iter().map(|(resource, object)| ensure(api, resource, "", object.clone()))).await?;
     kubernetes_service(api, facts).await
 }
 
@@ -62,20 +65,27 @@ async fn kubernetes_service(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Stat
         "sessionAffinity": "None",
         "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": facts.advertise.port()}],
     });
-    ensure(api, &GroupResource::new("", "services"), "default", service).await?;
     let (ip, port) = (facts.advertise.ip().to_string(), facts.advertise.port());
     let mirrored = "endpointslice.kubernetes.io/skip-mirror";
     let mut endpoints = object("v1", "Endpoints", "kubernetes");
     endpoints["metadata"]["labels"] = json!({mirrored: "true"});
     endpoints["subsets"] =
         json!([{"addresses": [{"ip": ip}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}]);
-    replace(api, &GroupResource::new("", "endpoints"), endpoints, "subsets").await?;
     let mut slice = object("discovery.k8s.io/v1", "EndpointSlice", "kubernetes");
     slice["metadata"]["labels"] = json!({"kubernetes.io/service-name": "kubernetes"});
     slice["addressType"] = if facts.advertise.is_ipv4() { "IPv4" } else { "IPv6" }.into();
     slice["endpoints"] = json!([{"addresses": [ip], "conditions": {"ready": true}}]);
     slice["ports"] = json!([{"name": "https", "port": port, "protocol": "TCP"}]);
-    replace(api, &GroupResource::new("discovery.k8s.io", "endpointslices"), slice, "ports").await
+    let [services, legacy, slices] =
+        [("", "services"), ("", "endpoints"), ("discovery.k8s.io", "endpointslices")]
+            .map(|(group, resource)| GroupResource::new(group, resource));
+    try_join3(
+        ensure(api, &services, "default", service),
+        replace(api, &legacy, endpoints, "subsets"),
+        replace(api, &slices, slice, "ports"),
+    )
+    .await
+    .map(drop)
 }
 
 fn object(api_version: &str, kind: &str, name: &str) -> Value {

@@ -149,11 +149,15 @@ impl Cluster {
     async fn start_on(store: Arc<dyn Store>, options: Options) -> Result<Cluster, StartError> {
         let service_ip = first_address(&options.service_cidrs)?;
         let authorizer: Arc<dyn Authorizer> = Arc::new(Union(vec![Arc::new(Masters), Arc::new(PublicInfo)]));
+        // The store is open, so the directory is ours: certificates are made meanwhile.
+        let (dir, names) = (options.data_dir.join("pki"), serving_names(&options, service_ip));
+        let clock = Arc::new(SystemClock);
+        let now = clock.now();
+        let certificates = tokio::task::spawn_blocking(move || Certificates::open(&dir, names, now));
         let engine = open_engine(store.clone(), &options, authorizer.clone()).await?;
         kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;
-        let names = serving_names(&options, service_ip);
-        let clock = Arc::new(SystemClock);
-        let certificates = Certificates::open(&options.data_dir.join("pki"), names, clock.now())?;
+        let certificates =
+            certificates.await.map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
         let pki = certificates.current();
         let listen = |source| StartError::Listen { address: options.listen, source };
         let listener = Listener::bind(options.listen, kaji_server::tls(&pki, certificates.serving())?)
