@@ -199,9 +199,20 @@ impl<T: Projection> Informer<T> {
             #[serde(borrow)]
             object: &'a RawValue,
         }
+        #[derive(Deserialize)]
+        struct Of<T> {
+            object: T,
+        }
         let (mut upserts, mut removals) = (Vec::new(), Vec::new());
         let mut failure = None;
         for line in lines.split(|b| *b == b'\n').filter(|l| !l.is_empty()) {
+            // As our server writes it, an addition or a change is read in one pass.
+            if line.starts_with(br#"{"type":"ADDED","#) || line.starts_with(br#"{"type":"MODIFIED","#) {
+                let event: Of<T> = serde_json::from_slice(line).map_err(|e| Error::Decode(e.to_string()))?;
+                last.clone_from(&event.object.meta().resource_version);
+                upserts.push(Arc::new(event.object));
+                continue;
+            }
             let event: Event<'_> = serde_json::from_slice(line).map_err(|e| Error::Decode(e.to_string()))?;
             match event.kind {
                 "ERROR" => {
