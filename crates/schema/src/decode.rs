@@ -225,6 +225,9 @@ fn is_empty(s: &Schema, value: &Value) -> bool {
 }
 
 fn quantity(value: &mut Value) -> Result<(), String> {
+    if value.as_str().is_some_and(plainly_canonical) {
+        return Ok(());
+    }
     let canonical = match &*value {
         Value::String(s) => Quantity::parse(s.trim()),
         other => Quantity::parse(&other.to_string()),
@@ -234,6 +237,14 @@ fn quantity(value: &mut Value) -> Result<(), String> {
         *value = Value::String(canonical);
     }
     Ok(())
+}
+
+/// Whether a quantity is canonical beyond doubt: below 1000 of a unit, so that no larger unit fits. Most are.
+fn plainly_canonical(text: &str) -> bool {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    (1..=3).contains(&digits)
+        && !text.starts_with('0')
+        && matches!(&text[digits..], "" | "m" | "k" | "M" | "G" | "T" | "Ki" | "Mi" | "Gi" | "Ti")
 }
 
 fn time(ty: Type, value: &mut Value) -> Result<(), String> {
@@ -362,6 +373,21 @@ mod tests {
         check_types(&pod, &mut v).unwrap();
         expect![[r#"{"metadata":{"deletionTimestamp":"2024-01-01T00:00:00Z","labels":{"a":""}},"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"500m","memory":"1Gi"}}}]}}"#]]
             .assert_eq(&v.to_string());
+    }
+
+    #[test]
+    fn plain_quantities_are_canonical() {
+        for n in 0..1100 {
+            for unit in ["", "m", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti", "n", "e", "Pi"] {
+                let text = format!("{n}{unit}");
+                let canonical = Quantity::parse(&text).map(|q| q.to_string());
+                assert!(
+                    !plainly_canonical(&text) || canonical.as_deref() == Ok(&text),
+                    "{text} {canonical:?}"
+                );
+            }
+        }
+        assert!(plainly_canonical("128Mi") && !plainly_canonical("1024Mi") && !plainly_canonical("0"));
     }
 
     #[test]
