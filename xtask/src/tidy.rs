@@ -25,6 +25,7 @@ const ORDER: &[&str] = &[
     "kaji-admission",
     "kaji-engine",
     "kaji-builtins",
+    "kaji-flowcontrol",
     "kaji-auth",
     "kaji-resource",
     "kaji-schema",
