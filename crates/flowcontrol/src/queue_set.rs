@@ -163,6 +163,8 @@ pub struct QueueSet<T> {
     pub demand: Integrator,
     /// What it did so far.
     pub totals: Totals,
+    /// The caller's: whether something of its own calls `advance` at [`QueueSet::next_release`].
+    pub timed: bool,
 }
 
 impl<T> QueueSet<T> {
@@ -188,6 +190,7 @@ impl<T> QueueSet<T> {
             last: LastDispatch::default(),
             demand: Integrator::new(now),
             totals: Totals::default(),
+            timed: false,
         }
     }
 

@@ -186,11 +186,19 @@ fn wide_and_long_requests_pay_for_what_they_take() {
         let wide = Flow { name: "wide", every: MS / 2, takes: 5 * MS, seats: 4 };
         let got = simulate(seed, 8, APART, &[thin, wide], 4_000 * MS);
         let ratio = got["thin"].waits.len() as f64 / got["wide"].waits.len() as f64;
-        assert!((3.2..4.8).contains(&ratio), "seed {seed}: {ratio} {got:?}", got = got.iter().map(|(k, o)| (*k, o.waits.len(), o.rejected)).collect::<Vec<_>>());
+        assert!(
+            (3.2..4.8).contains(&ratio),
+            "seed {seed}: {ratio} {got:?}",
+            got = got.iter().map(|(k, o)| (*k, o.waits.len(), o.rejected)).collect::<Vec<_>>()
+        );
         let long = Flow { name: "long", every: MS / 2, takes: 20 * MS, seats: 1 };
         let got = simulate(seed, 8, APART, &[thin, long], 4_000 * MS);
         let ratio = got["thin"].waits.len() as f64 / got["long"].waits.len() as f64;
-        assert!((3.2..4.8).contains(&ratio), "seed {seed}: {ratio} {got:?}", got = got.iter().map(|(k, o)| (*k, o.waits.len(), o.rejected)).collect::<Vec<_>>());
+        assert!(
+            (3.2..4.8).contains(&ratio),
+            "seed {seed}: {ratio} {got:?}",
+            got = got.iter().map(|(k, o)| (*k, o.waits.len(), o.rejected)).collect::<Vec<_>>()
+        );
     }
 }
 

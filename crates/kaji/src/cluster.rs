@@ -22,7 +22,7 @@ use kaji_meta::{
 use kaji_resource::{Api, UserInfo};
 use kaji_runtime::{Client, Informers};
 use kaji_server::{
-    Certificates, Discovery, Health, Listener, LocalService, Metrics, OpenApi, Stack, StackError,
+    Certificates, Discovery, Flow, Health, Listener, LocalService, Metrics, OpenApi, Stack, StackError,
     pki::{Pki, PkiError},
 };
 use kaji_store::{
@@ -34,6 +34,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
     sync::Arc,
+    time::Duration,
 };
 use tokio::{sync::watch, task::JoinSet};
 
@@ -65,6 +66,10 @@ pub struct Options {
     pub service_cidrs: Vec<String>,
     /// An `EncryptionConfiguration` file: how values are encrypted at rest.
     pub encryption: Option<PathBuf>,
+    /// Requests that are served at once, in seats (API Priority and Fairness).
+    pub seats: u32,
+    /// How long a request may take.
+    pub request_timeout: Duration,
 }
 
 impl Options {
@@ -79,6 +84,8 @@ impl Options {
             store: StoreKind::Disk,
             service_cidrs: vec!["10.96.0.0/12".into()],
             encryption: None,
+            seats: 600,
+            request_timeout: Duration::from_secs(60),
         }
     }
 }
@@ -172,14 +179,18 @@ impl Cluster {
         bootstrap::run(&*engine, &facts).await.map_err(StartError::Bootstrap)?;
         let url = format!("https://{}", advertised(address));
         joining::prepare(&*engine, &url, &pki.ca.certificate).await.map_err(StartError::Bootstrap)?;
+        kaji_server::flow::ensure(&engine).await.map_err(StartError::Bootstrap)?;
+        let flow = Flow::new(options.seats, Arc::new(SystemClock));
         let stack = Arc::new(Stack {
             engine,
             authorizer,
             health: Health::default(),
-            metrics: Metrics::default(),
+            metrics: Metrics::default().with_flow(&flow),
             discovery: Discovery::default(),
             openapi: OpenApi::new(kaji_builtins::docs::type_doc),
             address: advertised(address).to_string(),
+            flow,
+            request_timeout: options.request_timeout,
             random: Arc::new(SystemRandom),
         });
         add_checks(&stack, &store);
@@ -188,6 +199,8 @@ impl Cluster {
         tasks.spawn(listener.serve(stack.clone(), stopped.clone()));
         let certificates = Arc::new(certificates);
         tasks.spawn(certificates.clone().run(clock, stopped.clone()));
+        let engine = Arc::downgrade(&stack.engine);
+        tasks.spawn(kaji_server::flow::follow(stack.flow.clone(), engine, stopped.clone()));
         let mut cluster = Cluster {
             stack,
             pki: Pki::clone(&pki),

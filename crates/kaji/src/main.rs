@@ -69,6 +69,15 @@ struct Up {
     /// An EncryptionConfiguration file (apiserver.config.k8s.io/v1): which resources are encrypted at rest, and how.
     #[arg(long, value_name = "FILE")]
     encryption_provider_config: Option<PathBuf>,
+    /// Reading requests served at once; together with the mutating ones, the seats of API Priority and Fairness.
+    #[arg(long, default_value_t = 400)]
+    max_requests_inflight: u32,
+    /// Mutating requests served at once.
+    #[arg(long, default_value_t = 200)]
+    max_mutating_requests_inflight: u32,
+    /// How long a request may take, watches and streams apart (60s, 1m30s).
+    #[arg(long, default_value = "60s", value_parser = kaji_server::parse_timeout)]
+    request_timeout: std::time::Duration,
 }
 
 fn main() -> ExitCode {
@@ -109,6 +118,8 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
         controllers,
         service_cidrs: up.service_cidr,
         encryption: up.encryption_provider_config,
+        seats: up.max_requests_inflight.saturating_add(up.max_mutating_requests_inflight).max(1),
+        request_timeout: up.request_timeout,
         ..Options::new(&data_dir)
     };
     let cluster = Cluster::start(options).await?;

@@ -4,7 +4,9 @@
 mod api;
 mod authorize;
 mod body;
+mod deadline;
 mod discovery;
+pub mod flow;
 mod health;
 mod identity;
 mod listen;
@@ -20,7 +22,9 @@ mod stack;
 mod version;
 
 pub use body::ResponseBody;
+pub use deadline::flag as parse_timeout;
 pub use discovery::Discovery;
+pub use flow::Flow;
 pub use health::{Check, Health};
 pub use identity::{anonymous, from_certificate};
 pub use listen::{Listener, tls};

@@ -30,6 +30,8 @@ use tokio_rustls::{
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of a request's line and headers, as Go's servers take them.
+const MAX_HEAD: usize = 1 << 20;
 const MAX_CONNECTIONS: usize = 20_000;
 /// Streams a single h2 connection may have open: controllers keep one watch per resource on one connection.
 const MAX_STREAMS: u32 = 1_000;
@@ -127,11 +129,12 @@ async fn connection(
         async move { Ok::<_, std::convert::Infallible>(stack.serve(request).await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(1 << 20);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEAD as u32)
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(15));
     let served =

@@ -1,6 +1,6 @@
 //! `/metrics`, with upstream's names where the meaning is the same.
 
-use crate::route::RequestInfo;
+use crate::{flow::Flow, route::RequestInfo};
 use kaji_engine::Engine;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -95,6 +95,12 @@ impl Drop for InFlight {
 }
 
 impl Metrics {
+    /// Makes flow control's metrics part of the page.
+    pub fn with_flow(mut self, flow: &Flow) -> Self {
+        flow.register(&mut self.registry);
+        self
+    }
+
     /// A request begins.
     pub fn begin(&self, info: &RequestInfo) -> InFlight {
         let gauge = if info.long_running() {
@@ -155,7 +161,8 @@ impl Metrics {
     }
 
     /// The page.
-    pub fn render(&self, engine: &Engine) -> String {
+    pub fn render(&self, engine: &Engine, flow: &Flow) -> String {
+        flow.observe();
         self.objects.clear();
         self.watchers.clear();
         for resource in engine.registry().iter().filter(|r| r.def.stored) {

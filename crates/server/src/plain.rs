@@ -44,8 +44,13 @@ pub fn serve(
         ("metrics", "") => Ok(text(
             200,
             "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            stack.metrics.render(&stack.engine),
+            stack.metrics.render(&stack.engine, &stack.flow),
         )),
+        ("debug", page) => {
+            let page =
+                page.strip_prefix("api_priority_and_fairness/").and_then(|p| stack.flow.debug(p, query));
+            Ok(page.map_or_else(not_found, |page| text(200, "text/plain; charset=utf-8", page)))
+        }
         ("openapi", which) => Ok(openapi(stack, parts, which, query)),
         ("api", "") => discovery_root(stack, parts, true),
         ("apis", "") => discovery_root(stack, parts, false),
@@ -168,6 +173,9 @@ fn index(stack: &Stack) -> Value {
         }
     }
     for path in [
+        "/debug/api_priority_and_fairness/dump_priority_levels",
+        "/debug/api_priority_and_fairness/dump_queues",
+        "/debug/api_priority_and_fairness/dump_requests",
         "/healthz",
         "/livez",
         "/metrics",
@@ -193,7 +201,11 @@ fn not_found() -> Response<ResponseBody> {
     text(404, "text/plain; charset=utf-8", "404 page not found\n")
 }
 
-fn text(code: u16, content_type: &'static str, body: impl Into<bytes::Bytes>) -> Response<ResponseBody> {
+pub(crate) fn text(
+    code: u16,
+    content_type: &'static str,
+    body: impl Into<bytes::Bytes>,
+) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::full(body));
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();

@@ -1,17 +1,20 @@
 //! The whole request path, readable in one place:
-//! connection identity -> authentication -> authorization -> route -> engine or document -> response.
+//! connection identity -> deadline -> authentication -> authorization -> flow control -> route -> engine or document ->
+//! response.
 //!
 //! Invariants:
 //! - Every request, from a socket or from inside the process, takes this path; nothing bypasses authorization.
 //! - A request that changes something runs to its end even when its client goes away.
 //! - A panic in a handler answers 500 and harms nobody else.
 //!
-//! Places left for later parts are marked: audit and flow control sit between authorization and route.
+//! - A request that is being served holds its seats, even when its client goes away.
 
 use crate::{
     api, authorize,
     body::ResponseBody,
+    deadline,
     discovery::Discovery,
+    flow::{self, Flow, Seat},
     health::Health,
     identity,
     metrics::Metrics,
@@ -72,6 +75,10 @@ pub struct Stack {
     pub openapi: OpenApi,
     /// `host:port` that discovery names.
     pub address: String,
+    /// Who runs and who waits.
+    pub flow: Arc<Flow>,
+    /// How long a request may take (`--request-timeout`).
+    pub request_timeout: Duration,
     /// For audit ids.
     pub random: Arc<dyn random::Random>,
 }
@@ -89,7 +96,15 @@ impl Stack {
         let path = route::unescape(parts.uri.path(), false);
         let info = RequestInfo::parse(&parts.method, &path, &query);
         let in_flight = self.metrics.begin(&info);
-        let answer = self.admit(&parts, &info, query, body).await;
+        let mut marks = None;
+        let answer = match deadline::of(&info, &query, self.request_timeout) {
+            Err(status) => Err(status),
+            Ok(None) => self.admit(&parts, &info, query, body, self.request_timeout, &mut marks).await,
+            Ok(Some(time)) => {
+                let answer = self.admit(&parts, &info, query, body, time, &mut marks);
+                tokio::time::timeout(time, answer).await.unwrap_or_else(|_| Err(deadline::exceeded()))
+            }
+        };
         let mut response = answer.unwrap_or_else(|status| {
             let mut response = api::response(ApiResponse::from(status.clone()), false);
             if let Some(seconds) = status.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0) {
@@ -97,6 +112,9 @@ impl Stack {
             }
             response
         });
+        if let Some(marks) = marks {
+            marks.put(response.headers_mut());
+        }
         let known = info
             .resource
             .as_ref()
@@ -124,6 +142,8 @@ impl Stack {
         info: &RequestInfo,
         query: Vec<(String, String)>,
         body: B,
+        time: Duration,
+        marks: &mut Option<flow::Marks>,
     ) -> Result<Response<ResponseBody>, Status>
     where
         B: http_body::Body<Data = Bytes> + Send,
@@ -135,34 +155,45 @@ impl Stack {
         if !outcome.allowed() {
             return Err(authorize::forbidden(&user, info, &outcome.reason));
         }
-        // Audit and flow control take their place here.
+        // Audit takes its place here.
+        let seat = match self.flow.admit(&self.engine, &user, info, &query, time, marks).await {
+            Ok(seat) => seat,
+            Err(refusal) => return Ok(refusal),
+        };
         match &info.resource {
             None => plain::serve(self, parts, info, &query),
             Some(target) => {
                 let body = read_body(parts, body).await?;
                 let parts = api::Parts { headers: &parts.headers, query, info, target, user, body };
                 let gzip = plain::takes_gzip(parts.headers);
-                Ok(api::response(self.resource(api::request(parts)?, target).await, gzip))
+                let (answer, seat) = self.resource(api::request(parts)?, target, seat).await;
+                Ok(api::response(answer, gzip).map(|body| flow::hold(body, seat)))
             }
         }
     }
 
-    async fn resource(&self, request: ApiRequest, target: &Target) -> ApiResponse {
+    async fn resource(
+        &self,
+        request: ApiRequest,
+        target: &Target,
+        seat: Option<Seat>,
+    ) -> (ApiResponse, Option<Seat>) {
         let engine = self.engine.clone();
         let reads = matches!(
             request.verb,
             kaji_resource::Verb::Get | kaji_resource::Verb::List | kaji_resource::Verb::Watch
         );
         let outcome = if reads {
-            AssertUnwindSafe(engine.handle(request)).catch_unwind().await.map_err(|_| ())
+            let answer = AssertUnwindSafe(engine.handle(request)).catch_unwind().await;
+            answer.map(|answer| (answer, seat)).map_err(|_| ())
         } else {
             // A task of its own: hyper drops the request's future when the client goes away.
-            tokio::spawn(async move { engine.handle(request).await }).await.map_err(|_| ())
+            tokio::spawn(async move { (engine.handle(request).await, seat) }).await.map_err(|_| ())
         };
         outcome.unwrap_or_else(|()| {
             tracing::error!(?target, "a handler panicked");
-            Status::internal("an error on the server (\"this request caused a panic\") has prevented the request from succeeding")
-                .into()
+            let text = "an error on the server (\"this request caused a panic\") has prevented the request from succeeding";
+            (Status::internal(text).into(), None)
         })
     }
 }

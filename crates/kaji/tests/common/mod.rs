@@ -37,6 +37,23 @@ impl TestCluster {
         TestCluster { cluster, kubeconfig: path, dir }
     }
 
+    /// Starts one without nodes, with other options than the usual.
+    pub async fn start_with(change: impl FnOnce(&mut Options)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = Options {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            nodes: Nodes::None,
+            controllers: false,
+            store: StoreKind::Memory,
+            ..Options::new(dir.path())
+        };
+        change(&mut options);
+        let cluster = Cluster::start(options).await.unwrap();
+        let path = dir.path().join("kubeconfig");
+        kubeconfig::write(&path, &cluster.url(), &cluster.pki.ca.certificate, &cluster.pki.admin).unwrap();
+        TestCluster { cluster, kubeconfig: path, dir }
+    }
+
     /// A kube-rs client over TLS, as a user's program makes it.
     pub async fn kube(&self) -> kube::Client {
         let config = kube::config::Kubeconfig::read_from(&self.kubeconfig).unwrap();

@@ -1,0 +1,113 @@
+//! How long a request may take: `--request-timeout`, or less when its client says so with `?timeout=`.
+
+use crate::route::RequestInfo;
+use kaji_meta::Status;
+use std::time::Duration;
+
+/// The time of a request; `None` for those that stay open by design.
+///
+/// # Errors
+/// 400 when the client's word is no duration.
+pub fn of(
+    info: &RequestInfo,
+    query: &[(String, String)],
+    most: Duration,
+) -> Result<Option<Duration>, Status> {
+    if info.long_running() {
+        return Ok(None);
+    }
+    match query.iter().find(|(k, _)| k == "timeout").map(|(_, v)| v.as_str()) {
+        None | Some("") => Ok(Some(most)),
+        Some(text) => {
+            let asked = parse(text).map_err(|error| {
+                Status::bad_request(format!("invalid timeout specified in the request URL - {error}"))
+            })?;
+            // Nothing, or a negative time, asks for none of its own.
+            Ok(Some(asked.filter(|a| !a.is_zero()).map_or(most, |a| a.min(most))))
+        }
+    }
+}
+
+/// The value of `--request-timeout`.
+///
+/// # Errors
+/// When it is no duration, or none that a request could keep.
+pub fn flag(text: &str) -> Result<Duration, String> {
+    parse(text)?.filter(|t| !t.is_zero()).ok_or_else(|| format!("{text:?} is not positive"))
+}
+
+/// 504 when the time is over.
+pub fn exceeded() -> Status {
+    Status::timeout("request did not complete within the allotted timeout", 0)
+}
+
+/// Go's `time.ParseDuration`; `None` for a negative one.
+fn parse(text: &str) -> Result<Option<Duration>, String> {
+    let invalid = || format!("time: invalid duration {text:?}");
+    let negative = text.starts_with('-');
+    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if rest == "0" {
+        return Ok(Some(Duration::ZERO));
+    }
+    if rest.is_empty() {
+        return Err(invalid());
+    }
+    let mut nanos = 0_f64;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(rest.len());
+        let number: f64 = rest[..end].parse().map_err(|_| invalid())?;
+        rest = &rest[end..];
+        let end = rest.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(rest.len());
+        let unit = match &rest[..end] {
+            "" => return Err(format!("time: missing unit in duration {text:?}")),
+            "ns" => 1.0,
+            "us" | "µs" | "μs" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
+            "m" => 60e9,
+            "h" => 3600e9,
+            other => return Err(format!("time: unknown unit {other:?} in duration {text:?}")),
+        };
+        nanos += number * unit;
+        rest = &rest[end..];
+    }
+    if nanos > i64::MAX as f64 {
+        return Err(invalid());
+    }
+    Ok((!negative).then(|| Duration::from_nanos(nanos as u64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Method;
+
+    #[test]
+    fn clients_may_ask_for_less() {
+        let get = RequestInfo::parse(&Method::GET, "/api/v1/pods", &[]);
+        let ask = |text: &str| {
+            let query = vec![("timeout".to_owned(), text.to_owned())];
+            match of(&get, &query, Duration::from_secs(60)) {
+                Ok(time) => format!("{:?}", time.unwrap()),
+                Err(status) => status.message,
+            }
+        };
+        let got: Vec<String> =
+            ["", "5s", "1m30s", "1.5s", "0", "0s", "-3s", "10", "1x", "s", "-"].map(ask).to_vec();
+        expect_test::expect![[r#"
+            60s
+            5s
+            60s
+            1.5s
+            60s
+            60s
+            60s
+            invalid timeout specified in the request URL - time: missing unit in duration "10"
+            invalid timeout specified in the request URL - time: unknown unit "x" in duration "1x"
+            invalid timeout specified in the request URL - time: invalid duration "s"
+            invalid timeout specified in the request URL - time: invalid duration "-""#]]
+        .assert_eq(&got.join("\n"));
+        let watch = RequestInfo::parse(&Method::GET, "/api/v1/watch/pods", &[]);
+        assert_eq!(of(&watch, &[], Duration::from_secs(60)), Ok(None));
+    }
+}

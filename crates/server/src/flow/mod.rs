@@ -1,0 +1,357 @@
+//! Flow control at the HTTP edge (KEP-1040): every request but the streaming ones gets its seats here, or waits for them,
+//! or is turned away with 429. What decides is `kaji_flowcontrol`; this is its clock, its sleep and its wake.
+//!
+//! Invariants:
+//! - A [`Seat`] gives back what it holds when it is dropped, however its request ends.
+//! - No lock is held across an await.
+//! - A watch holds its seats until it has sent what was there when it began.
+
+mod follow;
+mod hold;
+mod watches;
+
+pub use follow::{ensure, follow};
+pub use hold::hold;
+
+use crate::{body::ResponseBody, route::RequestInfo};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use kaji_engine::Engine;
+use kaji_flowcontrol::{
+    Controller, Detail, Digest, Estimate, Level, Nanos, Reason, Request, ResourceDigest, Route,
+    SchemaMetrics, Started, controller, estimate, shard,
+};
+use kaji_meta::time::Clock;
+use kaji_resource::UserInfo;
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::oneshot, time::Instant};
+use watches::{Watches, Watching};
+
+/// Who waits for a seat.
+type Token = oneshot::Sender<()>;
+
+const SCHEMA_HEADER: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+const LEVEL_HEADER: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
+/// No request waits longer, whatever its timeout.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// The gate of one server.
+pub struct Flow {
+    controller: Controller<Token>,
+    watches: Arc<Watches>,
+    clock: Arc<dyn Clock>,
+    origin: Instant,
+    /// Wall clock at the origin, for people.
+    began: jiff::Timestamp,
+}
+
+/// What a request was classified as, for the response's headers.
+pub struct Marks {
+    schema: HeaderValue,
+    level: HeaderValue,
+}
+
+impl Marks {
+    /// Puts them on a response.
+    pub fn put(self, headers: &mut HeaderMap) {
+        headers.insert(LEVEL_HEADER, self.level);
+        headers.insert(SCHEMA_HEADER, self.schema);
+    }
+}
+
+/// What one request holds. Dropping it gives that back.
+pub struct Seat {
+    flow: Arc<Flow>,
+    level: Arc<Level<Token>>,
+    metrics: Arc<SchemaMetrics>,
+    id: u32,
+    /// `None` until it has its seats.
+    since: Option<Nanos>,
+    watch: bool,
+    watching: Option<Watching>,
+}
+
+impl Flow {
+    /// A gate of so many seats, with the mandatory configuration until [`follow`] brings another.
+    pub fn new(seats: u32, clock: Arc<dyn Clock>) -> Arc<Flow> {
+        Arc::new(Flow {
+            controller: Controller::new(seats, 0),
+            watches: Arc::default(),
+            origin: Instant::now(),
+            began: clock.now(),
+            clock,
+        })
+    }
+
+    fn now(&self) -> Nanos {
+        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Makes the gate's metrics part of a page.
+    pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
+        self.controller.metrics.register(registry);
+    }
+
+    /// Brings metrics up to date that are only looked at when somebody asks.
+    pub fn observe(&self) {
+        self.controller.observe();
+    }
+
+    /// A page of `/debug/api_priority_and_fairness/`.
+    pub fn debug(&self, page: &str, query: &[(String, String)]) -> Option<String> {
+        match page {
+            "dump_priority_levels" => Some(self.controller.dump_priority_levels()),
+            "dump_queues" => Some(self.controller.dump_queues()),
+            "dump_requests" => {
+                let details = query.iter().any(|(k, v)| k == "includeRequestDetails" && !v.is_empty());
+                Some(self.controller.dump_requests(self.began, details))
+            }
+            _ => None,
+        }
+    }
+
+    /// Seats for a request, after waiting for them if need be; `None` for one that needs none. `timeout` is the
+    /// request's own, a quarter of which it may spend waiting. The marks are set as soon as it is classified.
+    ///
+    /// # Errors
+    /// The 429 that its client gets.
+    pub async fn admit(
+        self: &Arc<Self>,
+        engine: &Engine,
+        user: &UserInfo,
+        info: &RequestInfo,
+        query: &[(String, String)],
+        timeout: Duration,
+        marks: &mut Option<Marks>,
+    ) -> Result<Option<Seat>, Response<ResponseBody>> {
+        let watch = info.verb == "watch";
+        if info.long_running() && !watch {
+            return Ok(None);
+        }
+        let digest = digest(user, info);
+        let active = self.controller.active();
+        let route = active.classify(&digest);
+        let uid = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
+        *marks = Some(Marks { schema: uid(&route.schema.uid), level: uid(&route.level_uid) });
+        let request = self.request(engine, &digest, query, route);
+        let (level, metrics) = (route.level.clone(), route.metrics.clone());
+        let mut seat = Seat { flow: self.clone(), level, metrics, id: 0, since: None, watch, watching: None };
+        let waits = !route.exempt;
+        drop(active);
+        let arrived = self.now();
+        let admitted = seat.take(request, arrived, (timeout / 4).min(LONGEST_WAIT)).await;
+        if waits {
+            let waited = self.now().saturating_sub(arrived);
+            seat.metrics.waited(waited as f64 / 1e9, admitted.is_ok());
+        }
+        if admitted.is_err() {
+            let seconds = seat.level.dropped(arrived / 1_000_000_000);
+            // It holds nothing: there is nothing to give back.
+            seat.since = None;
+            return Err(refusal(seconds));
+        }
+        if watch {
+            seat.watching = info.resource.as_ref().map(|t| Watches::register(&self.watches, t, query));
+        }
+        Ok(Some(seat))
+    }
+
+    fn request(
+        &self,
+        engine: &Engine,
+        digest: &Digest<'_>,
+        query: &[(String, String)],
+        route: &Route<Token>,
+    ) -> Request {
+        let estimate = if route.exempt { Estimate::ONE } else { self.estimate(engine, digest, query, route) };
+        route.metrics.estimated(estimate.seats());
+        let flow = if route.sharded { route.schema.distinguish(digest) } else { "" };
+        let hash = if route.sharded { shard::hash(&route.schema.name, flow) } else { 0 };
+        let detail = (!route.exempt).then(|| Box::new(detail(digest, flow)));
+        Request { estimate, hash, metrics: route.metrics.clone(), detail }
+    }
+
+    fn estimate(
+        &self,
+        engine: &Engine,
+        digest: &Digest<'_>,
+        query: &[(String, String)],
+        route: &Route<Token>,
+    ) -> Estimate {
+        let Some(target) = &digest.resource else { return Estimate::ONE };
+        let param = |key: &str| query.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
+        match digest.verb {
+            "watch"
+                if param("sendInitialEvents") != Some("true")
+                    && !matches!(param("resourceVersion"), None | Some("" | "0")) =>
+            {
+                Estimate::ONE
+            }
+            "list" | "watch" => {
+                let Some(what) = collection(engine, target) else { return Estimate::ONE };
+                let limit = param("limit").and_then(|l| l.parse().ok());
+                estimate::list(what, limit, !target.name.is_empty(), route.most_seats)
+            }
+            // A token that is made changes no object.
+            "create" | "update" | "patch" | "delete"
+                if (target.resource, target.subresource) != ("serviceaccounts", "token") =>
+            {
+                let watchers = self.watches.interested(target);
+                route.metrics.watched(watchers);
+                estimate::write(watchers, route.most_seats)
+            }
+            _ => Estimate::ONE,
+        }
+    }
+
+    /// Wakes those whose turn has come. Nobody's lock may be held: what they do is their own affair.
+    fn wake(woken: Vec<Token>) {
+        for token in woken {
+            // Whoever does not listen any more gives its seats back when it is dropped.
+            let _ = token.send(());
+        }
+    }
+
+    /// Gives lingering seats back in time while there are any.
+    async fn release(self: Arc<Self>, level: Arc<Level<Token>>) {
+        loop {
+            let next = {
+                let mut set = level.queues();
+                let next = set.next_release();
+                set.timed = next.is_some();
+                next
+            };
+            let Some(at) = next else { return };
+            tokio::time::sleep_until(self.origin + Duration::from_nanos(at)).await;
+            let mut woken = vec![];
+            level.queues().advance(self.now(), &mut woken);
+            Flow::wake(woken);
+        }
+    }
+}
+
+impl Seat {
+    /// Gets the seats, waiting at most so long.
+    async fn take(&mut self, request: Request, now: Nanos, most: Duration) -> Result<(), Reason> {
+        let mut woken = vec![];
+        let started = {
+            let mut set = self.level.queues();
+            match set.start(now, request, &mut woken) {
+                Started::Running(id) => Ok((id, None)),
+                Started::Rejected(reason) => Err(reason),
+                Started::Waiting(id) => {
+                    let (token, turn) = oneshot::channel();
+                    set.set_token(id, token);
+                    Ok((id, Some(turn)))
+                }
+            }
+        };
+        Flow::wake(woken);
+        let (id, turn) = started?;
+        self.id = id;
+        self.since = Some(now);
+        if let Some(turn) = turn {
+            if !matches!(tokio::time::timeout(most, turn).await, Ok(Ok(()))) {
+                let mut woken = vec![];
+                let gave_up = self.level.queues().cancel(self.flow.now(), id, &mut woken);
+                Flow::wake(woken);
+                if gave_up {
+                    self.since = None;
+                    return Err(Reason::TimeOut);
+                }
+            }
+            self.since = Some(self.flow.now());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let Some(since) = self.since else { return };
+        let now = self.flow.now();
+        let mut woken = vec![];
+        let (waited, lingers) = {
+            let mut set = self.level.queues();
+            // One that is dropped while it waits leaves its queue.
+            let waited = set.cancel(now, self.id, &mut woken);
+            let lingers = !waited && set.finish(now, self.id, &mut woken).is_some() && !set.timed;
+            set.timed |= lingers;
+            (waited, lingers)
+        };
+        Flow::wake(woken);
+        if !waited {
+            self.metrics.executed(now.saturating_sub(since) as f64 / 1e9, self.watch);
+        }
+        if lingers && let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(self.flow.clone().release(self.level.clone()));
+        }
+    }
+}
+
+fn digest<'a>(user: &'a UserInfo, info: &'a RequestInfo) -> Digest<'a> {
+    Digest {
+        user: &user.name,
+        groups: &user.groups,
+        verb: &info.verb,
+        path: &info.path,
+        resource: info.resource.as_ref().map(|t| ResourceDigest {
+            group: &t.group,
+            version: &t.version,
+            resource: &t.resource,
+            subresource: &t.subresource,
+            namespace: &t.namespace,
+            name: &t.name,
+        }),
+    }
+}
+
+fn detail(digest: &Digest<'_>, flow: &str) -> Detail {
+    let target = digest.resource;
+    let part = |f: fn(ResourceDigest<'_>) -> &str| target.map(|t| f(t).to_owned()).unwrap_or_default();
+    let version = target.map_or_else(String::new, |t| match t.group {
+        "" => t.version.to_owned(),
+        group => format!("{group}/{}", t.version),
+    });
+    Detail {
+        flow: flow.to_owned(),
+        columns: [
+            digest.user.to_owned(),
+            digest.verb.to_owned(),
+            digest.path.to_owned(),
+            part(|t| t.namespace),
+            part(|t| t.name),
+            version,
+            part(|t| t.resource),
+            part(|t| t.subresource),
+        ],
+    }
+}
+
+/// How many objects a list walks over, and how large a few of them are.
+fn collection(engine: &Engine, target: &ResourceDigest<'_>) -> Option<estimate::Collection> {
+    const SAMPLE: usize = 8;
+    let registry = engine.registry();
+    let resource = registry.lookup(target.group, target.version, target.resource)?;
+    let objects = resource.cache.count() as u64;
+    if objects == 0 {
+        return Some(estimate::Collection { objects, average: 0 });
+    }
+    let snapshot = resource.cache.snapshot();
+    let (count, bytes) = snapshot
+        .objects
+        .values()
+        .take(SAMPLE)
+        .fold((0_u64, 0_u64), |(n, sum), entry| (n + 1, sum + entry.object_bytes().len() as u64));
+    Some(estimate::Collection { objects, average: bytes / count.max(1) })
+}
+
+/// Upstream's answer, which is plain text.
+fn refusal(seconds: u64) -> Response<ResponseBody> {
+    let mut response =
+        crate::plain::text(429, "text/plain; charset=utf-8", "Too many requests, please try again later.\n");
+    response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from(seconds));
+    response
+}
+
+/// How often [`follow`] lets limits follow demand.
+const ADJUSTMENT: Duration = controller::ADJUSTMENT;
