@@ -13,7 +13,7 @@ use crate::{
     config::{CATCH_ALL, Condition, EXEMPT, FlowSchema, PriorityLevel},
     demand::Demand,
     metrics::{FlowMetrics, SchemaMetrics, level as level_label},
-    queue_set::QueueSet,
+    queue_set::{QueueSet, Settings},
     retry::Dropped,
 };
 use arc_swap::ArcSwap;
@@ -189,7 +189,7 @@ impl<T> Controller<T> {
             state.divide(self.seats, shares, &self.metrics);
         }
         inner.nominal_sum = inner.levels.values().map(|l| l.limits.nominal).sum();
-        let woken = inner.adjust(now, &self.metrics);
+        let woken = inner.adjust(now, self.seats, &self.metrics);
         let routes: Vec<Route<T>> =
             schemas.into_iter().filter_map(|schema| inner.route(schema, &self.metrics)).collect();
         let catch_all = routes.iter().position(|r| r.schema.name == CATCH_ALL).unwrap_or(routes.len() - 1);
@@ -209,7 +209,7 @@ impl<T> Controller<T> {
             }
             inner.nominal_sum = inner.levels.values().map(|l| l.limits.nominal).sum();
         }
-        inner.adjust(now, &self.metrics)
+        inner.adjust(now, self.seats, &self.metrics)
     }
 }
 
@@ -275,7 +275,7 @@ impl<T> Inner<T> {
 
     /// Source: KEP-1040, borrowing: each level gets seats by its demand, between what it does not lend and what it may
     /// borrow; exempt levels take theirs first.
-    fn adjust(&mut self, now: Nanos, metrics: &FlowMetrics) -> Vec<T> {
+    fn adjust(&mut self, now: Nanos, seats: u32, metrics: &FlowMetrics) -> Vec<T> {
         let mut left = self.nominal_sum;
         let (mut least_sum, mut wanted_sum, mut items) = (0, 0, vec![]);
         for state in self.levels.values_mut() {
@@ -314,9 +314,9 @@ impl<T> Inner<T> {
                 least + ((wanted - least) as f64 * part).round() as i64
             } else {
                 // A problem without a solution leaves limits as they are.
-                allocations.as_mut().and_then(Iterator::next).map_or(current, |seats| seats.round() as i64)
+                allocations.as_mut().and_then(Iterator::next).map_or(current, |part| part.round() as i64)
             };
-            state.apply(now, metrics, &mut woken);
+            state.apply(now, seats, metrics, &mut woken);
         }
         woken
     }
@@ -363,7 +363,7 @@ impl<T> LevelState<T> {
         if self.config.exempt { least.max(high) } else { least.max(nominal.min(high)) }
     }
 
-    fn apply(&self, now: Nanos, metrics: &FlowMetrics, woken: &mut Vec<T>) {
+    fn apply(&self, now: Nanos, seats: u32, metrics: &FlowMetrics, woken: &mut Vec<T>) {
         let label = level_label(&self.config.name);
         metrics.current.get_or_create(&label).set(self.limits.current);
         metrics.demand_high.get_or_create(&label).set(self.demand.high as f64);
@@ -372,6 +372,9 @@ impl<T> LevelState<T> {
         metrics.demand_smoothed.get_or_create(&label).set(self.demand.smoothed);
         metrics.target.get_or_create(&label).set((self.wanted() as f64).max(self.demand.smoothed));
         let limit = u32::try_from(self.limits.current).unwrap_or(0);
-        self.level.queues().configure(now, self.config.exempt, self.config.queuing, limit, woken);
+        let denominator = if limit > 0 { limit } else { (f64::from(seats) / 10.0).round().max(1.0) as u32 };
+        let PriorityLevel { exempt, queuing, .. } = self.config;
+        let settings = Settings { exempt, queuing, limit, denominator };
+        self.level.queues().configure(now, settings, woken);
     }
 }

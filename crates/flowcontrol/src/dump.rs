@@ -2,7 +2,9 @@
 //! page reads from the queues when it is asked for.
 
 use crate::{
+    Nanos,
     controller::Controller,
+    detail::Detail,
     metrics::{bound, level as level_label},
     queue_set::{Entry, State, Work},
 };
@@ -164,11 +166,13 @@ impl<T> Controller<T> {
         table(&rows)
     }
 
-    /// Brings the gauges of virtual time up to date; for the metrics page.
-    pub fn observe(&self) {
+    /// Brings up to date what nobody counts as it happens; for the metrics page.
+    pub fn observe(&self, now: Nanos) {
+        let mut utilization = vec![];
         self.levels(|levels| {
             for (name, state) in levels {
-                let set = state.level.queues();
+                let mut set = state.level.queues();
+                utilization.push((name.clone(), set.utilization.snapshot(now)));
                 let label = level_label(name);
                 self.metrics.current_r.get_or_create(&label).set(float(set.r));
                 self.metrics.dispatch_r.get_or_create(&label).set(float(set.last.r));
@@ -182,6 +186,7 @@ impl<T> Controller<T> {
                 }
             }
         });
+        self.metrics.utilization.set(utilization);
     }
 }
 
@@ -204,7 +209,7 @@ fn request<T>(
         entry.metrics.name.clone(),
         queue.to_owned(),
         place.to_owned(),
-        entry.detail.as_ref().map(|d| d.flow.clone()).unwrap_or_default(),
+        entry.detail.as_ref().map(|d| d.flow().to_owned()).unwrap_or_default(),
         time(entry.arrival),
         entry.estimate.initial.to_string(),
         entry.estimate.last.to_string(),
@@ -212,7 +217,8 @@ fn request<T>(
         started,
     ];
     if details {
-        cells.extend(entry.detail.as_ref().map(|d| d.columns.clone()).unwrap_or_default());
+        let columns = entry.detail.as_deref().map(Detail::columns).unwrap_or_default();
+        cells.extend(columns.map(str::to_owned));
     }
     cells
 }

@@ -13,6 +13,7 @@ pub mod bootstrap;
 pub mod config;
 pub mod controller;
 pub mod demand;
+mod detail;
 mod dump;
 pub mod estimate;
 mod metrics;
@@ -20,12 +21,14 @@ pub mod queue_set;
 pub mod retry;
 pub mod rules;
 pub mod shard;
+mod utilization;
 
 pub use config::{Condition, Distinguisher, FlowSchema, PriorityLevel, Queuing, SpecError};
 pub use controller::{Active, Controller, Level, Route};
+pub use detail::Detail;
 pub use estimate::Estimate;
 pub use metrics::{FlowMetrics, SchemaMetrics};
-pub use queue_set::{Detail, QueueSet, Reason, Request, Started};
+pub use queue_set::{QueueSet, Reason, Request, Settings, Started};
 pub use rules::{Digest, ResourceDigest};
 
 /// Nanoseconds since the caller's origin.

@@ -1,9 +1,10 @@
 //! Metrics with upstream's names. The handles of a FlowSchema are looked up when the configuration changes, so that a
 //! request costs a few atomic operations and no look-up.
 //!
-//! Not here: the histograms "at the end of every nanosecond" (seat and request utilization), and the counter of epochs,
-//! of which there is only one (progress is counted in 128 bits).
+//! Not here: `read_vs_write_current_requests`, which would be one more lock that all requests share, and the counter of
+//! epochs, of which there is only one (progress is counted in 128 bits).
 
+use crate::utilization::Page;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -100,6 +101,7 @@ pub struct FlowMetrics {
     pub(crate) demand_smoothed: Family<LevelLabel, Float>,
     pub(crate) target: Family<LevelLabel, Float>,
     pub(crate) fair: Float,
+    pub(crate) utilization: Page,
 }
 
 impl Default for FlowMetrics {
@@ -132,6 +134,7 @@ impl Default for FlowMetrics {
             demand_smoothed: Family::default(),
             target: Family::default(),
             fair: Float::default(),
+            utilization: Page::default(),
         }
     }
 }
@@ -232,6 +235,7 @@ impl FlowMetrics {
             "Fair fraction of server's concurrency to allocate to each priority level that can use it",
             self.fair.clone(),
         );
+        self.utilization.register(registry);
     }
 
     pub(crate) fn schema(&self, level: &str, schema: &str) -> SchemaMetrics {

@@ -12,9 +12,11 @@ use crate::{
     Nanos,
     config::Queuing,
     demand::Integrator,
+    detail::Detail,
     estimate::Estimate,
     metrics::SchemaMetrics,
     shard::{Dealer, MAX_HAND},
+    utilization::{Numbers, Utilization},
 };
 use std::{
     cmp::Reverse,
@@ -51,13 +53,17 @@ pub struct Request {
     pub detail: Option<Box<Detail>>,
 }
 
-/// What the debug pages say about a request.
-#[derive(Clone, Debug, Default)]
-pub struct Detail {
-    /// What sets its flow apart.
-    pub flow: String,
-    /// User, verb, path, namespace, name, group/version, resource, subresource.
-    pub columns: [String; 8],
+/// What a priority level may do.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Nothing is held back.
+    pub exempt: bool,
+    /// How requests wait, if they may.
+    pub queuing: Option<Queuing>,
+    /// Seats.
+    pub limit: u32,
+    /// Seats that count as all of them in metrics; not 0 where `limit` is.
+    pub denominator: u32,
 }
 
 /// What became of a request that arrived.
@@ -161,6 +167,7 @@ pub struct QueueSet<T> {
     pub(crate) last: LastDispatch,
     /// How many seats it could use.
     pub demand: Integrator,
+    pub(crate) utilization: Utilization,
     /// What it did so far.
     pub totals: Totals,
     /// The caller's: whether something of its own calls `advance` at [`QueueSet::next_release`].
@@ -189,25 +196,22 @@ impl<T> QueueSet<T> {
             lingering: BinaryHeap::new(),
             last: LastDispatch::default(),
             demand: Integrator::new(now),
+            utilization: Utilization::new(now),
             totals: Totals::default(),
             timed: false,
         }
     }
 
     /// Changes what it may do. Queues in excess go as they run empty.
-    pub fn configure(
-        &mut self,
-        now: Nanos,
-        exempt: bool,
-        queuing: Option<Queuing>,
-        limit: u32,
-        woken: &mut Vec<T>,
-    ) {
+    pub fn configure(&mut self, now: Nanos, settings: Settings, woken: &mut Vec<T>) {
+        let Settings { exempt, queuing, limit, denominator } = settings;
         self.advance(now, woken);
         self.exempt = exempt;
         self.limit = limit;
         self.queuing =
             queuing.filter(|_| !exempt).and_then(|q| Some((Dealer::new(q.queues, q.hand)?, q.length)));
+        let places = queuing.map_or(0, |q| u64::from(q.queues) * u64::from(q.length));
+        self.utilization.divide_by(self.now, denominator.into(), places);
         let wanted = self.wanted_queues(queuing);
         if self.queues.len() < wanted {
             self.queues.resize_with(wanted, Queue::default);
@@ -366,7 +370,7 @@ impl<T> QueueSet<T> {
         metrics.waiting.inc();
         metrics.waiting_seats.inc_by(i64::from(estimate.seats()));
         metrics.length.observe(queue.waiting.len() as f64);
-        self.note_demand();
+        self.note();
         self.bound(index);
         id
     }
@@ -378,8 +382,12 @@ impl<T> QueueSet<T> {
         }
     }
 
-    fn note_demand(&mut self) {
-        self.demand.set(self.now, (self.seats_in_use + self.waiting_seats) as f64);
+    /// What runs or waits has changed.
+    fn note(&mut self) {
+        let demand = self.seats_in_use + self.waiting_seats;
+        self.demand.set(self.now, demand as f64);
+        let (seats, executing, waiting) = (self.seats_in_use, self.executing, self.waiting);
+        self.utilization.set(self.now, Numbers { seats, executing, waiting, demand });
     }
 
     fn fits(&self, seats: u32) -> bool {
@@ -499,7 +507,7 @@ impl<T> QueueSet<T> {
             queue.executing += 1;
             queue.seats_in_use += seats;
         }
-        self.note_demand();
+        self.note();
     }
 
     /// A running request has ended. Returns when its seats come back, if they do so later.
@@ -527,7 +535,10 @@ impl<T> QueueSet<T> {
         }
         let later = (last > 0 && linger > 0).then(|| now.saturating_add(linger));
         match later {
-            Some(at) => self.lingering.push(Reverse((at, id))),
+            Some(at) => {
+                self.lingering.push(Reverse((at, id)));
+                self.note();
+            }
             None => self.release(id),
         }
         self.dispatch_all(woken);
@@ -546,7 +557,7 @@ impl<T> QueueSet<T> {
             let wanted = self.queuing.map_or(0, |(dealer, _)| dealer.deck());
             self.trim(wanted);
         }
-        self.note_demand();
+        self.note();
     }
 
     /// A request that may still wait gives up. Whether it did wait; if not, it runs and has to be finished.
@@ -564,7 +575,7 @@ impl<T> QueueSet<T> {
         if let Some(index) = entry.queue {
             self.bound(index);
         }
-        self.note_demand();
+        self.note();
         self.dispatch_all(woken);
         true
     }

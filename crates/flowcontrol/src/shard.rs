@@ -36,13 +36,10 @@ impl Dealer {
             hash /= left;
         }
         // Each remainder counts among the cards that are still in the deck; count past those that were dealt before.
-        let mut left = [0; MAX_HAND];
-        left[..self.hand].copy_from_slice(&cards[..self.hand]);
-        for i in 0..self.hand {
-            for j in (0..i).rev() {
-                if cards[i] >= left[j] {
-                    cards[i] += 1;
-                }
+        let remainders = *cards;
+        for (i, card) in cards[..self.hand].iter_mut().enumerate() {
+            for before in remainders[..i].iter().rev() {
+                *card += usize::from(*card >= *before);
             }
         }
         self.hand

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
-use kaji_flowcontrol::{Estimate, Nanos, QueueSet, Queuing, Request, SchemaMetrics, Started, shard};
+use kaji_flowcontrol::{
+    Estimate, Nanos, QueueSet, Queuing, Request, SchemaMetrics, Settings, Started, shard,
+};
 use std::{cmp::Reverse, collections::BinaryHeap, collections::HashMap, sync::Arc};
 
 const MS: Nanos = 1_000_000;
@@ -71,7 +73,8 @@ fn simulate(
 ) -> HashMap<&'static str, Outcome> {
     let mut rng = Rng(seed | 1);
     let mut set = QueueSet::new(0);
-    set.configure(0, false, Some(queuing), limit, &mut vec![]);
+    let settings = Settings { exempt: false, queuing: Some(queuing), limit, denominator: limit };
+    set.configure(0, settings, &mut vec![]);
     let mut sim = Sim {
         set,
         requests: vec![],
@@ -82,8 +85,8 @@ fn simulate(
         until: length,
     };
     let metrics: Vec<Arc<SchemaMetrics>> = flows.iter().map(|f| SchemaMetrics::detached(f.name)).collect();
-    for i in 0..flows.len() {
-        sim.events.push(Reverse((rng.next() % flows[i].every, Event::Arrival(i))));
+    for (i, flow) in flows.iter().enumerate() {
+        sim.events.push(Reverse((rng.next() % flow.every, Event::Arrival(i))));
     }
     while let Some(Reverse((now, event))) = sim.events.pop() {
         let mut woken = vec![];

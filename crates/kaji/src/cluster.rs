@@ -23,6 +23,7 @@ use kaji_resource::{Api, UserInfo};
 use kaji_runtime::{Client, Informers};
 use kaji_server::{
     Certificates, Discovery, Flow, Health, Listener, LocalService, Metrics, OpenApi, Stack, StackError,
+    flow::Limits,
     pki::{Pki, PkiError},
 };
 use kaji_store::{
@@ -66,8 +67,8 @@ pub struct Options {
     pub service_cidrs: Vec<String>,
     /// An `EncryptionConfiguration` file: how values are encrypted at rest.
     pub encryption: Option<PathBuf>,
-    /// Requests that are served at once, in seats (API Priority and Fairness).
-    pub seats: u32,
+    /// How many requests are served at once.
+    pub limits: Limits,
     /// How long a request may take.
     pub request_timeout: Duration,
 }
@@ -84,7 +85,7 @@ impl Options {
             store: StoreKind::Disk,
             service_cidrs: vec!["10.96.0.0/12".into()],
             encryption: None,
-            seats: 600,
+            limits: Limits::default(),
             request_timeout: Duration::from_secs(60),
         }
     }
@@ -180,7 +181,7 @@ impl Cluster {
         let url = format!("https://{}", advertised(address));
         joining::prepare(&*engine, &url, &pki.ca.certificate).await.map_err(StartError::Bootstrap)?;
         kaji_server::flow::ensure(&engine).await.map_err(StartError::Bootstrap)?;
-        let flow = Flow::new(options.seats, Arc::new(SystemClock));
+        let flow = Flow::new(options.limits, Arc::new(SystemClock));
         let stack = Arc::new(Stack {
             engine,
             authorizer,

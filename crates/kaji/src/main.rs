@@ -5,6 +5,7 @@ use kaji::{
     Cluster, Nodes, Options, kubeconfig,
     token::{self, TokenCommand},
 };
+use kaji_server::flow::Limits;
 use std::{
     io::Write,
     net::{IpAddr, SocketAddr},
@@ -69,6 +70,9 @@ struct Up {
     /// An EncryptionConfiguration file (apiserver.config.k8s.io/v1): which resources are encrypted at rest, and how.
     #[arg(long, value_name = "FILE")]
     encryption_provider_config: Option<PathBuf>,
+    /// Whether requests share the server by API Priority and Fairness; if not, they are only counted.
+    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    enable_priority_and_fairness: bool,
     /// Reading requests served at once; together with the mutating ones, the seats of API Priority and Fairness.
     #[arg(long, default_value_t = 400)]
     max_requests_inflight: u32,
@@ -111,6 +115,11 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
     let variable = |name: &str| std::env::var(name).ok();
     let data_dir = up.data_dir.unwrap_or_else(|| default_data_dir(variable("HOME").as_deref()));
     let nodes = if controllers { up.nodes } else { Nodes::None };
+    let limits = Limits {
+        reading: up.max_requests_inflight,
+        mutating: up.max_mutating_requests_inflight,
+        fair: up.enable_priority_and_fairness,
+    };
     let options = Options {
         listen: SocketAddr::new(up.bind_address, up.port),
         names: up.names,
@@ -118,7 +127,7 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
         controllers,
         service_cidrs: up.service_cidr,
         encryption: up.encryption_provider_config,
-        seats: up.max_requests_inflight.saturating_add(up.max_mutating_requests_inflight).max(1),
+        limits: limits.checked()?,
         request_timeout: up.request_timeout,
         ..Options::new(&data_dir)
     };

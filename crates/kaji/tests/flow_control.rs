@@ -13,8 +13,10 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use kaji_resource::{UserInfo, Verb};
 use kaji_server::{LocalService, RequestInfo, ResponseBody, flow::Seat};
 use serde_json::{Value, json};
+use std::time::Duration;
 use tower::ServiceExt;
 
+const MINUTE: Duration = Duration::from_secs(60);
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const SCHEMAS: &str = "flowcontrol.apiserver.k8s.io/v1/flowschemas";
 const LEVELS: &str = "flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations";
@@ -52,8 +54,7 @@ async fn seat(cluster: &TestCluster, uri: &str) -> Seat {
     let query: Vec<(String, String)> =
         query.split('&').filter_map(|p| p.split_once('=')).map(|(k, v)| (k.into(), v.into())).collect();
     let info = RequestInfo::parse(&Method::GET, path, &query);
-    let time = std::time::Duration::from_secs(60);
-    let seat = stack.flow.admit(&stack.engine, &user(), &info, &query, time, &mut None).await;
+    let seat = stack.flow.admit(&stack.engine, &user(), &info, &query, MINUTE, &mut Default::default()).await;
     seat.ok().unwrap().unwrap()
 }
 
@@ -94,7 +95,7 @@ fn admin(cluster: &TestCluster) -> LocalService {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_finds_no_seat_is_turned_away() {
-    let cluster = TestCluster::start_with(|options| options.seats = 10).await;
+    let cluster = TestCluster::start_with(|options| options.limits.reading = 10).await;
     let (client, admin) = (tiny(&cluster, json!({"type": "Reject"})).await, admin(&cluster));
     let held = seat(&cluster, PODS).await;
     assert_eq!(cell(&admin, "tiny", EXECUTING).await, "1");
@@ -119,6 +120,8 @@ async fn who_finds_no_seat_is_turned_away() {
     for line in [
         r#"apiserver_flowcontrol_rejected_requests_total{priority_level="tiny",flow_schema="tiny",reason="concurrency-limit"} 1"#,
         r#"apiserver_flowcontrol_current_limit_seats{priority_level="tiny"} 1"#,
+        r#"apiserver_flowcontrol_priority_level_seat_utilization_count{phase="executing",priority_level="tiny"} "#,
+        r#"code="429"} 1"#,
         r#"apiserver_flowcontrol_dispatched_requests_total{priority_level="tiny",flow_schema="tiny"} 2"#,
     ] {
         assert!(metrics.contains(line), "{line}");
@@ -128,12 +131,12 @@ async fn who_finds_no_seat_is_turned_away() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_has_its_seat_until_it_has_begun() {
-    let cluster = TestCluster::start_with(|options| options.seats = 10).await;
+    let cluster = TestCluster::start_with(|options| options.limits.reading = 10).await;
     let (client, admin) = (tiny(&cluster, json!({"type": "Reject"})).await, admin(&cluster));
     let seat = seat(&cluster, &format!("{PODS}?watch=1")).await;
     // One event that is there at once, then nothing.
     let events = stream::iter([Bytes::from_static(b"{}")]).chain(stream::pending()).boxed();
-    let mut body = kaji_server::flow::hold(ResponseBody::Stream(events), Some(seat));
+    let mut body = kaji_server::flow::hold(ResponseBody::Stream(events), Some(seat), MINUTE);
     assert!(body.frame().await.is_some());
     assert_eq!(get(&client, "/version").await.status(), 429);
     assert!(futures_util::poll!(body.frame()).is_pending());
@@ -143,8 +146,19 @@ async fn a_watch_has_its_seat_until_it_has_begun() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_does_not_read_loses_its_seat() {
+    let cluster = TestCluster::start_with(|options| options.limits.reading = 10).await;
+    let (_client, admin) = (tiny(&cluster, json!({"type": "Reject"})).await, admin(&cluster));
+    let seat = seat(&cluster, PODS).await;
+    let pieces = ResponseBody::Lazy(Box::new(std::iter::repeat(Bytes::from_static(b"{}"))));
+    let _unread = kaji_server::flow::hold(pieces, Some(seat), Duration::from_millis(1));
+    until_cell(&admin, EXECUTING, "0").await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_finds_a_queue_waits_in_it() {
-    let cluster = TestCluster::start_with(|options| options.seats = 10).await;
+    let cluster = TestCluster::start_with(|options| options.limits.reading = 10).await;
     let queuing = json!({"queues": 1, "handSize": 1, "queueLengthLimit": 2});
     let client = tiny(&cluster, json!({"type": "Queue", "queuing": queuing})).await;
     let admin = admin(&cluster);
@@ -164,6 +178,11 @@ async fn who_finds_a_queue_waits_in_it() {
     let requests =
         text_of(&admin, "/debug/api_priority_and_fairness/dump_requests?includeRequestDetails=1").await;
     assert!(requests.lines().any(|l| l.starts_with("tiny,") && l.contains("/version,")), "{requests}");
+    let metrics = text_of(&admin, "/metrics").await;
+    assert!(
+        metrics.contains(r#"apiserver_current_inqueue_requests{request_kind="readOnly"} 1"#),
+        "{metrics}"
+    );
     drop(held);
     assert_eq!(waits.await.unwrap(), 200);
     until_cell(&admin, EXECUTING, "0").await;
@@ -210,12 +229,30 @@ async fn the_server_keeps_its_own_configuration_up() {
     let taken = api.ok(Verb::Get, &format!("{LEVELS}/workload-low"), Value::Null).await;
     assert_eq!(taken["spec"]["limited"]["nominalConcurrencyShares"], 7);
     // Nothing to do the second time.
-    let version = api.ok(Verb::List, LEVELS, Value::Null).await;
+    let before = api.ok(Verb::List, LEVELS, Value::Null).await;
     kaji_server::flow::ensure(&cluster.cluster.stack.engine).await.unwrap();
-    assert_eq!(
-        version["metadata"]["resourceVersion"],
-        api.ok(Verb::List, LEVELS, Value::Null).await["metadata"]["resourceVersion"]
-    );
+    assert_eq!(before["items"], api.ok(Verb::List, LEVELS, Value::Null).await["items"]);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_fairness_requests_are_counted() {
+    let cluster = TestCluster::start_with(|options| {
+        options.limits = kaji_server::flow::Limits { reading: 1, mutating: 0, fair: false };
+    })
+    .await;
+    let (client, admin) = (LocalService::new(cluster.cluster.stack.clone(), user()), admin(&cluster));
+    let held = seat(&cluster, PODS).await;
+    let refused = get(&client, "/version").await;
+    assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (429, &"1".parse().unwrap()));
+    assert!(!refused.headers().contains_key("x-kubernetes-pf-flowschema-uid"));
+    // Who may do everything is let through, and what is not limited goes on.
+    assert_eq!(get(&admin, PODS).await.status(), 200);
+    let post = Request::post("/version").body(Full::<Bytes>::default()).unwrap();
+    assert_ne!(client.clone().oneshot(post).await.unwrap().status(), 429);
+    drop(held);
+    assert_eq!(get(&client, "/version").await.status(), 200);
+    assert_eq!(get(&admin, "/debug/api_priority_and_fairness/dump_queues").await.status(), 404);
     cluster.stop().await;
 }
 

@@ -47,6 +47,7 @@ pub struct Metrics {
     registry: Registry,
     requests: Family<CodeLabels, Counter>,
     duration: Family<RequestLabels, Histogram, fn() -> Histogram>,
+    terminations: Family<CodeLabels, Counter>,
     inflight: Family<KindLabels, Gauge>,
     long_running: Gauge,
     objects: Family<ResourceLabels, Gauge>,
@@ -65,6 +66,7 @@ impl Default for Metrics {
         let mut registry = Registry::default();
         let requests = Family::default();
         let duration = Family::new_with_constructor(buckets as fn() -> Histogram);
+        let terminations = Family::default();
         let (inflight, long_running) = (Family::default(), Gauge::default());
         let (objects, watchers) = (Family::default(), Family::default());
         registry.register("apiserver_request", "Requests by verb, target and code", requests.clone());
@@ -72,6 +74,11 @@ impl Default for Metrics {
             "apiserver_request_duration_seconds",
             "Response latency in seconds",
             duration.clone(),
+        );
+        registry.register(
+            "apiserver_request_terminations",
+            "Number of requests which apiserver terminated in self-defense.",
+            terminations.clone(),
         );
         registry.register("apiserver_current_inflight_requests", "Requests being served", inflight.clone());
         registry.register(
@@ -81,7 +88,42 @@ impl Default for Metrics {
         );
         registry.register("apiserver_storage_objects", "Stored objects by resource", objects.clone());
         registry.register("apiserver_registered_watchers", "Watchers by resource", watchers.clone());
-        Metrics { registry, requests, duration, inflight, long_running, objects, watchers }
+        Metrics { registry, requests, duration, terminations, inflight, long_running, objects, watchers }
+    }
+}
+
+impl RequestLabels {
+    fn with(self, code: u16) -> CodeLabels {
+        let RequestLabels { verb, group, version, resource, subresource, scope, component } = self;
+        CodeLabels { verb, group, version, resource, subresource, scope, component, code }
+    }
+}
+
+fn labels(info: &RequestInfo, known: bool) -> RequestLabels {
+    let target = info.resource.as_ref().filter(|_| known);
+    let text = |f: fn(&crate::route::Target) -> &str| target.map(|t| f(t).to_owned()).unwrap_or_default();
+    let verb = match info.verb.as_str() {
+        v @ ("get" | "list" | "watch" | "create" | "update" | "patch" | "delete" | "deletecollection") => {
+            match v {
+                "create" => "POST".to_owned(),
+                "update" => "PUT".to_owned(),
+                other => other.to_ascii_uppercase(),
+            }
+        }
+        _ => "OTHER".to_owned(),
+    };
+    RequestLabels {
+        verb,
+        group: text(|t| &t.group),
+        version: text(|t| &t.version),
+        resource: text(|t| &t.resource),
+        subresource: text(|t| &t.subresource),
+        scope: target.map_or("", |t| match (t.name.is_empty(), t.namespace.is_empty()) {
+            (false, _) => "resource",
+            (true, false) => "namespace",
+            (true, true) => "cluster",
+        }),
+        component: "apiserver",
     }
 }
 
@@ -117,47 +159,16 @@ impl Metrics {
     /// A request has been answered. Targets that nothing serves are counted without their names: a client must not be
     /// able to grow this table.
     pub fn finish(&self, info: &RequestInfo, known: bool, code: u16, took: Duration) {
-        let target = info.resource.as_ref().filter(|_| known);
-        let text = |f: fn(&crate::route::Target) -> &str| target.map(|t| f(t).to_owned()).unwrap_or_default();
-        let verb =
-            match info.verb.as_str() {
-                v @ ("get" | "list" | "watch" | "create" | "update" | "patch" | "delete"
-                | "deletecollection") => match v {
-                    "create" => "POST".to_owned(),
-                    "update" => "PUT".to_owned(),
-                    other => other.to_ascii_uppercase(),
-                },
-                _ => "OTHER".to_owned(),
-            };
-        let labels = RequestLabels {
-            verb,
-            group: text(|t| &t.group),
-            version: text(|t| &t.version),
-            resource: text(|t| &t.resource),
-            subresource: text(|t| &t.subresource),
-            scope: target.map_or("", |t| match (t.name.is_empty(), t.namespace.is_empty()) {
-                (false, _) => "resource",
-                (true, false) => "namespace",
-                (true, true) => "cluster",
-            }),
-            component: "apiserver",
-        };
+        let labels = labels(info, known);
         if !info.long_running() {
             self.duration.get_or_create(&labels).observe(took.as_secs_f64());
         }
-        let RequestLabels { verb, group, version, resource, subresource, scope, component } = labels;
-        self.requests
-            .get_or_create(&CodeLabels {
-                verb,
-                group,
-                version,
-                resource,
-                subresource,
-                scope,
-                component,
-                code,
-            })
-            .inc();
+        self.requests.get_or_create(&labels.with(code)).inc();
+    }
+
+    /// A request was turned away, or ran out of time: the server's doing.
+    pub fn terminated(&self, info: &RequestInfo, known: bool, code: u16) {
+        self.terminations.get_or_create(&labels(info, known).with(code)).inc();
     }
 
     /// The page.

@@ -1,12 +1,11 @@
 //! The whole request path, readable in one place:
-//! connection identity -> deadline -> authentication -> authorization -> flow control -> route -> engine or document ->
+//! connection identity -> deadline -> authentication -> flow control -> authorization -> route -> engine or document ->
 //! response.
 //!
 //! Invariants:
 //! - Every request, from a socket or from inside the process, takes this path; nothing bypasses authorization.
 //! - A request that changes something runs to its end even when its client goes away.
 //! - A panic in a handler answers 500 and harms nobody else.
-//!
 //! - A request that is being served holds its seats, even when its client goes away.
 
 use crate::{
@@ -96,13 +95,16 @@ impl Stack {
         let path = route::unescape(parts.uri.path(), false);
         let info = RequestInfo::parse(&parts.method, &path, &query);
         let in_flight = self.metrics.begin(&info);
-        let mut marks = None;
+        let (mut marks, mut cut_short) = (flow::Marks::default(), false);
         let answer = match deadline::of(&info, &query, self.request_timeout) {
             Err(status) => Err(status),
             Ok(None) => self.admit(&parts, &info, query, body, self.request_timeout, &mut marks).await,
             Ok(Some(time)) => {
                 let answer = self.admit(&parts, &info, query, body, time, &mut marks);
-                tokio::time::timeout(time, answer).await.unwrap_or_else(|_| Err(deadline::exceeded()))
+                tokio::time::timeout(time, answer).await.unwrap_or_else(|_| {
+                    cut_short = true;
+                    Err(deadline::exceeded())
+                })
             }
         };
         let mut response = answer.unwrap_or_else(|status| {
@@ -112,14 +114,16 @@ impl Stack {
             }
             response
         });
-        if let Some(marks) = marks {
-            marks.put(response.headers_mut());
-        }
+        cut_short |= marks.refused;
+        marks.put(response.headers_mut());
         let known = info
             .resource
             .as_ref()
             .is_some_and(|t| self.engine.registry().lookup(&t.group, &t.version, &t.resource).is_some());
         self.metrics.finish(&info, known, response.status().as_u16(), started.elapsed());
+        if cut_short {
+            self.metrics.terminated(&info, known, response.status().as_u16());
+        }
         if let Ok(id) = HeaderValue::from_str(&random::uid(&*self.random)) {
             response.headers_mut().insert("audit-id", id);
         }
@@ -143,7 +147,7 @@ impl Stack {
         query: Vec<(String, String)>,
         body: B,
         time: Duration,
-        marks: &mut Option<flow::Marks>,
+        marks: &mut flow::Marks,
     ) -> Result<Response<ResponseBody>, Status>
     where
         B: http_body::Body<Data = Bytes> + Send,
@@ -151,15 +155,15 @@ impl Stack {
     {
         let connection = parts.extensions.get::<Peer>().and_then(|p| p.0.as_deref());
         let user = identity::authenticate(connection, &parts.headers)?;
-        let outcome = self.authorizer.authorize(&authorize::attributes(&user, info, &query)).await;
-        if !outcome.allowed() {
-            return Err(authorize::forbidden(&user, info, &outcome.reason));
-        }
         // Audit takes its place here.
         let seat = match self.flow.admit(&self.engine, &user, info, &query, time, marks).await {
             Ok(seat) => seat,
             Err(refusal) => return Ok(refusal),
         };
+        let outcome = self.authorizer.authorize(&authorize::attributes(&user, info, &query)).await;
+        if !outcome.allowed() {
+            return Err(authorize::forbidden(&user, info, &outcome.reason));
+        }
         match &info.resource {
             None => plain::serve(self, parts, info, &query),
             Some(target) => {
@@ -167,7 +171,7 @@ impl Stack {
                 let parts = api::Parts { headers: &parts.headers, query, info, target, user, body };
                 let gzip = plain::takes_gzip(parts.headers);
                 let (answer, seat) = self.resource(api::request(parts)?, target, seat).await;
-                Ok(api::response(answer, gzip).map(|body| flow::hold(body, seat)))
+                Ok(api::response(answer, gzip).map(|body| flow::hold(body, seat, time)))
             }
         }
     }

@@ -102,6 +102,10 @@ impl Follower {
         upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first tick of an interval is immediate; the start has seen to the objects.
         upkeep.tick().await;
+        while self.flow.counts.is_some() && self.engine.strong_count() > 0 {
+            upkeep.tick().await;
+            self.upkeep().await;
+        }
         while let Some(mut events) = self.watch().await {
             let mut retry = self.level().await;
             loop {

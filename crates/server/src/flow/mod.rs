@@ -6,10 +6,12 @@
 //! - No lock is held across an await.
 //! - A watch holds its seats until it has sent what was there when it began.
 
+mod counted;
 mod follow;
 mod hold;
 mod watches;
 
+pub use counted::Limits;
 pub use follow::{ensure, follow};
 pub use hold::hold;
 
@@ -22,6 +24,10 @@ use kaji_flowcontrol::{
 };
 use kaji_meta::time::Clock;
 use kaji_resource::UserInfo;
+use prometheus_client::{
+    metrics::{family::Family, gauge::Gauge},
+    registry::Registry,
+};
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::oneshot, time::Instant};
 use watches::{Watches, Watching};
@@ -37,6 +43,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// The gate of one server.
 pub struct Flow {
     controller: Controller<Token>,
+    /// Instead of the controller, when fairness is off.
+    counts: Option<counted::Counts>,
+    /// Requests that wait, of those that read and those that write.
+    waiting: Family<[(&'static str, &'static str); 1], Gauge>,
     watches: Arc<Watches>,
     clock: Arc<dyn Clock>,
     origin: Instant,
@@ -44,37 +54,62 @@ pub struct Flow {
     began: jiff::Timestamp,
 }
 
-/// What a request was classified as, for the response's headers.
+/// What became of a request here.
+#[derive(Default)]
 pub struct Marks {
-    schema: HeaderValue,
-    level: HeaderValue,
+    /// Uids of its FlowSchema and its PriorityLevelConfiguration, once it is classified.
+    uids: Option<(HeaderValue, HeaderValue)>,
+    /// Whether it was turned away.
+    pub refused: bool,
 }
 
 impl Marks {
-    /// Puts them on a response.
+    /// Puts what it was classified as on its response.
     pub fn put(self, headers: &mut HeaderMap) {
-        headers.insert(LEVEL_HEADER, self.level);
-        headers.insert(SCHEMA_HEADER, self.schema);
+        if let Some((schema, level)) = self.uids {
+            headers.insert(LEVEL_HEADER, level);
+            headers.insert(SCHEMA_HEADER, schema);
+        }
+    }
+}
+
+/// Counts a request as waiting until dropped.
+struct Waiting(Gauge);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 
 /// What one request holds. Dropping it gives that back.
 pub struct Seat {
+    /// With fairness.
+    _turn: Option<Turn>,
+    /// Without.
+    _counted: Option<counted::Counted>,
+    watching: Option<Watching>,
+}
+
+/// A request's place on its priority level.
+struct Turn {
     flow: Arc<Flow>,
     level: Arc<Level<Token>>,
     metrics: Arc<SchemaMetrics>,
     id: u32,
     /// `None` until it has its seats.
     since: Option<Nanos>,
+    mutating: bool,
     watch: bool,
-    watching: Option<Watching>,
 }
 
 impl Flow {
-    /// A gate of so many seats, with the mandatory configuration until [`follow`] brings another.
-    pub fn new(seats: u32, clock: Arc<dyn Clock>) -> Arc<Flow> {
+    /// A gate with the mandatory configuration until [`follow`] brings another.
+    pub fn new(limits: Limits, clock: Arc<dyn Clock>) -> Arc<Flow> {
         Arc::new(Flow {
-            controller: Controller::new(seats, 0),
+            controller: Controller::new(limits.reading.saturating_add(limits.mutating), 0),
+            counts: (!limits.fair).then(|| counted::Counts::new(limits)),
+            waiting: Family::default(),
             watches: Arc::default(),
             origin: Instant::now(),
             began: clock.now(),
@@ -87,18 +122,24 @@ impl Flow {
     }
 
     /// Makes the gate's metrics part of a page.
-    pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
+    pub fn register(&self, registry: &mut Registry) {
+        if self.counts.is_some() {
+            return;
+        }
         self.controller.metrics.register(registry);
+        let help = "Maximal number of queued requests in this apiserver per request kind in last second.";
+        registry.register("apiserver_current_inqueue_requests", help, self.waiting.clone());
     }
 
     /// Brings metrics up to date that are only looked at when somebody asks.
     pub fn observe(&self) {
-        self.controller.observe();
+        self.controller.observe(self.now());
     }
 
     /// A page of `/debug/api_priority_and_fairness/`.
     pub fn debug(&self, page: &str, query: &[(String, String)]) -> Option<String> {
         match page {
+            _ if self.counts.is_some() => None,
             "dump_priority_levels" => Some(self.controller.dump_priority_levels()),
             "dump_queues" => Some(self.controller.dump_queues()),
             "dump_requests" => {
@@ -121,38 +162,43 @@ impl Flow {
         info: &RequestInfo,
         query: &[(String, String)],
         timeout: Duration,
-        marks: &mut Option<Marks>,
+        marks: &mut Marks,
     ) -> Result<Option<Seat>, Response<ResponseBody>> {
         let watch = info.verb == "watch";
         if info.long_running() && !watch {
             return Ok(None);
         }
+        let mutating = !matches!(&*info.verb, "get" | "list" | "watch");
+        if let Some(counts) = &self.counts {
+            let counted = if watch { Some(None) } else { counts.admit(user, mutating) };
+            marks.refused = counted.is_none();
+            let seat = |count| Seat { _turn: None, _counted: Some(count), watching: None };
+            return counted.map(|count| count.map(seat)).ok_or_else(|| refusal(1));
+        }
         let digest = digest(user, info);
         let active = self.controller.active();
         let route = active.classify(&digest);
         let uid = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
-        *marks = Some(Marks { schema: uid(&route.schema.uid), level: uid(&route.level_uid) });
+        marks.uids = Some((uid(&route.schema.uid), uid(&route.level_uid)));
         let request = self.request(engine, &digest, query, route);
         let (level, metrics) = (route.level.clone(), route.metrics.clone());
-        let mut seat = Seat { flow: self.clone(), level, metrics, id: 0, since: None, watch, watching: None };
+        let mut turn = Turn { flow: self.clone(), level, metrics, id: 0, since: None, mutating, watch };
         let waits = !route.exempt;
         drop(active);
         let arrived = self.now();
-        let admitted = seat.take(request, arrived, (timeout / 4).min(LONGEST_WAIT)).await;
+        let admitted = turn.take(request, arrived, (timeout / 4).min(LONGEST_WAIT)).await;
         if waits {
             let waited = self.now().saturating_sub(arrived);
-            seat.metrics.waited(waited as f64 / 1e9, admitted.is_ok());
+            turn.metrics.waited(waited as f64 / 1e9, admitted.is_ok());
         }
         if admitted.is_err() {
-            let seconds = seat.level.dropped(arrived / 1_000_000_000);
-            // It holds nothing: there is nothing to give back.
-            seat.since = None;
+            let seconds = turn.level.dropped(arrived / 1_000_000_000);
+            marks.refused = true;
             return Err(refusal(seconds));
         }
-        if watch {
-            seat.watching = info.resource.as_ref().map(|t| Watches::register(&self.watches, t, query));
-        }
-        Ok(Some(seat))
+        let target = info.resource.as_ref().filter(|_| watch);
+        let watching = target.map(|t| Watches::register(&self.watches, t, query));
+        Ok(Some(Seat { _turn: Some(turn), _counted: None, watching }))
     }
 
     fn request(
@@ -203,6 +249,13 @@ impl Flow {
         }
     }
 
+    fn waits(&self, mutating: bool) -> Waiting {
+        let labels = [("request_kind", if mutating { "mutating" } else { "readOnly" })];
+        let gauge = self.waiting.get_or_create_owned(&labels);
+        gauge.inc();
+        Waiting(gauge)
+    }
+
     /// Wakes those whose turn has come. Nobody's lock may be held: what they do is their own affair.
     fn wake(woken: Vec<Token>) {
         for token in woken {
@@ -229,7 +282,7 @@ impl Flow {
     }
 }
 
-impl Seat {
+impl Turn {
     /// Gets the seats, waiting at most so long.
     async fn take(&mut self, request: Request, now: Nanos, most: Duration) -> Result<(), Reason> {
         let mut woken = vec![];
@@ -250,6 +303,7 @@ impl Seat {
         self.id = id;
         self.since = Some(now);
         if let Some(turn) = turn {
+            let _counted = self.flow.waits(self.mutating);
             if !matches!(tokio::time::timeout(most, turn).await, Ok(Ok(()))) {
                 let mut woken = vec![];
                 let gave_up = self.level.queues().cancel(self.flow.now(), id, &mut woken);
@@ -265,7 +319,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Turn {
     fn drop(&mut self) {
         let Some(since) = self.since else { return };
         let now = self.flow.now();
@@ -306,25 +360,15 @@ fn digest<'a>(user: &'a UserInfo, info: &'a RequestInfo) -> Digest<'a> {
 }
 
 fn detail(digest: &Digest<'_>, flow: &str) -> Detail {
-    let target = digest.resource;
-    let part = |f: fn(ResourceDigest<'_>) -> &str| target.map(|t| f(t).to_owned()).unwrap_or_default();
-    let version = target.map_or_else(String::new, |t| match t.group {
-        "" => t.version.to_owned(),
-        group => format!("{group}/{}", t.version),
-    });
-    Detail {
-        flow: flow.to_owned(),
-        columns: [
-            digest.user.to_owned(),
-            digest.verb.to_owned(),
-            digest.path.to_owned(),
-            part(|t| t.namespace),
-            part(|t| t.name),
-            version,
-            part(|t| t.resource),
-            part(|t| t.subresource),
-        ],
-    }
+    let Digest { user, verb, path, .. } = *digest;
+    let Some(ResourceDigest { group, version, resource, subresource, namespace, name }) = digest.resource
+    else {
+        return Detail::new(flow, [&[user], &[verb], &[path], &[], &[], &[], &[], &[]]);
+    };
+    let slash = if group.is_empty() { "" } else { "/" };
+    let version: &[&str] = &[group, slash, version];
+    let rest: [&[&str]; 4] = [&[namespace], &[name], &[resource], &[subresource]];
+    Detail::new(flow, [&[user], &[verb], &[path], rest[0], rest[1], version, rest[2], rest[3]])
 }
 
 /// How many objects a list walks over, and how large a few of them are.

@@ -47,18 +47,15 @@ impl Watches {
     /// How many watch all objects of the target's kind, those of its namespace, or itself.
     pub fn interested(&self, target: &ResourceDigest<'_>) -> u64 {
         let ResourceDigest { group, resource, namespace, name, .. } = *target;
-        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = |namespace: &str, name: &str| {
-            counts.get(&self.key(group, resource, namespace, name)).copied().map_or(0, u64::from)
-        };
-        let mut sum = count("", "");
+        let mut keys = [Some(self.key(group, resource, "", "")), None, None];
         if !namespace.is_empty() {
-            sum += count(namespace, "");
+            keys[1] = Some(self.key(group, resource, namespace, ""));
         }
         if !name.is_empty() {
-            sum += count(namespace, name);
+            keys[2] = Some(self.key(group, resource, namespace, name));
         }
-        sum
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        keys.iter().flatten().filter_map(|key| counts.get(key).copied()).map(u64::from).sum()
     }
 }
 
