@@ -37,6 +37,8 @@ const MOST_MARKINGS: usize = 6;
 /// # Errors
 /// The first that comes up; the rest is tried nevertheless.
 pub async fn ensure(engine: &Arc<Engine>) -> Result<(), Status> {
+    // What others have written is to be seen.
+    engine.sync().await?;
     let levels = bootstrap::priority_levels();
     let schemas = bootstrap::flow_schemas();
     let both = [(LEVELS, &levels), (SCHEMAS, &schemas)];
