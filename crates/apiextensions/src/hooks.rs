@@ -64,17 +64,21 @@ impl Hooks for CustomHooks {
         Ok(())
     }
 
+    /// Upstream forbids this in admission, ahead of its plugins: no quota is charged, and the object need not be valid.
+    fn check_create(&self, ctx: &Ctx<'_>) -> Result<(), Status> {
+        if !self.terminating {
+            return Ok(());
+        }
+        let reason = "create not allowed while custom resource definition is terminating";
+        Err(Status::forbidden(&self.resource, ctx.name, reason))
+    }
+
     fn reserve<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
         new: &'a mut Value,
-        old: Option<&'a Value>,
+        _: Option<&'a Value>,
     ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
-        if self.terminating && old.is_none() {
-            let reason = "create not allowed while custom resource definition is terminating";
-            let refused = Status::forbidden(&self.resource, ctx.name, reason);
-            return Box::pin(async { Err(refused) });
-        }
         if self.versions[self.storage].name != ctx.version {
             self.normalize(new);
         }

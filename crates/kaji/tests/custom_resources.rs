@@ -9,6 +9,7 @@
 mod common;
 
 use common::{TestCluster, api::Api};
+use expect_test::expect;
 use kaji_resource::Verb;
 use serde_json::{Value, json};
 
@@ -126,14 +127,17 @@ async fn a_definition_keeps_its_books_and_goes_last() {
         terminating(d.unwrap()).is_some_and(|c| c["reason"] == "InstanceDeletionInProgress")
     })
     .await;
+    // Not even an invalid object gets further, nor a patch that would make one.
+    let late = "widgets.example.com \"late\" is forbidden: create not allowed while custom resource definition is terminating";
     assert_eq!(
-        api.refused(Verb::Create, V2, widget("v2", "late", json!({}))).await,
-        (
-            403,
-            "widgets.example.com \"late\" is forbidden: create not allowed while custom resource definition is terminating"
-                .into()
-        )
+        api.refused(Verb::Create, V2, widget("v2", "late", json!({"a": 1}))).await,
+        (403, late.into())
     );
+    let apply = "application/apply-patch+yaml";
+    let path = format!("{V2}/late?fieldManager=t");
+    let patched = api.raw(Verb::Patch, &path, apply, &widget("v2", "late", json!({}))).await;
+    let refusal: Value = serde_json::from_slice(&patched.body.into_bytes().unwrap()).unwrap();
+    assert_eq!((patched.code, refusal["message"].as_str()), (403, Some(late)));
     // The object's own finalizer holds everything up.
     let patch = json!([{"op": "remove", "path": "/metadata/finalizers"}]);
     api.ok(Verb::Patch, &format!("{V2}/w"), patch).await;
@@ -170,5 +174,79 @@ async fn what_is_not_carried_out_is_said() {
         message.contains("spec.conversion.strategy: Forbidden: webhook conversion is not supported"),
         "{message}"
     );
+    cluster.stop().await;
+}
+
+/// Field validation of custom objects, whose metadata and embedded objects are known although no schema says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_and_duplicate_fields_are_told() {
+    let cluster = TestCluster::start(0).await;
+    let api = Api(&cluster);
+    let spec = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {
+        "template": {"type": "object", "x-kubernetes-embedded-resource": true, "properties": {
+            "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
+            "spec": {"type": "object"}}}}});
+    let closed = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"foo": {"type": "string"}}}}});
+    let open = json!({"type": "object", "properties": {"spec": spec}});
+    let mut definition = definition();
+    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = closed;
+    definition["spec"]["versions"][1]["schema"]["openAPIV3Schema"] = open;
+    for (i, stored) in [false, true].into_iter().enumerate() {
+        definition["spec"]["versions"][i]["storage"] = stored.into();
+    }
+    api.ok(Verb::Create, CRDS, definition).await;
+    api.until(CRDS, "widgets.example.com", established).await;
+    let head = |version: &str, name: &str| {
+        format!("apiVersion: example.com/{version}\nkind: Widget\nmetadata:\n  name: {name}\n")
+    };
+    let apply = async |path: &str, query: &str, body: String| {
+        let path = format!("{path}?fieldManager=t&{query}");
+        let answer = api.raw(Verb::Patch, &path, "application/apply-patch+yaml", &Value::String(body)).await;
+        let (code, warnings) = (answer.code, answer.warnings);
+        let body: Value = serde_json::from_slice(&answer.body.into_bytes().unwrap()).unwrap();
+        format!("{code} {} {warnings:?}", body["message"].as_str().unwrap_or_default())
+    };
+    let strict = "fieldValidation=Strict";
+    let valid = head("v1", "a") + "spec:\n  foo: x\n";
+    expect!["201  []"].assert_eq(&apply(&format!("{V1}/a"), strict, valid).await);
+    let unknown = head("v1", "b") + "unknownField: 1\nspec:\n  foo: x\n";
+    expect!["500 failed to create typed patch object (/b; example.com/v1, Kind=Widget): .unknownField: field not declared in schema []"].assert_eq(&apply(&format!("{V1}/b"), strict, unknown).await);
+    let anything = head("v2", "c") + "spec:\n  whatever: 1\n";
+    expect!["201  []"].assert_eq(&apply(&format!("{V2}/c"), strict, anything).await);
+    let metadata = head("v2", "d")
+        + "  unknownMeta: 1\nspec:\n  template:\n    apiVersion: v1\n    kind: T\n    metadata:\n      name: t\n      unknownSubMeta: 1\n";
+    expect![[r#"
+        500 failed to create typed patch object (/d; example.com/v2, Kind=Widget): errors:
+          .metadata.unknownMeta: field not declared in schema
+          .spec.template.metadata.unknownSubMeta: field not declared in schema []"#]]
+    .assert_eq(&apply(&format!("{V2}/d"), strict, metadata.clone()).await);
+    let twice = head("v2", "e") + "spec:\n  foo: a\n  foo: b\n";
+    expect![[r#"
+        400 error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:
+          line 7: key "foo" already set in map []"#]]
+    .assert_eq(&apply(&format!("{V2}/e"), strict, twice).await);
+    for directive in ["Strict", "Warn", "Ignore"] {
+        let body = json!({"apiVersion": "example.com/v2", "kind": "Widget", "metadata": {"name": "f", "unknownMeta": 1}, "other": 1,
+            "spec": {"template": {"apiVersion": "v1", "kind": "T", "metadata": {"name": "t", "unknownSubMeta": 1}}}});
+        let answer = api
+            .raw(
+                Verb::Create,
+                &format!("{V2}?dryRun=All&fieldValidation={directive}"),
+                "application/json",
+                &body,
+            )
+            .await;
+        let shown = (answer.code, answer.warnings);
+        let body: Value = serde_json::from_slice(&answer.body.into_bytes().unwrap()).unwrap();
+        match directive {
+            "Strict" => expect![[r#"(400, []) "Widget in version \"v2\" cannot be handled as a Widget: strict decoding error: unknown field \"other\", unknown field \"spec.template.metadata.unknownSubMeta\", unknown field \"metadata.unknownMeta\"""#]].assert_eq(&format!("{shown:?} {}", body["message"])),
+            "Warn" => expect![[r#"(201, ["unknown field \"other\"", "unknown field \"spec.template.metadata.unknownSubMeta\"", "unknown field \"metadata.unknownMeta\""])"#]].assert_eq(&format!("{shown:?}")),
+            _ => assert_eq!(shown, (201, vec![])),
+        }
+        if directive != "Strict" {
+            assert_eq!(body["spec"]["template"]["metadata"], json!({"name": "t"}));
+            assert_eq!((&body["metadata"]["unknownMeta"], &body["other"]), (&Value::Null, &Value::Null));
+        }
+    }
     cluster.stop().await;
 }

@@ -11,6 +11,7 @@ mod kinds;
 use common::{TestCluster, api::Api};
 use futures_util::{FutureExt, StreamExt};
 use kaji_engine::Body;
+use kaji_meta::object;
 use kaji_resource::Verb;
 use kinds::Kind;
 use serde_json::{Value, json};
@@ -18,6 +19,10 @@ use std::panic::AssertUnwindSafe;
 
 const NAMESPACE: &str = "default";
 const MERGE: &str = "application/merge-patch+json";
+const JSON: &str = "application/json-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
+const PATCHES: [&str; 4] = [STRATEGIC, APPLY, MERGE, JSON];
 
 /// The kind under test, asked through the engine.
 struct Subject<'a> {
@@ -53,10 +58,19 @@ impl Subject<'_> {
 
     /// Merges into the object (or its subresource) what is given, and answers with the object.
     async fn patch(&self, rest: &str, patch: &Value) -> Value {
-        let response = self.api.raw(Verb::Patch, &self.path(rest, ""), MERGE, patch).await;
+        self.patch_as(MERGE, rest, patch).await
+    }
+
+    async fn patch_as(&self, kind: &str, rest: &str, patch: &Value) -> Value {
+        let query = if kind == APPLY {
+            "fieldValidation=Strict&fieldManager=life&force=true"
+        } else {
+            "fieldValidation=Strict"
+        };
+        let response = self.api.raw(Verb::Patch, &self.path(rest, query), kind, patch).await;
         let (code, bytes) = (response.code, response.body.into_bytes().unwrap());
         let answer: Value = serde_json::from_slice(&bytes).unwrap();
-        assert_eq!(code, 200, "{}{rest}: {answer}", self.kind.path);
+        assert_eq!(code, 200, "{kind} {}{rest}: {answer}", self.kind.path);
         answer
     }
 
@@ -96,6 +110,11 @@ impl Subject<'_> {
         assert_eq!(self.list(&self.path("", &selector)).await.len(), 2, "{}", self.kind.path);
 
         self.change(&first).await;
+        for kind in PATCHES {
+            self.api.ok(Verb::Delete, &self.path(&first, ""), Value::Null).await;
+            self.api.ok(Verb::Create, &self.path("", ""), self.object(name)).await;
+            self.patches(kind, &first).await;
+        }
         self.remove(&first, &selector).await;
         self.observe(events).await;
     }
@@ -128,6 +147,34 @@ impl Subject<'_> {
         self.api.ok(Verb::Update, &self.path(&status, ""), got).await;
     }
 
+    /// One way of patching, of a fresh object and of its status.
+    async fn patches(&self, kind: &str, first: &str) {
+        let named = self.object(first.trim_start_matches('/'));
+        let of = |member: &str, value: &Value| match kind {
+            JSON => json!([{"op": "add", "path": format!("/{}", member.replace('.', "/")), "value": value}]),
+            APPLY => {
+                let mut patch = json!({"apiVersion": named["apiVersion"], "kind": named["kind"], "metadata": {"name": named["metadata"]["name"]}});
+                object::set_at(&mut patch, &member.split('.').collect::<Vec<_>>(), value.clone());
+                patch
+            }
+            _ => {
+                let mut patch = json!({});
+                object::set_at(&mut patch, &member.split('.').collect::<Vec<_>>(), value.clone());
+                patch
+            }
+        };
+        let patched = self.patch_as(kind, first, &of("metadata.labels.patched", &"yes".into())).await;
+        assert_eq!(patched["metadata"]["labels"]["patched"], "yes", "{kind} {}", self.kind.path);
+        let Some(change) = &self.kind.status else { return };
+        for (key, value) in change.as_object().unwrap() {
+            assert_ne!(&patched["status"][key], value, "{}: nothing would change", self.kind.path);
+        }
+        let patched = self.patch_as(kind, &format!("{first}/status"), &of("status", change)).await;
+        for (key, value) in change.as_object().unwrap() {
+            assert_eq!(&patched["status"][key], value, "{kind} {}", self.kind.path);
+        }
+    }
+
     /// DELETE of one and of all that are left.
     async fn remove(&self, first: &str, selector: &str) {
         self.api.ok(Verb::Delete, &self.path(first, ""), Value::Null).await;
@@ -140,7 +187,7 @@ impl Subject<'_> {
     /// The watch has shown all of it.
     async fn observe(&self, mut pieces: impl StreamExt<Item = impl AsRef<[u8]>> + Unpin) {
         let mut seen: Vec<String> = vec![];
-        while seen.iter().filter(|s| *s == "DELETED").count() < 2 {
+        while seen.iter().filter(|s| *s == "DELETED").count() < 2 + PATCHES.len() {
             let piece = pieces.next().await.unwrap();
             for event in serde_json::Deserializer::from_slice(piece.as_ref()).into_iter::<Value>() {
                 let event = event.unwrap();
@@ -150,7 +197,7 @@ impl Subject<'_> {
         }
         assert_eq!(seen[..2], ["ADDED", "ADDED"], "{}", self.kind.path);
         let changes = seen.iter().filter(|s| *s == "MODIFIED").count();
-        let least = if self.kind.status.is_some() { 3 } else { 2 };
+        let least = if self.kind.status.is_some() { 3 + 2 * PATCHES.len() } else { 2 + PATCHES.len() };
         assert!(changes >= least, "{}: {seen:?}", self.kind.path);
     }
 }

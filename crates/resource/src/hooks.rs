@@ -79,6 +79,11 @@ pub trait Hooks: Send + Sync + 'static {
         None
     }
 
+    /// Vetoes a creation before anything else looks at it, even admission. `ctx.name` is empty while it is to be generated.
+    fn check_create(&self, ctx: &Ctx<'_>) -> Result<(), Status> {
+        Ok(())
+    }
+
     /// Vetoes or alters a deletion before it begins (namespaces, protected objects). Upstream's `BeforeDelete` checks.
     fn check_delete(&self, ctx: &Ctx<'_>, object: &Value, options: &DeleteOptions) -> Result<(), Status> {
         Ok(())

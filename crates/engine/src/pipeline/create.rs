@@ -59,9 +59,10 @@ pub(crate) async fn create(op: &Op<'_>, mut object: Value) -> Result<Written, St
     Err(taken.unwrap_or_else(|| op.conflict(&base, MODIFIED)))
 }
 
-/// Mutating admission of a creation.
+/// Mutating admission of a creation, if the kind takes new objects at all.
 pub(crate) async fn admit(op: &Op<'_>, object: &mut Value) -> Result<(), Status> {
     let name = object::name(object).to_owned();
+    op.res.def.hooks.check_create(&op.ctx(&name))?;
     let watched = admission::watched(op.engine, &op.attributes(&name, Operation::Create, None, None));
     let before = manage::snapshot(watched, object);
     let mut attributes = op.attributes(&name, Operation::Create, Some(object), None);

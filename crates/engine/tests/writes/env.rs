@@ -273,6 +273,8 @@ fn defs(counters: &Arc<Counters>) -> Vec<ResourceDef> {
         ResourceDef::builtin("batch", "v1", "Job", "jobs", Namespaced, &[], Orphaning),
         ResourceDef::builtin("coordination.k8s.io", "v1", "Lease", "leases", Namespaced, &[], NoHooks)
             .create_on_update(),
+        ResourceDef::builtin("", "v1", "Event", "events", Namespaced, &[], NoHooks)
+            .expire(std::time::Duration::from_secs(3600)),
         ResourceDef::builtin(
             "authentication.k8s.io",
             "v1",
@@ -340,6 +342,10 @@ impl Env {
     }
 
     pub async fn on(store: MemoryOptions, admission: Vec<Arc<dyn kaji_engine::Admission>>) -> Env {
+        Env::over(Arc::new(MemoryStore::with_options(store).unwrap()), admission).await
+    }
+
+    pub async fn over(store: Arc<MemoryStore>, admission: Vec<Arc<dyn kaji_engine::Admission>>) -> Env {
         let clock = Arc::new(ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap()));
         let options = EngineOptions {
             clock: clock.clone(),
@@ -347,7 +353,6 @@ impl Env {
             admission,
             ..EngineOptions::default()
         };
-        let store = Arc::new(MemoryStore::with_options(store).unwrap());
         let engine = Engine::open(store, options).await.unwrap();
         let counters = Arc::new(Counters::default());
         engine.register(defs(&counters)).await.unwrap();

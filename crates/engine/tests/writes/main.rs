@@ -6,6 +6,7 @@ mod admission;
 mod create;
 mod delete;
 mod env;
+mod expiry;
 mod patch;
 mod scale;
 mod update;

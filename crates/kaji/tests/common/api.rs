@@ -11,7 +11,7 @@ pub struct Api<'a>(pub &'a TestCluster);
 
 impl Api<'_> {
     /// One request. The path is `group/version/resource[/name[/subresource]][?query]`, the group empty for core; a
-    /// namespace comes as `namespace=` in the query.
+    /// namespace comes as `namespace=` in the query. A body that is a string is sent as its text.
     pub async fn raw(&self, verb: Verb, path: &str, content_type: &str, body: &Value) -> ApiResponse {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let parts: Vec<&str> = path.split('/').collect();
@@ -33,7 +33,11 @@ impl Api<'_> {
             query: query.into_iter().filter(|(k, _)| k != "namespace").collect(),
             accept: Default::default(),
             content_type: content_type.into(),
-            body: if body.is_null() { Default::default() } else { body.to_string().into() },
+            body: match body {
+                Value::Null => Default::default(),
+                Value::String(text) => text.clone().into(),
+                _ => body.to_string().into(),
+            },
             user: UserInfo { name: "tester".into(), ..UserInfo::default() },
             user_agent: "tester".into(),
         };

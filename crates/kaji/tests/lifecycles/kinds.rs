@@ -1,6 +1,9 @@
 //! One small valid object of each kind.
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What the lifecycle of a kind is made with.
 pub struct Kind {
@@ -163,16 +166,17 @@ fn storage() -> Vec<Kind> {
         Kind::new(
             "storagemigration.k8s.io/v1/storageversionmigrations",
             "StorageVersionMigration",
-            json!({"spec": {"resource": {"group": "apps", "resource": "deployments"}}}),
+            json!({"spec": {"resource": {"group": "", "resource": "foo"}}}),
         )
         .cluster()
-        .status(json!({"resourceVersion": "1"})),
+        .status(condition("Tested")),
     ]
 }
 
 fn devices() -> Vec<Kind> {
     let request =
         json!({"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "example.com"}}]}});
+    let allocated = json!({"devices": {"results": [{"request": "r", "driver": "example.com", "pool": "p", "device": "d"}]}});
     let taint = json!({"spec": {"deviceSelector": {"driver": "example.com"},
         "taint": {"key": "example.com/t", "effect": "NoSchedule"}}});
     let slice = json!({"spec": {"driver": "example.com", "nodeName": "n", "pool": {"name": "p", "generation": 1,
@@ -183,7 +187,7 @@ fn devices() -> Vec<Kind> {
             .cluster()
             .status(condition("EvictionInProgress")),
         Kind::new("resource.k8s.io/v1/resourceclaims", "ResourceClaim", json!({"spec": request}))
-            .status(json!({"devices": null})),
+            .status(json!({"allocation": allocated})),
         Kind::new(
             "resource.k8s.io/v1/resourceclaimtemplates",
             "ResourceClaimTemplate",
@@ -245,7 +249,30 @@ fn certificates() -> Vec<Kind> {
             json!({"spec": {"trustBundle": BUNDLE}}),
         )
         .cluster(),
+        pod_certificate(),
     ]
+}
+
+/// A request for a pod's certificate, and the certificate, which must be fresh.
+fn pod_certificate() -> Kind {
+    let key = KeyPair::generate().unwrap();
+    let stub = CertificateParams::default().serialize_request(&key).unwrap();
+    let from = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() - 60;
+    let at = |after: u64| UNIX_EPOCH + Duration::from_secs(from + after);
+    let text = |after: u64| jiff::Timestamp::try_from(at(after)).unwrap().to_string();
+    let mut params = CertificateParams::default();
+    (params.not_before, params.not_after) = (at(0).into(), at(3600).into());
+    let condition = json!([{"type": "Issued", "status": "True", "reason": "E2E", "message": "set by the test",
+        "lastTransitionTime": text(60)}]);
+    Kind::new(
+        "certificates.k8s.io/v1/podcertificaterequests",
+        "PodCertificateRequest",
+        json!({"spec": {"signerName": "example.com/e2e", "podName": "p", "podUID": "1", "serviceAccountName": "s",
+            "serviceAccountUID": "2", "nodeName": "n", "nodeUID": "3", "maxExpirationSeconds": 86400,
+            "stubPKCS10Request": BASE64_STANDARD.encode(stub.der())}}),
+    )
+    .status(json!({"certificateChain": params.self_signed(&key).unwrap().pem(), "notBefore": text(0),
+        "notAfter": text(3600), "beginRefreshAt": text(900), "conditions": condition}))
 }
 
 /// A certificate that signs itself.
