@@ -288,8 +288,12 @@ const BUNDLE: &str = "-----BEGIN CERTIFICATE-----\n\
     -----END CERTIFICATE-----\n";
 
 fn workloads() -> Vec<Kind> {
+    let volume = json!({"name": "v", "csi": {"driver": "e2e.example.com", "readOnly": true, "volumeAttributes": {"a": "b"}}});
+    let mounted = json!([{"name": "c", "image": "registry.k8s.io/pause", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]);
     let pod = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": containers(), "restartPolicy": "OnFailure"}});
     vec![
+        Kind::new("/v1/pods", "Pod", json!({"spec": {"containers": mounted, "volumes": [volume]}}))
+            .status(json!({"phase": "Running", "message": "set by the test"})),
         Kind::new(
             "batch/v1/cronjobs",
             "CronJob",
