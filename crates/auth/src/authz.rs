@@ -2,6 +2,13 @@
 //!
 //! Invariant: nothing is allowed that no authorizer allows; an error on the way never allows.
 
+pub mod feed;
+pub mod node;
+pub mod policy;
+pub mod rbac;
+pub mod reconcile;
+pub mod rule;
+
 use crate::names::MASTERS;
 use kaji_resource::{BoxFuture, UserInfo};
 use std::{borrow::Cow, sync::Arc};
@@ -138,6 +145,12 @@ pub trait Authorizer: Send + Sync + 'static {
     fn rules<'a>(&'a self, user: &'a UserInfo, namespace: &'a str) -> BoxFuture<'a, Rules>;
 }
 
+/// What roles alone grant: that which somebody may pass on to others.
+pub trait Grants: Send + Sync + 'static {
+    /// The rules held by a user in a namespace (`""`: everywhere), and in words which roles could not be found.
+    fn held(&self, user: &UserInfo, namespace: &str) -> (Vec<Arc<[PolicyRule]>>, Option<String>);
+}
+
 /// The members of `system:masters` may do everything. Source: upstream's privileged-group authorizer.
 pub struct Masters;
 
@@ -201,17 +214,28 @@ impl Authorizer for Union {
     }
 }
 
-/// Upstream's text of several errors in one.
-fn aggregate(errors: &[String]) -> String {
-    match errors {
-        [one] => one.clone(),
+/// Upstream's text of several errors in one; each is named once.
+pub(crate) fn aggregate(errors: &[String]) -> String {
+    let mut seen: Vec<&str> = vec![];
+    for error in errors {
+        if !seen.contains(&error.as_str()) {
+            seen.push(error);
+        }
+    }
+    match seen.as_slice() {
+        [one] => (*one).to_owned(),
         many => format!("[{}]", many.join(", ")),
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// What a future says that needs to wait for nothing.
+    pub fn ready<T>(future: BoxFuture<'_, T>) -> T {
+        futures_util::FutureExt::now_or_never(future).expect("it waits")
+    }
 
     struct Says(Outcome);
 
@@ -228,7 +252,14 @@ mod tests {
         let union = Union(answers.iter().map(|o| Arc::new(Says(o.clone())) as Arc<dyn Authorizer>).collect());
         let user = UserInfo::default();
         let question = Attributes::path(&user, "get", "/x");
-        futures_util::FutureExt::now_or_never(union.authorize(&question)).unwrap()
+        ready(union.authorize(&question))
+    }
+
+    #[test]
+    fn errors_are_named_once() {
+        let texts = |t: &[&str]| t.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+        assert_eq!(aggregate(&texts(&["a", "a"])), "a");
+        assert_eq!(aggregate(&texts(&["a", "b", "a"])), "[a, b]");
     }
 
     #[test]
@@ -251,7 +282,7 @@ mod tests {
         for (group, allowed) in [(MASTERS, true), ("system:master", false), ("", false)] {
             let user = UserInfo { groups: vec![group.into()], ..UserInfo::default() };
             let question = Attributes::resource(&user, "delete", "", "nodes");
-            let outcome = futures_util::FutureExt::now_or_never(Masters.authorize(&question)).unwrap();
+            let outcome = ready(Masters.authorize(&question));
             assert_eq!(outcome.allowed(), allowed);
         }
     }

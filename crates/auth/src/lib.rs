@@ -3,4 +3,4 @@
 pub mod authz;
 pub mod names;
 
-pub use authz::{Attributes, Authorizer, Decision, Masters, Outcome, PolicyRule, Rules, Union};
+pub use authz::{Attributes, Authorizer, Decision, Grants, Masters, Outcome, PolicyRule, Rules, Union};
