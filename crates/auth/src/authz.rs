@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing is allowed that no authorizer allows; an error on the way never allows.
 
+pub mod config;
 pub mod feed;
 pub mod node;
 pub mod policy;
@@ -166,14 +167,34 @@ impl Authorizer for Masters {
     fn rules<'a>(&'a self, user: &'a UserInfo, _namespace: &'a str) -> BoxFuture<'a, Rules> {
         let mut rules = Rules::default();
         if user.groups.iter().any(|g| g == MASTERS) {
-            let all = || vec!["*".to_owned()];
-            rules.rules = vec![
-                PolicyRule { verbs: all(), api_groups: all(), resources: all(), ..PolicyRule::default() },
-                PolicyRule { verbs: all(), non_resource_urls: all(), ..PolicyRule::default() },
-            ];
+            rules.rules = everything();
         }
         Box::pin(std::future::ready(rules))
     }
+}
+
+/// The same answer to everybody. Source: upstream's `authorizerfactory`.
+pub struct Always(pub Decision);
+
+impl Authorizer for Always {
+    fn authorize<'a>(&'a self, _attributes: &'a Attributes<'a>) -> BoxFuture<'a, Outcome> {
+        let reason = if self.0 == Decision::Allow { "" } else { "Everything is forbidden." };
+        Box::pin(std::future::ready(Outcome { decision: self.0, reason: reason.into(), error: None }))
+    }
+
+    fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> BoxFuture<'a, Rules> {
+        let rules = if self.0 == Decision::Allow { everything() } else { vec![] };
+        Box::pin(std::future::ready(Rules { rules, ..Rules::default() }))
+    }
+}
+
+/// The rules of those who may do everything.
+pub fn everything() -> Vec<PolicyRule> {
+    let all = || vec!["*".to_owned()];
+    vec![
+        PolicyRule { verbs: all(), api_groups: all(), resources: all(), ..PolicyRule::default() },
+        PolicyRule { verbs: all(), non_resource_urls: all(), ..PolicyRule::default() },
+    ]
 }
 
 /// Several authorizers, asked in order; the first with an opinion decides.

@@ -3,4 +3,6 @@
 pub mod authz;
 pub mod names;
 
-pub use authz::{Attributes, Authorizer, Decision, Grants, Masters, Outcome, PolicyRule, Rules, Union};
+pub use authz::{
+    Always, Attributes, Authorizer, Decision, Grants, Masters, Outcome, PolicyRule, Rules, Union,
+};

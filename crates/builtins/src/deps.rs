@@ -1,5 +1,6 @@
 //! What kinds are given from outside: configuration, time, randomness, and the parts they cannot do alone.
 
+use kaji_auth::{Attributes, Authorizer, Grants, Outcome, PolicyRule, Rules};
 use kaji_meta::{Clock, Random, Status, field::ErrorList};
 use kaji_resource::{Api, BoxFuture, UserInfo};
 use serde_json::Value;
@@ -24,76 +25,26 @@ impl ApiHandle {
     }
 }
 
-/// What an access review asks.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AccessQuestion {
-    /// Whose access.
-    pub user: UserInfo,
-    /// Verb, such as `get`.
-    pub verb: String,
-    /// Namespace, `""` for none or all.
-    pub namespace: String,
-    /// API group of a resource.
-    pub group: String,
-    /// API version of a resource.
-    pub version: String,
-    /// Resource; empty for a path.
-    pub resource: String,
-    /// Subresource.
-    pub subresource: String,
-    /// Name of an object, `""` for all.
-    pub name: String,
-    /// Path outside the API's resources, such as `/healthz`; only without `resource`.
-    pub path: Option<String>,
-}
-
-/// What an authorizer answers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AccessDecision {
-    /// Access is granted.
-    pub allowed: bool,
-    /// Access is refused whatever other authorizers say.
-    pub denied: bool,
-    /// Why, in words.
-    pub reason: String,
-    /// What went wrong on the way, in words.
-    pub error: String,
-}
-
-/// The rules that apply to a user in a namespace.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct AccessRules {
-    /// `ResourceRule`s.
-    pub resources: Vec<Value>,
-    /// `NonResourceRule`s.
-    pub paths: Vec<Value>,
-    /// Some rules may be missing.
-    pub incomplete: bool,
-    /// Why, in words.
-    pub error: String,
-}
-
-/// Decides and explains access.
-pub trait Authorize: Send + Sync {
-    /// Whether an access is allowed.
-    fn decide(&self, question: &AccessQuestion, api: &dyn Api) -> AccessDecision;
-    /// All that a user may do in a namespace.
-    fn rules(&self, user: &UserInfo, namespace: &str, api: &dyn Api) -> AccessRules;
-}
-
-/// Refuses everything and says that no authorizer is there.
+/// Allows nothing, and says that no authorizer is there.
 struct NoAuthorizer;
 
-impl Authorize for NoAuthorizer {
-    fn decide(&self, _question: &AccessQuestion, _api: &dyn Api) -> AccessDecision {
-        AccessDecision { error: "no authorizer is configured".into(), ..AccessDecision::default() }
+const NO_AUTHORIZER: &str = "no authorizer is configured";
+
+impl Authorizer for NoAuthorizer {
+    fn authorize<'a>(&'a self, _attributes: &'a Attributes<'a>) -> BoxFuture<'a, Outcome> {
+        let outcome = Outcome { error: Some(NO_AUTHORIZER.into()), ..Outcome::default() };
+        Box::pin(std::future::ready(outcome))
     }
-    fn rules(&self, _user: &UserInfo, _namespace: &str, _api: &dyn Api) -> AccessRules {
-        AccessRules {
-            incomplete: true,
-            error: "no authorizer is configured".into(),
-            ..AccessRules::default()
-        }
+
+    fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> BoxFuture<'a, Rules> {
+        let rules = Rules { incomplete: true, error: Some(NO_AUTHORIZER.into()), ..Rules::default() };
+        Box::pin(std::future::ready(rules))
+    }
+}
+
+impl Grants for NoAuthorizer {
+    fn held(&self, _user: &UserInfo, _namespace: &str) -> (Vec<Arc<[PolicyRule]>>, Option<String>) {
+        (vec![], Some(NO_AUTHORIZER.into()))
     }
 }
 
@@ -168,8 +119,10 @@ pub struct Deps {
     pub node_port_range: RangeInclusive<u16>,
     /// The engine; set it once it is open.
     pub api: ApiHandle,
-    /// Answers access reviews.
-    pub authorize: Arc<dyn Authorize>,
+    /// Decides about requests; answers access reviews.
+    pub authorizer: Arc<dyn Authorizer>,
+    /// What somebody may pass on by roles.
+    pub grants: Arc<dyn Grants>,
     /// Signs and checks tokens; requests are refused without it.
     pub tokens: Option<Arc<dyn Tokens>>,
     /// The deep validation of custom resource definitions.
@@ -187,7 +140,8 @@ impl Deps {
             service_cidrs: vec!["10.96.0.0/12".into()],
             node_port_range: 30000..=32767,
             api: ApiHandle::default(),
-            authorize: Arc::new(NoAuthorizer),
+            authorizer: Arc::new(NoAuthorizer),
+            grants: Arc::new(NoAuthorizer),
             tokens: None,
             validate_crd: None,
             crd_warnings: None,

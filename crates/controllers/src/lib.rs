@@ -9,6 +9,7 @@
 mod bootstrap;
 mod certificates;
 mod claim;
+mod clusterroles;
 mod conditions;
 mod cronjob;
 mod daemonset;
@@ -66,6 +67,7 @@ pub fn all(informers: &Arc<Informers>, config: &Config) -> Vec<Controller> {
     all.push(podgc::controller(informers));
     all.extend(certificates::controllers(informers, config));
     all.extend(bootstrap::controllers(informers));
+    all.push(clusterroles::controller(informers));
     // Without certificates there is nothing to publish.
     if !config.root_ca.is_empty() {
         all.push(rootca::controller(informers, &config.root_ca));

@@ -3,14 +3,8 @@
 //! Order: store, engine with every built-in resource, custom resources, TLS and listener, bootstrap objects, then the
 //! control loops, which speak the API through the in-process transport. Ending runs the other way round.
 
-use crate::{
-    Nodes, bootstrap, joining,
-    review::{PublicInfo, Reviews},
-};
-use kaji_auth::{
-    Authorizer, Masters, Union,
-    names::{AUTHENTICATED, MASTERS},
-};
+use crate::{Nodes, access::Access, bootstrap, identities, joining, roles};
+use kaji_auth::authz::config::{DEFAULT, Mode};
 use kaji_builtins::Deps;
 use kaji_encryption::{Config as EncryptionConfig, ConfigError, EncryptedStore, Transformers};
 use kaji_engine::{Engine, EngineError, EngineOptions};
@@ -19,10 +13,11 @@ use kaji_meta::{
     random::SystemRandom,
     time::{Clock, SystemClock},
 };
-use kaji_resource::{Api, UserInfo};
+use kaji_resource::Api;
 use kaji_runtime::{Client, Informers};
 use kaji_server::{
-    Certificates, Discovery, Flow, Health, Listener, LocalService, Metrics, OpenApi, Stack, StackError,
+    Certificates, Discovery, Flow, Health, Identities, Listener, LocalService, Metrics, OpenApi, Stack,
+    StackError,
     flow::Limits,
     pki::{Pki, PkiError},
 };
@@ -71,6 +66,8 @@ pub struct Options {
     pub limits: Limits,
     /// How long a request may take.
     pub request_timeout: Duration,
+    /// Which authorizers there are, in their order.
+    pub authorizers: Vec<Mode>,
 }
 
 impl Options {
@@ -87,6 +84,7 @@ impl Options {
             encryption: None,
             limits: Limits::default(),
             request_timeout: Duration::from_secs(60),
+            authorizers: DEFAULT.to_vec(),
         }
     }
 }
@@ -156,13 +154,13 @@ impl Cluster {
 
     async fn start_on(store: Arc<dyn Store>, options: Options) -> Result<Cluster, StartError> {
         let service_ip = first_address(&options.service_cidrs)?;
-        let authorizer: Arc<dyn Authorizer> = Arc::new(Union(vec![Arc::new(Masters), Arc::new(PublicInfo)]));
         // The store is open, so the directory is ours: certificates are made meanwhile.
         let (dir, names) = (options.data_dir.join("pki"), serving_names(&options, service_ip));
         let clock = Arc::new(SystemClock);
         let now = clock.now();
         let certificates = tokio::task::spawn_blocking(move || Certificates::open(&dir, names, now));
-        let engine = open_engine(store.clone(), &options, authorizer.clone()).await?;
+        let access = Access::new(&options.authorizers);
+        let engine = open_engine(store.clone(), &options, &access).await?;
         kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;
         let certificates =
             certificates.await.map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
@@ -179,12 +177,13 @@ impl Cluster {
         };
         bootstrap::run(&*engine, &facts).await.map_err(StartError::Bootstrap)?;
         let url = format!("https://{}", advertised(address));
-        joining::prepare(&*engine, &url, &pki.ca.certificate).await.map_err(StartError::Bootstrap)?;
-        kaji_server::flow::ensure(&engine).await.map_err(StartError::Bootstrap)?;
+        let joining = joining::prepare(&*engine, &url, &pki.ca.certificate);
+        tokio::try_join!(roles::run(&*engine), joining, kaji_server::flow::ensure(&engine))
+            .map_err(StartError::Bootstrap)?;
         let flow = Flow::new(options.limits, Arc::new(SystemClock));
         let stack = Arc::new(Stack {
             engine,
-            authorizer,
+            authorizer: access.authorizer.clone(),
             health: Health::default(),
             metrics: Metrics::default().with_flow(&flow),
             discovery: Discovery::default(),
@@ -202,6 +201,7 @@ impl Cluster {
         tasks.spawn(certificates.clone().run(clock, stopped.clone()));
         let engine = Arc::downgrade(&stack.engine);
         tasks.spawn(kaji_server::flow::follow(stack.flow.clone(), engine, stopped.clone()));
+        tasks.spawn(Access::follow(access.node(), stopped.clone()));
         let mut cluster = Cluster {
             stack,
             pki: Pki::clone(&pki),
@@ -219,15 +219,10 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A client inside the process. `name` is the user and the agent; it may do everything until RBAC gives the
-    /// cluster's parts their own roles.
-    pub fn client(&self, name: &str) -> Client {
-        let user = UserInfo {
-            name: format!("system:{name}"),
-            groups: vec![MASTERS.into(), AUTHENTICATED.into()],
-            ..UserInfo::default()
-        };
-        Client::new(kube::Client::new(LocalService::new(self.stack.clone(), user), "default"), name)
+    /// A client inside the process, for a part that calls itself `agent`.
+    fn client(&self, agent: &str, identities: Identities) -> Client {
+        let service = LocalService::by_agent(self.stack.clone(), identities);
+        Client::new(kube::Client::new(service, "default"), agent)
     }
 
     /// The URL of the server.
@@ -241,7 +236,7 @@ impl Cluster {
             clock: Arc::new(SystemClock),
             random: Arc::new(SystemRandom),
         };
-        let client = self.client("kube-controller-manager");
+        let client = self.client("kube-controller-manager", identities::controllers());
         // One set of informers for every loop of the process.
         let informers = Informers::new(client.clone());
         let ca = &self.pki.ca;
@@ -253,10 +248,11 @@ impl Cluster {
             authority: authority.ok().map(Arc::new),
         };
         kaji_controllers::spawn(&mut self.loops, &informers, &shared(client), &config, &stop);
-        let client = self.client("kube-scheduler");
+        let client = self.client("kube-scheduler", identities::component("kube-scheduler"));
         self.loops.spawn(kaji_scheduler::run(informers.clone(), shared(client), stop.clone()));
         if let Nodes::Simulated(count) = nodes {
-            let client = self.client("kubelet");
+            let first = kaji_kubelet::fake::name(1);
+            let client = self.client("kubelet", identities::kubelets(&first));
             self.loops.spawn(kaji_kubelet::fake::run(count, informers.clone(), shared(client), stop));
         }
         self._informers = Some(informers);
@@ -297,19 +293,21 @@ async fn open_store(options: &Options) -> Result<Arc<dyn Store>, StartError> {
 async fn open_engine(
     store: Arc<dyn Store>,
     options: &Options,
-    authorizer: Arc<dyn Authorizer>,
+    access: &Access,
 ) -> Result<Arc<Engine>, StartError> {
-    let engine_options =
-        EngineOptions { admission: kaji_admission::plugins(&authorizer), ..EngineOptions::default() };
+    let admission = kaji_admission::plugins(&access.authorizer);
+    let engine_options = EngineOptions { admission, ..EngineOptions::default() };
     let engine = Engine::open(store, engine_options).await?;
     let mut deps = Deps::new(Arc::new(SystemClock), Arc::new(SystemRandom));
     deps.service_cidrs = options.service_cidrs.clone();
-    deps.authorize = Arc::new(Reviews(authorizer));
+    deps.authorizer = access.authorizer.clone();
+    deps.grants = access.rbac.clone();
     deps.validate_crd = Some(kaji_apiextensions::validator());
     deps.crd_warnings = Some(Arc::new(kaji_apiextensions::warnings));
     let api: Arc<dyn Api> = engine.clone();
     deps.api.set(Arc::downgrade(&api));
     engine.register(kaji_builtins::all(&deps)).await?;
+    access.set(&engine);
     Ok(engine)
 }
 

@@ -2,12 +2,14 @@
 //!
 //! The binary is a thin command line over this; tests start clusters with the same call.
 
+mod access;
 pub mod bootstrap;
 pub mod cluster;
+mod identities;
 mod joining;
 pub mod kubeconfig;
 mod nodes;
-mod review;
+mod roles;
 pub mod token;
 
 pub use cluster::{Cluster, Options, StartError, StoreKind};

@@ -52,6 +52,13 @@ pub struct Cx<'a> {
 pub trait Reconciler: Send + Sync + 'static {
     /// The component's name in events and field managers (`deployment-controller`).
     fn name(&self) -> &'static str;
+
+    /// What the client calls itself in the writes for a key, where that is not the controller's name: a part that stands
+    /// for several others (the kubelets of simulated nodes) acts as the one that the key belongs to.
+    fn agent(&self, _view: &View, _key: &Key) -> Option<String> {
+        None
+    }
+
     /// What should be written, given what there is.
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan;
 }
@@ -120,6 +127,11 @@ impl Controller {
     pub fn seed(self, key: Key) -> Self {
         self.queue.add(key);
         self
+    }
+
+    /// What it calls itself.
+    pub fn name(&self) -> &'static str {
+        self.reconciler.name()
     }
 
     fn view(&self) -> View {
@@ -194,7 +206,9 @@ impl Worker {
             return effort;
         };
         let again = plan.requeue_after;
-        let failures = self.carry_out(plan).await;
+        let agent = self.controller.reconciler.agent(&view, key);
+        let client = agent.map_or_else(|| self.client.clone(), |agent| self.client.named(&agent));
+        let failures = self.carry_out(plan, &client).await;
         let queue = &self.controller.queue;
         if failures.is_empty() {
             queue.forget(key);
@@ -208,11 +222,14 @@ impl Worker {
         effort
     }
 
-    async fn carry_out(&self, plan: Plan) -> Vec<Failure> {
+    async fn carry_out(&self, plan: Plan, client: &Client) -> Vec<Failure> {
         plan.events.into_iter().for_each(|e| self.recorder.record(e));
         for stage in plan.stages {
-            let outcomes: Vec<_> =
-                stream::iter(stage).map(|step| self.step(step)).buffer_unordered(PARALLEL).collect().await;
+            let outcomes: Vec<_> = stream::iter(stage)
+                .map(|step| self.step(step, client))
+                .buffer_unordered(PARALLEL)
+                .collect()
+                .await;
             let failures: Vec<Failure> = outcomes.into_iter().filter_map(Result::err).collect();
             if !failures.is_empty() {
                 return failures;
@@ -221,9 +238,9 @@ impl Worker {
         vec![]
     }
 
-    async fn step(&self, step: Step) -> Result<(), Failure> {
+    async fn step(&self, step: Step, client: &Client) -> Result<(), Failure> {
         let target = step.write.target().clone();
-        match self.write(&step.write).await {
+        match self.write(&step.write, client).await {
             Ok(answer) => {
                 if let Some(event) = step.on_success {
                     let name =
@@ -245,10 +262,10 @@ impl Worker {
         }
     }
 
-    async fn write(&self, write: &Write) -> Result<Value, Error> {
+    async fn write(&self, write: &Write, client: &Client) -> Result<Value, Error> {
         match write {
-            Write::Create { target, body } => self.client.create(target, body).await,
-            Write::Update { target, body } => self.client.update(target, body).await,
+            Write::Create { target, body } => client.create(target, body).await,
+            Write::Update { target, body } => client.update(target, body).await,
             Write::Patch { target, kind, body } => {
                 let query = match kind {
                     crate::PatchKind::Apply => {
@@ -256,9 +273,9 @@ impl Worker {
                     }
                     _ => String::new(),
                 };
-                self.client.patch(target, kind.content_type(), &query, body).await
+                client.patch(target, kind.content_type(), &query, body).await
             }
-            Write::Delete { target, options } => match self.client.delete(target, options).await {
+            Write::Delete { target, options } => match client.delete(target, options).await {
                 Err(error) if error.not_found() => Ok(Value::Null),
                 other => other,
             },

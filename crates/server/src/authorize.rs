@@ -14,6 +14,7 @@ pub fn attributes<'a>(
     let mut attributes = Attributes::path(user, &info.verb, &info.path);
     if let Some(target) = &info.resource {
         let Target { group, version, namespace, resource, name, subresource, subpath: _ } = target;
+        let name = if name.is_empty() { &info.selected_name } else { name };
         attributes = Attributes { group, version, namespace, resource, name, subresource, ..attributes };
         if matches!(info.verb.as_str(), "list" | "watch" | "deletecollection") {
             let parameter =
@@ -24,6 +25,7 @@ pub fn attributes<'a>(
     }
     attributes
 }
+
 /// Upstream's 403 for a refused request (apiserver `responsewriters.Forbidden`).
 pub fn forbidden(user: &UserInfo, info: &RequestInfo, reason: &str) -> Status {
     let name = &user.name;
@@ -46,7 +48,7 @@ pub fn forbidden(user: &UserInfo, info: &RequestInfo, reason: &str) -> Status {
     };
     Status::forbidden(
         &GroupResource::new(target.group.as_str(), target.resource.as_str()),
-        &target.name,
+        if target.name.is_empty() { &info.selected_name } else { &target.name },
         format!(
             "User {name:?} cannot {} resource {resource:?} in API group {:?} {place}{suffix}",
             info.verb, target.group

@@ -28,7 +28,7 @@ pub use flow::Flow;
 pub use health::{Check, Health};
 pub use identity::{anonymous, from_certificate};
 pub use listen::{Listener, tls};
-pub use local::LocalService;
+pub use local::{Identities, LocalService};
 pub use metrics::Metrics;
 pub use openapi::{Docs, OpenApi};
 pub use renewal::Certificates;

@@ -7,7 +7,7 @@ use crate::{
 };
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{Request, Response};
+use http::{Request, Response, header};
 use kaji_resource::UserInfo;
 use std::{
     convert::Infallible,
@@ -15,17 +15,27 @@ use std::{
     task::{Context, Poll},
 };
 
-/// A client's transport for one identity.
+/// Who a request comes from, by what its client calls itself (`User-Agent`).
+pub type Identities = Arc<dyn Fn(&str) -> Arc<UserInfo> + Send + Sync>;
+
+/// A client's transport for one identity, or for several that the client's parts go by.
 #[derive(Clone)]
 pub struct LocalService {
     stack: Arc<Stack>,
-    peer: Peer,
+    identities: Identities,
 }
 
 impl LocalService {
     /// Requests through this service come from `user`.
     pub fn new(stack: Arc<Stack>, user: UserInfo) -> Self {
-        LocalService { stack, peer: Peer(Some(Arc::new(user))) }
+        let user = Arc::new(user);
+        Self::by_agent(stack, Arc::new(move |_| user.clone()))
+    }
+
+    /// Each request comes from whom its `User-Agent` stands for. Only for callers inside this process: whoever can name
+    /// an agent here can be any of them.
+    pub fn by_agent(stack: Arc<Stack>, identities: Identities) -> Self {
+        LocalService { stack, identities }
     }
 }
 
@@ -43,7 +53,9 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        request.extensions_mut().insert(self.peer.clone());
+        let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+        let peer = Peer(Some((self.identities)(agent.unwrap_or_default())));
+        request.extensions_mut().insert(peer);
         let stack = self.stack.clone();
         Box::pin(async move { Ok(stack.serve(request).await) })
     }

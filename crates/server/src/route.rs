@@ -1,6 +1,7 @@
 //! From method and path to what a request is about, as upstream's `RequestInfoFactory` tells it.
 
 use http::Method;
+use kaji_meta::{fields, validation::path_segment_name};
 
 /// A resource request's target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub struct RequestInfo {
     pub path: String,
     /// The target when it is a resource request.
     pub resource: Option<Target>,
+    /// The one name that a list's or watch's field selector asks for: the request is taken for one about that object.
+    pub selected_name: String,
 }
 
 impl RequestInfo {
@@ -40,7 +43,12 @@ impl RequestInfo {
             Some((target, legacy_watch)) => api_verb(method, target, query, *legacy_watch).to_owned(),
             None => method.as_str().to_ascii_lowercase(),
         };
-        RequestInfo { verb, path: path.to_owned(), resource: resource.map(|(t, _)| t) }
+        let collection = resource.as_ref().is_some_and(|(target, _)| target.name.is_empty());
+        let selected_name = match verb.as_str() {
+            "list" | "watch" if collection => selected_name(query),
+            _ => String::new(),
+        };
+        RequestInfo { verb, path: path.to_owned(), resource: resource.map(|(t, _)| t), selected_name }
     }
 
     /// Whether the request stays open by design (watch and the streaming subresources).
@@ -69,6 +77,13 @@ fn api_verb(
         Method::GET | Method::HEAD => "get",
         _ => "",
     }
+}
+
+fn selected_name(query: &[(String, String)]) -> String {
+    let selector = query.iter().find(|(k, v)| k == "fieldSelector" && !v.is_empty());
+    let parsed = selector.and_then(|(_, v)| fields::Selector::parse(v).ok());
+    let name = parsed.as_ref().and_then(|s| s.requires_exact("metadata.name")).unwrap_or_default();
+    if path_segment_name(name, false).is_empty() { name.to_owned() } else { String::new() }
 }
 
 /// Upstream takes a watch parameter that is no boolean for true, as its list options' conversion does.
@@ -158,6 +173,21 @@ pub fn unescape(text: &str, plus: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_selected_name_counts_as_the_name() {
+        let named = |method, uri: &str| {
+            let (path, raw) = uri.split_once('?').unwrap_or((uri, ""));
+            RequestInfo::parse(&method, path, &query(raw)).selected_name
+        };
+        let list = "/api/v1/namespaces/a/pods?fieldSelector=";
+        assert_eq!(named(Method::GET, &format!("{list}metadata.name%3Dx")), "x");
+        assert_eq!(named(Method::GET, &format!("{list}metadata.name%3Dx,spec.nodeName%3Dn&watch=1")), "x");
+        assert_eq!(named(Method::GET, &format!("{list}metadata.name!%3Dx")), "");
+        assert_eq!(named(Method::GET, &format!("{list}metadata.name%3D..")), "");
+        assert_eq!(named(Method::DELETE, &format!("{list}metadata.name%3Dx")), "");
+        assert_eq!(named(Method::GET, "/api/v1/namespaces/a/pods/y?fieldSelector=metadata.name%3Dx"), "");
+    }
 
     fn show(method: Method, uri: &str) -> String {
         let (path, raw) = uri.split_once('?').unwrap_or((uri, ""));

@@ -153,11 +153,11 @@ pub fn node_rules() -> Vec<PolicyRule> {
     lines.map_while(|l| l.strip_prefix("  ")).map(rule).collect()
 }
 
-/// The service accounts of `kube-system` that controllers use, by name.
+/// The service accounts of `kube-system` that controllers use, by name; some more than once.
 pub fn controller_accounts() -> impl Iterator<Item = &'static str> {
     TABLE.lines().filter_map(|l| {
-        let rest = l.strip_prefix("clusterrolebinding system:controller:")?;
-        rest.rsplit_once("account:kube-system/").map(|(_, name)| name)
+        let (binding, account) = l.split_once(" account:kube-system/")?;
+        binding.contains("binding ").then_some(account).filter(|_| binding.contains(" system:controller:"))
     })
 }
 

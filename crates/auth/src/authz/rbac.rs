@@ -3,7 +3,7 @@
 //! Invariants:
 //! - A decision sees every role and binding that the caches hold when it is asked for. Whoever asks first after a change
 //!   brings the index up to date (a comparison of persistent maps and the decoding of what differs); everybody else
-//!   compares four numbers. So a write that was acknowledged counts from then on, in both directions.
+//!   compares four numbers.
 //! - Deciding itself neither locks nor decodes: it reads one immutable index.
 //! - A role that a binding names and that is not there grants nothing and is told as an error.
 //!

@@ -149,13 +149,14 @@ pub fn uncovered<'a>(
 /// Uncovered rules as lines of a message, sorted; rules that differ in their verb only share a line.
 pub fn missing_lines(rules: &[PolicyRule]) -> Vec<String> {
     let mut lines = BTreeSet::new();
-    let mut simple: BTreeMap<(&[String], &[String], &[String]), PolicyRule> = BTreeMap::new();
+    // By everything but the verbs.
+    let mut simple: BTreeMap<[&[String]; 3], PolicyRule> = BTreeMap::new();
     for rule in rules {
         if !rule.non_resource_urls.is_empty() {
             lines.insert(rule.to_string());
             continue;
         }
-        let key = (rule.api_groups.as_slice(), rule.resources.as_slice(), rule.resource_names.as_slice());
+        let key = [&*rule.api_groups, &*rule.resources, &*rule.resource_names];
         match simple.get_mut(&key) {
             Some(known) => known.verbs.extend(rule.verbs.iter().cloned()),
             None => drop(simple.insert(key, rule.clone())),

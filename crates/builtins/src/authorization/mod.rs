@@ -2,6 +2,7 @@
 
 pub mod localsubjectaccessreviews;
 mod review;
+mod selectors;
 pub mod selfsubjectaccessreviews;
 pub mod selfsubjectrulesreviews;
 pub mod subjectaccessreviews;

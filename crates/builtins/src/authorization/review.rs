@@ -1,12 +1,14 @@
 //! What the access reviews share.
 
+use super::selectors::Selectors;
 use crate::{
-    AccessDecision, AccessQuestion, Deps,
+    Deps,
     shared::{
         created, rules,
         value::{Fields, put},
     },
 };
+use kaji_auth::{Attributes, Decision, Outcome};
 use kaji_meta::{
     GroupKind, Status,
     field::{Error, ErrorList, Path},
@@ -109,7 +111,7 @@ impl AccessReviews {
         errs
     }
 
-    fn review(&self, ctx: &Ctx<'_>, request: CallRequest<'_>) -> Result<(u16, Value), Status> {
+    async fn review(&self, ctx: &Ctx<'_>, request: CallRequest<'_>) -> Result<(u16, Value), Status> {
         let mut review = request.body;
         if self.subject == Subject::NamedLocal {
             let meta = crate::shared::value::ensure_object(&mut review, "metadata");
@@ -123,12 +125,13 @@ impl AccessReviews {
             let text = format!("spec.resourceAttributes.namespace must match namespace: {}", ctx.namespace);
             return Err(Status::bad_request(text));
         }
-        let user = match self.subject {
-            Subject::Caller => ctx.user.clone(),
-            _ => named_user(review.at("spec")),
-        };
-        let decision = self.deps.authorize.decide(&question(user, review.at("spec")), ctx.api);
-        put(&mut review, "status", status(decision));
+        let spec = review.at("spec");
+        let named = (self.subject != Subject::Caller).then(|| named_user(spec));
+        let selectors = Selectors::of(spec.at("resourceAttributes"));
+        let attributes = attributes(named.as_ref().unwrap_or(ctx.user), spec, &selectors);
+        let mut outcome = self.deps.authorizer.authorize(&attributes).await;
+        outcome.error = selectors.evaluation_error(outcome.error.take());
+        put(&mut review, "status", status(outcome));
         Ok((201, review))
     }
 }
@@ -144,42 +147,34 @@ fn named_user(spec: &Value) -> UserInfo {
     }
 }
 
-fn question(user: UserInfo, spec: &Value) -> AccessQuestion {
+fn attributes<'a>(user: &'a UserInfo, spec: &'a Value, selectors: &'a Selectors) -> Attributes<'a> {
     let r = spec.at("resourceAttributes");
     if r.is_null() {
         let n = spec.at("nonResourceAttributes");
-        return AccessQuestion {
-            user,
-            verb: n.text("verb").to_owned(),
-            path: Some(n.text("path").to_owned()),
-            ..AccessQuestion::default()
-        };
+        return Attributes::path(user, n.text("verb"), n.text("path"));
     }
-    let text = |f: &str| r.text(f).to_owned();
-    AccessQuestion {
-        user,
-        verb: text("verb"),
-        namespace: text("namespace"),
-        group: text("group"),
-        version: text("version"),
-        resource: text("resource"),
-        subresource: text("subresource"),
-        name: text("name"),
-        path: None,
+    Attributes {
+        namespace: r.text("namespace"),
+        version: r.text("version"),
+        subresource: r.text("subresource"),
+        name: r.text("name"),
+        field_selector: &selectors.field.text,
+        label_selector: &selectors.label.text,
+        ..Attributes::resource(user, r.text("verb"), r.text("group"), r.text("resource"))
     }
 }
 
-fn status(decision: AccessDecision) -> Value {
+fn status(outcome: Outcome) -> Value {
     let mut v = Value::Object(Map::new());
-    put(&mut v, "allowed", decision.allowed);
-    if decision.denied {
+    put(&mut v, "allowed", outcome.allowed());
+    if outcome.decision == Decision::Deny {
         put(&mut v, "denied", true);
     }
-    if !decision.reason.is_empty() {
-        put(&mut v, "reason", decision.reason);
+    if !outcome.reason.is_empty() {
+        put(&mut v, "reason", outcome.reason.into_owned());
     }
-    if !decision.error.is_empty() {
-        put(&mut v, "evaluationError", decision.error);
+    if let Some(error) = outcome.error.filter(|e| !e.is_empty()) {
+        put(&mut v, "evaluationError", error);
     }
     v
 }
@@ -190,7 +185,7 @@ impl Hooks for AccessReviews {
         ctx: &'a Ctx<'a>,
         request: CallRequest<'a>,
     ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
-        Box::pin(async move { self.review(ctx, request) })
+        Box::pin(self.review(ctx, request))
     }
 
     fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
@@ -201,7 +196,7 @@ impl Hooks for AccessReviews {
 #[cfg(test)]
 mod tests {
     use crate::{
-        AccessDecision, AccessQuestion, AccessRules, Authorize, Deps,
+        Deps,
         authorization::{
             localsubjectaccessreviews, selfsubjectaccessreviews, selfsubjectrulesreviews,
             subjectaccessreviews,
@@ -209,34 +204,79 @@ mod tests {
         shared::testing::{World, call, deps},
     };
     use expect_test::expect;
-    use kaji_resource::{Api, UserInfo};
+    use kaji_auth::{Attributes, Authorizer, Outcome, PolicyRule, Rules};
+    use kaji_resource::{BoxFuture, UserInfo};
     use serde_json::{Value, json};
     use std::sync::Arc;
 
     struct OnlyAlice;
 
-    impl Authorize for OnlyAlice {
-        fn decide(&self, q: &AccessQuestion, _api: &dyn Api) -> AccessDecision {
-            AccessDecision {
-                allowed: q.user.name == "alice",
-                reason: format!("{} {}", q.verb, q.resource),
-                ..AccessDecision::default()
-            }
+    impl Authorizer for OnlyAlice {
+        fn authorize<'a>(&'a self, a: &'a Attributes<'a>) -> BoxFuture<'a, Outcome> {
+            let reason =
+                [a.verb, a.resource, a.field_selector, a.label_selector].join(" ").trim_end().to_owned();
+            let outcome = match a.user.name.as_str() {
+                "alice" => Outcome::allow(reason),
+                _ => Outcome { reason: reason.into(), ..Outcome::default() },
+            };
+            Box::pin(std::future::ready(outcome))
         }
-        fn rules(&self, _user: &UserInfo, _namespace: &str, _api: &dyn Api) -> AccessRules {
-            AccessRules {
-                resources: vec![json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]})],
-                ..AccessRules::default()
-            }
+        fn rules<'a>(&'a self, _: &'a UserInfo, _: &'a str) -> BoxFuture<'a, Rules> {
+            let get = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]});
+            let path = json!({"verbs": ["get"], "nonResourceURLs": ["/x"]});
+            let rules = [get, path].iter().map(PolicyRule::from_value).collect();
+            let error = Some("lost".into());
+            Box::pin(std::future::ready(Rules { rules, incomplete: true, error }))
         }
     }
 
     fn with() -> Deps {
-        Deps { authorize: Arc::new(OnlyAlice), ..deps() }
+        Deps { authorizer: Arc::new(OnlyAlice), ..deps() }
     }
 
     fn text(answer: Result<(u16, Value), kaji_meta::Status>) -> String {
         answer.map_or_else(|s| s.message, |(_, v)| v["status"].to_string())
+    }
+
+    #[test]
+    fn selectors() {
+        let deps = with();
+        let review = selfsubjectaccessreviews::def(&deps);
+        let ask = |field: Value, label: Value| {
+            let mut attributes = json!({"verb": "list", "resource": "pods"});
+            if !field.is_null() {
+                attributes["fieldSelector"] = field;
+            }
+            if !label.is_null() {
+                attributes["labelSelector"] = label;
+            }
+            text(call(&World::default(), &review, json!({"spec": {"resourceAttributes": attributes}})))
+        };
+        let one = |key: &str, operator: &str, values: &[&str]| json!({"key": key, "operator": operator, "values": values});
+        let all = [
+            ask(json!({"rawSelector": "spec.nodeName=a"}), Value::Null),
+            ask(json!({"rawSelector": "a&b"}), Value::Null),
+            ask(Value::Null, json!({"rawSelector": "a in (b,c),!d"})),
+            ask(Value::Null, json!({"rawSelector": "a in ("})),
+            ask(json!({"requirements": [one("k", "In", &["a,b"]), one("l", "NotIn", &["c"])]}), Value::Null),
+            ask(json!({"requirements": [one("k", "In", &["a"]), one("l", "Exists", &[])]}), Value::Null),
+            ask(json!({"requirements": [one("k", "In", &["a", "b"])]}), Value::Null),
+            ask(
+                Value::Null,
+                json!({"requirements": [one("k", "In", &["b", "a"]), one("l", "Exists", &[]), one("m", "DoesNotExist", &[]), one("n", "NotIn", &["x"])]}),
+            ),
+            ask(Value::Null, json!({"requirements": [one("k", "In", &[]), one("l", "Exists", &[])]})),
+        ];
+        expect![[r#"
+            {"allowed":true,"reason":"list pods spec.nodeName=a"}
+            {"allowed":true,"evaluationError":"spec.resourceAttributes.fieldSelector ignored due to parse error","reason":"list pods"}
+            {"allowed":true,"reason":"list pods  a in (b,c),!d"}
+            {"allowed":true,"evaluationError":"spec.resourceAttributes.labelSelector ignored due to parse error","reason":"list pods"}
+            {"allowed":true,"reason":"list pods k=a\\,b,l!=c"}
+            {"allowed":true,"evaluationError":"spec.resourceAttributes.fieldSelector partially ignored due to parse error","reason":"list pods k=a"}
+            {"allowed":true,"evaluationError":"spec.resourceAttributes.fieldSelector ignored due to parse error","reason":"list pods"}
+            {"allowed":true,"reason":"list pods  k in (b,a),l,!m,n notin (x)"}
+            {"allowed":true,"evaluationError":"spec.resourceAttributes.labelSelector partially ignored due to parse error","reason":"list pods  l"}"#]].assert_eq(&all.join("\n"));
     }
 
     #[test]
@@ -269,7 +309,7 @@ mod tests {
             {"allowed":false,"reason":"get pods"}
             SubjectAccessReview.authorization.k8s.io "" is invalid: [spec.nonResourceAttributes: Invalid value: {}: cannot be specified in combination with resourceAttributes, spec.user: Invalid value: "": at least one of user or group must be specified, metadata: Invalid value: {"name":"x"}: must be empty]
             LocalSubjectAccessReview.authorization.k8s.io "" is invalid: spec.resourceAttributes.namespace: Invalid value: "n": must match metadata.namespace
-            {"incomplete":false,"nonResourceRules":[],"resourceRules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}
+            {"evaluationError":"lost","incomplete":true,"nonResourceRules":[{"nonResourceURLs":["/x"],"verbs":["get"]}],"resourceRules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}
             no namespace on request"#]]
         .assert_eq(&all.join("\n"));
     }

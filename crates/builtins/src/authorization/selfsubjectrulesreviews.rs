@@ -8,6 +8,7 @@ use crate::{
         value::{Fields, put},
     },
 };
+use kaji_auth::PolicyRule;
 use kaji_meta::Status;
 use kaji_resource::{BoxFuture, CallRequest, Ctx, Hooks, ResourceDef, Scope};
 use serde_json::{Value, json};
@@ -27,14 +28,17 @@ impl Hooks for RulesReviews {
             if namespace.is_empty() {
                 return Err(Status::bad_request("no namespace on request"));
             }
-            let found = self.deps.authorize.rules(ctx.user, namespace, ctx.api);
+            let found = self.deps.authorizer.rules(ctx.user, namespace).await;
+            let resources = found.rules.iter().filter(|r| !r.resources.is_empty()).map(resource_rule);
+            let paths = found.rules.iter().filter(|r| !r.non_resource_urls.is_empty());
+            let paths = paths.map(|r| json!({"verbs": r.verbs, "nonResourceURLs": r.non_resource_urls}));
             let mut status = json!({
-                "resourceRules": found.resources,
-                "nonResourceRules": found.paths,
+                "resourceRules": resources.collect::<Vec<_>>(),
+                "nonResourceRules": paths.collect::<Vec<_>>(),
                 "incomplete": found.incomplete,
             });
-            if !found.error.is_empty() {
-                put(&mut status, "evaluationError", found.error);
+            if let Some(error) = found.error {
+                put(&mut status, "evaluationError", error);
             }
             let answer = json!({
                 "apiVersion": "authorization.k8s.io/v1",
@@ -50,6 +54,14 @@ impl Hooks for RulesReviews {
     fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
         created::row(object)
     }
+}
+
+fn resource_rule(rule: &PolicyRule) -> Value {
+    let mut value = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
+    if !rule.resource_names.is_empty() {
+        value["resourceNames"] = rule.resource_names.clone().into();
+    }
+    value
 }
 
 /// The definition of SelfSubjectRulesReviews.

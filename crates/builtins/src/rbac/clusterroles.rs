@@ -47,8 +47,7 @@ impl Hooks for ClusterRoles {
         new: &'a mut Value,
         old: Option<&'a Value>,
     ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
-        let checked = self.guard.role(ctx, new, old);
-        Box::pin(async move { checked.map(|()| None) })
+        Box::pin(async move { self.guard.role(ctx, new, old).await.map(|()| None) })
     }
 
     fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
@@ -58,7 +57,7 @@ impl Hooks for ClusterRoles {
 
 /// The definition of ClusterRoles.
 pub fn def(deps: &Deps) -> ResourceDef {
-    let guard = Guard { authorize: deps.authorize.clone(), resource: "clusterroles" };
+    let guard = Guard::new(deps, "clusterroles");
     ResourceDef::builtin(
         GROUP,
         "v1",

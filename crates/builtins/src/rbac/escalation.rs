@@ -1,34 +1,38 @@
 //! Nobody may grant what they do not hold: who writes a role or binding must have its permissions already, or the
 //! verbs `escalate` on the role or `bind` on the role that is bound.
 //!
-//! Each permission is put to the authorizer as a question; `*` in a rule asks for `*`, which only `*` grants.
+//! Source: Kubernetes, "Using RBAC Authorization", privilege escalation prevention; upstream's `ConfirmNoEscalation`.
 
 use super::rules::GROUP;
 use crate::{
-    AccessQuestion, Authorize,
-    shared::{
-        rules::is_zero,
-        value::{Fields, drop_field},
+    Deps,
+    shared::value::{Fields, drop_field},
+};
+use kaji_auth::{
+    Attributes, Authorizer, Grants, PolicyRule,
+    authz::{
+        everything,
+        rule::{missing_lines, quoted, uncovered},
     },
+    names::MASTERS,
 };
 use kaji_meta::{GroupResource, Status, object};
 use kaji_resource::Ctx;
-use serde_json::{Value, json};
-use std::{collections::BTreeMap, sync::Arc};
-
-const MASTERS: &str = "system:masters";
+use serde_json::Value;
+use std::sync::{Arc, LazyLock};
 
 /// The check of writes to one of the four kinds.
 pub struct Guard {
-    /// Answers whether a permission is held.
-    pub authorize: Arc<dyn Authorize>,
+    authorizer: Arc<dyn Authorizer>,
+    grants: Arc<dyn Grants>,
     /// `roles`, `clusterroles`, `rolebindings` or `clusterrolebindings`.
-    pub resource: &'static str,
+    resource: &'static str,
 }
 
-/// What is asked for but not held: verbs by group, resource and name, or by path.
-type Missing = BTreeMap<(String, String, String, String), Vec<String>>;
+/// What an aggregated role may come to hold.
+static EVERYTHING: LazyLock<Vec<PolicyRule>> = LazyLock::new(everything);
 
+/// Whether nothing differs but what garbage collection needs to change.
 fn unchanged(new: &Value, old: Option<&Value>) -> bool {
     let Some(old) = old else { return false };
     let bare = |v: &Value| {
@@ -43,142 +47,82 @@ fn unchanged(new: &Value, old: Option<&Value>) -> bool {
     bare(new) == bare(old)
 }
 
-/// `["a" "b"]`, as Go prints quoted strings.
-fn quoted(list: &[&str]) -> String {
-    let all: Vec<String> = list.iter().map(|s| format!("{s:?}")).collect();
-    format!("[{}]", all.join(" "))
+fn aggregates(role: &Value) -> bool {
+    !role.at("aggregationRule").list("clusterRoleSelectors").is_empty()
 }
 
 impl Guard {
-    fn ask(&self, ctx: &Ctx<'_>, question: AccessQuestion) -> bool {
-        let question = AccessQuestion { user: ctx.user.clone(), ..question };
-        self.authorize.decide(&question, ctx.api).allowed
+    /// The guard of a resource.
+    pub fn new(deps: &Deps, resource: &'static str) -> Self {
+        Guard { authorizer: deps.authorizer.clone(), grants: deps.grants.clone(), resource }
     }
 
-    fn holds(&self, ctx: &Ctx<'_>, verb: &str, resource: &str, name: &str) -> bool {
-        let question = AccessQuestion {
-            verb: verb.to_owned(),
-            namespace: ctx.namespace.to_owned(),
-            group: GROUP.to_owned(),
-            version: "*".to_owned(),
-            resource: resource.to_owned(),
-            name: name.to_owned(),
-            ..AccessQuestion::default()
+    async fn may(&self, ctx: &Ctx<'_>, verb: &str, resource: &str, name: &str) -> bool {
+        let attributes = Attributes {
+            namespace: ctx.namespace,
+            name,
+            ..Attributes::resource(ctx.user, verb, GROUP, resource)
         };
-        self.ask(ctx, question)
+        self.authorizer.authorize(&attributes).await.allowed()
     }
 
-    fn missing(&self, ctx: &Ctx<'_>, rules: &[Value]) -> Missing {
-        let mut missing = Missing::new();
-        for rule in rules {
-            for verb in rule.strings("verbs") {
-                self.missing_paths(ctx, rule, verb, &mut missing);
-                self.missing_resources(ctx, rule, verb, &mut missing);
-            }
-        }
-        missing
+    fn forbidden(&self, object: &Value, text: impl Into<String>) -> Status {
+        Status::forbidden(&GroupResource::new(GROUP, self.resource), object::name(object), text.into())
     }
 
-    fn missing_paths(&self, ctx: &Ctx<'_>, rule: &Value, verb: &str, missing: &mut Missing) {
-        for path in rule.strings("nonResourceURLs") {
-            let question = AccessQuestion {
-                verb: verb.to_owned(),
-                path: Some(path.to_owned()),
-                ..AccessQuestion::default()
-            };
-            if !self.ask(ctx, question) {
-                let key = (String::new(), String::new(), String::new(), path.to_owned());
-                missing.entry(key).or_default().push(verb.to_owned());
-            }
+    /// `Err`: what is missing, in words.
+    async fn confirm(&self, ctx: &Ctx<'_>, rules: &[PolicyRule]) -> Result<(), String> {
+        let look = || {
+            let (held, error) = self.grants.held(ctx.user, ctx.namespace);
+            (uncovered(held.iter().flat_map(|rules| rules.iter()), rules), error)
+        };
+        if look().0.is_empty() {
+            return Ok(());
         }
-    }
-
-    fn missing_resources(&self, ctx: &Ctx<'_>, rule: &Value, verb: &str, missing: &mut Missing) {
-        let mut names: Vec<&str> = rule.strings("resourceNames").collect();
-        if names.is_empty() {
-            names.push("");
-        }
-        for group in rule.strings("apiGroups") {
-            for combined in rule.strings("resources") {
-                let (resource, subresource) = combined.split_once('/').unwrap_or((combined, ""));
-                for name in &names {
-                    let question = AccessQuestion {
-                        verb: verb.to_owned(),
-                        namespace: ctx.namespace.to_owned(),
-                        group: group.to_owned(),
-                        version: "*".to_owned(),
-                        resource: resource.to_owned(),
-                        subresource: subresource.to_owned(),
-                        name: (*name).to_owned(),
-                        ..AccessQuestion::default()
-                    };
-                    if !self.ask(ctx, question) {
-                        let key = (group.to_owned(), combined.to_owned(), (*name).to_owned(), String::new());
-                        missing.entry(key).or_default().push(verb.to_owned());
-                    }
-                }
-            }
-        }
-    }
-
-    fn confirm(&self, ctx: &Ctx<'_>, object: &Value, rules: &[Value]) -> Result<(), Status> {
-        let missing = self.missing(ctx, rules);
+        // It may have been granted a moment ago. If the store gives no answer, what is known has to do.
+        let _ = ctx.api.sync().await;
+        let (missing, error) = look();
         if missing.is_empty() {
             return Ok(());
         }
-        let line =
-            |((group, resource, name, path), verbs): (&(String, String, String, String), &Vec<String>)| {
-                let verbs: Vec<&str> = verbs.iter().map(String::as_str).collect();
-                if !path.is_empty() {
-                    return format!("{{NonResourceURLs:{}, Verbs:{}}}", quoted(&[path]), quoted(&verbs));
-                }
-                let names = if name.is_empty() {
-                    String::new()
-                } else {
-                    format!(", ResourceNames:{}", quoted(&[name]))
-                };
-                let (group, resource) = (quoted(&[group]), quoted(&[resource]));
-                format!("{{APIGroups:{group}, Resources:{resource}{names}, Verbs:{}}}", quoted(&verbs))
-            };
-        let lines: Vec<String> = missing.iter().map(line).collect();
-        let groups: Vec<&str> = ctx.user.groups.iter().map(String::as_str).collect();
-        let text = format!(
+        let mut text = format!(
             "user {:?} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
             ctx.user.name,
-            quoted(&groups),
-            lines.join("\n")
+            quoted(&ctx.user.groups),
+            missing_lines(&missing).join("\n")
         );
-        Err(Status::forbidden(&GroupResource::new(GROUP, self.resource), object::name(object), text))
+        if let Some(error) = error {
+            text += &format!("; resolution errors: [{error}]");
+        }
+        Err(text)
     }
 
     /// Checks the write of a role.
     ///
     /// # Errors
     /// 403 with what is missing.
-    pub fn role(&self, ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Result<(), Status> {
+    pub async fn role(&self, ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Result<(), Status> {
         if ctx.user.groups.iter().any(|g| g == MASTERS)
             || unchanged(new, old)
-            || self.holds(ctx, "escalate", self.resource, object::name(new))
+            // The name in the path: a create is about none.
+            || self.may(ctx, "escalate", self.resource, if old.is_some() { ctx.name } else { "" }).await
         {
             return Ok(());
         }
-        let aggregates = !is_zero(new.at("aggregationRule"));
-        if aggregates && old.is_none_or(|o| o.at("aggregationRule") != new.at("aggregationRule")) {
-            // It may come to hold any rule.
-            let everything = [
-                json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}),
-                json!({"verbs": ["*"], "nonResourceURLs": ["*"]}),
-            ];
-            self.confirm(ctx, new, &everything)?;
+        let rules = PolicyRule::of_role(new);
+        self.confirm(ctx, &rules).await.map_err(|text| self.forbidden(new, text))?;
+        if aggregates(new) || old.is_some_and(aggregates) {
+            let text = "must have cluster-admin privileges to use the aggregationRule";
+            self.confirm(ctx, &EVERYTHING).await.map_err(|_| self.forbidden(new, text))?;
         }
-        self.confirm(ctx, new, new.list("rules"))
+        Ok(())
     }
 
     /// Checks the write of a binding.
     ///
     /// # Errors
     /// 403 with what is missing; 404 if the role is not there to look at.
-    pub fn binding(&self, ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Result<(), Status> {
+    pub async fn binding(&self, ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Result<(), Status> {
         if ctx.user.groups.iter().any(|g| g == MASTERS) || unchanged(new, old) {
             return Ok(());
         }
@@ -188,79 +132,125 @@ impl Guard {
             _ => ("clusterroles", ""),
         };
         let name = reference.text("name");
-        if self.holds(ctx, "bind", resource, name) {
+        if self.may(ctx, "bind", resource, name).await {
             return Ok(());
         }
         let resource = GroupResource::new(GROUP, resource);
+        ctx.api.sync().await?;
         let role =
             ctx.api.get(&resource, namespace, name).ok_or_else(|| Status::not_found(&resource, name))?;
-        self.confirm(ctx, new, role.list("rules"))
+        let rules = PolicyRule::of_role(&role);
+        self.confirm(ctx, &rules).await.map_err(|text| self.forbidden(new, text))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        AccessDecision, AccessRules, Deps,
-        shared::testing::{World, deps},
-    };
+    use crate::shared::testing::{World, deps};
     use expect_test::expect;
-    use kaji_resource::{Api, ResourceDef, UserInfo};
+    use futures_util::FutureExt;
+    use kaji_auth::{Outcome, Rules};
+    use kaji_resource::{BoxFuture, ResourceDef, UserInfo};
+    use serde_json::json;
 
-    /// Allows reading pods, and whatever is listed.
+    /// Holds reading pods by a role, and may do what is listed.
     struct Holds(&'static [&'static str]);
 
-    impl Authorize for Holds {
-        fn decide(&self, q: &AccessQuestion, _api: &dyn Api) -> AccessDecision {
-            let asked = format!("{} {}", q.verb, q.resource);
-            AccessDecision {
-                allowed: asked == "get pods" || self.0.contains(&asked.as_str()),
-                ..AccessDecision::default()
-            }
+    impl Authorizer for Holds {
+        fn authorize<'a>(&'a self, a: &'a Attributes<'a>) -> BoxFuture<'a, Outcome> {
+            let allowed = self.0.contains(&format!("{} {} {}", a.verb, a.resource, a.name).as_str());
+            Box::pin(std::future::ready(if allowed { Outcome::allow("") } else { Outcome::default() }))
         }
-        fn rules(&self, _user: &UserInfo, _namespace: &str, _api: &dyn Api) -> AccessRules {
-            AccessRules::default()
+        fn rules<'a>(&'a self, _: &'a UserInfo, _: &'a str) -> BoxFuture<'a, Rules> {
+            Box::pin(std::future::ready(Rules::default()))
+        }
+    }
+
+    impl Grants for Holds {
+        fn held(&self, _: &UserInfo, namespace: &str) -> (Vec<Arc<[PolicyRule]>>, Option<String>) {
+            let rule = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]});
+            let error = (namespace == "broken").then(|| r#"roles.x "y" not found"#.to_owned());
+            (vec![Arc::new([PolicyRule::from_value(&rule)])], error)
         }
     }
 
     fn write(
         world: &World,
-        def: impl Fn(&Deps) -> ResourceDef,
-        holds: &'static [&'static str],
+        def: fn(&Deps) -> ResourceDef,
+        may: &'static [&'static str],
         mut new: Value,
+        old: Option<&Value>,
     ) -> String {
-        let deps = Deps { authorize: Arc::new(Holds(holds)), ..deps() };
+        let deps = Deps { authorizer: Arc::new(Holds(may)), grants: Arc::new(Holds(may)), ..deps() };
         let seen = new.clone();
         let ctx = world.ctx(&seen, "", "v1");
-        let taken =
-            futures_util::FutureExt::now_or_never(def(&deps).hooks.reserve(&ctx, &mut new, None)).unwrap();
+        let taken = def(&deps).hooks.reserve(&ctx, &mut new, old).now_or_never().unwrap();
         taken.map_or_else(|s| s.message, |_| "ok".into())
+    }
+
+    fn role(verbs: &[&str]) -> Value {
+        json!({"metadata": {"name": "r", "namespace": "n"}, "rules": [{"verbs": verbs, "apiGroups": [""], "resources": ["pods"]}]})
     }
 
     #[test]
     fn grants_need_to_be_held() {
         let world = World::default();
-        let role = |verbs: &[&str]| json!({"metadata": {"name": "r", "namespace": "n"}, "rules": [{"verbs": verbs, "apiGroups": [""], "resources": ["pods"]}]});
         world.api.put(&GroupResource::new(GROUP, "roles"), role(&["get", "delete"]));
-        let binding =
-            || json!({"metadata": {"name": "b", "namespace": "n"}, "roleRef": {"kind": "Role", "name": "r"}});
-        let roles = crate::rbac::roles::def;
-        let bindings = crate::rbac::rolebindings::def;
+        let binding = |role: &str| json!({"metadata": {"name": "b", "namespace": "n"}, "roleRef": {"kind": "Role", "name": role}});
+        let (roles, bindings) = (crate::rbac::roles::def, crate::rbac::rolebindings::def);
+        let old = role(&["delete"]);
+        let mut collected = old.clone();
+        collected["metadata"]["finalizers"] = json!(["x"]);
+        let mut broken = role(&["put"]);
+        broken["metadata"]["namespace"] = "broken".into();
         let all = [
-            write(&world, roles, &[], role(&["get"])),
-            write(&world, roles, &[], role(&["get", "delete", "*"])),
-            write(&world, roles, &["escalate roles"], role(&["delete"])),
-            write(&world, bindings, &[], binding()),
-            write(&world, bindings, &["bind roles"], binding()),
+            write(&world, roles, &[], role(&["get"]), None),
+            write(&world, roles, &[], role(&["get", "delete", "*"]), None),
+            write(&world, roles, &["escalate roles "], role(&["delete"]), None),
+            write(&world, roles, &["escalate roles r"], role(&["delete"]), None),
+            write(&world, roles, &["escalate roles r"], role(&["put"]), Some(&old)),
+            write(&world, roles, &[], role(&["put"]), Some(&old)),
+            write(&world, roles, &[], collected, Some(&old)),
+            write(&world, roles, &[], broken, None),
+            write(&world, bindings, &[], binding("r"), None),
+            write(&world, bindings, &["bind roles r"], binding("r"), None),
+            write(&world, bindings, &["bind roles r"], binding("gone"), None),
         ];
         expect![[r#"
             ok
             roles.rbac.authorization.k8s.io "r" is forbidden: user "alice" (groups=["devs"]) is attempting to grant RBAC permissions not currently held:
             {APIGroups:[""], Resources:["pods"], Verbs:["delete" "*"]}
             ok
+            roles.rbac.authorization.k8s.io "r" is forbidden: user "alice" (groups=["devs"]) is attempting to grant RBAC permissions not currently held:
+            {APIGroups:[""], Resources:["pods"], Verbs:["delete"]}
+            ok
+            roles.rbac.authorization.k8s.io "r" is forbidden: user "alice" (groups=["devs"]) is attempting to grant RBAC permissions not currently held:
+            {APIGroups:[""], Resources:["pods"], Verbs:["put"]}
+            ok
+            roles.rbac.authorization.k8s.io "r" is forbidden: user "alice" (groups=["devs"]) is attempting to grant RBAC permissions not currently held:
+            {APIGroups:[""], Resources:["pods"], Verbs:["put"]}; resolution errors: [roles.x "y" not found]
             rolebindings.rbac.authorization.k8s.io "b" is forbidden: user "alice" (groups=["devs"]) is attempting to grant RBAC permissions not currently held:
             {APIGroups:[""], Resources:["pods"], Verbs:["delete"]}
+            ok
+            roles.rbac.authorization.k8s.io "gone" not found"#]].assert_eq(&all.join("\n"));
+    }
+
+    #[test]
+    fn aggregation_is_for_those_who_hold_everything() {
+        let world = World::default();
+        let roles = crate::rbac::clusterroles::def;
+        let aggregated =
+            json!({"metadata": {"name": "r"}, "aggregationRule": {"clusterRoleSelectors": [{}]}});
+        let plain = json!({"metadata": {"name": "r"}});
+        let all = [
+            write(&world, roles, &[], aggregated.clone(), None),
+            write(&world, roles, &[], plain.clone(), Some(&aggregated)),
+            write(&world, roles, &[], plain, None),
+        ];
+        expect![[r#"
+            clusterroles.rbac.authorization.k8s.io "r" is forbidden: must have cluster-admin privileges to use the aggregationRule
+            clusterroles.rbac.authorization.k8s.io "r" is forbidden: must have cluster-admin privileges to use the aggregationRule
             ok"#]].assert_eq(&all.join("\n"));
     }
 }

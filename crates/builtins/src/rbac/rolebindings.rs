@@ -32,8 +32,7 @@ impl Hooks for Bindings {
         new: &'a mut Value,
         old: Option<&'a Value>,
     ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
-        let checked = self.guard.binding(ctx, new, old);
-        Box::pin(async move { checked.map(|()| None) })
+        Box::pin(async move { self.guard.binding(ctx, new, old).await.map(|()| None) })
     }
 
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
@@ -43,7 +42,7 @@ impl Hooks for Bindings {
 
 /// The definition of RoleBindings.
 pub fn def(deps: &Deps) -> ResourceDef {
-    let guard = Guard { authorize: deps.authorize.clone(), resource: "rolebindings" };
+    let guard = Guard::new(deps, "rolebindings");
     ResourceDef::builtin(
         GROUP,
         "v1",

@@ -28,8 +28,7 @@ impl Hooks for Roles {
         new: &'a mut Value,
         old: Option<&'a Value>,
     ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
-        let checked = self.guard.role(ctx, new, old);
-        Box::pin(async move { checked.map(|()| None) })
+        Box::pin(async move { self.guard.role(ctx, new, old).await.map(|()| None) })
     }
 
     fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
@@ -39,7 +38,7 @@ impl Hooks for Roles {
 
 /// The definition of Roles.
 pub fn def(deps: &Deps) -> ResourceDef {
-    let guard = Guard { authorize: deps.authorize.clone(), resource: "roles" };
+    let guard = Guard::new(deps, "roles");
     ResourceDef::builtin(GROUP, "v1", "Role", "roles", Scope::Namespaced, created::COLUMNS, Roles { guard })
         .named(validation::path_segment_name)
         .create_on_update()

@@ -9,6 +9,7 @@ mod entry;
 mod event;
 mod feed;
 mod filter;
+mod follow;
 mod index;
 mod progress;
 mod scan;
@@ -21,6 +22,7 @@ pub use entry::{Change, Entry, EntryMeta};
 pub(crate) use event::{Event, Seen};
 pub(crate) use feed::Feed;
 pub(crate) use filter::Filter;
+pub use follow::Follower;
 pub(crate) use progress::Progress;
 pub(crate) use scan::Fields;
 pub(crate) use subscription::{Start, Subscription};
@@ -137,6 +139,11 @@ impl Cache {
     /// An object by storage key.
     pub fn get(&self, key: &str) -> Option<Arc<Entry>> {
         self.state.load().objects.get(key).cloned()
+    }
+
+    /// The revision of the last change.
+    pub fn changed(&self) -> Revision {
+        self.state.load().changed
     }
 
     /// How many objects there are.

@@ -23,6 +23,11 @@ pub fn name(index: u16) -> String {
     format!("sim-{index}")
 }
 
+/// What the kubelet of a node calls itself. The field manager is the part before the slash, as upstream's.
+fn agent(node: &str) -> String {
+    format!("kubelet/{node}")
+}
+
 /// Whether a node is one of `count` simulated ones.
 fn simulated(node: &str, count: u16) -> bool {
     node.strip_prefix("sim-").and_then(|n| n.parse::<u16>().ok()).is_some_and(|n| (1..=count).contains(&n))

@@ -23,6 +23,10 @@ impl Reconciler for Nodes {
         "kubelet"
     }
 
+    fn agent(&self, _view: &View, key: &Key) -> Option<String> {
+        Some(super::agent(&key.name))
+    }
+
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
         if !simulated(&key.name, self.count) {
             return Plan::nothing();

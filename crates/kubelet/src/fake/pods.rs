@@ -39,6 +39,10 @@ impl Reconciler for Pods {
         "kubelet"
     }
 
+    fn agent(&self, view: &View, key: &Key) -> Option<String> {
+        view.get::<Pod>().by_key(key).map(|pod| super::agent(&pod.spec.node_name))
+    }
+
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
         let pods = view.get::<Pod>();
         let Some(pod) = pods.by_key(key).filter(|p| simulated(&p.spec.node_name, self.count)) else {

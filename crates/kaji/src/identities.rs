@@ -1,0 +1,113 @@
+//! Who the cluster's own parts are: the users that upstream's parts have, with no more rights than those.
+//!
+//! A part of the controller manager goes by the service account of its controller, a simulated kubelet by its node; both
+//! say which one they are in `User-Agent`, which counts inside this process only.
+
+use kaji_auth::{
+    authz::policy,
+    names::{AUTHENTICATED, NODE_PREFIX, NODES, SERVICE_ACCOUNT_PREFIX, SERVICE_ACCOUNTS},
+};
+use kaji_resource::UserInfo;
+use kaji_server::Identities;
+use std::{collections::HashMap, sync::Arc};
+
+/// Controllers whose service accounts have another name than they give themselves.
+const RENAMED: &[(&str, &str)] = &[
+    ("csrapproving", "certificate-controller"),
+    ("csrcleaner", "certificate-controller"),
+    ("csrsigning-kube-apiserver-client", "certificate-controller"),
+    ("csrsigning-kubelet-client", "certificate-controller"),
+    ("csrsigning-kubelet-serving", "certificate-controller"),
+    ("csrsigning-legacy-unknown", "certificate-controller"),
+    ("daemonset-controller", "daemon-set-controller"),
+    ("endpoint-slice-controller", "endpointslice-controller"),
+    ("endpoint-slice-mirroring-controller", "endpointslicemirroring-controller"),
+    ("garbage-collector-controller", "generic-garbage-collector"),
+];
+
+/// A user with groups, authenticated.
+fn user(name: String, groups: &[&str]) -> Arc<UserInfo> {
+    let groups = groups.iter().copied().chain([AUTHENTICATED]).map(str::to_owned).collect();
+    Arc::new(UserInfo { name, groups, ..UserInfo::default() })
+}
+
+/// A part of the control plane: `system:kube-scheduler`.
+pub fn component(name: &str) -> Identities {
+    let user = user(format!("system:{name}"), &[]);
+    Arc::new(move |_| user.clone())
+}
+
+/// The controller manager: each controller by its service account, everything else by the manager's own user.
+pub fn controllers() -> Identities {
+    let account = |name: &str| {
+        let namespaced = format!("{SERVICE_ACCOUNTS}:kube-system");
+        user(format!("{SERVICE_ACCOUNT_PREFIX}kube-system:{name}"), &[SERVICE_ACCOUNTS, &namespaced])
+    };
+    let mut known: HashMap<&str, Arc<UserInfo>> =
+        policy::controller_accounts().map(|name| (name, account(name))).collect();
+    known.extend(RENAMED.iter().map(|(own, name)| (*own, account(name))));
+    let manager = user("system:kube-controller-manager".into(), &[]);
+    Arc::new(move |agent| known.get(agent).unwrap_or(&manager).clone())
+}
+
+/// Kubelets: `kubelet/NODE` is that node. What they say together (events) comes from `first`.
+pub fn kubelets(first: &str) -> Identities {
+    let node = |name: &str| user(format!("{NODE_PREFIX}{name}"), &[NODES]);
+    let first = node(first);
+    Arc::new(move |agent| match agent.strip_prefix("kubelet/") {
+        Some(name) if !name.is_empty() => node(name),
+        _ => first.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A controller without an account of its own would act as the manager, which may do next to nothing.
+    #[tokio::test]
+    async fn every_controller_has_an_account() {
+        type Answer = Result<http::Response<kube::client::Body>, std::convert::Infallible>;
+        let silent =
+            tower::service_fn(|_: http::Request<kube::client::Body>| std::future::pending::<Answer>());
+        let client = kaji_runtime::Client::new(kube::Client::new(silent, "default"), "test");
+        let informers = kaji_runtime::Informers::new(client);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let ca = rcgen::CertificateParams::new(vec![]).unwrap().self_signed(&key).unwrap();
+        let authority = kaji_controllers::Authority::new(&ca.pem(), &key.serialize_pem()).unwrap();
+        let config = kaji_controllers::Config { root_ca: ca.pem(), authority: Some(Arc::new(authority)) };
+        let identities = controllers();
+        let all = kaji_controllers::all(&informers, &config);
+        let names =
+            all.iter().map(|c| c.name()).chain(["garbage-collector-controller", "namespace-controller"]);
+        let without: Vec<&str> =
+            names.filter(|name| identities(name).name == "system:kube-controller-manager").collect();
+        assert_eq!(without, [""; 0]);
+    }
+
+    #[test]
+    fn who_is_who() {
+        let text = |identities: &Identities, agent| {
+            let user = identities(agent);
+            format!("{} {}", user.name, user.groups.join(","))
+        };
+        let all = [
+            text(&component("kube-scheduler"), "anything"),
+            text(&controllers(), "deployment-controller"),
+            text(&controllers(), "endpoint-slice-controller"),
+            text(&controllers(), "kube-controller-manager"),
+            text(&kubelets("sim-1"), "kubelet/sim-7"),
+            text(&kubelets("sim-1"), "kubelet"),
+            text(&kubelets("sim-1"), "kubelet/"),
+        ];
+        expect_test::expect![[r#"
+            system:kube-scheduler system:authenticated
+            system:serviceaccount:kube-system:deployment-controller system:serviceaccounts,system:serviceaccounts:kube-system,system:authenticated
+            system:serviceaccount:kube-system:endpointslice-controller system:serviceaccounts,system:serviceaccounts:kube-system,system:authenticated
+            system:kube-controller-manager system:authenticated
+            system:node:sim-7 system:nodes,system:authenticated
+            system:node:sim-1 system:nodes,system:authenticated
+            system:node:sim-1 system:nodes,system:authenticated"#]]
+        .assert_eq(&all.join("\n"));
+    }
+}
