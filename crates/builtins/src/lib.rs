@@ -34,8 +34,7 @@ pub mod storage;
 pub mod storagemigration;
 
 pub use deps::{
-    AccessDecision, AccessQuestion, AccessRules, ApiHandle, Authorize, CrdWarnings, Deps, IssuedToken,
-    TokenIdentity, TokenOrder, Tokens, ValidateCrd,
+    AccessDecision, AccessQuestion, AccessRules, ApiHandle, Authorize, CrdWarnings, Deps, Tokens, ValidateCrd,
 };
 use kaji_resource::ResourceDef;
 

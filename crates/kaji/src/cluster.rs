@@ -4,11 +4,14 @@
 //! control loops, which speak the API through the in-process transport. Ending runs the other way round.
 
 use crate::{
-    Nodes, bootstrap, joining,
+    Nodes,
+    authn::{Authn, AuthnError, AuthnOptions, LateTokens},
+    bootstrap, joining,
     review::{PublicInfo, Reviews},
 };
 use kaji_auth::{
     Authorizer, Masters, Union,
+    authn::SigningKey,
     names::{AUTHENTICATED, MASTERS},
 };
 use kaji_builtins::Deps;
@@ -22,7 +25,8 @@ use kaji_meta::{
 use kaji_resource::{Api, UserInfo};
 use kaji_runtime::{Client, Informers};
 use kaji_server::{
-    Certificates, Discovery, Flow, Health, Listener, LocalService, Metrics, OpenApi, Stack, StackError,
+    Authentication, Authorities, Certificates, Discovery, Flow, Health, Impersonation, Listener,
+    LocalService, Metrics, OpenApi, Stack, StackError,
     flow::Limits,
     pki::{Pki, PkiError},
 };
@@ -71,6 +75,8 @@ pub struct Options {
     pub limits: Limits,
     /// How long a request may take.
     pub request_timeout: Duration,
+    /// How somebody proves who they are.
+    pub authn: AuthnOptions,
 }
 
 impl Options {
@@ -87,6 +93,7 @@ impl Options {
             encryption: None,
             limits: Limits::default(),
             request_timeout: Duration::from_secs(60),
+            authn: AuthnOptions::default(),
         }
     }
 }
@@ -106,6 +113,9 @@ pub enum StartError {
     /// Certificates.
     #[error("cannot prepare certificates: {0}")]
     Pki(#[from] PkiError),
+    /// Authentication.
+    #[error("cannot set up authentication: {0}")]
+    Authn(#[from] AuthnError),
     /// The listener.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -140,6 +150,7 @@ pub struct Cluster {
     loops: JoinSet<()>,
     listener: JoinSet<()>,
     _informers: Option<Arc<Informers>>,
+    token_signer: Arc<SigningKey>,
 }
 
 impl Cluster {
@@ -162,15 +173,20 @@ impl Cluster {
         let clock = Arc::new(SystemClock);
         let now = clock.now();
         let certificates = tokio::task::spawn_blocking(move || Certificates::open(&dir, names, now));
-        let engine = open_engine(store.clone(), &options, authorizer.clone()).await?;
+        let tokens = Arc::new(LateTokens::default());
+        let engine = open_engine(store.clone(), &options, authorizer.clone(), tokens.clone()).await?;
         kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;
         let certificates =
             certificates.await.map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
         let pki = certificates.current();
+        let api: Arc<dyn Api> = engine.clone();
+        let authn =
+            Authn::new(&options.authn, &pki, &Arc::downgrade(&api), &(clock.clone() as Arc<dyn Clock>))?;
+        tokens.set(authn.tokens.clone());
         let listen = |source| StartError::Listen { address: options.listen, source };
-        let listener = Listener::bind(options.listen, kaji_server::tls(&pki, certificates.serving())?)
-            .await
-            .map_err(listen)?;
+        let authorities = Arc::new(Authorities::new(&pki)?);
+        let tls = kaji_server::tls(certificates.serving(), authorities.clone())?;
+        let listener = Listener::bind(options.listen, tls, authorities).await.map_err(listen)?;
         let address = listener.address()?;
         let facts = bootstrap::Facts {
             service_cidrs: &options.service_cidrs,
@@ -184,6 +200,9 @@ impl Cluster {
         let flow = Flow::new(options.limits, Arc::new(SystemClock));
         let stack = Arc::new(Stack {
             engine,
+            issuer: authn.documents(&format!("https://{}", advertised(address))),
+            authentication: Authentication { chain: authn.chain.clone(), clock: Arc::new(SystemClock) },
+            impersonation: Impersonation::default(),
             authorizer,
             health: Health::default(),
             metrics: Metrics::default().with_flow(&flow),
@@ -212,6 +231,7 @@ impl Cluster {
             loops: JoinSet::new(),
             listener: tasks,
             _informers: None,
+            token_signer: authn.signing_key(),
         };
         if options.controllers {
             cluster.start_loops(options.nodes, stopped);
@@ -251,6 +271,7 @@ impl Cluster {
         let config = kaji_controllers::Config {
             root_ca: ca.certificate.clone(),
             authority: authority.ok().map(Arc::new),
+            token_signer: Some(self.token_signer.clone()),
         };
         kaji_controllers::spawn(&mut self.loops, &informers, &shared(client), &config, &stop);
         let client = self.client("kube-scheduler");
@@ -298,6 +319,7 @@ async fn open_engine(
     store: Arc<dyn Store>,
     options: &Options,
     authorizer: Arc<dyn Authorizer>,
+    tokens: Arc<LateTokens>,
 ) -> Result<Arc<Engine>, StartError> {
     let engine_options =
         EngineOptions { admission: kaji_admission::plugins(&authorizer), ..EngineOptions::default() };
@@ -307,6 +329,7 @@ async fn open_engine(
     deps.authorize = Arc::new(Reviews(authorizer));
     deps.validate_crd = Some(kaji_apiextensions::validator());
     deps.crd_warnings = Some(Arc::new(kaji_apiextensions::warnings));
+    deps.tokens = Some(tokens);
     let api: Arc<dyn Api> = engine.clone();
     deps.api.set(Arc::downgrade(&api));
     engine.register(kaji_builtins::all(&deps)).await?;

@@ -2,7 +2,8 @@
 //!
 //! The binary is a thin command line over this; tests start clusters with the same call.
 
-pub mod bootstrap;
+pub mod authn;
+mod bootstrap;
 pub mod cluster;
 mod joining;
 pub mod kubeconfig;
@@ -10,5 +11,6 @@ mod nodes;
 mod review;
 pub mod token;
 
+pub use authn::{AuthnError, AuthnOptions};
 pub use cluster::{Cluster, Options, StartError, StoreKind};
 pub use nodes::Nodes;

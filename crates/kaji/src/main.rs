@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use kaji::{
-    Cluster, Nodes, Options, kubeconfig,
+    AuthnOptions, Cluster, Nodes, Options, kubeconfig,
     token::{self, TokenCommand},
 };
 use kaji_server::flow::Limits;
@@ -82,6 +82,8 @@ struct Up {
     /// How long a request may take, watches and streams apart (60s, 1m30s).
     #[arg(long, default_value = "60s", value_parser = kaji_server::parse_timeout)]
     request_timeout: std::time::Duration,
+    #[command(flatten)]
+    authn: AuthnOptions,
 }
 
 fn main() -> ExitCode {
@@ -129,6 +131,7 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
         encryption: up.encryption_provider_config,
         limits: limits.checked()?,
         request_timeout: up.request_timeout,
+        authn: up.authn,
         ..Options::new(&data_dir)
     };
     let cluster = Cluster::start(options).await?;

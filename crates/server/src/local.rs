@@ -1,10 +1,7 @@
 //! The in-process transport: a tower service that carries requests of the cluster's own parts straight to the stack,
 //! with an identity of their own. No socket, no TLS, the same authorization.
 
-use crate::{
-    body::ResponseBody,
-    stack::{Peer, Stack},
-};
+use crate::{body::ResponseBody, identity::Peer, stack::Stack};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
@@ -25,7 +22,7 @@ pub struct LocalService {
 impl LocalService {
     /// Requests through this service come from `user`.
     pub fn new(stack: Arc<Stack>, user: UserInfo) -> Self {
-        LocalService { stack, peer: Peer(Some(Arc::new(user))) }
+        LocalService { stack, peer: Peer::trusted(user) }
     }
 }
 
