@@ -2,11 +2,12 @@
 //!
 //! Invariant: whatever is configured and cannot be used keeps the cluster from starting.
 
+use crate::fetch::{Https, Reviewer};
 use clap::Args;
 use kaji_auth::authn::{
-    Agnostic, Anonymous, BootstrapTokens, Chain, Identity, IssuedToken, Issuer, IssuerDocuments, KeyError,
-    KeySet, LegacyTokens, PublicKey, Refusal, RequestHeader, ServiceAccountTokens, SigningKey, TokenChain,
-    TokenFile, TokenFileError, TokenOrder,
+    Agnostic, Anonymous, AuthenticationConfiguration, BootstrapTokens, Chain, Identity, IssuedToken, Issuer,
+    IssuerDocuments, KeyError, KeySet, LegacyTokens, Oidc, OidcFlags, PublicKey, Refusal, RequestHeader,
+    ServiceAccountTokens, SigningKey, TokenChain, TokenFile, TokenFileError, TokenOrder, Webhook,
 };
 use kaji_builtins::Tokens;
 use kaji_meta::{Clock, random::SystemRandom};
@@ -68,6 +69,50 @@ pub struct AuthnOptions {
     /// Prefixes of headers in which a front proxy names further attributes (default X-Remote-Extra-).
     #[arg(long, value_delimiter = ',')]
     pub requestheader_extra_headers_prefix: Option<Vec<String>>,
+    /// An AuthenticationConfiguration file: issuers of JWTs, and who may be anonymous.
+    #[arg(long)]
+    pub authentication_config: Option<PathBuf>,
+    /// A kubeconfig file of a service that reviews tokens.
+    #[arg(long)]
+    pub authentication_token_webhook_config_file: Option<PathBuf>,
+    /// The version of the reviews it is sent (default v1beta1).
+    #[arg(long, value_parser = ["v1", "v1beta1"])]
+    pub authentication_token_webhook_version: Option<String>,
+    /// How long its answers are kept (default 2m).
+    #[arg(long)]
+    pub authentication_token_webhook_cache_ttl: Option<jiff::SignedDuration>,
+    /// The URL of an OpenID issuer.
+    #[arg(long)]
+    pub oidc_issuer_url: Option<String>,
+    /// The audience that its tokens must be for.
+    #[arg(long)]
+    pub oidc_client_id: Option<String>,
+    /// Certificates that the issuer's is verified with, instead of the machine's.
+    #[arg(long)]
+    pub oidc_ca_file: Option<PathBuf>,
+    /// The claim that is the user's name (default sub).
+    #[arg(long)]
+    pub oidc_username_claim: Option<String>,
+    /// What is put before it (default the issuer and #, nothing for email; - for nothing).
+    #[arg(long)]
+    pub oidc_username_prefix: Option<String>,
+    /// The claim that holds groups.
+    #[arg(long)]
+    pub oidc_groups_claim: Option<String>,
+    /// What is put before them.
+    #[arg(long)]
+    pub oidc_groups_prefix: Option<String>,
+    /// A claim and the value it must have, as claim=value; may be repeated.
+    #[arg(long = "oidc-required-claim", value_parser = pair)]
+    pub oidc_required_claims: Vec<(String, String)>,
+    /// The algorithms that the issuer may sign with (default RS256).
+    #[arg(long, value_delimiter = ',', value_parser = ["RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "PS384", "PS512"])]
+    pub oidc_signing_algs: Vec<String>,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (claim, value) = text.split_once('=').ok_or("expected claim=value")?;
+    Ok((claim.to_owned(), value.to_owned()))
 }
 
 /// Seconds of a duration; Go's and the ISO's forms are taken.
@@ -119,7 +164,7 @@ pub struct Authn {
 
 impl Authn {
     /// Sets it up. `api` is where accounts and secrets are looked up.
-    pub fn new(
+    pub async fn new(
         options: &AuthnOptions,
         pki: &Pki,
         api: &Weak<dyn Api>,
@@ -138,8 +183,13 @@ impl Authn {
         }
         let legacy = LegacyTokens::new(keys.clone(), audiences.clone(), api.clone(), clock.clone());
         chain.push(Arc::new(legacy));
-        let bound =
-            ServiceAccountTokens::new(issuers, keys.clone(), audiences.clone(), api.clone(), clock.clone());
+        let bound = ServiceAccountTokens::new(
+            issuers.clone(),
+            keys.clone(),
+            audiences.clone(),
+            api.clone(),
+            clock.clone(),
+        );
         chain.push(Arc::new(bound));
         if options.enable_bootstrap_token_auth.unwrap_or(true) {
             let bootstrap = BootstrapTokens::new(api.clone(), clock.clone());
@@ -153,10 +203,35 @@ impl Authn {
             longest: options.service_account_max_token_expiration,
             random: Arc::new(SystemRandom),
         };
+        // After the server's own tokens: asking an issuer takes time.
+        let configuration = configuration(options)?;
+        configuration.validate(&issuers).map_err(|e| AuthnError::Flag(e.to_string()))?;
+        let algorithms = if options.authentication_config.is_some() { vec![] } else { algorithms(options) };
+        for jwt in configuration.jwt {
+            let fetch = Https::new(&jwt.issuer.certificate_authority)
+                .map_err(|e| AuthnError::Flag(format!("certificate authority of {}: {e}", jwt.issuer.url)))?;
+            let oidc = Oidc::new(jwt, algorithms.clone(), Arc::new(fetch), clock.clone());
+            chain.push(Arc::new(Agnostic::new(oidc, issuer.audiences.clone())));
+        }
+        if let Some(path) = &options.authentication_token_webhook_config_file {
+            let service = Arc::new(Reviewer::new(path).await.map_err(AuthnError::Flag)?);
+            let version = match options.authentication_token_webhook_version.as_deref() {
+                Some("v1") => "v1",
+                _ => "v1beta1",
+            };
+            let kept = options.authentication_token_webhook_cache_ttl.map_or(120, |t| t.as_secs());
+            let webhook = Webhook::new(service, version, issuer.audiences.clone(), kept, clock.clone());
+            chain.push(Arc::new(webhook));
+        }
         let chain = Arc::new(chain);
-        let anonymous = match options.anonymous_auth.unwrap_or(true) {
-            true => Anonymous::Everywhere,
-            false => Anonymous::Nowhere,
+        let anonymous = match (&configuration.anonymous, options.anonymous_auth.unwrap_or(true)) {
+            (Some(_), _) if options.anonymous_auth.is_some() => {
+                let text = "cannot set --anonymous-auth flag when anonymous field is configured in authentication configuration file";
+                return Err(AuthnError::Flag(text.into()));
+            }
+            (Some(rule), _) => rule.rule(),
+            (None, true) => Anonymous::Everywhere,
+            (None, false) => Anonymous::Nowhere,
         };
         Ok(Authn {
             chain: Chain { proxy: Some(proxy(options)), tokens: chain.clone(), anonymous },
@@ -198,6 +273,65 @@ fn keys(options: &AuthnOptions, pki: &Pki) -> Result<(SigningKey, KeySet), Authn
         all.extend(PublicKey::all_from_pem(&read(path)?).map_err(bad(path))?);
     }
     Ok((key, KeySet::new(all)))
+}
+
+fn algorithms(options: &AuthnOptions) -> Vec<String> {
+    let default = || vec!["RS256".to_owned()];
+    Some(options.oidc_signing_algs.clone()).filter(|a| !a.is_empty()).unwrap_or_else(default)
+}
+
+/// The configuration that file or flags give; an empty one without either.
+fn configuration(options: &AuthnOptions) -> Result<AuthenticationConfiguration, AuthnError> {
+    let read = |path: &Path| {
+        std::fs::read_to_string(path).map_err(|source| AuthnError::Read { path: path.into(), source })
+    };
+    let flags = [
+        &options.oidc_client_id,
+        &options.oidc_username_claim,
+        &options.oidc_username_prefix,
+        &options.oidc_groups_claim,
+        &options.oidc_groups_prefix,
+    ];
+    let any = options.oidc_issuer_url.is_some()
+        || options.oidc_ca_file.is_some()
+        || !options.oidc_required_claims.is_empty()
+        || !options.oidc_signing_algs.is_empty()
+        || flags.iter().any(|f| f.is_some());
+    if let Some(path) = &options.authentication_config {
+        let file: AuthenticationConfiguration = serde_saphyr::from_str(&read(path)?)
+            .map_err(|e| AuthnError::Flag(format!("{}: {e}", path.display())))?;
+        if any && !file.jwt.is_empty() {
+            let text = "authentication-config file and oidc-* flags are mutually exclusive";
+            return Err(AuthnError::Flag(text.into()));
+        }
+        return Ok(file);
+    }
+    let empty = AuthenticationConfiguration {
+        api_version: "apiserver.config.k8s.io/v1".into(),
+        kind: "AuthenticationConfiguration".into(),
+        ..AuthenticationConfiguration::default()
+    };
+    match (&options.oidc_issuer_url, &options.oidc_client_id) {
+        (Some(issuer), Some(client)) => {
+            let text = |flag: &Option<String>| flag.clone().unwrap_or_default();
+            let flags = OidcFlags {
+                issuer_url: issuer.clone(),
+                client_id: client.clone(),
+                authority: options.oidc_ca_file.as_deref().map(read).transpose()?.unwrap_or_default(),
+                username_claim: options.oidc_username_claim.clone(),
+                username_prefix: text(&options.oidc_username_prefix),
+                groups_claim: text(&options.oidc_groups_claim),
+                groups_prefix: text(&options.oidc_groups_prefix),
+                required: options.oidc_required_claims.clone(),
+            };
+            Ok(flags.configuration())
+        }
+        _ if any => Err(AuthnError::Flag(
+            "oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set"
+                .into(),
+        )),
+        _ => Ok(empty),
+    }
 }
 
 fn proxy(options: &AuthnOptions) -> RequestHeader {

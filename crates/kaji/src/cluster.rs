@@ -181,7 +181,7 @@ impl Cluster {
         let pki = certificates.current();
         let api: Arc<dyn Api> = engine.clone();
         let authn =
-            Authn::new(&options.authn, &pki, &Arc::downgrade(&api), &(clock.clone() as Arc<dyn Clock>))?;
+            Authn::new(&options.authn, &pki, &Arc::downgrade(&api), &(clock.clone() as Arc<dyn Clock>)).await?;
         tokens.set(authn.tokens.clone());
         let listen = |source| StartError::Listen { address: options.listen, source };
         let authorities = Arc::new(Authorities::new(&pki)?);

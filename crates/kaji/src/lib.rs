@@ -5,6 +5,7 @@
 pub mod authn;
 mod bootstrap;
 pub mod cluster;
+mod fetch;
 mod joining;
 pub mod kubeconfig;
 mod nodes;

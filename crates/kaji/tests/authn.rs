@@ -6,12 +6,25 @@ mod common;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use common::{TestCluster, api::Api};
-use http::{Request, StatusCode};
-use http_body_util::BodyExt;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use kaji::StoreKind;
+use kaji_auth::authn::{Issuer, IssuerDocuments, KeySet, SigningKey, TokenOrder};
+use kaji_meta::SystemRandom;
 use kaji_resource::Verb;
-use kaji_server::pki::Identity;
+use kaji_server::pki::{Identity, Pki};
 use kube::client::Body;
 use serde_json::{Value, json};
+use std::{convert::Infallible, sync::Arc};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    },
+};
 
 /// A client that trusts the cluster and has these credentials.
 async fn client(test: &TestCluster, user: Value) -> kube::Client {
@@ -213,5 +226,88 @@ async fn a_secret_gets_a_token_and_others_can_verify_it() {
 
     api.ok(Verb::Delete, "/v1/secrets/s?namespace=default", Value::Null).await;
     assert_eq!(text(&get(&robot, "/api", &[]).await), UNAUTHORIZED);
+    test.stop().await;
+}
+
+/// An identity provider on a port of its own: its issuer and its certificates.
+async fn provider(dir: &std::path::Path) -> (Issuer, String) {
+    let pki = Pki::ensure(dir, &["127.0.0.1".into()], jiff::Timestamp::now()).unwrap();
+    let tcp = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("https://{}", tcp.local_addr().unwrap());
+    let key = SigningKey::from_pem(&pki.service_account.private).unwrap();
+    let keys = KeySet::new([key.public.clone()]);
+    let documents = IssuerDocuments::new(&url, &format!("{url}/keys"), &keys).unwrap();
+    let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            CertificateDer::pem_slice_iter(pki.serving.certificate.as_bytes()).map(Result::unwrap).collect(),
+            PrivateKeyDer::from_pem_slice(pki.serving.key.as_bytes()).unwrap(),
+        )
+        .unwrap();
+    let tls = TlsAcceptor::from(Arc::new(tls));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = tcp.accept().await {
+            let Ok(stream) = tls.accept(stream).await else { continue };
+            let documents = documents.clone();
+            let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+                let body = match request.uri().path() {
+                    "/.well-known/openid-configuration" => documents.configuration.clone(),
+                    "/keys" => documents.keys.clone(),
+                    other => panic!("{other}"),
+                };
+                async move { Ok::<_, Infallible>(Response::new(Full::new(bytes::Bytes::from(body)))) }
+            });
+            let connection = hyper::server::conn::http1::Builder::new();
+            tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    let audiences = vec!["kaji".to_owned()];
+    let random = Arc::new(SystemRandom);
+    let issuer = Issuer { name: url, key: Arc::new(key), audiences, extend: false, longest: None, random };
+    (issuer, pki.ca.certificate)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn issuers_of_others_and_files_of_tokens() {
+    let dir = tempfile::tempdir().unwrap();
+    let (issuer, authority) = provider(&dir.path().join("provider")).await;
+    let configuration = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AuthenticationConfiguration",
+        "jwt": [{
+            "issuer": {"url": issuer.name, "audiences": ["kaji"], "certificateAuthority": authority},
+            "claimMappings": {"username": {"claim": "sub", "prefix": "theirs:"}},
+        }],
+        "anonymous": {"enabled": true, "conditions": [{"path": "/livez"}]},
+    });
+    let (config, tokens) = (dir.path().join("authn.yaml"), dir.path().join("tokens.csv"));
+    std::fs::write(&config, configuration.to_string()).unwrap();
+    std::fs::write(&tokens, "s3cret,root,1,\"system:masters,devs\"\n").unwrap();
+    let test = TestCluster::start_with(dir, 0, StoreKind::Memory, |options| {
+        options.authn.authentication_config = Some(config);
+        options.authn.token_auth_file = Some(tokens);
+    })
+    .await;
+    let order = |audience: &str| TokenOrder {
+        namespace: "ns".into(),
+        name: "alice".into(),
+        audiences: vec![audience.into()],
+        expiration_seconds: 3600,
+        ..TokenOrder::default()
+    };
+    let token = |audience| issuer.issue(&order(audience), jiff::Timestamp::now()).unwrap().token;
+    let alice = client(&test, json!({"token": token("kaji")})).await;
+    let refused = get(&alice, "/api/v1/nodes", &[]).await;
+    assert_eq!(refused.0, 403);
+    assert!(refused.1.contains(r#"User "theirs:system:serviceaccount:ns:alice""#), "{refused:?}");
+    let elsewhere = client(&test, json!({"token": token("vault")})).await;
+    assert_eq!(text(&get(&elsewhere, "/livez", &[]).await), UNAUTHORIZED);
+    let root = client(&test, json!({"token": "s3cret"})).await;
+    assert_eq!(get(&root, "/api/v1/nodes", &[]).await.0, 200);
+    let anonymous = client(&test, json!({})).await;
+    assert_eq!(get(&anonymous, "/livez", &[]).await.0, 200);
+    assert_eq!(text(&get(&anonymous, "/readyz", &[]).await), UNAUTHORIZED);
     test.stop().await;
 }

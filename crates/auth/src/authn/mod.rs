@@ -7,10 +7,12 @@
 
 mod bootstrap;
 mod cache;
+mod config;
 mod discovery;
 mod jwt;
 mod keys;
 mod legacy;
+mod oidc;
 mod request;
 mod requestheader;
 mod serviceaccount;
@@ -18,17 +20,21 @@ mod serviceaccount;
 mod testing;
 mod tokenfile;
 mod union;
+mod webhook;
 
 pub use bootstrap::BootstrapTokens;
+pub use config::{AnonymousConfig, AuthenticationConfiguration, ConfigError, JwtAuthenticator, OidcFlags};
 pub use discovery::IssuerDocuments;
 pub use jwt::MAX_TOKEN;
 pub use keys::{KeyError, KeySet, PublicKey, SigningKey};
 pub use legacy::{LegacyTokens, SecretToken, legacy_token};
+pub use oidc::{Fetch, Oidc};
 pub use request::{Anonymous, Certificates, Chain, anonymous};
 pub use requestheader::{RequestHeader, unescape_key};
 pub use serviceaccount::{BoundTo, IssuedToken, Issuer, ServiceAccountTokens, TokenOrder};
 pub use tokenfile::{TokenFile, TokenFileError};
 pub use union::{Agnostic, TokenChain};
+pub use webhook::{Review, Webhook};
 
 use crate::names::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
 use kaji_resource::{BoxFuture, UserInfo};

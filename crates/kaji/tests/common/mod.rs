@@ -24,13 +24,24 @@ impl TestCluster {
 
     /// Starts one over a directory that may have been another's.
     pub async fn start_in(dir: tempfile::TempDir, nodes: u16, store: StoreKind) -> Self {
-        let options = Options {
+        Self::start_with(dir, nodes, store, |_| {}).await
+    }
+
+    /// Starts one with further options.
+    pub async fn start_with(
+        dir: tempfile::TempDir,
+        nodes: u16,
+        store: StoreKind,
+        change: impl FnOnce(&mut Options),
+    ) -> Self {
+        let mut options = Options {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             nodes: if nodes == 0 { Nodes::None } else { Nodes::Simulated(nodes) },
             controllers: nodes > 0,
             store,
             ..Options::new(dir.path())
         };
+        change(&mut options);
         let cluster = Cluster::start(options).await.unwrap();
         let path = dir.path().join("kubeconfig");
         kubeconfig::write(&path, &cluster.url(), &cluster.pki.ca.certificate, &cluster.pki.admin).unwrap();
