@@ -181,10 +181,11 @@ impl Cluster {
         let pki = certificates.current();
         let api: Arc<dyn Api> = engine.clone();
         let authn =
-            Authn::new(&options.authn, &pki, &Arc::downgrade(&api), &(clock.clone() as Arc<dyn Clock>)).await?;
+            Authn::new(&options.authn, &pki, &Arc::downgrade(&api), &(clock.clone() as Arc<dyn Clock>))
+                .await?;
         tokens.set(authn.tokens.clone());
         let listen = |source| StartError::Listen { address: options.listen, source };
-        let authorities = Arc::new(Authorities::new(&pki)?);
+        let authorities = Arc::new(Authorities::new(&authn.client_authorities, &authn.proxy_authorities)?);
         let tls = kaji_server::tls(certificates.serving(), authorities.clone())?;
         let listener = Listener::bind(options.listen, tls, authorities).await.map_err(listen)?;
         let address = listener.address()?;

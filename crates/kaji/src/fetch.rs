@@ -12,6 +12,7 @@ use kube::{
 };
 use serde_json::Value;
 use std::{path::Path, time::Duration};
+use tokio::sync::Semaphore;
 
 /// A provider that takes longer is taken for one that is down.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -65,10 +66,15 @@ impl Fetch for Https {
 const TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
+/// Most questions that are open at once; further ones wait.
+const AT_ONCE: usize = 64;
+
 /// A token reviewer.
 pub struct Reviewer {
     client: kube::Client,
     path: String,
+    /// Strangers' tokens must not open more connections than this.
+    slots: Semaphore,
 }
 
 impl Reviewer {
@@ -76,12 +82,16 @@ impl Reviewer {
     pub async fn new(kubeconfig: &Path) -> Result<Reviewer, String> {
         let error = |e: &dyn std::fmt::Display| format!("{}: {e}", kubeconfig.display());
         let file = Kubeconfig::read_from(kubeconfig).map_err(|e| error(&e))?;
-        let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+        let mut config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
             .await
             .map_err(|e| error(&e))?;
-        // The client puts the server's own path before this one.
+        // Reviews go to the very URL that the file names: the client must not add a slash to its path.
+        let path = config.cluster_url.path_and_query().map_or("/", |p| p.as_str()).to_owned();
+        let mut origin = config.cluster_url.into_parts();
+        origin.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
+        config.cluster_url = http::Uri::from_parts(origin).map_err(|e| error(&e))?;
         let client = kube::Client::try_from(config).map_err(|e| error(&e))?;
-        Ok(Reviewer { client, path: "/".to_owned() })
+        Ok(Reviewer { client, path, slots: Semaphore::new(AT_ONCE) })
     }
 
     /// `Err` with whether trying again may help.
@@ -106,6 +116,7 @@ impl Reviewer {
 impl Review for Reviewer {
     fn review(&self, review: Value) -> BoxFuture<'_, Result<Value, String>> {
         Box::pin(async move {
+            let _slot = self.slots.acquire().await.map_err(|e| e.to_string())?;
             let body = review.to_string();
             let mut wait = FIRST_WAIT;
             for last in (0..TRIES).map(|i| i + 1 == TRIES) {

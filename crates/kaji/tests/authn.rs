@@ -96,6 +96,7 @@ async fn token(admin: &kube::Client, account: &str) -> String {
     answer["status"]["token"].as_str().unwrap().to_owned()
 }
 
+const REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 const UNAUTHORIZED: (u16, &str) = (401, "Unauthorized");
 
 fn text((code, message): &(u16, String)) -> (u16, &str) {
@@ -118,8 +119,7 @@ async fn a_token_is_good_while_its_account_lives() {
     );
 
     let review = |token: &str| json!({"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1", "spec": {"token": token}});
-    let reviews = "/apis/authentication.k8s.io/v1/tokenreviews";
-    let status = create(&admin, reviews, review(&token)).await["status"].clone();
+    let status = create(&admin, REVIEWS, review(&token)).await["status"].clone();
     assert_eq!(status["authenticated"], true);
     assert_eq!(
         status["user"]["groups"],
@@ -140,7 +140,7 @@ async fn a_token_is_good_while_its_account_lives() {
         kube::Api::default_namespaced(admin.clone());
     accounts.delete("robot", &Default::default()).await.unwrap();
     assert_eq!(text(&get(&robot, "/api", &[]).await), UNAUTHORIZED);
-    let status = create(&admin, reviews, review(&token)).await["status"].clone();
+    let status = create(&admin, REVIEWS, review(&token)).await["status"].clone();
     assert_eq!(status, json!({"user": {}, "error": r#"serviceaccounts "robot" not found"#}));
     account(&admin, "robot").await;
     assert_eq!(text(&get(&robot, "/api", &[]).await), UNAUTHORIZED);
@@ -229,7 +229,7 @@ async fn a_secret_gets_a_token_and_others_can_verify_it() {
     test.stop().await;
 }
 
-/// An identity provider on a port of its own: its issuer and its certificates.
+/// An identity provider and a reviewer of tokens on a port of their own: its issuer and its certificates.
 async fn provider(dir: &std::path::Path) -> (Issuer, String) {
     let pki = Pki::ensure(dir, &["127.0.0.1".into()], jiff::Timestamp::now()).unwrap();
     let tcp = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
@@ -252,12 +252,18 @@ async fn provider(dir: &std::path::Path) -> (Issuer, String) {
             let Ok(stream) = tls.accept(stream).await else { continue };
             let documents = documents.clone();
             let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
-                let body = match request.uri().path() {
-                    "/.well-known/openid-configuration" => documents.configuration.clone(),
-                    "/keys" => documents.keys.clone(),
-                    other => panic!("{other}"),
-                };
-                async move { Ok::<_, Infallible>(Response::new(Full::new(bytes::Bytes::from(body)))) }
+                let documents = documents.clone();
+                async move {
+                    let path = request.uri().path().to_owned();
+                    let sent = request.into_body().collect().await.unwrap().to_bytes();
+                    let body = match path.as_str() {
+                        "/.well-known/openid-configuration" => documents.configuration,
+                        "/keys" => documents.keys,
+                        "/review" => reviewed(serde_json::from_slice(&sent).unwrap()).to_string(),
+                        other => panic!("{other}"),
+                    };
+                    Ok::<_, Infallible>(Response::new(Full::new(bytes::Bytes::from(body))))
+                }
             });
             let connection = hyper::server::conn::http1::Builder::new();
             tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
@@ -267,6 +273,17 @@ async fn provider(dir: &std::path::Path) -> (Issuer, String) {
     let random = Arc::new(SystemRandom);
     let issuer = Issuer { name: url, key: Arc::new(key), audiences, extend: false, longest: None, random };
     (issuer, pki.ca.certificate)
+}
+
+/// A review answered: the token `dave` is Dave's, who may do everything.
+fn reviewed(mut review: Value) -> Value {
+    assert_eq!(review["apiVersion"], "authentication.k8s.io/v1beta1");
+    let user = json!({"username": "dave", "uid": "4", "groups": ["system:masters"]});
+    review["status"] = match review["spec"]["token"].as_str().unwrap() {
+        "dave" => json!({"authenticated": true, "user": user}),
+        _ => json!({"error": "never heard of it"}),
+    };
+    review
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -285,9 +302,23 @@ async fn issuers_of_others_and_files_of_tokens() {
     let (config, tokens) = (dir.path().join("authn.yaml"), dir.path().join("tokens.csv"));
     std::fs::write(&config, configuration.to_string()).unwrap();
     std::fs::write(&tokens, "s3cret,root,1,\"system:masters,devs\"\n").unwrap();
+    let reviewer = dir.path().join("reviewer.kubeconfig");
+    let kubeconfig = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {
+            "server": format!("{}/review", issuer.name),
+            "certificate-authority-data": STANDARD.encode(&authority),
+        }}],
+        "users": [{"name": "u", "user": {}}],
+    });
+    std::fs::write(&reviewer, kubeconfig.to_string()).unwrap();
     let test = TestCluster::start_with(dir, 0, StoreKind::Memory, |options| {
         options.authn.authentication_config = Some(config);
         options.authn.token_auth_file = Some(tokens);
+        options.authn.authentication_token_webhook_config_file = Some(reviewer);
     })
     .await;
     let order = |audience: &str| TokenOrder {
@@ -304,8 +335,14 @@ async fn issuers_of_others_and_files_of_tokens() {
     assert!(refused.1.contains(r#"User "theirs:system:serviceaccount:ns:alice""#), "{refused:?}");
     let elsewhere = client(&test, json!({"token": token("vault")})).await;
     assert_eq!(text(&get(&elsewhere, "/livez", &[]).await), UNAUTHORIZED);
+    for known in ["s3cret", "dave"] {
+        let root = client(&test, json!({"token": known})).await;
+        assert_eq!(get(&root, "/api/v1/nodes", &[]).await.0, 200, "{known}");
+    }
     let root = client(&test, json!({"token": "s3cret"})).await;
-    assert_eq!(get(&root, "/api/v1/nodes", &[]).await.0, 200);
+    let review = json!({"spec": {"token": "mallory"}});
+    let status = create(&root, REVIEWS, review).await["status"].clone();
+    assert_eq!(status, json!({"user": {}, "error": "never heard of it"}));
     let anonymous = client(&test, json!({})).await;
     assert_eq!(get(&anonymous, "/livez", &[]).await.0, 200);
     assert_eq!(text(&get(&anonymous, "/readyz", &[]).await), UNAUTHORIZED);

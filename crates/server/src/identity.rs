@@ -4,7 +4,7 @@
 //! - The handshake proves that a client owns its certificate; which authority signed it decides what it counts for.
 //! - A client that is refused learns only that it is.
 
-use crate::{discovery::hex, pki::Pki, stack::StackError};
+use crate::{discovery::hex, stack::StackError};
 use kaji_auth::authn::{Certificates, Chain, Identity};
 use kaji_meta::{Clock, Status};
 use kaji_resource::UserInfo;
@@ -77,9 +77,9 @@ pub struct Authorities {
 }
 
 impl Authorities {
-    /// The cluster's authority for clients, and the one for front proxies.
-    pub fn new(pki: &Pki) -> Result<Self, StackError> {
-        let (client, proxy) = (verifier(&pki.ca.certificate)?, verifier(&pki.front_proxy_ca.certificate)?);
+    /// The authorities for clients and those for front proxies, PEM.
+    pub fn new(client: &str, proxy: &str) -> Result<Self, StackError> {
+        let (client, proxy) = (verifier(client)?, verifier(proxy)?);
         let hints = [client.root_hint_subjects(), proxy.root_hint_subjects()].concat();
         Ok(Authorities { client, proxy, hints })
     }

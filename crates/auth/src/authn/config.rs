@@ -4,7 +4,7 @@
 //! Invariant: a field that is not understood is refused, and so is one that is understood but not supported yet
 //! (expressions): a rule that is not enforced is worse than none.
 
-use super::Anonymous;
+use super::{Anonymous, PublicKey};
 use kaji_meta::field::{Error, ErrorList, Path};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -107,7 +107,7 @@ pub struct ClaimMappings {
     /// Groups.
     pub groups: ClaimOrPrefix,
     /// Uid.
-    pub uid: ClaimOrPrefix,
+    pub uid: ClaimOrExpression,
     /// Expressions, not supported yet.
     pub extra: Vec<BTreeMap<String, String>>,
 }
@@ -124,16 +124,38 @@ pub struct ClaimOrPrefix {
     pub expression: String,
 }
 
+/// A claim whose value is taken as it is.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct ClaimOrExpression {
+    /// The claim.
+    pub claim: String,
+    /// Not supported yet.
+    pub expression: String,
+}
+
 /// Why a configuration is refused.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
 const NO_CEL: &str = "expressions are not supported by this server yet";
+const BOTH: &str = "claim and expression can't both be set";
+/// Most issuers. Source: upstream's `ValidateAuthenticationConfiguration`.
+const MOST: usize = 64;
 const VERSIONS: [&str; 3] =
     ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
 
 impl AuthenticationConfiguration {
+    /// Of somebody who configured nothing.
+    pub fn empty() -> Self {
+        AuthenticationConfiguration {
+            api_version: VERSIONS[0].into(),
+            kind: "AuthenticationConfiguration".into(),
+            ..AuthenticationConfiguration::default()
+        }
+    }
+
     /// Checks everything. `own` are the issuers of service accounts' tokens, which nobody else may claim to be.
     pub fn validate(&self, own: &[String]) -> Result<(), ConfigError> {
         if !VERSIONS.contains(&self.api_version.as_str()) || self.kind != "AuthenticationConfiguration" {
@@ -143,12 +165,22 @@ impl AuthenticationConfiguration {
         }
         let mut errors: ErrorList = vec![];
         let root = Path::new("jwt");
+        if self.jwt.len() > MOST {
+            return Err(ConfigError(Error::too_many(&root, self.jwt.len(), MOST).to_string()));
+        }
         for (i, jwt) in self.jwt.iter().enumerate() {
             let path = root.index(i);
-            if self.jwt[..i].iter().any(|other| other.issuer.url == jwt.issuer.url) {
-                errors.push(Error::duplicate(&path.child("issuer").child("url"), jwt.issuer.url.as_str()));
-            }
             jwt.validate(&path, own, &mut errors);
+            let (issuer, before) = (path.child("issuer"), &self.jwt[..i]);
+            if before.iter().any(|other| other.issuer.url == jwt.issuer.url) {
+                errors.push(Error::duplicate(&issuer.child("url"), jwt.issuer.url.as_str()));
+            }
+            let discovery = jwt.issuer.discovery_url.as_deref().unwrap_or_default();
+            if !discovery.is_empty()
+                && before.iter().any(|other| other.issuer.discovery_url.as_deref() == Some(discovery))
+            {
+                errors.push(Error::duplicate(&issuer.child("discoveryURL"), discovery));
+            }
         }
         if self.anonymous.as_ref().is_some_and(|a| !a.enabled && !a.conditions.is_empty()) {
             let path = Path::new("anonymous").child("conditions");
@@ -180,32 +212,49 @@ impl JwtAuthenticator {
         self.issuer.validate(&path.child("issuer"), own, errors);
         for (i, rule) in self.claim_validation_rules.iter().enumerate() {
             let path = path.child("claimValidationRules").index(i);
-            if !rule.expression.is_empty() {
-                errors.push(Error::invalid(&path.child("expression"), rule.expression.as_str(), NO_CEL));
-            } else if rule.claim.is_empty() {
+            let (claim, expression) = (rule.claim.as_str(), rule.expression.as_str());
+            if !claim.is_empty() && !expression.is_empty() {
+                errors.push(Error::invalid(&path, claim, BOTH));
+            } else if !expression.is_empty() {
+                errors.push(Error::invalid(&path.child("expression"), expression, NO_CEL));
+            } else if claim.is_empty() {
                 errors.push(Error::required(&path, "claim or expression is required"));
-            } else if !rule.message.is_empty() {
-                let text = "may not be specified when claim is set";
-                errors.push(Error::invalid(&path.child("message"), rule.message.as_str(), text));
+            } else {
+                if !rule.message.is_empty() {
+                    let text = "may not be specified when claim is set";
+                    errors.push(Error::invalid(&path.child("message"), rule.message.as_str(), text));
+                }
+                if self.claim_validation_rules[..i].iter().any(|r| r.claim == claim) {
+                    errors.push(Error::duplicate(&path.child("claim"), claim));
+                }
             }
         }
+        self.claim_mappings.validate(&path.child("claimMappings"), errors);
         for (i, rule) in self.user_validation_rules.iter().enumerate() {
             let path = path.child("userValidationRules").index(i).child("expression");
             errors.push(Error::invalid(&path, rule.expression.as_str(), NO_CEL));
         }
-        let mappings = path.child("claimMappings");
-        let ClaimMappings { username, groups, uid, extra } = &self.claim_mappings;
-        for (name, mapping) in [("username", username), ("groups", groups), ("uid", uid)] {
+    }
+}
+
+impl ClaimMappings {
+    fn validate(&self, mappings: &Path, errors: &mut ErrorList) {
+        let ClaimMappings { username, groups, uid, extra } = self;
+        for (name, mapping) in [("username", username), ("groups", groups)] {
             let path = mappings.child(name);
-            if !mapping.expression.is_empty() {
-                errors.push(Error::invalid(&path.child("expression"), mapping.expression.as_str(), NO_CEL));
-            } else if name == "username" && mapping.claim.is_empty() {
-                errors.push(Error::required(&path, "claim or expression is required"));
-            } else if name != "uid" && !mapping.claim.is_empty() && mapping.prefix.is_none() {
-                let text = "prefix is required when claim is set. It can be set to an empty string to disable prefixing";
-                errors.push(Error::required(&path.child("prefix"), text));
+            let unprefixed = mapping.prefix.is_none();
+            match (mapping.claim.as_str(), mapping.expression.as_str()) {
+                ("", "") if name == "username" => {
+                    errors.push(Error::required(&path, "claim or expression is required"));
+                }
+                (claim, "") if !claim.is_empty() && unprefixed => {
+                    let text = "prefix is required when claim is set. It can be set to an empty string to disable prefixing";
+                    errors.push(Error::required(&path.child("prefix"), text));
+                }
+                (claim, expression) => one_of(&path, claim, expression, errors),
             }
         }
+        one_of(&mappings.child("uid"), &uid.claim, &uid.expression, errors);
         if !extra.is_empty() {
             errors.push(Error::invalid(&mappings.child("extra"), "extra", NO_CEL));
         }
@@ -214,40 +263,23 @@ impl JwtAuthenticator {
 
 impl JwtIssuer {
     fn validate(&self, path: &Path, own: &[String], errors: &mut ErrorList) {
-        check_url(&path.child("url"), &self.url, errors);
-        if own.contains(&self.url) {
-            let text = format!("URL must not overlap with disallowed issuers: [{}]", own.join(" "));
-            errors.push(Error::invalid(&path.child("url"), self.url.as_str(), text));
+        if self.url.is_empty() {
+            errors.push(Error::required(&path.child("url"), ""));
+        } else {
+            check_url(&path.child("url"), &self.url, own, errors);
         }
-        if let Some(discovery) = &self.discovery_url {
+        if let Some(discovery) = self.discovery_url.as_deref().filter(|d| !d.is_empty()) {
             let path = path.child("discoveryURL");
-            if *discovery == self.url {
+            if !self.url.is_empty() && discovery.trim_end_matches('/') == self.url.trim_end_matches('/') {
                 let text = "discoveryURL must be different from URL";
-                errors.push(Error::invalid(&path, discovery.as_str(), text));
+                errors.push(Error::invalid(&path, discovery, text));
             }
-            check_url(&path, discovery, errors);
+            check_url(&path, discovery, &[], errors);
         }
-        let audiences = path.child("audiences");
-        if self.audiences.is_empty() {
-            errors.push(Error::required(&audiences, format!("at least one {audiences} is required")));
-        }
-        for (i, audience) in self.audiences.iter().enumerate() {
-            if audience.is_empty() {
-                errors.push(Error::required(&audiences.index(i), ""));
-            } else if self.audiences[..i].contains(audience) {
-                errors.push(Error::duplicate(&audiences.index(i), audience.as_str()));
-            }
-        }
-        let policy = self.audience_match_policy.as_str();
-        let text = match self.audiences.len() {
-            0 | 1 if !matches!(policy, "" | "MatchAny") => {
-                "audienceMatchPolicy must be empty or MatchAny for single audience"
-            }
-            2.. if policy != "MatchAny" => "audienceMatchPolicy must be MatchAny for multiple audiences",
-            _ => "",
-        };
-        if !text.is_empty() {
-            errors.push(Error::invalid(&path.child("audienceMatchPolicy"), policy, text));
+        self.validate_audiences(path, errors);
+        if !self.certificate_authority.is_empty() && !holds_certificates(&self.certificate_authority) {
+            let text = "data does not contain any valid RSA or ECDSA certificates";
+            errors.push(Error::invalid(&path.child("certificateAuthority"), "<omitted>", text));
         }
         if !self.egress_selector_type.is_empty() {
             let text = "egress selectors are not supported by this server";
@@ -258,12 +290,51 @@ impl JwtIssuer {
             ));
         }
     }
+
+    fn validate_audiences(&self, path: &Path, errors: &mut ErrorList) {
+        let audiences = path.child("audiences");
+        if self.audiences.is_empty() {
+            errors.push(Error::required(&audiences, format!("at least one {audiences} is required")));
+            return;
+        }
+        for (i, audience) in self.audiences.iter().enumerate() {
+            if audience.is_empty() {
+                errors.push(Error::required(&audiences.index(i), ""));
+            }
+            if self.audiences[..i].contains(audience) {
+                errors.push(Error::duplicate(&audiences.index(i), audience.as_str()));
+            }
+        }
+        let text = match (self.audiences.len(), self.audience_match_policy.as_str()) {
+            (_, "MatchAny") | (1, "") => return,
+            (1, _) => "audienceMatchPolicy must be empty or MatchAny for single audience",
+            _ => "audienceMatchPolicy must be MatchAny for multiple audiences",
+        };
+        let path = path.child("audienceMatchPolicy");
+        errors.push(Error::invalid(&path, self.audience_match_policy.as_str(), text));
+    }
 }
 
-fn check_url(path: &Path, url: &str, errors: &mut ErrorList) {
-    if url.is_empty() {
-        errors.push(Error::required(path, ""));
+/// A claim, or nothing.
+fn one_of(path: &Path, claim: &str, expression: &str, errors: &mut ErrorList) {
+    if expression.is_empty() {
         return;
+    }
+    match claim {
+        "" => errors.push(Error::invalid(&path.child("expression"), expression, NO_CEL)),
+        _ => errors.push(Error::invalid(path, "", BOTH)),
+    }
+}
+
+/// Whether a PEM text is certificates.
+fn holds_certificates(pem: &str) -> bool {
+    pem.contains("-----BEGIN CERTIFICATE-----") && PublicKey::all_from_pem(pem).is_ok()
+}
+
+fn check_url(path: &Path, url: &str, own: &[String], errors: &mut ErrorList) {
+    if own.iter().any(|o| o == url) {
+        let text = format!("URL must not overlap with disallowed issuers: [{}]", own.join(" "));
+        errors.push(Error::invalid(path, url, text));
     }
     let mut bad = |text: &str| errors.push(Error::invalid(path, url, text));
     match url.parse::<http::Uri>() {
@@ -338,12 +409,7 @@ impl OidcFlags {
             },
             ..JwtAuthenticator::default()
         };
-        AuthenticationConfiguration {
-            api_version: VERSIONS[0].into(),
-            kind: "AuthenticationConfiguration".into(),
-            jwt: vec![jwt],
-            anonymous: None,
-        }
+        AuthenticationConfiguration { jwt: vec![jwt], ..AuthenticationConfiguration::empty() }
     }
 }
 
@@ -392,8 +458,38 @@ mod tests {
             check(|f| f["jwt"] = json!([f["jwt"][0], f["jwt"][0]])),
             check(|f| f["anonymous"] = json!({"enabled": false, "conditions": [{"path": "/livez"}]})),
             check(|f| f["apiVersion"] = "v1".into()),
+            check(issuer("certificateAuthority", json!("x"))),
+            check(issuer("egressSelectorType", json!("cluster"))),
+            check(issuer("audiences", json!(["a", "a", ""]))),
+            check(mapping("username", json!({"claim": "sub", "expression": "claims.sub"}))),
+            check(|f| {
+                f["jwt"][0]["claimValidationRules"] =
+                    json!([{"claim": "a", "message": "m"}, {"claim": "a"}, {}])
+            }),
+            check(|f| f["jwt"] = Value::Array(vec![f["jwt"][0].clone(); 65])),
         ];
-        expect_test::expect![[r#""#]].assert_eq(&texts.join("\n"));
+        expect_test::expect![[r#"
+            jwt[0].issuer.url: Invalid value: "http://i": URL scheme must be https
+            jwt[0].issuer.url: Required value
+            [jwt[0].issuer.url: Invalid value: "https://u@i?q": URL must not contain a username or password, jwt[0].issuer.url: Invalid value: "https://u@i?q": URL must not contain a query]
+            jwt[0].issuer.url: Invalid value: "https://own": URL must not overlap with disallowed issuers: [https://own]
+            jwt[0].issuer.discoveryURL: Invalid value: "https://i": discoveryURL must be different from URL
+            jwt[0].issuer.audiences: Required value: at least one jwt[0].issuer.audiences is required
+            jwt[0].issuer.audienceMatchPolicy: Invalid value: "": audienceMatchPolicy must be MatchAny for multiple audiences
+            unknown field `audience`, expected one of `url`, `discoveryURL`, `certificateAuthority`, `audiences`, `audienceMatchPolicy`, `egressSelectorType`
+            jwt[0].claimMappings.username.prefix: Required value: prefix is required when claim is set. It can be set to an empty string to disable prefixing
+            jwt[0].claimMappings.username.expression: Invalid value: "claims.sub": expressions are not supported by this server yet
+            jwt[0].claimMappings.groups.prefix: Required value: prefix is required when claim is set. It can be set to an empty string to disable prefixing
+            jwt[0].userValidationRules[0].expression: Invalid value: "true": expressions are not supported by this server yet
+            jwt[1].issuer.url: Duplicate value: "https://i"
+            anonymous.conditions: Invalid value: "conditions": enabled should be set to true when conditions are defined
+            no kind "AuthenticationConfiguration" is registered for version "v1"
+            jwt[0].issuer.certificateAuthority: Invalid value: "<omitted>": data does not contain any valid RSA or ECDSA certificates
+            jwt[0].issuer.egressSelectorType: Invalid value: "cluster": egress selectors are not supported by this server
+            [jwt[0].issuer.audiences[1]: Duplicate value: "a", jwt[0].issuer.audiences[2]: Required value, jwt[0].issuer.audienceMatchPolicy: Invalid value: "": audienceMatchPolicy must be MatchAny for multiple audiences]
+            jwt[0].claimMappings.username: Invalid value: "": claim and expression can't both be set
+            [jwt[0].claimValidationRules[0].message: Invalid value: "m": may not be specified when claim is set, jwt[0].claimValidationRules[1].claim: Duplicate value: "a", jwt[0].claimValidationRules[2]: Required value: claim or expression is required]
+            jwt: Too many: 65: must have at most 64 items"#]].assert_eq(&texts.join("\n"));
     }
 
     #[test]

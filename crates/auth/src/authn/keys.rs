@@ -151,7 +151,16 @@ impl PublicKey {
         let (body, _) = der::expect(der, der::SEQUENCE).ok_or_else(bad)?;
         let (n, rest) = der::expect(body, der::INTEGER).ok_or_else(bad)?;
         let (e, _) = der::expect(rest, der::INTEGER).ok_or_else(bad)?;
-        Ok(PublicKey::Rsa { n: trimmed(n), e: trimmed(e) })
+        PublicKey::from_numbers(n, e)
+    }
+
+    /// From modulus and exponent; only lengths that signatures can be verified with are taken.
+    fn from_numbers(n: &[u8], e: &[u8]) -> Result<PublicKey, KeyError> {
+        let (n, e) = (trimmed(n), trimmed(e));
+        if !(256..=1024).contains(&n.len()) || !(1..=4).contains(&e.len()) {
+            return Err(unusable("RSA keys must have 2048 to 8192 bits and an exponent of at most 32"));
+        }
+        Ok(PublicKey::Rsa { n, e })
     }
 
     /// From a JSON Web Key (RFC 7517); `None` for keys that are not for signatures or of another kind.
@@ -162,7 +171,7 @@ impl PublicKey {
         }
         let bytes = |key: &str| URL_SAFE_NO_PAD.decode(text(key)?).ok();
         match text("kty")? {
-            "RSA" => Some(PublicKey::Rsa { n: trimmed(&bytes("n")?), e: trimmed(&bytes("e")?) }),
+            "RSA" => PublicKey::from_numbers(&bytes("n")?, &bytes("e")?).ok(),
             "EC" => {
                 let curve = Curve::ALL.into_iter().find(|c| Some(c.jwk_name()) == text("crv"))?;
                 let (x, y) = (bytes("x")?, bytes("y")?);

@@ -25,7 +25,7 @@ mod webhook;
 pub use bootstrap::BootstrapTokens;
 pub use config::{AnonymousConfig, AuthenticationConfiguration, ConfigError, JwtAuthenticator, OidcFlags};
 pub use discovery::IssuerDocuments;
-pub use jwt::MAX_TOKEN;
+pub use jwt::{Claims, MAX_TOKEN, Token, Untimely};
 pub use keys::{KeyError, KeySet, PublicKey, SigningKey};
 pub use legacy::{LegacyTokens, SecretToken, legacy_token};
 pub use oidc::{Fetch, Oidc};

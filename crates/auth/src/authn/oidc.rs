@@ -11,18 +11,22 @@ use super::{
     config::{ClaimOrPrefix, JwtAuthenticator},
     intersection,
     jwt::{Claims, Token, seconds, strings},
-    serviceaccount::CREDENTIAL_ID,
+    serviceaccount::{CREDENTIAL_ID, list},
 };
 use futures_util::lock::Mutex;
-use kaji_meta::Clock;
+use kaji_meta::{Clock, text::quote};
 use kaji_resource::{BoxFuture, UserInfo};
 use serde_json::Value;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Seconds between two questions to an issuer.
 const PAUSE: i64 = 10;
-/// Seconds by which a token may be early. Source: go-oidc.
-const EARLY: i64 = 300;
+/// Seconds by which a token may be early. Source: go-oidc, `nbf`.
+const EARLY: i64 = 60;
+/// Google's issuer, and what its tokens may call it. Source: OpenID Connect Core 1.0, GoogleIss.
+const GOOGLE: (&str, &str) = ("https://accounts.google.com", "accounts.google.com");
+/// What a client is told of an issuer that is down; the log says more.
+const NO_KEYS: &str = "failed to verify signature: fetching keys failed";
 /// What an issuer may sign with, unless flags say otherwise.
 const ALGORITHMS: [&str; 9] =
     ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512"];
@@ -71,9 +75,7 @@ impl Oidc {
         if let Some(identity) = self.known.get(text, now) {
             return Ok(Some(identity));
         }
-        let Some(token) = Token::parse(text).filter(|t| t.claims.text("iss") == self.rule.issuer.url) else {
-            return Ok(None);
-        };
+        let Some(token) = Token::parse(text).filter(|t| self.issued(&t.claims)) else { return Ok(None) };
         let bad = |why: String| Refusal::new(format!("oidc: verify token: {why}"));
         self.check_signature(&token, now).await.map_err(bad)?;
         self.check_claims(&token.claims, now).map_err(bad)?;
@@ -83,9 +85,18 @@ impl Oidc {
         Ok(Some(identity))
     }
 
+    fn issued(&self, claims: &Claims) -> bool {
+        let (issuer, ours) = (claims.text("iss"), self.rule.issuer.url.as_str());
+        issuer == ours || (ours, issuer) == GOOGLE
+    }
+
     async fn check_signature(&self, token: &Token<'_>, now: jiff::Timestamp) -> Result<(), String> {
         if !self.algorithms.contains(&token.algorithm) {
-            return Err(format!("id token signed with unsupported algorithm {:?}", token.algorithm));
+            return Err(format!(
+                "oidc: id token signed with unsupported algorithm, expected {} got {}",
+                list(&self.algorithms),
+                quote(&token.algorithm)
+            ));
         }
         let signed = |keys: &KeySet| token.verify(keys.candidates(&token.key_id));
         let before = self.current();
@@ -93,7 +104,11 @@ impl Oidc {
             return Ok(());
         }
         let after = self.renewed(before.as_ref(), now).await?;
-        if signed(&after) { Ok(()) } else { Err("failed to verify id token signature".into()) }
+        if signed(&after) {
+            Ok(())
+        } else {
+            Err("failed to verify signature: failed to verify id token signature".into())
+        }
     }
 
     fn current(&self) -> Option<Arc<KeySet>> {
@@ -108,14 +123,12 @@ impl Oidc {
             return Ok(keys);
         }
         if asked.is_some_and(|t| now.as_second() - t.as_second() < PAUSE) {
-            return seen.cloned().ok_or_else(|| {
-                format!("authenticator for issuer {:?} is not initialized", self.rule.issuer.url)
-            });
+            return seen.cloned().ok_or_else(|| NO_KEYS.to_owned());
         }
         *asked = Some(now);
         let fetched = self.ask().await.map_err(|why| {
             tracing::warn!(issuer = %self.rule.issuer.url, %why, "cannot get an issuer's keys");
-            "fetching keys failed".to_owned()
+            NO_KEYS.to_owned()
         })?;
         let keys = Arc::new(fetched);
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Some(keys.clone());
@@ -141,60 +154,56 @@ impl Oidc {
     }
 
     fn check_claims(&self, claims: &Claims, now: jiff::Timestamp) -> Result<(), String> {
-        let time = |name: &str| claims.0.get(name).and_then(|v| seconds(v).ok());
-        if time("exp").is_none_or(|t| t < now.as_second()) {
-            return Err("token is expired".into());
-        }
-        if time("nbf").is_some_and(|t| now.as_second().saturating_add(EARLY) < t) {
-            return Err("current time is before the nbf (not before) time".into());
-        }
         let (given, wanted) = (claims.audiences(), &self.rule.issuer.audiences);
         if intersection(&given, wanted).is_empty() {
-            return Err(format!("expected audience in {wanted:?} got {given:?}"));
+            let expected = match wanted.as_slice() {
+                [one] => quote(one),
+                many => format!("in {}", list(many)),
+            };
+            return Err(format!("oidc: expected audience {expected} got {}", list(&given)));
+        }
+        let time = |name: &str| match claims.0.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => {
+                seconds(value).map(Some).map_err(|_| format!("oidc: malformed jwt: {name} is no number"))
+            }
+        };
+        let date = |t: i64| jiff::Timestamp::from_second(t).map_or_else(|_| t.to_string(), |t| t.to_string());
+        let (until, from) = (time("exp")?.unwrap_or_default(), time("nbf")?);
+        if until < now.as_second() {
+            return Err(format!("oidc: token is expired (Token Expiry: {})", date(until)));
+        }
+        if let Some(from) = from.filter(|t| now.as_second().saturating_add(EARLY) < *t) {
+            let (now, from) = (date(now.as_second()), date(from));
+            return Err(format!("oidc: current time {now} before the nbf (not before) time: {from}"));
         }
         Ok(())
     }
 
+    /// Who the claims say, once they are verified.
     fn user(&self, claims: &Claims) -> Result<UserInfo, Refusal> {
-        for rule in &self.rule.claim_validation_rules {
-            let (claim, want) = (&rule.claim, &rule.required_value);
-            let Some(value) = claims.0.get(claim) else {
-                return Err(Refusal::new(format!("oidc: required claim {claim} not present in ID token")));
-            };
-            if value.as_str() != Some(want) {
-                return Err(Refusal::new(format!("oidc: required claim {claim} value does not match")));
+        let mappings = &self.rule.claim_mappings;
+        let text = |claim: &str, what: &str| {
+            text(claims, claim)
+                .map_err(|why| Refusal::new(format!("oidc: parse {what} {}: {why}", quote(claim))))
+        };
+        let name = text(&mappings.username.claim, "username claims")?;
+        if mappings.username.claim == "email" {
+            match claims.0.get("email_verified") {
+                None | Some(Value::Bool(true)) => {}
+                Some(Value::Bool(false) | Value::Null) => {
+                    return Err(Refusal::new("oidc: email not verified"));
+                }
+                Some(other) => {
+                    let why = mismatch(other, "bool");
+                    return Err(Refusal::new(format!("oidc: parse 'email_verified' claim: {why}")));
+                }
             }
         }
-        let mappings = &self.rule.claim_mappings;
-        let text = |claim: &str, what: &str| match claims.0.get(claim) {
-            Some(Value::String(text)) => Ok(text.clone()),
-            Some(_) => Err(Refusal::new(format!("oidc: parse {what} claim {claim:?}: not a string"))),
-            None => Err(Refusal::new(format!("oidc: parse {what} claim {claim:?}: claim not present"))),
-        };
-        let name = text(&mappings.username.claim, "username")?;
-        if mappings.username.claim == "email"
-            && !matches!(claims.0.get("email_verified"), None | Some(Value::Bool(true)))
-        {
-            return Err(Refusal::new("oidc: email not verified"));
-        }
+        let groups = self.groups(claims)?;
         let uid = match mappings.uid.claim.as_str() {
             "" => String::new(),
-            claim => text(claim, "uid")?,
-        };
-        let prefixed =
-            |of: &ClaimOrPrefix, value: &str| format!("{}{value}", of.prefix.as_deref().unwrap_or_default());
-        let groups = match claims.0.get(&mappings.groups.claim).filter(|_| !mappings.groups.claim.is_empty())
-        {
-            None | Some(Value::Null) => vec![],
-            Some(value) => {
-                let texts = matches!(value, Value::String(_))
-                    || value.as_array().is_some_and(|a| a.iter().all(Value::is_string));
-                if !texts {
-                    let claim = &mappings.groups.claim;
-                    return Err(Refusal::new(format!("oidc: parse groups claim {claim:?}: not strings")));
-                }
-                strings(Some(value)).iter().map(|g| prefixed(&mappings.groups, g)).collect()
-            }
+            claim => text(claim, "uid claim")?,
         };
         let mut user =
             UserInfo { name: prefixed(&mappings.username, &name), uid, groups, ..UserInfo::default() };
@@ -202,8 +211,84 @@ impl Oidc {
         if !id.is_empty() {
             user.extra.insert(CREDENTIAL_ID.into(), vec![format!("JTI={id}")]);
         }
+        self.required(claims)?;
         Ok(user)
     }
+
+    fn groups(&self, claims: &Claims) -> Result<Vec<String>, Refusal> {
+        let mapping = &self.rule.claim_mappings.groups;
+        let value = claims.0.get(&mapping.claim).filter(|_| !mapping.claim.is_empty());
+        let odd = match value {
+            // A user without the groups that the issuer meant could do what a deny rule forbids.
+            None if elsewhere(claims, &mapping.claim) => {
+                let text =
+                    "oidc: could not expand distributed claims: they are not supported by this server yet";
+                return Err(Refusal::new(text));
+            }
+            None | Some(Value::Null) => return Ok(vec![]),
+            Some(Value::Array(many)) => many.iter().find(|g| !g.is_string()).and(value),
+            Some(one) => Some(one).filter(|g| !g.is_string()),
+        };
+        match odd {
+            Some(odd) => {
+                let (claim, why) = (quote(&mapping.claim), mismatch(odd, "string"));
+                Err(Refusal::new(format!("oidc: parse groups claim {claim}: {why}")))
+            }
+            None => Ok(strings(value).iter().map(|g| prefixed(mapping, g)).collect()),
+        }
+    }
+
+    /// Claims that must be there with a value.
+    fn required(&self, claims: &Claims) -> Result<(), Refusal> {
+        for rule in &self.rule.claim_validation_rules {
+            let (claim, want) = (&rule.claim, &rule.required_value);
+            if !claims.0.contains_key(claim) {
+                return Err(Refusal::new(format!("oidc: required claim {claim} not present in ID token")));
+            }
+            let got = text(claims, claim)
+                .map_err(|why| Refusal::new(format!("oidc: parse claim {claim}: {why}")))?;
+            if got != *want {
+                return Err(Refusal::new(format!(
+                    "oidc: required claim {claim} value does not match. Got = {got}, want = {want}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a claim is to be asked for elsewhere (OpenID Connect Core 1.0, 5.6.2).
+fn elsewhere(claims: &Claims, claim: &str) -> bool {
+    let at = |name: &str, key: &str| claims.0.get(name)?.get(key);
+    let source = at("_claim_names", claim).and_then(Value::as_str);
+    source.and_then(|s| at("_claim_sources", s)?.get("endpoint")).is_some_and(|e| e != "")
+}
+
+fn prefixed(of: &ClaimOrPrefix, value: &str) -> String {
+    format!("{}{value}", of.prefix.as_deref().unwrap_or_default())
+}
+
+/// A claim that is a text, or what is wrong with it, in the words of Go's decoder.
+fn text(claims: &Claims, claim: &str) -> Result<String, String> {
+    match claims.0.get(claim) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        // As Go decodes it.
+        Some(Value::Null) => Ok(String::new()),
+        Some(other) => Err(mismatch(other, "string")),
+        None => Err("claim not present".into()),
+    }
+}
+
+fn mismatch(value: &Value, wanted: &str) -> String {
+    let found = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    format!("json: cannot unmarshal {found} into Go value of type {wanted}")
 }
 
 impl TokenAuthenticator for Oidc {
@@ -312,18 +397,87 @@ mod tests {
         assert_eq!(s.provider.asked.load(Ordering::Relaxed), 2);
         for (name, value, refusal) in [
             ("iss", json!("https://j"), "nobody"),
-            ("aud", json!("x"), r#"oidc: verify token: expected audience in ["kaji"] got ["x"]"#),
-            ("exp", json!(999_999), "oidc: verify token: token is expired"),
-            ("exp", json!(null), "oidc: verify token: token is expired"),
-            ("nbf", json!(1_000_301), "oidc: verify token: current time is before the nbf (not before) time"),
+            ("aud", json!("x"), r#"oidc: verify token: oidc: expected audience "kaji" got ["x"]"#),
+            ("aud", json!(null), r#"oidc: verify token: oidc: expected audience "kaji" got []"#),
+            (
+                "exp",
+                json!(999_999),
+                "oidc: verify token: oidc: token is expired (Token Expiry: 1970-01-12T13:46:39Z)",
+            ),
+            (
+                "exp",
+                json!(null),
+                "oidc: verify token: oidc: token is expired (Token Expiry: 1970-01-01T00:00:00Z)",
+            ),
+            ("exp", json!("1"), "oidc: verify token: oidc: malformed jwt: exp is no number"),
+            (
+                "nbf",
+                json!(1_000_061),
+                "oidc: verify token: oidc: current time 1970-01-12T13:46:40Z before the nbf (not before) time: 1970-01-12T13:47:41Z",
+            ),
             ("email_verified", json!(false), "oidc: email not verified"),
-            ("email", json!(7), r#"oidc: parse username claim "email": not a string"#),
-            ("groups", json!([7]), r#"oidc: parse groups claim "groups": not strings"#),
-            ("hd", json!("x"), "oidc: required claim hd value does not match"),
+            (
+                "email_verified",
+                json!("true"),
+                "oidc: parse 'email_verified' claim: json: cannot unmarshal string into Go value of type bool",
+            ),
+            (
+                "email",
+                json!(7),
+                r#"oidc: parse username claims "email": json: cannot unmarshal number into Go value of type string"#,
+            ),
+            (
+                "groups",
+                json!([7]),
+                r#"oidc: parse groups claim "groups": json: cannot unmarshal array into Go value of type string"#,
+            ),
+            ("hd", json!("x"), "oidc: required claim hd value does not match. Got = x, want = example.com"),
+            (
+                "hd",
+                json!(1),
+                "oidc: parse claim hd: json: cannot unmarshal number into Go value of type string",
+            ),
         ] {
             assert_eq!(s.with(name, value), refusal, "{name}");
         }
-        assert_eq!(s.ask(&ec_key(), &claims()), "oidc: verify token: failed to verify id token signature");
+        assert_eq!(
+            s.ask(&ec_key(), &claims()),
+            "oidc: verify token: failed to verify signature: failed to verify id token signature"
+        );
+    }
+
+    #[test]
+    fn groups_that_are_elsewhere_are_missed() {
+        let s = setting();
+        let mut claims = claims();
+        claims.as_object_mut().unwrap().remove("groups");
+        assert!(s.ask(&s.key, &claims).starts_with("a@example.com []"));
+        claims["_claim_names"] = json!({"groups": "src"});
+        claims["_claim_sources"] = json!({"src": {"endpoint": "https://g"}});
+        assert!(s.ask(&s.key, &claims).starts_with("oidc: could not expand distributed claims"));
+    }
+
+    #[test]
+    fn algorithms_are_what_is_configured() {
+        let s = setting();
+        let rule = s.oidc.rule.clone();
+        let oidc = Oidc::new(rule, vec!["RS256".into()], s.provider.clone(), s.clock.clone());
+        let refusal = now_or_never(oidc.authenticate(&sign(&s.key, &claims()).unwrap(), &[])).unwrap_err();
+        let text = r#"oidc: verify token: oidc: id token signed with unsupported algorithm, expected ["RS256"] got "ES256""#;
+        assert_eq!(refusal.0, text);
+        assert_eq!(s.provider.asked.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn googles_issuer_has_two_names() {
+        let s = setting();
+        let mut rule = s.oidc.rule.clone();
+        rule.issuer.url = GOOGLE.0.into();
+        let oidc = Oidc::new(rule, vec![], s.provider.clone(), s.clock.clone());
+        for (issuer, known) in [(GOOGLE.0, true), (GOOGLE.1, true), ("https://i", false)] {
+            assert_eq!(oidc.issued(&Claims(json!({"iss": issuer}).as_object().unwrap().clone())), known);
+        }
+        assert!(!s.oidc.issued(&Claims(json!({"iss": GOOGLE.1}).as_object().unwrap().clone())));
     }
 
     #[test]
@@ -347,12 +501,10 @@ mod tests {
     fn an_issuer_that_is_down_is_asked_again() {
         let s = setting();
         let keys = s.provider.keys.lock().unwrap().take();
-        assert_eq!(s.ask(&s.key, &claims()), "oidc: verify token: fetching keys failed");
+        let down = "oidc: verify token: failed to verify signature: fetching keys failed";
+        assert_eq!(s.ask(&s.key, &claims()), down);
         *s.provider.keys.lock().unwrap() = keys;
-        assert_eq!(
-            s.ask(&s.key, &claims()),
-            r#"oidc: verify token: authenticator for issuer "https://i" is not initialized"#
-        );
+        assert_eq!(s.ask(&s.key, &claims()), down, "not again at once");
         s.clock.advance(jiff::SignedDuration::from_secs(PAUSE));
         assert!(s.ask(&s.key, &claims()).starts_with("a@example.com"));
     }

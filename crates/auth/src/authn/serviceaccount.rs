@@ -354,7 +354,7 @@ fn long_deleted(object: &Value, now: jiff::Timestamp) -> bool {
 }
 
 /// A list as Go's `%q` prints it.
-fn list(texts: &[String]) -> String {
+pub(crate) fn list(texts: &[String]) -> String {
     format!("[{}]", texts.iter().map(|t| quote(t)).collect::<Vec<_>>().join(" "))
 }
 

@@ -1,7 +1,7 @@
 //! Tokens that a service elsewhere knows: it is asked with a TokenReview.
 //! Source: Kubernetes, "Webhook Token Authentication".
 //!
-//! Invariant: answers are kept for a while, failures to get one are not.
+//! Invariant: what the service decided is kept for a while; failures, its own and those on the way, are not.
 
 use super::{Identity, Refusal, TokenAuthenticator, Verdict, cache::Cache, intersection, jwt::strings};
 use kaji_meta::{Clock, object};
@@ -22,7 +22,7 @@ pub struct Webhook {
     version: &'static str,
     audiences: Vec<String>,
     clock: Arc<dyn Clock>,
-    known: Cache<Verdict>,
+    known: Cache<Option<Identity>>,
 }
 
 impl Webhook {
@@ -43,7 +43,7 @@ impl Webhook {
         // The same token may be good for one audience and not for another.
         let key = json!([token, wanted]).to_string();
         if let Some(known) = self.known.get(&key, now) {
-            return known;
+            return Ok(known);
         }
         let review = json!({
             "apiVersion": format!("authentication.k8s.io/{}", self.version),
@@ -51,23 +51,23 @@ impl Webhook {
             "spec": {"token": token, "audiences": wanted},
         });
         let answer = self.service.review(review).await.map_err(Refusal)?;
-        let verdict = self.verdict(&answer, wanted);
-        self.known.put(&key, verdict.clone(), now);
-        verdict
+        let found = self.verdict(&answer, wanted)?;
+        self.known.put(&key, found.clone(), now);
+        Ok(found)
     }
 
     fn verdict(&self, review: &Value, wanted: &[String]) -> Verdict {
         let status = review.get("status").unwrap_or(&Value::Null);
+        let given = strings(status.get("audiences"));
+        let audiences = intersection(wanted, if given.is_empty() { &self.audiences } else { &given });
+        if audiences.is_empty() {
+            return Ok(None);
+        }
         if status.get("authenticated") != Some(&Value::Bool(true)) {
             return match object::str_at(status, &["error"]) {
                 "" => Ok(None),
                 error => Err(Refusal::new(error)),
             };
-        }
-        let given = strings(status.get("audiences"));
-        let audiences = intersection(wanted, if given.is_empty() { &self.audiences } else { &given });
-        if audiences.is_empty() {
-            return Ok(None);
         }
         let text = |key: &str| object::str_at(status, &["user", key]).to_owned();
         let extra = object::obj_at(status, &["user", "extra"]).into_iter().flatten();
@@ -125,10 +125,20 @@ mod tests {
         assert_eq!(asked, [json!({"token": "t", "audiences": ["api"]})]);
         let identity = verdicts[1].clone().unwrap().unwrap();
         assert_eq!((identity.user.name.as_str(), identity.user.groups.len()), ("alice", 1));
-        assert_eq!((identity.user.extra["k"].as_slice(), identity.audiences.as_slice()), (&["v".to_owned()][..], &["api".to_owned()][..]));
-        let (verdicts, asked) = ask(&world, vec![Err("down".into()), Ok(json!({"error": "no"}))], 3);
-        assert_eq!(verdicts, [Err(Refusal::new("down")), Err(Refusal::new("no")), Err(Refusal::new("no"))]);
-        assert_eq!(asked.len(), 2);
+        assert_eq!(
+            (identity.user.extra["k"].as_slice(), identity.audiences.as_slice()),
+            (&["v".to_owned()][..], &["api".to_owned()][..])
+        );
+    }
+
+    #[test]
+    fn failures_are_not() {
+        let world = World::default();
+        let answers =
+            vec![Err("down".into()), Ok(json!({"error": "no"})), Ok(json!({"authenticated": false}))];
+        let (verdicts, asked) = ask(&world, answers, 4);
+        assert_eq!(verdicts, [Err(Refusal::new("down")), Err(Refusal::new("no")), Ok(None), Ok(None)]);
+        assert_eq!(asked.len(), 3);
     }
 
     #[test]
