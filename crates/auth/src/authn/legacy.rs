@@ -192,6 +192,9 @@ mod tests {
     use crate::authn::testing::{World, ec_key, now_or_never};
     use kaji_meta::object::set_at;
 
+    /// A refusal, and what brings it about.
+    type Case = (&'static str, fn(&World));
+
     fn world() -> (World, String, LegacyTokens) {
         signed_by(&ec_key())
     }
@@ -229,7 +232,7 @@ mod tests {
 
     #[test]
     fn ends_with_what_it_is_about() {
-        let cases: [(&str, fn(&World)); 7] = [
+        let cases: [Case; 7] = [
             ("Token has been invalidated", |w| w.delete("secrets", "ns", "s")),
             ("Token has been invalidated", |w| {
                 w.change("secrets", "ns", "s", |s| {

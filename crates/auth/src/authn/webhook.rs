@@ -93,8 +93,10 @@ mod tests {
     use crate::authn::testing::{World, now_or_never};
     use std::sync::Mutex;
 
+    type Answer = Result<Value, String>;
+
     /// Answers with the next status, and notes the questions.
-    struct Service(Mutex<(Vec<Result<Value, String>>, Vec<Value>)>);
+    struct Service(Mutex<(Vec<Answer>, Vec<Value>)>);
 
     impl Review for Service {
         fn review(&self, mut review: Value) -> BoxFuture<'_, Result<Value, String>> {
@@ -108,7 +110,7 @@ mod tests {
         }
     }
 
-    fn ask(world: &World, answers: Vec<Result<Value, String>>, times: usize) -> (Vec<Verdict>, Vec<Value>) {
+    fn ask(world: &World, answers: Vec<Answer>, times: usize) -> (Vec<Verdict>, Vec<Value>) {
         let service = Arc::new(Service(Mutex::new((answers, vec![]))));
         let audiences = vec!["api".to_owned()];
         let webhook = Webhook::new(service.clone(), "v1", audiences.clone(), 120, world.clock.clone());
