@@ -315,7 +315,7 @@ async fn issuers_of_others_and_files_of_tokens() {
         "users": [{"name": "u", "user": {}}],
     });
     std::fs::write(&reviewer, kubeconfig.to_string()).unwrap();
-    let test = TestCluster::start_with(dir, 0, StoreKind::Memory, |options| {
+    let test = TestCluster::start_over(dir, 0, StoreKind::Memory, |options| {
         options.authn.authentication_config = Some(config);
         options.authn.token_auth_file = Some(tokens);
         options.authn.authentication_token_webhook_config_file = Some(reviewer);

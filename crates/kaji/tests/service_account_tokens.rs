@@ -265,7 +265,7 @@ async fn keys_change_and_nobody_is_logged_out() {
     let (first, second) = (dir.path().join("pki/sa.pub"), dir.path().join("second.key"));
     std::fs::write(&second, rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
 
-    let test = TestCluster::start_with(dir, 0, StoreKind::Disk, |options| {
+    let test = TestCluster::start_over(dir, 0, StoreKind::Disk, |options| {
         options.authn.service_account_signing_key_file = Some(second.clone());
         options.authn.service_account_key_files = vec![first];
     })
@@ -280,7 +280,7 @@ async fn keys_change_and_nobody_is_logged_out() {
     assert_eq!(keys["keys"].as_array().unwrap().len(), 2, "others verify both, too");
     let (text, dir) = (table.text, test.stop().await);
 
-    let test = TestCluster::start_with(dir, 0, StoreKind::Disk, |options| {
+    let test = TestCluster::start_over(dir, 0, StoreKind::Disk, |options| {
         options.authn.service_account_signing_key_file = Some(second);
     })
     .await;
