@@ -1,5 +1,6 @@
 //! Who somebody is and what they may do: the parts of authentication and authorization that need no HTTP.
 
+pub mod authn;
 pub mod authz;
 pub mod names;
 

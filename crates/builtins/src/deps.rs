@@ -1,7 +1,10 @@
 //! What kinds are given from outside: configuration, time, randomness, and the parts they cannot do alone.
 
-use kaji_auth::{Attributes, Authorizer, Grants, Outcome, PolicyRule, Rules};
-use kaji_meta::{Clock, Random, Status, field::ErrorList};
+use kaji_auth::{
+    Attributes, Authorizer, Grants, Outcome, PolicyRule, Rules,
+    authn::{Identity, IssuedToken, KeyError, Refusal, TokenOrder},
+};
+use kaji_meta::{Clock, Random, field::ErrorList};
 use kaji_resource::{Api, BoxFuture, UserInfo};
 use serde_json::Value;
 use std::{
@@ -48,55 +51,16 @@ impl Grants for NoAuthorizer {
     }
 }
 
-/// Who a bearer token belongs to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TokenIdentity {
-    /// The user.
-    pub user: UserInfo,
-    /// The audiences the token is good for, among those asked for.
-    pub audiences: Vec<String>,
-}
-
-/// What a service account's token shall say.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct TokenOrder {
-    /// Namespace of the service account.
-    pub namespace: String,
-    /// Name of the service account.
-    pub name: String,
-    /// Its uid.
-    pub uid: String,
-    /// Audiences; empty for the API server's own.
-    pub audiences: Vec<String>,
-    /// Lifetime in seconds.
-    pub expiration_seconds: i64,
-    /// Kind, name and uid of the Pod, Secret or Node that the token is bound to.
-    pub bound: Option<(String, String, String)>,
-    /// The bound pod's node: name and uid.
-    pub node: Option<(String, String)>,
-}
-
-/// A signed token.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IssuedToken {
-    /// The JWT.
-    pub token: String,
-    /// When it expires.
-    pub expires: jiff::Timestamp,
-    /// The audiences it is good for.
-    pub audiences: Vec<String>,
-}
-
 /// Signs and checks tokens.
 pub trait Tokens: Send + Sync {
     /// Signs a token for a service account.
-    fn issue(&self, order: TokenOrder, now: jiff::Timestamp) -> Result<IssuedToken, Status>;
-    /// Finds out who a token belongs to; `Err` is a reason in words.
+    fn issue(&self, order: &TokenOrder, now: jiff::Timestamp) -> Result<IssuedToken, KeyError>;
+    /// Finds out who a token belongs to, for these audiences or, without any, the server's own.
     fn identify<'a>(
         &'a self,
         token: &'a str,
         audiences: &'a [String],
-    ) -> BoxFuture<'a, Result<TokenIdentity, String>>;
+    ) -> BoxFuture<'a, Result<Identity, Refusal>>;
 }
 
 /// Checks a custom resource definition beyond its own fields (schemas, rules, columns).

@@ -30,6 +30,7 @@ mod serviceaccount;
 mod statefulset;
 #[cfg(test)]
 mod testing;
+mod tokens;
 
 pub use certificates::Authority;
 
@@ -47,6 +48,8 @@ pub struct Config {
     pub root_ca: String,
     /// What signs certificates; without it approved requests stay unsigned.
     pub authority: Option<Arc<Authority>>,
+    /// Signs the tokens in secrets of service accounts.
+    pub token_signer: Option<Arc<kaji_auth::authn::SigningKey>>,
 }
 
 /// The controllers that are plain reconcilers.
@@ -71,6 +74,9 @@ pub fn all(informers: &Arc<Informers>, config: &Config) -> Vec<Controller> {
     // Without certificates there is nothing to publish.
     if !config.root_ca.is_empty() {
         all.push(rootca::controller(informers, &config.root_ca));
+    }
+    if let Some(signer) = &config.token_signer {
+        all.push(tokens::controller(informers, signer, &config.root_ca));
     }
     all
 }

@@ -116,23 +116,29 @@ impl Authorizer for Fresh {
 }
 
 /// Controllers here patch what upstream's update, so that they write no more than they mean to. Whoever is one of their
-/// service accounts and may update an object may do it by a patch: that gives them nothing new, and leaves the default
+/// service accounts or their manager and may update an object may do it by a patch: that gives them nothing new, and leaves the default
 /// roles what they are upstream.
 struct ControllerPatches(Arc<Rbac>);
 
+impl ControllerPatches {
+    fn stands_for(user: &str) -> bool {
+        match user.strip_prefix("system:serviceaccount:kube-system:") {
+            Some(account) => policy::controller_accounts().any(|known| known == account),
+            None => user == "system:kube-controller-manager",
+        }
+    }
+}
+
 impl Authorizer for ControllerPatches {
     fn authorize<'a>(&'a self, a: &'a Attributes<'a>) -> BoxFuture<'a, Outcome> {
-        let account = a.user.name.strip_prefix("system:serviceaccount:kube-system:");
-        match account {
-            Some(account) if a.verb == "patch" && policy::controller_accounts().any(|c| c == account) => {
-                Box::pin(async move {
-                    let outcome = self.0.authorize(&Attributes { verb: "update", ..*a }).await;
-                    // What is missing was said of the patch already.
-                    if outcome.allowed() { outcome } else { Outcome::default() }
-                })
-            }
-            _ => Box::pin(std::future::ready(Outcome::default())),
+        if a.verb != "patch" || !Self::stands_for(&a.user.name) {
+            return Box::pin(std::future::ready(Outcome::default()));
         }
+        Box::pin(async move {
+            let outcome = self.0.authorize(&Attributes { verb: "update", ..*a }).await;
+            // What is missing was said of the patch already.
+            if outcome.allowed() { outcome } else { Outcome::default() }
+        })
     }
 
     fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> BoxFuture<'a, Rules> {

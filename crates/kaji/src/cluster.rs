@@ -3,8 +3,16 @@
 //! Order: store, engine with every built-in resource, custom resources, TLS and listener, bootstrap objects, then the
 //! control loops, which speak the API through the in-process transport. Ending runs the other way round.
 
-use crate::{Nodes, access::Access, bootstrap, identities, joining, roles};
-use kaji_auth::authz::config::{DEFAULT, Mode};
+use crate::{
+    Nodes,
+    access::Access,
+    authn::{Authn, AuthnError, AuthnOptions, LateTokens},
+    bootstrap, identities, joining, roles,
+};
+use kaji_auth::{
+    authn::SigningKey,
+    authz::config::{DEFAULT, Mode},
+};
 use kaji_builtins::Deps;
 use kaji_encryption::{Config as EncryptionConfig, ConfigError, EncryptedStore, Transformers};
 use kaji_engine::{Engine, EngineError, EngineOptions};
@@ -16,8 +24,8 @@ use kaji_meta::{
 use kaji_resource::Api;
 use kaji_runtime::{Client, Informers};
 use kaji_server::{
-    Certificates, Discovery, Flow, Health, Identities, Listener, LocalService, Metrics, OpenApi, Stack,
-    StackError,
+    Authentication, Authorities, Certificates, Discovery, Flow, Health, Identities, Impersonation, Listener,
+    LocalService, Metrics, OpenApi, Stack, StackError,
     flow::Limits,
     pki::{Pki, PkiError},
 };
@@ -68,6 +76,8 @@ pub struct Options {
     pub request_timeout: Duration,
     /// Which authorizers there are, in their order.
     pub authorizers: Vec<Mode>,
+    /// How somebody proves who they are.
+    pub authn: AuthnOptions,
 }
 
 impl Options {
@@ -85,6 +95,7 @@ impl Options {
             limits: Limits::default(),
             request_timeout: Duration::from_secs(60),
             authorizers: DEFAULT.to_vec(),
+            authn: AuthnOptions::default(),
         }
     }
 }
@@ -104,6 +115,9 @@ pub enum StartError {
     /// Certificates.
     #[error("cannot prepare certificates: {0}")]
     Pki(#[from] PkiError),
+    /// Authentication.
+    #[error("cannot set up authentication: {0}")]
+    Authn(#[from] AuthnError),
     /// The listener.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -138,6 +152,7 @@ pub struct Cluster {
     loops: JoinSet<()>,
     listener: JoinSet<()>,
     _informers: Option<Arc<Informers>>,
+    token_signer: Arc<SigningKey>,
 }
 
 impl Cluster {
@@ -160,15 +175,21 @@ impl Cluster {
         let now = clock.now();
         let certificates = tokio::task::spawn_blocking(move || Certificates::open(&dir, names, now));
         let access = Access::new(&options.authorizers);
-        let engine = open_engine(store.clone(), &options, &access).await?;
+        let tokens = Arc::new(LateTokens::default());
+        let engine = open_engine(store.clone(), &options, &access, tokens.clone()).await?;
         kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;
         let certificates =
             certificates.await.map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
         let pki = certificates.current();
+        let api: Arc<dyn Api> = engine.clone();
+        let authn =
+            Authn::new(&options.authn, &pki, &Arc::downgrade(&api), &(clock.clone() as Arc<dyn Clock>))
+                .await?;
+        tokens.set(authn.tokens.clone());
         let listen = |source| StartError::Listen { address: options.listen, source };
-        let listener = Listener::bind(options.listen, kaji_server::tls(&pki, certificates.serving())?)
-            .await
-            .map_err(listen)?;
+        let authorities = Arc::new(Authorities::new(&authn.client_authorities, &authn.proxy_authorities)?);
+        let tls = kaji_server::tls(certificates.serving(), authorities.clone())?;
+        let listener = Listener::bind(options.listen, tls, authorities).await.map_err(listen)?;
         let address = listener.address()?;
         let facts = bootstrap::Facts {
             service_cidrs: &options.service_cidrs,
@@ -183,6 +204,9 @@ impl Cluster {
         let flow = Flow::new(options.limits, Arc::new(SystemClock));
         let stack = Arc::new(Stack {
             engine,
+            issuer: authn.documents(&format!("https://{}", advertised(address))),
+            authentication: Authentication { chain: authn.chain.clone(), clock: Arc::new(SystemClock) },
+            impersonation: Impersonation::default(),
             authorizer: access.authorizer.clone(),
             health: Health::default(),
             metrics: Metrics::default().with_flow(&flow),
@@ -212,6 +236,7 @@ impl Cluster {
             loops: JoinSet::new(),
             listener: tasks,
             _informers: None,
+            token_signer: authn.signing_key(),
         };
         if options.controllers {
             cluster.start_loops(options.nodes, stopped);
@@ -246,6 +271,7 @@ impl Cluster {
         let config = kaji_controllers::Config {
             root_ca: ca.certificate.clone(),
             authority: authority.ok().map(Arc::new),
+            token_signer: Some(self.token_signer.clone()),
         };
         kaji_controllers::spawn(&mut self.loops, &informers, &shared(client), &config, &stop);
         let client = self.client("kube-scheduler", identities::component("kube-scheduler"));
@@ -294,6 +320,7 @@ async fn open_engine(
     store: Arc<dyn Store>,
     options: &Options,
     access: &Access,
+    tokens: Arc<LateTokens>,
 ) -> Result<Arc<Engine>, StartError> {
     let admission = kaji_admission::plugins(&access.authorizer);
     let engine_options = EngineOptions { admission, ..EngineOptions::default() };
@@ -304,6 +331,7 @@ async fn open_engine(
     deps.grants = access.rbac.clone();
     deps.validate_crd = Some(kaji_apiextensions::validator());
     deps.crd_warnings = Some(Arc::new(kaji_apiextensions::warnings));
+    deps.tokens = Some(tokens);
     let api: Arc<dyn Api> = engine.clone();
     deps.api.set(Arc::downgrade(&api));
     engine.register(kaji_builtins::all(&deps)).await?;

@@ -3,8 +3,10 @@
 //! The binary is a thin command line over this; tests start clusters with the same call.
 
 mod access;
+pub mod authn;
 pub mod bootstrap;
 pub mod cluster;
+mod fetch;
 mod identities;
 mod joining;
 pub mod kubeconfig;
@@ -12,5 +14,6 @@ mod nodes;
 mod roles;
 pub mod token;
 
+pub use authn::{AuthnError, AuthnOptions};
 pub use cluster::{Cluster, Options, StartError, StoreKind};
 pub use nodes::Nodes;

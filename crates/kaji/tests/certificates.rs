@@ -112,10 +112,7 @@ async fn requests_become_logins() {
     let signed = certificate(&until(&api, "alice", |c| certificate(c).is_some()).await).unwrap();
     let der = CertificateDer::from_pem_slice(signed.as_bytes()).unwrap();
     let user = kaji_server::from_certificate(&der).unwrap();
-    assert_eq!(
-        (user.name.as_str(), user.groups),
-        ("alice", vec!["devs".into(), "system:authenticated".into()])
-    );
+    assert_eq!((user.name.as_str(), user.groups), ("alice", vec!["devs".into()]));
     let alice = client(&cluster, &signed, &key).await;
     let review: Api<SelfSubjectReview> = Api::all(alice);
     let answer = review.create(&PostParams::default(), &SelfSubjectReview::default()).await;

@@ -107,7 +107,7 @@ pub fn response(answer: ApiResponse, gzip: bool) -> Response<ResponseBody> {
 }
 
 /// `Warning: 299 - "text"` for each text, deduplicated and bounded as upstream (4 KiB in all, then shortened ones).
-fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
+pub fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
     const TOTAL: usize = 4 * 1024;
     let mut sent: Vec<&str> = vec![];
     let mut size = 0;

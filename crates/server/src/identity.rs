@@ -1,49 +1,188 @@
-//! Authentication: who a request comes from. For now client certificates only; tokens are refused, not ignored.
+//! Authentication at the HTTP edge: what a connection's certificate says, and who a request comes from.
+//!
+//! Invariants:
+//! - The handshake proves that a client owns its certificate; which authority signed it decides what it counts for.
+//! - A client that is refused learns only that it is.
 
 use crate::{discovery::hex, stack::StackError};
-use kaji_auth::names::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
-use kaji_meta::Status;
+use kaji_auth::authn::{Certificates, Chain, Identity};
+use kaji_meta::{Clock, Status};
 use kaji_resource::UserInfo;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
+use tokio_rustls::rustls::{
+    DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+    client::danger::HandshakeSignatureValid,
+    crypto::ring,
+    pki_types::{CertificateDer, UnixTime, pem::PemObject},
+    server::{
+        WebPkiClientVerifier,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
+};
 
-/// Who a connection's verified client certificate names: CN is the user, every O is a group.
+/// The attribute of a certificate's subject that holds a uid. Source: Kubernetes, `AllowParsingUserUIDFromCertAuth`.
+const UID_OID: &str = "1.3.6.1.4.1.57683.2";
+
+/// Who is at the other end of the connection, put into each request's extensions by the transport.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    certificates: Arc<Certificates>,
+    /// When the certificate ends.
+    until: Option<jiff::Timestamp>,
+}
+
+impl Peer {
+    /// A part of this process.
+    pub fn trusted(user: Arc<UserInfo>) -> Self {
+        let certificates = Certificates { client: Some(Ok(user)), proxy: None };
+        Peer { certificates: Arc::new(certificates), until: None }
+    }
+}
+
+/// The authentication of a server.
+pub struct Authentication {
+    /// Who is asked, in which order.
+    pub chain: Chain,
+    /// Tells which certificates have ended.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Authentication {
+    /// Who sent a request.
+    pub async fn authenticate(&self, parts: &http::request::Parts) -> Result<Identity, Status> {
+        let nobody = Peer::default();
+        let peer = parts.extensions.get::<Peer>().unwrap_or(&nobody);
+        let ended = peer.until.is_some_and(|t| t < self.clock.now()).then(|| {
+            let why = || "x509: certificate has expired or is not yet valid".to_owned();
+            Certificates {
+                client: peer.certificates.client.as_ref().map(|_| Err(why())),
+                proxy: peer.certificates.proxy.as_ref().map(|_| Err(why())),
+            }
+        });
+        let certificates = ended.as_ref().unwrap_or(&peer.certificates);
+        self.chain.authenticate(certificates, &parts.headers, parts.uri.path()).await.map_err(|refusal| {
+            tracing::info!(reason = %refusal, "unable to authenticate a request");
+            Status::unauthorized("Unauthorized")
+        })
+    }
+}
+
+/// Takes any certificate whose owner proves to have its key. Requests decide what it is worth.
+#[derive(Debug)]
+pub struct Authorities {
+    client: Arc<dyn ClientCertVerifier>,
+    proxy: Arc<dyn ClientCertVerifier>,
+    hints: Vec<DistinguishedName>,
+}
+
+impl Authorities {
+    /// The authorities for clients and those for front proxies, PEM.
+    pub fn new(client: &str, proxy: &str) -> Result<Self, StackError> {
+        let (client, proxy) = (verifier(client)?, verifier(proxy)?);
+        let hints = [client.root_hint_subjects(), proxy.root_hint_subjects()].concat();
+        Ok(Authorities { client, proxy, hints })
+    }
+
+    /// What a certificate chain says.
+    pub fn peer(&self, chain: Option<&[CertificateDer<'_>]>) -> Peer {
+        let Some((leaf, others)) = chain.and_then(<[_]>::split_first) else { return Peer::default() };
+        let signed = |by: &Arc<dyn ClientCertVerifier>| {
+            let checked = by.verify_client_cert(leaf, others, UnixTime::now());
+            checked.map(drop).map_err(|e| format!("x509: {e}"))
+        };
+        let name = || common_name(leaf).map_err(|e| e.to_string());
+        let user = || from_certificate(leaf).map(Arc::new).map_err(|e| e.to_string());
+        let certificates = Certificates {
+            client: Some(signed(&self.client).and_then(|()| user())),
+            proxy: Some(signed(&self.proxy).and_then(|()| name())),
+        };
+        let until = x509_parser::parse_x509_certificate(leaf)
+            .ok()
+            .and_then(|(_, c)| jiff::Timestamp::from_second(c.validity().not_after.timestamp()).ok());
+        Peer { certificates: Arc::new(certificates), until }
+    }
+}
+
+fn verifier(authority: &str) -> Result<Arc<dyn ClientCertVerifier>, StackError> {
+    let error = |e: &dyn std::fmt::Display| StackError::Tls(e.to_string());
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(authority.as_bytes()) {
+        roots.add(certificate.map_err(|e| error(&e))?).map_err(|e| error(&e))?;
+    }
+    let provider = Arc::new(ring::default_provider());
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().map_err(|e| error(&e))
+}
+
+impl ClientCertVerifier for Authorities {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.client.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.client.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.client.supported_verify_schemes()
+    }
+}
+
+fn malformed(e: impl std::fmt::Display) -> StackError {
+    StackError::Certificate(format!("client certificate: {e}"))
+}
+
+fn common_name(der: &[u8]) -> Result<String, StackError> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(der).map_err(malformed)?;
+    let name = certificate.subject().iter_common_name().next().and_then(|a| a.as_str().ok());
+    Ok(name.unwrap_or_default().to_owned())
+}
+
+/// Who a client certificate names: CN is the user, every O is a group.
 /// Source: Kubernetes, "Authenticating", X509 client certificates.
 pub fn from_certificate(der: &[u8]) -> Result<UserInfo, StackError> {
-    let (_, certificate) = x509_parser::parse_x509_certificate(der)
-        .map_err(|e| StackError::Certificate(format!("client certificate: {e}")))?;
+    let (_, certificate) = x509_parser::parse_x509_certificate(der).map_err(malformed)?;
     let subject = certificate.subject();
     let text = |a: &x509_parser::x509::AttributeTypeAndValue<'_>| a.as_str().map(str::to_owned).ok();
     let name = subject.iter_common_name().next().and_then(text).unwrap_or_default();
     if name.is_empty() {
         return Err(StackError::Certificate("client certificate has no common name".into()));
     }
-    let mut groups: Vec<String> = subject.iter_organization().filter_map(text).collect();
-    groups.push(AUTHENTICATED.into());
+    let mut uids = subject.iter_attributes().filter(|a| a.attr_type().to_id_string() == UID_OID);
+    let uid = uids.next().map(|a| text(a).filter(|u| !u.is_empty()));
+    if uid == Some(None) || uids.next().is_some() {
+        return Err(StackError::Certificate("client certificate has no single uid".into()));
+    }
+    let groups: Vec<String> = subject.iter_organization().filter_map(text).collect();
     // KEP-740: which credential it was, for audit and for what is made on its behalf.
     let id = format!("X509SHA256={}", hex(&Sha256::digest(der)));
     let extra = BTreeMap::from([("authentication.kubernetes.io/credential-id".to_owned(), vec![id])]);
-    Ok(UserInfo { name, groups, extra, ..UserInfo::default() })
-}
-
-/// The user of requests without any credentials.
-pub fn anonymous() -> UserInfo {
-    UserInfo { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..UserInfo::default() }
-}
-
-/// The identity of a request: its connection's certificate, else anonymous. A bearer token or basic credentials
-/// that nothing can verify are refused, as upstream refuses unknown ones.
-pub fn authenticate(connection: Option<&UserInfo>, headers: &http::HeaderMap) -> Result<UserInfo, Status> {
-    // Acting on as oneself would be the opposite of what was asked for.
-    if headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
-        let gr = kaji_meta::GroupResource::new("", "users");
-        return Err(Status::forbidden(&gr, "", "impersonation is not supported by this server yet"));
-    }
-    if let Some(user) = connection {
-        return Ok(user.clone());
-    }
-    if headers.contains_key(http::header::AUTHORIZATION) {
-        return Err(Status::unauthorized("Unauthorized"));
-    }
-    Ok(anonymous())
+    Ok(UserInfo { name, uid: uid.flatten().unwrap_or_default(), groups, extra })
 }

@@ -4,9 +4,8 @@
 //! connection; on shutdown no new connection is taken, running requests finish, watches end cleanly.
 
 use crate::{
-    identity,
-    pki::Pki,
-    stack::{Peer, Stack, StackError},
+    identity::Authorities,
+    stack::{Stack, StackError},
 };
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -19,12 +18,7 @@ use tokio::{
 };
 use tokio_rustls::{
     TlsAcceptor,
-    rustls::{
-        RootCertStore, ServerConfig,
-        crypto::ring,
-        pki_types::{CertificateDer, pem::PemObject},
-        server::{ResolvesServerCert, WebPkiClientVerifier},
-    },
+    rustls::{ServerConfig, crypto::ring, server::ResolvesServerCert},
 };
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,23 +30,17 @@ const MAX_CONNECTIONS: usize = 20_000;
 /// Streams a single h2 connection may have open: controllers keep one watch per resource on one connection.
 const MAX_STREAMS: u32 = 1_000;
 
-/// TLS as the server presents it, trusting client certificates of the cluster's authority. What `serving` answers may
-/// change from handshake to handshake.
-pub fn tls(pki: &Pki, serving: Arc<dyn ResolvesServerCert>) -> Result<TlsAcceptor, StackError> {
-    let error = |e: &dyn std::fmt::Display| StackError::Tls(e.to_string());
+/// TLS as the server presents it. `authorities` take any client certificate; requests decide what it is worth. What
+/// `serving` answers may change from handshake to handshake.
+pub fn tls(
+    serving: Arc<dyn ResolvesServerCert>,
+    authorities: Arc<Authorities>,
+) -> Result<TlsAcceptor, StackError> {
     let provider = Arc::new(ring::default_provider());
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pki.ca.certificate.as_bytes()) {
-        roots.add(certificate.map_err(|e| error(&e))?).map_err(|e| error(&e))?;
-    }
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-        .allow_unauthenticated()
-        .build()
-        .map_err(|e| error(&e))?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|e| error(&e))?
-        .with_client_cert_verifier(verifier)
+        .map_err(|e| StackError::Tls(e.to_string()))?
+        .with_client_cert_verifier(authorities)
         .with_cert_resolver(serving);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
@@ -62,12 +50,17 @@ pub fn tls(pki: &Pki, serving: Arc<dyn ResolvesServerCert>) -> Result<TlsAccepto
 pub struct Listener {
     tcp: TcpListener,
     tls: TlsAcceptor,
+    authorities: Arc<Authorities>,
 }
 
 impl Listener {
     /// Binds. Port 0 takes a free one; see [`Listener::address`].
-    pub async fn bind(address: SocketAddr, tls: TlsAcceptor) -> Result<Self, StackError> {
-        Ok(Listener { tcp: TcpListener::bind(address).await?, tls })
+    pub async fn bind(
+        address: SocketAddr,
+        tls: TlsAcceptor,
+        authorities: Arc<Authorities>,
+    ) -> Result<Self, StackError> {
+        Ok(Listener { tcp: TcpListener::bind(address).await?, tls, authorities })
     }
 
     /// The bound address.
@@ -88,8 +81,9 @@ impl Listener {
             match accepted {
                 Ok((stream, _)) => {
                     let (tls, stack, watcher) = (self.tls.clone(), stack.clone(), graceful.watcher());
+                    let authorities = self.authorities.clone();
                     tokio::spawn(async move {
-                        connection(stream, tls, stack, watcher).await;
+                        connection(stream, tls, &authorities, stack, watcher).await;
                         drop(slot);
                     });
                 }
@@ -110,19 +104,14 @@ impl Listener {
 async fn connection(
     stream: TcpStream,
     tls: TlsAcceptor,
+    authorities: &Authorities,
     stack: Arc<Stack>,
     watcher: hyper_util::server::graceful::Watcher,
 ) {
     // Answers are written whole; waiting to fill a segment only adds latency.
     let _ = stream.set_nodelay(true);
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await else { return };
-    let peer = match peer(stream.get_ref().1) {
-        Ok(peer) => peer,
-        Err(error) => {
-            tracing::info!(%error, "refused a client certificate");
-            return;
-        }
-    };
+    let peer = authorities.peer(stream.get_ref().1.peer_certificates());
     let service = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(peer.clone());
         let stack = stack.clone();
@@ -141,12 +130,5 @@ async fn connection(
         watcher.watch(builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned());
     if let Err(error) = served.await {
         tracing::debug!(%error, "a connection ended");
-    }
-}
-
-fn peer(connection: &tokio_rustls::rustls::ServerConnection) -> Result<Peer, StackError> {
-    match connection.peer_certificates().and_then(|chain| chain.first()) {
-        None => Ok(Peer(None)),
-        Some(certificate) => Ok(Peer(Some(Arc::new(identity::from_certificate(certificate)?)))),
     }
 }

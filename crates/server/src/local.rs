@@ -1,10 +1,7 @@
 //! The in-process transport: a tower service that carries requests of the cluster's own parts straight to the stack,
 //! with an identity of their own. No socket, no TLS, the same authorization.
 
-use crate::{
-    body::ResponseBody,
-    stack::{Peer, Stack},
-};
+use crate::{body::ResponseBody, identity::Peer, stack::Stack};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Request, Response, header};
@@ -54,7 +51,7 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
-        let peer = Peer(Some((self.identities)(agent.unwrap_or_default())));
+        let peer = Peer::trusted((self.identities)(agent.unwrap_or_default()));
         request.extensions_mut().insert(peer);
         let stack = self.stack.clone();
         Box::pin(async move { Ok(stack.serve(request).await) })

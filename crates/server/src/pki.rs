@@ -152,6 +152,15 @@ impl Pki {
     }
 }
 
+/// The certificates of a PEM text, DER.
+pub fn certificates(pem: &str) -> Result<Vec<Vec<u8>>, PkiError> {
+    use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};
+    CertificateDer::pem_slice_iter(pem.as_bytes())
+        .map(|c| c.map(|c| c.to_vec()))
+        .collect::<Result<_, _>>()
+        .map_err(|e| PkiError::Malformed { path: "certificates".into(), reason: e.to_string() })
+}
+
 fn ensure_ca(dir: &Path, file: &str, common_name: &str, now: jiff::Timestamp) -> Result<Identity, PkiError> {
     if let Some(found) = read_identity(dir, file)? {
         return Ok(found);

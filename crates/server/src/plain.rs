@@ -10,6 +10,7 @@ use crate::{
     version,
 };
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use kaji_auth::authn::IssuerDocuments;
 use kaji_meta::Status;
 use serde_json::{Value, json};
 
@@ -51,6 +52,8 @@ pub fn serve(
                 page.strip_prefix("api_priority_and_fairness/").and_then(|p| stack.flow.debug(p, query));
             Ok(page.map_or_else(not_found, |page| text(200, "text/plain; charset=utf-8", page)))
         }
+        (".well-known", "openid-configuration") => Ok(issuer(stack, |i| (&i.configuration, JSON))),
+        ("openid", "v1/jwks") => Ok(issuer(stack, |i| (&i.keys, "application/jwk-set+json"))),
         ("openapi", which) => Ok(openapi(stack, parts, which, query)),
         ("api", "") => discovery_root(stack, parts, true),
         ("apis", "") => discovery_root(stack, parts, false),
@@ -64,6 +67,17 @@ pub fn serve(
         },
         _ => Ok(not_found()),
     }
+}
+
+/// A document about the issuer of the cluster's tokens; others may keep it for an hour, as upstream says.
+fn issuer<'a>(
+    stack: &'a Stack,
+    pick: impl Fn(&'a IssuerDocuments) -> (&'a String, &'static str),
+) -> Response<ResponseBody> {
+    let Some((body, content_type)) = stack.issuer.as_ref().map(pick) else { return not_found() };
+    let mut response = text(200, content_type, body.clone());
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
+    response
 }
 
 fn api_resources(stack: &Stack, group: &str, version: &str) -> Result<Response<ResponseBody>, Status> {
@@ -186,6 +200,9 @@ fn index(stack: &Stack) -> Value {
         "/version",
     ] {
         paths.push(path.into());
+    }
+    if stack.issuer.is_some() {
+        paths.extend(["/.well-known/openid-configuration".into(), "/openid/v1/jwks".into()]);
     }
     paths.sort();
     json!({"paths": paths})

@@ -1,6 +1,6 @@
 //! The whole request path, readable in one place:
-//! connection identity -> deadline -> authentication -> flow control -> authorization -> route -> engine or document ->
-//! response.
+//! connection identity -> deadline -> authentication -> impersonation -> flow control -> authorization -> route ->
+//! engine or document -> response.
 //!
 //! Invariants:
 //! - Every request, from a socket or from inside the process, takes this path; nothing bypasses authorization.
@@ -15,7 +15,8 @@ use crate::{
     discovery::Discovery,
     flow::{self, Flow, Seat},
     health::Health,
-    identity,
+    identity::Authentication,
+    impersonate::{self, Impersonation},
     metrics::Metrics,
     openapi::OpenApi,
     plain,
@@ -25,10 +26,9 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use kaji_auth::Authorizer;
+use kaji_auth::{Authorizer, authn::IssuerDocuments};
 use kaji_engine::{ApiRequest, ApiResponse, Engine};
 use kaji_meta::{Status, random};
-use kaji_resource::UserInfo;
 use std::{
     panic::AssertUnwindSafe,
     sync::Arc,
@@ -54,14 +54,16 @@ pub enum StackError {
     Tls(String),
 }
 
-/// Who is at the other end of the connection, put into each request's extensions by the transport.
-#[derive(Clone, Debug, Default)]
-pub struct Peer(pub Option<Arc<UserInfo>>);
-
 /// What a server is made of.
 pub struct Stack {
     /// The objects.
     pub engine: Arc<Engine>,
+    /// Who somebody is.
+    pub authentication: Authentication,
+    /// Who may act as somebody else.
+    pub impersonation: Impersonation,
+    /// Where others find the keys of the cluster's tokens.
+    pub issuer: Option<IssuerDocuments>,
     /// Who may do what.
     pub authorizer: Arc<dyn Authorizer>,
     /// Health checks.
@@ -82,6 +84,13 @@ pub struct Stack {
     pub random: Arc<dyn random::Random>,
 }
 
+/// What an answer says besides the answer, however the request ends.
+#[derive(Default)]
+struct Notes {
+    marks: flow::Marks,
+    warnings: Vec<String>,
+}
+
 impl Stack {
     /// Serves one request.
     pub async fn serve<B>(self: Arc<Self>, request: Request<B>) -> Response<ResponseBody>
@@ -90,17 +99,17 @@ impl Stack {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let started = Instant::now();
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let query = parts.uri.query().map(route::query).unwrap_or_default();
         let path = route::unescape(parts.uri.path(), false);
         let info = RequestInfo::parse(&parts.method, &path, &query);
         let in_flight = self.metrics.begin(&info);
-        let (mut marks, mut cut_short) = (flow::Marks::default(), false);
+        let (mut notes, mut cut_short) = (Notes::default(), false);
         let answer = match deadline::of(&info, &query, self.request_timeout) {
             Err(status) => Err(status),
-            Ok(None) => self.admit(&parts, &info, query, body, self.request_timeout, &mut marks).await,
+            Ok(None) => self.admit(&mut parts, &info, query, body, self.request_timeout, &mut notes).await,
             Ok(Some(time)) => {
-                let answer = self.admit(&parts, &info, query, body, time, &mut marks);
+                let answer = self.admit(&mut parts, &info, query, body, time, &mut notes);
                 tokio::time::timeout(time, answer).await.unwrap_or_else(|_| {
                     cut_short = true;
                     Err(deadline::exceeded())
@@ -114,8 +123,9 @@ impl Stack {
             }
             response
         });
-        cut_short |= marks.refused;
-        marks.put(response.headers_mut());
+        cut_short |= notes.marks.refused;
+        notes.marks.put(response.headers_mut());
+        api::add_warnings(response.headers_mut(), &notes.warnings);
         let known = info
             .resource
             .as_ref()
@@ -142,24 +152,31 @@ impl Stack {
 
     async fn admit<B>(
         &self,
-        parts: &http::request::Parts,
+        parts: &mut http::request::Parts,
         info: &RequestInfo,
         query: Vec<(String, String)>,
         body: B,
         time: Duration,
-        marks: &mut flow::Marks,
+        notes: &mut Notes,
     ) -> Result<Response<ResponseBody>, Status>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let connection = parts.extensions.get::<Peer>().and_then(|p| p.0.as_deref());
-        let user = identity::authenticate(connection, &parts.headers)?;
+        let identity = self.authentication.authenticate(parts).await?;
+        notes.warnings.extend(identity.warnings);
+        self.authentication.chain.strip(&mut parts.headers);
         // Audit takes its place here.
-        let seat = match self.flow.admit(&self.engine, &user, info, &query, time, marks).await {
+        let mut user = identity.user;
+        let asks = authorize::attributes(&user, info, &query);
+        let other = self.impersonation.act_as(&*self.authorizer, &parts.headers, &asks).await?;
+        impersonate::strip(&mut parts.headers);
+        user = other.unwrap_or(user);
+        let seat = match self.flow.admit(&self.engine, &user, info, &query, time, &mut notes.marks).await {
             Ok(seat) => seat,
             Err(refusal) => return Ok(refusal),
         };
+        let parts = &*parts;
         let outcome = self.authorizer.authorize(&authorize::attributes(&user, info, &query)).await;
         if !outcome.allowed() {
             return Err(authorize::forbidden(&user, info, &outcome.reason));

@@ -23,20 +23,19 @@ impl TokenReviews {
         if token.is_empty() {
             return Err(Status::bad_request("token is required for TokenReview in authentication"));
         }
+        // Without any authenticator upstream answers with the review as it came.
+        let Some(tokens) = &self.deps.tokens else { return Ok((201, review)) };
         let audiences: Vec<String> = review.at("spec").strings("audiences").map(str::to_owned).collect();
-        let found = match &self.deps.tokens {
-            Some(tokens) => tokens.identify(&token, &audiences).await,
-            None => Err("this server has no authenticator for tokens".to_owned()),
-        };
-        let status = match found {
-            Ok(identity) => {
-                let mut status = json!({"authenticated": true, "user": user_info(&identity.user)});
-                if !identity.audiences.is_empty() {
-                    put(&mut status, "audiences", identity.audiences);
-                }
-                status
+        let status = match tokens.identify(&token, &audiences).await {
+            Ok(identity) if identity.audiences.is_empty() => {
+                return Err(Status::internal("error validating audiences"));
             }
-            Err(error) => json!({"user": {}, "error": error}),
+            Ok(identity) => json!({
+                "authenticated": true,
+                "user": user_info(&identity.user),
+                "audiences": identity.audiences,
+            }),
+            Err(refusal) => json!({"user": {}, "error": refusal.to_string()}),
         };
         put(&mut review, "status", status);
         Ok((201, review))
@@ -75,7 +74,33 @@ pub fn def(deps: &Deps) -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{World, call, deps};
+    use crate::{
+        Tokens,
+        shared::testing::{World, call, deps},
+    };
+    use kaji_auth::authn::{Identity, IssuedToken, KeyError, Refusal, TokenOrder};
+    use kaji_resource::UserInfo;
+    use std::sync::Arc;
+
+    /// Knows `good` for whatever audience is asked for.
+    struct Known;
+
+    impl Tokens for Known {
+        fn issue(&self, _: &TokenOrder, _: jiff::Timestamp) -> Result<IssuedToken, KeyError> {
+            Err(KeyError::Sign)
+        }
+        fn identify<'a>(
+            &'a self,
+            token: &'a str,
+            audiences: &'a [String],
+        ) -> BoxFuture<'a, Result<Identity, Refusal>> {
+            let user = UserInfo { name: "alice".into(), uid: "7".into(), ..UserInfo::default() };
+            let identity = Identity { user, audiences: audiences.to_vec(), warnings: vec![] };
+            let answer =
+                if token == "good" { Ok(identity) } else { Err(Refusal("invalid bearer token".into())) };
+            Box::pin(std::future::ready(answer))
+        }
+    }
 
     #[test]
     fn needs_a_token_and_an_authenticator() {
@@ -86,6 +111,20 @@ mod tests {
             "token is required for TokenReview in authentication"
         );
         let (_, answer) = ask(json!({"token": "x"})).unwrap();
-        assert_eq!(answer["status"]["error"], "this server has no authenticator for tokens");
+        assert_eq!(answer.get("status"), None);
+    }
+
+    #[test]
+    fn says_whose_it_is() {
+        let def = def(&Deps { tokens: Some(Arc::new(Known)), ..deps() });
+        let ask = |spec: Value| call(&World::default(), &def, json!({"spec": spec}));
+        let (code, answer) = ask(json!({"token": "good", "audiences": ["vault"]})).unwrap();
+        assert_eq!(code, 201);
+        assert_eq!(
+            answer["status"],
+            json!({"authenticated": true, "user": {"username": "alice", "uid": "7"}, "audiences": ["vault"]})
+        );
+        let (_, answer) = ask(json!({"token": "bad"})).unwrap();
+        assert_eq!(answer["status"], json!({"user": {}, "error": "invalid bearer token"}));
     }
 }

@@ -1,12 +1,13 @@
 //! ServiceAccounts and their `token` subresource.
 
 use crate::{
-    Deps, TokenOrder,
+    Deps,
     shared::{
         table::{age, name},
         value::{Fields, ensure_object, put},
     },
 };
+use kaji_auth::authn::{BoundTo, TokenOrder};
 use kaji_meta::{
     GroupKind, GroupResource, GroupVersionKind, Status,
     field::{Error, ErrorList, Path},
@@ -42,38 +43,30 @@ fn validate_request(spec: &Value) -> ErrorList {
     errs
 }
 
+/// What a token is bound to, and the node of the pod if it is one.
+type Bound = (Option<BoundTo>, Option<(String, String)>);
+
 /// The object that the token shall be bound to, found and compared by uid.
-#[allow(clippy::type_complexity)]
-fn bound(
-    ctx: &Ctx<'_>,
-    spec: &Value,
-) -> Result<(Option<(String, String, String)>, Option<(String, String)>), Status> {
+fn bound(ctx: &Ctx<'_>, spec: &Value) -> Result<Bound, Status> {
     let reference = spec.at("boundObjectRef");
     if reference.is_null() {
         return Ok((None, None));
     }
     let (kind, wanted, uid) = (reference.text("kind"), reference.text("name"), reference.text("uid"));
-    let (resource, namespace) = match (reference.text("apiVersion"), kind) {
-        ("v1", "Pod") => (GroupResource::new("", "pods"), ctx.namespace),
-        ("v1", "Secret") => (GroupResource::new("", "secrets"), ctx.namespace),
-        ("v1", "Node") => (GroupResource::new("", "nodes"), ""),
-        (api_version, _) => {
-            let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-            return Err(Status::bad_request(format!(
-                "cannot bind token for serviceaccount {:?} to object type {group}/{version}, Kind={kind}",
-                ctx.name
-            )));
+    let api_version = reference.text("apiVersion");
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let (resource, namespace) = match (group, kind) {
+        ("", "Pod") => ("pods", ctx.namespace),
+        ("", "Secret") => ("secrets", ctx.namespace),
+        ("", "Node") => ("nodes", ""),
+        _ => {
+            let text = format!("cannot bind token to object of type {group}/{version}, Kind={kind}");
+            return Err(Status::bad_request(text));
         }
     };
+    let resource = GroupResource::new("", resource);
     let found =
         ctx.api.get(&resource, namespace, wanted).ok_or_else(|| Status::not_found(&resource, wanted))?;
-    let actual = object::uid(&found);
-    if !uid.is_empty() && uid != actual {
-        let text = format!(
-            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
-        );
-        return Err(Status::conflict(&resource, wanted, text));
-    }
     if kind == "Pod" && found.at("spec").text("serviceAccountName") != ctx.name {
         let text = format!(
             "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.",
@@ -81,57 +74,93 @@ fn bound(
         );
         return Err(Status::bad_request(text));
     }
+    let actual = object::uid(&found);
+    if !uid.is_empty() && uid != actual {
+        let text = format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+        );
+        return Err(Status::conflict(&GroupResource::new("", kind), wanted, text));
+    }
     let node = found.at("spec").text("nodeName");
     let node = (kind == "Pod" && !node.is_empty()).then(|| {
-        let node_uid = ctx
-            .api
-            .get(&GroupResource::new("", "nodes"), "", node)
-            .map_or_else(String::new, |n| object::uid(&n).to_owned());
-        (node.to_owned(), node_uid)
+        let found = ctx.api.get(&GroupResource::new("", "nodes"), "", node);
+        (node.to_owned(), found.map(|n| object::uid(&n).to_owned()).unwrap_or_default())
     });
-    Ok((Some((kind.to_owned(), wanted.to_owned(), actual.to_owned())), node))
+    let bound = BoundTo { kind: kind.to_owned(), name: wanted.to_owned(), uid: actual.to_owned() };
+    Ok((Some(bound), node))
+}
+
+fn token_request() -> GroupKind {
+    GroupKind::new("authentication.k8s.io", "TokenRequest")
+}
+
+/// What the request says about itself has to be what its path says.
+fn check_metadata(ctx: &Ctx<'_>, account: &Value, body: &Value) -> Result<(), Status> {
+    for (field, actual, title) in [("name", ctx.name, "name"), ("namespace", ctx.namespace, "namespace")] {
+        let given = object::str_at(body, &["metadata", field]);
+        if !given.is_empty() && given != actual {
+            let path = Path::new("metadata").child(field);
+            let text = format!("must match the service account {title} if specified");
+            return Err(Status::invalid(&token_request(), ctx.name, &[Error::invalid(&path, given, text)]));
+        }
+    }
+    let (given, actual) = (object::uid(body), object::uid(account));
+    if !given.is_empty() && given != actual {
+        let text = format!(
+            "the UID in the token request ({given}) does not match the UID of the service account ({actual})"
+        );
+        let resource = GroupResource::new("authentication.k8s.io", "TokenRequest");
+        return Err(Status::conflict(&resource, ctx.name, text));
+    }
+    Ok(())
 }
 
 impl ServiceAccounts {
     fn issue(&self, ctx: &Ctx<'_>, request: CallRequest<'_>) -> Result<(u16, Value), Status> {
-        let account = request.object.ok_or_else(Status::generic_not_found)?;
+        let accounts = GroupResource::new("", "serviceaccounts");
+        let account = request.object.ok_or_else(|| Status::not_found(&accounts, ctx.name))?;
         let mut body = request.body;
-        let named = object::name(&body).to_owned();
-        if !named.is_empty() && named != ctx.name {
-            let text = format!(
-                "must match the service account name: {named:?} does not match the name in the URL ({:?})",
-                ctx.name
-            );
-            return Err(Status::bad_request(text));
-        }
+        check_metadata(ctx, account, &body)?;
         let spec = ensure_object(&mut body, "spec");
         if !spec.has("expirationSeconds") {
             put(spec, "expirationSeconds", 3600);
         }
         let errors = validate_request(spec);
         if !errors.is_empty() {
-            let kind = GroupKind::new("authentication.k8s.io", "TokenRequest");
-            return Err(Status::invalid(&kind, ctx.name, &errors));
+            return Err(Status::invalid(&token_request(), "", &errors));
         }
         let (bound, node) = bound(ctx, spec)?;
         let Some(tokens) = &self.deps.tokens else {
             return Err(Status::service_unavailable("this server has no signer for service account tokens"));
         };
+        let wanted = spec.int("expirationSeconds");
         let order = TokenOrder {
             namespace: ctx.namespace.to_owned(),
             name: ctx.name.to_owned(),
             uid: object::uid(account).to_owned(),
             audiences: spec.strings("audiences").map(str::to_owned).collect(),
-            expiration_seconds: spec.int("expirationSeconds"),
+            expiration_seconds: wanted,
             bound,
             node,
         };
-        let issued = tokens.issue(order, ctx.now)?;
+        let issued = tokens
+            .issue(&order, ctx.now)
+            .map_err(|e| Status::internal(format!("failed to generate token: {e}")))?;
+        let granted = issued.expiration_seconds;
+        if granted < wanted {
+            ctx.warn(format!("requested expiration of {wanted} seconds shortened to {granted} seconds"));
+            put(spec, "expirationSeconds", granted);
+        }
         put(spec, "audiences", issued.audiences.clone());
         let now = kaji_meta::Time::new(ctx.now).to_string();
-        object::set_at(&mut body, &["metadata", "name"], ctx.name);
-        object::set_at(&mut body, &["metadata", "namespace"], ctx.namespace);
-        object::set_at(&mut body, &["metadata", "creationTimestamp"], now);
+        for (field, value) in [
+            ("name", ctx.name),
+            ("namespace", ctx.namespace),
+            ("uid", object::uid(account)),
+            ("creationTimestamp", now.as_str()),
+        ] {
+            object::set_at(&mut body, &["metadata", field], value);
+        }
         let expires = kaji_meta::Time::new(issued.expires).to_string();
         put(&mut body, "status", json!({"token": issued.token, "expirationTimestamp": expires}));
         Ok((201, body))

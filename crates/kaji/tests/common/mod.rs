@@ -24,13 +24,24 @@ impl TestCluster {
 
     /// Starts one over a directory that may have been another's.
     pub async fn start_in(dir: tempfile::TempDir, nodes: u16, store: StoreKind) -> Self {
-        let options = Options {
+        Self::start_over(dir, nodes, store, |_| {}).await
+    }
+
+    /// Starts one over a directory, with further options.
+    pub async fn start_over(
+        dir: tempfile::TempDir,
+        nodes: u16,
+        store: StoreKind,
+        change: impl FnOnce(&mut Options),
+    ) -> Self {
+        let mut options = Options {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             nodes: if nodes == 0 { Nodes::None } else { Nodes::Simulated(nodes) },
             controllers: nodes > 0,
             store,
             ..Options::new(dir.path())
         };
+        change(&mut options);
         let cluster = Cluster::start(options).await.unwrap();
         let path = dir.path().join("kubeconfig");
         kubeconfig::write(&path, &cluster.url(), &cluster.pki.ca.certificate, &cluster.pki.admin).unwrap();
@@ -39,19 +50,7 @@ impl TestCluster {
 
     /// Starts one without nodes, with other options than the usual.
     pub async fn start_with(change: impl FnOnce(&mut Options)) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let mut options = Options {
-            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            nodes: Nodes::None,
-            controllers: false,
-            store: StoreKind::Memory,
-            ..Options::new(dir.path())
-        };
-        change(&mut options);
-        let cluster = Cluster::start(options).await.unwrap();
-        let path = dir.path().join("kubeconfig");
-        kubeconfig::write(&path, &cluster.url(), &cluster.pki.ca.certificate, &cluster.pki.admin).unwrap();
-        TestCluster { cluster, kubeconfig: path, dir }
+        Self::start_over(tempfile::tempdir().unwrap(), 0, StoreKind::Memory, change).await
     }
 
     /// A kube-rs client over TLS, as a user's program makes it.

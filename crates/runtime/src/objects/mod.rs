@@ -23,7 +23,7 @@ pub use job::{
     CronJob, CronJobSpec, CronJobStatus, Job, JobCondition, JobSpec, JobStatus, OnExitCodes, OnPodCondition,
     PodFailurePolicy, PodFailureRule, SuccessPolicy, SuccessRule, UncountedTerminatedPods,
 };
-pub use namespace::{ConfigMap, Namespace, NamespaceSpec, NamespaceStatus, ServiceAccount};
+pub use namespace::{ConfigMap, Namespace, NamespaceSpec, NamespaceStatus, SecretReference, ServiceAccount};
 pub use node::{Node, Taint};
 pub use pod::{
     Amounts, Container, ContainerPort, ContainerState, ContainerStatus, Demand, Pod, PodCondition, PodIp,
@@ -32,6 +32,7 @@ pub use pod::{
 pub use policy::{
     BOOTSTRAP_TOKEN, MetaCondition, PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus,
     ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus, ScopeRequirement, ScopeSelector, Secret,
+    TokenSecret,
 };
 pub use replicaset::{
     ReplicaSet, ReplicaSetSpec, ReplicaStatus, ReplicationController, ReplicationControllerSpec,

@@ -44,12 +44,22 @@ impl Projection for Namespace {
     }
 }
 
-/// A service account: only that it is there.
+/// A service account.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ServiceAccount {
     /// ObjectMeta.
     pub metadata: Meta,
+    /// Secrets that it names.
+    pub secrets: Option<Vec<SecretReference>>,
+}
+
+/// A secret that a service account names.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct SecretReference {
+    /// Name.
+    pub name: String,
 }
 
 impl Projection for ServiceAccount {

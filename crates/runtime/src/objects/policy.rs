@@ -149,8 +149,10 @@ impl Projection for ResourceQuota {
 
 /// The type of secrets that are bootstrap tokens.
 pub const BOOTSTRAP_TOKEN: &str = "bootstrap.kubernetes.io/token";
+/// The type of secrets that are tokens of service accounts.
+const TOKEN: &str = "kubernetes.io/service-account-token";
 
-/// A secret. Its content is kept of bootstrap tokens only: nothing reads that of the others.
+/// A secret. Its content is kept of tokens only: nothing reads that of the others.
 #[derive(Clone, Default, PartialEq, Deserialize)]
 #[serde(from = "WholeSecret")]
 pub struct Secret {
@@ -158,8 +160,10 @@ pub struct Secret {
     pub metadata: Meta,
     /// `Opaque`
     pub kind: String,
-    /// Base64 by key.
+    /// Base64 by key, of bootstrap tokens.
     pub data: BTreeMap<String, String>,
+    /// What it holds, if it is a service account's token.
+    pub token: Option<TokenSecret>,
 }
 
 impl std::fmt::Debug for Secret {
@@ -167,8 +171,20 @@ impl std::fmt::Debug for Secret {
         f.debug_struct("Secret")
             .field("metadata", &self.metadata)
             .field("kind", &self.kind)
+            .field("token", &self.token)
             .finish_non_exhaustive()
     }
+}
+
+/// What a service account's token secret holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenSecret {
+    /// Whether there is a token.
+    pub token: bool,
+    /// Whether there is a namespace.
+    pub namespace: bool,
+    /// The certificates of the server, base64.
+    pub root_ca: String,
 }
 
 #[derive(Deserialize, Default)]
@@ -182,11 +198,19 @@ struct WholeSecret {
 
 impl From<WholeSecret> for Secret {
     fn from(whole: WholeSecret) -> Self {
+        let data = whole.data.unwrap_or_default();
+        let text = |key: &str| data.get(key).map(String::as_str).unwrap_or_default();
+        let token = (whole.kind == TOKEN).then(|| TokenSecret {
+            token: !text("token").is_empty(),
+            namespace: !text("namespace").is_empty(),
+            root_ca: text("ca.crt").to_owned(),
+        });
         let kept = whole.kind == BOOTSTRAP_TOKEN;
         Secret {
-            data: if kept { whole.data.unwrap_or_default() } else { BTreeMap::new() },
+            data: if kept { data } else { BTreeMap::new() },
             kind: whole.kind,
             metadata: whole.metadata,
+            token,
         }
     }
 }

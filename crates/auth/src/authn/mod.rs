@@ -1,0 +1,99 @@
+//! Authentication: who a request or a token comes from.
+//!
+//! Invariants:
+//! - A credential that is given and not good is refused; it never makes its bearer anonymous.
+//! - Errors and logs never hold a credential.
+//! - Every authenticated user is in `system:authenticated`, once.
+
+mod bootstrap;
+mod cache;
+mod config;
+mod discovery;
+mod jwt;
+mod keys;
+mod legacy;
+mod oidc;
+mod request;
+mod requestheader;
+mod serviceaccount;
+#[cfg(test)]
+mod testing;
+mod tokenfile;
+mod union;
+mod webhook;
+
+pub use bootstrap::BootstrapTokens;
+pub use config::{AnonymousConfig, AuthenticationConfiguration, ConfigError, JwtAuthenticator, OidcFlags};
+pub use discovery::IssuerDocuments;
+pub use jwt::{Claims, MAX_TOKEN, Token, Untimely};
+pub use keys::{KeyError, KeySet, PublicKey, SigningKey};
+pub use legacy::{LegacyTokens, SecretToken, legacy_token};
+pub use oidc::{Fetch, Oidc};
+pub use request::{Anonymous, Certificates, Chain, anonymous};
+pub use requestheader::{RequestHeader, unescape_key};
+pub use serviceaccount::{BoundTo, IssuedToken, Issuer, ServiceAccountTokens, TokenOrder};
+pub use tokenfile::{TokenFile, TokenFileError};
+pub use union::{Agnostic, TokenChain};
+pub use webhook::{Review, Webhook};
+
+use crate::names::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
+use kaji_resource::{BoxFuture, UserInfo};
+
+/// What an authenticator found out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Who.
+    pub user: UserInfo,
+    /// Those of the audiences asked for that the credential is good for.
+    pub audiences: Vec<String>,
+    /// Texts for the `Warning` header.
+    pub warnings: Vec<String>,
+}
+
+/// Why a credential is refused, in words that may be shown.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct Refusal(pub String);
+
+impl Refusal {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Refusal(text.into())
+    }
+
+    /// Several of them, as upstream's aggregate prints them.
+    pub(crate) fn all(refusals: Vec<Refusal>) -> Option<Self> {
+        let mut texts: Vec<String> = vec![];
+        for Refusal(text) in refusals {
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
+        match texts.as_slice() {
+            [] => None,
+            [one] => Some(Refusal(one.clone())),
+            many => Some(Refusal(format!("[{}]", many.join(", ")))),
+        }
+    }
+}
+
+/// Somebody, nobody that this authenticator knows, or a credential of its own that is not good.
+pub type Verdict = Result<Option<Identity>, Refusal>;
+
+/// Knows bearer tokens of one kind.
+pub trait TokenAuthenticator: Send + Sync + 'static {
+    /// Who a token belongs to, for one of these audiences (never empty).
+    fn authenticate<'a>(&'a self, token: &'a str, audiences: &'a [String]) -> BoxFuture<'a, Verdict>;
+}
+
+/// The members of both lists, in the order of the first.
+pub(crate) fn intersection(of: &[String], with: &[String]) -> Vec<String> {
+    of.iter().filter(|a| with.contains(a)).cloned().collect()
+}
+
+/// Puts an authenticated user into `system:authenticated`, unless something says otherwise.
+pub(crate) fn add_authenticated(user: &mut UserInfo) {
+    let told = |g: &String| g == AUTHENTICATED || g == UNAUTHENTICATED;
+    if user.name != ANONYMOUS && !user.groups.iter().any(told) {
+        user.groups.push(AUTHENTICATED.into());
+    }
+}

@@ -1,0 +1,177 @@
+//! Users named by headers of an authenticating proxy (the aggregation layer).
+//!
+//! Invariant: headers count only on a connection whose certificate the front-proxy authority signed and whose name is
+//! allowed; [`RequestHeader::strip`] removes them from every request that goes on.
+
+use super::{Identity, Refusal, Verdict};
+use http::{HeaderMap, HeaderName};
+use kaji_resource::UserInfo;
+use std::collections::BTreeMap;
+
+/// Which headers, and whose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestHeader {
+    /// Common names of proxies; empty for every certificate of the authority.
+    pub allowed: Vec<String>,
+    /// Headers that may hold the user's name; the first that does counts.
+    pub user: Vec<String>,
+    /// Likewise for the uid.
+    pub uid: Vec<String>,
+    /// Headers whose values are groups.
+    pub groups: Vec<String>,
+    /// Prefixes of headers that hold further attributes.
+    pub extra: Vec<String>,
+}
+
+impl Default for RequestHeader {
+    /// What kubeadm configures.
+    fn default() -> Self {
+        let one = |s: &str| vec![s.to_owned()];
+        RequestHeader {
+            allowed: one("front-proxy-client"),
+            user: one("x-remote-user"),
+            uid: one("x-remote-uid"),
+            groups: one("x-remote-group"),
+            extra: one("x-remote-extra-"),
+        }
+    }
+}
+
+impl RequestHeader {
+    /// Who the headers name. `proxy` is the common name of the verified certificate.
+    pub fn authenticate(&self, proxy: &str, headers: &HeaderMap) -> Verdict {
+        if !self.allowed.is_empty() && !self.allowed.iter().any(|a| a == proxy) {
+            return Err(Refusal::new(format!("x509: subject with cn={proxy} is not in the allowed list")));
+        }
+        let first = |names: &[String]| {
+            names.iter().filter_map(|n| text(headers.get(n.as_str())?)).find(|v| !v.is_empty())
+        };
+        let Some(name) = first(&self.user) else { return Ok(None) };
+        let all = |n: &String| headers.get_all(n.as_str()).iter().filter_map(text).filter(|v| !v.is_empty());
+        let mut extra = BTreeMap::<String, Vec<String>>::new();
+        for prefix in &self.extra {
+            for (key, value) in headers {
+                let (Some(key), Some(value)) = (without(key, prefix), text(value)) else { continue };
+                extra.entry(unescape_key(key)).or_default().push(value.to_owned());
+            }
+        }
+        let user = UserInfo {
+            name: name.to_owned(),
+            uid: first(&self.uid).unwrap_or_default().to_owned(),
+            groups: self.groups.iter().flat_map(all).map(str::to_owned).collect(),
+            extra,
+        };
+        Ok(Some(Identity { user, ..Identity::default() }))
+    }
+
+    /// Removes the headers.
+    pub fn strip(&self, headers: &mut HeaderMap) {
+        for name in [&self.user, &self.uid, &self.groups].into_iter().flatten() {
+            headers.remove(name.as_str());
+        }
+        let prefixed = |name: &&HeaderName| self.extra.iter().any(|p| without(name, p).is_some());
+        let extra: Vec<HeaderName> = headers.keys().filter(prefixed).cloned().collect();
+        extra.iter().for_each(|name| drop(headers.remove(name)));
+    }
+}
+
+fn text(value: &http::HeaderValue) -> Option<&str> {
+    std::str::from_utf8(value.as_bytes()).ok()
+}
+
+/// What follows a prefix; header names are in lower case.
+fn without<'a>(name: &'a HeaderName, prefix: &str) -> Option<&'a str> {
+    let (head, rest) = name.as_str().split_at_checked(prefix.len())?;
+    head.eq_ignore_ascii_case(prefix).then_some(rest)
+}
+
+/// A key of extra attributes as headers carry it: percent escapes decoded, kept as it is when one is broken.
+pub fn unescape_key(key: &str) -> String {
+    let mut out = Vec::with_capacity(key.len());
+    let mut bytes = key.bytes();
+    let digit = |b: Option<u8>| char::from(b?).to_digit(16);
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'%' => match (digit(bytes.next()), digit(bytes.next())) {
+                (Some(high), Some(low)) => out.push((high * 16 + low) as u8),
+                _ => return key.to_owned(),
+            },
+            byte => out.push(byte),
+        }
+    }
+    String::from_utf8(out).unwrap_or_else(|_| key.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+    use proptest::prelude::*;
+
+    fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            map.append(HeaderName::try_from(*name).unwrap(), HeaderValue::from_str(value).unwrap());
+        }
+        map
+    }
+
+    #[test]
+    fn names_a_user() {
+        let rule = RequestHeader::default();
+        let mut map = headers(&[
+            ("X-Remote-User", "alice"),
+            ("X-Remote-Uid", "7"),
+            ("X-Remote-Group", "devs"),
+            ("X-Remote-Group", "ops"),
+            ("X-Remote-Extra-Example.com%2fScope", "a"),
+            ("X-Remote-Extra-Example.com%2fScope", "b"),
+            ("X-Remote-Extra-Bad%2", "c"),
+            ("Accept", "*/*"),
+        ]);
+        let user = rule.authenticate("front-proxy-client", &map).unwrap().unwrap().user;
+        expect_test::expect![[r#"
+            UserInfo {
+                name: "alice",
+                uid: "7",
+                groups: [
+                    "devs",
+                    "ops",
+                ],
+                extra: {
+                    "bad%2": [
+                        "c",
+                    ],
+                    "example.com/scope": [
+                        "a",
+                        "b",
+                    ],
+                },
+            }
+        "#]]
+        .assert_debug_eq(&user);
+        rule.strip(&mut map);
+        assert_eq!(map.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+        assert_eq!(rule.authenticate("front-proxy-client", &map), Ok(None));
+        assert_eq!(
+            rule.authenticate("mallory", &map).unwrap_err().0,
+            "x509: subject with cn=mallory is not in the allowed list"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_headers_are_read(pairs in prop::collection::vec(("x-remote-(user|group|uid|extra-[a-z%0-9]{0,8})", any::<Vec<u8>>()), 0..8)) {
+            let mut map = HeaderMap::new();
+            for (name, value) in &pairs {
+                if let (Ok(name), Ok(value)) = (HeaderName::try_from(name.as_str()), HeaderValue::from_bytes(value)) {
+                    map.append(name, value);
+                }
+            }
+            let rule = RequestHeader::default();
+            let _ = rule.authenticate("front-proxy-client", &map);
+            rule.strip(&mut map);
+            prop_assert!(map.is_empty());
+        }
+    }
+}

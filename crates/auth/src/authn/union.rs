@@ -1,0 +1,121 @@
+//! Several authenticators of tokens asked in order.
+//!
+//! Invariant: a refusal of one does not keep the next from knowing the token; it shows only when nobody knows it.
+
+use super::{Identity, Refusal, TokenAuthenticator, Verdict, add_authenticated, intersection};
+use kaji_resource::BoxFuture;
+use std::sync::Arc;
+
+/// The authenticators in their order. Source: upstream's `kubeapiserver/authenticator`: local ones before remote ones.
+#[derive(Clone, Default)]
+pub struct TokenChain {
+    authenticators: Vec<Arc<dyn TokenAuthenticator>>,
+    /// The API server's own audiences, meant where a question names none.
+    audiences: Vec<String>,
+}
+
+impl TokenChain {
+    /// A chain for a server with these audiences.
+    pub fn new(audiences: Vec<String>) -> Self {
+        TokenChain { authenticators: vec![], audiences }
+    }
+
+    /// Adds one at the end.
+    pub fn push(&mut self, authenticator: Arc<dyn TokenAuthenticator>) {
+        self.authenticators.push(authenticator);
+    }
+
+    /// Who a token belongs to; `audiences` empty for the server's own.
+    pub async fn identify(&self, token: &str, audiences: &[String]) -> Result<Identity, Refusal> {
+        let audiences = if audiences.is_empty() { &self.audiences } else { audiences };
+        let mut refusals = vec![];
+        for authenticator in &self.authenticators {
+            match authenticator.authenticate(token, audiences).await {
+                Ok(Some(mut identity)) => {
+                    add_authenticated(&mut identity.user);
+                    return Ok(identity);
+                }
+                Ok(None) => {}
+                Err(refusal) => refusals.push(refusal),
+            }
+        }
+        Err(Refusal::all(refusals).unwrap_or_else(|| Refusal::new("invalid bearer token")))
+    }
+}
+
+/// Tokens that know no audiences are good for the server's own. Source: upstream's `WrapAudienceAgnosticToken`.
+pub struct Agnostic<T> {
+    inner: T,
+    audiences: Vec<String>,
+}
+
+impl<T> Agnostic<T> {
+    /// Wraps one for a server with these audiences.
+    pub fn new(inner: T, audiences: Vec<String>) -> Self {
+        Agnostic { inner, audiences }
+    }
+}
+
+impl<T: TokenAuthenticator> TokenAuthenticator for Agnostic<T> {
+    fn authenticate<'a>(&'a self, token: &'a str, audiences: &'a [String]) -> BoxFuture<'a, Verdict> {
+        Box::pin(async move {
+            let good_for = intersection(&self.audiences, audiences);
+            if good_for.is_empty() {
+                return Ok(None);
+            }
+            let found = self.inner.authenticate(token, audiences).await?;
+            Ok(found.map(|identity| Identity { audiences: good_for, ..identity }))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authn::testing::{now_or_never, user};
+
+    struct Says(Verdict);
+
+    impl TokenAuthenticator for Says {
+        fn authenticate<'a>(&'a self, _: &'a str, _: &'a [String]) -> BoxFuture<'a, Verdict> {
+            Box::pin(std::future::ready(self.0.clone()))
+        }
+    }
+
+    fn ask(verdicts: Vec<Verdict>) -> Result<Identity, Refusal> {
+        let mut chain = TokenChain::new(vec!["api".into()]);
+        verdicts.into_iter().for_each(|v| chain.push(Arc::new(Says(v))));
+        now_or_never(chain.identify("t", &[]))
+    }
+
+    #[test]
+    fn the_first_who_knows_decides() {
+        let alice = || Ok(Some(Identity { user: user("alice", &["devs"]), ..Identity::default() }));
+        let found = ask(vec![Ok(None), Err(Refusal::new("bad")), alice()]).unwrap();
+        assert_eq!(found.user, user("alice", &["devs", "system:authenticated"]));
+        let told = Identity { user: user("bob", &["system:authenticated"]), ..Identity::default() };
+        assert_eq!(ask(vec![Ok(Some(told.clone()))]), Ok(told));
+    }
+
+    #[test]
+    fn nobody_knows() {
+        let refused = |verdicts| ask(verdicts).unwrap_err().0;
+        assert_eq!(refused(vec![]), "invalid bearer token");
+        assert_eq!(refused(vec![Ok(None)]), "invalid bearer token");
+        let (a, b) = (|| Err(Refusal::new("a")), || Err(Refusal::new("b")));
+        assert_eq!(refused(vec![a(), Ok(None), a()]), "a");
+        assert_eq!(refused(vec![a(), b()]), "[a, b]");
+    }
+
+    #[test]
+    fn tokens_without_audiences_are_for_the_server() {
+        let known = Says(Ok(Some(Identity { user: user("alice", &[]), ..Identity::default() })));
+        let agnostic = Agnostic::new(known, vec!["api".into(), "extra".into()]);
+        let ask = |a: &[&str]| {
+            let audiences: Vec<String> = a.iter().map(|s| (*s).into()).collect();
+            now_or_never(agnostic.authenticate("t", &audiences)).unwrap().map(|i| i.audiences)
+        };
+        assert_eq!(ask(&["api", "other"]), Some(vec!["api".to_owned()]));
+        assert_eq!(ask(&["other"]), None);
+    }
+}

@@ -1,0 +1,238 @@
+//! How a cluster finds out who somebody is: flags, keys, and the chain of authenticators.
+//!
+//! Invariant: whatever is configured and cannot be used keeps the cluster from starting.
+
+mod flags;
+
+pub use flags::AuthnOptions;
+
+use crate::fetch::{Https, Reviewer};
+use flags::read;
+use kaji_auth::authn::{
+    Agnostic, Anonymous, BootstrapTokens, Chain, Identity, IssuedToken, Issuer, IssuerDocuments, KeyError,
+    KeySet, LegacyTokens, Oidc, PublicKey, Refusal, ServiceAccountTokens, SigningKey, TokenChain, TokenFile,
+    TokenFileError, TokenOrder, Webhook,
+};
+use kaji_builtins::Tokens;
+use kaji_meta::{Clock, random::SystemRandom};
+use kaji_resource::{Api, BoxFuture};
+use kaji_server::pki::Pki;
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock, Weak},
+};
+
+/// The issuer of tokens, and with it their audience, unless flags name others.
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+/// Why authentication cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthnError {
+    /// A file could not be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: std::io::Error,
+    },
+    /// A file without usable keys.
+    #[error("{path}: {source}")]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: KeyError,
+    },
+    /// The file of tokens.
+    #[error(transparent)]
+    Tokens(#[from] TokenFileError),
+    /// A flag.
+    #[error("{0}")]
+    Flag(String),
+}
+
+/// The authentication of a cluster.
+pub struct Authn {
+    /// Who is asked, in which order.
+    pub chain: Chain,
+    /// Issues and reviews tokens.
+    pub tokens: Arc<Service>,
+    /// Who signs clients' certificates, PEM.
+    pub client_authorities: String,
+    /// Who signs front proxies' certificates, PEM.
+    pub proxy_authorities: String,
+    keys: KeySet,
+    keys_at: Option<String>,
+}
+
+impl Authn {
+    /// Sets it up. `api` is where accounts and secrets are looked up.
+    pub async fn new(
+        options: &AuthnOptions,
+        pki: &Pki,
+        api: &Weak<dyn Api>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Authn, AuthnError> {
+        options.validate()?;
+        let (key, keys) = keys(options, pki)?;
+        let own = || vec![ISSUER.to_owned()];
+        let issuers =
+            Some(options.service_account_issuers.clone()).filter(|i| !i.is_empty()).unwrap_or_else(own);
+        let audiences = Some(options.api_audiences.clone()).filter(|a| !a.is_empty());
+        let issuer = Issuer {
+            name: issuers.first().cloned().unwrap_or_default(),
+            key: Arc::new(key),
+            audiences: audiences.unwrap_or_else(|| issuers.clone()),
+            extend: options.service_account_extend_token_expiration.unwrap_or(true),
+            longest: options.service_account_max_token_expiration,
+            random: Arc::new(SystemRandom),
+        };
+        let configuration = options.configuration()?;
+        configuration
+            .validate(&issuers)
+            .map_err(|e| AuthnError::Flag(format!("invalid authentication configuration: {e}")))?;
+        let anonymous = match &configuration.anonymous {
+            Some(rule) => rule.rule(),
+            None if options.anonymous_auth.unwrap_or(true) => Anonymous::Everywhere,
+            None => Anonymous::Nowhere,
+        };
+        let mut chain = TokenChain::new(issuer.audiences.clone());
+        own_tokens(&mut chain, options, &issuers, &keys, &issuer.audiences, api, clock)?;
+        // After the server's own tokens: asking others takes time.
+        for jwt in configuration.jwt {
+            let fetch = Https::new(&jwt.issuer.certificate_authority)
+                .map_err(|e| AuthnError::Flag(format!("certificate authority of {}: {e}", jwt.issuer.url)))?;
+            let oidc = Oidc::new(jwt, options.algorithms(), Arc::new(fetch), clock.clone());
+            chain.push(Arc::new(Agnostic::new(oidc, issuer.audiences.clone())));
+        }
+        if let Some(path) = &options.authentication_token_webhook_config_file {
+            let service = Arc::new(Reviewer::new(path).await.map_err(AuthnError::Flag)?);
+            let version = match options.authentication_token_webhook_version.as_deref() {
+                Some("v1") => "v1",
+                _ => "v1beta1",
+            };
+            // Source: upstream's `WithWebHook`.
+            let kept = options.authentication_token_webhook_cache_ttl.map_or(120, |t| t.as_secs());
+            let webhook = Webhook::new(service, version, issuer.audiences.clone(), kept, clock.clone());
+            chain.push(Arc::new(webhook));
+        }
+        let (client_authorities, proxy_authorities) = options.authorities(pki)?;
+        let chain = Arc::new(chain);
+        Ok(Authn {
+            chain: Chain { proxy: Some(options.proxy()), tokens: chain.clone(), anonymous },
+            tokens: Arc::new(Service { issuer, chain }),
+            client_authorities,
+            proxy_authorities,
+            keys,
+            keys_at: options.service_account_jwks_uri.clone(),
+        })
+    }
+
+    /// What others need to verify tokens; `None` for an issuer that cannot be discovered. `url` is the server's.
+    pub fn documents(&self, url: &str) -> Option<IssuerDocuments> {
+        let keys_at = self.keys_at.clone().unwrap_or_else(|| format!("{url}/openid/v1/jwks"));
+        IssuerDocuments::new(&self.tokens.issuer.name, &keys_at, &self.keys)
+            .inspect_err(|why| tracing::warn!(%why, "the issuer of tokens will not be discoverable"))
+            .ok()
+    }
+
+    /// The key that signs tokens.
+    pub fn signing_key(&self) -> Arc<SigningKey> {
+        self.tokens.issuer.key.clone()
+    }
+}
+
+/// The authenticators of tokens that this cluster made, in upstream's order.
+fn own_tokens(
+    chain: &mut TokenChain,
+    options: &AuthnOptions,
+    issuers: &[String],
+    keys: &KeySet,
+    audiences: &[String],
+    api: &Weak<dyn Api>,
+    clock: &Arc<dyn Clock>,
+) -> Result<(), AuthnError> {
+    let audiences = || audiences.to_vec();
+    if let Some(path) = &options.token_auth_file {
+        chain.push(Arc::new(Agnostic::new(TokenFile::read(path)?, audiences())));
+    }
+    let legacy = LegacyTokens::new(keys.clone(), audiences(), api.clone(), clock.clone());
+    chain.push(match options.service_account_lookup.unwrap_or(true) {
+        true => Arc::new(legacy),
+        false => Arc::new(legacy.without_lookup()),
+    });
+    let (issuers, keys) = (issuers.to_vec(), keys.clone());
+    chain.push(Arc::new(ServiceAccountTokens::new(issuers, keys, audiences(), api.clone(), clock.clone())));
+    if options.enable_bootstrap_token_auth.unwrap_or(true) {
+        let bootstrap = BootstrapTokens::new(api.clone(), clock.clone());
+        chain.push(Arc::new(Agnostic::new(bootstrap, audiences())));
+    }
+    Ok(())
+}
+
+/// The key that signs, and all that verify.
+fn keys(options: &AuthnOptions, pki: &Pki) -> Result<(SigningKey, KeySet), AuthnError> {
+    let bad = |path: &Path| {
+        let path = path.to_owned();
+        move |source| AuthnError::Key { path, source }
+    };
+    let key = match &options.service_account_signing_key_file {
+        Some(path) => SigningKey::from_pem(&read(path)?).map_err(bad(path))?,
+        None => SigningKey::from_pem(&pki.service_account.private).map_err(bad(Path::new("pki/sa.key")))?,
+    };
+    let mut all = vec![key.public.clone()];
+    for path in &options.service_account_key_files {
+        all.extend(PublicKey::all_from_pem(&read(path)?).map_err(bad(path))?);
+    }
+    Ok((key, KeySet::new(all)))
+}
+
+/// The service for kinds that are registered before the keys are read. Until then there is nobody to ask it.
+#[derive(Default)]
+pub struct LateTokens(OnceLock<Arc<Service>>);
+
+impl LateTokens {
+    /// Gives it what it stands for.
+    pub fn set(&self, service: Arc<Service>) {
+        // A second time changes nothing.
+        let _ = self.0.set(service);
+    }
+}
+
+impl Tokens for LateTokens {
+    fn issue(&self, order: &TokenOrder, now: jiff::Timestamp) -> Result<IssuedToken, KeyError> {
+        self.0.get().ok_or(KeyError::Sign)?.issue(order, now)
+    }
+
+    fn identify<'a>(
+        &'a self,
+        token: &'a str,
+        audiences: &'a [String],
+    ) -> BoxFuture<'a, Result<Identity, Refusal>> {
+        match self.0.get() {
+            Some(service) => service.identify(token, audiences),
+            None => Box::pin(std::future::ready(Err(Refusal("authentication is not ready".into())))),
+        }
+    }
+}
+
+/// Issues tokens and says whose they are, for the kinds that do.
+pub struct Service {
+    issuer: Issuer,
+    chain: Arc<TokenChain>,
+}
+
+impl Tokens for Service {
+    fn issue(&self, order: &TokenOrder, now: jiff::Timestamp) -> Result<IssuedToken, KeyError> {
+        self.issuer.issue(order, now)
+    }
+
+    fn identify<'a>(
+        &'a self,
+        token: &'a str,
+        audiences: &'a [String],
+    ) -> BoxFuture<'a, Result<Identity, Refusal>> {
+        Box::pin(self.chain.identify(token, audiences))
+    }
+}

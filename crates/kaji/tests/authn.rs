@@ -1,0 +1,350 @@
+//! Who a cluster takes its clients for, over real TLS: tokens, certificates, proxies, impersonation.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
+
+mod common;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use common::{TestCluster, api::Api};
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use kaji::StoreKind;
+use kaji_auth::authn::{Issuer, IssuerDocuments, KeySet, SigningKey, TokenOrder};
+use kaji_meta::SystemRandom;
+use kaji_resource::Verb;
+use kaji_server::pki::{Identity, Pki};
+use kube::client::Body;
+use serde_json::{Value, json};
+use std::{convert::Infallible, sync::Arc};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    },
+};
+
+/// A client that trusts the cluster and has these credentials.
+async fn client(test: &TestCluster, user: Value) -> kube::Client {
+    let kubeconfig = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {
+            "server": test.cluster.url(),
+            "certificate-authority-data": STANDARD.encode(&test.cluster.pki.ca.certificate),
+        }}],
+        "users": [{"name": "u", "user": user}],
+    });
+    let config = kube::config::Kubeconfig::from_yaml(&kubeconfig.to_string()).unwrap();
+    let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.unwrap();
+    kube::Client::try_from(config).unwrap()
+}
+
+fn certificate(identity: &Identity) -> Value {
+    json!({
+        "client-certificate-data": STANDARD.encode(&identity.certificate),
+        "client-key-data": STANDARD.encode(&identity.key),
+    })
+}
+
+/// Code and body of an answer; a body is sent as JSON with POST.
+async fn ask(
+    client: &kube::Client,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: Value,
+) -> (StatusCode, Value) {
+    let mut request = Request::builder().uri(path).header("content-type", "application/json");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = match body {
+        Value::Null => request.method("GET").body(Body::empty()),
+        body => request.method("POST").body(Body::from(body.to_string().into_bytes())),
+    };
+    let answer = client.send(request.unwrap()).await.unwrap();
+    let status = answer.status();
+    let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+    (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+}
+
+async fn get(client: &kube::Client, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
+    let (status, body) = ask(client, path, headers, Value::Null).await;
+    (status.as_u16(), body["message"].as_str().unwrap_or_default().to_owned())
+}
+
+async fn create(client: &kube::Client, path: &str, body: Value) -> Value {
+    let (status, answer) = ask(client, path, &[], body).await;
+    assert_eq!(status, StatusCode::CREATED, "{path}: {answer}");
+    answer
+}
+
+const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
+
+async fn account(admin: &kube::Client, name: &str) {
+    create(admin, ACCOUNTS, json!({"metadata": {"name": name}})).await;
+}
+
+async fn token(admin: &kube::Client, account: &str) -> String {
+    let answer = create(admin, &format!("{ACCOUNTS}/{account}/token"), json!({"spec": {}})).await;
+    assert_eq!(answer["spec"]["audiences"], json!(["https://kubernetes.default.svc.cluster.local"]));
+    assert_eq!(answer["spec"]["expirationSeconds"], 3600);
+    answer["status"]["token"].as_str().unwrap().to_owned()
+}
+
+const REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+const UNAUTHORIZED: (u16, &str) = (401, "Unauthorized");
+
+fn text((code, message): &(u16, String)) -> (u16, &str) {
+    (*code, message)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_good_while_its_account_lives() {
+    let test = TestCluster::start(0).await;
+    let admin = test.kube().await;
+    account(&admin, "robot").await;
+    let token = token(&admin, "robot").await;
+    let robot = client(&test, json!({"token": token})).await;
+    assert_eq!(get(&robot, "/api", &[]).await.0, 200);
+    let refused = get(&robot, "/api/v1/nodes", &[]).await;
+    assert_eq!(refused.0, 403);
+    assert!(
+        refused.1.contains(r#"User "system:serviceaccount:default:robot" cannot list resource "nodes""#),
+        "{refused:?}"
+    );
+
+    let review = |token: &str| json!({"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1", "spec": {"token": token}});
+    let status = create(&admin, REVIEWS, review(&token)).await["status"].clone();
+    assert_eq!(status["authenticated"], true);
+    assert_eq!(
+        status["user"]["groups"],
+        json!(["system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"])
+    );
+    assert!(
+        status["user"]["extra"]["authentication.kubernetes.io/credential-id"][0]
+            .as_str()
+            .unwrap()
+            .starts_with("JTI=")
+    );
+
+    let tampered = client(&test, json!({"token": format!("{token}x")})).await;
+    // Not even where everybody may go.
+    assert_eq!(text(&get(&tampered, "/livez", &[]).await), UNAUTHORIZED);
+
+    let accounts: kube::Api<k8s_openapi::api::core::v1::ServiceAccount> =
+        kube::Api::default_namespaced(admin.clone());
+    accounts.delete("robot", &Default::default()).await.unwrap();
+    assert_eq!(text(&get(&robot, "/api", &[]).await), UNAUTHORIZED);
+    let status = create(&admin, REVIEWS, review(&token)).await["status"].clone();
+    assert_eq!(status, json!({"user": {}, "error": r#"serviceaccounts "robot" not found"#}));
+    account(&admin, "robot").await;
+    assert_eq!(text(&get(&robot, "/api", &[]).await), UNAUTHORIZED);
+    test.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acting_as_somebody_else() {
+    let test = TestCluster::start(0).await;
+    let admin = test.kube().await;
+    let nodes = "/api/v1/nodes";
+    let refused = get(&admin, nodes, &[("impersonate-user", "bob")]).await;
+    assert_eq!(refused.0, 403);
+    assert!(refused.1.contains(r#"User "bob" cannot list resource "nodes""#), "{refused:?}");
+    let masters = [("impersonate-user", "bob"), ("impersonate-group", "system:masters")];
+    assert_eq!(get(&admin, nodes, &masters).await.0, 200);
+    assert_eq!(get(&admin, nodes, &[("impersonate-group", "g")]).await.0, 400);
+    let me = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let (_, whoami) =
+        ask(&admin, me, &[masters[0], masters[1], ("impersonate-extra-a%2fb", "c")], json!({})).await;
+    assert_eq!(
+        whoami["status"]["userInfo"],
+        json!({"username": "bob", "groups": ["system:masters", "system:authenticated"], "extra": {"a/b": ["c"]}})
+    );
+
+    account(&admin, "robot").await;
+    let robot = client(&test, json!({"token": token(&admin, "robot").await})).await;
+    let refused = get(&robot, nodes, &masters).await;
+    assert_eq!(refused.0, 403);
+    assert!(refused.1.contains(r#"cannot impersonate-on:user-info:list resource "nodes""#), "{refused:?}");
+    test.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_count_for_what_their_authority_is() {
+    let test = TestCluster::start(0).await;
+    let proxy = client(&test, certificate(&test.cluster.pki.front_proxy_client)).await;
+    let carol = [("x-remote-user", "carol"), ("x-remote-group", "system:masters")];
+    let nodes = "/api/v1/nodes";
+    assert_eq!(get(&proxy, nodes, &carol).await.0, 200);
+    assert_eq!(text(&get(&proxy, "/livez", &[]).await), UNAUTHORIZED);
+    // Nobody else's word counts.
+    let anonymous = client(&test, json!({})).await;
+    let refused = get(&anonymous, nodes, &carol).await;
+    assert_eq!(refused.0, 403);
+    assert!(refused.1.contains(r#"User "system:anonymous""#), "{refused:?}");
+    assert_eq!(get(&anonymous, "/livez", &[]).await.0, 200);
+    let stranger = rcgen::generate_simple_self_signed(vec!["mallory".into()]).unwrap();
+    let stranger = Identity { certificate: stranger.cert.pem(), key: stranger.signing_key.serialize_pem() };
+    let stranger = client(&test, certificate(&stranger)).await;
+    assert_eq!(text(&get(&stranger, "/livez", &[]).await), UNAUTHORIZED);
+    test.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_gets_a_token_and_others_can_verify_it() {
+    let test = TestCluster::start(1).await;
+    let admin = test.kube().await;
+    account(&admin, "robot").await;
+    let secret = json!({
+        "metadata": {"name": "s", "annotations": {"kubernetes.io/service-account.name": "robot"}},
+        "type": "kubernetes.io/service-account-token",
+    });
+    create(&admin, "/api/v1/namespaces/default/secrets", secret).await;
+    let api = Api(&test);
+    let mut token = String::new();
+    api.until("/v1/secrets", "s", |secret| {
+        let found = secret.and_then(|s| s["data"]["token"].as_str()).unwrap_or_default();
+        token = String::from_utf8(STANDARD.decode(found).unwrap()).unwrap();
+        !token.is_empty()
+    })
+    .await;
+    let robot = client(&test, json!({"token": token})).await;
+    assert_eq!(get(&robot, "/api", &[]).await.0, 200);
+    let marked = api.ok(Verb::Get, "/v1/secrets/s?namespace=default", Value::Null).await;
+    assert!(marked["metadata"]["labels"]["kubernetes.io/legacy-token-last-used"].is_string());
+
+    let (_, configuration) = ask(&admin, "/.well-known/openid-configuration", &[], Value::Null).await;
+    assert_eq!(configuration["issuer"], "https://kubernetes.default.svc.cluster.local");
+    assert!(configuration["jwks_uri"].as_str().unwrap().ends_with("/openid/v1/jwks"));
+    let (_, keys) = ask(&admin, "/openid/v1/jwks", &[], Value::Null).await;
+    assert_eq!(keys["keys"][0]["alg"], "ES256");
+
+    api.ok(Verb::Delete, "/v1/secrets/s?namespace=default", Value::Null).await;
+    assert_eq!(text(&get(&robot, "/api", &[]).await), UNAUTHORIZED);
+    test.stop().await;
+}
+
+/// An identity provider and a reviewer of tokens on a port of their own: its issuer and its certificates.
+async fn provider(dir: &std::path::Path) -> (Issuer, String) {
+    let pki = Pki::ensure(dir, &["127.0.0.1".into()], jiff::Timestamp::now()).unwrap();
+    let tcp = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("https://{}", tcp.local_addr().unwrap());
+    let key = SigningKey::from_pem(&pki.service_account.private).unwrap();
+    let keys = KeySet::new([key.public.clone()]);
+    let documents = IssuerDocuments::new(&url, &format!("{url}/keys"), &keys).unwrap();
+    let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            CertificateDer::pem_slice_iter(pki.serving.certificate.as_bytes()).map(Result::unwrap).collect(),
+            PrivateKeyDer::from_pem_slice(pki.serving.key.as_bytes()).unwrap(),
+        )
+        .unwrap();
+    let tls = TlsAcceptor::from(Arc::new(tls));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = tcp.accept().await {
+            let Ok(stream) = tls.accept(stream).await else { continue };
+            let documents = documents.clone();
+            let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+                let documents = documents.clone();
+                async move {
+                    let path = request.uri().path().to_owned();
+                    let sent = request.into_body().collect().await.unwrap().to_bytes();
+                    let body = match path.as_str() {
+                        "/.well-known/openid-configuration" => documents.configuration,
+                        "/keys" => documents.keys,
+                        "/review" => reviewed(serde_json::from_slice(&sent).unwrap()).to_string(),
+                        other => panic!("{other}"),
+                    };
+                    Ok::<_, Infallible>(Response::new(Full::new(bytes::Bytes::from(body))))
+                }
+            });
+            let connection = hyper::server::conn::http1::Builder::new();
+            tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    let audiences = vec!["kaji".to_owned()];
+    let random = Arc::new(SystemRandom);
+    let issuer = Issuer { name: url, key: Arc::new(key), audiences, extend: false, longest: None, random };
+    (issuer, pki.ca.certificate)
+}
+
+/// A review answered: the token `dave` is Dave's, who may do everything.
+fn reviewed(mut review: Value) -> Value {
+    assert_eq!(review["apiVersion"], "authentication.k8s.io/v1beta1");
+    let user = json!({"username": "dave", "uid": "4", "groups": ["system:masters"]});
+    review["status"] = match review["spec"]["token"].as_str().unwrap() {
+        "dave" => json!({"authenticated": true, "user": user}),
+        _ => json!({"error": "never heard of it"}),
+    };
+    review
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn issuers_of_others_and_files_of_tokens() {
+    let dir = tempfile::tempdir().unwrap();
+    let (issuer, authority) = provider(&dir.path().join("provider")).await;
+    let configuration = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AuthenticationConfiguration",
+        "jwt": [{
+            "issuer": {"url": issuer.name, "audiences": ["kaji"], "certificateAuthority": authority},
+            "claimMappings": {"username": {"claim": "sub", "prefix": "theirs:"}},
+        }],
+        "anonymous": {"enabled": true, "conditions": [{"path": "/livez"}]},
+    });
+    let (config, tokens) = (dir.path().join("authn.yaml"), dir.path().join("tokens.csv"));
+    std::fs::write(&config, configuration.to_string()).unwrap();
+    std::fs::write(&tokens, "s3cret,root,1,\"system:masters,devs\"\n").unwrap();
+    let reviewer = dir.path().join("reviewer.kubeconfig");
+    let kubeconfig = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {
+            "server": format!("{}/review", issuer.name),
+            "certificate-authority-data": STANDARD.encode(&authority),
+        }}],
+        "users": [{"name": "u", "user": {}}],
+    });
+    std::fs::write(&reviewer, kubeconfig.to_string()).unwrap();
+    let test = TestCluster::start_over(dir, 0, StoreKind::Memory, |options| {
+        options.authn.authentication_config = Some(config);
+        options.authn.token_auth_file = Some(tokens);
+        options.authn.authentication_token_webhook_config_file = Some(reviewer);
+    })
+    .await;
+    let order = |audience: &str| TokenOrder {
+        namespace: "ns".into(),
+        name: "alice".into(),
+        audiences: vec![audience.into()],
+        expiration_seconds: 3600,
+        ..TokenOrder::default()
+    };
+    let token = |audience| issuer.issue(&order(audience), jiff::Timestamp::now()).unwrap().token;
+    let alice = client(&test, json!({"token": token("kaji")})).await;
+    let refused = get(&alice, "/api/v1/nodes", &[]).await;
+    assert_eq!(refused.0, 403);
+    assert!(refused.1.contains(r#"User "theirs:system:serviceaccount:ns:alice""#), "{refused:?}");
+    let elsewhere = client(&test, json!({"token": token("vault")})).await;
+    assert_eq!(text(&get(&elsewhere, "/livez", &[]).await), UNAUTHORIZED);
+    for known in ["s3cret", "dave"] {
+        let root = client(&test, json!({"token": known})).await;
+        assert_eq!(get(&root, "/api/v1/nodes", &[]).await.0, 200, "{known}");
+    }
+    let root = client(&test, json!({"token": "s3cret"})).await;
+    let review = json!({"spec": {"token": "mallory"}});
+    let status = create(&root, REVIEWS, review).await["status"].clone();
+    assert_eq!(status, json!({"user": {}, "error": "never heard of it"}));
+    let anonymous = client(&test, json!({})).await;
+    assert_eq!(get(&anonymous, "/livez", &[]).await.0, 200);
+    assert_eq!(text(&get(&anonymous, "/readyz", &[]).await), UNAUTHORIZED);
+    test.stop().await;
+}
