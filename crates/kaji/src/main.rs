@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use kaji::{
-    Cluster, Nodes, Options, kubeconfig,
+    AuditFlags, Cluster, Nodes, Options, kubeconfig,
     token::{self, TokenCommand},
 };
 use kaji_auth::authz::config;
@@ -86,6 +86,8 @@ struct Up {
     /// A file with an AuthorizationConfiguration; without one: Node, then RBAC.
     #[arg(long)]
     authorization_config: Option<PathBuf>,
+    #[command(flatten)]
+    audit: AuditFlags,
 }
 
 fn main() -> ExitCode {
@@ -138,6 +140,7 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
         encryption: up.encryption_provider_config,
         limits: limits.checked()?,
         request_timeout: up.request_timeout,
+        audit: up.audit.into(),
         ..Options::new(&data_dir)
     };
     let cluster = Cluster::start(options).await?;

@@ -4,6 +4,7 @@
 //! connection; on shutdown no new connection is taken, running requests finish, watches end cleanly.
 
 use crate::{
+    audit::Remote,
     identity,
     pki::Pki,
     stack::{Peer, Stack, StackError},
@@ -86,10 +87,10 @@ impl Listener {
                 _ = stop.wait_for(|s| *s) => break,
             };
             match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, remote)) => {
                     let (tls, stack, watcher) = (self.tls.clone(), stack.clone(), graceful.watcher());
                     tokio::spawn(async move {
-                        connection(stream, tls, stack, watcher).await;
+                        connection(stream, Remote(remote.ip()), tls, stack, watcher).await;
                         drop(slot);
                     });
                 }
@@ -109,6 +110,7 @@ impl Listener {
 
 async fn connection(
     stream: TcpStream,
+    remote: Remote,
     tls: TlsAcceptor,
     stack: Arc<Stack>,
     watcher: hyper_util::server::graceful::Watcher,
@@ -125,6 +127,9 @@ async fn connection(
     };
     let service = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(peer.clone());
+        if stack.audit.is_some() {
+            request.extensions_mut().insert(remote);
+        }
         let stack = stack.clone();
         async move { Ok::<_, std::convert::Infallible>(stack.serve(request).await) }
     });
