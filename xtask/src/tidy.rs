@@ -26,6 +26,7 @@ const ORDER: &[&str] = &[
     "kaji-engine",
     "kaji-builtins",
     "kaji-flowcontrol",
+    "kaji-audit",
     "kaji-auth",
     "kaji-resource",
     "kaji-schema",

@@ -177,6 +177,7 @@ async fn watch(engine: &Arc<Engine>) -> Option<futures_util::stream::BoxStream<'
             ..UserInfo::default()
         },
         user_agent: "apiextensions".into(),
+        trail: None,
     };
     match engine.handle(request).await.body {
         Body::Watch(stream) => Some(stream),

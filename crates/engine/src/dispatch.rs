@@ -4,7 +4,8 @@
 //! committed or given back.
 
 use crate::{
-    decode, encode, engine::Engine, registry::Resource, request::ApiRequest, response::ApiResponse, verbs,
+    decode, encode, engine::Engine, registry::Resource, request::ApiRequest, response::ApiResponse,
+    trail::Trail, verbs,
 };
 use kaji_meta::{Reason, Status};
 use kaji_resource::{SubresourceKind, Verb};
@@ -22,13 +23,17 @@ impl Engine {
             None => return encode::no_such_form().into(),
         }
         let deprecation = res.def.version(&req.version).and_then(|v| v.deprecation.clone());
+        if let (Some(text), Some(trail)) = (&deprecation, &req.trail) {
+            note_deprecation(text, &**trail);
+        }
         let mut response = match req.verb {
             Verb::Get | Verb::List | Verb::Watch => serve(self, &res, &req).await,
             Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
-                let engine = self.clone();
+                let (engine, trail) = (self.clone(), req.trail.clone());
                 let write = tokio::spawn(async move { serve(&engine, &res, &req).await });
                 write.await.unwrap_or_else(|error| {
                     tracing::error!(%error, "a write failed");
+                    trail.iter().for_each(|t| t.panicked());
                     Err(Status::internal("the server failed while it handled the request"))
                 })
             }
@@ -38,6 +43,15 @@ impl Engine {
             response.warnings.insert(0, text.into_owned());
         }
         response
+    }
+}
+
+/// Upstream's annotations about a version that is going to be removed.
+fn note_deprecation(text: &str, trail: &dyn Trail) {
+    trail.annotate("k8s.io/deprecated", "true");
+    let removed = text.split_once("unavailable in v").map(|(_, rest)| rest);
+    if let Some(release) = removed.and_then(|rest| rest.split(['+', ' ', ',', ';']).next()) {
+        trail.annotate("k8s.io/removed-release", release);
     }
 }
 

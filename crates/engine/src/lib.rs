@@ -23,6 +23,7 @@ mod response;
 pub mod storage;
 #[cfg(test)]
 mod tests;
+mod trail;
 mod verbs;
 
 pub use admission::{Admission, Attributes, Operation};
@@ -30,3 +31,4 @@ pub use engine::{Engine, EngineError, EngineOptions};
 pub use registry::{Registry, Resource};
 pub use request::{Accept, Alternative, ApiRequest, Encoding, Form};
 pub use response::{ApiResponse, Body, ChunkIter};
+pub use trail::{Trail, Trails};

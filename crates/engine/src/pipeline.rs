@@ -191,6 +191,7 @@ impl<'a> Op<'a> {
     pub fn decode(&self, req: &ApiRequest) -> Result<Value, Status> {
         let mut object = self.decode_as(&self.want(), req)?;
         self.default(&mut object);
+        req.trail.iter().for_each(|t| t.object(&object));
         Ok(object)
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Invariant: everything here is bounded by the server before it arrives (body size, header size, query size).
 
+use crate::trail::Trails;
 use bytes::Bytes;
 use kaji_resource::{UserInfo, Verb};
 
@@ -99,6 +100,8 @@ pub struct ApiRequest {
     pub user: UserInfo,
     /// For the default field manager name.
     pub user_agent: String,
+    /// Who records it.
+    pub trail: Trails,
 }
 
 impl ApiRequest {

@@ -6,9 +6,11 @@
 use crate::{
     Nodes,
     access::Access,
+    audit,
     authn::{Authn, AuthnError, AuthnOptions, LateTokens},
     bootstrap, identities, joining, roles,
 };
+use kaji_audit::Options as AuditOptions;
 use kaji_auth::{
     authn::SigningKey,
     authz::config::{DEFAULT, Mode},
@@ -24,8 +26,9 @@ use kaji_meta::{
 use kaji_resource::Api;
 use kaji_runtime::{Client, Informers};
 use kaji_server::{
-    Authentication, Authorities, Certificates, Discovery, Flow, Health, Identities, Impersonation, Listener,
-    LocalService, Metrics, OpenApi, Stack, StackError,
+    Audit, Authentication, Authorities, Certificates, Discovery, Flow, Health, Identities, Impersonation,
+    Listener, LocalService, Metrics, OpenApi, Stack, StackError,
+    audit::AuditError,
     flow::Limits,
     pki::{Pki, PkiError},
 };
@@ -70,6 +73,8 @@ pub struct Options {
     pub service_cidrs: Vec<String>,
     /// An `EncryptionConfiguration` file: how values are encrypted at rest.
     pub encryption: Option<PathBuf>,
+    /// What is recorded of requests, and where.
+    pub audit: AuditOptions,
     /// How many requests are served at once.
     pub limits: Limits,
     /// How long a request may take.
@@ -92,6 +97,7 @@ impl Options {
             store: StoreKind::Disk,
             service_cidrs: vec!["10.96.0.0/12".into()],
             encryption: None,
+            audit: AuditOptions::default(),
             limits: Limits::default(),
             request_timeout: Duration::from_secs(60),
             authorizers: DEFAULT.to_vec(),
@@ -109,6 +115,9 @@ pub enum StartError {
     /// The encryption configuration.
     #[error("error while parsing file: {0}")]
     Encryption(#[from] ConfigError),
+    /// Audit.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -158,8 +167,10 @@ pub struct Cluster {
 impl Cluster {
     /// Starts one; resolves when `/readyz` says ok.
     pub async fn start(options: Options) -> Result<Cluster, StartError> {
+        let mut metrics = Metrics::default();
+        let audit = audit::start(&options.audit, &mut metrics).await?;
         let store = open_store(&options).await?;
-        let started = Self::start_on(store.clone(), options).await;
+        let started = Self::start_on(store.clone(), options, audit, metrics).await;
         if started.is_err() {
             // Whoever starts again must not find the files in use.
             store.close().await;
@@ -167,7 +178,12 @@ impl Cluster {
         started
     }
 
-    async fn start_on(store: Arc<dyn Store>, options: Options) -> Result<Cluster, StartError> {
+    async fn start_on(
+        store: Arc<dyn Store>,
+        options: Options,
+        audit: Option<Arc<Audit>>,
+        metrics: Metrics,
+    ) -> Result<Cluster, StartError> {
         let service_ip = first_address(&options.service_cidrs)?;
         // The store is open, so the directory is ours: certificates are made meanwhile.
         let (dir, names) = (options.data_dir.join("pki"), serving_names(&options, service_ip));
@@ -209,12 +225,13 @@ impl Cluster {
             impersonation: Impersonation::default(),
             authorizer: access.authorizer.clone(),
             health: Health::default(),
-            metrics: Metrics::default().with_flow(&flow),
+            metrics: metrics.with_flow(&flow),
             discovery: Discovery::default(),
             openapi: OpenApi::new(kaji_builtins::docs::type_doc),
             address: advertised(address).to_string(),
             flow,
             request_timeout: options.request_timeout,
+            audit,
             random: Arc::new(SystemRandom),
         });
         add_checks(&stack, &store);
@@ -292,6 +309,10 @@ impl Cluster {
         self._informers = None;
         self.stack.engine.shutdown().await;
         while self.listener.join_next().await.is_some() {}
+        // Nobody asks any more: what was recorded is written before the end.
+        if let Some(audit) = &self.stack.audit {
+            audit.shutdown().await;
+        }
         self.store.close().await;
     }
 }

@@ -3,6 +3,7 @@
 //! The binary is a thin command line over this; tests start clusters with the same call.
 
 mod access;
+mod audit;
 pub mod authn;
 pub mod bootstrap;
 pub mod cluster;
@@ -14,6 +15,7 @@ mod nodes;
 mod roles;
 pub mod token;
 
+pub use audit::AuditFlags;
 pub use authn::{AuthnError, AuthnOptions};
 pub use cluster::{Cluster, Options, StartError, StoreKind};
 pub use nodes::Nodes;

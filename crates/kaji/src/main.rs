@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use kaji::{
-    AuthnOptions, Cluster, Nodes, Options, kubeconfig,
+    AuditFlags, AuthnOptions, Cluster, Nodes, Options, kubeconfig,
     token::{self, TokenCommand},
 };
 use kaji_auth::authz::config;
@@ -88,6 +88,8 @@ struct Up {
     authorization_config: Option<PathBuf>,
     #[command(flatten)]
     authn: AuthnOptions,
+    #[command(flatten)]
+    audit: AuditFlags,
 }
 
 fn main() -> ExitCode {
@@ -141,6 +143,7 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
         limits: limits.checked()?,
         request_timeout: up.request_timeout,
         authn: up.authn,
+        audit: up.audit.into(),
         ..Options::new(&data_dir)
     };
     let cluster = Cluster::start(options).await?;

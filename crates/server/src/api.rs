@@ -7,7 +7,7 @@ use crate::{
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
-use kaji_engine::{ApiRequest, ApiResponse, Body};
+use kaji_engine::{ApiRequest, ApiResponse, Body, Trails};
 use kaji_meta::Status;
 use kaji_resource::{UserInfo, Verb};
 
@@ -25,11 +25,13 @@ pub struct Parts<'a> {
     pub user: UserInfo,
     /// The whole body.
     pub body: Bytes,
+    /// Who records it.
+    pub trail: Trails,
 }
 
 /// Builds the engine's request, or tells why not (405, 406).
 pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
-    let Parts { headers, query, info, target, user, body } = parts;
+    let Parts { headers, query, info, target, user, body, trail } = parts;
     let verb = verb(&info.verb).ok_or_else(method_not_allowed)?;
     let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
     let mut accept = negotiate::accept(text(header::ACCEPT), verb == Verb::Watch).ok_or_else(|| {
@@ -61,6 +63,7 @@ pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
         body,
         user,
         user_agent: agent.to_owned(),
+        trail,
     })
 }
 

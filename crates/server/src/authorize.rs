@@ -1,7 +1,8 @@
 //! Authorization at the HTTP edge: the question that a request asks, and upstream's 403.
 
 use crate::route::{RequestInfo, Target};
-use kaji_auth::Attributes;
+use kaji_auth::{Attributes, Outcome};
+use kaji_engine::Trail;
 use kaji_meta::{GroupResource, Status};
 use kaji_resource::UserInfo;
 
@@ -24,6 +25,13 @@ pub fn attributes<'a>(
         }
     }
     attributes
+}
+
+/// What the audit log is told about a decision. Source: apiserver `filters.WithAuthorization`.
+pub fn annotate(trail: &dyn Trail, outcome: &Outcome) {
+    let decision = if outcome.allowed() { "allow" } else { "forbid" };
+    trail.annotate("authorization.k8s.io/decision", decision);
+    trail.annotate("authorization.k8s.io/reason", &outcome.reason);
 }
 
 /// Upstream's 403 for a refused request (apiserver `responsewriters.Forbidden`).

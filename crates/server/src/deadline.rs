@@ -36,6 +36,14 @@ pub fn flag(text: &str) -> Result<Duration, String> {
     parse(text)?.filter(|t| !t.is_zero()).ok_or_else(|| format!("{text:?} is not positive"))
 }
 
+/// A flag that is a duration and may be nothing.
+///
+/// # Errors
+/// When it is no duration, or a negative one.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    parse(text)?.ok_or_else(|| format!("{text:?} is negative"))
+}
+
 /// 504 when the time is over.
 pub fn exceeded() -> Status {
     Status::timeout("request did not complete within the allotted timeout", 0)

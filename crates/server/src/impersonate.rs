@@ -105,14 +105,14 @@ pub struct Impersonation {
 }
 
 impl Impersonation {
-    /// The user that a request is to be carried out as, if its headers name one; they are removed. `request` is what
-    /// it asks for, by the user who sends it.
+    /// The user that a request is to be carried out as, if its headers name one, and the verb that limits what that user
+    /// may be, empty for the unlimited one. `request` is what it asks for, by the user who sends it.
     pub async fn act_as(
         &self,
         authorizer: &dyn Authorizer,
         headers: &HeaderMap,
         request: &Attributes<'_>,
-    ) -> Result<Option<UserInfo>, Status> {
+    ) -> Result<Option<(UserInfo, String)>, Status> {
         let Some(wanted) = wanted(headers)? else { return Ok(None) };
         let requestor = &request.user.name;
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).get(requestor).copied();
@@ -124,7 +124,8 @@ impl Impersonation {
                         self.remember(requestor, mode);
                     }
                     tracing::debug!(%requestor, user = %user.name, mode = mode.name(), "impersonation");
-                    return Ok(Some(user));
+                    let constraint = if mode == Mode::Legacy { String::new() } else { mode.verb() };
+                    return Ok(Some((user, constraint)));
                 }
                 Ok(None) => {}
                 Err(status) => refusal = refusal.or(Some(status)),

@@ -2,6 +2,7 @@
 //! request to the engine. The stack reads in one file, `stack.rs`.
 
 mod api;
+pub mod audit;
 mod authorize;
 mod body;
 mod deadline;
@@ -22,8 +23,9 @@ mod route;
 mod stack;
 mod version;
 
+pub use audit::Audit;
 pub use body::ResponseBody;
-pub use deadline::flag as parse_timeout;
+pub use deadline::{duration as parse_duration, flag as parse_timeout};
 pub use discovery::Discovery;
 pub use flow::Flow;
 pub use health::{Check, Health};

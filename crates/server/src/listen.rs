@@ -4,6 +4,7 @@
 //! connection; on shutdown no new connection is taken, running requests finish, watches end cleanly.
 
 use crate::{
+    audit::Remote,
     identity::Authorities,
     stack::{Stack, StackError},
 };
@@ -79,11 +80,11 @@ impl Listener {
                 _ = stop.wait_for(|s| *s) => break,
             };
             match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, remote)) => {
                     let (tls, stack, watcher) = (self.tls.clone(), stack.clone(), graceful.watcher());
                     let authorities = self.authorities.clone();
                     tokio::spawn(async move {
-                        connection(stream, tls, &authorities, stack, watcher).await;
+                        connection(stream, Remote(remote.ip()), tls, &authorities, stack, watcher).await;
                         drop(slot);
                     });
                 }
@@ -103,6 +104,7 @@ impl Listener {
 
 async fn connection(
     stream: TcpStream,
+    remote: Remote,
     tls: TlsAcceptor,
     authorities: &Authorities,
     stack: Arc<Stack>,
@@ -114,6 +116,9 @@ async fn connection(
     let peer = authorities.peer(stream.get_ref().1.peer_certificates());
     let service = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(peer.clone());
+        if stack.audit.is_some() {
+            request.extensions_mut().insert(remote);
+        }
         let stack = stack.clone();
         async move { Ok::<_, std::convert::Infallible>(stack.serve(request).await) }
     });

@@ -143,6 +143,11 @@ impl Metrics {
         self
     }
 
+    /// Where others put theirs.
+    pub fn registry(&mut self) -> &mut Registry {
+        &mut self.registry
+    }
+
     /// A request begins.
     pub fn begin(&self, info: &RequestInfo) -> InFlight {
         let gauge = if info.long_running() {

@@ -1,5 +1,5 @@
 //! The whole request path, readable in one place:
-//! connection identity -> deadline -> authentication -> impersonation -> flow control -> authorization -> route ->
+//! connection identity -> deadline -> authentication -> audit -> impersonation -> flow control -> authorization -> route ->
 //! engine or document -> response.
 //!
 //! Invariants:
@@ -9,7 +9,9 @@
 //! - A request that is being served holds its seats, even when its client goes away.
 
 use crate::{
-    api, authorize,
+    api,
+    audit::{Audit, Draft, ID_HEADER, Record},
+    authorize,
     body::ResponseBody,
     deadline,
     discovery::Discovery,
@@ -27,8 +29,9 @@ use futures_util::FutureExt;
 use http::{HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kaji_auth::{Authorizer, authn::IssuerDocuments};
-use kaji_engine::{ApiRequest, ApiResponse, Engine};
+use kaji_engine::{ApiRequest, ApiResponse, Engine, Trail};
 use kaji_meta::{Status, random};
+use kaji_resource::UserInfo;
 use std::{
     panic::AssertUnwindSafe,
     sync::Arc,
@@ -80,15 +83,10 @@ pub struct Stack {
     pub flow: Arc<Flow>,
     /// How long a request may take (`--request-timeout`).
     pub request_timeout: Duration,
+    /// Records requests; `None` when nothing is recorded.
+    pub audit: Option<Arc<Audit>>,
     /// For audit ids.
     pub random: Arc<dyn random::Random>,
-}
-
-/// What an answer says besides the answer, however the request ends.
-#[derive(Default)]
-struct Notes {
-    marks: flow::Marks,
-    warnings: Vec<String>,
 }
 
 impl Stack {
@@ -104,28 +102,35 @@ impl Stack {
         let path = route::unescape(parts.uri.path(), false);
         let info = RequestInfo::parse(&parts.method, &path, &query);
         let in_flight = self.metrics.begin(&info);
-        let (mut notes, mut cut_short) = (Notes::default(), false);
+        let draft = Draft::new(self.audit.as_ref(), &parts.headers, &*self.random);
+        let mut course = Course { marks: flow::Marks::default(), warnings: vec![], draft };
+        let mut cut_short = false;
         let answer = match deadline::of(&info, &query, self.request_timeout) {
-            Err(status) => Err(status),
-            Ok(None) => self.admit(&mut parts, &info, query, body, self.request_timeout, &mut notes).await,
+            Err(status) => {
+                self.stranger(&parts, &info, &query, &mut course);
+                Err(status)
+            }
+            Ok(None) => self.admit(&mut parts, &info, query, body, self.request_timeout, &mut course).await,
             Ok(Some(time)) => {
-                let answer = self.admit(&mut parts, &info, query, body, time, &mut notes);
+                let answer = self.admit(&mut parts, &info, query, body, time, &mut course);
                 tokio::time::timeout(time, answer).await.unwrap_or_else(|_| {
                     cut_short = true;
                     Err(deadline::exceeded())
                 })
             }
         };
+        let Course { marks, warnings, draft } = course;
         let mut response = answer.unwrap_or_else(|status| {
+            draft.record.iter().for_each(|r| r.refused(&status));
             let mut response = api::response(ApiResponse::from(status.clone()), false);
             if let Some(seconds) = status.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0) {
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
             }
             response
         });
-        cut_short |= notes.marks.refused;
-        notes.marks.put(response.headers_mut());
-        api::add_warnings(response.headers_mut(), &notes.warnings);
+        cut_short |= marks.refused;
+        marks.put(response.headers_mut());
+        api::add_warnings(response.headers_mut(), &warnings);
         let known = info
             .resource
             .as_ref()
@@ -134,8 +139,9 @@ impl Stack {
         if cut_short {
             self.metrics.terminated(&info, known, response.status().as_u16());
         }
-        if let Ok(id) = HeaderValue::from_str(&random::uid(&*self.random)) {
-            response.headers_mut().insert("audit-id", id);
+        response.headers_mut().insert(ID_HEADER, draft.id);
+        if let Some(record) = draft.record {
+            response = record.finish(response).await;
         }
         if let ResponseBody::Stream(stream) = response.body_mut() {
             // A stream is in flight until its client has had enough of it.
@@ -157,27 +163,45 @@ impl Stack {
         query: Vec<(String, String)>,
         body: B,
         time: Duration,
-        notes: &mut Notes,
+        course: &mut Course,
     ) -> Result<Response<ResponseBody>, Status>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let identity = self.authentication.authenticate(parts).await?;
-        notes.warnings.extend(identity.warnings);
+        let identity = match self.authentication.authenticate(parts).await {
+            Ok(identity) => identity,
+            Err(status) => {
+                self.stranger(parts, info, &query, course);
+                return Err(status);
+            }
+        };
+        course.warnings.extend(identity.warnings);
         self.authentication.chain.strip(&mut parts.headers);
-        // Audit takes its place here.
         let mut user = identity.user;
+        let record = self.record(parts, info, &query, &user, &mut course.draft);
+        if let Some(record) = &record
+            && record.received().await.is_err()
+        {
+            return Ok(not_recorded(parts));
+        }
         let asks = authorize::attributes(&user, info, &query);
-        let other = self.impersonation.act_as(&*self.authorizer, &parts.headers, &asks).await?;
+        if let Some((other, constraint)) =
+            self.impersonation.act_as(&*self.authorizer, &parts.headers, &asks).await?
+        {
+            record.iter().for_each(|r| r.impersonated(&other, &constraint));
+            user = other;
+        }
         impersonate::strip(&mut parts.headers);
-        user = other.unwrap_or(user);
-        let seat = match self.flow.admit(&self.engine, &user, info, &query, time, &mut notes.marks).await {
+        let seat = match self.flow.admit(&self.engine, &user, info, &query, time, &mut course.marks).await {
             Ok(seat) => seat,
             Err(refusal) => return Ok(refusal),
         };
         let parts = &*parts;
         let outcome = self.authorizer.authorize(&authorize::attributes(&user, info, &query)).await;
+        if let Some(record) = &record {
+            authorize::annotate(&**record, &outcome);
+        }
         if !outcome.allowed() {
             return Err(authorize::forbidden(&user, info, &outcome.reason));
         }
@@ -185,12 +209,38 @@ impl Stack {
             None => plain::serve(self, parts, info, &query),
             Some(target) => {
                 let body = read_body(parts, body).await?;
-                let parts = api::Parts { headers: &parts.headers, query, info, target, user, body };
+                let trail = record.clone().map(|r| r as _);
+                let parts = api::Parts { headers: &parts.headers, query, info, target, user, body, trail };
                 let gzip = plain::takes_gzip(parts.headers);
-                let (answer, seat) = self.resource(api::request(parts)?, target, seat).await;
+                let (answer, seat) = self.resource(api::request(parts)?, target, seat, record).await;
                 Ok(api::response(answer, gzip).map(|body| flow::hold(body, seat, time)))
             }
         }
+    }
+
+    /// The beginning of a request's record, if it has one.
+    fn record(
+        &self,
+        parts: &http::request::Parts,
+        info: &RequestInfo,
+        query: &[(String, String)],
+        user: &UserInfo,
+        draft: &mut Draft,
+    ) -> Option<Arc<Record>> {
+        draft.record = self.audit.as_ref()?.begin(parts, info, query, user, draft);
+        draft.record.clone()
+    }
+
+    /// A request that is refused before it is known who asks.
+    fn stranger(
+        &self,
+        parts: &http::request::Parts,
+        info: &RequestInfo,
+        query: &[(String, String)],
+        course: &mut Course,
+    ) {
+        let record = self.record(parts, info, query, &UserInfo::default(), &mut course.draft);
+        record.iter().for_each(|r| r.outsider());
     }
 
     async fn resource(
@@ -198,6 +248,7 @@ impl Stack {
         request: ApiRequest,
         target: &Target,
         seat: Option<Seat>,
+        record: Option<Arc<Record>>,
     ) -> (ApiResponse, Option<Seat>) {
         let engine = self.engine.clone();
         let reads = matches!(
@@ -205,18 +256,44 @@ impl Stack {
             kaji_resource::Verb::Get | kaji_resource::Verb::List | kaji_resource::Verb::Watch
         );
         let outcome = if reads {
-            let answer = AssertUnwindSafe(engine.handle(request)).catch_unwind().await;
+            let answer = AssertUnwindSafe(handle(&engine, request, record.as_deref())).catch_unwind().await;
             answer.map(|answer| (answer, seat)).map_err(|_| ())
         } else {
             // A task of its own: hyper drops the request's future when the client goes away.
-            tokio::spawn(async move { (engine.handle(request).await, seat) }).await.map_err(|_| ())
+            let record = record.clone();
+            let write = async move { (handle(&engine, request, record.as_deref()).await, seat) };
+            tokio::spawn(write).await.map_err(|_| ())
         };
         outcome.unwrap_or_else(|()| {
             tracing::error!(?target, "a handler panicked");
+            record.iter().for_each(|r| r.panicked());
             let text = "an error on the server (\"this request caused a panic\") has prevented the request from succeeding";
             (Status::internal(text).into(), None)
         })
     }
+}
+
+/// What a request leaves behind on its way.
+struct Course {
+    marks: flow::Marks,
+    warnings: Vec<String>,
+    draft: Draft,
+}
+
+/// The engine's answer, recorded even if nobody waits for it any more.
+async fn handle(engine: &Arc<Engine>, request: ApiRequest, record: Option<&Record>) -> ApiResponse {
+    let mut answer = engine.handle(request).await;
+    if let Some(record) = record {
+        record.answered(&mut answer);
+    }
+    answer
+}
+
+/// Upstream's answer to a request that may not go on unrecorded.
+fn not_recorded(parts: &http::request::Parts) -> Response<ResponseBody> {
+    let uri = kaji_meta::text::quote(&parts.uri.to_string());
+    let text = format!("Internal Server Error: {uri}: failed to store audit event\n");
+    plain::text(500, "text/plain; charset=utf-8", text)
 }
 
 async fn read_body<B>(parts: &http::request::Parts, body: B) -> Result<Bytes, Status>

@@ -137,7 +137,13 @@ fn user_agent_prefix(user_agent: &str) -> String {
 /// # Errors
 /// 400 for what cannot be read, 422 for what is not allowed.
 pub(crate) fn delete_options(req: &ApiRequest) -> Result<DeleteOptions, Status> {
-    let value = if req.body.is_empty() { delete_query(req)? } else { delete_body(req)? };
+    let value = if req.body.is_empty() {
+        delete_query(req)?
+    } else {
+        let body = delete_body(req)?;
+        req.trail.iter().for_each(|t| t.object(&body));
+        body
+    };
     let errs = rules::validate_delete_options(&value);
     if !errs.is_empty() {
         return Err(Status::invalid(&GroupKind::new("meta.k8s.io", "DeleteOptions"), "", &errs));

@@ -35,6 +35,7 @@ pub(crate) fn request() -> ApiRequest {
         body: bytes::Bytes::new(),
         user: UserInfo::default(),
         user_agent: String::new(),
+        trail: None,
     }
 }
 

@@ -91,6 +91,7 @@ fn body(op: &Op<'_>, kind: &GroupVersionKind, req: &ApiRequest) -> Result<Value,
     if op.sub.is_none() {
         op.default(&mut body);
     }
+    req.trail.iter().for_each(|t| t.object(&body));
     if body.get("metadata").is_some() {
         metadata::match_namespace(op, &mut body)?;
     }

@@ -390,6 +390,7 @@ impl Env {
             body: body.to_string().into(),
             user: UserInfo { name: "alice".into(), ..UserInfo::default() },
             user_agent: "tester/1.0".into(),
+            trail: None,
         }
     }
 

@@ -40,6 +40,7 @@ impl Api<'_> {
             },
             user: UserInfo { name: "tester".into(), ..UserInfo::default() },
             user_agent: "tester".into(),
+            trail: None,
         };
         self.0.cluster.stack.engine.handle(request).await
     }

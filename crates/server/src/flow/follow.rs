@@ -238,6 +238,7 @@ fn request(verb: Verb, plural: &str, name: &str, subresource: &str) -> ApiReques
             ..UserInfo::default()
         },
         user_agent: "kube-apiserver".into(),
+        trail: None,
     }
 }
 

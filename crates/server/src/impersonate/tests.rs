@@ -46,7 +46,10 @@ fn act(rbac: &Rbac, requestor: &UserInfo, pairs: &[(&str, &str)]) -> String {
     let answer = impersonation.act_as(rbac, &map, &request);
     match futures_util::FutureExt::now_or_never(answer).unwrap() {
         Ok(None) => "nobody".into(),
-        Ok(Some(u)) => format!("{} {} {:?} {:?}", u.name, u.uid, u.groups, u.extra),
+        Ok(Some((u, by))) => {
+            let by = if by.is_empty() { by } else { format!(" by {by}") };
+            format!("{} {} {:?} {:?}{by}", u.name, u.uid, u.groups, u.extra)
+        }
         Err(status) => format!("{} {}", status.code, status.message),
     }
 }
@@ -131,10 +134,16 @@ fn constrained_modes() {
     let rbac = Rbac { allows: vec!["impersonate-on:*", "impersonate:*"], ..Rbac::default() };
     let act = |requestor: &UserInfo, pairs: &[(&str, &str)]| act(&rbac, requestor, pairs);
     let node = [("impersonate-user", "system:node:n")];
-    assert_eq!(act(&alice(), &node), r#"system:node:n  ["system:nodes", "system:authenticated"] {}"#);
+    assert_eq!(
+        act(&alice(), &node),
+        r#"system:node:n  ["system:nodes", "system:authenticated"] {} by impersonate:arbitrary-node"#
+    );
     let extra = BTreeMap::from([("authentication.kubernetes.io/node-name".to_owned(), vec!["n".to_owned()])]);
     let agent = UserInfo { name: "system:serviceaccount:ns:agent".into(), extra, ..UserInfo::default() };
-    assert_eq!(act(&agent, &node), r#"system:node:n  ["system:nodes", "system:authenticated"] {}"#);
+    assert_eq!(
+        act(&agent, &node),
+        r#"system:node:n  ["system:nodes", "system:authenticated"] {} by impersonate:associated-node"#
+    );
     let last = rbac.asked.lock().unwrap().last().cloned().unwrap();
     assert_eq!(last, "impersonate:associated-node nodes * (authentication.k8s.io|) yes");
     for (pairs, why) in [

@@ -1,0 +1,383 @@
+//! Events in a file, or on standard output.
+//!
+//! Invariants: an event is one line; a file is put aside under the time of day before it outgrows its size; what a write
+//! that failed half-way left behind is never glued to the next line.
+//!
+//! Names and order of files put aside are those of upstream's rotation, so that its tools find them.
+
+use super::{
+    AuditError,
+    sink::{Backend, Lost},
+};
+use flate2::{Compression, write::GzEncoder};
+use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
+use kaji_audit::{Event, Fit, Format, LogOptions, TruncateOptions, fit};
+use kaji_resource::BoxFuture;
+use std::{
+    collections::BTreeSet,
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// The time in the names of files put aside, in UTC.
+const STAMP: &str = "%Y-%m-%dT%H-%M-%S%.3f";
+
+/// How a file is kept.
+#[derive(Clone, Debug, Default)]
+pub struct FileOptions {
+    /// Bytes that it may have; 0 for any number.
+    pub max_size: u64,
+    /// How many old ones are kept; 0 for all.
+    pub max_backups: usize,
+    /// Days that old ones are kept; 0 for ever.
+    pub max_age: i64,
+    /// Whether old ones are compressed.
+    pub compress: bool,
+}
+
+/// A file of lines that is put aside when it is full.
+#[derive(Debug)]
+pub struct LogFile {
+    path: PathBuf,
+    options: FileOptions,
+    file: File,
+    size: u64,
+    torn: bool,
+}
+
+impl LogFile {
+    /// Opens it, or makes it and its directory for the eyes of its owner only.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn open(path: &Path, options: FileOptions) -> io::Result<LogFile> {
+        if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        }
+        let (file, size) = append(path, 0o600)?;
+        Ok(LogFile { path: path.into(), options, file, size, torn: false })
+    }
+
+    /// Writes a line, given with its end. True when a file was put aside for it: see [`clean`].
+    ///
+    /// # Errors
+    /// When it could not be written, or is larger than a file may be.
+    pub fn write(&mut self, line: &[u8], now: Timestamp) -> io::Result<bool> {
+        let (length, most) = (line.len() as u64, self.options.max_size);
+        let mut rotated = false;
+        if most > 0 {
+            if length > most {
+                let text = format!("write length {length} exceeds maximum file size {most}");
+                return Err(io::Error::other(text));
+            }
+            if self.size + length > most {
+                self.rotate(now)?;
+                rotated = true;
+            }
+        }
+        if std::mem::take(&mut self.torn) {
+            self.file.write_all(b"\n").inspect_err(|_| self.torn = true)?;
+            self.size += 1;
+        }
+        self.file.write_all(line).inspect_err(|_| self.torn = true)?;
+        self.size += length;
+        Ok(rotated)
+    }
+
+    fn rotate(&mut self, now: Timestamp) -> io::Result<()> {
+        let mode = self.file.metadata().map_or(0o600, |m| m.permissions().mode() & 0o777);
+        match fs::rename(&self.path, aside(&self.path, now)) {
+            // Somebody else took it away.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            outcome => outcome?,
+        }
+        (self.file, self.size) = append(&self.path, mode)?;
+        self.torn = false;
+        Ok(())
+    }
+}
+
+fn append(path: &Path, mode: u32) -> io::Result<(File, u64)> {
+    let file = OpenOptions::new().append(true).create(true).mode(mode).open(path)?;
+    let size = file.metadata()?.len();
+    Ok((file, size))
+}
+
+/// `dir/audit-2006-01-02T15-04-05.000.log` for `dir/audit.log`; a millisecond later if there is one already.
+fn aside(path: &Path, now: Timestamp) -> PathBuf {
+    let (stem, extension) = name_parts(path);
+    let mut at = now;
+    loop {
+        let stamp = at.to_zoned(TimeZone::UTC).strftime(STAMP);
+        let candidate = path.with_file_name(format!("{stem}-{stamp}{extension}"));
+        if !candidate.exists() {
+            return candidate;
+        }
+        at += SignedDuration::from_millis(1);
+    }
+}
+
+/// `audit` and `.log`
+fn name_parts(path: &Path) -> (String, String) {
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    match name.rfind('.') {
+        Some(dot) => (name[..dot].to_owned(), name[dot..].to_owned()),
+        None => (name, String::new()),
+    }
+}
+
+/// Files that were put aside: when, and under which name. Newest first.
+fn old_files(path: &Path) -> io::Result<Vec<(Timestamp, PathBuf)>> {
+    let (stem, extension) = name_parts(path);
+    let dir = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut found = vec![];
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let plain = name.strip_suffix(".gz").unwrap_or(&name);
+        let stamp = plain
+            .strip_prefix(stem.as_str())
+            .and_then(|rest| rest.strip_prefix('-'))
+            .and_then(|rest| rest.strip_suffix(extension.as_str()));
+        let at = stamp
+            .and_then(|s| DateTime::strptime(STAMP, s).ok())
+            .and_then(|t| t.to_zoned(TimeZone::UTC).ok());
+        if let Some(at) = at {
+            found.push((at.timestamp(), entry.path()));
+        }
+    }
+    found.sort_by(|a, b| b.cmp(a));
+    Ok(found)
+}
+
+/// Removes files that were put aside too long ago or are too many, and compresses the others if asked to.
+///
+/// # Errors
+/// The first of what went wrong; the rest is done all the same.
+pub fn clean(path: &Path, options: &FileOptions, now: Timestamp) -> io::Result<()> {
+    let cutoff = now - SignedDuration::from_hours(24 * options.max_age);
+    let mut outcome = Ok(());
+    let mut kept = BTreeSet::new();
+    for (at, file) in old_files(path)? {
+        let zipped = file.extension().is_some_and(|e| e == "gz");
+        // A file and its compressed form count once.
+        let base = if zipped { file.with_extension("") } else { file.clone() };
+        kept.insert(base);
+        let too_many = options.max_backups > 0 && kept.len() > options.max_backups;
+        let done = if too_many || (options.max_age > 0 && at < cutoff) {
+            fs::remove_file(&file)
+        } else if options.compress && !zipped {
+            zip(&file)
+        } else {
+            Ok(())
+        };
+        outcome = outcome.and(done);
+    }
+    outcome
+}
+
+fn zip(file: &Path) -> io::Result<()> {
+    let name = |end: &str| {
+        let mut name = file.as_os_str().to_owned();
+        name.push(end);
+        PathBuf::from(name)
+    };
+    let (target, unfinished) = (name(".gz"), name(".gz.tmp"));
+    let mode = fs::metadata(file)?.permissions().mode() & 0o777;
+    let out = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&unfinished)?;
+    let mut encoder = GzEncoder::new(out, Compression::default());
+    io::copy(&mut File::open(file)?, &mut encoder)?;
+    encoder.finish()?.sync_all()?;
+    fs::rename(unfinished, target)?;
+    fs::remove_file(file)
+}
+
+/// Where lines go.
+enum Output {
+    Stdout,
+    File(LogFile),
+}
+
+/// The log.
+pub(super) struct Log(Arc<Inner>);
+
+struct Inner {
+    output: Mutex<Output>,
+    /// Held while old files are looked after.
+    cleaning: Mutex<()>,
+    path: PathBuf,
+    options: FileOptions,
+    format: Format,
+    truncate: TruncateOptions,
+    lost: Lost,
+}
+
+impl Log {
+    pub fn open(options: &LogOptions, lost: Lost) -> Result<Log, AuditError> {
+        let format = options.format().map_err(|e| AuditError::Options(vec![e]))?;
+        let path = PathBuf::from(&options.path);
+        let file = FileOptions {
+            max_size: u64::try_from(options.max_size).unwrap_or_default().saturating_mul(1 << 20),
+            max_backups: usize::try_from(options.max_backups).unwrap_or_default(),
+            // A thousand years are for ever, and can be subtracted.
+            max_age: options.max_age.min(365_000),
+            compress: options.compress,
+        };
+        let output = if options.path == "-" {
+            Output::Stdout
+        } else {
+            let opened = LogFile::open(&path, file.clone());
+            Output::File(opened.map_err(|source| AuditError::Log { path: options.path.clone(), source })?)
+        };
+        let (output, cleaning) = (Mutex::new(output), Mutex::default());
+        let truncate = options.truncate.clone();
+        Ok(Log(Arc::new(Inner { output, cleaning, path, options: file, format, truncate, lost })))
+    }
+}
+
+impl Backend for Log {
+    /// Lines come one after the other.
+    fn parallel(&self) -> usize {
+        1
+    }
+
+    fn deliver(&self, events: Vec<Arc<Event>>) -> BoxFuture<'_, bool> {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            let all = events.clone();
+            let written = tokio::task::spawn_blocking(move || inner.write(&events)).await;
+            let (delivered, rotated) = written.unwrap_or_else(|_| {
+                self.0.lost.tell(self.0.lost.plugin, "the writer broke", &all);
+                (false, false)
+            });
+            if rotated {
+                let inner = self.0.clone();
+                tokio::task::spawn_blocking(move || inner.clean());
+            }
+            delivered
+        })
+    }
+}
+
+impl Inner {
+    /// Whether all is written, and whether a file was put aside.
+    fn write(&self, events: &[Arc<Event>]) -> (bool, bool) {
+        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        let encode = |event: &Event| match self.format {
+            Format::Json => event.json(),
+            Format::Legacy => (event.line() + "\n").into_bytes(),
+        };
+        let (mut delivered, mut rotated) = (true, false);
+        for event in events {
+            let tell = |plugin, error: &str| self.lost.tell(plugin, error, std::slice::from_ref(event));
+            let Fit::Encoded(line) = fit(event, &self.truncate, encode) else {
+                tell("truncate", "event is too large even after truncating");
+                continue;
+            };
+            let written = match &mut *output {
+                Output::Stdout => io::stdout().lock().write_all(&line).map(|()| false),
+                Output::File(file) => file.write(&line, self.lost.now()),
+            };
+            match written {
+                Ok(aside) => rotated |= aside,
+                Err(error) => {
+                    delivered = false;
+                    tell(self.lost.plugin, &error.to_string());
+                }
+            }
+        }
+        (delivered, rotated)
+    }
+
+    fn clean(&self) {
+        let _one = self.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = clean(&self.path, &self.options, self.lost.now()) {
+            tracing::warn!(%error, "old audit logs could not be looked after");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn show(dir: &Path) -> String {
+        let mut names: Vec<String> = fs::read_dir(dir)
+            .unwrap()
+            .map(|e| e.unwrap())
+            .map(|e| {
+                let mode = e.metadata().unwrap().permissions().mode() & 0o777;
+                let text = fs::read(e.path()).unwrap();
+                let text = String::from_utf8(text).unwrap_or_else(|_| "(compressed)".into());
+                format!("{} {mode:o} {text:?}", e.file_name().to_string_lossy())
+            })
+            .collect();
+        names.sort();
+        names.join("\n")
+    }
+
+    #[test]
+    fn a_full_file_is_put_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("logs/audit.log");
+        let options = FileOptions { max_size: 10, ..FileOptions::default() };
+        let mut file = LogFile::open(&path, options.clone()).unwrap();
+        let mut rotations = vec![];
+        for (line, time) in [
+            ("one\n", "2026-01-02T03:04:05.0061Z"),
+            ("two\n", "2026-01-02T03:04:06Z"),
+            ("three\n", "2026-01-02T03:04:07Z"),
+            ("four\n", "2026-01-02T03:04:07Z"),
+        ] {
+            rotations.push(file.write(line.as_bytes(), at(time)).unwrap());
+        }
+        assert_eq!(rotations, [false, false, true, true]);
+        // One that is opened again knows how much it holds.
+        let mut file = LogFile::open(&path, options).unwrap();
+        assert!(file.write(b"five__\n", at("2026-01-02T03:04:08Z")).unwrap());
+        let error = file.write(b"too long a line\n", at("2026-01-02T03:04:08Z")).unwrap_err();
+        assert_eq!(error.to_string(), "write length 16 exceeds maximum file size 10");
+        expect_test::expect![[r#"
+            audit-2026-01-02T03-04-07.000.log 600 "one\ntwo\n"
+            audit-2026-01-02T03-04-07.001.log 600 "three\n"
+            audit-2026-01-02T03-04-08.000.log 600 "four\n"
+            audit.log 600 "five__\n""#]]
+        .assert_eq(&show(path.parent().unwrap()));
+    }
+
+    #[test]
+    fn old_files_go() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("audit.log", "now"),
+            ("audit-2026-01-01T00-00-00.000.log.gz", "too old"),
+            ("audit-2026-01-08T00-00-00.000.log", "too many"),
+            ("audit-2026-01-08T12-00-00.000.log.gz", "kept"),
+            ("audit-2026-01-09T00-00-00.000.log", "kept"),
+            ("audit-of-somebody.log", "not ours"),
+            ("audit-2026-01-01T00-00-00.000.txt", "not ours"),
+        ] {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let options = FileOptions { max_backups: 2, max_age: 7, compress: true, ..FileOptions::default() };
+        clean(&dir.path().join("audit.log"), &options, at("2026-01-10T00:00:00Z")).unwrap();
+        expect_test::expect![[r#"
+            audit-2026-01-01T00-00-00.000.txt 644 "not ours"
+            audit-2026-01-08T12-00-00.000.log.gz 644 "kept"
+            audit-2026-01-09T00-00-00.000.log.gz 644 "(compressed)"
+            audit-of-somebody.log 644 "not ours"
+            audit.log 644 "now""#]]
+        .assert_eq(&show(dir.path()));
+        let options = FileOptions { max_age: 1, ..FileOptions::default() };
+        clean(&dir.path().join("audit.log"), &options, at("2026-01-10T00:00:00Z")).unwrap();
+        let left = show(dir.path());
+        assert!(!left.contains("2026-01-08") && left.contains("2026-01-09"), "{left}");
+    }
+}

@@ -1,0 +1,269 @@
+//! The record of one request, from its coming to its end.
+//!
+//! Invariants: each stage gives at most one event; the last is given also when nobody is there any more to answer to;
+//! nothing is added after it.
+
+use super::{Audit, answer};
+use crate::body::ResponseBody;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use http::Response;
+use kaji_audit::{Event, Level, ResponseStatus, Stage, Verdict, without_managed_fields};
+use kaji_engine::{ApiResponse, Body, Trail};
+use kaji_meta::{Status, object};
+use kaji_resource::UserInfo;
+use serde_json::Value;
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// The record of one request.
+pub struct Record {
+    audit: Arc<Audit>,
+    verdict: Verdict,
+    long_running: bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    event: Event,
+    /// The response has begun, of requests that stay open.
+    started: bool,
+    /// Nobody knows who asked, so the request was refused before it was one.
+    outsider: bool,
+    panicked: bool,
+    /// What came of the request is known for good.
+    settled: bool,
+    ended: bool,
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Record").field(&self.lock().event.head.audit_id).finish()
+    }
+}
+
+impl Record {
+    pub(super) fn new(audit: Arc<Audit>, verdict: Verdict, event: Event, long_running: bool) -> Record {
+        let state =
+            State { event, started: false, outsider: false, panicked: false, settled: false, ended: false };
+        Record { audit, verdict, long_running, state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The request comes in.
+    ///
+    /// # Errors
+    /// When it cannot be recorded and may not go on without.
+    pub async fn received(&self) -> Result<(), ()> {
+        if self.stage(Stage::RequestReceived).await {
+            return Ok(());
+        }
+        self.audit.metrics.rejected();
+        // Upstream says nothing further about it either.
+        self.lock().ended = true;
+        Err(())
+    }
+
+    /// The request will be refused because nobody knows who asks, or what.
+    pub fn outsider(&self) {
+        self.lock().outsider = true;
+    }
+
+    /// The user acts as somebody else; `constraint` is the verb that limits it, or empty.
+    pub fn impersonated(&self, user: &UserInfo, constraint: &str) {
+        self.lock().event.impersonated = Some(Arc::new((user.clone(), constraint.to_owned())));
+    }
+
+    /// The request is refused.
+    pub fn refused(&self, status: &Status) {
+        let answered = self.verdict.level >= Level::RequestResponse && self.lock().event.object.is_some();
+        let body = answered.then(|| Bytes::from(status.to_value().to_string()));
+        let mut state = self.lock();
+        if !state.settled {
+            state.settled = true;
+            state.event.status = Some(Arc::new(status.into()));
+            state.event.response_object = body;
+        }
+    }
+
+    /// The engine has answered. A list that would be made while it is sent is made here, if it is to be recorded.
+    pub fn answered(&self, response: &mut ApiResponse) {
+        let mut body = None;
+        if self.verdict.level >= Level::RequestResponse && !matches!(response.body, Body::Watch(_)) {
+            let whole = std::mem::replace(&mut response.body, Body::Full(Bytes::new()));
+            let whole = whole.into_bytes().unwrap_or_default();
+            body = answer::json(response.content_type, &whole).and_then(|json| self.redacted(json));
+            response.body = Body::Full(whole);
+        }
+        let status = answer::status(response);
+        let mut state = self.lock();
+        if !state.settled {
+            let code = response.code;
+            let status = status.map(|s| ResponseStatus { code, ..s });
+            state.event.status =
+                Some(Arc::new(status.unwrap_or(ResponseStatus { code, ..ResponseStatus::default() })));
+            state.event.response_object = body;
+        }
+    }
+
+    fn redacted(&self, json: Bytes) -> Option<Bytes> {
+        const FIELD: &[u8] = b"\"managedFields\"";
+        if !self.verdict.omit_managed_fields || !json.windows(FIELD.len()).any(|w| w == FIELD) {
+            return Some(json);
+        }
+        let value = serde_json::from_slice(&json).ok()?;
+        Some(without_managed_fields(value).to_string().into())
+    }
+
+    /// The answer is on its way out: the request ends, or will when its stream does.
+    pub async fn finish(self: Arc<Self>, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+        let (outsider, panicked) = {
+            let mut state = self.lock();
+            let status = state.event.status.get_or_insert_default();
+            Arc::make_mut(status).code = response.status().as_u16();
+            (state.outsider, state.panicked)
+        };
+        if outsider || (self.long_running && !panicked) {
+            self.stage(Stage::ResponseStarted).await;
+        }
+        match response.body_mut() {
+            _ if outsider => self.lock().ended = true,
+            ResponseBody::Stream(stream) => {
+                let inner = std::mem::replace(stream, futures_util::stream::empty().boxed());
+                // When the stream is dropped, so is the record.
+                *stream = inner
+                    .map(move |piece| {
+                        let _kept = &self;
+                        piece
+                    })
+                    .boxed();
+            }
+            _ => {
+                self.stage(if panicked { Stage::Panic } else { Stage::ResponseComplete }).await;
+            }
+        }
+        response
+    }
+
+    /// Gives a stage's event to all who want it; whether all who must have it do.
+    async fn stage(&self, stage: Stage) -> bool {
+        let Some(event) = self.event(stage) else { return true };
+        let mut recorded = true;
+        for sink in &self.audit.sinks {
+            recorded &= sink.put(&event).await;
+        }
+        recorded
+    }
+
+    /// The event of a stage, unless the policy omits it.
+    fn event(&self, stage: Stage) -> Option<Arc<Event>> {
+        let mut state = self.lock();
+        if state.ended {
+            return None;
+        }
+        state.started |= stage == Stage::ResponseStarted;
+        state.ended |= matches!(stage, Stage::ResponseComplete | Stage::Panic);
+        if self.verdict.omit.contains(stage) {
+            return None;
+        }
+        self.audit.metrics.event();
+        let mut event = state.event.clone();
+        event.stage = stage;
+        event.at = match stage {
+            Stage::RequestReceived => event.head.received,
+            _ => self.audit.clock.now(),
+        };
+        Some(Arc::new(event))
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let started = {
+            let mut state = self.lock();
+            if state.ended {
+                return;
+            }
+            if state.event.status.is_none() {
+                // The client went away before there was an answer. Source: upstream's audit filter.
+                let message = "Connection closed early".into();
+                let status =
+                    ResponseStatus { status: "Success".into(), message, code: 200, ..Default::default() };
+                state.event.status = Some(Arc::new(status));
+            }
+            state.started || !self.long_running
+        };
+        let last = [Stage::ResponseStarted, Stage::ResponseComplete];
+        for stage in &last[usize::from(started)..] {
+            if let Some(event) = self.event(*stage) {
+                self.audit.sinks.iter().for_each(|sink| sink.put_now(&event));
+            }
+        }
+    }
+}
+
+impl Trail for Record {
+    fn object(&self, body: &Value) {
+        if body.is_null() {
+            return;
+        }
+        let json = (self.verdict.level >= Level::Request).then(|| {
+            let bare = self.verdict.omit_managed_fields
+                && object::at(body, &["metadata", "managedFields"]).is_some();
+            let json = if bare { without_managed_fields(body.clone()).to_string() } else { body.to_string() };
+            Bytes::from(json)
+        });
+        let mut state = self.lock();
+        if let Some(reference) = &mut state.event.object
+            && body.get("metadata").is_some_and(Value::is_object)
+        {
+            let reference = Arc::make_mut(reference);
+            let fill = |field: &mut String, text: &str| {
+                if field.is_empty() {
+                    *field = text.to_owned();
+                }
+            };
+            fill(&mut reference.namespace, object::namespace(body));
+            fill(&mut reference.name, object::name(body));
+            fill(&mut reference.uid, object::uid(body));
+            fill(&mut reference.resource_version, object::resource_version(body));
+        }
+        state.event.request_object = json;
+    }
+
+    fn patch(&self, patch: &Value) {
+        if self.verdict.level >= Level::Request {
+            self.lock().event.request_object = Some(patch.to_string().into());
+        }
+    }
+
+    fn annotate(&self, key: &str, value: &str) {
+        let mut state = self.lock();
+        let Event { annotations, head, .. } = &mut state.event;
+        match annotations.get(key) {
+            Some(present) if present == value => {}
+            Some(present) => {
+                let id = &head.audit_id;
+                tracing::warn!(
+                    "Failed to set annotations[{key:?}] to {value:?} for audit:{id:?}, it has already been set to {present:?}"
+                );
+            }
+            None => {
+                Arc::make_mut(annotations).insert(key.to_owned(), value.to_owned());
+            }
+        }
+    }
+
+    fn panicked(&self) {
+        let mut state = self.lock();
+        (state.panicked, state.settled) = (true, true);
+        let status = Status::internal("");
+        let message = "APIServer panic'd: what handled the request broke".into();
+        state.event.status = Some(Arc::new(ResponseStatus { message, ..(&status).into() }));
+    }
+}
