@@ -1,3 +1,5 @@
+//! Laws: as `serde_json`, only quicker.
+
 use super::*;
 use proptest::prelude::*;
 use serde::Deserialize;
