@@ -125,6 +125,12 @@ pub trait Admission: Send + Sync + 'static {
     /// Whether it wants to see this write. Cheap; asked before each of the two phases.
     fn handles(&self, attributes: &Attributes<'_>) -> bool;
 
+    /// Whether it carries out what others have written (webhooks, policies) rather than code of this server: only then
+    /// what it leaves in `metadata.managedFields` is in doubt, and is checked.
+    fn foreign(&self) -> bool {
+        false
+    }
+
     /// Changes or refuses the write.
     fn admit<'a>(&'a self, attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         let _ = attributes;
@@ -141,6 +147,11 @@ pub trait Admission: Send + Sync + 'static {
 /// Whether any plugin wants to see this write.
 pub(crate) fn watched(engine: &Engine, attributes: &Attributes<'_>) -> bool {
     engine.admission.load().iter().any(|plugin| plugin.handles(attributes))
+}
+
+/// Whether a plugin that may damage managed fields wants to see this write.
+pub(crate) fn doubtful(engine: &Engine, attributes: &Attributes<'_>) -> bool {
+    engine.admission.load().iter().any(|plugin| plugin.foreign() && plugin.handles(attributes))
 }
 
 /// Runs the mutating phase.

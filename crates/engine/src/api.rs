@@ -24,6 +24,9 @@ use std::{
 /// Who writes from inside, also the name of the field manager.
 const MANAGER: &str = "kube-apiserver";
 
+/// Of a resource with no more objects than this, lists are decoded once.
+const FEW: usize = 64;
+
 static SERVER: LazyLock<UserInfo> = LazyLock::new(|| UserInfo {
     name: "system:apiserver".into(),
     groups: vec!["system:masters".into(), "system:authenticated".into()],
@@ -79,6 +82,17 @@ impl Engine {
         self.registry().by_group_resource(gr).cloned()
     }
 
+    /// An object as a value, which may be shared with others who looked at it lately.
+    fn decoded(&self, res: &Resource, entry: &Entry) -> Option<Arc<Value>> {
+        if let Some(known) = self.decoded.get(res, entry) {
+            return Some(known);
+        }
+        let value = encode::stored_value(res, entry);
+        let value = value.inspect_err(|error| cannot_convert(entry, error)).map(Arc::new).ok()?;
+        self.decoded.keep(res, entry, &value);
+        Some(value)
+    }
+
     fn write<'a>(
         &'a self,
         res: &'a Arc<Resource>,
@@ -95,22 +109,24 @@ impl Api for Engine {
     fn get(&self, resource: &GroupResource, namespace: &str, name: &str) -> Option<Arc<Value>> {
         let res = self.resource(resource)?;
         let entry = res.cache.get(&res.key(namespace, name))?;
-        if let Some(known) = self.decoded.get(&res, &entry) {
-            return Some(known);
-        }
-        let value = Arc::new(encode::stored_value(&res, &entry).ok()?);
-        self.decoded.keep(&res, &entry, &value);
-        Some(value)
+        self.decoded(&res, &entry)
     }
 
     fn list(&self, resource: &GroupResource, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        let Some(res) = self.resource(resource) else { return vec![] };
         let mut all = vec![];
-        if let Some(res) = self.resource(resource) {
-            each(&res, namespace, &mut |v| {
-                all.push(Arc::new(v));
+        if res.cache.count() <= FEW {
+            // Classes and the like, which plugins go through at every write.
+            entries(&res, namespace, &mut |entry| {
+                all.extend(self.decoded(&res, entry));
                 false
             });
+            return all;
         }
+        each(&res, namespace, &mut |v| {
+            all.push(Arc::new(v));
+            false
+        });
         all
     }
 
@@ -180,20 +196,25 @@ impl Api for Engine {
     }
 }
 
-/// Visits the objects of a resource until `stop` says so, and says whether it did.
-fn each(res: &Resource, namespace: Option<&str>, stop: &mut dyn FnMut(Value) -> bool) -> bool {
+fn cannot_convert(entry: &Entry, error: &Status) {
+    tracing::warn!(key = &*entry.key, %error, "an object cannot be converted");
+}
+
+/// Visits the entries of a resource until `stop` says so, and says whether it did.
+fn entries(res: &Resource, namespace: Option<&str>, stop: &mut dyn FnMut(&Entry) -> bool) -> bool {
     let snapshot = res.cache.snapshot();
     let prefix = res.key_prefix(namespace.unwrap_or(""));
     let from = snapshot.objects.range::<_, str>((Bound::Included(&*prefix), Bound::Unbounded));
-    for (_, entry) in from.take_while(|(key, _)| key.starts_with(&prefix)) {
-        match encode::stored_value(res, entry) {
-            Ok(value) => {
-                if stop(value) {
-                    return true;
-                }
-            }
-            Err(error) => tracing::warn!(key = &*entry.key, %error, "an object cannot be converted"),
+    from.take_while(|(key, _)| key.starts_with(&prefix)).any(|(_, entry)| stop(entry))
+}
+
+/// The same with the objects decoded.
+fn each(res: &Resource, namespace: Option<&str>, stop: &mut dyn FnMut(Value) -> bool) -> bool {
+    entries(res, namespace, &mut |entry| match encode::stored_value(res, entry) {
+        Ok(value) => stop(value),
+        Err(error) => {
+            cannot_convert(entry, &error);
+            false
         }
-    }
-    false
+    })
 }

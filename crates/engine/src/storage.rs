@@ -5,11 +5,15 @@
 //! same result.
 
 use bytes::Bytes;
+use kaji_meta::json;
 use kaji_store::Revision;
 use serde_json::{Map, Value};
+use std::cell::RefCell;
 
 const META: &[u8] = b"\"metadata\":{";
 const RV: &[u8] = b"\"resourceVersion\":\"";
+/// What a resourceVersion of one digit adds to an object.
+pub(crate) const REVISION_BYTES: usize = RV.len() + "1\",".len();
 
 /// `v1` in core, `apps/v1` elsewhere.
 pub fn api_version(group: &str, version: &str) -> String {
@@ -26,11 +30,28 @@ pub fn encode_object(object: &Value) -> Bytes {
     Bytes::from(write(object, true))
 }
 
+thread_local! {
+    /// Where objects are encoded before they are copied into memory of exactly their size.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What a thread's scratch memory may keep between objects.
+const SCRATCH_BYTES: usize = 64 * 1024;
+
 fn write(object: &Value, with_rv: bool) -> Vec<u8> {
-    let mut out = Vec::with_capacity(1024);
+    SCRATCH.with_borrow_mut(|out| {
+        out.clear();
+        write_object(out, object, with_rv);
+        let exact = out.as_slice().to_vec();
+        out.shrink_to(SCRATCH_BYTES);
+        exact
+    })
+}
+
+fn write_object(out: &mut Vec<u8>, object: &Value, with_rv: bool) {
     let Some(map) = object.as_object() else {
-        put(&mut out, object);
-        return out;
+        json::write(out, object);
+        return;
     };
     out.push(b'{');
     let empty = Value::Object(Map::new());
@@ -40,21 +61,19 @@ fn write(object: &Value, with_rv: bool) -> Vec<u8> {
             None if first == "metadata" => &empty,
             None => continue,
         };
-        key(&mut out, first);
+        key(out, first);
         match value {
-            Value::Object(meta) if first == "metadata" => write_meta(&mut out, meta, with_rv),
-            other => put(&mut out, other),
+            Value::Object(meta) if first == "metadata" => write_meta(out, meta, with_rv),
+            other => json::write(out, other),
         }
     }
     for (k, v) in map {
         if !matches!(k.as_str(), "apiVersion" | "kind" | "metadata") {
-            key(&mut out, k);
-            put(&mut out, v);
+            key(out, k);
+            json::write(out, v);
         }
     }
     out.push(b'}');
-    out.shrink_to_fit();
-    out
 }
 
 fn write_meta(out: &mut Vec<u8>, meta: &Map<String, Value>, with_rv: bool) {
@@ -62,12 +81,12 @@ fn write_meta(out: &mut Vec<u8>, meta: &Map<String, Value>, with_rv: bool) {
     let rv = meta.get("resourceVersion").filter(|_| with_rv);
     if let Some(rv) = rv {
         key(out, "resourceVersion");
-        put(out, rv);
+        json::write(out, rv);
     }
     for (k, v) in meta {
         if k != "resourceVersion" {
             key(out, k);
-            put(out, v);
+            json::write(out, v);
         }
     }
     out.push(b'}');
@@ -77,15 +96,8 @@ fn key(out: &mut Vec<u8>, name: &str) {
     if out.last() != Some(&b'{') {
         out.push(b',');
     }
-    put(out, &name);
+    json::write_string(out, name);
     out.push(b':');
-}
-
-/// Writing JSON into memory fails only for maps with keys that are no strings, which a `Value` cannot hold.
-fn put(out: &mut Vec<u8>, value: &impl serde::Serialize) {
-    if let Err(error) = serde_json::to_writer(&mut *out, value) {
-        tracing::error!(%error, "encoding a value");
-    }
 }
 
 /// Where the inside of `metadata` begins, in bytes laid out as above. The first two values are looked at, because
@@ -106,7 +118,8 @@ fn metadata_at(stored: &[u8]) -> Option<usize> {
 
 /// The stored object with `metadata.resourceVersion`, as clients see it.
 pub fn with_revision(stored: &Bytes, revision: Revision) -> Bytes {
-    let mut out = Vec::with_capacity(stored.len() + 48);
+    let grows = REVISION_BYTES + revision.checked_ilog10().unwrap_or(0) as usize;
+    let mut out = Vec::with_capacity(stored.len() + grows);
     match append_with_revision(&mut out, stored, revision) {
         Ok(()) => Bytes::from(out),
         Err(_) => stored.clone(),

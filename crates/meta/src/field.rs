@@ -4,18 +4,111 @@
 
 use crate::text;
 use serde_json::Value;
-use std::fmt;
+use std::{
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+};
 
 /// The path from an object's root to a field, kept as its printed form: `spec.containers[0].name`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Path {
-    text: String,
+    text: Text,
+}
+
+/// Bytes of a path that are kept in place. Validation makes a path for each field that it looks at, to use it only when
+/// something is wrong there: most of them should cost no allocation.
+const IN_PLACE: usize = 62;
+
+#[derive(Clone)]
+enum Text {
+    /// So many of the bytes are text.
+    InPlace(u8, [u8; IN_PLACE]),
+    Long(String),
+}
+
+impl Text {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Text::InPlace(len, bytes) => &bytes[..usize::from(*len)],
+            Text::Long(text) => text.as_bytes(),
+        }
+    }
+
+    fn as_str(&self) -> &str {
+        match self {
+            // It is made of whole strings only.
+            Text::InPlace(..) => std::str::from_utf8(self.bytes()).unwrap_or_default(),
+            Text::Long(text) => text,
+        }
+    }
+
+    /// This and more texts.
+    fn with(&self, parts: [&str; 3]) -> Text {
+        let own = self.bytes();
+        let whole = own.len() + parts[0].len() + parts[1].len() + parts[2].len();
+        match u8::try_from(whole) {
+            Ok(len) if whole <= IN_PLACE => {
+                let mut bytes = [0; IN_PLACE];
+                let mut at = 0;
+                for part in [own, parts[0].as_bytes(), parts[1].as_bytes(), parts[2].as_bytes()] {
+                    bytes[at..at + part.len()].copy_from_slice(part);
+                    at += part.len();
+                }
+                Text::InPlace(len, bytes)
+            }
+            _ => {
+                let mut text = String::with_capacity(whole);
+                text.push_str(self.as_str());
+                parts.iter().for_each(|part| text.push_str(part));
+                Text::Long(text)
+            }
+        }
+    }
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        Text::InPlace(0, [0; IN_PLACE])
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl PartialEq for Text {
+    fn eq(&self, other: &Text) -> bool {
+        self.bytes() == other.bytes()
+    }
+}
+
+impl Eq for Text {}
+
+impl PartialOrd for Text {
+    fn partial_cmp(&self, other: &Text) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Text {
+    fn cmp(&self, other: &Text) -> Ordering {
+        self.bytes().cmp(other.bytes())
+    }
+}
+
+impl Hash for Text {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
+    }
 }
 
 impl Path {
     /// The path of a top-level field.
     pub fn new(name: &str) -> Self {
-        Self { text: name.to_owned() }
+        Self::default().extend([name, "", ""])
     }
 
     /// The path of the object itself. It prints as `<nil>`; its children print without a leading dot.
@@ -25,14 +118,11 @@ impl Path {
 
     /// Whether this is the object itself.
     pub fn is_root(&self) -> bool {
-        self.text.is_empty()
+        self.text.bytes().is_empty()
     }
 
     fn extend(&self, parts: [&str; 3]) -> Self {
-        let mut text = String::with_capacity(self.text.len() + parts.iter().map(|p| p.len()).sum::<usize>());
-        text.push_str(&self.text);
-        parts.iter().for_each(|p| text.push_str(p));
-        Self { text }
+        Self { text: self.text.with(parts) }
     }
 
     /// The named field of this one.
@@ -44,7 +134,11 @@ impl Path {
     /// The item of this list at an index.
     #[must_use]
     pub fn index(&self, index: usize) -> Self {
-        self.extend(["[", &index.to_string(), "]"])
+        const SMALL: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
+        match SMALL.get(index) {
+            Some(digit) => self.extend(["[", digit, "]"]),
+            None => self.extend(["[", &index.to_string(), "]"]),
+        }
     }
 
     /// The entry of this map under a key.
@@ -56,7 +150,7 @@ impl Path {
 
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_root() { "<nil>" } else { &self.text })
+        f.write_str(if self.is_root() { "<nil>" } else { self.text.as_str() })
     }
 }
 

@@ -10,6 +10,7 @@ pub mod field;
 pub mod fields;
 pub mod gvk;
 pub mod intstr;
+pub mod json;
 pub mod labels;
 pub mod object;
 pub mod objectmeta;

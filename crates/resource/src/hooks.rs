@@ -131,6 +131,12 @@ pub trait Hooks: Send + Sync + 'static {
         Box::pin(async {})
     }
 
+    /// Whether a `Call` subresource wants to be shown the object that it belongs to. If not, the object is not read, nor
+    /// need it be there.
+    fn call_reads_object(&self, subresource: &str) -> bool {
+        true
+    }
+
     /// Serves a `Call` subresource or a review kind. The answer is the response body, with its HTTP code.
     fn call<'a>(
         &'a self,

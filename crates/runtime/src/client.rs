@@ -181,7 +181,7 @@ impl Client {
             .header(header::ACCEPT, self.accept)
             .header(header::CONTENT_TYPE, content_type)
             .header(header::USER_AGENT, &self.agent)
-            .body(Body::from(body.to_vec()))
+            .body(Body::from(body))
             .map_err(|e| Error::Transport(e.to_string()))?;
         let response = self.kube.send(request).await.map_err(|e| Error::Transport(e.to_string()))?;
         if response.status().is_success() {
@@ -223,6 +223,11 @@ impl Client {
         decode(&self.call(Method::POST, &target.path(), JSON, json(body)).await?)
     }
 
+    /// POST, for those who do not look at the answer.
+    pub async fn post(&self, target: &Target, body: &Value) -> Result<(), Error> {
+        self.call(Method::POST, &target.path(), JSON, json(body)).await.map(drop)
+    }
+
     /// PUT.
     pub async fn update(&self, target: &Target, body: &Value) -> Result<Value, Error> {
         decode(&self.call(Method::PUT, &target.path(), JSON, json(body)).await?)
@@ -252,7 +257,11 @@ impl Client {
 const JSON: &str = "application/json";
 
 fn json(value: &Value) -> Bytes {
-    if value.is_null() { Bytes::new() } else { Bytes::from(value.to_string()) }
+    let mut out = vec![];
+    if !value.is_null() {
+        kaji_meta::json::write(&mut out, value);
+    }
+    Bytes::from(out)
 }
 
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {

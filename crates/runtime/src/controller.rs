@@ -7,7 +7,7 @@ use crate::{
     meta::Key,
     plan::{Plan, Step, Write},
     queue::Queue,
-    view::{Projection, View},
+    view::{Projection, Source, View},
 };
 use futures_util::{StreamExt, future::BoxFuture, stream};
 use kaji_meta::{random::Random, time::Clock};
@@ -63,7 +63,6 @@ pub trait Reconciler: Send + Sync + 'static {
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan;
 }
 
-type AddTo = Box<dyn Fn(View) -> View + Send + Sync>;
 type Ready = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// A reconciler with its informers and queue, ready to run.
@@ -71,7 +70,7 @@ pub struct Controller {
     reconciler: Arc<dyn Reconciler>,
     informers: Arc<Informers>,
     queue: Arc<Queue>,
-    views: Vec<AddTo>,
+    sources: Vec<Source>,
     ready: Vec<Ready>,
     observed: HashMap<(String, String), Arc<dyn Observed>>,
     workers: usize,
@@ -84,7 +83,7 @@ impl Controller {
             reconciler: Arc::new(reconciler),
             informers: informers.clone(),
             queue: Arc::default(),
-            views: vec![],
+            sources: vec![],
             ready: vec![],
             observed: HashMap::new(),
             workers: 5,
@@ -98,16 +97,13 @@ impl Controller {
         keys: impl Fn(&Change<T>, &View) -> Vec<Key> + Send + Sync + 'static,
     ) -> Self {
         let informer = self.informers.get::<T>();
-        let earlier: Vec<_> = std::mem::take(&mut self.views);
-        let earlier = Arc::new(earlier);
-        let (queue, seen) = (self.queue.clone(), earlier.clone());
+        let (queue, earlier) = (self.queue.clone(), Arc::<[Source]>::from(&self.sources[..]));
         informer.handle(move |change| {
-            let view = seen.iter().fold(View::default(), |view, add| add(view));
+            let view = View::present(earlier.clone());
             keys(change, &view).into_iter().for_each(|key| queue.add(key));
         });
-        self.views = vec![Box::new(move |view| earlier.iter().fold(view, |view, add| add(view)))];
         let source = informer.clone();
-        self.views.push(Box::new(move |view| view.with(source.snapshot())));
+        self.sources.push(Source::new(move || source.snapshot()));
         let source = informer.clone();
         self.ready.push(Box::new(move || {
             let source = source.clone();
@@ -135,7 +131,7 @@ impl Controller {
     }
 
     fn view(&self) -> View {
-        self.views.iter().fold(View::default(), |view, add| add(view))
+        View::of(&self.sources)
     }
 }
 

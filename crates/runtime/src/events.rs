@@ -166,7 +166,7 @@ impl Writer {
         });
         let mut target =
             Target { version: "v1".into(), resource: "events".into(), namespace, ..Target::default() };
-        self.client.create(&target, &body).await?;
+        self.client.post(&target, &body).await?;
         target.name = event_name;
         self.remember(seen, target);
         Ok(())

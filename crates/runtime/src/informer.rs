@@ -9,21 +9,21 @@ use crate::{
     client::{Client, Error, Target},
     meta::{Key, Meta},
     view::{Projection, Snapshot},
+    watch,
 };
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use http::Method;
 use http_body_util::BodyExt;
+use kaji_meta::json;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use std::{
     any::{Any, TypeId},
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tokio::sync::watch;
 
 /// One object's change; both sides for an update.
 pub struct Change<T> {
@@ -50,7 +50,7 @@ pub struct Informer<T> {
     snapshot: ArcSwap<Snapshot<T>>,
     handlers: Mutex<Vec<Handler<T>>>,
     /// The newest revision seen; `None` before the first list.
-    progress: watch::Sender<Option<u64>>,
+    progress: tokio::sync::watch::Sender<Option<u64>>,
 }
 
 /// What the plan applier asks of an informer, whatever its type.
@@ -66,7 +66,7 @@ impl<T: Projection> Informer<T> {
         Informer {
             snapshot: ArcSwap::default(),
             handlers: Mutex::default(),
-            progress: watch::Sender::new(None),
+            progress: tokio::sync::watch::Sender::new(None),
         }
     }
 
@@ -192,31 +192,13 @@ impl<T: Projection> Informer<T> {
     }
 
     fn events(&self, lines: &[u8], last: &mut String) -> Result<(), Error> {
-        #[derive(Deserialize)]
-        struct Event<'a> {
-            #[serde(rename = "type")]
-            kind: &'a str,
-            #[serde(borrow)]
-            object: &'a RawValue,
-        }
-        #[derive(Deserialize)]
-        struct Of<T> {
-            object: T,
-        }
         let (mut upserts, mut removals) = (Vec::new(), Vec::new());
         let mut failure = None;
-        for line in lines.split(|b| *b == b'\n').filter(|l| !l.is_empty()) {
-            // As our server writes it, an addition or a change is read in one pass.
-            if line.starts_with(br#"{"type":"ADDED","#) || line.starts_with(br#"{"type":"MODIFIED","#) {
-                let event: Of<T> = serde_json::from_slice(line).map_err(|e| Error::Decode(e.to_string()))?;
-                last.clone_from(&event.object.meta().resource_version);
-                upserts.push(Arc::new(event.object));
-                continue;
-            }
-            let event: Event<'_> = serde_json::from_slice(line).map_err(|e| Error::Decode(e.to_string()))?;
-            match event.kind {
+        for event in watch::events(lines) {
+            let (kind, object) = event?;
+            match &*kind {
                 "ERROR" => {
-                    failure = Some(watch_error(event.object));
+                    failure = Some(watch_error(object));
                     break;
                 }
                 "BOOKMARK" => {
@@ -224,11 +206,11 @@ impl<T: Projection> Informer<T> {
                     struct Bookmark {
                         metadata: Meta,
                     }
-                    let bookmark: Bookmark = parse(event.object)?;
+                    let bookmark: Bookmark = parse(object)?;
                     *last = bookmark.metadata.resource_version;
                 }
                 kind => {
-                    let object: T = parse(event.object)?;
+                    let object: T = parse(object)?;
                     last.clone_from(&object.meta().resource_version);
                     if kind == "DELETED" {
                         // A batch may hold the object's creation as well: keep their order.
@@ -246,12 +228,12 @@ impl<T: Projection> Informer<T> {
     }
 }
 
-fn parse<T: serde::de::DeserializeOwned>(raw: &RawValue) -> Result<T, Error> {
-    serde_json::from_str(raw.get()).map_err(|e| Error::Decode(e.to_string()))
+fn parse<T: serde::de::DeserializeOwned>(object: &str) -> Result<T, Error> {
+    json::from_slice(object.as_bytes()).map_err(|e| Error::Decode(e.to_string()))
 }
 
-fn watch_error(raw: &RawValue) -> Error {
-    let status = serde_json::from_str(raw.get()).ok().and_then(|v| kaji_meta::Status::from_value(&v));
+fn watch_error(object: &str) -> Error {
+    let status = serde_json::from_str(object).ok().and_then(|v| kaji_meta::Status::from_value(&v));
     status.map_or_else(|| Error::Decode("a watch error without a Status".into()), |s| Error::Api(Box::new(s)))
 }
 

@@ -169,16 +169,47 @@ fn terms<T: Projection>(object: &T) -> Vec<(&'static str, String)> {
     terms
 }
 
+/// A resource's snapshot, taken when it is asked for.
+#[derive(Clone)]
+pub(crate) struct Source {
+    resource: TypeId,
+    snapshot: Arc<dyn Fn() -> Arc<dyn Any + Send + Sync> + Send + Sync>,
+}
+
+impl Source {
+    /// Of the resource that `snapshot` gives.
+    pub(crate) fn new<T: Projection>(snapshot: impl Fn() -> Snapshot<T> + Send + Sync + 'static) -> Self {
+        Source { resource: TypeId::of::<T>(), snapshot: Arc::new(move || Arc::new(snapshot())) }
+    }
+}
+
 /// What one reconcile sees: a snapshot of each resource its controller reads.
 #[derive(Clone, Default)]
 pub struct View {
     snapshots: HashMap<TypeId, Arc<dyn Any + Send + Sync>>,
+    /// What else can be had, as of the moment it is asked for.
+    sources: Arc<[Source]>,
 }
 
 impl View {
+    /// A view of the present: nothing is looked at before it is asked for. For those who mostly ask for nothing.
+    pub(crate) fn present(sources: Arc<[Source]>) -> Self {
+        View { snapshots: HashMap::new(), sources }
+    }
+
+    /// A view in which everything is as of now.
+    pub(crate) fn of(sources: &[Source]) -> Self {
+        let snapshots = sources.iter().map(|source| (source.resource, (source.snapshot)())).collect();
+        View { snapshots, sources: Arc::default() }
+    }
+
     /// The snapshot of a resource. Empty when the controller does not read it (a programming mistake that tests show).
     pub fn get<T: Projection>(&self) -> Snapshot<T> {
-        let found = self.snapshots.get(&TypeId::of::<T>()).and_then(|s| s.downcast_ref::<Snapshot<T>>());
+        let resource = TypeId::of::<T>();
+        let kept = self.snapshots.get(&resource).cloned();
+        let present = || self.sources.iter().find(|s| s.resource == resource).map(|s| (s.snapshot)());
+        let found = kept.or_else(present);
+        let found = found.as_deref().and_then(|s| s.downcast_ref::<Snapshot<T>>());
         debug_assert!(found.is_some(), "{} is not among the controller's informers", T::RESOURCE);
         found.cloned().unwrap_or_default()
     }

@@ -63,13 +63,15 @@ fn message(nodes: usize, reasons: &BTreeMap<String, usize>) -> String {
 /// Why a node cannot take a pod; empty when it can.
 fn filter(pod: &PodInfo, info: &NodeInfo) -> Vec<String> {
     let (spec, node) = (&pod.pod.spec, &info.node);
-    let unschedulable = Taint {
-        key: "node.kubernetes.io/unschedulable".into(),
-        effect: "NoSchedule".into(),
-        ..Taint::default()
-    };
-    if node.spec.unschedulable && !tolerated(&spec.tolerations, &unschedulable) {
-        return vec!["node(s) were unschedulable".into()];
+    if node.spec.unschedulable {
+        let taint = Taint {
+            key: "node.kubernetes.io/unschedulable".into(),
+            effect: "NoSchedule".into(),
+            ..Taint::default()
+        };
+        if !tolerated(&spec.tolerations, &taint) {
+            return vec!["node(s) were unschedulable".into()];
+        }
     }
     let repelling = node.spec.taints.iter().find(|t| {
         matches!(t.effect.as_str(), "NoSchedule" | "NoExecute") && !tolerated(&spec.tolerations, t)

@@ -250,5 +250,5 @@ async fn bind(client: &Client, info: &PodInfo, node: &str) -> Result<(), Error> 
         "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     });
-    client.create(&target(&info.pod).subresource("binding"), &body).await.map(drop)
+    client.post(&target(&info.pod).subresource("binding"), &body).await
 }

@@ -2,15 +2,17 @@
 //! values take the form that Go would write them in.
 //!
 //! Three steps, for built-in types: [`parse`] (JSON with duplicate keys reported), [`crate::prune::prune`] (unknown
-//! fields) and [`check_types`] or [`typed`]. Custom resources need only the first two: their types are checked by
+//! fields) and [`check_types`] or [`typed`]; [`conform`] does the middle one together with the checks. Custom resources need only the first two: their types are checked by
 //! validation. Laws: both are idempotent, and an error leaves the value partly changed but never larger.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use kaji_meta::{MicroTime, Quantity, Time};
 use serde_json::{Map, Value};
+use std::cell::RefCell;
 
 use crate::at::At;
+use crate::prune::Pruner;
 use crate::schema::{Format, Omit, Property, Schema, SchemaRef, Type};
 
 mod gotype;
@@ -23,13 +25,24 @@ pub use json::{Parsed, parse};
 ///
 /// The error is what Go's decoder says: "json: cannot unmarshal string into Go struct field ...".
 pub fn check_types(schema: &Schema, value: &mut Value) -> Result<(), String> {
-    Decoder { rewrite: false }.root(schema, value)
+    Decoder { rewrite: false, pruned: None }.root(schema, value)
+}
+
+/// [`crate::prune::prune`] and [`check_types`] of a whole object of a built-in type in one pass. Returns the unknown
+/// fields' paths, sorted.
+///
+/// # Errors
+/// Those of [`check_types`].
+pub fn conform(schema: &Schema, value: &mut Value) -> Result<Vec<String>, String> {
+    let pruned = RefCell::default();
+    Decoder { rewrite: false, pruned: Some(&pruned) }.root(schema, value)?;
+    Ok(pruned.into_inner().finish())
 }
 
 /// [`check_types`], and then the form in which Go writes the typed object: empty values of `omitempty` fields go, fields
 /// that Go always writes appear (`status: {}`). Meant for whole objects of built-in types.
 pub fn typed(schema: &Schema, value: &mut Value) -> Result<(), String> {
-    Decoder { rewrite: true }.root(schema, value)
+    Decoder { rewrite: true, pruned: None }.root(schema, value)
 }
 
 /// Brings `metadata` of a custom resource into the form that Go's `ObjectMeta` gives it: types are checked, nulls and empty
@@ -58,18 +71,21 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
 
-struct Decoder {
+#[derive(Clone, Copy)]
+struct Decoder<'u> {
     rewrite: bool,
+    /// Set while unknown fields go.
+    pruned: Option<&'u RefCell<Pruner>>,
 }
 
-/// Where a value is: its place and the struct that Go would name.
+/// Where a value is: its place and the full name of the struct that it is a field of.
 #[derive(Clone, Copy)]
 struct Ctx<'a> {
     at: &'a At<'a>,
     owner: &'a str,
 }
 
-impl Decoder {
+impl Decoder<'_> {
     fn root(&self, schema: &Schema, value: &mut Value) -> Result<(), String> {
         if !value.is_object() {
             return Err(mismatch(value, schema, Ctx { at: &At::ROOT, owner: "" }));
@@ -79,6 +95,13 @@ impl Decoder {
 
     /// `value` is not null.
     fn value(&self, schema: &Schema, value: &mut Value, ctx: Ctx<'_>) -> Result<(), String> {
+        if let Some(pruned) = self.pruned
+            && (value.is_object() || value.is_array())
+            && !plain(schema)
+        {
+            pruned.borrow_mut().value(schema, value, ctx.at, schema.embedded_resource);
+            return Decoder { pruned: None, ..*self }.value(schema, value, ctx);
+        }
         match (schema.ty, &mut *value) {
             (Type::Any, _) | (Type::String, Value::String(_)) | (Type::Boolean, Value::Bool(_)) => Ok(()),
             (Type::Number, Value::Number(_)) => Ok(()),
@@ -104,21 +127,31 @@ impl Decoder {
 
     fn object(&self, schema: &Schema, map: &mut Map<String, Value>, ctx: Ctx<'_>) -> Result<(), String> {
         let Some(props) = &schema.properties else { return Ok(()) };
-        let owner = schema.short_name();
+        let owner = schema.name.unwrap_or("");
         let mut drop = false;
+        let known = |name: &str| ctx.at.is_root() && matches!(name, "apiVersion" | "kind" | "metadata");
         for (name, value) in map.iter_mut() {
-            let Some(p) = props.get(name) else { continue };
+            let Some(p) = props.get(name) else {
+                if let Some(pruned) = self.pruned.filter(|_| !known(name)) {
+                    pruned.borrow_mut().report(&ctx.at.field(name));
+                    drop = true;
+                }
+                continue;
+            };
             if !value.is_null() {
                 self.value(&p.schema, value, Ctx { at: &ctx.at.field(name), owner })?;
             }
             drop |= self.goes(p, value);
         }
         if drop {
-            map.retain(|name, value| !props.get(name).is_some_and(|p| self.goes(p, value)));
+            map.retain(|name, value| match props.get(name) {
+                Some(p) => !self.goes(p, value),
+                None => self.pruned.is_none() || known(name),
+            });
         }
         if self.rewrite {
-            for p in props {
-                if appears(p) && !map.contains_key(&*p.name) {
+            for p in props.selected(appears) {
+                if !map.contains_key(&*p.name) {
                     map.insert(p.name.to_string(), zero(&p.schema, p.pointer));
                 }
             }
@@ -168,6 +201,18 @@ impl Decoder {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether pruning goes by this schema's properties alone, or by what is in its values.
+fn plain(s: &Schema) -> bool {
+    let inside = match s.ty {
+        Type::Object => s.properties.is_some() != s.additional.is_some(),
+        Type::Array => s.items.is_some(),
+        Type::Any | Type::SchemaOr => false,
+        // A mistake, whatever is in it.
+        _ => true,
+    };
+    inside && !s.preserve_unknown && !s.embedded_resource
 }
 
 /// Whether Go writes the field even when nothing was given for it.
@@ -312,7 +357,8 @@ fn mismatch(value: &Value, schema: &Schema, ctx: Ctx<'_>) -> String {
     if ctx.owner.is_empty() && field.is_empty() {
         return format!("json: cannot unmarshal {kind} into Go value of type {ty}");
     }
-    format!("json: cannot unmarshal {kind} into Go struct field {}.{field} of type {ty}", ctx.owner)
+    let owner = ctx.owner.rsplit('.').next().unwrap_or_default();
+    format!("json: cannot unmarshal {kind} into Go struct field {owner}.{field} of type {ty}")
 }
 
 #[cfg(test)]
@@ -320,6 +366,7 @@ mod tests {
     use super::*;
     use crate::types;
     use expect_test::expect;
+    use proptest::prelude::*;
     use serde_json::json;
 
     fn error(kind: (&str, &str, &str), mut value: Value) -> String {
@@ -426,5 +473,76 @@ mod tests {
             service.to_string(),
             r#"{"metadata":{},"spec":{"ports":[{"port":80,"targetPort":0}]},"status":{"loadBalancer":{}}}"#
         );
+    }
+
+    /// Fields, known and unknown, of which objects below are made.
+    fn any_object() -> impl Strategy<Value = Value> {
+        let key = prop::sample::select(vec![
+            "apiVersion",
+            "kind",
+            "metadata",
+            "spec",
+            "status",
+            "containers",
+            "name",
+            "labels",
+            "resources",
+            "limits",
+            "cpu",
+            "ports",
+            "containerPort",
+            "foo",
+            "template",
+            "selector",
+            "data",
+            "schema",
+            "openAPIV3Schema",
+            "properties",
+            "items",
+            "versions",
+            "default",
+            "managedFields",
+            "fieldsV1",
+            "volumes",
+            "configMap",
+        ]);
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            Just(json!("1")),
+            Just(json!(1)),
+            Just(json!(true)),
+            Just(json!({})),
+            Just(json!([])),
+            Just(json!("2020-01-01T00:00:00Z")),
+        ];
+        leaf.prop_recursive(7, 64, 6, move |inner| {
+            prop_oneof![
+                1 => prop::collection::vec(inner.clone(), 1..3).prop_map(Value::from),
+                3 => prop::collection::vec((key.clone(), inner), 1..6)
+                    .prop_map(|m| Value::Object(m.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn one_pass_does_what_two_do(value in any_object(), kind in 0..5_usize) {
+            let kinds = [
+                ("", "v1", "Pod"),
+                ("apps", "v1", "Deployment"),
+                ("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
+                ("", "v1", "ConfigMap"),
+                ("apps", "v1", "ControllerRevision"),
+            ];
+            let schema = types::for_gvk(kinds[kind].0, kinds[kind].1, kinds[kind].2).unwrap();
+            let (mut once, mut twice) = (value.clone(), value);
+            let unknown = crate::prune::prune(&schema, &mut twice, true);
+            let want = check_types(&schema, &mut twice).map(|()| unknown);
+            prop_assert_eq!(&conform(&schema, &mut once), &want);
+            if want.is_ok() {
+                prop_assert_eq!(once, twice);
+            }
+        }
     }
 }

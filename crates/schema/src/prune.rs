@@ -22,10 +22,9 @@ const TYPE_META: [&str; 2] = ["apiVersion", "kind"];
 /// "spec.containers[0].bar". With `is_resource_root` the value is a whole object: `apiVersion`, `kind` and `metadata` are
 /// known whatever the schema says.
 pub fn prune(schema: &Schema, value: &mut Value, is_resource_root: bool) -> Vec<String> {
-    let mut pruner = Pruner { unknown: Vec::new() };
+    let mut pruner = Pruner::default();
     pruner.value(schema, value, &At::ROOT, is_resource_root || schema.embedded_resource);
-    pruner.unknown.sort_unstable();
-    pruner.unknown
+    pruner.finish()
 }
 
 /// The schema of `metadata` in every object.
@@ -34,18 +33,28 @@ pub fn object_meta() -> &'static Schema {
     types::entry("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").map_or(&EMPTY, |e| e.schema())
 }
 
-struct Pruner {
+/// A walk that removes unknown fields.
+#[derive(Default)]
+pub(crate) struct Pruner {
     unknown: Vec<String>,
 }
 
 impl Pruner {
-    fn report(&mut self, at: &At<'_>) {
+    /// The paths of what was removed, sorted.
+    pub(crate) fn finish(mut self) -> Vec<String> {
+        self.unknown.sort_unstable();
+        self.unknown
+    }
+
+    /// Notes that a field goes.
+    pub(crate) fn report(&mut self, at: &At<'_>) {
         if self.unknown.len() < REPORT_LIMIT {
             self.unknown.push(at.to_string());
         }
     }
 
-    fn value(&mut self, schema: &Schema, value: &mut Value, at: &At<'_>, embedded: bool) {
+    /// Prunes a value; `embedded`: it is a whole object.
+    pub(crate) fn value(&mut self, schema: &Schema, value: &mut Value, at: &At<'_>, embedded: bool) {
         match value {
             Value::Object(map) if schema.ty == Type::SchemaOr => {
                 if let Some(s) = &schema.items {

@@ -9,7 +9,7 @@
 //! [`Type::Any`] with unspecified type); `items` only for [`Type::Array`] and [`Type::SchemaOr`].
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
@@ -162,41 +162,103 @@ impl Property {
 }
 
 /// The properties of an object, sorted by name.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Props(Box<[Property]>);
+#[derive(Clone, Default)]
+pub struct Props {
+    list: Box<[Property]>,
+    /// Places by a hash of the name: 0 for none, else one more than the place. Empty for lists that are short, or too
+    /// long for it.
+    table: Box<[u8]>,
+    /// What [`Props::selected`] has found.
+    selected: OnceLock<Box<[u16]>>,
+}
+
+/// Below this many, comparing names is as quick as hashing them.
+const HASHED_FROM: usize = 6;
+
+/// A number made of a name. Field names of one object differ in length and letters enough for this.
+fn hash(name: &[u8]) -> usize {
+    let (Some(first), Some(last)) = (name.first(), name.last()) else { return 0 };
+    let middle = name[name.len() / 2];
+    let mix = |hash: usize, part: usize| hash.wrapping_mul(31).wrapping_add(part);
+    mix(mix(mix(name.len(), usize::from(*first)), usize::from(middle)), usize::from(*last))
+}
 
 impl Props {
     /// Sorts `list`; of two properties with one name the first wins.
     pub fn new(mut list: Vec<Property>) -> Props {
         list.sort_by(|a, b| a.name.cmp(&b.name));
         list.dedup_by(|b, a| a.name == b.name);
-        Props(list.into_boxed_slice())
+        let hashed = (HASHED_FROM..usize::from(u8::MAX)).contains(&list.len());
+        let mut table = vec![0_u8; if hashed { (list.len() * 2).next_power_of_two() } else { 0 }];
+        if hashed {
+            for (place, property) in (1_u8..).zip(&list) {
+                let mut at = hash(property.name.as_bytes());
+                while table[at & (table.len() - 1)] != 0 {
+                    at += 1;
+                }
+                let mask = table.len() - 1;
+                table[at & mask] = place;
+            }
+        }
+        Props { list: list.into(), table: table.into(), selected: OnceLock::new() }
     }
 
     /// Looks a property up by its JSON name.
     pub fn get(&self, name: &str) -> Option<&Property> {
-        let at = self.0.binary_search_by(|p| (*p.name).cmp(name)).ok()?;
-        self.0.get(at)
+        let Some(mask) = self.table.len().checked_sub(1) else {
+            return self.list.binary_search_by(|p| (*p.name).cmp(name)).ok().map(|at| &self.list[at]);
+        };
+        let mut at = hash(name.as_bytes());
+        loop {
+            // At least half of the table is empty, so this ends.
+            let place = usize::from(self.table[at & mask]).checked_sub(1)?;
+            let property = &self.list[place];
+            if *property.name == *name {
+                return Some(property);
+            }
+            at += 1;
+        }
     }
 
     /// The property at a place of the order by name.
     pub(crate) fn at(&self, place: u16) -> Option<&Property> {
-        self.0.get(usize::from(place))
+        self.list.get(usize::from(place))
+    }
+
+    /// The properties for which `wanted` holds. It is asked once; there is one such question only.
+    pub(crate) fn selected(&self, wanted: impl Fn(&Property) -> bool) -> impl Iterator<Item = &Property> {
+        let places = self.selected.get_or_init(|| {
+            let places = (0_u16..).zip(&self.list).filter(|(_, p)| wanted(p)).map(|(place, _)| place);
+            places.collect()
+        });
+        places.iter().filter_map(|place| self.at(*place))
     }
 
     /// All properties, by name.
     pub fn iter(&self) -> std::slice::Iter<'_, Property> {
-        self.0.iter()
+        self.list.iter()
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.list.len()
     }
 
     /// True for `properties: {}`.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.list.is_empty()
+    }
+}
+
+impl PartialEq for Props {
+    fn eq(&self, other: &Props) -> bool {
+        self.list == other.list
+    }
+}
+
+impl fmt::Debug for Props {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.list.fmt(f)
     }
 }
 
@@ -204,7 +266,7 @@ impl<'a> IntoIterator for &'a Props {
     type Item = &'a Property;
     type IntoIter = std::slice::Iter<'a, Property>;
     fn into_iter(self) -> Self::IntoIter {
-        self.0.iter()
+        self.list.iter()
     }
 }
 

@@ -180,6 +180,11 @@ impl Hooks for Pods {
         })
     }
 
+    /// A binding looks for the pod itself, as it changes it.
+    fn call_reads_object(&self, subresource: &str) -> bool {
+        subresource != "binding"
+    }
+
     fn call<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,

@@ -10,10 +10,13 @@ use super::{
     graph::{Coordinates, Identity, Observed, Owner},
 };
 use crate::discovery::Resource;
-use kaji_meta::Status;
-use kaji_runtime::{Error, OwnerRef, watch::Watch};
+use kaji_meta::{Status, json};
+use kaji_runtime::{
+    Error, OwnerRef,
+    watch::{self, Watch},
+};
 use serde::{Deserialize, de::IgnoredAny};
-use serde_json::{Value, value::RawValue};
+use serde_json::Value;
 use std::{
     collections::HashSet,
     sync::{
@@ -62,14 +65,6 @@ impl From<Head> for Live {
 struct List {
     metadata: Metadata,
     items: Option<Vec<Head>>,
-}
-
-#[derive(Deserialize)]
-struct Event<'a> {
-    #[serde(rename = "type")]
-    kind: &'a str,
-    #[serde(borrow)]
-    object: &'a RawValue,
 }
 
 /// A resource being watched.
@@ -158,16 +153,16 @@ impl Monitor {
     fn events(&self, lines: &[u8], last: &mut String) -> Result<(), Error> {
         let mut changes = vec![];
         let mut failure = Ok(());
-        for line in lines.split(|b| *b == b'\n').filter(|l| !l.is_empty()) {
-            let event: Event<'_> = serde_json::from_slice(line).map_err(decode)?;
-            if event.kind == "ERROR" {
-                failure = Err(watch_error(event.object));
+        for event in watch::events(lines) {
+            let (kind, object) = event?;
+            if kind == "ERROR" {
+                failure = Err(watch_error(object));
                 break;
             }
-            let head: Head = serde_json::from_str(event.object.get()).map_err(decode)?;
+            let head: Head = json::from_slice(object.as_bytes()).map_err(decode)?;
             last.clone_from(&head.metadata.resource_version);
-            if event.kind != "BOOKMARK" {
-                changes.push((event.kind == "DELETED", self.observed(head)));
+            if kind != "BOOKMARK" {
+                changes.push((kind == "DELETED", self.observed(head)));
             }
         }
         if self.defines_resources && !changes.is_empty() {
@@ -214,7 +209,7 @@ fn decode(error: serde_json::Error) -> Error {
     Error::Decode(error.to_string())
 }
 
-fn watch_error(object: &RawValue) -> Error {
-    let status = serde_json::from_str::<Value>(object.get()).ok().and_then(|v| Status::from_value(&v));
+fn watch_error(object: &str) -> Error {
+    let status = serde_json::from_str::<Value>(object).ok().and_then(|v| Status::from_value(&v));
     status.map_or_else(|| Error::Decode("a watch error without a Status".into()), |s| Error::Api(Box::new(s)))
 }

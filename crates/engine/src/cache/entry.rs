@@ -85,7 +85,8 @@ impl Entry {
     ) -> Result<Entry, serde_json::Error> {
         let head = change.head();
         // Sized exactly: this is what most of the process's memory consists of.
-        let mut frame = Vec::with_capacity(head.len() + value.len() + 42 + TAIL.len());
+        let grows = storage::REVISION_BYTES + revision.checked_ilog10().unwrap_or(0) as usize;
+        let mut frame = Vec::with_capacity(head.len() + value.len() + grows + TAIL.len());
         frame.extend_from_slice(head);
         storage::append_with_revision(&mut frame, value, revision)?;
         frame.extend_from_slice(TAIL);

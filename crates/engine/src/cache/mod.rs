@@ -382,6 +382,11 @@ impl Cache {
             (inner.fields.clone(), inner.normal.clone())
         };
         for kv in page {
+            // Later values come from this process; these may be anybody's, so they are checked to the last byte.
+            if let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&kv.value) {
+                tracing::error!(key = &*kv.key, %error, "a stored object is not valid JSON");
+                continue;
+            }
             if let Some(entry) = self.entry(&fields, normal.as_ref(), &kv, Change::Added) {
                 objects.insert(entry.key.clone(), entry);
             }

@@ -3,10 +3,10 @@
 //! Invariant: what is found is a position in the scanned bytes wherever the text is there as it is (no escapes);
 //! only the rest is copied. So an entry costs little more memory than its bytes.
 
+use kaji_meta::json::{Malformed, Reader};
 use kaji_resource::SelectableField;
-use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde_json::value::RawValue;
-use std::{borrow::Cow, fmt};
+use serde::de::Error as _;
+use std::borrow::Cow;
 
 /// A piece of text: a position in the object's bytes, or, at and past their end, in the text kept beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,10 +90,16 @@ pub(super) struct Found {
     pub extra: String,
 }
 
-/// Scans an object.
+/// Scans an object. Parts that are of no interest are passed over, not checked: the bytes were valid JSON when they were
+/// written, or have been looked at before.
+///
+/// # Errors
+/// When it is no text, or does not end as it should.
 pub(super) fn scan(object: &[u8], fields: &Fields) -> Result<Found, serde_json::Error> {
+    let text = std::str::from_utf8(object).map_err(serde_json::Error::custom)?;
     let mut scanner = Scanner {
-        base: object,
+        base: text,
+        reader: Reader::new(text),
         found: Found {
             metadata: Ref::MISSING,
             uid: Ref::MISSING,
@@ -104,10 +110,10 @@ pub(super) fn scan(object: &[u8], fields: &Fields) -> Result<Found, serde_json::
             extra: String::new(),
         },
     };
-    let text = std::str::from_utf8(object).map_err(de::Error::custom)?;
-    let mut de = serde_json::Deserializer::from_str(text);
-    Object { scanner: &mut scanner, node: Some(&fields.root), place: Place::Top }.deserialize(&mut de)?;
-    de.end()?;
+    scanner.object(Some(&fields.root), Place::Top).map_err(serde_json::Error::custom)?;
+    if scanner.reader.peek().is_some() {
+        return Err(serde_json::Error::custom(scanner.reader.malformed()));
+    }
     let mut found = scanner.found;
     for (field, or) in &fields.stand_ins {
         if found.fields[*field].len == 0 {
@@ -115,69 +121,6 @@ pub(super) fn scan(object: &[u8], fields: &Fields) -> Result<Found, serde_json::
         }
     }
     Ok(found)
-}
-
-struct Scanner<'a> {
-    base: &'a [u8],
-    found: Found,
-}
-
-impl<'a> Scanner<'a> {
-    /// A text of the input, by position if it is a part of it.
-    fn text(&mut self, text: Cow<'a, str>) -> Ref {
-        match text {
-            Cow::Borrowed(s) => self.inside(s.as_bytes()),
-            Cow::Owned(s) => {
-                let at = u32::try_from(self.base.len() + self.found.extra.len()).unwrap_or(u32::MAX);
-                self.found.extra.push_str(&s);
-                Ref { at, len: u32::try_from(s.len()).unwrap_or(0) }
-            }
-        }
-    }
-
-    /// Where a piece of the input is. Objects are far smaller than 4 GiB.
-    fn inside(&self, piece: &[u8]) -> Ref {
-        let at = (piece.as_ptr() as usize).wrapping_sub(self.base.as_ptr() as usize);
-        match (u32::try_from(at), u32::try_from(piece.len())) {
-            (Ok(at), Ok(len)) if at as usize + piece.len() <= self.base.len() => Ref { at, len },
-            _ => Ref::MISSING,
-        }
-    }
-
-    /// A scalar as a selector sees it: strings without quotes, numbers and booleans as they are written.
-    fn scalar(&mut self, raw: &'a RawValue) -> Result<Ref, serde_json::Error> {
-        let text = raw.get();
-        Ok(match text.as_bytes().first() {
-            Some(b'"') => {
-                let text: Text<'a> = serde_json::from_str(text)?;
-                self.text(text.0)
-            }
-            Some(b'{' | b'[' | b'n') | None => Ref::MISSING,
-            Some(_) => self.inside(text.as_bytes()),
-        })
-    }
-}
-
-/// A string, borrowed if it has no escapes.
-struct Text<'a>(Cow<'a, str>);
-
-impl<'de: 'a, 'a> de::Deserialize<'de> for Text<'a> {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct V;
-        impl<'de> Visitor<'de> for V {
-            type Value = Text<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-            fn visit_borrowed_str<E>(self, v: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Borrowed(v)))
-            }
-            fn visit_str<E>(self, v: &str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(v.to_owned())))
-            }
-        }
-        d.deserialize_str(V)
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -189,135 +132,101 @@ enum Place {
     Elsewhere,
 }
 
-/// An object on the way to some field, or one of metadata's.
-struct Object<'s, 'a, 'n> {
-    scanner: &'s mut Scanner<'a>,
-    node: Option<&'n Node>,
-    place: Place,
+struct Scanner<'a> {
+    base: &'a str,
+    reader: Reader<'a>,
+    found: Found,
 }
 
-impl<'a> DeserializeSeed<'a> for Object<'_, 'a, '_> {
-    type Value = ();
-    fn deserialize<D: Deserializer<'a>>(self, d: D) -> Result<(), D::Error> {
-        d.deserialize_any(self)
-    }
-}
-
-/// The elements of `ownerReferences`.
-struct Owners<'s, 'a>(&'s mut Scanner<'a>);
-
-impl<'a> DeserializeSeed<'a> for Owners<'_, 'a> {
-    type Value = ();
-    fn deserialize<D: Deserializer<'a>>(self, d: D) -> Result<(), D::Error> {
-        d.deserialize_any(self)
-    }
-}
-
-impl<'a> Visitor<'a> for Owners<'_, 'a> {
-    type Value = ();
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list")
-    }
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_seq<A: de::SeqAccess<'a>>(self, mut seq: A) -> Result<(), A::Error> {
-        while seq
-            .next_element_seed(Object { scanner: &mut *self.0, node: None, place: Place::Owner })?
-            .is_some()
-        {}
-        Ok(())
-    }
-}
-
-impl<'a> Visitor<'a> for Object<'_, 'a, '_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any value")
+impl<'a> Scanner<'a> {
+    /// A text of the input, by position if it is a part of it.
+    fn text(&mut self, text: Cow<'a, str>) -> Ref {
+        match text {
+            Cow::Borrowed(s) => self.inside(s),
+            Cow::Owned(s) => {
+                let at = u32::try_from(self.base.len() + self.found.extra.len()).unwrap_or(u32::MAX);
+                self.found.extra.push_str(&s);
+                Ref { at, len: u32::try_from(s.len()).unwrap_or(0) }
+            }
+        }
     }
 
-    fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<(), A::Error> {
-        let Object { scanner, node, place } = self;
-        while let Some(Text(key)) = map.next_key::<Text<'a>>()? {
+    /// Where a piece of the input is. Objects are far smaller than 4 GiB.
+    fn inside(&self, piece: &str) -> Ref {
+        let at = (piece.as_ptr() as usize).wrapping_sub(self.base.as_ptr() as usize);
+        match (u32::try_from(at), u32::try_from(piece.len())) {
+            (Ok(at), Ok(len)) if at as usize + piece.len() <= self.base.len() => Ref { at, len },
+            _ => Ref::MISSING,
+        }
+    }
+
+    /// The next value as a selector sees it: strings without quotes, numbers and booleans as they are written.
+    fn scalar(&mut self) -> Result<Ref, Malformed> {
+        Ok(match self.reader.peek() {
+            Some(b'"') => {
+                let text = self.reader.string()?;
+                self.text(text)
+            }
+            first => {
+                let raw = self.reader.value()?;
+                if matches!(first, Some(b'{' | b'[' | b'n')) { Ref::MISSING } else { self.inside(raw) }
+            }
+        })
+    }
+
+    /// An object on the way to some field, or one of metadata's; anything else is passed over.
+    fn object(&mut self, node: Option<&Node>, place: Place) -> Result<(), Malformed> {
+        let from = self.reader.clone();
+        if !self.reader.take(b'{') {
+            return self.reader.value().map(drop);
+        }
+        while let Some(key) = self.reader.key()? {
             let child = node.and_then(|n| n.child(&key));
             match (place, &*key) {
-                (Place::Top, "metadata") => {
-                    let raw: &'a RawValue = map.next_value()?;
-                    scanner.found.metadata = scanner.inside(raw.get().as_bytes());
-                    let mut de = serde_json::Deserializer::from_str(raw.get());
-                    let object = Object { scanner: &mut *scanner, node: child, place: Place::Metadata };
-                    object.deserialize(&mut de).map_err(de::Error::custom)?;
-                }
+                (Place::Top, "metadata") => self.object(child, Place::Metadata)?,
                 (Place::Labels, _) => {
-                    let raw: &'a RawValue = map.next_value()?;
-                    let value = scanner.scalar(raw).map_err(de::Error::custom)?;
+                    let value = self.scalar()?;
                     if value != Ref::MISSING {
-                        let key = scanner.text(key);
-                        scanner.found.labels.extend([key, value]);
+                        let key = self.text(key);
+                        self.found.labels.extend([key, value]);
                     }
                 }
-                (Place::Metadata, "labels") => {
-                    map.next_value_seed(Object {
-                        scanner: &mut *scanner,
-                        node: child,
-                        place: Place::Labels,
-                    })?;
-                }
-                (Place::Metadata, "ownerReferences") => map.next_value_seed(Owners(&mut *scanner))?,
+                (Place::Metadata, "labels") => self.object(child, Place::Labels)?,
+                (Place::Metadata, "ownerReferences") => self.owners()?,
                 (Place::Metadata, "deletionTimestamp") => {
-                    let raw: &'a RawValue = map.next_value()?;
-                    scanner.found.deleting = raw.get() != "null";
+                    self.found.deleting = self.reader.value()? != "null"
                 }
-                (Place::Metadata | Place::Owner, "uid") => {
-                    let raw: &'a RawValue = map.next_value()?;
-                    let uid = scanner.scalar(raw).map_err(de::Error::custom)?;
-                    match place {
-                        Place::Metadata => scanner.found.uid = uid,
-                        _ => scanner.found.owners.push(uid),
-                    }
+                (Place::Metadata, "uid") => self.found.uid = self.scalar()?,
+                (Place::Owner, "uid") => {
+                    let uid = self.scalar()?;
+                    self.found.owners.push(uid);
                 }
                 _ => match child {
                     Some(Node { field: Some(i), children }) if children.is_empty() => {
-                        let raw: &'a RawValue = map.next_value()?;
-                        scanner.found.fields[*i] = scanner.scalar(raw).map_err(de::Error::custom)?;
+                        self.found.fields[*i] = self.scalar()?;
                     }
-                    Some(_) => {
-                        map.next_value_seed(Object {
-                            scanner: &mut *scanner,
-                            node: child,
-                            place: Place::Elsewhere,
-                        })?;
-                    }
-                    None => {
-                        map.next_value::<IgnoredAny>()?;
-                    }
+                    Some(_) => self.object(child, Place::Elsewhere)?,
+                    None => drop(self.reader.value()?),
                 },
             }
+        }
+        if place == Place::Metadata {
+            let (mut before, end) = (from, self.reader.position());
+            before.peek();
+            self.found.metadata =
+                self.base.get(before.position()..end).map_or(Ref::MISSING, |m| self.inside(m));
         }
         Ok(())
     }
 
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_seq<A: de::SeqAccess<'a>>(self, mut seq: A) -> Result<(), A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
+    /// The elements of `ownerReferences`.
+    fn owners(&mut self) -> Result<(), Malformed> {
+        if !self.reader.take(b'[') {
+            return self.reader.value().map(drop);
+        }
+        while self.reader.element() {
+            self.object(None, Place::Owner)?;
+        }
         Ok(())
     }
 }

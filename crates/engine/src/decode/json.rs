@@ -6,7 +6,7 @@
 use super::gojson;
 use kaji_meta::text;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Number, Value, map::Entry};
 use std::{cell::RefCell, fmt};
 
 /// At most so many strictness errors are kept for one body.
@@ -89,6 +89,19 @@ struct Node<'a> {
     duplicates: &'a RefCell<Vec<String>>,
 }
 
+impl Node<'_> {
+    /// Notes that an object has a key twice.
+    fn duplicate(&self, key: &str) {
+        let mut path = String::new();
+        Link { parent: self.at, step: Step::Key(key) }.write(&mut path);
+        let text = format!("duplicate field {}", text::quote(&path));
+        let mut list = self.duplicates.borrow_mut();
+        if list.len() < MAX_STRICT_ERRORS && !list.contains(&text) {
+            list.push(text);
+        }
+    }
+}
+
 impl<'de> DeserializeSeed<'de> for Node<'_> {
     type Value = Value;
 
@@ -148,16 +161,13 @@ impl<'de> Visitor<'de> for Node<'_> {
         while let Some(key) = access.next_key::<String>()? {
             let link = Link { parent: self.at, step: Step::Key(&key) };
             let value = access.next_value_seed(Node { at: Some(&link), duplicates: self.duplicates })?;
-            if map.contains_key(&key) {
-                let mut list = self.duplicates.borrow_mut();
-                let mut path = String::new();
-                link.write(&mut path);
-                let text = format!("duplicate field {}", text::quote(&path));
-                if list.len() < MAX_STRICT_ERRORS && !list.contains(&text) {
-                    list.push(text);
+            match map.entry(key) {
+                Entry::Vacant(free) => drop(free.insert(value)),
+                Entry::Occupied(mut known) => {
+                    self.duplicate(known.key());
+                    known.insert(value);
                 }
             }
-            map.insert(key, value);
         }
         Ok(Value::Object(map))
     }

@@ -220,9 +220,7 @@ pub(crate) fn conform(want: &Want<'_>, value: &mut Value) -> Result<Vec<String>,
 
 fn conform_types(want: &Want<'_>, value: &mut Value) -> Result<Vec<String>, String> {
     if !want.custom() {
-        let unknown = prune(want.schema.get(), value, true);
-        check_types(want.schema.get(), value)?;
-        return Ok(unknown);
+        return kaji_schema::decode::conform(want.schema.get(), value);
     }
     // A custom resource's metadata is that of any object, whatever its schema says about it.
     let metadata = value.as_object_mut().and_then(|m| m.remove("metadata"));

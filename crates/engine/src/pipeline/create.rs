@@ -63,8 +63,8 @@ pub(crate) async fn create(op: &Op<'_>, mut object: Value) -> Result<Written, St
 pub(crate) async fn admit(op: &Op<'_>, object: &mut Value) -> Result<(), Status> {
     let name = object::name(object).to_owned();
     op.res.def.hooks.check_create(&op.ctx(&name))?;
-    let watched = admission::watched(op.engine, &op.attributes(&name, Operation::Create, None, None));
-    let before = manage::snapshot(watched, object);
+    let doubtful = admission::doubtful(op.engine, &op.attributes(&name, Operation::Create, None, None));
+    let before = manage::snapshot(doubtful, object);
     let mut attributes = op.attributes(&name, Operation::Create, Some(object), None);
     admission::admit(op.engine, &mut attributes).await?;
     manage::guard(op, before, object);

@@ -86,16 +86,16 @@ pub(crate) fn apply(op: &Op<'_>, live: &Value, config: &Value) -> Result<Option<
 
 /// The managed fields from before admission, if there are plugins that may damage them.
 pub(crate) enum Snapshot {
-    /// Nobody touches them.
-    Unwatched,
+    /// Nobody damages them.
+    Trusted,
     /// As they were; `None` when there were none.
     Before(Option<Value>),
 }
 
-/// Remembers the managed fields of an object that goes to admission, where a plugin looks at it.
-pub(crate) fn snapshot(watched: bool, object: &Value) -> Snapshot {
-    if !watched {
-        return Snapshot::Unwatched;
+/// Remembers the managed fields of an object that goes to admission, where a plugin may damage them.
+pub(crate) fn snapshot(doubtful: bool, object: &Value) -> Snapshot {
+    if !doubtful {
+        return Snapshot::Trusted;
     }
     Snapshot::Before(object.get("metadata").and_then(|m| m.get("managedFields")).cloned())
 }

@@ -206,7 +206,8 @@ async fn admit(op: &Op<'_>, name: &str, plan: &Plan<'_>, new: &mut Value, old: &
         admission::admit(op.engine, &mut Attributes { kind: &kind, ..attributes }).await?;
         return scale::set_replicas(op, def, new, scale::replicas(&new_scale));
     }
-    let before = manage::snapshot(watched, new);
+    let doubtful = admission::doubtful(op.engine, &op.attributes(name, Operation::Update, None, Some(old)));
+    let before = manage::snapshot(doubtful, new);
     let mut attributes = op.attributes(name, Operation::Update, Some(new), Some(old));
     admission::admit(op.engine, &mut attributes).await?;
     manage::guard(op, before, new);

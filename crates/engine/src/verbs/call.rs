@@ -42,7 +42,8 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
     // Upstream's connect options: they come in the query, and the body is a stream.
     let connects = op.sub.is_some() && kind.kind.ends_with("Options");
     let mut body = if connects { Value::Null } else { body(op, &kind, req)? };
-    let parent = if op.sub.is_some() { Some(parent(op).await?) } else { None };
+    let shown = op.sub.is_some() && op.res.def.hooks.call_reads_object(op.subresource());
+    let parent = if shown { Some(parent(op).await?) } else { None };
     if matches!(req.verb, Verb::Create | Verb::Update) {
         let operation = if connects {
             Operation::Connect
