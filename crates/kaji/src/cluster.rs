@@ -3,9 +3,10 @@
 //! Order: store, engine with every built-in resource, custom resources, TLS and listener, bootstrap objects, then the
 //! control loops, which speak the API through the in-process transport. Ending runs the other way round.
 
-use crate::{Nodes, access::Access, bootstrap, identities, joining, roles};
+use crate::{Nodes, access::Access, bootstrap, identities, joining, roles, serving::Serving};
 use kaji_auth::authz::config::{DEFAULT, Mode};
 use kaji_builtins::Deps;
+use kaji_controllers::Selection;
 use kaji_encryption::{Config as EncryptionConfig, ConfigError, EncryptedStore, Transformers};
 use kaji_engine::{Engine, EngineError, EngineOptions};
 use kaji_meta::{
@@ -35,11 +36,11 @@ use std::{
 use tokio::{sync::watch, task::JoinSet};
 
 /// Where objects are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum StoreKind {
     /// In the data directory.
     Disk,
-    /// Nowhere: for tests.
+    /// In memory only: they end with the process.
     Memory,
 }
 
@@ -56,6 +57,10 @@ pub struct Options {
     pub nodes: Nodes,
     /// Whether controllers and the scheduler run.
     pub controllers: bool,
+    /// Which of them, if so.
+    pub selection: Selection,
+    /// With which certificates it serves, and to whom.
+    pub serving: Serving,
     /// Where objects are kept.
     pub store: StoreKind,
     /// `10.96.0.0/12`
@@ -79,6 +84,8 @@ impl Options {
             names: vec![],
             nodes: Nodes::Simulated(3),
             controllers: true,
+            selection: Selection::default(),
+            serving: Serving::default(),
             store: StoreKind::Disk,
             service_cidrs: vec!["10.96.0.0/12".into()],
             encryption: None,
@@ -158,18 +165,22 @@ impl Cluster {
         let (dir, names) = (options.data_dir.join("pki"), serving_names(&options, service_ip));
         let clock = Arc::new(SystemClock);
         let now = clock.now();
-        let certificates = tokio::task::spawn_blocking(move || Certificates::open(&dir, names, now));
+        let serving = options.serving.clone();
+        let loaded = tokio::task::spawn_blocking(move || serving.load(&dir, names, now));
         let access = Access::new(&options.authorizers);
         let engine = open_engine(store.clone(), &options, &access).await?;
         kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;
-        let certificates =
-            certificates.await.map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
-        let pki = certificates.current();
+        let loaded = loaded.await.map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
+        let pki = loaded.certificates.current();
         let listen = |source| StartError::Listen { address: options.listen, source };
-        let listener = Listener::bind(options.listen, kaji_server::tls(&pki, certificates.serving())?)
-            .await
-            .map_err(listen)?;
-        let address = listener.address()?;
+        let listener = match options.serving.local {
+            true => None,
+            false => {
+                let tls = kaji_server::tls(&loaded.trusting(), loaded.certificates.serving())?;
+                Some(Listener::bind(options.listen, tls).await.map_err(listen)?)
+            }
+        };
+        let address = listener.as_ref().map_or(Ok(options.listen), Listener::address)?;
         let facts = bootstrap::Facts {
             service_cidrs: &options.service_cidrs,
             service_ip,
@@ -177,7 +188,8 @@ impl Cluster {
         };
         bootstrap::run(&*engine, &facts).await.map_err(StartError::Bootstrap)?;
         let url = format!("https://{}", advertised(address));
-        let joining = joining::prepare(&*engine, &url, &pki.ca.certificate);
+        let trust = loaded.certificates.trust();
+        let joining = joining::prepare(&*engine, &url, &trust);
         tokio::try_join!(roles::run(&*engine), joining, kaji_server::flow::ensure(&engine))
             .map_err(StartError::Bootstrap)?;
         let flow = Flow::new(options.limits, Arc::new(SystemClock));
@@ -196,8 +208,10 @@ impl Cluster {
         add_checks(&stack, &store);
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        tasks.spawn(listener.serve(stack.clone(), stopped.clone()));
-        let certificates = Arc::new(certificates);
+        if let Some(listener) = listener {
+            tasks.spawn(listener.serve(stack.clone(), stopped.clone()));
+        }
+        let certificates = Arc::new(loaded.certificates);
         tasks.spawn(certificates.clone().run(clock, stopped.clone()));
         let engine = Arc::downgrade(&stack.engine);
         tasks.spawn(kaji_server::flow::follow(stack.flow.clone(), engine, stopped.clone()));
@@ -213,8 +227,8 @@ impl Cluster {
             listener: tasks,
             _informers: None,
         };
-        if options.controllers {
-            cluster.start_loops(options.nodes, stopped);
+        if options.controllers && !(options.selection.is_empty() && options.nodes == Nodes::None) {
+            cluster.start_loops(&options, stopped);
         }
         Ok(cluster)
     }
@@ -230,7 +244,7 @@ impl Cluster {
         format!("https://{}", advertised(self.address))
     }
 
-    fn start_loops(&mut self, nodes: Nodes, stop: watch::Receiver<bool>) {
+    fn start_loops(&mut self, options: &Options, stop: watch::Receiver<bool>) {
         let shared = |client: Client| kaji_runtime::Shared {
             client,
             clock: Arc::new(SystemClock),
@@ -244,13 +258,16 @@ impl Cluster {
         // An authority whose key is kept elsewhere serves; it just does not sign.
         let authority = authority.inspect_err(|error| tracing::warn!(error, "requests will not be signed"));
         let config = kaji_controllers::Config {
-            root_ca: ca.certificate.clone(),
+            root_ca: self.certificates.trust(),
+            selection: options.selection.clone(),
             authority: authority.ok().map(Arc::new),
         };
         kaji_controllers::spawn(&mut self.loops, &informers, &shared(client), &config, &stop);
-        let client = self.client("kube-scheduler", identities::component("kube-scheduler"));
-        self.loops.spawn(kaji_scheduler::run(informers.clone(), shared(client), stop.clone()));
-        if let Nodes::Simulated(count) = nodes {
+        if options.selection.scheduler() {
+            let client = self.client("kube-scheduler", identities::component("kube-scheduler"));
+            self.loops.spawn(kaji_scheduler::run(informers.clone(), shared(client), stop.clone()));
+        }
+        if let Nodes::Simulated(count) = options.nodes {
             let first = kaji_kubelet::fake::name(1);
             let client = self.client("kubelet", identities::kubelets(&first));
             self.loops.spawn(kaji_kubelet::fake::run(count, informers.clone(), shared(client), stop));

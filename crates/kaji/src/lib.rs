@@ -5,12 +5,16 @@
 mod access;
 pub mod bootstrap;
 pub mod cluster;
+pub mod envtest;
 mod identities;
 mod joining;
 pub mod kubeconfig;
 mod nodes;
 mod roles;
+pub mod serving;
 pub mod token;
 
 pub use cluster::{Cluster, Options, StartError, StoreKind};
+pub use kaji_controllers::Selection;
 pub use nodes::Nodes;
+pub use serving::Serving;
