@@ -75,7 +75,11 @@ mod tests {
         let key = rcgen::KeyPair::generate().unwrap();
         let ca = rcgen::CertificateParams::new(vec![]).unwrap().self_signed(&key).unwrap();
         let authority = kaji_controllers::Authority::new(&ca.pem(), &key.serialize_pem()).unwrap();
-        let config = kaji_controllers::Config { root_ca: ca.pem(), authority: Some(Arc::new(authority)) };
+        let config = kaji_controllers::Config {
+            root_ca: ca.pem(),
+            authority: Some(Arc::new(authority)),
+            ..kaji_controllers::Config::default()
+        };
         let identities = controllers();
         let all = kaji_controllers::all(&informers, &config);
         let names =

@@ -40,9 +40,9 @@ impl Program {
         Program(child.unwrap())
     }
 
-    /// The first line with `word` in it, from there on.
-    fn says(output: impl Read, word: &str) -> String {
-        let mut lines = BufReader::new(output).lines().map(Result::unwrap);
+    /// The first line with `word` in it, from there on. The program may not outlive the reader: writing more would fail.
+    fn says(output: &mut impl BufRead, word: &str) -> String {
+        let mut lines = output.lines().map(Result::unwrap);
         lines.find_map(|line| line.find(word).map(|at| line[at..].to_owned())).unwrap()
     }
 
@@ -103,7 +103,8 @@ fn etcd_answers_health_and_holds_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let args = ["--advertise-client-urls=http://127.0.0.1:0", "--listen-client-urls=http://127.0.0.1:0"];
     let mut etcd = Program::start(&assets(dir.path()).join("etcd"), &args.map(String::from));
-    let said = Program::says(etcd.0.stderr.take().unwrap(), "127.0.0.1:");
+    let mut stderr = BufReader::new(etcd.0.stderr.take().unwrap());
+    let said = Program::says(&mut stderr, "127.0.0.1:");
     let address =
         said.split(|c: char| !c.is_ascii_digit() && c != '.' && c != ':').next().unwrap().to_owned();
     let ask = |path: &str| {
@@ -144,7 +145,8 @@ async fn the_api_server_takes_envtests_flags_and_certificates() {
     ]
     .map(String::from);
     let mut started = Program::start(&assets(dir.path()).join("kube-apiserver"), &args);
-    let said = Program::says(started.0.stdout.take().unwrap(), "https://");
+    let mut stdout = BufReader::new(started.0.stdout.take().unwrap());
+    let said = Program::says(&mut stdout, "https://");
     let url = said.split(' ').next().unwrap();
 
     let boss = clients.issue("boss", "system:masters", ExtendedKeyUsagePurpose::ClientAuth);

@@ -90,7 +90,7 @@ const FLAGS: &[(&str, Kind, Meaning)] = &[
     ("authentication-token-webhook-config-file", Value, Refused),
     ("authentication-token-webhook-version", Value, Refused),
     ("authorization-config", Value, Refused),
-    ("authorization-mode", Value, Are(&["RBAC", "Node"])),
+    ("authorization-mode", Value, Refused),
     ("authorization-policy-file", Value, Refused),
     ("authorization-webhook-cache-authorized-ttl", Value, Refused),
     ("authorization-webhook-cache-unauthorized-ttl", Value, Refused),
