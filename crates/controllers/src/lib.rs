@@ -26,6 +26,7 @@ mod pods;
 mod quota;
 mod replicaset;
 mod rootca;
+mod selection;
 mod serviceaccount;
 mod statefulset;
 #[cfg(test)]
@@ -33,6 +34,7 @@ mod testing;
 mod tokens;
 
 pub use certificates::Authority;
+pub use selection::Selection;
 
 use kaji_runtime::{
     Controller, Informers, Shared,
@@ -46,42 +48,74 @@ use tokio::{sync::watch, task::JoinSet};
 pub struct Config {
     /// The certificates that clients in pods trust, PEM.
     pub root_ca: String,
+    /// Which of them run.
+    pub selection: Selection,
     /// What signs certificates; without it approved requests stay unsigned.
     pub authority: Option<Arc<Authority>>,
     /// Signs the tokens in secrets of service accounts.
     pub token_signer: Option<Arc<kaji_auth::authn::SigningKey>>,
 }
 
-/// The controllers that are plain reconcilers.
-pub fn all(informers: &Arc<Informers>, config: &Config) -> Vec<Controller> {
-    let mut all = vec![
-        deployment::controller(informers),
-        replicaset::controller::<ReplicaSet>(informers),
-        replicaset::controller::<ReplicationController>(informers),
-        serviceaccount::controller(informers),
-    ];
-    all.extend(endpoints::controllers(informers));
-    all.extend(job::controllers(informers));
-    all.push(daemonset::controller(informers));
-    all.push(statefulset::controller(informers));
-    all.push(cronjob::controller(informers));
-    all.push(disruption::controller(informers));
-    all.push(quota::controller(informers));
-    all.push(podgc::controller(informers));
-    all.extend(certificates::controllers(informers, config));
-    all.extend(bootstrap::controllers(informers));
-    all.push(clusterroles::controller(informers));
-    // Without certificates there is nothing to publish.
-    if !config.root_ca.is_empty() {
-        all.push(rootca::controller(informers, &config.root_ca));
-    }
-    if let Some(signer) = &config.token_signer {
-        all.push(tokens::controller(informers, signer, &config.root_ca));
-    }
-    all
+type Make = fn(&Arc<Informers>, &Config) -> Vec<Controller>;
+
+/// The controllers that are plain reconcilers, under the names that `--controllers` has for them upstream
+/// (`cmd/kube-controller-manager/names`).
+const PLAIN: &[(&str, Make)] = &[
+    ("deployment-controller", |i, _| vec![deployment::controller(i)]),
+    ("replicaset-controller", |i, _| vec![replicaset::controller::<ReplicaSet>(i)]),
+    ("replicationcontroller-controller", |i, _| vec![replicaset::controller::<ReplicationController>(i)]),
+    ("serviceaccount-controller", |i, _| vec![serviceaccount::controller(i)]),
+    ("endpointslice-controller", |i, _| vec![endpoints::slices::controller(i)]),
+    ("endpoints-controller", |i, _| vec![endpoints::legacy::controller(i)]),
+    ("endpointslice-mirroring-controller", |i, _| vec![endpoints::mirroring::controller(i)]),
+    ("job-controller", |i, _| job::controllers(i)),
+    ("ttl-after-finished-controller", |i, _| vec![job::ttl::controller(i)]),
+    ("daemonset-controller", |i, _| vec![daemonset::controller(i)]),
+    ("statefulset-controller", |i, _| vec![statefulset::controller(i)]),
+    ("cronjob-controller", |i, _| vec![cronjob::controller(i)]),
+    ("disruption-controller", |i, _| vec![disruption::controller(i)]),
+    ("resourcequota-controller", |i, _| vec![quota::controller(i)]),
+    ("pod-garbage-collector-controller", |i, _| vec![podgc::controller(i)]),
+    ("certificatesigningrequest-cleaner-controller", |i, _| vec![certificates::cleaner::requests(i)]),
+    ("podcertificaterequest-cleaner-controller", |i, _| vec![certificates::cleaner::pod_requests(i)]),
+    ("certificatesigningrequest-signing-controller", |i, config| {
+        config.authority.iter().flat_map(|a| certificates::signing::controllers(i, a)).collect()
+    }),
+    ("kube-apiserver-serving-clustertrustbundle-publisher-controller", |i, config| {
+        published(config).map(|ca| certificates::bundle::controller(i, ca)).into_iter().collect()
+    }),
+    ("bootstrap-signer-controller", |i, _| vec![bootstrap::signer::controller(i)]),
+    ("token-cleaner-controller", |i, _| vec![bootstrap::cleaner::controller(i)]),
+    ("clusterrole-aggregation-controller", |i, _| vec![clusterroles::controller(i)]),
+    ("root-ca-certificate-publisher-controller", |i, config| {
+        published(config).map(|ca| rootca::controller(i, ca)).into_iter().collect()
+    }),
+    ("serviceaccount-token-controller", |i, config| {
+        config.token_signer.iter().map(|signer| tokens::controller(i, signer, &config.root_ca)).collect()
+    }),
+];
+const APPROVER: &str = "certificatesigningrequest-approving-controller";
+const GARBAGE: &str = "garbage-collector-controller";
+const NAMESPACES: &str = "namespace-controller";
+
+/// Without certificates there is nothing to publish.
+fn published(config: &Config) -> Option<&str> {
+    Some(config.root_ca.as_str()).filter(|ca| !ca.is_empty())
 }
 
-/// Starts all controllers; they end when `stop` turns true.
+/// The names of all controllers.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    PLAIN.iter().map(|(name, _)| *name).chain([APPROVER, GARBAGE, NAMESPACES])
+}
+
+/// The controllers that are plain reconcilers and wanted.
+pub fn all(informers: &Arc<Informers>, config: &Config) -> Vec<Controller> {
+    // One that is not wanted is not even made: making it starts what it reads.
+    let wanted = PLAIN.iter().filter(|(name, _)| config.selection.includes(name));
+    wanted.flat_map(|(_, make)| make(informers, config)).collect()
+}
+
+/// Starts all wanted controllers; they end when `stop` turns true.
 pub fn spawn(
     tasks: &mut JoinSet<()>,
     informers: &Arc<Informers>,
@@ -92,7 +126,13 @@ pub fn spawn(
     for controller in all(informers, config) {
         tasks.spawn(kaji_runtime::run(controller, shared.clone(), stop.clone()));
     }
-    certificates::spawn(tasks, informers, shared, stop.clone());
-    gc::spawn(tasks, shared, stop.clone());
-    namespace::spawn(tasks, informers, shared, stop.clone());
+    if config.selection.includes(APPROVER) {
+        certificates::spawn(tasks, informers, shared, stop.clone());
+    }
+    if config.selection.includes(GARBAGE) {
+        gc::spawn(tasks, shared, stop.clone());
+    }
+    if config.selection.includes(NAMESPACES) {
+        namespace::spawn(tasks, informers, shared, stop.clone());
+    }
 }

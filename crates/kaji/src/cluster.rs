@@ -9,6 +9,7 @@ use crate::{
     audit,
     authn::{Authn, AuthnError, AuthnOptions, LateTokens},
     bootstrap, identities, joining, roles,
+    serving::Serving,
 };
 use kaji_audit::Options as AuditOptions;
 use kaji_auth::{
@@ -16,6 +17,7 @@ use kaji_auth::{
     authz::config::{DEFAULT, Mode},
 };
 use kaji_builtins::Deps;
+use kaji_controllers::Selection;
 use kaji_encryption::{Config as EncryptionConfig, ConfigError, EncryptedStore, Transformers};
 use kaji_engine::{Engine, EngineError, EngineOptions};
 use kaji_meta::{
@@ -46,11 +48,11 @@ use std::{
 use tokio::{sync::watch, task::JoinSet};
 
 /// Where objects are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum StoreKind {
     /// In the data directory.
     Disk,
-    /// Nowhere: for tests.
+    /// In memory only: they end with the process.
     Memory,
 }
 
@@ -67,6 +69,10 @@ pub struct Options {
     pub nodes: Nodes,
     /// Whether controllers and the scheduler run.
     pub controllers: bool,
+    /// Which of them, if so.
+    pub selection: Selection,
+    /// With which certificates it serves, and to whom.
+    pub serving: Serving,
     /// Where objects are kept.
     pub store: StoreKind,
     /// `10.96.0.0/12`
@@ -94,6 +100,8 @@ impl Options {
             names: vec![],
             nodes: Nodes::Simulated(3),
             controllers: true,
+            selection: Selection::default(),
+            serving: Serving::default(),
             store: StoreKind::Disk,
             service_cidrs: vec!["10.96.0.0/12".into()],
             encryption: None,
@@ -189,7 +197,8 @@ impl Cluster {
         let (dir, names) = (options.data_dir.join("pki"), serving_names(&options, service_ip));
         let clock = Arc::new(SystemClock);
         let now = clock.now();
-        let certificates = tokio::task::spawn_blocking(move || Certificates::open(&dir, names, now));
+        let serving = options.serving.clone();
+        let certificates = tokio::task::spawn_blocking(move || serving.load(&dir, names, now));
         let access = Access::new(&options.authorizers);
         let tokens = Arc::new(LateTokens::default());
         let engine = open_engine(store.clone(), &options, &access, tokens.clone()).await?;
@@ -202,11 +211,11 @@ impl Cluster {
             Authn::new(&options.authn, &pki, &Arc::downgrade(&api), &(clock.clone() as Arc<dyn Clock>))
                 .await?;
         tokens.set(authn.tokens.clone());
-        let listen = |source| StartError::Listen { address: options.listen, source };
-        let authorities = Arc::new(Authorities::new(&authn.client_authorities, &authn.proxy_authorities)?);
-        let tls = kaji_server::tls(certificates.serving(), authorities.clone())?;
-        let listener = Listener::bind(options.listen, tls, authorities).await.map_err(listen)?;
-        let address = listener.address()?;
+        let listener = match options.serving.local {
+            true => None,
+            false => Some(listen(&options, &certificates, &authn).await?),
+        };
+        let address = listener.as_ref().map_or(Ok(options.listen), Listener::address)?;
         let facts = bootstrap::Facts {
             service_cidrs: &options.service_cidrs,
             service_ip,
@@ -214,7 +223,8 @@ impl Cluster {
         };
         bootstrap::run(&*engine, &facts).await.map_err(StartError::Bootstrap)?;
         let url = format!("https://{}", advertised(address));
-        let joining = joining::prepare(&*engine, &url, &pki.ca.certificate);
+        let trust = certificates.trust();
+        let joining = joining::prepare(&*engine, &url, &trust);
         tokio::try_join!(roles::run(&*engine), joining, kaji_server::flow::ensure(&engine))
             .map_err(StartError::Bootstrap)?;
         let flow = Flow::new(options.limits, Arc::new(SystemClock));
@@ -237,7 +247,9 @@ impl Cluster {
         add_checks(&stack, &store);
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        tasks.spawn(listener.serve(stack.clone(), stopped.clone()));
+        if let Some(listener) = listener {
+            tasks.spawn(listener.serve(stack.clone(), stopped.clone()));
+        }
         let certificates = Arc::new(certificates);
         tasks.spawn(certificates.clone().run(clock, stopped.clone()));
         let engine = Arc::downgrade(&stack.engine);
@@ -255,8 +267,8 @@ impl Cluster {
             _informers: None,
             token_signer: authn.signing_key(),
         };
-        if options.controllers {
-            cluster.start_loops(options.nodes, stopped);
+        if options.controllers && !(options.selection.is_empty() && options.nodes == Nodes::None) {
+            cluster.start_loops(&options, stopped);
         }
         Ok(cluster)
     }
@@ -272,7 +284,7 @@ impl Cluster {
         format!("https://{}", advertised(self.address))
     }
 
-    fn start_loops(&mut self, nodes: Nodes, stop: watch::Receiver<bool>) {
+    fn start_loops(&mut self, options: &Options, stop: watch::Receiver<bool>) {
         let shared = |client: Client| kaji_runtime::Shared {
             client,
             clock: Arc::new(SystemClock),
@@ -286,14 +298,17 @@ impl Cluster {
         // An authority whose key is kept elsewhere serves; it just does not sign.
         let authority = authority.inspect_err(|error| tracing::warn!(error, "requests will not be signed"));
         let config = kaji_controllers::Config {
-            root_ca: ca.certificate.clone(),
+            root_ca: self.certificates.trust(),
+            selection: options.selection.clone(),
             authority: authority.ok().map(Arc::new),
             token_signer: Some(self.token_signer.clone()),
         };
         kaji_controllers::spawn(&mut self.loops, &informers, &shared(client), &config, &stop);
-        let client = self.client("kube-scheduler", identities::component("kube-scheduler"));
-        self.loops.spawn(kaji_scheduler::run(informers.clone(), shared(client), stop.clone()));
-        if let Nodes::Simulated(count) = nodes {
+        if options.selection.scheduler() {
+            let client = self.client("kube-scheduler", identities::component("kube-scheduler"));
+            self.loops.spawn(kaji_scheduler::run(informers.clone(), shared(client), stop.clone()));
+        }
+        if let Nodes::Simulated(count) = options.nodes {
             let first = kaji_kubelet::fake::name(1);
             let client = self.client("kubelet", identities::kubelets(&first));
             self.loops.spawn(kaji_kubelet::fake::run(count, informers.clone(), shared(client), stop));
@@ -315,6 +330,17 @@ impl Cluster {
         }
         self.store.close().await;
     }
+}
+
+async fn listen(
+    options: &Options,
+    certificates: &Certificates,
+    authn: &Authn,
+) -> Result<Listener, StartError> {
+    let authorities = Arc::new(Authorities::new(&authn.client_authorities, &authn.proxy_authorities)?);
+    let tls = kaji_server::tls(certificates.serving(), authorities.clone())?;
+    let bound = Listener::bind(options.listen, tls, authorities).await;
+    bound.map_err(|source| StartError::Listen { address: options.listen, source })
 }
 
 async fn open_store(options: &Options) -> Result<Arc<dyn Store>, StartError> {

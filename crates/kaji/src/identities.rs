@@ -80,6 +80,7 @@ mod tests {
             root_ca: ca.pem(),
             authority: Some(Arc::new(authority)),
             token_signer: Some(Arc::new(signer)),
+            ..kaji_controllers::Config::default()
         };
         let identities = controllers();
         let all = kaji_controllers::all(&informers, &config);

@@ -1,8 +1,8 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use kaji::{
-    AuditFlags, AuthnOptions, Cluster, Nodes, Options, kubeconfig,
+    AuditFlags, AuthnOptions, Cluster, Nodes, Options, envtest, kubeconfig, serving,
     token::{self, TokenCommand},
 };
 use kaji_auth::authz::config;
@@ -32,8 +32,17 @@ enum Command {
     Up(Up),
     /// Starts an API server alone: no controllers, no scheduler, no nodes.
     Apiserver(Up),
+    /// Stands in for the binaries that controller-runtime's envtest starts.
+    Envtest(Envtest),
     /// Bootstrap tokens, with which nodes join.
     Token(Token),
+}
+
+#[derive(Args)]
+struct Envtest {
+    /// Writes kube-apiserver, etcd and kubectl into this folder and prints its path, which KUBEBUILDER_ASSETS takes.
+    #[arg(long, value_name = "DIR")]
+    print_assets: PathBuf,
 }
 
 #[derive(Args)]
@@ -47,6 +56,8 @@ struct Token {
 
 #[derive(Args)]
 struct Up {
+    #[command(flatten)]
+    flags: serving::Flags,
     /// Where the cluster keeps its objects and certificates.
     #[arg(long, env = "KAJI_DATA_DIR")]
     data_dir: Option<PathBuf>,
@@ -94,10 +105,18 @@ struct Up {
 
 fn main() -> ExitCode {
     let started = Instant::now();
-    let cli = Cli::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_env("KAJI_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,kaji::envtest=info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let program = std::env::args_os().next().unwrap_or_default();
+    let cli = match envtest::Role::of(program.as_ref()) {
+        None => Cli::parse(),
+        Some(role) => match stand_in(role) {
+            Ok(Some(cli)) => cli,
+            Ok(None) => return ExitCode::SUCCESS,
+            Err(error) => return fail(&*error),
+        },
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
@@ -105,6 +124,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Up(up) => runtime.block_on(serve(up, true, started)),
         Command::Apiserver(up) => runtime.block_on(serve(up, false, started)),
+        Command::Envtest(envtest) => assets(&envtest),
         Command::Token(token) => runtime.block_on(tokens(token)),
     };
     match outcome {
@@ -117,6 +137,41 @@ fn fail(error: &dyn std::error::Error) -> ExitCode {
     // Nothing is left to be done when standard error is gone.
     let _ = writeln!(std::io::stderr(), "kaji: {error}");
     ExitCode::FAILURE
+}
+
+/// The parts that envtest starts: the command line of an API server, or `None` for what is done already.
+fn stand_in(role: envtest::Role) -> Result<Option<Cli>, Box<dyn std::error::Error>> {
+    let args = std::env::args().skip(1);
+    let text = match role {
+        envtest::Role::Etcd => {
+            // It has little to do, and there may be many.
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let stop = async { drop(stop_signal().await) };
+            runtime.block_on(envtest::etcd(args, stop))?.unwrap_or_default()
+        }
+        envtest::Role::Apiserver => {
+            let cli = Cli::command();
+            let command = cli.find_subcommand("apiserver").ok_or("there is no API server")?;
+            let controllers = std::env::var(envtest::CONTROLLERS).ok();
+            match envtest::apiserver(args, command, controllers.as_deref())? {
+                envtest::CommandLine::Print(text) => text,
+                envtest::CommandLine::Start(args) => {
+                    return Ok(Some(Cli::parse_from(
+                        std::iter::once("kube-apiserver".to_owned()).chain(args),
+                    )));
+                }
+            }
+        }
+    };
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(None)
+}
+
+fn assets(args: &Envtest) -> Result<(), Box<dyn std::error::Error>> {
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let dir = envtest::write_assets(&args.print_assets, &std::env::current_exe()?, &search)?;
+    writeln!(std::io::stdout().lock(), "{}", dir.display())?;
+    Ok(())
 }
 
 async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dyn std::error::Error>> {
@@ -146,12 +201,15 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
         audit: up.audit.into(),
         ..Options::new(&data_dir)
     };
-    let cluster = Cluster::start(options).await?;
+    let (lasting, writes) = (up.flags.lasting(), up.flags.kubeconfig());
+    let cluster = Cluster::start(up.flags.apply(options)?).await?;
     let ready = started.elapsed();
     let path = up.kubeconfig.unwrap_or_else(|| {
         kubeconfig::default_path(variable("KUBECONFIG").as_deref(), variable("HOME").as_deref())
     });
-    kubeconfig::write(&path, &cluster.url(), &cluster.pki.ca.certificate, &cluster.pki.admin)?;
+    if writes {
+        kubeconfig::write(&path, &cluster.url(), &cluster.certificates.trust(), &cluster.pki.admin)?;
+    }
     let nodes = match nodes {
         Nodes::None => "none".to_owned(),
         Nodes::Simulated(n) => format!("{n} simulated: pods report what a kubelet would, no container runs"),
@@ -159,10 +217,15 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
     let mut out = std::io::stdout().lock();
     writeln!(out, "Kubernetes {}", kaji_server::version())?;
     writeln!(out, "  server      {} (ready after {} ms)", cluster.url(), ready.as_millis())?;
-    writeln!(out, "  data        {}", data_dir.display())?;
+    match lasting {
+        true => writeln!(out, "  data        {}", data_dir.display())?,
+        false => writeln!(out, "  data        in memory")?,
+    }
     writeln!(out, "  nodes       {nodes}")?;
-    writeln!(out, "  kubeconfig  {} (context {})", path.display(), kubeconfig::NAME)?;
-    writeln!(out, "Ctrl-C ends it; the data stays.")?;
+    if writes {
+        writeln!(out, "  kubeconfig  {} (context {})", path.display(), kubeconfig::NAME)?;
+    }
+    writeln!(out, "Ctrl-C ends it; the data {}.", if lasting { "stays" } else { "goes" })?;
     out.flush()?;
     drop(out);
     let mut renewed = cluster.certificates.subscribe();
@@ -171,10 +234,11 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
     loop {
         tokio::select! {
             stopped = &mut stop => break stopped?,
-            Ok(()) = renewed.changed() => {
+            Ok(()) = renewed.changed(), if writes => {
                 let pki = renewed.borrow_and_update().clone();
                 // The old certificate is good for a while; the next start writes the new one at the latest.
-                if let Err(error) = kubeconfig::renew(&path, &cluster.url(), &pki.ca.certificate, &pki.admin) {
+                let trust = cluster.certificates.trust();
+                if let Err(error) = kubeconfig::renew(&path, &cluster.url(), &trust, &pki.admin) {
                     tracing::error!(%error, "the renewed client certificate is not in the kubeconfig");
                 }
             }

@@ -93,45 +93,40 @@ struct Leaf<'a> {
     usage: ExtendedKeyUsagePurpose,
 }
 
+const ADMIN: Leaf<'static> = client("admin", "kubernetes-admin", Some("system:masters"));
+const KUBELET_CLIENT: Leaf<'static> =
+    client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", Some("kubeadm:cluster-admins"));
+const FRONT_PROXY_CLIENT: Leaf<'static> = client("front-proxy-client", "front-proxy-client", None);
+
+const fn client(
+    file: &'static str,
+    common_name: &'static str,
+    organization: Option<&'static str>,
+) -> Leaf<'static> {
+    Leaf { file, common_name, organization, names: &[], usage: ExtendedKeyUsagePurpose::ClientAuth }
+}
+
+fn serving(names: &[String]) -> Leaf<'_> {
+    Leaf {
+        file: "apiserver",
+        common_name: "kube-apiserver",
+        organization: None,
+        names,
+        usage: ExtendedKeyUsagePurpose::ServerAuth,
+    }
+}
+
 impl Pki {
     /// Reads what is there and makes what is missing. `names` are the DNS names and addresses clients may use.
     pub fn ensure(dir: &Path, names: &[String], now: jiff::Timestamp) -> Result<Pki, PkiError> {
         fs::create_dir_all(dir).map_err(|source| PkiError::Io { path: dir.into(), source })?;
         let ca = ensure_ca(dir, "ca", "kubernetes", now)?;
         let front_proxy_ca = ensure_ca(dir, "front-proxy-ca", "front-proxy-ca", now)?;
-        let client = |file, common_name, organization| Leaf {
-            file,
-            common_name,
-            organization,
-            names: &[],
-            usage: ExtendedKeyUsagePurpose::ClientAuth,
-        };
-        let server = Leaf {
-            file: "apiserver",
-            common_name: "kube-apiserver",
-            organization: None,
-            names,
-            usage: ExtendedKeyUsagePurpose::ServerAuth,
-        };
         Ok(Pki {
-            serving: ensure_leaf(dir, &ca, &server, now)?,
-            admin: ensure_leaf(dir, &ca, &client("admin", "kubernetes-admin", Some("system:masters")), now)?,
-            kubelet_client: ensure_leaf(
-                dir,
-                &ca,
-                &client(
-                    "apiserver-kubelet-client",
-                    "kube-apiserver-kubelet-client",
-                    Some("kubeadm:cluster-admins"),
-                ),
-                now,
-            )?,
-            front_proxy_client: ensure_leaf(
-                dir,
-                &front_proxy_ca,
-                &client("front-proxy-client", "front-proxy-client", None),
-                now,
-            )?,
+            serving: ensure_leaf(dir, &ca, &serving(names), now)?,
+            admin: ensure_leaf(dir, &ca, &ADMIN, now)?,
+            kubelet_client: ensure_leaf(dir, &ca, &KUBELET_CLIENT, now)?,
+            front_proxy_client: ensure_leaf(dir, &front_proxy_ca, &FRONT_PROXY_CLIENT, now)?,
             service_account: ensure_service_account_key(dir)?,
             front_proxy_ca,
             ca,
@@ -140,16 +135,55 @@ impl Pki {
 }
 
 impl Pki {
+    /// Makes one that no file ever holds, for a server whose data ends with it. What `old` has that never expires in
+    /// practice (authorities, the service account key) is kept.
+    ///
+    /// # Errors
+    /// When a name can be in no certificate.
+    pub fn in_memory(old: Option<&Pki>, names: &[String], now: jiff::Timestamp) -> Result<Pki, PkiError> {
+        let authority = |old: Option<&Identity>, name| match old {
+            Some(old) => Ok(old.clone()),
+            None => make_ca(name, now),
+        };
+        let ca = authority(old.map(|o| &o.ca), "kubernetes")?;
+        let front_proxy_ca = authority(old.map(|o| &o.front_proxy_ca), "front-proxy-ca")?;
+        let service_account = match old {
+            Some(old) => old.service_account.clone(),
+            None => key_file(&KeyPair::generate()?),
+        };
+        Ok(Pki {
+            serving: make_leaf(&ca, &serving(names), now)?,
+            admin: make_leaf(&ca, &ADMIN, now)?,
+            kubelet_client: make_leaf(&ca, &KUBELET_CLIENT, now)?,
+            front_proxy_client: make_leaf(&front_proxy_ca, &FRONT_PROXY_CLIENT, now)?,
+            service_account,
+            front_proxy_ca,
+            ca,
+        })
+    }
+
     /// When the first certificate that this server issues to itself is to be renewed.
     pub fn renew_at(&self) -> Option<jiff::Timestamp> {
-        let leaves = [&self.serving, &self.admin, &self.kubelet_client, &self.front_proxy_client];
-        let ends = leaves.iter().filter_map(|leaf| {
-            let (_, pem) = x509_parser::pem::parse_x509_pem(leaf.certificate.as_bytes()).ok()?;
-            let end = pem.parse_x509().ok()?.validity().not_after.timestamp();
-            jiff::Timestamp::from_second(end - RENEW_BEFORE_DAYS * 86_400).ok()
-        });
-        ends.min()
+        renewal([&self.serving].into_iter().chain(self.clients()))
     }
+
+    /// The same for a server whose serving certificate was issued elsewhere.
+    pub fn renew_clients_at(&self) -> Option<jiff::Timestamp> {
+        renewal(self.clients().into_iter())
+    }
+
+    fn clients(&self) -> [&Identity; 3] {
+        [&self.admin, &self.kubelet_client, &self.front_proxy_client]
+    }
+}
+
+fn renewal<'a>(leaves: impl Iterator<Item = &'a Identity>) -> Option<jiff::Timestamp> {
+    let ends = leaves.filter_map(|leaf| {
+        let (_, pem) = x509_parser::pem::parse_x509_pem(leaf.certificate.as_bytes()).ok()?;
+        let end = pem.parse_x509().ok()?.validity().not_after.timestamp();
+        jiff::Timestamp::from_second(end - RENEW_BEFORE_DAYS * 86_400).ok()
+    });
+    ends.min()
 }
 
 /// The certificates of a PEM text, DER.
@@ -165,6 +199,11 @@ fn ensure_ca(dir: &Path, file: &str, common_name: &str, now: jiff::Timestamp) ->
     if let Some(found) = read_identity(dir, file)? {
         return Ok(found);
     }
+    let made = make_ca(common_name, now)?;
+    write_identity(dir, file, &made.certificate, &made.key)
+}
+
+fn make_ca(common_name: &str, now: jiff::Timestamp) -> Result<Identity, PkiError> {
     let mut params = CertificateParams::new(vec![common_name.to_owned()])?;
     params.distinguished_name = subject(common_name, None);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -176,7 +215,7 @@ fn ensure_ca(dir: &Path, file: &str, common_name: &str, now: jiff::Timestamp) ->
     validity(&mut params, now, CA_DAYS);
     let key = KeyPair::generate()?;
     let certificate = params.self_signed(&key)?;
-    write_identity(dir, file, &certificate.pem(), &key.serialize_pem())
+    Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
 }
 
 fn ensure_leaf(
@@ -190,6 +229,11 @@ fn ensure_leaf(
     {
         return Ok(found);
     }
+    let made = make_leaf(ca, leaf, now)?;
+    write_identity(dir, leaf.file, &made.certificate, &made.key)
+}
+
+fn make_leaf(ca: &Identity, leaf: &Leaf<'_>, now: jiff::Timestamp) -> Result<Identity, PkiError> {
     let mut params = CertificateParams::new(Vec::<String>::new())?;
     params.distinguished_name = subject(leaf.common_name, leaf.organization);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
@@ -200,7 +244,7 @@ fn ensure_leaf(
     let key = KeyPair::generate()?;
     let issuer = Issuer::from_ca_cert_pem(&ca.certificate, KeyPair::from_pem(&ca.key)?)?;
     let certificate = params.signed_by(&key, &issuer)?;
-    write_identity(dir, leaf.file, &certificate.pem(), &key.serialize_pem())
+    Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
 }
 
 fn ensure_service_account_key(dir: &Path) -> Result<KeyFile, PkiError> {
@@ -213,11 +257,15 @@ fn ensure_service_account_key(dir: &Path) -> Result<KeyFile, PkiError> {
             key
         }
     };
-    let public = key.public_key_pem();
-    if read_optional(&public_path)?.as_deref() != Some(public.as_str()) {
-        write_public(&public_path, &public)?;
+    let file = key_file(&key);
+    if read_optional(&public_path)?.as_deref() != Some(file.public.as_str()) {
+        write_public(&public_path, &file.public)?;
     }
-    Ok(KeyFile { private: key.serialize_pem(), public })
+    Ok(file)
+}
+
+fn key_file(key: &KeyPair) -> KeyFile {
+    KeyFile { private: key.serialize_pem(), public: key.public_key_pem() }
 }
 
 fn san(name: &str) -> Result<SanType, rcgen::Error> {

@@ -3,7 +3,8 @@
 //!
 //! Invariants: a renewed certificate is on disk before anybody is shown it; connections that are open keep theirs;
 //! authorities and the service account key are never renewed. A renewal that fails leaves everything as it was and is
-//! tried again within the hour, for which ninety days are left.
+//! tried again within the hour, for which ninety days are left. A serving certificate that came from elsewhere is never
+//! replaced.
 
 use crate::pki::{Identity, Pki, PkiError};
 use arc_swap::ArcSwap;
@@ -28,7 +29,10 @@ const CHECK: Duration = Duration::from_secs(3600);
 /// The cluster's certificates, as they are now.
 #[derive(Debug)]
 pub struct Certificates {
-    dir: PathBuf,
+    /// `None` for certificates that end with the process.
+    dir: Option<PathBuf>,
+    /// The serving certificate, when it was issued elsewhere.
+    given: Option<Identity>,
     names: Vec<String>,
     current: watch::Sender<Arc<Pki>>,
     served: Arc<Served>,
@@ -61,10 +65,49 @@ impl Certificates {
     /// # Errors
     /// Those of [`Pki::ensure`], and when the serving certificate and its key do not fit.
     pub fn open(dir: &Path, names: Vec<String>, now: Timestamp) -> Result<Certificates, PkiError> {
-        let pki = Pki::ensure(dir, &names, now)?;
-        let served = Arc::new(Served(ArcSwap::from_pointee(certified(dir, &pki.serving)?)));
+        Self::new(Some(dir.into()), None, names, now)
+    }
+
+    /// Makes all of them, and writes none.
+    ///
+    /// # Errors
+    /// Those of [`Pki::in_memory`].
+    pub fn in_memory(names: Vec<String>, now: Timestamp) -> Result<Certificates, PkiError> {
+        Self::new(None, None, names, now)
+    }
+
+    /// Serves with this certificate, PEM, instead of one of its own.
+    ///
+    /// # Errors
+    /// When the certificate and its key do not fit.
+    pub fn presenting(self, given: Identity) -> Result<Certificates, PkiError> {
+        let mut pki = Pki::clone(&self.current());
+        pki.serving = given.clone();
+        self.served.0.store(Arc::new(certified(Path::new(""), &given)?));
+        self.current.send_replace(Arc::new(pki));
+        Ok(Certificates { given: Some(given), ..self })
+    }
+
+    fn new(
+        dir: Option<PathBuf>,
+        given: Option<Identity>,
+        names: Vec<String>,
+        now: Timestamp,
+    ) -> Result<Certificates, PkiError> {
+        let pki = match &dir {
+            Some(dir) => Pki::ensure(dir, &names, now)?,
+            None => Pki::in_memory(None, &names, now)?,
+        };
+        let path = dir.as_deref().unwrap_or(Path::new(""));
+        let served = Arc::new(Served(ArcSwap::from_pointee(certified(path, &pki.serving)?)));
         let current = watch::Sender::new(Arc::new(pki));
-        Ok(Certificates { dir: dir.into(), names, current, served, renewing: Mutex::new(()) })
+        Ok(Certificates { dir, given, names, current, served, renewing: Mutex::new(()) })
+    }
+
+    /// What a client must trust to reach this server, PEM.
+    pub fn trust(&self) -> String {
+        // Whose signature a given certificate bears is not known, but whoever trusts it itself trusts the server.
+        self.given.as_ref().map_or_else(|| self.current().ca.certificate.clone(), |g| g.certificate.clone())
     }
 
     /// The certificates of this moment.
@@ -85,14 +128,22 @@ impl Certificates {
     /// Renews what runs out soon. Whether anything did.
     ///
     /// # Errors
-    /// Those of [`Pki::ensure`].
+    /// Those of [`Pki::ensure`] and [`Pki::in_memory`].
     pub fn renew(&self, now: Timestamp) -> Result<bool, PkiError> {
         let _one = self.renewing.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.current().renew_at().is_none_or(|at| now < at) {
+        let old = self.current();
+        let due = if self.given.is_none() { old.renew_at() } else { old.renew_clients_at() };
+        if due.is_none_or(|at| now < at) {
             return Ok(false);
         }
-        let pki = Pki::ensure(&self.dir, &self.names, now)?;
-        let served = certified(&self.dir, &pki.serving)?;
+        let mut pki = match &self.dir {
+            Some(dir) => Pki::ensure(dir, &self.names, now)?,
+            None => Pki::in_memory(Some(&old), &self.names, now)?,
+        };
+        if let Some(given) = &self.given {
+            pki.serving = given.clone();
+        }
+        let served = certified(self.dir.as_deref().unwrap_or(Path::new("")), &pki.serving)?;
         self.served.0.store(Arc::new(served));
         self.current.send_replace(Arc::new(pki));
         Ok(true)
@@ -152,6 +203,31 @@ mod tests {
         let mode = std::fs::metadata(dir.path().join("apiserver.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(!certificates.renew(days(275)).unwrap());
+    }
+
+    #[test]
+    fn certificates_in_memory_keep_their_authority() {
+        let certificates = Certificates::in_memory(vec!["localhost".into()], start()).unwrap();
+        let first = certificates.current();
+        assert!(certificates.renew(days(275)).unwrap());
+        let second = certificates.current();
+        assert_ne!(first.serving.certificate, second.serving.certificate);
+        assert_eq!(first.ca.certificate, second.ca.certificate);
+        assert_eq!(first.service_account.public, second.service_account.public);
+        assert_eq!(certificates.trust(), second.ca.certificate);
+    }
+
+    #[test]
+    fn a_serving_certificate_from_elsewhere_stays() {
+        let other = Certificates::in_memory(vec!["localhost".into()], start()).unwrap().current();
+        let certificates = Certificates::in_memory(vec![], start()).unwrap();
+        let certificates = certificates.presenting(other.serving.clone()).unwrap();
+        assert!(certificates.renew(days(275)).unwrap());
+        assert!(!certificates.renew(days(275)).unwrap());
+        assert_eq!(certificates.current().serving.certificate, other.serving.certificate);
+        assert_eq!(certificates.trust(), other.serving.certificate);
+        let wrong = Identity { key: other.admin.key.clone(), ..other.serving.clone() };
+        assert!(Certificates::in_memory(vec![], start()).unwrap().presenting(wrong).is_err());
     }
 
     #[test]

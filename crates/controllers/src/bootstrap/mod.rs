@@ -3,23 +3,14 @@
 //!
 //! Source: Kubernetes, "Authenticating with Bootstrap Tokens".
 
-mod cleaner;
-mod signer;
+pub mod cleaner;
+pub mod signer;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use kaji_runtime::{
-    Controller, Informers,
-    objects::{BOOTSTRAP_TOKEN, Secret},
-};
-use std::sync::Arc;
+use kaji_runtime::objects::{BOOTSTRAP_TOKEN, Secret};
 
 /// Where tokens are.
 const NAMESPACE: &str = "kube-system";
-
-/// The controllers.
-pub fn controllers(informers: &Arc<Informers>) -> [Controller; 2] {
-    [signer::controller(informers), cleaner::controller(informers)]
-}
 
 /// Whether a secret is a token.
 fn is_token(secret: &Secret) -> bool {

@@ -21,14 +21,16 @@ const PENDING: SignedDuration = SignedDuration::from_hours(24);
 /// After the creation of a pod's request, whatever became of it: all flows are faster.
 const POD: SignedDuration = SignedDuration::from_mins(15);
 
-/// The cleaners.
-pub fn controllers(informers: &Arc<Informers>) -> [Controller; 2] {
-    [
-        Controller::new(Requests, informers)
-            .reads::<CertificateSigningRequest>(|change, _| vec![change.any().metadata.key()]),
-        Controller::new(PodRequests, informers)
-            .reads::<PodCertificateRequest>(|change, _| vec![change.any().metadata.key()]),
-    ]
+/// The cleaner of certificate signing requests.
+pub fn requests(informers: &Arc<Informers>) -> Controller {
+    Controller::new(Requests, informers)
+        .reads::<CertificateSigningRequest>(|change, _| vec![change.any().metadata.key()])
+}
+
+/// The cleaner of pods' certificate requests.
+pub fn pod_requests(informers: &Arc<Informers>) -> Controller {
+    Controller::new(PodRequests, informers)
+        .reads::<PodCertificateRequest>(|change, _| vec![change.any().metadata.key()])
 }
 
 /// When a request goes.

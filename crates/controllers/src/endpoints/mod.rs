@@ -7,14 +7,14 @@
 //!   difference between what is and what should be.
 
 mod hints;
-mod legacy;
-mod mirroring;
+pub mod legacy;
+pub mod mirroring;
 mod pack;
-mod slices;
+pub mod slices;
 mod subsets;
 
 use kaji_runtime::{
-    Change, Controller, Informers, Key, Meta, Plan, Projection, Step, View, Write,
+    Change, Key, Meta, Plan, Projection, Step, View, Write,
     client::Target,
     objects::{ContainerPort, EndpointPort, EndpointSlice, Pod, SERVICE_NAME_LABEL, Service, ServicePort},
 };
@@ -27,11 +27,6 @@ const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 const SLICE_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// On endpoints of services without an address of their own.
 const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
-
-/// The controllers of this module.
-pub fn controllers(informers: &Arc<Informers>) -> Vec<Controller> {
-    vec![slices::controller(informers), legacy::controller(informers), mirroring::controller(informers)]
-}
 
 /// What endpoints are made of: a pod that did not change in any of it concerns no service.
 fn facts(pod: &Pod) -> impl PartialEq + '_ {

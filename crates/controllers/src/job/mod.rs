@@ -8,7 +8,7 @@ mod indexes;
 mod manage;
 mod pods;
 mod track;
-mod ttl;
+pub mod ttl;
 
 use crate::{
     claim::{claim, quiet, unchanged},
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use track::{State, Tracked, release_body};
 
-/// The controllers of jobs: their pods, pods that jobs left behind, and their time to live.
+/// The controllers of jobs: their pods, and pods that jobs left behind.
 pub fn controllers(informers: &Arc<Informers>) -> Vec<Controller> {
     let jobs = Controller::new(Jobs, informers)
         .reads::<Job>(|change, _| vec![change.any().metadata.key()])
@@ -44,7 +44,7 @@ pub fn controllers(informers: &Arc<Informers>) -> Vec<Controller> {
             let pods = view.get::<Pod>();
             pods.owned_by(&job.metadata.uid).filter(|p| tracked(p)).map(|p| p.metadata.key()).collect()
         });
-    vec![jobs, orphans, ttl::controller(informers)]
+    vec![jobs, orphans]
 }
 
 fn is_job(owner: &kaji_runtime::OwnerRef) -> bool {
