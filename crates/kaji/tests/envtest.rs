@@ -177,11 +177,11 @@ async fn the_api_server_takes_envtests_flags_and_certificates() {
 fn what_is_not_supported_is_said() {
     let dir = tempfile::tempdir().unwrap();
     let output = Command::new(assets(dir.path()).join("kube-apiserver"))
-        .args(["--secure-port=0", "--audit-policy-file=policy.yaml"])
+        .args(["--secure-port=0", "--allow-metric-labels=a,b=c"])
         .output()
         .unwrap();
     assert!(!output.status.success());
     let said = String::from_utf8(output.stderr).unwrap();
-    let expected = "kaji: --audit-policy-file=policy.yaml is not supported by kaji's kube-apiserver: this server does not have it\n";
+    let expected = "kaji: --allow-metric-labels=a,b=c is not supported by kaji's kube-apiserver: this server does not have it\n";
     assert!(said.ends_with(expected), "{said}");
 }
