@@ -1,0 +1,3 @@
+//! Expressions in, results out.
+
+mod language;
