@@ -85,9 +85,11 @@ impl Kind {
                 entries.iter().map(|e| e.key.depth.max(e.value.depth)).max().unwrap_or_default()
             }
             Kind::Struct { fields, .. } => fields.iter().map(|f| f.value.depth).max().unwrap_or_default(),
-            Kind::Comprehension(c) => {
-                [&c.range, &c.init, &c.condition, &c.step, &c.result].map(|e| e.depth).into_iter().max().unwrap_or(0)
-            }
+            Kind::Comprehension(c) => [&c.range, &c.init, &c.condition, &c.step, &c.result]
+                .map(|e| e.depth)
+                .into_iter()
+                .max()
+                .unwrap_or(0),
         }
     }
 }

@@ -215,7 +215,14 @@ impl Checker<'_> {
         }
     }
 
-    fn resolve(&mut self, e: &Expr, name: &str, list: &'static [Overload], target: Option<&Expr>, args: &[Expr]) {
+    fn resolve(
+        &mut self,
+        e: &Expr,
+        name: &str,
+        list: &'static [Overload],
+        target: Option<&Expr>,
+        args: &[Expr],
+    ) {
         let mut types: Vec<Type> = target.iter().map(|t| self.ty(t)).collect();
         types.extend(args.iter().map(|a| self.ty(a)));
         if matches!(name, "_&&_" | "_||_") {

@@ -56,7 +56,11 @@ pub(crate) fn numbers(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "in range; the fraction decides ties")]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "in range; the fraction decides ties"
+)]
 fn double_int(d: f64, i: i128) -> Option<Ordering> {
     if d.is_nan() {
         return None;
@@ -140,7 +144,9 @@ fn keyed(a: &List<'_>, b: &List<'_>, keys: &[String]) -> Result<bool, Error> {
 
 /// What tells an element of a map-like list from others: the JSON of its key properties.
 pub(crate) fn map_key(element: &Value<'_>, keys: &[String]) -> String {
-    let Value::Map(Map::Object { object, .. } | Map::Json { object, .. }) = element else { return String::new() };
+    let Value::Map(Map::Object { object, .. } | Map::Json { object, .. }) = element else {
+        return String::new();
+    };
     let list: Vec<&Json> = keys.iter().map(|k| object.get(k).unwrap_or(&Json::Null)).collect();
     serde_json::to_string(&list).unwrap_or_default()
 }

@@ -42,7 +42,12 @@ impl Budget {
     }
 }
 
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "upstream's arithmetic")]
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "upstream's arithmetic"
+)]
 pub(crate) fn scaled(size: u64, factor: f64) -> u64 {
     (size as f64 * factor).ceil() as u64
 }
@@ -60,7 +65,9 @@ pub(crate) fn call(call: &Call, args: &[Value<'_>], result: Option<&Value<'_>>) 
     let size = |i: usize| args.get(i).map_or(1, Value::size);
     let text = |i: usize| scaled(size(i), TRAVERSAL);
     Some(match call.name {
-        "slice" | "lists.range" | "sort" | "@sortByAssociatedKeys" | "distinct" | "flatten" => list_cost(call, args),
+        "slice" | "lists.range" | "sort" | "@sortByAssociatedKeys" | "distinct" | "flatten" => {
+            list_cost(call, args)
+        }
         "reverse" if matches!(args.first(), Some(Value::List(_))) => list_cost(call, args),
         "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => args.first().map_or(0, traversal),
         "url" | "lowerAscii" | "upperAscii" | "substring" | "trim" => text(0),
@@ -90,14 +97,21 @@ pub(crate) fn call(call: &Call, args: &[Value<'_>], result: Option<&Value<'_>>) 
             _ => 1,
         },
         "_+_" => match args {
-            [a @ (Value::String(_) | Value::Bytes(_)), b] => scaled(a.size().saturating_add(b.size()), TRAVERSAL),
+            [a @ (Value::String(_) | Value::Bytes(_)), b] => {
+                scaled(a.size().saturating_add(b.size()), TRAVERSAL)
+            }
             _ => 1,
         },
         _ => 1,
     })
 }
 
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "upstream's arithmetic")]
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "upstream's arithmetic"
+)]
 fn list_cost(call: &Call, args: &[Value<'_>]) -> u64 {
     let size = |i: usize| args.get(i).map_or(0, Value::size);
     let int = |i: usize| match args.get(i) {
@@ -138,7 +152,12 @@ fn containment(name: &str, args: &[Value<'_>]) -> u64 {
 }
 
 /// What it costs to go over a value and all that is in it.
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "upstream's arithmetic")]
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "upstream's arithmetic"
+)]
 fn traversal(value: &Value<'_>) -> u64 {
     match value {
         Value::String(s) => (s.len() as f64 * TRAVERSAL) as u64,

@@ -10,7 +10,8 @@ use crate::{
 use base64::Engine;
 use serde_json::Value as Json;
 
-static ANY: Decl = Decl { kind: DeclKind::Any, nullable: true, max_elements: crate::decl::MAX_REQUEST_BYTES, min_size: 1 };
+static ANY: Decl =
+    Decl { kind: DeclKind::Any, nullable: true, max_elements: crate::decl::MAX_REQUEST_BYTES, min_size: 1 };
 static ATOMIC: ListKind = ListKind::Atomic;
 
 pub(crate) fn value<'a>(json: &'a Json, decl: &'a Decl) -> Result<Value<'a>, Error> {
@@ -20,7 +21,9 @@ pub(crate) fn value<'a>(json: &'a Json, decl: &'a Decl) -> Result<Value<'a>, Err
             false => Err(Error::eval("invalid data, got null for schema with nullable=false")),
         };
     }
-    let invalid = |expected: &str| Err(Error::eval(format!("invalid data, expected {expected}, got {}", go_type(json))));
+    let invalid = |expected: &str| {
+        Err(Error::eval(format!("invalid data, expected {expected}, got {}", go_type(json))))
+    };
     Ok(match (&decl.kind, json) {
         (DeclKind::Any, _) => any(json),
         (DeclKind::IntOrString, Json::String(s)) => Value::String(Text::Borrowed(s)),
@@ -40,7 +43,9 @@ pub(crate) fn value<'a>(json: &'a Json, decl: &'a Decl) -> Result<Value<'a>, Err
         (DeclKind::Double, _) => return invalid("float"),
         (DeclKind::List { elem, kind }, Json::Array(items)) => Value::List(List::Json { items, elem, kind }),
         (DeclKind::List { .. }, _) => {
-            return Err(Error::eval("invalid data, expected an array for the provided schema with type=array"));
+            return Err(Error::eval(
+                "invalid data, expected an array for the provided schema with type=array",
+            ));
         }
         (DeclKind::Map { value }, Json::Object(object)) => Value::Map(Map::Json { object, value }),
         (DeclKind::Object { fields }, Json::Object(object)) => Value::Map(Map::Object { object, fields }),
@@ -58,7 +63,9 @@ fn string<'a>(s: &'a str, kind: &DeclKind) -> Result<Value<'a>, Error> {
         DeclKind::Duration => {
             time::parse_format_duration(s).map(Value::Duration).ok_or_else(|| failed("duration"))
         }
-        DeclKind::Date => time::parse_date(s).map(Value::Timestamp).ok_or_else(|| failed("date formatted string")),
+        DeclKind::Date => {
+            time::parse_date(s).map(Value::Timestamp).ok_or_else(|| failed("date formatted string"))
+        }
         DeclKind::DateTime => {
             time::parse_date_time(s).map(Value::Timestamp).ok_or_else(|| failed("date-time formatted string"))
         }

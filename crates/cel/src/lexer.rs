@@ -25,8 +25,8 @@ pub(crate) struct Lexeme<'t> {
 }
 
 const SYMBOLS: [&str; 25] = [
-    "==", "!=", "<=", ">=", "&&", "||", "<", ">", "[", "]", "{", "}", "(", ")", ".", ",", "-", "!", "?", ":", "+", "*",
-    "/", "%", "in",
+    "==", "!=", "<=", ">=", "&&", "||", "<", ">", "[", "]", "{", "}", "(", ")", ".", ",", "-", "!", "?", ":",
+    "+", "*", "/", "%", "in",
 ];
 const WORDS: [&str; 4] = ["in", "true", "false", "null"];
 
@@ -56,7 +56,10 @@ pub(crate) fn lex<'t>(text: &'t str, report: &mut Report) -> Vec<Lexeme<'t>> {
             }
             None => {
                 let len = unknown(rest);
-                report.add(Some(at), format!("Syntax error: token recognition error at: '{}'", shown(&rest[..len])));
+                report.add(
+                    Some(at),
+                    format!("Syntax error: token recognition error at: '{}'", shown(&rest[..len])),
+                );
                 lexer.advance(len);
             }
         }
@@ -205,7 +208,9 @@ fn escape(text: &str) -> Option<usize> {
         'x' | 'X' => hex(2),
         'u' => hex(4),
         'U' => hex(8),
-        '0'..='3' => text.get(2..4).is_some_and(|o| o.bytes().all(|b| (b'0'..=b'7').contains(&b))).then_some(4),
+        '0'..='3' => {
+            text.get(2..4).is_some_and(|o| o.bytes().all(|b| (b'0'..=b'7').contains(&b))).then_some(4)
+        }
         _ => None,
     }
 }

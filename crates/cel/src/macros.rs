@@ -49,7 +49,9 @@ impl Parser<'_> {
             ("all" | "exists" | "exists_one" | "existsOne", 2 | 3) => m.quantifier(name, target, args),
             ("map", 2 | 3) => m.map(target, args),
             ("filter", 2) => m.filter(target, args),
-            ("transformList" | "transformMap" | "transformMapEntry", 3 | 4) => m.transform(name, target, args),
+            ("transformList" | "transformMap" | "transformMapEntry", 3 | 4) => {
+                m.transform(name, target, args)
+            }
             ("optMap" | "optFlatMap", 2) => m.optional(name, target, args),
             ("sortBy", 2) => m.sort_by(target, args),
             _ => Ok(Ok(Kind::Call { target: Some(Box::new(target)), function: name.to_owned(), args })),
@@ -155,7 +157,12 @@ impl Macro<'_, '_> {
                 for field in fields {
                     let value = self.copy(&field.value)?;
                     let id = self.p.id(self.p.offset(field.id));
-                    copies.push(crate::ast::Entry { id, key: field.key.clone(), value, optional: field.optional });
+                    copies.push(crate::ast::Entry {
+                        id,
+                        key: field.key.clone(),
+                        value,
+                        optional: field.optional,
+                    });
                 }
                 Kind::Struct { name: name.clone(), fields: copies }
             }
@@ -184,9 +191,8 @@ impl Macro<'_, '_> {
         two: bool,
         misuse: &str,
     ) -> Result<(String, Option<String>), (Offset, String)> {
-        let name = |e: &Expr| {
-            ident(e).map(str::to_owned).ok_or_else(|| (self.p.offset(e.id), misuse.to_owned()))
-        };
+        let name =
+            |e: &Expr| ident(e).map(str::to_owned).ok_or_else(|| (self.p.offset(e.id), misuse.to_owned()));
         let first = name(&args[0])?;
         let second = if two { Some(name(&args[1])?) } else { None };
         if second.as_ref() == Some(&first) {
@@ -194,7 +200,10 @@ impl Macro<'_, '_> {
         }
         for (e, name) in args.iter().zip([Some(&first), second.as_ref()]) {
             if name.is_some_and(|n| n == "__result__") {
-                return Err((self.p.offset(e.id), "iteration variable overwrites accumulator variable".into()));
+                return Err((
+                    self.p.offset(e.id),
+                    "iteration variable overwrites accumulator variable".into(),
+                ));
             }
         }
         Ok((first, second))
@@ -342,7 +351,8 @@ impl Macro<'_, '_> {
     fn sort_by(&mut self, target: Expr, args: Vec<Expr>) -> Made {
         const INPUT: &str = "@__sortBy_input__";
         if matches!(target.kind, Kind::Literal(_) | Kind::Map { .. } | Kind::Struct { .. }) {
-            let message = "sortBy can only be applied to a list, identifier, comprehension, call or select expression";
+            let message =
+                "sortBy can only be applied to a list, identifier, comprehension, call or select expression";
             return Ok(Err((self.p.offset(target.id), message.into())));
         }
         let input = self.node(Kind::Ident(INPUT.into()))?;

@@ -39,7 +39,8 @@ pub(crate) fn function(name: &str) -> Option<(&'static str, &'static [Overload])
 
 fn overload(id: &'static str, args: &'static str, result: &'static str) -> Overload {
     let member = args.starts_with('.');
-    let generic = args.contains(|c: char| c.is_ascii_uppercase()) || result.contains(|c: char| c.is_ascii_uppercase());
+    let generic =
+        args.contains(|c: char| c.is_ascii_uppercase()) || result.contains(|c: char| c.is_ascii_uppercase());
     let list = match args.trim_start_matches('.') {
         "()" => vec![],
         args => split(args).into_iter().map(parse).collect(),

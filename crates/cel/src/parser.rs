@@ -17,8 +17,23 @@ const MAX_NODES: usize = 100_000;
 /// What may begin an expression, as ANTLR lists it.
 const EXPECTED: &str = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
 const RESERVED: [&str; 17] = [
-    "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package", "namespace",
-    "return", "var", "void", "while",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
 ];
 
 /// The parser gave up; why is in the report.
@@ -284,7 +299,10 @@ impl<'t> Parser<'t> {
                 let function = if self.eat("?").is_some() { "_[?_]" } else { "_[_]" };
                 let index = self.expr()?;
                 self.expect("]")?;
-                e = self.with_id(id, Kind::Call { target: None, function: function.into(), args: vec![e, index] })?;
+                e = self.with_id(
+                    id,
+                    Kind::Call { target: None, function: function.into(), args: vec![e, index] },
+                )?;
             } else {
                 return Ok(e);
             }
@@ -303,15 +321,18 @@ impl<'t> Parser<'t> {
             }
             _ => {
                 let expected = if optional { "IDENTIFIER" } else { "{'?', IDENTIFIER, ESC_IDENTIFIER}" };
-                return self.syntax(format!("mismatched input '{}' expecting {expected}", lexer::shown(name.text)));
+                return self
+                    .syntax(format!("mismatched input '{}' expecting {expected}", lexer::shown(name.text)));
             }
         };
         self.take();
         if optional {
             let id = self.id(Some(dot));
             let field = self.node(Some(name.at), Kind::Literal(Literal::String(field.to_owned())))?;
-            return self
-                .with_id(id, Kind::Call { target: None, function: "_?._".into(), args: vec![operand, field] });
+            return self.with_id(
+                id,
+                Kind::Call { target: None, function: "_?._".into(), args: vec![operand, field] },
+            );
         }
         let Some(open) = self.eat("(") else {
             let kind = Kind::Select { operand: Box::new(operand), field: field.to_owned(), test: false };
@@ -351,16 +372,13 @@ impl<'t> Parser<'t> {
             Token::Symbol(".") | Token::Ident => self.name(),
             Token::Symbol("true" | "false" | "null" | "-") => self.literal(),
             Token::Int | Token::Uint | Token::Float | Token::String | Token::Bytes => self.literal(),
-            _ => {
-                self.syntax(format!("mismatched input '{}' expecting {EXPECTED}", lexer::shown(first.text)))
-            }
+            _ => self.syntax(format!("mismatched input '{}' expecting {EXPECTED}", lexer::shown(first.text))),
         }
     }
 
     fn literal(&mut self) -> Parsed<Expr> {
         let first = self.take();
-        let (sign, lexeme) =
-            if first.token == Token::Symbol("-") { ("-", self.take()) } else { ("", first) };
+        let (sign, lexeme) = if first.token == Token::Symbol("-") { ("-", self.take()) } else { ("", first) };
         let text = lexeme.text;
         let literal = match lexeme.token {
             Token::Int => match text.strip_prefix("0x") {
@@ -385,9 +403,7 @@ impl<'t> Parser<'t> {
                 .and_then(|b| String::from_utf8(b).ok())
                 .map(Literal::String)
                 .ok_or("unable to unescape string"),
-            Token::Bytes => {
-                lexer::unquote(text, true).map(Literal::Bytes).ok_or("unable to unescape string")
-            }
+            Token::Bytes => lexer::unquote(text, true).map(Literal::Bytes).ok_or("unable to unescape string"),
             Token::Symbol("true") => Ok(Literal::Bool(true)),
             Token::Symbol("false") => Ok(Literal::Bool(false)),
             _ => Ok(Literal::Null),
@@ -404,7 +420,8 @@ impl<'t> Parser<'t> {
         let leading = if self.eat(".").is_some() { "." } else { "" };
         let name = self.peek();
         if name.token != Token::Ident {
-            return self.syntax(format!("mismatched input '{}' expecting IDENTIFIER", lexer::shown(name.text)));
+            return self
+                .syntax(format!("mismatched input '{}' expecting IDENTIFIER", lexer::shown(name.text)));
         }
         if let Some((fields, brace)) = self.message_ahead() {
             let full: Vec<&str> = self.tokens[self.pos..brace].iter().step_by(2).map(|t| t.text).collect();

@@ -196,7 +196,12 @@ impl Planner<'_> {
             ("_[_]" | "_[?_]", _) => {
                 let [operand, key] = *self.pair(args);
                 let relative = is_relative(&operand);
-                return Node::Index(Box::new(Index { operand, key, optional: function == "_[?_]", relative }));
+                return Node::Index(Box::new(Index {
+                    operand,
+                    key,
+                    optional: function == "_[?_]",
+                    relative,
+                }));
             }
             ("or", [other]) => {
                 if let Some(target) = target {
@@ -238,7 +243,9 @@ impl Planner<'_> {
             return Node::Const(value);
         }
         let pattern = match (name, nodes.get(1)) {
-            ("matches" | "find" | "findAll", Some(Node::Const(Value::String(text)))) => Pattern::new(text).ok(),
+            ("matches" | "find" | "findAll", Some(Node::Const(Value::String(text)))) => {
+                Pattern::new(text).ok()
+            }
             _ => None,
         };
         Node::Call(Box::new(Call { name, overload, native, args: nodes, pattern }))

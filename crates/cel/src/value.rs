@@ -10,12 +10,7 @@ use crate::{
 };
 use kaji_meta::Quantity;
 use serde_json::{Map as Object, Value as Json};
-use std::{
-    collections::BTreeMap,
-    net::IpAddr,
-    ops::Deref,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, net::IpAddr, ops::Deref, sync::Arc};
 
 /// Text, borrowed from data or made by the evaluation.
 #[derive(Clone, Debug)]
@@ -278,7 +273,13 @@ impl<'a> Value<'a> {
             Value::List(l) => l.len() as u64,
             Value::Map(m) => m.len() as u64,
             Value::Optional(Some(v)) => v.size(),
-            Value::Ext(Ext::Ip(ip)) => if ip.is_ipv4() { 4 } else { 16 },
+            Value::Ext(Ext::Ip(ip)) => {
+                if ip.is_ipv4() {
+                    4
+                } else {
+                    16
+                }
+            }
             Value::Ext(Ext::Cidr(cidr)) => u64::from(cidr.prefix.div_ceil(8)),
             _ => 1,
         }

@@ -125,7 +125,9 @@ fn to_int<'a>(args: &[Value<'a>]) -> Called<'a> {
         [v @ Value::Int(_)] => Ok(v.clone()),
         [Value::Uint(u)] => i64::try_from(*u).map(Value::Int).map_err(|_| overflow()),
         #[allow(clippy::cast_possible_truncation, reason = "in range")]
-        [Value::Double(d)] if d.is_finite() && d.abs() < 9_223_372_036_854_775_807.0 => Ok(Value::Int(*d as i64)),
+        [Value::Double(d)] if d.is_finite() && d.abs() < 9_223_372_036_854_775_807.0 => {
+            Ok(Value::Int(*d as i64))
+        }
         [Value::Double(_)] => Err(overflow()),
         [Value::Duration(d)] => Ok(Value::Int(*d)),
         [Value::Timestamp(t)] => Ok(Value::Int(t.as_second() - i64::from(t.subsec_nanosecond() < 0))),

@@ -49,18 +49,29 @@ fn prefix(s: &str) -> String {
 fn is_uuid(s: &str) -> bool {
     let hex = s.bytes().filter(|b| *b != b'-').count() == 32;
     let dashes: Vec<usize> = s.bytes().enumerate().filter(|(_, b)| *b == b'-').map(|(i, _)| i).collect();
-    hex && s.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit()) && (dashes.is_empty() || dashes == [8, 13, 18, 23])
+    hex && s.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit())
+        && (dashes.is_empty() || dashes == [8, 13, 18, 23])
 }
 
 static FORMATS: [NamedFormat; 13] = [
-    NamedFormat { name: "DNS1123Label", key: "dns1123Label", check: validation::is_dns1123_label, regex_size: 30 },
+    NamedFormat {
+        name: "DNS1123Label",
+        key: "dns1123Label",
+        check: validation::is_dns1123_label,
+        regex_size: 30,
+    },
     NamedFormat {
         name: "DNS1123Subdomain",
         key: "dns1123Subdomain",
         check: validation::is_dns1123_subdomain,
         regex_size: 60,
     },
-    NamedFormat { name: "DNS1035Label", key: "dns1035Label", check: validation::is_dns1035_label, regex_size: 30 },
+    NamedFormat {
+        name: "DNS1035Label",
+        key: "dns1035Label",
+        check: validation::is_dns1035_label,
+        regex_size: 30,
+    },
     NamedFormat {
         name: "QualifiedName",
         key: "qualifiedName",
@@ -85,7 +96,12 @@ static FORMATS: [NamedFormat; 13] = [
         check: |s| validation::is_dns1035_label(&prefix(s)),
         regex_size: 30,
     },
-    NamedFormat { name: "LabelValue", key: "labelValue", check: validation::is_valid_label_value, regex_size: 40 },
+    NamedFormat {
+        name: "LabelValue",
+        key: "labelValue",
+        check: validation::is_valid_label_value,
+        regex_size: 40,
+    },
     NamedFormat {
         name: "URI",
         key: "uri",

@@ -85,7 +85,18 @@ mod tests {
     fn every_declared_function_exists() {
         // Done by the plan itself.
         const PLANNED: [&str; 13] = [
-            "_&&_", "_||_", "_?_:_", "!_", "@not_strictly_false", "_==_", "_!=_", "_[_]", "_[?_]", "_?._", "or", "orValue",
+            "_&&_",
+            "_||_",
+            "_?_:_",
+            "!_",
+            "@not_strictly_false",
+            "_==_",
+            "_!=_",
+            "_[_]",
+            "_[?_]",
+            "_?._",
+            "or",
+            "orValue",
             "cel.@mapInsert",
         ];
         for line in super::declarations().flat_map(str::lines) {

@@ -63,7 +63,9 @@ pub(super) fn native(name: &str) -> Option<Native> {
         },
         "containsCIDR" => |args| match args {
             [Value::Ext(Ext::Cidr(cidr)), Value::String(s)] => Ok(Value::Bool(cidr.covers(&Cidr::parse(s)?))),
-            [Value::Ext(Ext::Cidr(cidr)), Value::Ext(Ext::Cidr(other))] => Ok(Value::Bool(cidr.covers(other))),
+            [Value::Ext(Ext::Cidr(cidr)), Value::Ext(Ext::Cidr(other))] => {
+                Ok(Value::Bool(cidr.covers(other)))
+            }
             _ => no_overload(),
         },
         "prefixLength" => |args| cidr(args, |c| Value::Int(c.prefix.into())),

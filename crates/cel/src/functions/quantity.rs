@@ -47,9 +47,7 @@ pub(super) fn native(name: &str) -> Option<Native> {
         "asApproximateFloat" => |args| one(args, |q| Ok(Value::Double(q.as_f64()))),
         "asInteger" => |args| {
             one(args, |q| {
-                q.as_i64()
-                    .map(Value::Int)
-                    .ok_or_else(|| Error::eval("cannot convert value to integer"))
+                q.as_i64().map(Value::Int).ok_or_else(|| Error::eval("cannot convert value to integer"))
             })
         },
         "isInteger" => |args| one(args, |q| Ok(Value::Bool(q.as_i64().is_some()))),

@@ -51,8 +51,12 @@ impl Pattern {
             "matches" => Ok(Value::Bool(self.0.is_match(text))),
             "find" => Ok(Value::text(self.0.find(text).map_or("", |m| m.as_str()))),
             _ => {
-                let found: Vec<Value<'a>> =
-                    self.0.find_iter(text).take(limit.min(MAX_ELEMENTS * 4)).map(|m| Value::text(m.as_str())).collect();
+                let found: Vec<Value<'a>> = self
+                    .0
+                    .find_iter(text)
+                    .take(limit.min(MAX_ELEMENTS * 4))
+                    .map(|m| Value::text(m.as_str()))
+                    .collect();
                 Ok(Value::list(found))
             }
         }

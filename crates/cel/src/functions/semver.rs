@@ -97,7 +97,9 @@ impl Semver {
                 "" => return Err("Prerelease is empty".into()),
                 t if t.bytes().all(|b| b.is_ascii_digit()) => {
                     if t.len() > 1 && t.starts_with('0') {
-                        return Err(format!("Numeric PreRelease version must not contain leading zeroes {t:?}"));
+                        return Err(format!(
+                            "Numeric PreRelease version must not contain leading zeroes {t:?}"
+                        ));
                     }
                     Identifier::Number(t.parse().map_err(|_| format!("value out of range: {t:?}"))?)
                 }

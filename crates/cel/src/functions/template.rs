@@ -41,7 +41,9 @@ pub(super) fn format<'a>(args: &[Value<'a>]) -> Called<'a> {
 fn clause(out: &mut String, text: &str, value: &Value<'_>) -> Result<usize, Error> {
     let (mut used, mut precision) = (0, PRECISION);
     if let Some(digits) = text.strip_prefix('.') {
-        let invalid = |why: &str| Error::eval(format!("could not parse formatting clause: error while parsing precision: {why}"));
+        let invalid = |why: &str| {
+            Error::eval(format!("could not parse formatting clause: error while parsing precision: {why}"))
+        };
         let len = digits
             .find(|c: char| !c.is_ascii_digit())
             .ok_or_else(|| invalid("could not find end of precision specifier"))?;
@@ -57,15 +59,25 @@ fn clause(out: &mut String, text: &str, value: &Value<'_>) -> Result<usize, Erro
         's' => string(out, value).map_err(during)?,
         'd' => match value {
             Value::Int(_) | Value::Uint(_) => out.push_str(&value.shown()),
-            _ => return Err(during(format!("decimal clause can only be used on integers, was given {name}"))),
+            _ => {
+                return Err(during(format!("decimal clause can only be used on integers, was given {name}")));
+            }
         },
         'f' => match number(value) {
             Some(d) => out.push_str(&fixed(d, precision)),
-            None => return Err(during(format!("fixed-point clause can only be used on doubles, was given {name}"))),
+            None => {
+                return Err(during(format!(
+                    "fixed-point clause can only be used on doubles, was given {name}"
+                )));
+            }
         },
         'e' => match number(value) {
             Some(d) => out.push_str(&scientific(d, precision)),
-            None => return Err(during(format!("scientific clause can only be used on doubles, was given {name}"))),
+            None => {
+                return Err(during(format!(
+                    "scientific clause can only be used on doubles, was given {name}"
+                )));
+            }
         },
         'b' => match value {
             Value::Bool(b) => out.push(if *b { '1' } else { '0' }),
@@ -79,7 +91,9 @@ fn clause(out: &mut String, text: &str, value: &Value<'_>) -> Result<usize, Erro
         },
         'o' => match magnitude(value) {
             Some((sign, n)) => out.push_str(&format!("{sign}{n:o}")),
-            None => return Err(during(format!("octal clause can only be used on integers, was given {name}"))),
+            None => {
+                return Err(during(format!("octal clause can only be used on integers, was given {name}")));
+            }
         },
         'x' | 'X' => {
             let text = hex(value).ok_or_else(|| {
@@ -222,7 +236,8 @@ fn nested(out: &mut String, value: &Value<'_>) -> Result<(), String> {
         Value::Map(map) => {
             let mut entries = Vec::with_capacity(map.len());
             for key in map.keys() {
-                if !matches!(key.ty(), TypeValue::String | TypeValue::Bool | TypeValue::Int | TypeValue::Uint) {
+                if !matches!(key.ty(), TypeValue::String | TypeValue::Bool | TypeValue::Int | TypeValue::Uint)
+                {
                     return Err(format!("no formatting function for map key of type {}", key.ty().name()));
                 }
                 let (mut k, mut v) = (String::new(), String::new());

@@ -69,8 +69,11 @@ fn time_zone(name: &str) -> Result<TimeZone, Error> {
     let Some((hours, minutes)) = name.split_once(':') else {
         return if name.is_empty() { Ok(TimeZone::UTC) } else { TimeZone::get(name).map_err(|_| unknown()) };
     };
-    let (h, m) = (hours.parse::<i32>().map_err(|_| unknown())?, minutes.parse::<i32>().map_err(|_| unknown())?);
-    let minutes = h.checked_mul(60).and_then(|h| if name.starts_with('-') { h.checked_sub(m) } else { h.checked_add(m) });
+    let (h, m) =
+        (hours.parse::<i32>().map_err(|_| unknown())?, minutes.parse::<i32>().map_err(|_| unknown())?);
+    let minutes = h
+        .checked_mul(60)
+        .and_then(|h| if name.starts_with('-') { h.checked_sub(m) } else { h.checked_add(m) });
     let seconds = minutes.and_then(|m| m.checked_mul(60)).ok_or_else(unknown)?;
     Offset::from_seconds(seconds).map(TimeZone::fixed).map_err(|_| unknown())
 }

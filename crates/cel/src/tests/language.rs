@@ -108,7 +108,8 @@ fn operators() {
             true (7)
         size('héllo') + size([1]) + {'a': 1}.size()
             7 (5)
-    "#]].assert_eq(&table(&[
+    "#]]
+    .assert_eq(&table(&[
         "1 + 2 * 3 - 4 / 2 % 3",
         "-(1) + -2",
         "!true || !!true",
@@ -173,7 +174,8 @@ fn comprehensions() {
             [[1, 2, 3], [2, 4, 6], [3, 6, 9]] (183)
         [3, 1, 2].sortBy(x, -x)
             [3, 2, 1] (74)
-    "#]].assert_eq(&table(&[
+    "#]]
+    .assert_eq(&table(&[
         "[1, 2, 3].all(x, x > 0)",
         "[1, 2, 3].exists(x, x > 2)",
         "[1, 2, 3].exists_one(x, x > 2)",
@@ -222,7 +224,8 @@ fn optionals() {
             3 (5)
         [optional.of(1), optional.none()].unwrapOpt()
             [1] (13)
-    "#]].assert_eq(&table(&[
+    "#]]
+    .assert_eq(&table(&[
         "v.?n.orValue(0)",
         "v.?x.orValue(0)",
         "v.?x.y.z.hasValue()",
@@ -420,7 +423,9 @@ fn refusals() {
 
 #[test]
 fn nesting_is_bounded() {
-    for (text, count) in [("(", 99_000), ("[", 5_000), ("1+", 40_000), ("a.", 40_000), ("-(", 40_000), ("{1:", 300)] {
+    for (text, count) in
+        [("(", 99_000), ("[", 5_000), ("1+", 40_000), ("a.", 40_000), ("-(", 40_000), ("{1:", 300)]
+    {
         let text = text.repeat(count) + "1";
         assert!(Env::new().compile(&text).is_err(), "{}", &text[..10]);
     }
