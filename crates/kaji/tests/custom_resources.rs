@@ -157,12 +157,6 @@ async fn a_definition_keeps_its_books_and_goes_last() {
 async fn what_is_not_carried_out_is_said() {
     let cluster = TestCluster::start(0).await;
     let api = Api(&cluster);
-    let mut ruled = definition();
-    ruled["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["x-kubernetes-validations"] =
-        json!([{"rule": "true"}]);
-    let answer = api.raw(Verb::Create, CRDS, "application/json", &ruled).await;
-    assert_eq!((answer.code, answer.warnings.len()), (201, 1));
-    assert!(answer.warnings[0].contains("x-kubernetes-validations"), "{:?}", answer.warnings);
     let mut converted = definition();
     converted["metadata"]["name"] = "gadgets.example.com".into();
     converted["spec"]["names"] = json!({"plural": "gadgets", "kind": "Gadget"});
