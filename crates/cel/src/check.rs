@@ -3,6 +3,7 @@
 
 use crate::{
     ast::{Comprehension, Entry, Expr, Id, Kind, Literal, qualified},
+    literals,
     overloads::{self, Overload},
     parser::Parsing,
     source::{Issues, Report},
@@ -60,13 +61,18 @@ pub(crate) fn check(parsing: Parsing, variables: &Variables) -> Result<Checked, 
         return Err(checker.report.finish());
     }
     let types = checker.types.iter().map(|t| checker.mapping.substitute(t, true)).collect();
-    Ok(Checked {
+    let (offsets, mut report) = (checker.offsets, checker.report);
+    let checked = Checked {
         root: parsing.root,
         types,
         overloads: checker.overloads,
         names: checker.names,
         functions: checker.functions,
-    })
+    };
+    for (id, message) in literals::check(&checked) {
+        report.add(offsets.get(id as usize).copied().flatten(), message);
+    }
+    if report.is_empty() { Ok(checked) } else { Err(report.finish()) }
 }
 
 /// The types that expressions can name.
@@ -85,7 +91,9 @@ pub(crate) fn type_named(name: &str) -> Option<Type> {
         "google.protobuf.Duration" => Type::Duration,
         "google.protobuf.Timestamp" => Type::Timestamp,
         "optional_type" => Type::optional(Type::Dyn),
-        _ => Type::Named(Named::ALL.into_iter().find(|n| n.name() == name)?),
+        "net.IP" => Type::Named(Named::Ip),
+        "net.CIDR" => Type::Named(Named::Cidr),
+        _ => return None,
     })
 }
 
@@ -274,13 +282,13 @@ impl Checker<'_> {
         (args, rename(&overload.result))
     }
 
-    fn join(&mut self, e: &Expr, before: Option<Type>, ty: Type) -> Type {
+    fn join(&mut self, before: Option<Type>, ty: Type) -> Type {
         let Some(before) = before else { return ty };
         if self.mapping.assignable(&before, &ty) {
             return most_general(&before, &ty);
         }
-        self.mismatch(e.id, &before, &ty);
-        Type::Error
+        // Mixed types are found by `literals`, which knows where they are allowed.
+        Type::Dyn
     }
 
     /// The type of an element or value, freed of `optional_type` where `?` stands before it.
@@ -301,7 +309,7 @@ impl Checker<'_> {
         let mut joined = None;
         for (i, element) in elements.iter().enumerate() {
             let ty = self.entry_type(element, optional.contains(&i));
-            joined = Some(self.join(element, joined, ty));
+            joined = Some(self.join(joined, ty));
         }
         let of = joined.unwrap_or_else(|| self.variable());
         self.set(e.id, Type::list(of));
@@ -311,9 +319,9 @@ impl Checker<'_> {
         let (mut keys, mut values) = (None, None);
         for entry in entries {
             let key = self.entry_type(&entry.key, false);
-            keys = Some(self.join(&entry.key, keys, key));
+            keys = Some(self.join(keys, key));
             let value = self.entry_type(&entry.value, entry.optional);
-            values = Some(self.join(&entry.value, values, value));
+            values = Some(self.join(values, value));
         }
         let key = keys.unwrap_or_else(|| self.variable());
         let value = values.unwrap_or_else(|| self.variable());
@@ -323,7 +331,7 @@ impl Checker<'_> {
     /// Objects cannot be made in expressions that only judge; what names no type at all says so.
     fn message(&mut self, e: &Expr, name: &str, fields: &[Entry<String>]) {
         match self.lookup(name) {
-            None => self.undeclared(e.id, name),
+            None => return self.undeclared(e.id, name),
             Some(Type::Type(Some(of))) => {
                 self.problem(e.id, format!("'{of}' is not a message type"));
                 self.set(e.id, Type::Error);

@@ -16,7 +16,7 @@ pub struct Decl {
     pub kind: DeclKind,
     /// `null` is a value of its own.
     pub nullable: bool,
-    /// The most characters, bytes, elements or entries that it can have.
+    /// The most characters, bytes, elements or entries that it can have; 0 for what has no size.
     pub max_elements: u64,
     /// The fewest bytes in which it can be written as JSON.
     pub min_size: u64,
@@ -90,9 +90,9 @@ impl Decl {
         Decl { kind, nullable: false, max_elements, min_size }
     }
 
-    /// Any JSON value, of any size.
+    /// Any JSON value; estimates know nothing of its size.
     pub fn any() -> Decl {
-        Decl::scalar(DeclKind::Any, MAX_REQUEST_BYTES, 1)
+        Decl::scalar(DeclKind::Any, 0, 1)
     }
 
     /// `x-kubernetes-int-or-string`.
@@ -102,17 +102,17 @@ impl Decl {
 
     /// `type: boolean`.
     pub fn bool() -> Decl {
-        Decl::scalar(DeclKind::Bool, 4, 4)
+        Decl::scalar(DeclKind::Bool, 0, 4)
     }
 
     /// `type: integer`.
     pub fn int() -> Decl {
-        Decl::scalar(DeclKind::Int, 1, 1)
+        Decl::scalar(DeclKind::Int, 0, 1)
     }
 
     /// `type: number`.
     pub fn double() -> Decl {
-        Decl::scalar(DeclKind::Double, 1, 1)
+        Decl::scalar(DeclKind::Double, 0, 1)
     }
 
     /// `type: string` in some format, with `maxLength` (in characters) or the lengths of an enumeration.
@@ -156,7 +156,7 @@ impl Decl {
                 fields.insert(escaped, Field { name, decl: Arc::new(decl) });
             }
         }
-        Decl::scalar(DeclKind::Object { fields }, MAX_REQUEST_BYTES, min_size)
+        Decl::scalar(DeclKind::Object { fields }, 0, min_size)
     }
 
     /// The same, null allowed or not.

@@ -27,6 +27,12 @@ fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name) || name == "while"
 }
 
+/// Looks a field up by the name in an expression: as it is escaped, or, where a reserved word is a name in its place, as it
+/// is written.
+pub(crate) fn find<'f, F>(fields: &'f std::collections::BTreeMap<String, F>, name: &str) -> Option<&'f F> {
+    fields.get(name).or_else(|| if is_reserved(name) { fields.get(&format!("__{name}__")) } else { None })
+}
+
 /// The identifier for a property; none if there is none.
 pub fn escape(name: &str) -> Option<String> {
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {

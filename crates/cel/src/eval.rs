@@ -43,11 +43,19 @@ impl<'e, 'a> Evaluator<'e, 'a> {
             Node::Index(index) => self.index(index),
             Node::And(args) => self.logic(args, false),
             Node::Or(args) => self.logic(args, true),
-            Node::Cond(args) => match self.eval(&args[0])? {
-                Value::Bool(true) => self.eval(&args[1]),
-                Value::Bool(false) => self.eval(&args[2]),
-                _ => Err(Error::Overload),
-            },
+            Node::Cond(args) => {
+                let chosen = match self.eval(&args[0])? {
+                    Value::Bool(true) => &args[1],
+                    Value::Bool(false) => &args[2],
+                    _ => return Err(Error::Overload),
+                };
+                let value = self.eval(chosen);
+                // cel-go sees the condition and the attribute that it chooses as one.
+                if chosen.is_attribute() && !matches!(value, Err(Error::Cost)) {
+                    self.budget.refund(1);
+                }
+                value
+            }
             Node::NotStrictlyFalse(arg) => {
                 let value = self.eval(arg);
                 self.budget.charge(1)?;
@@ -58,9 +66,9 @@ impl<'e, 'a> Evaluator<'e, 'a> {
                 }
             }
             Node::Not(arg) => {
-                let value = self.eval(arg)?;
+                let value = self.argument(arg)?;
                 self.budget.charge(1)?;
-                match value {
+                match value? {
                     Value::Bool(b) => Ok(Value::Bool(!b)),
                     _ => Err(Error::Overload),
                 }
@@ -88,20 +96,31 @@ impl<'e, 'a> Evaluator<'e, 'a> {
         }
     }
 
+    /// An argument; the outer error ends everything, the inner one is charged for like a value.
+    fn argument(&mut self, node: &Node) -> Result<Evaluated<'a>, Error> {
+        match self.eval(node) {
+            Err(Error::Cost) => Err(Error::Cost),
+            other => Ok(other),
+        }
+    }
+
     fn select(&mut self, select: &Select) -> Evaluated<'a> {
         let operand = self.eval(&select.operand)?;
-        let selects = u64::from(select.mode != Mode::Has);
-        self.budget.charge(selects + u64::from(select.relative))?;
-        let (found, was_optional) = match &operand {
-            Value::Map(map) => (map.field(&select.field)?, false),
+        let (target, was_optional) = match &operand {
             Value::Optional(None) => (None, true),
-            Value::Optional(Some(inner)) => match &**inner {
-                Value::Map(map) => (map.field(&select.field)?, true),
-                _ => return Err(Error::Overload),
-            },
-            _ => return Err(Error::Overload),
+            Value::Optional(Some(inner)) => (Some(&**inner), true),
+            other => (Some(other), false),
         };
-        match (select.mode, found) {
+        let found = match target {
+            None => Ok(None),
+            Some(Value::Map(map)) => map.field(&select.field),
+            Some(_) if select.mode == Mode::Value => Err(Error::no_such_key(&select.field)),
+            Some(_) => Ok(None),
+        };
+        let tests = select.mode == Mode::Has;
+        let absent = (was_optional || select.mode == Mode::Optional) && matches!(found, Ok(None));
+        self.budget.charge(u64::from(!tests && !absent) + u64::from(select.relative))?;
+        match (select.mode, found?) {
             (Mode::Has, found) => Ok(Value::Bool(found.is_some())),
             (Mode::Optional, found) => Ok(Value::Optional(found.map(Arc::new))),
             (Mode::Value, found) if was_optional => Ok(Value::Optional(found.map(Arc::new))),
@@ -113,21 +132,24 @@ impl<'e, 'a> Evaluator<'e, 'a> {
     fn index(&mut self, index: &Index) -> Evaluated<'a> {
         let operand = self.eval(&index.operand)?;
         let key = self.eval(&index.key)?;
-        self.budget.charge(1 + u64::from(index.relative))?;
         let (target, was_optional) = match &operand {
-            Value::Optional(None) => return Ok(Value::Optional(None)),
-            Value::Optional(Some(inner)) => (&**inner, true),
-            other => (other, false),
+            Value::Optional(None) => (None, true),
+            Value::Optional(Some(inner)) => (Some(&**inner), true),
+            other => (Some(other), false),
         };
         let found = match target {
-            Value::List(list) => position(&key)?.and_then(|i| list.get(i)).transpose()?,
-            Value::Map(map) => map.get(&key)?,
-            _ => return Err(Error::Overload),
+            None => Ok(None),
+            Some(Value::List(list)) => position(&key).and_then(|at| at.and_then(|i| list.get(i)).transpose()),
+            Some(Value::Map(map)) => map.get(&key),
+            Some(_) => Err(Error::no_such_key(&key.shown())),
         };
-        match found {
-            found if index.optional || was_optional => Ok(Value::Optional(found.map(Arc::new))),
+        let optional = index.optional || was_optional;
+        let absent = optional && matches!(found, Ok(None));
+        self.budget.charge(u64::from(!absent) + u64::from(index.relative))?;
+        match found? {
+            found if optional => Ok(Value::Optional(found.map(Arc::new))),
             Some(value) => Ok(value),
-            None if matches!(target, Value::List(_)) => {
+            None if matches!(target, Some(Value::List(_))) => {
                 Err(Error::eval(format!("index out of bounds: {}", key.shown())))
             }
             None => Err(Error::no_such_key(&key.shown())),
@@ -153,9 +175,10 @@ impl<'e, 'a> Evaluator<'e, 'a> {
     }
 
     fn equal(&mut self, args: &[Node; 2], equal: bool) -> Evaluated<'a> {
-        let (left, right) = (self.eval(&args[0])?, self.eval(&args[1])?);
-        self.budget.charge(cost::equality(&left, &right, equal))?;
-        Ok(Value::Bool(compare::equal(&left, &right)? == equal))
+        let (left, right) = (self.argument(&args[0])?, self.argument(&args[1])?);
+        let seen = |v: &Evaluated<'a>| v.as_ref().map_or(Value::Null, Clone::clone);
+        self.budget.charge(cost::equality(&seen(&left), &seen(&right), equal))?;
+        Ok(Value::Bool(compare::equal(&left?, &right?)? == equal))
     }
 
     fn member(&mut self, arg: &Node, list: &Value<'static>) -> Evaluated<'a> {
@@ -190,13 +213,25 @@ impl<'e, 'a> Evaluator<'e, 'a> {
 
     fn call(&mut self, call: &Call) -> Evaluated<'a> {
         let mut args = Vec::with_capacity(call.args.len());
+        let mut failed = None;
         for arg in &call.args {
-            args.push(self.eval(arg)?);
+            match self.argument(arg)? {
+                Ok(value) => args.push(value),
+                // Of one or two arguments all are evaluated and the call is charged; more end at the first error.
+                Err(error) if call.args.len() > 2 && args.len() + 1 < call.args.len() => return Err(error),
+                Err(error) => {
+                    failed.get_or_insert(error);
+                    args.push(Value::Null);
+                }
+            }
         }
         // What is known before is charged before, so that no call outruns the budget.
         let before = cost::call(call, &args, None);
         if let Some(cost) = before {
             self.budget.charge(cost)?;
+        }
+        if let Some(error) = failed {
+            return Err(error);
         }
         let result = match &call.pattern {
             Some(pattern) => pattern.call(call.name, &args),
@@ -206,20 +241,24 @@ impl<'e, 'a> Evaluator<'e, 'a> {
             let cost = cost::call(call, &args, result.as_ref().ok()).unwrap_or(1);
             self.budget.charge(cost)?;
         }
-        result
+        match result {
+            Err(Error::Overload) => Err(Error::no_overload(call.name, &args)),
+            result => result,
+        }
     }
 
     fn list(&mut self, elements: &[(Node, bool)]) -> Evaluated<'a> {
+        self.budget.charge(cost::LIST)?;
         let mut list = Vec::with_capacity(elements.len());
         for (node, optional) in elements {
             let value = self.eval(node)?;
             list.extend(entry(value, *optional)?);
         }
-        self.budget.charge(cost::LIST)?;
         Ok(Value::list(list))
     }
 
     fn map(&mut self, entries: &[(Node, Node, bool)]) -> Evaluated<'a> {
+        self.budget.charge(cost::MAP)?;
         let mut made = Made::default();
         for (key, value, optional) in entries {
             let (key, value) = (self.eval(key)?, self.eval(value)?);
@@ -229,7 +268,6 @@ impl<'e, 'a> Evaluator<'e, 'a> {
                 return Err(Error::eval(format!("Failed with repeated key: {shown}")));
             }
         }
-        self.budget.charge(cost::MAP)?;
         Ok(Value::Map(Map::Made(Arc::new(made))))
     }
 
@@ -281,7 +319,9 @@ impl<'e, 'a> Evaluator<'e, 'a> {
                     }
                 }
             }
-            _ => return Err(Error::Overload),
+            other => {
+                return Err(Error::eval(format!("got '{}', expected iterable type", other.go_type())));
+            }
         }
         Ok(())
     }
@@ -342,8 +382,9 @@ fn entry(value: Value<'_>, optional: bool) -> Result<Option<Value<'_>>, Error> {
 
 /// The place that a key of a list names; none if it is negative.
 fn position(key: &Value<'_>) -> Result<Option<usize>, Error> {
-    match crate::value::Key::of(key) {
-        Some(crate::value::Key::Number(n)) => Ok(usize::try_from(n).ok()),
-        _ => Err(Error::Overload),
+    match (crate::value::Key::of(key), key) {
+        (Some(crate::value::Key::Number(n)), _) => Ok(usize::try_from(n).ok()),
+        (_, Value::Double(d)) => Err(Error::eval(format!("unsupported index value {d} in list"))),
+        _ => Err(Error::eval(format!("unsupported index type '{}' in list", key.ty().name()))),
     }
 }

@@ -10,8 +10,7 @@ use crate::{
 use base64::Engine;
 use serde_json::Value as Json;
 
-static ANY: Decl =
-    Decl { kind: DeclKind::Any, nullable: true, max_elements: crate::decl::MAX_REQUEST_BYTES, min_size: 1 };
+static ANY: Decl = Decl { kind: DeclKind::Any, nullable: true, max_elements: 0, min_size: 1 };
 static ATOMIC: ListKind = ListKind::Atomic;
 
 pub(crate) fn value<'a>(json: &'a Json, decl: &'a Decl) -> Result<Value<'a>, Error> {

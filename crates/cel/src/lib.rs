@@ -28,10 +28,12 @@ mod cost;
 mod decl;
 mod error;
 pub mod escape;
+mod estimate;
 mod eval;
 mod functions;
 mod json;
 mod lexer;
+mod literals;
 mod macros;
 mod overloads;
 mod parser;
@@ -47,7 +49,7 @@ mod tests;
 
 pub use decl::{Decl, DeclKind, Field, ListKind, MAX_REQUEST_BYTES};
 pub use error::Error;
-pub use program::{Env, Program};
+pub use program::{CompileError, Env, Program};
 pub use source::{Issue, Issues};
 pub use types::{Named, Type};
 pub use value::{Ext, List, Map, Text, TypeValue, Value};
@@ -58,5 +60,7 @@ pub const MAX_DEPTH: u16 = 250;
 pub const MAX_LENGTH: usize = 100_000;
 /// What one evaluation may cost (upstream's `PerCallLimit`).
 pub const PER_CALL_LIMIT: u64 = 1_000_000;
+/// What the rules of a definition are each allowed to cost by their estimate (upstream's `StaticEstimatedCostLimit`).
+pub const ESTIMATE_LIMIT: u64 = 10_000_000;
 /// What all evaluations for one request may cost (upstream's `RuntimeCELCostBudget`).
 pub const REQUEST_BUDGET: u64 = 10_000_000;

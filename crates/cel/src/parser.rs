@@ -105,6 +105,14 @@ struct Operator {
     id: Id,
 }
 
+fn begins_expression(token: Token) -> bool {
+    match token {
+        Token::Symbol(s) => ["(", "[", "{", ".", "-", "!", "true", "false", "null"].contains(&s),
+        Token::Ident | Token::Int | Token::Uint | Token::Float | Token::String | Token::Bytes => true,
+        _ => false,
+    }
+}
+
 impl<'t> Parser<'t> {
     fn peek(&self) -> Lexeme<'t> {
         self.tokens[self.pos.min(self.tokens.len() - 1)]
@@ -160,15 +168,12 @@ impl<'t> Parser<'t> {
     /// Makes a node with that id.
     pub(crate) fn with_id(&mut self, id: Id, kind: Kind) -> Parsed<Expr> {
         let depth = kind.depth() + 1;
-        if depth > MAX_DEPTH || self.offsets.len() > MAX_NODES {
-            return self.too_deep();
+        // The leaf below the deepest node does not count.
+        if depth > MAX_DEPTH + 1 || self.offsets.len() > MAX_NODES {
+            self.report.add(None, "max recursion depth exceeded");
+            return Err(Abort);
         }
         Ok(Expr { id, depth, kind })
-    }
-
-    fn too_deep<T>(&mut self) -> Parsed<T> {
-        self.report.add(None, format!("expression recursion limit exceeded: {MAX_DEPTH}"));
-        Err(Abort)
     }
 
     /// Makes a node at `at`.
@@ -190,7 +195,8 @@ impl<'t> Parser<'t> {
     /// `a ? b : c` and everything that binds stronger.
     fn expr(&mut self) -> Parsed<Expr> {
         if self.nesting >= MAX_DEPTH {
-            return self.too_deep();
+            self.report.add(None, format!("expression recursion limit exceeded: {MAX_DEPTH}"));
+            return Err(Abort);
         }
         self.nesting += 1;
         let result = self.conditional();
@@ -319,11 +325,12 @@ impl<'t> Parser<'t> {
                 self.report.add(Some(name.at), "unsupported syntax: '`'");
                 return Err(Abort);
             }
-            _ => {
-                let expected = if optional { "IDENTIFIER" } else { "{'?', IDENTIFIER, ESC_IDENTIFIER}" };
+            _ if optional => {
+                let found = lexer::shown(name.text);
                 return self
-                    .syntax(format!("mismatched input '{}' expecting {expected}", lexer::shown(name.text)));
+                    .syntax(format!("mismatched input '{found}' expecting {{IDENTIFIER, ESC_IDENTIFIER}}"));
             }
+            _ => return self.no_name(name),
         };
         self.take();
         if optional {
@@ -341,6 +348,18 @@ impl<'t> Parser<'t> {
         let id = self.id(Some(open.at));
         let args = self.args()?;
         self.member_call(id, field, operand, args)
+    }
+
+    /// No name follows a dot.
+    fn no_name(&mut self, found: Lexeme<'t>) -> Parsed<Expr> {
+        let text = lexer::shown(found.text);
+        match found.token {
+            Token::Symbol("true" | "false" | "null") => {
+                self.syntax(format!("mismatched input '{text}' expecting IDENTIFIER"))
+            }
+            Token::End => self.syntax("no viable alternative at input '.'".into()),
+            _ => self.syntax(format!("no viable alternative at input '.{text}'")),
+        }
     }
 
     /// Arguments, up to the closing parenthesis.
@@ -372,7 +391,19 @@ impl<'t> Parser<'t> {
             Token::Symbol(".") | Token::Ident => self.name(),
             Token::Symbol("true" | "false" | "null" | "-") => self.literal(),
             Token::Int | Token::Uint | Token::Float | Token::String | Token::Bytes => self.literal(),
-            _ => self.syntax(format!("mismatched input '{}' expecting {EXPECTED}", lexer::shown(first.text))),
+            _ => {
+                let next = self.tokens.get(self.pos + 1).map_or(Token::End, |t| t.token);
+                let extra = begins_expression(next);
+                let kind = if extra { "extraneous" } else { "mismatched" };
+                let message = format!("{kind} input '{}' expecting {EXPECTED}", lexer::shown(first.text));
+                if !extra {
+                    return self.syntax(message);
+                }
+                // What comes next makes sense without it: read on, to find what else is wrong.
+                self.take();
+                self.report.add(Some(first.at), format!("Syntax error: {message}"));
+                self.primary()
+            }
         }
     }
 
@@ -420,8 +451,7 @@ impl<'t> Parser<'t> {
         let leading = if self.eat(".").is_some() { "." } else { "" };
         let name = self.peek();
         if name.token != Token::Ident {
-            return self
-                .syntax(format!("mismatched input '{}' expecting IDENTIFIER", lexer::shown(name.text)));
+            return self.no_name(name);
         }
         if let Some((fields, brace)) = self.message_ahead() {
             let full: Vec<&str> = self.tokens[self.pos..brace].iter().step_by(2).map(|t| t.text).collect();

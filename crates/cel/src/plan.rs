@@ -40,6 +40,17 @@ pub(crate) enum Node {
     Insert(usize, Vec<Node>),
 }
 
+impl Node {
+    /// A variable or a part of something.
+    pub(crate) fn is_attribute(&self) -> bool {
+        match self {
+            Node::Var(_) | Node::Local(_) | Node::Index(_) => true,
+            Node::Select(select) => select.mode != Mode::Has,
+            _ => false,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Select {
     pub operand: Node,
@@ -91,16 +102,18 @@ struct Planner<'c> {
     variables: &'c [String],
     scopes: Vec<String>,
     used: BTreeSet<usize>,
+    /// Why what was planned cannot run.
+    broken: Option<String>,
 }
 
-/// Makes the plan, and says which variables it uses.
-pub(crate) fn plan(checked: &Checked, variables: &[String]) -> (Node, BTreeSet<usize>) {
-    let mut planner = Planner { checked, variables, scopes: vec![], used: BTreeSet::new() };
+/// Makes the plan, and says which variables it uses. The error says what of it can never run.
+pub(crate) fn plan(checked: &Checked, variables: &[String]) -> Result<(Node, BTreeSet<usize>), String> {
+    let mut planner = Planner { checked, variables, scopes: vec![], used: BTreeSet::new(), broken: None };
     let node = planner.node(&checked.root);
-    (node, planner.used)
+    planner.broken.map_or(Ok((node, planner.used)), Err)
 }
 
-fn constant(literal: &Literal) -> Value<'static> {
+pub(crate) fn constant(literal: &Literal) -> Value<'static> {
     match literal {
         Literal::Null => Value::Null,
         Literal::Bool(b) => Value::Bool(*b),
@@ -238,13 +251,19 @@ impl Planner<'_> {
         let native = if name == "sum" { functions::lists::sum_of(overload) } else { native };
         if let [Node::Const(value)] = nodes.as_slice()
             && is_conversion(name)
-            && let Ok(value) = native(std::slice::from_ref(value))
         {
-            return Node::Const(value);
+            match native(std::slice::from_ref(value)) {
+                Ok(value) => return Node::Const(value),
+                Err(e) => drop(self.broken.get_or_insert_with(|| e.to_string())),
+            }
         }
         let pattern = match (name, nodes.get(1)) {
             ("matches" | "find" | "findAll", Some(Node::Const(Value::String(text)))) => {
-                Pattern::new(text).ok()
+                let pattern = Pattern::new(text);
+                if let Err(e) = &pattern {
+                    self.broken.get_or_insert_with(|| format!("error parsing regexp: {e}"));
+                }
+                pattern.ok()
             }
             _ => None,
         };
@@ -320,13 +339,13 @@ impl Planner<'_> {
 }
 
 fn is_relative(operand: &Node) -> bool {
-    !matches!(operand, Node::Var(_) | Node::Local(_) | Node::Select(_) | Node::Index(_))
+    !operand.is_attribute() && !matches!(operand, Node::Cond(_))
 }
 
 /// Conversions of constants are done once.
 fn is_conversion(name: &str) -> bool {
     matches!(
         name,
-        "bool" | "bytes" | "double" | "duration" | "int" | "string" | "timestamp" | "uint" | "type"
+        "bool" | "bytes" | "double" | "duration" | "dyn" | "int" | "string" | "timestamp" | "uint" | "type"
     )
 }

@@ -90,7 +90,10 @@ impl fmt::Display for Issues {
             if i > 0 {
                 f.write_str("\n")?;
             }
-            write!(f, "ERROR: <input>:{}:{}: {}", issue.line, issue.column + 1, issue.message)?;
+            match issue.line {
+                0 => write!(f, "ERROR: <input>:-1:0: {}", issue.message)?,
+                line => write!(f, "ERROR: <input>:{line}:{}: {}", issue.column + 1, issue.message)?,
+            }
             let Some(line) = issue.line.checked_sub(1).and_then(|l| self.lines.get(l)) else { continue };
             if line.len() > SNIPPET {
                 continue;

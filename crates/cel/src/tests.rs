@@ -1,3 +1,5 @@
-//! Expressions in, results out.
+//! Expressions in, values, costs and refusals out.
 
+mod estimates;
 mod language;
+mod limits;

@@ -136,11 +136,25 @@ impl Type {
     pub(crate) fn field(&self, field: &str) -> Option<Type> {
         let Type::Object(name, decl) = self else { return None };
         let DeclKind::Object { fields } = &decl.kind else { return None };
-        fields.get(field).map(|f| Type::of_decl(&f.decl, &format!("{name}.{field}")))
+        crate::escape::find(fields, field).map(|f| Type::of_decl(&f.decl, &format!("{name}.{field}")))
     }
 
     pub(crate) fn is_dyn_or_error(&self) -> bool {
         matches!(self, Type::Dyn | Type::Error)
+    }
+
+    /// The name without parameters.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Type::List(_) => "list".into(),
+            Type::Map(_) => "map".into(),
+            Type::Optional(_) => "optional_type".into(),
+            Type::Type(_) => "type".into(),
+            Type::Null => "null_type".into(),
+            Type::Timestamp => "google.protobuf.Timestamp".into(),
+            Type::Duration => "google.protobuf.Duration".into(),
+            other => other.to_string(),
+        }
     }
 
     /// The type without `optional_type`, and whether it was one.

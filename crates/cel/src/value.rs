@@ -2,7 +2,7 @@
 //! they are looked at.
 
 use crate::{
-    decl::{Decl, Field, ListKind},
+    decl::{Decl, DeclKind, Field, ListKind},
     error::Error,
     functions::{format::NamedFormat, net::Cidr, semver::Semver, urls::Url},
     json,
@@ -285,6 +285,24 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// cel-go's name for what holds such a value.
+    pub(crate) fn go_type(&self) -> &'static str {
+        match self {
+            Value::Null => "types.Null",
+            Value::Bool(_) => "types.Bool",
+            Value::Int(_) => "types.Int",
+            Value::Uint(_) => "types.Uint",
+            Value::Double(_) => "types.Double",
+            Value::String(_) => "types.String",
+            Value::Bytes(_) => "types.Bytes",
+            Value::Timestamp(_) => "types.Timestamp",
+            Value::Duration(_) => "types.Duration",
+            Value::Type(_) => "*types.Type",
+            Value::Optional(_) => "*types.Optional",
+            Value::List(_) | Value::Map(_) | Value::Ext(_) => "ref.Val",
+        }
+    }
+
     /// The value as messages show it.
     pub(crate) fn shown(&self) -> String {
         match self {
@@ -292,7 +310,7 @@ impl<'a> Value<'a> {
             Value::Bool(b) => b.to_string(),
             Value::Int(i) => i.to_string(),
             Value::Uint(u) => u.to_string(),
-            Value::Double(d) => crate::functions::convert::double_text(*d),
+            Value::Double(d) => crate::functions::convert::double_shown(*d),
             other => other.ty().name().to_owned(),
         }
     }
@@ -368,7 +386,8 @@ impl<'a> Map<'a> {
                 Ok(found.map(|(_, v)| v.clone()))
             }
             (_, Value::String(key)) => self.field(key),
-            _ => Err(Error::overload()),
+            (Map::Json { value: Decl { kind: DeclKind::Any, .. }, .. }, _) => Ok(None),
+            _ => Err(Error::Overload),
         }
     }
 
@@ -376,7 +395,7 @@ impl<'a> Map<'a> {
     pub(crate) fn field(&self, name: &str) -> Result<Option<Value<'a>>, Error> {
         match self {
             Map::Object { object, fields } => {
-                let Some(field) = fields.get(name) else { return Ok(None) };
+                let Some(field) = crate::escape::find(fields, name) else { return Ok(None) };
                 match object.get(&field.name) {
                     None | Some(Json::Null) => Ok(None),
                     Some(json) => json::value(json, &field.decl).map(Some),

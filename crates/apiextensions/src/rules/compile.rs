@@ -1,7 +1,7 @@
 //! The rules of a schema, compiled: a tree of the schema's nodes that hold rules or lead to some.
 
 use super::{below, decl::decl, embedded, field_path, keys_of_map_list, list, properties, text};
-use kaji_cel::{Decl, Env, Program, Type};
+use kaji_cel::{CompileError, Decl, Env, Program, Type};
 use serde_json::Value;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -140,6 +140,12 @@ fn rule(declared: &Value, schema: &Value, env: &Env) -> Rule {
 }
 
 fn compiled(env: &Env, text: &str, ty: &Type, prefix: &str, mistyped: &str) -> Result<Program, String> {
-    let program = env.compile(text).map_err(|e| format!("{prefix}compilation failed: {e}"))?;
+    let program = env.compile(text).map_err(|e| match e {
+        CompileError::Issues(issues) => format!("{prefix}compilation failed: {issues}"),
+        CompileError::Program(why) => {
+            let what = if prefix.is_empty() { "program " } else { prefix };
+            format!("{what}instantiation failed: {why}")
+        }
+    })?;
     if program.ty() == ty { Ok(program) } else { Err(mistyped.to_owned()) }
 }

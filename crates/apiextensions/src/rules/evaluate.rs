@@ -206,7 +206,7 @@ impl Run {
         match result {
             Ok(Cel::Bool(holds)) => return Ok(holds),
             Ok(_) => return Ok(false),
-            Err(e @ Failure::Overload) => self.errors.push(invalid(format!(
+            Err(e) if e.is_overload() => self.errors.push(invalid(format!(
                 "'{e}': call arguments did not match a supported operator, function or macro signature for rule: {shown}"
             ))),
             Err(e @ Failure::Cost) => {

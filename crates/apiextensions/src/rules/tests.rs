@@ -129,12 +129,44 @@ fn definitions_are_refused() {
     }
     assert_eq!(rule(json!({"rule": "self.a__dash__b != '' && self.n < 3.5", "fieldPath": ".a-b"})), "");
     expect![[r#"
-        schema.properties[spec].x-kubernetes-validations[0].rule: Invalid value: {"FieldPath":"","Message":"m","MessageExpression":"","OptionalOldSelf":null,"Reason":null,"Rule":"self.a == self.n"}: compilation failed: ERROR: <input>:1:8: found no matching overload for '_==_' applied to '(string, int)'
+        schema.properties[spec].x-kubernetes-validations[0].rule: Invalid value: {"Rule":"self.a == self.n","Message":"m","MessageExpression":"","Reason":null,"FieldPath":"","OptionalOldSelf":null}: compilation failed: ERROR: <input>:1:8: found no matching overload for '_==_' applied to '(string, int)'
          | self.a == self.n
          | .......^
     "#]].assert_eq(&rule(json!({"rule": "self.a == self.n", "message": "m"})));
     expect![[r#"
         schema.properties[spec].items.x-kubernetes-validations[0].rule: Invalid value: "self == oldSelf": oldSelf cannot be used on the uncorrelatable portion of the schema within schema.properties[spec]
-    "#]].assert_eq(&refused(json!({"type": "array", "items": {"type": "string",
+    "#]].assert_eq(&refused(json!({"type": "array", "maxItems": 9, "items": {"type": "string", "maxLength": 9,
         "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}})));
+}
+
+#[test]
+fn definitions_whose_rules_cost_too_much() {
+    // Costs are counted for each place that a value may have in an object.
+    let list = |bounds: Value, rules: usize| {
+        let rule = json!({"rule": "self.all(x, self.all(y, x == y || x.contains(y)))"});
+        let mut schema = json!({"type": "array", "items": {"type": "string", "maxLength": 100},
+            "x-kubernetes-validations": vec![rule; rules]});
+        if let Some(n) = bounds.as_u64() {
+            schema["maxItems"] = n.into();
+        }
+        refused(schema)
+    };
+    assert_eq!(list(json!(10), 1), "");
+    expect![[r#"
+        schema.properties[spec].x-kubernetes-validations[0].rule: Forbidden: estimated rule cost exceeds budget by factor of 14.8x (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)
+        schema.properties[spec].x-kubernetes-validations[0].rule: Forbidden: contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema
+        schema: Forbidden: x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema exceeds budget by factor of 1.482315x (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)
+    "#]].assert_eq(&list(json!(300), 1));
+    expect![[r#"
+        schema.properties[spec].x-kubernetes-validations[0].rule: Forbidden: estimated rule cost exceeds budget by factor of more than 100x (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)
+        schema.properties[spec].x-kubernetes-validations[0].rule: Forbidden: contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema
+        schema: Forbidden: x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema exceeds budget by factor of more than 100x (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)
+    "#]].assert_eq(&list(Value::Null, 1));
+    expect![[r#"
+        schema.properties[spec].x-kubernetes-validations[0].rule: Forbidden: contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema
+        schema.properties[spec].x-kubernetes-validations[1].rule: Forbidden: contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema
+        schema.properties[spec].x-kubernetes-validations[2].rule: Forbidden: contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema
+        schema.properties[spec].x-kubernetes-validations[3].rule: Forbidden: contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema
+        schema: Forbidden: x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema exceeds budget by factor of 1.6x (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)
+    "#]].assert_eq(&list(json!(70), 20));
 }

@@ -201,8 +201,17 @@ pub(crate) fn text(v: &Value<'_>) -> Result<Option<String>, Error> {
     }))
 }
 
-/// Go's `%g`: the shortest digits, in scientific form for small and large exponents.
+/// Go's `FormatFloat(d, 'g', -1)`: the shortest digits, in scientific form for small and large exponents.
 pub(crate) fn double_text(d: f64) -> String {
+    text_below(d, 6)
+}
+
+/// Go's `%v`, which is scientific later.
+pub(crate) fn double_shown(d: f64) -> String {
+    text_below(d, 21)
+}
+
+fn text_below(d: f64, scientific_from: i32) -> String {
     if d.is_nan() {
         return "NaN".into();
     }
@@ -215,7 +224,7 @@ pub(crate) fn double_text(d: f64) -> String {
     let scientific = format!("{d:e}");
     let Some((mantissa, exponent)) = scientific.split_once('e') else { return scientific };
     let exponent: i32 = exponent.parse().unwrap_or_default();
-    if (-4..21).contains(&exponent) {
+    if (-4..scientific_from).contains(&exponent) {
         return format!("{d}");
     }
     let sign = if exponent < 0 { '-' } else { '+' };

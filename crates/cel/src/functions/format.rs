@@ -106,13 +106,13 @@ static FORMATS: [NamedFormat; 13] = [
         name: "URI",
         key: "uri",
         check: |s| urls::Url::parse(s).err().into_iter().collect(),
-        regex_size: 2_100,
+        regex_size: 1_103,
     },
     NamedFormat {
         name: "uuid",
         key: "uuid",
         check: |s| if is_uuid(s) { vec![] } else { one("does not match the UUID format") },
-        regex_size: 75,
+        regex_size: 70,
     },
     NamedFormat {
         name: "byte",
@@ -121,19 +121,19 @@ static FORMATS: [NamedFormat; 13] = [
             Ok(_) if !s.is_empty() => vec![],
             _ => one("invalid base64"),
         },
-        regex_size: 95,
+        regex_size: 84,
     },
     NamedFormat {
         name: "date",
         key: "date",
         check: |s| if time::parse_date(s).is_some() { vec![] } else { one("invalid date") },
-        regex_size: 85,
+        regex_size: 71,
     },
     NamedFormat {
         name: "datetime",
         key: "datetime",
         check: |s| if time::parse_date_time(s).is_some() { vec![] } else { one("invalid datetime") },
-        regex_size: 85,
+        regex_size: 71,
     },
 ];
 

@@ -60,7 +60,6 @@ sort list_bytes_sort .list(bytes) list(bytes)
 @sortByAssociatedKeys list_bytes_sortByAssociatedKeys .list(T),list(bytes) list(T)
 lists.range lists_range int list(int)
 reverse list_reverse .list(T) list(T)
-reverse string_reverse .string string
 distinct list_distinct .list(T) list(T)
 ";
 
@@ -240,7 +239,6 @@ fn range<'a>(args: &[Value<'a>]) -> Called<'a> {
 
 fn reverse<'a>(args: &[Value<'a>]) -> Called<'a> {
     match args {
-        [Value::String(s)] => Ok(Value::text(s.chars().rev().collect::<String>())),
         [Value::List(list)] => {
             Ok(Value::list((0..list.len()).rev().filter_map(|i| list.get(i)).collect::<Result<_, _>>()?))
         }

@@ -17,7 +17,7 @@ pub(crate) mod regex;
 pub(crate) mod semver;
 mod sets;
 mod strings;
-mod template;
+pub(crate) mod template;
 pub(crate) mod time;
 pub(crate) mod urls;
 

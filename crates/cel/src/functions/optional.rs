@@ -61,6 +61,8 @@ fn is_zero(v: &Value<'_>) -> bool {
         Value::Bytes(b) => b.is_empty(),
         Value::List(l) => l.is_empty(),
         Value::Map(m) => m.is_empty(),
+        // The year 1, as Go counts.
+        Value::Timestamp(t) => t.as_nanosecond() == -62_135_596_800_000_000_000,
         _ => false,
     }
 }

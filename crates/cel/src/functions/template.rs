@@ -3,7 +3,9 @@
 
 use super::{Called, MAX_TEXT, convert, no_overload};
 use crate::{
+    ast::{Expr, Id, Kind},
     error::Error,
+    types::Type,
     value::{TypeValue, Value},
 };
 
@@ -27,8 +29,9 @@ pub(super) fn format<'a>(args: &[Value<'a>]) -> Called<'a> {
         }
         let value = values.get(next).ok_or_else(|| Error::eval(format!("index {next} out of range")))??;
         next += 1;
-        let used = clause(&mut out, rest, &value)?;
-        rest = &rest[used..];
+        let clause = clause(rest).map_err(Error::eval)?;
+        write(&mut out, &clause, &value)?;
+        rest = &rest[clause.len..];
         if out.len() > MAX_TEXT {
             return Err(Error::Cost);
         }
@@ -37,79 +40,141 @@ pub(super) fn format<'a>(args: &[Value<'a>]) -> Called<'a> {
     Ok(Value::text(out))
 }
 
-/// Writes a value as the clause says; answers how long that is.
-fn clause(out: &mut String, text: &str, value: &Value<'_>) -> Result<usize, Error> {
+/// What stands behind a `%`.
+struct Clause {
+    kind: char,
+    precision: usize,
+    /// How long it is, in bytes.
+    len: usize,
+}
+
+/// Reads the clause at the start of `text`.
+fn clause(text: &str) -> Result<Clause, String> {
     let (mut used, mut precision) = (0, PRECISION);
     if let Some(digits) = text.strip_prefix('.') {
-        let invalid = |why: &str| {
-            Error::eval(format!("could not parse formatting clause: error while parsing precision: {why}"))
-        };
+        let invalid =
+            |why: &str| format!("could not parse formatting clause: error while parsing precision: {why}");
         let len = digits
             .find(|c: char| !c.is_ascii_digit())
             .ok_or_else(|| invalid("could not find end of precision specifier"))?;
         precision = digits[..len].parse().ok().filter(|p| *p <= MAX_PRECISION).ok_or_else(|| {
-            invalid(&format!("error while converting precision to integer: {:?}", &digits[..len]))
+            invalid(&format!(
+                "error while converting precision to integer: strconv.Atoi: parsing {:?}: invalid syntax",
+                &digits[..len]
+            ))
         })?;
         used = len + 1;
     }
-    let Some(kind) = text[used..].chars().next() else { return Err(Error::eval("unexpected end of string")) };
-    let during = |message: String| Error::eval(format!("error during formatting: {message}"));
+    let kind = text[used..].chars().next().ok_or("unexpected end of string")?;
+    if !"sdfebxXo".contains(kind) {
+        return Err(format!("could not parse formatting clause: unrecognized formatting clause \"{kind}\""));
+    }
+    Ok(Clause { kind, precision, len: used + kind.len_utf8() })
+}
+
+/// What a clause cannot be applied to.
+fn refused(kind: char, name: &str) -> String {
+    let what = match kind {
+        'd' => "decimal clause can only be used on integers",
+        'f' => "fixed-point clause can only be used on doubles",
+        'e' => "scientific clause can only be used on doubles",
+        'b' => "only integers and bools can be formatted as binary",
+        'o' => "octal clause can only be used on integers",
+        'x' | 'X' => "only integers, byte buffers, and strings can be formatted as hex",
+        _ => {
+            "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps"
+        }
+    };
+    format!("{what}, was given {name}")
+}
+
+fn during(problem: &str) -> String {
+    format!("error during formatting: {problem}")
+}
+
+/// Checks a format against the arguments that stand in the expression; the problem, and the argument that it is about.
+pub(crate) fn check(
+    template: &str,
+    args: &[Expr],
+    ty: &dyn Fn(&Expr) -> Type,
+) -> Result<(), (Option<Id>, String)> {
+    let (mut rest, mut next) = (template, 0);
+    while let Some(at) = rest.find('%') {
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('%') {
+            rest = after;
+            continue;
+        }
+        if rest.is_empty() {
+            return Err((None, "unexpected end of string".into()));
+        }
+        let Some(arg) = args.get(next) else { return Err((None, format!("index {next} out of range"))) };
+        next += 1;
+        let clause = clause(rest).map_err(|e| (None, e))?;
+        if let Some((id, found)) = misfit(clause.kind, arg, ty) {
+            return Err((Some(id), during(&refused(clause.kind, &found.name()))));
+        }
+        rest = &rest[clause.len..];
+    }
+    if args.len() > next {
+        let message =
+            format!("too many arguments supplied to string.format (expected {next}, got {})", args.len());
+        return Err((None, message));
+    }
+    Ok(())
+}
+
+/// What of an argument a clause cannot write, and its type.
+fn misfit(kind: char, arg: &Expr, ty: &dyn Fn(&Expr) -> Type) -> Option<(Id, Type)> {
+    let own = ty(arg);
+    let fits = match (kind, &own) {
+        (_, Type::Dyn) | ('b' | 'o' | 'd' | 'x' | 'X', Type::Int | Type::Uint) => true,
+        ('f' | 'e', Type::Double | Type::String) => true,
+        ('b', Type::Bool) | ('x' | 'X', Type::String | Type::Bytes) => true,
+        ('s', Type::Object(..) | Type::Optional(_) | Type::Named(_)) => false,
+        ('s', _) => true,
+        _ => false,
+    };
+    if !fits {
+        return Some((arg.id, own));
+    }
+    match &arg.kind {
+        Kind::List { elements, .. } if kind == 's' => elements.iter().find_map(|e| misfit(kind, e, ty)),
+        Kind::Map { entries } if kind == 's' => {
+            entries.iter().flat_map(|e| [&e.key, &e.value]).find_map(|e| misfit(kind, e, ty))
+        }
+        _ => None,
+    }
+}
+
+/// Writes a value as a clause says.
+fn write(out: &mut String, clause: &Clause, value: &Value<'_>) -> Result<(), Error> {
+    let Clause { kind, precision, .. } = *clause;
     let name = value.ty().name();
+    let refused = || Error::eval(during(&refused(kind, name)));
     match kind {
-        's' => string(out, value).map_err(during)?,
         'd' => match value {
             Value::Int(_) | Value::Uint(_) => out.push_str(&value.shown()),
-            _ => {
-                return Err(during(format!("decimal clause can only be used on integers, was given {name}")));
-            }
+            _ => return Err(refused()),
         },
-        'f' => match number(value) {
-            Some(d) => out.push_str(&fixed(d, precision)),
-            None => {
-                return Err(during(format!(
-                    "fixed-point clause can only be used on doubles, was given {name}"
-                )));
-            }
-        },
-        'e' => match number(value) {
-            Some(d) => out.push_str(&scientific(d, precision)),
-            None => {
-                return Err(during(format!(
-                    "scientific clause can only be used on doubles, was given {name}"
-                )));
-            }
-        },
+        'f' => out.push_str(&fixed(number(value).ok_or_else(refused)?, precision)),
+        'e' => out.push_str(&scientific(number(value).ok_or_else(refused)?)),
         'b' => match value {
             Value::Bool(b) => out.push(if *b { '1' } else { '0' }),
-            _ => match magnitude(value) {
-                Some((sign, n)) => out.push_str(&format!("{sign}{n:b}")),
-                None => {
-                    let message = "only integers and bools can be formatted as binary, was given";
-                    return Err(during(format!("{message} {name}")));
-                }
-            },
-        },
-        'o' => match magnitude(value) {
-            Some((sign, n)) => out.push_str(&format!("{sign}{n:o}")),
-            None => {
-                return Err(during(format!("octal clause can only be used on integers, was given {name}")));
+            _ => {
+                let (sign, n) = magnitude(value).ok_or_else(refused)?;
+                out.push_str(&format!("{sign}{n:b}"));
             }
         },
-        'x' | 'X' => {
-            let text = hex(value).ok_or_else(|| {
-                during(format!(
-                    "only integers, byte buffers, and strings can be formatted as hex, was given {name}"
-                ))
-            })?;
-            out.push_str(&if kind == 'X' { text.to_ascii_uppercase() } else { text });
+        'o' => {
+            let (sign, n) = magnitude(value).ok_or_else(refused)?;
+            out.push_str(&format!("{sign}{n:o}"));
         }
-        other => {
-            return Err(Error::eval(format!(
-                "could not parse formatting clause: unrecognized formatting clause \"{other}\""
-            )));
-        }
+        'x' => out.push_str(&hex(value).ok_or_else(refused)?),
+        'X' => out.push_str(&hex(value).ok_or_else(refused)?.to_ascii_uppercase()),
+        _ => string(out, value).map_err(|e| Error::eval(during(&e)))?,
     }
-    Ok(used + kind.len_utf8())
+    Ok(())
 }
 
 fn magnitude(value: &Value<'_>) -> Option<(&'static str, u64)> {
@@ -171,12 +236,12 @@ fn fixed(d: f64, precision: usize) -> String {
     out
 }
 
-/// Typeset, as Go's message printer does: `1.5 × 10⁰³`.
-fn scientific(d: f64, precision: usize) -> String {
+/// Typeset, as Go's message printer does: `1.500000×10⁰³`. It does not ask for the precision.
+fn scientific(d: f64) -> String {
     if let Some(text) = special(d) {
         return text;
     }
-    let text = format!("{d:.precision$e}");
+    let text = format!("{d:.PRECISION$e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or_default();
     let raised = |c: char| match c {
@@ -188,7 +253,7 @@ fn scientific(d: f64, precision: usize) -> String {
     };
     let sign = if exponent < 0 { "\u{207b}" } else { "" };
     let power: String = format!("{:02}", exponent.abs()).chars().map(raised).collect();
-    format!("{mantissa}\u{202f}×\u{202f}10{sign}{power}")
+    format!("{mantissa}×10{sign}{power}")
 }
 
 /// `%s` takes values of every type but those of libraries.
@@ -197,10 +262,7 @@ fn string(out: &mut String, value: &Value<'_>) -> Result<(), String> {
         Value::Null => out.push_str("null"),
         Value::List(_) | Value::Map(_) => nested(out, value)?,
         Value::Ext(_) | Value::Optional(_) => {
-            return Err(format!(
-                "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps, was given {}",
-                value.ty().name()
-            ));
+            return Err(refused('s', value.ty().name()));
         }
         other => out.push_str(&convert::text(other).map_err(|e| e.to_string())?.unwrap_or_default()),
     }

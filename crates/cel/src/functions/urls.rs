@@ -67,9 +67,11 @@ fn query<'a>(args: &[Value<'a>]) -> Called<'a> {
 }
 
 /// A URL in parts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Url {
     scheme: String,
+    /// What follows the scheme, if that is no path.
+    opaque: String,
     user: Option<String>,
     /// With the port, if there is one.
     host: String,
@@ -112,8 +114,9 @@ impl Url {
             if scheme.is_empty() {
                 return Err(failed("invalid URI for request"));
             }
-            // Opaque, as in "mailto:a@b".
-            return Err(failed("invalid URI for request"));
+            // As in "mailto:a@b".
+            let (scheme, opaque, query) = (scheme.to_ascii_lowercase(), rest.to_owned(), query.to_owned());
+            return Ok(Url { scheme, opaque, query, fragment, ..Url::default() });
         }
         let (authority, path) = match rest.strip_prefix("//") {
             Some(after) if !scheme.is_empty() || !rest.starts_with("///") => {
@@ -132,6 +135,7 @@ impl Url {
         }
         Ok(Url {
             scheme: scheme.to_ascii_lowercase(),
+            opaque: String::new(),
             user,
             host: decode(host, false).unwrap_or_else(|| host.to_owned()),
             path: escape(path),

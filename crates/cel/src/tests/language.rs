@@ -77,7 +77,7 @@ fn operators() {
         1 < 2.5 && 3u > 2 && 1 == 1
             true (3)
         dyn(1) == 1.0 && dyn(1u) == 1 && dyn('1') != 1
-            true (6)
+            true (3)
         [1, 2] + [3]
             [1, 2, 3] (1)
         1 in [1, 2] && !('z' in {'a': 1})
@@ -93,9 +93,9 @@ fn operators() {
         1 > 0 || 1 / 0 > 0
             true (1)
         1 / 0 > 0 || true
-            true (1)
+            true (2)
         1 / 0 > 0 && true
-            error: division by zero (1)
+            error: division by zero (2)
         v.n == 3 && v.s == 'abc' && v.l[1] == 2 && v.d > 1
             true (13)
         has(v.n) && !has(v.x)
@@ -147,19 +147,19 @@ fn comprehensions() {
         [1, 2, 3].exists(x, x > 2)
             true (19)
         [1, 2, 3].exists_one(x, x > 2)
-            true (12)
+            true (10)
         [1, 2, 3].map(x, x * 2)
             [2, 4, 6] (43)
         [1, 2, 3].map(x, x > 1, x * 2)
-            [4, 6] (36)
+            [4, 6] (35)
         [1, 2, 3].filter(x, x % 2 == 1)
-            [1, 3] (37)
+            [1, 3] (36)
         {'a': 1, 'b': 2}.map(k, k)
             ["a", "b"] (27)
         [0, 1].all(x, 1 / x > 0)
-            error: division by zero (12)
+            error: division by zero (13)
         [0, 1].exists(x, 1 / x > 0)
-            true (13)
+            true (15)
         [3, 4].all(i, x, i < x)
             true (13)
         ['a', 'b'].transformList(i, x, string(i) + x)
@@ -201,9 +201,9 @@ fn optionals() {
         v.?n.orValue(0)
             3 (2)
         v.?x.orValue(0)
-            0 (2)
+            0 (1)
         v.?x.y.z.hasValue()
-            false (5)
+            false (2)
         optional.of(1).or(optional.none()).value()
             1 (2)
         optional.none().value()
@@ -211,15 +211,15 @@ fn optionals() {
         v.?n.optMap(n, n + 1)
             some(4) (9)
         v.?x.optMap(n, n + 1)
-            none (4)
+            none (3)
         v.?m.optFlatMap(m, m.?a)
             some(1) (8)
         v.l[?7].hasValue()
-            false (4)
+            false (3)
         [?v.?n, ?v.?x]
-            [3] (14)
+            [3] (13)
         {?'a': v.?n, ?'b': v.?x}
-            {"a": 3} (34)
+            {"a": 3} (33)
         [1, 2].last().value() + [1, 2].first().value()
             3 (5)
         [optional.of(1), optional.none()].unwrapOpt()
@@ -254,7 +254,7 @@ fn refusals() {
              | 1 +
              | ...^
         1 + + 2
-            ERROR: <input>:1:5: Syntax error: mismatched input '+' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}
+            ERROR: <input>:1:5: Syntax error: extraneous input '+' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}
              | 1 + + 2
              | ....^
         foo
