@@ -241,6 +241,9 @@ async fn unknown_and_duplicate_fields_are_told() {
             assert_eq!(body["spec"]["template"]["metadata"], json!({"name": "t"}));
             assert_eq!((&body["metadata"]["unknownMeta"], &body["other"]), (&Value::Null, &Value::Null));
         }
+    }
+    cluster.stop().await;
+}
 
 /// The definition of one version whose spec is `spec`.
 fn ruled(spec: Value) -> Value {

@@ -16,7 +16,7 @@ sets.intersects list_sets_intersects_list list(T),list(T) bool
 
 pub(super) fn native(name: &str) -> Option<Native> {
     Some(match name {
-        "sets.contains" => |args| test(args, |a, b| contains(a, b)),
+        "sets.contains" => |args| test(args, contains),
         "sets.equivalent" => |args| test(args, |a, b| Ok(contains(a, b)? && contains(b, a)?)),
         "sets.intersects" => |args| test(args, intersects),
         _ => return None,

@@ -178,7 +178,8 @@ fn check_host(host: &str) -> Result<(), String> {
         None => host.find(':').map_or("", |i| &host[i..]),
     };
     let digits = port.strip_prefix(':').unwrap_or(port);
-    if !port.is_empty() && !(port.starts_with(':') && digits.bytes().all(|b| b.is_ascii_digit())) {
+    let is_port = port.starts_with(':') && digits.bytes().all(|b| b.is_ascii_digit());
+    if !port.is_empty() && !is_port {
         return Err(format!("invalid port {port:?} after host"));
     }
     match host.chars().find(|c| matches!(c, ' ' | '"' | '\\' | '^' | '`' | '{' | '|' | '}')) {

@@ -54,7 +54,8 @@ fn expressions_cost_what_their_data_may_make_them_cost() {
         cidr('10.0.0.0/8').containsIP(self.short): 11
         format.dns1123Label().validate(self.short).hasValue(): 132
         self.n in [1, 2, 3] || self.list.max() == 'a': 43
-    "#]].assert_eq(&costs(&[
+    "#]]
+    .assert_eq(&costs(&[
         "self.n == oldSelf.n",
         "self.s == oldSelf.s",
         "self.short == 'abc'",
