@@ -30,6 +30,7 @@ const ORDER: &[&str] = &[
     "kaji-auth",
     "kaji-resource",
     "kaji-schema",
+    "kaji-cel",
     "kaji-encryption",
     "kaji-store",
     "kaji-meta",
@@ -55,6 +56,7 @@ const FORBIDDEN: &[(&str, &str)] = &[
     ("kaji-kubelet", "kaji-engine"),
     ("kaji-kubelet", "kaji-server"),
     ("kaji-schema", "kaji-store"),
+    ("kaji-cel", "kaji-store"),
     ("kaji-resource", "kaji-store"),
     ("kaji-builtins", "kaji-store"),
 ];

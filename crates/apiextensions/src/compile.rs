@@ -52,7 +52,12 @@ pub fn compile(definition: &Value) -> Result<ResourceDef, CompileError> {
     }
     let list = |field: &str| strs_at(definition, &["status", "acceptedNames", field]).map(owned).collect();
     let terminating = conditions::is_true(definition, "Terminating");
-    let hooks = CustomHooks::new(GroupResource::new(group, names("plural")), &versions, storage, terminating);
+    let schemas: Vec<Option<&Value>> = arr_at(definition, &["spec", "versions"])
+        .iter()
+        .map(|v| v.pointer("/schema/openAPIV3Schema"))
+        .collect();
+    let resource = GroupResource::new(group, names("plural"));
+    let hooks = CustomHooks::new(resource, &versions, &schemas, storage, terminating);
     Ok(ResourceDef {
         group: owned(group),
         plural: owned(names("plural")),

@@ -1,6 +1,7 @@
 //! How custom objects behave: validated by their schema, status kept apart where the version says so.
 //! Source: apiextensions-apiserver, `registry/customresource`.
 
+use crate::rules::{self, Rules};
 use kaji_meta::{
     GroupResource, Status,
     field::{ErrorList, Path},
@@ -14,6 +15,20 @@ struct Version {
     name: String,
     schema: SchemaRef,
     status: bool,
+    rules: Option<Rules>,
+}
+
+impl Version {
+    /// Adds what the rules say, if the object is well-formed enough for them.
+    fn with_rules(&self, mut errors: ErrorList, new: &Value, old: Option<&Value>) -> ErrorList {
+        if let Some(rules) = &self.rules {
+            match rules::blocked(&errors) {
+                Some(error) => errors.push(error),
+                None => errors.extend(rules::validate(rules, new, old)),
+            }
+        }
+        errors
+    }
 }
 
 /// Hooks of one custom resource.
@@ -26,11 +41,24 @@ pub struct CustomHooks {
 }
 
 impl CustomHooks {
-    /// Hooks for these versions, of which one is stored.
-    pub fn new(resource: GroupResource, versions: &[VersionDef], storage: usize, terminating: bool) -> Self {
+    /// Hooks for these versions, of which one is stored, with the JSON of their schemas.
+    pub fn new(
+        resource: GroupResource,
+        versions: &[VersionDef],
+        schemas: &[Option<&Value>],
+        storage: usize,
+        terminating: bool,
+    ) -> Self {
+        let rules = schemas.iter().map(|s| s.and_then(Rules::new)).chain(std::iter::repeat_with(|| None));
         let versions = versions
             .iter()
-            .map(|v| Version { name: v.name.to_string(), schema: v.schema.clone(), status: v.has_status() })
+            .zip(rules)
+            .map(|(v, rules)| Version {
+                name: v.name.to_string(),
+                schema: v.schema.clone(),
+                status: v.has_status(),
+                rules,
+            })
             .collect();
         CustomHooks { resource, versions, storage, terminating }
     }
@@ -128,13 +156,15 @@ impl Hooks for CustomHooks {
     }
 
     fn validate_create(&self, ctx: &Ctx<'_>, object: &Value) -> ErrorList {
-        self.version(ctx.version)
-            .map_or_else(ErrorList::new, |v| validate::validate(v.schema.get(), object, &Path::root()))
+        self.version(ctx.version).map_or_else(ErrorList::new, |v| {
+            v.with_rules(validate::validate(v.schema.get(), object, &Path::root()), object, None)
+        })
     }
 
     fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
         self.version(ctx.version).map_or_else(ErrorList::new, |v| {
-            validate::validate_update(v.schema.get(), new, old, &Path::root())
+            let errors = validate::validate_update(v.schema.get(), new, old, &Path::root());
+            v.with_rules(errors, new, Some(old))
         })
     }
 

@@ -11,11 +11,12 @@ mod conditions;
 mod hooks;
 mod lifecycle;
 mod names;
+mod rules;
 mod validation;
 
 pub use compile::{CompileError, compile};
 pub use lifecycle::start;
-pub use validation::{validator, warnings};
+pub use validation::validator;
 
 use kaji_meta::GroupResource;
 

@@ -1,5 +1,6 @@
 //! What a definition must satisfy beyond its own fields: structural schemas, usable paths, a conversion that can be done.
 
+use crate::rules;
 use kaji_meta::{
     field::{Error, ErrorList, Path},
     object::{arr_at, str_at},
@@ -20,24 +21,14 @@ pub fn validator() -> Check {
     })
 }
 
-/// Texts for the `Warning` header: what is accepted but not carried out yet.
-pub fn warnings(definition: &Value) -> Vec<String> {
-    arr_at(definition, &["spec", "versions"])
-        .iter()
-        .enumerate()
-        .filter(|(_, v)| v.pointer("/schema/openAPIV3Schema").is_some_and(structural::has_rules))
-        .map(|(i, _)| {
-            format!(
-                "spec.versions[{i}].schema.openAPIV3Schema: x-kubernetes-validations rules are kept but not evaluated by this server"
-            )
-        })
-        .collect()
-}
-
 fn schemas(new: &Value, old: Option<&Value>) -> ErrorList {
     let path = Path::new("spec").child("versions");
+    let versions = arr_at(new, &["spec", "versions"]);
+    // One schema for all is spoken of once, where v1beta1 had it: clients know that place.
+    let same = |v: &Value| v.get("schema") == versions.first().and_then(|first| first.get("schema"));
+    let shared = versions.iter().all(same);
     let mut errors = ErrorList::new();
-    for (i, version) in arr_at(new, &["spec", "versions"]).iter().enumerate() {
+    for (i, version) in versions.iter().enumerate().take(if shared { 1 } else { usize::MAX }) {
         let Some(schema) = version.pointer("/schema/openAPIV3Schema") else { continue };
         // What was accepted once is not held against later updates.
         let before = old.and_then(|o| {
@@ -50,11 +41,14 @@ fn schemas(new: &Value, old: Option<&Value>) -> ErrorList {
             continue;
         }
         let status = version.pointer("/subresources/status").is_some();
-        errors.extend(structural::check(
-            schema,
-            &path.index(i).child("schema").child("openAPIV3Schema"),
-            status,
-        ));
+        let at = if shared { Path::new("spec").child("validation") } else { path.index(i).child("schema") };
+        let at = at.child("openAPIV3Schema");
+        let found = structural::check(schema, &at, status);
+        // Rules are about the types that a structural schema gives.
+        if found.is_empty() {
+            errors.extend(rules::check(schema, &at));
+        }
+        errors.extend(found);
     }
     errors
 }
@@ -83,14 +77,14 @@ mod tests {
         assert_eq!(
             errors.iter().map(ToString::to_string).collect::<Vec<_>>(),
             [
-                "spec.versions[0].schema.openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields"
+                "spec.validation.openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields"
             ]
         );
         assert!(validator()(&bad, Some(&bad)).is_empty());
     }
 
     #[test]
-    fn webhook_conversion_is_refused_and_rules_warn() {
+    fn webhook_conversion_is_refused() {
         let mut webhook = crd(json!({"type": "object"}));
         webhook["spec"]["conversion"] = json!({"strategy": "Webhook"});
         assert!(
@@ -98,8 +92,5 @@ mod tests {
                 .to_string()
                 .starts_with("spec.conversion.strategy: Forbidden: webhook conversion")
         );
-        let ruled = crd(json!({"type": "object", "x-kubernetes-validations": [{"rule": "true"}]}));
-        assert_eq!(warnings(&ruled).len(), 1);
-        assert!(warnings(&crd(json!({"type": "object"}))).is_empty());
     }
 }

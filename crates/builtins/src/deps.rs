@@ -67,9 +67,6 @@ pub trait Tokens: Send + Sync {
 /// The second argument is the stored object on updates.
 pub type ValidateCrd = Arc<dyn Fn(&Value, Option<&Value>) -> ErrorList + Send + Sync>;
 
-/// Texts about what a custom resource definition asks for in vain.
-pub type CrdWarnings = Arc<dyn Fn(&Value) -> Vec<String> + Send + Sync>;
-
 /// What kinds need from outside.
 #[derive(Clone)]
 pub struct Deps {
@@ -91,8 +88,6 @@ pub struct Deps {
     pub tokens: Option<Arc<dyn Tokens>>,
     /// The deep validation of custom resource definitions.
     pub validate_crd: Option<ValidateCrd>,
-    /// Warnings about custom resource definitions.
-    pub crd_warnings: Option<CrdWarnings>,
 }
 
 impl Deps {
@@ -108,7 +103,6 @@ impl Deps {
             grants: Arc::new(NoAuthorizer),
             tokens: None,
             validate_crd: None,
-            crd_warnings: None,
         }
     }
 }

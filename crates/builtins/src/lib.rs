@@ -33,7 +33,7 @@ pub mod shared;
 pub mod storage;
 pub mod storagemigration;
 
-pub use deps::{ApiHandle, CrdWarnings, Deps, Tokens, ValidateCrd};
+pub use deps::{ApiHandle, Deps, Tokens, ValidateCrd};
 use kaji_resource::ResourceDef;
 
 /// Every built-in resource.

@@ -377,7 +377,6 @@ async fn open_engine(
     deps.authorizer = access.authorizer.clone();
     deps.grants = access.rbac.clone();
     deps.validate_crd = Some(kaji_apiextensions::validator());
-    deps.crd_warnings = Some(Arc::new(kaji_apiextensions::warnings));
     deps.tokens = Some(tokens);
     let api: Arc<dyn Api> = engine.clone();
     deps.api.set(Arc::downgrade(&api));

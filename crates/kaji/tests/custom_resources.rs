@@ -157,12 +157,6 @@ async fn a_definition_keeps_its_books_and_goes_last() {
 async fn what_is_not_carried_out_is_said() {
     let cluster = TestCluster::start(0).await;
     let api = Api(&cluster);
-    let mut ruled = definition();
-    ruled["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["x-kubernetes-validations"] =
-        json!([{"rule": "true"}]);
-    let answer = api.raw(Verb::Create, CRDS, "application/json", &ruled).await;
-    assert_eq!((answer.code, answer.warnings.len()), (201, 1));
-    assert!(answer.warnings[0].contains("x-kubernetes-validations"), "{:?}", answer.warnings);
     let mut converted = definition();
     converted["metadata"]["name"] = "gadgets.example.com".into();
     converted["spec"]["names"] = json!({"plural": "gadgets", "kind": "Gadget"});
@@ -247,6 +241,146 @@ async fn unknown_and_duplicate_fields_are_told() {
             assert_eq!(body["spec"]["template"]["metadata"], json!({"name": "t"}));
             assert_eq!((&body["metadata"]["unknownMeta"], &body["other"]), (&Value::Null, &Value::Null));
         }
+    }
+    cluster.stop().await;
+}
+
+/// The definition of one version whose spec is `spec`.
+fn ruled(spec: Value) -> Value {
+    let mut definition = definition();
+    let status = json!({"type": "object", "properties": {"ready": {"type": "integer"}},
+        "x-kubernetes-validations": [{"rule": "self.ready >= 0", "message": "ready counts from 0"}]});
+    definition["spec"]["versions"] = json!([{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec, "status": status}}}}]);
+    definition
+}
+
+fn crontab() -> Value {
+    json!({"type": "object", "required": ["replicas"], "properties": {
+        "replicas": {"type": "integer"},
+        "class": {"type": "string", "maxLength": 20, "x-kubernetes-validations": [{"rule": "self == oldSelf",
+            "message": "class is immutable", "reason": "FieldValueForbidden"}]},
+        "limits": {"type": "object", "maxProperties": 4, "additionalProperties": {"type": "integer"}},
+        "frozen": {"type": "boolean"},
+    }, "x-kubernetes-validations": [
+        {"rule": "self.replicas >= oldSelf.replicas", "message": "replicas may not shrink"},
+        {"rule": "!has(self.limits) || self.limits.all(k, self.limits[k] > 0)", "fieldPath": ".limits",
+            "messageExpression": "'%d not positive'.format([self.limits.filter(k, self.limits[k] <= 0).size()])"},
+        {"rule": "oldSelf.hasValue() || !has(self.frozen)", "optionalOldSelf": true, "message": "nothing is born frozen"},
+    ]})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_judge_objects_and_their_changes() {
+    let cluster = TestCluster::start(0).await;
+    let api = Api(&cluster);
+    let made = api.raw(Verb::Create, CRDS, "application/json", &ruled(crontab())).await;
+    assert_eq!((made.warnings.len(), made.code), (0, 201), "{:?}", made.body.into_bytes());
+    api.until(CRDS, "widgets.example.com", established).await;
+    let with = |spec: Value| widget("v1", "w", json!({"spec": spec}));
+    let refused = |detail: &str| (422, format!("Widget.example.com \"w\" is invalid: {detail}"));
+    let bad = with(json!({"replicas": 1, "limits": {"a": 0, "b": 1}, "frozen": true}));
+    assert_eq!(
+        api.refused(Verb::Create, V1, bad).await,
+        refused("[spec.limits: Invalid value: 1 not positive, spec: Invalid value: nothing is born frozen]")
+    );
+    // An object that is wrong otherwise is not put to rules.
+    let (_, message) = api.refused(Verb::Create, V1, with(json!({"frozen": true}))).await;
+    assert!(message.contains("spec.replicas: Required value") && !message.contains("born"), "{message}");
+    assert!(message.contains("some validation rules were not checked"), "{message}");
+
+    let name = format!("{V1}/w");
+    api.ok(Verb::Create, V1, with(json!({"replicas": 3, "class": "a"}))).await;
+    let change = |spec: Value| json!([{"op": "replace", "path": "/spec", "value": spec}]);
+    assert_eq!(
+        api.refused(Verb::Patch, &name, change(json!({"replicas": 2, "class": "a"}))).await,
+        refused("spec: Invalid value: replicas may not shrink")
+    );
+    assert_eq!(
+        api.refused(Verb::Patch, &name, change(json!({"replicas": 4, "class": "b"}))).await,
+        refused("spec.class: Forbidden: class is immutable")
+    );
+    api.ok(Verb::Patch, &name, change(json!({"replicas": 4, "class": "a", "frozen": true}))).await;
+    // A status is judged, too, and the spec with it stays out of it.
+    let status = json!([{"op": "add", "path": "/status", "value": {"ready": -1}}]);
+    assert_eq!(
+        api.refused(Verb::Patch, &format!("{name}/status"), status).await,
+        refused("status: Invalid value: ready counts from 0")
+    );
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_rules_forgive_what_does_not_change() {
+    let cluster = TestCluster::start(0).await;
+    let api = Api(&cluster);
+    let spec = json!({"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}});
+    api.ok(Verb::Create, CRDS, ruled(spec)).await;
+    api.until(CRDS, "widgets.example.com", established).await;
+    api.ok(Verb::Create, V1, widget("v1", "w", json!({"spec": {"a": "old", "b": "x"}}))).await;
+    let rule = json!([{"op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/a/x-kubernetes-validations",
+        "value": [{"rule": "self.startsWith('new')"}]}]);
+    api.ok(Verb::Patch, &format!("{CRDS}/widgets.example.com"), rule).await;
+    // The rule is in force once an object that breaks it is refused.
+    let late = || widget("v1", "late", json!({"spec": {"a": "old"}}));
+    loop {
+        let answer = api.raw(Verb::Create, V1, "application/json", &late()).await;
+        if answer.code == 422 {
+            break;
+        }
+        api.ok(Verb::Delete, &format!("{V1}/late"), Value::Null).await;
+        tokio::task::yield_now().await;
+    }
+    let change = |field: &str, value: &str| json!([{"op": "replace", "path": format!("/spec/{field}"), "value": value}]);
+    let name = format!("{V1}/w");
+    api.ok(Verb::Patch, &name, change("b", "y")).await;
+    let (code, message) = api.refused(Verb::Patch, &name, change("a", "older")).await;
+    assert_eq!(
+        (code, message.as_str()),
+        (
+            422,
+            "Widget.example.com \"w\" is invalid: spec.a: Invalid value: \"older\": failed rule: self.startsWith('new')"
+        )
+    );
+    api.ok(Verb::Patch, &name, change("a", "newer")).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_that_cannot_hold_or_cost_too_much_are_refused() {
+    let cluster = TestCluster::start(0).await;
+    let api = Api(&cluster);
+    let refused = async |rule: Value| {
+        let spec = json!({"type": "object", "properties": {"n": {"type": "integer"},
+            "list": {"type": "array", "items": {"type": "string"}}}, "x-kubernetes-validations": [rule]});
+        let (code, message) = api.refused(Verb::Create, CRDS, ruled(spec)).await;
+        assert_eq!(code, 422);
+        message
+    };
+    for (rule, expected) in [
+        (json!({"rule": "self.x == 1"}), "ERROR: <input>:1:5: undefined field 'x'"),
+        (
+            json!({"rule": "self.n == 'a'"}),
+            "found no matching overload for '_==_' applied to '(int, string)'",
+        ),
+        (json!({"rule": "self.n"}), "cel expression must evaluate to a bool"),
+        (json!({"rule": "self.n >"}), "Syntax error: mismatched input '<EOF>' expecting"),
+        (
+            json!({"rule": "true", "messageExpression": "self.n"}),
+            "messageExpression must evaluate to a string",
+        ),
+        (
+            json!({"rule": "true", "fieldPath": ".nope"}),
+            "fieldPath: Invalid value: \".nope\": must be a valid path",
+        ),
+        (json!({"rule": "true", "reason": "Nope"}), "reason: Unsupported value: \"Nope\""),
+        (
+            json!({"rule": "self.list.all(x, self.list.all(y, x == y))"}),
+            "estimated rule cost exceeds budget by factor of more than 100x (try simplifying the rule, or adding maxItems",
+        ),
+    ] {
+        let message = refused(rule.clone()).await;
+        assert!(message.contains(expected), "{rule}: {message}");
     }
     cluster.stop().await;
 }

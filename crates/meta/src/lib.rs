@@ -15,6 +15,7 @@ pub mod labels;
 pub mod object;
 pub mod objectmeta;
 pub mod options;
+pub mod pattern;
 pub mod quantity;
 pub mod random;
 pub mod status;

@@ -1,7 +1,7 @@
 //! CustomResourceDefinitions: names, versions and defaults here; schemas are checked by `Deps::validate_crd`.
 
 use crate::{
-    CrdWarnings, Deps, ValidateCrd,
+    Deps, ValidateCrd,
     admissionregistration::client,
     shared::{
         check, conditions, created, rules,
@@ -21,7 +21,6 @@ const PROTECTED_ANNOTATION: &str = "api-approved.kubernetes.io";
 
 struct Definitions {
     deep: Option<ValidateCrd>,
-    warn: Option<CrdWarnings>,
 }
 
 fn spec_path(field: &str) -> Path {
@@ -343,13 +342,6 @@ impl Hooks for Definitions {
         errs
     }
 
-    fn warnings(&self, ctx: &Ctx<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
-        match &self.warn {
-            Some(warn) if ctx.subresource.is_empty() => warn(new),
-            _ => vec![],
-        }
-    }
-
     fn marks_by_hand(&self) -> bool {
         true
     }
@@ -391,7 +383,7 @@ impl Hooks for Definitions {
 
 /// The definition of CustomResourceDefinitions.
 pub fn def(deps: &Deps) -> ResourceDef {
-    let hooks = Definitions { deep: deps.validate_crd.clone(), warn: deps.crd_warnings.clone() };
+    let hooks = Definitions { deep: deps.validate_crd.clone() };
     ResourceDef::builtin(
         "apiextensions.k8s.io",
         "v1",

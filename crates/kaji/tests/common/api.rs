@@ -45,10 +45,15 @@ impl Api<'_> {
         self.0.cluster.stack.engine.handle(request).await
     }
 
+    /// A request in the usual form: patches are JSON patches.
+    async fn usual(&self, verb: Verb, path: &str, body: &Value) -> ApiResponse {
+        let kind = if verb == Verb::Patch { "application/json-patch+json" } else { "application/json" };
+        self.raw(verb, path, kind, body).await
+    }
+
     /// A request that must succeed.
     pub async fn ok(&self, verb: Verb, path: &str, body: Value) -> Value {
-        let kind = if verb == Verb::Patch { "application/json-patch+json" } else { "application/json" };
-        let response = self.raw(verb, path, kind, &body).await;
+        let response = self.usual(verb, path, &body).await;
         let code = response.code;
         let text: Value = serde_json::from_slice(&response.body.into_bytes().unwrap()).unwrap();
         assert!(code < 300, "{verb:?} {path}: {text}");
@@ -57,7 +62,7 @@ impl Api<'_> {
 
     /// A request that is refused: code and message.
     pub async fn refused(&self, verb: Verb, path: &str, body: Value) -> (u16, String) {
-        let response = self.raw(verb, path, "application/json", &body).await;
+        let response = self.usual(verb, path, &body).await;
         let code = response.code;
         let text: Value = serde_json::from_slice(&response.body.into_bytes().unwrap()).unwrap();
         (code, text["message"].as_str().unwrap_or_default().to_owned())

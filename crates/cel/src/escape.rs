@@ -1,0 +1,83 @@
+//! Property names as identifiers: what CEL reserves or cannot spell is escaped, as KEP-2876 says.
+
+const RESERVED: [&str; 20] = [
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+];
+
+fn is_reserved(name: &str) -> bool {
+    RESERVED.contains(&name) || name == "while"
+}
+
+/// Looks a field up by the name in an expression: as it is escaped, or, where a reserved word is a name in its place, as it
+/// is written.
+pub(crate) fn find<'f, F>(fields: &'f std::collections::BTreeMap<String, F>, name: &str) -> Option<&'f F> {
+    fields.get(name).or_else(|| if is_reserved(name) { fields.get(&format!("__{name}__")) } else { None })
+}
+
+/// The identifier for a property; none if there is none.
+pub fn escape(name: &str) -> Option<String> {
+    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    if is_reserved(name) {
+        return Some(format!("__{name}__"));
+    }
+    let mut out = String::with_capacity(name.len());
+    let mut rest = name;
+    while let Some(c) = rest.chars().next() {
+        if let Some(after) = rest.strip_prefix("__") {
+            out.push_str("__underscores__");
+            rest = after;
+            continue;
+        }
+        match c {
+            '.' => out.push_str("__dot__"),
+            '-' => out.push_str("__dash__"),
+            '/' => out.push_str("__slash__"),
+            c if c.is_ascii_alphanumeric() || c == '_' => out.push(c),
+            _ => return None,
+        }
+        rest = &rest[c.len_utf8()..];
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::escape;
+
+    #[test]
+    fn names() {
+        for (name, escaped) in [
+            ("replicas", Some("replicas")),
+            ("namespace", Some("__namespace__")),
+            ("a.b/c-d", Some("a__dot__b__slash__c__dash__d")),
+            ("x__y_z", Some("x__underscores__y_z")),
+            ("a___b", Some("a__underscores___b")),
+            ("4ever", None),
+            ("$ref", None),
+            ("", None),
+        ] {
+            assert_eq!(escape(name).as_deref(), escaped, "{name}");
+        }
+    }
+}

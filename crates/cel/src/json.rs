@@ -1,0 +1,111 @@
+//! JSON as values: each by its declaration, numbers that are whole as ints.
+//! Texts: apiserver `cel/common/valuesunstructured.go`.
+
+use crate::{
+    decl::{Decl, DeclKind, ListKind},
+    error::Error,
+    functions::time,
+    value::{List, Map, Text, Value},
+};
+use base64::Engine;
+use serde_json::Value as Json;
+
+static ANY: Decl = Decl { kind: DeclKind::Any, nullable: true, max_elements: 0, min_size: 1 };
+static ATOMIC: ListKind = ListKind::Atomic;
+
+pub(crate) fn value<'a>(json: &'a Json, decl: &'a Decl) -> Result<Value<'a>, Error> {
+    if json.is_null() {
+        return match decl.nullable || decl.kind == DeclKind::Any {
+            true => Ok(Value::Null),
+            false => Err(Error::eval("invalid data, got null for schema with nullable=false")),
+        };
+    }
+    let invalid = |expected: &str| {
+        Err(Error::eval(format!("invalid data, expected {expected}, got {}", go_type(json))))
+    };
+    Ok(match (&decl.kind, json) {
+        (DeclKind::Any, _) => any(json),
+        (DeclKind::IntOrString, Json::String(s)) => Value::String(Text::Borrowed(s)),
+        (DeclKind::IntOrString, Json::Number(n)) if n.is_i64() => Value::Int(n.as_i64().unwrap_or_default()),
+        (DeclKind::IntOrString, _) => {
+            return Err(Error::eval(
+                "invalid data, expected XIntOrString value to be either a string or integer",
+            ));
+        }
+        (DeclKind::Bool, Json::Bool(b)) => Value::Bool(*b),
+        (DeclKind::Bool, _) => return invalid("bool"),
+        (DeclKind::Int, _) => match whole(json) {
+            Some(i) => Value::Int(i),
+            None => return invalid("int"),
+        },
+        (DeclKind::Double, Json::Number(n)) => Value::Double(n.as_f64().unwrap_or_default()),
+        (DeclKind::Double, _) => return invalid("float"),
+        (DeclKind::List { elem, kind }, Json::Array(items)) => Value::List(List::Json { items, elem, kind }),
+        (DeclKind::List { .. }, _) => {
+            return Err(Error::eval(
+                "invalid data, expected an array for the provided schema with type=array",
+            ));
+        }
+        (DeclKind::Map { value }, Json::Object(object)) => Value::Map(Map::Json { object, value }),
+        (DeclKind::Object { fields }, Json::Object(object)) => Value::Map(Map::Object { object, fields }),
+        (DeclKind::Map { .. } | DeclKind::Object { .. }, _) => {
+            return Err(Error::eval("invalid data, expected a map for the provided schema with type=object"));
+        }
+        (kind, Json::String(s)) => return string(s, kind),
+        _ => return invalid("string"),
+    })
+}
+
+fn string<'a>(s: &'a str, kind: &DeclKind) -> Result<Value<'a>, Error> {
+    let failed = |what: &str| Error::eval(format!("Invalid {what} {s}"));
+    match kind {
+        DeclKind::Duration => {
+            time::parse_format_duration(s).map(Value::Duration).ok_or_else(|| failed("duration"))
+        }
+        DeclKind::Date => {
+            time::parse_date(s).map(Value::Timestamp).ok_or_else(|| failed("date formatted string"))
+        }
+        DeclKind::DateTime => {
+            time::parse_date_time(s).map(Value::Timestamp).ok_or_else(|| failed("date-time formatted string"))
+        }
+        DeclKind::Bytes => base64::engine::general_purpose::STANDARD
+            .decode(s)
+            .map(|b| Value::Bytes(b.into()))
+            .map_err(|_| failed("byte formatted string")),
+        _ => Ok(Value::String(Text::Borrowed(s))),
+    }
+}
+
+/// A value without a declaration.
+fn any(json: &Json) -> Value<'_> {
+    match json {
+        Json::Null => Value::Null,
+        Json::Bool(b) => Value::Bool(*b),
+        Json::Number(n) => match n.as_i64() {
+            Some(i) => Value::Int(i),
+            None => Value::Double(n.as_f64().unwrap_or_default()),
+        },
+        Json::String(s) => Value::String(Text::Borrowed(s)),
+        Json::Array(items) => Value::List(List::Json { items, elem: &ANY, kind: &ATOMIC }),
+        Json::Object(object) => Value::Map(Map::Json { object, value: &ANY }),
+    }
+}
+
+/// A number that is whole, written with a fraction or not.
+fn whole(json: &Json) -> Option<i64> {
+    #[allow(clippy::cast_possible_truncation, reason = "whole and in range")]
+    json.as_i64().or_else(|| json.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e18).map(|f| f as i64))
+}
+
+/// Go's name of what JSON decodes to.
+fn go_type(json: &Json) -> &'static str {
+    match json {
+        Json::Null => "<nil>",
+        Json::Bool(_) => "bool",
+        Json::Number(n) if n.is_f64() => "float64",
+        Json::Number(_) => "int64",
+        Json::String(_) => "string",
+        Json::Array(_) => "[]interface {}",
+        Json::Object(_) => "map[string]interface {}",
+    }
+}

@@ -1,0 +1,5 @@
+//! Expressions in, values, costs and refusals out.
+
+mod estimates;
+mod language;
+mod limits;
