@@ -27,6 +27,7 @@ const ORDER: &[&str] = &[
     "kaji-builtins",
     "kaji-flowcontrol",
     "kaji-auth",
+    "kaji-quota",
     "kaji-resource",
     "kaji-schema",
     "kaji-encryption",

@@ -2,9 +2,13 @@
 //!
 //! Invariant: a plugin looks up what an object names only after the caches have caught up with all acknowledged writes.
 
+mod accounts;
 mod classes;
+mod limits;
+mod pod;
 mod pods;
 mod priority;
+mod quota;
 
 use kaji_auth::Authorizer;
 use kaji_engine::{Admission, Attributes};
@@ -16,11 +20,14 @@ use std::sync::Arc;
 /// `authorizer` answers plugins that ask what a user may do.
 pub fn plugins(_authorizer: &Arc<dyn Authorizer>) -> Vec<Arc<dyn Admission>> {
     vec![
+        Arc::new(limits::LimitRanger),
+        Arc::new(accounts::ServiceAccount),
         Arc::new(priority::Priority),
         Arc::new(pods::DefaultTolerationSeconds),
         Arc::new(classes::DefaultStorageClass),
         Arc::new(pods::RuntimeClass),
         Arc::new(classes::DefaultIngressClass),
+        Arc::new(quota::ResourceQuota::new()),
     ]
 }
 

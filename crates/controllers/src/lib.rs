@@ -66,7 +66,6 @@ pub fn all(informers: &Arc<Informers>, config: &Config) -> Vec<Controller> {
     all.push(statefulset::controller(informers));
     all.push(cronjob::controller(informers));
     all.push(disruption::controller(informers));
-    all.push(quota::controller(informers));
     all.push(podgc::controller(informers));
     all.extend(certificates::controllers(informers, config));
     all.extend(bootstrap::controllers(informers));
@@ -95,4 +94,5 @@ pub fn spawn(
     certificates::spawn(tasks, informers, shared, stop.clone());
     gc::spawn(tasks, shared, stop.clone());
     namespace::spawn(tasks, informers, shared, stop.clone());
+    quota::spawn(tasks, informers, shared, stop.clone());
 }

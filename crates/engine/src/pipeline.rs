@@ -16,7 +16,7 @@ pub(crate) mod remove;
 pub(crate) mod update;
 
 use crate::{
-    admission::{Attributes, Operation},
+    admission::{Attributes, Operation, Together},
     decode::{self, Want},
     encode,
     engine::{Engine, store_status},
@@ -58,6 +58,8 @@ pub(crate) struct Op<'a> {
     /// `now`, RFC 3339 in whole seconds.
     pub now_text: String,
     pub warnings: Mutex<Vec<String>>,
+    /// What plugins want to be written with the object.
+    pub together: Together,
 }
 
 impl<'a> Op<'a> {
@@ -109,6 +111,7 @@ impl<'a> Op<'a> {
             now,
             now_text: rfc3339(now),
             warnings: Mutex::new(vec![]),
+            together: Together::default(),
         })
     }
 
@@ -163,6 +166,7 @@ impl<'a> Op<'a> {
             def: &self.res.def,
             api: self.engine,
             warnings: &self.warnings,
+            together: &self.together,
             now: self.now,
             random: &*self.engine.random,
         }
