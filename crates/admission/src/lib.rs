@@ -3,12 +3,15 @@
 //! Invariant: a plugin looks up what an object names only after the caches have caught up with all acknowledged writes.
 
 mod accounts;
+mod always;
 mod classes;
+mod config;
 mod limits;
 mod pod;
 mod pods;
 mod priority;
 mod quota;
+mod security;
 
 use kaji_auth::Authorizer;
 use kaji_engine::{Admission, Attributes};
@@ -16,19 +19,31 @@ use kaji_meta::{GroupResource, Status};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Every plugin that is on by default, as far as this server has it.
+pub use config::{Config, ConfigError, Flags};
+
+/// The plugins that run, in order. The engine itself runs `NamespaceLifecycle`.
 /// `authorizer` answers plugins that ask what a user may do.
-pub fn plugins(_authorizer: &Arc<dyn Authorizer>) -> Vec<Arc<dyn Admission>> {
-    vec![
-        Arc::new(limits::LimitRanger),
-        Arc::new(accounts::ServiceAccount),
-        Arc::new(priority::Priority),
-        Arc::new(pods::DefaultTolerationSeconds),
-        Arc::new(classes::DefaultStorageClass),
-        Arc::new(pods::RuntimeClass),
-        Arc::new(classes::DefaultIngressClass),
-        Arc::new(quota::ResourceQuota::new()),
-    ]
+pub fn plugins(config: &Config, authorizer: &Arc<dyn Authorizer>) -> Vec<Arc<dyn Admission>> {
+    config.plugins.iter().filter_map(|name| make(name, config, authorizer)).collect()
+}
+
+fn make(name: &str, config: &Config, _authorizer: &Arc<dyn Authorizer>) -> Option<Arc<dyn Admission>> {
+    Some(match name {
+        "AlwaysAdmit" => Arc::new(always::AlwaysAdmit),
+        "LimitRanger" => Arc::new(limits::LimitRanger),
+        "ServiceAccount" => Arc::new(accounts::ServiceAccount),
+        "AlwaysPullImages" => Arc::new(always::AlwaysPullImages),
+        "PodSecurity" => Arc::new(security::PodSecurity::new(config.security.clone())),
+        "Priority" => Arc::new(priority::Priority),
+        "DefaultTolerationSeconds" => Arc::new(pods::DefaultTolerationSeconds),
+        "ExtendedResourceToleration" => Arc::new(pods::ExtendedResourceToleration),
+        "DefaultStorageClass" => Arc::new(classes::DefaultStorageClass),
+        "RuntimeClass" => Arc::new(pods::RuntimeClass),
+        "DefaultIngressClass" => Arc::new(classes::DefaultIngressClass),
+        "ResourceQuota" => Arc::new(quota::ResourceQuota::new()),
+        "AlwaysDeny" => Arc::new(always::AlwaysDeny),
+        _ => return None,
+    })
 }
 
 /// Whether a write is to this resource itself, not to a subresource.
@@ -44,4 +59,20 @@ async fn find(
 ) -> Result<Option<Arc<Value>>, Status> {
     a.api.sync().await?;
     Ok(a.api.get(resource, "", name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kaji_auth::Union;
+
+    #[test]
+    fn what_runs_is_there() {
+        let config = Config::load(&Flags { enable: config::off(), ..Flags::default() }).unwrap();
+        let nobody: Arc<dyn Authorizer> = Arc::new(Union(vec![]));
+        let names: Vec<&str> = plugins(&config, &nobody).iter().map(|p| p.name()).collect();
+        let brought: Vec<&str> =
+            config.plugins.iter().copied().filter(|name| *name != "NamespaceLifecycle").collect();
+        assert_eq!(names, brought, "the engine brings NamespaceLifecycle");
+    }
 }

@@ -3,6 +3,7 @@
 //! Invariants: mutating plugins run in order, each seeing what those before it did; validating ones run on the object as
 //! it will be stored; dry runs go through all of them; `NamespaceLifecycle` is always first.
 
+mod annotations;
 mod lifecycle;
 mod together;
 
@@ -12,6 +13,7 @@ use kaji_resource::{Api, BoxFuture, ResourceDef, UserInfo};
 use serde_json::Value;
 use std::sync::Mutex;
 
+pub use annotations::Annotations;
 pub use together::{Companion, Together};
 
 /// What is being done.
@@ -72,6 +74,8 @@ pub struct Attributes<'a> {
     pub api: &'a dyn Api,
     /// Texts for the `Warning` header.
     pub warnings: &'a Mutex<Vec<String>>,
+    /// What the audit log is to say about this write.
+    pub annotations: &'a Annotations,
     /// What is to be written in the same transaction; for validating plugins, and never on dry run.
     pub together: &'a Together,
     /// The time of the request.

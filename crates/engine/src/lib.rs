@@ -25,7 +25,7 @@ pub mod storage;
 mod tests;
 mod verbs;
 
-pub use admission::{Admission, Attributes, Companion, Operation, Together};
+pub use admission::{Admission, Annotations, Attributes, Companion, Operation, Together};
 pub use engine::{Engine, EngineError, EngineOptions};
 pub use registry::{Registry, Resource};
 pub use request::{Accept, Alternative, ApiRequest, Encoding, Form};

@@ -5,6 +5,7 @@ use kaji::{
     AuthnOptions, Cluster, Nodes, Options, kubeconfig,
     token::{self, TokenCommand},
 };
+use kaji_admission::Flags;
 use kaji_auth::authz::config;
 use kaji_server::flow::Limits;
 use std::{
@@ -88,6 +89,15 @@ struct Up {
     authorization_config: Option<PathBuf>,
     #[command(flatten)]
     authn: AuthnOptions,
+    /// Admission plugins besides those that are on by default.
+    #[arg(long, value_delimiter = ',')]
+    enable_admission_plugins: Vec<String>,
+    /// Admission plugins that are on by default and shall not be.
+    #[arg(long, value_delimiter = ',')]
+    disable_admission_plugins: Vec<String>,
+    /// A file with an AdmissionConfiguration.
+    #[arg(long)]
+    admission_control_config_file: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -141,6 +151,11 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
         limits: limits.checked()?,
         request_timeout: up.request_timeout,
         authn: up.authn,
+        admission: Flags {
+            enable: up.enable_admission_plugins,
+            disable: up.disable_admission_plugins,
+            config_file: up.admission_control_config_file,
+        },
         ..Options::new(&data_dir)
     };
     let cluster = Cluster::start(options).await?;

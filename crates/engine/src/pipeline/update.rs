@@ -86,6 +86,7 @@ pub(crate) async fn update(
         if let Ok(mut w) = op.warnings.lock() {
             w.truncate(warned);
         }
+        op.annotations.take();
     }
     Err(op.conflict(name, MODIFIED))
 }

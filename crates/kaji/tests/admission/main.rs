@@ -8,6 +8,7 @@ mod classes;
 mod common;
 mod limits;
 mod quota;
+mod security;
 
 use serde_json::{Value, json};
 
