@@ -5,7 +5,7 @@
 //!
 //! Invariant: a name that upstream knows and this server lacks is refused when it is asked for, never ignored.
 
-use crate::security;
+use crate::{events, security};
 use serde::Deserialize;
 use serde_json::Value;
 use std::{
@@ -34,8 +34,8 @@ const ORDER: [(&str, Standing); 41] = [
     ("LimitPodHardAntiAffinityTopology", Absent),
     ("LimitRanger", On),
     ("ServiceAccount", On),
-    ("NodeRestriction", Absent),
-    ("TaintNodesByCondition", AbsentOn),
+    ("NodeRestriction", Off),
+    ("TaintNodesByCondition", On),
     ("AlwaysPullImages", Off),
     ("ImagePolicyWebhook", Absent),
     ("PodSecurity", On),
@@ -43,21 +43,21 @@ const ORDER: [(&str, Standing); 41] = [
     ("Priority", On),
     ("DefaultTolerationSeconds", On),
     ("PodTolerationRestriction", Absent),
-    ("EventRateLimit", Absent),
+    ("EventRateLimit", Off),
     ("ExtendedResourceToleration", Off),
     ("DefaultStorageClass", On),
-    ("StorageObjectInUseProtection", AbsentOn),
+    ("StorageObjectInUseProtection", On),
     ("PodGroupProtection", AbsentOn),
-    ("OwnerReferencesPermissionEnforcement", Absent),
-    ("PersistentVolumeClaimResize", AbsentOn),
+    ("OwnerReferencesPermissionEnforcement", Off),
+    ("PersistentVolumeClaimResize", On),
     ("RuntimeClass", On),
-    ("CertificateApproval", AbsentOn),
-    ("CertificateSigning", AbsentOn),
-    ("ClusterTrustBundleAttest", AbsentOn),
-    ("CertificateSubjectRestriction", AbsentOn),
+    ("CertificateApproval", On),
+    ("CertificateSigning", On),
+    ("ClusterTrustBundleAttest", On),
+    ("CertificateSubjectRestriction", On),
     ("DefaultIngressClass", On),
     ("DenyServiceExternalIPs", Absent),
-    ("PodTopologyLabels", AbsentOn),
+    ("PodTopologyLabels", On),
     ("PodGroupWorkloadExists", AbsentOn),
     ("NodeDeclaredFeatureValidator", AbsentOn),
     ("JobValidation", AbsentOn),
@@ -133,12 +133,17 @@ pub struct Config {
     /// Names in order.
     pub(crate) plugins: Vec<&'static str>,
     pub(crate) security: security::Config,
+    pub(crate) events: events::Config,
 }
 
 impl Default for Config {
     fn default() -> Self {
         let on = ORDER.iter().filter(|(_, standing)| *standing == On);
-        Config { plugins: on.map(|(name, _)| *name).collect(), security: security::Config::default() }
+        Config {
+            plugins: on.map(|(name, _)| *name).collect(),
+            security: security::Config::default(),
+            events: events::Config::default(),
+        }
     }
 }
 
@@ -175,18 +180,30 @@ impl Config {
 
     fn read(flags: &Flags, read: Read<'_>) -> Result<Config, ConfigError> {
         let mut config = Config { plugins: names(flags)?, ..Config::default() };
-        let Some(path) = &flags.config_file else { return Ok(config) };
+        if let Some(path) = &flags.config_file {
+            config.read_file(path, read)?;
+        }
+        if config.plugins.contains(&"EventRateLimit") {
+            config
+                .events
+                .check()
+                .map_err(|reason| ConfigError::Plugin { plugin: "EventRateLimit", reason })?;
+        }
+        Ok(config)
+    }
+
+    fn read_file(&mut self, path: &Path, read: Read<'_>) -> Result<(), ConfigError> {
         let file: File = parse(path, yaml(path, read)?)?;
         let known =
             matches!(file.api_version.as_str(), "apiserver.config.k8s.io/v1" | "apiserver.k8s.io/v1alpha1");
         if !known || file.kind != "AdmissionConfiguration" {
             let reason = format!("no kind {:?} is registered for version {:?}", file.kind, file.api_version);
-            return Err(ConfigError::Malformed { path: path.clone(), reason });
+            return Err(ConfigError::Malformed { path: path.into(), reason });
         }
         let base = path.parent().unwrap_or(Path::new(""));
         let mut seen = BTreeSet::new();
         for plugin in file.plugins {
-            let Some(name) = config.plugins.iter().find(|n| **n == plugin.name).copied() else { continue };
+            let Some(name) = self.plugins.iter().find(|n| **n == plugin.name).copied() else { continue };
             // The first entry counts, and one for a plugin that is off says nothing.
             if !seen.insert(name) {
                 continue;
@@ -196,9 +213,9 @@ impl Config {
                 (Value::Null, path) => yaml(&base.join(path), read)?,
                 (value, _) => value,
             };
-            config.set(name, value)?;
+            self.set(name, value)?;
         }
-        Ok(config)
+        Ok(())
     }
 
     fn set(&mut self, plugin: &'static str, value: Value) -> Result<(), ConfigError> {
@@ -207,6 +224,11 @@ impl Config {
             "PodSecurity" => {
                 of_kind(&value, security::Config::KIND).map_err(wrong)?;
                 self.security = security::Config::parse(value).map_err(wrong)?;
+                Ok(())
+            }
+            "EventRateLimit" => {
+                of_kind(&value, events::Config::KIND).map_err(wrong)?;
+                self.events = events::Config::parse(value).map_err(wrong)?;
                 Ok(())
             }
             _ => Err(wrong("it takes no configuration".into())),
@@ -265,10 +287,10 @@ fn names(flags: &Flags) -> Result<Vec<&'static str>, ConfigError> {
     Ok(ORDER.iter().filter(|(name, standing)| runs(name, *standing)).map(|(name, _)| *name).collect())
 }
 
-/// The plugins that are off by default.
+/// Every plugin that this server has.
 #[cfg(test)]
-pub(crate) fn off() -> Vec<String> {
-    ORDER.iter().filter(|(_, standing)| *standing == Off).map(|(name, _)| (*name).to_owned()).collect()
+pub(crate) fn all() -> Vec<&'static str> {
+    ORDER.iter().filter(|(_, standing)| matches!(standing, On | Off)).map(|(name, _)| *name).collect()
 }
 
 #[cfg(test)]

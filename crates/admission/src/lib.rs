@@ -4,14 +4,20 @@
 
 mod accounts;
 mod always;
+mod certificates;
 mod classes;
 mod config;
+mod events;
 mod limits;
+mod nodes;
+mod owners;
 mod pod;
 mod pods;
 mod priority;
 mod quota;
 mod security;
+mod topology;
+mod volumes;
 
 use kaji_auth::Authorizer;
 use kaji_engine::{Admission, Attributes};
@@ -27,19 +33,32 @@ pub fn plugins(config: &Config, authorizer: &Arc<dyn Authorizer>) -> Vec<Arc<dyn
     config.plugins.iter().filter_map(|name| make(name, config, authorizer)).collect()
 }
 
-fn make(name: &str, config: &Config, _authorizer: &Arc<dyn Authorizer>) -> Option<Arc<dyn Admission>> {
+fn make(name: &str, config: &Config, authorizer: &Arc<dyn Authorizer>) -> Option<Arc<dyn Admission>> {
     Some(match name {
         "AlwaysAdmit" => Arc::new(always::AlwaysAdmit),
         "LimitRanger" => Arc::new(limits::LimitRanger),
         "ServiceAccount" => Arc::new(accounts::ServiceAccount),
+        "NodeRestriction" => Arc::new(nodes::NodeRestriction::new(authorizer.clone())),
+        "TaintNodesByCondition" => Arc::new(nodes::TaintNodesByCondition),
         "AlwaysPullImages" => Arc::new(always::AlwaysPullImages),
         "PodSecurity" => Arc::new(security::PodSecurity::new(config.security.clone())),
         "Priority" => Arc::new(priority::Priority),
         "DefaultTolerationSeconds" => Arc::new(pods::DefaultTolerationSeconds),
+        "EventRateLimit" => Arc::new(events::EventRateLimit::new(&config.events)),
         "ExtendedResourceToleration" => Arc::new(pods::ExtendedResourceToleration),
         "DefaultStorageClass" => Arc::new(classes::DefaultStorageClass),
+        "StorageObjectInUseProtection" => Arc::new(volumes::StorageObjectInUseProtection),
+        "OwnerReferencesPermissionEnforcement" => {
+            Arc::new(owners::OwnerReferencesPermissionEnforcement(authorizer.clone()))
+        }
+        "PersistentVolumeClaimResize" => Arc::new(volumes::PersistentVolumeClaimResize),
         "RuntimeClass" => Arc::new(pods::RuntimeClass),
+        "CertificateApproval" => Arc::new(certificates::CertificateApproval(authorizer.clone())),
+        "CertificateSigning" => Arc::new(certificates::CertificateSigning(authorizer.clone())),
+        "ClusterTrustBundleAttest" => Arc::new(certificates::ClusterTrustBundleAttest(authorizer.clone())),
+        "CertificateSubjectRestriction" => Arc::new(certificates::CertificateSubjectRestriction),
         "DefaultIngressClass" => Arc::new(classes::DefaultIngressClass),
+        "PodTopologyLabels" => Arc::new(topology::PodTopologyLabels),
         "ResourceQuota" => Arc::new(quota::ResourceQuota::new()),
         "AlwaysDeny" => Arc::new(always::AlwaysDeny),
         _ => return None,
@@ -68,7 +87,7 @@ mod tests {
 
     #[test]
     fn what_runs_is_there() {
-        let config = Config::load(&Flags { enable: config::off(), ..Flags::default() }).unwrap();
+        let config = Config { plugins: config::all(), ..Config::default() };
         let nobody: Arc<dyn Authorizer> = Arc::new(Union(vec![]));
         let names: Vec<&str> = plugins(&config, &nobody).iter().map(|p| p.name()).collect();
         let brought: Vec<&str> =

@@ -65,3 +65,13 @@ pub(crate) fn secret_names(pod: &Value) -> BTreeSet<String> {
     names.remove("");
     names
 }
+
+/// The config maps that a pod refers to.
+pub(crate) fn config_map_names(pod: &Value) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    of_environments(pod, "configMapKeyRef", "configMapRef", &mut names);
+    of_projections(pod, "configMap", &mut names);
+    of_volumes(pod, &[&["configMap", "name"]], &mut names);
+    names.remove("");
+    names
+}

@@ -23,11 +23,13 @@ mod job;
 mod namespace;
 mod podgc;
 mod pods;
+mod protection;
 mod quota;
 mod replicaset;
 mod rootca;
 mod serviceaccount;
 mod statefulset;
+mod taints;
 #[cfg(test)]
 mod testing;
 mod tokens;
@@ -67,6 +69,8 @@ pub fn all(informers: &Arc<Informers>, config: &Config) -> Vec<Controller> {
     all.push(cronjob::controller(informers));
     all.push(disruption::controller(informers));
     all.push(podgc::controller(informers));
+    all.push(taints::controller(informers));
+    all.extend(protection::controllers(informers));
     all.extend(certificates::controllers(informers, config));
     all.extend(bootstrap::controllers(informers));
     all.push(clusterroles::controller(informers));

@@ -58,7 +58,7 @@ fn files_are_nested_or_named() {
     kind: PodSecurityConfiguration
     defaults: {enforce: baseline, enforce-version: v1.30, warn: restricted}
     exemptions: {usernames: [a], namespaces: [kube-system], runtimeClasses: [kata]}
-- name: NodeRestriction
+- name: EventRateLimit
   configuration: {what: ever}
 "#;
     let config = file(&format!("{HEAD}{nested}"), "").unwrap();

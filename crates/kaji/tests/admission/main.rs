@@ -3,12 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
 
 mod accounts;
+mod certificates;
 mod classes;
 #[path = "../common/mod.rs"]
 mod common;
 mod limits;
+mod nodes;
 mod quota;
 mod security;
+mod volumes;
 
 use serde_json::{Value, json};
 

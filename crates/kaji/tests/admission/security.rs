@@ -124,7 +124,7 @@ plugins:
 "#,
     )
     .unwrap();
-    let cluster = TestCluster::start_with(0, |options| options.admission.config_file = Some(file)).await;
+    let cluster = TestCluster::start_with(|options| options.admission.config_file = Some(file)).await;
     let api = Api(&cluster);
     let open = || json!({"hostPID": true});
     let made = create(&api, NAMESPACES, namespace("free", json!({"enforce": "restricted"}))).await;
