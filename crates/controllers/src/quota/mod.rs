@@ -250,10 +250,11 @@ impl Counter {
     /// Counts one quota.
     async fn count(&self, key: &Key) -> Result<(), Error> {
         let target = Target::of::<ResourceQuota>(&key.namespace, &key.name);
-        let quota: Value = match self.client.get(&target.path()).await {
-            Err(error) if error.not_found() => return Ok(()),
-            other => other?,
-        };
+        // By a list: the account of this controller may list and watch everything, and get nothing.
+        let all = Target::of::<ResourceQuota>(&key.namespace, "").path();
+        let one = format!("{all}?fieldSelector=metadata.name={}", key.name);
+        let found = self.client.get::<List>(&one).await?.items.unwrap_or_default().pop();
+        let Some(quota) = found else { return Ok(()) };
         if object::deletion_timestamp(&quota).is_some() {
             return Ok(());
         }
