@@ -28,6 +28,7 @@ const ORDER: &[&str] = &[
     "kaji-flowcontrol",
     "kaji-audit",
     "kaji-auth",
+    "kaji-quota",
     "kaji-resource",
     "kaji-schema",
     "kaji-cel",

@@ -16,16 +16,24 @@ fn default_name(classes: &[Arc<Value>], marks: &[&str]) -> Option<String> {
 }
 
 /// Sets `spec.<field>` unless there is one, also of old as an annotation.
-fn set(a: &mut Attributes<'_>, field: &str, annotation: &str, classes: &GroupResource, marks: &[&str]) {
-    let Some(o) = a.new_object() else { return };
+async fn set(
+    a: &mut Attributes<'_>,
+    field: &str,
+    annotation: &str,
+    classes: &GroupResource,
+    marks: &[&str],
+) -> Result<(), Status> {
+    let Some(o) = a.new_object() else { return Ok(()) };
     if !o["spec"][field].is_null() || object::annotation(o, annotation).is_some() {
-        return;
+        return Ok(());
     }
+    a.api.sync().await?;
     if let Some(name) = default_name(&a.api.list(classes, None), marks)
         && let Some(o) = a.object.as_deref_mut()
     {
         object::set_at(o, &["spec", field], name);
     }
+    Ok(())
 }
 
 /// The plugin.
@@ -41,13 +49,14 @@ impl Admission for DefaultStorageClass {
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        let classes = GroupResource::new("storage.k8s.io", "storageclasses");
-        let marks = [
+        let marks = &[
             "storageclass.kubernetes.io/is-default-class",
             "storageclass.beta.kubernetes.io/is-default-class",
         ];
-        set(a, "storageClassName", "volume.beta.kubernetes.io/storage-class", &classes, &marks);
-        Box::pin(std::future::ready(Ok(())))
+        Box::pin(async move {
+            let classes = GroupResource::new("storage.k8s.io", "storageclasses");
+            set(a, "storageClassName", "volume.beta.kubernetes.io/storage-class", &classes, marks).await
+        })
     }
 }
 
@@ -64,10 +73,11 @@ impl Admission for DefaultIngressClass {
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        let classes = GroupResource::new("networking.k8s.io", "ingressclasses");
-        let marks = ["ingressclass.kubernetes.io/is-default-class"];
-        set(a, "ingressClassName", "kubernetes.io/ingress.class", &classes, &marks);
-        Box::pin(std::future::ready(Ok(())))
+        Box::pin(async move {
+            let classes = GroupResource::new("networking.k8s.io", "ingressclasses");
+            let marks = &["ingressclass.kubernetes.io/is-default-class"];
+            set(a, "ingressClassName", "kubernetes.io/ingress.class", &classes, marks).await
+        })
     }
 }
 

@@ -23,12 +23,14 @@ mod job;
 mod namespace;
 mod podgc;
 mod pods;
+mod protection;
 mod quota;
 mod replicaset;
 mod rootca;
 mod selection;
 mod serviceaccount;
 mod statefulset;
+mod taints;
 #[cfg(test)]
 mod testing;
 mod tokens;
@@ -74,8 +76,11 @@ const PLAIN: &[(&str, Make)] = &[
     ("statefulset-controller", |i, _| vec![statefulset::controller(i)]),
     ("cronjob-controller", |i, _| vec![cronjob::controller(i)]),
     ("disruption-controller", |i, _| vec![disruption::controller(i)]),
-    ("resourcequota-controller", |i, _| vec![quota::controller(i)]),
     ("pod-garbage-collector-controller", |i, _| vec![podgc::controller(i)]),
+    ("node-lifecycle-controller", |i, _| vec![taints::controller(i)]),
+    ("persistentvolumeclaim-protection-controller", |i, _| vec![protection::claims(i)]),
+    ("persistentvolume-protection-controller", |i, _| vec![protection::volumes(i)]),
+    ("volumeattributesclass-protection-controller", |i, _| vec![protection::classes(i)]),
     ("certificatesigningrequest-cleaner-controller", |i, _| vec![certificates::cleaner::requests(i)]),
     ("podcertificaterequest-cleaner-controller", |i, _| vec![certificates::cleaner::pod_requests(i)]),
     ("certificatesigningrequest-signing-controller", |i, config| {
@@ -97,6 +102,7 @@ const PLAIN: &[(&str, Make)] = &[
 const APPROVER: &str = "certificatesigningrequest-approving-controller";
 const GARBAGE: &str = "garbage-collector-controller";
 const NAMESPACES: &str = "namespace-controller";
+const QUOTAS: &str = "resourcequota-controller";
 
 /// Without certificates there is nothing to publish.
 fn published(config: &Config) -> Option<&str> {
@@ -105,7 +111,7 @@ fn published(config: &Config) -> Option<&str> {
 
 /// The names of all controllers.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    PLAIN.iter().map(|(name, _)| *name).chain([APPROVER, GARBAGE, NAMESPACES])
+    PLAIN.iter().map(|(name, _)| *name).chain([APPROVER, GARBAGE, NAMESPACES, QUOTAS])
 }
 
 /// The controllers that are plain reconcilers and wanted.
@@ -134,5 +140,8 @@ pub fn spawn(
     }
     if config.selection.includes(NAMESPACES) {
         namespace::spawn(tasks, informers, shared, stop.clone());
+    }
+    if config.selection.includes(QUOTAS) {
+        quota::spawn(tasks, informers, shared, stop.clone());
     }
 }

@@ -3,13 +3,18 @@
 //! Invariants: mutating plugins run in order, each seeing what those before it did; validating ones run on the object as
 //! it will be stored; dry runs go through all of them; `NamespaceLifecycle` is always first.
 
+mod annotations;
 mod lifecycle;
+mod together;
 
 use crate::{engine::Engine, pipeline::options};
 use kaji_meta::{GroupResource, GroupVersionKind, GroupVersionResource, Random, Status, object, text};
 use kaji_resource::{Api, BoxFuture, ResourceDef, UserInfo};
 use serde_json::Value;
 use std::sync::Mutex;
+
+pub use annotations::Annotations;
+pub use together::{Companion, Together};
 
 /// What is being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,6 +74,10 @@ pub struct Attributes<'a> {
     pub api: &'a dyn Api,
     /// Texts for the `Warning` header.
     pub warnings: &'a Mutex<Vec<String>>,
+    /// What the audit log is to say about this write.
+    pub annotations: &'a Annotations,
+    /// What is to be written in the same transaction; for validating plugins, and never on dry run.
+    pub together: &'a Together,
     /// The time of the request.
     pub now: jiff::Timestamp,
     /// Randomness.

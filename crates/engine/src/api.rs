@@ -11,7 +11,7 @@ use crate::{
     },
     registry::Resource,
 };
-use kaji_meta::{GroupResource, Status, object};
+use kaji_meta::{GroupResource, GroupVersionKind, Status, object};
 use kaji_resource::{Api, BoxFuture, DeleteOptions, ResourceDef, UserInfo};
 use kaji_store::Revision;
 use serde_json::Value;
@@ -132,6 +132,12 @@ impl Api for Engine {
 
     fn any(&self, resource: &GroupResource, namespace: Option<&str>, want: &dyn Fn(&Value) -> bool) -> bool {
         self.resource(resource).is_some_and(|res| each(&res, namespace, &mut |v| want(&v)))
+    }
+
+    fn resource_of(&self, kind: &GroupVersionKind) -> Option<(GroupResource, bool)> {
+        let registry = self.registry();
+        let resource = registry.by_kind(&kind.group, &kind.version, &kind.kind)?;
+        Some((resource.group_resource.clone(), resource.def.namespaced()))
     }
 
     fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>> {

@@ -16,7 +16,7 @@ pub(crate) mod remove;
 pub(crate) mod update;
 
 use crate::{
-    admission::{Attributes, Operation},
+    admission::{Annotations, Attributes, Operation, Together},
     decode::{self, Want},
     encode,
     engine::{Engine, store_status},
@@ -58,6 +58,10 @@ pub(crate) struct Op<'a> {
     /// `now`, RFC 3339 in whole seconds.
     pub now_text: String,
     pub warnings: Mutex<Vec<String>>,
+    /// What plugins tell the audit log.
+    pub annotations: Annotations,
+    /// What plugins want to be written with the object.
+    pub together: Together,
 }
 
 impl<'a> Op<'a> {
@@ -109,6 +113,8 @@ impl<'a> Op<'a> {
             now,
             now_text: rfc3339(now),
             warnings: Mutex::new(vec![]),
+            annotations: Annotations::default(),
+            together: Together::default(),
         })
     }
 
@@ -163,6 +169,8 @@ impl<'a> Op<'a> {
             def: &self.res.def,
             api: self.engine,
             warnings: &self.warnings,
+            annotations: &self.annotations,
+            together: &self.together,
             now: self.now,
             random: &*self.engine.random,
         }
@@ -264,14 +272,15 @@ impl<'a> Op<'a> {
         self.warned(result.and_then(|written| self.respond(accept, written)))
     }
 
-    /// Adds the warnings to an answer, also to a refusal.
+    /// Adds the warnings and annotations to an answer, also to a refusal.
     pub fn warned(&self, result: Result<ApiResponse, Status>) -> Result<ApiResponse, Status> {
-        let warnings = self.take_warnings();
-        if warnings.is_empty() {
+        let (warnings, annotations) = (self.take_warnings(), self.annotations.take());
+        if warnings.is_empty() && annotations.is_empty() {
             return result;
         }
         let mut response = result.unwrap_or_else(ApiResponse::from);
         response.warnings.extend(warnings);
+        response.annotations.extend(annotations);
         Ok(response)
     }
 
@@ -282,6 +291,7 @@ impl<'a> Op<'a> {
                 code: written.code,
                 content_type: "application/json",
                 warnings: vec![],
+                annotations: vec![],
                 body: Body::Full(match written.revision {
                     0 => bytes.clone(),
                     revision => storage::with_revision(bytes, revision),

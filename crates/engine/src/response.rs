@@ -1,4 +1,4 @@
-//! The engine's answers: a code, a content type, warnings and a body that is whole or streamed.
+//! The engine's answers: a code, a content type, warnings, notes for the audit log and a body that is whole or streamed.
 
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
@@ -28,6 +28,8 @@ pub struct ApiResponse {
     pub content_type: &'static str,
     /// Texts for `Warning: 299 - "…"` headers.
     pub warnings: Vec<String>,
+    /// What the audit log is to say besides: keys and values.
+    pub annotations: Vec<(String, String)>,
     /// The body.
     pub body: Body,
 }
@@ -39,6 +41,7 @@ impl ApiResponse {
             code,
             content_type: "application/json",
             warnings: vec![],
+            annotations: vec![],
             body: Body::Full(Bytes::from(value.to_string())),
         }
     }

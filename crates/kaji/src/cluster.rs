@@ -89,6 +89,8 @@ pub struct Options {
     pub authorizers: Vec<Mode>,
     /// How somebody proves who they are.
     pub authn: AuthnOptions,
+    /// Which admission plugins run, and their configuration.
+    pub admission: kaji_admission::Flags,
 }
 
 impl Options {
@@ -110,6 +112,7 @@ impl Options {
             request_timeout: Duration::from_secs(60),
             authorizers: DEFAULT.to_vec(),
             authn: AuthnOptions::default(),
+            admission: kaji_admission::Flags::default(),
         }
     }
 }
@@ -149,6 +152,9 @@ pub enum StartError {
     /// Objects that every cluster has.
     #[error("cannot create the cluster's first objects: {0}")]
     Bootstrap(Status),
+    /// Admission plugins and their configuration.
+    #[error(transparent)]
+    Admission(#[from] kaji_admission::ConfigError),
     /// A service range that is none.
     #[error("{0:?} is no service range")]
     ServiceRange(String),
@@ -369,7 +375,8 @@ async fn open_engine(
     access: &Access,
     tokens: Arc<LateTokens>,
 ) -> Result<Arc<Engine>, StartError> {
-    let admission = kaji_admission::plugins(&access.authorizer);
+    let config = kaji_admission::Config::load(&options.admission)?;
+    let admission = kaji_admission::plugins(&config, &access.authorizer);
     let engine_options = EngineOptions { admission, ..EngineOptions::default() };
     let engine = Engine::open(store, engine_options).await?;
     let mut deps = Deps::new(Arc::new(SystemClock), Arc::new(SystemRandom));

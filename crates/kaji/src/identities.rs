@@ -23,6 +23,8 @@ const RENAMED: &[(&str, &str)] = &[
     ("endpoint-slice-controller", "endpointslice-controller"),
     ("endpoint-slice-mirroring-controller", "endpointslicemirroring-controller"),
     ("garbage-collector-controller", "generic-garbage-collector"),
+    ("node-taints", "node-controller"),
+    ("vac-protection-controller", "volumeattributesclass-protection-controller"),
 ];
 
 /// A user with groups, authenticated.
@@ -84,8 +86,11 @@ mod tests {
         };
         let identities = controllers();
         let all = kaji_controllers::all(&informers, &config);
-        let names =
-            all.iter().map(|c| c.name()).chain(["garbage-collector-controller", "namespace-controller"]);
+        let names = all.iter().map(|c| c.name()).chain([
+            "garbage-collector-controller",
+            "namespace-controller",
+            "resourcequota-controller",
+        ]);
         let without: Vec<&str> =
             names.filter(|name| identities(name).name == "system:kube-controller-manager").collect();
         // Tokens are the manager's own business, as upstream, where they come before any account can be used.

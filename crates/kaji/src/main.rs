@@ -5,6 +5,7 @@ use kaji::{
     AuditFlags, AuthnOptions, Cluster, Nodes, Options, envtest, kubeconfig, serving,
     token::{self, TokenCommand},
 };
+use kaji_admission::Flags;
 use kaji_auth::authz::config;
 use kaji_server::flow::Limits;
 use std::{
@@ -101,6 +102,15 @@ struct Up {
     authn: AuthnOptions,
     #[command(flatten)]
     audit: AuditFlags,
+    /// Admission plugins besides those that are on by default.
+    #[arg(long, value_delimiter = ',')]
+    enable_admission_plugins: Vec<String>,
+    /// Admission plugins that are on by default and shall not be.
+    #[arg(long, value_delimiter = ',')]
+    disable_admission_plugins: Vec<String>,
+    /// A file with an AdmissionConfiguration.
+    #[arg(long)]
+    admission_control_config_file: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -199,6 +209,11 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
         request_timeout: up.request_timeout,
         authn: up.authn,
         audit: up.audit.into(),
+        admission: Flags {
+            enable: up.enable_admission_plugins,
+            disable: up.disable_admission_plugins,
+            config_file: up.admission_control_config_file,
+        },
         ..Options::new(&data_dir)
     };
     let (lasting, writes) = (up.flags.lasting(), up.flags.kubeconfig());

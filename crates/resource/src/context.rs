@@ -1,7 +1,7 @@
 //! What a hook knows about the request it serves, and the way it may look at other objects.
 
 use crate::hooks::BoxFuture;
-use kaji_meta::{GroupResource, Status, random::Random};
+use kaji_meta::{GroupResource, GroupVersionKind, Status, random::Random};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -87,6 +87,8 @@ pub trait Api: Send + Sync {
     fn any(&self, resource: &GroupResource, namespace: Option<&str>, want: &dyn Fn(&Value) -> bool) -> bool {
         self.list(resource, namespace).iter().any(|v| want(v))
     }
+    /// The resource that serves a kind in a version, and whether its objects are in namespaces.
+    fn resource_of(&self, kind: &GroupVersionKind) -> Option<(GroupResource, bool)>;
     /// Waits until reads here see everything that was committed before the call. For decisions that must not be made on
     /// a cache that lags behind (a namespace that was created a moment ago).
     fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>> {

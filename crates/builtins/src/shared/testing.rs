@@ -46,6 +46,9 @@ impl Api for FakeApi {
             .map(|(_, v)| v.clone())
             .collect()
     }
+    fn resource_of(&self, _: &kaji_meta::GroupVersionKind) -> Option<(GroupResource, bool)> {
+        None
+    }
     fn create<'a>(
         &'a self,
         resource: &'a GroupResource,

@@ -1,279 +1,405 @@
 //! Resource quotas: their usage, counted from what there is.
 //!
+//! Admission charges; this controller makes the first count of a quota and gives back what went away. Charges are
+//! written in one transaction with their objects, so a count is right if it is of the same moment as the quota:
+//! first the quota is read, then, freshly, the objects; and it is written only if the quota is still the same.
+//!
 //! Invariants:
 //! - `status.hard` is `spec.hard`, and `status.used` has the same names as far as their usage is known.
-//! - A change in a namespace without quotas costs one look at an empty range.
+//! - Only resources that some quota names are watched; without quotas, none are.
 
-mod usage;
+mod monitor;
 
-use crate::pods::status_patch;
-use kaji_meta::quantity::{Format, Quantity};
+use crate::discovery::{Resource, discover};
+use kaji_meta::{GroupResource, object};
+use kaji_quota::{Context, Evaluator, Usage, add, amounts, objects_of, total};
 use kaji_runtime::{
-    Change, Controller, Cx, Informers, Key, Plan, Projection, Reconciler, View,
-    objects::{
-        ConfigMap, CronJob, DaemonSet, Deployment, Job, PersistentVolumeClaim, Pod, ReplicaSet,
-        ReplicationController, ResourceQuota, Secret, Service, StatefulSet,
-    },
+    Change, Client, Error, Informer, Informers, Key, PatchKind, Projection, Shared, Target,
+    objects::{PersistentVolumeClaim, Pod, ResourceQuota, Service},
+    queue::Queue,
 };
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use std::{collections::BTreeMap, sync::Arc};
-use usage::{Usage, add, in_scope, of_claim, of_pod, of_service, scoped};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    sync::{Notify, watch},
+    task::{AbortHandle, JoinSet},
+};
 
-/// The controller.
-pub fn controller(informers: &Arc<Informers>) -> Controller {
-    let controller = Controller::new(Quotas, informers)
-        .reads::<ResourceQuota>(|change, _| vec![change.any().metadata.key()])
-        // Quotas count quotas: the others of the namespace, which are to be seen only from the second reading on.
-        .reads::<ResourceQuota>(|change, view| keys_of(change, view, |_| ()))
-        .reads::<Pod>(|change, view| {
-            keys_of(change, view, |p| (p.finished(), p.metadata.deleting(), p.spec.containers.clone()))
-        })
-        .reads::<Service>(|change, view| {
-            keys_of(change, view, |s| (s.spec.kind.clone(), s.spec.ports.clone()))
-        })
-        .reads::<PersistentVolumeClaim>(|change, view| keys_of(change, view, |c| c.spec.clone()));
-    let controller = counted::<Secret>(counted::<ConfigMap>(controller));
-    let controller = counted::<Deployment>(counted::<ReplicationController>(controller));
-    let controller = counted::<StatefulSet>(counted::<ReplicaSet>(controller));
-    counted::<CronJob>(counted::<Job>(counted::<DaemonSet>(controller)))
+const NAME: &str = "resourcequota-controller";
+const WORKERS: usize = 5;
+/// How often everything is counted anew, whatever was noticed.
+const RESYNC: Duration = Duration::from_secs(300);
+/// How often a resource is looked for that a quota names and nobody serves yet.
+const REDISCOVER: Duration = Duration::from_secs(30);
+
+struct Counter {
+    client: Client,
+    metadata: Client,
+    shared: Shared,
+    queue: Queue,
+    quotas: Arc<Informer<ResourceQuota>>,
+    /// The resources that quotas name and that are served, by what quotas call them.
+    served: Mutex<HashMap<GroupResource, Resource>>,
+    /// A quota came, or names other resources.
+    renamed: Notify,
 }
 
-/// Objects that only count.
-fn counted<T: Projection>(controller: Controller) -> Controller {
-    controller.reads::<T>(|change, view| keys_of(change, view, |_| ()))
+/// Starts the controller.
+pub fn spawn(
+    tasks: &mut JoinSet<()>,
+    informers: &Arc<Informers>,
+    shared: &Shared,
+    stop: watch::Receiver<bool>,
+) {
+    let client = shared.client.named(NAME);
+    let counter = Arc::new(Counter {
+        metadata: client.metadata_list(),
+        client,
+        shared: shared.clone(),
+        queue: Queue::default(),
+        quotas: informers.get::<ResourceQuota>(),
+        served: Mutex::default(),
+        renamed: Notify::new(),
+    });
+    let seen = Arc::downgrade(&counter);
+    counter.quotas.handle(move |change| {
+        if let Some(counter) = seen.upgrade() {
+            counter.quota_changed(change);
+        }
+    });
+    follow(&counter, &informers.get::<Pod>(), pod_facts);
+    follow(&counter, &informers.get::<Service>(), |s: &Service| (s.spec.kind.clone(), s.spec.ports.clone()));
+    follow(&counter, &informers.get::<PersistentVolumeClaim>(), |c: &PersistentVolumeClaim| c.spec.clone());
+    tasks.spawn(run(counter, stop));
 }
 
-/// The quotas of the namespace of an object that came, went, or changed in what counts.
-fn keys_of<T: Projection, F: PartialEq>(
-    change: &Change<T>,
-    view: &View,
-    facts: impl Fn(&T) -> F,
-) -> Vec<Key> {
-    let quotas = view.get::<ResourceQuota>();
-    let mut here = quotas.in_namespace(&change.any().meta().namespace).map(|q| q.metadata.key()).peekable();
-    if here.peek().is_none() {
-        return vec![];
-    }
-    match (&change.old, &change.new) {
-        (Some(old), Some(new)) if facts(old) == facts(new) => vec![],
-        _ => here.collect(),
-    }
+/// What of a pod's life changes its usage.
+fn pod_facts(p: &Pod) -> impl PartialEq + use<> {
+    let resize = |c: &&kaji_runtime::objects::PodCondition| c.kind.starts_with("PodResize");
+    (
+        (p.finished(), p.metadata.deletion_timestamp, p.spec.active_deadline_seconds),
+        (p.spec.containers.clone(), p.spec.init_containers.clone(), p.spec.resources.clone()),
+        p.status.conditions.iter().filter(resize).cloned().collect::<Vec<_>>(),
+    )
 }
 
-struct Quotas;
-
-impl Reconciler for Quotas {
-    fn name(&self) -> &'static str {
-        "resourcequota-controller"
-    }
-
-    fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
-        let quotas = view.get::<ResourceQuota>();
-        let Some(quota) = quotas.by_key(key).filter(|q| !q.metadata.deleting()) else {
-            return Plan::nothing();
+/// Counts again when an object went, or changed in what counts. What comes was charged as it came.
+fn follow<T: Projection, F: PartialEq>(
+    counter: &Arc<Counter>,
+    informer: &Informer<T>,
+    facts: impl Fn(&T) -> F + Send + Sync + 'static,
+) {
+    let counter = Arc::downgrade(counter);
+    informer.handle(move |change| {
+        let Some(counter) = counter.upgrade() else { return };
+        let same = match (&change.old, &change.new) {
+            (Some(old), Some(new)) => facts(old) == facts(new),
+            (None, _) => true,
+            (Some(_), None) => false,
         };
-        let total = total(quota, view, cx.now);
-        let zero = Quantity::new(0, Format::DecimalSi);
-        let known = |name: &String| total.contains_key(name) || countable(name);
-        let mut used: BTreeMap<String, Value> = BTreeMap::new();
-        for name in quota.spec.hard.keys().filter(|n| known(n)) {
-            let amount = total.get(name).unwrap_or(&zero);
-            // The present spelling stays if it means the same.
-            let present = quota.status.used.get(name);
-            let same =
-                present.and_then(|p| Quantity::from_value(p).ok()).is_some_and(|p| p.sub(amount).is_zero());
-            let value = present.filter(|_| same).cloned().unwrap_or_else(|| amount.to_string().into());
-            used.insert(name.clone(), value);
+        if !same {
+            counter.recount(&change.any().meta().namespace);
         }
-        if used == quota.status.used && quota.spec.hard == quota.status.hard {
-            return Plan::nothing();
-        }
-        let status = json!({
-            "hard": replaced(&quota.status.hard, &quota.spec.hard),
-            "used": replaced(&quota.status.used, &used),
+    });
+}
+
+async fn run(counter: Arc<Counter>, mut stop: watch::Receiver<bool>) {
+    let mut tasks = JoinSet::new();
+    for _ in 0..WORKERS {
+        let counter = counter.clone();
+        tasks.spawn(async move {
+            while let Some(key) = counter.queue.next().await {
+                match counter.count(&key).await {
+                    Ok(()) => counter.queue.forget(&key),
+                    Err(error) => {
+                        tracing::debug!(%key, %error, "a quota is counted again");
+                        counter.queue.retry(key.clone());
+                    }
+                }
+                counter.queue.done(&key);
+            }
         });
-        Plan::nothing().then(status_patch::<ResourceQuota>(&quota.metadata, status))
     }
+    tokio::select! {
+        () = keep_monitors(&counter) => {}
+        () = resync(&counter) => {}
+        _ = stop.wait_for(|s| *s) => {}
+    }
+    counter.queue.close();
+    tasks.shutdown().await;
+}
+
+async fn resync(counter: &Counter) {
+    loop {
+        tokio::time::sleep(RESYNC).await;
+        counter.quotas.snapshot().iter().for_each(|q| counter.queue.add(q.metadata.key()));
+    }
+}
+
+/// Keeps one monitor running for each resource that a quota counts and no shared informer follows.
+async fn keep_monitors(counter: &Arc<Counter>) {
+    let mut monitors: HashMap<GroupResource, AbortHandle> = HashMap::new();
+    let mut running = JoinSet::new();
+    loop {
+        let wanted: BTreeSet<GroupResource> =
+            counter.quotas.snapshot().iter().flat_map(|q| counted(q.spec.hard.keys())).collect();
+        monitors.retain(|gr, task| {
+            let keep = wanted.contains(gr);
+            if !keep {
+                task.abort();
+                counter.served(|s| s.remove(gr));
+            }
+            keep
+        });
+        while running.try_join_next().is_some() {}
+        let mut missing: Vec<&GroupResource> =
+            wanted.iter().filter(|gr| !monitors.contains_key(gr)).collect();
+        if !missing.is_empty()
+            && let Ok(found) = discover(&counter.client).await
+        {
+            for resource in found.preferred() {
+                let gr = GroupResource::new(resource.group.as_str(), resource.resource.as_str());
+                if !missing.contains(&&gr) || !resource.namespaced || !resource.supports(&["list", "watch"]) {
+                    continue;
+                }
+                missing.retain(|m| **m != gr);
+                counter.served(|s| s.insert(gr.clone(), resource.clone()));
+                let task = running.spawn(monitor::run(counter.clone(), gr.clone(), resource));
+                monitors.insert(gr, task);
+            }
+        }
+        let again = if missing.is_empty() { RESYNC } else { REDISCOVER };
+        let _ = tokio::time::timeout(again, counter.renamed.notified()).await;
+    }
+}
+
+/// The resources of which a quota over these names counts the objects, besides those that informers follow.
+fn counted<'a>(names: impl Iterator<Item = &'a String>) -> BTreeSet<GroupResource> {
+    let mut all = BTreeSet::new();
+    for name in names {
+        match name.as_str() {
+            "configmaps" | "secrets" | "replicationcontrollers" | "resourcequotas" => {
+                all.insert(GroupResource::new("", name.as_str()));
+            }
+            claims if claims.ends_with(".deviceclass.resource.k8s.io/devices") => {
+                all.insert(GroupResource::new("resource.k8s.io", "resourceclaims"));
+            }
+            // Device classes may stand for any extended resource.
+            other if other.starts_with("requests.") && other.contains('/') => {
+                all.insert(GroupResource::new("resource.k8s.io", "resourceclaims"));
+            }
+            other => all.extend(objects_of(other)),
+        }
+    }
+    for followed in ["pods", "services", "persistentvolumeclaims"] {
+        all.remove(&GroupResource::new("", followed));
+    }
+    all
+}
+
+#[derive(Deserialize)]
+struct List {
+    items: Option<Vec<Value>>,
+}
+
+impl Counter {
+    fn served<R>(&self, f: impl FnOnce(&mut HashMap<GroupResource, Resource>) -> R) -> R {
+        f(&mut self.served.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Counts all quotas of a namespace again.
+    fn recount(&self, namespace: &str) {
+        let quotas = self.quotas.snapshot();
+        quotas.in_namespace(namespace).for_each(|q| self.queue.add(q.metadata.key()));
+    }
+
+    fn quota_changed(&self, change: &Change<ResourceQuota>) {
+        let names = |q: &Option<Arc<ResourceQuota>>| {
+            q.as_ref().map(|q| q.spec.hard.keys().cloned().collect::<Vec<_>>())
+        };
+        if names(&change.old) != names(&change.new) {
+            self.renamed.notify_one();
+        }
+        let Some(new) = &change.new else {
+            // Quotas count quotas.
+            return self.recount(&change.any().metadata.namespace);
+        };
+        // Charges change nothing but `used`.
+        let same = change.old.as_ref().is_some_and(|old| old.spec == new.spec);
+        if !same || new.status.hard != new.spec.hard {
+            self.queue.add(new.metadata.key());
+        }
+    }
+
+    async fn list(&self, client: &Client, resource: &str, namespace: &str) -> Result<Vec<Value>, Error> {
+        let path = match namespace {
+            "" => resource.to_owned(),
+            ns => match resource.rsplit_once('/') {
+                Some((prefix, plural)) => format!("{prefix}/namespaces/{ns}/{plural}"),
+                None => resource.to_owned(),
+            },
+        };
+        Ok(client.get::<List>(&path).await?.items.unwrap_or_default())
+    }
+
+    /// Counts one quota.
+    async fn count(&self, key: &Key) -> Result<(), Error> {
+        let target = Target::of::<ResourceQuota>(&key.namespace, &key.name);
+        // By a list: the account of this controller may list and watch everything, and get nothing.
+        let all = Target::of::<ResourceQuota>(&key.namespace, "").path();
+        let one = format!("{all}?fieldSelector=metadata.name={}", key.name);
+        let found = self.client.get::<List>(&one).await?.items.unwrap_or_default().pop();
+        let Some(quota) = found else { return Ok(()) };
+        if object::deletion_timestamp(&quota).is_some() {
+            return Ok(());
+        }
+        let used = self.usage(key, &quota).await?;
+        let Some(status) = status(&quota, &used) else { return Ok(()) };
+        let body = json!({
+            "metadata": {"uid": object::uid(&quota), "resourceVersion": object::resource_version(&quota)},
+            "status": status,
+        });
+        let target = target.subresource("status");
+        match self.client.patch(&target, PatchKind::Merge.content_type(), "", &body).await {
+            Err(error) if error.not_found() => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// What is used of each name whose usage is known.
+    async fn usage(&self, key: &Key, quota: &Value) -> Result<Usage, Error> {
+        let namespace = key.namespace.as_str();
+        let hard = object::obj_at(quota, &["spec", "hard"]).cloned().unwrap_or_default();
+        let extended = self.extended_resources(&hard).await?;
+        let cx = Context { now: self.shared.clock.now(), extended_resources: &extended };
+        let mut sum = Usage::new();
+        for (plural, evaluator) in [
+            ("pods", Evaluator::Pods),
+            ("services", Evaluator::Services),
+            ("persistentvolumeclaims", Evaluator::Claims),
+        ] {
+            if !hard.keys().any(|n| evaluator.tracks(n, &cx)) {
+                continue;
+            }
+            let items = self.list(&self.client, &format!("/api/v1/{plural}"), namespace).await?;
+            if evaluator == Evaluator::Pods {
+                self.count_when_graces_end(key, &items, cx.now);
+            }
+            add(&mut sum, &total(quota, &evaluator, &items, &cx));
+        }
+        for gr in counted(hard.keys()) {
+            let Some(evaluator) = Evaluator::of(&gr) else { continue };
+            let Some(resource) = self.served(|s| s.get(&gr).cloned()) else { continue };
+            if !hard.keys().any(|n| evaluator.tracks(n, &cx)) {
+                continue;
+            }
+            let counts_only = matches!(evaluator, Evaluator::Objects(_));
+            let client = if counts_only { &self.metadata } else { &self.client };
+            let items = self.list(client, &resource.target("", "").path(), namespace).await?;
+            add(&mut sum, &total(quota, &evaluator, &items, &cx));
+        }
+        Ok(sum)
+    }
+
+    /// Device classes by the extended resources they stand for, if the quota names any.
+    async fn extended_resources(&self, hard: &Map<String, Value>) -> Result<BTreeMap<String, String>, Error> {
+        let claims = GroupResource::new("resource.k8s.io", "resourceclaims");
+        let asked = hard.keys().any(|n| n.starts_with("requests.") && n.contains('/'));
+        let Some(resource) = self.served(|s| s.get(&claims).cloned()).filter(|_| asked) else {
+            return Ok(BTreeMap::new());
+        };
+        let path = format!("/apis/{}/deviceclasses", resource.api_version());
+        let named = |class: &Value| {
+            let extended = object::str_at(class, &["spec", "extendedResourceName"]);
+            (!extended.is_empty()).then(|| (object::name(class).to_owned(), extended.to_owned()))
+        };
+        Ok(self.list(&self.client, &path, "").await?.iter().filter_map(named).collect())
+    }
+
+    /// Pods whose node does not answer stop counting when their grace period is over, which no event tells.
+    fn count_when_graces_end(&self, key: &Key, pods: &[Value], now: jiff::Timestamp) {
+        let end = |pod: &Value| {
+            let at: jiff::Timestamp = object::deletion_timestamp(pod)?.parse().ok()?;
+            let end = at.as_second().saturating_add(object::deletion_grace_period_seconds(pod)?) + 1;
+            (end >= now.as_second()).then_some(end - now.as_second())
+        };
+        if let Some(seconds) = pods.iter().filter_map(end).min() {
+            let wait = Duration::from_secs(u64::try_from(seconds).unwrap_or(0) + 1);
+            self.queue.add_after(key.clone(), wait);
+        }
+    }
+}
+
+/// The merge patch of a quota's status; `None` if it is right already.
+fn status(quota: &Value, counted: &Usage) -> Option<Value> {
+    let map = |path: &[&str]| object::obj_at(quota, path).cloned().unwrap_or_default();
+    let (hard, old_hard, old_used) =
+        (map(&["spec", "hard"]), map(&["status", "hard"]), map(&["status", "used"]));
+    let known = amounts(object::at(quota, &["status", "used"]));
+    let mut used = Map::new();
+    for name in hard.keys() {
+        // The present spelling stays if it means the same, and what nobody can count as it was.
+        let value = match (counted.get(name), known.get(name)) {
+            (Some(new), Some(old)) if old.sub(new).is_zero() => old_used.get(name).cloned(),
+            (Some(new), _) => Some(new.to_string().into()),
+            (None, _) => old_used.get(name).cloned(),
+        };
+        used.extend(value.map(|v| (name.clone(), v)));
+    }
+    if used == old_used && hard == old_hard {
+        return None;
+    }
+    Some(json!({"hard": replaced(&old_hard, hard), "used": replaced(&old_used, used)}))
 }
 
 /// A merge patch from one map to another, whole.
-fn replaced(old: &BTreeMap<String, Value>, new: &BTreeMap<String, Value>) -> Map<String, Value> {
-    let gone = old.keys().filter(|k| !new.contains_key(*k)).map(|k| (k.clone(), Value::Null));
-    gone.chain(new.iter().map(|(k, v)| (k.clone(), v.clone()))).collect()
-}
-
-/// Names whose usage is counted here, so that none means zero.
-fn countable(name: &str) -> bool {
-    const PLAIN: [&str; 14] = [
-        "pods",
-        "services",
-        "services.nodeports",
-        "services.loadbalancers",
-        "configmaps",
-        "secrets",
-        "replicationcontrollers",
-        "resourcequotas",
-        "persistentvolumeclaims",
-        "cpu",
-        "memory",
-        "ephemeral-storage",
-        "requests.storage",
-        "storage",
-    ];
-    const COUNTED: [&str; 13] = [
-        "pods",
-        "services",
-        "configmaps",
-        "secrets",
-        "replicationcontrollers",
-        "resourcequotas",
-        "persistentvolumeclaims",
-        "deployments.apps",
-        "replicasets.apps",
-        "statefulsets.apps",
-        "daemonsets.apps",
-        "jobs.batch",
-        "cronjobs.batch",
-    ];
-    PLAIN.contains(&name)
-        || name.strip_prefix("count/").is_some_and(|rest| COUNTED.contains(&rest))
-        || name.starts_with("requests.")
-        || name.starts_with("limits.")
-        || name.starts_with("hugepages-")
-        || name.contains(".storageclass.storage.k8s.io/")
-}
-
-/// What all objects of a namespace use.
-fn total(quota: &ResourceQuota, view: &View, now: jiff::Timestamp) -> Usage {
-    let namespace = quota.metadata.namespace.as_str();
-    let mut sum = Usage::new();
-    let pods = view.get::<Pod>();
-    pods.in_namespace(namespace).filter(|p| in_scope(quota, p)).for_each(|p| add(&mut sum, of_pod(p, now)));
-    if scoped(quota) {
-        return sum;
-    }
-    view.get::<Service>().in_namespace(namespace).for_each(|s| add(&mut sum, of_service(s)));
-    view.get::<PersistentVolumeClaim>().in_namespace(namespace).for_each(|c| add(&mut sum, of_claim(c)));
-    let hard = &quota.spec.hard;
-    count::<ConfigMap>(&mut sum, hard, view, namespace);
-    count::<Secret>(&mut sum, hard, view, namespace);
-    count::<ReplicationController>(&mut sum, hard, view, namespace);
-    count::<ResourceQuota>(&mut sum, hard, view, namespace);
-    count::<Deployment>(&mut sum, hard, view, namespace);
-    count::<ReplicaSet>(&mut sum, hard, view, namespace);
-    count::<StatefulSet>(&mut sum, hard, view, namespace);
-    count::<DaemonSet>(&mut sum, hard, view, namespace);
-    count::<Job>(&mut sum, hard, view, namespace);
-    count::<CronJob>(&mut sum, hard, view, namespace);
-    sum
-}
-
-/// Counts the objects of a resource, if the quota asks for it.
-fn count<T: Projection>(sum: &mut Usage, hard: &BTreeMap<String, Value>, view: &View, namespace: &str) {
-    let dot = if T::GROUP.is_empty() { "" } else { "." };
-    let counted = format!("count/{}{dot}{}", T::RESOURCE, T::GROUP);
-    let plain = T::GROUP.is_empty().then(|| T::RESOURCE.to_owned());
-    let names: Vec<String> =
-        [Some(counted), plain].into_iter().flatten().filter(|n| hard.contains_key(n)).collect();
-    if names.is_empty() {
-        return;
-    }
-    let number = view.get::<T>().in_namespace(namespace).count();
-    let amount = Quantity::new(i64::try_from(number).unwrap_or(i64::MAX), Format::DecimalSi);
-    sum.extend(names.into_iter().map(|name| (name, amount.clone())));
+fn replaced(old: &Map<String, Value>, new: Map<String, Value>) -> Map<String, Value> {
+    let gone: Vec<String> = old.keys().filter(|k| !new.contains_key(*k)).cloned().collect();
+    gone.into_iter().map(|k| (k, Value::Null)).chain(new).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{reconcile, snapshot, text};
     use expect_test::expect;
 
-    fn pod(name: &str, spec: Value, phase: &str) -> Value {
-        json!({"metadata": {"name": name, "namespace": "ns"}, "spec": spec, "status": {"phase": phase}})
-    }
-
-    fn plan(spec: Value, status: Value, pods: Vec<Value>) -> String {
-        let quota = json!({"metadata": {"name": "q", "namespace": "ns", "uid": "q1", "resourceVersion": "7"},
-            "spec": spec, "status": status});
-        let object = |name: &str| json!({"metadata": {"name": name, "namespace": "ns"}});
-        let service = json!({"metadata": {"name": "s", "namespace": "ns"},
-            "spec": {"type": "LoadBalancer", "ports": [{"port": 1, "nodePort": 30000}, {"port": 2}]}});
-        let claim = json!({"metadata": {"name": "c", "namespace": "ns"},
-            "spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "5Gi"}}}});
-        let view = View::default()
-            .with(snapshot::<ResourceQuota>([quota]))
-            .with(snapshot::<Pod>(pods))
-            .with(snapshot::<Service>([service]))
-            .with(snapshot::<PersistentVolumeClaim>([claim]))
-            .with(snapshot::<ConfigMap>([object("a"), object("b")]))
-            .with(snapshot::<Secret>([]))
-            .with(snapshot::<ReplicationController>([]))
-            .with(snapshot::<Deployment>([object("d")]))
-            .with(snapshot::<ReplicaSet>([]))
-            .with(snapshot::<StatefulSet>([]))
-            .with(snapshot::<DaemonSet>([]))
-            .with(snapshot::<Job>([]))
-            .with(snapshot::<CronJob>([]));
-        text(&reconcile(&Quotas, &view, "ns", "q", &[]))
-    }
-
-    fn pods() -> Vec<Value> {
-        let ask = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu, "memory": "1Gi"}, "limits": {"cpu": "2"}}});
-        vec![
-            pod(
-                "a",
-                json!({"containers": [ask("500m"), ask("250m")], "initContainers": [ask("1")], "overhead": {"cpu": "10m"}}),
-                "Running",
-            ),
-            pod("over", json!({"containers": [ask("9")]}), "Succeeded"),
-            pod("best-effort", json!({"containers": [{}], "activeDeadlineSeconds": 5}), "Pending"),
-        ]
+    #[test]
+    fn what_is_counted_is_patched_in() {
+        let quota = json!({
+            "spec": {"hard": {"cpu": "2", "pods": "3", "count/widgets.example.com": "1", "count/gone.example.com": "1"}},
+            "status": {"hard": {"cpu": "2", "old": "1"}, "used": {"cpu": "1.0", "old": "1", "count/gone.example.com": "7"}},
+        });
+        let count = |list: Value| amounts(Some(&list));
+        expect![[r#"{"hard":{"count/gone.example.com":"1","count/widgets.example.com":"1","cpu":"2","old":null,"pods":"3"},"used":{"count/gone.example.com":"7","cpu":"1.0","old":null,"pods":"0"}}"#]]
+            .assert_eq(&status(&quota, &count(json!({"cpu": "1", "pods": "0"}))).unwrap().to_string());
+        let done =
+            json!({"spec": {"hard": {"cpu": "2"}}, "status": {"hard": {"cpu": "2"}, "used": {"cpu": "1.0"}}});
+        assert_eq!(status(&done, &count(json!({"cpu": "1"}))), None);
+        assert!(status(&done, &count(json!({"cpu": "900m"}))).is_some());
     }
 
     #[test]
-    fn everything_counts() {
+    fn resources_that_quotas_name() {
         let names = [
             "pods",
             "count/pods",
-            "requests.cpu",
-            "cpu",
-            "memory",
-            "limits.cpu",
-            "services",
-            "services.nodeports",
-            "services.loadbalancers",
-            "configmaps",
             "secrets",
-            "resourcequotas",
-            "count/deployments.apps",
-            "requests.storage",
-            "fast.storageclass.storage.k8s.io/requests.storage",
-            "requests.example.com/gpu",
+            "count/secrets",
             "count/widgets.example.com",
-        ];
-        let hard: Map<String, Value> = names.iter().map(|n| ((*n).to_owned(), json!("10"))).collect();
-        let text = plan(json!({"hard": hard}), json!({"used": {"cpu": "1010m", "old": "1"}}), pods());
-        let body: Value = serde_json::from_str(text.split_once("status ").unwrap().1).unwrap();
-        expect![[r#"{"configmaps":"2","count/deployments.apps":"1","count/pods":"3","cpu":"1010m","fast.storageclass.storage.k8s.io/requests.storage":"5Gi","limits.cpu":"4010m","memory":"2Gi","old":null,"pods":"2","requests.cpu":"1010m","requests.example.com/gpu":"0","requests.storage":"5Gi","resourcequotas":"1","secrets":"0","services":"1","services.loadbalancers":"1","services.nodeports":"1"}"#]].assert_eq(&body["status"]["used"].to_string());
-    }
-
-    #[test]
-    fn scopes() {
-        let used = |scope: &str| {
-            let text = plan(json!({"hard": {"pods": "5"}, "scopes": [scope]}), json!({}), pods());
-            let body: Value = serde_json::from_str(text.split_once("status ").unwrap().1).unwrap();
-            body["status"]["used"]["pods"].as_str().unwrap().to_owned()
-        };
-        assert_eq!(used("BestEffort"), "1");
-        assert_eq!(used("NotBestEffort"), "1");
-        assert_eq!(used("Terminating"), "1");
-        assert_eq!(used("PriorityClass"), "0");
-    }
-
-    #[test]
-    fn nothing_new() {
-        let status = json!({"hard": {"cpu": "2", "pods": "3"}, "used": {"cpu": "1.01", "pods": "2"}});
-        expect![[r#""#]].assert_eq(&plan(json!({"hard": {"cpu": "2", "pods": "3"}}), status, pods()));
+            "count/deployments.apps",
+            "cpu",
+            "requests.storage",
+            "gpu.deviceclass.resource.k8s.io/devices",
+        ]
+        .map(str::to_owned);
+        let mut all: Vec<String> = counted(names.iter()).iter().map(ToString::to_string).collect();
+        all.sort();
+        expect!["deployments.apps resourceclaims.resource.k8s.io secrets widgets.example.com"]
+            .assert_eq(&all.join(" "));
     }
 }

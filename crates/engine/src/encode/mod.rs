@@ -65,7 +65,7 @@ pub(crate) fn value_response(accept: &Accept, code: u16, value: &Value) -> Resul
 
 fn protobuf_response(code: u16, bytes: Vec<u8>) -> ApiResponse {
     let body = Body::Full(bytes.into());
-    ApiResponse { code, content_type: protobuf::CONTENT_TYPE, warnings: vec![], body }
+    ApiResponse { code, content_type: protobuf::CONTENT_TYPE, warnings: vec![], annotations: vec![], body }
 }
 
 /// An answer with a JSON body, in the encoding that was asked for.
@@ -94,5 +94,5 @@ pub(crate) fn finish(accept: &Accept, code: u16, body: Body) -> Result<ApiRespon
             }
         }
     };
-    Ok(ApiResponse { code, content_type, warnings: vec![], body })
+    Ok(ApiResponse { code, content_type, warnings: vec![], annotations: vec![], body })
 }

@@ -1,6 +1,6 @@
 //! Creation: from a decoded object to one in the store.
 
-use super::{MODIFIED, Op, Written, commit, manage, metadata, settle};
+use super::{MAX_ATTEMPTS, MODIFIED, Op, Written, commit, manage, metadata, settle};
 use crate::{
     admission::{self, Operation},
     decode,
@@ -21,6 +21,8 @@ pub(crate) enum Created {
     Done(Box<Written>),
     /// The name is taken, by this.
     Exists(Option<KeyValue>),
+    /// What was to be written together with it has changed.
+    Again,
 }
 
 /// Creates an object that was decoded (request's version, defaulted): the body of POST.
@@ -44,6 +46,7 @@ pub(crate) async fn create(op: &Op<'_>, mut object: Value) -> Result<Written, St
         return match attempt(op, object, &name).await? {
             Created::Done(written) => Ok(*written),
             Created::Exists(current) => Err(exists(op, &name, &base, current)),
+            Created::Again => Err(op.conflict(&name, MODIFIED)),
         };
     }
     let mut taken = None;
@@ -54,6 +57,7 @@ pub(crate) async fn create(op: &Op<'_>, mut object: Value) -> Result<Written, St
         match attempt(op, copy, &name).await? {
             Created::Done(written) => return Ok(*written),
             Created::Exists(current) => taken = Some(exists(op, &name, &base, current)),
+            Created::Again => return Err(op.conflict(&name, MODIFIED)),
         }
     }
     Err(taken.unwrap_or_else(|| op.conflict(&base, MODIFIED)))
@@ -86,18 +90,25 @@ pub(crate) async fn attempt(op: &Op<'_>, mut object: Value, name: &str) -> Resul
     hooks.prepare_create(&ctx, &mut object);
     op.as_stored(&mut object);
     check(op, &object, name)?;
-    let attributes = op.attributes(name, Operation::Create, Some(&mut object), None);
-    admission::validate(op.engine, &attributes).await?;
-    let reservation = hooks.reserve(&ctx, &mut object, None).await?;
-    let result = store(op, &mut object, name).await;
-    settle(reservation, matches!(&result, Ok(Created::Done(w)) if w.revision != 0)).await;
-    match result? {
-        Created::Done(mut written) => {
-            written.object = object;
-            Ok(Created::Done(written))
+    for _ in 0..MAX_ATTEMPTS {
+        op.together.clear();
+        let attributes = op.attributes(name, Operation::Create, Some(&mut object), None);
+        admission::validate(op.engine, &attributes).await?;
+        let unreserved = op.together.any().then(|| object.clone());
+        let reservation = hooks.reserve(&ctx, &mut object, None).await?;
+        let result = store(op, &mut object, name).await;
+        op.together.clear();
+        settle(reservation, matches!(&result, Ok(Created::Done(w)) if w.revision != 0)).await;
+        match (result?, unreserved) {
+            (Created::Done(mut written), _) => {
+                written.object = object;
+                return Ok(Created::Done(written));
+            }
+            (Created::Again, Some(unreserved)) => object = unreserved,
+            (other, _) => return Ok(other),
         }
-        exists => Ok(exists),
     }
+    Err(op.conflict(name, MODIFIED))
 }
 
 /// Name, uid, creation time, generation.
@@ -143,13 +154,19 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
         let there = cached.is_some() || (!latest && op.stored(&key).await?.is_some());
         return Ok(if there { Created::Exists(None) } else { done(bytes, 0) });
     }
-    let mut outcome = commit(op, Txn::create(key.clone(), bytes.clone())).await;
+    let txn = |bytes: &bytes::Bytes| {
+        let mut txn = Txn::create(key.clone(), bytes.clone());
+        op.together.extend(op.engine, &mut txn).map(|()| txn)
+    };
+    let mut outcome = commit(op, txn(&bytes)?).await;
     if matches!(outcome, Err(StoreError::TooLarge { .. })) && manage::drop_entries(object) {
         bytes = storage::encode(object);
-        outcome = commit(op, Txn::create(key, bytes.clone())).await;
+        outcome = commit(op, txn(&bytes)?).await;
     }
     match outcome.map_err(|e| store_status(&e))? {
         Ok(revision) => Ok(done(bytes, revision)),
+        // The name is free, so it was a companion.
+        Err(None) if op.together.any() => Ok(Created::Again),
         Err(current) => Ok(Created::Exists(current)),
     }
 }

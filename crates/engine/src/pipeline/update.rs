@@ -86,6 +86,7 @@ pub(crate) async fn update(
         if let Ok(mut w) = op.warnings.lock() {
             w.truncate(warned);
         }
+        op.annotations.take();
     }
     Err(op.conflict(name, MODIFIED))
 }
@@ -118,6 +119,7 @@ async fn attempt(
     admit(op, name, plan, &mut new, old).await?;
     check_revision(op, name, &mut new, state)?;
     before_update(op, name, &mut new, old)?;
+    op.together.clear();
     validate_admission(op, name, plan, &mut new, old).await?;
     if should_delete(op, &new, old) {
         return delete_instead(op, name, key, new, state).await;
@@ -128,6 +130,7 @@ async fn attempt(
     let ctx = op.ctx(name);
     let reservation = op.res.def.hooks.reserve(&ctx, &mut new, Some(old)).await?;
     let result = store(op, key, &mut new, state, plan).await;
+    op.together.clear();
     let committed = matches!(result, Ok(Step::Done(_))) && !op.options.dry_run;
     settle(reservation, committed).await;
     let mut step = result?;
@@ -177,6 +180,7 @@ async fn create_instead(
         Created::Done(written) => Ok(Step::Done(written)),
         Created::Exists(None) if op.options.dry_run => Err(op.conflict(name, MODIFIED)),
         Created::Exists(current) => Ok(Step::Conflict(current)),
+        Created::Again => Ok(Step::Conflict(None)),
     }
 }
 
@@ -369,11 +373,15 @@ async fn store(
     if op.options.dry_run {
         return Ok(done(bytes, state.revision));
     }
-    let mut outcome = commit(op, Txn::update(key, state.revision, bytes.clone())).await;
+    let txn = |bytes: &bytes::Bytes| {
+        let mut txn = Txn::update(key, state.revision, bytes.clone());
+        op.together.extend(op.engine, &mut txn).map(|()| txn)
+    };
+    let mut outcome = commit(op, txn(&bytes)?).await;
     let too_large = matches!(outcome, Err(StoreError::TooLarge { .. }));
     if too_large && !plan.keep_managed_fields && manage::drop_entries(new) {
         bytes = storage::encode(new);
-        outcome = commit(op, Txn::update(key, state.revision, bytes.clone())).await;
+        outcome = commit(op, txn(&bytes)?).await;
     }
     match outcome.map_err(|e| store_status(&e))? {
         Ok(revision) => Ok(done(bytes, revision)),

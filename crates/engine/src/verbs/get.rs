@@ -38,6 +38,7 @@ pub(crate) async fn get(
             code: 200,
             content_type: "application/json",
             warnings: vec![],
+            annotations: vec![],
             body: Body::Full(bytes),
         });
     }

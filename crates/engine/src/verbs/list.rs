@@ -92,7 +92,7 @@ pub(crate) async fn list(
     if req.accept.encoding == Encoding::Protobuf {
         let body = encode::protobuf::list(view, &metadata, page.entries).await?;
         let content_type = encode::protobuf::CONTENT_TYPE;
-        return Ok(ApiResponse { code: 200, content_type, warnings: vec![], body });
+        return Ok(ApiResponse { code: 200, content_type, warnings: vec![], annotations: vec![], body });
     }
     encode::finish(&req.accept, 200, encode::list_body(view, &metadata, page.entries)?)
 }

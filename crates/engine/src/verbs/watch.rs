@@ -85,7 +85,13 @@ pub(crate) async fn watch(
         }
     };
     let content_type = if binary { protobuf::WATCH_CONTENT_TYPE } else { "application/json" };
-    Ok(ApiResponse { code: 200, content_type, warnings: vec![], body: Body::Watch(body) })
+    Ok(ApiResponse {
+        code: 200,
+        content_type,
+        warnings: vec![],
+        annotations: vec![],
+        body: Body::Watch(body),
+    })
 }
 
 /// 406: none of the forms that have event framing.

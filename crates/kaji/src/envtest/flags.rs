@@ -6,7 +6,7 @@
 //! unless its value says what this server does anyway.
 
 use Kind::{Switch, Value};
-use Meaning::{Admits, Are, Lacks, Nothing, Refused, Versions};
+use Meaning::{Are, Nothing, Refused, Versions};
 
 /// How a flag takes its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,25 +24,11 @@ pub(super) enum Meaning {
     Nothing,
     /// Accepted if every value is one of these: that is how it is here.
     Are(&'static [&'static str]),
-    /// Admission plugins to switch on: accepted if they are on.
-    Admits,
-    /// Admission plugins to switch off: accepted if they are not there.
-    Lacks,
     /// `--runtime-config`: accepted if what it asks for is served anyway, and what it switches off is not.
     Versions,
     /// Refused.
     Refused,
 }
-
-/// Admission plugins that run here.
-const ADMISSION: [&str; 6] = [
-    "NamespaceLifecycle",
-    "Priority",
-    "DefaultTolerationSeconds",
-    "DefaultStorageClass",
-    "RuntimeClass",
-    "DefaultIngressClass",
-];
 
 /// Names, kinds, meanings.
 const FLAGS: &[(&str, Kind, Meaning)] = &[
@@ -108,13 +94,13 @@ const FLAGS: &[(&str, Kind, Meaning)] = &[
     ("default-not-ready-toleration-seconds", Value, Are(&["300"])),
     ("default-unreachable-toleration-seconds", Value, Are(&["300"])),
     ("delete-collection-workers", Value, Nothing),
-    ("disable-admission-plugins", Value, Lacks),
+    ("disable-admission-plugins", Value, Refused),
     ("disable-http2-serving", Switch, Are(&["false"])),
     ("disabled-metrics", Value, Refused),
     ("egress-selector-config-file", Value, Refused),
     ("emulated-version", Value, Are(&["1.37", "kube=1.37"])),
     ("emulation-forward-compatible", Switch, Are(&["false"])),
-    ("enable-admission-plugins", Value, Admits),
+    ("enable-admission-plugins", Value, Refused),
     ("enable-aggregator-routing", Switch, Nothing),
     ("enable-bootstrap-token-auth", Switch, Are(&["false"])),
     ("enable-garbage-collector", Switch, Are(&["true"])),
@@ -239,8 +225,6 @@ impl Meaning {
             Nothing => true,
             Refused => false,
             Are(values) => each(&|v| values.contains(&v)),
-            Admits => each(&|v| ADMISSION.contains(&v)),
-            Lacks => each(&|v| !ADMISSION.contains(&v)),
             Versions => each(&served),
         }
     }
@@ -249,8 +233,6 @@ impl Meaning {
     pub(super) fn why(self) -> String {
         match self {
             Are(values) => format!("only {} is supported", values.join(", ")),
-            Admits => format!("these plugins run here: {}", ADMISSION.join(", ")),
-            Lacks => format!("these plugins cannot be switched off: {}", ADMISSION.join(", ")),
             Versions => "the versions that are served are those that are generally available".into(),
             Nothing | Refused => "this server does not have it".into(),
         }
@@ -288,10 +270,6 @@ mod tests {
     fn what_changes_nothing_is_accepted() {
         assert!(Are(&["RBAC", "Node"]).accepts("Node,RBAC"));
         assert!(!Are(&["RBAC", "Node"]).accepts("AlwaysAllow"));
-        assert!(Lacks.accepts("ServiceAccount,AlwaysPullImages"));
-        assert!(!Lacks.accepts("ServiceAccount,Priority"));
-        assert!(Admits.accepts("Priority"));
-        assert!(!Admits.accepts("AlwaysPullImages"));
         for (item, good) in [
             ("api/ga=true", true),
             ("api/all=true", false),

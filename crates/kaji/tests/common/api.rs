@@ -13,6 +13,20 @@ impl Api<'_> {
     /// One request. The path is `group/version/resource[/name[/subresource]][?query]`, the group empty for core; a
     /// namespace comes as `namespace=` in the query. A body that is a string is sent as its text.
     pub async fn raw(&self, verb: Verb, path: &str, content_type: &str, body: &Value) -> ApiResponse {
+        let groups = vec!["system:masters".into()];
+        let user = UserInfo { name: "tester".into(), groups, ..UserInfo::default() };
+        self.raw_as(user, verb, path, content_type, body).await
+    }
+
+    /// One request of somebody else.
+    pub async fn raw_as(
+        &self,
+        user: UserInfo,
+        verb: Verb,
+        path: &str,
+        content_type: &str,
+        body: &Value,
+    ) -> ApiResponse {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let parts: Vec<&str> = path.split('/').collect();
         let [group, version, resource, name, subresource] =
@@ -38,7 +52,7 @@ impl Api<'_> {
                 Value::String(text) => text.clone().into(),
                 _ => body.to_string().into(),
             },
-            user: UserInfo { name: "tester".into(), ..UserInfo::default() },
+            user,
             user_agent: "tester".into(),
             trail: None,
         };
@@ -68,9 +82,23 @@ impl Api<'_> {
         (code, text["message"].as_str().unwrap_or_default().to_owned())
     }
 
+    /// Somebody else's request with a JSON body: code, and message if it is refused.
+    pub async fn answer_to(&self, user: &UserInfo, verb: Verb, path: &str, body: Value) -> (u16, String) {
+        let response = self.raw_as(user.clone(), verb, path, "application/json", &body).await;
+        let code = response.code;
+        let text: Value = serde_json::from_slice(&response.body.into_bytes().unwrap()).unwrap();
+        (code, if code < 300 { String::new() } else { text["message"].as_str().unwrap().to_owned() })
+    }
+
     /// Follows an object of the cluster until it is as wanted; `None` when it is gone.
     pub async fn until(&self, resource: &str, name: &str, mut done: impl FnMut(Option<&Value>) -> bool) {
-        let path = format!("{resource}?fieldSelector=metadata.name={name}&watch=true");
+        let one = format!("{resource}?fieldSelector=metadata.name={name}");
+        let list = self.ok(Verb::List, &one, Value::Null).await;
+        if done(list["items"].get(0)) {
+            return;
+        }
+        let version = list["metadata"]["resourceVersion"].as_str().unwrap();
+        let path = format!("{one}&watch=true&resourceVersion={version}");
         let Body::Watch(mut events) = self.raw(Verb::Watch, &path, "", &Value::Null).await.body else {
             panic!("no watch")
         };

@@ -43,6 +43,9 @@ impl TestCluster {
         };
         change(&mut options);
         let cluster = Cluster::start(options).await.unwrap();
+        if nodes == 0 {
+            account(&cluster).await;
+        }
         let path = dir.path().join("kubeconfig");
         kubeconfig::write(&path, &cluster.url(), &cluster.pki.ca.certificate, &cluster.pki.admin).unwrap();
         TestCluster { cluster, kubeconfig: path, dir }
@@ -64,6 +67,17 @@ impl TestCluster {
     pub async fn stop(self) -> tempfile::TempDir {
         self.cluster.stop().await;
         self.dir
+    }
+}
+
+/// The account that pods of the default namespace run as, where no controller makes it.
+async fn account(cluster: &Cluster) {
+    use kaji_resource::Api;
+    let engine = &cluster.stack.engine;
+    let accounts = kaji_meta::GroupResource::new("", "serviceaccounts");
+    if engine.get(&accounts, "default", "default").is_none() {
+        let object = serde_json::json!({"metadata": {"name": "default"}});
+        engine.create(&accounts, "default", object, false).await.unwrap();
     }
 }
 

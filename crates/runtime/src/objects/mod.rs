@@ -12,6 +12,7 @@ mod replicaset;
 mod selector;
 mod service;
 mod statefulset;
+mod volume;
 
 pub use certificates::{
     CertificateSigningRequest, CertificateSigningRequestSpec, CertificateSigningRequestStatus,
@@ -26,8 +27,8 @@ pub use job::{
 pub use namespace::{ConfigMap, Namespace, NamespaceSpec, NamespaceStatus, SecretReference, ServiceAccount};
 pub use node::{Node, Taint};
 pub use pod::{
-    Amounts, Container, ContainerPort, ContainerState, ContainerStatus, Demand, Pod, PodCondition, PodIp,
-    ReadinessGate, Terminated, Toleration,
+    Amounts, ClaimVolume, Container, ContainerPort, ContainerState, ContainerStatus, Demand, Pod,
+    PodCondition, PodIp, ReadinessGate, Terminated, Toleration,
 };
 pub use policy::{
     BOOTSTRAP_TOKEN, MetaCondition, PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus,
@@ -43,6 +44,10 @@ pub use service::{
     ServicePort, ServiceSpec,
 };
 pub use statefulset::{
-    ClaimRetentionPolicy, Ordinals, Partition, PersistentVolumeClaim, PersistentVolumeClaimSpec, StatefulSet,
-    StatefulSetSpec, StatefulSetStatus, StatefulSetStrategy,
+    ClaimRetentionPolicy, Ordinals, Partition, StatefulSet, StatefulSetSpec, StatefulSetStatus,
+    StatefulSetStrategy,
+};
+pub use volume::{
+    ATTRIBUTES_CLASS, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec,
+    VolumeAttributesClass,
 };

@@ -179,6 +179,40 @@ pub struct PodSpec {
     pub subdomain: String,
     /// Conditions that readiness needs.
     pub readiness_gates: Box<[ReadinessGate]>,
+    /// Volumes that are claims; others are not kept.
+    #[serde(rename = "volumes", deserialize_with = "claims")]
+    pub claims: Box<[ClaimVolume]>,
+}
+
+/// A volume that is a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimVolume {
+    /// A claim by name.
+    Named(Box<str>),
+    /// A claim that is made for the pod, after it and the name of this volume.
+    Ephemeral(Box<str>),
+}
+
+fn claims<'de, D: Deserializer<'de>>(d: D) -> Result<Box<[ClaimVolume]>, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Claim {
+        claim_name: Box<str>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Volume {
+        name: Box<str>,
+        persistent_volume_claim: Option<Claim>,
+        ephemeral: Option<de::IgnoredAny>,
+    }
+    let volumes = Option::<Vec<Volume>>::deserialize(d)?.unwrap_or_default();
+    let claim = |v: Volume| match (v.persistent_volume_claim, v.ephemeral) {
+        (Some(claim), _) => Some(ClaimVolume::Named(claim.claim_name)),
+        (None, Some(_)) => Some(ClaimVolume::Ephemeral(v.name)),
+        (None, None) => None,
+    };
+    Ok(volumes.into_iter().filter_map(claim).collect())
 }
 
 /// A pod's condition.
@@ -275,6 +309,9 @@ pub struct Pod {
 }
 
 impl Pod {
+    /// The index of bound pods by the claims that they use: `NAMESPACE/NAME`.
+    pub const CLAIM: &'static str = "claim";
+
     /// A condition by type.
     pub fn condition(&self, kind: &str) -> Option<&PodCondition> {
         self.status.conditions.iter().find(|c| c.kind == kind)
@@ -299,6 +336,14 @@ impl Pod {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
+    /// The names of its claims, and whether each was made for it alone.
+    pub fn claims(&self) -> impl Iterator<Item = (String, bool)> {
+        self.spec.claims.iter().map(|claim| match claim {
+            ClaimVolume::Named(name) => (name.to_string(), false),
+            ClaimVolume::Ephemeral(volume) => (format!("{}-{volume}", self.metadata.name), true),
+        })
+    }
+
     /// Neither finished nor being deleted.
     pub fn active(&self) -> bool {
         !self.finished() && !self.metadata.deleting()
@@ -316,6 +361,11 @@ impl Projection for Pod {
     }
 
     fn index(&self) -> Vec<(&'static str, String)> {
-        if self.spec.node_name.is_empty() { vec![] } else { vec![("node", self.spec.node_name.clone())] }
+        if self.spec.node_name.is_empty() {
+            return vec![];
+        }
+        let claims =
+            self.claims().map(|(name, _)| (Pod::CLAIM, format!("{}/{name}", self.metadata.namespace)));
+        [("node", self.spec.node_name.clone())].into_iter().chain(claims).collect()
     }
 }

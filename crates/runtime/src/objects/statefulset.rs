@@ -1,4 +1,4 @@
-//! StatefulSet and PersistentVolumeClaim, projected. Pod and claim templates stay raw JSON.
+//! StatefulSet, projected. Pod and claim templates stay raw JSON.
 
 use super::selector::LabelSelector;
 use crate::{Meta, Projection};
@@ -123,37 +123,6 @@ impl Projection for StatefulSet {
     const VERSION: &'static str = "v1";
     const RESOURCE: &'static str = "statefulsets";
     const KIND: &'static str = "StatefulSet";
-
-    fn meta(&self) -> &Meta {
-        &self.metadata
-    }
-}
-
-/// A claim's spec, as far as loops read it.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct PersistentVolumeClaimSpec {
-    /// Class.
-    pub storage_class_name: Option<String>,
-    /// `requests`, raw.
-    pub resources: Value,
-}
-
-/// A claim.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct PersistentVolumeClaim {
-    /// ObjectMeta.
-    pub metadata: Meta,
-    /// Spec.
-    pub spec: PersistentVolumeClaimSpec,
-}
-
-impl Projection for PersistentVolumeClaim {
-    const GROUP: &'static str = "";
-    const VERSION: &'static str = "v1";
-    const RESOURCE: &'static str = "persistentvolumeclaims";
-    const KIND: &'static str = "PersistentVolumeClaim";
 
     fn meta(&self) -> &Meta {
         &self.metadata

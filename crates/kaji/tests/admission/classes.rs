@@ -1,23 +1,12 @@
-//! The server's own admission plugins on real requests.
+//! What classes say about pods, and how many may be the default.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
-
-mod common;
-
-use common::{TestCluster, api::Api};
+use crate::{
+    PODS,
+    common::{TestCluster, api::Api},
+    pod,
+};
 use kaji_resource::Verb;
 use serde_json::{Value, json};
-
-const PODS: &str = "/v1/pods?namespace=default";
-
-fn pod(name: &str, spec: Value) -> Value {
-    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-        "spec": {"containers": [{"name": "c", "image": "i"}]}});
-    for (k, v) in spec.as_object().unwrap() {
-        pod["spec"][k] = v.clone();
-    }
-    pod
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_get_what_their_classes_say() {

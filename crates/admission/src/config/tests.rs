@@ -1,0 +1,96 @@
+//! Fixtures: flags and files.
+
+use super::*;
+use expect_test::expect;
+
+fn flags(enable: &str, disable: &str) -> Flags {
+    let list = |text: &str| text.split(',').filter(|n| !n.is_empty()).map(str::to_owned).collect();
+    Flags { enable: list(enable), disable: list(disable), config_file: None }
+}
+
+fn running(enable: &str, disable: &str) -> String {
+    names(&flags(enable, disable)).map_or_else(|e| e.to_string(), |names| names.join(" "))
+}
+
+#[test]
+fn flags_say_what_runs() {
+    let all = running("", "");
+    assert!(
+        all.starts_with("NamespaceLifecycle LimitRanger ServiceAccount ") && all.ends_with(" ResourceQuota")
+    );
+    assert_eq!(running("LimitRanger", ""), all);
+    assert_eq!(running("", "ServiceAccount"), all.replace(" ServiceAccount", ""));
+    let refused = [
+        running("Nonsense", ""),
+        running("", "Nonsense"),
+        running("LimitRanger", "LimitRanger"),
+        running("ImagePolicyWebhook", ""),
+        running("", "NamespaceLifecycle"),
+    ];
+    expect![[r#"
+        enable-admission-plugins plugin "Nonsense" is unknown
+        disable-admission-plugins plugin "Nonsense" is unknown
+        [LimitRanger] in enable-admission-plugins and disable-admission-plugins overlapped
+        admission plugin "ImagePolicyWebhook" is not available in this server
+        admission plugin "NamespaceLifecycle" cannot be disabled"#]]
+    .assert_eq(&refused.join("\n"));
+}
+
+fn file(text: &str, other: &str) -> Result<Config, ConfigError> {
+    let flags = Flags { config_file: Some("/etc/kaji/admission.yaml".into()), ..Flags::default() };
+    Config::read(&flags, &|path| match path.to_str() {
+        Some("/etc/kaji/admission.yaml") => Ok(text.to_owned()),
+        Some("/etc/kaji/other.yaml") => Ok(other.to_owned()),
+        _ => Err(std::io::ErrorKind::NotFound.into()),
+    })
+}
+
+const HEAD: &str = "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n";
+const SECURITY: &str =
+    "apiVersion: pod-security.admission.config.k8s.io/v1\nkind: PodSecurityConfiguration\n";
+
+#[test]
+fn files_are_nested_or_named() {
+    let nested = r#"
+- name: PodSecurity
+  configuration:
+    apiVersion: pod-security.admission.config.k8s.io/v1
+    kind: PodSecurityConfiguration
+    defaults: {enforce: baseline, enforce-version: v1.30, warn: restricted}
+    exemptions: {usernames: [a], namespaces: [kube-system], runtimeClasses: [kata]}
+- name: EventRateLimit
+  configuration: {what: ever}
+"#;
+    let config = file(&format!("{HEAD}{nested}"), "").unwrap();
+    expect![[r#"Policy { enforce: LevelVersion { level: Baseline, version: Minor(30) }, audit: LevelVersion { level: Privileged, version: Latest }, warn: LevelVersion { level: Restricted, version: Latest } }"#]]
+        .assert_eq(&config.security.text());
+    let named = format!("{HEAD}- {{name: PodSecurity, path: other.yaml}}");
+    let other = format!("{SECURITY}defaults: {{audit: baseline}}");
+    assert!(file(&named, &other).unwrap().security.text().contains("audit: LevelVersion { level: Baseline"));
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_said() {
+    let named = format!("{HEAD}- {{name: PodSecurity, path: other.yaml}}");
+    let security = |rest: &str| file(&named, &format!("{SECURITY}{rest}"));
+    let all = [
+        file("apiVersion: v1\nkind: Pod", ""),
+        file(&format!("{HEAD}- {{name: PodSecurity, path: none.yaml}}"), ""),
+        file(&format!("{HEAD}- {{name: PodSecurity, huh: 1}}"), ""),
+        file(&format!("{HEAD}- {{name: LimitRanger, configuration: {{a: b}}}}"), ""),
+        file(&named, "apiVersion: v1\nkind: PodSecurityConfiguration"),
+        security("defaults: {enforce: x, warn-version: '1'}"),
+        security("exemptions: {namespaces: [a, a, B], usernames: ['']}"),
+        security("exemptions: {what: []}"),
+    ];
+    let texts: Vec<String> = all.into_iter().map(|r| r.unwrap_err().to_string()).collect();
+    expect![[r#"
+        admission control configuration "/etc/kaji/admission.yaml": no kind "Pod" is registered for version "v1"
+        unable to read admission control configuration from "/etc/kaji/none.yaml" [entity not found]
+        admission control configuration "/etc/kaji/admission.yaml": unknown field `huh`, expected one of `name`, `path`, `configuration`
+        configuration of admission plugin LimitRanger: it takes no configuration
+        configuration of admission plugin PodSecurity: no kind "PodSecurityConfiguration" is registered for version "v1"
+        configuration of admission plugin PodSecurity: [defaults.enforce: Invalid value: "x": must be one of privileged, baseline, restricted, defaults.warn-version: Invalid value: "1": must be "latest" or "v1.x"]
+        configuration of admission plugin PodSecurity: [exemptions.namespaces[1]: Duplicate value: "a", exemptions.namespaces[2]: Invalid value: "B": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?'), exemptions.usernames[0]: Invalid value: "": username must not be empty]
+        configuration of admission plugin PodSecurity: unknown field `what`, expected one of `usernames`, `namespaces`, `runtimeClasses`"#]].assert_eq(&texts.join("\n"));
+}

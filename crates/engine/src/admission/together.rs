@@ -1,0 +1,81 @@
+//! What is written together with an object: changes of other objects that hold exactly if the write does.
+//!
+//! A plugin that keeps a ledger (quotas) registers its entry here. Both go to the store in one transaction, so that the
+//! ledger is never ahead of the objects nor behind them, whatever fails in between.
+//!
+//! Invariant: when one of the other objects has changed meanwhile, nothing is written and validation runs again.
+
+use crate::{engine::Engine, storage};
+use kaji_meta::{GroupResource, Status, object};
+use kaji_store::{Compare, Op, Txn};
+use serde_json::Value;
+use std::{
+    any::Any,
+    sync::{Mutex, PoisonError},
+};
+
+/// A change of an object of another resource: the whole object in its storage version, whose metadata say which it is
+/// and at which resourceVersion it was read.
+#[derive(Clone, Debug)]
+pub struct Companion {
+    /// Its resource.
+    pub resource: GroupResource,
+    /// The object as it shall be.
+    pub object: Value,
+}
+
+#[derive(Default)]
+struct Inner {
+    companions: Vec<Companion>,
+    /// Dropped when the write is over, however it ends.
+    guards: Vec<Box<dyn Any + Send>>,
+}
+
+/// What one write has registered.
+#[derive(Default)]
+pub struct Together(Mutex<Inner>);
+
+impl Together {
+    /// Has an object change if, and only if, the write is made.
+    pub fn commit(&self, companion: Companion) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).companions.push(companion);
+    }
+
+    /// Keeps a value (a lock, mostly) until the write is over.
+    pub fn hold(&self, guard: impl Any + Send) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).guards.push(Box::new(guard));
+    }
+
+    /// Whether anything is to be written besides the object.
+    pub(crate) fn any(&self) -> bool {
+        !self.0.lock().unwrap_or_else(PoisonError::into_inner).companions.is_empty()
+    }
+
+    /// Forgets everything, before validation and after the write.
+    pub(crate) fn clear(&self) {
+        let old = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        // Out of the lock: guards may do anything as they go.
+        drop(old);
+    }
+
+    /// Adds the companions to a transaction.
+    ///
+    /// # Errors
+    /// A companion's resource is not served, or it has no resourceVersion.
+    pub(crate) fn extend(&self, engine: &Engine, txn: &mut Txn) -> Result<(), Status> {
+        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for companion in &inner.companions {
+            let registry = engine.registry();
+            let Some(resource) = registry.by_group_resource(&companion.resource) else {
+                return Err(Status::internal(format!("{} is not served", companion.resource)));
+            };
+            let revision = object::resource_version(&companion.object).parse().map_err(|_| {
+                Status::internal(format!("a {} without a resourceVersion", companion.resource))
+            })?;
+            let key = resource.key(object::namespace(&companion.object), object::name(&companion.object));
+            txn.compare.push(Compare { key: key.clone(), mod_revision: revision });
+            txn.ops.push(Op::Put { key, value: storage::encode(&companion.object), lease: None });
+        }
+        Ok(())
+    }
+}
