@@ -32,6 +32,7 @@ mod statefulset;
 mod testing;
 mod tokens;
 
+pub use bootstrap::verify as verify_cluster_info;
 pub use certificates::Authority;
 
 use kaji_runtime::{

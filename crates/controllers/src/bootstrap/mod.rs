@@ -6,6 +6,8 @@
 mod cleaner;
 mod signer;
 
+pub use signer::verify;
+
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kaji_runtime::{
     Controller, Informers,
