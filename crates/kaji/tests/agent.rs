@@ -218,18 +218,29 @@ async fn certificates_are_renewed_while_the_node_runs() {
     pod_runs(&kube, "after").await;
 
     // By itself, once the time has come: the clock of the second life says so.
-    let due = agent.renew_at().await;
     agent.stop().await;
     let names: Vec<String> = made.iter().map(ResourceExt::name_any).collect();
-    let late = due + SignedDuration::from_hours(24 * 80);
-    let late = AgentOptions { clock: Arc::new(Standing(late)), ..options(&join, "worker", dir.path()) };
-    let agent = Agent::start(late).await.unwrap();
+    let in_days = |days: i64| {
+        let clock = Standing(Timestamp::now() + SignedDuration::from_hours(24 * days));
+        AgentOptions { clock: Arc::new(clock), ..options(&join, "worker", dir.path()) }
+    };
+    // Of the year that certificates are good for, less than a tenth is left.
+    let agent = Agent::start(in_days(345)).await.unwrap();
     until(&requests, "spec.signerName=kubernetes.io/kube-apiserver-client-kubelet", |csr| {
         renewal("worker")(csr) && !names.contains(&csr.name_any())
     })
     .await;
     // The answer waits for a renewal that is under way.
-    assert_ne!(agent.certificate().await, second);
+    let third = agent.certificate().await;
+    assert_ne!(third, second);
+    agent.stop().await;
+
+    // After its end, the node may join again: it has the key of its former certificate. It cannot go on when the new one
+    // has ended as well.
+    let mut agent = Agent::start(in_days(400)).await.unwrap();
+    assert_ne!(agent.certificate().await, third);
+    let error = agent.failed().await;
+    assert!(matches!(&error, AgentError::Expired(node) if node == "worker"), "{error}");
     agent.stop().await;
     drop((kube, requests));
     cluster.stop().await;

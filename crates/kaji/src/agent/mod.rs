@@ -45,6 +45,9 @@ const CHECK: Duration = Duration::from_secs(600);
 /// The first pause after a renewal that failed, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
 
+/// Certificates of authorities, DER.
+type Authorities = Vec<Vec<u8>>;
+
 /// What to join, and as whom.
 #[derive(Clone)]
 pub struct AgentOptions {
@@ -98,7 +101,7 @@ pub struct Agent {
 struct Member {
     options: AgentOptions,
     endpoint: Endpoint,
-    authorities: Vec<Vec<u8>>,
+    authorities: Authorities,
     keep: Keep,
     held: Mutex<Held>,
     current: watch::Sender<kube::Client>,
@@ -123,8 +126,10 @@ impl Agent {
         let pins = Pins::parse(&options.hashes).map_err(AgentError::Usage)?;
         let keep = Keep::open(&options.data_dir)?;
         let (credential, authorities) = match kept(&keep, &options, &pins)? {
-            Some(kept) => kept,
-            None => join(&keep, &options, &endpoint, &pins).await?,
+            Kept::Good(credential, authorities) => (credential, authorities),
+            // Whoever has the node's former key is that node, ready or not.
+            Kept::Over => join(&keep, &options, &endpoint, &pins, true).await?,
+            Kept::Nothing => join(&keep, &options, &endpoint, &pins, false).await?,
         };
         let client = endpoint.with_certificate(&authorities, &credential)?;
         accepted(&client, &options.node, &keep).await?;
@@ -194,39 +199,44 @@ impl Agent {
     }
 }
 
-/// What an earlier start has left, if it is still good and of this node and cluster.
-fn kept(
-    keep: &Keep,
-    options: &AgentOptions,
-    pins: &Pins,
-) -> Result<Option<(Credential, Vec<Vec<u8>>)>, AgentError> {
+/// What an earlier start has left.
+enum Kept {
+    Nothing,
+    /// A certificate that has ended.
+    Over,
+    Good(Credential, Authorities),
+}
+
+/// What an earlier start has left. It must be of this node and cluster.
+fn kept(keep: &Keep, options: &AgentOptions, pins: &Pins) -> Result<Kept, AgentError> {
     let (Some(credential), Some(authorities)) = (keep.current()?, keep.authorities()?) else {
-        return Ok(None);
+        return Ok(Kept::Nothing);
     };
     if credential.node != options.node {
         return Err(AgentError::OtherNode { path: keep.path(), held: credential.node });
     }
     if credential.not_after <= options.clock.now() {
-        return Ok(None);
+        return Ok(Kept::Over);
     }
     let authorities = pins.choose(&authorities).map_err(AgentError::Authority)?;
-    Ok(Some((credential, authorities)))
+    Ok(Kept::Good(credential, authorities))
 }
 
-/// Recognizes the cluster and asks it for a certificate.
+/// Recognizes the cluster and asks it for a certificate. A node that is `known` to be this one may be ready already.
 async fn join(
     keep: &Keep,
     options: &AgentOptions,
     endpoint: &Endpoint,
     pins: &Pins,
-) -> Result<(Credential, Vec<Vec<u8>>), AgentError> {
+    known: bool,
+) -> Result<(Credential, Authorities), AgentError> {
     let (id, secret) = token::parts(&options.token).ok_or_else(|| {
         AgentError::Usage(format!("the bootstrap token was not of the form {:?}", token::TOKEN_PATTERN))
     })?;
     let token = JoinToken { id: id.to_owned(), secret: secret.to_owned() };
     let authorities = discovery::discover(endpoint, &token, pins, options.discovery).await?;
     let client = Client::new(endpoint.with_token(&authorities, &options.token)?, "kaji-agent");
-    free(&client, &options.node, id).await?;
+    free(&client, &options.node, id, known).await?;
     let key = keep.pending(&options.node)?;
     let signed = request::certificate(&client, &key, Some(key.request_name()), options.signing).await;
     if matches!(&signed, Err(AgentError::Refused { .. } | AgentError::Gone(_))) {
@@ -240,12 +250,12 @@ async fn join(
 }
 
 /// Whether no other node has the name, as far as anybody can tell: one that is not ready may be this one's past.
-async fn free(client: &Client, node: &str, token_id: &str) -> Result<(), AgentError> {
+async fn free(client: &Client, node: &str, token_id: &str, known: bool) -> Result<(), AgentError> {
     match client.get::<Value>(&Target::of::<Node>("", node).path()).await {
         Ok(found) => {
             let conditions = found["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
             let ready = conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True");
-            if ready { Err(AgentError::Taken(node.to_owned())) } else { Ok(()) }
+            if ready && !known { Err(AgentError::Taken(node.to_owned())) } else { Ok(()) }
         }
         Err(error) if error.not_found() => Ok(()),
         Err(error) if error.code() == Some(401) => Err(AgentError::Token(token_id.to_owned())),

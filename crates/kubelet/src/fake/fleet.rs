@@ -115,7 +115,8 @@ mod tests {
             sim-02 is not there
             worker-1 224578870631496 10.156.72.0/24 172.31.95.59
             worker-2 is not there
-            worker-2 116070350216805 10.158.101.0/24 172.31.239.249"#]].assert_eq(&all.join("\n"));
+            worker-2 116070350216805 10.158.101.0/24 172.31.239.249"#]]
+        .assert_eq(&all.join("\n"));
         assert_eq!(
             (two.names(), joined.names()),
             (vec!["sim-1".into(), "sim-2".into()], vec!["worker-1".into()])
