@@ -35,6 +35,7 @@ mod taints;
 mod testing;
 mod tokens;
 
+pub use bootstrap::verify as verify_cluster_info;
 pub use certificates::Authority;
 pub use selection::Selection;
 

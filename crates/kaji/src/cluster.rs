@@ -317,7 +317,8 @@ impl Cluster {
         if let Nodes::Simulated(count) = options.nodes {
             let first = kaji_kubelet::fake::name(1);
             let client = self.client("kubelet", identities::kubelets(&first));
-            self.loops.spawn(kaji_kubelet::fake::run(count, informers.clone(), shared(client), stop));
+            let fleet = kaji_kubelet::fake::Fleet::numbered(count);
+            self.loops.spawn(kaji_kubelet::fake::run(fleet, informers.clone(), shared(client), stop));
         }
         self._informers = Some(informers);
     }

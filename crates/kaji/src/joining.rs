@@ -12,8 +12,10 @@ use serde_json::{Value, json};
 pub const NODE_TOKENS: &str = "system:bootstrappers:kubeadm:default-node-token";
 
 const RBAC: &str = "rbac.authorization.k8s.io";
-const INFO: &str = "cluster-info";
-const PUBLIC: &str = "kube-public";
+/// The public map.
+pub const INFO: &str = "cluster-info";
+/// Where it is.
+pub const PUBLIC: &str = "kube-public";
 const SIGNER: &str = "kubeadm:bootstrap-signer-clusterinfo";
 const GET_NODES: &str = "kubeadm:get-nodes";
 

@@ -3,6 +3,7 @@
 //! The binary is a thin command line over this; tests start clusters with the same call.
 
 mod access;
+pub mod agent;
 mod audit;
 pub mod authn;
 pub mod bootstrap;

@@ -2,7 +2,9 @@
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use kaji::{
-    AuditFlags, AuthnOptions, Cluster, Nodes, Options, envtest, kubeconfig, serving,
+    AuditFlags, AuthnOptions, Cluster, Nodes, Options,
+    agent::{Agent, AgentOptions},
+    envtest, kubeconfig, serving,
     token::{self, TokenCommand},
 };
 use kaji_admission::Flags;
@@ -37,6 +39,8 @@ enum Command {
     Envtest(Envtest),
     /// Bootstrap tokens, with which nodes join.
     Token(Token),
+    /// A node that joins a cluster over the network; simulated, as no container runtime is driven yet.
+    Agent(Join),
 }
 
 #[derive(Args)]
@@ -53,6 +57,30 @@ struct Token {
     kubeconfig: Option<PathBuf>,
     #[command(subcommand)]
     command: TokenCommand,
+}
+
+#[derive(Args)]
+struct Join {
+    /// The API server, host:port.
+    #[arg(long, value_name = "HOST:PORT")]
+    join: String,
+    /// The bootstrap token; needed until the data directory holds a certificate.
+    #[arg(long, env = "KAJI_TOKEN", hide_env_values = true, default_value = "")]
+    token: String,
+    /// The public key of the cluster's authority, sha256:HEX; may be repeated.
+    #[arg(
+        long = "discovery-token-ca-cert-hash",
+        value_name = "HASH",
+        value_delimiter = ',',
+        required = true
+    )]
+    hashes: Vec<String>,
+    /// The node's name; the machine's if it is left out.
+    #[arg(long)]
+    node_name: Option<String>,
+    /// Where the node keeps its key and certificate.
+    #[arg(long, env = "KAJI_AGENT_DIR")]
+    data_dir: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -136,6 +164,7 @@ fn main() -> ExitCode {
         Command::Apiserver(up) => runtime.block_on(serve(up, false, started)),
         Command::Envtest(envtest) => assets(&envtest),
         Command::Token(token) => runtime.block_on(tokens(token)),
+        Command::Agent(join) => runtime.block_on(agent(join)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -270,9 +299,10 @@ async fn tokens(args: Token) -> Result<(), Box<dyn std::error::Error>> {
     });
     let config = kube::config::Kubeconfig::read_from(&path)?;
     let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await?;
+    let at = token::ClusterAt::of(&config);
     let client = kaji_runtime::Client::new(kube::Client::try_from(config)?, "kaji");
     let now = jiff::Timestamp::now();
-    let out = token::run(&args.command, &client, now, &kaji_meta::random::SystemRandom).await?;
+    let out = token::run(&args.command, &client, &at, now, &kaji_meta::random::SystemRandom).await?;
     std::io::stdout().lock().write_all(out.as_bytes())?;
     Ok(())
 }
@@ -281,6 +311,35 @@ async fn tokens(args: Token) -> Result<(), Box<dyn std::error::Error>> {
 fn authorizers(path: &std::path::Path) -> Result<Vec<config::Mode>, String> {
     let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
     config::parse(&serde_saphyr::from_str(&text).map_err(|e| e.to_string())?)
+}
+
+async fn agent(args: Join) -> Result<(), Box<dyn std::error::Error>> {
+    let data_dir = args
+        .data_dir
+        .unwrap_or_else(|| default_data_dir(std::env::var("HOME").ok().as_deref()).join("agent"));
+    let node = match args.node_name {
+        Some(name) => name,
+        // As a kubelet does: host names may have capitals, nodes may not.
+        None => std::fs::read_to_string("/proc/sys/kernel/hostname")?.trim().to_ascii_lowercase(),
+    };
+    let options = AgentOptions {
+        token: args.token,
+        hashes: args.hashes,
+        ..AgentOptions::new(&args.join, &node, &data_dir)
+    };
+    let mut agent = Agent::start(options).await?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "Node {} of the cluster at {}", agent.node(), args.join)?;
+    writeln!(out, "  data  {}", data_dir.display())?;
+    writeln!(out, "It is simulated: pods report what a kubelet would, no container runs. Ctrl-C ends it.")?;
+    out.flush()?;
+    drop(out);
+    let outcome = tokio::select! {
+        stopped = stop_signal() => stopped.map_err(Into::into),
+        failed = agent.failed() => Err(failed.into()),
+    };
+    agent.stop().await;
+    outcome
 }
 
 async fn stop_signal() -> std::io::Result<()> {

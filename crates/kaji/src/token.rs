@@ -2,7 +2,7 @@
 //!
 //! Invariant: a token's secret is shown by `create` and `list` only, and is in no error.
 
-use crate::joining::NODE_TOKENS;
+use crate::{agent::pins, joining::NODE_TOKENS};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 const NAMESPACE: &str = "kube-system";
 const USAGE: &str = "usage-bootstrap-";
-const TOKEN_PATTERN: &str = r"\A([a-z0-9]{6})\.([a-z0-9]{16})\z";
+pub(crate) const TOKEN_PATTERN: &str = r"\A([a-z0-9]{6})\.([a-z0-9]{16})\z";
 const ID_PATTERN: &str = r"\A([a-z0-9]{6})\z";
 const GROUP_PATTERN: &str = r"\Asystem:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]\z";
 
@@ -66,6 +66,40 @@ pub struct Create {
     /// A text for people.
     #[arg(long, default_value = "")]
     pub description: String,
+    /// Prints the command with which a node joins, instead of the token alone.
+    #[arg(long)]
+    pub print_join_command: bool,
+}
+
+/// Where the cluster is: what a node that joins is told.
+#[derive(Clone, Debug)]
+pub struct ClusterAt {
+    /// `https://host:port`
+    pub server: http::Uri,
+    /// DER.
+    pub authorities: Vec<Vec<u8>>,
+}
+
+impl ClusterAt {
+    /// What a client's configuration says of it.
+    pub fn of(config: &kube::Config) -> ClusterAt {
+        let authorities = config.root_cert.clone().unwrap_or_default();
+        ClusterAt { server: config.cluster_url.clone(), authorities }
+    }
+
+    fn join_command(&self, token: &str) -> Result<String, String> {
+        let host = self.server.host().ok_or_else(|| format!("{}: no host", self.server))?;
+        let port = self.server.port_u16().unwrap_or(443);
+        if self.authorities.is_empty() {
+            return Err(
+                "the kubeconfig names no certificate authority that nodes could recognize the cluster by"
+                    .into(),
+            );
+        }
+        let hashes = self.authorities.iter().map(|der| pins::hash(der)).collect::<Result<Vec<_>, _>>()?;
+        let hashes: String = hashes.iter().map(|h| format!(" --discovery-token-ca-cert-hash {h}")).collect();
+        Ok(format!("kaji agent --join {host}:{port} --token {token}{hashes}\n"))
+    }
 }
 
 /// Runs a command; gives back what it prints.
@@ -75,6 +109,7 @@ pub struct Create {
 pub async fn run(
     command: &TokenCommand,
     client: &Client,
+    at: &ClusterAt,
     now: Timestamp,
     random: &dyn Random,
 ) -> Result<String, TokenError> {
@@ -82,8 +117,13 @@ pub async fn run(
         TokenCommand::Create(create) => {
             let token = create.token.clone().unwrap_or_else(|| generate(random));
             let secret = secret(create, &token, now).map_err(TokenError::Usage)?;
+            // What cannot be printed is to be known before there is a token.
+            let text = match create.print_join_command {
+                true => at.join_command(&token).map_err(TokenError::Usage)?,
+                false => format!("{token}\n"),
+            };
             match client.create(&target(""), &secret).await {
-                Ok(_) => Ok(format!("{token}\n")),
+                Ok(_) => Ok(text),
                 Err(error) if error.conflict() => {
                     Err(TokenError::Usage(format!("a token with id {:?} already exists", &token[..6])))
                 }
@@ -132,7 +172,7 @@ fn plain(text: &str, length: usize) -> bool {
 }
 
 /// A token's two parts.
-fn parts(token: &str) -> Option<(&str, &str)> {
+pub(crate) fn parts(token: &str) -> Option<(&str, &str)> {
     token.split_once('.').filter(|(id, secret)| plain(id, 6) && plain(secret, 16))
 }
 
@@ -312,6 +352,7 @@ mod tests {
             usages: vec!["signing".into(), "authentication".into()],
             groups: vec![NODE_TOKENS.into()],
             description: String::new(),
+            print_join_command: false,
         }
     }
 
@@ -364,6 +405,25 @@ mod tests {
         expect![[r#"given token didn't match pattern "\\A([a-z0-9]{6})\\.([a-z0-9]{16})\\z" or "\\A([a-z0-9]{6})\\z""#]].assert_eq(&id_of("x").unwrap_err());
         assert_eq!(id_of("abcdef"), Ok("abcdef"));
         assert_eq!(id_of(TOKEN), Ok("abcdef"));
+    }
+
+    #[test]
+    fn join_commands() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let ca = rcgen::CertificateParams::new(vec![]).unwrap().self_signed(&key).unwrap();
+        let at = |server: &str, authorities: Vec<Vec<u8>>| ClusterAt {
+            server: server.parse().unwrap(),
+            authorities,
+        };
+        let hash = pins::hash(ca.der()).unwrap();
+        assert_eq!(
+            at("https://[::1]:6443/", vec![ca.der().to_vec()]).join_command(TOKEN).unwrap(),
+            format!("kaji agent --join [::1]:6443 --token {TOKEN} --discovery-token-ca-cert-hash {hash}\n")
+        );
+        assert!(at("https://a", vec![ca.der().to_vec()]).join_command(TOKEN).unwrap().contains(" a:443 "));
+        assert!(
+            at("https://a", vec![]).join_command(TOKEN).unwrap_err().contains("no certificate authority")
+        );
     }
 
     #[test]

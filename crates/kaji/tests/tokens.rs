@@ -8,7 +8,7 @@ mod common;
 use common::TestCluster;
 use futures_util::TryStreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kaji::token::{Create, TokenCommand, run};
+use kaji::token::{ClusterAt, Create, TokenCommand, run};
 use kaji_meta::random::SystemRandom;
 use kaji_runtime::Client;
 use kube::{
@@ -38,6 +38,7 @@ async fn tokens_sign_what_is_public() {
     let cluster = TestCluster::start(1).await;
     let kube = cluster.kube().await;
     let client = Client::new(kube.clone(), "kaji");
+    let at = ClusterAt { server: cluster.cluster.url().parse().unwrap(), authorities: vec![] };
     let now = jiff::Timestamp::now();
     let create = |token: Option<&str>| {
         TokenCommand::Create(Create {
@@ -46,10 +47,11 @@ async fn tokens_sign_what_is_public() {
             usages: vec!["signing".into(), "authentication".into()],
             groups: vec!["system:bootstrappers:kubeadm:default-node-token".into()],
             description: "a test's".into(),
+            print_join_command: false,
         })
     };
     let run = async |command: TokenCommand| {
-        run(&command, &client, now, &SystemRandom).await.map_err(|e| e.to_string())
+        run(&command, &client, &at, now, &SystemRandom).await.map_err(|e| e.to_string())
     };
     let fixed = "abcdef.0123456789abcdef";
     assert_eq!(run(create(Some(fixed))).await.unwrap(), format!("{fixed}\n"));

@@ -6,7 +6,7 @@
 //! - Retries back off up to 5 s and never end before the process does.
 
 use crate::{
-    client::{Client, Error, Target},
+    client::{Client, Error, Target, escape},
     meta::{Key, Meta},
     view::{Projection, Snapshot},
     watch,
@@ -47,6 +47,8 @@ type Handler<T> = Box<dyn Fn(&Change<T>) + Send + Sync>;
 
 /// A shared informer.
 pub struct Informer<T> {
+    /// A field selector, `""` for every object of the resource.
+    fields: String,
     snapshot: ArcSwap<Snapshot<T>>,
     handlers: Mutex<Vec<Handler<T>>>,
     /// The newest revision seen; `None` before the first list.
@@ -62,8 +64,9 @@ pub trait Observed: Send + Sync {
 }
 
 impl<T: Projection> Informer<T> {
-    fn new() -> Self {
+    fn new(fields: String) -> Self {
         Informer {
+            fields,
             snapshot: ArcSwap::default(),
             handlers: Mutex::default(),
             progress: tokio::sync::watch::Sender::new(None),
@@ -146,13 +149,22 @@ impl<T: Projection> Informer<T> {
         }
     }
 
+    /// The collection, with what selects of it; ends with `?` or `&`.
+    fn uri(&self) -> String {
+        let path = Target::of::<T>("", "").path();
+        match self.fields.as_str() {
+            "" => format!("{path}?"),
+            fields => format!("{path}?fieldSelector={}&", escape(fields)),
+        }
+    }
+
     async fn list(&self, client: &Client) -> Result<String, Error> {
         #[derive(Deserialize)]
         struct List<T> {
             metadata: Meta,
             items: Option<Vec<T>>,
         }
-        let list: List<T> = client.get(&Target::of::<T>("", "").path()).await?;
+        let list: List<T> = client.get(self.uri().trim_end_matches(['?', '&'])).await?;
         let items: Vec<Arc<T>> = list.items.unwrap_or_default().into_iter().map(Arc::new).collect();
         let known = self.snapshot();
         let present: std::collections::HashSet<Key> = items.iter().map(|o| o.meta().key()).collect();
@@ -172,10 +184,7 @@ impl<T: Projection> Informer<T> {
 
     /// Watches until the stream ends; gives back the revision to resume from.
     async fn watch(&self, client: &Client, from: &str) -> Result<Option<String>, Error> {
-        let uri = format!(
-            "{}?watch=true&allowWatchBookmarks=true&resourceVersion={from}",
-            Target::of::<T>("", "").path()
-        );
+        let uri = format!("{}watch=true&allowWatchBookmarks=true&resourceVersion={from}", self.uri());
         let mut body = client.open(Method::GET, &uri, "application/json", Bytes::new()).await?.into_body();
         let (mut buffer, mut last) = (BytesMut::new(), from.to_owned());
         while let Some(frame) = body.frame().await {
@@ -274,9 +283,23 @@ impl Backoff {
     }
 }
 
+/// Which objects informers read, by resource.
+#[derive(Default)]
+pub struct Selected(HashMap<TypeId, String>);
+
+impl Selected {
+    /// Of this resource, those that a field selector (`spec.nodeName=a`) matches.
+    pub fn of<T: Projection>(mut self, fields: impl Into<String>) -> Self {
+        self.0.insert(TypeId::of::<T>(), fields.into());
+        self
+    }
+}
+
 /// All informers of a process, one per resource, started when first asked for.
 pub struct Informers {
     client: Client,
+    /// Field selectors of the resources of which not everything is to be read.
+    selected: HashMap<TypeId, String>,
     started: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
     tasks: Mutex<tokio::task::JoinSet<()>>,
 }
@@ -284,19 +307,31 @@ pub struct Informers {
 impl Informers {
     /// No informers yet.
     pub fn new(client: Client) -> Arc<Self> {
-        Arc::new(Informers { client, started: Mutex::default(), tasks: Mutex::default() })
+        Self::selecting(client, Selected::default())
+    }
+
+    /// No informers yet; of some resources, they will read only what is selected: whoever may not read everything has to
+    /// say what it asks for.
+    pub fn selecting(client: Client, selected: Selected) -> Arc<Self> {
+        Arc::new(Informers {
+            client,
+            selected: selected.0,
+            started: Mutex::default(),
+            tasks: Mutex::default(),
+        })
     }
 
     /// The informer of a resource. Its tasks end with `Informers`.
     pub fn get<T: Projection>(&self) -> Arc<Informer<T>> {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         let any = started.entry(TypeId::of::<T>()).or_insert_with(|| {
-            let informer = Arc::new(Informer::<T>::new());
+            let fields = self.selected.get(&TypeId::of::<T>()).cloned().unwrap_or_default();
+            let informer = Arc::new(Informer::<T>::new(fields));
             let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
             tasks.spawn(informer.clone().run(self.client.clone()));
             informer
         });
         // The map is keyed by the type.
-        any.clone().downcast().unwrap_or_else(|_| Arc::new(Informer::new()))
+        any.clone().downcast().unwrap_or_else(|_| Arc::new(Informer::new(String::new())))
     }
 }

@@ -21,7 +21,7 @@ pub mod watch;
 pub use client::{Client, Error, Target};
 pub use controller::{Controller, Cx, Failure, Reconciler, Shared, run};
 pub use events::{EventRecord, EventType, Recorder};
-pub use informer::{Change, Informer, Informers, Observed};
+pub use informer::{Change, Informer, Informers, Observed, Selected};
 pub use meta::{Key, Meta, OwnerRef};
 pub use plan::{PatchKind, Plan, Step, Write};
 pub use view::{Projection, Snapshot, View};

@@ -61,6 +61,10 @@ impl Api for Objects {
         unreachable!("authenticators list nothing")
     }
 
+    fn resource_of(&self, _: &kaji_meta::GroupVersionKind) -> Option<(GroupResource, bool)> {
+        unreachable!("authenticators know no kinds")
+    }
+
     fn create<'a>(
         &'a self,
         _: &'a GroupResource,

@@ -6,6 +6,8 @@
 pub mod cleaner;
 pub mod signer;
 
+pub use signer::verify;
+
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kaji_runtime::objects::{BOOTSTRAP_TOKEN, Secret};
 

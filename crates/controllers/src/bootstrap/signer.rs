@@ -34,13 +34,26 @@ pub fn controller(informers: &Arc<Informers>) -> Controller {
         .workers(1)
 }
 
+fn header(id: &str) -> String {
+    // Ids are lower case letters and digits: nothing to escape.
+    format!("{{\"alg\":\"HS256\",\"kid\":\"{id}\"}}")
+}
+
 /// The detached signature of a content.
 fn signature(content: &str, id: &str, secret: &str) -> String {
-    // Ids are lower case letters and digits: nothing to escape.
-    let header = URL_SAFE_NO_PAD.encode(format!("{{\"alg\":\"HS256\",\"kid\":\"{id}\"}}"));
+    let header = URL_SAFE_NO_PAD.encode(header(id));
     let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(content));
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), signed.as_bytes());
     format!("{header}..{}", URL_SAFE_NO_PAD.encode(tag))
+}
+
+/// Whether a detached signature of a content was made with a token.
+pub fn verify(detached: &str, content: &str, id: &str, secret: &str) -> bool {
+    let header = URL_SAFE_NO_PAD.encode(header(id));
+    let tag = detached.strip_prefix(&header).and_then(|rest| rest.strip_prefix(".."));
+    let Some(tag) = tag.and_then(|tag| URL_SAFE_NO_PAD.decode(tag).ok()) else { return false };
+    let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(content));
+    hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), signed.as_bytes(), &tag).is_ok()
 }
 
 /// Id and secret of a token that may sign now.
@@ -112,7 +125,21 @@ mod tests {
             ("", "my voice is my passcode", "7Ui1ALizW4jXphVUB7xUqC9vLYLL9RZeOFfVLoB7Tgk"),
             (content, "", "UfkqvDGiIFxrMnFseDj9LYJOLNrvjW8aHhF71mvvAs8"),
         ] {
-            assert_eq!(signature(content, "joshua", secret), format!("{header}..{tag}"));
+            let detached = format!("{header}..{tag}");
+            assert_eq!(signature(content, "joshua", secret), detached);
+            assert!(verify(&detached, content, "joshua", secret));
+            for (other, content, id, secret) in [
+                (&*detached, "another", "joshua", secret),
+                (&detached, content, "joshua", "another"),
+                (&detached, content, "another", secret),
+                (&detached[..detached.len() - 4], content, "joshua", secret),
+                (header, content, "joshua", secret),
+                ("", content, "joshua", secret),
+                (&format!("{header}..!"), content, "joshua", secret),
+                (&format!("{header}.AA.{tag}"), content, "joshua", secret),
+            ] {
+                assert!(!verify(other, content, id, secret), "{other}");
+            }
         }
     }
 

@@ -1,4 +1,5 @@
-//! Pod addresses of simulated nodes: node *n* has 10.244.n.0/24 (and, past 255 nodes, 10.245.… and on).
+//! Pod addresses of simulated nodes: node *n* has 10.244.n.0/24 (and, past 255 nodes, 10.245.… and on). Nodes
+//! that are known by name only have a network of 10.128.0.0/10 and an address of 172.31.0.0/16 that follow from it.
 
 use std::{
     collections::HashMap,
@@ -31,12 +32,12 @@ pub struct Addresses(Mutex<Taken>);
 
 impl Addresses {
     /// The address of a pod: the one it has (or reports), else a free one of its node's network. `None` when all are taken.
-    pub fn assign(&self, uid: &str, reported: &str, node: u16) -> Option<Ipv4Addr> {
+    pub fn assign(&self, uid: &str, reported: &str, network: Ipv4Addr) -> Option<Ipv4Addr> {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(address) = taken.by_pod.get(uid) {
             return Some(*address);
         }
-        let base = u32::from(network(node));
+        let base = u32::from(network);
         let free = |a: &Ipv4Addr| !taken.by_address.contains_key(a);
         let address = match reported.parse() {
             Ok(address) => address,
@@ -63,14 +64,14 @@ mod tests {
     #[test]
     fn addresses_are_unique_until_released() {
         let addresses = Addresses::default();
-        let first = addresses.assign("a", "", 1).unwrap();
+        let first = addresses.assign("a", "", network(1)).unwrap();
         assert_eq!(first.to_string(), "10.244.1.2");
-        assert_eq!(addresses.assign("a", "", 1), Some(first));
-        assert_eq!(addresses.assign("b", "10.244.1.3", 1).unwrap().to_string(), "10.244.1.3");
-        assert_eq!(addresses.assign("c", "", 1).unwrap().to_string(), "10.244.1.4");
+        assert_eq!(addresses.assign("a", "", network(1)), Some(first));
+        assert_eq!(addresses.assign("b", "10.244.1.3", network(1)).unwrap().to_string(), "10.244.1.3");
+        assert_eq!(addresses.assign("c", "", network(1)).unwrap().to_string(), "10.244.1.4");
         addresses.release("a");
-        assert_eq!(addresses.assign("d", "", 1), Some(first));
-        let more = (0..300).filter(|i| addresses.assign(&format!("x{i}"), "", 1).is_some()).count();
+        assert_eq!(addresses.assign("d", "", network(1)), Some(first));
+        let more = (0..300).filter(|i| addresses.assign(&format!("x{i}"), "", network(1)).is_some()).count();
         assert_eq!(more, 250);
     }
 }

@@ -7,8 +7,11 @@
 
 mod addresses;
 pub mod behaviour;
+mod fleet;
 mod nodes;
 pub mod pods;
+
+pub use fleet::{Fleet, Place};
 
 use addresses::Addresses;
 use kaji_runtime::{
@@ -28,28 +31,23 @@ fn agent(node: &str) -> String {
     format!("kubelet/{node}")
 }
 
-/// Whether a node is one of `count` simulated ones.
-fn simulated(node: &str, count: u16) -> bool {
-    node.strip_prefix("sim-").and_then(|n| n.parse::<u16>().ok()).is_some_and(|n| (1..=count).contains(&n))
-}
-
-/// Runs `count` nodes until `stop` turns true.
-pub async fn run(count: u16, informers: Arc<Informers>, shared: Shared, stop: watch::Receiver<bool>) {
+/// Runs a fleet's nodes until `stop` turns true.
+pub async fn run(fleet: Fleet, informers: Arc<Informers>, shared: Shared, stop: watch::Receiver<bool>) {
     let addresses = Arc::new(Addresses::default());
     let freed = addresses.clone();
-    let mut nodes = Controller::new(nodes::Nodes { count }, &informers)
+    let mut nodes = Controller::new(nodes::Nodes { fleet: fleet.clone() }, &informers)
         .reads::<Node>(|change: &Change<Node>, _| vec![Key::new("", change.any().metadata.name.as_str())]);
-    for index in 1..=count {
-        nodes = nodes.seed(Key::new("", name(index)));
+    for name in fleet.names() {
+        nodes = nodes.seed(Key::new("", name));
     }
-    let pods = Controller::new(pods::Pods { count, addresses }, &informers)
+    let pods = Controller::new(pods::Pods { fleet: fleet.clone(), addresses }, &informers)
         .reads::<Node>(|_, _| vec![])
         .reads::<Pod>(move |change: &Change<Pod>, _| {
             let pod = change.any();
             if change.new.is_none() {
                 freed.release(&pod.metadata.uid);
             }
-            if simulated(&pod.spec.node_name, count) { vec![pod.metadata.key()] } else { vec![] }
+            if fleet.has(&pod.spec.node_name) { vec![pod.metadata.key()] } else { vec![] }
         })
         .workers(16);
     let mut tasks = JoinSet::new();

@@ -1,6 +1,6 @@
 //! The Node objects of simulated nodes, their heartbeats and leases.
 
-use super::{addresses, name, simulated};
+use super::fleet::{Fleet, Place};
 use kaji_runtime::{
     Cx, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write, objects::Node,
 };
@@ -12,10 +12,10 @@ const LEASE_SECONDS: u64 = 40;
 /// Upstream's `nodeStatusReportFrequency`.
 const STATUS_SECONDS: i64 = 300;
 
-/// Keeps Node objects and leases of `sim-1` … `sim-count`.
+/// Keeps Node objects and leases of a fleet.
 pub struct Nodes {
-    /// How many.
-    pub count: u16,
+    /// The nodes.
+    pub fleet: Fleet,
 }
 
 impl Reconciler for Nodes {
@@ -28,10 +28,7 @@ impl Reconciler for Nodes {
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
-        if !simulated(&key.name, self.count) {
-            return Plan::nothing();
-        }
-        let index = key.name.trim_start_matches("sim-").parse().unwrap_or(1);
+        let Some(place) = self.fleet.place(&key.name) else { return Plan::nothing() };
         let now = kaji_meta::time::Time::new(cx.now).to_string();
         let known = view.get::<Node>();
         let target = Target::of::<Node>("", &key.name);
@@ -40,7 +37,7 @@ impl Reconciler for Nodes {
             None => {
                 let mut collection = target.clone();
                 collection.name.clear();
-                let create = Write::Create { target: collection, body: object(index) };
+                let create = Write::Create { target: collection, body: object(&place) };
                 // The object's arrival brings the key back, and with it status and lease.
                 Plan::nothing().then(create)
             }
@@ -52,7 +49,7 @@ impl Reconciler for Nodes {
                 });
                 let mut steps = vec![];
                 if !fresh {
-                    let body = json!({"status": status(index, &now)});
+                    let body = json!({"status": status(&place, &now)});
                     steps.push(plain(Write::Patch {
                         target: target.subresource("status"),
                         kind: PatchKind::Strategic,
@@ -71,8 +68,9 @@ fn plain(write: Write) -> Step {
 }
 
 /// What a kubelet registers.
-fn object(index: u16) -> Value {
-    let name = name(index);
+fn object(place: &Place) -> Value {
+    let name = &place.name;
+    let network = format!("{}/24", place.network);
     json!({
         "apiVersion": Node::api_version(),
         "kind": Node::KIND,
@@ -89,14 +87,15 @@ fn object(index: u16) -> Value {
             "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
         },
         "spec": {
-            "podCIDR": format!("{}/24", addresses::network(index)),
-            "podCIDRs": [format!("{}/24", addresses::network(index))],
+            "podCIDR": network,
+            "podCIDRs": [network],
             "providerID": format!("kaji-sim://{name}"),
         },
     })
 }
 
-fn status(index: u16, now: &str) -> Value {
+fn status(place: &Place, now: &str) -> Value {
+    let number = place.number;
     let condition = |kind: &str, status: &str, reason: &str, message: &str| {
         json!({
             "type": kind,
@@ -119,8 +118,8 @@ fn status(index: u16, now: &str) -> Value {
         "capacity": amounts,
         "allocatable": amounts,
         "addresses": [
-            {"type": "InternalIP", "address": addresses::node_address(index).to_string()},
-            {"type": "Hostname", "address": name(index)},
+            {"type": "InternalIP", "address": place.address.to_string()},
+            {"type": "Hostname", "address": place.name},
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
         "conditions": [
@@ -131,15 +130,15 @@ fn status(index: u16, now: &str) -> Value {
         ],
         "nodeInfo": {
             "architecture": "amd64",
-            "bootID": format!("00000000-0000-4000-8000-{index:012x}"),
+            "bootID": format!("00000000-0000-4000-8000-{number:012x}"),
             "containerRuntimeVersion": "simulated://1.0",
             "kernelVersion": "simulated",
             "kubeProxyVersion": "",
             "kubeletVersion": "v1.37.0",
-            "machineID": format!("{index:032x}"),
+            "machineID": format!("{number:032x}"),
             "operatingSystem": "linux",
             "osImage": "simulated",
-            "systemUUID": format!("00000000-0000-4000-8000-{index:012x}"),
+            "systemUUID": format!("00000000-0000-4000-8000-{number:012x}"),
         },
     })
 }
@@ -187,7 +186,7 @@ mod tests {
         let now = "2026-01-01T00:10:00Z".parse().unwrap();
         let cx = Cx { now, random: &random, failures: &[] };
         let view = View::default().with(Snapshot::of(nodes));
-        let plan = Nodes { count: 2 }.reconcile(&view, &Key::new("", "sim-1"), &cx);
+        let plan = Nodes { fleet: Fleet::numbered(2) }.reconcile(&view, &Key::new("", "sim-1"), &cx);
         plan.writes()
             .map(|w| match w {
                 Write::Create { target, .. } => format!("POST {}", target.path()),
@@ -201,10 +200,11 @@ mod tests {
     fn a_node_is_registered_reported_and_leased() {
         assert_eq!(plan(vec![]), ["POST /api/v1/nodes"]);
         let lease = "PATCH /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/sim-1";
-        let node: Node = serde_json::from_value(object(1)).unwrap();
+        let place = Fleet::numbered(1).place("sim-1").unwrap();
+        let node: Node = serde_json::from_value(object(&place)).unwrap();
         assert_eq!(plan(vec![node]), ["PATCH /api/v1/nodes/sim-1/status", lease]);
-        let mut reported = object(1);
-        reported["status"] = status(1, "2026-01-01T00:09:00Z");
+        let mut reported = object(&place);
+        reported["status"] = status(&place, "2026-01-01T00:09:00Z");
         assert_eq!(plan(vec![serde_json::from_value(reported).unwrap()]), [lease]);
     }
 
@@ -214,7 +214,10 @@ mod tests {
         let cx = Cx { now: jiff::Timestamp::UNIX_EPOCH, random: &random, failures: &[] };
         for other in ["sim-3", "sim-0", "node-1", "sim-"] {
             let view = View::default().with(Snapshot::<Node>::default());
-            assert!(Nodes { count: 2 }.reconcile(&view, &Key::new("", other), &cx).is_empty(), "{other}");
+            assert!(
+                Nodes { fleet: Fleet::numbered(2) }.reconcile(&view, &Key::new("", other), &cx).is_empty(),
+                "{other}"
+            );
         }
     }
 }

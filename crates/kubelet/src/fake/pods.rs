@@ -2,9 +2,9 @@
 //! Phases, conditions and container states follow pkg/kubelet's status manager as its reports read from outside.
 
 use super::{
-    addresses::{Addresses, node_address},
+    addresses::Addresses,
     behaviour::{self, Behaviour},
-    simulated,
+    fleet::Fleet,
 };
 use kaji_runtime::{
     Cx, EventRecord, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write,
@@ -13,10 +13,10 @@ use kaji_runtime::{
 use serde_json::{Value, json};
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
-/// Reports for the pods of `sim-1` … `sim-count`.
+/// Reports for the pods of a fleet.
 pub struct Pods {
-    /// How many nodes there are.
-    pub count: u16,
+    /// The nodes.
+    pub fleet: Fleet,
     /// Who has which address.
     pub addresses: Arc<Addresses>,
 }
@@ -45,15 +45,13 @@ impl Reconciler for Pods {
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
         let pods = view.get::<Pod>();
-        let Some(pod) = pods.by_key(key).filter(|p| simulated(&p.spec.node_name, self.count)) else {
-            return Plan::nothing();
-        };
-        let node = pod.spec.node_name.trim_start_matches("sim-").parse().unwrap_or(1);
-        let host = node_address(node);
+        let Some(pod) = pods.by_key(key) else { return Plan::nothing() };
+        let Some(place) = self.fleet.place(&pod.spec.node_name) else { return Plan::nothing() };
+        let host = place.address;
         let address = if pod.spec.host_network {
             Some(host)
         } else {
-            self.addresses.assign(&pod.metadata.uid, &pod.status.pod_ip, node)
+            self.addresses.assign(&pod.metadata.uid, &pod.status.pod_ip, place.network)
         };
         let target = Target::of::<Pod>(&key.namespace, &key.name);
         match next(pod, address, host, cx.now) {

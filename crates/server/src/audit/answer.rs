@@ -72,7 +72,13 @@ mod tests {
     use kaji_meta::{GroupResource, Status};
 
     fn full(code: u16, content_type: &'static str, body: impl Into<Bytes>) -> ApiResponse {
-        ApiResponse { code, content_type, warnings: vec![], body: Body::Full(body.into()) }
+        ApiResponse {
+            code,
+            content_type,
+            warnings: vec![],
+            annotations: vec![],
+            body: Body::Full(body.into()),
+        }
     }
 
     #[test]

@@ -93,6 +93,7 @@ impl Record {
 
     /// The engine has answered. A list that would be made while it is sent is made here, if it is to be recorded.
     pub fn answered(&self, response: &mut ApiResponse) {
+        response.annotations.drain(..).for_each(|(key, value)| self.annotate(&key, &value));
         let mut body = None;
         if self.verdict.level >= Level::RequestResponse && !matches!(response.body, Body::Watch(_)) {
             let whole = std::mem::replace(&mut response.body, Body::Full(Bytes::new()));
