@@ -15,6 +15,7 @@ use std::{
 /// Crates from top to bottom; arrows point down only.
 const ORDER: &[&str] = &[
     "xtask",
+    "kaji-testenv",
     "kaji",
     "kaji-controllers",
     "kaji-scheduler",

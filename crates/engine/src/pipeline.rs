@@ -369,12 +369,11 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// The object with its present resourceVersion.
+    /// The object with its present resourceVersion; what was never stored keeps the one that it came with.
     pub fn into_object(mut self) -> Value {
-        let meta = object::meta_mut(&mut self.object);
-        match self.revision {
-            0 => drop(meta.remove("resourceVersion")),
-            revision => drop(meta.insert("resourceVersion".into(), revision.to_string().into())),
+        if self.revision != 0 {
+            let meta = object::meta_mut(&mut self.object);
+            meta.insert("resourceVersion".into(), self.revision.to_string().into());
         }
         self.object
     }

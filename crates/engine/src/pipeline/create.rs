@@ -30,10 +30,6 @@ pub(crate) enum Created {
 /// # Errors
 /// Everything that upstream refuses a creation for.
 pub(crate) async fn create(op: &Op<'_>, mut object: Value) -> Result<Written, Status> {
-    if !matches!(object::resource_version(&object), "" | "0") {
-        let text = "resourceVersion should not be set on objects to be created";
-        return Err(Status::new(500, Reason::Unknown, text));
-    }
     metadata::wipe(&mut object);
     metadata::match_namespace(op, &mut object)?;
     metadata::dedup_owners(op, &mut object, false);
@@ -123,7 +119,6 @@ fn fill(op: &Op<'_>, object: &mut Value, name: &str) -> Result<(), Status> {
     }
     meta.insert("uid".into(), random::uid(&*op.engine.random).into());
     meta.insert("creationTimestamp".into(), op.now_text.as_str().into());
-    meta.remove("resourceVersion");
     Ok(())
 }
 
@@ -142,18 +137,32 @@ fn check(op: &Op<'_>, object: &Value, name: &str) -> Result<(), Status> {
     Ok(())
 }
 
+/// Refuses an object that says which version it has. As upstream, the store does that, hence after everything else, and a
+/// dry run never gets there; what is no number was always let through.
+fn refuse_versioned(object: &Value) -> Result<(), Status> {
+    let version = object::resource_version(object);
+    let number = version.bytes().all(|b| b.is_ascii_digit());
+    if number && version.parse::<u64>().is_ok_and(|version| version != 0) {
+        let text = "resourceVersion should not be set on objects to be created";
+        return Err(Status::new(500, Reason::Unknown, text));
+    }
+    Ok(())
+}
+
 /// Puts the object where nothing must be yet. `written.object` is left empty.
 async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, Status> {
     let key = op.key(name);
     let done = |bytes, revision| {
         Created::Done(Box::new(Written { object: Value::Null, bytes: Some(bytes), revision, code: 201 }))
     };
-    let mut bytes = storage::encode(object);
     if op.options.dry_run {
         let (cached, latest) = op.cached(&key)?;
         let there = cached.is_some() || (!latest && op.stored(&key).await?.is_some());
-        return Ok(if there { Created::Exists(None) } else { done(bytes, 0) });
+        // The answer has the resourceVersion that was sent, if one was.
+        return Ok(if there { Created::Exists(None) } else { done(storage::encode_object(object), 0) });
     }
+    refuse_versioned(object)?;
+    let mut bytes = storage::encode(object);
     let txn = |bytes: &bytes::Bytes| {
         let mut txn = Txn::create(key.clone(), bytes.clone());
         op.together.extend(op.engine, &mut txn).map(|()| txn)

@@ -176,6 +176,10 @@ async fn create_instead(
     }
     metadata::wipe(&mut new);
     create::admit(op, &mut new).await?;
+    if !op.options.dry_run {
+        // Unlike a POST, this may name a version.
+        object::meta_mut(&mut new).remove("resourceVersion");
+    }
     match create::attempt(op, new, name).await? {
         Created::Done(written) => Ok(Step::Done(written)),
         Created::Exists(None) if op.options.dry_run => Err(op.conflict(name, MODIFIED)),

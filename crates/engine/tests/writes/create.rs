@@ -207,6 +207,45 @@ async fn dry_run_stores_nothing() {
     expect!["taken 1 committed 1 rolled back 0 deleted 0"].assert_eq(&env.counters.show());
 }
 
+/// Source: `store.Create` of etcd3 and `DryRunnableStorage.Create`.
+#[tokio::test]
+async fn a_new_object_has_no_resource_version() {
+    let env = Env::new().await;
+    let mut out = String::new();
+    let mut post = async |path: &str, version: &str, image: &str| {
+        let container = json!({"name": "c", "image": image});
+        let pod = json!({"metadata": {"name": "p", "resourceVersion": version}, "spec": {"containers": [container]}});
+        let answer = env.create(path, &pod).await;
+        let kept = &answer.body["metadata"]["resourceVersion"];
+        out += &format!("{path} {version:?}: {} kept {kept}\n", answer.brief());
+    };
+    for version in ["5", "05", "0", "", "x"] {
+        post("v1/pods/default?dryRun=All", version, "i").await;
+    }
+    post("v1/pods/default", "5", "i").await;
+    post("v1/pods/default", "18446744073709551615", "i").await;
+    post("v1/pods/missing", "5", "i").await;
+    // Too large for a number, hence none.
+    post("v1/pods/default", "18446744073709551616", "i").await;
+    post("v1/pods/default?dryRun=All", "5", "i").await;
+    // Before it is found that the name is taken.
+    post("v1/pods/default", "5", "i").await;
+    expect![[r#"
+        v1/pods/default?dryRun=All "5": 201 Pod 5 kept "5"
+        v1/pods/default?dryRun=All "05": 201 Pod 05 kept "05"
+        v1/pods/default?dryRun=All "0": 201 Pod 0 kept "0"
+        v1/pods/default?dryRun=All "": 201 Pod  kept null
+        v1/pods/default?dryRun=All "x": 201 Pod x kept "x"
+        v1/pods/default "5": 500 : resourceVersion should not be set on objects to be created kept null
+        v1/pods/default "18446744073709551615": 500 : resourceVersion should not be set on objects to be created kept null
+        v1/pods/missing "5": 404 NotFound: namespaces "missing" not found kept null
+        v1/pods/default "18446744073709551616": 201 Pod 3 kept "3"
+        v1/pods/default?dryRun=All "5": 409 AlreadyExists: pods "p" already exists kept null
+        v1/pods/default "5": 500 : resourceVersion should not be set on objects to be created kept null
+    "#]].assert_eq(&out);
+    expect!["taken 4 committed 1 rolled back 3 deleted 0"].assert_eq(&env.counters.show());
+}
+
 #[tokio::test]
 async fn reservations_end_exactly_once() {
     let env = Env::new().await;

@@ -1,0 +1,63 @@
+//! What a cluster is to have.
+
+use crate::{Error, TestEnv};
+use kaji::{Cluster, Nodes, Options, Selection, Serving, StoreKind};
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// Reserved for documentation: an address that the `kubernetes` service may name and that nobody has.
+const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 6443);
+
+/// What a cluster is to have besides its API.
+#[derive(Clone, Debug, Default)]
+pub struct Builder {
+    controllers: Vec<String>,
+    nodes: u16,
+    listen: bool,
+}
+
+impl Builder {
+    /// Runs these control loops, in the words of kube-controller-manager's `--controllers`: `namespace-controller`,
+    /// `*` for all, `-name` for all others. `scheduler` counts as one. Adds to those named before.
+    #[must_use]
+    pub fn controllers<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Builder {
+        self.controllers.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// Brings so many simulated nodes, which are there a moment after the start and on which pods become ready without
+    /// running. Pods get there by the scheduler or by their `spec.nodeName`.
+    #[must_use]
+    pub fn nodes(mut self, count: u16) -> Builder {
+        self.nodes = count;
+        self
+    }
+
+    /// Serves on a free port of the loopback too, over TLS, for clients in other processes: see
+    /// [`TestEnv::kubeconfig`].
+    #[must_use]
+    pub fn listen(mut self) -> Builder {
+        self.listen = true;
+        self
+    }
+
+    /// Starts it; ready to be used when this resolves.
+    ///
+    /// # Errors
+    /// For a control loop that there is not, and when the cluster does not start.
+    pub async fn start(self) -> Result<TestEnv, Error> {
+        let selection = Selection::new(&self.controllers).map_err(Error::Controller)?;
+        let listen = if self.listen { SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) } else { NOWHERE };
+        let options = Options {
+            listen,
+            nodes: if self.nodes == 0 { Nodes::None } else { Nodes::Simulated(self.nodes) },
+            controllers: true,
+            selection,
+            serving: Serving { local: !self.listen, ephemeral: true, ..Serving::default() },
+            store: StoreKind::Memory,
+            // Neither objects nor certificates go there.
+            ..Options::new("")
+        };
+        let cluster = Cluster::start(options).await?;
+        Ok(TestEnv { cluster, listening: self.listen })
+    }
+}

@@ -1,0 +1,136 @@
+//! A Kubernetes control plane inside a test: the real API server, in the test's own process, behind a [`kube::Client`].
+//!
+//! ```
+//! use k8s_openapi::api::core::v1::ConfigMap;
+//! use kaji_testenv::TestEnv;
+//! use kube::{Api, api::PostParams};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let env = TestEnv::start().await?;
+//!
+//! let maps: Api<ConfigMap> = Api::default_namespaced(env.client());
+//! let mut map = ConfigMap::default();
+//! map.metadata.name = Some("settings".into());
+//! let made = maps.create(&PostParams::default(), &map).await?;
+//! assert!(made.metadata.uid.is_some());
+//!
+//! // Everybody else needs a role, as anywhere.
+//! let theirs: Api<ConfigMap> = Api::default_namespaced(env.client_as("jane", ["developers"]));
+//! assert!(matches!(theirs.get("settings").await, Err(kube::Error::Api(status)) if status.code == 403));
+//!
+//! env.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Custom resources, admission, authorization, apply, watches and garbage collection are the server's own: nothing is
+//! mocked. Each [`TestEnv`] is a cluster of its own, so that tests may run side by side. A loop of `kube-runtime` takes
+//! [`TestEnv::client`] like any other client.
+//!
+//! Invariants:
+//! - Nothing is written to disk, and no port is opened unless [`Builder::listen`] asks for one.
+//! - A request goes through authorization and admission as one over the network does; the transport alone is missing.
+//! - No control loop runs that was not asked for.
+//!
+//! Time is the machine's: there is no clock that a test could advance.
+
+mod builder;
+mod identity;
+
+pub use builder::Builder;
+/// The cluster behind a [`TestEnv`], and why it did not start.
+pub use kaji::{Cluster, StartError};
+
+use kaji_resource::UserInfo;
+use kaji_server::LocalService;
+use kube::Client;
+use serde_json::Map;
+
+/// Why there is no cluster, or not that of it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A control loop that there is not.
+    #[error("{0}")]
+    Controller(String),
+    /// The cluster did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// A kubeconfig for a cluster without a port.
+    #[error("nothing listens: ask for a port with Builder::listen")]
+    NotListening,
+    /// The kubeconfig cannot be written as YAML.
+    #[error("cannot write the kubeconfig: {0}")]
+    Kubeconfig(String),
+}
+
+/// A running cluster. [`TestEnv::stop`] ends it and waits for that; dropping it ends its loops and its port, and its
+/// memory is given back once its clients and the requests under way are gone.
+pub struct TestEnv {
+    cluster: Cluster,
+    listening: bool,
+}
+
+impl TestEnv {
+    /// A control plane without control loops, nodes or ports; ready to be used when this resolves.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn start() -> Result<TestEnv, Error> {
+        TestEnv::builder().start().await
+    }
+
+    /// A cluster with more than that.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// A client that may do everything (`system:masters`). Like every `kube::Client` it belongs to the runtime that it
+    /// was made in.
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    pub fn client(&self) -> Client {
+        self.client_of(identity::admin())
+    }
+
+    /// A client of a user with these groups, who may do what roles allow; `system:authenticated` goes without saying.
+    /// The names of service accounts and of `system:anonymous` bring the groups along that they have anywhere.
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    pub fn client_as<G: Into<String>>(&self, user: &str, groups: impl IntoIterator<Item = G>) -> Client {
+        self.client_of(identity::user(user, groups.into_iter().map(Into::into).collect()))
+    }
+
+    fn client_of(&self, user: UserInfo) -> Client {
+        Client::new(LocalService::new(self.cluster.stack.clone(), user), "default")
+    }
+
+    /// The admin's kubeconfig, YAML, with all certificates in it.
+    ///
+    /// # Errors
+    /// When no port was asked for.
+    pub fn kubeconfig(&self) -> Result<String, Error> {
+        if !self.listening {
+            return Err(Error::NotListening);
+        }
+        let (url, trust) = (self.cluster.url(), self.cluster.certificates.trust());
+        let admin = &self.cluster.certificates.current().admin;
+        let mut config = Map::new();
+        kaji::kubeconfig::merge(&mut config, kaji::kubeconfig::entries(&url, &trust, admin))
+            .map_err(Error::Kubeconfig)?;
+        config.insert("current-context".into(), kaji::kubeconfig::NAME.into());
+        serde_saphyr::to_string(&config).map_err(|e| Error::Kubeconfig(e.to_string()))
+    }
+
+    /// What runs, for whatever else a test needs of it.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Ends it: loops, watches and connections are done when this resolves. Requests of clients fail from then on.
+    pub async fn stop(self) {
+        self.cluster.stop().await;
+    }
+}
