@@ -5,16 +5,13 @@
 
 use crate::{
     Nodes,
-    access::Access,
+    access::{Access, AuthzError, AuthzOptions},
     audit,
     authn::{Authn, AuthnError, AuthnOptions, LateTokens},
     bootstrap, identities, joining, roles,
 };
 use kaji_audit::Options as AuditOptions;
-use kaji_auth::{
-    authn::SigningKey,
-    authz::config::{DEFAULT, Mode},
-};
+use kaji_auth::authn::SigningKey;
 use kaji_builtins::Deps;
 use kaji_encryption::{Config as EncryptionConfig, ConfigError, EncryptedStore, Transformers};
 use kaji_engine::{Engine, EngineError, EngineOptions};
@@ -79,8 +76,8 @@ pub struct Options {
     pub limits: Limits,
     /// How long a request may take.
     pub request_timeout: Duration,
-    /// Which authorizers there are, in their order.
-    pub authorizers: Vec<Mode>,
+    /// Who decides what somebody may do.
+    pub authz: AuthzOptions,
     /// How somebody proves who they are.
     pub authn: AuthnOptions,
 }
@@ -100,7 +97,7 @@ impl Options {
             audit: AuditOptions::default(),
             limits: Limits::default(),
             request_timeout: Duration::from_secs(60),
-            authorizers: DEFAULT.to_vec(),
+            authz: AuthzOptions::default(),
             authn: AuthnOptions::default(),
         }
     }
@@ -124,6 +121,9 @@ pub enum StartError {
     /// Certificates.
     #[error("cannot prepare certificates: {0}")]
     Pki(#[from] PkiError),
+    /// Authorization.
+    #[error("cannot set up authorization: {0}")]
+    Authz(#[from] AuthzError),
     /// Authentication.
     #[error("cannot set up authentication: {0}")]
     Authn(#[from] AuthnError),
@@ -190,7 +190,9 @@ impl Cluster {
         let clock = Arc::new(SystemClock);
         let now = clock.now();
         let certificates = tokio::task::spawn_blocking(move || Certificates::open(&dir, names, now));
-        let access = Access::new(&options.authorizers);
+        // Metrics tell servers apart by their names.
+        let name = format!("apiserver-{}", options.listen);
+        let access = Access::new(&options.authz, &name, &(clock.clone() as Arc<dyn Clock>)).await?;
         let tokens = Arc::new(LateTokens::default());
         let engine = open_engine(store.clone(), &options, &access, tokens.clone()).await?;
         kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;
@@ -225,7 +227,7 @@ impl Cluster {
             impersonation: Impersonation::default(),
             authorizer: access.authorizer.clone(),
             health: Health::default(),
-            metrics: metrics.with_flow(&flow),
+            metrics: metrics.with_flow(&flow).with_decisions(&access.decisions),
             discovery: Discovery::default(),
             openapi: OpenApi::new(kaji_builtins::docs::type_doc),
             address: advertised(address).to_string(),
@@ -242,7 +244,7 @@ impl Cluster {
         tasks.spawn(certificates.clone().run(clock, stopped.clone()));
         let engine = Arc::downgrade(&stack.engine);
         tasks.spawn(kaji_server::flow::follow(stack.flow.clone(), engine, stopped.clone()));
-        tasks.spawn(Access::follow(access.node(), stopped.clone()));
+        tasks.spawn(access.follow(stopped.clone()));
         let mut cluster = Cluster {
             stack,
             pki: Pki::clone(&pki),

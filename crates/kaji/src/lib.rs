@@ -15,6 +15,7 @@ mod nodes;
 mod roles;
 pub mod token;
 
+pub use access::{AuthzError, AuthzOptions};
 pub use audit::AuditFlags;
 pub use authn::{AuthnError, AuthnOptions};
 pub use cluster::{Cluster, Options, StartError, StoreKind};

@@ -2,10 +2,9 @@
 
 use clap::{Args, Parser, Subcommand};
 use kaji::{
-    AuditFlags, AuthnOptions, Cluster, Nodes, Options, kubeconfig,
+    AuditFlags, AuthnOptions, AuthzOptions, Cluster, Nodes, Options, kubeconfig,
     token::{self, TokenCommand},
 };
-use kaji_auth::authz::config;
 use kaji_server::flow::Limits;
 use std::{
     io::Write,
@@ -83,9 +82,8 @@ struct Up {
     /// How long a request may take, watches and streams apart (60s, 1m30s).
     #[arg(long, default_value = "60s", value_parser = kaji_server::parse_timeout)]
     request_timeout: std::time::Duration,
-    /// A file with an AuthorizationConfiguration; without one: Node, then RBAC.
-    #[arg(long)]
-    authorization_config: Option<PathBuf>,
+    #[command(flatten)]
+    authz: AuthzOptions,
     #[command(flatten)]
     authn: AuthnOptions,
     #[command(flatten)]
@@ -128,12 +126,7 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
         mutating: up.max_mutating_requests_inflight,
         fair: up.enable_priority_and_fairness,
     };
-    let authorizers = match &up.authorization_config {
-        Some(path) => authorizers(path).map_err(|error| format!("{}: {error}", path.display()))?,
-        None => config::DEFAULT.to_vec(),
-    };
     let options = Options {
-        authorizers,
         listen: SocketAddr::new(up.bind_address, up.port),
         names: up.names,
         nodes,
@@ -144,6 +137,7 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
         request_timeout: up.request_timeout,
         authn: up.authn,
         audit: up.audit.into(),
+        authz: up.authz,
         ..Options::new(&data_dir)
     };
     let cluster = Cluster::start(options).await?;
@@ -196,12 +190,6 @@ async fn tokens(args: Token) -> Result<(), Box<dyn std::error::Error>> {
     let out = token::run(&args.command, &client, now, &kaji_meta::random::SystemRandom).await?;
     std::io::stdout().lock().write_all(out.as_bytes())?;
     Ok(())
-}
-
-/// The authorizers that a file names.
-fn authorizers(path: &std::path::Path) -> Result<Vec<config::Mode>, String> {
-    let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
-    config::parse(&serde_saphyr::from_str(&text).map_err(|e| e.to_string())?)
 }
 
 async fn stop_signal() -> std::io::Result<()> {
