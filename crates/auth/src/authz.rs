@@ -9,6 +9,7 @@ pub mod policy;
 pub mod rbac;
 pub mod reconcile;
 pub mod rule;
+pub mod webhook;
 
 use crate::names::MASTERS;
 use kaji_resource::{BoxFuture, UserInfo};
@@ -198,6 +199,7 @@ pub fn everything() -> Vec<PolicyRule> {
 }
 
 /// Several authorizers, asked in order; the first with an opinion decides.
+#[derive(Default)]
 pub struct Union(pub Vec<Arc<dyn Authorizer>>);
 
 impl Authorizer for Union {

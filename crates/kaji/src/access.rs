@@ -2,22 +2,31 @@
 //!
 //! Invariant: a refusal is as new as the store was when it was asked for; a permission as new as the caches are.
 
+mod flags;
+mod reload;
+
+use crate::fetch::{Reviewer, Trips};
+use arc_swap::ArcSwap;
+pub use flags::{AuthzError, AuthzOptions};
 use kaji_auth::{
     Always, Attributes, Authorizer, Decision, Masters, Outcome, Rules, Union,
     authz::{
-        config::Mode,
+        config::{Mode, WebhookConfig},
         feed::{Change, Feed},
         node::{self, Node},
         policy,
         rbac::{self, Rbac},
+        webhook::{FailedOpen, Webhook},
     },
 };
 use kaji_engine::{
     Engine,
     cache::{Cache, Follower},
 };
-use kaji_meta::GroupResource;
+use kaji_meta::{Clock, GroupResource};
 use kaji_resource::{Api, BoxFuture, UserInfo};
+use kaji_server::{Counter, Decisions};
+use reload::Reload;
 use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
     time::Duration,
@@ -146,19 +155,72 @@ impl Authorizer for ControllerPatches {
     }
 }
 
-/// The authorizers of a cluster.
-pub struct Access {
-    /// All of them, in upstream's order.
-    pub authorizer: Arc<dyn Authorizer>,
-    /// RBAC alone.
-    pub rbac: Arc<Rbac>,
-    node: Arc<Node>,
-    source: Source,
+/// Counts the decisions of one authorizer that end the matter.
+struct Counted {
+    inner: Arc<dyn Authorizer>,
+    kind: &'static str,
+    name: String,
+    decisions: Arc<Decisions>,
+    // Made when they are first needed, as upstream's are.
+    allowed: OnceLock<Counter>,
+    denied: OnceLock<Counter>,
 }
 
-impl Access {
-    /// They allow nothing but what `system:masters` may do until they know the engine.
-    pub fn new(modes: &[Mode]) -> Access {
+impl Authorizer for Counted {
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> BoxFuture<'a, Outcome> {
+        Box::pin(async move {
+            let outcome = self.inner.authorize(attributes).await;
+            let counter = |word| self.decisions.counter(self.kind, &self.name, word);
+            match outcome.decision {
+                Decision::Allow => drop(self.allowed.get_or_init(|| counter("allowed")).inc()),
+                Decision::Deny => drop(self.denied.get_or_init(|| counter("denied")).inc()),
+                Decision::NoOpinion => {}
+            }
+            outcome
+        })
+    }
+
+    fn rules<'a>(&'a self, user: &'a UserInfo, namespace: &'a str) -> BoxFuture<'a, Rules> {
+        self.inner.rules(user, namespace)
+    }
+}
+
+/// Those that decide now; the file may name others later.
+#[derive(Default)]
+pub(crate) struct Current(ArcSwap<Union>);
+
+impl Current {
+    fn set(&self, authorizers: Union) {
+        self.0.store(Arc::new(authorizers));
+    }
+}
+
+impl Authorizer for Current {
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> BoxFuture<'a, Outcome> {
+        let current = self.0.load_full();
+        Box::pin(async move { current.authorize(attributes).await })
+    }
+
+    fn rules<'a>(&'a self, user: &'a UserInfo, namespace: &'a str) -> BoxFuture<'a, Rules> {
+        let current = self.0.load_full();
+        Box::pin(async move { current.rules(user, namespace).await })
+    }
+}
+
+/// Who is asked, in this order.
+type Asked = Vec<Arc<dyn Authorizer>>;
+
+/// What authorizers are put together from.
+#[derive(Clone)]
+struct Parts {
+    rbac: Arc<Rbac>,
+    node: Arc<Node>,
+    source: Source,
+    decisions: Arc<Decisions>,
+}
+
+impl Parts {
+    fn new(decisions: Arc<Decisions>) -> Parts {
         let source = Source::default();
         let feed = |group, resource| EngineFeed::boxed(&source, group, resource);
         let roles = |resource| feed("rbac.authorization.k8s.io", resource);
@@ -176,18 +238,92 @@ impl Access {
             certificate_requests: feed("certificates.k8s.io", "podcertificaterequests"),
         };
         let node = Arc::new(Node::new(feeds, policy::node_rules()));
-        let mut all: Vec<Arc<dyn Authorizer>> = vec![Arc::new(Masters)];
+        Parts { rbac, node, source, decisions }
+    }
+
+    /// The authorizers of a list, and before them the one that no list names. Those that decide from the caches share the
+    /// waiting for them, and do that before anybody elsewhere is asked.
+    async fn build(&self, modes: &[Mode], clock: &Arc<dyn Clock>) -> Result<Union, String> {
+        let mut all: Asked = vec![Arc::new(Masters)];
+        let mut here: Asked = vec![];
+        let fresh = |here: &mut Asked| -> Option<Arc<dyn Authorizer>> {
+            let authorizers = Union(std::mem::take(here));
+            let any = !authorizers.0.is_empty();
+            any.then(|| Arc::new(Fresh { authorizers, source: self.source.clone() }) as _)
+        };
         for mode in modes {
-            match mode {
-                Mode::Node => all.push(node.clone()),
-                Mode::Rbac => all
-                    .extend([rbac.clone() as Arc<dyn Authorizer>, Arc::new(ControllerPatches(rbac.clone()))]),
-                Mode::AlwaysAllow => all.push(Arc::new(Always(Decision::Allow))),
-                Mode::AlwaysDeny => all.push(Arc::new(Always(Decision::NoOpinion))),
+            let inner: Arc<dyn Authorizer> = match mode {
+                Mode::Node => self.node.clone(),
+                Mode::Rbac => Arc::new(Union(vec![
+                    self.rbac.clone() as Arc<dyn Authorizer>,
+                    Arc::new(ControllerPatches(self.rbac.clone())),
+                ])),
+                Mode::AlwaysAllow => Arc::new(Always(Decision::Allow)),
+                Mode::AlwaysDeny => Arc::new(Always(Decision::NoOpinion)),
+                Mode::Webhook(config) => Arc::new(self.webhook(config, clock).await?),
+            };
+            let counted = Arc::new(Counted {
+                inner,
+                kind: mode.kind(),
+                name: mode.name(),
+                decisions: self.decisions.clone(),
+                allowed: OnceLock::new(),
+                denied: OnceLock::new(),
+            });
+            if matches!(mode, Mode::Webhook(_)) {
+                all.extend(fresh(&mut here));
+                all.push(counted);
+            } else {
+                here.push(counted);
             }
         }
-        let authorizer = Arc::new(Fresh { authorizers: Union(all), source: source.clone() });
-        Access { authorizer, rbac, node, source }
+        all.extend(fresh(&mut here));
+        Ok(Union(all))
+    }
+
+    async fn webhook(&self, config: &WebhookConfig, clock: &Arc<dyn Clock>) -> Result<Webhook, String> {
+        let (name, decisions) = (config.name.clone(), self.decisions.clone());
+        let trips: Trips = Arc::new(move |result, took| decisions.asked(&name, result, took));
+        let reviewer = Reviewer::timed(&config.kubeconfig, config.timeout, Some(trips)).await?;
+        let decisions = self.decisions.clone();
+        let failed_open: FailedOpen = Arc::new(move |name, result| decisions.failed_open(name, result));
+        Ok(Webhook::new(Arc::new(reviewer), config.clone(), clock.clone(), failed_open))
+    }
+}
+
+/// The authorizers of a cluster.
+pub struct Access {
+    /// All of them, in their order.
+    pub authorizer: Arc<dyn Authorizer>,
+    /// RBAC alone.
+    pub rbac: Arc<Rbac>,
+    /// What they decided.
+    pub decisions: Arc<Decisions>,
+    node: Arc<Node>,
+    source: Source,
+    reload: Option<Reload>,
+}
+
+impl Access {
+    /// They allow nothing but what `system:masters` may do until they know the engine. `server` is the name by which
+    /// metrics know this one.
+    ///
+    /// # Errors
+    /// Options that cannot be used.
+    pub async fn new(
+        options: &AuthzOptions,
+        server: &str,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Access, AuthzError> {
+        let configured = options.read()?;
+        let parts = Parts::new(Arc::new(Decisions::new(server)));
+        let current = Arc::new(Current::default());
+        current.set(parts.build(&configured.modes, clock).await.map_err(AuthzError::Config)?);
+        let reload = configured
+            .file
+            .map(|file| Reload::new(file, configured.modes, parts.clone(), current.clone(), clock.clone()));
+        let Parts { rbac, node, source, decisions } = parts;
+        Ok(Access { authorizer: current, rbac, decisions, node, source, reload })
     }
 
     /// Makes the engine known. Only the first call counts.
@@ -195,20 +331,23 @@ impl Access {
         let _ = self.source.0.set(Arc::downgrade(engine));
     }
 
-    /// Follows what nodes seldom ask for, until told to stop.
-    pub async fn follow(node: Arc<Node>, mut stop: watch::Receiver<bool>) {
-        let mut ticks = tokio::time::interval(TICK);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                _ = ticks.tick() => node.tick(),
-                _ = stop.wait_for(|stop| *stop) => return,
-            }
+    /// Follows what nodes seldom ask for, and the file that says who decides, until told to stop.
+    pub async fn follow(self, stop: watch::Receiver<bool>) {
+        if let Some(reload) = self.reload {
+            tokio::join!(reload.run(stop.clone()), tick(self.node, stop));
+        } else {
+            tick(self.node, stop).await;
         }
     }
+}
 
-    /// The node authorizer.
-    pub fn node(&self) -> Arc<Node> {
-        self.node.clone()
+async fn tick(node: Arc<Node>, mut stop: watch::Receiver<bool>) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => node.tick(),
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
     }
 }

@@ -5,17 +5,14 @@
 
 use crate::{
     Nodes,
-    access::Access,
+    access::{Access, AuthzError, AuthzOptions},
     audit,
     authn::{Authn, AuthnError, AuthnOptions, LateTokens},
     bootstrap, identities, joining, roles,
     serving::Serving,
 };
 use kaji_audit::Options as AuditOptions;
-use kaji_auth::{
-    authn::SigningKey,
-    authz::config::{DEFAULT, Mode},
-};
+use kaji_auth::authn::SigningKey;
 use kaji_builtins::Deps;
 use kaji_controllers::Selection;
 use kaji_encryption::{Config as EncryptionConfig, ConfigError, EncryptedStore, Transformers};
@@ -85,8 +82,8 @@ pub struct Options {
     pub limits: Limits,
     /// How long a request may take.
     pub request_timeout: Duration,
-    /// Which authorizers there are, in their order.
-    pub authorizers: Vec<Mode>,
+    /// Who decides what somebody may do.
+    pub authz: AuthzOptions,
     /// How somebody proves who they are.
     pub authn: AuthnOptions,
     /// Which admission plugins run, and their configuration.
@@ -110,7 +107,7 @@ impl Options {
             audit: AuditOptions::default(),
             limits: Limits::default(),
             request_timeout: Duration::from_secs(60),
-            authorizers: DEFAULT.to_vec(),
+            authz: AuthzOptions::default(),
             authn: AuthnOptions::default(),
             admission: kaji_admission::Flags::default(),
         }
@@ -135,6 +132,9 @@ pub enum StartError {
     /// Certificates.
     #[error("cannot prepare certificates: {0}")]
     Pki(#[from] PkiError),
+    /// Authorization.
+    #[error("cannot set up authorization: {0}")]
+    Authz(#[from] AuthzError),
     /// Authentication.
     #[error("cannot set up authentication: {0}")]
     Authn(#[from] AuthnError),
@@ -205,7 +205,9 @@ impl Cluster {
         let now = clock.now();
         let serving = options.serving.clone();
         let certificates = tokio::task::spawn_blocking(move || serving.load(&dir, names, now));
-        let access = Access::new(&options.authorizers);
+        // Metrics tell servers apart by their names.
+        let name = format!("apiserver-{}", options.listen);
+        let access = Access::new(&options.authz, &name, &(clock.clone() as Arc<dyn Clock>)).await?;
         let tokens = Arc::new(LateTokens::default());
         let engine = open_engine(store.clone(), &options, &access, tokens.clone()).await?;
         kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;
@@ -241,7 +243,7 @@ impl Cluster {
             impersonation: Impersonation::default(),
             authorizer: access.authorizer.clone(),
             health: Health::default(),
-            metrics: metrics.with_flow(&flow),
+            metrics: metrics.with_flow(&flow).with_decisions(&access.decisions),
             discovery: Discovery::default(),
             openapi: OpenApi::new(kaji_builtins::docs::type_doc),
             address: advertised(address).to_string(),
@@ -260,7 +262,7 @@ impl Cluster {
         tasks.spawn(certificates.clone().run(clock, stopped.clone()));
         let engine = Arc::downgrade(&stack.engine);
         tasks.spawn(kaji_server::flow::follow(stack.flow.clone(), engine, stopped.clone()));
-        tasks.spawn(Access::follow(access.node(), stopped.clone()));
+        tasks.spawn(access.follow(stopped.clone()));
         let mut cluster = Cluster {
             stack,
             pki: Pki::clone(&pki),

@@ -18,6 +18,7 @@ mod roles;
 pub mod serving;
 pub mod token;
 
+pub use access::{AuthzError, AuthzOptions};
 pub use audit::AuditFlags;
 pub use authn::{AuthnError, AuthnOptions};
 pub use cluster::{Cluster, Options, StartError, StoreKind};

@@ -2,13 +2,12 @@
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use kaji::{
-    AuditFlags, AuthnOptions, Cluster, Nodes, Options,
+    AuditFlags, AuthnOptions, AuthzOptions, Cluster, Nodes, Options,
     agent::{Agent, AgentOptions},
     envtest, kubeconfig, serving,
     token::{self, TokenCommand},
 };
 use kaji_admission::Flags;
-use kaji_auth::authz::config;
 use kaji_server::flow::Limits;
 use std::{
     io::Write,
@@ -123,9 +122,8 @@ struct Up {
     /// How long a request may take, watches and streams apart (60s, 1m30s).
     #[arg(long, default_value = "60s", value_parser = kaji_server::parse_timeout)]
     request_timeout: std::time::Duration,
-    /// A file with an AuthorizationConfiguration; without one: Node, then RBAC.
-    #[arg(long)]
-    authorization_config: Option<PathBuf>,
+    #[command(flatten)]
+    authz: AuthzOptions,
     #[command(flatten)]
     authn: AuthnOptions,
     #[command(flatten)]
@@ -222,12 +220,7 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
         mutating: up.max_mutating_requests_inflight,
         fair: up.enable_priority_and_fairness,
     };
-    let authorizers = match &up.authorization_config {
-        Some(path) => authorizers(path).map_err(|error| format!("{}: {error}", path.display()))?,
-        None => config::DEFAULT.to_vec(),
-    };
     let options = Options {
-        authorizers,
         listen: SocketAddr::new(up.bind_address, up.port),
         names: up.names,
         nodes,
@@ -243,6 +236,7 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
             disable: up.disable_admission_plugins,
             config_file: up.admission_control_config_file,
         },
+        authz: up.authz,
         ..Options::new(&data_dir)
     };
     let (lasting, writes) = (up.flags.lasting(), up.flags.kubeconfig());
@@ -305,12 +299,6 @@ async fn tokens(args: Token) -> Result<(), Box<dyn std::error::Error>> {
     let out = token::run(&args.command, &client, &at, now, &kaji_meta::random::SystemRandom).await?;
     std::io::stdout().lock().write_all(out.as_bytes())?;
     Ok(())
-}
-
-/// The authorizers that a file names.
-fn authorizers(path: &std::path::Path) -> Result<Vec<config::Mode>, String> {
-    let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
-    config::parse(&serde_saphyr::from_str(&text).map_err(|e| e.to_string())?)
 }
 
 async fn agent(args: Join) -> Result<(), Box<dyn std::error::Error>> {

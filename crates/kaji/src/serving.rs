@@ -4,7 +4,6 @@
 
 use crate::{Options, Selection, StoreKind};
 use clap::Args;
-use kaji_auth::authz::config::Mode;
 use kaji_server::{
     Certificates,
     pki::{Identity, PkiError},
@@ -57,22 +56,8 @@ pub struct Flags {
     /// `kaji up` unless said otherwise: all; those of `kaji apiserver`: none.
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
     controllers: Option<Vec<String>>,
-    /// The authorizers in their order: Node, RBAC, AlwaysAllow, AlwaysDeny.
-    #[arg(long, value_delimiter = ',', value_parser = mode, conflicts_with = "authorization_config")]
-    authorization_mode: Option<Vec<Mode>>,
     #[command(flatten)]
     files: Files,
-}
-
-fn mode(name: &str) -> Result<Mode, String> {
-    match name {
-        "Node" => Ok(Mode::Node),
-        "RBAC" => Ok(Mode::Rbac),
-        "AlwaysAllow" => Ok(Mode::AlwaysAllow),
-        "AlwaysDeny" => Ok(Mode::AlwaysDeny),
-        "ABAC" | "Webhook" => Err("this server has no such authorizer yet".into()),
-        _ => Err("not a valid mode".into()),
-    }
 }
 
 impl Flags {
@@ -94,9 +79,6 @@ impl Flags {
         if let Some(names) = self.controllers {
             options.selection = Selection::new(names)?;
             options.controllers = true;
-        }
-        if let Some(modes) = self.authorization_mode {
-            options.authorizers = modes;
         }
         options.store = self.store;
         options.serving =

@@ -1,6 +1,11 @@
 //! Authorization at the HTTP edge: the question that a request asks, and upstream's 403.
 
-use crate::route::{RequestInfo, Target};
+use crate::{
+    body::ResponseBody,
+    plain,
+    route::{RequestInfo, Target},
+};
+use http::{HeaderValue, Response};
 use kaji_auth::{Attributes, Outcome};
 use kaji_engine::Trail;
 use kaji_meta::{GroupResource, Status};
@@ -29,9 +34,22 @@ pub fn attributes<'a>(
 
 /// What the audit log is told about a decision. Source: apiserver `filters.WithAuthorization`.
 pub fn annotate(trail: &dyn Trail, outcome: &Outcome) {
+    if !outcome.allowed() && outcome.error.is_some() {
+        return trail.annotate("authorization.k8s.io/reason", "internal error");
+    }
     let decision = if outcome.allowed() { "allow" } else { "forbid" };
     trail.annotate("authorization.k8s.io/decision", decision);
     trail.annotate("authorization.k8s.io/reason", &outcome.reason);
+}
+
+/// Upstream's answer when something went wrong on the way to a decision: what went wrong, and no `Status`.
+/// Source: apiserver `responsewriters.InternalError`.
+pub fn undecided(uri: &http::Uri, error: &str) -> Response<ResponseBody> {
+    let text = format!("Internal Server Error: {:?}: {error}\n", uri.to_string());
+    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let mut response = plain::text(500, "text/plain; charset=utf-8", text);
+    response.headers_mut().insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    response
 }
 
 /// Upstream's 403 for a refused request (apiserver `responsewriters.Forbidden`).

@@ -1,6 +1,6 @@
 //! `/metrics`, with upstream's names where the meaning is the same.
 
-use crate::{flow::Flow, route::RequestInfo};
+use crate::{decisions::Decisions, flow::Flow, route::RequestInfo};
 use kaji_engine::Engine;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -140,6 +140,12 @@ impl Metrics {
     /// Makes flow control's metrics part of the page.
     pub fn with_flow(mut self, flow: &Flow) -> Self {
         flow.register(&mut self.registry);
+        self
+    }
+
+    /// Makes authorizers' metrics part of the page.
+    pub fn with_decisions(mut self, decisions: &Decisions) -> Self {
+        decisions.register(&mut self.registry);
         self
     }
 

@@ -203,7 +203,10 @@ impl Stack {
             authorize::annotate(&**record, &outcome);
         }
         if !outcome.allowed() {
-            return Err(authorize::forbidden(&user, info, &outcome.reason));
+            return match outcome.error {
+                Some(error) => Ok(authorize::undecided(&parts.uri, &error)),
+                None => Err(authorize::forbidden(&user, info, &outcome.reason)),
+            };
         }
         match &info.resource {
             None => plain::serve(self, parts, info, &query),

@@ -47,7 +47,7 @@ impl Builder {
     pub async fn start(self) -> Result<TestEnv, Error> {
         let selection = Selection::new(&self.controllers).map_err(Error::Controller)?;
         let listen = if self.listen { SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) } else { NOWHERE };
-        let options = Options {
+        let mut options = Options {
             listen,
             nodes: if self.nodes == 0 { Nodes::None } else { Nodes::Simulated(self.nodes) },
             controllers: true,
@@ -57,6 +57,10 @@ impl Builder {
             // Neither objects nor certificates go there.
             ..Options::new("")
         };
+        if !options.selection.includes("serviceaccount-controller") {
+            // Nobody makes the accounts that pods would need. The suites of others switch it off for the same reason.
+            options.admission.disable.push("ServiceAccount".into());
+        }
         let cluster = Cluster::start(options).await?;
         Ok(TestEnv { cluster, listening: self.listen })
     }

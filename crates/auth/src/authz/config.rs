@@ -1,14 +1,21 @@
 //! The file that says which authorizers there are, in which order: `AuthorizationConfiguration` of
 //! apiserver.config.k8s.io. Source: KEP-3221.
+//!
+//! Invariant: what the file says is done, or the file is refused; no field of it is passed over.
+
+#[cfg(test)]
+mod tests;
+mod webhook;
 
 use kaji_meta::{
     field::{Error, ErrorList, Path},
     validation,
 };
 use serde_json::{Map, Value};
+pub use webhook::{OnFailure, WebhookConfig, duration};
 
 /// An authorizer of the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Kubelets, by what runs on their nodes.
     Node,
@@ -18,15 +25,53 @@ pub enum Mode {
     AlwaysAllow,
     /// Everything is refused that nobody before allows.
     AlwaysDeny,
+    /// A service elsewhere is asked. There may be several.
+    Webhook(Box<WebhookConfig>),
 }
 
-/// The order without a file.
-pub const DEFAULT: &[Mode] = &[Mode::Node, Mode::Rbac];
+impl Mode {
+    /// The order without a file: kubeadm's.
+    pub fn default_order() -> Vec<Mode> {
+        vec![Mode::Node, Mode::Rbac]
+    }
 
+    /// As files and flags name it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Mode::Node => "Node",
+            Mode::Rbac => "RBAC",
+            Mode::AlwaysAllow => "AlwaysAllow",
+            Mode::AlwaysDeny => "AlwaysDeny",
+            Mode::Webhook(_) => "Webhook",
+        }
+    }
+
+    /// What tells it apart from others of its kind.
+    pub fn name(&self) -> String {
+        match self {
+            Mode::Webhook(config) => config.name.clone(),
+            other => other.kind().to_lowercase(),
+        }
+    }
+
+    /// The mode that files and flags call so; `None` for webhooks, which need more, and for those that this server lacks.
+    pub fn plain(kind: &str) -> Option<Mode> {
+        Some(match kind {
+            "Node" => Mode::Node,
+            "RBAC" => Mode::Rbac,
+            "AlwaysAllow" => Mode::AlwaysAllow,
+            "AlwaysDeny" => Mode::AlwaysDeny,
+            _ => return None,
+        })
+    }
+}
+
+/// All that upstream knows.
+pub const TYPES: &[&str] = &["ABAC", "AlwaysAllow", "AlwaysDeny", "Node", "RBAC", "Webhook"];
+/// What is said of those that this server lacks.
+pub const WITHOUT: &str = "this server has no such authorizer yet";
 const VERSIONS: &[&str] =
     &["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
-const TYPES: &[&str] = &["ABAC", "AlwaysAllow", "AlwaysDeny", "Node", "RBAC", "Webhook"];
-const WITHOUT: &str = "this server has no such authorizer yet";
 
 fn unknown(map: &Map<String, Value>, known: &[&str], at: &str) -> Result<(), String> {
     match map.keys().find(|k| !known.contains(&k.as_str())) {
@@ -35,11 +80,8 @@ fn unknown(map: &Map<String, Value>, known: &[&str], at: &str) -> Result<(), Str
     }
 }
 
-/// Reads a configuration.
-///
-/// # Errors
-/// What is wrong with it, in upstream's words.
-pub fn parse(config: &Value) -> Result<Vec<Mode>, String> {
+/// The list of a configuration. What has the wrong form is refused before anything is looked at more closely.
+fn decode(config: &Value) -> Result<&[Value], String> {
     let text = |field: &str| config.get(field).and_then(Value::as_str).unwrap_or_default();
     if !VERSIONS.contains(&text("apiVersion")) || text("kind") != "AuthorizationConfiguration" {
         return Err(format!(
@@ -51,96 +93,118 @@ pub fn parse(config: &Value) -> Result<Vec<Mode>, String> {
     }
     let Some(map) = config.as_object() else { return Err("expected an object".into()) };
     unknown(map, &["apiVersion", "kind", "authorizers"], "")?;
-    let authorizers = config.get("authorizers").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let list = match map.get("authorizers") {
+        None | Some(Value::Null) => return Ok(&[]),
+        Some(Value::Array(list)) => list,
+        Some(_) => return Err("strict decoding error: authorizers: expected a list".into()),
+    };
+    for (i, authorizer) in list.iter().enumerate() {
+        let at = format!("authorizers[{i}]");
+        let Some(map) = authorizer.as_object() else {
+            return Err(format!("strict decoding error: {at}: expected an object"));
+        };
+        unknown(map, &["type", "name", "webhook"], &format!("{at}."))?;
+        for field in ["type", "name"] {
+            if map.get(field).is_some_and(|v| !v.is_string() && !v.is_null()) {
+                return Err(format!("strict decoding error: {at}.{field}: expected a string"));
+            }
+        }
+        if let Some(webhook) = map.get("webhook").filter(|w| !w.is_null()) {
+            webhook::decode(webhook, &format!("{at}.webhook"))?;
+        }
+    }
+    Ok(list)
+}
+
+fn joined(errors: &[String]) -> Result<(), String> {
+    match errors {
+        [] => Ok(()),
+        [one] => Err(one.clone()),
+        many => Err(format!("[{}]", many.join(", "))),
+    }
+}
+
+/// Reads a configuration. When it takes another's place, the kinds that cannot be missing are `required`.
+///
+/// # Errors
+/// What is wrong with it, in upstream's words.
+pub fn parse(config: &Value, required: &[&str]) -> Result<Vec<Mode>, String> {
+    let authorizers =
+        decode(config).map_err(|e| format!("failed to load AuthorizationConfiguration from file: {e}"))?;
     let path = Path::new("authorizers");
     let (mut errors, mut modes, mut names) = (ErrorList::new(), vec![], vec![]);
     if authorizers.is_empty() {
         errors.push(Error::required(&path, "at least one authorization mode must be defined"));
     }
     for (i, authorizer) in authorizers.iter().enumerate() {
-        if let Some(map) = authorizer.as_object() {
-            unknown(map, &["type", "name", "webhook"], &format!("authorizers[{i}]."))?;
+        modes.extend(entry(authorizer, &path.index(i), &mut errors, &modes, &mut names));
+    }
+    joined(&errors.iter().map(Error::to_string).collect::<Vec<_>>())?;
+    let mut errors = vec![];
+    for (mode, name) in modes.iter().zip(names) {
+        let expected = mode.name();
+        if expected != name {
+            errors.push(format!("expected name {expected} for authorizer {} instead of {name}", mode.kind()));
         }
-        entry(authorizer, &path.index(i), &mut errors, &mut modes, &mut names);
     }
-    match errors.as_slice() {
-        [] => Ok(modes),
-        [one] => Err(one.to_string()),
-        many => Err(format!("[{}]", many.iter().map(Error::to_string).collect::<Vec<_>>().join(", "))),
+    let missing: Vec<&str> =
+        required.iter().copied().filter(|r| !modes.iter().any(|m| m.kind() == *r)).collect();
+    if !missing.is_empty() {
+        errors.push(format!("missing required types: [{}]", missing.join(" ")));
     }
+    joined(&errors).map(|()| modes)
 }
 
 fn entry<'a>(
     authorizer: &'a Value,
     path: &Path,
     errors: &mut ErrorList,
-    modes: &mut Vec<Mode>,
+    before: &[Mode],
     names: &mut Vec<&'a str>,
-) {
+) -> Option<Mode> {
     let text = |field: &str| authorizer.get(field).and_then(Value::as_str).unwrap_or_default();
     let (kind, name) = (text("type"), text("name"));
-    let mode = match kind {
-        "" => return errors.push(Error::required(&path.child("type"), "")),
-        "Node" => Mode::Node,
-        "RBAC" => Mode::Rbac,
-        "AlwaysAllow" => Mode::AlwaysAllow,
-        "AlwaysDeny" => Mode::AlwaysDeny,
-        "ABAC" | "Webhook" => return errors.push(Error::invalid(&path.child("type"), kind, WITHOUT)),
-        _ => return errors.push(Error::not_supported(&path.child("type"), kind, TYPES)),
-    };
-    if modes.contains(&mode) {
-        return errors.push(Error::duplicate(&path.child("type"), kind));
+    let at = path.child("type");
+    if kind.is_empty() {
+        errors.push(Error::required(&at, ""));
+        return None;
     }
-    modes.push(mode);
-    let at = path.child("name");
+    if !TYPES.contains(&kind) {
+        errors.push(Error::not_supported(&at, kind, TYPES));
+        return None;
+    }
+    let plain = Mode::plain(kind);
+    if plain.as_ref().is_some_and(|mode| before.contains(mode)) {
+        errors.push(Error::duplicate(&at, kind));
+        return None;
+    }
+    let at_name = path.child("name");
     let invalid = validation::is_dns1123_subdomain(name);
     if name.is_empty() {
-        errors.push(Error::required(&at, ""));
+        errors.push(Error::required(&at_name, ""));
     } else if names.contains(&name) {
-        errors.push(Error::duplicate(&at, name));
+        errors.push(Error::duplicate(&at_name, name));
     } else if !invalid.is_empty() {
-        errors.push(Error::invalid(&at, name, format!("authorizer name is invalid: {}", invalid.join(", "))));
-    } else if name != kind.to_lowercase() {
-        let text = format!("expected name {} for authorizer {kind} instead of {name}", kind.to_lowercase());
-        errors.push(Error::invalid(&at, name, text));
+        let text = format!("authorizer name is invalid: {}", invalid.join(", "));
+        errors.push(Error::invalid(&at_name, name, text));
     }
     names.push(name);
-    if authorizer.get("webhook").is_some_and(|w| !w.is_null()) {
-        let text = "may only be specified when type=Webhook";
-        errors.push(Error::invalid(&path.child("webhook"), "non-null", text));
+    let webhook = authorizer.get("webhook").filter(|w| !w.is_null());
+    match (kind, webhook) {
+        ("Webhook", Some(webhook)) => {
+            return webhook::read(name, webhook, path, errors).map(|w| Mode::Webhook(Box::new(w)));
+        }
+        ("Webhook", None) => {
+            errors.push(Error::required(&path.child("webhook"), "required when type=Webhook"));
+        }
+        (_, Some(_)) => {
+            let text = "may only be specified when type=Webhook";
+            errors.push(Error::invalid(&path.child("webhook"), "non-null", text));
+        }
+        _ => {}
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn files() {
-        let config = |authorizers: Value| json!({"apiVersion": VERSIONS[0], "kind": "AuthorizationConfiguration", "authorizers": authorizers});
-        let one = |kind: &str, name: &str| json!({"type": kind, "name": name});
-        let all = [
-            config(json!([one("Node", "node"), one("RBAC", "rbac")])),
-            config(json!([one("AlwaysDeny", "alwaysdeny")])),
-            config(json!([])),
-            config(json!([one("", ""), one("X", "x"), one("RBAC", ""), one("RBAC", "rbac")])),
-            config(json!([one("RBAC", "Rbac"), one("Node", "mine")])),
-            config(
-                json!([{"type": "Webhook", "name": "w", "webhook": {}}, {"type": "Node", "name": "node", "webhook": {}}]),
-            ),
-            config(json!([{"type": "Node", "name": "node", "webhok": {}}])),
-            json!({"apiVersion": "v1", "kind": "ConfigMap"}),
-        ];
-        let shown = all.map(|c| format!("{:?}", parse(&c)));
-        expect_test::expect![[r#"
-            Ok([Node, Rbac])
-            Ok([AlwaysDeny])
-            Err("authorizers: Required value: at least one authorization mode must be defined")
-            Err("[authorizers[0].type: Required value, authorizers[1].type: Unsupported value: \"X\": supported values: \"ABAC\", \"AlwaysAllow\", \"AlwaysDeny\", \"Node\", \"RBAC\", \"Webhook\", authorizers[2].name: Required value, authorizers[3].type: Duplicate value: \"RBAC\"]")
-            Err("[authorizers[0].name: Invalid value: \"Rbac\": authorizer name is invalid: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*'), authorizers[1].name: Invalid value: \"mine\": expected name node for authorizer Node instead of mine]")
-            Err("[authorizers[0].type: Invalid value: \"Webhook\": this server has no such authorizer yet, authorizers[1].webhook: Invalid value: \"non-null\": may only be specified when type=Webhook]")
-            Err("strict decoding error: unknown field \"authorizers[0].webhok\"")
-            Err("no kind \"ConfigMap\" is registered for version \"v1\": expected AuthorizationConfiguration of apiserver.config.k8s.io/v1")"#]].assert_eq(&shown.join("\n"));
+    if plain.is_none() && kind != "Webhook" {
+        errors.push(Error::invalid(&at, kind, WITHOUT));
     }
+    plain
 }

@@ -201,6 +201,7 @@ mod tests {
             .arg(Arg::new("controllers").long("controllers").action(ArgAction::Append))
             .arg(Arg::new("profiling").long("profiling").action(ArgAction::SetTrue))
             .arg(Arg::new("modes").long("authorization-mode").action(ArgAction::Append))
+            .arg(Arg::new("plugins").long("disable-admission-plugins").action(ArgAction::Append))
             .arg(Arg::new("data").long("data-dir"))
     }
 

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod access;
 pub mod api;
 
 use kaji::{Cluster, Nodes, Options, StoreKind, kubeconfig};
