@@ -338,6 +338,14 @@ async fn by_certificates_and_tokens() {
           403 certificatesigningrequests.certificates.k8s.io "asked" is forbidden: User "ed" cannot patch resource "certificatesigningrequests/approval" in API group "certificates.k8s.io" at the cluster scope
         ed PUT /apis/certificates.k8s.io/v1/certificatesigningrequests/asked/status
           403 certificatesigningrequests.certificates.k8s.io "asked" is forbidden: User "ed" cannot update resource "certificatesigningrequests/status" in API group "certificates.k8s.io" at the cluster scope
+        carl POST /apis/certificates.k8s.io/v1/certificatesigningrequests
+          403 certificatesigningrequests.certificates.k8s.io "r" is forbidden: use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed
+        carl PUT /apis/certificates.k8s.io/v1/certificatesigningrequests/asked/approval
+          403 certificatesigningrequests.certificates.k8s.io "asked" is forbidden: user not permitted to approve requests with signerName "kubernetes.io/kube-apiserver-client"
+        carl PATCH /apis/certificates.k8s.io/v1/certificatesigningrequests/asked/approval
+          403 certificatesigningrequests.certificates.k8s.io "asked" is forbidden: user not permitted to approve requests with signerName "kubernetes.io/kube-apiserver-client"
+        carl PUT /apis/certificates.k8s.io/v1/certificatesigningrequests/asked/status
+          403 certificatesigningrequests.certificates.k8s.io "asked" is forbidden: user not permitted to sign requests with signerName "kubernetes.io/kube-apiserver-client"
         vera POST /api/v1/namespaces/kube-system/serviceaccounts/namespace-controller/token
           403 serviceaccounts "namespace-controller" is forbidden: User "vera" cannot create resource "serviceaccounts/token" in API group "" in the namespace "kube-system"
         vera POST /api/v1/namespaces/team/serviceaccounts/one/token
@@ -420,7 +428,7 @@ async fn by_pods_proxies_and_paths() {
           403 pods "one" is forbidden: User "pat" cannot patch resource "pods/ephemeralcontainers" in API group "" in the namespace "team"
         pat PATCH /api/v1/namespaces/team/pods/one
           422 Pod "one" is invalid: spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)
-        @@ -11,6 +11,16 @@
+        @@ -18,6 +18,16 @@
           ],
           "dnsPolicy": "ClusterFirst",
           "enableServiceLinks": true,
