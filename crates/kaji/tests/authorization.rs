@@ -251,7 +251,7 @@ async fn identities_that_count_for_nothing() {
         expired: 24 x 401
         for others: 24 x 401
         from elsewhere: 24 x 403
-        good: 9 x 200, 3 x 400, 9 x 404, 3 x 422
+        good: 9 x 200, 3 x 400, 1 x 403, 9 x 404, 2 x 422
         revoked: 24 x 401
     "#]]
     .assert_eq(&text);

@@ -25,7 +25,7 @@ impl Builder {
     }
 
     /// Brings so many simulated nodes, which are there a moment after the start and on which pods become ready without
-    /// running. Pods get there by the scheduler or by their `spec.nodeName`.
+    /// running, and `node-lifecycle-controller`, without which no node takes pods. Pods get there by the scheduler or by their `spec.nodeName`.
     #[must_use]
     pub fn nodes(mut self, count: u16) -> Builder {
         self.nodes = count;
@@ -45,7 +45,12 @@ impl Builder {
     /// # Errors
     /// For a control loop that there is not, and when the cluster does not start.
     pub async fn start(self) -> Result<TestEnv, Error> {
-        let selection = Selection::new(&self.controllers).map_err(Error::Controller)?;
+        let mut names = self.controllers;
+        if self.nodes > 0 {
+            // It takes the taint off nodes that have become ready.
+            names.push("node-lifecycle-controller".into());
+        }
+        let selection = Selection::new(&names).map_err(Error::Controller)?;
         let listen = if self.listen { SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) } else { NOWHERE };
         let mut options = Options {
             listen,

@@ -225,7 +225,7 @@ mod tests {
             "--service-account-issuer=https://127.0.0.1:40099/",
             "--service-cluster-ip-range=10.0.0.0/24",
         ];
-        expect_test::expect!["apiserver --store=memory --no-kubeconfig --authorization-mode=RBAC --client-ca-file=/tmp/x/client-cert-auth-ca.crt --port=40099 --service-cidr=10.0.0.0/24"]
+        expect_test::expect!["apiserver --store=memory --no-kubeconfig --authorization-mode=RBAC --client-ca-file=/tmp/x/client-cert-auth-ca.crt --disable-admission-plugins=ServiceAccount --port=40099 --service-cidr=10.0.0.0/24"]
             .assert_eq(&line(&args).unwrap());
     }
 
