@@ -25,7 +25,7 @@ enum Standing {
 
 use Standing::{Absent, AbsentOn, Off, On};
 
-/// Upstream's plugins in its order.
+/// Upstream's plugins in its order, on and off as upstream has them, and NodeRestriction on as kubeadm has it.
 const ORDER: [(&str, Standing); 41] = [
     ("AlwaysAdmit", Off),
     ("NamespaceAutoProvision", Absent),
@@ -34,7 +34,7 @@ const ORDER: [(&str, Standing); 41] = [
     ("LimitPodHardAntiAffinityTopology", Absent),
     ("LimitRanger", On),
     ("ServiceAccount", On),
-    ("NodeRestriction", Off),
+    ("NodeRestriction", On),
     ("TaintNodesByCondition", On),
     ("AlwaysPullImages", Off),
     ("ImagePolicyWebhook", Absent),
