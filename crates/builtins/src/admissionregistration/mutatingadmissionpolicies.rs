@@ -60,6 +60,10 @@ fn mutation(errs: &mut ErrorList, path: &Path, m: &Value) {
 }
 
 impl Hooks for Policies {
+    fn warnings(&self, _ctx: &Ctx<'_>, _new: &Value, old: Option<&Value>) -> Vec<String> {
+        super::rules::unasked(old)
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         let spec = ensure_object(object, "spec");
         rules::default_opt_text(spec, "failurePolicy", "Fail");

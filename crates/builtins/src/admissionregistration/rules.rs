@@ -20,6 +20,12 @@ pub const MATCH_POLICIES: &[&str] = &["Equivalent", "Exact"];
 pub const REINVOCATION_POLICIES: &[&str] = &["IfNeeded", "Never"];
 const MAX_CONDITIONS: usize = 64;
 
+/// What whoever creates one of these is told, as long as requests do not meet webhooks and policies.
+pub fn unasked(old: Option<&Value>) -> Vec<String> {
+    let text = "this server does not call admission webhooks and evaluates no admission policies yet: the object is kept and has no effect";
+    if old.is_none() { vec![text.into()] } else { vec![] }
+}
+
 fn wildcard_alone(errs: &mut ErrorList, path: &Path, rule: &Value, field: &str, what: &str) {
     let list = rule.list(field);
     if list.is_empty() {

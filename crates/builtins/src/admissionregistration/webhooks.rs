@@ -114,6 +114,10 @@ impl Webhooks {
 }
 
 impl Hooks for Webhooks {
+    fn warnings(&self, _ctx: &Ctx<'_>, _new: &Value, old: Option<&Value>) -> Vec<String> {
+        super::rules::unasked(old)
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         for hook in list_mut(object, "webhooks") {
             rules::default_opt_text(hook, "failurePolicy", "Fail");
