@@ -1,30 +1,12 @@
 //! Property names as identifiers: what CEL reserves or cannot spell is escaped, as KEP-2876 says.
 
-const RESERVED: [&str; 20] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-];
+use crate::parser::RESERVED;
+
+/// Words of the language that are no identifiers either.
+const WORDS: [&str; 4] = ["true", "false", "null", "in"];
 
 fn is_reserved(name: &str) -> bool {
-    RESERVED.contains(&name) || name == "while"
+    RESERVED.contains(&name) || WORDS.contains(&name)
 }
 
 /// Looks a field up by the name in an expression: as it is escaped, or, where a reserved word is a name in its place, as it

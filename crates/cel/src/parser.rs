@@ -16,7 +16,8 @@ use crate::{
 const MAX_NODES: usize = 100_000;
 /// What may begin an expression, as ANTLR lists it.
 const EXPECTED: &str = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
-const RESERVED: [&str; 17] = [
+/// Words that are no identifiers. Source: the CEL specification, `RESERVED`.
+pub(crate) const RESERVED: [&str; 17] = [
     "as",
     "break",
     "const",

@@ -34,6 +34,7 @@ mod taints;
 #[cfg(test)]
 mod testing;
 mod tokens;
+mod workers;
 
 pub use bootstrap::verify as verify_cluster_info;
 pub use certificates::Authority;

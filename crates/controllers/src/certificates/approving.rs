@@ -11,6 +11,7 @@ use super::{
     request::Request,
     signing::{parse, status, with_condition},
 };
+use crate::workers::{self, Works};
 use kaji_runtime::{
     Client, Error, Informer, Informers, Key, Shared, Write, client::Target,
     objects::CertificateSigningRequest, queue::Queue,
@@ -98,30 +99,24 @@ pub fn spawn(
             approver.queue.add(csr.metadata.key());
         }
     });
-    tasks.spawn(run(approver, stop));
+    tasks.spawn(workers::run(approver, WORKERS, std::future::pending(), stop));
 }
 
-async fn run(approver: Arc<Approver>, mut stop: watch::Receiver<bool>) {
-    let mut tasks = JoinSet::new();
-    for _ in 0..WORKERS {
-        let approver = approver.clone();
-        tasks.spawn(async move {
-            while let Some(key) = approver.queue.next().await {
-                match approver.work(&key).await {
-                    Ok(true) => approver.queue.forget(&key),
-                    Ok(false) => approver.queue.retry(key.clone()),
-                    Err(error) => {
-                        tracing::debug!(%key, %error, "approving");
-                        approver.queue.retry(key.clone());
-                    }
-                }
-                approver.queue.done(&key);
-            }
-        });
+impl Works for Approver {
+    fn queue(&self) -> &Queue {
+        &self.queue
     }
-    let _ = stop.wait_for(|s| *s).await;
-    approver.queue.close();
-    tasks.shutdown().await;
+
+    async fn handle(&self, key: &Key) {
+        match self.work(key).await {
+            Ok(true) => self.queue.forget(key),
+            Ok(false) => self.queue.retry(key.clone()),
+            Err(error) => {
+                tracing::debug!(%key, %error, "approving");
+                self.queue.retry(key.clone());
+            }
+        }
+    }
 }
 
 impl Approver {

@@ -12,7 +12,10 @@ mod decide;
 mod graph;
 mod monitor;
 
-use crate::discovery::{Discovered, Resource, discover};
+use crate::{
+    discovery::{Discovered, Resource, discover},
+    workers::{self, Works},
+};
 use decide::{Facts, Live, Next, ORPHAN, decide};
 use futures_util::{StreamExt, stream};
 use graph::{Effect, Graph, Identity};
@@ -83,25 +86,19 @@ pub fn spawn(tasks: &mut JoinSet<()>, shared: &Shared, stop: watch::Receiver<boo
     tasks.spawn(run(collector, stop));
 }
 
-async fn run(collector: Arc<Collector>, mut stop: watch::Receiver<bool>) {
-    let mut tasks = JoinSet::new();
-    for _ in 0..WORKERS {
-        let collector = collector.clone();
-        tasks.spawn(async move {
-            let mut open = collector.open.subscribe();
-            while let Some(key) = collector.queue.next().await {
-                let _ = open.wait_for(|open| *open).await;
-                collector.work(&key).await;
-                collector.queue.done(&key);
-            }
-        });
+async fn run(collector: Arc<Collector>, stop: watch::Receiver<bool>) {
+    workers::run(collector.clone(), WORKERS, follow_discovery(&collector), stop).await;
+}
+
+impl Works for Collector {
+    fn queue(&self) -> &Queue {
+        &self.queue
     }
-    tokio::select! {
-        () = follow_discovery(&collector) => {}
-        _ = stop.wait_for(|s| *s) => {}
+
+    async fn handle(&self, key: &Key) {
+        let _ = self.open.subscribe().wait_for(|open| *open).await;
+        self.work(key).await;
     }
-    collector.queue.close();
-    tasks.shutdown().await;
 }
 
 /// Keeps one monitor per resource running, as resources come and go.

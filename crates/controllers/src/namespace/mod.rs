@@ -8,7 +8,10 @@
 
 mod conditions;
 
-use crate::discovery::{Resource, discover};
+use crate::{
+    discovery::{Resource, discover},
+    workers::{self, Works},
+};
 use conditions::{Left, Pass};
 use futures_util::{StreamExt, stream};
 use kaji_runtime::{
@@ -86,27 +89,29 @@ pub fn spawn(
         leaving: Mutex::default(),
     });
     let namespaces = informers.get::<Namespace>();
-    let seen = deleter.clone();
-    namespaces.handle(move |change| match &change.new {
-        Some(namespace) if namespace.metadata.deleting() => {
-            let key = namespace.metadata.key();
-            seen.leaving(|l| {
-                l.entry(key.clone()).or_default();
-            });
-            seen.queue.add(key);
-        }
-        Some(_) => {}
-        None => {
-            seen.leaving(|l| l.remove(&change.any().metadata.key()));
+    // Informers must not keep the loop that reads them.
+    let seen = Arc::downgrade(&deleter);
+    namespaces.handle(move |change| {
+        let Some(seen) = seen.upgrade() else { return };
+        match &change.new {
+            Some(namespace) if namespace.metadata.deleting() => {
+                let key = namespace.metadata.key();
+                seen.leaving(|l| {
+                    l.entry(key.clone()).or_default();
+                });
+                seen.queue.add(key);
+            }
+            Some(_) => {}
+            None => {
+                seen.leaving(|l| l.remove(&change.any().metadata.key()));
+            }
         }
     });
     // The last pod's end is what most deletions wait for.
     let pods = informers.get::<Pod>();
-    let (waiting, all) = (deleter.clone(), Arc::downgrade(&pods));
+    let (waiting, all) = (Arc::downgrade(&deleter), Arc::downgrade(&pods));
     pods.handle(move |change| {
-        if change.new.is_some() {
-            return;
-        }
+        let Some(waiting) = waiting.upgrade().filter(|_| change.new.is_none()) else { return };
         let namespace = &change.any().metadata.namespace;
         let key = Key::new("", namespace.as_str());
         if waiting.leaving(|l| l.contains_key(&key))
@@ -115,23 +120,17 @@ pub fn spawn(
             waiting.queue.add(key);
         }
     });
-    tasks.spawn(run(deleter, stop));
+    tasks.spawn(workers::run(deleter, WORKERS, std::future::pending(), stop));
 }
 
-async fn run(deleter: Arc<Deleter>, mut stop: watch::Receiver<bool>) {
-    let mut tasks = JoinSet::new();
-    for _ in 0..WORKERS {
-        let deleter = deleter.clone();
-        tasks.spawn(async move {
-            while let Some(key) = deleter.queue.next().await {
-                deleter.work(&key).await;
-                deleter.queue.done(&key);
-            }
-        });
+impl Works for Deleter {
+    fn queue(&self) -> &Queue {
+        &self.queue
     }
-    let _ = stop.wait_for(|s| *s).await;
-    deleter.queue.close();
-    tasks.shutdown().await;
+
+    async fn handle(&self, key: &Key) {
+        self.work(key).await;
+    }
 }
 
 #[derive(Deserialize, Default)]

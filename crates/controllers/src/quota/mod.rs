@@ -10,7 +10,10 @@
 
 mod monitor;
 
-use crate::discovery::{Resource, discover};
+use crate::{
+    discovery::{Resource, discover},
+    workers::{self, Works},
+};
 use kaji_meta::{GroupResource, object};
 use kaji_quota::{Context, Evaluator, Usage, add, amounts, objects_of, total};
 use kaji_runtime::{
@@ -108,30 +111,30 @@ fn follow<T: Projection, F: PartialEq>(
     });
 }
 
-async fn run(counter: Arc<Counter>, mut stop: watch::Receiver<bool>) {
-    let mut tasks = JoinSet::new();
-    for _ in 0..WORKERS {
-        let counter = counter.clone();
-        tasks.spawn(async move {
-            while let Some(key) = counter.queue.next().await {
-                match counter.count(&key).await {
-                    Ok(()) => counter.queue.forget(&key),
-                    Err(error) => {
-                        tracing::debug!(%key, %error, "a quota is counted again");
-                        counter.queue.retry(key.clone());
-                    }
-                }
-                counter.queue.done(&key);
+async fn run(counter: Arc<Counter>, stop: watch::Receiver<bool>) {
+    let beside = async {
+        tokio::select! {
+            () = keep_monitors(&counter) => {}
+            () = resync(&counter) => {}
+        }
+    };
+    workers::run(counter.clone(), WORKERS, beside, stop).await;
+}
+
+impl Works for Counter {
+    fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    async fn handle(&self, key: &Key) {
+        match self.count(key).await {
+            Ok(()) => self.queue.forget(key),
+            Err(error) => {
+                tracing::debug!(%key, %error, "a quota is counted again");
+                self.queue.retry(key.clone());
             }
-        });
+        }
     }
-    tokio::select! {
-        () = keep_monitors(&counter) => {}
-        () = resync(&counter) => {}
-        _ = stop.wait_for(|s| *s) => {}
-    }
-    counter.queue.close();
-    tasks.shutdown().await;
 }
 
 async fn resync(counter: &Counter) {
