@@ -5,26 +5,17 @@
 mod common;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use common::{TestCluster, api::Api};
-use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper_util::rt::TokioIo;
+use common::{TestCluster, api::Api, https::Https};
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
 use kaji::StoreKind;
 use kaji_auth::authn::{Issuer, IssuerDocuments, KeySet, SigningKey, TokenOrder};
 use kaji_meta::SystemRandom;
 use kaji_resource::Verb;
-use kaji_server::pki::{Identity, Pki};
+use kaji_server::pki::Identity;
 use kube::client::Body;
 use serde_json::{Value, json};
-use std::{convert::Infallible, sync::Arc};
-use tokio_rustls::{
-    TlsAcceptor,
-    rustls::{
-        ServerConfig,
-        crypto::ring,
-        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-    },
-};
+use std::sync::Arc;
 
 /// A client that trusts the cluster and has these credentials.
 async fn client(test: &TestCluster, user: Value) -> kube::Client {
@@ -231,43 +222,19 @@ async fn a_secret_gets_a_token_and_others_can_verify_it() {
 
 /// An identity provider and a reviewer of tokens on a port of their own: its issuer and its certificates.
 async fn provider(dir: &std::path::Path) -> (Issuer, String) {
-    let pki = Pki::ensure(dir, &["127.0.0.1".into()], jiff::Timestamp::now()).unwrap();
-    let tcp = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let url = format!("https://{}", tcp.local_addr().unwrap());
-    let key = SigningKey::from_pem(&pki.service_account.private).unwrap();
+    let https = Https::bind(dir).await;
+    let url = https.url.clone();
+    let key = SigningKey::from_pem(&https.pki.service_account.private).unwrap();
     let keys = KeySet::new([key.public.clone()]);
     let documents = IssuerDocuments::new(&url, &format!("{url}/keys"), &keys).unwrap();
-    let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(
-            CertificateDer::pem_slice_iter(pki.serving.certificate.as_bytes()).map(Result::unwrap).collect(),
-            PrivateKeyDer::from_pem_slice(pki.serving.key.as_bytes()).unwrap(),
-        )
-        .unwrap();
-    let tls = TlsAcceptor::from(Arc::new(tls));
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = tcp.accept().await {
-            let Ok(stream) = tls.accept(stream).await else { continue };
-            let documents = documents.clone();
-            let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
-                let documents = documents.clone();
-                async move {
-                    let path = request.uri().path().to_owned();
-                    let sent = request.into_body().collect().await.unwrap().to_bytes();
-                    let body = match path.as_str() {
-                        "/.well-known/openid-configuration" => documents.configuration,
-                        "/keys" => documents.keys,
-                        "/review" => reviewed(serde_json::from_slice(&sent).unwrap()).to_string(),
-                        other => panic!("{other}"),
-                    };
-                    Ok::<_, Infallible>(Response::new(Full::new(bytes::Bytes::from(body))))
-                }
-            });
-            let connection = hyper::server::conn::http1::Builder::new();
-            tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
-        }
+    let pki = https.serve(move |path, sent| {
+        let body = match path {
+            "/.well-known/openid-configuration" => documents.configuration.clone(),
+            "/keys" => documents.keys.clone(),
+            "/review" => reviewed(serde_json::from_slice(sent).unwrap()).to_string(),
+            other => panic!("{other}"),
+        };
+        (200, body)
     });
     let audiences = vec!["kaji".to_owned()];
     let random = Arc::new(SystemRandom);

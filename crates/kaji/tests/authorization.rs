@@ -8,24 +8,14 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use common::{
     TestCluster,
     access::{admin, ask, ok, person},
+    https::Https,
 };
-use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
-use hyper_util::rt::TokioIo;
+use http::Request;
 use kaji::{AuthzOptions, StoreKind};
 use kaji_auth::authn::{Issuer, SigningKey, TokenOrder};
 use kaji_meta::SystemRandom;
-use kaji_server::pki::Pki;
 use serde_json::{Value, json};
-use std::{convert::Infallible, fmt::Write, path::Path, sync::Arc, time::Duration};
-use tokio_rustls::{
-    TlsAcceptor,
-    rustls::{
-        ServerConfig,
-        crypto::ring,
-        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-    },
-};
+use std::{fmt::Write, path::Path, sync::Arc, time::Duration};
 
 /// What the service says about a review: who asks decides.
 fn decided(review: &mut Value) -> u16 {
@@ -42,33 +32,13 @@ fn decided(review: &mut Value) -> u16 {
 
 /// A service on a port of its own: the kubeconfig file that leads to it.
 async fn service(dir: &Path) -> String {
-    let pki = Pki::ensure(dir, &["127.0.0.1".into()], jiff::Timestamp::now()).unwrap();
-    let tcp = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let url = format!("https://{}/decide", tcp.local_addr().unwrap());
-    let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(
-            CertificateDer::pem_slice_iter(pki.serving.certificate.as_bytes()).map(Result::unwrap).collect(),
-            PrivateKeyDer::from_pem_slice(pki.serving.key.as_bytes()).unwrap(),
-        )
-        .unwrap();
-    let tls = TlsAcceptor::from(Arc::new(tls));
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = tcp.accept().await {
-            let Ok(stream) = tls.accept(stream).await else { continue };
-            let service = hyper::service::service_fn(|request: Request<hyper::body::Incoming>| async move {
-                assert_eq!(request.uri().path(), "/decide");
-                let sent = request.into_body().collect().await.unwrap().to_bytes();
-                let mut review = serde_json::from_slice(&sent).unwrap();
-                let code = decided(&mut review);
-                let body = Full::new(bytes::Bytes::from(review.to_string()));
-                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
-            });
-            let connection = hyper::server::conn::http1::Builder::new();
-            tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
-        }
+    let https = Https::bind(dir).await;
+    let url = format!("{}/decide", https.url);
+    let pki = https.serve(|path, sent| {
+        assert_eq!(path, "/decide");
+        let mut review = serde_json::from_slice(sent).unwrap();
+        let code = decided(&mut review);
+        (code, review.to_string())
     });
     let kubeconfig = json!({
         "apiVersion": "v1",

@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod api;
+pub mod https;
 
 use kaji::{Cluster, Nodes, Options, StoreKind, kubeconfig};
 use std::{net::SocketAddr, path::PathBuf};

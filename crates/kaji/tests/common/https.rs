@@ -1,0 +1,72 @@
+//! A server that is none of the cluster's, over TLS on a port of its own: issuers, reviewers, authorizers.
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use kaji_server::pki::Pki;
+use std::{convert::Infallible, path::Path, sync::Arc};
+use tokio::net::TcpListener;
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    },
+};
+
+/// A server that has its port and does not answer yet.
+pub struct Https {
+    tcp: TcpListener,
+    /// Its certificates.
+    pub pki: Pki,
+    /// Where it is, without a path.
+    pub url: String,
+}
+
+impl Https {
+    /// Takes a free port of the loopback; certificates are made in `dir`.
+    pub async fn bind(dir: &Path) -> Https {
+        let pki = Pki::ensure(dir, &["127.0.0.1".into()], jiff::Timestamp::now()).unwrap();
+        let tcp = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("https://{}", tcp.local_addr().unwrap());
+        Https { tcp, pki, url }
+    }
+
+    /// Answers from now on, by path and body, with a code and a body.
+    pub fn serve(self, answer: impl Fn(&str, &[u8]) -> (u16, String) + Clone + Send + 'static) -> Pki {
+        let Https { tcp, pki, .. } = self;
+        let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                CertificateDer::pem_slice_iter(pki.serving.certificate.as_bytes())
+                    .map(Result::unwrap)
+                    .collect(),
+                PrivateKeyDer::from_pem_slice(pki.serving.key.as_bytes()).unwrap(),
+            )
+            .unwrap();
+        let tls = TlsAcceptor::from(Arc::new(tls));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = tcp.accept().await {
+                let Ok(stream) = tls.accept(stream).await else { continue };
+                let answer = answer.clone();
+                let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+                    let answer = answer.clone();
+                    async move {
+                        let path = request.uri().path().to_owned();
+                        let sent = request.into_body().collect().await.unwrap().to_bytes();
+                        let (code, body) = answer(&path, &sent);
+                        let response = Response::builder().status(code);
+                        Ok::<_, Infallible>(response.body(Full::new(Bytes::from(body))).unwrap())
+                    }
+                });
+                let connection = hyper::server::conn::http1::Builder::new();
+                tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        pki
+    }
+}
