@@ -136,17 +136,26 @@ impl Feed {
     /// Feeds until told to stop or the store is closed.
     pub async fn run(self: Arc<Self>, mut events: WatchStream, mut stop: watch::Receiver<bool>) {
         let fed = async {
+            // Watches in a row that ended before they told anything: the next are waited for longer and longer.
+            let mut fruitless = 0;
             loop {
                 match events.next().await {
-                    Some(Ok(batch)) => self.dispatch(batch),
+                    Some(Ok(batch)) => {
+                        let before = self.progress.applied();
+                        self.dispatch(batch);
+                        if self.progress.applied() > before {
+                            fruitless = 0;
+                        }
+                    }
                     Some(Err(StoreError::Closed)) => return,
                     lost => {
                         let error = lost.and_then(Result::err);
                         tracing::warn!(?error, "the watch of the store ended; resuming");
-                        match self.resume(error).await {
+                        match self.resume(error, fruitless).await {
                             Some(stream) => events = stream,
                             None => return,
                         }
+                        fruitless += 1;
                     }
                 }
             }
@@ -159,9 +168,9 @@ impl Feed {
     }
 
     /// A new watch from where the old one ended; if that history is gone, after bringing the caches up to date from the
-    /// present state. `None`: the store is closed.
-    async fn resume(&self, mut error: Option<StoreError>) -> Option<WatchStream> {
-        for attempt in 0.. {
+    /// present state. `attempts` failed before this. `None`: the store is closed.
+    async fn resume(&self, mut error: Option<StoreError>, attempts: usize) -> Option<WatchStream> {
+        for attempt in attempts.. {
             if error == Some(StoreError::Closed) {
                 return None;
             }
