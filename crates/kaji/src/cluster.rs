@@ -8,14 +8,16 @@ use crate::{
     access::{Access, AuthzError, AuthzOptions},
     audit,
     authn::{Authn, AuthnError, AuthnOptions, LateTokens},
-    bootstrap, identities, joining, roles,
+    bootstrap,
+    encryption::Encryption,
+    identities, joining, roles,
     serving::Serving,
 };
 use kaji_audit::Options as AuditOptions;
 use kaji_auth::authn::SigningKey;
 use kaji_builtins::Deps;
 use kaji_controllers::Selection;
-use kaji_encryption::{Config as EncryptionConfig, ConfigError, EncryptedStore, Transformers};
+use kaji_encryption::ConfigError;
 use kaji_engine::{Engine, EngineError, EngineOptions};
 use kaji_meta::{
     Status,
@@ -183,13 +185,16 @@ impl Cluster {
     pub async fn start(options: Options) -> Result<Cluster, StartError> {
         let mut metrics = Metrics::default();
         let audit = audit::start(&options.audit, &mut metrics).await?;
-        let store = open_store(&options).await?;
+        // A configuration that cannot be used is to be known before anything is opened.
+        let name = server_name(&options);
+        let encryption = Encryption::new(options.encryption.as_deref(), &name, &mut metrics).await?;
+        let store = open_store(&options, &encryption).await?;
         let started = Self::start_on(store.clone(), options, audit, metrics).await;
         if started.is_err() {
             // Whoever starts again must not find the files in use.
             store.close().await;
         }
-        started
+        started.inspect(|cluster| encryption.add_check(&cluster.stack.health))
     }
 
     async fn start_on(
@@ -205,8 +210,7 @@ impl Cluster {
         let now = clock.now();
         let serving = options.serving.clone();
         let certificates = tokio::task::spawn_blocking(move || serving.load(&dir, names, now));
-        // Metrics tell servers apart by their names.
-        let name = format!("apiserver-{}", options.listen);
+        let name = server_name(&options);
         let access = Access::new(&options.authz, &name, &(clock.clone() as Arc<dyn Clock>)).await?;
         let tokens = Arc::new(LateTokens::default());
         let engine = open_engine(store.clone(), &options, &access, tokens.clone()).await?;
@@ -352,14 +356,12 @@ async fn listen(
     bound.map_err(|source| StartError::Listen { address: options.listen, source })
 }
 
-async fn open_store(options: &Options) -> Result<Arc<dyn Store>, StartError> {
-    // A configuration that cannot be used is to be known before anything is opened.
-    let random = Arc::new(SystemRandom);
-    let transformers = match &options.encryption {
-        Some(file) => Transformers::new(&EncryptionConfig::read(file)?, random)?,
-        // Values that were encrypted are told apart from damaged ones even so.
-        None => Transformers::none(random),
-    };
+/// Metrics tell servers apart by their names.
+fn server_name(options: &Options) -> String {
+    format!("apiserver-{}", options.listen)
+}
+
+async fn open_store(options: &Options, encryption: &Encryption) -> Result<Arc<dyn Store>, StartError> {
     let inner: Arc<dyn Store> = match options.store {
         StoreKind::Memory => Arc::new(MemoryStore::new()?),
         StoreKind::Disk => {
@@ -369,7 +371,7 @@ async fn open_store(options: &Options) -> Result<Arc<dyn Store>, StartError> {
             Arc::new(opened.map_err(|e| StoreError::Unavailable(e.to_string()))??)
         }
     };
-    Ok(Arc::new(EncryptedStore::new(inner, transformers)))
+    Ok(encryption.around(inner))
 }
 
 async fn open_engine(

@@ -30,7 +30,7 @@ pub use deadline::{duration as parse_duration, flag as parse_timeout};
 pub use decisions::{Counter, Decisions};
 pub use discovery::Discovery;
 pub use flow::Flow;
-pub use health::{Check, Health};
+pub use health::{Check, Health, SlowCheck};
 pub use identity::{Authentication, Authorities, Peer, from_certificate};
 pub use impersonate::Impersonation;
 pub use listen::{Listener, tls};

@@ -142,6 +142,8 @@ impl Feed {
     pub async fn run(self: Arc<Self>, mut events: WatchStream, mut stop: watch::Receiver<bool>) {
         let fed = async {
             let mut late = Late::default();
+            // Watches in a row that ended before they told anything: the next are waited for longer and longer.
+            let mut fruitless = 0;
             loop {
                 let next = tokio::select! {
                     next = events.next() => next,
@@ -151,17 +153,24 @@ impl Feed {
                     }
                 };
                 match next {
-                    Some(Ok(batch)) => self.dispatch(batch, &mut late),
+                    Some(Ok(batch)) => {
+                        let before = self.progress.applied();
+                        self.dispatch(batch, &mut late);
+                        if self.progress.applied() > before {
+                            fruitless = 0;
+                        }
+                    }
                     Some(Err(StoreError::Closed)) => return,
                     lost => {
                         // The store may be away for long.
                         late.begin_all();
                         let error = lost.and_then(Result::err);
                         tracing::warn!(?error, "the watch of the store ended; resuming");
-                        match self.resume(error).await {
+                        match self.resume(error, fruitless).await {
                             Some(stream) => events = stream,
                             None => return,
                         }
+                        fruitless += 1;
                     }
                 }
             }
@@ -174,9 +183,9 @@ impl Feed {
     }
 
     /// A new watch from where the old one ended; if that history is gone, after bringing the caches up to date from the
-    /// present state. `None`: the store is closed.
-    async fn resume(&self, mut error: Option<StoreError>) -> Option<WatchStream> {
-        for attempt in 0.. {
+    /// present state. `attempts` failed before this. `None`: the store is closed.
+    async fn resume(&self, mut error: Option<StoreError>, attempts: usize) -> Option<WatchStream> {
+        for attempt in attempts.. {
             if error == Some(StoreError::Closed) {
                 return None;
             }
