@@ -10,6 +10,7 @@ pub mod bootstrap;
 pub mod cluster;
 pub mod envtest;
 mod fetch;
+mod follow;
 mod identities;
 mod joining;
 pub mod kubeconfig;
@@ -17,6 +18,7 @@ mod nodes;
 mod roles;
 pub mod serving;
 pub mod token;
+mod trust;
 
 pub use access::{AuthzError, AuthzOptions};
 pub use audit::AuditFlags;
