@@ -12,6 +12,7 @@ use crate::{
     encryption::Encryption,
     identities, joining, roles,
     serving::Serving,
+    trust,
 };
 use kaji_audit::Options as AuditOptions;
 use kaji_auth::authn::SigningKey;
@@ -27,8 +28,8 @@ use kaji_meta::{
 use kaji_resource::Api;
 use kaji_runtime::{Client, Informers};
 use kaji_server::{
-    Audit, Authentication, Authorities, Certificates, Discovery, Flow, Health, Identities, Impersonation,
-    Listener, LocalService, Metrics, OpenApi, Stack, StackError,
+    Audit, Authentication, Certificates, Discovery, Flow, Front, Health, Identities, Impersonation, Listener,
+    LocalService, Metrics, OpenApi, Stack, StackError,
     audit::AuditError,
     flow::Limits,
     pki::{Pki, PkiError},
@@ -219,14 +220,14 @@ impl Cluster {
             certificates.await.map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
         let pki = certificates.current();
         let api: Arc<dyn Api> = engine.clone();
-        let authn =
-            Authn::new(&options.authn, &pki, &Arc::downgrade(&api), &(clock.clone() as Arc<dyn Clock>))
-                .await?;
+        let (api, clock_too) = (Arc::downgrade(&api), clock.clone() as Arc<dyn Clock>);
+        let mut authn = Authn::new(&sensible(&options), &pki, &api, &clock_too, &name).await?;
         tokens.set(authn.tokens.clone());
         let listener = match options.serving.local {
             true => None,
             false => Some(listen(&options, &certificates, &authn).await?),
         };
+        let (listener, front) = listener.unzip();
         let address = listener.as_ref().map_or(Ok(options.listen), Listener::address)?;
         let facts = bootstrap::Facts {
             service_cidrs: &options.service_cidrs,
@@ -247,7 +248,7 @@ impl Cluster {
             impersonation: Impersonation::default(),
             authorizer: access.authorizer.clone(),
             health: Health::default(),
-            metrics: metrics.with_flow(&flow).with_decisions(&access.decisions),
+            metrics: metrics.with_flow(&flow).with_decisions(&access.decisions).with_reloads(&authn.reloads),
             discovery: Discovery::default(),
             openapi: OpenApi::new(kaji_builtins::docs::type_doc),
             address: advertised(address).to_string(),
@@ -263,6 +264,15 @@ impl Cluster {
             tasks.spawn(listener.serve(stack.clone(), stopped.clone()));
         }
         let certificates = Arc::new(certificates);
+        let followed = trust::Reload::new(
+            &options.authn,
+            &options.serving,
+            &authn.authorities,
+            certificates.clone(),
+            front,
+        );
+        tasks.spawn(followed.run(stopped.clone()));
+        tasks.spawn(authn.follow(stopped.clone()));
         tasks.spawn(certificates.clone().run(clock, stopped.clone()));
         let engine = Arc::downgrade(&stack.engine);
         tasks.spawn(kaji_server::flow::follow(stack.flow.clone(), engine, stopped.clone()));
@@ -349,11 +359,23 @@ async fn listen(
     options: &Options,
     certificates: &Certificates,
     authn: &Authn,
-) -> Result<Listener, StartError> {
-    let authorities = Arc::new(Authorities::new(&authn.client_authorities, &authn.proxy_authorities)?);
-    let tls = kaji_server::tls(certificates.serving(), authorities.clone())?;
-    let bound = Listener::bind(options.listen, tls, authorities).await;
-    bound.map_err(|source| StartError::Listen { address: options.listen, source })
+) -> Result<(Listener, Front), StartError> {
+    let front = trust::front(&options.serving, certificates, &authn.authorities)?;
+    let bound = Listener::bind(options.listen, front.clone()).await;
+    let listener = bound.map_err(|source| StartError::Listen { address: options.listen, source })?;
+    Ok((listener.with_streams(options.serving.streams.unwrap_or(kaji_server::MAX_STREAMS)), front))
+}
+
+/// Nobody may do everything without saying who they are. Source: upstream's `ApplyAuthorization`.
+fn sensible(options: &Options) -> AuthnOptions {
+    let mut authn = options.authn.clone();
+    if options.authz.authorization_mode.iter().any(|mode| mode == "AlwaysAllow") {
+        tracing::warn!(
+            "anonymous requests are not let in with the authorizer AlwaysAllow; use a different authorizer"
+        );
+        authn.closed = true;
+    }
+    authn
 }
 
 /// Metrics tell servers apart by their names.

@@ -11,6 +11,7 @@ pub mod cluster;
 mod encryption;
 pub mod envtest;
 mod fetch;
+mod follow;
 mod identities;
 mod joining;
 pub mod kubeconfig;
@@ -18,6 +19,7 @@ mod nodes;
 mod roles;
 pub mod serving;
 pub mod token;
+mod trust;
 
 pub use access::{AuthzError, AuthzOptions};
 pub use audit::AuditFlags;
