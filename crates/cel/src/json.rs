@@ -47,7 +47,7 @@ pub(crate) fn value<'a>(json: &'a Json, decl: &'a Decl) -> Result<Value<'a>, Err
             ));
         }
         (DeclKind::Map { value }, Json::Object(object)) => Value::Map(Map::Json { object, value }),
-        (DeclKind::Object { fields }, Json::Object(object)) => Value::Map(Map::Object { object, fields }),
+        (DeclKind::Object { fields, .. }, Json::Object(object)) => Value::Map(Map::Object { object, fields }),
         (DeclKind::Map { .. } | DeclKind::Object { .. }, _) => {
             return Err(Error::eval("invalid data, expected a map for the provided schema with type=object"));
         }
@@ -77,7 +77,7 @@ fn string<'a>(s: &'a str, kind: &DeclKind) -> Result<Value<'a>, Error> {
 }
 
 /// A value without a declaration.
-fn any(json: &Json) -> Value<'_> {
+pub(crate) fn any(json: &Json) -> Value<'_> {
     match json {
         Json::Null => Value::Null,
         Json::Bool(b) => Value::Bool(*b),
