@@ -55,6 +55,13 @@ pub struct NamedExpressions {
     pub(crate) places: HashMap<String, usize>,
 }
 
+impl NamedExpressions {
+    /// Whether any of them refers to a variable.
+    pub fn uses(&self, variable: &str) -> bool {
+        self.list.iter().any(|lazy| lazy.program.as_ref().is_ok_and(|program| program.uses(variable)))
+    }
+}
+
 /// One of them.
 #[derive(Debug)]
 pub(crate) struct Lazy {

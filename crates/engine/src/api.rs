@@ -165,6 +165,10 @@ impl Api for Engine {
         })
     }
 
+    fn changed(&self, resource: &GroupResource) -> u64 {
+        self.registry().by_group_resource(resource).map_or(0, |res| res.cache.changed())
+    }
+
     fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(self.wait_consistent())
     }

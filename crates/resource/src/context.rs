@@ -110,6 +110,12 @@ pub trait Api: Send + Sync {
             Err(Status::internal(format!("unable to convert to {to}: unknown kind")))
         })
     }
+    /// Moves whenever an object of a resource is written or removed, before that is acknowledged; cheap. What is made of
+    /// objects is as good as they are while it stays.
+    fn changed(&self, resource: &GroupResource) -> u64 {
+        let _ = resource;
+        0
+    }
     /// Waits until reads here see everything that was committed before the call. For decisions that must not be made on
     /// a cache that lags behind (a namespace that was created a moment ago).
     fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>> {

@@ -4,6 +4,8 @@
 
 #![allow(dead_code, reason = "webhooks and policies follow")]
 
+pub(crate) mod conditions;
 pub(crate) mod matching;
+pub(crate) mod policies;
 #[cfg(test)]
 pub(crate) mod testing;
