@@ -64,7 +64,7 @@ const ORDER: [(&str, Standing); 41] = [
     ("PodResizeValidator", AbsentOn),
     ("MutatingAdmissionPolicy", AbsentOn),
     ("MutatingAdmissionWebhook", AbsentOn),
-    ("ValidatingAdmissionPolicy", AbsentOn),
+    ("ValidatingAdmissionPolicy", On),
     ("ValidatingAdmissionWebhook", AbsentOn),
     ("ResourceQuota", On),
     ("AlwaysDeny", Off),

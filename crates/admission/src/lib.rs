@@ -20,6 +20,7 @@ mod security;
 mod topology;
 mod volumes;
 
+use dynamic::policies::ValidatingPolicies;
 use kaji_auth::Authorizer;
 use kaji_engine::{Admission, Attributes};
 use kaji_meta::{GroupResource, Status};
@@ -60,6 +61,7 @@ fn make(name: &str, config: &Config, authorizer: &Arc<dyn Authorizer>) -> Option
         "CertificateSubjectRestriction" => Arc::new(certificates::CertificateSubjectRestriction),
         "DefaultIngressClass" => Arc::new(classes::DefaultIngressClass),
         "PodTopologyLabels" => Arc::new(topology::PodTopologyLabels),
+        "ValidatingAdmissionPolicy" => Arc::new(ValidatingPolicies::new(authorizer.clone())),
         "ResourceQuota" => Arc::new(quota::ResourceQuota::new()),
         "AlwaysDeny" => Arc::new(always::AlwaysDeny),
         _ => return None,

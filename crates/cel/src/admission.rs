@@ -114,7 +114,7 @@ impl Returns {
         }
         let shown: Vec<String> = types.iter().map(Type::declared).collect();
         let found = program.ty().declared();
-        Err(Refusal(match shown.as_slice() {
+        Err(Refusal::invalid(match shown.as_slice() {
             [one] => format!("must evaluate to {one} but got {found}"),
             list => format!("must evaluate to one of [{}] but got {found}", list.join(" ")),
         }))
@@ -123,11 +123,25 @@ impl Returns {
 
 /// Why an expression cannot be used. Its `Display` form is upstream's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal(String);
+pub struct Refusal {
+    text: String,
+    internal: bool,
+}
+
+impl Refusal {
+    fn invalid(text: String) -> Refusal {
+        Refusal { text, internal: false }
+    }
+
+    /// The expression is well-typed and can never run all the same; upstream calls that an internal error.
+    pub fn is_internal(&self) -> bool {
+        self.internal
+    }
+}
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -135,10 +149,12 @@ impl std::error::Error for Refusal {}
 
 impl From<&CompileError> for Refusal {
     fn from(error: &CompileError) -> Refusal {
-        Refusal(match error {
-            CompileError::Issues(issues) => format!("compilation failed: {issues}"),
-            CompileError::Program(why) => format!("program instantiation failed: {why}"),
-        })
+        match error {
+            CompileError::Issues(issues) => Refusal::invalid(format!("compilation failed: {issues}")),
+            CompileError::Program(why) => {
+                Refusal { text: format!("program instantiation failed: {why}"), internal: true }
+            }
+        }
     }
 }
 

@@ -14,11 +14,18 @@ pub(crate) struct Objects {
     pub objects: Vec<(GroupResource, Arc<Value>)>,
     /// Groups of definitions that share storage.
     pub shared: Vec<Arc<ResourceDef>>,
+    /// Kinds of parameters, and whether they are in namespaces.
+    pub kinds: Vec<(GroupVersionKind, GroupResource, bool)>,
 }
 
 impl Objects {
     pub fn put(&mut self, resource: &str, object: Value) {
-        self.objects.push((GroupResource::new("", resource), Arc::new(object)));
+        self.put_in("", resource, object);
+    }
+
+    /// The same of a group.
+    pub fn put_in(&mut self, group: &str, resource: &str, object: Value) {
+        self.objects.push((GroupResource::new(group, resource), Arc::new(object)));
     }
 }
 
@@ -33,8 +40,15 @@ impl Api for Objects {
         self.objects.iter().filter(|(r, o)| r == resource && is(o)).map(|(_, o)| o.clone()).collect()
     }
 
-    fn resource_of(&self, _: &GroupVersionKind) -> Option<(GroupResource, bool)> {
-        None
+    fn resource_of(&self, kind: &GroupVersionKind) -> Option<(GroupResource, bool)> {
+        self.kinds
+            .iter()
+            .find(|(k, ..)| k == kind)
+            .map(|(_, resource, namespaced)| (resource.clone(), *namespaced))
+    }
+
+    fn changed(&self, _: &GroupResource) -> u64 {
+        self.objects.len() as u64
     }
 
     fn sharing(&self, group: &str, resource: &str) -> Vec<Arc<ResourceDef>> {
