@@ -22,6 +22,7 @@ use kaji_meta::{
     random::SystemRandom,
     time::{Clock, SystemClock},
 };
+use kaji_outbound::Callers;
 use kaji_resource::Api;
 use kaji_runtime::{Client, Informers};
 use kaji_server::{
@@ -209,12 +210,18 @@ impl Cluster {
         let name = format!("apiserver-{}", options.listen);
         let access = Access::new(&options.authz, &name, &(clock.clone() as Arc<dyn Clock>)).await?;
         let tokens = Arc::new(LateTokens::default());
-        let engine = open_engine(store.clone(), &options, &access, tokens.clone()).await?;
+        let plugins = kaji_admission::Deps {
+            authorizer: access.authorizer.clone(),
+            callers: Arc::new(Callers::default()),
+            metrics: Arc::default(),
+        };
+        let engine = open_engine(store.clone(), &options, &access, &plugins, tokens.clone()).await?;
         kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;
         let certificates =
             certificates.await.map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
         let pki = certificates.current();
         let api: Arc<dyn Api> = engine.clone();
+        plugins.callers.look_up_in(Arc::downgrade(&api));
         let authn =
             Authn::new(&options.authn, &pki, &Arc::downgrade(&api), &(clock.clone() as Arc<dyn Clock>))
                 .await?;
@@ -243,7 +250,10 @@ impl Cluster {
             impersonation: Impersonation::default(),
             authorizer: access.authorizer.clone(),
             health: Health::default(),
-            metrics: metrics.with_flow(&flow).with_decisions(&access.decisions),
+            metrics: metrics
+                .with_flow(&flow)
+                .with_decisions(&access.decisions)
+                .with(|registry| plugins.metrics.register(registry)),
             discovery: Discovery::default(),
             openapi: OpenApi::new(kaji_builtins::docs::type_doc),
             address: advertised(address).to_string(),
@@ -376,10 +386,11 @@ async fn open_engine(
     store: Arc<dyn Store>,
     options: &Options,
     access: &Access,
+    plugins: &kaji_admission::Deps,
     tokens: Arc<LateTokens>,
 ) -> Result<Arc<Engine>, StartError> {
     let config = kaji_admission::Config::load(&options.admission)?;
-    let admission = kaji_admission::plugins(&config, &access.authorizer);
+    let admission = kaji_admission::plugins(&config, plugins);
     let engine_options = EngineOptions { admission, ..EngineOptions::default() };
     let engine = Engine::open(store, engine_options).await?;
     let mut deps = Deps::new(Arc::new(SystemClock), Arc::new(SystemRandom));

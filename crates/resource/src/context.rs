@@ -89,6 +89,12 @@ pub trait Api: Send + Sync {
     }
     /// The resource that serves a kind in a version, and whether its objects are in namespaces.
     fn resource_of(&self, kind: &GroupVersionKind) -> Option<(GroupResource, bool)>;
+    /// Moves whenever an object of a resource is written or removed, before that is acknowledged; cheap. What is made of
+    /// objects is as good as they are while it stays.
+    fn changed(&self, resource: &GroupResource) -> u64 {
+        let _ = resource;
+        0
+    }
     /// The definitions of all resources that show the objects of this one, itself among them: resources of other groups
     /// that share its storage.
     fn sharing(&self, group: &str, resource: &str) -> Vec<Arc<ResourceDef>> {
@@ -110,11 +116,14 @@ pub trait Api: Send + Sync {
             Err(Status::internal(format!("unable to convert to {to}: unknown kind")))
         })
     }
-    /// Moves whenever an object of a resource is written or removed, before that is acknowledged; cheap. What is made of
-    /// objects is as good as they are while it stays.
-    fn changed(&self, resource: &GroupResource) -> u64 {
-        let _ = resource;
-        0
+    /// An object that somebody else made of one of this kind, brought into the shape that a client's would be given:
+    /// unknown fields go, types are checked, what is missing is defaulted.
+    ///
+    /// # Errors
+    /// Go's text for a value of a wrong type, or for another kind.
+    fn received(&self, object: Value, kind: &GroupVersionKind) -> Result<Value, String> {
+        let _ = kind;
+        Ok(object)
     }
     /// Waits until reads here see everything that was committed before the call. For decisions that must not be made on
     /// a cache that lags behind (a namespace that was created a moment ago).

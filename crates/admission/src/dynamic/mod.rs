@@ -2,8 +2,6 @@
 //!
 //! Invariant: a configuration counts from the moment that its write is acknowledged.
 
-#![allow(dead_code, reason = "webhooks and policies follow")]
-
 pub(crate) mod conditions;
 pub(crate) mod matching;
 pub(crate) mod policies;

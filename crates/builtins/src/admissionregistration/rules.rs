@@ -19,12 +19,6 @@ pub const MATCH_POLICIES: &[&str] = &["Equivalent", "Exact"];
 /// When a webhook or mutation is called again, sorted.
 pub const REINVOCATION_POLICIES: &[&str] = &["IfNeeded", "Never"];
 
-/// What whoever creates one of these is told, as long as requests do not meet them.
-pub fn unasked(old: Option<&Value>) -> Vec<String> {
-    let text = "this server does not call admission webhooks yet: the object is kept and has no effect";
-    if old.is_none() { vec![text.into()] } else { vec![] }
-}
-
 fn wildcard_alone(errs: &mut ErrorList, path: &Path, rule: &Value, field: &str, what: &str) {
     let list = rule.list(field);
     if list.is_empty() {

@@ -115,8 +115,8 @@ impl Webhooks {
 }
 
 impl Hooks for Webhooks {
-    fn warnings(&self, _ctx: &Ctx<'_>, _new: &Value, old: Option<&Value>) -> Vec<String> {
-        super::rules::unasked(old)
+    fn counts_at_once(&self) -> bool {
+        true
     }
 
     fn default(&self, _version: &str, object: &mut Value) {

@@ -94,6 +94,14 @@ fn unsupported(protobuf: bool) -> Status {
     Status::unsupported_media_types(if protobuf { &ACCEPTED } else { &ACCEPTED[..2] })
 }
 
+/// Any JSON, read as Go reads it.
+///
+/// # Errors
+/// Go's text.
+pub fn json(body: &[u8]) -> Result<Value, String> {
+    json::parse(body).map(|parsed| parsed.value)
+}
+
 /// A parsed body before anything is known about its kind.
 pub(crate) struct Document {
     /// The document.
@@ -264,7 +272,7 @@ fn type_of(value: &Value) -> Result<(String, String), String> {
 }
 
 /// Go's word for the type of a JSON value.
-pub(crate) fn go_type(value: &Value) -> &'static str {
+pub fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",
