@@ -30,6 +30,7 @@ use serde_json::Value;
 use std::sync::Arc;
 
 pub use config::{Config, ConfigError, Flags};
+pub use dynamic::policies::typecheck::follow as check_types;
 pub use webhooks::WebhookMetrics;
 
 /// What plugins need besides the objects of the cluster.

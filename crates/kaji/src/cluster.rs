@@ -322,6 +322,10 @@ impl Cluster {
             token_signer: Some(self.token_signer.clone()),
         };
         kaji_controllers::spawn(&mut self.loops, &informers, &shared(client), &config, &stop);
+        if options.selection.includes(kaji_controllers::POLICY_TYPES) {
+            let engine = Arc::downgrade(&self.stack.engine);
+            self.loops.spawn(kaji_admission::check_types(engine, stop.clone()));
+        }
         if options.selection.scheduler() {
             let client = self.client("kube-scheduler", identities::component("kube-scheduler"));
             self.loops.spawn(kaji_scheduler::run(informers.clone(), shared(client), stop.clone()));

@@ -9,6 +9,7 @@
 //! Source: apiserver `admission/plugin/policy/generic`.
 
 mod params;
+pub(crate) mod typecheck;
 mod validating;
 
 pub(crate) use validating::ValidatingPolicies;
