@@ -5,7 +5,7 @@
 //!
 //! Invariant: a name that upstream knows and this server lacks is refused when it is asked for, never ignored.
 
-use crate::{events, security};
+use crate::{events, security, webhooks};
 use serde::Deserialize;
 use serde_json::Value;
 use std::{
@@ -63,9 +63,9 @@ const ORDER: [(&str, Standing); 41] = [
     ("JobValidation", AbsentOn),
     ("PodResizeValidator", AbsentOn),
     ("MutatingAdmissionPolicy", AbsentOn),
-    ("MutatingAdmissionWebhook", AbsentOn),
-    ("ValidatingAdmissionPolicy", AbsentOn),
-    ("ValidatingAdmissionWebhook", AbsentOn),
+    ("MutatingAdmissionWebhook", On),
+    ("ValidatingAdmissionPolicy", On),
+    ("ValidatingAdmissionWebhook", On),
     ("ResourceQuota", On),
     ("AlwaysDeny", Off),
 ];
@@ -134,6 +134,8 @@ pub struct Config {
     pub(crate) plugins: Vec<&'static str>,
     pub(crate) security: security::Config,
     pub(crate) events: events::Config,
+    pub(crate) mutating: webhooks::Auth,
+    pub(crate) validating: webhooks::Auth,
 }
 
 impl Default for Config {
@@ -143,6 +145,8 @@ impl Default for Config {
             plugins: on.map(|(name, _)| *name).collect(),
             security: security::Config::default(),
             events: events::Config::default(),
+            mutating: webhooks::Auth::default(),
+            validating: webhooks::Auth::default(),
         }
     }
 }
@@ -213,12 +217,12 @@ impl Config {
                 (Value::Null, path) => yaml(&base.join(path), read)?,
                 (value, _) => value,
             };
-            self.set(name, value)?;
+            self.set(name, value, read)?;
         }
         Ok(())
     }
 
-    fn set(&mut self, plugin: &'static str, value: Value) -> Result<(), ConfigError> {
+    fn set(&mut self, plugin: &'static str, value: Value, read: Read<'_>) -> Result<(), ConfigError> {
         let wrong = |reason: String| ConfigError::Plugin { plugin, reason };
         match plugin {
             "PodSecurity" => {
@@ -229,6 +233,15 @@ impl Config {
             "EventRateLimit" => {
                 of_kind(&value, events::Config::KIND).map_err(wrong)?;
                 self.events = events::Config::parse(value).map_err(wrong)?;
+                Ok(())
+            }
+            webhooks::Webhooks::MUTATING | webhooks::Webhooks::VALIDATING => {
+                of_kind(&value, webhooks::KIND).map_err(wrong)?;
+                let auth = webhooks::Auth::parse(value, read).map_err(wrong)?;
+                match plugin {
+                    webhooks::Webhooks::MUTATING => self.mutating = auth,
+                    _ => self.validating = auth,
+                }
                 Ok(())
             }
             _ => Err(wrong("it takes no configuration".into())),

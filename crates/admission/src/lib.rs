@@ -7,6 +7,7 @@ mod always;
 mod certificates;
 mod classes;
 mod config;
+mod dynamic;
 mod events;
 mod limits;
 mod nodes;
@@ -18,22 +19,42 @@ mod quota;
 mod security;
 mod topology;
 mod volumes;
+mod webhooks;
 
+use dynamic::policies::ValidatingPolicies;
 use kaji_auth::Authorizer;
 use kaji_engine::{Admission, Attributes};
 use kaji_meta::{GroupResource, Status};
+use kaji_outbound::Callers;
 use serde_json::Value;
 use std::sync::Arc;
 
 pub use config::{Config, ConfigError, Flags};
+pub use dynamic::policies::typecheck::follow as check_types;
+pub use webhooks::WebhookMetrics;
 
-/// The plugins that run, in order. The engine itself runs `NamespaceLifecycle`.
-/// `authorizer` answers plugins that ask what a user may do.
-pub fn plugins(config: &Config, authorizer: &Arc<dyn Authorizer>) -> Vec<Arc<dyn Admission>> {
-    config.plugins.iter().filter_map(|name| make(name, config, authorizer)).collect()
+/// What plugins need besides the objects of the cluster.
+#[derive(Clone)]
+pub struct Deps {
+    /// Says what users may do.
+    pub authorizer: Arc<dyn Authorizer>,
+    /// Calls webhooks.
+    pub callers: Arc<Callers>,
+    /// Counts what comes of it.
+    pub metrics: Arc<WebhookMetrics>,
 }
 
-fn make(name: &str, config: &Config, authorizer: &Arc<dyn Authorizer>) -> Option<Arc<dyn Admission>> {
+/// The plugins that run, in order. The engine itself runs `NamespaceLifecycle`.
+pub fn plugins(config: &Config, deps: &Deps) -> Vec<Arc<dyn Admission>> {
+    config.plugins.iter().filter_map(|name| make(name, config, deps)).collect()
+}
+
+fn make(name: &str, config: &Config, deps: &Deps) -> Option<Arc<dyn Admission>> {
+    let authorizer = &deps.authorizer;
+    let webhooks = |mutating: bool| {
+        let auth = if mutating { &config.mutating } else { &config.validating };
+        Arc::new(webhooks::Webhooks::new(mutating, auth.clone(), deps.clone()))
+    };
     Some(match name {
         "AlwaysAdmit" => Arc::new(always::AlwaysAdmit),
         "LimitRanger" => Arc::new(limits::LimitRanger),
@@ -59,6 +80,9 @@ fn make(name: &str, config: &Config, authorizer: &Arc<dyn Authorizer>) -> Option
         "CertificateSubjectRestriction" => Arc::new(certificates::CertificateSubjectRestriction),
         "DefaultIngressClass" => Arc::new(classes::DefaultIngressClass),
         "PodTopologyLabels" => Arc::new(topology::PodTopologyLabels),
+        "ValidatingAdmissionPolicy" => Arc::new(ValidatingPolicies::new(authorizer.clone())),
+        "MutatingAdmissionWebhook" => webhooks(true),
+        "ValidatingAdmissionWebhook" => webhooks(false),
         "ResourceQuota" => Arc::new(quota::ResourceQuota::new()),
         "AlwaysDeny" => Arc::new(always::AlwaysDeny),
         _ => return None,
@@ -88,8 +112,9 @@ mod tests {
     #[test]
     fn what_runs_is_there() {
         let config = Config { plugins: config::all(), ..Config::default() };
-        let nobody: Arc<dyn Authorizer> = Arc::new(Union(vec![]));
-        let names: Vec<&str> = plugins(&config, &nobody).iter().map(|p| p.name()).collect();
+        let deps =
+            Deps { authorizer: Arc::new(Union(vec![])), callers: Arc::default(), metrics: Arc::default() };
+        let names: Vec<&str> = plugins(&config, &deps).iter().map(|p| p.name()).collect();
         let brought: Vec<&str> =
             config.plugins.iter().copied().filter(|name| *name != "NamespaceLifecycle").collect();
         assert_eq!(names, brought, "the engine brings NamespaceLifecycle");

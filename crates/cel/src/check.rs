@@ -3,7 +3,8 @@
 
 use crate::{
     ast::{Comprehension, Entry, Expr, Id, Kind, Literal, qualified},
-    literals,
+    functions::jsonpatch,
+    literals, made,
     overloads::{self, Overload},
     parser::Parsing,
     source::{Issues, Report},
@@ -31,6 +32,8 @@ pub(crate) type Variables = HashMap<String, Type>;
 
 struct Checker<'v> {
     variables: &'v Variables,
+    /// Whether expressions may make objects.
+    makes: bool,
     scopes: Vec<(String, Type)>,
     mapping: Mapping,
     fresh: u32,
@@ -43,9 +46,10 @@ struct Checker<'v> {
 }
 
 /// Checks a parsed expression.
-pub(crate) fn check(parsing: Parsing, variables: &Variables) -> Result<Checked, Issues> {
+pub(crate) fn check(parsing: Parsing, variables: &Variables, makes: bool) -> Result<Checked, Issues> {
     let mut checker = Checker {
         variables,
+        makes,
         scopes: vec![],
         mapping: Mapping::default(),
         fresh: FRESH,
@@ -173,10 +177,10 @@ impl Checker<'_> {
                 self.problem(e.id, format!("undefined field '{field}'"));
                 Type::Error
             }),
-            Type::Named(_) => {
+            Type::Part(_) | Type::Named(_) => made::field_type(&target, field).unwrap_or_else(|| {
                 self.problem(e.id, format!("undefined field '{field}'"));
                 Type::Error
-            }
+            }),
             Type::Param(_) => {
                 self.mapping.assignable(&Type::Dyn, &target);
                 Type::Dyn
@@ -205,22 +209,27 @@ impl Checker<'_> {
         }
         let Some(target) = target else {
             let plain = function.strip_prefix('.').unwrap_or(function);
-            return match overloads::function(plain) {
+            return match self.function(plain) {
                 Some((name, list)) => self.resolve(e, name, list, None, args),
                 None => self.undeclared(e.id, function),
             };
         };
         if let Some(prefix) = qualified(target)
-            && let Some((name, list)) = overloads::function(&format!("{prefix}.{function}"))
+            && let Some((name, list)) = self.function(&format!("{prefix}.{function}"))
         {
             self.functions.insert(e.id, name);
             return self.resolve(e, name, list, None, args);
         }
         self.check(target);
-        match overloads::function(function) {
+        match self.function(function) {
             Some((name, list)) => self.resolve(e, name, list, Some(target), args),
             None => self.undeclared(e.id, function),
         }
+    }
+
+    /// A function that is there in this environment.
+    fn function(&self, name: &str) -> Option<(&'static str, &'static [Overload])> {
+        overloads::function(name).filter(|(name, _)| self.makes || *name != jsonpatch::ESCAPE)
     }
 
     fn resolve(
@@ -330,6 +339,9 @@ impl Checker<'_> {
 
     /// Objects cannot be made in expressions that only judge; what names no type at all says so.
     fn message(&mut self, e: &Expr, name: &str, fields: &[Entry<String>]) {
+        if let Some(ty) = made::type_made(name).filter(|_| self.makes) {
+            return self.structure(e, ty, fields);
+        }
         match self.lookup(name) {
             None => return self.undeclared(e.id, name),
             Some(Type::Type(Some(of))) => {
@@ -343,6 +355,25 @@ impl Checker<'_> {
         }
         for field in fields {
             self.check(&field.value);
+        }
+    }
+
+    fn structure(&mut self, e: &Expr, ty: Type, fields: &[Entry<String>]) {
+        self.set(e.id, ty.clone());
+        for field in fields {
+            let found = self.entry_type(&field.value, field.optional);
+            match made::field_type(&ty, &field.key) {
+                None => self.problem(field.id, format!("undefined field '{}'", field.key)),
+                Some(expected) if !self.mapping.assignable(&expected, &found) => {
+                    let found = self.mapping.substitute(&found, false);
+                    let (name, text) = (&field.key, "but provided type is");
+                    self.problem(
+                        field.id,
+                        format!("expected type of field '{name}' is '{expected}' {text} '{found}'"),
+                    );
+                }
+                Some(_) => {}
+            }
         }
     }
 

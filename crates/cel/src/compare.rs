@@ -4,6 +4,7 @@
 use crate::{
     decl::ListKind,
     error::Error,
+    made::Struct,
     value::{Ext, Key, List, Map, Value},
 };
 use serde_json::Value as Json;
@@ -23,9 +24,23 @@ pub(crate) fn equal(a: &Value<'_>, b: &Value<'_>) -> Result<bool, Error> {
         (Value::Map(a), Value::Map(b)) => return maps(a, b),
         (Value::Optional(None), Value::Optional(None)) => true,
         (Value::Optional(Some(a)), Value::Optional(Some(b))) => return equal(a, b),
+        (Value::Struct(a), Value::Struct(b)) => return structs(a, b),
         (Value::Ext(a), Value::Ext(b)) => exts(a, b),
         _ => numbers(a, b) == Some(Ordering::Equal),
     })
+}
+
+fn structs(a: &Struct<'_>, b: &Struct<'_>) -> Result<bool, Error> {
+    if a.name != b.name || a.fields.len() != b.fields.len() {
+        return Ok(false);
+    }
+    for (name, value) in &a.fields {
+        match b.get(name) {
+            Some(other) if equal(value, other)? => {}
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
 }
 
 fn exts(a: &Ext, b: &Ext) -> bool {
@@ -36,6 +51,11 @@ fn exts(a: &Ext, b: &Ext) -> bool {
         (Ext::Cidr(a), Ext::Cidr(b)) => a == b,
         (Ext::Format(a), Ext::Format(b)) => a.name == b.name,
         (Ext::Semver(a), Ext::Semver(b)) => a.cmp(b) == Ordering::Equal,
+        (Ext::Authorizer(a), Ext::Authorizer(b))
+        | (Ext::PathCheck(a), Ext::PathCheck(b))
+        | (Ext::GroupCheck(a), Ext::GroupCheck(b))
+        | (Ext::ResourceCheck(a), Ext::ResourceCheck(b)) => a.same(b),
+        (Ext::Decision(a), Ext::Decision(b)) => a == b,
         _ => false,
     }
 }

@@ -83,7 +83,9 @@ pub(crate) fn call(call: &Call, args: &[Value<'_>], result: Option<&Value<'_>>) 
             list_cost(call, args)
         }
         "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => args.first().map_or(0, traversal),
-        "url" | "lowerAscii" | "upperAscii" | "substring" | "trim" => text(0),
+        "check" => CHECK,
+        "fieldSelector" | "labelSelector" => selector(Range::exactly(size(1))).max,
+        "jsonpatch.escapeKey" | "url" | "lowerAscii" | "upperAscii" | "substring" | "trim" => text(0),
         "cidr" | "isIP" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver" => text(0),
         "ip" if matches!(args.first(), Some(Value::Ext(_))) => 1,
         "ip" => text(0),

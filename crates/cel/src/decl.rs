@@ -83,6 +83,8 @@ pub enum DeclKind {
     },
     /// `properties`, by escaped name. Fields that expressions cannot see are absent.
     Object {
+        /// The name of its type, if it has one of its own; else it is named after the way to it.
+        name: Option<Arc<str>>,
         /// The fields.
         fields: BTreeMap<String, Field>,
     },
@@ -164,7 +166,15 @@ impl Decl {
                 fields.insert(escaped, Field { name, decl: Arc::new(decl) });
             }
         }
-        Decl::scalar(DeclKind::Object { fields }, 0, min_size)
+        Decl::scalar(DeclKind::Object { name: None, fields }, 0, min_size)
+    }
+
+    /// The same object, its type having that name. Objects of one name are of one type.
+    pub fn named(mut self, of: &str) -> Decl {
+        if let DeclKind::Object { name, .. } = &mut self.kind {
+            *name = Some(of.into());
+        }
+        self
     }
 
     /// The same, null allowed or not.
@@ -176,7 +186,7 @@ impl Decl {
     /// The field of that escaped name.
     pub fn field(&self, escaped: &str) -> Option<&Arc<Decl>> {
         match &self.kind {
-            DeclKind::Object { fields } => fields.get(escaped).map(|f| &f.decl),
+            DeclKind::Object { fields, .. } => fields.get(escaped).map(|f| &f.decl),
             _ => None,
         }
     }

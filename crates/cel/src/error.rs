@@ -15,6 +15,9 @@ pub enum Error {
     /// The budget is used up; nothing may catch this.
     #[error("operation cancelled: actual cost limit exceeded")]
     Cost,
+    /// An authorizer has to be asked first; nothing may catch this. See [`crate::Authority`].
+    #[error("an authorization check has no answer yet")]
+    Unanswered,
     /// Anything else: a missing key, an index out of bounds, an overflow.
     #[error("{0}")]
     Eval(Cow<'static, str>),
@@ -23,6 +26,11 @@ pub enum Error {
 impl Error {
     pub(crate) fn eval(message: impl Into<Cow<'static, str>>) -> Error {
         Error::Eval(message.into())
+    }
+
+    /// Ends an evaluation, whatever is around it.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Error::Cost | Error::Unanswered)
     }
 
     /// No function takes values of these types.

@@ -7,7 +7,10 @@ use crate::{
     compare,
     cost::{self, Budget},
     error::Error,
+    made::Struct,
     plan::{Call, Fold, Index, Mode, Node, Select},
+    program::{Known, Lazy},
+    types::Named,
     value::{List, Made, Map, Value},
 };
 use std::sync::Arc;
@@ -16,15 +19,23 @@ type Evaluated<'a> = Result<Value<'a>, Error>;
 
 /// One evaluation: its variables and what is left of its budget.
 pub(crate) struct Evaluator<'e, 'a> {
-    pub vars: &'e [Option<Value<'a>>],
+    vars: &'e [Option<Value<'a>>],
+    named: &'e [Arc<Lazy>],
+    /// What is known of `named`, and what that cost.
+    known: &'e mut Known<'a>,
     pub budget: Budget,
     /// Variables of comprehensions; an accumulator may hold an error that a later step overrules.
     locals: Vec<Evaluated<'a>>,
 }
 
 impl<'e, 'a> Evaluator<'e, 'a> {
-    pub(crate) fn new(vars: &'e [Option<Value<'a>>], limit: u64) -> Self {
-        Evaluator { vars, budget: Budget::new(limit), locals: vec![] }
+    pub(crate) fn new(
+        vars: &'e [Option<Value<'a>>],
+        named: &'e [Arc<Lazy>],
+        known: &'e mut Known<'a>,
+        limit: u64,
+    ) -> Self {
+        Evaluator { vars, named, known, budget: Budget::new(limit), locals: vec![] }
     }
 
     pub(crate) fn eval(&mut self, node: &Node) -> Evaluated<'a> {
@@ -39,6 +50,9 @@ impl<'e, 'a> Evaluator<'e, 'a> {
                 self.budget.charge(1)?;
                 self.locals.get(*slot).cloned().unwrap_or(Ok(Value::Null))
             }
+            Node::Named(index, mode) => self.named(*index, *mode),
+            Node::AllNamed => self.all_named(),
+            Node::Struct(name, fields) => self.structure(name, fields),
             Node::Select(select) => self.select(select),
             Node::Index(index) => self.index(index),
             Node::And(args) => self.logic(args, false),
@@ -51,7 +65,7 @@ impl<'e, 'a> Evaluator<'e, 'a> {
                 };
                 let value = self.eval(chosen);
                 // cel-go sees the condition and the attribute that it chooses as one.
-                if chosen.is_attribute() && !matches!(value, Err(Error::Cost)) {
+                if chosen.is_attribute() && !value.as_ref().is_err_and(Error::is_final) {
                     self.budget.refund(1);
                 }
                 value
@@ -60,7 +74,7 @@ impl<'e, 'a> Evaluator<'e, 'a> {
                 let value = self.eval(arg);
                 self.budget.charge(1)?;
                 match value {
-                    Err(Error::Cost) => Err(Error::Cost),
+                    Err(error) if error.is_final() => Err(error),
                     Ok(Value::Bool(false)) => Ok(Value::Bool(false)),
                     _ => Ok(Value::Bool(true)),
                 }
@@ -83,7 +97,7 @@ impl<'e, 'a> Evaluator<'e, 'a> {
             Node::Fold(fold) => self.fold(fold),
             Node::Bind(parts) => {
                 let value = self.eval(&parts[0]);
-                if matches!(value, Err(Error::Cost)) {
+                if value.as_ref().is_err_and(Error::is_final) {
                     return value;
                 }
                 self.locals.push(value);
@@ -99,7 +113,7 @@ impl<'e, 'a> Evaluator<'e, 'a> {
     /// An argument; the outer error ends everything, the inner one is charged for like a value.
     fn argument(&mut self, node: &Node) -> Result<Evaluated<'a>, Error> {
         match self.eval(node) {
-            Err(Error::Cost) => Err(Error::Cost),
+            Err(error) if error.is_final() => Err(error),
             other => Ok(other),
         }
     }
@@ -114,6 +128,7 @@ impl<'e, 'a> Evaluator<'e, 'a> {
         let found = match target {
             None => Ok(None),
             Some(Value::Map(map)) => map.field(&select.field),
+            Some(Value::Struct(made)) => made.field(&select.field),
             Some(_) if select.mode == Mode::Value => Err(Error::no_such_key(&select.field)),
             Some(_) => Ok(None),
         };
@@ -127,6 +142,74 @@ impl<'e, 'a> Evaluator<'e, 'a> {
             (Mode::Value, Some(value)) => Ok(value),
             (Mode::Value, None) => Err(Error::no_such_key(&select.field)),
         }
+    }
+
+    /// A variable that is an expression: `variables.name`.
+    fn named(&mut self, index: usize, mode: Mode) -> Evaluated<'a> {
+        self.budget.charge(if mode == Mode::Has { 1 } else { 2 })?;
+        match mode {
+            Mode::Has => Ok(Value::Bool(index < self.named.len())),
+            Mode::Optional => self.value_of(index).map(Value::some),
+            Mode::Value => self.value_of(index),
+        }
+    }
+
+    /// Every variable that is an expression, for what looks at all of them.
+    fn all_named(&mut self) -> Evaluated<'a> {
+        self.budget.charge(1)?;
+        let mut made = Made::default();
+        for (index, lazy) in self.named.iter().enumerate() {
+            let value = self.value_of(index)?;
+            made.insert(Value::text(lazy.name.as_str()), value)?;
+        }
+        Ok(Value::Map(Map::Made(Arc::new(made))))
+    }
+
+    /// Evaluates a variable once, for a budget of its own.
+    fn value_of(&mut self, index: usize) -> Evaluated<'a> {
+        if let Some(Some(known)) = self.known.values.get(index) {
+            return known.clone();
+        }
+        let named = self.named;
+        let Some(lazy) = named.get(index) else { return Err(Error::eval("no such attribute(s)")) };
+        let failed = |why: &dyn std::fmt::Display| {
+            Error::eval(format!("composited variable \"{}\" fails to {why}", lazy.name))
+        };
+        let program = match &lazy.program {
+            Ok(program) => program,
+            Err(error) => return Err(failed(&format_args!("compile: {error}"))),
+        };
+        let (vars, known) = (self.vars, &mut *self.known);
+        let (result, cost) = program.run(vars, named, known, crate::PER_CALL_LIMIT);
+        self.known.cost = self.known.cost.saturating_add(cost);
+        let result = match result {
+            Err(Error::Unanswered) => return Err(Error::Unanswered),
+            Err(error) => Err(failed(&format_args!("evaluate: {error}"))),
+            ok => ok,
+        };
+        if self.known.values.len() <= index {
+            self.known.values.resize(index + 1, None);
+        }
+        self.known.values[index] = Some(result.clone());
+        result
+    }
+
+    fn structure(&mut self, name: &Arc<str>, fields: &[(Arc<str>, Node, bool)]) -> Evaluated<'a> {
+        self.budget.charge(cost::OBJECT)?;
+        let mut made = Struct { name: name.clone(), fields: Vec::with_capacity(fields.len()) };
+        for (field, node, optional) in fields {
+            let value = self.eval(node)?;
+            let Some(value) = entry(value, *optional)? else { continue };
+            if made.named() == Named::JsonPatch && &**field != "value" && !matches!(value, Value::String(_)) {
+                let found = value.ty().name();
+                return Err(Error::eval(format!(
+                    "unexpected type {found} for JSONPatchType '{field}' field"
+                )));
+            }
+            made.fields.retain(|(known, _)| known != field);
+            made.fields.push((field.clone(), value));
+        }
+        Ok(Value::Struct(Arc::new(made)))
     }
 
     fn index(&mut self, index: &Index) -> Evaluated<'a> {
@@ -161,13 +244,13 @@ impl<'e, 'a> Evaluator<'e, 'a> {
         let left = self.eval(&args[0]);
         match left {
             Ok(Value::Bool(b)) if b == decides => return left,
-            Err(Error::Cost) => return left,
+            Err(ref error) if error.is_final() => return left,
             _ => {}
         }
         let right = self.eval(&args[1]);
         match (left, right) {
             (_, Ok(Value::Bool(b))) if b == decides => Ok(Value::Bool(b)),
-            (_, Err(Error::Cost)) => Err(Error::Cost),
+            (_, Err(error)) if error.is_final() => Err(error),
             (Err(error), _) | (_, Err(error)) => Err(error),
             (Ok(Value::Bool(_)), Ok(Value::Bool(b))) => Ok(Value::Bool(b)),
             _ => Err(Error::Overload),
@@ -292,10 +375,10 @@ impl<'e, 'a> Evaluator<'e, 'a> {
                 return Ok(false);
             }
             let next = self.eval(&fold.step);
-            if matches!(next, Err(Error::Cost)) {
-                return Err(Error::Cost);
+            match next {
+                Err(error) if error.is_final() => return Err(error),
+                next => self.locals[base] = next,
             }
-            self.locals[base] = next;
             Ok(true)
         };
         match range {

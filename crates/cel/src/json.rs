@@ -10,7 +10,7 @@ use crate::{
 use base64::Engine;
 use serde_json::Value as Json;
 
-static ANY: Decl = Decl { kind: DeclKind::Any, nullable: true, max_elements: 0, min_size: 1 };
+pub(crate) static ANY: Decl = Decl { kind: DeclKind::Any, nullable: true, max_elements: 0, min_size: 1 };
 static LOOSE: Decl = Decl { kind: DeclKind::Loose, nullable: true, max_elements: 0, min_size: 1 };
 static ATOMIC: ListKind = ListKind::Atomic;
 
@@ -49,7 +49,7 @@ pub(crate) fn value<'a>(json: &'a Json, decl: &'a Decl) -> Result<Value<'a>, Err
             ));
         }
         (DeclKind::Map { value }, Json::Object(object)) => Value::Map(Map::Json { object, value }),
-        (DeclKind::Object { fields }, Json::Object(object)) => Value::Map(Map::Object { object, fields }),
+        (DeclKind::Object { fields, .. }, Json::Object(object)) => Value::Map(Map::Object { object, fields }),
         (DeclKind::Map { .. } | DeclKind::Object { .. }, _) => {
             return Err(Error::eval("invalid data, expected a map for the provided schema with type=object"));
         }
@@ -79,7 +79,7 @@ fn string<'a>(s: &'a str, kind: &DeclKind) -> Result<Value<'a>, Error> {
 }
 
 /// A value without a declaration.
-fn any<'a>(json: &'a Json, like: &'static Decl) -> Value<'a> {
+pub(crate) fn any<'a>(json: &'a Json, like: &'static Decl) -> Value<'a> {
     match json {
         Json::Null => Value::Null,
         Json::Bool(b) => Value::Bool(*b),

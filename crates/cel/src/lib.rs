@@ -21,6 +21,7 @@
 //! - Data is borrowed: lists and objects are looked into, not converted.
 //! - Texts of errors are upstream's, for clients show and match them.
 
+pub mod admission;
 mod ast;
 mod check;
 mod compare;
@@ -35,6 +36,7 @@ mod json;
 mod lexer;
 mod literals;
 mod macros;
+mod made;
 mod overloads;
 mod parser;
 mod plan;
@@ -50,7 +52,9 @@ mod tests;
 
 pub use decl::{Decl, DeclKind, Field, ListKind, MAX_REQUEST_BYTES};
 pub use error::Error;
-pub use program::{CompileError, Env, Program};
+pub use functions::authz::{Authority, Check, Decision, Question};
+pub use made::Struct;
+pub use program::{CompileError, Env, NamedExpressions, Program, Session};
 pub use source::{Issue, Issues};
 pub use types::{Named, Type};
 pub use value::{Ext, List, Map, Text, TypeValue, Value};

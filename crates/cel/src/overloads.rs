@@ -109,5 +109,7 @@ fn short(named: Named) -> &'static str {
         Named::GroupCheck => "group-check",
         Named::ResourceCheck => "resource-check",
         Named::Decision => "decision",
+        Named::JsonPatch => "json-patch",
+        Named::Object => "object",
     }
 }

@@ -4,7 +4,8 @@ use crate::{
     ast::{ACCUMULATOR, Comprehension, Entry, Expr, Kind, Literal},
     check::{Checked, type_named},
     functions::{self, Native, regex::Pattern},
-    types::Type,
+    program::{NamedExpressions, VARIABLES},
+    types::{Named, Type},
     value::{Made, Map, TypeValue, Value},
 };
 use std::{collections::BTreeSet, sync::Arc};
@@ -17,6 +18,10 @@ pub(crate) enum Node {
     Var(usize),
     /// A variable of a comprehension.
     Local(usize),
+    /// A variable that is an expression, by its place.
+    Named(usize, Mode),
+    /// All of them.
+    AllNamed,
     Select(Box<Select>),
     Index(Box<Index>),
     And(Box<[Node; 2]>),
@@ -32,6 +37,8 @@ pub(crate) enum Node {
     Call(Box<Call>),
     List(Vec<(Node, bool)>),
     Map(Vec<(Node, Node, bool)>),
+    /// An object of a type, with its fields; some only if there is a value.
+    Struct(Arc<str>, Vec<(Arc<str>, Node, bool)>),
     Fold(Box<Fold>),
     Bind(Box<[Node; 2]>),
     /// Grows the list that a comprehension gathers, in place.
@@ -44,7 +51,8 @@ impl Node {
     /// A variable or a part of something.
     pub(crate) fn is_attribute(&self) -> bool {
         match self {
-            Node::Var(_) | Node::Local(_) | Node::Index(_) => true,
+            Node::Var(_) | Node::Local(_) | Node::Index(_) | Node::AllNamed => true,
+            Node::Named(_, mode) => *mode != Mode::Has,
             Node::Select(select) => select.mode != Mode::Has,
             _ => false,
         }
@@ -100,6 +108,7 @@ pub(crate) struct Fold {
 struct Planner<'c> {
     checked: &'c Checked,
     variables: &'c [String],
+    named: Option<&'c NamedExpressions>,
     scopes: Vec<String>,
     used: BTreeSet<usize>,
     /// Why what was planned cannot run.
@@ -107,8 +116,13 @@ struct Planner<'c> {
 }
 
 /// Makes the plan, and says which variables it uses. The error says what of it can never run.
-pub(crate) fn plan(checked: &Checked, variables: &[String]) -> Result<(Node, BTreeSet<usize>), String> {
-    let mut planner = Planner { checked, variables, scopes: vec![], used: BTreeSet::new(), broken: None };
+pub(crate) fn plan(
+    checked: &Checked,
+    variables: &[String],
+    named: Option<&NamedExpressions>,
+) -> Result<(Node, BTreeSet<usize>), String> {
+    let mut planner =
+        Planner { checked, variables, named, scopes: vec![], used: BTreeSet::new(), broken: None };
     let node = planner.node(&checked.root);
     planner.broken.map_or(Ok((node, planner.used)), Err)
 }
@@ -140,6 +154,7 @@ fn type_value(ty: &Type) -> TypeValue {
         Type::Map(_) | Type::Object(..) => TypeValue::Map,
         Type::Optional(_) => TypeValue::Optional,
         Type::Named(named) => TypeValue::Named(*named),
+        Type::Part(_) => TypeValue::Named(Named::Object),
         Type::Type(_) | Type::Dyn | Type::Error | Type::Param(_) => TypeValue::Type,
     }
 }
@@ -153,6 +168,9 @@ impl Planner<'_> {
         if let Some(index) = self.variables.iter().position(|n| n == name) {
             self.used.insert(index);
             return Node::Var(index);
+        }
+        if name == VARIABLES && self.named.is_some() {
+            return Node::AllNamed;
         }
         // The checker has seen to it that it is a type.
         Node::Const(type_named(name).map_or(Value::Null, |t| Value::Type(type_value(&t))))
@@ -180,13 +198,18 @@ impl Planner<'_> {
             Kind::Call { target, function, args } => self.call(e, target.as_deref(), function, args),
             Kind::List { elements, optional } => self.list(elements, optional),
             Kind::Map { entries } => self.map(entries),
-            Kind::Struct { .. } => Node::Const(Value::Null),
+            Kind::Struct { name, fields } => self.structure(name, fields),
             Kind::Comprehension(c) => self.comprehension(c),
         }
     }
 
     fn select(&mut self, operand: &Expr, field: &str, mode: Mode) -> Node {
         let operand = self.node(operand);
+        if let Node::AllNamed = operand
+            && let Some(index) = self.named.and_then(|named| named.places.get(field))
+        {
+            return Node::Named(*index, mode);
+        }
         let relative = is_relative(&operand);
         Node::Select(Box::new(Select { operand, field: field.to_owned(), mode, relative }))
     }
@@ -294,6 +317,12 @@ impl Planner<'_> {
             }
         }
         Node::Const(Value::Map(Map::Made(Arc::new(made))))
+    }
+
+    fn structure(&mut self, name: &str, fields: &[Entry<String>]) -> Node {
+        let name = name.strip_prefix('.').unwrap_or(name);
+        let fields = fields.iter().map(|f| (f.key.as_str().into(), self.node(&f.value), f.optional));
+        Node::Struct(name.into(), fields.collect())
     }
 
     fn comprehension(&mut self, c: &Comprehension) -> Node {

@@ -1,15 +1,15 @@
 //! What callers use: an environment that knows the variables, and programs compiled in it.
 
 use crate::{
-    Error, Issues,
+    Error, Issues, MAX_DEPTH,
     check::{self, Checked, Variables},
-    decl::Decl,
+    decl::{Decl, DeclKind, Field},
     estimate,
     eval::Evaluator,
     parser,
     plan::{self, Node},
     selects::{self, Selects},
-    types::Type,
+    types::{Named, Type},
     value::Value,
 };
 use std::{
@@ -39,6 +39,36 @@ pub struct Env {
     names: Vec<String>,
     types: Variables,
     decls: HashMap<String, Arc<Decl>>,
+    makes: bool,
+    named: NamedExpressions,
+}
+
+/// The name under which variables that are expressions are found.
+pub(crate) const VARIABLES: &str = "variables";
+/// The name of its type.
+const VARIABLES_TYPE: &str = "kubernetes.variables";
+
+/// Expressions that others use as `variables.name`: evaluated when they are looked at, and once.
+/// Source: apiserver `admission/plugin/cel/composition.go`.
+#[derive(Clone, Debug, Default)]
+pub struct NamedExpressions {
+    pub(crate) list: Vec<Arc<Lazy>>,
+    pub(crate) places: HashMap<String, usize>,
+}
+
+impl NamedExpressions {
+    /// Whether any of them refers to a variable.
+    pub fn uses(&self, variable: &str) -> bool {
+        self.list.iter().any(|lazy| lazy.program.as_ref().is_ok_and(|program| program.uses(variable)))
+    }
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Lazy {
+    pub name: String,
+    /// Why it is no program, in words.
+    pub program: Result<Program, String>,
 }
 
 impl Env {
@@ -63,11 +93,76 @@ impl Env {
         self.typed(name, decl, ty)
     }
 
+    /// Adds a variable that holds a value of a library.
+    #[must_use]
+    pub fn library(self, name: &str, of: Named) -> Env {
+        self.typed(name, Decl::any().into(), Type::Named(of))
+    }
+
+    /// Lets expressions make objects: `Object{...}` with its parts, and `JSONPatch{...}`.
+    #[must_use]
+    pub fn making_objects(mut self) -> Env {
+        self.makes = true;
+        self
+    }
+
+    /// Leaves a place among the values for a variable that this environment does not know.
+    #[must_use]
+    pub fn absent(mut self) -> Env {
+        self.names.push(String::new());
+        self
+    }
+
+    /// The same environment without a variable, whose place among the values stays.
+    #[must_use]
+    pub fn without(mut self, name: &str) -> Env {
+        self.types.remove(name);
+        self.decls.remove(name);
+        self
+    }
+
     fn typed(mut self, name: &str, decl: Arc<Decl>, ty: Type) -> Env {
         self.names.push(name.to_owned());
         self.types.insert(name.to_owned(), ty);
         self.decls.insert(name.to_owned(), decl);
         self
+    }
+
+    /// Has expressions know `variables`, even if there are none.
+    #[must_use]
+    pub fn composed(mut self) -> Env {
+        let none = Decl::object([]).named(VARIABLES_TYPE);
+        self.types.insert(VARIABLES.into(), Type::Object(VARIABLES_TYPE.into(), none.into()));
+        self
+    }
+
+    /// Adds `variables.name`, an expression over the variables there are and those named before it. One that is no program,
+    /// or that `check` refuses, is an error of whoever looks at it; the text says why.
+    pub fn name(
+        &mut self,
+        name: &str,
+        text: &str,
+        check: impl FnOnce(Result<&Program, &CompileError>) -> Result<(), String>,
+    ) {
+        let compiled = self.compile(text);
+        let refused = check(compiled.as_ref()).err();
+        let ty = compiled.as_ref().map_or(Type::Dyn, |program| program.ty.clone());
+        let program = match (compiled, refused) {
+            (Ok(program), None) => Ok(program),
+            (Err(error), None) => Err(error.to_string()),
+            (_, Some(why)) => Err(why),
+        };
+        let Some(Type::Object(_, decl)) = self.types.get_mut(VARIABLES) else { return };
+        if let DeclKind::Object { fields, .. } = &mut Arc::make_mut(decl).kind {
+            fields.insert(name.into(), Field { name: name.into(), decl: ty.to_decl().into() });
+        }
+        self.named.places.insert(name.into(), self.named.list.len());
+        self.named.list.push(Lazy { name: name.into(), program }.into());
+    }
+
+    /// The expressions that were named, for [`Session`]s.
+    pub fn named(&self) -> NamedExpressions {
+        self.named.clone()
     }
 
     /// Compiles an expression, or says what is wrong with it as cel-go does.
@@ -79,12 +174,13 @@ impl Env {
     }
 
     fn compile_here(&self, text: &str) -> Result<Program, CompileError> {
-        let checked = check::check(parser::parse(text)?, &self.types)?;
+        let checked = check::check(parser::parse(text)?, &self.types, self.makes)?;
         self.program(&checked).map_err(CompileError::Program)
     }
 
     fn program(&self, checked: &Checked) -> Result<Program, String> {
-        let (node, used) = plan::plan(checked, &self.names)?;
+        let (node, used) =
+            plan::plan(checked, &self.names, self.types.contains_key(VARIABLES).then_some(&self.named))?;
         let ty = checked.types.get(checked.root.id as usize).cloned().unwrap_or(Type::Dyn);
         let used = used.into_iter().filter_map(|i| self.names.get(i).cloned()).collect();
         let root = self.names.first().and_then(|name| self.decls.get(name)).map(|d| &**d);
@@ -139,14 +235,86 @@ impl Program {
 
     /// Evaluates with the environment's variables, in their order, for at most `limit`; also answers what it cost.
     pub fn eval<'a>(&self, vars: &[Option<Value<'a>>], limit: u64) -> (Result<Value<'a>, Error>, u64) {
-        let here = || {
-            let mut evaluator = Evaluator::new(vars, limit);
+        self.run(vars, &[], &mut Known::default(), limit)
+    }
+
+    /// Evaluates where named expressions are known. The cost is that of this expression alone: what was spent on named
+    /// ones is the session's.
+    pub fn eval_in<'a>(&self, session: &mut Session<'_, 'a>, limit: u64) -> (Result<Value<'a>, Error>, u64) {
+        self.run(&session.vars, &session.named.list, &mut session.known, limit)
+    }
+
+    /// Evaluates on this stack if there is room, else on one of its own.
+    pub(crate) fn run<'a>(
+        &self,
+        vars: &[Option<Value<'a>>],
+        named: &[Arc<Lazy>],
+        known: &mut Known<'a>,
+        limit: u64,
+    ) -> (Result<Value<'a>, Error>, u64) {
+        let (used, room, total) = (known.used, known.room, known.total);
+        let depth = u32::from(self.depth) + 1;
+        if total + depth > MAX_TOTAL {
+            return (Err(Error::eval("variables nest too deep")), 0);
+        }
+        known.total = total + depth;
+        let fits = used + depth <= room;
+        (known.used, known.room) =
+            if fits { (used + depth, room) } else { (depth, u32::from(MAX_DEPTH) + 2) };
+        let here = |known: &mut Known<'a>| {
+            let mut evaluator = Evaluator::new(vars, named, known, limit);
             let result = evaluator.eval(&self.node);
             (result, evaluator.budget.spent())
         };
-        if self.depth <= SHALLOW {
-            return here();
-        }
-        deeply(here).unwrap_or_else(|why| (Err(Error::eval(why)), 0))
+        let done = match fits {
+            true => here(known),
+            false => deeply(|| here(known)).unwrap_or_else(|why| (Err(Error::eval(why)), 0)),
+        };
+        (known.used, known.room, known.total) = (used, room, total);
+        done
+    }
+}
+
+/// How deep named expressions that look at each other may nest altogether.
+const MAX_TOTAL: u32 = 4_000;
+
+/// What is known of named expressions in one session, and how deep evaluation is.
+#[derive(Debug)]
+pub(crate) struct Known<'a> {
+    pub values: Vec<Option<Result<Value<'a>, Error>>>,
+    pub cost: u64,
+    used: u32,
+    room: u32,
+    total: u32,
+}
+
+impl Default for Known<'_> {
+    fn default() -> Self {
+        Known { values: vec![], cost: 0, used: 0, room: u32::from(SHALLOW) + 1, total: 0 }
+    }
+}
+
+/// Evaluations over the same variables: named expressions are evaluated once for all of them.
+#[derive(Debug)]
+pub struct Session<'e, 'a> {
+    vars: Vec<Option<Value<'a>>>,
+    named: &'e NamedExpressions,
+    known: Known<'a>,
+}
+
+impl<'e, 'a> Session<'e, 'a> {
+    /// With the environment's variables, in their order.
+    pub fn new(vars: Vec<Option<Value<'a>>>, named: &'e NamedExpressions) -> Session<'e, 'a> {
+        Session { vars, named, known: Known::default() }
+    }
+
+    /// Forgets the values of named expressions.
+    pub fn forget(&mut self) {
+        self.known = Known::default();
+    }
+
+    /// What was spent on named expressions since this was asked last.
+    pub fn take_cost(&mut self) -> u64 {
+        std::mem::take(&mut self.known.cost)
     }
 }

@@ -1,6 +1,6 @@
 //! Types as the checker sees them.
 
-use crate::decl::{Decl, DeclKind};
+use crate::decl::{Decl, DeclKind, ListKind};
 use std::{fmt, sync::Arc};
 
 /// A type. Equality is exact; what may stand for what is decided in `unify`.
@@ -40,6 +40,8 @@ pub enum Type {
     Named(Named),
     /// An object described by a schema; the name tells it from others.
     Object(Arc<str>, Arc<Decl>),
+    /// A part of an object that expressions make, by its name: `Object.spec`. Its fields may be anything.
+    Part(Arc<str>),
     /// A variable of the checker, or a parameter of an overload (below [`FRESH`]).
     Param(u32),
 }
@@ -62,10 +64,12 @@ pub enum Named {
     GroupCheck,
     ResourceCheck,
     Decision,
+    JsonPatch,
+    Object,
 }
 
 impl Named {
-    pub(crate) const ALL: [Named; 11] = [
+    pub(crate) const ALL: [Named; 13] = [
         Named::Quantity,
         Named::Url,
         Named::Ip,
@@ -77,6 +81,8 @@ impl Named {
         Named::GroupCheck,
         Named::ResourceCheck,
         Named::Decision,
+        Named::JsonPatch,
+        Named::Object,
     ];
 
     /// The name that messages show.
@@ -93,6 +99,8 @@ impl Named {
             Named::GroupCheck => "kubernetes.authorization.GroupCheck",
             Named::ResourceCheck => "kubernetes.authorization.ResourceCheck",
             Named::Decision => "kubernetes.authorization.Decision",
+            Named::JsonPatch => "JSONPatch",
+            Named::Object => "Object",
         }
     }
 }
@@ -128,14 +136,32 @@ impl Type {
             DeclKind::Map { value } => {
                 Type::map(Type::String, Type::of_decl(value, &format!("{name}.@elem")))
             }
+            DeclKind::Object { name: Some(name), .. } => Type::Object(name.clone(), decl.clone()),
             DeclKind::Object { .. } => Type::Object(name.into(), decl.clone()),
+        }
+    }
+
+    /// A declaration of what such a value is; of what only libraries know, any. Source: apiserver's
+    /// `convertCelTypeToDeclType`.
+    pub(crate) fn to_decl(&self) -> Decl {
+        match self {
+            Type::Bool => Decl::bool(),
+            Type::Int => Decl::int(),
+            Type::Double => Decl::double(),
+            Type::String => Decl::string("", None, None),
+            Type::Bytes => Decl::string("byte", None, None),
+            Type::Timestamp => Decl::string("date-time", None, None),
+            Type::Duration => Decl::string("duration", None, None),
+            Type::List(of) => Decl::list(of.to_decl(), ListKind::Atomic, None),
+            Type::Map(of) if of.0 == Type::String => Decl::map(of.1.to_decl(), None),
+            _ => Decl::any(),
         }
     }
 
     /// The field of an object.
     pub(crate) fn field(&self, field: &str) -> Option<Type> {
         let Type::Object(name, decl) = self else { return None };
-        let DeclKind::Object { fields } = &decl.kind else { return None };
+        let DeclKind::Object { fields, .. } = &decl.kind else { return None };
         crate::escape::find(fields, field).map(|f| Type::of_decl(&f.decl, &format!("{name}.{field}")))
     }
 
@@ -154,6 +180,17 @@ impl Type {
             Type::Timestamp => "google.protobuf.Timestamp".into(),
             Type::Duration => "google.protobuf.Duration".into(),
             other => other.to_string(),
+        }
+    }
+
+    /// The type by the names that declarations have, parameters included; messages of the checker use shorter ones.
+    pub(crate) fn declared(&self) -> String {
+        match self {
+            Type::List(of) | Type::Optional(of) | Type::Type(Some(of)) => {
+                format!("{}({})", self.name(), of.declared())
+            }
+            Type::Map(of) => format!("{}({}, {})", self.name(), of.0.declared(), of.1.declared()),
+            other => other.name(),
         }
     }
 
@@ -184,6 +221,7 @@ impl PartialEq for Type {
             (Type::Type(a), Type::Type(b)) => a == b,
             (Type::Named(a), Type::Named(b)) => a == b,
             (Type::Object(a, _), Type::Object(b, _)) => a == b,
+            (Type::Part(a), Type::Part(b)) => a == b,
             (Type::Param(a), Type::Param(b)) => a == b,
             _ => discriminant(self) == discriminant(other),
         }
@@ -210,7 +248,7 @@ impl fmt::Display for Type {
             Type::Type(Some(of)) => write!(f, "type({of})"),
             Type::Type(None) => f.write_str("type"),
             Type::Named(named) => f.write_str(named.name()),
-            Type::Object(name, _) => f.write_str(name),
+            Type::Object(name, _) | Type::Part(name) => f.write_str(name),
             Type::Param(n) if *n >= FRESH => write!(f, "_var{}", n - FRESH),
             Type::Param(n) => write!(f, "{}", char::from_u32(*n).unwrap_or('?')),
         }

@@ -62,6 +62,7 @@ impl Mapping {
                 other,
                 Type::Null
                     | Type::Object(..)
+                    | Type::Part(_)
                     | Type::Named(_)
                     | Type::Optional(_)
                     | Type::Duration

@@ -4,8 +4,15 @@
 use crate::{
     decl::{Decl, DeclKind, Field, ListKind},
     error::Error,
-    functions::{format::NamedFormat, net::Cidr, semver::Semver, urls::Url},
+    functions::{
+        authz::{Check, Decision},
+        format::NamedFormat,
+        net::Cidr,
+        semver::Semver,
+        urls::Url,
+    },
     json,
+    made::Struct,
     types::Named,
 };
 use kaji_meta::Quantity;
@@ -80,6 +87,8 @@ pub enum Value<'a> {
     Map(Map<'a>),
     /// A value or none.
     Optional(Option<Arc<Value<'a>>>),
+    /// An object that the expression made.
+    Struct(Arc<Struct<'a>>),
     /// A value of a library.
     Ext(Ext),
 }
@@ -141,6 +150,16 @@ pub enum Ext {
     Format(&'static NamedFormat),
     /// `semver("1.2.3")`.
     Semver(Arc<Semver>),
+    /// `authorizer`.
+    Authorizer(Arc<Check>),
+    /// `authorizer.path("/healthz")`.
+    PathCheck(Arc<Check>),
+    /// `authorizer.group("apps")`.
+    GroupCheck(Arc<Check>),
+    /// `authorizer.group("apps").resource("deployments")`.
+    ResourceCheck(Arc<Check>),
+    /// `authorizer.path("/healthz").check("get")`.
+    Decision(Arc<Decision>),
 }
 
 /// A list.
@@ -240,6 +259,11 @@ impl<'a> Value<'a> {
         Value::Optional(Some(Arc::new(value)))
     }
 
+    /// The value of JSON of which nothing is declared.
+    pub fn any(json: &'a Json) -> Value<'a> {
+        json::any(json, &json::ANY)
+    }
+
     /// The value of JSON that `decl` describes.
     pub fn of_json(json: &'a Json, decl: &'a Decl) -> Result<Value<'a>, Error> {
         json::value(json, decl)
@@ -261,6 +285,7 @@ impl<'a> Value<'a> {
             Value::List(_) => TypeValue::List,
             Value::Map(_) => TypeValue::Map,
             Value::Optional(_) => TypeValue::Optional,
+            Value::Struct(made) => TypeValue::Named(made.named()),
             Value::Ext(ext) => TypeValue::Named(ext.named()),
         }
     }
@@ -299,7 +324,7 @@ impl<'a> Value<'a> {
             Value::Duration(_) => "types.Duration",
             Value::Type(_) => "*types.Type",
             Value::Optional(_) => "*types.Optional",
-            Value::List(_) | Value::Map(_) | Value::Ext(_) => "ref.Val",
+            Value::List(_) | Value::Map(_) | Value::Struct(_) | Value::Ext(_) => "ref.Val",
         }
     }
 
@@ -325,6 +350,11 @@ impl Ext {
             Ext::Cidr(_) => Named::Cidr,
             Ext::Format(_) => Named::Format,
             Ext::Semver(_) => Named::Semver,
+            Ext::Authorizer(_) => Named::Authorizer,
+            Ext::PathCheck(_) => Named::PathCheck,
+            Ext::GroupCheck(_) => Named::GroupCheck,
+            Ext::ResourceCheck(_) => Named::ResourceCheck,
+            Ext::Decision(_) => Named::Decision,
         }
     }
 }

@@ -104,6 +104,8 @@ const PLAIN: &[(&str, Make)] = &[
 const APPROVER: &str = "certificatesigningrequest-approving-controller";
 const GARBAGE: &str = "garbage-collector-controller";
 const NAMESPACES: &str = "namespace-controller";
+/// Tells in the status of policies what is suspicious about their expressions. It needs schemas, so whoever has them runs it.
+pub const POLICY_TYPES: &str = "validatingadmissionpolicy-status-controller";
 const QUOTAS: &str = "resourcequota-controller";
 
 /// Without certificates there is nothing to publish.
@@ -113,7 +115,7 @@ fn published(config: &Config) -> Option<&str> {
 
 /// The names of all controllers.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    PLAIN.iter().map(|(name, _)| *name).chain([APPROVER, GARBAGE, NAMESPACES, QUOTAS])
+    PLAIN.iter().map(|(name, _)| *name).chain([APPROVER, GARBAGE, NAMESPACES, POLICY_TYPES, QUOTAS])
 }
 
 /// The controllers that are plain reconcilers and wanted.

@@ -5,6 +5,7 @@
 
 mod annotations;
 mod lifecycle;
+mod reinvocation;
 mod together;
 
 use crate::{engine::Engine, pipeline::options};
@@ -14,6 +15,7 @@ use serde_json::Value;
 use std::sync::Mutex;
 
 pub use annotations::Annotations;
+pub use reinvocation::Reinvocation;
 pub use together::{Companion, Together};
 
 /// What is being done.
@@ -68,6 +70,11 @@ pub struct Attributes<'a> {
     pub object: Option<&'a mut Value>,
     /// Nothing will be stored.
     pub dry_run: bool,
+    /// Made by the server itself, as part of another request that was admitted or as it starts: what others have
+    /// configured (webhooks, policies) is not asked about it.
+    pub inside: bool,
+    /// Whether and why mutating plugins run twice; there during that phase, from the first plugin on that notes something.
+    pub again: Option<Box<Reinvocation>>,
     /// The definition of the resource.
     pub def: &'a ResourceDef,
     /// Other objects.
@@ -169,6 +176,15 @@ pub(crate) async fn admit(engine: &Engine, attributes: &mut Attributes<'_>) -> R
         lifecycle::check(attributes).await?;
     }
     let plugins = engine.admission.load_full();
+    for plugin in plugins.iter() {
+        if plugin.handles(attributes) {
+            plugin.admit(attributes).await?;
+        }
+    }
+    if !attributes.again.as_mut().is_some_and(|again| again.begin()) {
+        return Ok(());
+    }
+    // What a webhook or policy has changed is shown to all of them once more.
     for plugin in plugins.iter() {
         if plugin.handles(attributes) {
             plugin.admit(attributes).await?;

@@ -2,6 +2,7 @@
 
 use crate::{
     cache::Entry,
+    decode::{self, Want},
     encode,
     engine::Engine,
     pipeline::{
@@ -11,7 +12,7 @@ use crate::{
     },
     registry::Resource,
 };
-use kaji_meta::{GroupResource, GroupVersionKind, Status, object};
+use kaji_meta::{GroupResource, GroupVersion, GroupVersionKind, Status, object};
 use kaji_resource::{Api, BoxFuture, DeleteOptions, ResourceDef, UserInfo};
 use kaji_store::Revision;
 use serde_json::Value;
@@ -138,6 +139,58 @@ impl Api for Engine {
         let registry = self.registry();
         let resource = registry.by_kind(&kind.group, &kind.version, &kind.kind)?;
         Some((resource.group_resource.clone(), resource.def.namespaced()))
+    }
+
+    fn changed(&self, resource: &GroupResource) -> u64 {
+        self.registry.load().by_group_resource(resource).map_or(0, |res| res.cache.changed())
+    }
+
+    fn received(&self, mut object: Value, kind: &GroupVersionKind) -> Result<Value, String> {
+        let (api_version, named) = (object::api_version(&object), object::kind(&object));
+        let wanted = GroupVersion::new(kind.group.as_str(), kind.version.as_str()).api_version();
+        if api_version != wanted || named != kind.kind {
+            return Err(format!("no kind {named:?} of version {api_version:?} can be taken for a {kind}"));
+        }
+        let registry = self.registry();
+        let res = registry.by_kind(&kind.group, &kind.version, &kind.kind);
+        let version = res.and_then(|res| res.def.version(&kind.version));
+        let schema = match version {
+            Some(version) => Some(version.schema.clone()),
+            // Bodies of subresources.
+            None => kaji_schema::types::for_gvk(&kind.group, &kind.version, &kind.kind),
+        };
+        let Some(schema) = schema else { return Err(format!("no kind {kind} is known")) };
+        let want = Want { group: &kind.group, version: &kind.version, kind: &kind.kind, schema: &schema };
+        decode::conform(&want, &mut object)?;
+        if let (Some(res), Some(version)) = (res, version) {
+            pipeline::default(res, version, &mut object);
+        }
+        Ok(object)
+    }
+
+    fn sharing(&self, group: &str, resource: &str) -> Vec<Arc<ResourceDef>> {
+        self.registry().sharing(group, resource)
+    }
+
+    fn converted<'a>(
+        &'a self,
+        mut object: Value,
+        to: &'a GroupVersionKind,
+    ) -> BoxFuture<'a, Result<Value, Status>> {
+        Box::pin(async move {
+            let registry = self.registry();
+            let unknown = || Status::internal(format!("unable to convert to {to}: unknown kind"));
+            let from = GroupVersion::parse(object::api_version(&object)).map_err(|_| unknown())?;
+            let from =
+                registry.by_kind(&from.group, &from.version, object::kind(&object)).ok_or_else(unknown)?;
+            let to_resource = registry.by_kind(&to.group, &to.version, &to.kind).ok_or_else(unknown)?;
+            if !Arc::ptr_eq(&from.cache, &to_resource.cache) {
+                return Err(unknown());
+            }
+            encode::convert_in(from, &mut object)?;
+            encode::convert_out(to_resource, &mut object, &to.version)?;
+            Ok(object)
+        })
     }
 
     fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>> {

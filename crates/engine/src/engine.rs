@@ -95,7 +95,7 @@ pub struct Engine {
     pub(crate) decoded: Decoded,
     /// What objects with a time to live hang on.
     pub(crate) leases: Leases,
-    registry: ArcSwap<Registry>,
+    pub(crate) registry: ArcSwap<Registry>,
     /// Registrations happen one at a time.
     registering: tokio::sync::Mutex<()>,
     feed: Arc<Feed>,

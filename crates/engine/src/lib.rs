@@ -26,7 +26,7 @@ mod tests;
 mod trail;
 mod verbs;
 
-pub use admission::{Admission, Annotations, Attributes, Companion, Operation, Together};
+pub use admission::{Admission, Annotations, Attributes, Companion, Operation, Reinvocation, Together};
 pub use engine::{Engine, EngineError, EngineOptions};
 pub use registry::{Registry, Resource};
 pub use request::{Accept, Alternative, ApiRequest, Encoding, Form};

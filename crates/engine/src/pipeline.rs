@@ -57,6 +57,8 @@ pub(crate) struct Op<'a> {
     pub now: jiff::Timestamp,
     /// `now`, RFC 3339 in whole seconds.
     pub now_text: String,
+    /// Made by the server itself, as part of another request or as it starts.
+    pub inside: bool,
     pub warnings: Mutex<Vec<String>>,
     /// What plugins tell the audit log.
     pub annotations: Annotations,
@@ -76,7 +78,9 @@ impl<'a> Op<'a> {
         options: WriteOptions,
     ) -> Result<Self, Status> {
         let (subresource, namespace, name) = (&req.subresource, &req.namespace, &req.name);
-        Self::internal(engine, res, &req.version, subresource, &req.user, (namespace, name), options)
+        let op =
+            Self::internal(engine, res, &req.version, subresource, &req.user, (namespace, name), options)?;
+        Ok(Op { inside: false, ..op })
     }
 
     /// A write from inside the process.
@@ -112,6 +116,7 @@ impl<'a> Op<'a> {
             ),
             now,
             now_text: rfc3339(now),
+            inside: true,
             warnings: Mutex::new(vec![]),
             annotations: Annotations::default(),
             together: Together::default(),
@@ -166,6 +171,8 @@ impl<'a> Op<'a> {
             old,
             object,
             dry_run: self.options.dry_run,
+            inside: self.inside,
+            again: None,
             def: &self.res.def,
             api: self.engine,
             warnings: &self.warnings,
@@ -222,11 +229,7 @@ impl<'a> Op<'a> {
 
     /// Applies the request version's defaults.
     pub fn default(&self, object: &mut Value) {
-        if decode::is_custom(&self.version.schema) {
-            kaji_schema::defaulting::apply_defaults(self.version.schema.get(), object);
-        }
-        self.res.def.hooks.default(&self.version.name, object);
-        as_written(&self.version.schema, object);
+        default(self.res, self.version, object);
     }
 
     /// Brings an object of the storage version, after hooks have changed it, into the form that is stored.
@@ -346,6 +349,15 @@ impl<'a> Op<'a> {
     }
 }
 
+/// Applies a version's defaults.
+pub(crate) fn default(res: &Resource, version: &VersionDef, object: &mut Value) {
+    if decode::is_custom(&version.schema) {
+        kaji_schema::defaulting::apply_defaults(version.schema.get(), object);
+    }
+    res.def.hooks.default(&version.name, object);
+    as_written(&version.schema, object);
+}
+
 /// An object as stored, in the storage version, with its resourceVersion.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
@@ -386,7 +398,13 @@ pub(crate) async fn commit(
 ) -> Result<Result<Revision, Option<KeyValue>>, kaji_store::StoreError> {
     let engine = op.engine;
     match engine.leases.commit(&*engine.store, txn, op.res.def.ttl, op.now).await? {
-        TxnOutcome::Committed { revision, .. } => Ok(Ok(revision)),
+        TxnOutcome::Committed { revision, .. } => {
+            if op.res.def.hooks.counts_at_once() {
+                // In vain at worst: it is written, and the caches will have it.
+                engine.wait_fresh(revision).await;
+            }
+            Ok(Ok(revision))
+        }
         TxnOutcome::Conflict { current, .. } => Ok(Err(current.into_iter().next().flatten())),
     }
 }

@@ -25,6 +25,7 @@ use kaji_meta::{
     random::SystemRandom,
     time::{Clock, SystemClock},
 };
+use kaji_outbound::Callers;
 use kaji_resource::Api;
 use kaji_runtime::{Client, Informers};
 use kaji_server::{
@@ -214,12 +215,18 @@ impl Cluster {
         let name = server_name(&options);
         let access = Access::new(&options.authz, &name, &(clock.clone() as Arc<dyn Clock>)).await?;
         let tokens = Arc::new(LateTokens::default());
-        let engine = open_engine(store.clone(), &options, &access, tokens.clone()).await?;
+        let plugins = kaji_admission::Deps {
+            authorizer: access.authorizer.clone(),
+            callers: Arc::new(Callers::default()),
+            metrics: Arc::default(),
+        };
+        let engine = open_engine(store.clone(), &options, &access, &plugins, tokens.clone()).await?;
         kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;
         let certificates =
             certificates.await.map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
         let pki = certificates.current();
         let api: Arc<dyn Api> = engine.clone();
+        plugins.callers.look_up_in(Arc::downgrade(&api));
         let (api, clock_too) = (Arc::downgrade(&api), clock.clone() as Arc<dyn Clock>);
         let mut authn = Authn::new(&sensible(&options), &pki, &api, &clock_too, &name).await?;
         tokens.set(authn.tokens.clone());
@@ -248,7 +255,11 @@ impl Cluster {
             impersonation: Impersonation::default(),
             authorizer: access.authorizer.clone(),
             health: Health::default(),
-            metrics: metrics.with_flow(&flow).with_decisions(&access.decisions).with_reloads(&authn.reloads),
+            metrics: metrics
+                .with_flow(&flow)
+                .with_decisions(&access.decisions)
+                .with_reloads(&authn.reloads)
+                .with(|registry| plugins.metrics.register(registry)),
             discovery: Discovery::default(),
             openapi: OpenApi::new(kaji_builtins::docs::type_doc),
             address: advertised(address).to_string(),
@@ -326,6 +337,10 @@ impl Cluster {
             token_signer: Some(self.token_signer.clone()),
         };
         kaji_controllers::spawn(&mut self.loops, &informers, &shared(client), &config, &stop);
+        if options.selection.includes(kaji_controllers::POLICY_TYPES) {
+            let engine = Arc::downgrade(&self.stack.engine);
+            self.loops.spawn(kaji_admission::check_types(engine, stop.clone()));
+        }
         if options.selection.scheduler() {
             let client = self.client("kube-scheduler", identities::component("kube-scheduler"));
             self.loops.spawn(kaji_scheduler::run(informers.clone(), shared(client), stop.clone()));
@@ -400,10 +415,11 @@ async fn open_engine(
     store: Arc<dyn Store>,
     options: &Options,
     access: &Access,
+    plugins: &kaji_admission::Deps,
     tokens: Arc<LateTokens>,
 ) -> Result<Arc<Engine>, StartError> {
     let config = kaji_admission::Config::load(&options.admission)?;
-    let admission = kaji_admission::plugins(&config, &access.authorizer);
+    let admission = kaji_admission::plugins(&config, plugins);
     let engine_options = EngineOptions { admission, ..EngineOptions::default() };
     let engine = Engine::open(store, engine_options).await?;
     let mut deps = Deps::new(Arc::new(SystemClock), Arc::new(SystemRandom));

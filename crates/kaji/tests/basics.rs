@@ -152,36 +152,18 @@ async fn nodes_take_pods() {
 async fn what_has_no_effect_warns() {
     let cluster = TestCluster::start(0).await;
     let api = Api(&cluster);
-    let rules =
-        json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]);
-    let admission = "admissionregistration.k8s.io/v1";
-    for (path, kind, rest, word) in [
-        (
-            format!("{admission}/validatingwebhookconfigurations"),
-            "ValidatingWebhookConfiguration",
-            json!({"webhooks": [{"name": "a.example.com", "rules": rules, "sideEffects": "None",
-                "admissionReviewVersions": ["v1"], "clientConfig": {"url": "https://example.com"}}]}),
-            "webhooks",
-        ),
-        (
-            format!("{admission}/validatingadmissionpolicies"),
-            "ValidatingAdmissionPolicy",
-            json!({"spec": {"matchConstraints": {"resourceRules": rules}, "validations": [{"expression": "true"}]}}),
-            "policies",
-        ),
-        (
-            "apiregistration.k8s.io/v1/apiservices".into(),
-            "APIService",
-            json!({"spec": {"group": "example.com", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 10,
+    for (path, kind, rest, word) in [(
+        "apiregistration.k8s.io/v1/apiservices",
+        "APIService",
+        json!({"spec": {"group": "example.com", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 10,
                 "insecureSkipTLSVerify": true, "service": {"namespace": "default", "name": "s"}}}),
-            "forward",
-        ),
-    ] {
+        "forward",
+    )] {
         let group = path.rsplit_once('/').unwrap().0;
         let name = if kind == "APIService" { "v1.example.com" } else { "a" };
         let mut body = json!({"apiVersion": group, "kind": kind, "metadata": {"name": name}});
         body.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
-        let answer = api.raw(Verb::Create, &path, "application/json", &body).await;
+        let answer = api.raw(Verb::Create, path, "application/json", &body).await;
         assert_eq!(answer.code, 201, "{kind}");
         assert!(answer.warnings.iter().any(|w| w.contains(word) && w.contains("no effect")), "{kind}");
     }

@@ -148,6 +148,12 @@ pub trait Hooks: Send + Sync + 'static {
         })
     }
 
+    /// Whether a write counts for every request that comes after its acknowledgement, not only as soon as the caches have
+    /// it: kinds that configure the server itself (webhooks, policies). Their writers wait for the caches.
+    fn counts_at_once(&self) -> bool {
+        false
+    }
+
     /// Changes an object as it is read (defaults newer than the stored form, …). Rarely needed: it costs a decode.
     fn decorates(&self) -> bool {
         false

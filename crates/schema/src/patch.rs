@@ -9,7 +9,7 @@ mod strategic;
 #[cfg(test)]
 mod tests;
 
-pub use json::json_patch;
+pub use json::{json_patch, json_patch_explained};
 pub use strategic::strategic_merge;
 
 /// 422 as upstream answers patches that cannot be applied: it keeps the reason to itself.

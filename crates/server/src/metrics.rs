@@ -143,6 +143,12 @@ impl Metrics {
         self
     }
 
+    /// Makes somebody else's metrics part of the page.
+    pub fn with(mut self, register: impl FnOnce(&mut Registry)) -> Self {
+        register(&mut self.registry);
+        self
+    }
+
     /// Makes authorizers' metrics part of the page.
     pub fn with_decisions(mut self, decisions: &Decisions) -> Self {
         decisions.register(&mut self.registry);

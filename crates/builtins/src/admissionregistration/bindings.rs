@@ -53,10 +53,6 @@ fn actions(errs: &mut ErrorList, path: &Path, spec: &Value) {
 }
 
 impl Hooks for Bindings {
-    fn warnings(&self, _ctx: &Ctx<'_>, _new: &Value, old: Option<&Value>) -> Vec<String> {
-        super::rules::unasked(old)
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         if let Some(spec) = object.get_mut("spec") {
             default_match(spec, "matchResources");

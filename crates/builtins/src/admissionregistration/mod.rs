@@ -1,6 +1,7 @@
 //! The kinds of admissionregistration.k8s.io, one file each.
 
 mod bindings;
+mod expressions;
 pub mod mutatingadmissionpolicies;
 pub mod mutatingadmissionpolicybindings;
 pub mod mutatingwebhookconfigurations;

@@ -1,7 +1,8 @@
 //! MutatingAdmissionPolicies.
 
 use super::{
-    rules::{GROUP, REINVOCATION_POLICIES, default_match, match_conditions, param_kind_cell, variables},
+    expressions::{compile, match_conditions, policy_env},
+    rules::{GROUP, REINVOCATION_POLICIES, default_match, param_kind_cell},
     validatingadmissionpolicies::policy,
 };
 use crate::shared::{
@@ -9,6 +10,7 @@ use crate::shared::{
     table::{age, name},
     value::{Fields, ensure_object},
 };
+use kaji_cel::{Env, admission::Returns};
 use kaji_meta::field::{Error, ErrorList, Path};
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
 use serde_json::Value;
@@ -32,19 +34,22 @@ const COLUMNS: &[Column] = &[
 
 struct Policies;
 
-fn mutation(errs: &mut ErrorList, path: &Path, m: &Value) {
-    let kinds = [("JSONPatch", "jsonPatch"), ("ApplyConfiguration", "applyConfiguration")];
+fn mutation(errs: &mut ErrorList, path: &Path, m: &Value, env: &Env) {
+    let kinds = [
+        ("JSONPatch", "jsonPatch", Returns::Patches),
+        ("ApplyConfiguration", "applyConfiguration", Returns::Object),
+    ];
     let ty = m.text("patchType");
     if ty.is_empty() {
         errs.push(Error::required(&path.child("patchType"), ""));
         return;
     }
-    if !kinds.iter().any(|(k, _)| *k == ty) {
+    if !kinds.iter().any(|(k, ..)| *k == ty) {
         let valid = ["ApplyConfiguration", "JSONPatch"];
         errs.push(Error::not_supported(&path.child("patchType"), ty, &valid));
         return;
     }
-    for (kind, field) in kinds {
+    for (kind, field, returns) in kinds {
         let at = path.child(field);
         if kind != ty {
             if m.has(field) {
@@ -52,7 +57,12 @@ fn mutation(errs: &mut ErrorList, path: &Path, m: &Value) {
                 errs.push(Error::invalid(&at, format!("{{{field}}}"), text));
             }
         } else if m.has(field) {
-            check::required(errs, &at.child("expression"), m.at(field).text("expression").trim());
+            let text = m.at(field).text("expression").trim();
+            if text.is_empty() {
+                errs.push(Error::required(&at.child("expression"), ""));
+            } else {
+                compile(errs, &at.child("expression"), env, (text, text), returns);
+            }
         } else {
             errs.push(Error::required(&at, format!("must be specified when patchType is {ty}")));
         }
@@ -60,10 +70,6 @@ fn mutation(errs: &mut ErrorList, path: &Path, m: &Value) {
 }
 
 impl Hooks for Policies {
-    fn warnings(&self, _ctx: &Ctx<'_>, _new: &Value, old: Option<&Value>) -> Vec<String> {
-        super::rules::unasked(old)
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         let spec = ensure_object(object, "spec");
         rules::default_opt_text(spec, "failurePolicy", "Fail");
@@ -79,8 +85,9 @@ impl Hooks for Policies {
                 check::one_of(&mut errs, &at, o, &["*", "CONNECT", "CREATE", "UPDATE"]);
             }
         }
-        match_conditions(&mut errs, &path.child("matchConditions"), spec.list("matchConditions"));
-        variables(&mut errs, &path.child("variables"), spec.list("variables"));
+        let conditions = spec.list("matchConditions");
+        match_conditions(&mut errs, &path.child("matchConditions"), conditions, spec.has("paramKind"));
+        let env = policy_env(&mut errs, &path.child("variables"), spec, true).making_objects();
         let mutations = spec.list("mutations");
         if mutations.is_empty() {
             errs.push(Error::required(&path.child("mutations"), "mutations must contain at least one item"));
@@ -88,7 +95,7 @@ impl Hooks for Policies {
         mutations
             .iter()
             .enumerate()
-            .for_each(|(i, m)| mutation(&mut errs, &path.child("mutations").index(i), m));
+            .for_each(|(i, m)| mutation(&mut errs, &path.child("mutations").index(i), m, &env));
         let policy = spec.text("reinvocationPolicy");
         check::required_one_of(&mut errs, &path.child("reinvocationPolicy"), policy, REINVOCATION_POLICIES);
         errs

@@ -18,13 +18,6 @@ pub const FAILURE_POLICIES: &[&str] = &["Fail", "Ignore"];
 pub const MATCH_POLICIES: &[&str] = &["Equivalent", "Exact"];
 /// When a webhook or mutation is called again, sorted.
 pub const REINVOCATION_POLICIES: &[&str] = &["IfNeeded", "Never"];
-const MAX_CONDITIONS: usize = 64;
-
-/// What whoever creates one of these is told, as long as requests do not meet webhooks and policies.
-pub fn unasked(old: Option<&Value>) -> Vec<String> {
-    let text = "this server does not call admission webhooks and evaluates no admission policies yet: the object is kept and has no effect";
-    if old.is_none() { vec![text.into()] } else { vec![] }
-}
 
 fn wildcard_alone(errs: &mut ErrorList, path: &Path, rule: &Value, field: &str, what: &str) {
     let list = rule.list(field);
@@ -93,25 +86,6 @@ pub fn rule(errs: &mut ErrorList, path: &Path, rule: &Value) {
     resources(errs, &path.child("resources"), rule);
     if let Some(scope) = rule.opt_text("scope") {
         check::one_of(errs, &path.child("scope"), scope, &["*", "Cluster", "Namespaced"]);
-    }
-}
-
-/// The expressions that must hold for a request to be seen. Their CEL is compiled by whoever evaluates them.
-pub fn match_conditions(errs: &mut ErrorList, path: &Path, list: &[Value]) {
-    if list.len() > MAX_CONDITIONS {
-        errs.push(Error::too_many(path, list.len(), MAX_CONDITIONS));
-    }
-    for (i, c) in list.iter().enumerate() {
-        let (at, name) = (path.index(i), c.text("name"));
-        check::required(errs, &at.child("expression"), c.text("expression").trim());
-        if name.is_empty() {
-            errs.push(Error::required(&at.child("name"), ""));
-            continue;
-        }
-        check::qualified_name(errs, &at.child("name"), name);
-        if list[..i].iter().any(|o| o.text("name") == name) {
-            errs.push(Error::duplicate(&at.child("name"), name));
-        }
     }
 }
 
@@ -274,50 +248,6 @@ fn api_version(errs: &mut ErrorList, at: &Path, whole: &str, group: &str, versio
     if !bad.is_empty() {
         errs.push(Error::invalid(at, version, bad.join(",")));
     }
-}
-
-/// Named expressions that others may use.
-pub fn variables(errs: &mut ErrorList, path: &Path, list: &[Value]) {
-    for (i, v) in list.iter().enumerate() {
-        let (at, name) = (path.index(i), v.text("name"));
-        if name.trim().is_empty() {
-            errs.push(Error::required(&at.child("name"), "name is not specified"));
-        } else if !is_identifier(name) {
-            errs.push(Error::invalid(&at.child("name"), name, "must be a valid CEL identifier"));
-        }
-        if v.text("expression").trim().is_empty() {
-            errs.push(Error::required(&at.child("expression"), "expression is not specified"));
-        }
-    }
-}
-
-/// CEL's identifiers, without its reserved words.
-fn is_identifier(name: &str) -> bool {
-    const RESERVED: &[&str] = &[
-        "as",
-        "break",
-        "const",
-        "continue",
-        "else",
-        "false",
-        "for",
-        "function",
-        "if",
-        "import",
-        "in",
-        "let",
-        "loop",
-        "namespace",
-        "null",
-        "package",
-        "return",
-        "true",
-        "var",
-        "void",
-        "while",
-    ];
-    let first = name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
-    first && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') && !RESERVED.contains(&name)
 }
 
 /// Which parameters a binding gives its policy.

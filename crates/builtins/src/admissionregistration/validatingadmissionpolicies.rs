@@ -1,13 +1,17 @@
 //! ValidatingAdmissionPolicies.
 
-use super::rules::{
-    FAILURE_POLICIES, GROUP, default_match, match_conditions, match_resources, param_kind, param_kind_cell,
-    variables,
+use super::{
+    expressions::{compile, match_conditions, policy_env},
+    rules::{FAILURE_POLICIES, GROUP, default_match, match_resources, param_kind, param_kind_cell},
 };
 use crate::shared::{
     check, rules,
     table::{age, name},
     value::{Fields, ensure_object, put},
+};
+use kaji_cel::{
+    Env,
+    admission::{Returns, without_authorizer},
 };
 use kaji_meta::{
     field::{Error, ErrorList, Path},
@@ -38,9 +42,16 @@ const MAX_VALUE_EXPRESSION: usize = 5 * 1024;
 
 struct Policies;
 
-fn validation(errs: &mut ErrorList, path: &Path, v: &Value) {
-    if v.text("expression").trim().is_empty() {
-        errs.push(Error::required(&path.child("expression"), "expression is not specified"));
+fn validation(errs: &mut ErrorList, path: &Path, v: &Value, (env, messages): (&Env, &Env)) {
+    let (text, at) = (v.text("expression"), path.child("expression"));
+    if text.trim().is_empty() {
+        errs.push(Error::required(&at, "expression is not specified"));
+    } else {
+        compile(errs, &at, env, (text, text), Returns::Bool);
+    }
+    let (text, at) = (v.text("messageExpression"), path.child("messageExpression"));
+    if !text.trim().is_empty() {
+        compile(errs, &at, messages, (text, text), Returns::String);
     }
     for f in ["messageExpression", "message"] {
         let text = v.text(f);
@@ -56,14 +67,15 @@ fn validation(errs: &mut ErrorList, path: &Path, v: &Value) {
     }
 }
 
-fn annotations(errs: &mut ErrorList, path: &Path, object: &Value) {
+fn annotations(errs: &mut ErrorList, path: &Path, object: &Value, env: &Env) {
     let list = object.at("spec").list("auditAnnotations");
     if list.len() > MAX_ANNOTATIONS {
         let text = format!("must not have more than {MAX_ANNOTATIONS} auditAnnotations");
         errs.push(Error::invalid(path, list.to_vec(), text));
     }
     for (i, a) in list.iter().enumerate() {
-        let (at, key, value) = (path.index(i), a.text("key"), a.text("valueExpression").trim());
+        let (at, key, text) = (path.index(i), a.text("key"), a.text("valueExpression"));
+        let value = text.trim();
         match object::name(object) {
             "" => errs.push(Error::invalid(&at.child("key"), key, "requires metadata.name be non-empty")),
             name => check::qualified_name(errs, &at.child("key"), &format!("{name}/{key}")),
@@ -73,6 +85,8 @@ fn annotations(errs: &mut ErrorList, path: &Path, object: &Value) {
         } else if value.len() > MAX_VALUE_EXPRESSION {
             let text = format!("must not exceed {MAX_VALUE_EXPRESSION} bytes in length");
             errs.push(Error::required(&at.child("valueExpression"), text));
+        } else {
+            compile(errs, &at.child("valueExpression"), env, (value, text), Returns::StringOrNull);
         }
         if list[..i].iter().any(|o| o.text("key") == key) {
             errs.push(Error::duplicate(&at.child("key"), key));
@@ -103,8 +117,9 @@ pub(super) fn policy(errs: &mut ErrorList, spec: &Value, path: &Path) {
 fn validate(object: &Value) -> ErrorList {
     let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
     policy(&mut errs, spec, &path);
-    match_conditions(&mut errs, &path.child("matchConditions"), spec.list("matchConditions"));
-    variables(&mut errs, &path.child("variables"), spec.list("variables"));
+    let conditions = spec.list("matchConditions");
+    match_conditions(&mut errs, &path.child("matchConditions"), conditions, spec.has("paramKind"));
+    let env = policy_env(&mut errs, &path.child("variables"), spec, false);
     if spec.list("validations").is_empty() && spec.list("auditAnnotations").is_empty() {
         for f in ["validations", "auditAnnotations"] {
             let text = "validations or auditAnnotations must contain at least one item";
@@ -112,10 +127,11 @@ fn validate(object: &Value) -> ErrorList {
         }
         return errs;
     }
+    let messages = without_authorizer(&env);
     for (i, v) in spec.list("validations").iter().enumerate() {
-        validation(&mut errs, &path.child("validations").index(i), v);
+        validation(&mut errs, &path.child("validations").index(i), v, (&env, &messages));
     }
-    annotations(&mut errs, &path.child("auditAnnotations"), object);
+    annotations(&mut errs, &path.child("auditAnnotations"), object, &env);
     errs
 }
 
@@ -135,10 +151,6 @@ fn validate_status(object: &Value) -> ErrorList {
 }
 
 impl Hooks for Policies {
-    fn warnings(&self, _ctx: &Ctx<'_>, _new: &Value, old: Option<&Value>) -> Vec<String> {
-        super::rules::unasked(old)
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         let spec = ensure_object(object, "spec");
         rules::default_opt_text(spec, "failurePolicy", "Fail");

@@ -1,7 +1,8 @@
 //! What validating and mutating webhook configurations share.
 
-use super::rules::{
-    FAILURE_POLICIES, MATCH_POLICIES, REINVOCATION_POLICIES, client, default_rules, match_conditions, rule,
+use super::{
+    expressions::match_conditions,
+    rules::{FAILURE_POLICIES, MATCH_POLICIES, REINVOCATION_POLICIES, client, default_rules, rule},
 };
 use crate::shared::{
     check, rules,
@@ -82,7 +83,7 @@ fn webhook(errs: &mut ErrorList, path: &Path, hook: &Value, mutating: bool) {
         check::one_of(errs, &path.child("reinvocationPolicy"), p, REINVOCATION_POLICIES);
     }
     client(errs, &path.child("clientConfig"), hook.at("clientConfig"));
-    match_conditions(errs, &path.child("matchConditions"), hook.list("matchConditions"));
+    match_conditions(errs, &path.child("matchConditions"), hook.list("matchConditions"), false);
 }
 
 fn has_known_versions(object: &Value) -> bool {
@@ -114,8 +115,8 @@ impl Webhooks {
 }
 
 impl Hooks for Webhooks {
-    fn warnings(&self, _ctx: &Ctx<'_>, _new: &Value, old: Option<&Value>) -> Vec<String> {
-        super::rules::unasked(old)
+    fn counts_at_once(&self) -> bool {
+        true
     }
 
     fn default(&self, _version: &str, object: &mut Value) {

@@ -255,7 +255,7 @@ impl<'c> Estimator<'c> {
             | "getQuery" => fixed(1),
             "fieldSelector" | "labelSelector" => cost_only(cost::selector(first()?)),
             "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => self.scan(call.target?),
-            "url" => sized(first()?.scaled(TRAVERSAL), first()?),
+            "url" | "jsonpatch.escapeKey" => sized(first()?.scaled(TRAVERSAL), first()?),
             "lowerAscii" | "upperAscii" | "substring" | "trim" => {
                 sized(target()?.scaled(TRAVERSAL), target()?)
             }

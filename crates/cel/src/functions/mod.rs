@@ -6,8 +6,10 @@
 
 use crate::{error::Error, value::Value};
 
+pub(crate) mod authz;
 pub(crate) mod convert;
 pub(crate) mod format;
+pub(crate) mod jsonpatch;
 pub(crate) mod lists;
 pub(crate) mod net;
 mod operators;
@@ -48,6 +50,8 @@ pub(crate) fn declarations() -> impl Iterator<Item = &'static str> {
         net::DECLARATIONS,
         format::DECLARATIONS,
         semver::DECLARATIONS,
+        authz::DECLARATIONS,
+        jsonpatch::DECLARATIONS,
     ]
     .into_iter()
 }
@@ -69,6 +73,8 @@ pub(crate) fn native(name: &str) -> Option<(&'static str, Native)> {
         net::native,
         format::native,
         semver::native,
+        authz::native,
+        jsonpatch::native,
     ];
     libraries.into_iter().find_map(|library| library(name)).map(|native| (name, native))
 }

@@ -68,7 +68,7 @@ impl Want<'_> {
 }
 
 /// Whether a schema is that of a custom resource rather than of a built-in type.
-pub(crate) fn is_custom(schema: &SchemaRef) -> bool {
+pub fn is_custom(schema: &SchemaRef) -> bool {
     matches!(schema, SchemaRef::Owned(_))
 }
 
@@ -92,6 +92,14 @@ pub(crate) fn syntax(content_type: &str) -> Result<Syntax, Status> {
 /// 415. `protobuf`: it is among what would have been accepted.
 fn unsupported(protobuf: bool) -> Status {
     Status::unsupported_media_types(if protobuf { &ACCEPTED } else { &ACCEPTED[..2] })
+}
+
+/// Any JSON, read as Go reads it.
+///
+/// # Errors
+/// Go's text.
+pub fn json(body: &[u8]) -> Result<Value, String> {
+    json::parse(body).map(|parsed| parsed.value)
 }
 
 /// A parsed body before anything is known about its kind.
@@ -264,7 +272,7 @@ fn type_of(value: &Value) -> Result<(String, String), String> {
 }
 
 /// Go's word for the type of a JSON value.
-pub(crate) fn go_type(value: &Value) -> &'static str {
+pub fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",

@@ -121,7 +121,8 @@ impl Details {
         map.into()
     }
 
-    fn from_value(v: &Value) -> Self {
+    /// Reads details from their JSON; what is missing or of a wrong type is empty.
+    pub fn from_value(v: &Value) -> Self {
         let causes = v.get("causes").and_then(Value::as_array);
         let retry = v.get("retryAfterSeconds").and_then(Value::as_u64).unwrap_or(0);
         Self {

@@ -11,13 +11,81 @@ use crate::managed::equal_values;
 /// The most operations that one patch may have.
 const MAX_OPERATIONS: usize = 10_000;
 
+/// Bytes of JSON that the copies of one patch may add: each could double what is there. Source: upstream's
+/// `JSONPatchMaxCopyBytes`.
+const MAX_COPIED: usize = 3 << 20;
+
 /// Applies `patch`, a list of operations. On an error `target` is left half changed.
 ///
 /// # Errors
 /// 400 if the patch is no list of objects, 413 if it has more than 10000 operations, 422 if it does not apply.
 pub fn json_patch(target: &mut Value, patch: &Value) -> Result<(), Status> {
+    run(target, patch)?.map_err(|_| unprocessable())
+}
+
+/// The same, telling which operation does not apply, and why.
+///
+/// # Errors
+/// The text of the library that upstream uses.
+pub fn json_patch_explained(target: &mut Value, patch: &Value) -> Result<(), String> {
+    let operation = match run(target, patch) {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(operation)) => operation,
+        Err(status) => return Err(status.message),
+    };
+    Err(why(target, operation))
+}
+
+/// Why an operation does not apply to what those before it left.
+fn why(target: &mut Value, operation: &Value) -> String {
+    let text = |key: &str| operation.get(key).and_then(Value::as_str);
+    let op = text("op").unwrap_or("unknown");
+    if !matches!(op, "add" | "remove" | "replace" | "move" | "copy" | "test") {
+        return format!("Unexpected kind: {op}");
+    }
+    let Some(path) = text("path") else {
+        return format!("{op} operation failed to decode path: missing value");
+    };
+    let key = path.rsplit('/').next().unwrap_or_default();
+    if let "move" | "copy" = op {
+        let from = text("from").unwrap_or_default();
+        if parent(target, from).is_none() {
+            return format!("{op} operation does not apply: doc is missing from path: {from}: missing value");
+        }
+        if parent(target, path).is_none() {
+            return format!(
+                "{op} operation does not apply: doc is missing destination path: {path}: missing value"
+            );
+        }
+        return format!("error in {op} for path: '{from}': it cannot be read or written there");
+    }
+    match (op, parent(target, path)) {
+        ("test", None) if !path.is_empty() => {
+            format!("test operation does not apply: is missing path: {path}: missing value")
+        }
+        ("test", _) => format!("testing value {path} failed: test failed"),
+        ("replace", None) => {
+            format!("replace operation does not apply: doc is missing path: {path}: missing value")
+        }
+        ("replace", _) => {
+            format!("replace operation does not apply: doc is missing key: {path}: missing value")
+        }
+        (_, None) => {
+            format!("{op} operation does not apply: doc is missing path: \"{path}\": missing value")
+        }
+        (_, Some((Parent::Object(_), _))) => {
+            format!("error in {op} for path: '{path}': Unable to {op} nonexistent key: {key}: missing value")
+        }
+        (_, Some((Parent::List(_), _))) => format!(
+            "error in {op} for path: '{path}': Unable to access invalid index: {key}: invalid index referenced"
+        ),
+    }
+}
+
+/// Applies operations until one does not apply, which is the inner error.
+fn run<'p>(target: &mut Value, patch: &'p Value) -> Result<Result<(), &'p Value>, Status> {
     let operations = match patch {
-        Value::Null => return Ok(()),
+        Value::Null => return Ok(Ok(())),
         Value::Array(list) => list,
         other => return Err(not_a(other, "Patch")),
     };
@@ -30,10 +98,13 @@ pub fn json_patch(target: &mut Value, patch: &Value) -> Result<(), Status> {
             operations.len()
         )));
     }
+    let mut copied = 0;
     for operation in operations {
-        apply(target, operation).ok_or_else(unprocessable)?;
+        if apply(target, operation, &mut copied).is_none() {
+            return Ok(Err(operation));
+        }
     }
-    Ok(())
+    Ok(Ok(()))
 }
 
 /// 400 with the text of Go's decoder.
@@ -50,7 +121,7 @@ fn not_a(value: &Value, what: &str) -> Status {
 }
 
 /// One operation; `None` if it does not apply.
-fn apply(target: &mut Value, operation: &Value) -> Option<()> {
+fn apply(target: &mut Value, operation: &Value, copied: &mut usize) -> Option<()> {
     let text = |key: &str| operation.get(key).and_then(Value::as_str);
     let value = || operation.get("value").cloned().unwrap_or_default();
     match text("op")? {
@@ -63,6 +134,10 @@ fn apply(target: &mut Value, operation: &Value) -> Option<()> {
         }
         "copy" => {
             let value = get(target, text("from")?)?.cloned().unwrap_or_default();
+            *copied += value.to_string().len();
+            if *copied > MAX_COPIED {
+                return None;
+            }
             add(target, text("path")?, value)
         }
         "test" => {

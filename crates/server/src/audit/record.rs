@@ -18,6 +18,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+/// What the keys of patches begin with that mutating webhooks have made.
+const PATCH: &str = "patch.webhook.admission.k8s.io/";
+
 /// The record of one request.
 pub struct Record {
     audit: Arc<Audit>,
@@ -244,6 +247,10 @@ impl Trail for Record {
     }
 
     fn annotate(&self, key: &str, value: &str) {
+        // It shows what was in the request.
+        if key.starts_with(PATCH) && self.verdict.level < Level::Request {
+            return;
+        }
         let mut state = self.lock();
         let Event { annotations, head, .. } = &mut state.event;
         match annotations.get(key) {

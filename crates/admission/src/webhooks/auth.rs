@@ -1,0 +1,302 @@
+//! How this server proves to webhooks who it is: `kubeConfigFile` of a `WebhookAdmissionConfiguration`.
+//!
+//! The file's users are named after those who are called: `host:port`, `*.domain:port`, the same without a port for 443,
+//! and `*` for everybody else. Source: upstream's `util/webhook/authentication.go`.
+//!
+//! Invariant: a way to authenticate that is not supported is refused when the file is read.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use kaji_outbound::{ClientConfig, Target};
+use serde::Deserialize;
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Group, versions and kind of the plugins' configuration.
+pub(crate) const KIND: (&str, &[&str], &str) =
+    ("apiserver.config.k8s.io", &["v1"], "WebhookAdmissionConfiguration");
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct File {
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(rename = "kind")]
+    _kind: String,
+    #[serde(default)]
+    kube_config_file: String,
+    #[serde(default)]
+    static_manifests_dir: String,
+}
+
+#[derive(Deserialize)]
+struct Kubeconfig {
+    #[serde(default)]
+    users: Vec<Named>,
+    #[serde(default)]
+    contexts: Vec<Context>,
+    #[serde(default, rename = "current-context")]
+    current_context: String,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+    #[serde(default)]
+    user: User,
+}
+
+#[derive(Deserialize)]
+struct Context {
+    name: String,
+    context: ContextUser,
+}
+
+#[derive(Deserialize)]
+struct ContextUser {
+    #[serde(default)]
+    user: String,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+struct User {
+    client_certificate: String,
+    client_certificate_data: String,
+    client_key: String,
+    client_key_data: String,
+    token: String,
+    #[serde(rename = "tokenFile")]
+    token_file: String,
+    username: String,
+    password: String,
+    exec: Value,
+    auth_provider: Value,
+    r#as: String,
+}
+
+/// Who this server is to others. Without a file it is nobody.
+#[derive(Clone, Default)]
+pub(crate) struct Auth {
+    users: Arc<BTreeMap<String, User>>,
+    /// The user of the current context.
+    current: Option<String>,
+    /// Paths in the file are relative to it.
+    dir: PathBuf,
+}
+
+/// Tokens and keys stay out of logs.
+impl std::fmt::Debug for Auth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Auth").field("users", &self.users.keys()).finish_non_exhaustive()
+    }
+}
+
+/// Gives the text of a file.
+type Read<'a> = &'a dyn Fn(&Path) -> std::io::Result<String>;
+
+impl Auth {
+    /// From a `WebhookAdmissionConfiguration`.
+    ///
+    /// # Errors
+    /// What cannot be read or is not supported, in words.
+    pub(crate) fn parse(value: Value, read: Read<'_>) -> Result<Auth, String> {
+        let file: File = serde_json::from_value(value).map_err(|e| e.to_string())?;
+        if !file.static_manifests_dir.is_empty() {
+            return Err("staticManifestsDir is not supported by this server".into());
+        }
+        if file.kube_config_file.is_empty() {
+            return Ok(Auth::default());
+        }
+        let path = Path::new(&file.kube_config_file);
+        if !path.is_absolute() {
+            return Err(format!(
+                "kubeConfigFile: Invalid value: {:?}: must be an absolute file path",
+                file.kube_config_file
+            ));
+        }
+        let text = read(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        Auth::kubeconfig(&text, path.parent().unwrap_or(Path::new("")))
+            .map_err(|e| format!("{}: {e}", path.display()))
+    }
+
+    fn kubeconfig(text: &str, dir: &Path) -> Result<Auth, String> {
+        let file: Kubeconfig = serde_saphyr::from_str(text).map_err(|e| e.to_string())?;
+        for Named { name, user } in &file.users {
+            let missing = [
+                ("exec", !user.exec.is_null()),
+                ("auth-provider", !user.auth_provider.is_null()),
+                ("as", !user.r#as.is_empty()),
+            ];
+            if let Some((what, _)) = missing.iter().find(|(_, used)| *used) {
+                return Err(format!("users[{name}].user.{what} is not supported by this server"));
+            }
+        }
+        let current = file.contexts.iter().find(|c| c.name == file.current_context);
+        Ok(Auth {
+            current: current.map(|c| c.context.user.clone()).filter(|user| !user.is_empty()),
+            users: Arc::new(file.users.into_iter().map(|named| (named.name, named.user)).collect()),
+            dir: dir.to_owned(),
+        })
+    }
+
+    /// The user for somebody who is called.
+    fn user(&self, host: &str, port: u16) -> Option<&User> {
+        let starred = |target: &str| {
+            let exact = self.users.get(target);
+            exact.or_else(|| {
+                target.match_indices('.').find_map(|(at, _)| self.users.get(&format!("*{}", &target[at..])))
+            })
+        };
+        starred(&format!("{host}:{port}"))
+            .or_else(|| (port == 443).then(|| starred(host)).flatten())
+            .or_else(|| self.users.get("*"))
+            .or_else(|| self.users.get(self.current.as_deref()?))
+    }
+
+    /// Adds what this server proves itself with.
+    ///
+    /// # Errors
+    /// A file or data that cannot be read.
+    pub(super) fn apply(&self, config: ClientConfig) -> Result<ClientConfig, String> {
+        if self.users.is_empty() {
+            return Ok(config);
+        }
+        let user = match &config.target {
+            Target::Service { namespace, name, port, .. } => {
+                self.user(&format!("{name}.{namespace}.svc"), *port)
+            }
+            Target::Url(url) => {
+                let rest = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
+                let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+                match authority.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?))) {
+                    Some((host, port)) => self.user(host, port),
+                    None => self.user(authority, 443),
+                }
+            }
+        };
+        let Some(user) = user else { return Ok(config) };
+        let identity = match (
+            self.pem(&user.client_certificate, &user.client_certificate_data)?,
+            self.pem(&user.client_key, &user.client_key_data)?,
+        ) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            _ => None,
+        };
+        Ok(ClientConfig { identity, authorization: self.authorization(user)?, ..config })
+    }
+
+    fn authorization(&self, user: &User) -> Result<Option<String>, String> {
+        if !user.token.is_empty() {
+            return Ok(Some(format!("Bearer {}", user.token)));
+        }
+        if !user.token_file.is_empty() {
+            return Ok(Some(format!(
+                "Bearer {}",
+                String::from_utf8_lossy(&self.file(&user.token_file)?).trim()
+            )));
+        }
+        if user.username.is_empty() && user.password.is_empty() {
+            return Ok(None);
+        }
+        let pair = format!("{}:{}", user.username, user.password);
+        Ok(Some(format!("Basic {}", BASE64_STANDARD.encode(pair))))
+    }
+
+    fn file(&self, path: &str) -> Result<Vec<u8>, String> {
+        std::fs::read(self.dir.join(path)).map_err(|e| format!("{path}: {e}"))
+    }
+
+    /// Data counts before a file.
+    fn pem(&self, path: &str, data: &str) -> Result<Option<Vec<u8>>, String> {
+        match (data, path) {
+            ("", "") => Ok(None),
+            ("", path) => self.file(path).map(Some),
+            (data, _) => BASE64_STANDARD.decode(data).map(Some).map_err(|e| e.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+    use serde_json::json;
+
+    const FILE: &str = "
+users:
+- {name: 'a.b:8443', user: {token: exact}}
+- {name: '*.b:8443', user: {token: star}}
+- {name: hooks.n.svc, user: {username: u, password: p}}
+- {name: '*.svc', user: {token: services}}
+- {name: '*', user: {token: rest}}
+";
+
+    #[test]
+    fn users_are_named_after_whom_they_are_shown_to() {
+        let auth = Auth::kubeconfig(FILE, Path::new("")).unwrap();
+        let to =
+            |target| auth.apply(ClientConfig::new(target, "")).unwrap().authorization.unwrap_or_default();
+        let url = |url: &str| to(Target::Url(url.into()));
+        let service = |name: &str, port| {
+            to(Target::Service { namespace: "n".into(), name: name.into(), path: String::new(), port })
+        };
+        let seen = [
+            url("https://a.b:8443/x"),
+            url("https://c.b:8443/x"),
+            url("https://a.b/x"),
+            service("hooks", 443),
+            service("hooks", 8443),
+            service("other", 443),
+        ];
+        expect![[r#"
+            Bearer exact
+            Bearer star
+            Bearer rest
+            Basic dTpw
+            Bearer rest
+            Bearer services"#]]
+        .assert_eq(&seen.join("\n"));
+        let nobody = Auth::default().apply(ClientConfig::new(Target::Url("https://a.b".into()), "")).unwrap();
+        assert_eq!(nobody.authorization, None);
+    }
+
+    #[test]
+    fn the_current_context_is_the_last_resort() {
+        let text = "{users: [{name: me, user: {token: t}}], current-context: c, contexts: [{name: c, context: {user: me}}]}";
+        let auth = Auth::kubeconfig(text, Path::new("")).unwrap();
+        let config = auth.apply(ClientConfig::new(Target::Url("https://a.b".into()), "")).unwrap();
+        assert_eq!(config.authorization.as_deref(), Some("Bearer t"));
+    }
+
+    #[test]
+    fn what_is_not_supported_is_refused() {
+        let config = |kubeconfig: &'static str, extra: (&str, &str)| {
+            let mut value =
+                json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": KIND.2, "kubeConfigFile": "/k"});
+            value[extra.0] = json!(extra.1);
+            Auth::parse(value, &|_| Ok(kubeconfig.to_owned()))
+                .map(|_| "fine".to_owned())
+                .unwrap_or_else(|e| e)
+        };
+        let seen = [
+            config("users: []", ("kubeConfigFile", "/k")),
+            config("users: [{name: a, user: {exec: {command: x}}}]", ("kubeConfigFile", "/k")),
+            config("users: [{name: a, user: {as: x}}]", ("kubeConfigFile", "/k")),
+            config("", ("kubeConfigFile", "k")),
+            config("", ("staticManifestsDir", "/m")),
+            config("", ("other", "/m")),
+        ];
+        expect![[r#"
+            fine
+            /k: users[a].user.exec is not supported by this server
+            /k: users[a].user.as is not supported by this server
+            kubeConfigFile: Invalid value: "k": must be an absolute file path
+            staticManifestsDir is not supported by this server
+            unknown field `other`, expected one of `apiVersion`, `kind`, `kubeConfigFile`, `staticManifestsDir`"#]]
+        .assert_eq(&seen.join("\n"));
+    }
+}

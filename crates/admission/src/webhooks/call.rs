@@ -1,0 +1,157 @@
+//! One call of one webhook, and what a failure of it means.
+
+use super::{
+    Deps,
+    metrics::Rejection,
+    review::{self, Answer, Wrong},
+    source::{Hook, ReviewVersion, SideEffects},
+};
+use crate::dynamic::matching::Matched;
+use kaji_engine::{Attributes, Operation};
+use kaji_meta::{Status, random, text::quote, validation::is_qualified_name};
+use kaji_outbound::CallError;
+use serde_json::Value;
+use std::time::Instant;
+
+/// Bytes of an answer: a patch may replace the largest object, in base64 and with some more around it.
+const LARGEST: usize = 8 << 20;
+
+/// Why a webhook's word is no permission.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// It could not be asked, or what it said is no answer: its failure policy decides. With the HTTP code that metrics
+    /// show.
+    Calling { reason: String, code: u16 },
+    /// It said no.
+    Refused(Status),
+    /// What it said cannot be done; whatever its failure policy.
+    Internal(Status),
+}
+
+pub(super) fn calling(reason: impl Into<String>, code: u16) -> Failure {
+    Failure::Calling { reason: reason.into(), code }
+}
+
+impl Hook {
+    /// Whether it may be asked on a dry run, if this is one.
+    fn check_dry_run(&self, a: &Attributes<'_>) -> Result<(), Failure> {
+        match self.side_effects {
+            SideEffects::Unsaid if a.dry_run => Err(calling("Webhook SideEffects is nil", 400)),
+            SideEffects::Some if a.dry_run => {
+                let text = format!("admission webhook {} does not support dry run", quote(&self.name));
+                Err(Failure::Internal(Status::bad_request(text)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks it; what it tells the client and the audit log is passed on.
+    pub async fn ask(
+        &self,
+        deps: &Deps,
+        mutating: bool,
+        a: &Attributes<'_>,
+        matched: &Matched,
+        objects: (Option<&Value>, Option<&Value>),
+    ) -> Result<Answer, Failure> {
+        self.check_dry_run(a)?;
+        let Some(version) = self.review else {
+            let text = "could not create admission objects: webhook does not accept known AdmissionReview versions (v1, v1beta1)";
+            return Err(calling(text, 400));
+        };
+        let uid = random::uid(a.random);
+        let body = review::question(version, &uid, a, matched, objects)
+            .map_err(|e| calling(format!("could not create admission objects: {e}"), 400))?;
+        let answer = self.exchange(deps, version, &uid, mutating, body).await?;
+        for (key, value) in &answer.annotations {
+            let key = format!("{}/{key}", self.name);
+            if is_qualified_name(&key).is_empty() {
+                a.annotations.add(key, value.as_str());
+            } else {
+                tracing::warn!(
+                    key,
+                    webhook = self.name,
+                    "an audit annotation of a webhook is no qualified name"
+                );
+            }
+        }
+        answer.warnings.iter().for_each(|warning| a.warn(warning.as_str()));
+        match answer.allowed {
+            true => Ok(answer),
+            false => Err(Failure::Refused(review::refusal(&self.name, answer.result.as_ref()))),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        deps: &Deps,
+        version: ReviewVersion,
+        uid: &str,
+        mutating: bool,
+        body: Vec<u8>,
+    ) -> Result<Answer, Failure> {
+        let unusable = |e: &dyn std::fmt::Display| calling(format!("could not get REST client: {e}"), 500);
+        let config = self.client.as_ref().map_err(|e| unusable(e))?;
+        let client = deps.callers.client(config).map_err(|e| unusable(&e))?;
+        let failed =
+            |why: &dyn std::fmt::Display, code| calling(format!("failed to call webhook: {why}"), code);
+        let body = client.post_json(body.into(), self.timeout, LARGEST).await.map_err(|e| match &e {
+            CallError::Answer(status) => failed(&e, status.code),
+            _ => failed(&e, 503),
+        })?;
+        review::answer(version, uid, mutating, &body).map_err(|wrong| match wrong {
+            Wrong::Unreadable(text) => failed(&text, 503),
+            Wrong::Failure(status) => failed(&status.message, status.code),
+            Wrong::Invalid(text) => calling(format!("received invalid webhook response: {text}"), 503),
+        })
+    }
+
+    /// Counts a call.
+    pub fn observe(
+        &self,
+        deps: &Deps,
+        step: &'static str,
+        operation: Operation,
+        since: Instant,
+        result: Result<(), &Failure>,
+    ) {
+        let elapsed = since.elapsed();
+        let (rejection, code, rejected) = match result {
+            Ok(()) => (None, 200, false),
+            Err(Failure::Calling { code, .. }) => (Some(Rejection::Calling), *code, !self.ignore),
+            Err(Failure::Refused(status)) => (Some(Rejection::None), status.code, true),
+            Err(Failure::Internal(_)) => (Some(Rejection::Internal), 0, true),
+        };
+        if let Some(kind) = rejection.filter(|_| rejected) {
+            deps.metrics.rejected(&self.name, step, operation, kind, code);
+        }
+        deps.metrics.called(&self.name, step, operation, elapsed, code, rejected);
+    }
+
+    /// What a failure means for the request: nothing, if it may be ignored.
+    ///
+    /// # Errors
+    /// The refusal of the request.
+    pub fn judge(
+        &self,
+        deps: &Deps,
+        step: &'static str,
+        failure: Failure,
+        failed_open: impl FnOnce(),
+    ) -> Result<(), Status> {
+        let reason = match failure {
+            Failure::Refused(status) | Failure::Internal(status) => return Err(status),
+            Failure::Calling { reason, .. } => {
+                format!("failed calling webhook {}: {reason}", quote(&self.name))
+            }
+        };
+        if self.ignore {
+            tracing::warn!(webhook = self.name, "Failed calling webhook, failing open: {reason}");
+            deps.metrics.failed_open(&self.name, step);
+            failed_open();
+            return Ok(());
+        }
+        tracing::warn!(webhook = self.name, "Failed calling webhook, failing closed: {reason}");
+        Err(Status::internal(reason))
+    }
+}

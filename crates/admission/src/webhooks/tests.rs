@@ -1,0 +1,129 @@
+//! Fixtures: reviews as they are sent, and answers that are believed or not.
+
+use super::{
+    review::{Wrong, answer, question, refusal},
+    source::{ReviewVersion, Source},
+    *,
+};
+use crate::dynamic::testing::Request;
+use base64::{Engine, prelude::BASE64_STANDARD};
+use expect_test::expect;
+use kaji_meta::GroupVersionResource;
+use serde_json::json;
+
+#[tokio::test]
+async fn a_question() {
+    let mut request = Request::new();
+    request.user.groups = vec!["g".into()];
+    request.user.extra = [("k".to_owned(), vec!["v".to_owned()])].into();
+    request.old = Some(json!({"kind": "ConfigMap"}));
+    let matched = Matched {
+        resource: GroupVersionResource::new("other", "v2", "configmaps"),
+        kind: GroupVersionKind::new("other", "v2", "ConfigMap"),
+    };
+    let text = request
+        .with(async |a| {
+            question(ReviewVersion::V1beta1, "u", a, &matched, (a.new_object(), a.old)).unwrap()
+        })
+        .await;
+    expect![[r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1beta1","request":{"uid":"u","kind":{"group":"other","version":"v2","kind":"ConfigMap"},"resource":{"group":"other","version":"v2","resource":"configmaps"},"requestKind":{"group":"","version":"v1","kind":"ConfigMap"},"requestResource":{"group":"","version":"v1","resource":"configmaps"},"name":"c","namespace":"n","operation":"CREATE","userInfo":{"username":"alice","groups":["g"],"extra":{"k":["v"]}},"object":{"apiVersion":"v1","data":{"k":"v"},"kind":"ConfigMap","metadata":{"labels":{"app":"x"},"name":"c","namespace":"n"}},"oldObject":{"kind":"ConfigMap"},"dryRun":false,"options":null}}"#]]
+    .assert_eq(&String::from_utf8(text).unwrap());
+}
+
+fn read(version: ReviewVersion, mutating: bool, review: Value) -> String {
+    let body = if let Value::String(text) = &review { text.clone() } else { review.to_string() };
+    match answer(version, "u", mutating, body.as_bytes()) {
+        Ok(a) => format!("{} {:?} {}", a.allowed, a.patch.map(|p| String::from_utf8(p).unwrap()), a.patch_type),
+        Err(Wrong::Unreadable(text)) => format!("unreadable: {text}"),
+        Err(Wrong::Invalid(text)) => format!("invalid: {text}"),
+        Err(Wrong::Failure(status)) => format!("failure: {}", status.message),
+    }
+}
+
+#[test]
+fn answers() {
+    let review = |response: Value| {
+        json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response})
+    };
+    let patch = BASE64_STANDARD.encode("[]");
+    let v1 = |mutating, review| read(ReviewVersion::V1, mutating, review);
+    let beta = |mutating, review| read(ReviewVersion::V1beta1, mutating, review);
+    let with = |field: &str, value: Value| {
+        let mut review = review(json!({"uid": "u", "allowed": true}));
+        review["response"][field] = value;
+        review
+    };
+    let mut other = review(json!({"uid": "u", "allowed": true}));
+    other["apiVersion"] = json!("admission.k8s.io/v1beta1");
+    let seen = [
+        v1(true, review(json!({"uid": "u", "allowed": true}))),
+        v1(true, review(json!({"uid": "u"}))),
+        v1(true, review(json!({"uid": "u", "allowed": true, "patch": patch, "patchType": "JSONPatch"}))),
+        v1(true, with("patch", json!(patch))),
+        v1(true, with("patchType", json!("JSONPatch"))),
+        v1(true, review(json!({"uid": "u", "patch": patch, "patchType": ""}))),
+        v1(false, with("patch", json!(patch))),
+        v1(false, with("patchType", json!("JSONPatch"))),
+        v1(true, with("patch", json!("%"))),
+        v1(true, with("uid", json!("w"))),
+        v1(true, with("allowed", json!("yes"))),
+        v1(true, with("warnings", json!([1]))),
+        v1(true, review(Value::Null)),
+        v1(true, json!({"response": {"uid": "u", "allowed": true}})),
+        v1(true, other.clone()),
+        v1(true, json!({"kind": "Pod", "apiVersion": "v1"})),
+        v1(true, json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no"})),
+        v1(true, json!("hello")),
+        v1(true, json!("[]")),
+        v1(true, json!("")),
+        // The older version was never strict.
+        beta(true, json!({"response": {"allowed": true, "patch": patch}})),
+        beta(false, json!({"response": {"uid": "w", "allowed": true, "patch": patch}})),
+        beta(true, other),
+        beta(true, review(json!({"allowed": true}))),
+    ];
+    expect![[r#""#]].assert_eq(&seen.join("\n"));
+}
+
+#[test]
+fn refusals() {
+    let say = |result: Value| {
+        let status = refusal("h", Some(&result).filter(|r| !r.is_null()));
+        format!("{} {:?} {}", status.code, status.reason, status.message)
+    };
+    let seen = [
+        say(Value::Null),
+        say(json!({"message": "no", "reason": "Forbidden", "code": 403})),
+        say(json!({"reason": "Custom", "code": 200, "status": "Success"})),
+        say(json!({"message": "no", "code": 70000})),
+    ];
+    expect![[r#""#]].assert_eq(&seen.join("\n"));
+}
+
+/// Webhooks come by the names of their configurations, then by place; what did not change is not read again.
+#[tokio::test]
+async fn the_order_of_webhooks() {
+    let configuration = |name: &str, version: &str, hooks: &[&str]| {
+        let hooks: Vec<Value> = hooks.iter().map(|name| json!({"name": name})).collect();
+        json!({"metadata": {"name": name, "resourceVersion": version}, "webhooks": hooks})
+    };
+    let mut request = Request::new();
+    let put = |request: &mut Request, object: Value| {
+        let resource =
+            kaji_meta::GroupResource::new("admissionregistration.k8s.io", "mutatingwebhookconfigurations");
+        request.api.objects.retain(|(_, o)| object::name(o) != object::name(&object));
+        request.api.objects.push((resource, Arc::new(object)));
+    };
+    put(&mut request, configuration("b", "1", &["x", "y", "x"]));
+    put(&mut request, configuration("a", "2", &["z"]));
+    let source = Source::new(true, Auth::default());
+    // The revision of the cache is the number of objects here.
+    let first = source.hooks(&request.api);
+    let uids = |hooks: &[Arc<Hook>]| hooks.iter().map(|h| h.uid.clone()).collect::<Vec<_>>().join(" ");
+    assert_eq!(uids(&first), "a/z/0 b/x/0 b/y/0 b/x/1");
+    put(&mut request, configuration("a", "3", &["z", "w"]));
+    put(&mut request, configuration("c", "4", &["v"]));
+    let second = source.hooks(&request.api);
+    assert_eq!(uids(&second), "a/z/0 a/w/0 b/x/0 b/y/0 b/x/1 c/v/0");
+    assert!(Arc::ptr_eq(&first[1], &second[2]) && !Arc::ptr_eq(&first[0], &second[0]));
+}

@@ -1,0 +1,76 @@
+//! Validating webhooks: all at the same time; every one of them has to agree.
+
+use super::{Webhooks, present, shown, source::Hook};
+use crate::dynamic::matching::Matched;
+use futures_util::future::join_all;
+use kaji_engine::Attributes;
+use kaji_meta::{GroupVersionKind, Status};
+use serde_json::Value;
+use std::{borrow::Cow, sync::Arc, time::Instant};
+
+/// As metrics call this phase.
+const STEP: &str = "validating";
+
+/// A request's objects as one kind shows them.
+struct View<'a> {
+    kind: GroupVersionKind,
+    new: Option<Cow<'a, Value>>,
+    old: Option<Cow<'a, Value>>,
+}
+
+impl<'a> View<'a> {
+    async fn of(a: &'a Attributes<'_>, kind: &GroupVersionKind) -> Result<View<'a>, Status> {
+        let new = match present(a) {
+            Some(object) => Some(shown(a, object, kind).await?),
+            None => None,
+        };
+        let old = match a.old {
+            Some(object) => Some(shown(a, object, kind).await?),
+            None => None,
+        };
+        Ok(View { kind: kind.clone(), new, old })
+    }
+}
+
+impl Webhooks {
+    pub(super) async fn check(&self, a: &Attributes<'_>) -> Result<(), Status> {
+        let hooks = self.source.hooks(a.api);
+        let (mut views, mut calls): (Vec<View<'_>>, Vec<(&Arc<Hook>, Matched, usize)>) = (vec![], vec![]);
+        for hook in hooks.iter() {
+            let Some(matched) = self.asked(hook, a).await? else { continue };
+            let view = match views.iter().position(|v| v.kind == matched.kind) {
+                Some(view) => view,
+                None => {
+                    views.push(View::of(a, &matched.kind).await?);
+                    views.len() - 1
+                }
+            };
+            calls.push((hook, matched, view));
+        }
+        let results = calls.iter().enumerate().map(|(index, (hook, matched, view))| {
+            let view = views.get(*view);
+            self.ask_one(index, hook, a, matched, view)
+        });
+        join_all(results).await.into_iter().collect()
+    }
+
+    async fn ask_one(
+        &self,
+        index: usize,
+        hook: &Hook,
+        a: &Attributes<'_>,
+        matched: &Matched,
+        view: Option<&View<'_>>,
+    ) -> Result<(), Status> {
+        let began = Instant::now();
+        let new = view.and_then(|v| v.new.as_deref());
+        let old = view.and_then(|v| v.old.as_deref());
+        let result = hook.ask(&self.deps, false, a, matched, (new, old)).await;
+        hook.observe(&self.deps, STEP, a.operation, began, result.as_ref().map(drop));
+        let Err(failure) = result else { return Ok(()) };
+        hook.judge(&self.deps, STEP, failure, || {
+            let key = format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{index}");
+            a.annotations.add(key, hook.name.as_str());
+        })
+    }
+}

@@ -1,0 +1,254 @@
+//! Admission policies over the real stack: upstream's rows, and what configuration does from the moment it is written.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
+
+mod common;
+
+use common::{
+    TestCluster,
+    access::{admin, ask, ok, person},
+    api::Api,
+};
+use expect_test::expect;
+use serde_json::{Value, json};
+
+const REGISTRATION: &str = "/apis/admissionregistration.k8s.io/v1";
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/here/deployments";
+const MAPS: &str = "/api/v1/namespaces/here/configmaps";
+
+async fn start() -> TestCluster {
+    let test = TestCluster::start(0).await;
+    for name in ["here", "there"] {
+        let namespace = json!({"metadata": {"name": name, "labels": {"place": name}}});
+        ok(&test, &admin(), "POST /api/v1/namespaces", namespace).await;
+    }
+    test
+}
+
+/// Makes a policy and binds it to the namespace `here`. The kind is `validating` or `mutating`.
+async fn policy(test: &TestCluster, kind: &str, name: &str, rule: (&str, &str), spec: Value) -> Value {
+    let (group, resource) = rule;
+    let mut spec = spec;
+    spec["matchConstraints"] = json!({"resourceRules": [
+        {"operations": ["CREATE", "UPDATE"], "apiGroups": [group], "apiVersions": ["v1"], "resources": [resource]}]});
+    let object = json!({"metadata": {"name": name}, "spec": spec});
+    let made = ok(test, &admin(), &format!("POST {REGISTRATION}/{kind}admissionpolicies"), object).await;
+    let mut spec = json!({"policyName": name, "matchResources":
+        {"namespaceSelector": {"matchLabels": {"place": "here"}}}});
+    if kind == "validating" {
+        spec["validationActions"] = json!(["Deny"]);
+    }
+    bind(test, kind, name, spec).await;
+    made
+}
+
+async fn bind(test: &TestCluster, kind: &str, name: &str, spec: Value) {
+    let object = json!({"metadata": {"name": name}, "spec": spec});
+    ok(test, &admin(), &format!("POST {REGISTRATION}/{kind}admissionpolicybindings"), object).await;
+}
+
+fn deployment(name: &str, replicas: u32) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "a"}},
+        "template": {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}})
+}
+
+/// Code, and the message if it is refused.
+async fn answer(test: &TestCluster, request: &str, body: Value) -> String {
+    let (code, answer) = ask(test, &admin(), request, &body).await;
+    format!("{code} {}\n", answer["message"].as_str().unwrap_or_default())
+}
+
+/// "should validate against a Deployment", "should allow expressions to refer variables."
+#[tokio::test(flavor = "multi_thread")]
+async fn deployments_are_judged() {
+    let test = start().await;
+    let spec = json!({
+        "variables": [{"name": "replicas", "expression": "object.spec.replicas"},
+            {"name": "odd", "expression": "variables.replicas % 2 == 1"}],
+        "validations": [
+            {"expression": "variables.replicas > 1", "messageExpression": "'wants more than 1, got ' + string(variables.replicas)"},
+            {"expression": "variables.odd"},
+            {"expression": "namespaceObject.metadata.name == 'here'"}]});
+    policy(&test, "validating", "odd", ("apps", "deployments"), spec).await;
+    let mut out = String::new();
+    for (name, replicas) in [("one", 1), ("two", 2), ("three", 3)] {
+        out += &answer(&test, &format!("POST {DEPLOYMENTS}"), deployment(name, replicas)).await;
+    }
+    let scaled = json!({"spec": {"replicas": 4}});
+    out += &answer(&test, &format!("PATCH {DEPLOYMENTS}/three"), scaled.clone()).await;
+    // Nobody asked about scale, nor about the other namespace.
+    out += &answer(&test, &format!("PATCH {DEPLOYMENTS}/three/scale"), scaled).await;
+    out += &answer(&test, "POST /apis/apps/v1/namespaces/there/deployments", deployment("one", 1)).await;
+    // Without its binding the policy is nothing, at once.
+    ok(&test, &admin(), &format!("DELETE {REGISTRATION}/validatingadmissionpolicybindings/odd"), Value::Null)
+        .await;
+    out += &answer(&test, &format!("POST {DEPLOYMENTS}"), deployment("one", 1)).await;
+    expect![[r#"
+        422 deployments.apps "one" is forbidden: ValidatingAdmissionPolicy 'odd' with binding 'odd' denied request: wants more than 1, got 1
+        422 deployments.apps "two" is forbidden: ValidatingAdmissionPolicy 'odd' with binding 'odd' denied request: failed expression: variables.odd
+        201 
+        422 deployments.apps "three" is forbidden: ValidatingAdmissionPolicy 'odd' with binding 'odd' denied request: failed expression: variables.odd
+        200 
+        201 
+        201 
+    "#]]
+    .assert_eq(&out);
+}
+
+/// Parameters of a custom kind, questions to the authorizer, and what policies cannot be about.
+#[tokio::test(flavor = "multi_thread")]
+async fn parameters_and_questions() {
+    let test = start().await;
+    let schema = json!({"type": "object", "properties": {"most": {"type": "integer"}}});
+    let crd = json!({"metadata": {"name": "limits.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+        "names": {"plural": "limits", "kind": "Limit", "singular": "limit", "listKind": "LimitList"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+    ok(&test, &admin(), "POST /apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await;
+    let limits = "/apis/example.com/v1/namespaces/here/limits";
+    let limit =
+        json!({"apiVersion": "example.com/v1", "kind": "Limit", "metadata": {"name": "l"}, "most": 1});
+    let mut tries = 0;
+    while ask(&test, &admin(), &format!("POST {limits}"), &limit).await.0 != 201 {
+        tries += 1;
+        assert!(tries < 500, "the custom resource is not served");
+        tokio::task::yield_now().await;
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let spec = json!({"paramKind": {"apiVersion": "example.com/v1", "kind": "Limit"}, "validations": [
+        {"expression": "size(object.data) <= params.most || authorizer.group('example.com').resource('limits').namespace('here').check('delete').allowed()",
+         "messageExpression": "'at most ' + string(params.most) + ' for ' + request.userInfo.username"}]});
+    let object = json!({"metadata": {"name": "limit"}, "spec": {"validations": spec["validations"], "paramKind": spec["paramKind"],
+        "matchConstraints": {"resourceRules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]}}});
+    ok(&test, &admin(), &format!("POST {REGISTRATION}/validatingadmissionpolicies"), object).await;
+    bind(
+        &test,
+        "validating",
+        "limit",
+        json!({"policyName": "limit", "validationActions": ["Deny"],
+        "paramRef": {"name": "l", "parameterNotFoundAction": "Deny"}}),
+    )
+    .await;
+    let role = json!({"metadata": {"name": "maps"}, "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}]});
+    ok(&test, &admin(), "POST /apis/rbac.authorization.k8s.io/v1/clusterroles", role).await;
+    let bound = json!({"metadata": {"name": "maps"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "maps"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann"}]});
+    ok(&test, &admin(), "POST /apis/rbac.authorization.k8s.io/v1/clusterrolebindings", bound).await;
+    let map = |name: &str| json!({"metadata": {"name": name}, "data": {"a": "1", "b": "2"}});
+    let mut out = String::new();
+    for (who, place) in [(person("ann"), "here"), (admin(), "here"), (admin(), "there")] {
+        let request = format!("POST /api/v1/namespaces/{place}/configmaps");
+        let (code, answer) = ask(&test, &who, &request, &map("m")).await;
+        out += &format!("{code} {}\n", answer["message"].as_str().unwrap_or_default());
+    }
+    // A change of the parameter counts at once.
+    ok(&test, &admin(), &format!("PATCH {limits}/l"), json!({"most": 2})).await;
+    let (code, _) = ask(&test, &person("ann"), &format!("POST {MAPS}"), &map("n")).await;
+    assert_eq!(code, 201);
+    expect![[r#"
+        422 configmaps "m" is forbidden: ValidatingAdmissionPolicy 'limit' with binding 'limit' denied request: at most 1 for ann
+        201 
+        422 configmaps "m" is forbidden: ValidatingAdmissionPolicy 'limit' with binding 'limit' denied request: failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction
+    "#]]
+    .assert_eq(&out);
+}
+
+/// "should type check validation expressions", "should type check a CRD"
+#[tokio::test(flavor = "multi_thread")]
+async fn types_are_checked() {
+    let test = TestCluster::start(1).await;
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"replicas": {"type": "integer"}}}}});
+    let crd = json!({"metadata": {"name": "crontabs.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+        "names": {"plural": "crontabs", "kind": "CronTab", "singular": "crontab", "listKind": "CronTabList"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+    ok(&test, &admin(), "POST /apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await;
+    let api = Api(&test);
+    let definitions = "apiextensions.k8s.io/v1/customresourcedefinitions";
+    api.until(definitions, "crontabs.example.com", |crd| {
+        let conditions = crd.and_then(|c| c["status"]["conditions"].as_array());
+        conditions.into_iter().flatten().any(|c| c["type"] == "Established" && c["status"] == "True")
+    })
+    .await;
+    let mut out = String::new();
+    for (name, group, resource, validations) in [
+        ("correct", "apps", "deployments", json!([{"expression": "object.spec.replicas > 1"}])),
+        (
+            "confused",
+            "apps",
+            "deployments",
+            json!([{"expression": "object.spec.replicas > '1'",
+            "messageExpression": "'wants replicas > 1, got ' + object.spec.replicas"}]),
+        ),
+        ("custom", "example.com", "crontabs", json!([{"expression": "object.spec.replicas > 1"}])),
+        ("confused-custom", "example.com", "crontabs", json!([{"expression": "object.spec.replicas > '1'"}])),
+    ] {
+        let spec = json!({"validations": validations, "matchConstraints": {"resourceRules": [
+            {"operations": ["CREATE"], "apiGroups": [group], "apiVersions": ["v1"], "resources": [resource]}]}});
+        let object = json!({"metadata": {"name": name}, "spec": spec});
+        ok(&test, &admin(), &format!("POST {REGISTRATION}/validatingadmissionpolicies"), object).await;
+        let policies = "admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+        api.until(policies, name, |policy| {
+            let Some(status) = policy.map(|p| &p["status"]).filter(|s| s["typeChecking"].is_object()) else {
+                return false;
+            };
+            out += &format!("{name} {}\n", status["observedGeneration"]);
+            for warning in status["typeChecking"]["expressionWarnings"].as_array().into_iter().flatten() {
+                out += &format!(
+                    "  {}: {}\n",
+                    warning["fieldRef"].as_str().unwrap(),
+                    warning["warning"].as_str().unwrap()
+                );
+            }
+            true
+        })
+        .await;
+    }
+    expect![[r#"
+    "#]]
+    .assert_eq(&out);
+}
+
+/// What does not compile is refused when it is written.
+#[tokio::test(flavor = "multi_thread")]
+async fn expressions_are_checked_when_they_are_written() {
+    let test = start().await;
+    let rules = json!({"resourceRules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}]});
+    let mut out = String::new();
+    for spec in [
+        json!({"validations": [{"expression": "object.spec >"}]}),
+        json!({"validations": [{"expression": "'a'", "messageExpression": "authorizer.path('/x').check('get').reason()"}]}),
+        json!({"variables": [{"name": "v", "expression": "params.x"}], "validations": [{"expression": "variables.w"}]}),
+        json!({"matchConditions": [{"name": "c", "expression": "1 + 'a' == 2"}], "auditAnnotations": [{"key": "k", "valueExpression": "1"}]}),
+    ] {
+        let mut spec = spec;
+        spec["matchConstraints"] = rules.clone();
+        let object = json!({"metadata": {"name": "p"}, "spec": spec});
+        out += &answer(&test, &format!("POST {REGISTRATION}/validatingadmissionpolicies"), object).await;
+    }
+    for mutation in [
+        json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "[1]"}}),
+        json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": "Object.spec{}"}}),
+    ] {
+        let spec = json!({"reinvocationPolicy": "Never", "mutations": [mutation], "matchConstraints": rules});
+        let object = json!({"metadata": {"name": "p"}, "spec": spec});
+        out += &answer(&test, &format!("POST {REGISTRATION}/mutatingadmissionpolicies"), object).await;
+    }
+    expect![[r#"
+        422 ValidatingAdmissionPolicy.admissionregistration.k8s.io "p" is invalid: spec.validations[0].expression: Invalid value: "object.spec >": compilation failed: ERROR: <input>:1:14: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}
+         | object.spec >
+         | .............^
+        422 ValidatingAdmissionPolicy.admissionregistration.k8s.io "p" is invalid: [spec.validations[0].expression: Invalid value: "'a'": must evaluate to bool but got string, spec.validations[0].messageExpression: Invalid value: "authorizer.path('/x').check('get').reason()": compilation failed: ERROR: <input>:1:1: undeclared reference to 'authorizer' (in container '')
+         | authorizer.path('/x').check('get').reason()
+         | ^]
+        422 ValidatingAdmissionPolicy.admissionregistration.k8s.io "p" is invalid: [spec.variables[0].expression: Invalid value: "params.x": compilation failed: ERROR: <input>:1:1: undeclared reference to 'params' (in container '')
+         | params.x
+         | ^, spec.validations[0].expression: Invalid value: "variables.w": compilation failed: ERROR: <input>:1:10: undefined field 'w'
+         | variables.w
+         | .........^]
+        422 ValidatingAdmissionPolicy.admissionregistration.k8s.io "p" is invalid: [spec.matchConditions[0].expression: Invalid value: "1 + 'a' == 2": compilation failed: ERROR: <input>:1:3: found no matching overload for '_+_' applied to '(int, string)'
+         | 1 + 'a' == 2
+         | ..^, spec.auditAnnotations[0].valueExpression: Invalid value: "1": must evaluate to one of [string null_type] but got int]
+        422 MutatingAdmissionPolicy.admissionregistration.k8s.io "p" is invalid: spec.mutations[0].jsonPatch.expression: Invalid value: "[1]": must evaluate to list(JSONPatch) but got list(int)
+        422 MutatingAdmissionPolicy.admissionregistration.k8s.io "p" is invalid: spec.mutations[0].applyConfiguration.expression: Invalid value: "Object.spec{}": must evaluate to Object but got Object.spec
+    "#]]
+    .assert_eq(&out);
+}
