@@ -134,7 +134,8 @@ impl Engine {
     }
 
     /// Serves resources: loads the cache of each from the store, then adds all of them to the registry at once.
-    /// A resource that is there already is replaced and keeps its cache and its watchers.
+    /// A resource that is there already is replaced and keeps its cache and (unless somebody else converts its objects)
+    /// its watchers.
     ///
     /// # Errors
     /// When the store cannot be read; nothing is registered then.
@@ -163,12 +164,20 @@ impl Engine {
         for cache in stale {
             self.feed.reshape(&cache).await?;
         }
-        self.registry.rcu(|old| {
+        let before = self.registry.rcu(|old| {
             let mut new = Registry::clone(old);
             new.generation += 1;
             resources.iter().for_each(|r| new.insert(r.clone()));
             new
         });
+        for resource in &resources {
+            // Watches see objects through the definition that they began with.
+            let foreign = |r: &Resource| r.def.conversion.foreign().is_some();
+            let old = before.by_group_resource(&resource.group_resource);
+            if old.is_some_and(|old| foreign(old) || foreign(resource)) {
+                resource.cache.end_watches();
+            }
+        }
         Ok(())
     }
 

@@ -102,6 +102,8 @@ struct Inner {
     window: Window,
     index: Index,
     kept: VecDeque<(Snapshot, Timestamp)>,
+    /// Moves when the watches of before are not to go on.
+    era: u64,
 }
 
 impl Cache {
@@ -120,6 +122,7 @@ impl Cache {
                 window: Window::new(limits.window, limits.window_bytes),
                 index: Index::default(),
                 kept: VecDeque::new(),
+                era: 0,
             }),
             progress,
             watchers: AtomicUsize::new(0),
@@ -429,6 +432,23 @@ impl Cache {
         }
         events.sort_by_key(|e| e.kv.mod_revision);
         self.apply(events);
+    }
+
+    /// Which watches may go on: those that began in this era.
+    pub(crate) fn era(&self) -> u64 {
+        self.lock().era
+    }
+
+    /// Ends all watches that there are: their clients begin anew, with definitions that have come meanwhile.
+    pub(crate) fn end_watches(&self) {
+        let mut wake = vec![];
+        let mut inner = self.lock();
+        inner.era += 1;
+        for watcher in inner.index.take_all() {
+            watcher.close(&mut wake);
+        }
+        drop(inner);
+        wake.into_iter().for_each(Waker::wake);
     }
 
     /// Ends all watches; later ones end at once.
