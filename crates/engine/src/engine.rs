@@ -149,7 +149,9 @@ impl Engine {
         let mut resources = vec![];
         for def in &defs {
             let resource = self.prepare(def, &defs, &mut fresh)?;
-            if def.shares_storage_of.is_none() && resource.cache.set_normal(normal_of(&resource.def)) {
+            // Written through another version, an object has not the defaults of the stored one.
+            let rough = def.conversion.direct() && def.versions.len() > 1;
+            if def.shares_storage_of.is_none() && resource.cache.set_normal(normal_of(&resource.def), rough) {
                 stale.push(resource.cache.clone());
             }
             resources.push(Arc::new(resource));

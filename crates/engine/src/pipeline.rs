@@ -276,11 +276,22 @@ impl<'a> Op<'a> {
         let mut object = hub.clone();
         // As the store has it, which knows revisions better.
         object::meta_mut(&mut object).remove("resourceVersion");
-        let mut object = encode::convert_to(res, object, &res.storage_api_version).await?;
-        if res.def.hooks.normalizes() {
-            res.def.hooks.normalize(&mut object);
+        // Defaults of the storage version are for readers; those of the request's version are stored.
+        encode::convert_to(res, object, &res.storage_api_version).await.map(Some)
+    }
+
+    /// What a reader of this version sees of an object that is stored in another: answers to writes are what was
+    /// written, read back.
+    pub async fn read_back(&self, mut form: Value) -> Result<Value, Status> {
+        self.normalize(&mut form);
+        encode::convert_to(self.res, form, &self.res.api_version(&self.version.name)).await
+    }
+
+    /// Puts an object in the version that it names into the shape that readers see.
+    pub fn normalize(&self, object: &mut Value) {
+        if self.res.def.hooks.normalizes() {
+            self.res.def.hooks.normalize(object);
         }
-        Ok(Some(object))
     }
 
     /// The key of an object of this request's namespace.
@@ -390,9 +401,7 @@ impl<'a> Op<'a> {
     async fn decode_stored(&self, kv: &KeyValue) -> Result<State, Status> {
         let mut object: Value = serde_json::from_slice(&kv.value)
             .map_err(|e| Status::internal(format!("stored object {} cannot be read: {e}", kv.key)))?;
-        if self.res.def.hooks.normalizes() {
-            self.res.def.hooks.normalize(&mut object);
-        }
+        self.normalize(&mut object);
         object::meta_mut(&mut object).insert("resourceVersion".into(), kv.mod_revision.to_string().into());
         self.state(object, kv.mod_revision).await
     }

@@ -22,6 +22,7 @@ use kaji_meta::{
     random::SystemRandom,
     time::{Clock, SystemClock},
 };
+use kaji_outbound::Callers;
 use kaji_resource::Api;
 use kaji_runtime::{Client, Informers};
 use kaji_server::{
@@ -196,7 +197,7 @@ impl Cluster {
         store: Arc<dyn Store>,
         options: Options,
         audit: Option<Arc<Audit>>,
-        metrics: Metrics,
+        mut metrics: Metrics,
     ) -> Result<Cluster, StartError> {
         let service_ip = first_address(&options.service_cidrs)?;
         // The store is open, so the directory is ours: certificates are made meanwhile.
@@ -210,7 +211,11 @@ impl Cluster {
         let access = Access::new(&options.authz, &name, &(clock.clone() as Arc<dyn Clock>)).await?;
         let tokens = Arc::new(LateTokens::default());
         let engine = open_engine(store.clone(), &options, &access, tokens.clone()).await?;
-        kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;
+        let callers = Arc::new(Callers::default());
+        callers.look_up_in(Arc::downgrade(&(engine.clone() as Arc<dyn Api>)));
+        let conversions = kaji_apiextensions::Conversions { callers, ..Default::default() };
+        conversions.metrics.register(metrics.registry());
+        kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock), conversions).await?;
         let certificates =
             certificates.await.map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
         let pki = certificates.current();

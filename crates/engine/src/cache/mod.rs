@@ -97,7 +97,7 @@ struct Inner {
     closed: bool,
     fields: Arc<Fields>,
     normal: Option<Normal>,
-    /// The shape changed while the cache was in use: writes under the old one may still arrive.
+    /// What is written need not have that shape: it changed while the cache was in use, or writes do not see to it.
     reshaped: bool,
     window: Window,
     index: Index,
@@ -239,13 +239,13 @@ impl Cache {
         self.state.store(Arc::new(State { objects, changed: state.changed }));
     }
 
-    /// Sets the shape that objects are put into from now on. Returns whether there are objects in another one; they are
+    /// Sets the shape that objects are put into from now on (`rough`: also those written from now on). Returns whether there are objects in another one; they are
     /// to be read again for [`Cache::reshape`].
-    pub(crate) fn set_normal(&self, normal: Option<Normal>) -> bool {
+    pub(crate) fn set_normal(&self, normal: Option<Normal>, rough: bool) -> bool {
         let mut inner = self.lock();
         let replaces = inner.normal.is_some() || inner.loading.is_none();
         inner.normal = normal;
-        inner.reshaped |= replaces && inner.normal.is_some();
+        inner.reshaped |= (replaces || rough) && inner.normal.is_some();
         replaces && inner.normal.is_some() && !self.state.load().objects.is_empty()
     }
 

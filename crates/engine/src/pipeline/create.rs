@@ -155,7 +155,11 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
     let done = |bytes, revision| {
         Created::Done(Box::new(Written { object: Value::Null, bytes: Some(bytes), revision, code: 201 }))
     };
+    let mut form = op.stored_form(object).await?;
     if op.options.dry_run {
+        if let Some(form) = form {
+            *object = op.read_back(form).await?;
+        }
         // The answer has the resourceVersion that was sent, if one was.
         return Ok(if op.exists(&key).await? {
             Created::Exists(None)
@@ -164,7 +168,6 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
         });
     }
     refuse_versioned(object)?;
-    let mut form = op.stored_form(object).await?;
     let mut bytes = storage::encode(form.as_ref().unwrap_or(object));
     let txn = |bytes: &bytes::Bytes| {
         let mut txn = Txn::create(key.clone(), bytes.clone());
@@ -177,7 +180,12 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
         outcome = commit(op, txn(&bytes)?).await;
     }
     match outcome.map_err(|e| store_status(&e))? {
-        Ok(revision) => Ok(done(bytes, revision)),
+        Ok(revision) => {
+            if let Some(form) = form {
+                *object = op.read_back(form).await?;
+            }
+            Ok(done(bytes, revision))
+        }
         // The name is free, so it was a companion.
         Err(None) if op.together.any() => Ok(Created::Again),
         Err(current) => Ok(Created::Exists(current)),

@@ -124,8 +124,8 @@ async fn attempt(
     if should_delete(op, &new, old) {
         return delete_instead(op, name, key, new, state).await;
     }
-    let mut form = op.stored_form(&new).await?;
-    if same(&new, form.as_mut(), state) && !state.migrate && !stale(op, key).await? {
+    let form = op.stored_form(&new).await?;
+    if same(op, &new, form.as_ref(), state) && !state.migrate && !stale(op, key).await? {
         return Ok(unchanged(state.clone()));
     }
     let ctx = op.ctx(name);
@@ -142,13 +142,15 @@ async fn attempt(
 }
 
 /// Whether a write changes nothing: where conversions lose something, that is told by what is stored.
-fn same(new: &Value, form: Option<&mut Value>, state: &State) -> bool {
+fn same(op: &Op<'_>, new: &Value, form: Option<&Value>, state: &State) -> bool {
     let Some(form) = form else { return *new == state.object };
     let Some(stored) = &state.stored else { return false };
+    let mut form = form.clone();
+    op.normalize(&mut form);
     // Made without, since it is not stored.
     let revision = object::resource_version(stored).to_owned();
-    object::meta_mut(form).insert("resourceVersion".into(), revision.into());
-    *form == *stored
+    object::meta_mut(&mut form).insert("resourceVersion".into(), revision.into());
+    form == *stored
 }
 
 /// Whether even a write that changes nothing is to be made, because the store keeps the value in an outdated way.
@@ -387,6 +389,9 @@ async fn store(
     };
     let mut bytes = storage::encode(form.as_ref().unwrap_or(new));
     if op.options.dry_run {
+        if let Some(form) = form {
+            *new = op.read_back(form).await?;
+        }
         return Ok(done(bytes, state.revision));
     }
     let txn = |bytes: &bytes::Bytes| {
@@ -401,7 +406,12 @@ async fn store(
         outcome = commit(op, txn(&bytes)?).await;
     }
     match outcome.map_err(|e| store_status(&e))? {
-        Ok(revision) => Ok(done(bytes, revision)),
+        Ok(revision) => {
+            if let Some(form) = form {
+                *new = op.read_back(form).await?;
+            }
+            Ok(done(bytes, revision))
+        }
         Err(current) => Ok(Step::Conflict(current)),
     }
 }

@@ -136,7 +136,9 @@ async fn every_verb_in_every_version() {
     let w = World::new().await;
     let made = w.make("v2", "a", json!({"length": 1})).await;
     assert_eq!(made["spec"], json!({"colour": "red", "length": 1}));
-    assert_eq!(w.calls(), ["1 to example.com/v1"]);
+    // The answer is what was written, read back.
+    assert_eq!(made["metadata"]["labels"]["in"], "v2");
+    assert_eq!(w.calls(), ["1 to example.com/v1", "1 to example.com/v2"]);
     let stored =
         w.env.engine.store().range(kaji_store::Range::prefix("/registry/example.com/")).await.unwrap();
     let text = String::from_utf8(stored.kvs[0].value.to_vec()).unwrap();
