@@ -8,6 +8,7 @@
 
 mod compile;
 mod conditions;
+mod conversion;
 mod hooks;
 mod lifecycle;
 mod names;
@@ -15,6 +16,7 @@ mod rules;
 mod validation;
 
 pub use compile::{CompileError, compile};
+pub use conversion::{ConversionMetrics, Conversions};
 pub use lifecycle::start;
 pub use validation::validator;
 

@@ -5,7 +5,9 @@
 
 use crate::{
     compile::compile,
-    conditions, definitions,
+    conditions,
+    conversion::Conversions,
+    definitions,
     names::{self, Taken},
 };
 use kaji_engine::{Accept, ApiRequest, Body, Engine, EngineError};
@@ -32,8 +34,12 @@ const AT_ONCE: usize = 32;
 const LINGER: Duration = Duration::from_millis(250);
 
 /// Serves every established definition, then follows them in a task that ends with the engine.
-pub async fn start(engine: Arc<Engine>, clock: Arc<dyn Clock>) -> Result<(), EngineError> {
-    let mut served = Served { by_name: HashMap::new(), names: HashMap::new(), clock };
+pub async fn start(
+    engine: Arc<Engine>,
+    clock: Arc<dyn Clock>,
+    conversions: Conversions,
+) -> Result<(), EngineError> {
+    let mut served = Served { by_name: HashMap::new(), names: HashMap::new(), clock, conversions };
     let mut established = vec![];
     for definition in engine.list(&definitions(), None) {
         served.remember(&definition);
@@ -53,6 +59,7 @@ pub async fn start(engine: Arc<Engine>, clock: Arc<dyn Clock>) -> Result<(), Eng
 /// What is registered: by definition name, the resource and the state it was compiled from.
 struct Served {
     clock: Arc<dyn Clock>,
+    conversions: Conversions,
     by_name: HashMap<String, (GroupResource, Box<str>)>,
     /// What each definition looked at so far asks for and has.
     names: HashMap<String, Names>,
@@ -86,7 +93,7 @@ impl Served {
             if self.by_name.get(name).is_some_and(|(_, known)| *known == state) {
                 continue;
             }
-            match compile(definition) {
+            match compile(definition, &self.conversions) {
                 Ok(def) => {
                     fresh.push((name.to_owned(), (def.group_resource(), state)));
                     defs.push(def);
@@ -354,8 +361,8 @@ async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value)
             )
             .await?;
             for instance in left.iter().filter(|i| object::deletion_timestamp(i).is_none()) {
-                let place = (object::namespace(instance), object::name(instance));
-                match engine.delete(&resource, place.0, place.1, Default::default()).await {
+                // Upstream's finalizer asks no plugins either; nor may a converter keep a definition from going.
+                match engine.discard(&resource, object::namespace(instance), object::name(instance)).await {
                     Err(status) if status.code != 404 && status.code != 409 => {
                         return Err(LevelError::Status(status));
                     }

@@ -1,9 +1,9 @@
-//! What a definition must satisfy beyond its own fields: structural schemas, usable paths, a conversion that can be done.
+//! What a definition must satisfy beyond its own fields: structural schemas with usable rules.
 
 use crate::rules;
 use kaji_meta::{
-    field::{Error, ErrorList, Path},
-    object::{arr_at, str_at},
+    field::{ErrorList, Path},
+    object::arr_at,
 };
 use kaji_schema::structural;
 use serde_json::Value;
@@ -12,13 +12,9 @@ use std::sync::Arc;
 /// The check that the built-in kind of definitions is given: new object, stored object on updates.
 pub type Check = Arc<dyn Fn(&Value, Option<&Value>) -> ErrorList + Send + Sync>;
 
-/// Validates schemas and conversion.
+/// Validates schemas.
 pub fn validator() -> Check {
-    Arc::new(|new, old| {
-        let mut errors = schemas(new, old);
-        errors.extend(conversion(new));
-        errors
-    })
+    Arc::new(schemas)
 }
 
 fn schemas(new: &Value, old: Option<&Value>) -> ErrorList {
@@ -53,14 +49,6 @@ fn schemas(new: &Value, old: Option<&Value>) -> ErrorList {
     errors
 }
 
-fn conversion(definition: &Value) -> ErrorList {
-    if str_at(definition, &["spec", "conversion", "strategy"]) != "Webhook" {
-        return vec![];
-    }
-    let path = Path::new("spec").child("conversion").child("strategy");
-    vec![Error::forbidden(&path, "webhook conversion is not supported by this server yet; use None")]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,16 +69,5 @@ mod tests {
             ]
         );
         assert!(validator()(&bad, Some(&bad)).is_empty());
-    }
-
-    #[test]
-    fn webhook_conversion_is_refused() {
-        let mut webhook = crd(json!({"type": "object"}));
-        webhook["spec"]["conversion"] = json!({"strategy": "Webhook"});
-        assert!(
-            validator()(&webhook, None)[0]
-                .to_string()
-                .starts_with("spec.conversion.strategy: Forbidden: webhook conversion")
-        );
     }
 }

@@ -14,6 +14,7 @@ pub mod decode;
 mod dispatch;
 pub mod encode;
 mod engine;
+mod foreign;
 mod leases;
 mod list_options;
 pub mod pipeline;

@@ -203,7 +203,7 @@ impl Cluster {
         store: Arc<dyn Store>,
         options: Options,
         audit: Option<Arc<Audit>>,
-        metrics: Metrics,
+        mut metrics: Metrics,
     ) -> Result<Cluster, StartError> {
         let service_ip = first_address(&options.service_cidrs)?;
         // The store is open, so the directory is ours: certificates are made meanwhile.
@@ -221,12 +221,15 @@ impl Cluster {
             metrics: Arc::default(),
         };
         let engine = open_engine(store.clone(), &options, &access, &plugins, tokens.clone()).await?;
-        kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;
+        plugins.callers.look_up_in(Arc::downgrade(&(engine.clone() as Arc<dyn Api>)));
+        let conversions =
+            kaji_apiextensions::Conversions { callers: plugins.callers.clone(), ..Default::default() };
+        conversions.metrics.register(metrics.registry());
+        kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock), conversions).await?;
         let certificates =
             certificates.await.map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
         let pki = certificates.current();
         let api: Arc<dyn Api> = engine.clone();
-        plugins.callers.look_up_in(Arc::downgrade(&api));
         let (api, clock_too) = (Arc::downgrade(&api), clock.clone() as Arc<dyn Clock>);
         let mut authn = Authn::new(&sensible(&options), &pki, &api, &clock_too, &name).await?;
         tokens.set(authn.tokens.clone());

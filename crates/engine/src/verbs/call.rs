@@ -102,7 +102,7 @@ fn body(op: &Op<'_>, kind: &GroupVersionKind, req: &ApiRequest) -> Result<Value,
 /// The object that the subresource belongs to, as of now.
 async fn parent(op: &Op<'_>) -> Result<Value, Status> {
     let key = op.key(op.name);
-    let (state, latest) = op.cached(&key)?;
+    let (state, latest) = op.cached(&key).await?;
     let state = match state {
         Some(state) if latest => Some(state),
         _ => op.stored(&key).await?,

@@ -247,7 +247,7 @@ fn patched(op: &Op<'_>, patch: &Patch, state: Option<&State>) -> Result<Made, St
     metadata::match_namespace(op, &mut new)?;
     metadata::match_name(&new, op.name)?;
     manage::record(op, Some(&state.object), &mut new)?;
-    op.to_storage(&mut new)?;
+    op.to_hub(&mut new)?;
     Ok(Made::Object(new))
 }
 
@@ -261,7 +261,7 @@ fn applied(op: &Op<'_>, patch: &Patch, state: Option<&State>) -> Result<Made, St
     op.default(&mut new);
     metadata::match_namespace(op, &mut new)?;
     metadata::match_name(&new, op.name)?;
-    op.to_storage(&mut new)?;
+    op.to_hub(&mut new)?;
     Ok(Made::Object(new))
 }
 

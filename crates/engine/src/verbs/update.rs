@@ -45,7 +45,7 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<Written, Status> {
             metadata::wipe(&mut new);
         }
         manage::record(op, state.map(|s| &s.object), &mut new)?;
-        op.to_storage(&mut new)?;
+        op.to_hub(&mut new)?;
         Ok(Made::Object(new))
     };
     update::update(op, op.name, &plan, &mut make).await

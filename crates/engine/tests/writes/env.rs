@@ -252,6 +252,7 @@ pub fn widgets() -> ResourceDef {
         validate_name: kaji_meta::validation::name_is_dns_subdomain,
         allow_create_on_update: false,
         allow_unconditional_update: false,
+        conversion: kaji_resource::Conversion::Hub,
         hooks: Arc::new(Widgets),
     }
 }

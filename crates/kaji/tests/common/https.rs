@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper_util::rt::TokioIo;
 use kaji_server::pki::Pki;
-use std::{convert::Infallible, path::Path, sync::Arc};
+use std::{convert::Infallible, io, path::Path, sync::Arc};
 use tokio::net::TcpListener;
 use tokio_rustls::{
     TlsAcceptor,
@@ -15,6 +15,9 @@ use tokio_rustls::{
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     },
 };
+
+/// The body of an answer, which may break off.
+pub type Answer = UnsyncBoxBody<Bytes, io::Error>;
 
 /// A server that has its port and does not answer yet.
 pub struct Https {
@@ -36,6 +39,18 @@ impl Https {
 
     /// Answers from now on, by path and body, with a code and a body.
     pub fn serve(self, answer: impl Fn(&str, &[u8]) -> (u16, String) + Clone + Send + 'static) -> Pki {
+        self.serve_with(move |path, sent| {
+            let (code, body) = answer(&path, &sent);
+            let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
+            std::future::ready(Response::builder().status(code).body(body).unwrap())
+        })
+    }
+
+    /// Answers from now on, by path and body, in whatever way.
+    pub fn serve_with<T>(self, answer: impl Fn(String, Bytes) -> T + Clone + Send + 'static) -> Pki
+    where
+        T: Future<Output = Response<Answer>> + Send + 'static,
+    {
         let Https { tcp, pki, .. } = self;
         let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
@@ -58,9 +73,7 @@ impl Https {
                     async move {
                         let path = request.uri().path().to_owned();
                         let sent = request.into_body().collect().await.unwrap().to_bytes();
-                        let (code, body) = answer(&path, &sent);
-                        let response = Response::builder().status(code);
-                        Ok::<_, Infallible>(response.body(Full::new(Bytes::from(body))).unwrap())
+                        Ok::<_, Infallible>(answer(path, sent).await)
                     }
                 });
                 let connection = hyper::server::conn::http1::Builder::new();
