@@ -29,6 +29,7 @@ const ORDER: &[&str] = &[
     "kaji-flowcontrol",
     "kaji-audit",
     "kaji-auth",
+    "kaji-outbound",
     "kaji-quota",
     "kaji-resource",
     "kaji-schema",

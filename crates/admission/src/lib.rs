@@ -7,6 +7,7 @@ mod always;
 mod certificates;
 mod classes;
 mod config;
+mod dynamic;
 mod events;
 mod limits;
 mod nodes;

@@ -11,7 +11,7 @@ use crate::{
     },
     registry::Resource,
 };
-use kaji_meta::{GroupResource, GroupVersionKind, Status, object};
+use kaji_meta::{GroupResource, GroupVersion, GroupVersionKind, Status, object};
 use kaji_resource::{Api, BoxFuture, DeleteOptions, ResourceDef, UserInfo};
 use kaji_store::Revision;
 use serde_json::Value;
@@ -138,6 +138,31 @@ impl Api for Engine {
         let registry = self.registry();
         let resource = registry.by_kind(&kind.group, &kind.version, &kind.kind)?;
         Some((resource.group_resource.clone(), resource.def.namespaced()))
+    }
+
+    fn sharing(&self, group: &str, resource: &str) -> Vec<Arc<ResourceDef>> {
+        self.registry().sharing(group, resource)
+    }
+
+    fn converted<'a>(
+        &'a self,
+        mut object: Value,
+        to: &'a GroupVersionKind,
+    ) -> BoxFuture<'a, Result<Value, Status>> {
+        Box::pin(async move {
+            let registry = self.registry();
+            let unknown = || Status::internal(format!("unable to convert to {to}: unknown kind"));
+            let from = GroupVersion::parse(object::api_version(&object)).map_err(|_| unknown())?;
+            let from =
+                registry.by_kind(&from.group, &from.version, object::kind(&object)).ok_or_else(unknown)?;
+            let to_resource = registry.by_kind(&to.group, &to.version, &to.kind).ok_or_else(unknown)?;
+            if !Arc::ptr_eq(&from.cache, &to_resource.cache) {
+                return Err(unknown());
+            }
+            encode::convert_in(from, &mut object)?;
+            encode::convert_out(to_resource, &mut object, &to.version)?;
+            Ok(object)
+        })
     }
 
     fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>> {

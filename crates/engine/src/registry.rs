@@ -125,6 +125,17 @@ impl Registry {
         all.iter().find(|r| r.def.group == group && r.def.version(version).is_some())
     }
 
+    /// The definitions of all resources that show the objects of one, itself among them, by group. They have the same
+    /// plural.
+    pub fn sharing(&self, group: &str, plural: &str) -> Vec<Arc<ResourceDef>> {
+        let Some(all) = self.by_plural.get(plural) else { return vec![] };
+        let Some(own) = all.iter().find(|r| r.def.group == group) else { return vec![] };
+        let mut defs: Vec<Arc<ResourceDef>> =
+            all.iter().filter(|r| Arc::ptr_eq(&r.cache, &own.cache)).map(|r| r.def.clone()).collect();
+        defs.sort_by(|a, b| a.group.cmp(&b.group));
+        defs
+    }
+
     /// All, by group and plural.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.resources.values()

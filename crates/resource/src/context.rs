@@ -1,6 +1,6 @@
 //! What a hook knows about the request it serves, and the way it may look at other objects.
 
-use crate::hooks::BoxFuture;
+use crate::{ResourceDef, hooks::BoxFuture};
 use kaji_meta::{GroupResource, GroupVersionKind, Status, random::Random};
 use serde_json::Value;
 use std::{
@@ -89,6 +89,27 @@ pub trait Api: Send + Sync {
     }
     /// The resource that serves a kind in a version, and whether its objects are in namespaces.
     fn resource_of(&self, kind: &GroupVersionKind) -> Option<(GroupResource, bool)>;
+    /// The definitions of all resources that show the objects of this one, itself among them: resources of other groups
+    /// that share its storage.
+    fn sharing(&self, group: &str, resource: &str) -> Vec<Arc<ResourceDef>> {
+        let _ = (group, resource);
+        vec![]
+    }
+    /// An object in another version, or as another resource that shares its storage shows it: `to` is a kind, and the
+    /// object one of a kind that is served. The result is defaulted.
+    ///
+    /// # Errors
+    /// Nobody serves the kinds, or what the conversion says.
+    fn converted<'a>(
+        &'a self,
+        object: Value,
+        to: &'a GroupVersionKind,
+    ) -> BoxFuture<'a, Result<Value, Status>> {
+        Box::pin(async move {
+            let _ = object;
+            Err(Status::internal(format!("unable to convert to {to}: unknown kind")))
+        })
+    }
     /// Waits until reads here see everything that was committed before the call. For decisions that must not be made on
     /// a cache that lags behind (a namespace that was created a moment ago).
     fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>> {

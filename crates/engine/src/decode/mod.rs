@@ -68,7 +68,7 @@ impl Want<'_> {
 }
 
 /// Whether a schema is that of a custom resource rather than of a built-in type.
-pub(crate) fn is_custom(schema: &SchemaRef) -> bool {
+pub fn is_custom(schema: &SchemaRef) -> bool {
     matches!(schema, SchemaRef::Owned(_))
 }
 

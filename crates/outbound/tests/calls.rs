@@ -1,0 +1,299 @@
+//! Calls over real TLS, to servers that behave and to servers that do not.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
+
+use kaji_outbound::{CallError, Callers, ClientConfig, Target};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        crypto::ring,
+        pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
+    },
+    server::TlsStream,
+};
+
+type Stream = TlsStream<tokio::net::TcpStream>;
+
+struct Server {
+    url: String,
+    ca: String,
+    /// Connections so far.
+    connections: Arc<AtomicUsize>,
+}
+
+/// A server with a self-signed certificate for these names, which answers on each connection with `talk`.
+async fn server<F>(names: &[&str], talk: impl Fn(Stream) -> F + Send + 'static) -> Server
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let names: Vec<String> = names.iter().map(|n| (*n).into()).collect();
+    let made = rcgen::generate_simple_self_signed(names).unwrap();
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+    let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let tls = TlsAcceptor::from(Arc::new(tls));
+    let tcp = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("https://{}", tcp.local_addr().unwrap());
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = connections.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = tcp.accept().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            if let Ok(stream) = tls.accept(stream).await {
+                tokio::spawn(talk(stream));
+            }
+        }
+    });
+    Server { url, ca: made.cert.pem(), connections }
+}
+
+/// Reads one request; its head and body.
+async fn request(stream: &mut Stream) -> Option<String> {
+    let mut all = vec![];
+    loop {
+        let text = String::from_utf8_lossy(&all).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head.lines().find_map(|l| l.strip_prefix("content-length: ")?.parse().ok());
+            if body.len() >= length.unwrap_or(0) {
+                return Some(text);
+            }
+        }
+        let mut piece = [0; 4096];
+        match stream.read(&mut piece).await {
+            Ok(n) if n > 0 => all.extend_from_slice(&piece[..n]),
+            _ => return None,
+        }
+    }
+}
+
+async fn say(stream: &mut Stream, text: &str) {
+    stream.write_all(text.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+}
+
+/// Answers every request with the same.
+fn answers(text: &'static str) -> impl Fn(Stream) -> Talk + Send + 'static {
+    move |mut stream| {
+        Box::pin(async move {
+            while request(&mut stream).await.is_some() {
+                say(&mut stream, text).await;
+            }
+        })
+    }
+}
+
+type Talk = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+const LONG: Duration = Duration::from_secs(10);
+
+fn to(server: &Server) -> ClientConfig {
+    ClientConfig::new(Target::Url(format!("{}/path", server.url)), server.ca.as_str())
+}
+
+async fn post(callers: &Callers, config: &ClientConfig, limit: usize) -> Result<String, CallError> {
+    let answer = callers.post_json(config, "{\"a\":1}".into(), LONG, limit).await?;
+    Ok(String::from_utf8(answer.to_vec()).unwrap())
+}
+
+/// The failure without the port, which differs each time.
+async fn failure(server: &Server, config: &ClientConfig) -> String {
+    let error = post(&Callers::default(), config, 1000).await.unwrap_err();
+    error.to_string().replace(&server.url, "https://here")
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again() {
+    let (seen, mut asked) = tokio::sync::mpsc::unbounded_channel();
+    let server = server(&["127.0.0.1"], move |mut stream| {
+        let seen = seen.clone();
+        async move {
+            while let Some(text) = request(&mut stream).await {
+                seen.send(text).unwrap();
+                say(&mut stream, OK).await;
+            }
+        }
+    })
+    .await;
+    let callers = Callers::default();
+    for _ in 0..3 {
+        assert_eq!(post(&callers, &to(&server), 100).await.unwrap(), "{}");
+    }
+    assert_eq!(server.connections.load(Ordering::SeqCst), 1);
+    let text = asked.recv().await.unwrap();
+    assert!(text.starts_with("POST /path?timeout=10s HTTP/1.1\r\n"), "{text}");
+    assert!(text.ends_with("\r\n\r\n{\"a\":1}"), "{text}");
+    assert!(text.contains("content-type: application/json\r\n"), "{text}");
+}
+
+/// The other side may close a connection whenever it likes, even as a request is on its way.
+#[tokio::test]
+async fn a_stale_connection_is_no_failure() {
+    let server = server(&["127.0.0.1"], |mut stream| async move {
+        request(&mut stream).await;
+        say(&mut stream, OK).await;
+        // The second request is read and not answered.
+        request(&mut stream).await;
+    })
+    .await;
+    let callers = Callers::default();
+    for _ in 0..4 {
+        assert_eq!(post(&callers, &to(&server), 100).await.unwrap(), "{}");
+    }
+    assert_eq!(server.connections.load(Ordering::SeqCst), 4);
+}
+
+#[tokio::test]
+async fn certificates_are_verified() {
+    let good = server(&["127.0.0.1"], answers(OK)).await;
+    let other = server(&["webhook.test", "10.0.0.1"], answers(OK)).await;
+    let named = server(&["webhook.test"], answers(OK)).await;
+    // Neither another authority nor the machine's are those of this certificate.
+    let stranger = ClientConfig { ca_bundle: other.ca.clone().into(), ..to(&good) };
+    let machine = ClientConfig { ca_bundle: vec![], ..to(&good) };
+    let unknown = r#"Post "https://here/path?timeout=10s": tls: failed to verify certificate: x509: certificate signed by unknown authority"#;
+    assert_eq!(failure(&good, &stranger).await, unknown);
+    assert_eq!(failure(&good, &machine).await, unknown);
+    assert_eq!(
+        failure(&other, &to(&other)).await,
+        r#"Post "https://here/path?timeout=10s": tls: failed to verify certificate: x509: certificate is valid for 10.0.0.1, not 127.0.0.1"#
+    );
+    assert_eq!(
+        failure(&named, &to(&named)).await,
+        r#"Post "https://here/path?timeout=10s": tls: failed to verify certificate: x509: cannot validate certificate for 127.0.0.1 because it doesn't contain any IP SANs"#
+    );
+    let renamed = |name: &str| ClientConfig { server_name: Some(name.into()), ..to(&named) };
+    assert_eq!(
+        failure(&named, &renamed("a.test")).await,
+        r#"Post "https://here/path?timeout=10s": tls: failed to verify certificate: x509: certificate is valid for webhook.test, not a.test"#
+    );
+    assert_eq!(post(&Callers::default(), &renamed("webhook.test"), 100).await.unwrap(), "{}");
+    let insecure = ClientConfig { insecure: true, ..machine };
+    assert_eq!(post(&Callers::default(), &insecure, 100).await.unwrap(), "{}");
+    let nonsense = ClientConfig { ca_bundle: b"no".to_vec(), ..to(&good) };
+    assert_eq!(
+        failure(&good, &nonsense).await,
+        "unable to load root certificates: unable to parse bytes as PEM block"
+    );
+}
+
+#[tokio::test]
+async fn failures_in_gos_words() {
+    let mut seen = String::new();
+    let mut table = async |what: &str, server: Server| {
+        let config = to(&server);
+        seen += &format!("{what}: {}\n", failure(&server, &config).await);
+    };
+    let here = &["127.0.0.1"];
+    table("goes at once", server(here, |stream| async move { drop(stream) }).await).await;
+    let listens = server(here, |mut stream| async move {
+        request(&mut stream).await;
+    });
+    table("listens only", listens.await).await;
+    let half = server(here, |mut stream| async move {
+        request(&mut stream).await;
+        say(&mut stream, "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{").await;
+    });
+    table("dies half-way", half.await).await;
+    table("garbage", server(here, answers("hello\r\n\r\n")).await).await;
+    table("too large", server(here, answers("HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n{")).await).await;
+    let text = "HTTP/1.1 500 x\r\ncontent-type: text/plain\r\ncontent-length: 5\r\n\r\noops\n";
+    table("500", server(here, answers(text)).await).await;
+    table("404", server(here, answers("HTTP/1.1 404 x\r\ncontent-length: 0\r\n\r\n")).await).await;
+    let status = "HTTP/1.1 403 x\r\ncontent-length: 81\r\n\r\n{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"status\":\"Failure\",\"message\":\"no!\",\"code\":403}";
+    table("status", server(here, answers(status)).await).await;
+    table("302", server(here, answers("HTTP/1.1 302 x\r\nlocation: /\r\ncontent-length: 0\r\n\r\n")).await)
+        .await;
+    expect_test::expect![[r#"
+        goes at once: Post "https://here/path?timeout=10s": EOF
+        listens only: Post "https://here/path?timeout=10s": EOF
+        dies half-way: unexpected error when reading response body. Please retry. Original error: unexpected EOF
+        garbage: Post "https://here/path?timeout=10s": net/http: HTTP/1.x transport connection broken: malformed HTTP response
+        too large: the response body is larger than 1000 bytes
+        500: an error on the server ("oops") has prevented the request from succeeding
+        404: the server could not find the requested resource
+        status: no!
+        302: the server responded with the status code 302 but did not return more information
+    "#]].assert_eq(&seen);
+}
+
+#[tokio::test]
+async fn nobody_there() {
+    let free = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let config = ClientConfig::new(Target::Url(format!("https://{address}/x")), "");
+    let error = post(&Callers::default(), &config, 100).await.unwrap_err().to_string();
+    let error = error.replace(&address.to_string(), "here");
+    assert_eq!(error, r#"Post "https://here/x?timeout=10s": dial tcp here: connect: connection refused"#);
+    let config = ClientConfig::new(Target::Url("https://nobody.invalid/x".into()), "");
+    let error = post(&Callers::default(), &config, 100).await.unwrap_err().to_string();
+    assert_eq!(
+        error,
+        r#"Post "https://nobody.invalid/x?timeout=10s": dial tcp: lookup nobody.invalid: no such host"#
+    );
+    let service = Target::Service { namespace: "n".into(), name: "s".into(), path: "/x".into(), port: 443 };
+    let error =
+        post(&Callers::default(), &ClientConfig::new(service, ""), 100).await.unwrap_err().to_string();
+    assert_eq!(error, r#"Post "https://s.n.svc:443/x?timeout=10s": services cannot be looked up yet"#);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_costs_its_time() {
+    let server = server(&["127.0.0.1"], |mut stream| async move {
+        request(&mut stream).await;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let error = Callers::default()
+        .post_json(&to(&server), "{}".into(), Duration::from_millis(100), 100)
+        .await
+        .unwrap_err();
+    assert!(error.is_timeout());
+    assert_eq!(
+        error.to_string().replace(&server.url, "https://here"),
+        r#"Post "https://here/path?timeout=1s": context deadline exceeded"#
+    );
+}
+
+/// Protocols can be switched, as `exec` does through an aggregated server.
+#[tokio::test]
+async fn upgrades() {
+    let server = server(&["127.0.0.1"], |mut stream| async move {
+        request(&mut stream).await;
+        say(&mut stream, "HTTP/1.1 101 x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n").await;
+        let mut piece = [0; 4];
+        stream.read_exact(&mut piece).await.unwrap();
+        stream.write_all(&piece).await.unwrap();
+        stream.flush().await.unwrap();
+    })
+    .await;
+    let request = http::Request::get("/exec").header("connection", "upgrade").header("upgrade", "echo");
+    let request = request.body(kaji_outbound::body("")).unwrap();
+    let mut response = Callers::default().send(&to(&server), request).await.unwrap();
+    assert_eq!(response.status(), 101);
+    let slot = response.extensions().get::<kaji_outbound::Slot>().cloned().unwrap();
+    let upgraded = hyper::upgrade::on(&mut response).await.unwrap();
+    let mut stream = hyper_util::rt::TokioIo::new(upgraded);
+    stream.write_all(b"ping").await.unwrap();
+    let mut piece = [0; 4];
+    stream.read_exact(&mut piece).await.unwrap();
+    assert_eq!(&piece, b"ping");
+    drop(slot);
+}
