@@ -21,7 +21,7 @@ mod topology;
 mod volumes;
 mod webhooks;
 
-use dynamic::policies::ValidatingPolicies;
+use dynamic::policies::{MutatingPolicies, ValidatingPolicies};
 use kaji_auth::Authorizer;
 use kaji_engine::{Admission, Attributes};
 use kaji_meta::{GroupResource, Status};
@@ -80,6 +80,7 @@ fn make(name: &str, config: &Config, deps: &Deps) -> Option<Arc<dyn Admission>> 
         "CertificateSubjectRestriction" => Arc::new(certificates::CertificateSubjectRestriction),
         "DefaultIngressClass" => Arc::new(classes::DefaultIngressClass),
         "PodTopologyLabels" => Arc::new(topology::PodTopologyLabels),
+        "MutatingAdmissionPolicy" => Arc::new(MutatingPolicies::new(authorizer.clone())),
         "ValidatingAdmissionPolicy" => Arc::new(ValidatingPolicies::new(authorizer.clone())),
         "MutatingAdmissionWebhook" => webhooks(true),
         "ValidatingAdmissionWebhook" => webhooks(false),

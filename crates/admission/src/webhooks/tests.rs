@@ -22,9 +22,7 @@ async fn a_question() {
         kind: GroupVersionKind::new("other", "v2", "ConfigMap"),
     };
     let text = request
-        .with(async |a| {
-            question(ReviewVersion::V1beta1, "u", a, &matched, (a.new_object(), a.old)).unwrap()
-        })
+        .with(async |a| question(ReviewVersion::V1beta1, "u", a, &matched, (a.new_object(), a.old)).unwrap())
         .await;
     expect![[r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1beta1","request":{"uid":"u","kind":{"group":"other","version":"v2","kind":"ConfigMap"},"resource":{"group":"other","version":"v2","resource":"configmaps"},"requestKind":{"group":"","version":"v1","kind":"ConfigMap"},"requestResource":{"group":"","version":"v1","resource":"configmaps"},"name":"c","namespace":"n","operation":"CREATE","userInfo":{"username":"alice","groups":["g"],"extra":{"k":["v"]}},"object":{"apiVersion":"v1","data":{"k":"v"},"kind":"ConfigMap","metadata":{"labels":{"app":"x"},"name":"c","namespace":"n"}},"oldObject":{"kind":"ConfigMap"},"dryRun":false,"options":null}}"#]]
     .assert_eq(&String::from_utf8(text).unwrap());
@@ -33,7 +31,9 @@ async fn a_question() {
 fn read(version: ReviewVersion, mutating: bool, review: Value) -> String {
     let body = if let Value::String(text) = &review { text.clone() } else { review.to_string() };
     match answer(version, "u", mutating, body.as_bytes()) {
-        Ok(a) => format!("{} {:?} {}", a.allowed, a.patch.map(|p| String::from_utf8(p).unwrap()), a.patch_type),
+        Ok(a) => {
+            format!("{} {:?} {}", a.allowed, a.patch.map(|p| String::from_utf8(p).unwrap()), a.patch_type)
+        }
         Err(Wrong::Unreadable(text)) => format!("unreadable: {text}"),
         Err(Wrong::Invalid(text)) => format!("invalid: {text}"),
         Err(Wrong::Failure(status)) => format!("failure: {}", status.message),
@@ -42,9 +42,7 @@ fn read(version: ReviewVersion, mutating: bool, review: Value) -> String {
 
 #[test]
 fn answers() {
-    let review = |response: Value| {
-        json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response})
-    };
+    let review = |response: Value| json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response});
     let patch = BASE64_STANDARD.encode("[]");
     let v1 = |mutating, review| read(ReviewVersion::V1, mutating, review);
     let beta = |mutating, review| read(ReviewVersion::V1beta1, mutating, review);
