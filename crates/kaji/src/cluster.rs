@@ -214,6 +214,7 @@ impl Cluster {
             authorizer: access.authorizer.clone(),
             callers: Arc::new(Callers::default()),
             metrics: Arc::default(),
+            policies: Arc::default(),
         };
         let engine = open_engine(store.clone(), &options, &access, &plugins, tokens.clone()).await?;
         kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;
@@ -253,7 +254,8 @@ impl Cluster {
             metrics: metrics
                 .with_flow(&flow)
                 .with_decisions(&access.decisions)
-                .with(|registry| plugins.metrics.register(registry)),
+                .with(|registry| plugins.metrics.register(registry))
+                .with(|registry| plugins.policies.register(registry)),
             discovery: Discovery::default(),
             openapi: OpenApi::new(kaji_builtins::docs::type_doc),
             address: advertised(address).to_string(),

@@ -313,6 +313,20 @@ async fn mutations_that_fail() {
         }
     }
     expect![[r#"
+        403 policy 'p0-fail' with binding 'p0-fail' denied request: error applying patch: invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: .spec.selector
+        201 
+        403 policy 'p1-fail' with binding 'p1-fail' denied request: error applying patch: failed to convert patch object to typed object: .spec.nothing: field not declared in schema
+        201 
+        403 policy 'p2-fail' with binding 'p2-fail' denied request: type mismatch: unexpected type name "Object.status", expected "Object.spec", which matches field name path from root Object type
+        201 
+        403 policy 'p3-fail' with binding 'p3-fail' denied request: expression 'Object{spec: Object.spec{replicas: object.nothing}}' resulted in error: no such key: nothing
+        201 
+        403 policy 'p4-fail' with binding 'p4-fail' denied request: JSON Patch: error in remove for path: '/spec/nothing': Unable to remove nonexistent key: nothing: missing value
+        201 
+        500 Internal error occurred: json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32
+        500 Internal error occurred: json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32
+        201 
+        201 
     "#]]
     .assert_eq(&out);
 }

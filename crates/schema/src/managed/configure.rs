@@ -93,6 +93,12 @@ mod tests {
             };
         }
         expect![[r#"
+            {"apiVersion":"apps/v1","kind":"Deployment","metadata":{"labels":{"a":"1","b":"2"},"managedFields":[{"manager":"m"}],"name":"d"},"spec":{"replicas":3,"template":{"spec":{"containers":[{"image":"i","name":"a"},{"image":"j","name":"b"}]}}}}
+            {"apiVersion":"apps/v1","kind":"Deployment","metadata":{"labels":{"a":"1"},"managedFields":[{"manager":"m"}],"name":"d"},"spec":{"replicas":1,"template":{"spec":{"containers":[{"image":"i","name":"a"},{"image":"k","name":"b"},{"name":"c"}]}}}}
+            invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: .spec.selector
+            invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: .spec.template.spec.containers[0].command, .spec.template.spec.nodeSelector
+            failed to convert patch object to typed object: .spec.replica: field not declared in schema
+            failed to convert patch object to typed object: .spec.replicas: expected numeric (int or float), got string
         "#]]
         .assert_eq(&out);
     }

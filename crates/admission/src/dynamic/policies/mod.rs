@@ -8,12 +8,14 @@
 //!
 //! Source: apiserver `admission/plugin/policy/generic`.
 
+mod metrics;
 mod mutating;
 mod params;
 mod patch;
 pub(crate) mod typecheck;
 mod validating;
 
+pub use metrics::PolicyMetrics;
 pub(crate) use mutating::MutatingPolicies;
 pub(crate) use validating::ValidatingPolicies;
 

@@ -5,13 +5,16 @@
 //! - In the second round only those are asked again that want to be, and after whom something changed.
 
 use super::{
-    Evaluator, Hook, Policies, namespace, params,
+    Evaluator, Hook, Policies, PolicyMetrics, namespace, params,
     patch::{self, Failure},
     versioned,
 };
-use crate::dynamic::{
-    conditions::{Asker, Expression, Facts, MatchConditions, Needs, Verdict},
-    matching::Matched,
+use crate::{
+    Deps,
+    dynamic::{
+        conditions::{Asker, Expression, Facts, MatchConditions, Needs, Verdict},
+        matching::Matched,
+    },
 };
 use kaji_auth::Authorizer;
 use kaji_cel::{
@@ -24,7 +27,7 @@ use kaji_meta::{
 };
 use kaji_resource::BoxFuture;
 use serde_json::Value;
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 const NAME: &str = "MutatingAdmissionPolicy";
 
@@ -32,6 +35,7 @@ const NAME: &str = "MutatingAdmissionPolicy";
 pub(crate) struct MutatingPolicies {
     policies: Policies<Mutator>,
     authorizer: Arc<dyn Authorizer>,
+    metrics: Arc<PolicyMetrics>,
 }
 
 enum Mutation {
@@ -223,7 +227,7 @@ async fn invoke(
     a: &Attributes<'_>,
     asker: &Asker<'_>,
     namespace: Option<&Value>,
-    wanted: impl Fn() -> bool,
+    (wanted, metrics): (bool, &PolicyMetrics),
 ) -> Result<Option<Made>, Status> {
     let (kind, evaluator) = (&invocation.matched.kind, &invocation.hook.evaluator);
     let null = Value::Null;
@@ -242,7 +246,7 @@ async fn invoke(
             }
         }
     }
-    if !wanted() {
+    if !wanted {
         return Ok(None);
     }
     let mut made = Made { object: object.into_owned(), dirty: false, errors: vec![] };
@@ -250,11 +254,18 @@ async fn invoke(
         return Ok(Some(made));
     }
     for mutation in &evaluator.mutations {
+        let began = Instant::now();
         let result = {
             let about = (kind, &invocation.matched.resource);
             let facts = Facts::new(a, about, (&made.object, &old), namespace, asker);
             mutate(mutation, evaluator, a, &facts, (kind, &made.object, params)).await
         };
+        let error = match &result {
+            Ok(_) => None,
+            Err(Failure::Policy(error)) => Some(error.as_str()),
+            Err(Failure::Request(status)) => Some(status.message.as_str()),
+        };
+        metrics.mutated((&invocation.hook.name, invocation.binding()), error, began.elapsed());
         match result {
             Ok(object) => (made.object, made.dirty) = (object, true),
             Err(Failure::Policy(error)) => made.errors.push(error),
@@ -302,8 +313,9 @@ async fn replace(a: &mut Attributes<'_>, new: Value) -> Result<(), Status> {
 }
 
 impl MutatingPolicies {
-    pub(crate) fn new(authorizer: Arc<dyn Authorizer>) -> MutatingPolicies {
-        MutatingPolicies { policies: Policies::new(), authorizer }
+    pub(crate) fn new(deps: &Deps) -> MutatingPolicies {
+        let (authorizer, metrics) = (deps.authorizer.clone(), deps.policies.clone());
+        MutatingPolicies { policies: Policies::new(), authorizer, metrics }
     }
 
     async fn mutate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
@@ -338,7 +350,7 @@ impl MutatingPolicies {
             let key = invocation.key();
             let wanted = !second || rounds(a).is_some_and(|r| r.again.contains(&key));
             let before = a.new_object().cloned();
-            let made = invoke(invocation, a, &asker, namespace.as_deref(), || wanted).await?;
+            let made = invoke(invocation, a, &asker, namespace.as_deref(), (wanted, &self.metrics)).await?;
             let Some(made) = made else { continue };
             let failed = !made.errors.is_empty() && !made.dirty && made.object.is_null();
             for error in made.errors {
