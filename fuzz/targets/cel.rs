@@ -2,7 +2,10 @@
 
 #![no_main]
 
-use kaji_cel::{Decl, Env, Value};
+use kaji_cel::{
+    Decl, Env, Value,
+    admission::{self, Setting},
+};
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 
@@ -14,6 +17,13 @@ static DATA: LazyLock<serde_json::Value> = LazyLock::new(|| {
 });
 
 fuzz_target!(|text: &str| {
+    let admitting = admission::env(Setting { params: true, authorizer: true, variables: true, making_objects: true });
+    if let Ok(program) = admitting.compile(text) {
+        let vars = vec![Some(Value::any(&DATA)); admission::SLOTS];
+        let (result, cost) = program.eval(&vars, LIMIT);
+        assert!(cost <= LIMIT || result.is_err(), "{cost}");
+        drop(result.map(|value| value.to_json()));
+    }
     let decl = Decl::any();
     let Ok(program) = Env::new().variable("self", decl.clone()).compile(text) else { return };
     let this = Value::of_json(&DATA, &decl).expect("any data is a value");

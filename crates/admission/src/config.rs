@@ -62,7 +62,7 @@ const ORDER: [(&str, Standing); 41] = [
     ("NodeDeclaredFeatureValidator", AbsentOn),
     ("JobValidation", AbsentOn),
     ("PodResizeValidator", AbsentOn),
-    ("MutatingAdmissionPolicy", AbsentOn),
+    ("MutatingAdmissionPolicy", On),
     ("MutatingAdmissionWebhook", On),
     ("ValidatingAdmissionPolicy", On),
     ("ValidatingAdmissionWebhook", On),

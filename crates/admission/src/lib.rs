@@ -21,7 +21,7 @@ mod topology;
 mod volumes;
 mod webhooks;
 
-use dynamic::policies::ValidatingPolicies;
+use dynamic::policies::{MutatingPolicies, ValidatingPolicies};
 use kaji_auth::Authorizer;
 use kaji_engine::{Admission, Attributes};
 use kaji_meta::{GroupResource, Status};
@@ -30,7 +30,7 @@ use serde_json::Value;
 use std::sync::Arc;
 
 pub use config::{Config, ConfigError, Flags};
-pub use dynamic::policies::typecheck::follow as check_types;
+pub use dynamic::policies::{PolicyMetrics, typecheck::follow as check_types};
 pub use webhooks::WebhookMetrics;
 
 /// What plugins need besides the objects of the cluster.
@@ -42,6 +42,8 @@ pub struct Deps {
     pub callers: Arc<Callers>,
     /// Counts what comes of it.
     pub metrics: Arc<WebhookMetrics>,
+    /// Counts what policies do.
+    pub policies: Arc<PolicyMetrics>,
 }
 
 /// The plugins that run, in order. The engine itself runs `NamespaceLifecycle`.
@@ -80,7 +82,8 @@ fn make(name: &str, config: &Config, deps: &Deps) -> Option<Arc<dyn Admission>> 
         "CertificateSubjectRestriction" => Arc::new(certificates::CertificateSubjectRestriction),
         "DefaultIngressClass" => Arc::new(classes::DefaultIngressClass),
         "PodTopologyLabels" => Arc::new(topology::PodTopologyLabels),
-        "ValidatingAdmissionPolicy" => Arc::new(ValidatingPolicies::new(authorizer.clone())),
+        "MutatingAdmissionPolicy" => Arc::new(MutatingPolicies::new(deps)),
+        "ValidatingAdmissionPolicy" => Arc::new(ValidatingPolicies::new(deps)),
         "MutatingAdmissionWebhook" => webhooks(true),
         "ValidatingAdmissionWebhook" => webhooks(false),
         "ResourceQuota" => Arc::new(quota::ResourceQuota::new()),
@@ -112,8 +115,12 @@ mod tests {
     #[test]
     fn what_runs_is_there() {
         let config = Config { plugins: config::all(), ..Config::default() };
-        let deps =
-            Deps { authorizer: Arc::new(Union(vec![])), callers: Arc::default(), metrics: Arc::default() };
+        let deps = Deps {
+            authorizer: Arc::new(Union(vec![])),
+            callers: Arc::default(),
+            metrics: Arc::default(),
+            policies: Arc::default(),
+        };
         let names: Vec<&str> = plugins(&config, &deps).iter().map(|p| p.name()).collect();
         let brought: Vec<&str> =
             config.plugins.iter().copied().filter(|name| *name != "NamespaceLifecycle").collect();

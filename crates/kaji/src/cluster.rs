@@ -221,6 +221,7 @@ impl Cluster {
             authorizer: access.authorizer.clone(),
             callers: Arc::new(Callers::default()),
             metrics: Arc::default(),
+            policies: Arc::default(),
         };
         let engine = open_engine(store.clone(), &options, &access, &plugins, tokens.clone()).await?;
         plugins.callers.look_up_in(Arc::downgrade(&(engine.clone() as Arc<dyn Api>)));
@@ -281,7 +282,8 @@ impl Cluster {
                 .with_flow(&flow)
                 .with_decisions(&access.decisions)
                 .with_reloads(&authn.reloads)
-                .with(|registry| plugins.metrics.register(registry)),
+                .with(|registry| plugins.metrics.register(registry))
+                .with(|registry| plugins.policies.register(registry)),
             discovery: Discovery::default(),
             openapi: OpenApi::new(kaji_builtins::docs::type_doc),
             address: advertised(address).to_string(),

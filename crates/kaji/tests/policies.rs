@@ -203,8 +203,190 @@ async fn types_are_checked() {
         .await;
     }
     expect![[r#"
+        correct 1
+        confused 1
+          spec.validations[0].expression: apps/v1, Kind=Deployment: ERROR: <input>:1:22: found no matching overload for '_>_' applied to '(int, string)'
+         | object.spec.replicas > '1'
+         | .....................^
+
+          spec.validations[0].messageExpression: apps/v1, Kind=Deployment: ERROR: <input>:1:28: found no matching overload for '_+_' applied to '(string, int)'
+         | 'wants replicas > 1, got ' + object.spec.replicas
+         | ...........................^
+
+        custom 1
+        confused-custom 1
+          spec.validations[0].expression: example.com/v1, Kind=CronTab: ERROR: <input>:1:22: found no matching overload for '_>_' applied to '(int, string)'
+         | object.spec.replicas > '1'
+         | .....................^
+
     "#]]
     .assert_eq(&out);
+}
+
+fn configuration(expression: &str) -> Value {
+    json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}})
+}
+
+fn patch(expression: &str) -> Value {
+    json!({"patchType": "JSONPatch", "jsonPatch": {"expression": expression}})
+}
+
+/// "should mutate a Deployment with annotations", "should mutate a Deployment"; and what mutations add to each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn deployments_are_changed() {
+    let test = start().await;
+    let spec = json!({"reinvocationPolicy": "Never",
+    "variables": [{"name": "more", "expression": "object.spec.replicas + 1"}],
+    "mutations": [
+        configuration("Object{metadata: Object.metadata{annotations: {'my-foo-annotation': 'myAnnotationValue'}}}"),
+        configuration("Object{spec: Object.spec{replicas: variables.more, template: Object.spec.template{spec: Object.spec.template.spec{\
+            containers: [Object.spec.template.spec.containers{name: 'c', imagePullPolicy: 'Never'}, \
+                Object.spec.template.spec.containers{name: 'side', image: 'car'}]}}}}"),
+        patch("[JSONPatch{op: 'test', path: '/spec/replicas', value: 3}, \
+            JSONPatch{op: 'add', path: '/metadata/labels', value: {'environment': namespaceObject.metadata.labels.place}}, \
+            JSONPatch{op: 'add', path: '/metadata/annotations/' + jsonpatch.escapeKey('example.com/who'), value: request.userInfo.username}]"),
+        patch("[JSONPatch{op: 'test', path: '/spec/replicas', value: 100}, JSONPatch{op: 'remove', path: '/spec'}]"),
+    ]});
+    policy(&test, "mutating", "all", ("apps", "deployments"), spec).await;
+    ok(&test, &admin(), &format!("POST {DEPLOYMENTS}"), deployment("d", 2)).await;
+    let made = ok(&test, &admin(), &format!("GET {DEPLOYMENTS}/d"), Value::Null).await;
+    let containers = made["spec"]["template"]["spec"]["containers"].as_array().unwrap().iter();
+    let containers: Vec<Value> = containers
+        .map(|c| json!([c["name"], c["image"], c["imagePullPolicy"], c["terminationMessagePath"]]))
+        .collect();
+    let meta = &made["metadata"];
+    assert_eq!(
+        json!([meta["annotations"], meta["labels"], made["spec"]["replicas"], containers]),
+        json!([{"my-foo-annotation": "myAnnotationValue", "example.com/who": "admin"}, {"environment": "here"}, 3,
+            [["c", "i", "Never", "/dev/termination-log"], ["side", "car", "Always", "/dev/termination-log"]]])
+    );
+    // Elsewhere nothing happens.
+    let there =
+        ok(&test, &admin(), "POST /apis/apps/v1/namespaces/there/deployments", deployment("d", 2)).await;
+    assert_eq!(there["spec"]["replicas"], 2);
+}
+
+/// Whoever wants to be is asked again when something changed after it; nobody is asked a third time.
+#[tokio::test(flavor = "multi_thread")]
+async fn some_are_asked_again() {
+    let test = start().await;
+    for (name, again, text) in [("a", "IfNeeded", "a"), ("b", "Never", "b"), ("c", "IfNeeded", "c")] {
+        let expression = format!(
+            "Object{{data: {{'seen': (has(object.data) && 'seen' in object.data ? object.data.seen : '') + '{text}'}}}}"
+        );
+        let spec = json!({"reinvocationPolicy": again, "mutations": [configuration(&expression)]});
+        policy(&test, "mutating", name, ("", "configmaps"), spec).await;
+    }
+    let made = ok(&test, &admin(), &format!("POST {MAPS}"), json!({"metadata": {"name": "m"}})).await;
+    assert_eq!(made["data"]["seen"], "abcac");
+}
+
+/// Mutations that cannot be made refuse the request, or do nothing where failures are ignored.
+#[tokio::test(flavor = "multi_thread")]
+async fn mutations_that_fail() {
+    let test = start().await;
+    let mut out = String::new();
+    for (i, mutation) in [
+        configuration("Object{spec: Object.spec{selector: Object.spec.selector{matchLabels: {'a': 'b'}}}}"),
+        configuration("Object{spec: Object.spec{nothing: 1}}"),
+        configuration("Object{spec: Object.status{}}"),
+        configuration("Object{spec: Object.spec{replicas: object.nothing}}"),
+        patch("[JSONPatch{op: 'remove', path: '/spec/nothing'}]"),
+        patch("[JSONPatch{op: 'add', path: '/spec/replicas', value: 'many'}]"),
+        patch("[JSONPatch{op: 'add', path: '/spec/unknown', value: 1}]"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for failure in ["Fail", "Ignore"] {
+            let name = format!("p{i}-{}", failure.to_lowercase());
+            let spec = json!({"failurePolicy": failure, "reinvocationPolicy": "Never", "mutations": [mutation.clone()]});
+            policy(&test, "mutating", &name, ("apps", "deployments"), spec).await;
+            out += &answer(&test, &format!("POST {DEPLOYMENTS}?dryRun=All"), deployment("d", 2)).await;
+            ok(
+                &test,
+                &admin(),
+                &format!("DELETE {REGISTRATION}/mutatingadmissionpolicybindings/{name}"),
+                Value::Null,
+            )
+            .await;
+        }
+    }
+    expect![[r#"
+        403 policy 'p0-fail' with binding 'p0-fail' denied request: error applying patch: invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: .spec.selector
+        201 
+        403 policy 'p1-fail' with binding 'p1-fail' denied request: error applying patch: failed to convert patch object to typed object: .spec.nothing: field not declared in schema
+        201 
+        403 policy 'p2-fail' with binding 'p2-fail' denied request: type mismatch: unexpected type name "Object.status", expected "Object.spec", which matches field name path from root Object type
+        201 
+        403 policy 'p3-fail' with binding 'p3-fail' denied request: expression 'Object{spec: Object.spec{replicas: object.nothing}}' resulted in error: no such key: nothing
+        201 
+        403 policy 'p4-fail' with binding 'p4-fail' denied request: JSON Patch: error in remove for path: '/spec/nothing': Unable to remove nonexistent key: nothing: missing value
+        201 
+        500 Internal error occurred: json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32
+        500 Internal error occurred: json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32
+        201 
+        201 
+    "#]]
+    .assert_eq(&out);
+}
+
+/// Custom resources are merged by their schemas; parameters are given to mutations, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn custom_resources_are_changed() {
+    let test = start().await;
+    let part = json!({"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}, "size": {"type": "integer"}}});
+    let parts = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"], "items": part});
+    let whole = json!({"type": "array", "items": {"type": "string"}});
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "parts": parts, "whole": whole, "color": {"type": "string", "default": "red"}}}}});
+    let crd = json!({"metadata": {"name": "toys.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+        "names": {"plural": "toys", "kind": "Toy", "singular": "toy", "listKind": "ToyList"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+    ok(&test, &admin(), "POST /apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await;
+    let definitions = "apiextensions.k8s.io/v1/customresourcedefinitions";
+    Api(&test)
+        .until(definitions, "toys.example.com", |crd| {
+            let conditions = crd.and_then(|c| c["status"]["conditions"].as_array());
+            conditions.into_iter().flatten().any(|c| c["type"] == "Established" && c["status"] == "True")
+        })
+        .await;
+    let param = json!({"metadata": {"name": "size"}, "data": {"size": "7"}});
+    ok(&test, &admin(), &format!("POST {MAPS}"), param).await;
+    let rules = json!({"resourceRules": [{"operations": ["CREATE"], "apiGroups": ["example.com"], "apiVersions": ["v1"], "resources": ["toys"]}]});
+    let spec = json!({"reinvocationPolicy": "Never", "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}, "matchConstraints": rules,
+        "matchConditions": [{"name": "sized", "expression": "params.data.size != ''"}],
+        "mutations": [configuration("Object{spec: Object.spec{parts: [Object.spec.parts{name: 'b', size: int(params.data.size)}]}}")]});
+    ok(
+        &test,
+        &admin(),
+        &format!("POST {REGISTRATION}/mutatingadmissionpolicies"),
+        json!({"metadata": {"name": "toys"}, "spec": spec}),
+    )
+    .await;
+    bind(
+        &test,
+        "mutating",
+        "toys",
+        json!({"policyName": "toys", "paramRef": {"name": "size", "parameterNotFoundAction": "Deny"}}),
+    )
+    .await;
+    let toys = "/apis/example.com/v1/namespaces/here/toys";
+    let toy = json!({"apiVersion": "example.com/v1", "kind": "Toy", "metadata": {"name": "t"},
+        "spec": {"parts": [{"name": "a", "size": 1}, {"name": "b"}], "whole": ["x"]}});
+    let made = ok(&test, &admin(), &format!("POST {toys}"), toy.clone()).await;
+    assert_eq!(
+        made["spec"],
+        json!({"parts": [{"name": "a", "size": 1}, {"name": "b", "size": 7}], "whole": ["x"], "color": "red"})
+    );
+    let (code, refused) = ask(&test, &admin(), "POST /apis/example.com/v1/namespaces/there/toys", &toy).await;
+    assert_eq!(
+        (code, refused["message"].as_str().unwrap()),
+        (
+            403,
+            "policy 'toys' with binding 'toys' denied request: failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction"
+        )
+    );
 }
 
 /// What does not compile is refused when it is written.

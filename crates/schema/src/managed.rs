@@ -18,6 +18,7 @@ use crate::types;
 mod apply;
 mod check;
 mod compare;
+mod configure;
 mod conflict;
 mod entry;
 mod last_applied;
@@ -32,6 +33,7 @@ mod update;
 mod value;
 
 pub use apply::{ApplyArgs, apply};
+pub use configure::configure;
 pub use scale::{ScalePaths, scale_to_parent, scale_to_subresource};
 pub use update::{UpdateArgs, update};
 

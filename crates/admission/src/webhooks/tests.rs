@@ -80,7 +80,31 @@ fn answers() {
         beta(true, other),
         beta(true, review(json!({"allowed": true}))),
     ];
-    expect![[r#""#]].assert_eq(&seen.join("\n"));
+    expect![[r#"
+        true None 
+        false None 
+        true Some("[]") JSONPatch
+        invalid: webhook returned response.patch but not response.patchType
+        invalid: webhook returned response.patchType but not response.patch
+        invalid: webhook returned invalid response.patchType of ""
+        invalid: validating webhook may not return response.patch
+        invalid: validating webhook may not return response.patchType
+        unreadable: illegal base64 data in response.patch: Invalid symbol 37, offset 0.
+        invalid: expected response.uid="u", got "w"
+        unreadable: json: cannot unmarshal string into Go struct field AdmissionReview.response.allowed of type bool
+        unreadable: json: cannot unmarshal array into Go struct field AdmissionReview.response.warnings of type string
+        invalid: webhook response was absent
+        invalid: expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got /, Kind=
+        invalid: webhook response was absent
+        unreadable: no kind "Pod" is registered for version "v1" in scheme "k8s.io/apiserver/pkg/util/webhook"
+        failure: no
+        unreadable: couldn't get version/kind; json parse error: invalid character 'h' looking for beginning of value
+        unreadable: couldn't get version/kind; json parse error: json: cannot unmarshal array into Go value of type struct { APIVersion string; Kind string }
+        unreadable: 0-length response with status code: 200 and content type: 
+        true Some("[]") JSONPatch
+        true None 
+        true None JSONPatch
+        invalid: webhook response was absent"#]].assert_eq(&seen.join("\n"));
 }
 
 #[test]
@@ -95,7 +119,11 @@ fn refusals() {
         say(json!({"reason": "Custom", "code": 200, "status": "Success"})),
         say(json!({"message": "no", "code": 70000})),
     ];
-    expect![[r#""#]].assert_eq(&seen.join("\n"));
+    expect![[r#"
+        400 Unknown admission webhook "h" denied the request without explanation
+        403 Forbidden admission webhook "h" denied the request: no
+        400 Other("Custom") admission webhook "h" denied the request: Custom
+        400 Unknown admission webhook "h" denied the request: no"#]].assert_eq(&seen.join("\n"));
 }
 
 /// Webhooks come by the names of their configurations, then by place; what did not change is not read again.

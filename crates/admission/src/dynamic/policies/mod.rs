@@ -8,10 +8,15 @@
 //!
 //! Source: apiserver `admission/plugin/policy/generic`.
 
+mod metrics;
+mod mutating;
 mod params;
+mod patch;
 pub(crate) mod typecheck;
 mod validating;
 
+pub use metrics::PolicyMetrics;
+pub(crate) use mutating::MutatingPolicies;
 pub(crate) use validating::ValidatingPolicies;
 
 use super::matching::{MatchResources, Matched};
@@ -205,7 +210,7 @@ impl<E: Evaluator> Policies<E> {
     /// Whether any policy may be about a request.
     pub(crate) fn concerned(&self, a: &Attributes<'_>) -> bool {
         let hooks = self.hooks(a.api);
-        !hooks.is_empty() && concerned(a) && hooks.iter().any(|hook| hook.concerns(a))
+        !hooks.is_empty() && !a.inside && concerned(a) && hooks.iter().any(|hook| hook.concerns(a))
     }
 }
 

@@ -1,9 +1,10 @@
 //! Policies and bindings in, refusals, warnings and annotations out.
 
 use super::*;
+use crate::Deps;
 use crate::dynamic::testing::Request;
 use expect_test::expect;
-use kaji_auth::{Authorizer, Union};
+use kaji_auth::Union;
 use kaji_engine::Admission;
 use serde_json::json;
 
@@ -41,8 +42,13 @@ fn world(policies: &[(Value, &[Value])]) -> Request {
 
 /// What comes of the request: the answer, warnings and annotations.
 async fn judge(request: &mut Request) -> String {
-    let nobody: Arc<dyn Authorizer> = Arc::new(Union(vec![]));
-    let plugin = ValidatingPolicies::new(nobody);
+    let deps = Deps {
+        authorizer: Arc::new(Union(vec![])),
+        callers: Arc::default(),
+        metrics: Arc::default(),
+        policies: Arc::default(),
+    };
+    let plugin = ValidatingPolicies::new(&deps);
     let result =
         request.with(async |a| if plugin.handles(a) { plugin.validate(a).await } else { Ok(()) }).await;
     let mut out = match result {

@@ -3,10 +3,13 @@
 //! Invariant: the first denial, policies and bindings taken by name, is the answer; audit annotations and warnings of all
 //! are recorded.
 
-use super::{Binding, Evaluator, Hook, Policies, namespace, params, versioned};
-use crate::dynamic::{
-    conditions::{Asker, Exhausted, Expression, Facts, MatchConditions, Needs, Verdict},
-    matching::Matched,
+use super::{Binding, Evaluator, Hook, Policies, PolicyMetrics, namespace, params, versioned};
+use crate::{
+    Deps,
+    dynamic::{
+        conditions::{Asker, Exhausted, Expression, Facts, MatchConditions, Needs, Verdict},
+        matching::Matched,
+    },
 };
 use kaji_auth::Authorizer;
 use kaji_cel::{
@@ -17,7 +20,11 @@ use kaji_engine::{Admission, Attributes};
 use kaji_meta::{Cause, Status, status::Reason};
 use kaji_resource::BoxFuture;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// The annotation of what would have been refused.
 const FAILURE: &str = "validation.policy.admission.k8s.io/validation_failure";
@@ -28,6 +35,7 @@ const MAX_ANNOTATION: usize = 10 * 1024;
 pub(crate) struct ValidatingPolicies {
     policies: Policies<Validator>,
     authorizer: Arc<dyn Authorizer>,
+    metrics: Arc<PolicyMetrics>,
 }
 
 struct Validation {
@@ -94,14 +102,19 @@ impl Evaluator for Validator {
 
 /// What a validation led to.
 #[derive(Debug)]
-enum Decision {
+enum Action {
     Admit,
-    /// Refused, and which of the validations did it.
-    Deny {
-        index: usize,
-        message: String,
-        reason: Reason,
-    },
+    /// An error, where errors are ignored.
+    Ignore(String),
+    Deny(String, Reason),
+}
+
+/// The same, of which validation, and how long it took.
+#[derive(Debug)]
+struct Decision {
+    index: usize,
+    action: Action,
+    elapsed: Duration,
 }
 
 /// What became of the annotations of one evaluation.
@@ -122,7 +135,10 @@ impl Validator {
         params: Option<&Value>,
         fail: bool,
     ) -> Outcome {
-        let failed = |message: String| (vec![failure(0, message, fail)], vec![]);
+        let failed = |message: String| {
+            let action = failure(message, fail);
+            (vec![Decision { index: 0, action, elapsed: Duration::ZERO }], vec![])
+        };
         match self.conditions.judge(conditions, params).await {
             Verdict::Matches => {}
             Verdict::Excluded(_) => return (vec![], vec![]),
@@ -144,25 +160,26 @@ impl Validator {
         let mut session = facts.session(params, true, (&self.named, self.needs));
         let mut results = Vec::with_capacity(self.validations.len());
         for validation in &self.validations {
+            let began = Instant::now();
             let result = facts.evaluate(&validation.expression, &mut session, &mut budget).await?;
-            results.push(result.map(|value| matches!(value, Cel::Bool(true))));
+            results.push((result.map(|value| matches!(value, Cel::Bool(true))), began.elapsed()));
         }
         // What is not refused needs no message, but pays for it: whether the budget suffices must not depend on results.
         let messages = self.messages(facts, params, &mut budget).await;
         let mut decisions = Vec::with_capacity(results.len());
-        for (index, (result, validation)) in results.into_iter().zip(&self.validations).enumerate() {
-            decisions.push(match (result, &messages) {
-                (Err(error), _) => failure(index, error, fail),
+        for (index, ((result, elapsed), validation)) in results.into_iter().zip(&self.validations).enumerate()
+        {
+            let action = match (result, &messages) {
+                (Err(error), _) => failure(error, fail),
                 (Ok(_), Err(exhausted)) => {
-                    failure(index, format!("failed messageExpression: {}", exhausted.text()), fail)
+                    failure(format!("failed messageExpression: {}", exhausted.text()), fail)
                 }
-                (Ok(true), Ok(_)) => Decision::Admit,
-                (Ok(false), Ok(messages)) => Decision::Deny {
-                    index,
-                    message: validation.explain(messages.get(index)),
-                    reason: validation.reason.clone(),
-                },
-            });
+                (Ok(true), Ok(_)) => Action::Admit,
+                (Ok(false), Ok(messages)) => {
+                    Action::Deny(validation.explain(messages.get(index)), validation.reason.clone())
+                }
+            };
+            decisions.push(Decision { index, action, elapsed });
         }
         Ok(decisions)
     }
@@ -236,8 +253,8 @@ impl Validation {
 }
 
 /// An error, by the policy's failure policy.
-fn failure(index: usize, message: String, fail: bool) -> Decision {
-    if fail { Decision::Deny { index, message, reason: Reason::Invalid } } else { Decision::Admit }
+fn failure(message: String, fail: bool) -> Action {
+    if fail { Action::Deny(message, Reason::Invalid) } else { Action::Ignore(message) }
 }
 
 /// The first denial of a request.
@@ -253,6 +270,7 @@ struct Dispatch<'a> {
     attributes: &'a Attributes<'a>,
     asker: Asker<'a>,
     denied: Option<Denial>,
+    metrics: &'a PolicyMetrics,
 }
 
 impl<'a> Dispatch<'a> {
@@ -347,14 +365,24 @@ impl<'a> Dispatch<'a> {
         }
         for (decisions, annotations) in outcomes {
             for decision in decisions {
-                if let Decision::Deny { index, message, reason } = decision {
-                    self.act(hook, binding, (index, message, reason));
+                let Decision { index, action, elapsed } = decision;
+                match action {
+                    Action::Admit => {}
+                    Action::Ignore(error) => {
+                        let names = (hook.name.as_str(), binding.name.as_str());
+                        self.metrics.checked(names, Some(&error), "allow", elapsed);
+                    }
+                    Action::Deny(message, reason) => {
+                        self.act(hook, binding, (index, message, reason), elapsed);
+                    }
                 }
             }
             for annotation in annotations {
                 match annotation {
                     Annotation::Publish(key, value) => publish(published, key, &value),
                     Annotation::Error(error) => {
+                        let names = (hook.name.as_str(), binding.name.as_str());
+                        self.metrics.checked(names, Some(&error), "deny", Duration::ZERO);
                         self.deny(&hook.name, Some(&binding.name), error, Reason::Invalid);
                     }
                 }
@@ -364,9 +392,21 @@ impl<'a> Dispatch<'a> {
     }
 
     /// Does what the binding wants done about a failed validation.
-    fn act(&mut self, hook: &Hook<Validator>, binding: &Binding, failed: (usize, String, Reason)) {
-        let (index, message, reason) = failed;
+    fn act(
+        &mut self,
+        hook: &Hook<Validator>,
+        binding: &Binding,
+        (index, message, reason): (usize, String, Reason),
+        elapsed: Duration,
+    ) {
         for action in &binding.actions {
+            let done = match action.as_str() {
+                "Deny" => "deny",
+                "Warn" => "warn",
+                "Audit" => "audit",
+                _ => continue,
+            };
+            self.metrics.checked((&hook.name, &binding.name), Some(&message), done, elapsed);
             match action.as_str() {
                 "Deny" => self.deny(&hook.name, Some(&binding.name), message.clone(), reason.clone()),
                 "Warn" => self.attributes.warn(format!(
@@ -419,8 +459,9 @@ fn publish(published: &mut BTreeMap<String, Vec<String>>, key: String, value: &s
 }
 
 impl ValidatingPolicies {
-    pub(crate) fn new(authorizer: Arc<dyn Authorizer>) -> ValidatingPolicies {
-        ValidatingPolicies { policies: Policies::new(), authorizer }
+    pub(crate) fn new(deps: &Deps) -> ValidatingPolicies {
+        let (authorizer, metrics) = (deps.authorizer.clone(), deps.policies.clone());
+        ValidatingPolicies { policies: Policies::new(), authorizer, metrics }
     }
 }
 
@@ -437,7 +478,7 @@ impl Admission for ValidatingPolicies {
         Box::pin(async move {
             let hooks = self.policies.hooks(a.api);
             let asker = Asker::new(a.user, &*self.authorizer);
-            let mut dispatch = Dispatch { attributes: a, asker, denied: None };
+            let mut dispatch = Dispatch { attributes: a, asker, denied: None, metrics: &self.metrics };
             for hook in hooks.iter() {
                 dispatch.policy(hook).await?;
             }
