@@ -30,6 +30,6 @@ mod verbs;
 pub use admission::{Admission, Annotations, Attributes, Companion, Operation, Reinvocation, Together};
 pub use engine::{Engine, EngineError, EngineOptions};
 pub use registry::{Registry, Resource};
-pub use request::{Accept, Alternative, ApiRequest, Encoding, Form};
+pub use request::{Accept, Alternative, ApiRequest, Creation, Encoding, Form};
 pub use response::{ApiResponse, Body, ChunkIter};
 pub use trail::{Trail, Trails};

@@ -4,7 +4,7 @@
 //! control loops, which speak the API through the in-process transport. Ending runs the other way round.
 
 use crate::{
-    Nodes,
+    Nodes, RangeFlags,
     access::{Access, AuthzError, AuthzOptions},
     audit,
     authn::{Authn, AuthnError, AuthnOptions, LateTokens},
@@ -19,9 +19,10 @@ use kaji_aggregator::Aggregator;
 use kaji_audit::Options as AuditOptions;
 use kaji_auth::authn::SigningKey;
 use kaji_builtins::Deps;
-use kaji_controllers::Selection;
+use kaji_controllers::{NodeRanges, Selection};
 use kaji_encryption::ConfigError;
 use kaji_engine::{Engine, EngineError, EngineOptions};
+use kaji_kubelet::fake::{self, Fleet};
 use kaji_meta::{
     Status,
     random::SystemRandom,
@@ -70,6 +71,8 @@ pub struct Options {
     pub names: Vec<String>,
     /// Nodes to bring along.
     pub nodes: Nodes,
+    /// Which ranges of pod addresses nodes are given.
+    pub node_ranges: RangeFlags,
     /// Whether controllers and the scheduler run.
     pub controllers: bool,
     /// Which of them, if so.
@@ -104,6 +107,7 @@ impl Options {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 6443)),
             names: vec![],
             nodes: Nodes::Simulated(3),
+            node_ranges: RangeFlags::default(),
             controllers: true,
             selection: Selection::default(),
             serving: Serving::default(),
@@ -164,6 +168,9 @@ pub enum StartError {
     /// A service range that is none.
     #[error("{0:?} is no service range")]
     ServiceRange(String),
+    /// Ranges for nodes that are none.
+    #[error("node ranges: {0}")]
+    NodeRanges(String),
 }
 
 /// A running cluster.
@@ -208,6 +215,8 @@ impl Cluster {
         mut metrics: Metrics,
     ) -> Result<Cluster, StartError> {
         let service_ip = first_address(&options.service_cidrs)?;
+        let node_ranges =
+            options.node_ranges.ranges(&options.service_cidrs).map_err(StartError::NodeRanges)?;
         // The store is open, so the directory is ours: certificates are made meanwhile.
         let (dir, names) = (options.data_dir.join("pki"), serving_names(&options, service_ip));
         let clock = Arc::new(SystemClock);
@@ -328,7 +337,7 @@ impl Cluster {
             token_signer: authn.signing_key(),
         };
         if options.controllers && !(options.selection.is_empty() && options.nodes == Nodes::None) {
-            cluster.start_loops(&options, stopped);
+            cluster.start_loops(&options, node_ranges, stopped);
         }
         Ok(cluster)
     }
@@ -344,7 +353,13 @@ impl Cluster {
         format!("https://{}", advertised(self.address))
     }
 
-    fn start_loops(&mut self, options: &Options, stop: watch::Receiver<bool>) {
+    fn start_loops(
+        &mut self,
+        options: &Options,
+        node_ranges: Option<NodeRanges>,
+        stop: watch::Receiver<bool>,
+    ) {
+        let given = node_ranges.is_some() && options.selection.includes(kaji_controllers::NODE_RANGES);
         let shared = |client: Client| kaji_runtime::Shared {
             client,
             clock: Arc::new(SystemClock),
@@ -362,6 +377,7 @@ impl Cluster {
             selection: options.selection.clone(),
             authority: authority.ok().map(Arc::new),
             token_signer: Some(self.token_signer.clone()),
+            node_ranges,
         };
         kaji_controllers::spawn(&mut self.loops, &informers, &shared(client), &config, &stop);
         if options.selection.includes(kaji_controllers::POLICY_TYPES) {
@@ -373,10 +389,10 @@ impl Cluster {
             self.loops.spawn(kaji_scheduler::run(informers.clone(), shared(client), stop.clone()));
         }
         if let Nodes::Simulated(count) = options.nodes {
-            let first = kaji_kubelet::fake::name(1);
+            let first = fake::name(1);
             let client = self.client("kubelet", identities::kubelets(&first));
-            let fleet = kaji_kubelet::fake::Fleet::numbered(count);
-            self.loops.spawn(kaji_kubelet::fake::run(fleet, informers.clone(), shared(client), stop));
+            let fleet = if given { Fleet::numbered(count) } else { Fleet::with_ranges(count) };
+            self.loops.spawn(fake::run(fleet, informers.clone(), shared(client), stop));
         }
         self._informers = Some(informers);
     }

@@ -27,5 +27,5 @@ pub use audit::AuditFlags;
 pub use authn::{AuthnError, AuthnOptions};
 pub use cluster::{Cluster, Options, StartError, StoreKind};
 pub use kaji_controllers::Selection;
-pub use nodes::Nodes;
+pub use nodes::{Nodes, RangeFlags};
 pub use serving::Serving;

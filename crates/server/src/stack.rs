@@ -199,7 +199,10 @@ impl Stack {
         if !outcome.allowed() {
             return match outcome.error {
                 Some(error) => Ok(authorize::undecided(&parts.uri, &error)),
-                None => Err(authorize::forbidden(&user, info, &outcome.reason)),
+                None => {
+                    let asked = authorize::attributes(&user, info, &query);
+                    Err(authorize::forbidden(&asked, &outcome.reason))
+                }
             };
         }
         if let Some(route) = self.route(info).await {
@@ -211,7 +214,9 @@ impl Stack {
             Some(target) => {
                 let body = read_body(parts, body).await?;
                 let trail = record.clone().map(|r| r as _);
-                let parts = api::Parts { headers: &parts.headers, query, info, target, user, body, trail };
+                let creation = authorize::creation(&self.authorizer, info);
+                let parts =
+                    api::Parts { headers: &parts.headers, query, info, target, user, body, trail, creation };
                 let gzip = plain::takes_gzip(parts.headers);
                 let (answer, seat) = self.resource(api::request(parts)?, target, seat, record).await;
                 Ok(api::response(answer, gzip).map(|body| flow::hold(body, seat, time)))

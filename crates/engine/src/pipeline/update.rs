@@ -6,6 +6,7 @@ use crate::{
     decode,
     engine::store_status,
     pipeline::create::Created,
+    request::ApiRequest,
     storage,
     verbs::scale,
 };
@@ -29,8 +30,8 @@ pub(crate) type Make<'m> = dyn FnMut(Option<&State>) -> Result<Made, Status> + S
 /// What is particular about one update.
 #[derive(Default)]
 pub(crate) struct Plan<'a> {
-    /// A missing object is created.
-    pub create: bool,
+    /// A missing object is created, if whoever sent this request may do that.
+    pub create: Option<&'a ApiRequest>,
     /// The uid that the client's object names.
     pub uid: Option<&'a str>,
     /// The update goes through the scale subresource at these paths.
@@ -173,9 +174,7 @@ async fn create_instead(
     plan: &Plan<'_>,
     make: &mut Make<'_>,
 ) -> Result<Step, Status> {
-    if !plan.create {
-        return Err(op.not_found(name));
-    }
+    let Some(request) = plan.create else { return Err(op.not_found(name)) };
     if let Some(uid) = plan.uid {
         return Err(uid_precondition(op, name, key, uid, ""));
     }
@@ -186,6 +185,9 @@ async fn create_instead(
             "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
         );
         return Err(op.conflict(name, text));
+    }
+    if let Some(creation) = &request.creation {
+        creation.allowed(request).await?;
     }
     metadata::wipe(&mut new);
     create::admit(op, &mut new).await?;
