@@ -20,6 +20,7 @@ mod endpoints;
 mod gc;
 mod history;
 mod job;
+mod migration;
 mod namespace;
 mod podgc;
 mod pods;
@@ -105,6 +106,7 @@ const APPROVER: &str = "certificatesigningrequest-approving-controller";
 const GARBAGE: &str = "garbage-collector-controller";
 const NAMESPACES: &str = "namespace-controller";
 const QUOTAS: &str = "resourcequota-controller";
+const MIGRATIONS: &str = "storage-version-migrator-controller";
 
 /// Without certificates there is nothing to publish.
 fn published(config: &Config) -> Option<&str> {
@@ -113,7 +115,7 @@ fn published(config: &Config) -> Option<&str> {
 
 /// The names of all controllers.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    PLAIN.iter().map(|(name, _)| *name).chain([APPROVER, GARBAGE, NAMESPACES, QUOTAS])
+    PLAIN.iter().map(|(name, _)| *name).chain([APPROVER, GARBAGE, NAMESPACES, QUOTAS, MIGRATIONS])
 }
 
 /// The controllers that are plain reconcilers and wanted.
@@ -145,5 +147,8 @@ pub fn spawn(
     }
     if config.selection.includes(QUOTAS) {
         quota::spawn(tasks, informers, shared, stop.clone());
+    }
+    if config.selection.includes(MIGRATIONS) {
+        migration::spawn(tasks, informers, shared, stop.clone());
     }
 }
