@@ -10,6 +10,7 @@ mod approval;
 mod compile;
 mod conditions;
 mod conversion;
+mod embedded;
 mod hooks;
 mod lifecycle;
 mod names;

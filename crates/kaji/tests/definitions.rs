@@ -155,7 +155,7 @@ async fn lists_without_duplicates() {
     let mut made = api
         .ok(Verb::Create, path, object("Kindlists", "x", json!({"good-map": maps, "good-set": sets})))
         .await;
-    // The keys become fewer, so that the map has duplicates that it had before: those are forgiven, new ones are not.
+    // The keys become fewer, so that the map has duplicates that it had before: those are forgiven.
     let patch = json!([{"op": "replace",
         "path": "/spec/versions/0/schema/openAPIV3Schema/properties/good-map/x-kubernetes-list-map-keys", "value": ["a"]}]);
     api.ok(Verb::Patch, &format!("{CRDS}/lists.example.com"), patch).await;
@@ -165,10 +165,10 @@ async fn lists_without_duplicates() {
     }
     made["metadata"]["labels"] = json!({"changed": "yes"});
     let made = api.ok(Verb::Update, &format!("{path}/x"), made).await;
+    // As upstream has it, even new ones are, as long as there are old ones.
     let mut worse = made.clone();
     worse["good-set"] = twice(&sets);
-    let (code, message) = api.refused(Verb::Update, &format!("{path}/x"), worse).await;
-    assert!(code == 422 && message.contains("good-set[4]: Duplicate value"), "{message}");
+    api.ok(Verb::Update, &format!("{path}/x"), worse).await;
     cluster.stop().await;
 }
 
@@ -228,6 +228,161 @@ async fn embedded_objects() {
         ] {
             assert!(message.contains(wanted), "no {wanted} in {message}");
         }
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn objects_become_embedded_later() {
+    let cluster = TestCluster::start(0).await;
+    let api = Api(&cluster);
+    let free = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    established(&api, definition("example.com", "laters", json!({"embedded": free}))).await;
+    let path = "example.com/v1/laters";
+    let embedded = json!({"apiVersion": "foo/v1", "kind": "Foo", "other": 1, "metadata": {"name": "foo", "unknown": 42,
+        "annotations": {"foo": 42, "bar": "abc"}, "labels": {"invalid": "x y"}}});
+    api.ok(Verb::Create, path, object("Kindlaters", "x", json!({"embedded": embedded}))).await;
+    let patch = json!([{"op": "add",
+        "path": "/spec/versions/0/schema/openAPIV3Schema/properties/embedded/x-kubernetes-embedded-resource", "value": true}]);
+    api.ok(Verb::Patch, &format!("{CRDS}/laters.example.com"), patch).await;
+    // What cannot be metadata is not shown; what is metadata, if of no use, is.
+    let mut shown = loop {
+        let shown = api.ok(Verb::Get, &format!("{path}/x"), Value::Null).await;
+        if shown["embedded"] != embedded {
+            break shown;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(shown["embedded"]["metadata"], json!({"name": "foo", "labels": {"invalid": "x y"}}));
+    assert_eq!(shown["embedded"]["other"], 1);
+    shown["embedded"]["metadata"]["labels"]["more"] = "changed".into();
+    let (code, message) = api.refused(Verb::Update, &format!("{path}/x"), shown.clone()).await;
+    assert!(
+        code == 422 && message.contains("embedded.metadata.labels: Invalid value: \"x y\""),
+        "{code} {message}"
+    );
+    shown["embedded"]["metadata"]["labels"]["invalid"] = "fixed".into();
+    let mut fixed = api.ok(Verb::Update, &format!("{path}/x"), shown).await;
+    fixed["embedded"]["metadata"]["labels"]["invalid"] = 42.into();
+    assert_eq!(api.refused(Verb::Update, &format!("{path}/x"), fixed).await.0, 422);
+    api.ok(Verb::Delete, &format!("{path}/x"), Value::Null).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn zeros_nulls_and_defaults() {
+    let cluster = TestCluster::start(0).await;
+    let api = Api(&cluster);
+    let mut properties = json!({});
+    let (mut given, mut expected) = (json!({}), json!({}));
+    for (kind, zero) in [
+        ("string", json!("")),
+        ("boolean", json!(false)),
+        ("number", json!(0)),
+        ("integer", json!(0)),
+        ("array", json!([])),
+        ("object", json!({})),
+    ] {
+        let mut schema = json!({"type": kind});
+        match kind {
+            "array" => schema["items"] = json!({"type": "string"}),
+            "object" => schema["properties"] = json!({"a": {"type": "string"}}),
+            _ => {}
+        }
+        properties[kind] = schema.clone();
+        (given[kind], expected[kind]) = (zero.clone(), zero.clone());
+        let key = |suffix: &str| format!("{kind}_{suffix}");
+        let (mut nullable, mut default) = (schema.clone(), schema);
+        nullable["nullable"] = true.into();
+        default["default"] = zero.clone();
+        properties[key("null")] = nullable.clone();
+        (given[key("null")], expected[key("null")]) = (Value::Null, Value::Null);
+        properties[key("default")] = default.clone();
+        expected[key("default")] = zero.clone();
+        // A null is replaced by the default, unless it may be there.
+        properties[key("replaced")] = default;
+        (given[key("replaced")], expected[key("replaced")]) = (Value::Null, zero.clone());
+        nullable["default"] = zero;
+        properties[key("kept")] = nullable;
+        (given[key("kept")], expected[key("kept")]) = (Value::Null, Value::Null);
+    }
+    established(&api, definition("example.com", "zeros", properties)).await;
+    let path = "example.com/v1/zeros";
+    let made = api.ok(Verb::Create, path, object("Kindzeros", "x", given)).await;
+    let mut fields = made.as_object().unwrap().clone();
+    ["apiVersion", "kind", "metadata"].iter().for_each(|f| drop(fields.remove(*f)));
+    assert_eq!(Value::Object(fields), expected);
+    // Without a default it means that the field is absent; but an element of a list cannot be.
+    let null = object("Kindzeros", "y", json!({"integer": null}));
+    assert!(api.ok(Verb::Create, path, null).await.get("integer").is_none());
+    let null = object("Kindzeros", "z", json!({"array": [null]}));
+    let (code, message) = api.refused(Verb::Create, path, null).await;
+    let wanted = "array[0]: Invalid value: \"null\": array[0] in body must be of type string: \"null\"";
+    assert!(code == 422 && message.contains(wanted), "{code} {message}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schemas_that_are_refused() {
+    let cluster = TestCluster::start(0).await;
+    let api = Api(&cluster);
+    let (root, string) = ("spec.validation.openAPIV3Schema", json!({"type": "string"}));
+    let within = |p: Value| json!({"type": "object", "properties": {"p": p}});
+    for (schema, wanted) in [
+        (
+            json!({"x-kubernetes-preserve-unknown-fields": true, "x-kubernetes-int-or-string": true}),
+            ".x-kubernetes-preserve-unknown-fields: Invalid value: true: must be false if x-kubernetes-int-or-string is true",
+        ),
+        (
+            json!({"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-int-or-string": true}),
+            ".x-kubernetes-embedded-resource: Invalid value: true: must be false if x-kubernetes-int-or-string is true",
+        ),
+        (
+            json!({"type": "object", "x-kubernetes-embedded-resource": true}),
+            ".properties: Required value: must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields",
+        ),
+        (
+            json!({"type": "array", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}),
+            ".type: Invalid value: \"array\": must be object if x-kubernetes-embedded-resource is true",
+        ),
+        (
+            json!({"type": "", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}),
+            ".type: Required value: must be object if x-kubernetes-embedded-resource is true",
+        ),
+        (
+            json!({"type": "object", "properties": {"p": {"x-kubernetes-int-or-string": true}},
+                "not": {"properties": {"p": {"x-kubernetes-int-or-string": true}}}}),
+            ".not.properties[p].x-kubernetes-int-or-string: Forbidden: must be false to be structural",
+        ),
+        (json!({"properties": {}}), ".type: Required value: must not be empty at the root"),
+        (
+            within(json!({"type": "array", "items": {}})),
+            ".properties[p].items.type: Required value: must not be empty for specified array items",
+        ),
+        (
+            within(
+                json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "string"}, {"type": "integer"}]}),
+            ),
+            ".properties[p].anyOf[0].type: Forbidden: must be empty to be structural",
+        ),
+        (
+            within(json!({"type": "array", "items": [string, string]})),
+            ".properties[p].items: Forbidden: items must be a schema object and not an array",
+        ),
+        (
+            json!({"type": "object", "additionalProperties": false}),
+            ".additionalProperties: Forbidden: must not be used at the root",
+        ),
+        (
+            within(json!({"type": "array", "items": string, "uniqueItems": true})),
+            ".properties[p].uniqueItems: Forbidden: uniqueItems cannot be set to true since the runtime complexity becomes quadratic",
+        ),
+        (json!({"type": "object", "$ref": "#/definitions/x"}), ".$ref: Forbidden: $ref is not supported"),
+    ] {
+        let mut definition = definition("example.com", "refuseds", json!({}));
+        definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = schema.clone();
+        let (code, message) = api.refused(Verb::Create, CRDS, definition).await;
+        assert!(code == 422 && message.contains(&format!("{root}{wanted}")), "{schema}: {code} {message}");
     }
     cluster.stop().await;
 }
