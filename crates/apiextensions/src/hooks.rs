@@ -1,7 +1,10 @@
 //! How custom objects behave: validated by their schema, status kept apart where the version says so.
 //! Source: apiextensions-apiserver, `registry/customresource`.
 
-use crate::rules::{self, Rules};
+use crate::{
+    embedded,
+    rules::{self, Rules},
+};
 use kaji_meta::{
     GroupResource, Status,
     field::{ErrorList, Path},
@@ -15,6 +18,8 @@ struct Version {
     name: String,
     schema: SchemaRef,
     status: bool,
+    /// Whether objects of other kinds are in its objects.
+    embeds: bool,
     rules: Option<Rules>,
 }
 
@@ -55,6 +60,7 @@ impl CustomHooks {
                 name: v.name.to_string(),
                 schema: v.schema.clone(),
                 status: v.has_status(),
+                embeds: embedded::any(v.schema.get()),
                 rules,
             })
             .collect();
@@ -102,6 +108,9 @@ impl Hooks for CustomHooks {
         let version = object::api_version(object).rsplit('/').next().unwrap_or_default();
         if let Some(version) = self.version(version) {
             pruned(version.schema.get(), object);
+            if version.embeds {
+                embedded::drop_malformed(version.schema.get(), object);
+            }
             defaulting::apply_defaults(version.schema.get(), object);
         }
     }

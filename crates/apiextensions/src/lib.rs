@@ -6,9 +6,11 @@
 //! - A definition is served before its `Established` condition says so, and no other resource is touched by it.
 //! - A definition that is being deleted goes only after its last object has gone and its resource is no longer served.
 
+mod approval;
 mod compile;
 mod conditions;
 mod conversion;
+mod embedded;
 mod hooks;
 mod lifecycle;
 mod names;

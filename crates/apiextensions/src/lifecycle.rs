@@ -4,11 +4,13 @@
 //! does not matter. Deletion of instances retries until none is left.
 
 use crate::{
+    approval,
     compile::compile,
     conditions,
     conversion::Conversions,
     definitions,
     names::{self, Taken},
+    validation::unusable_authorities,
 };
 use kaji_engine::{Accept, ApiRequest, Body, Engine, EngineError};
 use kaji_meta::{
@@ -39,7 +41,8 @@ pub async fn start(
     clock: Arc<dyn Clock>,
     conversions: Conversions,
 ) -> Result<(), EngineError> {
-    let mut served = Served { by_name: HashMap::new(), names: HashMap::new(), clock, conversions };
+    let mut served =
+        Served { clock, conversions, by_name: HashMap::new(), names: HashMap::new(), freed: BTreeSet::new() };
     let mut established = vec![];
     for definition in engine.list(&definitions(), None) {
         served.remember(&definition);
@@ -63,6 +66,8 @@ struct Served {
     by_name: HashMap<String, (GroupResource, Box<str>)>,
     /// What each definition looked at so far asks for and has.
     names: HashMap<String, Names>,
+    /// Groups in which names were given up.
+    freed: BTreeSet<Box<str>>,
 }
 
 /// A definition's names: what others in its group must know of it.
@@ -70,6 +75,8 @@ struct Names {
     group: Box<str>,
     plural: Box<str>,
     accepted: Taken,
+    /// Somebody else has a name that it asks for.
+    conflict: bool,
 }
 
 /// Names everything that a resource is compiled from: the spec, by its generation, and what the status adds to it.
@@ -114,12 +121,26 @@ impl Served {
             group: text(&["spec", "group"]),
             plural: text(&["spec", "names", "plural"]),
             accepted: Taken::of(&definition["status"]["acceptedNames"]),
+            conflict: conditions::status(definition, "NamesAccepted") == Some("False"),
         };
-        self.names.insert(object::name(definition).to_owned(), names);
+        let (group, accepted) = (names.group.clone(), names.accepted.clone());
+        let before = self.names.insert(object::name(definition).to_owned(), names);
+        if before.is_some_and(|before| before.accepted != accepted) {
+            self.freed.insert(group);
+        }
+    }
+
+    /// Definitions that may get names now that were somebody else's.
+    fn hopeful(&mut self) -> Vec<String> {
+        let freed = std::mem::take(&mut self.freed);
+        let hopeful = self.names.iter().filter(|(_, n)| n.conflict && freed.contains(&n.group));
+        hopeful.map(|(name, _)| name.clone()).collect()
     }
 
     fn forget(&mut self, engine: &Engine, name: &str) {
-        self.names.remove(name);
+        if let Some(names) = self.names.remove(name) {
+            self.freed.insert(names.group);
+        }
         if let Some((resource, _)) = self.by_name.remove(name) {
             engine.unregister(&resource);
         }
@@ -158,6 +179,7 @@ async fn follow(engine: Weak<Engine>, mut served: Served) {
             for some in names.chunks(AT_ONCE) {
                 pending.extend(level(&engine, &mut served, some).await);
             }
+            pending.extend(served.hopeful());
         }
     }
 }
@@ -308,7 +330,15 @@ fn judge(definition: &mut Value, taken: &Taken, now: &str) {
     definition["status"]["acceptedNames"] = outcome.accepted;
     let (reason, message) = outcome.conflict.unwrap_or(("NoConflicts", "no conflicts found".into()));
     conditions::set(definition, "NamesAccepted", accepted, reason, &message, now);
-    if accepted {
+    if let Some((approved, reason, message)) = approval::condition(definition) {
+        let kind = "KubernetesAPIApprovalPolicyConformant";
+        conditions::set(definition, kind, approved, reason, &message, now);
+    }
+    let established = conditions::is_true(definition, "Established");
+    if accepted && !established && unusable_authorities(definition).is_some() {
+        let message = "The conversion webhook CABundle is invalid";
+        conditions::set(definition, "Established", false, "InvalidCABundle", message, now);
+    } else if accepted {
         let message = "the initial names have been accepted";
         conditions::set(definition, "Established", true, "InitialNamesAccepted", message, now);
     } else if conditions::status(definition, "Established").is_none() {

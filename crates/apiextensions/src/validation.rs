@@ -1,8 +1,10 @@
-//! What a definition must satisfy beyond its own fields: structural schemas with usable rules.
+//! What a definition must satisfy beyond its own fields: structural schemas with usable rules, an approval of its group,
+//! authorities that a converter can be verified by.
 
-use crate::rules;
+use crate::{approval, conditions, rules};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use kaji_meta::{
-    field::{ErrorList, Path},
+    field::{Error, ErrorList, Path},
     object::arr_at,
 };
 use kaji_schema::structural;
@@ -12,9 +14,36 @@ use std::sync::Arc;
 /// The check that the built-in kind of definitions is given: new object, stored object on updates.
 pub type Check = Arc<dyn Fn(&Value, Option<&Value>) -> ErrorList + Send + Sync>;
 
-/// Validates schemas.
+/// The check.
 pub fn validator() -> Check {
-    Arc::new(schemas)
+    Arc::new(|new, old| {
+        let mut errors = approval::check(new, old);
+        errors.extend(authorities(new, old));
+        errors.extend(schemas(new, old));
+        errors
+    })
+}
+
+/// What is wrong with the authorities of a definition's converter.
+pub fn unusable_authorities(definition: &Value) -> Option<String> {
+    let bundle = definition.pointer("/spec/conversion/webhook/clientConfig/caBundle")?.as_str()?;
+    let bundle = BASE64_STANDARD.decode(bundle).ok().filter(|b| !b.is_empty())?;
+    kaji_outbound::check_bundle(&bundle).err()
+}
+
+/// Once established, a definition takes no unusable authorities, unless it had such before.
+fn authorities(new: &Value, old: Option<&Value>) -> ErrorList {
+    let strict =
+        old.is_some_and(|old| conditions::is_true(old, "Established") && unusable_authorities(old).is_none());
+    let webhook = new.pointer("/spec/conversion/strategy").is_some_and(|s| s == "Webhook");
+    match unusable_authorities(new).filter(|_| strict && webhook) {
+        Some(problem) => {
+            let path = Path::new("spec").child("conversion").child("webhookClientConfig").child("caBundle");
+            let bundle = new["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"].clone();
+            vec![Error::invalid(&path, bundle, problem)]
+        }
+        None => vec![],
+    }
 }
 
 fn schemas(new: &Value, old: Option<&Value>) -> ErrorList {

@@ -20,6 +20,7 @@ mod endpoints;
 mod gc;
 mod history;
 mod job;
+mod migration;
 mod namespace;
 mod nodeipam;
 mod podgc;
@@ -114,6 +115,7 @@ const NAMESPACES: &str = "namespace-controller";
 /// Tells in the status of policies what is suspicious about their expressions. It needs schemas, so whoever has them runs it.
 pub const POLICY_TYPES: &str = "validatingadmissionpolicy-status-controller";
 const QUOTAS: &str = "resourcequota-controller";
+const MIGRATIONS: &str = "storage-version-migrator-controller";
 
 /// Without certificates there is nothing to publish.
 fn published(config: &Config) -> Option<&str> {
@@ -122,7 +124,14 @@ fn published(config: &Config) -> Option<&str> {
 
 /// The names of all controllers.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    PLAIN.iter().map(|(name, _)| *name).chain([APPROVER, GARBAGE, NAMESPACES, POLICY_TYPES, QUOTAS])
+    PLAIN.iter().map(|(name, _)| *name).chain([
+        APPROVER,
+        GARBAGE,
+        NAMESPACES,
+        POLICY_TYPES,
+        QUOTAS,
+        MIGRATIONS,
+    ])
 }
 
 /// The controllers that are plain reconcilers and wanted.
@@ -154,5 +163,8 @@ pub fn spawn(
     }
     if config.selection.includes(QUOTAS) {
         quota::spawn(tasks, informers, shared, stop.clone());
+    }
+    if config.selection.includes(MIGRATIONS) {
+        migration::spawn(tasks, informers, shared, stop.clone());
     }
 }

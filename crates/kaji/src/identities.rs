@@ -94,6 +94,7 @@ mod tests {
             "garbage-collector-controller",
             "namespace-controller",
             "resourcequota-controller",
+            "storage-version-migrator-controller",
         ]);
         let without: Vec<&str> =
             names.filter(|name| identities(name).name == "system:kube-controller-manager").collect();

@@ -111,7 +111,7 @@ async fn attempt(
     }
     let mut new = match foreign::made(op, make, Some(state)).await? {
         Made::Object(new) => new,
-        Made::Unchanged if !watched(op, name, old) && !stale(op, key).await? => {
+        Made::Unchanged if !state.migrate && !watched(op, name, old) && !stale(op, key).await? => {
             return Ok(unchanged(state.clone()));
         }
         // Plugins see what changes nothing, too.
