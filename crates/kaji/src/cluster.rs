@@ -9,11 +9,13 @@ use crate::{
     audit,
     authn::{Authn, AuthnError, AuthnOptions, LateTokens},
     bootstrap,
+    delegation::{self, Trust},
     encryption::Encryption,
     identities, joining, roles,
     serving::Serving,
     trust,
 };
+use kaji_aggregator::Aggregator;
 use kaji_audit::Options as AuditOptions;
 use kaji_auth::authn::SigningKey;
 use kaji_builtins::Deps;
@@ -25,6 +27,7 @@ use kaji_meta::{
     random::SystemRandom,
     time::{Clock, SystemClock},
 };
+use kaji_outbound::Callers;
 use kaji_resource::Api;
 use kaji_runtime::{Client, Informers};
 use kaji_server::{
@@ -202,7 +205,7 @@ impl Cluster {
         store: Arc<dyn Store>,
         options: Options,
         audit: Option<Arc<Audit>>,
-        metrics: Metrics,
+        mut metrics: Metrics,
     ) -> Result<Cluster, StartError> {
         let service_ip = first_address(&options.service_cidrs)?;
         // The store is open, so the directory is ours: certificates are made meanwhile.
@@ -238,14 +241,31 @@ impl Cluster {
         let url = format!("https://{}", advertised(address));
         let trust = certificates.trust();
         let joining = joining::prepare(&*engine, &url, &trust);
-        tokio::try_join!(roles::run(&*engine), joining, kaji_server::flow::ensure(&engine))
-            .map_err(StartError::Bootstrap)?;
+        let trusted = Trust {
+            clients: authn.authorities.clients.clone(),
+            proxies: authn.authorities.proxies.clone(),
+            headers: authn.chain.proxy.clone().unwrap_or_default(),
+        };
+        tokio::try_join!(
+            roles::run(&*engine),
+            joining,
+            kaji_server::flow::ensure(&engine),
+            kaji_aggregator::ensure(&engine),
+            delegation::ensure(&*engine, &trusted, now),
+        )
+        .map_err(StartError::Bootstrap)?;
+        let (believed, trusted) = watch::channel(trusted);
+        let callers = Arc::new(Callers::default());
+        callers.look_up_in(api);
+        let aggregator = Aggregator::new(engine.clone(), callers, delegation::identity(&pki), clock.clone());
+        aggregator.register_metrics(metrics.registry());
         let flow = Flow::new(options.limits, Arc::new(SystemClock));
         let stack = Arc::new(Stack {
             engine,
             issuer: authn.documents(&format!("https://{}", advertised(address))),
             authentication: Authentication { chain: authn.chain.clone(), clock: Arc::new(SystemClock) },
             impersonation: Impersonation::default(),
+            aggregator: aggregator.clone(),
             authorizer: access.authorizer.clone(),
             health: Health::default(),
             metrics: metrics.with_flow(&flow).with_decisions(&access.decisions).with_reloads(&authn.reloads),
@@ -269,12 +289,15 @@ impl Cluster {
             &options.serving,
             &authn.authorities,
             certificates.clone(),
-            front,
+            (front, believed),
         );
         tasks.spawn(followed.run(stopped.clone()));
         tasks.spawn(authn.follow(stopped.clone()));
-        tasks.spawn(certificates.clone().run(clock, stopped.clone()));
+        tasks.spawn(certificates.clone().run(clock.clone(), stopped.clone()));
+        tasks.spawn(delegation::identify(aggregator.clone(), certificates.clone(), stopped.clone()));
+        tasks.spawn(aggregator.run(stopped.clone()));
         let engine = Arc::downgrade(&stack.engine);
+        tasks.spawn(delegation::follow(engine.clone(), trusted, clock, stopped.clone()));
         tasks.spawn(kaji_server::flow::follow(stack.flow.clone(), engine, stopped.clone()));
         tasks.spawn(access.follow(stopped.clone()));
         let mut cluster = Cluster {

@@ -8,6 +8,7 @@ mod audit;
 pub mod authn;
 pub mod bootstrap;
 pub mod cluster;
+mod delegation;
 mod encryption;
 pub mod envtest;
 mod fetch;
