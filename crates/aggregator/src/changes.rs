@@ -68,6 +68,7 @@ impl Watched {
             },
             user_agent: "kube-aggregator".into(),
             trail: None,
+            creation: None,
         }
     }
 }

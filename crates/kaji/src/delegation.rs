@@ -252,6 +252,7 @@ fn request() -> ApiRequest {
         },
         user_agent: "kube-apiserver".into(),
         trail: None,
+        creation: None,
     }
 }
 
