@@ -22,9 +22,7 @@ async fn a_question() {
         kind: GroupVersionKind::new("other", "v2", "ConfigMap"),
     };
     let text = request
-        .with(async |a| {
-            question(ReviewVersion::V1beta1, "u", a, &matched, (a.new_object(), a.old)).unwrap()
-        })
+        .with(async |a| question(ReviewVersion::V1beta1, "u", a, &matched, (a.new_object(), a.old)).unwrap())
         .await;
     expect![[r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1beta1","request":{"uid":"u","kind":{"group":"other","version":"v2","kind":"ConfigMap"},"resource":{"group":"other","version":"v2","resource":"configmaps"},"requestKind":{"group":"","version":"v1","kind":"ConfigMap"},"requestResource":{"group":"","version":"v1","resource":"configmaps"},"name":"c","namespace":"n","operation":"CREATE","userInfo":{"username":"alice","groups":["g"],"extra":{"k":["v"]}},"object":{"apiVersion":"v1","data":{"k":"v"},"kind":"ConfigMap","metadata":{"labels":{"app":"x"},"name":"c","namespace":"n"}},"oldObject":{"kind":"ConfigMap"},"dryRun":false,"options":null}}"#]]
     .assert_eq(&String::from_utf8(text).unwrap());
@@ -33,7 +31,9 @@ async fn a_question() {
 fn read(version: ReviewVersion, mutating: bool, review: Value) -> String {
     let body = if let Value::String(text) = &review { text.clone() } else { review.to_string() };
     match answer(version, "u", mutating, body.as_bytes()) {
-        Ok(a) => format!("{} {:?} {}", a.allowed, a.patch.map(|p| String::from_utf8(p).unwrap()), a.patch_type),
+        Ok(a) => {
+            format!("{} {:?} {}", a.allowed, a.patch.map(|p| String::from_utf8(p).unwrap()), a.patch_type)
+        }
         Err(Wrong::Unreadable(text)) => format!("unreadable: {text}"),
         Err(Wrong::Invalid(text)) => format!("invalid: {text}"),
         Err(Wrong::Failure(status)) => format!("failure: {}", status.message),
@@ -42,9 +42,7 @@ fn read(version: ReviewVersion, mutating: bool, review: Value) -> String {
 
 #[test]
 fn answers() {
-    let review = |response: Value| {
-        json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response})
-    };
+    let review = |response: Value| json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response});
     let patch = BASE64_STANDARD.encode("[]");
     let v1 = |mutating, review| read(ReviewVersion::V1, mutating, review);
     let beta = |mutating, review| read(ReviewVersion::V1beta1, mutating, review);
@@ -82,7 +80,31 @@ fn answers() {
         beta(true, other),
         beta(true, review(json!({"allowed": true}))),
     ];
-    expect![[r#""#]].assert_eq(&seen.join("\n"));
+    expect![[r#"
+        true None 
+        false None 
+        true Some("[]") JSONPatch
+        invalid: webhook returned response.patch but not response.patchType
+        invalid: webhook returned response.patchType but not response.patch
+        invalid: webhook returned invalid response.patchType of ""
+        invalid: validating webhook may not return response.patch
+        invalid: validating webhook may not return response.patchType
+        unreadable: illegal base64 data in response.patch: Invalid symbol 37, offset 0.
+        invalid: expected response.uid="u", got "w"
+        unreadable: json: cannot unmarshal string into Go struct field AdmissionReview.response.allowed of type bool
+        unreadable: json: cannot unmarshal array into Go struct field AdmissionReview.response.warnings of type string
+        invalid: webhook response was absent
+        invalid: expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got /, Kind=
+        invalid: webhook response was absent
+        unreadable: no kind "Pod" is registered for version "v1" in scheme "k8s.io/apiserver/pkg/util/webhook"
+        failure: no
+        unreadable: couldn't get version/kind; json parse error: invalid character 'h' looking for beginning of value
+        unreadable: couldn't get version/kind; json parse error: json: cannot unmarshal array into Go value of type struct { APIVersion string; Kind string }
+        unreadable: 0-length response with status code: 200 and content type: 
+        true Some("[]") JSONPatch
+        true None 
+        true None JSONPatch
+        invalid: webhook response was absent"#]].assert_eq(&seen.join("\n"));
 }
 
 #[test]
@@ -97,7 +119,12 @@ fn refusals() {
         say(json!({"reason": "Custom", "code": 200, "status": "Success"})),
         say(json!({"message": "no", "code": 70000})),
     ];
-    expect![[r#""#]].assert_eq(&seen.join("\n"));
+    expect![[r#"
+        400 Unknown admission webhook "h" denied the request without explanation
+        403 Forbidden admission webhook "h" denied the request: no
+        400 Other("Custom") admission webhook "h" denied the request: Custom
+        400 Unknown admission webhook "h" denied the request: no"#]]
+    .assert_eq(&seen.join("\n"));
 }
 
 /// Webhooks come by the names of their configurations, then by place; what did not change is not read again.
