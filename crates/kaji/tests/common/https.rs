@@ -31,7 +31,13 @@ pub struct Https {
 impl Https {
     /// Takes a free port of the loopback; certificates are made in `dir`.
     pub async fn bind(dir: &Path) -> Https {
-        let pki = Pki::ensure(dir, &["127.0.0.1".into()], jiff::Timestamp::now()).unwrap();
+        Https::bind_as(dir, &["127.0.0.1"]).await
+    }
+
+    /// The same, with a certificate for these names.
+    pub async fn bind_as(dir: &Path, names: &[&str]) -> Https {
+        let names: Vec<String> = names.iter().map(|n| (*n).into()).collect();
+        let pki = Pki::ensure(dir, &names, jiff::Timestamp::now()).unwrap();
         let tcp = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("https://{}", tcp.local_addr().unwrap());
         Https { tcp, pki, url }
@@ -39,14 +45,28 @@ impl Https {
 
     /// Answers from now on, by path and body, with a code and a body.
     pub fn serve(self, answer: impl Fn(&str, &[u8]) -> (u16, String) + Clone + Send + 'static) -> Pki {
-        self.serve_with(move |path, sent| {
-            let (code, body) = answer(&path, &sent);
-            let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
-            std::future::ready(Response::builder().status(code).body(body).unwrap())
+        self.serve_late(move |path, sent| {
+            let (path, _) = path.split_once('?').unwrap_or((&path, ""));
+            std::future::ready(answer(path, &sent))
         })
     }
 
-    /// Answers from now on, by path and body, in whatever way.
+    /// The same, in its own time and by path with query.
+    pub fn serve_late<F>(self, answer: impl Fn(String, Bytes) -> F + Clone + Send + 'static) -> Pki
+    where
+        F: Future<Output = (u16, String)> + Send + 'static,
+    {
+        self.serve_with(move |path, sent| {
+            let answer = answer(path, sent);
+            async move {
+                let (code, body) = answer.await;
+                let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
+                Response::builder().status(code).body(body).unwrap()
+            }
+        })
+    }
+
+    /// Answers from now on, by path with query and body, in whatever way.
     pub fn serve_with<T>(self, answer: impl Fn(String, Bytes) -> T + Clone + Send + 'static) -> Pki
     where
         T: Future<Output = Response<Answer>> + Send + 'static,
@@ -71,7 +91,7 @@ impl Https {
                 let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
                     let answer = answer.clone();
                     async move {
-                        let path = request.uri().path().to_owned();
+                        let path = request.uri().path_and_query().unwrap().as_str().to_owned();
                         let sent = request.into_body().collect().await.unwrap().to_bytes();
                         Ok::<_, Infallible>(answer(path, sent).await)
                     }
