@@ -21,9 +21,11 @@ mod crds;
 mod creates;
 mod fanout;
 mod fixture;
+mod flood;
 mod kubeconfig;
 mod load;
 mod objects;
+mod overhead;
 mod pods;
 mod process;
 mod report;
@@ -92,6 +94,10 @@ enum Step {
     Watch,
     /// Scheduling.
     Bound,
+    /// A user's latency beside another's flood.
+    Flood,
+    /// What flow control and audit cost; with --exec only.
+    Overhead,
 }
 
 fn scale(text: &str) -> Result<f64, String> {
@@ -170,6 +176,7 @@ impl Error {
 /// A run: the server, a client for preparations, the figures so far.
 struct Bench {
     target: Arc<Target>,
+    kubeconfig: PathBuf,
     /// For everything that is not measured.
     control: Client,
     server: Server,
@@ -241,7 +248,8 @@ async fn measure(args: &Args) -> Result<(), Error> {
     let mut control = Client::new(&target).limited(Duration::from_secs(180));
     let version = control.json(&Call::get("/version")).await?;
     report.version = version["gitVersion"].as_str().unwrap_or("unknown").to_owned();
-    let mut bench = Bench { target, control, server, run: suffix(), report };
+    let kubeconfig = args.kubeconfig.clone();
+    let mut bench = Bench { target, kubeconfig, control, server, run: suffix(), report };
     progress(&format!("{} ({})", bench.target.address, bench.report.version));
     phases(&mut bench, &wanted).await;
     match fixture::namespaces_left(&mut bench.control, &format!("bench-{}-", bench.run)).await {
@@ -250,6 +258,14 @@ async fn measure(args: &Args) -> Result<(), Error> {
         Err(error) => bench.report.notes.push(format!("looking for what is left: {error}")),
     }
     drop(exec);
+    if let (Some(command), true) = (&args.exec, wanted(Step::Overhead)) {
+        // Starts servers of its own.
+        bench.server = Server::Unknown;
+        phase(&mut bench, "overhead", async |b| {
+            overhead::run(&mut b.report, command, &args.kubeconfig).await
+        })
+        .await;
+    }
     conclude(&bench.report, args.json.as_deref())
 }
 
@@ -289,6 +305,9 @@ async fn phases(bench: &mut Bench, wanted: &impl Fn(Step) -> bool) {
     }
     if wanted(Step::Bound) {
         phase(bench, "bound", bound::run).await;
+    }
+    if wanted(Step::Flood) {
+        phase(bench, "flood", flood::run).await;
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing is allowed that no authorizer allows; an error on the way never allows.
 
+pub mod abac;
 pub mod config;
 pub mod feed;
 pub mod node;

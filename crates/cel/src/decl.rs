@@ -48,6 +48,9 @@ pub struct Field {
 pub enum DeclKind {
     /// Any JSON; its type is dyn.
     Any,
+    /// Any JSON as Go decodes what it knows nothing of: numbers are doubles, and keys are found by their escaped names,
+    /// too. Its type is dyn.
+    Loose,
     /// A string or a whole number; its type is dyn.
     IntOrString,
     /// `type: boolean`.
@@ -95,6 +98,11 @@ impl Decl {
     /// Any JSON value; estimates know nothing of its size.
     pub fn any() -> Decl {
         Decl::scalar(DeclKind::Any, 0, 1)
+    }
+
+    /// Any JSON value as upstream gives claims of tokens to expressions; see [`DeclKind::Loose`].
+    pub fn loose() -> Decl {
+        Decl::scalar(DeclKind::Loose, 0, 1)
     }
 
     /// `x-kubernetes-int-or-string`.

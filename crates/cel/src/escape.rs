@@ -1,6 +1,7 @@
 //! Property names as identifiers: what CEL reserves or cannot spell is escaped, as KEP-2876 says.
 
 use crate::parser::RESERVED;
+use std::borrow::Cow;
 
 /// Words of the language that are no identifiers either.
 const WORDS: [&str; 4] = ["true", "false", "null", "in"];
@@ -43,9 +44,40 @@ pub fn escape(name: &str) -> Option<String> {
     Some(out)
 }
 
+/// The property that an identifier stands for; none if it stands for none. Most stand for themselves.
+pub fn unescape(name: &str) -> Option<Cow<'_, str>> {
+    if !name.contains("__") {
+        return Some(name.into());
+    }
+    let (mut out, mut rest) = (String::with_capacity(name.len()), name);
+    while let Some(at) = rest.find("__") {
+        let after = &rest[at + 2..];
+        let word = after.split('_').next().unwrap_or_default();
+        if word.is_empty() || !after[word.len()..].starts_with("__") {
+            // No escape begins here; one may begin at the next character.
+            out.push_str(&rest[..=at]);
+            rest = &rest[at + 1..];
+            continue;
+        }
+        out.push_str(&rest[..at]);
+        out.push_str(match word {
+            "underscores" => "__",
+            "dot" => ".",
+            "dash" => "-",
+            "slash" => "/",
+            // A reserved word is escaped as a whole.
+            word if is_reserved(word) && word.len() + 4 == name.len() => word,
+            _ => return None,
+        });
+        rest = &after[word.len() + 2..];
+    }
+    out.push_str(rest);
+    Some(out.into())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::escape;
+    use super::{escape, unescape};
 
     #[test]
     fn names() {
@@ -60,6 +92,14 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(escape(name).as_deref(), escaped, "{name}");
+            if let Some(escaped) = escaped {
+                assert_eq!(unescape(escaped).as_deref(), Some(name));
+            }
+        }
+        for (escaped, name) in
+            [("__foo__", None), ("a__in__", None), ("__", Some("__")), ("a__b", Some("a__b"))]
+        {
+            assert_eq!(unescape(escaped).as_deref(), name, "{escaped}");
         }
     }
 }

@@ -11,11 +11,12 @@ use base64::Engine;
 use serde_json::Value as Json;
 
 static ANY: Decl = Decl { kind: DeclKind::Any, nullable: true, max_elements: 0, min_size: 1 };
+static LOOSE: Decl = Decl { kind: DeclKind::Loose, nullable: true, max_elements: 0, min_size: 1 };
 static ATOMIC: ListKind = ListKind::Atomic;
 
 pub(crate) fn value<'a>(json: &'a Json, decl: &'a Decl) -> Result<Value<'a>, Error> {
     if json.is_null() {
-        return match decl.nullable || decl.kind == DeclKind::Any {
+        return match decl.nullable || matches!(decl.kind, DeclKind::Any | DeclKind::Loose) {
             true => Ok(Value::Null),
             false => Err(Error::eval("invalid data, got null for schema with nullable=false")),
         };
@@ -24,7 +25,8 @@ pub(crate) fn value<'a>(json: &'a Json, decl: &'a Decl) -> Result<Value<'a>, Err
         Err(Error::eval(format!("invalid data, expected {expected}, got {}", go_type(json))))
     };
     Ok(match (&decl.kind, json) {
-        (DeclKind::Any, _) => any(json),
+        (DeclKind::Any, _) => any(json, &ANY),
+        (DeclKind::Loose, _) => any(json, &LOOSE),
         (DeclKind::IntOrString, Json::String(s)) => Value::String(Text::Borrowed(s)),
         (DeclKind::IntOrString, Json::Number(n)) if n.is_i64() => Value::Int(n.as_i64().unwrap_or_default()),
         (DeclKind::IntOrString, _) => {
@@ -76,18 +78,23 @@ fn string<'a>(s: &'a str, kind: &DeclKind) -> Result<Value<'a>, Error> {
     }
 }
 
+/// A value of which nothing is declared.
+pub(crate) fn undeclared(json: &Json) -> Value<'_> {
+    any(json, &ANY)
+}
+
 /// A value without a declaration.
-pub(crate) fn any(json: &Json) -> Value<'_> {
+fn any<'a>(json: &'a Json, like: &'static Decl) -> Value<'a> {
     match json {
         Json::Null => Value::Null,
         Json::Bool(b) => Value::Bool(*b),
-        Json::Number(n) => match n.as_i64() {
+        Json::Number(n) => match n.as_i64().filter(|_| like.kind == DeclKind::Any) {
             Some(i) => Value::Int(i),
             None => Value::Double(n.as_f64().unwrap_or_default()),
         },
         Json::String(s) => Value::String(Text::Borrowed(s)),
-        Json::Array(items) => Value::List(List::Json { items, elem: &ANY, kind: &ATOMIC }),
-        Json::Object(object) => Value::Map(Map::Json { object, value: &ANY }),
+        Json::Array(items) => Value::List(List::Json { items, elem: like, kind: &ATOMIC }),
+        Json::Object(object) => Value::Map(Map::Json { object, value: like }),
     }
 }
 

@@ -41,6 +41,7 @@ mod overloads;
 mod parser;
 mod plan;
 mod program;
+mod selects;
 mod source;
 mod types;
 mod unify;

@@ -8,6 +8,7 @@ use crate::{
     eval::Evaluator,
     parser,
     plan::{self, Node},
+    selects::{self, Selects},
     types::{Named, Type},
     value::Value,
 };
@@ -184,7 +185,8 @@ impl Env {
         let used = used.into_iter().filter_map(|i| self.names.get(i).cloned()).collect();
         let root = self.names.first().and_then(|name| self.decls.get(name)).map(|d| &**d);
         let max_cost = estimate::estimate(checked, &self.decls, root).max;
-        Ok(Program { node, ty, used, max_cost, depth: checked.root.depth })
+        let selects = selects::of(&checked.root);
+        Ok(Program { node, ty, used, selects, max_cost, depth: checked.root.depth })
     }
 }
 
@@ -205,6 +207,7 @@ pub struct Program {
     node: Node,
     ty: Type,
     used: BTreeSet<String>,
+    selects: Selects,
     max_cost: u64,
     depth: u16,
 }
@@ -218,6 +221,11 @@ impl Program {
     /// Whether it refers to a variable.
     pub fn uses(&self, variable: &str) -> bool {
         self.used.contains(variable)
+    }
+
+    /// Whether it selects a field of a name: `name.field`, `has(name.field)` or `name.?field`.
+    pub fn selects(&self, name: &str, field: &str) -> bool {
+        self.selects.iter().any(|(n, f)| n == name && f == field)
     }
 
     /// What an evaluation costs at most, if the sizes of data are what declarations allow; `u64::MAX` for no bound.

@@ -124,7 +124,7 @@ impl Type {
     /// The type of a declaration. Objects in it are named after the way to them from `name`.
     pub fn of_decl(decl: &Arc<Decl>, name: &str) -> Type {
         match &decl.kind {
-            DeclKind::Any | DeclKind::IntOrString => Type::Dyn,
+            DeclKind::Any | DeclKind::Loose | DeclKind::IntOrString => Type::Dyn,
             DeclKind::Bool => Type::Bool,
             DeclKind::Int => Type::Int,
             DeclKind::Double => Type::Double,

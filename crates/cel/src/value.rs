@@ -261,7 +261,7 @@ impl<'a> Value<'a> {
 
     /// The value of JSON of which nothing is declared.
     pub fn any(json: &'a Json) -> Value<'a> {
-        json::any(json)
+        json::undeclared(json)
     }
 
     /// The value of JSON that `decl` describes.
@@ -416,7 +416,7 @@ impl<'a> Map<'a> {
                 Ok(found.map(|(_, v)| v.clone()))
             }
             (_, Value::String(key)) => self.field(key),
-            (Map::Json { value: Decl { kind: DeclKind::Any, .. }, .. }, _) => Ok(None),
+            (Map::Json { value: Decl { kind: DeclKind::Any | DeclKind::Loose, .. }, .. }, _) => Ok(None),
             _ => Err(Error::Overload),
         }
     }
@@ -430,6 +430,11 @@ impl<'a> Map<'a> {
                     None | Some(Json::Null) => Ok(None),
                     Some(json) => json::value(json, &field.decl).map(Some),
                 }
+            }
+            Map::Json { object, value } if value.kind == DeclKind::Loose => {
+                let unescaped = crate::escape::unescape(name);
+                let found = object.get(unescaped.as_deref().unwrap_or(name));
+                found.map(|json| json::value(json, value)).transpose()
             }
             Map::Json { object, value } => object.get(name).map(|json| json::value(json, value)).transpose(),
             Map::Made(made) => {

@@ -36,7 +36,7 @@ fn failure(text: &str) -> TransformError {
     TransformError::new(text)
 }
 
-fn random_bytes<const N: usize>(random: &dyn Random) -> [u8; N] {
+pub fn random_bytes<const N: usize>(random: &dyn Random) -> [u8; N] {
     let mut out = [0; N];
     for chunk in out.chunks_mut(8) {
         chunk.copy_from_slice(&random.u64().to_le_bytes()[..chunk.len()]);

@@ -4,11 +4,13 @@
 //! Source: Kubernetes, kube-apiserver Encryption Configuration (v1).
 
 use crate::validation;
+use jiff::SignedDuration;
 use kaji_meta::field::{self, ErrorList};
 use serde_json::{Map, Value};
 use std::{
     fmt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 const GROUP: &str = "apiserver.config.k8s.io";
@@ -66,6 +68,14 @@ pub struct Kms {
     pub timeout: String,
     /// Entries; version 1 only.
     pub cache_size: Option<i64>,
+}
+
+impl Kms {
+    /// How long a call may take. `None`: the text is no duration, or none that is positive.
+    pub fn timeout(&self) -> Option<Duration> {
+        let timeout: SignedDuration = self.timeout.parse().ok()?;
+        Duration::try_from(timeout).ok().filter(|t| !t.is_zero())
+    }
 }
 
 /// One item of a `providers` list: exactly one field is given in a valid file.
@@ -197,13 +207,12 @@ impl Reader {
             Some(size) => Some(size.as_i64().ok_or_else(|| wrong(&format!("{at}.cachesize"), "a number"))?),
             None => (api_version == "v1").then_some(1000),
         };
-        Ok(Kms {
-            api_version,
-            name: field(map, "name", at)?,
-            endpoint: field(map, "endpoint", at)?,
-            timeout: or(field(map, "timeout", at)?, "3s"),
-            cache_size,
-        })
+        let timeout = or(field(map, "timeout", at)?, "3s");
+        if timeout.parse::<SignedDuration>().is_err() {
+            return Err(ConfigError::Decode(format!("{at}.timeout: time: invalid duration {timeout:?}")));
+        }
+        let (name, endpoint) = (field(map, "name", at)?, field(map, "endpoint", at)?);
+        Ok(Kms { api_version, name, endpoint, timeout, cache_size })
     }
 
     fn object<'a>(

@@ -9,15 +9,19 @@
 //! - AES-GCM authenticates the storage key: a value that was copied to another key does not decrypt.
 //! - Keys appear in no error and in no `Debug` output.
 //!
-//! Source: Kubernetes, "Encrypting Confidential Data at Rest"; KMS plugins are not supported yet and refused at start.
+//! Source: Kubernetes, "Encrypting Confidential Data at Rest"; KEP-3299 (KMS v2).
 
 mod cipher;
 mod config;
+mod kms;
+mod metrics;
 mod rules;
 mod store;
 mod transform;
 mod validation;
 
 pub use config::{Config, ConfigError, Key, Kms, Provider, Resources};
+pub use kms::Deps;
+pub use metrics::Metrics;
 pub use store::EncryptedStore;
 pub use transform::{TransformError, Transformers};

@@ -3,7 +3,7 @@
 //! Invariants: revisions, keys, leases and the order of events are the inner store's. A stream that meets a value it
 //! cannot read ends with an error; it never leaves an event out.
 
-use crate::{Transformers, transform::TransformError};
+use crate::{Transformers, kms::NotOpened, transform::Opened, transform::TransformError};
 use bytes::Bytes;
 use futures_util::{
     FutureExt, StreamExt,
@@ -16,6 +16,9 @@ use kaji_store::{
 };
 use std::{sync::Arc, time::Duration};
 
+/// How often a value may turn out to need its key decrypted: once, unless other keys push it out meanwhile.
+const UNLOCKS: usize = 4;
+
 /// A store whose inner store sees encrypted values.
 pub struct EncryptedStore {
     inner: Arc<dyn Store>,
@@ -24,44 +27,64 @@ pub struct EncryptedStore {
 
 impl EncryptedStore {
     /// Puts a configuration around a store, which may hold values already.
-    pub fn new(inner: Arc<dyn Store>, transformers: Transformers) -> Self {
-        EncryptedStore { inner, transformers: Arc::new(transformers) }
+    pub fn new(inner: Arc<dyn Store>, transformers: impl Into<Arc<Transformers>>) -> Self {
+        EncryptedStore { inner, transformers: transformers.into() }
     }
 }
 
-fn unreadable(key: &str, error: &TransformError) -> StoreError {
-    StoreError::Corrupt(format!("unable to transform key {key:?}: {error}"))
+fn unreadable(key: &str, error: &TransformError) -> String {
+    format!("unable to transform key {key:?}: {error}")
 }
 
 impl Transformers {
-    fn open_kv(&self, kv: &mut KeyValue) -> Result<(), StoreError> {
-        kv.value = self.open(&kv.key, &kv.value).map_err(|e| unreadable(&kv.key, &e))?.value;
+    /// The value in the clear. Values whose key is known, which are nearly all, take no turn.
+    async fn opened(&self, kv: &KeyValue) -> Result<Opened, StoreError> {
+        for _ in 0..UNLOCKS {
+            match self.open(&kv.key, &kv.value) {
+                Ok(opened) => return Ok(opened),
+                Err(NotOpened::Failed(error)) => {
+                    return Err(StoreError::Corrupt(unreadable(&kv.key, &error)));
+                }
+                Err(NotOpened::Locked(locked)) => {
+                    let unlocked = locked.unlock().await;
+                    unlocked.map_err(|e| StoreError::Encryption(unreadable(&kv.key, &e)))?;
+                }
+            }
+        }
+        let error = TransformError::new("its key is forgotten as soon as it is known");
+        Err(StoreError::Encryption(unreadable(&kv.key, &error)))
+    }
+
+    async fn open_kv(&self, kv: &mut KeyValue) -> Result<(), StoreError> {
+        kv.value = self.opened(kv).await?.value;
         Ok(())
     }
 
-    fn open_all(&self, kvs: &mut [Option<KeyValue>]) -> Result<(), StoreError> {
-        kvs.iter_mut().flatten().try_for_each(|kv| self.open_kv(kv))
+    async fn open_all(&self, kvs: &mut [Option<KeyValue>]) -> Result<(), StoreError> {
+        for kv in kvs.iter_mut().flatten() {
+            self.open_kv(kv).await?;
+        }
+        Ok(())
     }
 
     fn seal_op(&self, op: &mut Op) -> Result<(), StoreError> {
         let Op::Put { key, value, .. } = op else { return Ok(()) };
-        let sealed: Option<Bytes> = self
-            .seal(key, value)
-            .map_err(|e| StoreError::Invalid(format!("unable to transform key {key:?}: {e}")))?;
+        let sealed: Option<Bytes> =
+            self.seal(key, value).map_err(|e| StoreError::Encryption(e.to_string()))?;
         if let Some(sealed) = sealed {
             *value = sealed;
         }
         Ok(())
     }
 
-    fn open_batch(&self, mut batch: WatchBatch) -> Result<WatchBatch, StoreError> {
+    async fn open_batch(&self, mut batch: WatchBatch) -> Result<WatchBatch, StoreError> {
         for event in &mut batch.events {
             // A deletion carries no value of its own.
             if event.kind == kaji_store::EventKind::Put {
-                self.open_kv(&mut event.kv)?;
+                self.open_kv(&mut event.kv).await?;
             }
             if let Some(previous) = &mut event.previous {
-                self.open_kv(previous)?;
+                self.open_kv(previous).await?;
             }
         }
         Ok(batch)
@@ -75,7 +98,7 @@ impl Store for EncryptedStore {
             let mut outcome = self.inner.txn(txn).await?;
             match &mut outcome {
                 TxnOutcome::Committed { previous: kvs, .. } | TxnOutcome::Conflict { current: kvs, .. } => {
-                    self.transformers.open_all(kvs)?;
+                    self.transformers.open_all(kvs).await?;
                 }
             }
             Ok(outcome)
@@ -86,7 +109,9 @@ impl Store for EncryptedStore {
     fn range(&self, range: Range) -> BoxFuture<'_, Result<RangeResult, StoreError>> {
         async move {
             let mut result = self.inner.range(range).await?;
-            result.kvs.iter_mut().try_for_each(|kv| self.transformers.open_kv(kv))?;
+            for kv in &mut result.kvs {
+                self.transformers.open_kv(kv).await?;
+            }
             Ok(result)
         }
         .boxed()
@@ -99,7 +124,10 @@ impl Store for EncryptedStore {
             // An error is the last item, and the end follows at once: nothing is asked of the inner stream again.
             let clear = unfold(Some((started.await?, transformers)), |state| async move {
                 let (mut sealed, transformers) = state?;
-                let item = sealed.next().await?.and_then(|batch| transformers.open_batch(batch));
+                let item = match sealed.next().await? {
+                    Ok(batch) => transformers.open_batch(batch).await,
+                    Err(error) => Err(error),
+                };
                 let rest = item.is_ok().then_some((sealed, transformers));
                 Some((item, rest))
             });
@@ -116,8 +144,7 @@ impl Store for EncryptedStore {
         async move {
             let result = self.inner.range(range).await?;
             let Some(kv) = result.kvs.first() else { return Ok(false) };
-            let opened = self.transformers.open(&kv.key, &kv.value).map_err(|e| unreadable(&kv.key, &e))?;
-            Ok(opened.stale)
+            Ok(self.transformers.opened(kv).await?.stale)
         }
         .boxed()
     }

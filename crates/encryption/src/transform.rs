@@ -7,12 +7,19 @@
 use crate::{
     cipher::Cipher,
     config::{Config, ConfigError, Key, Provider},
+    kms::{Deps, NotOpened, Plugin},
+    metrics::Metrics,
     rules::Rules,
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use kaji_meta::random::Random;
-use std::sync::Arc;
+use futures_util::future::join_all;
+use kaji_meta::{SystemClock, random::Random};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::task::JoinSet;
 
 /// Begins everything that is encrypted; reserved, so nothing else begins so.
 const ENCRYPTED: &[u8] = b"k8s:enc:";
@@ -54,10 +61,13 @@ enum Method {
     Identity,
     /// `k8s:enc:<kind>:v1:<key>:`
     Keyed { prefix: &'static str, family: &'static str, keys: Vec<(Vec<u8>, Cipher)> },
+    /// `k8s:enc:kms:v2:<plugin>:`
+    Plugin(Arc<Plugin>),
 }
 
 /// How the values of some resources are kept.
-pub(crate) struct Methods(Vec<Method>);
+#[derive(Clone)]
+pub(crate) struct Methods(Vec<Arc<Method>>);
 
 impl Methods {
     fn seal(
@@ -67,7 +77,11 @@ impl Methods {
         value: &Bytes,
     ) -> Result<Option<Bytes>, TransformError> {
         // A valid configuration has a provider in each list and a key in each provider.
-        let Some(Method::Keyed { prefix, keys, .. }) = self.0.first() else { return Ok(None) };
+        let (prefix, keys) = match self.0.first().map(|method| &**method) {
+            Some(Method::Plugin(plugin)) => return plugin.seal(context, value).map(Some),
+            Some(Method::Keyed { prefix, keys, .. }) => (prefix, keys),
+            Some(Method::Identity) | None => return Ok(None),
+        };
         let Some((name, cipher)) = keys.first() else { return Ok(None) };
         let mut out = Vec::with_capacity(prefix.len() + name.len() + value.len() + 48);
         out.extend_from_slice(prefix.as_bytes());
@@ -76,10 +90,18 @@ impl Methods {
         Ok(Some(out.into()))
     }
 
-    fn open(&self, context: &[u8], stored: &Bytes) -> Result<Opened, TransformError> {
+    fn open(&self, context: &[u8], stored: &Bytes) -> Result<Opened, NotOpened> {
         let mut errors = vec![];
         for (i, method) in self.0.iter().enumerate() {
-            match method {
+            match &**method {
+                Method::Plugin(plugin) if stored.starts_with(plugin.prefix().as_bytes()) => {
+                    match plugin.open(context, stored.slice(plugin.prefix().len()..)) {
+                        Ok(opened) => return Ok(Opened { stale: opened.stale || i != 0, ..opened }),
+                        Err(NotOpened::Failed(error)) => errors.push(error),
+                        Err(locked) => return Err(locked),
+                    }
+                }
+                Method::Plugin(_) => {}
                 Method::Identity if stored.starts_with(ENCRYPTED) => {}
                 Method::Identity => return Ok(Opened { value: stored.clone(), stale: i != 0 }),
                 Method::Keyed { prefix, family, keys } => {
@@ -93,7 +115,8 @@ impl Methods {
                 }
             }
         }
-        Err(TransformError::all(errors).unwrap_or_else(|| TransformError::new("no matching prefix found")))
+        let none = || TransformError::new("no matching prefix found");
+        Err(TransformError::all(errors).unwrap_or_else(none).into())
     }
 }
 
@@ -120,6 +143,16 @@ fn open_keyed(
 pub struct Transformers {
     rules: Rules<Methods>,
     random: Arc<dyn Random>,
+    plugins: Vec<Arc<Plugin>>,
+    /// They end with this.
+    followers: Mutex<JoinSet<()>>,
+}
+
+impl Deps {
+    /// The machine's clock, and metrics that nobody sees.
+    pub fn new(random: Arc<dyn Random>) -> Deps {
+        Deps { random, clock: Arc::new(SystemClock), metrics: Arc::new(Metrics::default()) }
+    }
 }
 
 impl std::fmt::Debug for Transformers {
@@ -129,30 +162,67 @@ impl std::fmt::Debug for Transformers {
 }
 
 impl Transformers {
-    /// Puts a configuration into force. `random` makes nonces and so must be cryptographic.
+    /// Puts a configuration into force. If it names KMS plugins, [`Transformers::begin`] comes before its first use.
     ///
     /// # Errors
     /// When a rule is masked by an earlier one, or a provider cannot be used here.
-    pub fn new(config: &Config, random: Arc<dyn Random>) -> Result<Self, ConfigError> {
-        let mut rules = Rules::default();
+    pub fn new(config: &Config, deps: &Deps) -> Result<Self, ConfigError> {
+        let (mut rules, mut plugins) = (Rules::default(), vec![]);
         for entry in &config.resources {
-            let methods = || entry.providers.iter().map(method).collect::<Result<Vec<_>, _>>();
+            let methods = entry.providers.iter().map(|p| method(p, deps).map(Arc::new));
+            let methods = Methods(methods.collect::<Result<_, _>>()?);
+            plugins.extend(methods.0.iter().filter_map(|method| match &**method {
+                Method::Plugin(plugin) => Some(plugin.clone()),
+                Method::Identity | Method::Keyed { .. } => None,
+            }));
             for name in &entry.resources {
-                rules.add(name, Methods(methods()?), |former, more| former.0.extend(more.0))?;
+                rules.add(name, methods.clone(), |former, more| former.0.extend(more.0))?;
             }
         }
-        Ok(Transformers { rules, random })
+        Ok(Transformers { rules, random: deps.random.clone(), plugins, followers: Mutex::default() })
     }
 
     /// Encrypts nothing, and says so when it meets what was encrypted.
     pub fn none(random: Arc<dyn Random>) -> Self {
-        Transformers { rules: Rules::default(), random }
+        Transformers { rules: Rules::default(), random, plugins: vec![], followers: Mutex::default() }
+    }
+
+    /// Has each KMS plugin make ready what is needed to write, and looks after that from now on, until this is dropped.
+    /// Waits `patience` (and as long as one more call may take) for plugins that are not well; what they are needed for
+    /// fails until they are.
+    pub async fn begin(&self, patience: Duration) {
+        join_all(self.plugins.iter().map(|plugin| plugin.prime(patience))).await;
+        let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
+        for plugin in &self.plugins {
+            followers.spawn(plugin.clone().follow());
+        }
+    }
+
+    /// Whether there are KMS plugins.
+    pub fn has_plugins(&self) -> bool {
+        !self.plugins.is_empty()
+    }
+
+    /// Whether the KMS plugins are well. The answer is up to 20 seconds old.
+    ///
+    /// # Errors
+    /// What is wrong with which, in upstream's words.
+    pub async fn check(&self) -> Result<(), String> {
+        let mut errors = vec![];
+        for (i, plugin) in self.plugins.iter().enumerate() {
+            errors.extend(plugin.check().await.err().map(|e| format!("kms-provider-{i}: {e}")));
+        }
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            _ => Err(format!("[{}]", errors.join(", "))),
+        }
     }
 
     /// What to store for a value. `None`: the value itself.
     ///
     /// # Errors
-    /// When the value is too long for the cipher.
+    /// When the value is too long for the cipher, or a KMS plugin has been away for too long.
     pub fn seal(&self, key: &str, value: &Bytes) -> Result<Option<Bytes>, TransformError> {
         match self.rules.of(key) {
             Some(methods) => methods.seal(&*self.random, key.as_bytes(), value),
@@ -161,14 +231,11 @@ impl Transformers {
     }
 
     /// The value of what is stored.
-    ///
-    /// # Errors
-    /// When no configured key reads it.
-    pub fn open(&self, key: &str, stored: &Bytes) -> Result<Opened, TransformError> {
+    pub(crate) fn open(&self, key: &str, stored: &Bytes) -> Result<Opened, NotOpened> {
         match self.rules.of(key) {
             Some(methods) => methods.open(key.as_bytes(), stored),
             None if stored.starts_with(ENCRYPTED) => {
-                Err(TransformError::new("identity transformer tried to read encrypted data"))
+                Err(TransformError::new("identity transformer tried to read encrypted data").into())
             }
             None => Ok(Opened { value: stored.clone(), stale: false }),
         }
@@ -180,15 +247,14 @@ impl Transformers {
     }
 }
 
-fn method(provider: &Provider) -> Result<Method, ConfigError> {
-    let build = |text: String| Err(ConfigError::Build(text));
+fn method(provider: &Provider, deps: &Deps) -> Result<Method, ConfigError> {
     if let Some(kms) = &provider.kms {
-        return build(match kms.api_version.as_str() {
-            "v1" => "KMSv1 is deprecated and will only receive security updates going forward. Use KMSv2 instead.  Set \
-                     --feature-gates=KMSv1=true to use the deprecated KMSv1 feature."
-                .into(),
-            _ => format!("could not configure KMSv2-Plugin's probe {:?}, error: KMS plugins are not supported by this server yet", kms.name),
-        });
+        if kms.api_version == "v1" {
+            let text = "KMSv1 is deprecated and will only receive security updates going forward. Use KMSv2 instead.  Set \
+                        --feature-gates=KMSv1=true to use the deprecated KMSv1 feature.";
+            return Err(ConfigError::Build(text.into()));
+        }
+        return Ok(Method::Plugin(Plugin::new(kms, deps)?));
     }
     let keyed = [
         ("k8s:enc:aesgcm:v1:", "AES", &provider.aesgcm, Cipher::gcm as fn(&[u8]) -> Option<Cipher>),
@@ -220,7 +286,7 @@ mod tests {
     fn transformers(resources: &str) -> Result<Transformers, ConfigError> {
         let head = "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\n";
         let config = Config::parse(&format!("{head}resources:\n{resources}")).unwrap();
-        Transformers::new(&config, Arc::new(SeededRandom::new(1)))
+        Transformers::new(&config, &Deps::new(Arc::new(SeededRandom::new(1))))
     }
 
     fn secrets(providers: &[&str]) -> Transformers {
@@ -250,7 +316,8 @@ mod tests {
                     if opened.stale { " stale" } else { "" }
                 )
             }
-            Err(error) => error.to_string(),
+            Err(NotOpened::Failed(error)) => error.to_string(),
+            Err(NotOpened::Locked(_)) => "locked".into(),
         }
     }
 
@@ -299,14 +366,43 @@ mod tests {
             .assert_eq(&opened(&secrets(&[&keyed("aesgcm", &[("k1", 1)])]), &Bytes::from_static(b"{clear}")));
     }
 
+    fn plugin(version: &str, endpoint: &str) -> String {
+        format!("{{kms: {{apiVersion: {version}, name: k, endpoint: '{endpoint}'}}}}")
+    }
+
     #[test]
-    fn plugins_are_refused() {
-        let error = |v: &str| {
-            transformers(&format!("- {{resources: [secrets], providers: [{{kms: {{apiVersion: {v}, name: k, endpoint: 'unix:///x'}}}}]}}"))
-                .unwrap_err()
-                .to_string()
+    fn plugins_that_cannot_be_used() {
+        let error = |v: &str, endpoint: &str| {
+            let text = format!("- {{resources: [secrets], providers: [{}]}}", plugin(v, endpoint));
+            transformers(&text).unwrap_err().to_string()
         };
-        expect![[r#"error while building transformers: could not configure KMSv2-Plugin's probe "k", error: KMS plugins are not supported by this server yet"#]].assert_eq(&error("v2"));
-        assert!(error("v1").contains("KMSv1 is deprecated"), "{}", error("v1"));
+        expect!["error while building transformers: KMSv1 is deprecated and will only receive security updates going forward. Use KMSv2 instead.  Set --feature-gates=KMSv1=true to use the deprecated KMSv1 feature."].assert_eq(&error("v1", "unix:///x"));
+        expect![[r#"error while building transformers: could not configure KMSv2-Plugin's probe "k", error: invalid endpoint "unix:x" for remote KMS provider"#]].assert_eq(&error("v2", "unix:x"));
+    }
+
+    #[test]
+    fn without_a_plugin_nothing_is_written_in_the_clear() {
+        let t = secrets(&[&plugin("v2", "unix:///x"), "{identity: {}}"]);
+        let error = t.seal(KEY, &Bytes::from_static(b"{clear}")).unwrap_err();
+        assert_eq!(error.to_string(), "got unexpected nil transformer");
+        assert_eq!(opened(&t, &Bytes::from_static(b"{clear}")), "{clear} stale");
+        // A whole envelope, so only the plugin can say more; and parts of one.
+        let whole = b"k8s:enc:kms:v2:k:\x0a\x04data\x12\x01k\x1a\x04seed\x28\x01";
+        assert_eq!(opened(&t, &Bytes::from_static(whole)), "locked");
+        assert_eq!(
+            opened(&t, &Bytes::from_static(&whole[..23])),
+            "failed to validate encrypted DEK source: encrypted DEK source is empty"
+        );
+        assert_eq!(opened(&t, &Bytes::from_static(b"k8s:enc:kms:v2:other:x")), "no matching prefix found");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_that_is_stored_breaks_it(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..60)) {
+            let t = secrets(&[&plugin("v2", "unix:///x"), &keyed("aesgcm", &[("k1", 1)])]);
+            for prefix in ["k8s:enc:kms:v2:k:", "k8s:enc:aesgcm:v1:k1:", "k8s:enc:", ""] {
+                let _ = opened(&t, &Bytes::from([prefix.as_bytes(), &bytes].concat()));
+            }
+        }
     }
 }

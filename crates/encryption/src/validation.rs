@@ -163,7 +163,7 @@ fn validate_kms(errs: &mut ErrorList, path: &Path, kms: &Kms, plugins: &HashSet<
         let text = format!("duplicate KMS provider name {}, names must be unique", kms.name);
         errs.push(Error::invalid(&name, kms.name.as_str(), text));
     }
-    if kms.timeout.starts_with('-') || kms.timeout.trim_matches(|c: char| "0.hmsun".contains(c)).is_empty() {
+    if kms.timeout().is_none() {
         let text = "timeout should be a positive value";
         errs.push(Error::invalid(&path.child("timeout"), kms.timeout.as_str(), text));
     }

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, future::BoxFuture};
-use kaji_encryption::{Config, EncryptedStore, Transformers};
+use kaji_encryption::{Config, Deps, EncryptedStore, Transformers};
 use kaji_meta::random::SystemRandom;
 use kaji_store::{
     ManualClock, Range, Store, StoreError, Txn,
@@ -30,7 +30,7 @@ fn transformers(resources: &str, providers: &[&str]) -> Transformers {
          providers: [{}]\n",
         providers.join(", ")
     );
-    Transformers::new(&Config::parse(&text).unwrap(), Arc::new(SystemRandom)).unwrap()
+    Transformers::new(&Config::parse(&text).unwrap(), &Deps::new(Arc::new(SystemRandom))).unwrap()
 }
 
 fn around(inner: Arc<dyn Store>, provider: &str) -> Arc<dyn Store> {

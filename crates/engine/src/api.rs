@@ -197,6 +197,10 @@ impl Api for Engine {
         Box::pin(self.wait_consistent())
     }
 
+    fn lags(&self) -> bool {
+        self.store.current_revision_hint().is_some_and(|acknowledged| self.applied() < acknowledged)
+    }
+
     fn create<'a>(
         &'a self,
         resource: &'a GroupResource,

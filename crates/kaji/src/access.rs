@@ -11,12 +11,13 @@ pub use flags::{AuthzError, AuthzOptions};
 use kaji_auth::{
     Always, Attributes, Authorizer, Decision, Masters, Outcome, Rules, Union,
     authz::{
+        abac::Policies,
         config::{Mode, WebhookConfig},
         feed::{Change, Feed},
         node::{self, Node},
         policy,
         rbac::{self, Rbac},
-        webhook::{FailedOpen, Webhook},
+        webhook::Webhook,
     },
 };
 use kaji_engine::{
@@ -215,12 +216,13 @@ type Asked = Vec<Arc<dyn Authorizer>>;
 struct Parts {
     rbac: Arc<Rbac>,
     node: Arc<Node>,
+    abac: Arc<Policies>,
     source: Source,
     decisions: Arc<Decisions>,
 }
 
 impl Parts {
-    fn new(decisions: Arc<Decisions>) -> Parts {
+    fn new(decisions: Arc<Decisions>, abac: Policies) -> Parts {
         let source = Source::default();
         let feed = |group, resource| EngineFeed::boxed(&source, group, resource);
         let roles = |resource| feed("rbac.authorization.k8s.io", resource);
@@ -238,7 +240,7 @@ impl Parts {
             certificate_requests: feed("certificates.k8s.io", "podcertificaterequests"),
         };
         let node = Arc::new(Node::new(feeds, policy::node_rules()));
-        Parts { rbac, node, source, decisions }
+        Parts { rbac, node, abac: Arc::new(abac), source, decisions }
     }
 
     /// The authorizers of a list, and before them the one that no list names. Those that decide from the caches share the
@@ -258,6 +260,7 @@ impl Parts {
                     self.rbac.clone() as Arc<dyn Authorizer>,
                     Arc::new(ControllerPatches(self.rbac.clone())),
                 ])),
+                Mode::Abac => self.abac.clone(),
                 Mode::AlwaysAllow => Arc::new(Always(Decision::Allow)),
                 Mode::AlwaysDeny => Arc::new(Always(Decision::NoOpinion)),
                 Mode::Webhook(config) => Arc::new(self.webhook(config, clock).await?),
@@ -285,9 +288,7 @@ impl Parts {
         let (name, decisions) = (config.name.clone(), self.decisions.clone());
         let trips: Trips = Arc::new(move |result, took| decisions.asked(&name, result, took));
         let reviewer = Reviewer::timed(&config.kubeconfig, config.timeout, Some(trips)).await?;
-        let decisions = self.decisions.clone();
-        let failed_open: FailedOpen = Arc::new(move |name, result| decisions.failed_open(name, result));
-        Ok(Webhook::new(Arc::new(reviewer), config.clone(), clock.clone(), failed_open))
+        Ok(Webhook::new(Arc::new(reviewer), config.clone(), clock.clone(), self.decisions.clone()))
     }
 }
 
@@ -316,13 +317,14 @@ impl Access {
         clock: &Arc<dyn Clock>,
     ) -> Result<Access, AuthzError> {
         let configured = options.read()?;
-        let parts = Parts::new(Arc::new(Decisions::new(server)));
+        let policies = options.policies(&configured.modes)?.unwrap_or_default();
+        let parts = Parts::new(Arc::new(Decisions::new(server)), policies);
         let current = Arc::new(Current::default());
         current.set(parts.build(&configured.modes, clock).await.map_err(AuthzError::Config)?);
         let reload = configured
             .file
             .map(|file| Reload::new(file, configured.modes, parts.clone(), current.clone(), clock.clone()));
-        let Parts { rbac, node, source, decisions } = parts;
+        let Parts { rbac, node, source, decisions, .. } = parts;
         Ok(Access { authorizer: current, rbac, decisions, node, source, reload })
     }
 

@@ -3,24 +3,27 @@
 //! Invariant: whatever is configured and cannot be used keeps the cluster from starting.
 
 mod flags;
+mod reload;
 
-pub use flags::AuthnOptions;
+pub use flags::{AuthnOptions, Authorities};
 
-use crate::fetch::{Https, Reviewer};
+use crate::fetch::Reviewer;
 use flags::read;
 use kaji_auth::authn::{
     Agnostic, Anonymous, BootstrapTokens, Chain, Identity, IssuedToken, Issuer, IssuerDocuments, KeyError,
-    KeySet, LegacyTokens, Oidc, PublicKey, Refusal, ServiceAccountTokens, SigningKey, TokenChain, TokenFile,
-    TokenFileError, TokenOrder, Webhook,
+    KeySet, LegacyTokens, PublicKey, Refusal, ServiceAccountTokens, SigningKey, Swappable, TokenChain,
+    TokenFile, TokenFileError, TokenOrder, Webhook,
 };
 use kaji_builtins::Tokens;
 use kaji_meta::{Clock, random::SystemRandom};
 use kaji_resource::{Api, BoxFuture};
-use kaji_server::pki::Pki;
+use kaji_server::{Reloads, pki::Pki};
+use reload::{Issuers, Reload};
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, OnceLock, Weak},
 };
+use tokio::sync::watch;
 
 /// The issuer of tokens, and with it their audience, unless flags name others.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -58,21 +61,24 @@ pub struct Authn {
     pub chain: Chain,
     /// Issues and reviews tokens.
     pub tokens: Arc<Service>,
-    /// Who signs clients' certificates, PEM.
-    pub client_authorities: String,
-    /// Who signs front proxies' certificates, PEM.
-    pub proxy_authorities: String,
+    /// Who signs certificates.
+    pub authorities: Authorities,
+    /// How the file fared that names issuers.
+    pub reloads: Arc<Reloads>,
+    reload: Option<Reload>,
     keys: KeySet,
     keys_at: Option<String>,
 }
 
 impl Authn {
-    /// Sets it up. `api` is where accounts and secrets are looked up.
+    /// Sets it up. `api` is where accounts and secrets are looked up; `server` is the name by which metrics know this
+    /// one.
     pub async fn new(
         options: &AuthnOptions,
         pki: &Pki,
         api: &Weak<dyn Api>,
         clock: &Arc<dyn Clock>,
+        server: &str,
     ) -> Result<Authn, AuthnError> {
         options.validate()?;
         let (key, keys) = keys(options, pki)?;
@@ -88,24 +94,29 @@ impl Authn {
             longest: options.service_account_max_token_expiration,
             random: Arc::new(SystemRandom),
         };
-        let configuration = options.configuration()?;
+        let (configuration, file) = options.configuration()?;
         configuration
             .validate(&issuers)
             .map_err(|e| AuthnError::Flag(format!("invalid authentication configuration: {e}")))?;
         let anonymous = match &configuration.anonymous {
             Some(rule) => rule.rule(),
-            None if options.anonymous_auth.unwrap_or(true) => Anonymous::Everywhere,
+            None if options.anonymous_auth.unwrap_or(true) && !options.closed => Anonymous::Everywhere,
             None => Anonymous::Nowhere,
         };
         let mut chain = TokenChain::new(issuer.audiences.clone());
         own_tokens(&mut chain, options, &issuers, &keys, &issuer.audiences, api, clock)?;
         // After the server's own tokens: asking others takes time.
-        for jwt in configuration.jwt {
-            let fetch = Https::new(&jwt.issuer.certificate_authority)
-                .map_err(|e| AuthnError::Flag(format!("certificate authority of {}: {e}", jwt.issuer.url)))?;
-            let oidc = Oidc::new(jwt, options.algorithms(), Arc::new(fetch), clock.clone());
-            chain.push(Arc::new(Agnostic::new(oidc, issuer.audiences.clone())));
-        }
+        let foreign = Issuers {
+            algorithms: options.algorithms(),
+            audiences: issuer.audiences.clone(),
+            own: issuers.clone(),
+            clock: clock.clone(),
+            current: Arc::new(Swappable::default()),
+        };
+        foreign.set(foreign.build(configuration.jwt.clone())?);
+        chain.push(foreign.current.clone());
+        let reloads = Arc::new(Reloads::new("authentication", server));
+        let reload = file.map(|file| Reload::new(file, &configuration, foreign, reloads.clone()));
         if let Some(path) = &options.authentication_token_webhook_config_file {
             let service = Arc::new(Reviewer::new(path).await.map_err(AuthnError::Flag)?);
             let version = match options.authentication_token_webhook_version.as_deref() {
@@ -117,16 +128,27 @@ impl Authn {
             let webhook = Webhook::new(service, version, issuer.audiences.clone(), kept, clock.clone());
             chain.push(Arc::new(webhook));
         }
-        let (client_authorities, proxy_authorities) = options.authorities(pki)?;
+        let authorities = options.authorities(pki)?;
         let chain = Arc::new(chain);
         Ok(Authn {
             chain: Chain { proxy: Some(options.proxy()), tokens: chain.clone(), anonymous },
             tokens: Arc::new(Service { issuer, chain }),
-            client_authorities,
-            proxy_authorities,
+            authorities,
+            reloads,
+            reload,
             keys,
             keys_at: options.service_account_jwks_uri.clone(),
         })
+    }
+
+    /// Follows the file that names issuers, until told to stop. The second time there is nothing to follow.
+    pub fn follow(&mut self, stop: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + use<> {
+        let reload = self.reload.take();
+        async move {
+            if let Some(reload) = reload {
+                reload.run(stop).await;
+            }
+        }
     }
 
     /// What others need to verify tokens; `None` for an issuer that cannot be discovered. `url` is the server's.

@@ -8,14 +8,17 @@ use crate::{
     access::{Access, AuthzError, AuthzOptions},
     audit,
     authn::{Authn, AuthnError, AuthnOptions, LateTokens},
-    bootstrap, identities, joining, roles,
+    bootstrap,
+    encryption::Encryption,
+    identities, joining, roles,
     serving::Serving,
+    trust,
 };
 use kaji_audit::Options as AuditOptions;
 use kaji_auth::authn::SigningKey;
 use kaji_builtins::Deps;
 use kaji_controllers::Selection;
-use kaji_encryption::{Config as EncryptionConfig, ConfigError, EncryptedStore, Transformers};
+use kaji_encryption::ConfigError;
 use kaji_engine::{Engine, EngineError, EngineOptions};
 use kaji_meta::{
     Status,
@@ -26,8 +29,8 @@ use kaji_outbound::Callers;
 use kaji_resource::Api;
 use kaji_runtime::{Client, Informers};
 use kaji_server::{
-    Audit, Authentication, Authorities, Certificates, Discovery, Flow, Health, Identities, Impersonation,
-    Listener, LocalService, Metrics, OpenApi, Stack, StackError,
+    Audit, Authentication, Certificates, Discovery, Flow, Front, Health, Identities, Impersonation, Listener,
+    LocalService, Metrics, OpenApi, Stack, StackError,
     audit::AuditError,
     flow::Limits,
     pki::{Pki, PkiError},
@@ -184,13 +187,16 @@ impl Cluster {
     pub async fn start(options: Options) -> Result<Cluster, StartError> {
         let mut metrics = Metrics::default();
         let audit = audit::start(&options.audit, &mut metrics).await?;
-        let store = open_store(&options).await?;
+        // A configuration that cannot be used is to be known before anything is opened.
+        let name = server_name(&options);
+        let encryption = Encryption::new(options.encryption.as_deref(), &name, &mut metrics).await?;
+        let store = open_store(&options, &encryption).await?;
         let started = Self::start_on(store.clone(), options, audit, metrics).await;
         if started.is_err() {
             // Whoever starts again must not find the files in use.
             store.close().await;
         }
-        started
+        started.inspect(|cluster| encryption.add_check(&cluster.stack.health))
     }
 
     async fn start_on(
@@ -206,8 +212,7 @@ impl Cluster {
         let now = clock.now();
         let serving = options.serving.clone();
         let certificates = tokio::task::spawn_blocking(move || serving.load(&dir, names, now));
-        // Metrics tell servers apart by their names.
-        let name = format!("apiserver-{}", options.listen);
+        let name = server_name(&options);
         let access = Access::new(&options.authz, &name, &(clock.clone() as Arc<dyn Clock>)).await?;
         let tokens = Arc::new(LateTokens::default());
         let plugins = kaji_admission::Deps {
@@ -223,14 +228,14 @@ impl Cluster {
         let pki = certificates.current();
         let api: Arc<dyn Api> = engine.clone();
         plugins.callers.look_up_in(Arc::downgrade(&api));
-        let authn =
-            Authn::new(&options.authn, &pki, &Arc::downgrade(&api), &(clock.clone() as Arc<dyn Clock>))
-                .await?;
+        let (api, clock_too) = (Arc::downgrade(&api), clock.clone() as Arc<dyn Clock>);
+        let mut authn = Authn::new(&sensible(&options), &pki, &api, &clock_too, &name).await?;
         tokens.set(authn.tokens.clone());
         let listener = match options.serving.local {
             true => None,
             false => Some(listen(&options, &certificates, &authn).await?),
         };
+        let (listener, front) = listener.unzip();
         let address = listener.as_ref().map_or(Ok(options.listen), Listener::address)?;
         let facts = bootstrap::Facts {
             service_cidrs: &options.service_cidrs,
@@ -254,6 +259,7 @@ impl Cluster {
             metrics: metrics
                 .with_flow(&flow)
                 .with_decisions(&access.decisions)
+                .with_reloads(&authn.reloads)
                 .with(|registry| plugins.metrics.register(registry))
                 .with(|registry| plugins.policies.register(registry)),
             discovery: Discovery::default(),
@@ -271,6 +277,15 @@ impl Cluster {
             tasks.spawn(listener.serve(stack.clone(), stopped.clone()));
         }
         let certificates = Arc::new(certificates);
+        let followed = trust::Reload::new(
+            &options.authn,
+            &options.serving,
+            &authn.authorities,
+            certificates.clone(),
+            front,
+        );
+        tasks.spawn(followed.run(stopped.clone()));
+        tasks.spawn(authn.follow(stopped.clone()));
         tasks.spawn(certificates.clone().run(clock, stopped.clone()));
         let engine = Arc::downgrade(&stack.engine);
         tasks.spawn(kaji_server::flow::follow(stack.flow.clone(), engine, stopped.clone()));
@@ -361,21 +376,31 @@ async fn listen(
     options: &Options,
     certificates: &Certificates,
     authn: &Authn,
-) -> Result<Listener, StartError> {
-    let authorities = Arc::new(Authorities::new(&authn.client_authorities, &authn.proxy_authorities)?);
-    let tls = kaji_server::tls(certificates.serving(), authorities.clone())?;
-    let bound = Listener::bind(options.listen, tls, authorities).await;
-    bound.map_err(|source| StartError::Listen { address: options.listen, source })
+) -> Result<(Listener, Front), StartError> {
+    let front = trust::front(&options.serving, certificates, &authn.authorities)?;
+    let bound = Listener::bind(options.listen, front.clone()).await;
+    let listener = bound.map_err(|source| StartError::Listen { address: options.listen, source })?;
+    Ok((listener.with_streams(options.serving.streams.unwrap_or(kaji_server::MAX_STREAMS)), front))
 }
 
-async fn open_store(options: &Options) -> Result<Arc<dyn Store>, StartError> {
-    // A configuration that cannot be used is to be known before anything is opened.
-    let random = Arc::new(SystemRandom);
-    let transformers = match &options.encryption {
-        Some(file) => Transformers::new(&EncryptionConfig::read(file)?, random)?,
-        // Values that were encrypted are told apart from damaged ones even so.
-        None => Transformers::none(random),
-    };
+/// Nobody may do everything without saying who they are. Source: upstream's `ApplyAuthorization`.
+fn sensible(options: &Options) -> AuthnOptions {
+    let mut authn = options.authn.clone();
+    if options.authz.authorization_mode.iter().any(|mode| mode == "AlwaysAllow") {
+        tracing::warn!(
+            "anonymous requests are not let in with the authorizer AlwaysAllow; use a different authorizer"
+        );
+        authn.closed = true;
+    }
+    authn
+}
+
+/// Metrics tell servers apart by their names.
+fn server_name(options: &Options) -> String {
+    format!("apiserver-{}", options.listen)
+}
+
+async fn open_store(options: &Options, encryption: &Encryption) -> Result<Arc<dyn Store>, StartError> {
     let inner: Arc<dyn Store> = match options.store {
         StoreKind::Memory => Arc::new(MemoryStore::new()?),
         StoreKind::Disk => {
@@ -385,7 +410,7 @@ async fn open_store(options: &Options) -> Result<Arc<dyn Store>, StartError> {
             Arc::new(opened.map_err(|e| StoreError::Unavailable(e.to_string()))??)
         }
     };
-    Ok(Arc::new(EncryptedStore::new(inner, transformers)))
+    Ok(encryption.around(inner))
 }
 
 async fn open_engine(

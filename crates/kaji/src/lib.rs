@@ -8,8 +8,10 @@ mod audit;
 pub mod authn;
 pub mod bootstrap;
 pub mod cluster;
+mod encryption;
 pub mod envtest;
 mod fetch;
+mod follow;
 mod identities;
 mod joining;
 pub mod kubeconfig;
@@ -17,6 +19,7 @@ mod nodes;
 mod roles;
 pub mod serving;
 pub mod token;
+mod trust;
 
 pub use access::{AuthzError, AuthzOptions};
 pub use audit::AuditFlags;

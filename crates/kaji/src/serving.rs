@@ -5,7 +5,7 @@
 use crate::{Options, Selection, StoreKind};
 use clap::Args;
 use kaji_server::{
-    Certificates,
+    Certificates, TlsCurve, TlsOptions, TlsSuite, TlsVersion,
     pki::{Identity, PkiError},
 };
 use std::{
@@ -26,12 +26,33 @@ pub struct Serving {
     pub ephemeral: bool,
     /// Certificates that were made elsewhere.
     pub files: Files,
+    /// Versions, cipher suites and curves.
+    pub tls: TlsOptions,
+    /// Streams that an HTTP/2 connection may have open; the server's default without it.
+    pub streams: Option<u32>,
+}
+
+/// Upstream's flags about connections.
+#[derive(Args, Clone, Debug, Default)]
+struct Wire {
+    /// The oldest version of TLS that is spoken (default VersionTLS12): VersionTLS12, VersionTLS13.
+    #[arg(long, value_name = "VERSION")]
+    tls_min_version: Option<TlsVersion>,
+    /// The cipher suites of TLS 1.2, by Go's names (default: all that this server has); those of TLS 1.3 are always there.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    tls_cipher_suites: Vec<TlsSuite>,
+    /// The curves of key exchanges, by their numbers: 23, 24 and 29 (default: all of them).
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
+    tls_curve_preferences: Vec<TlsCurve>,
+    /// How many streams an HTTP/2 connection may have open; 0 for the default, 1000.
+    #[arg(long, value_name = "COUNT")]
+    http2_max_streams_per_connection: Option<u32>,
 }
 
 /// Certificates that were made elsewhere.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
-    /// The certificate to serve with, PEM, with those it needs after it; read at the start only.
+    /// The certificate to serve with, PEM, with those it needs after it; looked at anew when it changes.
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     pub tls_cert_file: Option<PathBuf>,
     /// Its private key, PEM.
@@ -58,6 +79,8 @@ pub struct Flags {
     controllers: Option<Vec<String>>,
     #[command(flatten)]
     files: Files,
+    #[command(flatten)]
+    wire: Wire,
 }
 
 impl Flags {
@@ -74,15 +97,27 @@ impl Flags {
     /// Options as these flags have them.
     ///
     /// # Errors
-    /// For a control loop that there is not.
+    /// For a control loop that there is not, and for TLS that nobody could speak.
     pub fn apply(self, mut options: Options) -> Result<Options, String> {
         if let Some(names) = self.controllers {
             options.selection = Selection::new(names)?;
             options.controllers = true;
         }
         options.store = self.store;
-        options.serving =
-            Serving { local: false, ephemeral: self.store == StoreKind::Memory, files: self.files };
+        let wire = self.wire;
+        let tls = TlsOptions {
+            oldest: wire.tls_min_version.unwrap_or_default(),
+            suites: wire.tls_cipher_suites,
+            curves: wire.tls_curve_preferences,
+        };
+        tls.validate()?;
+        options.serving = Serving {
+            local: false,
+            ephemeral: self.store == StoreKind::Memory,
+            files: self.files,
+            tls,
+            streams: wire.http2_max_streams_per_connection.filter(|n| *n > 0),
+        };
         Ok(options)
     }
 }
@@ -103,7 +138,7 @@ impl Serving {
             false => Certificates::open(dir, names, now)?,
         };
         match self.files.given()? {
-            Some(given) => own.presenting(given),
+            Some(given) => own.present(given).map(|()| own),
             None => {
                 self.files.write(&own.current().serving)?;
                 Ok(own)
@@ -113,17 +148,36 @@ impl Serving {
 }
 
 impl Files {
-    /// The certificate to serve with; `None` when the server is to make one.
-    fn given(&self) -> Result<Option<Identity>, PkiError> {
+    /// Where the certificate to serve with and its key are; `None` when the server is to make them.
+    fn paths(&self) -> Option<(PathBuf, PathBuf)> {
         let (certificate, key) = match (&self.tls_cert_file, &self.tls_private_key_file, &self.cert_dir) {
             (Some(certificate), Some(key), _) => (certificate.clone(), key.clone()),
             (_, _, Some(dir)) => (dir.join(CERTIFICATE), dir.join(KEY)),
-            _ => return Ok(None),
+            _ => return None,
         };
-        if self.tls_cert_file.is_none() && !certificate.exists() && !key.exists() {
-            return Ok(None);
-        }
+        let there = self.tls_cert_file.is_some() || certificate.exists() || key.exists();
+        there.then_some((certificate, key))
+    }
+
+    /// The certificate to serve with; `None` when the server is to make one.
+    fn given(&self) -> Result<Option<Identity>, PkiError> {
+        let Some((certificate, key)) = self.paths() else { return Ok(None) };
         Ok(Some(Identity { certificate: read(&certificate)?, key: read(&key)? }))
+    }
+
+    /// The files to follow, which hold what is served with; none if the server made it itself, and renews it.
+    pub(crate) fn held(&self, served: &Identity) -> Vec<(PathBuf, Vec<u8>)> {
+        let own = self.tls_cert_file.is_none() && self.given().ok().flatten().is_none_or(|g| g != *served);
+        let paths = self.paths().filter(|_| !own);
+        paths
+            .into_iter()
+            .flat_map(|(certificate, key)| {
+                [
+                    (certificate, served.certificate.clone().into_bytes()),
+                    (key, served.key.clone().into_bytes()),
+                ]
+            })
+            .collect()
     }
 
     /// Writes the server's own certificate where it was looked for.
@@ -138,6 +192,13 @@ impl Files {
         let path = dir.join(CERTIFICATE);
         fs::write(&path, &own.certificate).map_err(io(&path))
     }
+}
+
+/// What a certificate's file and its key's hold.
+pub(crate) fn identity(mut files: Vec<Vec<u8>>) -> Result<Identity, String> {
+    let mut next = || String::from_utf8(files.pop().unwrap_or_default()).map_err(|e| e.to_string());
+    let key = next()?;
+    Ok(Identity { certificate: next()?, key })
 }
 
 fn read(path: &Path) -> Result<String, PkiError> {

@@ -5,17 +5,18 @@
 mod common;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use common::{TestCluster, api::Api, https::Https};
+use common::{
+    TestCluster,
+    api::Api,
+    issuer::{self, provider},
+};
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use kaji::StoreKind;
-use kaji_auth::authn::{Issuer, IssuerDocuments, KeySet, SigningKey, TokenOrder};
-use kaji_meta::SystemRandom;
 use kaji_resource::Verb;
 use kaji_server::pki::Identity;
 use kube::client::Body;
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 /// A client that trusts the cluster and has these credentials.
 async fn client(test: &TestCluster, user: Value) -> kube::Client {
@@ -220,28 +221,6 @@ async fn a_secret_gets_a_token_and_others_can_verify_it() {
     test.stop().await;
 }
 
-/// An identity provider and a reviewer of tokens on a port of their own: its issuer and its certificates.
-async fn provider(dir: &std::path::Path) -> (Issuer, String) {
-    let https = Https::bind(dir).await;
-    let url = https.url.clone();
-    let key = SigningKey::from_pem(&https.pki.service_account.private).unwrap();
-    let keys = KeySet::new([key.public.clone()]);
-    let documents = IssuerDocuments::new(&url, &format!("{url}/keys"), &keys).unwrap();
-    let pki = https.serve(move |path, sent| {
-        let body = match path {
-            "/.well-known/openid-configuration" => documents.configuration.clone(),
-            "/keys" => documents.keys.clone(),
-            "/review" => reviewed(serde_json::from_slice(sent).unwrap()).to_string(),
-            other => panic!("{other}"),
-        };
-        (200, body)
-    });
-    let audiences = vec!["kaji".to_owned()];
-    let random = Arc::new(SystemRandom);
-    let issuer = Issuer { name: url, key: Arc::new(key), audiences, extend: false, longest: None, random };
-    (issuer, pki.ca.certificate)
-}
-
 /// A review answered: the token `dave` is Dave's, who may do everything.
 fn reviewed(mut review: Value) -> Value {
     assert_eq!(review["apiVersion"], "authentication.k8s.io/v1beta1");
@@ -256,7 +235,11 @@ fn reviewed(mut review: Value) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn issuers_of_others_and_files_of_tokens() {
     let dir = tempfile::tempdir().unwrap();
-    let (issuer, authority) = provider(&dir.path().join("provider")).await;
+    let (issuer, authority) = provider(&dir.path().join("provider"), |path, sent| {
+        assert_eq!(path, "/review");
+        reviewed(serde_json::from_slice(sent).unwrap()).to_string()
+    })
+    .await;
     let configuration = json!({
         "apiVersion": "apiserver.config.k8s.io/v1",
         "kind": "AuthenticationConfiguration",
@@ -288,14 +271,7 @@ async fn issuers_of_others_and_files_of_tokens() {
         options.authn.authentication_token_webhook_config_file = Some(reviewer);
     })
     .await;
-    let order = |audience: &str| TokenOrder {
-        namespace: "ns".into(),
-        name: "alice".into(),
-        audiences: vec![audience.into()],
-        expiration_seconds: 3600,
-        ..TokenOrder::default()
-    };
-    let token = |audience| issuer.issue(&order(audience), jiff::Timestamp::now()).unwrap().token;
+    let token = |audience| issuer::token(&issuer, "alice", audience);
     let alice = client(&test, json!({"token": token("kaji")})).await;
     let refused = get(&alice, "/api/v1/nodes", &[]).await;
     assert_eq!(refused.0, 403);

@@ -57,12 +57,19 @@ async fn service(dir: &Path) -> String {
 }
 
 fn configuration(kubeconfig: &str, policy: &str, others: &[&str]) -> String {
+    conditional(kubeconfig, policy, others, &[])
+}
+
+fn conditional(kubeconfig: &str, policy: &str, others: &[&str], conditions: &[&str]) -> String {
+    let conditions: Vec<Value> = conditions.iter().map(|c| json!({"expression": c})).collect();
     let webhook = json!({
         "timeout": "30s",
         // Longer than any test: how often it is asked does not hang on how long this takes.
         "unauthorizedTTL": "10m",
         "subjectAccessReviewVersion": "v1",
         "failurePolicy": policy,
+        "matchConditionSubjectAccessReviewVersion": "v1",
+        "matchConditions": conditions,
         "connectionInfo": {"type": "KubeConfigFile", "kubeConfigFile": kubeconfig},
     });
     let mut authorizers = vec![json!({"type": "Webhook", "name": "elsewhere", "webhook": webhook})];
@@ -159,6 +166,54 @@ async fn a_service_decides_and_the_file_changes() {
         apiserver_authorization_webhook_evaluations_fail_open_total{name="elsewhere",result="error"} 2
         apiserver_authorization_webhook_evaluations_total{name="elsewhere",result="error"} 3
         apiserver_authorization_webhook_evaluations_total{name="elsewhere",result="success"} 10"#]].assert_eq(&text);
+    test.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conditions_decide_who_is_asked_and_policies_what_is_allowed() {
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = service(&dir.path().join("service")).await;
+    let file = dir.path().join("authz.yaml");
+    let conditions = [
+        "request.user in ['wanda', 'denis', 'broken', 'admin']",
+        "request.user != 'broken' || request.resourceAttributes.?labelSelector.requirements[0].key.value() == 'x'",
+    ];
+    let others = ["ABAC", "Node", "RBAC"];
+    std::fs::write(&file, conditional(&kubeconfig, "Deny", &others, &conditions)).unwrap();
+    let policies = dir.path().join("policies");
+    std::fs::write(
+        &policies,
+        "# one a line\n{\"user\": \"nobody\", \"readonly\": true, \"resource\": \"pods\"}\n",
+    )
+    .unwrap();
+    let mut options = AuthzOptions::file(&file);
+    options.authorization_policy_file = Some(policies);
+    let test = TestCluster::start_over(dir, 0, StoreKind::Memory, |o| o.authz = options).await;
+    let mut text = String::new();
+    everybody(&test, &mut text).await;
+    let delete = "DELETE /api/v1/namespaces/default/pods/x";
+    let (code, answer) = ask(&test, &person("nobody"), delete, &Value::Null).await;
+    writeln!(text, "{code} {}", answer["message"]).unwrap();
+    let page = metrics(&test);
+    let ours = |l: &&str| {
+        l.starts_with("apiserver_authorization_match_condition_e")
+            && !l.contains("_bucket")
+            && !l.contains("_sum")
+    };
+    let mut lines: Vec<&str> = page.lines().filter(ours).collect();
+    lines.sort_unstable();
+    text += &lines.join("\n");
+    expect_test::expect![[r#"
+        wanda 200 
+        denis 403 pods is forbidden: User "denis" cannot list resource "pods" in API group "" in the namespace "default": not <him>
+        both 403 pods is forbidden: User "both" cannot list resource "pods" in API group "" in the namespace "default": No policy matched.
+        broken 500 Internal Server Error: "/api/v1/namespaces/default/pods": cel evaluation error: expression 'request.user != 'broken' || request.resourceAttributes.?labelSelector.requirements[0].key.value() == 'x'' resulted in error: optional.none() dereference
+        rosa 403 pods is forbidden: User "rosa" cannot list resource "pods" in API group "" in the namespace "default": No policy matched.
+        nobody 200 
+        403 "pods \"x\" is forbidden: User \"nobody\" cannot delete resource \"pods\" in API group \"\" in the namespace \"default\": No policy matched."
+        apiserver_authorization_match_condition_evaluation_errors_total{type="Webhook",name="elsewhere"} 1
+        apiserver_authorization_match_condition_evaluation_seconds_count{type="Webhook",name="elsewhere"} 7
+        apiserver_authorization_match_condition_exclusions_total{type="Webhook",name="elsewhere"} 4"#]].assert_eq(&text);
     test.stop().await;
 }
 

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
 
+#[path = "../../encryption/tests/plugin/mod.rs"]
+mod plugin;
+
 use k8s_openapi::api::core::v1::Secret;
 use kaji::{Cluster, Nodes, Options, kubeconfig};
 use kaji_store::{
@@ -42,14 +45,19 @@ fn options(dir: &Path, providers: Option<&str>) -> Options {
 
 /// Does something with the secrets of a cluster over the directory.
 async fn with<T>(dir: &Path, providers: &str, work: impl AsyncFnOnce(Api<Secret>) -> T) -> T {
+    let (cluster, client) = started(dir, providers).await;
+    let answer = work(Api::default_namespaced(client)).await;
+    cluster.stop().await;
+    answer
+}
+
+async fn started(dir: &Path, providers: &str) -> (Cluster, kube::Client) {
     let cluster = Cluster::start(options(dir, Some(providers))).await.unwrap();
     let path = dir.join("kubeconfig");
     kubeconfig::write(&path, &cluster.url(), &cluster.pki.ca.certificate, &cluster.pki.admin).unwrap();
     let config = kube::config::Kubeconfig::read_from(&path).unwrap();
     let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.unwrap();
-    let answer = work(Api::default_namespaced(kube::Client::try_from(config).unwrap())).await;
-    cluster.stop().await;
-    answer
+    (cluster, kube::Client::try_from(config).unwrap())
 }
 
 /// What the store below holds.
@@ -128,4 +136,90 @@ async fn secrets_are_never_clear_on_disk_and_keys_rotate() {
         "error while parsing file: resources[0].providers[0].aesgcm.keys[0].secret: Invalid value: \"REDACTED\": \
          secret is not of the expected length, got 2, expected one of [16 24 32]"
     );
+}
+
+fn secret(name: &str) -> Secret {
+    serde_json::from_value(json!({"metadata": {"name": name}, "stringData": {"password": "open sesame"}}))
+        .unwrap()
+}
+
+/// The code of a path.
+async fn code(client: &kube::Client, path: &str) -> u16 {
+    let request = http::Request::get(path).body(kube::client::Body::empty()).unwrap();
+    client.send(request).await.unwrap().status().as_u16()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_comes_goes_and_changes_its_key() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    let mut plugin = plugin::Plugin::new(dir);
+    let kms = format!("{{kms: {{apiVersion: v2, name: p, timeout: 1s, endpoint: '{}'}}}}", plugin.endpoint());
+    let create =
+        async |secrets: &Api<Secret>, name: &str| secrets.create(&PostParams::default(), &secret(name)).await;
+
+    // The plugin is not there yet: the server starts, says that it is not ready, and writes no secret in the clear.
+    let (cluster, client) = started(dir, &format!("{kms}, {{identity: {{}}}}")).await;
+    let secrets: Api<Secret> = Api::default_namespaced(client.clone());
+    let kube::Error::Api(status) = create(&secrets, "s").await.unwrap_err() else { panic!("no status") };
+    assert_eq!(
+        (status.code, status.message.as_str()),
+        (500, "Internal error occurred: got unexpected nil transformer")
+    );
+    assert_eq!(secrets.list(&Default::default()).await.unwrap().items.len(), 0);
+    for (path, expected) in [("/livez", 200), ("/readyz", 500), ("/healthz/kms-providers", 500)] {
+        assert_eq!(code(&client, path).await, expected, "{path}");
+    }
+    plugin.start();
+    while code(&client, "/readyz/kms-providers").await != 200 {
+        tokio::task::yield_now().await;
+    }
+    create(&secrets, "s").await.unwrap();
+    let page = client.request_text(http::Request::get("/metrics").body(vec![]).unwrap()).await.unwrap();
+    assert!(
+        page.contains("apiserver_envelope_encryption_key_id_hash_total{transformation_type=\"to_storage\""),
+        "{page}"
+    );
+    // What is in use goes on without it.
+    plugin.crash();
+    create(&secrets, "t").await.unwrap();
+    assert_eq!(secrets.list(&Default::default()).await.unwrap().items.len(), 2);
+    cluster.stop().await;
+    let stored = raw(dir).await;
+    assert!(stored.starts_with(b"k8s:enc:kms:v2:p:") && !everything_on_disk(dir, "open sesame"));
+
+    // A start that cannot read what is stored fails, in time, and harms nothing.
+    let Err(error) = Cluster::start(options(dir, Some(&kms))).await else { panic!("started") };
+    let error = error.to_string();
+    assert!(error.contains("failed to decrypt DEK, error: rpc error: code = DeadlineExceeded"), "{error}");
+    assert_eq!(raw(dir).await, stored);
+
+    // The plugin's key has changed: what was is read, and written with the new key by whoever writes it as it is.
+    plugin.state().key_id = "key-2".into();
+    plugin.start();
+    let password = |s: &Secret| s.data.as_ref().unwrap()["password"].0.clone();
+    with(dir, &kms, async |secrets| {
+        for name in ["s", "t"] {
+            let found = secrets.get(name).await.unwrap();
+            assert_eq!(password(&found), b"open sesame");
+            secrets.replace(name, &PostParams::default(), &found).await.unwrap();
+        }
+    })
+    .await;
+    plugin.state().lost.push("key-1".into());
+
+    // And out again.
+    with(dir, &format!("{{aesgcm: {{keys: [{K1}]}}}}, {kms}"), async |secrets| {
+        for name in ["s", "t"] {
+            let found = secrets.get(name).await.unwrap();
+            assert_eq!(password(&found), b"open sesame");
+            secrets.replace(name, &PostParams::default(), &found).await.unwrap();
+        }
+    })
+    .await;
+    plugin.crash();
+    with(dir, &format!("{{aesgcm: {{keys: [{K1}]}}}}"), async |secrets| {
+        assert_eq!(password(&secrets.get("t").await.unwrap()), b"open sesame");
+    })
+    .await;
 }

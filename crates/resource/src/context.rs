@@ -130,6 +130,10 @@ pub trait Api: Send + Sync {
     fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async { Ok(()) })
     }
+    /// Whether reads here are known to miss what was acknowledged already. Costs nothing; a store that cannot tell says no.
+    fn lags(&self) -> bool {
+        false
+    }
     /// Creates an object.
     fn create<'a>(
         &'a self,

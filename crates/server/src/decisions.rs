@@ -3,15 +3,15 @@
 //!
 //! Invariant: labels come from the configuration, never from a request.
 
-use jiff::Timestamp;
+use crate::reloads::Reloads;
+use kaji_auth::authz::webhook::Witness;
 pub use prometheus_client::metrics::counter::Counter;
 use prometheus_client::{
     encoding::EncodeLabelSet,
-    metrics::{family::Family, gauge::Gauge, histogram::Histogram},
+    metrics::{family::Family, histogram::Histogram},
     registry::Registry,
 };
-use sha2::{Digest, Sha256};
-use std::{sync::atomic::AtomicU64, time::Duration};
+use std::time::Duration;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct DecisionLabels {
@@ -27,20 +27,19 @@ struct ResultLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ReloadLabels {
-    status: &'static str,
-    apiserver_id_hash: String,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ConfigLabels {
-    apiserver_id_hash: String,
-    hash: String,
+struct ConditionLabels {
+    r#type: &'static str,
+    name: String,
 }
 
 /// Seconds, as upstream has them.
 fn buckets() -> Histogram {
     Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0])
+}
+
+/// Seconds of looking at conditions, likewise.
+fn short_buckets() -> Histogram {
+    Histogram::new([0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25])
 }
 
 /// The metrics of a server's authorizers.
@@ -49,11 +48,11 @@ pub struct Decisions {
     trips: Family<ResultLabels, Counter>,
     durations: Family<ResultLabels, Histogram, fn() -> Histogram>,
     open: Family<ResultLabels, Counter>,
-    reloads: Family<ReloadLabels, Counter>,
-    reloaded_at: Family<ReloadLabels, Gauge<f64, AtomicU64>>,
-    config: Family<ConfigLabels, Gauge>,
-    /// Which server says it, as metrics have it.
-    server: String,
+    excluded: Family<ConditionLabels, Counter>,
+    failed: Family<ConditionLabels, Counter>,
+    judged: Family<ConditionLabels, Histogram, fn() -> Histogram>,
+    /// How the file fared.
+    pub reloads: Reloads,
 }
 
 impl Decisions {
@@ -64,10 +63,10 @@ impl Decisions {
             trips: Family::default(),
             durations: Family::new_with_constructor(buckets),
             open: Family::default(),
-            reloads: Family::default(),
-            reloaded_at: Family::default(),
-            config: Family::default(),
-            server: hash(server.as_bytes()),
+            excluded: Family::default(),
+            failed: Family::default(),
+            judged: Family::new_with_constructor(short_buckets),
+            reloads: Reloads::new("authorization", server),
         }
     }
 
@@ -80,13 +79,14 @@ impl Decisions {
         group.register("webhook_duration_seconds", "Request latency in seconds.", self.durations.clone());
         let help = "NoOpinion results due to webhook timeout or error.";
         group.register("webhook_evaluations_fail_open", help, self.open.clone());
-        let group = registry.sub_registry_with_prefix("apiserver_authorization_config_controller");
-        let help = "Total number of automatic reloads of authorization configuration split by status and apiserver identity.";
-        group.register("automatic_reloads", help, self.reloads.clone());
-        let help = "Timestamp of the last automatic reload of authorization configuration split by status and apiserver identity.";
-        group.register("automatic_reload_last_timestamp_seconds", help, self.reloaded_at.clone());
-        let help = "Information about the last applied authorization configuration with hash as label, split by apiserver identity.";
-        group.register("last_config_info", help, self.config.clone());
+        let help = "Total number of exclusions when an authorization webhook is skipped because match conditions exclude it.";
+        group.register("match_condition_exclusions", help, self.excluded.clone());
+        let help = "Total number of errors when an authorization webhook encounters a match condition error split by authorizer type and name.";
+        group.register("match_condition_evaluation_errors", help, self.failed.clone());
+        let help =
+            "Authorization match condition evaluation time in seconds, split by authorizer type and name.";
+        group.register("match_condition_evaluation_seconds", help, self.judged.clone());
+        self.reloads.register(registry);
     }
 
     /// The counter of an authorizer's decisions, `allowed` or `denied`, to be kept by whoever counts.
@@ -100,35 +100,23 @@ impl Decisions {
         self.trips.get_or_create(&labels).inc();
         self.durations.get_or_create(&labels).observe(took.as_secs_f64());
     }
+}
 
-    /// Others were let decide because a webhook did not: `timeout` or `error`.
-    pub fn failed_open(&self, name: &str, result: &'static str) {
+impl Witness for Decisions {
+    fn failed_open(&self, name: &str, result: &'static str) {
         self.open.get_or_create(&ResultLabels { name: name.to_owned(), result }).inc();
     }
 
-    /// A configuration is in force from now on.
-    pub fn configured(&self, file: &[u8]) {
-        // One series at a time: the others are of the past.
-        self.config.clear();
-        let labels = ConfigLabels { apiserver_id_hash: self.server.clone(), hash: hash(file) };
-        self.config.get_or_create(&labels).set(1);
+    fn conditions(&self, name: &str, took: Duration, excluded: bool, failed: bool) {
+        let labels = ConditionLabels { r#type: "Webhook", name: name.to_owned() };
+        self.judged.get_or_create(&labels).observe(took.as_secs_f64());
+        if excluded {
+            self.excluded.get_or_create(&labels).inc();
+        }
+        if failed {
+            self.failed.get_or_create(&labels).inc();
+        }
     }
-
-    /// A changed file was looked at.
-    pub fn reloaded(&self, good: bool, now: Timestamp) {
-        let status = if good { "success" } else { "failure" };
-        let labels = ReloadLabels { status, apiserver_id_hash: self.server.clone() };
-        self.reloads.get_or_create(&labels).inc();
-        self.reloaded_at.get_or_create(&labels).set(now.as_millisecond() as f64 / 1000.0);
-    }
-}
-
-fn hash(data: &[u8]) -> String {
-    if data.is_empty() {
-        return String::new();
-    }
-    let digest = Sha256::digest(data);
-    digest.iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 #[cfg(test)]
@@ -145,23 +133,24 @@ mod tests {
         decisions.counter("Webhook", "w", "denied").inc();
         decisions.asked("w", "success", Duration::from_millis(20));
         decisions.failed_open("w", "timeout");
-        decisions.configured(b"old");
-        decisions.configured(b"new");
-        decisions.reloaded(true, Timestamp::from_millisecond(1_500).unwrap());
+        decisions.conditions("w", Duration::from_millis(2), true, false);
+        decisions.conditions("w", Duration::from_millis(2), false, true);
         let mut page = String::new();
         prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
         let mut lines: Vec<&str> =
             page.lines().filter(|l| !l.starts_with('#') && !l.contains("_bucket")).collect();
         lines.sort_unstable();
         expect_test::expect![[r#"
-            apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds{status="success",apiserver_id_hash="sha256:b3eacd33433b31b5252351032c9b3e7a2e7aa7738d5decdf0dd6c62680853c06"} 1.5
-            apiserver_authorization_config_controller_automatic_reloads_total{status="success",apiserver_id_hash="sha256:b3eacd33433b31b5252351032c9b3e7a2e7aa7738d5decdf0dd6c62680853c06"} 1
-            apiserver_authorization_config_controller_last_config_info{apiserver_id_hash="sha256:b3eacd33433b31b5252351032c9b3e7a2e7aa7738d5decdf0dd6c62680853c06",hash="sha256:11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437"} 1
             apiserver_authorization_decisions_total{type="RBAC",name="rbac",decision="allowed"} 2
             apiserver_authorization_decisions_total{type="Webhook",name="w",decision="denied"} 1
+            apiserver_authorization_match_condition_evaluation_errors_total{type="Webhook",name="w"} 1
+            apiserver_authorization_match_condition_evaluation_seconds_count{type="Webhook",name="w"} 2
+            apiserver_authorization_match_condition_evaluation_seconds_sum{type="Webhook",name="w"} 0.004
+            apiserver_authorization_match_condition_exclusions_total{type="Webhook",name="w"} 1
             apiserver_authorization_webhook_duration_seconds_count{name="w",result="success"} 1
             apiserver_authorization_webhook_duration_seconds_sum{name="w",result="success"} 0.02
             apiserver_authorization_webhook_evaluations_fail_open_total{name="w",result="timeout"} 1
-            apiserver_authorization_webhook_evaluations_total{name="w",result="success"} 1"#]].assert_eq(&lines.join("\n"));
+            apiserver_authorization_webhook_evaluations_total{name="w",result="success"} 1"#]]
+        .assert_eq(&lines.join("\n"));
     }
 }

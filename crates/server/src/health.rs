@@ -1,6 +1,7 @@
 //! `/livez`, `/readyz`, `/healthz`: named checks, each with a path of its own, `?verbose` and `?exclude=`.
 //! Texts as upstream's `healthz` package writes them.
 
+use futures_util::future::BoxFuture;
 use std::sync::{
     Arc, Mutex,
     atomic::{AtomicBool, Ordering},
@@ -9,10 +10,28 @@ use std::sync::{
 /// Answers `Ok` or a reason (which only the log sees, as upstream withholds it).
 pub type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
+/// The same by asking somebody; it bounds its own time.
+pub type SlowCheck = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+
+#[derive(Clone)]
+enum Named {
+    Quick(Check),
+    Slow(SlowCheck),
+}
+
+impl Named {
+    async fn ask(&self) -> Result<(), String> {
+        match self {
+            Named::Quick(check) => check(),
+            Named::Slow(check) => check().await,
+        }
+    }
+}
+
 /// The checks of one server.
 #[derive(Default)]
 pub struct Health {
-    checks: Mutex<Vec<(String, Check)>>,
+    checks: Mutex<Vec<(String, Named)>>,
     stopping: AtomicBool,
 }
 
@@ -23,7 +42,15 @@ impl Health {
     /// Adds a check to all three endpoints.
     pub fn add(&self, name: &str, check: Check) {
         if let Ok(mut checks) = self.checks.lock() {
-            checks.push((name.to_owned(), check));
+            checks.push((name.to_owned(), Named::Quick(check)));
+        }
+    }
+
+    /// Adds a check of somebody else's health to `/readyz` and `/healthz`: a restart of this server, which `/livez` would
+    /// lead to, does not help them.
+    pub fn add_slow(&self, name: &str, check: SlowCheck) {
+        if let Ok(mut checks) = self.checks.lock() {
+            checks.push((name.to_owned(), Named::Slow(check)));
         }
     }
 
@@ -33,11 +60,11 @@ impl Health {
     }
 
     /// Serves `/livez[/check]`, … `endpoint` is the first path segment; `None` for a path that is not there.
-    pub fn serve(&self, endpoint: &str, check: &str, query: &[(String, String)]) -> Option<Answer> {
+    pub async fn serve(&self, endpoint: &str, check: &str, query: &[(String, String)]) -> Option<Answer> {
         let checks = self.named(endpoint);
         if !check.is_empty() {
             let (name, found) = checks.iter().find(|(n, _)| n == check)?;
-            return Some(match found() {
+            return Some(match found.ask().await {
                 Ok(()) => (200, "ok".into()),
                 Err(reason) => {
                     tracing::warn!(check = %name, %reason, "health check failed");
@@ -47,27 +74,26 @@ impl Health {
         }
         let excluded: Vec<&str> =
             query.iter().filter(|(k, _)| k == "exclude").map(|(_, v)| v.as_str()).collect();
-        Some(summary(endpoint, &checks, &excluded, query.iter().any(|(k, _)| k == "verbose")))
+        Some(summary(endpoint, &checks, &excluded, query.iter().any(|(k, _)| k == "verbose")).await)
     }
 
-    fn named(&self, endpoint: &str) -> Vec<(String, Check)> {
-        let ok: Check = Arc::new(|| Ok(()));
+    fn named(&self, endpoint: &str) -> Vec<(String, Named)> {
+        let ok = Named::Quick(Arc::new(|| Ok(())));
         let mut checks = vec![("ping".to_owned(), ok.clone()), ("log".to_owned(), ok)];
         if let Ok(own) = self.checks.lock() {
-            checks.extend(own.iter().cloned());
+            let asked = |check: &Named| endpoint != "livez" || matches!(check, Named::Quick(_));
+            checks.extend(own.iter().filter(|(_, check)| asked(check)).cloned());
         }
         if endpoint == "readyz" {
             let stopping = self.stopping.load(Ordering::Acquire);
-            checks.push((
-                "shutdown".into(),
-                Arc::new(move || if stopping { Err("process is shutting down".into()) } else { Ok(()) }),
-            ));
+            let check = move || if stopping { Err("process is shutting down".to_owned()) } else { Ok(()) };
+            checks.push(("shutdown".into(), Named::Quick(Arc::new(check))));
         }
         checks
     }
 }
 
-fn summary(endpoint: &str, checks: &[(String, Check)], excluded: &[&str], verbose: bool) -> Answer {
+async fn summary(endpoint: &str, checks: &[(String, Named)], excluded: &[&str], verbose: bool) -> Answer {
     let mut text = String::new();
     let mut failed = vec![];
     for (name, check) in checks {
@@ -75,7 +101,7 @@ fn summary(endpoint: &str, checks: &[(String, Check)], excluded: &[&str], verbos
             text += &format!("[+]{name} excluded: ok\n");
             continue;
         }
-        match check() {
+        match check.ask().await {
             Ok(()) => text += &format!("[+]{name} ok\n"),
             Err(reason) => {
                 tracing::warn!(check = %name, %reason, "health check failed");
@@ -98,21 +124,21 @@ fn summary(endpoint: &str, checks: &[(String, Check)], excluded: &[&str], verbos
 mod tests {
     use super::*;
 
-    #[test]
-    fn answers_as_upstream() {
+    #[tokio::test]
+    async fn answers_as_upstream() {
         let health = Health::default();
         health.add("etcd", Arc::new(|| Ok(())));
         let verbose = [("verbose".to_owned(), String::new())];
-        assert_eq!(health.serve("readyz", "", &[]), Some((200, "ok".into())));
-        assert_eq!(health.serve("livez", "ping", &[]), Some((200, "ok".into())));
-        assert_eq!(health.serve("livez", "nothing", &[]), None);
+        assert_eq!(health.serve("readyz", "", &[]).await, Some((200, "ok".into())));
+        assert_eq!(health.serve("livez", "ping", &[]).await, Some((200, "ok".into())));
+        assert_eq!(health.serve("livez", "nothing", &[]).await, None);
         expect_test::expect![[r#"
             [+]ping ok
             [+]log ok
             [+]etcd ok
             livez check passed
         "#]]
-        .assert_eq(&health.serve("livez", "", &verbose).unwrap().1);
+        .assert_eq(&health.serve("livez", "", &verbose).await.unwrap().1);
         health.stop();
         expect_test::expect![[r#"
             [+]ping ok
@@ -121,7 +147,21 @@ mod tests {
             [-]shutdown failed: reason withheld
             readyz check failed
         "#]]
-        .assert_eq(&health.serve("readyz", "", &[]).unwrap().1);
-        assert_eq!(health.serve("livez", "", &[]).unwrap().0, 200);
+        .assert_eq(&health.serve("readyz", "", &[]).await.unwrap().1);
+        assert_eq!(health.serve("livez", "", &[]).await.unwrap().0, 200);
+    }
+
+    #[tokio::test]
+    async fn others_are_asked_but_not_for_life() {
+        let health = Health::default();
+        health.add_slow("kms-providers", Arc::new(|| Box::pin(async { Err("away".to_owned()) })));
+        for (endpoint, code) in [("livez", 200), ("readyz", 500), ("healthz", 500)] {
+            assert_eq!(health.serve(endpoint, "", &[]).await.unwrap().0, code, "{endpoint}");
+        }
+        let exclude = [("exclude".to_owned(), "kms-providers".to_owned())];
+        assert_eq!(health.serve("readyz", "", &exclude).await.unwrap().0, 200);
+        let one = health.serve("healthz", "kms-providers", &[]).await;
+        assert_eq!(one, Some((500, "internal server error: away\n".into())));
+        assert_eq!(health.serve("livez", "kms-providers", &[]).await, None);
     }
 }

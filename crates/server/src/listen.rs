@@ -5,9 +5,10 @@
 
 use crate::{
     audit::Remote,
-    identity::Authorities,
+    identity::{Authorities, Peer},
     stack::{Stack, StackError},
 };
+use arc_swap::ArcSwap;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
@@ -17,10 +18,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Semaphore, watch},
 };
-use tokio_rustls::{
-    TlsAcceptor,
-    rustls::{ServerConfig, crypto::ring, server::ResolvesServerCert},
-};
+use tokio_rustls::{TlsAcceptor, rustls::pki_types::CertificateDer};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,39 +27,70 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_HEAD: usize = 1 << 20;
 const MAX_CONNECTIONS: usize = 20_000;
 /// Streams a single h2 connection may have open: controllers keep one watch per resource on one connection.
-const MAX_STREAMS: u32 = 1_000;
+pub const MAX_STREAMS: u32 = 1_000;
 
-/// TLS as the server presents it. `authorities` take any client certificate; requests decide what it is worth. What
-/// `serving` answers may change from handshake to handshake.
-pub fn tls(
-    serving: Arc<dyn ResolvesServerCert>,
-    authorities: Arc<Authorities>,
-) -> Result<TlsAcceptor, StackError> {
-    let provider = Arc::new(ring::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| StackError::Tls(e.to_string()))?
-        .with_client_cert_verifier(authorities)
-        .with_cert_resolver(serving);
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
+/// What connections are met with: TLS, and the authorities that certificates of clients are measured by. Both may be
+/// replaced while the server runs; a connection that is open goes on, and what its certificate counts for is found out
+/// anew.
+#[derive(Clone)]
+pub struct Front(Arc<ArcSwap<(TlsAcceptor, Arc<Authorities>)>>);
+
+impl Front {
+    /// With these.
+    pub fn new(tls: TlsAcceptor, authorities: Arc<Authorities>) -> Front {
+        Front(Arc::new(ArcSwap::from_pointee((tls, authorities))))
+    }
+
+    /// With others from now on.
+    pub fn set(&self, tls: TlsAcceptor, authorities: Arc<Authorities>) {
+        self.0.store(Arc::new((tls, authorities)));
+    }
+}
+
+/// The other end of a connection, and what it counts for.
+struct Visitor {
+    front: Front,
+    certificates: Option<Vec<CertificateDer<'static>>>,
+    /// What these authorities make of it.
+    known: ArcSwap<(Arc<Authorities>, Peer)>,
+}
+
+impl Visitor {
+    fn new(front: Front, certificates: Option<Vec<CertificateDer<'static>>>) -> Visitor {
+        let authorities = front.0.load().1.clone();
+        let peer = authorities.peer(certificates.as_deref());
+        Visitor { front, certificates, known: ArcSwap::from_pointee((authorities, peer)) }
+    }
+
+    fn peer(&self) -> Peer {
+        let (now, known) = (self.front.0.load(), self.known.load());
+        if Arc::ptr_eq(&now.1, &known.0) {
+            return known.1.clone();
+        }
+        let peer = now.1.peer(self.certificates.as_deref());
+        self.known.store(Arc::new((now.1.clone(), peer.clone())));
+        peer
+    }
 }
 
 /// A listener that is bound but not yet serving.
 pub struct Listener {
     tcp: TcpListener,
-    tls: TlsAcceptor,
-    authorities: Arc<Authorities>,
+    front: Front,
+    streams: u32,
 }
 
 impl Listener {
     /// Binds. Port 0 takes a free one; see [`Listener::address`].
-    pub async fn bind(
-        address: SocketAddr,
-        tls: TlsAcceptor,
-        authorities: Arc<Authorities>,
-    ) -> Result<Self, StackError> {
-        Ok(Listener { tcp: TcpListener::bind(address).await?, tls, authorities })
+    pub async fn bind(address: SocketAddr, front: Front) -> Result<Self, StackError> {
+        Ok(Listener { tcp: TcpListener::bind(address).await?, front, streams: MAX_STREAMS })
+    }
+
+    /// Lets an h2 connection have so many streams open.
+    #[must_use]
+    pub fn with_streams(mut self, streams: u32) -> Self {
+        self.streams = streams;
+        self
     }
 
     /// The bound address.
@@ -81,10 +110,10 @@ impl Listener {
             };
             match accepted {
                 Ok((stream, remote)) => {
-                    let (tls, stack, watcher) = (self.tls.clone(), stack.clone(), graceful.watcher());
-                    let authorities = self.authorities.clone();
+                    let (front, stack, watcher) = (self.front.clone(), stack.clone(), graceful.watcher());
+                    let streams = self.streams;
                     tokio::spawn(async move {
-                        connection(stream, Remote(remote.ip()), tls, &authorities, stack, watcher).await;
+                        connection(stream, Remote(remote.ip()), front, streams, stack, watcher).await;
                         drop(slot);
                     });
                 }
@@ -105,17 +134,20 @@ impl Listener {
 async fn connection(
     stream: TcpStream,
     remote: Remote,
-    tls: TlsAcceptor,
-    authorities: &Authorities,
+    front: Front,
+    streams: u32,
     stack: Arc<Stack>,
     watcher: hyper_util::server::graceful::Watcher,
 ) {
     // Answers are written whole; waiting to fill a segment only adds latency.
     let _ = stream.set_nodelay(true);
+    let tls = front.0.load().0.clone();
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await else { return };
-    let peer = authorities.peer(stream.get_ref().1.peer_certificates());
+    let certificates = stream.get_ref().1.peer_certificates();
+    let certificates = certificates.map(|c| c.iter().map(|c| c.clone().into_owned()).collect());
+    let visitor = Visitor::new(front, certificates);
     let service = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        request.extensions_mut().insert(peer.clone());
+        request.extensions_mut().insert(visitor.peer());
         if stack.audit.is_some() {
             request.extensions_mut().insert(remote);
         }
@@ -127,7 +159,7 @@ async fn connection(
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(MAX_STREAMS)
+        .max_concurrent_streams(streams)
         .max_header_list_size(MAX_HEAD as u32)
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(15));

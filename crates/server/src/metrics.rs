@@ -1,6 +1,6 @@
 //! `/metrics`, with upstream's names where the meaning is the same.
 
-use crate::{decisions::Decisions, flow::Flow, route::RequestInfo};
+use crate::{decisions::Decisions, flow::Flow, reloads::Reloads, route::RequestInfo};
 use kaji_engine::Engine;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -152,6 +152,12 @@ impl Metrics {
     /// Makes authorizers' metrics part of the page.
     pub fn with_decisions(mut self, decisions: &Decisions) -> Self {
         decisions.register(&mut self.registry);
+        self
+    }
+
+    /// Makes those of a file that is followed part of the page.
+    pub fn with_reloads(mut self, reloads: &Reloads) -> Self {
+        reloads.register(&mut self.registry);
         self
     }
 

@@ -48,7 +48,7 @@ pub enum PkiError {
 }
 
 /// A certificate with its key, as PEM.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Certificate (chain).
     pub certificate: String,

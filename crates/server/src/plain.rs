@@ -24,7 +24,7 @@ pub fn takes_gzip(headers: &HeaderMap) -> bool {
 }
 
 /// Serves a path that is no resource's.
-pub fn serve(
+pub async fn serve(
     stack: &Stack,
     parts: &Parts,
     info: &RequestInfo,
@@ -37,7 +37,7 @@ pub fn serve(
     let (first, rest) = (segments.next().unwrap_or_default(), segments.next().unwrap_or_default());
     match (first, rest) {
         ("", _) => Ok(json_answer(&index(stack))),
-        ("livez" | "readyz" | "healthz", check) => Ok(match stack.health.serve(first, check, query) {
+        ("livez" | "readyz" | "healthz", check) => Ok(match stack.health.serve(first, check, query).await {
             Some((code, body)) => text(code, "text/plain; charset=utf-8", body),
             None => not_found(),
         }),

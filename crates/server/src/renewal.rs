@@ -7,7 +7,7 @@
 //! replaced.
 
 use crate::pki::{Identity, Pki, PkiError};
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use jiff::Timestamp;
 use kaji_meta::time::Clock;
 use std::{
@@ -32,7 +32,7 @@ pub struct Certificates {
     /// `None` for certificates that end with the process.
     dir: Option<PathBuf>,
     /// The serving certificate, when it was issued elsewhere.
-    given: Option<Identity>,
+    given: ArcSwapOption<Identity>,
     names: Vec<String>,
     current: watch::Sender<Arc<Pki>>,
     served: Arc<Served>,
@@ -65,7 +65,7 @@ impl Certificates {
     /// # Errors
     /// Those of [`Pki::ensure`], and when the serving certificate and its key do not fit.
     pub fn open(dir: &Path, names: Vec<String>, now: Timestamp) -> Result<Certificates, PkiError> {
-        Self::new(Some(dir.into()), None, names, now)
+        Self::new(Some(dir.into()), names, now)
     }
 
     /// Makes all of them, and writes none.
@@ -73,27 +73,25 @@ impl Certificates {
     /// # Errors
     /// Those of [`Pki::in_memory`].
     pub fn in_memory(names: Vec<String>, now: Timestamp) -> Result<Certificates, PkiError> {
-        Self::new(None, None, names, now)
+        Self::new(None, names, now)
     }
 
-    /// Serves with this certificate, PEM, instead of one of its own.
+    /// Serves with this certificate, PEM, instead of one of its own, and instead of another that was given before.
     ///
     /// # Errors
-    /// When the certificate and its key do not fit.
-    pub fn presenting(self, given: Identity) -> Result<Certificates, PkiError> {
+    /// When the certificate and its key do not fit; then nothing changes.
+    pub fn present(&self, given: Identity) -> Result<(), PkiError> {
+        let _one = self.renewing.lock().unwrap_or_else(PoisonError::into_inner);
+        let served = certified(Path::new(""), &given)?;
         let mut pki = Pki::clone(&self.current());
         pki.serving = given.clone();
-        self.served.0.store(Arc::new(certified(Path::new(""), &given)?));
+        self.given.store(Some(Arc::new(given)));
+        self.served.0.store(Arc::new(served));
         self.current.send_replace(Arc::new(pki));
-        Ok(Certificates { given: Some(given), ..self })
+        Ok(())
     }
 
-    fn new(
-        dir: Option<PathBuf>,
-        given: Option<Identity>,
-        names: Vec<String>,
-        now: Timestamp,
-    ) -> Result<Certificates, PkiError> {
+    fn new(dir: Option<PathBuf>, names: Vec<String>, now: Timestamp) -> Result<Certificates, PkiError> {
         let pki = match &dir {
             Some(dir) => Pki::ensure(dir, &names, now)?,
             None => Pki::in_memory(None, &names, now)?,
@@ -101,13 +99,15 @@ impl Certificates {
         let path = dir.as_deref().unwrap_or(Path::new(""));
         let served = Arc::new(Served(ArcSwap::from_pointee(certified(path, &pki.serving)?)));
         let current = watch::Sender::new(Arc::new(pki));
+        let given = ArcSwapOption::empty();
         Ok(Certificates { dir, given, names, current, served, renewing: Mutex::new(()) })
     }
 
     /// What a client must trust to reach this server, PEM.
     pub fn trust(&self) -> String {
         // Whose signature a given certificate bears is not known, but whoever trusts it itself trusts the server.
-        self.given.as_ref().map_or_else(|| self.current().ca.certificate.clone(), |g| g.certificate.clone())
+        let given = self.given.load();
+        given.as_ref().map_or_else(|| self.current().ca.certificate.clone(), |g| g.certificate.clone())
     }
 
     /// The certificates of this moment.
@@ -132,7 +132,8 @@ impl Certificates {
     pub fn renew(&self, now: Timestamp) -> Result<bool, PkiError> {
         let _one = self.renewing.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.current();
-        let due = if self.given.is_none() { old.renew_at() } else { old.renew_clients_at() };
+        let given = self.given.load_full();
+        let due = if given.is_none() { old.renew_at() } else { old.renew_clients_at() };
         if due.is_none_or(|at| now < at) {
             return Ok(false);
         }
@@ -140,8 +141,8 @@ impl Certificates {
             Some(dir) => Pki::ensure(dir, &self.names, now)?,
             None => Pki::in_memory(Some(&old), &self.names, now)?,
         };
-        if let Some(given) = &self.given {
-            pki.serving = given.clone();
+        if let Some(given) = given {
+            pki.serving = Identity::clone(&given);
         }
         let served = certified(self.dir.as_deref().unwrap_or(Path::new("")), &pki.serving)?;
         self.served.0.store(Arc::new(served));
@@ -221,13 +222,18 @@ mod tests {
     fn a_serving_certificate_from_elsewhere_stays() {
         let other = Certificates::in_memory(vec!["localhost".into()], start()).unwrap().current();
         let certificates = Certificates::in_memory(vec![], start()).unwrap();
-        let certificates = certificates.presenting(other.serving.clone()).unwrap();
+        certificates.present(other.serving.clone()).unwrap();
         assert!(certificates.renew(days(275)).unwrap());
         assert!(!certificates.renew(days(275)).unwrap());
         assert_eq!(certificates.current().serving.certificate, other.serving.certificate);
         assert_eq!(certificates.trust(), other.serving.certificate);
         let wrong = Identity { key: other.admin.key.clone(), ..other.serving.clone() };
-        assert!(Certificates::in_memory(vec![], start()).unwrap().presenting(wrong).is_err());
+        assert!(certificates.present(wrong).is_err());
+        assert_eq!(certificates.trust(), other.serving.certificate);
+        let another = Certificates::in_memory(vec!["localhost".into()], start()).unwrap().current();
+        certificates.present(another.serving.clone()).unwrap();
+        assert_eq!(certificates.trust(), another.serving.certificate);
+        assert_eq!(certificates.current().serving.certificate, another.serving.certificate);
     }
 
     #[test]

@@ -209,7 +209,7 @@ impl Stack {
             };
         }
         match &info.resource {
-            None => plain::serve(self, parts, info, &query),
+            None => plain::serve(self, parts, info, &query).await,
             Some(target) => {
                 let body = read_body(parts, body).await?;
                 let trail = record.clone().map(|r| r as _);

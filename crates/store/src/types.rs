@@ -272,6 +272,9 @@ pub enum StoreError {
     /// What is stored is damaged, or is not a store.
     #[error("store is corrupt: {0}")]
     Corrupt(String),
+    /// A value cannot be encrypted or decrypted now, because of this; nothing was written.
+    #[error("{0}")]
+    Encryption(String),
     /// The transaction is over the size limit.
     #[error("transaction of {size} bytes is over the limit of {limit}")]
     TooLarge {

@@ -113,6 +113,13 @@ pub fn load(path: &Path) -> Result<Target, Error> {
     target(parse(&text, path.parent().unwrap_or(Path::new(".")))?)
 }
 
+/// Reads the file and makes a target of it, as somebody else: whom the token speaks for.
+pub fn load_as(path: &Path, token: &str) -> Result<Target, Error> {
+    let text = fs::read_to_string(path).map_err(|e| Error::file(path, e))?;
+    let config = parse(&text, path.parent().unwrap_or(Path::new(".")))?;
+    target(Kubeconfig { identity: None, token: Some(token.to_owned()), ..config })
+}
+
 /// Reads a kubeconfig's text; relative file names are relative to `dir`.
 pub fn parse(text: &str, dir: &Path) -> Result<Kubeconfig, Error> {
     let bad = |reason: String| Error::Kubeconfig(reason);

@@ -138,6 +138,25 @@ pub const MEASURES: &[Measure] = &[
     more("watch_events", "watch: events to {watchers} watchers", [70e3, 700e3]),
     less("watch_lost", "watch: events lost", Unit::Count, [NONE, 0.0], false),
     more("bound", "{bound} pods: created and bound", [312.0, 6e3]),
+    less("flood_get_quiet", "GET of a user alone, p99", Unit::Seconds, [NONE, NONE], false),
+    less("flood_get", "GET beside another's flood, p99", Unit::Seconds, [NONE, NONE], false),
+    less("flood_get_ratio", "GET: beside the flood by alone", Unit::Ratio, [NONE, 2.0], false),
+    less("flood_list_quiet", "LIST of a user alone, p99", Unit::Seconds, [NONE, NONE], false),
+    less("flood_list", "LIST beside another's flood, p99", Unit::Seconds, [NONE, NONE], false),
+    less("flood_list_ratio", "LIST: beside the flood by alone", Unit::Ratio, [NONE, 2.0], false),
+    less("flood_create_quiet", "create of a user alone, p99", Unit::Seconds, [NONE, NONE], false),
+    less("flood_create", "create beside another's flood, p99", Unit::Seconds, [NONE, NONE], false),
+    less("flood_create_ratio", "create: beside the flood by alone", Unit::Ratio, [NONE, 2.0], false),
+    Measure { better: Better::Neither, ..more("flood_rate", "the flood, answered", [NONE, NONE]) },
+    less(
+        "cost_bare",
+        "server CPU for a GET without flow control and audit",
+        Unit::Seconds,
+        [NONE, NONE],
+        false,
+    ),
+    less("cost_fair", "server CPU for a GET: with flow control by without", Unit::Ratio, [NONE, NONE], false),
+    less("cost_audit", "server CPU for a GET: with audit by without", Unit::Ratio, [NONE, NONE], false),
 ];
 
 /// A phase as it went.
@@ -180,6 +199,11 @@ impl Report {
         debug_assert!(MEASURES.iter().any(|m| m.id == id), "{id}");
         self.values.retain(|(known, _)| *known != id);
         self.values.push((id, value));
+    }
+
+    /// A figure that was recorded.
+    pub fn value(&self, id: &str) -> Option<f64> {
+        self.values.iter().find(|(known, _)| *known == id).map(|(_, value)| *value)
     }
 
     /// Records a length of time.

@@ -31,6 +31,8 @@ pub enum Unit {
     PerSecond,
     /// A plain number.
     Count,
+    /// One figure by another.
+    Ratio,
 }
 
 impl Unit {
@@ -41,6 +43,7 @@ impl Unit {
             Unit::Bytes => "bytes",
             Unit::PerSecond => "per second",
             Unit::Count => "count",
+            Unit::Ratio => "ratio",
         }
     }
 
@@ -56,6 +59,7 @@ impl Unit {
             Unit::Bytes => format!("{} GB", digits(value / 1e9)),
             Unit::PerSecond => format!("{}/s", digits(value)),
             Unit::Count => grouped(value.round() as i64),
+            Unit::Ratio => format!("{}x", digits(value)),
         }
     }
 }
@@ -128,6 +132,7 @@ mod tests {
             (Unit::PerSecond, 1_447_312.4),
             (Unit::Count, 0.0),
             (Unit::Count, 50_000.0),
+            (Unit::Ratio, 1.284),
         ];
         let shown: Vec<String> = cases.iter().map(|(unit, value)| unit.show(*value)).collect();
         expect![[r#"
@@ -144,7 +149,8 @@ mod tests {
             705/s
             1,447,312/s
             0
-            50,000"#]]
+            50,000
+            1.28x"#]]
         .assert_eq(&shown.join("\n"));
     }
 }

@@ -123,7 +123,8 @@ fn refusals() {
         400 Unknown admission webhook "h" denied the request without explanation
         403 Forbidden admission webhook "h" denied the request: no
         400 Other("Custom") admission webhook "h" denied the request: Custom
-        400 Unknown admission webhook "h" denied the request: no"#]].assert_eq(&seen.join("\n"));
+        400 Unknown admission webhook "h" denied the request: no"#]]
+    .assert_eq(&seen.join("\n"));
 }
 
 /// Webhooks come by the names of their configurations, then by place; what did not change is not read again.

@@ -5,6 +5,8 @@
 //! - A key verifies only with algorithms of its own family: the header of a token picks among those and nothing else.
 //! - Private keys never show up in `Debug` output or in errors.
 
+mod p521;
+
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::{
     digest, rand,
@@ -38,16 +40,19 @@ pub enum Curve {
     P256,
     /// NIST P-384, `ES384`.
     P384,
+    /// NIST P-521, `ES512`.
+    P521,
 }
 
 impl Curve {
-    const ALL: [Curve; 2] = [Curve::P256, Curve::P384];
+    const ALL: [Curve; 3] = [Curve::P256, Curve::P384, Curve::P521];
 
     /// The content of the curve's object identifier.
     fn oid(self) -> &'static [u8] {
         match self {
             Curve::P256 => &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07],
             Curve::P384 => &[0x2b, 0x81, 0x04, 0x00, 0x22],
+            Curve::P521 => &[0x2b, 0x81, 0x04, 0x00, 0x23],
         }
     }
 
@@ -55,7 +60,7 @@ impl Curve {
         Curve::ALL
             .into_iter()
             .find(|c| c.oid() == oid)
-            .ok_or_else(|| unusable("only the curves P-256 and P-384 are supported"))
+            .ok_or_else(|| unusable("only the curves P-256, P-384 and P-521 are supported"))
     }
 
     /// Bytes of a coordinate.
@@ -63,6 +68,7 @@ impl Curve {
         match self {
             Curve::P256 => 32,
             Curve::P384 => 48,
+            Curve::P521 => 66,
         }
     }
 
@@ -70,6 +76,7 @@ impl Curve {
         match self {
             Curve::P256 => "P-256",
             Curve::P384 => "P-384",
+            Curve::P521 => "P-521",
         }
     }
 
@@ -77,6 +84,7 @@ impl Curve {
         match self {
             Curve::P256 => "ES256",
             Curve::P384 => "ES384",
+            Curve::P521 => "ES512",
         }
     }
 }
@@ -246,6 +254,7 @@ impl PublicKey {
                 let parameters = match curve {
                     Curve::P256 => &signature::ECDSA_P256_SHA256_FIXED,
                     Curve::P384 => &signature::ECDSA_P384_SHA384_FIXED,
+                    Curve::P521 => return p521::verifies(point, message, signature),
                 };
                 signature::UnparsedPublicKey::new(parameters, point).verify(message, signature).is_ok()
             }
@@ -256,6 +265,7 @@ impl PublicKey {
 enum Pair {
     Rsa(rsa::KeyPair),
     Ec(EcdsaKeyPair),
+    P521(p521::Pair),
 }
 
 /// A key that signs.
@@ -306,13 +316,20 @@ impl SigningKey {
             let parameters = match curve {
                 Curve::P256 => &signature::ECDSA_P256_SHA256_FIXED_SIGNING,
                 Curve::P384 => &signature::ECDSA_P384_SHA384_FIXED_SIGNING,
+                Curve::P521 => match p521::Pair::from_pkcs8(der, curve.oid()) {
+                    Ok(pair) => {
+                        let public = PublicKey::from_point(curve, &pair.point())?;
+                        return Ok(SigningKey { pair: Pair::P521(pair), id: public.id(), public });
+                    }
+                    Err(_) => continue,
+                },
             };
             if let Ok(pair) = EcdsaKeyPair::from_pkcs8(parameters, der, &rand::SystemRandom::new()) {
                 let public = PublicKey::from_point(curve, pair.public_key().as_ref())?;
                 return Ok(SigningKey { pair: Pair::Ec(pair), id: public.id(), public });
             }
         }
-        Err(unusable("neither an RSA key of 2048 to 8192 bits nor an ECDSA key on P-256 or P-384"))
+        Err(unusable("neither an RSA key of 2048 to 8192 bits nor an ECDSA key on P-256, P-384 or P-521"))
     }
 
     /// Signs with [`PublicKey::algorithm`].
@@ -322,6 +339,7 @@ impl SigningKey {
             Pair::Ec(pair) => {
                 pair.sign(&random, message).map(|s| s.as_ref().to_vec()).map_err(|_| KeyError::Sign)
             }
+            Pair::P521(pair) => pair.sign(message),
             Pair::Rsa(pair) => {
                 let mut signature = vec![0; pair.public().modulus_len()];
                 pair.sign(&signature::RSA_PKCS1_SHA256, &random, message, &mut signature)

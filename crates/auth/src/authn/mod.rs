@@ -9,6 +9,7 @@ mod bootstrap;
 mod cache;
 mod config;
 mod discovery;
+mod expressions;
 mod jwt;
 mod keys;
 mod legacy;
@@ -33,7 +34,7 @@ pub use request::{Anonymous, Certificates, Chain, anonymous};
 pub use requestheader::{RequestHeader, unescape_key};
 pub use serviceaccount::{BoundTo, IssuedToken, Issuer, ServiceAccountTokens, TokenOrder};
 pub use tokenfile::{TokenFile, TokenFileError};
-pub use union::{Agnostic, TokenChain};
+pub use union::{Agnostic, Swappable, TokenChain};
 pub use webhook::{Review, Webhook};
 
 use crate::names::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};

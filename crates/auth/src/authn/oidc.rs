@@ -8,7 +8,8 @@
 use super::{
     Identity, KeySet, Refusal, TokenAuthenticator, Verdict,
     cache::{Cache, GOOD_FOR},
-    config::{ClaimOrPrefix, JwtAuthenticator},
+    config::{ClaimOrPrefix, ConfigError, JwtAuthenticator},
+    expressions::Expressions,
     intersection,
     jwt::{Claims, Token, seconds, strings},
     serviceaccount::{CREDENTIAL_ID, list},
@@ -40,6 +41,7 @@ pub trait Fetch: Send + Sync + 'static {
 /// Knows the tokens of one issuer.
 pub struct Oidc {
     rule: JwtAuthenticator,
+    expressions: Expressions,
     algorithms: Vec<String>,
     fetch: Arc<dyn Fetch>,
     clock: Arc<dyn Clock>,
@@ -50,24 +52,41 @@ pub struct Oidc {
 }
 
 impl Oidc {
-    /// For a validated rule. Without `algorithms` every asymmetric one is taken.
+    /// For a rule. Without `algorithms` every asymmetric one is taken.
+    ///
+    /// # Errors
+    /// A rule that is none.
     pub fn new(
         rule: JwtAuthenticator,
         algorithms: Vec<String>,
         fetch: Arc<dyn Fetch>,
         clock: Arc<dyn Clock>,
-    ) -> Self {
+    ) -> Result<Self, ConfigError> {
+        let expressions = rule.compile()?;
         let all = || ALGORITHMS.iter().map(|a| (*a).to_owned()).collect();
         let algorithms = Some(algorithms).filter(|a| !a.is_empty()).unwrap_or_else(all);
-        Oidc {
+        Ok(Oidc {
             rule,
+            expressions,
             algorithms,
             fetch,
             clock,
             keys: RwLock::default(),
             asked: Mutex::default(),
             known: Cache::new(GOOD_FOR),
-        }
+        })
+    }
+
+    /// Gets the issuer's keys, so that the first token finds them.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub async fn prepare(&self) -> Result<(), String> {
+        let renewed = self.renewed(None, self.clock.now()).await;
+        renewed.map(drop).map_err(|_| {
+            let url = quote(&self.rule.issuer.url);
+            format!("oidc: authenticator for issuer {url} is not healthy: its keys cannot be got")
+        })
     }
 
     async fn check(&self, text: &str) -> Verdict {
@@ -182,13 +201,38 @@ impl Oidc {
 
     /// Who the claims say, once they are verified.
     fn user(&self, claims: &Claims) -> Result<UserInfo, Refusal> {
-        let mappings = &self.rule.claim_mappings;
-        let text = |claim: &str, what: &str| {
-            text(claims, claim)
-                .map_err(|why| Refusal::new(format!("oidc: parse {what} {}: {why}", quote(claim))))
+        let expressions = &self.expressions;
+        let json = Value::Object(claims.0.clone());
+        let name = match expressions.username(&json)? {
+            Some(name) => name,
+            None => self.name(claims)?,
         };
-        let name = text(&mappings.username.claim, "username claims")?;
-        if mappings.username.claim == "email" {
+        let groups = match expressions.groups(&json)? {
+            Some(groups) => groups,
+            None => self.groups(claims)?,
+        };
+        let uid = match (expressions.uid(&json)?, self.rule.claim_mappings.uid.claim.as_str()) {
+            (Some(uid), _) => uid,
+            (None, "") => String::new(),
+            (None, claim) => wanted(claims, claim, "uid claim")?,
+        };
+        let mut user = UserInfo { name, uid, groups, ..UserInfo::default() };
+        let id = claims.text("jti");
+        if !id.is_empty() {
+            user.extra.insert(CREDENTIAL_ID.into(), vec![format!("JTI={id}")]);
+        }
+        expressions.extend(&mut user, &json)?;
+        self.required(claims)?;
+        expressions.check_claims(&json)?;
+        expressions.check_user(&user)?;
+        Ok(user)
+    }
+
+    /// The name that a claim holds.
+    fn name(&self, claims: &Claims) -> Result<String, Refusal> {
+        let mapping = &self.rule.claim_mappings.username;
+        let name = wanted(claims, &mapping.claim, "username claims")?;
+        if mapping.claim == "email" {
             match claims.0.get("email_verified") {
                 None | Some(Value::Bool(true)) => {}
                 Some(Value::Bool(false) | Value::Null) => {
@@ -200,19 +244,7 @@ impl Oidc {
                 }
             }
         }
-        let groups = self.groups(claims)?;
-        let uid = match mappings.uid.claim.as_str() {
-            "" => String::new(),
-            claim => text(claim, "uid claim")?,
-        };
-        let mut user =
-            UserInfo { name: prefixed(&mappings.username, &name), uid, groups, ..UserInfo::default() };
-        let id = claims.text("jti");
-        if !id.is_empty() {
-            user.extra.insert(CREDENTIAL_ID.into(), vec![format!("JTI={id}")]);
-        }
-        self.required(claims)?;
-        Ok(user)
+        Ok(prefixed(mapping, &name))
     }
 
     fn groups(&self, claims: &Claims) -> Result<Vec<String>, Refusal> {
@@ -240,7 +272,7 @@ impl Oidc {
 
     /// Claims that must be there with a value.
     fn required(&self, claims: &Claims) -> Result<(), Refusal> {
-        for rule in &self.rule.claim_validation_rules {
+        for rule in self.rule.claim_validation_rules.iter().filter(|r| r.expression.is_empty()) {
             let (claim, want) = (&rule.claim, &rule.required_value);
             if !claims.0.contains_key(claim) {
                 return Err(Refusal::new(format!("oidc: required claim {claim} not present in ID token")));
@@ -266,6 +298,11 @@ fn elsewhere(claims: &Claims, claim: &str) -> bool {
 
 fn prefixed(of: &ClaimOrPrefix, value: &str) -> String {
     format!("{}{value}", of.prefix.as_deref().unwrap_or_default())
+}
+
+/// A claim that has to be a text.
+fn wanted(claims: &Claims, claim: &str, what: &str) -> Result<String, Refusal> {
+    text(claims, claim).map_err(|why| Refusal::new(format!("oidc: parse {what} {}: {why}", quote(claim))))
 }
 
 /// A claim that is a text, or what is wrong with it, in the words of Go's decoder.
@@ -298,214 +335,4 @@ impl TokenAuthenticator for Oidc {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::authn::{
-        IssuerDocuments, SigningKey,
-        config::OidcFlags,
-        jwt::sign,
-        testing::{ec_key, now_or_never},
-    };
-    use kaji_meta::ManualClock;
-    use serde_json::json;
-    use std::sync::{
-        Mutex as Lock,
-        atomic::{AtomicUsize, Ordering},
-    };
-
-    /// An issuer whose keys can be replaced; `None` for one that is down.
-    struct Provider {
-        keys: Lock<Option<KeySet>>,
-        asked: AtomicUsize,
-    }
-
-    impl Fetch for Provider {
-        fn get<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<Vec<u8>, String>> {
-            self.asked.fetch_add(1, Ordering::Relaxed);
-            let keys = self.keys.lock().unwrap();
-            let answer = keys.as_ref().ok_or_else(|| "down".to_owned()).map(|keys| {
-                let documents = IssuerDocuments::new("https://i", "https://i/keys", keys).unwrap();
-                match url {
-                    "https://i/.well-known/openid-configuration" => documents.configuration,
-                    "https://i/keys" => documents.keys,
-                    other => panic!("{other}"),
-                }
-            });
-            Box::pin(std::future::ready(answer.map(String::into_bytes)))
-        }
-    }
-
-    struct Setting {
-        key: SigningKey,
-        provider: Arc<Provider>,
-        clock: Arc<ManualClock>,
-        oidc: Oidc,
-    }
-
-    fn setting() -> Setting {
-        let key = ec_key();
-        let provider = Arc::new(Provider {
-            keys: Lock::new(Some(KeySet::new([key.public.clone()]))),
-            asked: AtomicUsize::new(0),
-        });
-        let clock = Arc::new(ManualClock::new(jiff::Timestamp::from_second(1_000_000).unwrap()));
-        let flags = OidcFlags {
-            issuer_url: "https://i".into(),
-            client_id: "kaji".into(),
-            username_claim: Some("email".into()),
-            groups_claim: "groups".into(),
-            groups_prefix: "oidc:".into(),
-            required: vec![("hd".into(), "example.com".into())],
-            ..OidcFlags::default()
-        };
-        let rule = flags.configuration().jwt.remove(0);
-        let oidc = Oidc::new(rule, vec![], provider.clone(), clock.clone());
-        Setting { key, provider, clock, oidc }
-    }
-
-    fn claims() -> Value {
-        json!({"iss": "https://i", "aud": "kaji", "exp": 1_000_100, "email": "a@example.com", "hd": "example.com",
-            "groups": ["devs"], "jti": "1"})
-    }
-
-    impl Setting {
-        fn ask(&self, key: &SigningKey, claims: &Value) -> String {
-            let token = sign(key, claims).unwrap();
-            match now_or_never(self.oidc.authenticate(&token, &[])) {
-                Ok(Some(i)) => format!("{} {:?} {:?}", i.user.name, i.user.groups, i.user.extra),
-                Ok(None) => "nobody".into(),
-                Err(refusal) => refusal.0,
-            }
-        }
-
-        fn with(&self, name: &str, value: Value) -> String {
-            let mut claims = claims();
-            claims[name] = value;
-            self.ask(&self.key, &claims)
-        }
-    }
-
-    #[test]
-    fn claims_make_a_user() {
-        let s = setting();
-        let alice =
-            r#"a@example.com ["oidc:devs"] {"authentication.kubernetes.io/credential-id": ["JTI=1"]}"#;
-        assert_eq!(s.ask(&s.key, &claims()), alice);
-        assert_eq!(s.with("groups", json!("devs")), alice);
-        assert_eq!(s.with("aud", json!(["x", "kaji"])), alice);
-        assert_eq!(s.with("email_verified", json!(true)), alice);
-        assert_eq!(s.provider.asked.load(Ordering::Relaxed), 2);
-        for (name, value, refusal) in [
-            ("iss", json!("https://j"), "nobody"),
-            ("aud", json!("x"), r#"oidc: verify token: oidc: expected audience "kaji" got ["x"]"#),
-            ("aud", json!(null), r#"oidc: verify token: oidc: expected audience "kaji" got []"#),
-            (
-                "exp",
-                json!(999_999),
-                "oidc: verify token: oidc: token is expired (Token Expiry: 1970-01-12T13:46:39Z)",
-            ),
-            (
-                "exp",
-                json!(null),
-                "oidc: verify token: oidc: token is expired (Token Expiry: 1970-01-01T00:00:00Z)",
-            ),
-            ("exp", json!("1"), "oidc: verify token: oidc: malformed jwt: exp is no number"),
-            (
-                "nbf",
-                json!(1_000_061),
-                "oidc: verify token: oidc: current time 1970-01-12T13:46:40Z before the nbf (not before) time: 1970-01-12T13:47:41Z",
-            ),
-            ("email_verified", json!(false), "oidc: email not verified"),
-            (
-                "email_verified",
-                json!("true"),
-                "oidc: parse 'email_verified' claim: json: cannot unmarshal string into Go value of type bool",
-            ),
-            (
-                "email",
-                json!(7),
-                r#"oidc: parse username claims "email": json: cannot unmarshal number into Go value of type string"#,
-            ),
-            (
-                "groups",
-                json!([7]),
-                r#"oidc: parse groups claim "groups": json: cannot unmarshal array into Go value of type string"#,
-            ),
-            ("hd", json!("x"), "oidc: required claim hd value does not match. Got = x, want = example.com"),
-            (
-                "hd",
-                json!(1),
-                "oidc: parse claim hd: json: cannot unmarshal number into Go value of type string",
-            ),
-        ] {
-            assert_eq!(s.with(name, value), refusal, "{name}");
-        }
-        assert_eq!(
-            s.ask(&ec_key(), &claims()),
-            "oidc: verify token: failed to verify signature: failed to verify id token signature"
-        );
-    }
-
-    #[test]
-    fn groups_that_are_elsewhere_are_missed() {
-        let s = setting();
-        let mut claims = claims();
-        claims.as_object_mut().unwrap().remove("groups");
-        assert!(s.ask(&s.key, &claims).starts_with("a@example.com []"));
-        claims["_claim_names"] = json!({"groups": "src"});
-        claims["_claim_sources"] = json!({"src": {"endpoint": "https://g"}});
-        assert!(s.ask(&s.key, &claims).starts_with("oidc: could not expand distributed claims"));
-    }
-
-    #[test]
-    fn algorithms_are_what_is_configured() {
-        let s = setting();
-        let rule = s.oidc.rule.clone();
-        let oidc = Oidc::new(rule, vec!["RS256".into()], s.provider.clone(), s.clock.clone());
-        let refusal = now_or_never(oidc.authenticate(&sign(&s.key, &claims()).unwrap(), &[])).unwrap_err();
-        let text = r#"oidc: verify token: oidc: id token signed with unsupported algorithm, expected ["RS256"] got "ES256""#;
-        assert_eq!(refusal.0, text);
-        assert_eq!(s.provider.asked.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn googles_issuer_has_two_names() {
-        let s = setting();
-        let mut rule = s.oidc.rule.clone();
-        rule.issuer.url = GOOGLE.0.into();
-        let oidc = Oidc::new(rule, vec![], s.provider.clone(), s.clock.clone());
-        for (issuer, known) in [(GOOGLE.0, true), (GOOGLE.1, true), ("https://i", false)] {
-            assert_eq!(oidc.issued(&Claims(json!({"iss": issuer}).as_object().unwrap().clone())), known);
-        }
-        assert!(!s.oidc.issued(&Claims(json!({"iss": GOOGLE.1}).as_object().unwrap().clone())));
-    }
-
-    #[test]
-    fn keys_rotate_and_questions_are_rare() {
-        let s = setting();
-        let asked = || s.provider.asked.load(Ordering::Relaxed);
-        let good = |answer: String| answer.starts_with("a@example.com");
-        assert!(good(s.ask(&s.key, &claims())));
-        let new = ec_key();
-        *s.provider.keys.lock().unwrap() = Some(KeySet::new([new.public.clone()]));
-        for _ in 0..3 {
-            assert!(!good(s.ask(&new, &claims())));
-        }
-        assert_eq!(asked(), 2);
-        s.clock.advance(jiff::SignedDuration::from_secs(PAUSE));
-        assert!(good(s.ask(&new, &claims())));
-        assert_eq!(asked(), 4);
-    }
-
-    #[test]
-    fn an_issuer_that_is_down_is_asked_again() {
-        let s = setting();
-        let keys = s.provider.keys.lock().unwrap().take();
-        let down = "oidc: verify token: failed to verify signature: fetching keys failed";
-        assert_eq!(s.ask(&s.key, &claims()), down);
-        *s.provider.keys.lock().unwrap() = keys;
-        assert_eq!(s.ask(&s.key, &claims()), down, "not again at once");
-        s.clock.advance(jiff::SignedDuration::from_secs(PAUSE));
-        assert!(s.ask(&s.key, &claims()).starts_with("a@example.com"));
-    }
-}
+mod tests;

@@ -187,10 +187,13 @@ impl Signed {
 pub(crate) struct Objects(pub(crate) Weak<dyn Api>);
 
 impl Objects {
-    /// An object that may have been made a moment ago, by another server.
+    /// An object that may have been made or removed a moment ago, also by another server.
     pub(crate) async fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
         let api = self.0.upgrade()?;
         let resource = GroupResource::new("", resource);
+        if api.lags() {
+            api.sync().await.ok()?;
+        }
         if let Some(found) = api.get(&resource, namespace, name) {
             return Some(found);
         }

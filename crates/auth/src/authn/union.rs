@@ -3,6 +3,7 @@
 //! Invariant: a refusal of one does not keep the next from knowing the token; it shows only when nobody knows it.
 
 use super::{Identity, Refusal, TokenAuthenticator, Verdict, add_authenticated, intersection};
+use arc_swap::ArcSwap;
 use kaji_resource::BoxFuture;
 use std::sync::Arc;
 
@@ -43,6 +44,32 @@ impl TokenChain {
     }
 }
 
+/// Authenticators in the place of one, which others may replace while the server runs.
+#[derive(Default)]
+pub struct Swappable(ArcSwap<Vec<Arc<dyn TokenAuthenticator>>>);
+
+impl Swappable {
+    /// Puts these in the place of those before.
+    pub fn set(&self, authenticators: Vec<Arc<dyn TokenAuthenticator>>) {
+        self.0.store(Arc::new(authenticators));
+    }
+}
+
+impl TokenAuthenticator for Swappable {
+    fn authenticate<'a>(&'a self, token: &'a str, audiences: &'a [String]) -> BoxFuture<'a, Verdict> {
+        let current = self.0.load_full();
+        Box::pin(async move {
+            for authenticator in current.iter() {
+                // Each knows by the issuer whether a token is its own: what it refuses is nobody else's.
+                if let Some(identity) = authenticator.authenticate(token, audiences).await? {
+                    return Ok(Some(identity));
+                }
+            }
+            Ok(None)
+        })
+    }
+}
+
 /// Tokens that know no audiences are good for the server's own. Source: upstream's `WrapAudienceAgnosticToken`.
 pub struct Agnostic<T> {
     inner: T,
@@ -53,6 +80,12 @@ impl<T> Agnostic<T> {
     /// Wraps one for a server with these audiences.
     pub fn new(inner: T, audiences: Vec<String>) -> Self {
         Agnostic { inner, audiences }
+    }
+}
+
+impl<T: TokenAuthenticator + ?Sized> TokenAuthenticator for Arc<T> {
+    fn authenticate<'a>(&'a self, token: &'a str, audiences: &'a [String]) -> BoxFuture<'a, Verdict> {
+        T::authenticate(self, token, audiences)
     }
 }
 
@@ -105,6 +138,19 @@ mod tests {
         let (a, b) = (|| Err(Refusal::new("a")), || Err(Refusal::new("b")));
         assert_eq!(refused(vec![a(), Ok(None), a()]), "a");
         assert_eq!(refused(vec![a(), b()]), "[a, b]");
+    }
+
+    #[test]
+    fn authenticators_may_be_replaced() {
+        let all = Swappable::default();
+        let ask = || now_or_never(all.authenticate("t", &[])).map(|i| i.map(|i| i.user.name));
+        let says = |verdict| Arc::new(Says(verdict)) as Arc<dyn TokenAuthenticator>;
+        let alice = || Ok(Some(Identity { user: user("alice", &[]), ..Identity::default() }));
+        assert_eq!(ask(), Ok(None));
+        all.set(vec![says(Ok(None)), says(alice())]);
+        assert_eq!(ask(), Ok(Some("alice".into())));
+        all.set(vec![says(Err(Refusal::new("expired"))), says(alice())]);
+        assert_eq!(ask(), Err(Refusal::new("expired")));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! a question of a size that only a mischief-maker would ask is not; without an answer the failure policy decides, which
 //! never allows.
 
+mod conditions;
 mod recent;
 mod review;
 #[cfg(test)]
@@ -13,11 +14,16 @@ use super::{
     Attributes, Authorizer, Decision, Outcome, Rules,
     config::{OnFailure, WebhookConfig},
 };
+pub use conditions::Conditions;
+use conditions::Verdict;
 use kaji_meta::Clock;
 use kaji_resource::{BoxFuture, UserInfo};
 use recent::Recent;
 use serde_json::Value;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 /// Answers that are kept. Source: upstream's webhook authorizer.
 const MOST: usize = 8192;
@@ -39,8 +45,15 @@ pub trait Service: Send + Sync + 'static {
     fn review(&self, review: Value) -> BoxFuture<'_, Result<Value, Failure>>;
 }
 
-/// Hears that others were let decide because the service did not: its name, and `timeout` or `error`.
-pub type FailedOpen = Arc<dyn Fn(&str, &'static str) + Send + Sync>;
+/// Hears, for metrics, of what happens to questions on their way. Names are the services'.
+pub trait Witness: Send + Sync + 'static {
+    /// Others were let decide because the service did not: `timeout` or `error`.
+    fn failed_open(&self, name: &str, result: &'static str);
+
+    /// Conditions were looked at: how long it took, whether they kept the service from being asked, and whether any
+    /// failed.
+    fn conditions(&self, name: &str, took: Duration, excluded: bool, failed: bool);
+}
 
 /// What a service said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +69,7 @@ pub struct Webhook {
     config: WebhookConfig,
     clock: Arc<dyn Clock>,
     known: Mutex<Recent<Answer>>,
-    failed_open: FailedOpen,
+    witness: Arc<dyn Witness>,
 }
 
 impl Webhook {
@@ -65,12 +78,40 @@ impl Webhook {
         service: Arc<dyn Service>,
         config: WebhookConfig,
         clock: Arc<dyn Clock>,
-        failed_open: FailedOpen,
+        witness: Arc<dyn Witness>,
     ) -> Self {
-        Webhook { service, config, clock, known: Mutex::new(Recent::new(MOST)), failed_open }
+        Webhook { service, config, clock, known: Mutex::new(Recent::new(MOST)), witness }
+    }
+
+    /// What is answered without asking the service, if its conditions say so.
+    fn unasked(&self, a: &Attributes<'_>) -> Option<Outcome> {
+        if self.config.conditions.is_empty() {
+            return None;
+        }
+        let began = self.clock.now();
+        let (verdict, failed) = self.config.conditions.judge(a);
+        let took = self.clock.now().duration_since(began).unsigned_abs();
+        self.witness.conditions(&self.config.name, took, verdict == Verdict::Excluded, failed);
+        match verdict {
+            Verdict::Asked => None,
+            Verdict::Excluded => Some(Outcome::default()),
+            Verdict::Failed(why) => Some(self.without(why)),
+        }
+    }
+
+    /// What is answered in the service's place.
+    fn without(&self, error: String) -> Outcome {
+        let decision = match self.config.on_failure {
+            OnFailure::Deny => Decision::Deny,
+            OnFailure::NoOpinion => Decision::NoOpinion,
+        };
+        Outcome { decision, reason: "".into(), error: Some(error) }
     }
 
     async fn ask(&self, a: &Attributes<'_>) -> Outcome {
+        if let Some(outcome) = self.unasked(a) {
+            return outcome;
+        }
         let review = review::of(a, self.config.version);
         let key = review["spec"].to_string();
         let known = |known: &mut Recent<Answer>| known.get(&key, self.clock.now());
@@ -92,17 +133,11 @@ impl Webhook {
                     error = failure.text,
                     "an authorization webhook failed"
                 );
-                let decision = match self.config.on_failure {
-                    OnFailure::Deny => Decision::Deny,
-                    OnFailure::NoOpinion => {
-                        (self.failed_open)(
-                            &self.config.name,
-                            if failure.timeout { "timeout" } else { "error" },
-                        );
-                        Decision::NoOpinion
-                    }
-                };
-                Outcome { decision, reason: "".into(), error: Some(failure.text) }
+                if self.config.on_failure == OnFailure::NoOpinion {
+                    let result = if failure.timeout { "timeout" } else { "error" };
+                    self.witness.failed_open(&self.config.name, result);
+                }
+                self.without(failure.text)
             }
         }
     }

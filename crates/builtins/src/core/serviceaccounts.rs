@@ -47,7 +47,7 @@ fn validate_request(spec: &Value) -> ErrorList {
 type Bound = (Option<BoundTo>, Option<(String, String)>);
 
 /// The object that the token shall be bound to, found and compared by uid.
-fn bound(ctx: &Ctx<'_>, spec: &Value) -> Result<Bound, Status> {
+async fn bound(ctx: &Ctx<'_>, spec: &Value) -> Result<Bound, Status> {
     let reference = spec.at("boundObjectRef");
     if reference.is_null() {
         return Ok((None, None));
@@ -65,6 +65,8 @@ fn bound(ctx: &Ctx<'_>, spec: &Value) -> Result<Bound, Status> {
         }
     };
     let resource = GroupResource::new("", resource);
+    // What was made a moment ago counts.
+    ctx.api.sync().await?;
     let found =
         ctx.api.get(&resource, namespace, wanted).ok_or_else(|| Status::not_found(&resource, wanted))?;
     if kind == "Pod" && found.at("spec").text("serviceAccountName") != ctx.name {
@@ -116,7 +118,7 @@ fn check_metadata(ctx: &Ctx<'_>, account: &Value, body: &Value) -> Result<(), St
 }
 
 impl ServiceAccounts {
-    fn issue(&self, ctx: &Ctx<'_>, request: CallRequest<'_>) -> Result<(u16, Value), Status> {
+    async fn issue(&self, ctx: &Ctx<'_>, request: CallRequest<'_>) -> Result<(u16, Value), Status> {
         let accounts = GroupResource::new("", "serviceaccounts");
         let account = request.object.ok_or_else(|| Status::not_found(&accounts, ctx.name))?;
         let mut body = request.body;
@@ -129,7 +131,7 @@ impl ServiceAccounts {
         if !errors.is_empty() {
             return Err(Status::invalid(&token_request(), "", &errors));
         }
-        let (bound, node) = bound(ctx, spec)?;
+        let (bound, node) = bound(ctx, spec).await?;
         let Some(tokens) = &self.deps.tokens else {
             return Err(Status::service_unavailable("this server has no signer for service account tokens"));
         };
@@ -188,7 +190,7 @@ impl Hooks for ServiceAccounts {
         ctx: &'a Ctx<'a>,
         request: CallRequest<'a>,
     ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
-        Box::pin(async move { self.issue(ctx, request) })
+        Box::pin(self.issue(ctx, request))
     }
 
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {

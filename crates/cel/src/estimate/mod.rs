@@ -306,7 +306,7 @@ fn written_size(e: &Expr) -> Option<Range> {
 
 fn size_at(place: Place<'_>) -> Option<Range> {
     match place {
-        Place::At(Decl { kind: DeclKind::Any, .. }) | Place::Made | Place::Unknown => None,
+        Place::At(Decl { kind: DeclKind::Any | DeclKind::Loose, .. }) | Place::Made | Place::Unknown => None,
         Place::At(decl) => Some(Range::at_most(decl.max_elements)),
         Place::Key => Some(Range::ZERO),
     }

@@ -11,7 +11,10 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
-use tokio::sync::watch;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 
 /// Keys read at once while a cache loads.
 const PAGE: usize = 1000;
@@ -114,8 +117,8 @@ impl Feed {
         }
     }
 
-    /// Delivers a batch to the caches it concerns.
-    pub fn dispatch(&self, batch: WatchBatch) {
+    /// Delivers a batch to the caches it concerns. Those whose watchers are to be woken later go to `late`.
+    fn dispatch(&self, batch: WatchBatch, late: &mut Late) {
         let mut parts: Vec<(Arc<Cache>, Vec<Event>)> = vec![];
         {
             let caches = self.caches.read().unwrap_or_else(PoisonError::into_inner);
@@ -128,7 +131,9 @@ impl Feed {
             }
         }
         for (cache, events) in parts {
-            cache.apply(events);
+            if let Some(due) = cache.apply(events) {
+                late.add(cache, due);
+            }
         }
         self.progress.advance(batch.revision);
     }
@@ -136,17 +141,36 @@ impl Feed {
     /// Feeds until told to stop or the store is closed.
     pub async fn run(self: Arc<Self>, mut events: WatchStream, mut stop: watch::Receiver<bool>) {
         let fed = async {
+            let mut late = Late::default();
+            // Watches in a row that ended before they told anything: the next are waited for longer and longer.
+            let mut fruitless = 0;
             loop {
-                match events.next().await {
-                    Some(Ok(batch)) => self.dispatch(batch),
+                let next = tokio::select! {
+                    next = events.next() => next,
+                    () = late.due() => {
+                        late.begin(Instant::now());
+                        continue;
+                    }
+                };
+                match next {
+                    Some(Ok(batch)) => {
+                        let before = self.progress.applied();
+                        self.dispatch(batch, &mut late);
+                        if self.progress.applied() > before {
+                            fruitless = 0;
+                        }
+                    }
                     Some(Err(StoreError::Closed)) => return,
                     lost => {
+                        // The store may be away for long.
+                        late.begin_all();
                         let error = lost.and_then(Result::err);
                         tracing::warn!(?error, "the watch of the store ended; resuming");
-                        match self.resume(error).await {
+                        match self.resume(error, fruitless).await {
                             Some(stream) => events = stream,
                             None => return,
                         }
+                        fruitless += 1;
                     }
                 }
             }
@@ -159,9 +183,9 @@ impl Feed {
     }
 
     /// A new watch from where the old one ended; if that history is gone, after bringing the caches up to date from the
-    /// present state. `None`: the store is closed.
-    async fn resume(&self, mut error: Option<StoreError>) -> Option<WatchStream> {
-        for attempt in 0.. {
+    /// present state. `attempts` failed before this. `None`: the store is closed.
+    async fn resume(&self, mut error: Option<StoreError>, attempts: usize) -> Option<WatchStream> {
+        for attempt in attempts.. {
             if error == Some(StoreError::Closed) {
                 return None;
             }
@@ -191,6 +215,37 @@ impl Feed {
         }
         self.progress.advance(revision);
         Ok(())
+    }
+}
+
+/// Caches whose watchers are to be woken, and when.
+#[derive(Default)]
+struct Late(Vec<(Arc<Cache>, Instant)>);
+
+impl Late {
+    fn add(&mut self, cache: Arc<Cache>, due: Instant) {
+        match self.0.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &cache)) {
+            Some((_, known)) => *known = due,
+            None => self.0.push((cache, due)),
+        }
+    }
+
+    /// Resolves when the first is due; never when there is none.
+    async fn due(&self) {
+        match self.0.iter().map(|(_, due)| *due).min() {
+            Some(due) => sleep_until(due).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn begin(&mut self, now: Instant) {
+        for (cache, _) in self.0.extract_if(.., |(_, due)| *due <= now) {
+            cache.begin_round();
+        }
+    }
+
+    fn begin_all(&mut self) {
+        self.0.drain(..).for_each(|(cache, _)| cache.begin_round());
     }
 }
 

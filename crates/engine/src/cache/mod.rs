@@ -12,6 +12,7 @@ mod filter;
 mod follow;
 mod index;
 mod progress;
+mod rounds;
 mod scan;
 mod subscription;
 mod watcher;
@@ -34,6 +35,7 @@ use index::Index;
 use jiff::{SignedDuration, Timestamp};
 use kaji_resource::SelectableField;
 use kaji_store::{Event as StoreEvent, EventKind, KeyValue, Revision};
+use rounds::Rounds;
 use std::{
     collections::VecDeque,
     sync::{
@@ -42,6 +44,7 @@ use std::{
     },
     task::Waker,
 };
+use tokio::time::Instant;
 use window::Window;
 
 /// Objects by storage key.
@@ -87,6 +90,7 @@ pub struct Cache {
     state: ArcSwap<State>,
     inner: Mutex<Inner>,
     progress: Arc<Progress>,
+    rounds: Rounds,
     watchers: AtomicUsize,
     sent: AtomicU64,
 }
@@ -122,6 +126,7 @@ impl Cache {
                 kept: VecDeque::new(),
             }),
             progress,
+            rounds: Rounds::default(),
             watchers: AtomicUsize::new(0),
             sent: AtomicU64::new(0),
         }
@@ -310,17 +315,23 @@ impl Cache {
         Some(Event::new(change, Arc::new(entry), previous.map(Arc::new)))
     }
 
-    /// Applies events of the store, in order. Those already known are skipped.
-    pub(crate) fn apply(&self, events: Vec<StoreEvent>) {
+    /// Applies events of the store, in order. Those already known are skipped. Watchers may have to be woken later: the
+    /// answer is when [`Cache::begin_round`] is due.
+    pub(crate) fn apply(&self, events: Vec<StoreEvent>) -> Option<Instant> {
         let mut inner = self.lock();
         if let Some(waiting) = &mut inner.loading {
             waiting.extend(events);
-            return;
+            return None;
         }
         let mut wake = vec![];
         self.apply_locked(&mut inner, &events, &mut wake);
         drop(inner);
-        wake.into_iter().for_each(Waker::wake);
+        self.rounds.wake(wake, Instant::now())
+    }
+
+    /// Tells those that were not woken yet.
+    pub(crate) fn begin_round(&self) {
+        self.rounds.begin(Instant::now());
     }
 
     fn apply_locked(&self, inner: &mut Inner, events: &[StoreEvent], wake: &mut Vec<Waker>) {
@@ -429,6 +440,7 @@ impl Cache {
         }
         events.sort_by_key(|e| e.kv.mod_revision);
         self.apply(events);
+        self.begin_round();
     }
 
     /// Ends all watches; later ones end at once.
@@ -442,6 +454,7 @@ impl Cache {
         }
         drop(inner);
         wake.into_iter().for_each(Waker::wake);
+        self.begin_round();
     }
 }
 

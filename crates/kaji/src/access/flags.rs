@@ -4,7 +4,11 @@
 //! left out.
 
 use clap::Args;
-use kaji_auth::authz::config::{self, Mode, OnFailure, TYPES, WITHOUT, WebhookConfig};
+use kaji_auth::authz::{
+    abac::Policies,
+    config::{self, Mode, OnFailure, TYPES, WebhookConfig},
+    webhook::Conditions,
+};
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -32,10 +36,10 @@ pub struct AuthzOptions {
     /// A file with an AuthorizationConfiguration, which is looked at anew when it changes; not with the flags below.
     #[arg(long)]
     pub authorization_config: Option<PathBuf>,
-    /// Who decides, in this order (default Node,RBAC, as kubeadm has it): AlwaysAllow, AlwaysDeny, Node, RBAC, Webhook.
+    /// Who decides, in this order (default Node,RBAC, as kubeadm has it): ABAC, AlwaysAllow, AlwaysDeny, Node, RBAC, Webhook.
     #[arg(long, value_delimiter = ',')]
     pub authorization_mode: Vec<String>,
-    /// A file of policies, for the mode ABAC.
+    /// A file of policies, one JSON object a line, for the mode ABAC.
     #[arg(long)]
     pub authorization_policy_file: Option<PathBuf>,
     /// A kubeconfig file of a service that decides, for the mode Webhook.
@@ -124,7 +128,6 @@ impl AuthzOptions {
                 "ABAC" if self.authorization_policy_file.is_none() => {
                     errors.push("authorization-mode ABAC's authorization policy file not passed".into());
                 }
-                "ABAC" => errors.push(format!("authorization-mode {mode:?}: {WITHOUT}")),
                 "Webhook" if self.authorization_webhook_config_file.is_none() => {
                     errors.push("authorization-mode Webhook's authorization config file not passed".into());
                 }
@@ -152,6 +155,23 @@ impl AuthzOptions {
         Ok(given.iter().filter_map(mode).collect())
     }
 
+    /// The policies of the mode ABAC, if it is among the modes.
+    ///
+    /// # Errors
+    /// Without a file, or with one that cannot be used.
+    pub fn policies(&self, modes: &[Mode]) -> Result<Option<Policies>, AuthzError> {
+        if !modes.contains(&Mode::Abac) {
+            return Ok(None);
+        }
+        let Some(path) = &self.authorization_policy_file else {
+            let text = "authorization-mode ABAC's authorization policy file not passed";
+            return Err(AuthzError::Config(text.into()));
+        };
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| AuthzError::Read { path: path.clone(), source })?;
+        Policies::parse(&path.display().to_string(), &text).map(Some).map_err(AuthzError::Config)
+    }
+
     /// The service that the flags name, if they name one.
     fn webhook(&self) -> Result<WebhookConfig, String> {
         let version = match self.authorization_webhook_version.as_deref() {
@@ -175,6 +195,7 @@ impl AuthzOptions {
             version,
             on_failure: OnFailure::NoOpinion,
             kubeconfig: self.authorization_webhook_config_file.clone().unwrap_or_default(),
+            conditions: Conditions::default(),
         })
     }
 }
@@ -228,13 +249,13 @@ mod tests {
             [Node, Rbac]
             [Node, Rbac]
             [Rbac, Node, AlwaysDeny]
-            [Webhook(WebhookConfig { name: "default", timeout: 30s, authorized_ttl: 300s, unauthorized_ttl: 30s, version: "v1beta1", on_failure: NoOpinion, kubeconfig: "/w" }), Rbac]
-            [Webhook(WebhookConfig { name: "default", timeout: 30s, authorized_ttl: 90s, unauthorized_ttl: 0ns, version: "v1", on_failure: NoOpinion, kubeconfig: "/w" })]
+            [Webhook(WebhookConfig { name: "default", timeout: 30s, authorized_ttl: 300s, unauthorized_ttl: 30s, version: "v1beta1", on_failure: NoOpinion, kubeconfig: "/w", conditions: [] }), Rbac]
+            [Webhook(WebhookConfig { name: "default", timeout: 30s, authorized_ttl: 90s, unauthorized_ttl: 0ns, version: "v1", on_failure: NoOpinion, kubeconfig: "/w", conditions: [] })]
             authorization-mode "rbac" is not a valid mode
             authorization-mode ABAC's authorization policy file not passed
             authorization-mode Webhook's authorization config file not passed
             authorization-mode ["rbac", "RBAC", "RBAC", "ABAC", "Webhook"] has mode specified more than once
-            authorization-mode "ABAC": this server has no such authorizer yet
+            [Abac]
             cannot specify --authorization-policy-file without mode ABAC
             cannot specify --authorization-webhook-config-file without mode Webhook
             unsupported webhook authorizer version "v2", supported versions are "v1", "v1beta1"

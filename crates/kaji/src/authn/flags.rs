@@ -47,6 +47,9 @@ pub struct AuthnOptions {
     /// Whether requests without credentials are let in as system:anonymous (default true).
     #[arg(long, num_args = 0..=1, default_missing_value = "true")]
     pub anonymous_auth: Option<bool>,
+    /// Whether nobody is let in so after all, unless a configuration file says who.
+    #[arg(skip)]
+    pub closed: bool,
     /// Certificates of who signs front proxies' certificates, besides the cluster's own authority for them.
     #[arg(long)]
     pub requestheader_client_ca_file: Option<PathBuf>,
@@ -102,7 +105,7 @@ pub struct AuthnOptions {
     #[arg(long = "oidc-required-claim", value_parser = pair)]
     pub oidc_required_claims: Vec<(String, String)>,
     /// The algorithms that the issuer may sign with (default RS256).
-    #[arg(long, value_delimiter = ',', value_parser = ["RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "PS384", "PS512"])]
+    #[arg(long, value_delimiter = ',', value_parser = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512"])]
     pub oidc_signing_algs: Vec<String>,
 }
 
@@ -196,27 +199,24 @@ impl AuthnOptions {
         }
     }
 
-    /// The configuration that file or flags give; an empty one without either.
-    pub fn configuration(&self) -> Result<AuthenticationConfiguration, AuthnError> {
+    /// The configuration that file or flags give, an empty one without either; and the file with what it holds.
+    pub fn configuration(&self) -> Result<(AuthenticationConfiguration, Option<File>), AuthnError> {
         if let Some(path) = &self.authentication_config {
-            let refuse = |why: &dyn std::fmt::Display| {
+            let refuse = |why: String| {
                 let path = path.display();
                 let text = format!("failed to load authentication configuration from file \"{path}\": {why}");
                 AuthnError::Flag(text)
             };
             let text = read(path)?;
-            if text.is_empty() {
-                return Err(refuse(&"empty config data"));
-            }
-            let file: AuthenticationConfiguration = serde_saphyr::from_str(&text).map_err(|e| refuse(&e))?;
+            let file = parse(&text).map_err(refuse)?;
             if file.anonymous.is_some() && self.anonymous_auth.is_some() {
                 let text = "anonymous: Forbidden: --anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file";
                 return Err(AuthnError::Flag(text.into()));
             }
-            return Ok(file);
+            return Ok((file, Some((path.clone(), text.into_bytes()))));
         }
         let (Some(issuer), Some(client)) = (&self.oidc_issuer_url, &self.oidc_client_id) else {
-            return Ok(AuthenticationConfiguration::empty());
+            return Ok((AuthenticationConfiguration::empty(), None));
         };
         let text = |flag: &Option<String>| flag.clone().unwrap_or_default();
         let flags = OidcFlags {
@@ -229,7 +229,7 @@ impl AuthnOptions {
             groups_prefix: text(&self.oidc_groups_prefix),
             required: self.oidc_required_claims.clone(),
         };
-        Ok(flags.configuration())
+        Ok((flags.configuration(), None))
     }
 
     /// The rule for front proxies.
@@ -252,13 +252,27 @@ impl AuthnOptions {
         }
     }
 
-    /// Who signs certificates of clients, and of front proxies: PEM.
-    pub fn authorities(&self, pki: &Pki) -> Result<(String, String), AuthnError> {
+    /// Who signs certificates of clients, and of front proxies.
+    pub fn authorities(&self, pki: &Pki) -> Result<Authorities, AuthnError> {
+        let texts: Result<Vec<_>, _> =
+            self.authority_files().map(|path| read(path).map(String::into_bytes)).collect();
+        self.with_authorities(pki, texts?)
+    }
+
+    fn authority_files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.client_ca_file.iter().chain(&self.requestheader_client_ca_file)
+    }
+
+    /// The same, once the files hold this.
+    pub fn with_authorities(&self, pki: &Pki, texts: Vec<Vec<u8>>) -> Result<Authorities, AuthnError> {
+        let files: Vec<File> = self.authority_files().cloned().zip(texts).collect();
         let with = |own: &str, file: &Option<PathBuf>| -> Result<String, AuthnError> {
-            let Some(path) = file else { return Ok(own.to_owned()) };
-            let text = read(path)?;
+            let Some((path, text)) = files.iter().find(|(path, _)| Some(path) == file.as_ref()) else {
+                return Ok(own.to_owned());
+            };
             let refuse = |why: String| AuthnError::Flag(format!("unable to load client CA file: {why}"));
-            match certificates(&text) {
+            let text = std::str::from_utf8(text).map_err(|e| refuse(e.to_string()))?;
+            match certificates(text) {
                 Ok(found) if !found.is_empty() => Ok(format!("{own}\n{text}")),
                 Ok(_) => Err(refuse(format!("{}: no certificates", path.display()))),
                 Err(error) => Err(refuse(error.to_string())),
@@ -271,8 +285,30 @@ impl AuthnOptions {
         if overlap && self.proxy().allowed.is_empty() {
             return Err(AuthnError::Flag("--requestheader-client-ca-file and --client-ca-file contain overlapping certificates; --requestheader-allowed-names must be specified to ensure regular client certificates cannot set authenticating proxy headers for arbitrary users".into()));
         }
-        Ok((clients, proxies))
+        Ok(Authorities { clients, proxies, files })
     }
+}
+
+/// A file and what it holds.
+pub type File = (PathBuf, Vec<u8>);
+
+/// Who signs certificates.
+#[derive(Clone, Debug)]
+pub struct Authorities {
+    /// Clients', PEM.
+    pub clients: String,
+    /// Front proxies', PEM.
+    pub proxies: String,
+    /// The files among them.
+    pub files: Vec<File>,
+}
+
+/// What a file says; whether that is right is another question.
+pub(super) fn parse(text: &str) -> Result<AuthenticationConfiguration, String> {
+    if text.is_empty() {
+        return Err("empty config data".into());
+    }
+    serde_saphyr::from_str(text).map_err(|e| e.to_string())
 }
 
 /// The values of a list flag; a flag without any value is an empty list.

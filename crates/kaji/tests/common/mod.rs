@@ -5,6 +5,7 @@
 pub mod access;
 pub mod api;
 pub mod https;
+pub mod issuer;
 
 use kaji::{Cluster, Nodes, Options, StoreKind, kubeconfig};
 use std::{net::SocketAddr, path::PathBuf};

@@ -15,10 +15,10 @@ fn one(kind: &str, name: &str) -> Value {
 fn files() {
     let all = [
         config(json!([one("Node", "node"), one("RBAC", "rbac")])),
-        config(json!([one("AlwaysDeny", "alwaysdeny")])),
+        config(json!([one("AlwaysDeny", "alwaysdeny"), one("ABAC", "abac")])),
         config(json!([])),
         config(json!([one("", ""), one("X", "x"), one("RBAC", ""), one("RBAC", "rbac")])),
-        config(json!([one("RBAC", "Rbac"), one("AlwaysDeny", "alwaysdeny"), one("ABAC", "alwaysdeny")])),
+        config(json!([one("RBAC", "Rbac"), one("AlwaysDeny", "alwaysdeny"), one("Node", "alwaysdeny")])),
         config(json!([one("RBAC", "roles"), one("Node", "mine")])),
         config(json!([{"type": "Webhook", "name": "w"}, {"type": "Node", "name": "node", "webhook": {}}])),
         config(json!([{"type": "Node", "name": "node", "webhok": {}}])),
@@ -31,10 +31,10 @@ fn files() {
     shown.push(format!("{:?}", parse(&config(json!([one("RBAC", "roles")])), &["Node", "AlwaysDeny"])));
     expect_test::expect![[r#"
         Ok([Node, Rbac])
-        Ok([AlwaysDeny])
+        Ok([AlwaysDeny, Abac])
         Err("authorizers: Required value: at least one authorization mode must be defined")
         Err("[authorizers[0].type: Required value, authorizers[1].type: Unsupported value: \"X\": supported values: \"ABAC\", \"AlwaysAllow\", \"AlwaysDeny\", \"Node\", \"RBAC\", \"Webhook\", authorizers[2].name: Required value, authorizers[3].type: Duplicate value: \"RBAC\"]")
-        Err("[authorizers[0].name: Invalid value: \"Rbac\": authorizer name is invalid: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*'), authorizers[2].name: Duplicate value: \"alwaysdeny\", authorizers[2].type: Invalid value: \"ABAC\": this server has no such authorizer yet]")
+        Err("[authorizers[0].name: Invalid value: \"Rbac\": authorizer name is invalid: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*'), authorizers[2].name: Duplicate value: \"alwaysdeny\"]")
         Err("[expected name rbac for authorizer RBAC instead of roles, expected name node for authorizer Node instead of mine]")
         Err("[authorizers[0].webhook: Required value: required when type=Webhook, authorizers[1].webhook: Invalid value: \"non-null\": may only be specified when type=Webhook]")
         Err("failed to load AuthorizationConfiguration from file: strict decoding error: unknown field \"authorizers[0].webhok\"")
@@ -101,8 +101,8 @@ fn services() {
     let shown = all.join("\n").replace(&file, "FILE");
     std::fs::remove_file(&file).unwrap();
     expect_test::expect![[r#"
-        Webhook(WebhookConfig { name: "w", timeout: 3s, authorized_ttl: 300s, unauthorized_ttl: 30s, version: "v1", on_failure: Deny, kubeconfig: "FILE" })
-        Webhook(WebhookConfig { name: "w", timeout: 3s, authorized_ttl: 90s, unauthorized_ttl: 0ns, version: "v1beta1", on_failure: NoOpinion, kubeconfig: "FILE" })
+        Webhook(WebhookConfig { name: "w", timeout: 3s, authorized_ttl: 300s, unauthorized_ttl: 30s, version: "v1", on_failure: Deny, kubeconfig: "FILE", conditions: [] })
+        Webhook(WebhookConfig { name: "w", timeout: 3s, authorized_ttl: 90s, unauthorized_ttl: 0ns, version: "v1beta1", on_failure: NoOpinion, kubeconfig: "FILE", conditions: [] })
         [authorizers[0].timeout: Required value, authorizers[0].subjectAccessReviewVersion: Required value, authorizers[0].failurePolicy: Required value, authorizers[0].connectionInfo.type: Required value]
         [authorizers[0].timeout: Invalid value: "31s": must be > 0s and <= 30s, authorizers[0].authorizedTTL: Invalid value: "-1s": must be > 0s, authorizers[0].unauthorizedTTL: Invalid value: "-1m": must be > 0s, authorizers[0].subjectAccessReviewVersion: Unsupported value: "v2": supported values: "v1", "v1beta1", authorizers[0].failurePolicy: Unsupported value: "Allow": supported values: "NoOpinion", "Deny"]
         authorizers[0].timeout: Invalid value: "-1s": must be > 0s and <= 30s
@@ -116,8 +116,10 @@ fn services() {
         authorizers[0].connectionInfo.kubeConfigFile: Invalid value: "/": must be a regular file
         [authorizers[0].connectionInfo.kubeConfigFile: Invalid value: "/x": can only be set when type=KubeConfigFile, authorizers[0].connectionInfo.type: Invalid value: "InClusterConfig": the API server itself runs in no pod; use KubeConfigFile]
         authorizers[0].connectionInfo.type: Unsupported value: "File": supported values: "InClusterConfig", "KubeConfigFile"
-        [authorizers[0].matchConditionSubjectAccessReviewVersion: Required value: required if match conditions are specified, authorizers[0].matchConditions[0].expression: Invalid value: "true": this server does not evaluate match conditions yet]
-        [authorizers[0].matchConditionSubjectAccessReviewVersion: Unsupported value: "v1beta1": supported values: "v1", authorizers[0].matchConditions[0].expression: Invalid value: "a": this server does not evaluate match conditions yet, authorizers[0].matchConditions[1].expression: Required value, authorizers[0].matchConditions[2].expression: Duplicate value: "a"]
+        authorizers[0].matchConditionSubjectAccessReviewVersion: Required value: required if match conditions are specified
+        [authorizers[0].matchConditionSubjectAccessReviewVersion: Unsupported value: "v1beta1": supported values: "v1", authorizers[0].matchConditions[0].expression: Invalid value: "a": compilation failed: ERROR: <input>:1:1: undeclared reference to 'a' (in container '')
+         | a
+         | ^, authorizers[0].matchConditions[1].expression: Required value, authorizers[0].matchConditions[2].expression: Duplicate value: "a"]
         failed to load AuthorizationConfiguration from file: strict decoding error: unknown field "authorizers[0].webhook.matchConditions[0].expresion"
         authorizers[0].matchConditions: Too many: 65: must have at most 64 items"#]].assert_eq(&shown);
 }

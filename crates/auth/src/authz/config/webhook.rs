@@ -1,5 +1,6 @@
 //! What a configuration says about a service that is asked.
 
+use crate::authz::webhook::Conditions;
 use kaji_meta::field::{Error, ErrorList, Path};
 use serde_json::Value;
 use std::{path::PathBuf, time::Duration};
@@ -30,6 +31,8 @@ pub struct WebhookConfig {
     pub on_failure: OnFailure,
     /// The kubeconfig file that says where it is.
     pub kubeconfig: PathBuf,
+    /// When it is asked; always without any.
+    pub conditions: Conditions,
 }
 
 /// A field, and what it has to be.
@@ -51,7 +54,6 @@ const FIELDS: &[Field] = &[
 /// Longest time that a request may be held up.
 const LONGEST: i128 = 30 * SECOND;
 const SECOND: i128 = 1_000_000_000;
-const MOST_CONDITIONS: usize = 64;
 
 /// Nanoseconds of a duration as Go writes it (`1m30s`, `500ms`, `0`).
 pub fn duration(text: &str) -> Option<i128> {
@@ -164,7 +166,9 @@ pub(super) fn read(
     }
     let policy = one_of(text("failurePolicy"), &["NoOpinion", "Deny"], "failurePolicy", path, errors);
     let kubeconfig = connection(webhook.get("connectionInfo").unwrap_or(&Value::Null), path, errors);
-    match_conditions(conditions, path, errors);
+    let texts: Vec<&str> =
+        conditions.iter().map(|c| c.get("expression").and_then(Value::as_str).unwrap_or_default()).collect();
+    let conditions = Conditions::compile(&texts, &path.child("matchConditions"), errors);
     (errors.len() == before).then(|| WebhookConfig {
         name: name.to_owned(),
         timeout: nanos(timeout),
@@ -173,6 +177,7 @@ pub(super) fn read(
         version: version.unwrap_or("v1"),
         on_failure: if policy == Some("Deny") { OnFailure::Deny } else { OnFailure::NoOpinion },
         kubeconfig,
+        conditions,
     })
 }
 
@@ -223,30 +228,4 @@ fn connection(info: &Value, path: &Path, errors: &mut ErrorList) -> PathBuf {
         }
     }
     file.into()
-}
-
-/// Conditions are expressions, which nothing here evaluates yet: a service that would be asked more than it should be is
-/// refused rather than asked.
-fn match_conditions(conditions: &[Value], path: &Path, errors: &mut ErrorList) {
-    let at = path.child("matchConditions");
-    if conditions.len() > MOST_CONDITIONS {
-        return errors.push(Error::too_many(&at, conditions.len(), MOST_CONDITIONS));
-    }
-    let mut seen: Vec<&str> = vec![];
-    for (i, condition) in conditions.iter().enumerate() {
-        let expression = condition.get("expression").and_then(Value::as_str).unwrap_or_default();
-        let at = at.index(i).child("expression");
-        if expression.trim().is_empty() {
-            errors.push(Error::required(&at, ""));
-        } else if seen.contains(&expression) {
-            errors.push(Error::duplicate(&at, expression));
-        } else {
-            seen.push(expression);
-            errors.push(Error::invalid(
-                &at,
-                expression,
-                "this server does not evaluate match conditions yet",
-            ));
-        }
-    }
 }

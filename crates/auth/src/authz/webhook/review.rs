@@ -65,7 +65,7 @@ pub fn of(a: &Attributes<'_>, version: &str) -> Value {
 }
 
 /// Requirements of a field selector. Selectors only narrow: one that is not understood is left out.
-fn by_field(text: &str) -> Vec<Value> {
+pub(super) fn by_field(text: &str) -> Vec<Value> {
     let selector = fields::Selector::parse(text).unwrap_or_default();
     let requirement = |t: &fields::Term| {
         let operator = if t.op == fields::Operator::Equals { "In" } else { "NotIn" };
@@ -74,7 +74,7 @@ fn by_field(text: &str) -> Vec<Value> {
     selector.terms().iter().map(requirement).collect()
 }
 
-fn by_label(text: &str) -> Vec<Value> {
+pub(super) fn by_label(text: &str) -> Vec<Value> {
     use labels::Operator::{DoesNotExist, DoubleEquals, Equals, Exists, In, NotEquals, NotIn};
     let selector = labels::Selector::parse(text).unwrap_or_default();
     let requirement = |r: &labels::Requirement| {

@@ -28,6 +28,19 @@ impl Service for Remote {
     }
 }
 
+struct Heard(Arc<Mutex<Vec<String>>>);
+
+impl Witness for Heard {
+    fn failed_open(&self, name: &str, result: &'static str) {
+        self.0.lock().unwrap().push(format!("{name} {result}"));
+    }
+
+    fn conditions(&self, name: &str, took: Duration, excluded: bool, failed: bool) {
+        let text = format!("{name} took {took:?}, excluded {excluded}, failed {failed}");
+        self.0.lock().unwrap().push(text);
+    }
+}
+
 struct World {
     remote: Arc<Remote>,
     clock: Arc<Hand>,
@@ -44,14 +57,13 @@ fn world(change: impl FnOnce(&mut WebhookConfig)) -> World {
         version: "v1",
         on_failure: OnFailure::NoOpinion,
         kubeconfig: "/x".into(),
+        conditions: Conditions::default(),
     };
     change(&mut config);
     let (remote, clock) = (Arc::new(Remote::default()), Arc::new(Hand(Mutex::new(Timestamp::UNIX_EPOCH))));
     let open = Arc::new(Mutex::new(vec![]));
-    let heard = open.clone();
-    let failed_open: FailedOpen =
-        Arc::new(move |name, why| heard.lock().unwrap().push(format!("{name} {why}")));
-    let webhook = Webhook::new(remote.clone(), config, clock.clone(), failed_open);
+    let witness = Arc::new(Heard(open.clone()));
+    let webhook = Webhook::new(remote.clone(), config, clock.clone(), witness);
     World { remote, clock, open, webhook }
 }
 
@@ -235,4 +247,31 @@ fn long_questions_are_not_kept() {
         assert_eq!([world.decide(&path), world.decide(&path)], [Some(Decision::Allow); 2]);
         assert_eq!(world.remote.asked.lock().unwrap().len(), if kept { 1 } else { 2 });
     }
+}
+
+#[test]
+fn conditions_keep_questions_away() {
+    let ask = |on_failure, text: &str| {
+        let mut errors = vec![];
+        let conditions =
+            Conditions::compile(&[text], &kaji_meta::field::Path::new("matchConditions"), &mut errors);
+        assert_eq!(errors, []);
+        let world = world(|config| (config.conditions, config.on_failure) = (conditions, on_failure));
+        let outcome = world.answers(vec![status(json!({"allowed": true}))]).remove(0);
+        let asked = world.remote.asked.lock().unwrap().len();
+        let heard = world.open.lock().unwrap().join("; ");
+        format!("{:?} {:?} asked {asked}; {heard}", outcome.decision, outcome.error)
+    };
+    let broken = "request.resourceAttributes.verb == 'get'";
+    let all = [
+        ask(OnFailure::Deny, "request.user == 'jane'"),
+        ask(OnFailure::Deny, "request.user == 'joe'"),
+        ask(OnFailure::NoOpinion, broken),
+        ask(OnFailure::Deny, broken),
+    ];
+    expect_test::expect![[r#"
+        Allow None asked 1; w took 0ns, excluded false, failed false
+        NoOpinion None asked 0; w took 0ns, excluded true, failed false
+        NoOpinion Some("cel evaluation error: expression 'request.resourceAttributes.verb == 'get'' resulted in error: no such key: resourceAttributes") asked 0; w took 0ns, excluded false, failed true
+        Deny Some("cel evaluation error: expression 'request.resourceAttributes.verb == 'get'' resulted in error: no such key: resourceAttributes") asked 0; w took 0ns, excluded false, failed true"#]].assert_eq(&all.join("\n"));
 }
