@@ -219,7 +219,7 @@ async fn secrets_move_to_the_new_key() {
         std::fs::write(&path, text).unwrap();
         let path = path.clone();
         move |options: &mut Options| {
-            options.encryption = Some(path);
+            options.encryption = Some(kaji::EncryptionFile { path, follow: false });
             controlled(options);
         }
     };
