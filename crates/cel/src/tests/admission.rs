@@ -141,7 +141,7 @@ fn chains_of_variables_are_bounded() {
     let object = json!({});
     let authority = Arc::new(Memory::default());
     let named = env.named();
-    let mut eval = |text: &str| {
+    let eval = |text: &str| {
         let mut session = Session::new(vars(&object, &object, &authority), &named);
         let (result, _) = env.compile(text).unwrap().eval_in(&mut session, 1_000_000);
         result.map_or_else(|e| e.to_string(), |v| v.to_json().unwrap().to_string())
