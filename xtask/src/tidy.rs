@@ -22,6 +22,7 @@ const ORDER: &[&str] = &[
     "kaji-kubelet",
     "kaji-runtime",
     "kaji-server",
+    "kaji-aggregator",
     "kaji-apiextensions",
     "kaji-admission",
     "kaji-engine",

@@ -3,7 +3,11 @@
 //! Invariant: compiling is a function of the object alone. The definition has passed validation when it was written, so
 //! an error here means a damaged store, and says what is wrong.
 
-use crate::{conditions, hooks::CustomHooks};
+use crate::{
+    conditions,
+    conversion::{self, Conversions},
+    hooks::CustomHooks,
+};
 use kaji_meta::{
     GroupResource,
     object::{arr_at, bool_at, str_at, strs_at},
@@ -35,7 +39,7 @@ fn owned(text: &str) -> Str {
 }
 
 /// Compiles. Names are those accepted (`status.acceptedNames`).
-pub fn compile(definition: &Value) -> Result<ResourceDef, CompileError> {
+pub fn compile(definition: &Value, with: &Conversions) -> Result<ResourceDef, CompileError> {
     let group = str_at(definition, &["spec", "group"]);
     let names = |field: &str| str_at(definition, &["status", "acceptedNames", field]);
     let versions = arr_at(definition, &["spec", "versions"])
@@ -57,7 +61,8 @@ pub fn compile(definition: &Value) -> Result<ResourceDef, CompileError> {
         .map(|v| v.pointer("/schema/openAPIV3Schema"))
         .collect();
     let resource = GroupResource::new(group, names("plural"));
-    let hooks = CustomHooks::new(resource, &versions, &schemas, storage, terminating);
+    let conversion = conversion::of(definition, &versions, with);
+    let hooks = CustomHooks::new(resource, &versions, &schemas, terminating);
     Ok(ResourceDef {
         group: owned(group),
         plural: owned(names("plural")),
@@ -84,6 +89,7 @@ pub fn compile(definition: &Value) -> Result<ResourceDef, CompileError> {
         validate_name: kaji_meta::validation::name_is_dns_subdomain,
         allow_create_on_update: false,
         allow_unconditional_update: false,
+        conversion,
         hooks: Arc::new(hooks),
     })
 }
@@ -209,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_definition_becomes_a_resource() {
-        let def = compile(&crontab()).unwrap();
+        let def = compile(&crontab(), &Conversions::default()).unwrap();
         assert_eq!(def.group_resource().to_string(), "crontabs.stable.example.com");
         assert_eq!((def.list_kind.as_ref(), def.singular.as_ref()), ("CronTabList", "crontab"));
         let v1 = def.version("v1").unwrap();
@@ -226,12 +232,18 @@ mod tests {
     fn damage_is_named() {
         let mut broken = crontab();
         broken["spec"]["versions"][0]["storage"] = false.into();
-        assert_eq!(compile(&broken).unwrap_err().0, "no version is marked as the storage version");
+        assert_eq!(
+            compile(&broken, &Conversions::default()).unwrap_err().0,
+            "no version is marked as the storage version"
+        );
         let mut unnamed = crontab();
         unnamed["status"] = json!({});
-        assert_eq!(compile(&unnamed).unwrap_err().0, "its names have not been accepted");
+        assert_eq!(
+            compile(&unnamed, &Conversions::default()).unwrap_err().0,
+            "its names have not been accepted"
+        );
         let mut column = crontab();
         column["spec"]["versions"][0]["additionalPrinterColumns"][0]["jsonPath"] = "{".into();
-        assert!(compile(&column).unwrap_err().0.starts_with("printer column path"));
+        assert!(compile(&column, &Conversions::default()).unwrap_err().0.starts_with("printer column path"));
     }
 }

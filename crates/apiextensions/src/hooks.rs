@@ -1,13 +1,16 @@
 //! How custom objects behave: validated by their schema, status kept apart where the version says so.
 //! Source: apiextensions-apiserver, `registry/customresource`.
 
-use crate::rules::{self, Rules};
+use crate::{
+    embedded,
+    rules::{self, Rules},
+};
 use kaji_meta::{
     GroupResource, Status,
     field::{ErrorList, Path},
     object,
 };
-use kaji_resource::{BoxFuture, Ctx, Hooks, Reservation, VersionDef};
+use kaji_resource::{Ctx, Hooks, VersionDef};
 use kaji_schema::{Schema, SchemaRef, defaulting, prune, validate};
 use serde_json::Value;
 
@@ -15,6 +18,8 @@ struct Version {
     name: String,
     schema: SchemaRef,
     status: bool,
+    /// Whether objects of other kinds are in its objects.
+    embeds: bool,
     rules: Option<Rules>,
 }
 
@@ -35,18 +40,16 @@ impl Version {
 pub struct CustomHooks {
     resource: GroupResource,
     versions: Vec<Version>,
-    storage: usize,
     /// The definition is going: no new objects.
     terminating: bool,
 }
 
 impl CustomHooks {
-    /// Hooks for these versions, of which one is stored, with the JSON of their schemas.
+    /// Hooks for these versions, with the JSON of their schemas.
     pub fn new(
         resource: GroupResource,
         versions: &[VersionDef],
         schemas: &[Option<&Value>],
-        storage: usize,
         terminating: bool,
     ) -> Self {
         let rules = schemas.iter().map(|s| s.and_then(Rules::new)).chain(std::iter::repeat_with(|| None));
@@ -57,10 +60,11 @@ impl CustomHooks {
                 name: v.name.to_string(),
                 schema: v.schema.clone(),
                 status: v.has_status(),
+                embeds: embedded::any(v.schema.get()),
                 rules,
             })
             .collect();
-        CustomHooks { resource, versions, storage, terminating }
+        CustomHooks { resource, versions, terminating }
     }
 
     fn version(&self, name: &str) -> Option<&Version> {
@@ -69,7 +73,7 @@ impl CustomHooks {
 }
 
 /// Removes what a schema does not know, but for metadata.
-fn pruned(schema: &Schema, object: &mut Value) {
+pub fn pruned(schema: &Schema, object: &mut Value) {
     let metadata = object::remove_at(object, &["metadata"]);
     drop(prune::prune(schema, object, true));
     if let Some(metadata) = metadata {
@@ -78,16 +82,11 @@ fn pruned(schema: &Schema, object: &mut Value) {
 }
 
 impl Hooks for CustomHooks {
-    /// Towards clients, fields that their version lacks go. What goes into the store is validated first, in the version
-    /// of the request, and loses them in `reserve`.
+    /// Fields that the other version lacks go.
     fn convert(&self, object: &mut Value, _from: &str, to: &str) -> Result<(), Status> {
-        match self.versions.iter().position(|v| v.name == to) {
-            Some(at) if at != self.storage => {
-                let schema = self.versions[at].schema.get();
-                pruned(schema, object);
-                defaulting::prune_nulls(schema, object);
-            }
-            _ => {}
+        if let Some(version) = self.version(to) {
+            pruned(version.schema.get(), object);
+            defaulting::prune_nulls(version.schema.get(), object);
         }
         Ok(())
     }
@@ -101,18 +100,6 @@ impl Hooks for CustomHooks {
         Err(Status::forbidden(&self.resource, ctx.name, reason))
     }
 
-    fn reserve<'a>(
-        &'a self,
-        ctx: &'a Ctx<'a>,
-        new: &'a mut Value,
-        _: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
-        if self.versions[self.storage].name != ctx.version {
-            self.normalize(new);
-        }
-        Box::pin(async { Ok(None) })
-    }
-
     fn normalizes(&self) -> bool {
         true
     }
@@ -121,6 +108,9 @@ impl Hooks for CustomHooks {
         let version = object::api_version(object).rsplit('/').next().unwrap_or_default();
         if let Some(version) = self.version(version) {
             pruned(version.schema.get(), object);
+            if version.embeds {
+                embedded::drop_malformed(version.schema.get(), object);
+            }
             defaulting::apply_defaults(version.schema.get(), object);
         }
     }

@@ -6,8 +6,11 @@
 //! - A definition is served before its `Established` condition says so, and no other resource is touched by it.
 //! - A definition that is being deleted goes only after its last object has gone and its resource is no longer served.
 
+mod approval;
 mod compile;
 mod conditions;
+mod conversion;
+mod embedded;
 mod hooks;
 mod lifecycle;
 mod names;
@@ -15,6 +18,7 @@ mod rules;
 mod validation;
 
 pub use compile::{CompileError, compile};
+pub use conversion::{ConversionMetrics, Conversions};
 pub use lifecycle::start;
 pub use validation::validator;
 

@@ -4,9 +4,13 @@
 //! does not matter. Deletion of instances retries until none is left.
 
 use crate::{
+    approval,
     compile::compile,
-    conditions, definitions,
+    conditions,
+    conversion::Conversions,
+    definitions,
     names::{self, Taken},
+    validation::unusable_authorities,
 };
 use kaji_engine::{Accept, ApiRequest, Body, Engine, EngineError};
 use kaji_meta::{
@@ -32,8 +36,13 @@ const AT_ONCE: usize = 32;
 const LINGER: Duration = Duration::from_millis(250);
 
 /// Serves every established definition, then follows them in a task that ends with the engine.
-pub async fn start(engine: Arc<Engine>, clock: Arc<dyn Clock>) -> Result<(), EngineError> {
-    let mut served = Served { by_name: HashMap::new(), names: HashMap::new(), clock };
+pub async fn start(
+    engine: Arc<Engine>,
+    clock: Arc<dyn Clock>,
+    conversions: Conversions,
+) -> Result<(), EngineError> {
+    let mut served =
+        Served { clock, conversions, by_name: HashMap::new(), names: HashMap::new(), freed: BTreeSet::new() };
     let mut established = vec![];
     for definition in engine.list(&definitions(), None) {
         served.remember(&definition);
@@ -53,9 +62,12 @@ pub async fn start(engine: Arc<Engine>, clock: Arc<dyn Clock>) -> Result<(), Eng
 /// What is registered: by definition name, the resource and the state it was compiled from.
 struct Served {
     clock: Arc<dyn Clock>,
+    conversions: Conversions,
     by_name: HashMap<String, (GroupResource, Box<str>)>,
     /// What each definition looked at so far asks for and has.
     names: HashMap<String, Names>,
+    /// Groups in which names were given up.
+    freed: BTreeSet<Box<str>>,
 }
 
 /// A definition's names: what others in its group must know of it.
@@ -63,6 +75,8 @@ struct Names {
     group: Box<str>,
     plural: Box<str>,
     accepted: Taken,
+    /// Somebody else has a name that it asks for.
+    conflict: bool,
 }
 
 /// Names everything that a resource is compiled from: the spec, by its generation, and what the status adds to it.
@@ -86,7 +100,7 @@ impl Served {
             if self.by_name.get(name).is_some_and(|(_, known)| *known == state) {
                 continue;
             }
-            match compile(definition) {
+            match compile(definition, &self.conversions) {
                 Ok(def) => {
                     fresh.push((name.to_owned(), (def.group_resource(), state)));
                     defs.push(def);
@@ -107,12 +121,26 @@ impl Served {
             group: text(&["spec", "group"]),
             plural: text(&["spec", "names", "plural"]),
             accepted: Taken::of(&definition["status"]["acceptedNames"]),
+            conflict: conditions::status(definition, "NamesAccepted") == Some("False"),
         };
-        self.names.insert(object::name(definition).to_owned(), names);
+        let (group, accepted) = (names.group.clone(), names.accepted.clone());
+        let before = self.names.insert(object::name(definition).to_owned(), names);
+        if before.is_some_and(|before| before.accepted != accepted) {
+            self.freed.insert(group);
+        }
+    }
+
+    /// Definitions that may get names now that were somebody else's.
+    fn hopeful(&mut self) -> Vec<String> {
+        let freed = std::mem::take(&mut self.freed);
+        let hopeful = self.names.iter().filter(|(_, n)| n.conflict && freed.contains(&n.group));
+        hopeful.map(|(name, _)| name.clone()).collect()
     }
 
     fn forget(&mut self, engine: &Engine, name: &str) {
-        self.names.remove(name);
+        if let Some(names) = self.names.remove(name) {
+            self.freed.insert(names.group);
+        }
         if let Some((resource, _)) = self.by_name.remove(name) {
             engine.unregister(&resource);
         }
@@ -151,6 +179,7 @@ async fn follow(engine: Weak<Engine>, mut served: Served) {
             for some in names.chunks(AT_ONCE) {
                 pending.extend(level(&engine, &mut served, some).await);
             }
+            pending.extend(served.hopeful());
         }
     }
 }
@@ -178,6 +207,7 @@ async fn watch(engine: &Arc<Engine>) -> Option<futures_util::stream::BoxStream<'
         },
         user_agent: "apiextensions".into(),
         trail: None,
+        creation: None,
     };
     match engine.handle(request).await.body {
         Body::Watch(stream) => Some(stream),
@@ -300,7 +330,15 @@ fn judge(definition: &mut Value, taken: &Taken, now: &str) {
     definition["status"]["acceptedNames"] = outcome.accepted;
     let (reason, message) = outcome.conflict.unwrap_or(("NoConflicts", "no conflicts found".into()));
     conditions::set(definition, "NamesAccepted", accepted, reason, &message, now);
-    if accepted {
+    if let Some((approved, reason, message)) = approval::condition(definition) {
+        let kind = "KubernetesAPIApprovalPolicyConformant";
+        conditions::set(definition, kind, approved, reason, &message, now);
+    }
+    let established = conditions::is_true(definition, "Established");
+    if accepted && !established && unusable_authorities(definition).is_some() {
+        let message = "The conversion webhook CABundle is invalid";
+        conditions::set(definition, "Established", false, "InvalidCABundle", message, now);
+    } else if accepted {
         let message = "the initial names have been accepted";
         conditions::set(definition, "Established", true, "InitialNamesAccepted", message, now);
     } else if conditions::status(definition, "Established").is_none() {
@@ -354,8 +392,8 @@ async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value)
             )
             .await?;
             for instance in left.iter().filter(|i| object::deletion_timestamp(i).is_none()) {
-                let place = (object::namespace(instance), object::name(instance));
-                match engine.delete(&resource, place.0, place.1, Default::default()).await {
+                // Upstream's finalizer asks no plugins either; nor may a converter keep a definition from going.
+                match engine.discard(&resource, object::namespace(instance), object::name(instance)).await {
                     Err(status) if status.code != 404 && status.code != 409 => {
                         return Err(LevelError::Status(status));
                     }

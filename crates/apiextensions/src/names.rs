@@ -5,7 +5,7 @@ use kaji_meta::object::{str_at, strs_at};
 use serde_json::{Map, Value, json};
 
 /// Names in use in a group by others: plural, singular and short names share one space, kinds and list kinds another.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Taken {
     /// Plural, singular and short names.
     pub resources: Vec<Box<str>>,

@@ -1,9 +1,11 @@
-//! What a definition must satisfy beyond its own fields: structural schemas, usable paths, a conversion that can be done.
+//! What a definition must satisfy beyond its own fields: structural schemas with usable rules, an approval of its group,
+//! authorities that a converter can be verified by.
 
-use crate::rules;
+use crate::{approval, conditions, rules};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use kaji_meta::{
     field::{Error, ErrorList, Path},
-    object::{arr_at, str_at},
+    object::arr_at,
 };
 use kaji_schema::structural;
 use serde_json::Value;
@@ -12,13 +14,36 @@ use std::sync::Arc;
 /// The check that the built-in kind of definitions is given: new object, stored object on updates.
 pub type Check = Arc<dyn Fn(&Value, Option<&Value>) -> ErrorList + Send + Sync>;
 
-/// Validates schemas and conversion.
+/// The check.
 pub fn validator() -> Check {
     Arc::new(|new, old| {
-        let mut errors = schemas(new, old);
-        errors.extend(conversion(new));
+        let mut errors = approval::check(new, old);
+        errors.extend(authorities(new, old));
+        errors.extend(schemas(new, old));
         errors
     })
+}
+
+/// What is wrong with the authorities of a definition's converter.
+pub fn unusable_authorities(definition: &Value) -> Option<String> {
+    let bundle = definition.pointer("/spec/conversion/webhook/clientConfig/caBundle")?.as_str()?;
+    let bundle = BASE64_STANDARD.decode(bundle).ok().filter(|b| !b.is_empty())?;
+    kaji_outbound::check_bundle(&bundle).err()
+}
+
+/// Once established, a definition takes no unusable authorities, unless it had such before.
+fn authorities(new: &Value, old: Option<&Value>) -> ErrorList {
+    let strict =
+        old.is_some_and(|old| conditions::is_true(old, "Established") && unusable_authorities(old).is_none());
+    let webhook = new.pointer("/spec/conversion/strategy").is_some_and(|s| s == "Webhook");
+    match unusable_authorities(new).filter(|_| strict && webhook) {
+        Some(problem) => {
+            let path = Path::new("spec").child("conversion").child("webhookClientConfig").child("caBundle");
+            let bundle = new["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"].clone();
+            vec![Error::invalid(&path, bundle, problem)]
+        }
+        None => vec![],
+    }
 }
 
 fn schemas(new: &Value, old: Option<&Value>) -> ErrorList {
@@ -53,14 +78,6 @@ fn schemas(new: &Value, old: Option<&Value>) -> ErrorList {
     errors
 }
 
-fn conversion(definition: &Value) -> ErrorList {
-    if str_at(definition, &["spec", "conversion", "strategy"]) != "Webhook" {
-        return vec![];
-    }
-    let path = Path::new("spec").child("conversion").child("strategy");
-    vec![Error::forbidden(&path, "webhook conversion is not supported by this server yet; use None")]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,16 +98,5 @@ mod tests {
             ]
         );
         assert!(validator()(&bad, Some(&bad)).is_empty());
-    }
-
-    #[test]
-    fn webhook_conversion_is_refused() {
-        let mut webhook = crd(json!({"type": "object"}));
-        webhook["spec"]["conversion"] = json!({"strategy": "Webhook"});
-        assert!(
-            validator()(&webhook, None)[0]
-                .to_string()
-                .starts_with("spec.conversion.strategy: Forbidden: webhook conversion")
-        );
     }
 }

@@ -10,7 +10,7 @@ use crate::{
 use base64::Engine;
 use serde_json::Value as Json;
 
-static ANY: Decl = Decl { kind: DeclKind::Any, nullable: true, max_elements: 0, min_size: 1 };
+pub(crate) static ANY: Decl = Decl { kind: DeclKind::Any, nullable: true, max_elements: 0, min_size: 1 };
 static LOOSE: Decl = Decl { kind: DeclKind::Loose, nullable: true, max_elements: 0, min_size: 1 };
 static ATOMIC: ListKind = ListKind::Atomic;
 
@@ -78,13 +78,8 @@ fn string<'a>(s: &'a str, kind: &DeclKind) -> Result<Value<'a>, Error> {
     }
 }
 
-/// A value of which nothing is declared.
-pub(crate) fn undeclared(json: &Json) -> Value<'_> {
-    any(json, &ANY)
-}
-
 /// A value without a declaration.
-fn any<'a>(json: &'a Json, like: &'static Decl) -> Value<'a> {
+pub(crate) fn any<'a>(json: &'a Json, like: &'static Decl) -> Value<'a> {
     match json {
         Json::Null => Value::Null,
         Json::Bool(b) => Value::Bool(*b),

@@ -261,7 +261,7 @@ impl<'a> Value<'a> {
 
     /// The value of JSON of which nothing is declared.
     pub fn any(json: &'a Json) -> Value<'a> {
-        json::undeclared(json)
+        json::any(json, &json::ANY)
     }
 
     /// The value of JSON that `decl` describes.

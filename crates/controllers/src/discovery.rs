@@ -119,12 +119,77 @@ struct Resources {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct ApiResource {
     name: String,
     kind: String,
     namespaced: bool,
     verbs: Vec<String>,
+    storage_version_hash: String,
+}
+
+/// A resource that was looked up by its name.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// In the first version that has it.
+    pub resource: Resource,
+    /// Tells in which version the server stores it; `""` if it does not say.
+    pub storage_version_hash: String,
+}
+
+/// Looks one resource up, in its group's preferred version if it is there.
+///
+/// # Errors
+/// Discovery of the group or of one of its versions cannot be read.
+pub async fn find(client: &Client, group: &str, name: &str) -> Result<Option<Found>, Error> {
+    let versions = if group.is_empty() {
+        client.get::<Versions>("/api").await?.versions
+    } else {
+        let Some(mut group) = present(client.get::<Group>(&format!("/apis/{group}")).await)? else {
+            return Ok(None);
+        };
+        let preferred = group.preferred_version.version;
+        group.versions.sort_by_key(|v| v.version != preferred);
+        group.versions.into_iter().map(|v| v.version).collect()
+    };
+    for version in versions {
+        let list = client.get::<Resources>(&path(group, &version)).await;
+        // A version may go away between the two calls.
+        let Some(list) = present(list)? else { continue };
+        if let Some(mut r) = list.resources.into_iter().find(|r| r.name == name) {
+            let storage_version_hash = std::mem::take(&mut r.storage_version_hash);
+            return Ok(Some(Found { resource: r.of(group, &version), storage_version_hash }));
+        }
+    }
+    Ok(None)
+}
+
+fn present<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if error.not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn path(group: &str, version: &str) -> String {
+    match group {
+        "" => format!("/api/{version}"),
+        group => format!("/apis/{group}/{version}"),
+    }
+}
+
+impl ApiResource {
+    fn of(self, group: &str, version: &str) -> Resource {
+        Resource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            resource: self.name,
+            kind: self.kind,
+            namespaced: self.namespaced,
+            verbs: self.verbs,
+        }
+    }
 }
 
 /// Reads discovery.
@@ -142,11 +207,7 @@ pub async fn discover(client: &Client) -> Result<Discovered, Error> {
         versions.extend(group.versions.into_iter().map(|v| (group.name.clone(), v.version)));
     }
     let read = |(group, version): (String, String)| async move {
-        let path = match group.as_str() {
-            "" => format!("/api/{version}"),
-            group => format!("/apis/{group}/{version}"),
-        };
-        let list = client.get::<Resources>(&path).await;
+        let list = client.get::<Resources>(&path(&group, &version)).await;
         (group, version, list)
     };
     let lists: Vec<_> = stream::iter(versions).map(read).buffered(PARALLEL).collect().await;
@@ -155,14 +216,7 @@ pub async fn discover(client: &Client) -> Result<Discovered, Error> {
         match list {
             Ok(list) => {
                 let whole = list.resources.into_iter().filter(|r| !r.name.contains('/'));
-                found.resources.extend(whole.map(|r| Resource {
-                    group: group.clone(),
-                    version: version.clone(),
-                    resource: r.name,
-                    kind: r.kind,
-                    namespaced: r.namespaced,
-                    verbs: r.verbs,
-                }));
+                found.resources.extend(whole.map(|r| r.of(&group, &version)));
             }
             // The version went away between the two calls.
             Err(error) if error.not_found() => {}

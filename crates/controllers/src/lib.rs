@@ -20,7 +20,9 @@ mod endpoints;
 mod gc;
 mod history;
 mod job;
+mod migration;
 mod namespace;
+mod nodeipam;
 mod podgc;
 mod pods;
 mod protection;
@@ -38,6 +40,7 @@ mod workers;
 
 pub use bootstrap::verify as verify_cluster_info;
 pub use certificates::Authority;
+pub use nodeipam::{MaskSizes, NodeRanges};
 pub use selection::Selection;
 
 use kaji_runtime::{
@@ -58,6 +61,8 @@ pub struct Config {
     pub authority: Option<Arc<Authority>>,
     /// Signs the tokens in secrets of service accounts.
     pub token_signer: Option<Arc<kaji_auth::authn::SigningKey>>,
+    /// What nodes' ranges of pod addresses are taken from; without it they get none.
+    pub node_ranges: Option<NodeRanges>,
 }
 
 type Make = fn(&Arc<Informers>, &Config) -> Vec<Controller>;
@@ -79,6 +84,7 @@ const PLAIN: &[(&str, Make)] = &[
     ("cronjob-controller", |i, _| vec![cronjob::controller(i)]),
     ("disruption-controller", |i, _| vec![disruption::controller(i)]),
     ("pod-garbage-collector-controller", |i, _| vec![podgc::controller(i)]),
+    (NODE_RANGES, |i, config| config.node_ranges.iter().map(|r| nodeipam::controller(i, r)).collect()),
     ("node-lifecycle-controller", |i, _| vec![taints::controller(i)]),
     ("persistentvolumeclaim-protection-controller", |i, _| vec![protection::claims(i)]),
     ("persistentvolume-protection-controller", |i, _| vec![protection::volumes(i)]),
@@ -103,10 +109,13 @@ const PLAIN: &[(&str, Make)] = &[
 ];
 const APPROVER: &str = "certificatesigningrequest-approving-controller";
 const GARBAGE: &str = "garbage-collector-controller";
+/// The controller that gives nodes their ranges.
+pub const NODE_RANGES: &str = "node-ipam-controller";
 const NAMESPACES: &str = "namespace-controller";
 /// Tells in the status of policies what is suspicious about their expressions. It needs schemas, so whoever has them runs it.
 pub const POLICY_TYPES: &str = "validatingadmissionpolicy-status-controller";
 const QUOTAS: &str = "resourcequota-controller";
+const MIGRATIONS: &str = "storage-version-migrator-controller";
 
 /// Without certificates there is nothing to publish.
 fn published(config: &Config) -> Option<&str> {
@@ -115,7 +124,14 @@ fn published(config: &Config) -> Option<&str> {
 
 /// The names of all controllers.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    PLAIN.iter().map(|(name, _)| *name).chain([APPROVER, GARBAGE, NAMESPACES, POLICY_TYPES, QUOTAS])
+    PLAIN.iter().map(|(name, _)| *name).chain([
+        APPROVER,
+        GARBAGE,
+        NAMESPACES,
+        POLICY_TYPES,
+        QUOTAS,
+        MIGRATIONS,
+    ])
 }
 
 /// The controllers that are plain reconcilers and wanted.
@@ -147,5 +163,8 @@ pub fn spawn(
     }
     if config.selection.includes(QUOTAS) {
         quota::spawn(tasks, informers, shared, stop.clone());
+    }
+    if config.selection.includes(MIGRATIONS) {
+        migration::spawn(tasks, informers, shared, stop.clone());
     }
 }

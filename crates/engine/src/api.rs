@@ -106,6 +106,19 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Deletes an object whatever plugins and converters say: its resource is going. Finalizers are respected.
+    ///
+    /// # Errors
+    /// 404 when it is not there.
+    pub async fn discard(&self, resource: &GroupResource, namespace: &str, name: &str) -> Result<(), Status> {
+        let res = self.resource(resource).ok_or_else(Status::generic_not_found)?;
+        let mut op = self.write(&res, (namespace, name), "", false)?;
+        op.raw = true;
+        pipeline::remove::remove(&op, name, &DeleteOptions::default()).await.map(drop)
+    }
+}
+
 impl Api for Engine {
     fn get(&self, resource: &GroupResource, namespace: &str, name: &str) -> Option<Arc<Value>> {
         let res = self.resource(resource)?;
@@ -236,7 +249,7 @@ impl Api for Engine {
                 change(&mut new)?;
                 metadata::match_name(&new, name)?;
                 manage::record(&op, Some(&state.object), &mut new)?;
-                op.to_storage(&mut new)?;
+                op.to_hub(&mut new)?;
                 Ok(Made::Object(new))
             };
             let written = update::update(&op, name, &Plan::default(), &mut make).await?;

@@ -134,7 +134,8 @@ impl Engine {
     }
 
     /// Serves resources: loads the cache of each from the store, then adds all of them to the registry at once.
-    /// A resource that is there already is replaced and keeps its cache and its watchers.
+    /// A resource that is there already is replaced and keeps its cache and (unless somebody else converts its objects)
+    /// its watchers.
     ///
     /// # Errors
     /// When the store cannot be read; nothing is registered then.
@@ -148,7 +149,9 @@ impl Engine {
         let mut resources = vec![];
         for def in &defs {
             let resource = self.prepare(def, &defs, &mut fresh)?;
-            if def.shares_storage_of.is_none() && resource.cache.set_normal(normal_of(&resource.def)) {
+            // Written through another version, an object has not the defaults of the stored one.
+            let rough = def.conversion.direct() && def.versions.len() > 1;
+            if def.shares_storage_of.is_none() && resource.cache.set_normal(normal_of(&resource.def), rough) {
                 stale.push(resource.cache.clone());
             }
             resources.push(Arc::new(resource));
@@ -163,12 +166,20 @@ impl Engine {
         for cache in stale {
             self.feed.reshape(&cache).await?;
         }
-        self.registry.rcu(|old| {
+        let before = self.registry.rcu(|old| {
             let mut new = Registry::clone(old);
             new.generation += 1;
             resources.iter().for_each(|r| new.insert(r.clone()));
             new
         });
+        for resource in &resources {
+            // Watches see objects through the definition that they began with.
+            let foreign = |r: &Resource| r.def.conversion.foreign().is_some();
+            let old = before.by_group_resource(&resource.group_resource);
+            if old.is_some_and(|old| foreign(old) || foreign(resource)) {
+                resource.cache.end_watches();
+            }
+        }
         Ok(())
     }
 

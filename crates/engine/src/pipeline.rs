@@ -3,12 +3,14 @@
 //!
 //! Invariants:
 //! - Objects inside the pipeline are in the storage version; only decoding, defaulting, patching and field management
-//!   see the request's version.
+//!   see the request's version. Of resources whose conversion is not that of a hub, they are in the request's version,
+//!   and are converted as they leave the store and as they enter it.
 //! - A write is one compare-and-set on the object's key. What was decided on a cached object that turns out to be
 //!   stale is decided again on the stored one.
 //! - Of a reservation's two futures exactly one runs: the server never cancels a write half way (see `dispatch`).
 
 pub(crate) mod create;
+pub(crate) mod foreign;
 pub(crate) mod manage;
 pub(crate) mod metadata;
 pub mod options;
@@ -26,6 +28,7 @@ use crate::{
     storage,
 };
 use bytes::Bytes;
+use foreign::Conversions;
 use kaji_meta::{GroupVersionKind, GroupVersionResource, Status, object};
 use kaji_resource::{Ctx, DeleteOptions, Reservation, SubresourceDef, UserInfo, VersionDef};
 use kaji_schema::SchemaRef;
@@ -64,6 +67,10 @@ pub(crate) struct Op<'a> {
     pub annotations: Annotations,
     /// What plugins want to be written with the object.
     pub together: Together,
+    /// Conversions by somebody else that field management has asked for; `None` when the resource has none such.
+    pub conversions: Option<Conversions>,
+    /// Objects stay in the version that they are stored in, and no plugin sees them: for removing what there is.
+    pub raw: bool,
 }
 
 impl<'a> Op<'a> {
@@ -120,6 +127,8 @@ impl<'a> Op<'a> {
             warnings: Mutex::new(vec![]),
             annotations: Annotations::default(),
             together: Together::default(),
+            conversions: res.def.conversion.foreign().map(|_| Conversions::default()),
+            raw: false,
         })
     }
 
@@ -237,9 +246,14 @@ impl<'a> Op<'a> {
         as_written(&self.res.storage_schema, object);
     }
 
-    /// From the request's version to the one that is stored.
-    pub fn to_storage(&self, object: &mut Value) -> Result<(), Status> {
-        encode::convert_in(self.res, object)
+    /// From the request's version to the one that the pipeline works in.
+    pub fn to_hub(&self, object: &mut Value) -> Result<(), Status> {
+        if self.res.def.conversion.direct() { Ok(()) } else { encode::convert_in(self.res, object) }
+    }
+
+    /// Whether the pipeline works in the request's version.
+    pub fn in_hub(&self) -> bool {
+        self.res.def.conversion.direct() || self.is_storage()
     }
 
     /// Whether the stored form is also that of the request's version.
@@ -247,11 +261,40 @@ impl<'a> Op<'a> {
         self.res.storage_api_version == self.res.api_version(&self.version.name)
     }
 
-    /// A stored object in the request's version.
-    pub fn in_version(&self, stored: &Value) -> Result<Value, Status> {
-        let mut object = stored.clone();
-        encode::convert_out(self.res, &mut object, &self.version.name)?;
+    /// An object of the pipeline in the request's version.
+    pub fn in_version(&self, hub: &Value) -> Result<Value, Status> {
+        let mut object = hub.clone();
+        if !self.res.def.conversion.direct() {
+            encode::convert_out(self.res, &mut object, &self.version.name)?;
+        }
         Ok(object)
+    }
+
+    /// An object of the pipeline as it is stored, if that is in another version.
+    pub async fn stored_form(&self, hub: &Value) -> Result<Option<Value>, Status> {
+        let res = self.res;
+        if self.raw || !res.def.conversion.direct() || object::api_version(hub) == res.storage_api_version {
+            return Ok(None);
+        }
+        let mut object = hub.clone();
+        // As the store has it, which knows revisions better.
+        object::meta_mut(&mut object).remove("resourceVersion");
+        // Defaults of the storage version are for readers; those of the request's version are stored.
+        encode::convert_to(res, object, &res.storage_api_version).await.map(Some)
+    }
+
+    /// What a reader of this version sees of an object that is stored in another: answers to writes are what was
+    /// written, read back.
+    pub async fn read_back(&self, mut form: Value) -> Result<Value, Status> {
+        self.normalize(&mut form);
+        encode::convert_to(self.res, form, &self.res.api_version(&self.version.name)).await
+    }
+
+    /// Puts an object in the version that it names into the shape that readers see.
+    pub fn normalize(&self, object: &mut Value) {
+        if self.res.def.hooks.normalizes() {
+            self.res.def.hooks.normalize(object);
+        }
     }
 
     /// The key of an object of this request's namespace.
@@ -313,31 +356,70 @@ impl<'a> Op<'a> {
     }
 
     /// The object as the cache has it, and whether that is known to be the latest.
-    pub fn cached(&self, key: &str) -> Result<(Option<State>, bool), Status> {
-        let latest = self.engine.store.current_revision_hint().is_some_and(|r| self.engine.applied() >= r);
-        let entry = self.res.cache.get(key);
-        Ok((entry.map(|e| self.state(e.decode(), e.revision)).transpose()?, latest))
+    pub async fn cached(&self, key: &str) -> Result<(Option<State>, bool), Status> {
+        let latest = self.cache_is_latest();
+        let state = match self.res.cache.get(key) {
+            Some(entry) => Some(self.state(entry.decode(), entry.revision).await?),
+            None => None,
+        };
+        Ok((state, latest))
+    }
+
+    /// Whether the cache is known to have everything that the store has.
+    fn cache_is_latest(&self) -> bool {
+        self.engine.store.current_revision_hint().is_some_and(|r| self.engine.applied() >= r)
+    }
+
+    /// Whether there is an object.
+    pub async fn exists(&self, key: &str) -> Result<bool, Status> {
+        let latest = self.cache_is_latest();
+        if self.res.cache.get(key).is_some() {
+            return Ok(true);
+        }
+        Ok(!latest && self.read(key).await?.is_some())
+    }
+
+    async fn read(&self, key: &str) -> Result<Option<KeyValue>, Status> {
+        let result = self.engine.store.range(Range::key(key)).await.map_err(|e| store_status(&e))?;
+        Ok(result.kvs.into_iter().next())
     }
 
     /// The object as the store has it.
     pub async fn stored(&self, key: &str) -> Result<Option<State>, Status> {
-        let result = self.engine.store.range(Range::key(key)).await.map_err(|e| store_status(&e))?;
-        result.kvs.first().map(|kv| self.decode_stored(kv)).transpose()
+        match self.read(key).await? {
+            Some(kv) => self.decode_stored(&kv).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The object that a lost race has found, if any.
+    pub async fn found(&self, current: Option<KeyValue>) -> Result<Option<State>, Status> {
+        match current {
+            Some(kv) => self.decode_stored(&kv).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// A value of the store as an object with its revision.
-    pub fn decode_stored(&self, kv: &KeyValue) -> Result<State, Status> {
+    async fn decode_stored(&self, kv: &KeyValue) -> Result<State, Status> {
         let mut object: Value = serde_json::from_slice(&kv.value)
             .map_err(|e| Status::internal(format!("stored object {} cannot be read: {e}", kv.key)))?;
-        if self.res.def.hooks.normalizes() {
-            self.res.def.hooks.normalize(&mut object);
-        }
+        self.normalize(&mut object);
         object::meta_mut(&mut object).insert("resourceVersion".into(), kv.mod_revision.to_string().into());
-        self.state(object, kv.mod_revision)
+        self.state(object, kv.mod_revision).await
     }
 
-    fn state(&self, mut object: Value, revision: Revision) -> Result<State, Status> {
+    async fn state(&self, mut object: Value, revision: Revision) -> Result<State, Status> {
         let migrate = object::api_version(&object) != self.res.storage_api_version;
+        if self.raw {
+            return Ok(State { object, revision, migrate, stored: None });
+        }
+        if self.res.def.conversion.direct() {
+            let here = self.res.api_version(&self.version.name);
+            let stored = (object::api_version(&object) != here).then(|| object.clone());
+            object = encode::convert_to(self.res, object, &here).await?;
+            return Ok(State { object, revision, migrate, stored });
+        }
         if migrate {
             encode::convert_in(self.res, &mut object)?;
         }
@@ -345,7 +427,7 @@ impl<'a> Op<'a> {
         if hooks.decorates() {
             hooks.default(&self.res.def.storage_version().name, &mut object);
         }
-        Ok(State { object, revision, migrate })
+        Ok(State { object, revision, migrate, stored: None })
     }
 }
 
@@ -358,11 +440,13 @@ pub(crate) fn default(res: &Resource, version: &VersionDef, object: &mut Value) 
     as_written(&version.schema, object);
 }
 
-/// An object as stored, in the storage version, with its resourceVersion.
+/// An object as stored, in the version that the pipeline works in, with its resourceVersion.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     pub object: Value,
     pub revision: Revision,
+    /// What it was converted from, if the pipeline works in the request's version and it is stored in another.
+    pub stored: Option<Value>,
     /// It is stored in a version that is not the storage version any more: even a write that changes nothing is made.
     pub migrate: bool,
 }
@@ -370,7 +454,7 @@ pub(crate) struct State {
 /// What a write has come to.
 #[derive(Debug)]
 pub(crate) struct Written {
-    /// The object in the storage version. Its resourceVersion may be an older one; see `revision`.
+    /// The object in the pipeline's version. Its resourceVersion may be an older one; see `revision`.
     pub object: Value,
     /// The same encoded for the store, when it was.
     pub bytes: Option<Bytes>,

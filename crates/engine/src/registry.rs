@@ -3,7 +3,7 @@
 //! Invariant: a `Registry` is a snapshot. It is never changed, only replaced; its maps are persistent, so that adding
 //! one resource to hundreds copies a few nodes.
 
-use crate::{cache::Cache, storage};
+use crate::{cache::Cache, foreign::Kept, storage};
 use imbl::{HashMap, OrdMap};
 use kaji_meta::{GroupKind, GroupResource};
 use kaji_resource::ResourceDef;
@@ -27,6 +27,8 @@ pub struct Resource {
     pub storage_api_version: String,
     /// The `kind` that objects are stored under.
     pub storage_kind: Str,
+    /// Objects that somebody else has converted for this definition.
+    pub(crate) converted: Arc<Kept>,
     /// The shape that objects are stored in.
     pub(crate) storage_schema: SchemaRef,
 }
@@ -52,6 +54,7 @@ impl Resource {
             group_resource,
             storage_api_version,
             storage_kind,
+            converted: Arc::default(),
             storage_schema,
         }
     }

@@ -4,7 +4,9 @@
 
 use crate::trail::Trails;
 use bytes::Bytes;
-use kaji_resource::{UserInfo, Verb};
+use kaji_meta::Status;
+use kaji_resource::{BoxFuture, UserInfo, Verb};
+use std::{fmt, sync::Arc};
 
 /// What `Accept` asked for, after negotiation among what the engine can produce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +71,16 @@ impl Accept {
     }
 }
 
+/// Decides whether somebody who may update or patch may also create: asked only when there is nothing to change, and an
+/// apply (or an update of the few kinds for which that is so) would create it.
+pub trait Creation: fmt::Debug + Send + Sync {
+    /// Whether what the request names may be created.
+    ///
+    /// # Errors
+    /// The 403 that the client gets.
+    fn allowed<'a>(&'a self, request: &'a ApiRequest) -> BoxFuture<'a, Result<(), Status>>;
+}
+
 /// A request for a resource, its subresource or its collection.
 #[derive(Clone, Debug)]
 pub struct ApiRequest {
@@ -102,6 +114,8 @@ pub struct ApiRequest {
     pub user_agent: String,
     /// Who records it.
     pub trail: Trails,
+    /// Whom to ask before an update creates; nobody where the request is the server's own.
+    pub creation: Option<Arc<dyn Creation>>,
 }
 
 impl ApiRequest {

@@ -4,22 +4,25 @@
 //! control loops, which speak the API through the in-process transport. Ending runs the other way round.
 
 use crate::{
-    Nodes,
+    Nodes, RangeFlags,
     access::{Access, AuthzError, AuthzOptions},
     audit,
     authn::{Authn, AuthnError, AuthnOptions, LateTokens},
     bootstrap,
+    delegation::{self, Trust},
     encryption::Encryption,
     identities, joining, roles,
     serving::Serving,
     trust,
 };
+use kaji_aggregator::Aggregator;
 use kaji_audit::Options as AuditOptions;
 use kaji_auth::authn::SigningKey;
 use kaji_builtins::Deps;
-use kaji_controllers::Selection;
+use kaji_controllers::{NodeRanges, Selection};
 use kaji_encryption::ConfigError;
 use kaji_engine::{Engine, EngineError, EngineOptions};
+use kaji_kubelet::fake::{self, Fleet};
 use kaji_meta::{
     Status,
     random::SystemRandom,
@@ -68,6 +71,8 @@ pub struct Options {
     pub names: Vec<String>,
     /// Nodes to bring along.
     pub nodes: Nodes,
+    /// Which ranges of pod addresses nodes are given.
+    pub node_ranges: RangeFlags,
     /// Whether controllers and the scheduler run.
     pub controllers: bool,
     /// Which of them, if so.
@@ -102,6 +107,7 @@ impl Options {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 6443)),
             names: vec![],
             nodes: Nodes::Simulated(3),
+            node_ranges: RangeFlags::default(),
             controllers: true,
             selection: Selection::default(),
             serving: Serving::default(),
@@ -162,6 +168,9 @@ pub enum StartError {
     /// A service range that is none.
     #[error("{0:?} is no service range")]
     ServiceRange(String),
+    /// Ranges for nodes that are none.
+    #[error("node ranges: {0}")]
+    NodeRanges(String),
 }
 
 /// A running cluster.
@@ -203,9 +212,11 @@ impl Cluster {
         store: Arc<dyn Store>,
         options: Options,
         audit: Option<Arc<Audit>>,
-        metrics: Metrics,
+        mut metrics: Metrics,
     ) -> Result<Cluster, StartError> {
         let service_ip = first_address(&options.service_cidrs)?;
+        let node_ranges =
+            options.node_ranges.ranges(&options.service_cidrs).map_err(StartError::NodeRanges)?;
         // The store is open, so the directory is ours: certificates are made meanwhile.
         let (dir, names) = (options.data_dir.join("pki"), serving_names(&options, service_ip));
         let clock = Arc::new(SystemClock);
@@ -222,12 +233,15 @@ impl Cluster {
             policies: Arc::default(),
         };
         let engine = open_engine(store.clone(), &options, &access, &plugins, tokens.clone()).await?;
-        kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock)).await?;
+        plugins.callers.look_up_in(Arc::downgrade(&(engine.clone() as Arc<dyn Api>)));
+        let conversions =
+            kaji_apiextensions::Conversions { callers: plugins.callers.clone(), ..Default::default() };
+        conversions.metrics.register(metrics.registry());
+        kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock), conversions).await?;
         let certificates =
             certificates.await.map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
         let pki = certificates.current();
         let api: Arc<dyn Api> = engine.clone();
-        plugins.callers.look_up_in(Arc::downgrade(&api));
         let (api, clock_too) = (Arc::downgrade(&api), clock.clone() as Arc<dyn Clock>);
         let mut authn = Authn::new(&sensible(&options), &pki, &api, &clock_too, &name).await?;
         tokens.set(authn.tokens.clone());
@@ -246,14 +260,31 @@ impl Cluster {
         let url = format!("https://{}", advertised(address));
         let trust = certificates.trust();
         let joining = joining::prepare(&*engine, &url, &trust);
-        tokio::try_join!(roles::run(&*engine), joining, kaji_server::flow::ensure(&engine))
-            .map_err(StartError::Bootstrap)?;
+        let trusted = Trust {
+            clients: authn.authorities.clients.clone(),
+            proxies: authn.authorities.proxies.clone(),
+            headers: authn.chain.proxy.clone().unwrap_or_default(),
+        };
+        tokio::try_join!(
+            roles::run(&*engine),
+            joining,
+            kaji_server::flow::ensure(&engine),
+            kaji_aggregator::ensure(&engine),
+            delegation::ensure(&*engine, &trusted, now),
+        )
+        .map_err(StartError::Bootstrap)?;
+        let (believed, trusted) = watch::channel(trusted);
+        let callers = Arc::new(Callers::default());
+        callers.look_up_in(api);
+        let aggregator = Aggregator::new(engine.clone(), callers, delegation::identity(&pki), clock.clone());
+        aggregator.register_metrics(metrics.registry());
         let flow = Flow::new(options.limits, Arc::new(SystemClock));
         let stack = Arc::new(Stack {
             engine,
             issuer: authn.documents(&format!("https://{}", advertised(address))),
             authentication: Authentication { chain: authn.chain.clone(), clock: Arc::new(SystemClock) },
             impersonation: Impersonation::default(),
+            aggregator: aggregator.clone(),
             authorizer: access.authorizer.clone(),
             health: Health::default(),
             metrics: metrics
@@ -282,12 +313,15 @@ impl Cluster {
             &options.serving,
             &authn.authorities,
             certificates.clone(),
-            front,
+            (front, believed),
         );
         tasks.spawn(followed.run(stopped.clone()));
         tasks.spawn(authn.follow(stopped.clone()));
-        tasks.spawn(certificates.clone().run(clock, stopped.clone()));
+        tasks.spawn(certificates.clone().run(clock.clone(), stopped.clone()));
+        tasks.spawn(delegation::identify(aggregator.clone(), certificates.clone(), stopped.clone()));
+        tasks.spawn(aggregator.run(stopped.clone()));
         let engine = Arc::downgrade(&stack.engine);
+        tasks.spawn(delegation::follow(engine.clone(), trusted, clock, stopped.clone()));
         tasks.spawn(kaji_server::flow::follow(stack.flow.clone(), engine, stopped.clone()));
         tasks.spawn(access.follow(stopped.clone()));
         let mut cluster = Cluster {
@@ -303,7 +337,7 @@ impl Cluster {
             token_signer: authn.signing_key(),
         };
         if options.controllers && !(options.selection.is_empty() && options.nodes == Nodes::None) {
-            cluster.start_loops(&options, stopped);
+            cluster.start_loops(&options, node_ranges, stopped);
         }
         Ok(cluster)
     }
@@ -319,7 +353,13 @@ impl Cluster {
         format!("https://{}", advertised(self.address))
     }
 
-    fn start_loops(&mut self, options: &Options, stop: watch::Receiver<bool>) {
+    fn start_loops(
+        &mut self,
+        options: &Options,
+        node_ranges: Option<NodeRanges>,
+        stop: watch::Receiver<bool>,
+    ) {
+        let given = node_ranges.is_some() && options.selection.includes(kaji_controllers::NODE_RANGES);
         let shared = |client: Client| kaji_runtime::Shared {
             client,
             clock: Arc::new(SystemClock),
@@ -337,6 +377,7 @@ impl Cluster {
             selection: options.selection.clone(),
             authority: authority.ok().map(Arc::new),
             token_signer: Some(self.token_signer.clone()),
+            node_ranges,
         };
         kaji_controllers::spawn(&mut self.loops, &informers, &shared(client), &config, &stop);
         if options.selection.includes(kaji_controllers::POLICY_TYPES) {
@@ -348,10 +389,10 @@ impl Cluster {
             self.loops.spawn(kaji_scheduler::run(informers.clone(), shared(client), stop.clone()));
         }
         if let Nodes::Simulated(count) = options.nodes {
-            let first = kaji_kubelet::fake::name(1);
+            let first = fake::name(1);
             let client = self.client("kubelet", identities::kubelets(&first));
-            let fleet = kaji_kubelet::fake::Fleet::numbered(count);
-            self.loops.spawn(kaji_kubelet::fake::run(fleet, informers.clone(), shared(client), stop));
+            let fleet = if given { Fleet::numbered(count) } else { Fleet::with_ranges(count) };
+            self.loops.spawn(fake::run(fleet, informers.clone(), shared(client), stop));
         }
         self._informers = Some(informers);
     }

@@ -13,6 +13,7 @@ use std::{collections::HashMap, sync::Arc};
 
 /// Controllers whose service accounts have another name than they give themselves.
 const RENAMED: &[(&str, &str)] = &[
+    ("cidrAllocator", "node-controller"),
     ("csrapproving", "certificate-controller"),
     ("csrcleaner", "certificate-controller"),
     ("csrsigning-kube-apiserver-client", "certificate-controller"),
@@ -82,6 +83,9 @@ mod tests {
             root_ca: ca.pem(),
             authority: Some(Arc::new(authority)),
             token_signer: Some(Arc::new(signer)),
+            node_ranges: Some(
+                kaji_controllers::NodeRanges::new(&["10.0.0.0/8"], Default::default(), &[]).unwrap(),
+            ),
             ..kaji_controllers::Config::default()
         };
         let identities = controllers();
@@ -90,6 +94,7 @@ mod tests {
             "garbage-collector-controller",
             "namespace-controller",
             "resourcequota-controller",
+            "storage-version-migrator-controller",
         ]);
         let without: Vec<&str> =
             names.filter(|name| identities(name).name == "system:kube-controller-manager").collect();

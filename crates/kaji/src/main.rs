@@ -2,7 +2,7 @@
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use kaji::{
-    AuditFlags, AuthnOptions, AuthzOptions, Cluster, Nodes, Options,
+    AuditFlags, AuthnOptions, AuthzOptions, Cluster, Nodes, Options, RangeFlags,
     agent::{Agent, AgentOptions},
     envtest, kubeconfig, serving,
     token::{self, TokenCommand},
@@ -101,6 +101,8 @@ struct Up {
     /// Nodes to bring along: sim:N or none.
     #[arg(long, default_value = "sim:3")]
     nodes: Nodes,
+    #[command(flatten)]
+    ranges: RangeFlags,
     /// A further name or address in the serving certificate; may be repeated.
     #[arg(long = "tls-san")]
     names: Vec<String>,
@@ -224,6 +226,7 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
         listen: SocketAddr::new(up.bind_address, up.port),
         names: up.names,
         nodes,
+        node_ranges: up.ranges,
         controllers,
         service_cidrs: up.service_cidr,
         encryption: up.encryption_provider_config,

@@ -5,6 +5,7 @@
 
 use crate::{
     authn::{AuthnOptions, Authorities},
+    delegation::Trust,
     follow::Followed,
     serving::Serving,
 };
@@ -43,16 +44,19 @@ pub(crate) struct Reload {
     pki: Arc<Pki>,
     certificates: Arc<Certificates>,
     front: Option<Front>,
+    /// Who is told of authorities besides.
+    believed: watch::Sender<Trust>,
 }
 
 impl Reload {
-    /// Of files whose contents are in force. `front` is where connections come in, if anywhere.
+    /// Of files whose contents are in force. `front` is where connections come in, if anywhere; `believed` is what others
+    /// are told of authorities.
     pub fn new(
         options: &AuthnOptions,
         serving: &Serving,
         signers: &Authorities,
         certificates: Arc<Certificates>,
-        front: Option<Front>,
+        (front, believed): (Option<Front>, watch::Sender<Trust>),
     ) -> Reload {
         let signers = Followed::new(signers.files.clone());
         let pki = certificates.current();
@@ -65,24 +69,27 @@ impl Reload {
             pki,
             certificates,
             front,
+            believed,
         }
     }
 
     /// Until told to stop.
     pub async fn run(self, stop: watch::Receiver<bool>) {
-        let Reload { mut signers, mut shown, options, serving, pki, certificates, front } = self;
+        let Reload { mut signers, mut shown, options, serving, pki, certificates, front, believed } = self;
         let (mut stop, mut stopped) = (stop.clone(), stop);
         let authorities = async {
             let Some(front) = front.filter(|_| !signers.is_empty()) else { return };
             while let Some(found) = signers.changed(&mut stop).await {
                 let outcome = found.map_err(|e| e.to_string()).and_then(|files| {
                     let signers = options.with_authorities(&pki, files).map_err(|e| e.to_string())?;
-                    parts(&serving, &certificates, &signers).map_err(|e| e.to_string())
+                    let parts = parts(&serving, &certificates, &signers).map_err(|e| e.to_string())?;
+                    Ok((parts, signers))
                 });
                 let path = signers.names();
                 match outcome {
-                    Ok((tls, authorities)) => {
+                    Ok(((tls, authorities), Authorities { clients, proxies, .. })) => {
                         front.set(tls, authorities);
+                        believed.send_modify(|trust| (trust.clients, trust.proxies) = (clients, proxies));
                         tracing::info!(path, "the authorities of clients are reloaded");
                     }
                     Err(error) => tracing::error!(path, error, "the authorities of clients are not reloaded"),

@@ -196,6 +196,52 @@ fn renewal(node: &str) -> impl Fn(&CertificateSigningRequest) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_share_no_range() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = TestCluster::start_over(dir, 0, StoreKind::Memory, |options| {
+        options.nodes = Nodes::None;
+        options.controllers = true;
+        options.node_ranges.cluster_cidr = vec!["10.244.0.0/23".into(), "fd00:10:244::/56".into()];
+    })
+    .await;
+    let kube = cluster.kube().await;
+    let join = join_command(&cluster, None, BOTH).await;
+    let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let start = |node: &'static str, i: usize| Agent::start(options(&join, node, dirs[i].path()));
+    let (a, b) = tokio::join!(start("a", 0), start("b", 1));
+    let nodes: Api<Node> = Api::all(kube.clone());
+    let ranges = async |name: &str| {
+        let has = |node: &Node| node.spec.as_ref().is_some_and(|s| s.pod_cidrs.is_some());
+        until(&nodes, &named(name), has).await.spec.unwrap().pod_cidrs.unwrap()
+    };
+    let mut given = [ranges("a").await, ranges("b").await];
+    let of_a = given[0].clone();
+    given.sort();
+    assert_eq!(given, [["10.244.0.0/24", "fd00:10:244::/64"], ["10.244.1.0/24", "fd00:10:244:1::/64"]]);
+
+    // A pod has an address of each range of its node.
+    let (pod, node) = (pod_runs(&kube, "first").await, |ip: &str| {
+        ip.starts_with("10.244.0.") || ip.starts_with("10.244.1.")
+    });
+    let ips: Vec<String> = pod.status.unwrap().pod_ips.unwrap().into_iter().map(|ip| ip.ip).collect();
+    assert!(node(&ips[0]) && ips[1].starts_with("fd00:10:244:"), "{ips:?}");
+
+    // There is none left for a third, until one is gone.
+    let c = start("c", 2).await.unwrap();
+    let events: Api<k8s_openapi::api::core::v1::Event> = Api::namespaced(kube.clone(), "default");
+    let event = until(&events, "reason=CIDRNotAvailable", |_| true).await;
+    assert_eq!(event.message.as_deref(), Some("Node c status is now: CIDRNotAvailable"));
+    assert_eq!(event.source.unwrap().component.as_deref(), Some("cidrAllocator"));
+    a.unwrap().stop().await;
+    nodes.delete("a", &Default::default()).await.unwrap();
+    assert_eq!(ranges("c").await[0], of_a[0]);
+    b.unwrap().stop().await;
+    c.stop().await;
+    drop((kube, nodes, events));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_are_renewed_while_the_node_runs() {
     let cluster = control_plane().await;
     let kube = cluster.kube().await;

@@ -146,26 +146,3 @@ async fn nodes_take_pods() {
     }
     cluster.stop().await;
 }
-
-/// What is kept and has no effect says so.
-#[tokio::test]
-async fn what_has_no_effect_warns() {
-    let cluster = TestCluster::start(0).await;
-    let api = Api(&cluster);
-    for (path, kind, rest, word) in [(
-        "apiregistration.k8s.io/v1/apiservices",
-        "APIService",
-        json!({"spec": {"group": "example.com", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 10,
-                "insecureSkipTLSVerify": true, "service": {"namespace": "default", "name": "s"}}}),
-        "forward",
-    )] {
-        let group = path.rsplit_once('/').unwrap().0;
-        let name = if kind == "APIService" { "v1.example.com" } else { "a" };
-        let mut body = json!({"apiVersion": group, "kind": kind, "metadata": {"name": name}});
-        body.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
-        let answer = api.raw(Verb::Create, path, "application/json", &body).await;
-        assert_eq!(answer.code, 201, "{kind}");
-        assert!(answer.warnings.iter().any(|w| w.contains(word) && w.contains("no effect")), "{kind}");
-    }
-    cluster.stop().await;
-}

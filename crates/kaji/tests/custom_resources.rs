@@ -153,24 +153,6 @@ async fn a_definition_keeps_its_books_and_goes_last() {
     cluster.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_carried_out_is_said() {
-    let cluster = TestCluster::start(0).await;
-    let api = Api(&cluster);
-    let mut converted = definition();
-    converted["metadata"]["name"] = "gadgets.example.com".into();
-    converted["spec"]["names"] = json!({"plural": "gadgets", "kind": "Gadget"});
-    converted["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook":
-        {"conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://example.com/convert"}}});
-    let (code, message) = api.refused(Verb::Create, CRDS, converted).await;
-    assert_eq!(code, 422);
-    assert!(
-        message.contains("spec.conversion.strategy: Forbidden: webhook conversion is not supported"),
-        "{message}"
-    );
-    cluster.stop().await;
-}
-
 /// Field validation of custom objects, whose metadata and embedded objects are known although no schema says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unknown_and_duplicate_fields_are_told() {

@@ -256,6 +256,52 @@ async fn roles_count_as_soon_as_they_are_written() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_that_creates_is_a_create_too() {
+    let cluster = TestCluster::start(0).await;
+    let (admin, jane) = (admin(), person("jane"));
+    let mut rights = role("Role", "r", &["get", "update", "patch"], &["configmaps", "endpoints"]);
+    ok(&cluster, &admin, &format!("POST {RBAC}/namespaces/default/roles"), rights.clone()).await;
+    ok(
+        &cluster,
+        &admin,
+        &format!("POST {RBAC}/namespaces/default/rolebindings"),
+        binding("b", "Role/r", "jane"),
+    )
+    .await;
+    let base = "/api/v1/namespaces/default";
+    let object =
+        |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
+    let apply = format!("PATCH {base}/configmaps/new?fieldManager=jane");
+    let put = format!("PUT {base}/endpoints/new");
+    let tries = [(&apply, object("ConfigMap", "new")), (&put, object("Endpoints", "new"))];
+    let mut said = vec![];
+    for (request, body) in &tries {
+        said.push(refused(&cluster, &jane, request, body.clone()).await);
+        let path = request.split_once(' ').unwrap().1;
+        assert_eq!(ask(&cluster, &admin, &format!("GET {path}"), Value::Null).await.0, 404);
+    }
+    expect_test::expect![[r#"
+        configmaps "new" is forbidden: User "jane" cannot create resource "configmaps" in API group "" in the namespace "default"
+        endpoints "new" is forbidden: User "jane" cannot create resource "endpoints" in API group "" in the namespace "default""#]]
+    .assert_eq(&said.join("\n"));
+    // What there never was is not there, as ever, for whoever may create as for whoever may not.
+    for user in [&jane, &admin] {
+        let request = format!("PATCH {base}/configmaps/new");
+        assert_eq!(ask(&cluster, user, &request, object("ConfigMap", "new")).await.0, 404);
+    }
+    // What is there may be changed; with the right to create, what is not may be made.
+    ok(&cluster, &admin, &format!("POST {base}/configmaps"), object("ConfigMap", "old")).await;
+    let old = format!("PATCH {base}/configmaps/old?fieldManager=jane");
+    ok(&cluster, &jane, &old, object("ConfigMap", "old")).await;
+    rights["rules"][0]["verbs"].as_array_mut().unwrap().push("create".into());
+    ok(&cluster, &admin, &format!("PUT {RBAC}/namespaces/default/roles/r"), rights).await;
+    for (request, body) in tries {
+        ok(&cluster, &jane, request, body).await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_of_one_name_is_about_that_name() {
     let cluster = TestCluster::start(0).await;
     let (admin, jane) = (admin(), person("jane"));

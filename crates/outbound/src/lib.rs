@@ -20,3 +20,4 @@ pub use client::{Client, RequestBody, Slot, Streamed, body};
 pub use config::{ClientConfig, Target};
 pub use error::CallError;
 pub use resolve::{Endpoint, resolve};
+pub use tls::check_bundle;

@@ -174,6 +174,22 @@ fn names(certificate: Option<&X509Certificate<'_>>, wanted: &ServerName<'_>) -> 
     format!("certificate is valid for {}, not {wanted}", valid.join(", "))
 }
 
+/// Whether there is anything in a bundle of authorities, PEM, that servers can be verified by.
+///
+/// # Errors
+/// What is wrong with it, as clients of Go programs know it.
+pub fn check_bundle(pem: &[u8]) -> Result<(), String> {
+    let mut store = RootCertStore::empty();
+    let mut problem = "unable to parse bytes as PEM block".to_owned();
+    for certificate in CertificateDer::pem_slice_iter(pem).flatten() {
+        match store.add(certificate) {
+            Ok(()) => return Ok(()),
+            Err(error) => problem = format!("failed to parse certificate: {error}"),
+        }
+    }
+    Err(format!("unable to load root certificates: {problem}"))
+}
+
 /// The TLS side of a configuration.
 pub(crate) fn config(config: &ClientConfig) -> Result<Tls, CallError> {
     let provider = Arc::new(ring::default_provider());

@@ -1,6 +1,6 @@
 //! `ResourceDef`: everything the engine needs to serve a resource, as data.
 
-use crate::{Column, Hooks};
+use crate::{Column, Conversion, Hooks};
 use kaji_meta::{GroupResource, GroupVersionKind};
 use kaji_schema::{SchemaRef, jsonpath::JsonPath};
 use std::{borrow::Cow, sync::Arc, time::Duration};
@@ -257,6 +257,8 @@ pub struct ResourceDef {
     pub allow_create_on_update: bool,
     /// Whether a PUT without resourceVersion overwrites unconditionally.
     pub allow_unconditional_update: bool,
+    /// Who converts between versions.
+    pub conversion: Conversion,
     /// Behaviour.
     pub hooks: Arc<dyn Hooks>,
 }
@@ -307,6 +309,7 @@ impl ResourceDef {
             validate_name: kaji_meta::validation::name_is_dns_subdomain,
             allow_create_on_update: false,
             allow_unconditional_update: true,
+            conversion: Conversion::Hub,
             hooks: Arc::new(hooks),
         }
     }

@@ -7,9 +7,10 @@ use crate::{
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
-use kaji_engine::{ApiRequest, ApiResponse, Body, Trails};
+use kaji_engine::{ApiRequest, ApiResponse, Body, Creation, Trails};
 use kaji_meta::Status;
 use kaji_resource::{UserInfo, Verb};
+use std::sync::Arc;
 
 /// Everything of a request that the engine wants to know.
 pub struct Parts<'a> {
@@ -27,11 +28,13 @@ pub struct Parts<'a> {
     pub body: Bytes,
     /// Who records it.
     pub trail: Trails,
+    /// Whom to ask before an update creates.
+    pub creation: Option<Arc<dyn Creation>>,
 }
 
 /// Builds the engine's request, or tells why not (405, 406).
 pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
-    let Parts { headers, query, info, target, user, body, trail } = parts;
+    let Parts { headers, query, info, target, user, body, trail, creation } = parts;
     let verb = verb(&info.verb).ok_or_else(method_not_allowed)?;
     let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
     let mut accept = negotiate::accept(text(header::ACCEPT), verb == Verb::Watch).ok_or_else(|| {
@@ -64,6 +67,7 @@ pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
         user,
         user_agent: agent.to_owned(),
         trail,
+        creation,
     })
 }
 

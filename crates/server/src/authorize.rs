@@ -6,10 +6,11 @@ use crate::{
     route::{RequestInfo, Target},
 };
 use http::{HeaderValue, Response};
-use kaji_auth::{Attributes, Outcome};
-use kaji_engine::Trail;
+use kaji_auth::{Attributes, Authorizer, Outcome};
+use kaji_engine::{ApiRequest, Creation, Trail};
 use kaji_meta::{GroupResource, Status};
-use kaji_resource::UserInfo;
+use kaji_resource::{BoxFuture, UserInfo};
+use std::{fmt, sync::Arc};
 
 /// What a request asks of the authorizer. The selectors of lists and watches are part of it (KEP-4601).
 pub fn attributes<'a>(
@@ -53,31 +54,53 @@ pub fn undecided(uri: &http::Uri, error: &str) -> Response<ResponseBody> {
 }
 
 /// Upstream's 403 for a refused request (apiserver `responsewriters.Forbidden`).
-pub fn forbidden(user: &UserInfo, info: &RequestInfo, reason: &str) -> Status {
-    let name = &user.name;
+pub fn forbidden(asked: &Attributes<'_>, reason: &str) -> Status {
+    let Attributes { verb, group, namespace, resource, subresource, name, path, .. } = *asked;
+    let user = &asked.user.name;
     let suffix = if reason.is_empty() { String::new() } else { format!(": {reason}") };
-    let Some(target) = &info.resource else {
-        return Status::forbidden(
-            &GroupResource::new("", ""),
-            "",
-            format!("User {name:?} cannot {} path {:?}{suffix}", info.verb, info.path),
-        );
-    };
-    let mut resource = target.resource.clone();
-    if !target.subresource.is_empty() {
-        resource = format!("{resource}/{}", target.subresource);
+    if resource.is_empty() {
+        let text = format!("User {user:?} cannot {verb} path {path:?}{suffix}");
+        return Status::forbidden(&GroupResource::new("", ""), "", text);
     }
-    let place = if target.namespace.is_empty() {
+    let slash = if subresource.is_empty() { "" } else { "/" };
+    let what = format!("{resource}{slash}{subresource}");
+    let place = if namespace.is_empty() {
         "at the cluster scope".to_owned()
     } else {
-        format!("in the namespace {:?}", target.namespace)
+        format!("in the namespace {namespace:?}")
     };
-    Status::forbidden(
-        &GroupResource::new(target.group.as_str(), target.resource.as_str()),
-        if target.name.is_empty() { &info.selected_name } else { &target.name },
-        format!(
-            "User {name:?} cannot {} resource {resource:?} in API group {:?} {place}{suffix}",
-            info.verb, target.group
-        ),
-    )
+    let text =
+        format!("User {user:?} cannot {verb} resource {what:?} in API group {group:?} {place}{suffix}");
+    Status::forbidden(&GroupResource::new(group, resource), name, text)
+}
+
+/// Whom the engine asks before an update or a patch creates what is not there. Source: apiserver
+/// `handlers.withAuthorization`.
+pub fn creation(authorizer: &Arc<dyn Authorizer>, info: &RequestInfo) -> Option<Arc<dyn Creation>> {
+    let may_create = matches!(&*info.verb, "update" | "patch");
+    may_create.then(|| Arc::new(ByAuthorizer(authorizer.clone())) as _)
+}
+
+struct ByAuthorizer(Arc<dyn Authorizer>);
+
+impl fmt::Debug for ByAuthorizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ByAuthorizer")
+    }
+}
+
+impl Creation for ByAuthorizer {
+    fn allowed<'a>(&'a self, request: &'a ApiRequest) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let ApiRequest { user, group, version, resource, namespace, name, .. } = request;
+            let question = Attributes::resource(user, "create", group, resource);
+            let question = Attributes { version, namespace, name, ..question };
+            let outcome = self.0.authorize(&question).await;
+            match outcome.error {
+                _ if outcome.allowed() => Ok(()),
+                Some(error) => Err(Status::internal(error)),
+                None => Err(forbidden(&question, &outcome.reason)),
+            }
+        })
+    }
 }

@@ -1,15 +1,17 @@
 //! Response bodies over HTTP: whole, in shared pieces, or streamed.
 //!
 //! Invariants: pieces are handed to the connection as they are (no copy); at most one piece is in flight per poll, so
-//! the connection's own back-pressure bounds memory; a compressed body is compressed piece by piece.
+//! the connection's own back-pressure bounds memory; a compressed body is compressed piece by piece. Only a body from
+//! elsewhere can fail, and does so visibly: its connection is cut.
 
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use futures_util::stream::{BoxStream, StreamExt};
 use http_body::{Body, Frame, SizeHint};
+use kaji_aggregator::{Broken, ForeignBody};
 use kaji_engine::ChunkIter;
 use std::{
-    convert::Infallible,
+    any::Any,
     io::Write,
     pin::Pin,
     task::{Context, Poll},
@@ -40,6 +42,13 @@ pub enum ResponseBody {
     },
     /// Until the stream ends.
     Stream(BoxStream<'static, Bytes>),
+    /// An extension server's.
+    Foreign {
+        /// As it comes.
+        inner: ForeignBody,
+        /// What its request holds until it has ended.
+        held: Vec<Box<dyn Any + Send>>,
+    },
 }
 
 impl ResponseBody {
@@ -52,6 +61,23 @@ impl ResponseBody {
     pub fn chunks(pieces: Vec<Bytes>) -> Self {
         let left = pieces.iter().map(|p| p.len() as u64).sum();
         ResponseBody::Chunks { pieces: pieces.into_iter(), left }
+    }
+
+    /// Keeps something until the body has been sent, if that takes time.
+    pub fn hold(&mut self, what: impl Send + 'static) {
+        match self {
+            ResponseBody::Stream(stream) => {
+                let inner = std::mem::replace(stream, futures_util::stream::empty().boxed());
+                *stream = inner
+                    .map(move |piece| {
+                        let _held = &what;
+                        piece
+                    })
+                    .boxed();
+            }
+            ResponseBody::Foreign { held, .. } => held.push(Box::new(what)),
+            _ => {}
+        }
     }
 
     /// The same body compressed, when it is large enough to be worth it. Streams stay as they are.
@@ -83,12 +109,9 @@ fn compress(pieces: &mut ChunkIter, encoder: &mut Option<Box<GzEncoder<Vec<u8>>>
 
 impl Body for ResponseBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Broken;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let next = match self.get_mut() {
             ResponseBody::Full(bytes) => bytes.take().filter(|b| !b.is_empty()),
             ResponseBody::Chunks { pieces, left } => {
@@ -102,6 +125,7 @@ impl Body for ResponseBody {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(piece) => piece,
             },
+            ResponseBody::Foreign { inner, .. } => return Pin::new(inner).poll_frame(cx),
         };
         Poll::Ready(next.map(|b| Ok(Frame::data(b))))
     }
@@ -112,6 +136,7 @@ impl Body for ResponseBody {
             ResponseBody::Chunks { pieces, .. } => pieces.len() == 0,
             ResponseBody::Gzip { encoder, .. } => encoder.is_none(),
             ResponseBody::Lazy(_) | ResponseBody::Stream(_) => false,
+            ResponseBody::Foreign { inner, .. } => inner.is_end_stream(),
         }
     }
 
@@ -122,6 +147,7 @@ impl Body for ResponseBody {
             ResponseBody::Lazy(_) | ResponseBody::Gzip { .. } | ResponseBody::Stream(_) => {
                 SizeHint::default()
             }
+            ResponseBody::Foreign { inner, .. } => inner.size_hint(),
         }
     }
 }

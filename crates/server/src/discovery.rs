@@ -1,9 +1,13 @@
 //! Discovery: which groups, versions and resources are served; legacy documents and the aggregated v2 list.
 //! Source: Kubernetes API concepts, "API discovery"; KEP-3352.
 //!
-//! Invariant: every document is a function of the registry alone. The aggregated one is kept, with its ETag, until the
-//! registry's generation moves.
+//! Invariant: every document is a function of the registry and of what is known of extension servers, never of a call to
+//! one. The aggregated one is kept, with its ETag, until either changes.
 
+use kaji_aggregator::{
+    Aggregator, Extension, Extensions,
+    priorities::{self, Priority, version_rank},
+};
 use kaji_engine::{Registry, Resource};
 use kaji_meta::{GroupVersionKind, Status};
 use kaji_resource::{SubresourceDef, SubresourceKind, Verb, VersionDef};
@@ -15,31 +19,6 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Built-in groups in the order upstream lists them; others follow by name.
-const ORDER: &[&str] = &[
-    "",
-    "apiregistration.k8s.io",
-    "apps",
-    "events.k8s.io",
-    "authentication.k8s.io",
-    "authorization.k8s.io",
-    "autoscaling",
-    "batch",
-    "certificates.k8s.io",
-    "networking.k8s.io",
-    "policy",
-    "rbac.authorization.k8s.io",
-    "storage.k8s.io",
-    "admissionregistration.k8s.io",
-    "apiextensions.k8s.io",
-    "scheduling.k8s.io",
-    "coordination.k8s.io",
-    "node.k8s.io",
-    "discovery.k8s.io",
-    "resource.k8s.io",
-    "flowcontrol.apiserver.k8s.io",
-];
-
 /// An encoded document with its ETag.
 #[derive(Clone)]
 pub struct Document {
@@ -49,26 +28,40 @@ pub struct Document {
     pub etag: String,
 }
 
+/// What documents are made of: the registry's generation and the extensions'.
+type Made = (u64, (u64, u64));
+
 /// Discovery of one server.
 #[derive(Default)]
 pub struct Discovery {
-    aggregated: Mutex<Option<(u64, Document, Document)>>,
+    aggregated: Mutex<Option<(Made, Document, Document)>>,
 }
 
-/// One group with its versions in order of preference, each with its resources by name.
+/// One group with its versions in order of preference.
 struct Group {
     name: String,
-    versions: Vec<(String, Vec<Arc<Resource>>)>,
+    versions: Vec<(String, Content)>,
+}
+
+/// What a version consists of.
+enum Content {
+    /// Resources of this server, by name.
+    Here(Vec<Arc<Resource>>),
+    /// What another server says.
+    Elsewhere(Arc<Value>),
 }
 
 impl Discovery {
     /// `GET /api` or `/apis` with `as=APIGroupDiscoveryList`: the core group alone, or all others.
-    pub fn aggregated(&self, registry: &Registry, core: bool) -> Document {
+    pub fn aggregated(&self, registry: &Registry, aggregator: &Aggregator, core: bool) -> Document {
         let mut kept = self.aggregated.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if kept.as_ref().is_none_or(|(generation, ..)| *generation != registry.generation) {
+        let made = (registry.generation, aggregator.generation());
+        if kept.as_ref().is_none_or(|(of, ..)| *of != made) {
+            let extensions = aggregator.extensions();
             let (own, other): (Vec<Group>, Vec<Group>) =
-                groups(registry).into_iter().partition(|g| g.name.is_empty());
-            *kept = Some((registry.generation, document(&own), document(&other)));
+                grouped(registry.iter(), &extensions).into_iter().partition(|g| g.name.is_empty());
+            let made = (registry.generation, extensions.generation);
+            *kept = Some((made, document(&own), document(&other)));
         }
         let empty = || Document { body: bytes::Bytes::new(), etag: String::new() };
         kept.as_ref().map_or_else(empty, |(_, own, other)| if core { own.clone() } else { other.clone() })
@@ -84,28 +77,33 @@ impl Discovery {
     }
 
     /// `GET /apis`
-    pub fn group_list(registry: &Registry) -> Value {
-        let groups: Vec<Value> =
-            groups(registry).iter().filter(|g| !g.name.is_empty()).map(group_value).collect();
+    pub fn group_list(registry: &Registry, extensions: &Extensions) -> Value {
+        let groups: Vec<Value> = grouped(registry.iter(), extensions)
+            .iter()
+            .filter(|g| !g.name.is_empty())
+            .map(group_value)
+            .collect();
         json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
     }
 
     /// `GET /apis/{group}`
-    pub fn group(registry: &Registry, name: &str) -> Option<Value> {
-        let found = one_group(registry, name)?;
+    pub fn group(registry: &Registry, extensions: &Extensions, name: &str) -> Option<Value> {
+        let mut extensions = extensions.clone();
+        extensions.versions.retain(|e| e.group == name);
+        let found = grouped(registry.iter().filter(|r| r.def.group == name), &extensions).pop()?;
         let mut value = group_value(&found);
         value["kind"] = "APIGroup".into();
         value["apiVersion"] = "v1".into();
         Some(value)
     }
 
-    /// `GET /api/v1` and `/apis/{group}/{version}`
+    /// `GET /api/v1` and `/apis/{group}/{version}` of what is served here.
     pub fn resources(registry: &Registry, group: &str, version: &str) -> Result<Value, Status> {
-        let found = one_group(registry, group)
-            .and_then(|g| g.versions.into_iter().find(|(v, _)| v == version))
-            .ok_or_else(Status::generic_not_found)?;
-        let list: Vec<Value> = found
-            .1
+        let own = registry.iter().filter(|r| r.def.group == group);
+        let found = grouped(own, &Extensions::default()).pop();
+        let found = found.and_then(|g| g.versions.into_iter().find(|(v, _)| v == version));
+        let Some((_, Content::Here(resources))) = found else { return Err(Status::generic_not_found()) };
+        let list: Vec<Value> = resources
             .iter()
             .filter_map(|r| Some((r, r.def.version(version)?)))
             .flat_map(|(r, v)| legacy(r, v))
@@ -117,55 +115,53 @@ impl Discovery {
     }
 }
 
-fn groups(registry: &Registry) -> Vec<Group> {
-    grouped(registry.iter())
+/// Where a version of this server stands.
+fn priority(group: &str, version: &str) -> Priority {
+    match group {
+        "apiregistration.k8s.io" => priorities::OWN,
+        _ => priorities::builtin(group, version).unwrap_or(priorities::CUSTOM),
+    }
 }
 
-fn one_group(registry: &Registry, name: &str) -> Option<Group> {
-    grouped(registry.iter().filter(|r| r.def.group == name)).pop()
-}
-
-fn grouped<'a>(resources: impl Iterator<Item = &'a Arc<Resource>>) -> Vec<Group> {
-    type Versions = BTreeMap<String, Vec<Arc<Resource>>>;
-    let mut found: BTreeMap<(usize, String), Versions> = BTreeMap::new();
+/// Groups by the highest priority of any of their versions, then by name; versions by priority, then as Kubernetes orders
+/// them. What is served elsewhere goes before what would be served here under the same name.
+fn grouped<'a>(resources: impl Iterator<Item = &'a Arc<Resource>>, extensions: &Extensions) -> Vec<Group> {
+    type Versions = BTreeMap<String, (Priority, Content)>;
+    let mut found: BTreeMap<String, Versions> = BTreeMap::new();
+    for Extension { group, version, group_priority, version_priority, document } in &extensions.versions {
+        let priority = Priority { group: *group_priority, version: *version_priority };
+        let content = Content::Elsewhere(document.clone());
+        found.entry(group.clone()).or_default().insert(version.clone(), (priority, content));
+    }
     for resource in resources {
-        let group = resource.def.group.to_string();
-        let rank = ORDER.iter().position(|g| *g == group).unwrap_or(ORDER.len());
-        let versions = found.entry((rank, group)).or_default();
+        let group: &str = &resource.def.group;
         for version in resource.def.versions.iter().filter(|v| v.served) {
-            versions.entry(version.name.to_string()).or_default().push(resource.clone());
+            let make = || (priority(group, &version.name), Content::Here(vec![]));
+            let versions = found.entry(group.to_owned()).or_default();
+            let (_, content) = versions.entry(version.name.to_string()).or_insert_with(make);
+            if let Content::Here(resources) = content {
+                resources.push(resource.clone());
+            }
         }
     }
-    found
-        .into_iter()
-        .filter(|(_, versions)| !versions.is_empty())
-        .map(|((_, name), versions)| {
-            let mut versions: Vec<_> = versions.into_iter().collect();
-            versions.sort_by(|a, b| version_rank(&b.0).cmp(&version_rank(&a.0)).then(a.0.cmp(&b.0)));
-            for (_, resources) in &mut versions {
+    let mut groups: Vec<(i64, Group)> = vec![];
+    for (name, versions) in found {
+        let Some(highest) = versions.values().map(|(p, _)| p.group).max() else { continue };
+        let mut versions: Vec<_> = versions.into_iter().collect();
+        versions.sort_by(|(a, (p, _)), (b, (q, _))| {
+            q.version.cmp(&p.version).then_with(|| version_rank(b).cmp(&version_rank(a))).then(a.cmp(b))
+        });
+        let sorted = |(version, (_, mut content)): (String, (Priority, Content))| {
+            if let Content::Here(resources) = &mut content {
                 resources.sort_by(|a, b| a.def.plural.cmp(&b.def.plural));
             }
-            Group { name, versions }
-        })
-        .collect()
-}
-
-/// Kubernetes' order of versions: GA before beta before alpha, then higher numbers first; anything else last.
-fn version_rank(version: &str) -> (u8, u32, u32) {
-    let Some(rest) = version.strip_prefix('v') else { return (0, 0, 0) };
-    let split = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    let (major, suffix) = rest.split_at(split);
-    let Ok(major) = major.parse::<u32>() else { return (0, 0, 0) };
-    let minor = |s: &str| s.parse::<u32>().ok();
-    if suffix.is_empty() {
-        (3, major, 0)
-    } else if let Some(n) = suffix.strip_prefix("beta").and_then(minor) {
-        (2, major, n)
-    } else if let Some(n) = suffix.strip_prefix("alpha").and_then(minor) {
-        (1, major, n)
-    } else {
-        (0, 0, 0)
+            (version, content)
+        };
+        groups.push((highest, Group { name, versions: versions.into_iter().map(sorted).collect() }));
     }
+    // Stable: names of the same priority stay in order.
+    groups.sort_by_key(|(priority, _)| std::cmp::Reverse(*priority));
+    groups.into_iter().map(|(_, group)| group).collect()
 }
 
 fn group_value(group: &Group) -> Value {
@@ -262,10 +258,15 @@ fn aggregated_group(group: &Group) -> Value {
     let versions: Vec<Value> = group
         .versions
         .iter()
-        .map(|(name, resources)| {
-            let list: Vec<Value> =
-                resources.iter().filter_map(|r| Some(aggregated_resource(r, r.def.version(name)?))).collect();
-            json!({"version": name, "resources": list, "freshness": "Current"})
+        .map(|(name, content)| match content {
+            Content::Here(resources) => {
+                let list: Vec<Value> = resources
+                    .iter()
+                    .filter_map(|r| Some(aggregated_resource(r, r.def.version(name)?)))
+                    .collect();
+                json!({"version": name, "resources": list, "freshness": "Current"})
+            }
+            Content::Elsewhere(document) => Value::clone(document),
         })
         .collect();
     let mut metadata = json!({"creationTimestamp": null});
@@ -318,20 +319,4 @@ fn aggregated_resource(resource: &Resource, version: &VersionDef) -> Value {
             .collect();
     }
     value
-}
-
-#[cfg(test)]
-mod tests {
-    use super::version_rank;
-
-    #[test]
-    fn versions_are_ordered_as_kubernetes_orders_them() {
-        let mut versions =
-            ["foo1", "v1alpha1", "v2", "v11beta2", "v10", "v1", "v12alpha1", "v11alpha2", "v3beta1"];
-        versions.sort_by(|a, b| version_rank(b).cmp(&version_rank(a)).then(a.cmp(b)));
-        assert_eq!(
-            versions,
-            ["v10", "v2", "v1", "v11beta2", "v3beta1", "v12alpha1", "v11alpha2", "v1alpha1", "foo1"]
-        );
-    }
 }

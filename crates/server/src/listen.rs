@@ -148,7 +148,7 @@ async fn connection(
     let visitor = Visitor::new(front, certificates);
     let service = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(visitor.peer());
-        if stack.audit.is_some() {
+        if stack.audit.is_some() || !stack.aggregator.is_idle() {
             request.extensions_mut().insert(remote);
         }
         let stack = stack.clone();

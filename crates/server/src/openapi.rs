@@ -3,10 +3,12 @@
 //! Invariants:
 //! - A v3 document's hash is a function of what the document is made from, so the index costs no rendering; a document
 //!   under its own hash never changes and may be cached for ever.
+//! - What extension servers serve is part of the index and of v2; nobody waits for any of them.
 //! - Documents are made when asked for and kept within a bound; a cluster nobody asks pays nothing.
 
 use crate::discovery::hex;
 use bytes::Bytes;
+use kaji_aggregator::Aggregator;
 use kaji_engine::{Engine, Resource};
 use kaji_meta::{GroupResource, GroupVersion};
 use kaji_resource::{Api, SubresourceDef, SubresourceKind, Verb, VersionDef};
@@ -66,12 +68,19 @@ impl OpenApi {
     }
 
     /// Serves a path below `/openapi/`.
-    pub fn serve(&self, engine: &Engine, path: &str, accept: &str, hash: Option<&str>) -> Served {
+    pub fn serve(
+        &self,
+        engine: &Engine,
+        aggregator: &Aggregator,
+        path: &str,
+        accept: &str,
+        hash: Option<&str>,
+    ) -> Served {
         let groups = groups(engine);
         match path.trim_end_matches('/') {
-            "v2" => self.v2(engine, &groups, accept),
+            "v2" => self.v2(engine, aggregator, &groups, accept),
             "v3" => {
-                let paths: serde_json::Map<String, Value> = groups
+                let mut paths: serde_json::Map<String, Value> = groups
                     .iter()
                     .map(|(gv, resources)| {
                         let (root, hash) = (root(gv), fingerprint(engine, gv, resources));
@@ -81,6 +90,8 @@ impl OpenApi {
                         )
                     })
                     .collect();
+                let elsewhere = aggregator.openapi_v3().into_iter();
+                paths.extend(elsewhere.map(|(root, at)| (root, json!({"serverRelativeURL": at}))));
                 let body = Bytes::from(json!({"paths": paths}).to_string());
                 let etag = format!("\"{}\"", hex(&Sha256::digest(&body)).to_uppercase());
                 Served::Document { body, content_type: JSON, etag, immutable: false }
@@ -115,13 +126,15 @@ impl OpenApi {
         }
     }
 
-    fn v2(&self, engine: &Engine, groups: &Groups, accept: &str) -> Served {
+    fn v2(&self, engine: &Engine, aggregator: &Aggregator, groups: &Groups, accept: &str) -> Served {
         let protobuf = accept.contains(openapi::V2_PROTOBUF)
             || accept.contains("application/com.github.proto-openapi.spec.v2@v1.0+protobuf");
         if !protobuf && !takes(accept, JSON) {
             return Served::NotAcceptable;
         }
-        let prints: Vec<String> = groups.iter().map(|(gv, r)| fingerprint(engine, gv, r)).collect();
+        let mut prints: Vec<String> = groups.iter().map(|(gv, r)| fingerprint(engine, gv, r)).collect();
+        let elsewhere = aggregator.swaggers();
+        prints.push(elsewhere.mark.clone());
         let current = hex(&Sha256::digest(prints.concat().as_bytes())).to_uppercase();
         let form = if protobuf { "protobuf" } else { "json" };
         let body = self.keep(format!("v2 {form} {current}"), || {
@@ -132,7 +145,8 @@ impl OpenApi {
                 .zip(&customs)
                 .map(|((gv, resources), customs)| group(gv, resources, customs))
                 .collect();
-            let document = openapi::v2(&all, &self.docs);
+            let mut document = openapi::v2(&all, &self.docs);
+            elsewhere.merge_into(&mut document);
             if protobuf { openapi::to_protobuf(&document).into() } else { Bytes::from(document.to_string()) }
         });
         let content_type = if protobuf { openapi::V2_PROTOBUF } else { JSON };

@@ -59,7 +59,7 @@ pub async fn serve(
         ("apis", "") => discovery_root(stack, parts, false),
         ("api", version) => api_resources(stack, "", version),
         ("apis", path) => match path.split_once('/') {
-            None => match Discovery::group(&stack.engine.registry(), path) {
+            None => match Discovery::group(&stack.engine.registry(), &stack.aggregator.extensions(), path) {
                 Some(group) => Ok(json_answer(&group)),
                 None => Ok(not_found()),
             },
@@ -100,14 +100,14 @@ fn discovery_root(stack: &Stack, parts: &Parts, core: bool) -> Result<Response<R
                 let value = if core {
                     Discovery::core_versions(&stack.address)
                 } else {
-                    Discovery::group_list(&registry)
+                    Discovery::group_list(&registry, &stack.aggregator.extensions())
                 };
                 let mut response = json_answer(&value);
                 response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
                 return Ok(response);
             }
             (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2")) => {
-                let document = stack.discovery.aggregated(&stack.engine.registry(), core);
+                let document = stack.discovery.aggregated(&stack.engine.registry(), &stack.aggregator, core);
                 return Ok(aggregated(parts, document));
             }
             _ => {}
@@ -146,7 +146,7 @@ fn not_modified(parts: &Parts, etag: &str) -> bool {
 fn openapi(stack: &Stack, parts: &Parts, path: &str, query: &[(String, String)]) -> Response<ResponseBody> {
     let accept = parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("*/*");
     let hash = query.iter().find(|(k, _)| k == "hash").map(|(_, v)| v.as_str());
-    match stack.openapi.serve(&stack.engine, path, accept, hash) {
+    match stack.openapi.serve(&stack.engine, &stack.aggregator, path, accept, hash) {
         Served::NotFound => not_found(),
         Served::NotAcceptable => text(406, "text/plain; charset=utf-8", "406 not acceptable\n"),
         Served::Redirect(location) => {
@@ -179,7 +179,7 @@ fn openapi(stack: &Stack, parts: &Parts, path: &str, query: &[(String, String)])
 fn index(stack: &Stack) -> Value {
     let registry = stack.engine.registry();
     let mut paths = vec!["/api".to_owned(), "/api/v1".into(), "/apis".into(), "/apis/".into()];
-    let groups = Discovery::group_list(&registry);
+    let groups = Discovery::group_list(&registry, &stack.aggregator.extensions());
     for group in groups["groups"].as_array().into_iter().flatten() {
         paths.push(format!("/apis/{}", group["name"].as_str().unwrap_or_default()));
         for version in group["versions"].as_array().into_iter().flatten() {

@@ -1,16 +1,16 @@
 //! The whole request path, readable in one place:
 //! connection identity -> deadline -> authentication -> audit -> impersonation -> flow control -> authorization -> route ->
-//! engine or document -> response.
+//! extension server, engine or document -> response.
 //!
 //! Invariants:
 //! - Every request, from a socket or from inside the process, takes this path; nothing bypasses authorization.
-//! - A request that changes something runs to its end even when its client goes away.
+//! - A request that changes something here runs to its end even when its client goes away.
 //! - A panic in a handler answers 500 and harms nobody else.
 //! - A request that is being served holds its seats, even when its client goes away.
 
 use crate::{
     api,
-    audit::{Audit, Draft, ID_HEADER, Record},
+    audit::{Audit, Draft, ID_HEADER, Record, Remote},
     authorize,
     body::ResponseBody,
     deadline,
@@ -28,10 +28,11 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use kaji_aggregator::{Aggregator, Facts, Route};
 use kaji_auth::{Authorizer, authn::IssuerDocuments};
 use kaji_engine::{ApiRequest, ApiResponse, Engine, Trail};
 use kaji_meta::{Status, random};
-use kaji_resource::UserInfo;
+use kaji_resource::{Api, UserInfo};
 use std::{
     panic::AssertUnwindSafe,
     sync::Arc,
@@ -67,6 +68,8 @@ pub struct Stack {
     pub impersonation: Impersonation,
     /// Where others find the keys of the cluster's tokens.
     pub issuer: Option<IssuerDocuments>,
+    /// Who serves what is not served here.
+    pub aggregator: Arc<Aggregator>,
     /// Who may do what.
     pub authorizer: Arc<dyn Authorizer>,
     /// Health checks.
@@ -93,7 +96,7 @@ impl Stack {
     /// Serves one request.
     pub async fn serve<B>(self: Arc<Self>, request: Request<B>) -> Response<ResponseBody>
     where
-        B: http_body::Body<Data = Bytes> + Send,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let started = Instant::now();
@@ -143,16 +146,8 @@ impl Stack {
         if let Some(record) = draft.record {
             response = record.finish(response).await;
         }
-        if let ResponseBody::Stream(stream) = response.body_mut() {
-            // A stream is in flight until its client has had enough of it.
-            let inner = std::mem::replace(stream, futures_util::stream::empty().boxed());
-            *stream = inner
-                .map(move |piece| {
-                    let _held = &in_flight;
-                    piece
-                })
-                .boxed();
-        }
+        // A stream is in flight until its client has had enough of it.
+        response.body_mut().hold(in_flight);
         response
     }
 
@@ -166,7 +161,7 @@ impl Stack {
         course: &mut Course,
     ) -> Result<Response<ResponseBody>, Status>
     where
-        B: http_body::Body<Data = Bytes> + Send,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let identity = match self.authentication.authenticate(parts).await {
@@ -197,7 +192,6 @@ impl Stack {
             Ok(seat) => seat,
             Err(refusal) => return Ok(refusal),
         };
-        let parts = &*parts;
         let outcome = self.authorizer.authorize(&authorize::attributes(&user, info, &query)).await;
         if let Some(record) = &record {
             authorize::annotate(&**record, &outcome);
@@ -205,20 +199,80 @@ impl Stack {
         if !outcome.allowed() {
             return match outcome.error {
                 Some(error) => Ok(authorize::undecided(&parts.uri, &error)),
-                None => Err(authorize::forbidden(&user, info, &outcome.reason)),
+                None => {
+                    let asked = authorize::attributes(&user, info, &query);
+                    Err(authorize::forbidden(&asked, &outcome.reason))
+                }
             };
         }
+        if let Some(route) = self.route(info).await {
+            return Ok(self.elsewhere(&route, parts, body, (info, &query), (&user, seat), course).await);
+        }
+        let parts = &*parts;
         match &info.resource {
             None => plain::serve(self, parts, info, &query).await,
             Some(target) => {
                 let body = read_body(parts, body).await?;
                 let trail = record.clone().map(|r| r as _);
-                let parts = api::Parts { headers: &parts.headers, query, info, target, user, body, trail };
+                let creation = authorize::creation(&self.authorizer, info);
+                let parts =
+                    api::Parts { headers: &parts.headers, query, info, target, user, body, trail, creation };
                 let gzip = plain::takes_gzip(parts.headers);
                 let (answer, seat) = self.resource(api::request(parts)?, target, seat, record).await;
                 Ok(api::response(answer, gzip).map(|body| flow::hold(body, seat, time)))
             }
         }
+    }
+
+    /// Who serves a request, if that is not this server. Before anything is said not to be there, the caches catch up: an
+    /// APIService counts from the moment that its write is acknowledged.
+    async fn route(&self, info: &RequestInfo) -> Option<Arc<Route>> {
+        let found = self.aggregator.route(&info.path);
+        let known = match &info.resource {
+            Some(t) => self.engine.registry().lookup(&t.group, &t.version, &t.resource).is_some(),
+            None => !info.path.starts_with("/apis") && !info.path.starts_with("/openapi"),
+        };
+        if found.is_some() || known {
+            return found;
+        }
+        // Without an answer from the store, what is known has to do.
+        let _ = self.engine.sync().await;
+        self.aggregator.route(&info.path)
+    }
+
+    /// A request of a group version that an extension server serves leaves here. It streams in both directions, and its
+    /// client's leaving ends it.
+    async fn elsewhere<B>(
+        &self,
+        route: &Route,
+        parts: &mut http::request::Parts,
+        body: B,
+        (info, query): (&RequestInfo, &[(String, String)]),
+        (user, mut seat): (&UserInfo, Option<Seat>),
+        course: &mut Course,
+    ) -> Response<ResponseBody>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let time = deadline::of(info, query, self.request_timeout).unwrap_or_default();
+        if time.is_none() {
+            // What a watch costs at its beginning is the other server's affair.
+            seat = None;
+        }
+        let facts = Facts {
+            path: &info.path,
+            query,
+            resource: info.resource.is_some(),
+            user,
+            audit_id: &course.draft.id,
+            remote: parts.extensions.get::<Remote>().map(|r| r.0),
+            time,
+        };
+        let body = body.map_err(Into::into).boxed_unsync();
+        let response = self.aggregator.forward(route, parts, body, &facts).await;
+        let response = response.map(|inner| ResponseBody::Foreign { inner, held: vec![] });
+        response.map(|body| flow::hold(body, seat, self.request_timeout))
     }
 
     /// The beginning of a request's record, if it has one.
@@ -318,5 +372,3 @@ where
         Err(_) => Err(Status::timeout("the request body did not arrive in time", 0)),
     }
 }
-
-use futures_util::StreamExt;

@@ -164,7 +164,11 @@ pub(super) fn answer(
     }
     let unreadable =
         |e: String| Wrong::Unreadable(format!("couldn't get version/kind; json parse error: {e}"));
-    let review = json(body).map_err(unreadable)?;
+    let mut review = json(body).map_err(unreadable)?;
+    if review.is_null() {
+        // To Go, that is a value with nothing in it.
+        review = Value::Object(serde_json::Map::new());
+    }
     if !review.is_object() {
         let found = go_type(&review);
         let text = format!(

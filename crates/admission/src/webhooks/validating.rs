@@ -35,7 +35,8 @@ impl<'a> View<'a> {
 impl Webhooks {
     pub(super) async fn check(&self, a: &Attributes<'_>) -> Result<(), Status> {
         let hooks = self.source.hooks(a.api);
-        let (mut views, mut calls): (Vec<View<'_>>, Vec<(&Arc<Hook>, Matched, usize)>) = (vec![], vec![]);
+        let mut views: Vec<View<'_>> = vec![];
+        let mut calls: Vec<(&Arc<Hook>, Matched, usize)> = vec![];
         for hook in hooks.iter() {
             let Some(matched) = self.asked(hook, a).await? else { continue };
             let view = match views.iter().position(|v| v.kind == matched.kind) {

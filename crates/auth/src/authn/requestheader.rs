@@ -29,10 +29,10 @@ impl Default for RequestHeader {
         let one = |s: &str| vec![s.to_owned()];
         RequestHeader {
             allowed: one("front-proxy-client"),
-            user: one("x-remote-user"),
-            uid: one("x-remote-uid"),
-            groups: one("x-remote-group"),
-            extra: one("x-remote-extra-"),
+            user: one("X-Remote-User"),
+            uid: one("X-Remote-Uid"),
+            groups: one("X-Remote-Group"),
+            extra: one("X-Remote-Extra-"),
         }
     }
 }

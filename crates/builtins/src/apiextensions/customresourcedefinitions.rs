@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 
 /// The finalizer that keeps a definition until its objects are gone.
 pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
-const PROTECTED_ANNOTATION: &str = "api-approved.kubernetes.io";
 
 struct Definitions {
     deep: Option<ValidateCrd>,
@@ -143,7 +142,7 @@ fn versions(errs: &mut ErrorList, spec: &Value) {
     }
 }
 
-fn conversion(errs: &mut ErrorList, spec: &Value) {
+fn conversion(errs: &mut ErrorList, spec: &Value, old: Option<&Value>) {
     let (c, path) = (spec.at("conversion"), spec_path("conversion"));
     if c.is_null() {
         return;
@@ -163,11 +162,31 @@ fn conversion(errs: &mut ErrorList, spec: &Value) {
     } else {
         errs.push(Error::required(&config, "required when strategy is set to Webhook"));
     }
-    let all: Vec<&str> = webhook.strings("conversionReviewVersions").collect();
-    if all.is_empty() {
-        errs.push(Error::required(&versions, ""));
-    } else if !all.iter().any(|v| ["v1", "v1beta1"].contains(v)) {
+    // Those that no server of this age could use are refused, unless they were there before.
+    let usable = |c: &Value| {
+        let mut all = c.at("webhook").strings("conversionReviewVersions").peekable();
+        all.peek().is_none() || all.any(|v| ["v1", "v1beta1"].contains(&v))
+    };
+    let strict = old.is_none_or(|o| usable(o.at("conversion")));
+    review_versions(errs, &versions, &webhook.strings("conversionReviewVersions").collect::<Vec<_>>());
+    if strict && !usable(c) {
+        let all = webhook.at("conversionReviewVersions").clone();
         errs.push(Error::invalid(&versions, all, "must include at least one of v1, v1beta1"));
+    }
+}
+
+fn review_versions(errs: &mut ErrorList, path: &Path, all: &[&str]) {
+    if all.is_empty() {
+        errs.push(Error::required(path, ""));
+    }
+    for (i, version) in all.iter().enumerate() {
+        if all[..i].contains(version) {
+            errs.push(Error::invalid(&path.index(i), *version, "duplicate version"));
+            continue;
+        }
+        for bad in validation::is_dns1035_label(version) {
+            errs.push(Error::invalid(&path.index(i), *version, bad));
+        }
     }
 }
 
@@ -188,29 +207,6 @@ fn stored_versions(errs: &mut ErrorList, object: &Value) {
     {
         let text = format!("must have the storage version {s}");
         errs.push(Error::invalid(&path, stored.at("storedVersions").clone(), text));
-    }
-}
-
-/// Groups of Kubernetes itself need an approval.
-fn approval(errs: &mut ErrorList, object: &Value) {
-    let group = object.at("spec").text("group");
-    let protected =
-        ["k8s.io", "kubernetes.io"].iter().any(|g| group == *g || group.ends_with(&format!(".{g}")));
-    if !protected {
-        return;
-    }
-    let path = Path::new("metadata").child("annotations").key(PROTECTED_ANNOTATION);
-    match object::annotation(object, PROTECTED_ANNOTATION) {
-        None | Some("") => {
-            errs.push(Error::required(&path, "protected groups must have approval annotation \"api-approved.kubernetes.io\", see https://github.com/kubernetes/enhancements/pull/1111"));
-        }
-        Some(v) if v.starts_with("unapproved") || v.starts_with("https://") => {}
-        Some(v) => {
-            let text = format!(
-                "protected groups must have approval annotation \"api-approved.kubernetes.io\" with either a URL or a reason starting with \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111, found {v:?}"
-            );
-            errs.push(Error::invalid(&path, v, text));
-        }
     }
 }
 
@@ -238,11 +234,8 @@ fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
     }
     versions(&mut errs, spec);
     names(&mut errs, spec.at("names"), &spec_path("names"), true);
-    conversion(&mut errs, spec);
+    conversion(&mut errs, spec, old.map(|o| o.at("spec")));
     stored_versions(&mut errs, object);
-    if old.is_none_or(|o| o.at("spec").text("group") != group) {
-        approval(&mut errs, object);
-    }
     errs
 }
 
@@ -442,6 +435,22 @@ mod tests {
             spec.conversion.webhookClientConfig: Required value: required when strategy is set to Webhook
             spec.conversion.conversionReviewVersions: Required value
             status.storedVersions: Invalid value: null: must have at least one stored version"#]].assert_eq(&create_errors(&def(&deps()), bad));
+        let reviewed = |versions: Value| {
+            let mut crd = crd();
+            crd["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {
+                "clientConfig": {"url": "https://example.com/"}, "conversionReviewVersions": versions}});
+            crd["status"] = json!({"storedVersions": ["v1"]});
+            crd
+        };
+        expect![[r#"
+            spec.conversion.conversionReviewVersions[1]: Invalid value: "v2": duplicate version
+            spec.conversion.conversionReviewVersions[2]: Invalid value: "V3": a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')
+            spec.conversion.conversionReviewVersions: Invalid value: ["v2","v2","V3"]: must include at least one of v1, v1beta1"#]]
+        .assert_eq(&create_errors(&def(&deps()), reviewed(json!(["v2", "v2", "V3"]))));
+        // Whoever had none that is known may go on without.
+        let update = |new: Value, old: Value| update_errors(&def(&deps()), "", reviewed(new), reviewed(old));
+        assert_eq!(update(json!(["v3"]), json!(["v2"])), "");
+        assert!(update(json!(["v3"]), json!(["v1"])).ends_with("must include at least one of v1, v1beta1"));
         let mut new = crd();
         new["spec"]["scope"] = "Cluster".into();
         let mut old = crd();

@@ -80,13 +80,6 @@ fn validate_status(object: &Value) -> ErrorList {
 }
 
 impl Hooks for ApiServices {
-    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
-        if old.is_some() || !new["spec"]["service"].is_object() {
-            return vec![];
-        }
-        vec!["this server does not forward requests to other API servers yet: the object is kept and has no effect".into()]
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         if let Some(service) = object.pointer_mut("/spec/service").filter(|s| s.is_object()) {
             set_default(service, "port", || 443.into());

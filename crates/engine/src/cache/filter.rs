@@ -105,6 +105,17 @@ impl Filter {
         self.labels.is_none() && self.terms.is_empty()
     }
 
+    /// Whether it asks for more than where an object is: for its labels or fields.
+    pub fn looks_inside(&self) -> bool {
+        self.labels.is_some() || self.terms.iter().any(|t| matches!(t.source, Source::Field(..)))
+    }
+
+    /// What it asks about where an object is, which no conversion changes.
+    pub fn place(&self) -> Filter {
+        let terms = self.terms.iter().filter(|t| !matches!(t.source, Source::Field(..))).cloned().collect();
+        Filter { labels: None, terms, ..self.clone() }
+    }
+
     /// Whether it wants an entry.
     pub fn matches(&self, entry: &Entry) -> bool {
         (self.namespace.is_empty() || *self.namespace == *entry.namespace()) && self.selects(entry)

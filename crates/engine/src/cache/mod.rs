@@ -101,11 +101,13 @@ struct Inner {
     closed: bool,
     fields: Arc<Fields>,
     normal: Option<Normal>,
-    /// The shape changed while the cache was in use: writes under the old one may still arrive.
+    /// What is written need not have that shape: it changed while the cache was in use, or writes do not see to it.
     reshaped: bool,
     window: Window,
     index: Index,
     kept: VecDeque<(Snapshot, Timestamp)>,
+    /// Moves when the watches of before are not to go on.
+    era: u64,
 }
 
 impl Cache {
@@ -124,6 +126,7 @@ impl Cache {
                 window: Window::new(limits.window, limits.window_bytes),
                 index: Index::default(),
                 kept: VecDeque::new(),
+                era: 0,
             }),
             progress,
             rounds: Rounds::default(),
@@ -241,13 +244,13 @@ impl Cache {
         self.state.store(Arc::new(State { objects, changed: state.changed }));
     }
 
-    /// Sets the shape that objects are put into from now on. Returns whether there are objects in another one; they are
+    /// Sets the shape that objects are put into from now on (`rough`: also those written from now on). Returns whether there are objects in another one; they are
     /// to be read again for [`Cache::reshape`].
-    pub(crate) fn set_normal(&self, normal: Option<Normal>) -> bool {
+    pub(crate) fn set_normal(&self, normal: Option<Normal>, rough: bool) -> bool {
         let mut inner = self.lock();
         let replaces = inner.normal.is_some() || inner.loading.is_none();
         inner.normal = normal;
-        inner.reshaped |= replaces && inner.normal.is_some();
+        inner.reshaped |= (replaces || rough) && inner.normal.is_some();
         replaces && inner.normal.is_some() && !self.state.load().objects.is_empty()
     }
 
@@ -441,6 +444,23 @@ impl Cache {
         events.sort_by_key(|e| e.kv.mod_revision);
         self.apply(events);
         self.begin_round();
+    }
+
+    /// Which watches may go on: those that began in this era.
+    pub(crate) fn era(&self) -> u64 {
+        self.lock().era
+    }
+
+    /// Ends all watches that there are: their clients begin anew, with definitions that have come meanwhile.
+    pub(crate) fn end_watches(&self) {
+        let mut wake = vec![];
+        let mut inner = self.lock();
+        inner.era += 1;
+        for watcher in inner.index.take_all() {
+            watcher.close(&mut wake);
+        }
+        drop(inner);
+        wake.into_iter().for_each(Waker::wake);
     }
 
     /// Ends all watches; later ones end at once.

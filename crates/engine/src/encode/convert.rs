@@ -4,6 +4,7 @@
 
 use crate::{cache::Entry, registry::Resource};
 use kaji_meta::{Status, object};
+use kaji_resource::Conversion;
 use serde_json::Value;
 
 /// Group and version of an `apiVersion`.
@@ -17,6 +18,10 @@ fn convert(res: &Resource, value: &mut Value, to: &str, kind: &str) -> Result<()
     let from = object::api_version(value).to_owned();
     if from == to {
         return Ok(());
+    }
+    if res.def.conversion.foreign().is_some() {
+        // What is somebody else's to convert is converted before it gets here.
+        return Err(Status::internal(format!("an object in {from} was not converted to {to}")));
     }
     let ((from_group, from_version), (to_group, to_version)) = (split(&from), split(to));
     if from_group == to_group {
@@ -57,12 +62,37 @@ pub(crate) fn convert_in(res: &Resource, value: &mut Value) -> Result<(), Status
     convert(res, value, &res.storage_api_version, &res.storage_kind)
 }
 
-/// A cached object as hooks see it: decoded and, when it was stored under another version than now, converted.
+/// Turns an object into that of another of its resource's versions, whoever converts.
+///
+/// # Errors
+/// What the resource's hooks, or its converter, say.
+pub(crate) async fn convert_to(res: &Resource, mut value: Value, api_version: &str) -> Result<Value, Status> {
+    if object::api_version(&value) == api_version {
+        return Ok(value);
+    }
+    match &res.def.conversion {
+        Conversion::Foreign(converter) => {
+            let converted = converter.convert(vec![value], api_version).await?;
+            let none = || Status::internal("a conversion has no outcome");
+            converted.into_iter().next().ok_or_else(none)
+        }
+        Conversion::Hub | Conversion::Direct => {
+            convert(res, &mut value, api_version, &res.def.kind)?;
+            Ok(value)
+        }
+    }
+}
+
+/// A cached object as hooks see it: decoded and, when it was stored under another version than now, converted. What
+/// somebody else would have to convert stays in the version that it was stored in.
 ///
 /// # Errors
 /// What the resource's hooks say.
 pub(crate) fn stored_value(res: &Resource, entry: &Entry) -> Result<Value, Status> {
     let mut value = entry.decode();
+    if res.def.conversion.foreign().is_some() {
+        return Ok(value);
+    }
     convert_in(res, &mut value)?;
     if res.def.hooks.decorates() && res.def.shares_storage_of.is_none() {
         res.def.hooks.default(&res.def.storage_version().name, &mut value);

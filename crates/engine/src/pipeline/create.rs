@@ -1,6 +1,6 @@
 //! Creation: from a decoded object to one in the store.
 
-use super::{MAX_ATTEMPTS, MODIFIED, Op, Written, commit, manage, metadata, settle};
+use super::{MAX_ATTEMPTS, MODIFIED, Op, Written, commit, foreign, manage, metadata, settle};
 use crate::{
     admission::{self, Operation},
     decode,
@@ -33,15 +33,15 @@ pub(crate) async fn create(op: &Op<'_>, mut object: Value) -> Result<Written, St
     metadata::wipe(&mut object);
     metadata::match_namespace(op, &mut object)?;
     metadata::dedup_owners(op, &mut object, false);
-    manage::record(op, None, &mut object)?;
-    op.to_storage(&mut object)?;
+    foreign::record_new(op, &mut object).await?;
+    op.to_hub(&mut object)?;
     admit(op, &mut object).await?;
     let base = object::generate_name(&object).to_owned();
     if base.is_empty() || !object::name(&object).is_empty() {
         let name = object::name(&object).to_owned();
         return match attempt(op, object, &name).await? {
             Created::Done(written) => Ok(*written),
-            Created::Exists(current) => Err(exists(op, &name, &base, current)),
+            Created::Exists(current) => Err(exists(op, &name, &base, current.as_ref())),
             Created::Again => Err(op.conflict(&name, MODIFIED)),
         };
     }
@@ -52,7 +52,7 @@ pub(crate) async fn create(op: &Op<'_>, mut object: Value) -> Result<Written, St
         let copy = if last { std::mem::take(&mut object) } else { object.clone() };
         match attempt(op, copy, &name).await? {
             Created::Done(written) => return Ok(*written),
-            Created::Exists(current) => taken = Some(exists(op, &name, &base, current)),
+            Created::Exists(current) => taken = Some(exists(op, &name, &base, current.as_ref())),
             Created::Again => return Err(op.conflict(&name, MODIFIED)),
         }
     }
@@ -72,7 +72,7 @@ pub(crate) async fn admit(op: &Op<'_>, object: &mut Value) -> Result<(), Status>
     Ok(())
 }
 
-/// Fills, validates and stores an admitted object (storage version) under a name.
+/// Fills, validates and stores an admitted object (of the pipeline's version) under a name.
 pub(crate) async fn attempt(op: &Op<'_>, mut object: Value, name: &str) -> Result<Created, Status> {
     let hooks = &op.res.def.hooks;
     fill(op, &mut object, name)?;
@@ -155,25 +155,37 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
     let done = |bytes, revision| {
         Created::Done(Box::new(Written { object: Value::Null, bytes: Some(bytes), revision, code: 201 }))
     };
+    let mut form = op.stored_form(object).await?;
     if op.options.dry_run {
-        let (cached, latest) = op.cached(&key)?;
-        let there = cached.is_some() || (!latest && op.stored(&key).await?.is_some());
+        if let Some(form) = form {
+            *object = op.read_back(form).await?;
+        }
         // The answer has the resourceVersion that was sent, if one was.
-        return Ok(if there { Created::Exists(None) } else { done(storage::encode_object(object), 0) });
+        return Ok(if op.exists(&key).await? {
+            Created::Exists(None)
+        } else {
+            done(storage::encode_object(object), 0)
+        });
     }
     refuse_versioned(object)?;
-    let mut bytes = storage::encode(object);
+    let mut bytes = storage::encode(form.as_ref().unwrap_or(object));
     let txn = |bytes: &bytes::Bytes| {
         let mut txn = Txn::create(key.clone(), bytes.clone());
         op.together.extend(op.engine, &mut txn).map(|()| txn)
     };
     let mut outcome = commit(op, txn(&bytes)?).await;
     if matches!(outcome, Err(StoreError::TooLarge { .. })) && manage::drop_entries(object) {
-        bytes = storage::encode(object);
+        form.as_mut().map(manage::drop_entries);
+        bytes = storage::encode(form.as_ref().unwrap_or(object));
         outcome = commit(op, txn(&bytes)?).await;
     }
     match outcome.map_err(|e| store_status(&e))? {
-        Ok(revision) => Ok(done(bytes, revision)),
+        Ok(revision) => {
+            if let Some(form) = form {
+                *object = op.read_back(form).await?;
+            }
+            Ok(done(bytes, revision))
+        }
         // The name is free, so it was a companion.
         Err(None) if op.together.any() => Ok(Created::Again),
         Err(current) => Ok(Created::Exists(current)),
@@ -181,18 +193,19 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
 }
 
 /// The 409 for a name that is taken.
-fn exists(op: &Op<'_>, name: &str, generated_from: &str, current: Option<KeyValue>) -> Status {
+fn exists(op: &Op<'_>, name: &str, generated_from: &str, current: Option<&KeyValue>) -> Status {
     let gr = &op.res.group_resource;
     let mut status = if generated_from.is_empty() {
         Status::already_exists(gr, name)
     } else {
         Status::generate_name_conflict(gr, name, 1)
     };
-    let there = match current {
-        Some(kv) => op.decode_stored(&kv).ok(),
-        None => op.cached(&op.key(name)).ok().and_then(|(state, _)| state),
+    let deleting = match current {
+        Some(kv) => serde_json::from_slice::<Value>(&kv.value)
+            .is_ok_and(|stored| object::deletion_timestamp(&stored).is_some()),
+        None => op.res.cache.get(&op.key(name)).is_some_and(|entry| entry.deleting()),
     };
-    if there.is_some_and(|s| object::deletion_timestamp(&s.object).is_some()) {
+    if deleting {
         status.message = format!("object is being deleted: {}", status.message);
     }
     status

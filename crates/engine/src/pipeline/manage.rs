@@ -1,6 +1,6 @@
 //! Field management inside the pipeline: objects go through it in the request's version.
 
-use super::Op;
+use super::{Op, foreign::Conversions};
 use crate::registry::Resource;
 use kaji_meta::{GroupVersion, Status, object};
 use kaji_schema::{
@@ -11,12 +11,19 @@ use kaji_schema::{
 use serde_json::Value;
 
 /// The versions of a resource, for managers that wrote through another one.
-pub(crate) struct ResourceVersions<'a>(pub &'a Resource);
+pub(crate) struct ResourceVersions<'a> {
+    res: &'a Resource,
+    foreign: Option<&'a Conversions>,
+}
+
+fn versions<'a>(op: &'a Op<'_>) -> ResourceVersions<'a> {
+    ResourceVersions { res: op.res, foreign: op.conversions.as_ref() }
+}
 
 impl ResourceVersions<'_> {
     fn version<'b>(&'b self, api_version: &'b str) -> Option<&'b kaji_resource::VersionDef> {
         let gv = GroupVersion::parse(api_version).ok()?;
-        self.0.def.version(&gv.version).filter(|_| gv.group == self.0.def.group)
+        self.res.def.version(&gv.version).filter(|_| gv.group == self.res.def.group)
     }
 }
 
@@ -26,9 +33,12 @@ impl Versions for ResourceVersions<'_> {
         let (Some(from), Some(to)) = (self.version(from), self.version(api_version)) else {
             return Err(Status::generic_not_found());
         };
+        if let Some(foreign) = self.foreign.filter(|_| from.name != to.name) {
+            return foreign.get(object, api_version);
+        }
         let mut object = object.clone();
         if from.name != to.name {
-            self.0.def.hooks.convert(&mut object, &from.name, &to.name)?;
+            self.res.def.hooks.convert(&mut object, &from.name, &to.name)?;
             object::set_at(&mut object, &["apiVersion"], api_version);
         }
         Ok(object)
@@ -44,11 +54,11 @@ fn reset_fields(op: &Op<'_>) -> Option<FieldSet> {
     (!paths.is_empty()).then(|| FieldSet::from_paths(paths))
 }
 
-/// Records who owns what after a create, update or patch. `new` is in the request's version, `live` in the stored one.
+/// Records who owns what after a create, update or patch. `new` is in the request's version, `live` in the pipeline's.
 pub(crate) fn record(op: &Op<'_>, live: Option<&Value>, new: &mut Value) -> Result<(), Status> {
     let converted;
     let live = match live {
-        Some(live) if op.is_storage() => live,
+        Some(live) if op.in_hub() => live,
         Some(live) => {
             converted = op.in_version(live)?;
             &converted
@@ -64,7 +74,7 @@ pub(crate) fn record(op: &Op<'_>, live: Option<&Value>, new: &mut Value) -> Resu
         subresource: op.subresource(),
         now: &op.now_text,
         reset: reset_fields(op).as_ref(),
-        convert: &ResourceVersions(op.res),
+        convert: &versions(op),
     })
 }
 
@@ -80,7 +90,7 @@ pub(crate) fn apply(op: &Op<'_>, live: &Value, config: &Value) -> Result<Option<
         subresource: op.subresource(),
         now: &op.now_text,
         reset: reset_fields(op).as_ref(),
-        convert: &ResourceVersions(op.res),
+        convert: &versions(op),
     })
 }
 

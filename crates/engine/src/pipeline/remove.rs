@@ -59,12 +59,12 @@ enum Step {
 /// Everything that upstream refuses a deletion for.
 pub(crate) async fn remove(op: &Op<'_>, name: &str, options: &DeleteOptions) -> Result<Removed, Status> {
     let key = op.key(name);
-    let (mut state, mut latest) = op.cached(&key)?;
+    let (mut state, mut latest) = op.cached(&key).await?;
     for _ in 0..MAX_ATTEMPTS {
         let unconfirmed = match attempt(op, name, &key, state.as_ref(), options).await {
             Ok(Step::Done(removed)) => return Ok(removed),
             Ok(Step::Conflict(current)) => {
-                state = current.map(|kv| op.decode_stored(&kv)).transpose()?;
+                state = op.found(current).await?;
                 latest = true;
                 continue;
             }
@@ -92,9 +92,11 @@ async fn attempt(
     let Some(state) = state else { return Err(op.not_found(name)) };
     let hooks = &op.res.def.hooks;
     check_preconditions(op, name, state, options)?;
-    let mut attributes = delete_attributes(op, name, options, Some(&state.object));
-    admission::admit(op.engine, &mut attributes).await?;
-    admission::validate(op.engine, &attributes).await?;
+    if !op.raw {
+        let mut attributes = delete_attributes(op, name, options, Some(&state.object));
+        admission::admit(op.engine, &mut attributes).await?;
+        admission::validate(op.engine, &attributes).await?;
+    }
     let ctx = op.ctx(name);
     hooks.check_delete(&ctx, &state.object, options)?;
     let shows = hooks.returns_deleted_object();
@@ -105,7 +107,8 @@ async fn attempt(
         Decision::Remove => {}
         Decision::Mark { object: mut marked, then_remove } => {
             if marked != state.object && !options.dry_run {
-                let txn = Txn::update(key, state.revision, storage::encode(&marked));
+                let form = op.stored_form(&marked).await?;
+                let txn = Txn::update(key, state.revision, storage::encode(form.as_ref().unwrap_or(&marked)));
                 match commit(op, txn).await.map_err(|e| store_status(&e))? {
                     Ok(at) => revision = at,
                     Err(current) => return Ok(Step::Conflict(current)),

@@ -1,11 +1,12 @@
 //! Changing what is stored: PUT, PATCH and every subresource that writes its parent.
 
-use super::{MAX_ATTEMPTS, MODIFIED, Op, State, Written, commit, create, manage, metadata, settle};
+use super::{MAX_ATTEMPTS, MODIFIED, Op, State, Written, commit, create, foreign, manage, metadata, settle};
 use crate::{
     admission::{self, Attributes, Operation},
     decode,
     engine::store_status,
     pipeline::create::Created,
+    request::ApiRequest,
     storage,
     verbs::scale,
 };
@@ -17,7 +18,7 @@ use serde_json::Value;
 
 /// The new object, computed from the stored one.
 pub(crate) enum Made {
-    /// The object in the storage version, its managed fields recorded.
+    /// The object in the pipeline's version, its managed fields recorded.
     Object(Value),
     /// Nothing changes.
     Unchanged,
@@ -29,8 +30,8 @@ pub(crate) type Make<'m> = dyn FnMut(Option<&State>) -> Result<Made, Status> + S
 /// What is particular about one update.
 #[derive(Default)]
 pub(crate) struct Plan<'a> {
-    /// A missing object is created.
-    pub create: bool,
+    /// A missing object is created, if whoever sent this request may do that.
+    pub create: Option<&'a ApiRequest>,
     /// The uid that the client's object names.
     pub uid: Option<&'a str>,
     /// The update goes through the scale subresource at these paths.
@@ -57,7 +58,7 @@ pub(crate) async fn update(
     make: &mut Make<'_>,
 ) -> Result<Written, Status> {
     let key = op.key(name);
-    let (mut state, mut latest) = op.cached(&key)?;
+    let (mut state, mut latest) = op.cached(&key).await?;
     for _ in 0..MAX_ATTEMPTS {
         let warned = op.warnings.lock().map(|w| w.len()).unwrap_or(0);
         let result = attempt(op, name, &key, state.as_ref(), plan, make).await;
@@ -67,7 +68,7 @@ pub(crate) async fn update(
                 return Ok(*written);
             }
             Ok(Step::Conflict(current)) => {
-                state = current.map(|kv| op.decode_stored(&kv)).transpose()?;
+                state = op.found(current).await?;
                 latest = true;
                 Ok(())
             }
@@ -108,9 +109,9 @@ async fn attempt(
     {
         return Err(uid_precondition(op, name, key, uid, object::uid(old)));
     }
-    let mut new = match make(Some(state))? {
+    let mut new = match foreign::made(op, make, Some(state)).await? {
         Made::Object(new) => new,
-        Made::Unchanged if !watched(op, name, old) && !stale(op, key).await? => {
+        Made::Unchanged if !state.migrate && !watched(op, name, old) && !stale(op, key).await? => {
             return Ok(unchanged(state.clone()));
         }
         // Plugins see what changes nothing, too.
@@ -124,12 +125,13 @@ async fn attempt(
     if should_delete(op, &new, old) {
         return delete_instead(op, name, key, new, state).await;
     }
-    if new == *old && !state.migrate && !stale(op, key).await? {
+    let form = op.stored_form(&new).await?;
+    if same(op, &new, form.as_ref(), state) && !state.migrate && !stale(op, key).await? {
         return Ok(unchanged(state.clone()));
     }
     let ctx = op.ctx(name);
     let reservation = op.res.def.hooks.reserve(&ctx, &mut new, Some(old)).await?;
-    let result = store(op, key, &mut new, state, plan).await;
+    let result = store(op, key, (&mut new, form), state, plan).await;
     op.together.clear();
     let committed = matches!(result, Ok(Step::Done(_))) && !op.options.dry_run;
     settle(reservation, committed).await;
@@ -138,6 +140,18 @@ async fn attempt(
         written.object = new;
     }
     Ok(step)
+}
+
+/// Whether a write changes nothing: where conversions lose something, that is told by what is stored.
+fn same(op: &Op<'_>, new: &Value, form: Option<&Value>, state: &State) -> bool {
+    let Some(form) = form else { return *new == state.object };
+    let Some(stored) = &state.stored else { return false };
+    let mut form = form.clone();
+    op.normalize(&mut form);
+    // Made without, since it is not stored.
+    let revision = object::resource_version(stored).to_owned();
+    object::meta_mut(&mut form).insert("resourceVersion".into(), revision.into());
+    form == *stored
 }
 
 /// Whether even a write that changes nothing is to be made, because the store keeps the value in an outdated way.
@@ -160,19 +174,20 @@ async fn create_instead(
     plan: &Plan<'_>,
     make: &mut Make<'_>,
 ) -> Result<Step, Status> {
-    if !plan.create {
-        return Err(op.not_found(name));
-    }
+    let Some(request) = plan.create else { return Err(op.not_found(name)) };
     if let Some(uid) = plan.uid {
         return Err(uid_precondition(op, name, key, uid, ""));
     }
-    let Made::Object(mut new) = make(None)? else { return Err(op.not_found(name)) };
+    let Made::Object(mut new) = foreign::made(op, make, None).await? else { return Err(op.not_found(name)) };
     let uid = object::uid(&new);
     if !uid.is_empty() {
         let text = format!(
             "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
         );
         return Err(op.conflict(name, text));
+    }
+    if let Some(creation) = &request.creation {
+        creation.allowed(request).await?;
     }
     metadata::wipe(&mut new);
     create::admit(op, &mut new).await?;
@@ -362,19 +377,23 @@ async fn delete_instead(
     Ok(Step::Done(Box::new(Written { object: new, bytes, revision: state.revision, code: 200 })))
 }
 
-/// Replaces the stored object. `written.object` is left empty.
+/// Replaces the stored object by the new one (`form`: as it is stored, where that is in another version).
+/// `written.object` is left empty.
 async fn store(
     op: &Op<'_>,
     key: &str,
-    new: &mut Value,
+    (new, mut form): (&mut Value, Option<Value>),
     state: &State,
     plan: &Plan<'_>,
 ) -> Result<Step, Status> {
     let done = |bytes, revision| {
         Step::Done(Box::new(Written { object: Value::Null, bytes: Some(bytes), revision, code: 200 }))
     };
-    let mut bytes = storage::encode(new);
+    let mut bytes = storage::encode(form.as_ref().unwrap_or(new));
     if op.options.dry_run {
+        if let Some(form) = form {
+            *new = op.read_back(form).await?;
+        }
         return Ok(done(bytes, state.revision));
     }
     let txn = |bytes: &bytes::Bytes| {
@@ -384,11 +403,17 @@ async fn store(
     let mut outcome = commit(op, txn(&bytes)?).await;
     let too_large = matches!(outcome, Err(StoreError::TooLarge { .. }));
     if too_large && !plan.keep_managed_fields && manage::drop_entries(new) {
-        bytes = storage::encode(new);
+        form.as_mut().map(manage::drop_entries);
+        bytes = storage::encode(form.as_ref().unwrap_or(new));
         outcome = commit(op, txn(&bytes)?).await;
     }
     match outcome.map_err(|e| store_status(&e))? {
-        Ok(revision) => Ok(done(bytes, revision)),
+        Ok(revision) => {
+            if let Some(form) = form {
+                *new = op.read_back(form).await?;
+            }
+            Ok(done(bytes, revision))
+        }
         Err(current) => Ok(Step::Conflict(current)),
     }
 }

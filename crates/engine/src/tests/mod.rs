@@ -36,6 +36,7 @@ pub(crate) fn request() -> ApiRequest {
         user: UserInfo::default(),
         user_agent: String::new(),
         trail: None,
+        creation: None,
     }
 }
 

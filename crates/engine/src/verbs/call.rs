@@ -14,10 +14,10 @@ use crate::{
     request::ApiRequest,
     response::ApiResponse,
 };
-use kaji_meta::{GroupVersionKind, Status, object};
+use kaji_meta::{GroupVersion, GroupVersionKind, Status, object};
 use kaji_resource::{CallRequest, SubresourceKind, Verb};
 use kaji_schema::types;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::sync::Arc;
 
 /// Answers the request through `Hooks::call`.
@@ -41,10 +41,10 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
     };
     // Upstream's connect options: they come in the query, and the body is a stream.
     let connects = op.sub.is_some() && kind.kind.ends_with("Options");
-    let mut body = if connects { Value::Null } else { body(op, &kind, req)? };
+    let mut body = if connects { connect_options(&kind, &req.query) } else { body(op, &kind, req)? };
     let shown = op.sub.is_some() && op.res.def.hooks.call_reads_object(op.subresource());
     let parent = if shown { Some(parent(op).await?) } else { None };
-    if matches!(req.verb, Verb::Create | Verb::Update) {
+    if connects || matches!(req.verb, Verb::Create | Verb::Update) {
         let operation = if connects {
             Operation::Connect
         } else if req.verb == Verb::Create {
@@ -58,6 +58,10 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
         admission::admit(op.engine, &mut attributes).await?;
         admission::validate(op.engine, &attributes).await?;
     }
+    if connects {
+        // It has served its purpose: hooks read the query.
+        body = Value::Null;
+    }
     let options = body.get("deleteOptions").filter(|v| v.is_object()).map(parse_delete);
     let ctx = op.ctx(op.name);
     let request = CallRequest {
@@ -68,6 +72,47 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
         delete_options: options,
     };
     op.res.def.hooks.call(&ctx, request).await
+}
+
+/// How a query parameter becomes a field.
+enum Shape {
+    Flag,
+    Text,
+    Texts,
+    Numbers,
+}
+
+/// The fields of all options of streams; the types are in no schema that is published. Source: core/v1
+/// `PodExecOptions`, `PodAttachOptions`, `PodPortForwardOptions`, `PodProxyOptions` and the like.
+const CONNECT_FIELDS: &[(&str, Shape)] = &[
+    ("stdin", Shape::Flag),
+    ("stdout", Shape::Flag),
+    ("stderr", Shape::Flag),
+    ("tty", Shape::Flag),
+    ("container", Shape::Text),
+    ("command", Shape::Texts),
+    ("ports", Shape::Numbers),
+    ("path", Shape::Text),
+];
+
+/// The options of a stream as an object, from the query, as Go converts it.
+fn connect_options(kind: &GroupVersionKind, query: &[(String, String)]) -> Value {
+    let mut options = Map::new();
+    let gv = GroupVersion::new(kind.group.as_str(), kind.version.as_str());
+    options.insert("apiVersion".into(), gv.api_version().into());
+    options.insert("kind".into(), kind.kind.as_str().into());
+    for (name, shape) in CONNECT_FIELDS {
+        let texts: Vec<&str> = query.iter().filter(|(k, _)| k == name).map(|(_, v)| v.as_str()).collect();
+        let Some(first) = texts.first() else { continue };
+        let value = match shape {
+            Shape::Flag => Value::from(!matches!(*first, "" | "0" | "f" | "F" | "false" | "False" | "FALSE")),
+            Shape::Text => Value::from(*first),
+            Shape::Texts => Value::from(texts),
+            Shape::Numbers => texts.iter().filter_map(|text| text.parse::<i64>().ok()).collect(),
+        };
+        options.insert((*name).into(), value);
+    }
+    Value::Object(options)
 }
 
 /// The decoded body, null without one.
@@ -102,7 +147,7 @@ fn body(op: &Op<'_>, kind: &GroupVersionKind, req: &ApiRequest) -> Result<Value,
 /// The object that the subresource belongs to, as of now.
 async fn parent(op: &Op<'_>) -> Result<Value, Status> {
     let key = op.key(op.name);
-    let (state, latest) = op.cached(&key)?;
+    let (state, latest) = op.cached(&key).await?;
     let state = match state {
         Some(state) if latest => Some(state),
         _ => op.stored(&key).await?,

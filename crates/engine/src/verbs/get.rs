@@ -6,6 +6,7 @@
 use crate::{
     encode::{self, Include, View},
     engine::Engine,
+    foreign::Reader,
     list_options::{Rv, parse_rv},
     registry::Resource,
     request::{ApiRequest, Encoding, Form},
@@ -31,6 +32,10 @@ pub(crate) async fn get(
     let namespace = if res.def.namespaced() { &*req.namespace } else { "" };
     let entry = res.cache.get(&res.key(namespace, &req.name));
     let entry = entry.ok_or_else(|| Status::not_found(&res.group_resource, &req.name))?;
+    let entry = match Reader::of(res, &req.version) {
+        Some(reader) => reader.one(entry).await?,
+        None => entry,
+    };
     let view = View::new(engine, &**res, &req.version, &req.accept, include)?;
     let bytes = view.entry(&entry)?;
     if req.accept.encoding == Encoding::Json && !req.accept.pretty {

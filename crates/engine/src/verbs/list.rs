@@ -8,6 +8,7 @@ use crate::{
     continue_token::Continue,
     encode::{self, Include, View},
     engine::{Engine, store_status},
+    foreign::Reader,
     list_options::{ListOptions, Match, Rv},
     registry::Resource,
     request::{ApiRequest, Encoding, Form},
@@ -62,10 +63,21 @@ pub(crate) async fn list(
     let single = single.map(|name| res.key(&filter.namespace, name));
     // Any version will do, so it is the cheapest one, whole: upstream's watch cache knows no limit there.
     let limit = if options.rv == Rv::Any { 0 } else { options.limit };
-    let query = Query { filter: &filter, prefix: &prefix, start, single, limit };
+    let reader = Reader::of(res, &req.version);
+    // What somebody else converts is chosen by its place first, and by what is in it once that is known.
+    let place = reader.is_some().then(|| filter.place());
+    let later = reader.is_some() && filter.looks_inside();
+    let query = Query {
+        filter: place.as_ref().unwrap_or(&filter),
+        prefix: &prefix,
+        start,
+        single,
+        limit: if later { 0 } else { limit },
+    };
 
     let exact = exact_revision(&options, from.as_ref());
-    let (revision, page) = match exact {
+    let mut kept = None;
+    let (revision, mut page) = match exact {
         Some(revision) => match at_revision(engine, res, &query, revision).await {
             Err(StoreError::Compacted { .. }) => return expired(&query, from.is_some()),
             Err(StoreError::FutureRevision { current }) => {
@@ -85,9 +97,22 @@ pub(crate) async fn list(
             if page.more {
                 res.cache.keep(&snapshot, engine.clock.now(), engine.store.compacted());
             }
-            (snapshot.revision, page)
+            let revision = snapshot.revision;
+            kept = Some(snapshot);
+            (revision, page)
         }
     };
+    if let Some(reader) = reader {
+        page = if later {
+            let page = chosen(&reader, page.entries, &filter, limit).await?;
+            if let Some(snapshot) = kept.filter(|_| page.more) {
+                res.cache.keep(&snapshot, engine.clock.now(), engine.store.compacted());
+            }
+            page
+        } else {
+            Page { entries: reader.all(page.entries).await?, ..page }
+        };
+    }
     let metadata = list_meta(&query, revision, &page);
     if req.accept.encoding == Encoding::Protobuf {
         let body = encode::protobuf::list(view, &metadata, page.entries).await?;
@@ -95,6 +120,30 @@ pub(crate) async fn list(
         return Ok(ApiResponse { code: 200, content_type, warnings: vec![], annotations: vec![], body });
     }
     encode::finish(&req.accept, 200, encode::list_body(view, &metadata, page.entries)?)
+}
+
+/// Those of the objects that are wanted once they are converted.
+async fn chosen(
+    reader: &Reader,
+    mut entries: Vec<Arc<Entry>>,
+    filter: &Filter,
+    limit: usize,
+) -> Result<Page, Status> {
+    let mut page = Page::default();
+    while !entries.is_empty() {
+        // A page needs no more conversions than it takes to fill it.
+        let some = if limit == 0 { entries.len() } else { entries.len().min(2 * limit + 16) };
+        let rest = entries.split_off(some);
+        for entry in reader.all(entries).await?.into_iter().filter(|e| filter.matches(e)) {
+            if limit > 0 && page.entries.len() == limit {
+                page.more = true;
+                return Ok(page);
+            }
+            page.entries.push(entry);
+        }
+        entries = rest;
+    }
+    Ok(page)
 }
 
 /// The revision that the list must show exactly, if it must.

@@ -233,8 +233,8 @@ async fn run(op: &Op<'_>, kind: Kind, req: &ApiRequest) -> Result<Written, Statu
     let patch = Patch::parse(op, kind, &req.body)?;
     req.trail.iter().for_each(|t| t.patch(&patch.body));
     let apply = kind == Kind::Apply;
-    let create = (apply || op.res.def.allow_create_on_update) && op.sub.is_none();
-    let plan = Plan { create, keep_managed_fields: apply, ..Plan::default() };
+    let creates = (apply || op.res.def.allow_create_on_update) && op.sub.is_none();
+    let plan = Plan { create: creates.then_some(req), keep_managed_fields: apply, ..Plan::default() };
     let mut make =
         |state: Option<&State>| if apply { applied(op, &patch, state) } else { patched(op, &patch, state) };
     update::update(op, op.name, &plan, &mut make).await
@@ -247,7 +247,7 @@ fn patched(op: &Op<'_>, patch: &Patch, state: Option<&State>) -> Result<Made, St
     metadata::match_namespace(op, &mut new)?;
     metadata::match_name(&new, op.name)?;
     manage::record(op, Some(&state.object), &mut new)?;
-    op.to_storage(&mut new)?;
+    op.to_hub(&mut new)?;
     Ok(Made::Object(new))
 }
 
@@ -261,7 +261,7 @@ fn applied(op: &Op<'_>, patch: &Patch, state: Option<&State>) -> Result<Made, St
     op.default(&mut new);
     metadata::match_namespace(op, &mut new)?;
     metadata::match_name(&new, op.name)?;
-    op.to_storage(&mut new)?;
+    op.to_hub(&mut new)?;
     Ok(Made::Object(new))
 }
 

@@ -58,7 +58,7 @@ pub(crate) async fn scale(
 
 async fn get(op: &Op<'_>, def: &ScaleDef) -> Result<Value, Status> {
     op.engine.wait_consistent().await?;
-    let (state, _) = op.cached(&op.key(op.name))?;
+    let (state, _) = op.cached(&op.key(op.name)).await?;
     let state = state.ok_or_else(|| op.not_found(op.name))?;
     let scale = of(op, def, &state.object)?;
     if custom(op) && !has_replicas(op, def, &state.object)? {
@@ -142,7 +142,7 @@ fn segments<'a>(path: &'a [Cow<'static, str>]) -> Vec<&'a str> {
 
 /// The stored object in the request's version, copied only if it has to be converted.
 fn view<'a>(op: &Op<'_>, stored: &'a Value) -> Result<Cow<'a, Value>, Status> {
-    if op.is_storage() { Ok(Cow::Borrowed(stored)) } else { op.in_version(stored).map(Cow::Owned) }
+    if op.in_hub() { Ok(Cow::Borrowed(stored)) } else { op.in_version(stored).map(Cow::Owned) }
 }
 
 fn has_replicas(op: &Op<'_>, def: &ScaleDef, stored: &Value) -> Result<bool, Status> {
@@ -290,13 +290,13 @@ pub(crate) fn set_replicas(
     replicas: i64,
 ) -> Result<(), Status> {
     let path = segments(&def.spec_replicas);
-    if op.is_storage() {
+    if op.in_hub() {
         object::set_at(stored, &path, replicas);
         return Ok(());
     }
     let mut object = op.in_version(stored)?;
     object::set_at(&mut object, &path, replicas);
-    op.to_storage(&mut object)?;
+    op.to_hub(&mut object)?;
     *stored = object;
     Ok(())
 }

@@ -30,7 +30,7 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<Written, Status> {
     let object = checked(op, op.decode(req)?)?;
     let uid = object::uid(&object).to_owned();
     let plan = Plan {
-        create: op.res.def.allow_create_on_update && op.sub.is_none(),
+        create: (op.res.def.allow_create_on_update && op.sub.is_none()).then_some(req),
         uid: Some(uid.as_str()).filter(|u| !u.is_empty()),
         ..Plan::default()
     };
@@ -45,7 +45,7 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<Written, Status> {
             metadata::wipe(&mut new);
         }
         manage::record(op, state.map(|s| &s.object), &mut new)?;
-        op.to_storage(&mut new)?;
+        op.to_hub(&mut new)?;
         Ok(Made::Object(new))
     };
     update::update(op, op.name, &plan, &mut make).await

@@ -7,16 +7,17 @@
 
 use super::list::filter;
 use crate::{
-    cache::{Cache, Entry, Fields, Filter, Item, Start, Subscription, seen_by},
+    cache::{Cache, Entry, Event, Fields, Filter, Item, Seen, Start, Subscription, seen_by},
     encode::{Include, View, error_event, protobuf},
     engine::{Engine, store_status},
+    foreign::{self, Reader},
     list_options::{ListOptions, Rv},
     registry::Resource,
     request::{ApiRequest, Encoding, Form},
     response::{ApiResponse, Body},
 };
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{FutureExt, Stream, StreamExt, future::BoxFuture, stream};
 use kaji_meta::{GroupKind, Status};
 use kaji_store::{Revision, Store, StoreError, WatchBatch, WatchStream};
 use std::{
@@ -33,6 +34,8 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 /// Events taken from the queue at a time.
 const BATCH: usize = 256;
+/// Initial objects converted at a time by somebody else.
+const INITIAL: usize = 500;
 /// Frames are gathered up to about this many bytes, so that many small events cost one write.
 const CHUNK: usize = 64 << 10;
 /// Frames this long are passed on by themselves, sharing the cache's memory.
@@ -57,7 +60,12 @@ pub(crate) async fn watch(
     }
     let binary = req.accept.encoding == Encoding::Protobuf;
     let view = View::new(engine, res.clone(), &req.version, &req.accept, include)?.for_events();
-    let filter = filter(res, req, &options)?;
+    let mut filter = filter(res, req, &options)?;
+    let foreign = Reader::of(res, &req.version).map(|reader| {
+        let place = filter.place();
+        let filter = Arc::new(std::mem::replace(&mut filter, place));
+        Foreign { reader, filter, work: None }
+    });
     let timeout = options.timeout_seconds.map_or_else(
         || {
             let least = engine.options.min_request_timeout;
@@ -67,6 +75,8 @@ pub(crate) async fn watch(
         Duration::from_secs,
     );
     let body = match begin(engine, res, req, &options, filter).await {
+        // Its clients begin anew, with the definition that has come meanwhile.
+        Ok(_) if outdated(engine, res) => stream::empty().boxed(),
         Err(status) => stream::iter([error_event(binary, &status)]).boxed(),
         Ok(phase) => {
             let headers = view.has_headers();
@@ -74,6 +84,7 @@ pub(crate) async fn watch(
                 cache: res.cache.clone(),
                 out: Out::default(),
                 items: vec![],
+                foreign,
                 headers,
                 last: 0,
                 deadline: Box::pin(sleep_until(Instant::now() + timeout)),
@@ -92,6 +103,16 @@ pub(crate) async fn watch(
         annotations: vec![],
         body: Body::Watch(body),
     })
+}
+
+/// Whether a watch that has just begun looks through a definition that was replaced before it could be ended.
+fn outdated(engine: &Engine, res: &Arc<Resource>) -> bool {
+    let registry = engine.registry();
+    let foreign = |r: &Resource| r.def.conversion.foreign().is_some();
+    match registry.by_group_resource(&res.group_resource) {
+        Some(now) => !Arc::ptr_eq(now, res) && (foreign(now) || foreign(res)),
+        None => false,
+    }
 }
 
 /// 406: none of the forms that have event framing.
@@ -144,7 +165,8 @@ async fn begin(
             })?;
             store.request_progress();
             let fields = res.cache.fields();
-            Ok(Phase::History(Box::new(History { store, stream, fields, filter, namespaced, after })))
+            let era = res.cache.era();
+            Ok(Phase::History(Box::new(History { store, stream, fields, filter, namespaced, after, era })))
         }
     }
 }
@@ -177,6 +199,38 @@ struct History {
     filter: Filter,
     namespaced: bool,
     after: Revision,
+    /// Of the definitions that this watch began with.
+    era: u64,
+}
+
+/// What a watch of objects that somebody else converts is doing: they come out of the phases as stored, and are sent
+/// when they have been converted. Meanwhile nothing else is taken; the queue is bounded.
+struct Foreign {
+    reader: Reader,
+    /// What the client wants; the phases know only where.
+    filter: Arc<Filter>,
+    work: Option<BoxFuture<'static, Result<Converted, Status>>>,
+}
+
+enum Converted {
+    Initial(Vec<Arc<Entry>>),
+    Events(Vec<(Event, Seen)>),
+}
+
+impl Foreign {
+    fn initial(&mut self, entries: Vec<Arc<Entry>>) {
+        let (reader, filter) = (self.reader.clone(), self.filter.clone());
+        self.work = Some(Box::pin(async move {
+            let mut all = reader.all(entries).await?;
+            all.retain(|entry| filter.matches(entry));
+            Ok(Converted::Initial(all))
+        }));
+    }
+
+    fn events(&mut self, items: Vec<Item>) {
+        let converted = self.reader.clone().events(items, self.filter.clone());
+        self.work = Some(converted.map(|done| done.map(Converted::Events)).boxed());
+    }
 }
 
 /// Frames to be sent, small ones gathered.
@@ -221,6 +275,7 @@ struct Watching {
     phase: Phase,
     out: Out,
     items: Vec<Item>,
+    foreign: Option<Foreign>,
     /// The next object is the first of a table, which says what its columns are.
     headers: bool,
     /// The last revision sent.
@@ -253,6 +308,15 @@ impl Watching {
         let mut bytes = 0;
         while bytes < CHUNK {
             let Phase::Initial { entries, .. } = &mut self.phase else { return };
+            if let Some(foreign) = &mut self.foreign {
+                let some: Vec<Arc<Entry>> = entries.by_ref().take(INITIAL).collect();
+                if some.is_empty() {
+                    self.initial_end();
+                } else {
+                    foreign.initial(some);
+                }
+                break;
+            }
             let Some(entry) = entries.next() else {
                 self.initial_end();
                 break;
@@ -293,16 +357,28 @@ impl Watching {
         };
         history.after = history.after.max(batch.revision);
         let (fields, filter) = (history.fields.clone(), history.filter.clone());
+        let mut items = vec![];
         for event in &batch.events {
             let Some(event) = self.cache.replay(&fields, event) else { continue };
             if let Some(seen) = seen_by(&event, |entry| filter.matches(entry)) {
+                if self.foreign.is_some() {
+                    items.push((Arc::new(event), seen));
+                    continue;
+                }
                 let frame = self.view.event(&event, seen, self.headers);
                 self.cache.count_sent(1);
                 self.send(event.revision(), frame);
             }
         }
+        if let Some(foreign) = self.foreign.as_mut().filter(|_| !items.is_empty()) {
+            foreign.events(items);
+        }
         self.out.flush();
         let Phase::History(history) = &self.phase else { return };
+        if history.era != self.cache.era() {
+            self.phase = Phase::End;
+            return;
+        }
         match self.cache.subscribe(filter, history.namespaced, Start::After(history.after)) {
             Ok((subscription, _)) => self.phase = Phase::Live(subscription),
             Err(_) => history.store.request_progress(),
@@ -311,6 +387,9 @@ impl Watching {
 
     fn events(&mut self) {
         let mut items = std::mem::take(&mut self.items);
+        if let Some(foreign) = &mut self.foreign {
+            return foreign.events(items);
+        }
         self.cache.count_sent(items.len());
         for (event, seen) in items.drain(..) {
             let frame = self.view.event(&event, seen, self.headers);
@@ -323,6 +402,28 @@ impl Watching {
         self.out.flush();
         items.clear();
         self.items = items;
+    }
+
+    /// Sends what has been converted.
+    fn converted(&mut self, done: Result<Converted, Status>) {
+        match done {
+            Ok(Converted::Initial(entries)) => {
+                self.cache.count_sent(entries.len());
+                for entry in entries {
+                    let frame = self.view.added(&entry, self.headers);
+                    self.send(0, frame);
+                }
+            }
+            Ok(Converted::Events(events)) => {
+                self.cache.count_sent(events.len());
+                for (event, seen) in events {
+                    let frame = self.view.event(&event, seen, self.headers);
+                    self.send(event.revision(), frame);
+                }
+            }
+            Err(status) => self.fail(&foreign::as_event(status)),
+        }
+        self.out.flush();
     }
 
     /// A bookmark, if the watch has everything up to `applied`.
@@ -357,6 +458,21 @@ impl Stream for Watching {
                 return Poll::Ready(Some(frame));
             }
             let over = !matches!(this.phase, Phase::End) && this.deadline.as_mut().poll(cx).is_ready();
+            if let Some(work) = this.foreign.as_mut().and_then(|f| f.work.as_mut()) {
+                let done = match work.poll_unpin(cx) {
+                    Poll::Ready(done) => Some(done),
+                    Poll::Pending if over => None,
+                    Poll::Pending => return Poll::Pending,
+                };
+                if let Some(foreign) = &mut this.foreign {
+                    foreign.work = None;
+                }
+                match done {
+                    Some(done) => this.converted(done),
+                    None => this.phase = Phase::End,
+                }
+                continue;
+            }
             match &mut this.phase {
                 Phase::End => {
                     this.out.flush();

@@ -252,6 +252,7 @@ pub fn widgets() -> ResourceDef {
         validate_name: kaji_meta::validation::name_is_dns_subdomain,
         allow_create_on_update: false,
         allow_unconditional_update: false,
+        conversion: kaji_resource::Conversion::Hub,
         hooks: Arc::new(Widgets),
     }
 }
@@ -391,6 +392,7 @@ impl Env {
             user: UserInfo { name: "alice".into(), ..UserInfo::default() },
             user_agent: "tester/1.0".into(),
             trail: None,
+            creation: None,
         }
     }
 

@@ -7,6 +7,7 @@ mod create;
 mod delete;
 mod env;
 mod expiry;
+mod foreign;
 mod patch;
 mod scale;
 mod update;

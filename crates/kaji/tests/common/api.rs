@@ -55,6 +55,7 @@ impl Api<'_> {
             user,
             user_agent: "tester".into(),
             trail: None,
+            creation: None,
         };
         self.0.cluster.stack.engine.handle(request).await
     }

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper_util::rt::TokioIo;
 use kaji_server::pki::Pki;
-use std::{convert::Infallible, path::Path, sync::Arc};
+use std::{convert::Infallible, io, path::Path, sync::Arc};
 use tokio::net::TcpListener;
 use tokio_rustls::{
     TlsAcceptor,
@@ -15,6 +15,9 @@ use tokio_rustls::{
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     },
 };
+
+/// The body of an answer, which may break off.
+pub type Answer = UnsyncBoxBody<Bytes, io::Error>;
 
 /// A server that has its port and does not answer yet.
 pub struct Https {
@@ -28,7 +31,13 @@ pub struct Https {
 impl Https {
     /// Takes a free port of the loopback; certificates are made in `dir`.
     pub async fn bind(dir: &Path) -> Https {
-        let pki = Pki::ensure(dir, &["127.0.0.1".into()], jiff::Timestamp::now()).unwrap();
+        Https::bind_as(dir, &["127.0.0.1"]).await
+    }
+
+    /// The same, with a certificate for these names.
+    pub async fn bind_as(dir: &Path, names: &[&str]) -> Https {
+        let names: Vec<String> = names.iter().map(|n| (*n).into()).collect();
+        let pki = Pki::ensure(dir, &names, jiff::Timestamp::now()).unwrap();
         let tcp = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("https://{}", tcp.local_addr().unwrap());
         Https { tcp, pki, url }
@@ -36,6 +45,32 @@ impl Https {
 
     /// Answers from now on, by path and body, with a code and a body.
     pub fn serve(self, answer: impl Fn(&str, &[u8]) -> (u16, String) + Clone + Send + 'static) -> Pki {
+        self.serve_late(move |path, sent| {
+            let (path, _) = path.split_once('?').unwrap_or((&path, ""));
+            std::future::ready(answer(path, &sent))
+        })
+    }
+
+    /// The same, in its own time and by path with query.
+    pub fn serve_late<F>(self, answer: impl Fn(String, Bytes) -> F + Clone + Send + 'static) -> Pki
+    where
+        F: Future<Output = (u16, String)> + Send + 'static,
+    {
+        self.serve_with(move |path, sent| {
+            let answer = answer(path, sent);
+            async move {
+                let (code, body) = answer.await;
+                let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
+                Response::builder().status(code).body(body).unwrap()
+            }
+        })
+    }
+
+    /// Answers from now on, by path with query and body, in whatever way.
+    pub fn serve_with<T>(self, answer: impl Fn(String, Bytes) -> T + Clone + Send + 'static) -> Pki
+    where
+        T: Future<Output = Response<Answer>> + Send + 'static,
+    {
         let Https { tcp, pki, .. } = self;
         let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
@@ -56,11 +91,9 @@ impl Https {
                 let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
                     let answer = answer.clone();
                     async move {
-                        let path = request.uri().path().to_owned();
+                        let path = request.uri().path_and_query().unwrap().as_str().to_owned();
                         let sent = request.into_body().collect().await.unwrap().to_bytes();
-                        let (code, body) = answer(&path, &sent);
-                        let response = Response::builder().status(code);
-                        Ok::<_, Infallible>(response.body(Full::new(Bytes::from(body))).unwrap())
+                        Ok::<_, Infallible>(answer(path, sent).await)
                     }
                 });
                 let connection = hyper::server::conn::http1::Builder::new();

@@ -1,13 +1,21 @@
 //! Which nodes a process simulates, and what is different about each of them.
 
-use super::{addresses, name};
+use super::{
+    addresses::{self, Range},
+    name,
+};
 use std::net::Ipv4Addr;
 
 /// Nodes of one process: some of the numbered ones, or one with a name of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fleet {
     /// `sim-1` to `sim-N`.
-    Numbered(u16),
+    Numbered {
+        /// N.
+        count: u16,
+        /// Whether they bring their own pod ranges, for clusters in which nobody gives them any.
+        ranges: bool,
+    },
     /// One that joined a cluster.
     One(Place),
 }
@@ -19,27 +27,31 @@ pub struct Place {
     pub name: String,
     /// What its ids are made from; below 2⁴⁸.
     pub number: u64,
-    /// A /24 network, of which its pods have their addresses.
-    pub network: Ipv4Addr,
+    /// The range that the node brings along; without it the cluster gives one.
+    pub network: Option<Range>,
     /// Its own address.
     pub address: Ipv4Addr,
 }
 
 impl Fleet {
-    /// `sim-1` to `sim-count`.
+    /// `sim-1` to `sim-count`, whose pod ranges the cluster gives out.
     pub fn numbered(count: u16) -> Fleet {
-        Fleet::Numbered(count)
+        Fleet::Numbered { count, ranges: false }
     }
 
-    /// A node by its name, from which everything else follows: nobody is there to give out networks. Two names may share
-    /// one of 16384.
+    /// The same for a cluster that gives out none.
+    pub fn with_ranges(count: u16) -> Fleet {
+        Fleet::Numbered { count, ranges: true }
+    }
+
+    /// A node by its name, from which its number and address follow.
     pub fn named(name: &str) -> Fleet {
         let hash = hash(name);
         let bits = |shift: u32, count: u32| ((hash >> shift) & ((1 << count) - 1)) as u32;
         Fleet::One(Place {
             name: name.to_owned(),
             number: hash & ((1 << 48) - 1),
-            network: Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 128, 0, 0)) + (bits(0, 14) << 8)),
+            network: None,
             address: Ipv4Addr::from(u32::from(Ipv4Addr::new(172, 31, 0, 0)) + bits(14, 16).clamp(1, 0xfffe)),
         })
     }
@@ -47,12 +59,12 @@ impl Fleet {
     /// A node of this fleet.
     pub fn place(&self, node: &str) -> Option<Place> {
         match self {
-            Fleet::Numbered(count) => {
+            Fleet::Numbered { count, ranges } => {
                 let index = index(node, *count)?;
                 Some(Place {
                     name: node.to_owned(),
                     number: index.into(),
-                    network: addresses::network(index),
+                    network: ranges.then(|| addresses::network(index)),
                     address: addresses::node_address(index),
                 })
             }
@@ -63,7 +75,7 @@ impl Fleet {
     /// Whether a node is of this fleet.
     pub fn has(&self, node: &str) -> bool {
         match self {
-            Fleet::Numbered(count) => index(node, *count).is_some(),
+            Fleet::Numbered { count, .. } => index(node, *count).is_some(),
             Fleet::One(place) => place.name == node,
         }
     }
@@ -71,7 +83,7 @@ impl Fleet {
     /// The names of all nodes.
     pub fn names(&self) -> Vec<String> {
         match self {
-            Fleet::Numbered(count) => (1..=*count).map(name).collect(),
+            Fleet::Numbered { count, .. } => (1..=*count).map(name).collect(),
             Fleet::One(place) => vec![place.name.clone()],
         }
     }
@@ -97,12 +109,16 @@ mod tests {
     #[test]
     fn places() {
         let text = |fleet: &Fleet, node| match fleet.place(node) {
-            Some(p) => format!("{} {} {}/24 {}", p.name, p.number, p.network, p.address),
+            Some(p) => {
+                let network = p.network.map_or("-".into(), |n| n.to_string());
+                format!("{} {} {network} {}", p.name, p.number, p.address)
+            }
             None => format!("{node} is not there"),
         };
         let (two, joined) = (Fleet::numbered(2), Fleet::named("worker-1"));
         let all = [
             text(&two, "sim-2"),
+            text(&Fleet::with_ranges(2), "sim-2"),
             text(&two, "sim-3"),
             text(&two, "sim-02"),
             text(&joined, "worker-1"),
@@ -110,26 +126,17 @@ mod tests {
             text(&Fleet::named("worker-2"), "worker-2"),
         ];
         expect_test::expect![[r#"
-            sim-2 2 10.244.2.0/24 172.30.0.2
+            sim-2 2 - 172.30.0.2
+            sim-2 2 10.224.2.0/24 172.30.0.2
             sim-3 is not there
             sim-02 is not there
-            worker-1 224578870631496 10.156.72.0/24 172.31.95.59
+            worker-1 224578870631496 - 172.31.95.59
             worker-2 is not there
-            worker-2 116070350216805 10.158.101.0/24 172.31.239.249"#]]
+            worker-2 116070350216805 - 172.31.239.249"#]]
         .assert_eq(&all.join("\n"));
         assert_eq!(
             (two.names(), joined.names()),
             (vec!["sim-1".into(), "sim-2".into()], vec!["worker-1".into()])
         );
-    }
-
-    #[test]
-    fn networks_of_names_are_spread_and_apart_from_numbered_ones() {
-        let networks: std::collections::BTreeSet<Ipv4Addr> = (0..500)
-            .filter_map(|i| Fleet::named(&format!("node-{i}")).place(&format!("node-{i}")))
-            .map(|place| place.network)
-            .collect();
-        assert!(networks.len() > 480, "{}", networks.len());
-        assert!(networks.iter().all(|n| n.octets()[0] == 10 && (128..192).contains(&n.octets()[1])));
     }
 }

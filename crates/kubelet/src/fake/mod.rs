@@ -41,13 +41,21 @@ pub async fn run(fleet: Fleet, informers: Arc<Informers>, shared: Shared, stop: 
         nodes = nodes.seed(Key::new("", name));
     }
     let pods = Controller::new(pods::Pods { fleet: fleet.clone(), addresses }, &informers)
-        .reads::<Node>(|_, _| vec![])
         .reads::<Pod>(move |change: &Change<Pod>, _| {
             let pod = change.any();
             if change.new.is_none() {
                 freed.release(&pod.metadata.uid);
             }
             if fleet.has(&pod.spec.node_name) { vec![pod.metadata.key()] } else { vec![] }
+        })
+        .reads::<Node>(|change: &Change<Node>, view| {
+            let (Some(old), Some(node)) = (&change.old, &change.new) else { return vec![] };
+            if old.spec.pod_cidrs == node.spec.pod_cidrs {
+                return vec![];
+            }
+            // Its first pods have waited for that.
+            let pods = view.get::<Pod>();
+            pods.iter().filter(|p| p.spec.node_name == node.metadata.name).map(|p| p.metadata.key()).collect()
         })
         .workers(16);
     let mut tasks = JoinSet::new();

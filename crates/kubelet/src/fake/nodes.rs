@@ -70,8 +70,7 @@ fn plain(write: Write) -> Step {
 /// What a kubelet registers.
 fn object(place: &Place) -> Value {
     let name = &place.name;
-    let network = format!("{}/24", place.network);
-    json!({
+    let mut object = json!({
         "apiVersion": Node::api_version(),
         "kind": Node::KIND,
         "metadata": {
@@ -86,12 +85,13 @@ fn object(place: &Place) -> Value {
             },
             "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
         },
-        "spec": {
-            "podCIDR": network,
-            "podCIDRs": [network],
-            "providerID": format!("kaji-sim://{name}"),
-        },
-    })
+        "spec": {"providerID": format!("kaji-sim://{name}")},
+    });
+    if let Some(network) = &place.network {
+        object["spec"]["podCIDR"] = network.to_string().into();
+        object["spec"]["podCIDRs"] = json!([network.to_string()]);
+    }
+    object
 }
 
 fn status(place: &Place, now: &str) -> Value {

@@ -8,10 +8,17 @@ use super::{
 };
 use kaji_runtime::{
     Cx, EventRecord, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write,
-    objects::{Container, Pod},
+    objects::{Container, Node, Pod},
 };
 use serde_json::{Value, json};
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+    time::Duration,
+};
+
+/// When a pod for which there is no address is looked at again, and how long it waits before that is worth an event.
+const NO_ADDRESS: Duration = Duration::from_secs(10);
 
 /// Reports for the pods of a fleet.
 pub struct Pods {
@@ -28,6 +35,8 @@ pub enum Next {
     Rest,
     /// Look again after this long.
     Wait(Duration),
+    /// There is no address for it, after so long.
+    NoAddress(Duration),
     /// Report this status; look again if asked to.
     Report(Value, Option<Duration>),
     /// It is over: remove the object.
@@ -48,15 +57,30 @@ impl Reconciler for Pods {
         let Some(pod) = pods.by_key(key) else { return Plan::nothing() };
         let Some(place) = self.fleet.place(&pod.spec.node_name) else { return Plan::nothing() };
         let host = place.address;
-        let address = if pod.spec.host_network {
-            Some(host)
+        let addresses = if pod.spec.host_network {
+            vec![host.into()]
         } else {
-            self.addresses.assign(&pod.metadata.uid, &pod.status.pod_ip, place.network)
+            let reported: Vec<IpAddr> = pod.status.pod_ips.iter().filter_map(|p| p.ip.parse().ok()).collect();
+            self.addresses.assign(&pod.metadata.uid, &reported, || {
+                let nodes = view.get::<Node>();
+                let node = nodes.get("", &place.name);
+                node.iter().flat_map(|n| &n.spec.pod_cidrs).filter_map(|range| range.parse().ok()).collect()
+            })
         };
         let target = Target::of::<Pod>(&key.namespace, &key.name);
-        match next(pod, address, host, cx.now) {
+        match next(pod, &addresses, host, cx.now) {
             Next::Rest => Plan::nothing(),
             Next::Wait(wait) => Plan::nothing().again_after(wait),
+            Next::NoAddress(waited) => {
+                let plan = Plan::nothing().again_after(NO_ADDRESS);
+                if waited < NO_ADDRESS {
+                    return plan;
+                }
+                let text =
+                    "Failed to create pod sandbox: the node's ranges (spec.podCIDRs) have no address for it";
+                let about = pod.metadata.reference(&Pod::api_version(), Pod::KIND);
+                plan.event(EventRecord::warning(about, "FailedCreatePodSandBox", text))
+            }
             Next::Report(status, again) => {
                 let started = status["phase"] == "Running" && pod.status.phase != "Running";
                 let body = json!({"metadata": {"uid": pod.metadata.uid}, "status": status});
@@ -88,10 +112,10 @@ impl Reconciler for Pods {
     }
 }
 
-/// Decides. Pure: the pod as reported so far, its address (`None`: the node has none left), its node's, the time.
-pub fn next(pod: &Pod, address: Option<Ipv4Addr>, host: Ipv4Addr, now: jiff::Timestamp) -> Next {
+/// Decides. Pure: the pod as reported so far, its addresses (none: the node has none left), its node's, the time.
+pub fn next(pod: &Pod, addresses: &[IpAddr], host: Ipv4Addr, now: jiff::Timestamp) -> Next {
     let behaviour = behaviour::of(pod);
-    let report = Report { pod, behaviour: &behaviour, address, host, now };
+    let report = Report { pod, behaviour: &behaviour, addresses, host, now };
     if pod.metadata.deleting() {
         let ended =
             pod.finished() || pod.status.container_statuses.iter().all(|c| c.state.terminated.is_some());
@@ -115,8 +139,11 @@ pub fn next(pod: &Pod, address: Option<Ipv4Addr>, host: Ipv4Addr, now: jiff::Tim
         return Next::Report(report.deadline(), None);
     }
     if pod.status.phase != "Running" {
-        if behaviour.waiting.is_some() || address.is_none() {
+        if behaviour.waiting.is_some() {
             return Next::Rest;
+        }
+        if addresses.is_empty() {
+            return Next::NoAddress(since(start));
         }
         return match behaviour.start_after.checked_sub(since(start)).filter(|left| !left.is_zero()) {
             Some(left) => Next::Wait(left),
@@ -151,7 +178,7 @@ fn stopping(pod: &Pod, behaviour: &Behaviour, now: jiff::Timestamp) -> Option<Du
 struct Report<'a> {
     pod: &'a Pod,
     behaviour: &'a Behaviour,
-    address: Option<Ipv4Addr>,
+    addresses: &'a [IpAddr],
     host: Ipv4Addr,
     now: jiff::Timestamp,
 }
@@ -241,9 +268,9 @@ impl Report<'_> {
     fn addresses(&self, status: &mut Value) {
         status["hostIP"] = self.host.to_string().into();
         status["hostIPs"] = json!([{"ip": self.host.to_string()}]);
-        if let Some(address) = self.address {
-            status["podIP"] = address.to_string().into();
-            status["podIPs"] = json!([{"ip": address.to_string()}]);
+        if let Some(first) = self.addresses.first() {
+            status["podIP"] = first.to_string().into();
+            status["podIPs"] = self.addresses.iter().map(|a| json!({"ip": a.to_string()})).collect();
         }
     }
 
@@ -345,11 +372,15 @@ mod tests {
         }
     }
 
-    fn walk(mut pod: Value, steps: usize) -> String {
+    fn walk(pod: Value, steps: usize) -> String {
+        walk_with(&[Ipv4Addr::new(10, 244, 1, 2).into()], pod, steps)
+    }
+
+    fn walk_with(addresses: &[IpAddr], mut pod: Value, steps: usize) -> String {
         let mut lines = vec![];
         for _ in 0..steps {
             let typed: Pod = serde_json::from_value(pod.clone()).unwrap();
-            match next(&typed, Some(Ipv4Addr::new(10, 244, 1, 2)), Ipv4Addr::new(172, 30, 0, 1), now()) {
+            match next(&typed, addresses, Ipv4Addr::new(172, 30, 0, 1), now()) {
                 Next::Report(status, again) => {
                     report(&mut pod, &status);
                     let typed: Pod = serde_json::from_value(pod.clone()).unwrap();
@@ -388,6 +419,14 @@ mod tests {
             Running ready=true running ip=10.244.1.2 again=None
             Rest"#]]
         .assert_eq(&walk(pod(json!({}), "Always"), 3));
+    }
+
+    #[test]
+    fn a_pod_waits_for_an_address() {
+        expect_test::expect![[r#"
+            Pending ready=false waiting ip= again=Some(0ns)
+            NoAddress(0ns)"#]]
+        .assert_eq(&walk_with(&[], pod(json!({}), "Always"), 2));
     }
 
     #[test]

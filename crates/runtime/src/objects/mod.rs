@@ -4,6 +4,7 @@ mod certificates;
 mod daemonset;
 mod deployment;
 mod job;
+mod migration;
 mod namespace;
 mod node;
 mod pod;
@@ -24,6 +25,7 @@ pub use job::{
     CronJob, CronJobSpec, CronJobStatus, Job, JobCondition, JobSpec, JobStatus, OnExitCodes, OnPodCondition,
     PodFailurePolicy, PodFailureRule, SuccessPolicy, SuccessRule, UncountedTerminatedPods,
 };
+pub use migration::{StorageVersionMigration, StorageVersionMigrationSpec, StorageVersionMigrationStatus};
 pub use namespace::{ConfigMap, Namespace, NamespaceSpec, NamespaceStatus, SecretReference, ServiceAccount};
 pub use node::{Node, Taint};
 pub use pod::{

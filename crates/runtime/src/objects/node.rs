@@ -39,9 +39,9 @@ pub struct NodeSpec {
     pub unschedulable: bool,
     /// Taints.
     pub taints: Vec<Taint>,
-    /// `10.244.1.0/24`
-    #[serde(rename = "podCIDR")]
-    pub pod_cidr: String,
+    /// `10.244.1.0/24`; a second one of the other family.
+    #[serde(rename = "podCIDRs")]
+    pub pod_cidrs: Vec<String>,
 }
 
 /// A node's status.

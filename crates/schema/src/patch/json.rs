@@ -57,7 +57,12 @@ fn why(target: &mut Value, operation: &Value) -> String {
                 "{op} operation does not apply: doc is missing destination path: {path}: missing value"
             );
         }
-        return format!("error in {op} for path: '{from}': it cannot be read or written there");
+        if op == "copy" && get(target, from).is_some() {
+            return format!(
+                "Unable to complete the copy, the accumulated size increase of copies exceeds the limit {MAX_COPIED}"
+            );
+        }
+        return format!("error in {op} for path: '{from}': missing value");
     }
     match (op, parent(target, path)) {
         ("test", None) if !path.is_empty() => {

@@ -6,7 +6,6 @@
 use super::{Audit, answer};
 use crate::body::ResponseBody;
 use bytes::Bytes;
-use futures_util::StreamExt;
 use http::Response;
 use kaji_audit::{Event, Level, ResponseStatus, Stage, Verdict, without_managed_fields};
 use kaji_engine::{ApiResponse, Body, Trail};
@@ -137,16 +136,8 @@ impl Record {
         }
         match response.body_mut() {
             _ if outsider => self.lock().ended = true,
-            ResponseBody::Stream(stream) => {
-                let inner = std::mem::replace(stream, futures_util::stream::empty().boxed());
-                // When the stream is dropped, so is the record.
-                *stream = inner
-                    .map(move |piece| {
-                        let _kept = &self;
-                        piece
-                    })
-                    .boxed();
-            }
+            // When the body is dropped, so is the record.
+            body @ (ResponseBody::Stream(_) | ResponseBody::Foreign { .. }) => body.hold(self),
             _ => {
                 self.stage(if panicked { Stage::Panic } else { Stage::ResponseComplete }).await;
             }

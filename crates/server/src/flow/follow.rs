@@ -239,6 +239,7 @@ fn request(verb: Verb, plural: &str, name: &str, subresource: &str) -> ApiReques
         },
         user_agent: "kube-apiserver".into(),
         trail: None,
+        creation: None,
     }
 }
 

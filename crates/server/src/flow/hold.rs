@@ -17,7 +17,7 @@ use std::{
 use tokio::task::AbortHandle;
 
 /// The same body, which gives the seats back when it is made: a large list once its last piece is, a watch once it has
-/// sent what was there, anything else at once. A client that does not read what it asked for keeps them for `most`.
+/// sent what was there, what comes from elsewhere at its end, anything else at once. A client that does not read what it asked for keeps them for `most`.
 pub fn hold(body: ResponseBody, seat: Option<Seat>, most: Duration) -> ResponseBody {
     let Some(mut seat) = seat else { return body };
     match body {
@@ -29,6 +29,10 @@ pub fn hold(body: ResponseBody, seat: Option<Seat>, most: Duration) -> ResponseB
             let watching = seat.watching.take();
             let lease = Some(Lease::new(seat, most));
             ResponseBody::Stream(Box::pin(Beginning { inner, lease, _watching: watching }))
+        }
+        ResponseBody::Foreign { inner, mut held } => {
+            held.push(Box::new(Lease::new(seat, most)));
+            ResponseBody::Foreign { inner, held }
         }
         done => done,
     }

@@ -213,6 +213,7 @@ fn request(verb: Verb, name: &str, query: &[(&str, &str)], body: &Value) -> ApiR
         },
         user_agent: MANAGER.into(),
         trail: None,
+        creation: None,
     }
 }
 

@@ -1,0 +1,249 @@
+//! The aggregation layer: group versions that other servers serve behind this one.
+//!
+//! An APIService with a service sends all requests of its group version there (`proxy`), once a keeper has found out that
+//! somebody answers (`keeper`, `judge`), which also asks what is served (`documents`). APIServices of what this server
+//! serves itself are made here, too (`register`).
+//!
+//! Invariants:
+//! - Whether a request leaves is decided by the APIServices alone, as of the moment that it is routed (`routes`).
+//! - A cluster without such servers pays two loads a request; one whose servers hang keeps everything else going.
+//!
+//! Source: upstream's kube-aggregator.
+
+mod changes;
+mod documents;
+mod judge;
+mod keeper;
+mod merge;
+mod metrics;
+pub mod priorities;
+mod proxy;
+mod register;
+mod routes;
+mod service;
+mod specs;
+
+pub use documents::Extension;
+pub use proxy::{Broken, Facts, ForeignBody, is_upgrade};
+pub use register::ensure;
+pub use routes::{Identity, Route, Table};
+pub use service::{ApiService, Backend, Condition, api_services};
+pub use specs::Swaggers;
+
+use changes::{Changes, Watched};
+use documents::Documents;
+use kaji_engine::{Engine, cache::Follower};
+use kaji_meta::Clock;
+use kaji_outbound::Callers;
+use metrics::Metrics;
+use routes::Routes;
+use specs::Specs;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::{AbortHandle, JoinSet},
+};
+
+/// Servers that are looked at at the same time.
+const LOOKS: usize = 32;
+
+/// The aggregation layer of one server.
+pub struct Aggregator {
+    engine: Arc<Engine>,
+    callers: Arc<Callers>,
+    routes: Routes,
+    documents: Documents,
+    specs: Specs,
+    metrics: Metrics,
+    clock: Arc<dyn Clock>,
+    looks: Semaphore,
+    stop: watch::Sender<bool>,
+}
+
+/// What discovery adds to what this server serves itself.
+#[derive(Clone, Default)]
+pub struct Extensions {
+    /// Changes whenever the rest does.
+    pub generation: (u64, u64),
+    /// Group versions, by group and version.
+    pub versions: Vec<Extension>,
+}
+
+impl Aggregator {
+    /// Over an engine that serves APIServices. `identity` is how this server proves itself to others.
+    pub fn new(
+        engine: Arc<Engine>,
+        callers: Arc<Callers>,
+        identity: Identity,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Aggregator> {
+        Arc::new(Aggregator {
+            routes: Routes::new(&engine, identity),
+            engine,
+            callers,
+            documents: Documents::default(),
+            specs: Specs::default(),
+            metrics: Metrics::default(),
+            clock,
+            looks: Semaphore::new(LOOKS),
+            stop: watch::Sender::new(false),
+        })
+    }
+
+    /// Makes the availability of APIServices part of a page of metrics.
+    pub fn register_metrics(&self, registry: &mut prometheus_client::registry::Registry) {
+        self.metrics.register(registry);
+    }
+
+    /// Who serves a path, if that is not this server.
+    pub fn route(&self, path: &str) -> Option<Arc<Route>> {
+        let found = self.routes.route(path);
+        match path.strip_prefix("/openapi/v3/") {
+            Some(document) => self.specs.owner(&self.routes.table(), document.trim_end_matches('/')),
+            None => found,
+        }
+    }
+
+    /// What others add to the OpenAPI v2 document.
+    pub fn swaggers(&self) -> Swaggers {
+        self.specs.v2(&self.routes.table())
+    }
+
+    /// What others add to the index of OpenAPI v3: names of documents and where they are.
+    pub fn openapi_v3(&self) -> std::collections::BTreeMap<String, String> {
+        self.specs.v3(&self.routes.table())
+    }
+
+    /// Whether anything is served elsewhere.
+    pub fn is_idle(&self) -> bool {
+        self.routes.table().is_empty()
+    }
+
+    /// Tells whether [`Aggregator::extensions`] would give something else. Cheap.
+    pub fn generation(&self) -> (u64, u64) {
+        (self.routes.table().generation, self.documents.generation())
+    }
+
+    /// All group versions that are served elsewhere.
+    pub fn extensions(&self) -> Extensions {
+        let table = self.routes.table();
+        // Before the documents are looked at: what comes meanwhile counts as news.
+        let generation = (table.generation, self.documents.generation());
+        Extensions { generation, versions: self.documents.list(&table) }
+    }
+
+    /// From now on this server proves itself by another certificate.
+    pub fn identify(&self, identity: Identity) {
+        self.routes.identify(identity);
+    }
+
+    /// Looks after APIServices until told to stop.
+    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+        let (this, engine) = (Arc::downgrade(&self), Arc::downgrade(&self.engine));
+        let work = async { tokio::join!(supervise(this), register::follow(engine)) };
+        tokio::select! {
+            _ = work => {}
+            _ = stop.wait_for(|s| *s) => {}
+        }
+        self.stop.send_replace(true);
+    }
+}
+
+impl Route {
+    /// `s.n.svc:443`: the name that the server's certificate is for, and the port of the service.
+    pub(crate) fn authority(&self) -> String {
+        let Backend { namespace, name, port, .. } = &self.service.backend;
+        format!("{name}.{namespace}.svc:{port}")
+    }
+}
+
+/// Who looks after an APIService.
+struct Kept {
+    route: watch::Sender<Arc<Route>>,
+    task: AbortHandle,
+}
+
+/// Sees to it that each APIService that is served elsewhere has its keeper, and that the others say that they are served
+/// here.
+async fn supervise(aggregator: Weak<Aggregator>) {
+    let mut tasks = JoinSet::new();
+    let mut keepers: HashMap<String, Kept> = HashMap::new();
+    let mut local: Option<Follower> = None;
+    loop {
+        let Some(this) = aggregator.upgrade() else { return };
+        let Some(mut changes) = Changes::of(&this.engine, [Watched::all(api_services(), "v1")]).await else {
+            return;
+        };
+        drop(this);
+        loop {
+            let Some(this) = aggregator.upgrade() else { return };
+            // Ended keepers are not kept.
+            while tasks.try_join_next().is_some() {}
+            level(&this, &mut keepers, &mut tasks);
+            locals(&this, &mut local).await;
+            drop(this);
+            if !changes.next().await {
+                break;
+            }
+        }
+    }
+}
+
+fn level(this: &Arc<Aggregator>, keepers: &mut HashMap<String, Kept>, tasks: &mut JoinSet<()>) {
+    let table = this.routes.table();
+    keepers.retain(|name, kept| {
+        let there = table.named(name).is_some() && !kept.task.is_finished();
+        if !there {
+            kept.task.abort();
+        }
+        there
+    });
+    this.documents.retain(&table);
+    this.specs.retain(&table);
+    for route in table.routes() {
+        match keepers.get(&route.service.name) {
+            Some(kept) => {
+                kept.route.send_if_modified(|old| {
+                    let news = !Arc::ptr_eq(old, route);
+                    *old = route.clone();
+                    news
+                });
+            }
+            None => {
+                let (sender, receiver) = watch::channel(route.clone());
+                let (weak, other) = (Arc::downgrade(this), receiver.clone());
+                let task = tasks.spawn(async move {
+                    tokio::join!(keeper::keep(weak.clone(), receiver), specs::follow(weak, other));
+                });
+                keepers.insert(route.service.name.clone(), Kept { route: sender, task });
+            }
+        }
+    }
+}
+
+/// Those that this server serves itself are always available; one that was served elsewhere before does not say so yet.
+async fn locals(this: &Arc<Aggregator>, follower: &mut Option<Follower>) {
+    if follower.is_none() {
+        let registry = this.engine.registry();
+        *follower = registry.by_group_resource(&api_services()).map(|r| Follower::new(r.cache.clone()));
+    }
+    let Some(follower) = follower else { return };
+    for (entry, there) in follower.take().1 {
+        if !there {
+            this.metrics.forget(entry.name());
+            continue;
+        }
+        let object = entry.decode();
+        if ApiService::parse(&object).is_some() {
+            let available = Condition::of(&object).is_some_and(|c| c.is_true());
+            this.metrics.is(entry.name(), available);
+            continue;
+        }
+        if let Err(error) = keeper::write(this, entry.name(), &Condition::local()).await {
+            tracing::warn!(name = entry.name(), %error, "an APIService's condition could not be written");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The OpenAPI documents of extension servers.
+//!
+//! Invariants: reading never waits for anybody; what was heard last stays until its APIService goes, for clients do better
+//! with an old document than with none. Of a v2 document only the paths of the APIService's own group version count, of a
+//! v3 index only its own documents, which are forwarded like any other request.
+//!
+//! Source: upstream's OpenAPI aggregation controllers.
+
+use crate::{Route, Table, documents, keeper, merge, service::ApiService};
+use http::{HeaderValue, StatusCode};
+use kaji_outbound::Callers;
+use kaji_resource::UserInfo;
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+use tokio::sync::watch;
+
+/// Who the server is told that asks.
+const READER: &str = "system:aggregator";
+/// After a success.
+const REFRESH: Duration = Duration::from_secs(60);
+/// After failures.
+const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(3600));
+/// How long an answer may take.
+const TIME: Duration = Duration::from_secs(30);
+
+/// What one server said about one group version.
+#[derive(Clone, Default)]
+struct Spec {
+    etag: Option<HeaderValue>,
+    /// Its own paths of the v2 document, and the revision of this server's that names them.
+    v2: Option<(u64, Arc<Value>)>,
+    /// Names of v3 documents, and where they are.
+    v3: BTreeMap<String, String>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// By the APIService's name.
+    specs: HashMap<String, Spec>,
+    /// Numbers v2 documents.
+    count: u64,
+}
+
+/// All that is known.
+#[derive(Default)]
+pub(crate) struct Specs(Mutex<Known>);
+
+/// The v2 documents of extension servers.
+#[derive(Clone, Default)]
+pub struct Swaggers {
+    /// Another whenever any of them is.
+    pub mark: String,
+    documents: Vec<Arc<Value>>,
+}
+
+impl Swaggers {
+    /// Adds what they say to a document.
+    pub fn merge_into(&self, document: &mut Value) {
+        self.documents.iter().for_each(|d| merge::merge(document, d));
+    }
+}
+
+impl Specs {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// In the order of priorities.
+    pub fn v2(&self, table: &Table) -> Swaggers {
+        let mut services: Vec<&ApiService> = table.routes().map(|r| &r.service).collect();
+        let highest = |group: &str| {
+            let all = services.iter().filter(|s| s.group == group).map(|s| s.group_priority);
+            all.max().unwrap_or_default()
+        };
+        let mut order: Vec<(i64, &ApiService)> = services.iter().map(|s| (-highest(&s.group), *s)).collect();
+        order.sort_by(|(p, a), (q, b)| p.cmp(q).then(a.name.cmp(&b.name)));
+        services = order.into_iter().map(|(_, s)| s).collect();
+        let known = self.lock();
+        let mut all = Swaggers::default();
+        for service in services {
+            if let Some((number, document)) = known.specs.get(&service.name).and_then(|s| s.v2.as_ref()) {
+                all.mark += &format!(" {} {number}", service.name);
+                all.documents.push(document.clone());
+            }
+        }
+        all
+    }
+
+    /// Names of documents (`apis/example.com/v1`) and where they are.
+    pub fn v3(&self, table: &Table) -> BTreeMap<String, String> {
+        let known = self.lock();
+        let specs = table.routes().filter_map(|r| known.specs.get(&r.service.name));
+        specs.flat_map(|s| s.v3.clone()).collect()
+    }
+
+    /// Who has a document.
+    pub fn owner(&self, table: &Table, document: &str) -> Option<Arc<Route>> {
+        let known = self.lock();
+        let has =
+            |r: &&Arc<Route>| known.specs.get(&r.service.name).is_some_and(|s| s.v3.contains_key(document));
+        table.routes().find(has).cloned()
+    }
+
+    /// Forgets all that a table has no more.
+    pub fn retain(&self, table: &Table) {
+        self.lock().specs.retain(|name, _| table.named(name).is_some());
+    }
+
+    /// Asks a server.
+    async fn read(&self, route: &Route, callers: &Callers) -> Result<(), String> {
+        let client = route.client(callers).map_err(|e| e.to_string())?;
+        let user = UserInfo { name: READER.into(), ..UserInfo::default() };
+        let json = HeaderValue::from_static("application/json");
+        let service = &route.service;
+        let index = documents::get(&client, "/openapi/v3", &user, json.clone(), None, TIME).await?;
+        let v3 = match index.code {
+            StatusCode::OK => {
+                own_documents(service, &serde_json::from_slice(&index.body).map_err(|e| e.to_string())?)
+            }
+            StatusCode::NOT_FOUND => BTreeMap::new(),
+            code => return Err(format!("/openapi/v3: {code}")),
+        };
+        let etag = {
+            let mut known = self.lock();
+            let spec = known.specs.entry(service.name.clone()).or_default();
+            spec.v3 = v3;
+            spec.etag.clone()
+        };
+        let answer = documents::get(&client, "/openapi/v2", &user, json, etag, TIME).await?;
+        match answer.code {
+            StatusCode::NOT_MODIFIED | StatusCode::NOT_FOUND => Ok(()),
+            StatusCode::OK => {
+                let document: Value = serde_json::from_slice(&answer.body).map_err(|e| e.to_string())?;
+                let prefix = format!("{}/", service.path());
+                let own = merge::filter(&document, |path| path.starts_with(&prefix));
+                let mut known = self.lock();
+                known.count += 1;
+                let number = known.count;
+                let spec = known.specs.entry(service.name.clone()).or_default();
+                spec.etag = answer.etag;
+                if spec.v2.as_ref().is_none_or(|(_, old)| **old != own) {
+                    spec.v2 = Some((number, Arc::new(own)));
+                }
+                Ok(())
+            }
+            code => Err(format!("/openapi/v2: {code}")),
+        }
+    }
+}
+
+/// What an index says about the group version itself.
+fn own_documents(service: &ApiService, index: &Value) -> BTreeMap<String, String> {
+    let own = format!("apis/{}/{}", service.group, service.version);
+    let at = index["paths"][own.as_str()]["serverRelativeURL"].as_str();
+    at.filter(|at| at.starts_with(&format!("/openapi/v3/{own}")))
+        .map(|at| (own, at.to_owned()))
+        .into_iter()
+        .collect()
+}
+
+/// Keeps what is known of one APIService's documents up to date, until whoever started it ends it.
+pub(crate) async fn follow(aggregator: Weak<crate::Aggregator>, mut routes: watch::Receiver<Arc<Route>>) {
+    let mut delay = keeper::Delay::new(RETRY);
+    loop {
+        let route = routes.borrow_and_update().clone();
+        let pause = match aggregator.upgrade() {
+            None => return,
+            Some(_) if !route.service.is_available() => None,
+            Some(this) => match this.specs.read(&route, &this.callers).await {
+                Ok(()) => {
+                    delay.reset();
+                    Some(REFRESH)
+                }
+                Err(error) => {
+                    tracing::info!(
+                        name = route.service.name,
+                        error,
+                        "an extension server's OpenAPI cannot be read"
+                    );
+                    Some(delay.grow())
+                }
+            },
+        };
+        let pause = async {
+            match pause {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        };
+        let changed = async {
+            // Another condition alone is no news, unless it is the one that was waited for.
+            loop {
+                if routes.changed().await.is_err() {
+                    return false;
+                }
+                let now = routes.borrow().clone();
+                let became = now.service.is_available() && !route.service.is_available();
+                if became || !now.service.same_but_for_condition(&route.service) {
+                    return true;
+                }
+            }
+        };
+        tokio::select! {
+            () = pause => {}
+            more = changed => if !more { return },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_what_is_its_own_counts() {
+        let object = json!({"metadata": {"name": "v1.a.io"}, "spec": {"group": "a.io", "version": "v1",
+            "service": {"namespace": "n", "name": "s"}}});
+        let service = ApiService::parse(&object).unwrap();
+        let index = |url: &str| json!({"paths": {"apis/a.io/v1": {"serverRelativeURL": url}, "api/v1": {"serverRelativeURL": "/openapi/v3/api/v1?hash=1"}}});
+        let found = own_documents(&service, &index("/openapi/v3/apis/a.io/v1?hash=1"));
+        assert_eq!(
+            found,
+            BTreeMap::from([("apis/a.io/v1".into(), "/openapi/v3/apis/a.io/v1?hash=1".into())])
+        );
+        assert!(own_documents(&service, &index("https://elsewhere/openapi/v3/apis/a.io/v1")).is_empty());
+        assert!(own_documents(&service, &json!({"paths": []})).is_empty());
+    }
+}

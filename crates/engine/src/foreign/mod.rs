@@ -1,0 +1,191 @@
+//! Reading objects that somebody else converts: they are converted before anything is made of them, so that selectors,
+//! tables and partial metadata are those of the version that was asked for.
+//!
+//! Invariants: what is in that version already is not sent anywhere; nothing here is touched by resources that convert
+//! for themselves; one converter's trouble is that of its own resource's readers only.
+
+mod kept;
+
+pub(crate) use kept::Kept;
+
+use crate::{
+    cache::{Change, Entry, Event, Filter, Item, Seen, seen_by},
+    registry::Resource,
+    storage,
+};
+use futures_util::{FutureExt, future::BoxFuture};
+use kaji_meta::{Reason, Status};
+use kaji_resource::Converter;
+use kept::{Flight, Key, Known, Outcome};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Objects sent to a converter at once.
+const BATCH: usize = 500;
+/// Bytes of objects sent to a converter at once (one larger object goes alone).
+const BATCH_BYTES: usize = 4 << 20;
+
+/// Reads a resource in one of its versions.
+#[derive(Clone)]
+pub(crate) struct Reader {
+    res: Arc<Resource>,
+    converter: Arc<dyn Converter>,
+    kept: Arc<Kept>,
+    api_version: Arc<str>,
+}
+
+impl Reader {
+    /// `None` when the resource converts for itself.
+    pub fn of(res: &Arc<Resource>, version: &str) -> Option<Reader> {
+        let converter = res.def.conversion.foreign()?.clone();
+        let kept = res.converted.clone();
+        Some(Reader { res: res.clone(), converter, kept, api_version: res.api_version(version).into() })
+    }
+
+    fn needs(&self, entry: &Entry) -> bool {
+        storage::peek_api_version(entry.object_bytes()) != Some(&*self.api_version)
+    }
+
+    /// One object, converted anew.
+    ///
+    /// # Errors
+    /// What the converter says.
+    pub async fn one(&self, entry: Arc<Entry>) -> Result<Arc<Entry>, Status> {
+        if !self.needs(&entry) {
+            return Ok(entry);
+        }
+        let converted = self.clone().convert(vec![entry]).await?;
+        converted.first().cloned().ok_or_else(|| Status::internal("a conversion has no outcome"))
+    }
+
+    /// Objects in the order given.
+    ///
+    /// # Errors
+    /// What the converter says of any of them.
+    pub async fn all(&self, mut entries: Vec<Arc<Entry>>) -> Result<Vec<Arc<Entry>>, Status> {
+        let needy: Vec<usize> =
+            entries.iter().enumerate().filter(|(_, e)| self.needs(e)).map(|(i, _)| i).collect();
+        if needy.is_empty() {
+            return Ok(entries);
+        }
+        let wanted: Vec<Arc<Entry>> = needy.iter().filter_map(|i| entries.get(*i).cloned()).collect();
+        let keys: Vec<Key> = wanted.iter().map(|e| self.key(e)).collect();
+        let known = self.kept.find(&keys, |unknown| self.launch(&wanted, unknown));
+        for (i, known) in needy.into_iter().zip(known) {
+            let converted = match known {
+                Known::Kept(entry) => Some(entry),
+                // One after the other: a long list is no reason to press the converter.
+                Known::Flying(flight, at) => flight.await?.get(at).cloned(),
+                Known::Nothing => None,
+            };
+            let converted = converted.ok_or_else(|| Status::internal("a conversion has no outcome"))?;
+            if let Some(slot) = entries.get_mut(i) {
+                *slot = converted;
+            }
+        }
+        Ok(entries)
+    }
+
+    fn key(&self, entry: &Entry) -> Key {
+        (self.api_version.clone(), entry.key.clone(), entry.revision)
+    }
+
+    /// Begins to convert these of the objects.
+    fn launch(&self, wanted: &[Arc<Entry>], unknown: &[usize]) -> Vec<(Flight, Vec<usize>)> {
+        let mut flights = vec![];
+        let mut batch: Vec<usize> = vec![];
+        let mut bytes = 0;
+        let take_off = |batch: Vec<usize>| {
+            let entries: Vec<Arc<Entry>> = batch.iter().filter_map(|i| wanted.get(*i).cloned()).collect();
+            let keys: Vec<Key> = entries.iter().map(|e| self.key(e)).collect();
+            let (reader, kept) = (self.clone(), self.kept.clone());
+            let flight: BoxFuture<'static, Outcome> = Box::pin(async move {
+                let outcome = reader.convert(entries).await;
+                kept.landed(keys, &outcome);
+                outcome
+            });
+            (flight.shared(), batch)
+        };
+        for &i in unknown {
+            let size = wanted.get(i).map_or(0, |e| e.object_bytes().len());
+            if batch.len() == BATCH || (bytes + size > BATCH_BYTES && !batch.is_empty()) {
+                flights.push(take_off(std::mem::take(&mut batch)));
+                bytes = 0;
+            }
+            bytes += size;
+            batch.push(i);
+        }
+        flights.push(take_off(batch));
+        flights
+    }
+
+    /// Has the converter convert these.
+    async fn convert(self, entries: Vec<Arc<Entry>>) -> Outcome {
+        let objects: Vec<Value> = entries.iter().map(|e| e.decode()).collect();
+        let converted = self.converter.convert(objects, &self.api_version).await?;
+        if converted.len() != entries.len() {
+            return Err(Status::internal("a conversion has not as many objects as it was given"));
+        }
+        let fields = self.res.cache.fields();
+        let made = entries.iter().zip(&converted).map(|(entry, object)| {
+            let value = storage::encode(object);
+            Entry::from_stored(
+                entry.key.clone(),
+                &self.res.prefix,
+                &value,
+                entry.revision,
+                entry.change(),
+                &fields,
+            )
+            .map(Arc::new)
+            .map_err(|e| Status::internal(e.to_string()))
+        });
+        made.collect()
+    }
+
+    /// What a watcher sees of these events, each converted. `items` were chosen by `filter.place()`.
+    ///
+    /// # Errors
+    /// What the converter says of any of them.
+    pub async fn events(self, items: Vec<Item>, filter: Arc<Filter>) -> Result<Vec<(Event, Seen)>, Status> {
+        let inside = filter.looks_inside();
+        // A deletion shows the last state, at its own revision; states before matter only where selectors do.
+        let new = |event: &Event| (event.change != Change::Deleted).then(|| event.entry.clone());
+        let old = |event: &Event| {
+            let wanted = inside || event.change == Change::Deleted;
+            event.previous.clone().filter(|_| wanted)
+        };
+        let mut states = Vec::with_capacity(items.len());
+        for (event, _) in &items {
+            states.extend(new(event));
+            states.extend(old(event));
+        }
+        let mut states = self.all(states).await?.into_iter();
+        let fields = self.res.cache.fields();
+        let mut seen = Vec::with_capacity(items.len());
+        for (event, plainly) in items {
+            let new = new(&event).and_then(|_| states.next());
+            let previous = old(&event).and_then(|_| states.next());
+            let entry = match (new, &previous) {
+                (Some(entry), _) => entry,
+                (None, Some(last)) => {
+                    let gone = last.deleted(&self.res.prefix, event.revision(), &fields);
+                    Arc::new(gone.map_err(|e| Status::internal(e.to_string()))?)
+                }
+                (None, None) => continue,
+            };
+            let event = Event::new(event.change, entry, previous);
+            let how = if inside { seen_by(&event, |e| filter.matches(e)) } else { Some(plainly) };
+            seen.extend(how.map(|how| (event, how)));
+        }
+        Ok(seen)
+    }
+}
+
+/// How a watch tells of a conversion that failed.
+pub(crate) fn as_event(status: Status) -> Status {
+    if status.reason == Reason::Unknown && status.code == 500 {
+        return Status { reason: Reason::InternalError, ..status };
+    }
+    status
+}

@@ -1,0 +1,324 @@
+//! What extension servers need to know to tell who asks them: `extension-apiserver-authentication` in `kube-system`, the
+//! authorities of clients and of front proxies, and the headers that the latter name users with; and the certificate that
+//! this server shows them.
+//!
+//! Invariants:
+//! - What others wrote there stays, for several servers may share it; certificates that have ended go.
+//! - It is written only when something is missing, and made again when somebody deletes it; it follows the files that name
+//!   authorities.
+//!
+//! Source: upstream's `clusterauthenticationtrust` controller.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use futures_util::StreamExt;
+use kaji_aggregator::{Aggregator, Identity};
+use kaji_auth::authn::RequestHeader;
+use kaji_engine::{ApiRequest, Body, Engine};
+use kaji_meta::{Clock, GroupResource, Status};
+use kaji_resource::{Api, UserInfo, Verb};
+use kaji_server::{
+    Certificates,
+    pki::{self, Pki},
+};
+use serde_json::{Map, Value, json};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+use tokio::sync::watch;
+
+/// The map.
+pub const NAME: &str = "extension-apiserver-authentication";
+/// Where it is.
+pub const NAMESPACE: &str = "kube-system";
+/// How often it is looked at while nothing happens: certificates end.
+const RESYNC: Duration = Duration::from_secs(60);
+/// How long after a failure it is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Certificates that ended less than this ago may still be good for somebody whose clock is behind.
+const SLACK: i64 = 300;
+
+/// Whom this server believes.
+#[derive(Clone, Debug)]
+pub struct Trust {
+    /// Who signs clients' certificates, PEM.
+    pub clients: String,
+    /// Who signs front proxies' certificates, PEM.
+    pub proxies: String,
+    /// How they name users.
+    pub headers: RequestHeader,
+}
+
+/// Why what is there cannot be completed.
+#[derive(Debug, thiserror::Error)]
+#[error("{NAMESPACE}/{NAME}: {key}: {why}")]
+pub struct TrustError {
+    key: &'static str,
+    why: String,
+}
+
+impl From<TrustError> for Status {
+    fn from(error: TrustError) -> Status {
+        Status::internal(error.to_string())
+    }
+}
+
+/// Brings the map up to date.
+///
+/// # Errors
+/// What is there cannot be read, or a refusal.
+pub async fn ensure(api: &dyn Api, trust: &Trust, now: jiff::Timestamp) -> Result<(), Status> {
+    let maps = GroupResource::new("", "configmaps");
+    let Some(found) = api.get(&maps, NAMESPACE, NAME) else {
+        let map = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": NAME, "namespace": NAMESPACE},
+            "data": combined(&Value::Null, trust, now)?,
+        });
+        return match api.create(&maps, NAMESPACE, map, false).await {
+            Err(status) if status.code == 409 => Ok(()),
+            other => other.map(drop),
+        };
+    };
+    if combined(&found["data"], trust, now)? == found["data"] {
+        return Ok(());
+    }
+    let change = |map: &mut Value| {
+        map["data"] = combined(&map["data"], trust, now)?;
+        Ok(())
+    };
+    match api.update(&maps, NAMESPACE, NAME, "", false, &change).await {
+        Err(status) if status.code == 404 => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// What is there already and what this server adds.
+fn combined(data: &Value, trust: &Trust, now: jiff::Timestamp) -> Result<Value, TrustError> {
+    let mut out = Map::new();
+    let clients = certificates(data, "client-ca-file", &trust.clients, now)?;
+    if !clients.is_empty() {
+        out.insert("client-ca-file".into(), clients.into());
+    }
+    let proxies = certificates(data, "requestheader-client-ca-file", &trust.proxies, now)?;
+    if proxies.is_empty() {
+        return Ok(out.into());
+    }
+    out.insert("requestheader-client-ca-file".into(), proxies.into());
+    let RequestHeader { allowed, user, uid, groups, extra } = &trust.headers;
+    for (key, own) in [
+        ("requestheader-allowed-names", allowed),
+        ("requestheader-username-headers", user),
+        ("requestheader-uid-headers", uid),
+        ("requestheader-group-headers", groups),
+        ("requestheader-extra-headers-prefix", extra),
+    ] {
+        let mut all: Vec<String> = vec![];
+        for text in list(data, key)?.into_iter().chain(own.iter().cloned()) {
+            if !all.contains(&text) {
+                all.push(text);
+            }
+        }
+        // Servers from before there were uids do not expect the key.
+        if key != "requestheader-uid-headers" || !all.is_empty() {
+            out.insert(key.into(), json!(all).to_string().into());
+        }
+    }
+    Ok(out.into())
+}
+
+fn list(data: &Value, key: &'static str) -> Result<Vec<String>, TrustError> {
+    match data[key].as_str() {
+        None | Some("") => Ok(vec![]),
+        Some(text) => serde_json::from_str(text).map_err(|e| TrustError { key, why: e.to_string() }),
+    }
+}
+
+/// The certificates of both that have not ended, each once, PEM.
+fn certificates(
+    data: &Value,
+    key: &'static str,
+    own: &str,
+    now: jiff::Timestamp,
+) -> Result<String, TrustError> {
+    let error = |why: String| TrustError { key, why };
+    let mut all: Vec<Vec<u8>> = vec![];
+    for pem in [data[key].as_str().unwrap_or_default(), own] {
+        for der in pki::certificates(pem).map_err(|e| error(e.to_string()))? {
+            let (_, parsed) = x509_parser::parse_x509_certificate(&der).map_err(|e| error(e.to_string()))?;
+            let ends = parsed.validity().not_after.timestamp();
+            if ends > now.as_second() - SLACK && !all.contains(&der) {
+                all.push(der);
+            }
+        }
+    }
+    Ok(all.iter().map(|der| pem(der)).collect())
+}
+
+fn pem(der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let mut out = String::from("-----BEGIN CERTIFICATE-----\n");
+    let mut rest = text.as_str();
+    while !rest.is_empty() {
+        let (line, more) = rest.split_at(rest.len().min(64));
+        out.push_str(line);
+        out.push('\n');
+        rest = more;
+    }
+    out.push_str("-----END CERTIFICATE-----\n");
+    out
+}
+
+/// Keeps the map up to date until `stop` turns true or the engine is gone.
+pub async fn follow(
+    engine: Weak<Engine>,
+    mut trust: watch::Receiver<Trust>,
+    clock: Arc<dyn Clock>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let work = async {
+        while let Some(strong) = engine.upgrade() {
+            let Body::Watch(mut changes) = strong.handle(request()).await.body else { return };
+            drop(strong);
+            loop {
+                let Some(strong) = engine.upgrade() else { return };
+                let now = trust.borrow_and_update().clone();
+                let outcome = ensure(&*strong, &now, clock.now()).await;
+                drop(strong);
+                let pause = if outcome.is_ok() { RESYNC } else { AGAIN };
+                if let Err(error) = outcome {
+                    tracing::warn!(%error, "what extension servers need to know could not be written");
+                }
+                tokio::select! {
+                    piece = changes.next() => if piece.is_none() { break },
+                    Ok(()) = trust.changed() => {}
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = work => {}
+        _ = stop.wait_for(|s| *s) => {}
+    }
+}
+
+/// How this server proves to extension servers that it is the one that forwards.
+pub fn identity(pki: &Pki) -> Identity {
+    let client = &pki.front_proxy_client;
+    (client.certificate.clone().into_bytes(), client.key.clone().into_bytes())
+}
+
+/// Shows extension servers the certificate of the day.
+pub async fn identify(
+    aggregator: Arc<Aggregator>,
+    certificates: Arc<Certificates>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut renewals = certificates.subscribe();
+    loop {
+        tokio::select! {
+            renewed = renewals.changed() => if renewed.is_err() { return },
+            _ = stop.wait_for(|s| *s) => return,
+        }
+        let pki = renewals.borrow_and_update().clone();
+        aggregator.identify(identity(&pki));
+    }
+}
+
+/// A watch of the one map.
+fn request() -> ApiRequest {
+    ApiRequest {
+        verb: Verb::Watch,
+        group: String::new(),
+        version: "v1".into(),
+        resource: "configmaps".into(),
+        namespace: NAMESPACE.into(),
+        name: String::new(),
+        subresource: String::new(),
+        subpath: String::new(),
+        query: vec![
+            ("watch".into(), "true".into()),
+            ("fieldSelector".into(), format!("metadata.name={NAME}")),
+        ],
+        accept: Default::default(),
+        content_type: String::new(),
+        body: Default::default(),
+        user: UserInfo {
+            name: "system:apiserver".into(),
+            groups: vec!["system:masters".into(), "system:authenticated".into()],
+            ..UserInfo::default()
+        },
+        user_agent: "kube-apiserver".into(),
+        trail: None,
+        creation: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> jiff::Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn trust(now: jiff::Timestamp) -> Trust {
+        let pki = Pki::in_memory(None, &[], now).unwrap();
+        Trust {
+            clients: pki.ca.certificate,
+            proxies: pki.front_proxy_ca.certificate,
+            headers: RequestHeader::default(),
+        }
+    }
+
+    #[test]
+    fn what_others_wrote_stays() {
+        let now = at("2026-01-01T00:00:00Z");
+        let (ours, theirs) = (trust(now), trust(now));
+        let first = combined(&Value::Null, &ours, now).unwrap();
+        assert_eq!(combined(&first, &ours, now).unwrap(), first);
+        assert_eq!(
+            first["client-ca-file"].as_str().unwrap().replace("\r", ""),
+            ours.clients.replace("\r", "")
+        );
+        let mut data = first.clone();
+        data["requestheader-allowed-names"] = r#"["other"]"#.into();
+        data["unknown"] = "goes".into();
+        let both = combined(&data, &theirs, now).unwrap();
+        let begins = "-----BEGIN CERTIFICATE-----";
+        assert_eq!(both["client-ca-file"].as_str().unwrap().matches(begins).count(), 2);
+        let mut rest = both.as_object().unwrap().clone();
+        rest.retain(|key, _| !key.ends_with("ca-file"));
+        expect_test::expect![[r#"
+            {
+              "requestheader-allowed-names": "[\"other\",\"front-proxy-client\"]",
+              "requestheader-extra-headers-prefix": "[\"X-Remote-Extra-\"]",
+              "requestheader-group-headers": "[\"X-Remote-Group\"]",
+              "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
+              "requestheader-username-headers": "[\"X-Remote-User\"]"
+            }"#]]
+        .assert_eq(&serde_json::to_string_pretty(&rest).unwrap());
+    }
+
+    #[test]
+    fn certificates_that_have_ended_go() {
+        let old = at("2010-01-01T00:00:00Z");
+        let data = combined(&Value::Null, &trust(old), old).unwrap();
+        let now = at("2026-01-01T00:00:00Z");
+        let ours = trust(now);
+        assert_eq!(combined(&data, &ours, now).unwrap(), combined(&Value::Null, &ours, now).unwrap());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_replaced() {
+        let now = at("2026-01-01T00:00:00Z");
+        let data = json!({"requestheader-group-headers": "X-Remote-Group"});
+        let error = combined(&data, &trust(now), now).unwrap_err().to_string();
+        assert!(
+            error
+                .starts_with("kube-system/extension-apiserver-authentication: requestheader-group-headers: ")
+        );
+    }
+}

@@ -1,0 +1,155 @@
+//! What goes over a connection for longer: watches, other protocols, answers that break off.
+
+use crate::{
+    common::{TestCluster, access::admin, api::Api},
+    extension::{ECHOES, Extension, NAME},
+    reason,
+};
+use bytes::Bytes;
+use http::{Request, Response, header};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use kaji_resource::Verb;
+use kaji_server::LocalService;
+use serde_json::json;
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{
+        ClientConfig, RootCertStore,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    },
+};
+use tower::ServiceExt;
+
+/// A request over the cluster's own TLS, as its admin.
+async fn send(cluster: &TestCluster, request: Request<Empty<Bytes>>) -> Response<Incoming> {
+    let pki = &cluster.cluster.pki;
+    let certificates = |pem: &str| -> Vec<CertificateDer<'static>> {
+        CertificateDer::pem_slice_iter(pem.as_bytes()).map(Result::unwrap).collect()
+    };
+    let mut roots = RootCertStore::empty();
+    certificates(&pki.ca.certificate).into_iter().for_each(|root| roots.add(root).unwrap());
+    let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(
+            certificates(&pki.admin.certificate),
+            PrivateKeyDer::from_pem_slice(pki.admin.key.as_bytes()).unwrap(),
+        )
+        .unwrap();
+    let tcp = tokio::net::TcpStream::connect(cluster.cluster.address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let stream = TlsConnector::from(Arc::new(tls)).connect(name, tcp).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection.with_upgrades());
+    sender.send_request(request).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_stream_and_break_off_visibly() {
+    let cluster = TestCluster::start(0).await;
+    let extension = Extension::start(&cluster).await;
+    extension.join(&cluster).await;
+    reason(&cluster, NAME, "Passed").await;
+    let watch = || {
+        Request::get(format!("{ECHOES}?watch=true")).header("host", "localhost").body(Empty::new()).unwrap()
+    };
+    let mut answer = send(&cluster, watch()).await;
+    assert_eq!(answer.status(), 200);
+    let events = extension.state.events.lock().unwrap().take().unwrap();
+    for event in ["{\"type\":\"ADDED\"}\n", "{\"type\":\"MODIFIED\"}\n"] {
+        events.send(Ok(event.into())).unwrap();
+        let frame = answer.body_mut().frame().await.unwrap().unwrap();
+        assert_eq!(frame.into_data().unwrap(), event);
+    }
+    // The other side breaks off: nobody may take that for the end.
+    events.send(Err(std::io::Error::other("died"))).unwrap();
+    assert!(answer.body_mut().frame().await.unwrap().is_err());
+
+    // It ends properly: so does this.
+    let mut answer = send(&cluster, watch()).await;
+    drop(extension.state.events.lock().unwrap().take().unwrap());
+    assert!(answer.body_mut().frame().await.is_none());
+
+    // The client goes away: the server is told.
+    let answer = send(&cluster, watch()).await;
+    let events = extension.state.events.lock().unwrap().take().unwrap();
+    drop(answer);
+    events.closed().await;
+
+    // The server is gone: whatever is open breaks off, and what is new says so.
+    let mut answer = send(&cluster, watch()).await;
+    let port = extension.port;
+    drop(extension);
+    assert!(answer.body_mut().frame().await.unwrap().is_err());
+    let service = LocalService::new(cluster.cluster.stack.clone(), admin());
+    let request = Request::get(ECHOES).body(Empty::<Bytes>::new()).unwrap();
+    let answer = service.oneshot(request).await.unwrap();
+    assert_eq!(answer.status(), 503);
+    let text = answer.into_body().collect().await.unwrap().to_bytes();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let refused =
+        format!("error trying to reach service: dial tcp 127.0.0.1:{port}: connect: connection refused\n");
+    assert_eq!(text.replace("[::1]", "127.0.0.1"), refused);
+    // Looked at again, it is not available.
+    let touch = json!([{"op": "add", "path": "/metadata/labels", "value": {"touched": "yes"}}]);
+    Api(&cluster).ok(Verb::Patch, "/v1/services/ext?namespace=default", touch).await;
+    reason(&cluster, NAME, "FailedDiscoveryCheck").await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_protocols_are_spoken_through() {
+    let cluster = TestCluster::start(0).await;
+    let extension = Extension::start(&cluster).await;
+    extension.join(&cluster).await;
+    reason(&cluster, NAME, "Passed").await;
+    let request = Request::get(format!("{ECHOES}/x/exec?command=ls"))
+        .header("host", "localhost")
+        .header(header::CONNECTION, "keep-alive, Upgrade")
+        .header(header::UPGRADE, "echo")
+        .header("x-remote-user", "mallory")
+        .body(Empty::new())
+        .unwrap();
+    let answer = send(&cluster, request).await;
+    assert_eq!(
+        (answer.status().as_u16(), &answer.headers()[header::UPGRADE]),
+        (101, &"echo".parse().unwrap())
+    );
+    let seen = extension.seen();
+    assert_eq!(crate::header(&seen[0], "x-remote-user"), ["kubernetes-admin"]);
+    assert_eq!(crate::header(&seen[0], "x-forwarded-for"), ["127.0.0.1"]);
+    let mut both = TokioIo::new(hyper::upgrade::on(answer).await.unwrap());
+    for word in ["one", "another"] {
+        both.write_all(word.as_bytes()).await.unwrap();
+        let mut back = vec![0; word.len()];
+        both.read_exact(&mut back).await.unwrap();
+        assert_eq!(back, word.as_bytes());
+    }
+    // When the server goes, so does the connection.
+    drop(extension);
+    assert_eq!(both.read(&mut [0; 8]).await.unwrap_or(0), 0);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parts_of_the_process_cannot_switch_protocols() {
+    let cluster = TestCluster::start(0).await;
+    let extension = Extension::start(&cluster).await;
+    extension.join(&cluster).await;
+    reason(&cluster, NAME, "Passed").await;
+    let request = Request::get(format!("{ECHOES}/x/exec"))
+        .header(header::CONNECTION, "Upgrade")
+        .header(header::UPGRADE, "echo")
+        .body(Empty::<Bytes>::new())
+        .unwrap();
+    let service = LocalService::new(cluster.cluster.stack.clone(), admin());
+    assert_eq!(service.oneshot(request).await.unwrap().status(), 503);
+    assert!(extension.seen().is_empty());
+    cluster.stop().await;
+}
