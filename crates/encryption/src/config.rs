@@ -115,12 +115,21 @@ impl Config {
     /// # Errors
     /// When it cannot be read, is no strict `EncryptionConfiguration`, or is not valid.
     pub fn read(path: &Path) -> Result<Config, ConfigError> {
-        let text = std::fs::read_to_string(path)
+        let bad = |reason: String| ConfigError::Read { path: path.into(), reason };
+        Config::of_file(path, &std::fs::read(path).map_err(|e| bad(e.to_string()))?)
+    }
+
+    /// Reads and validates what a file holds.
+    ///
+    /// # Errors
+    /// As [`Config::read`].
+    pub fn of_file(path: &Path, data: &[u8]) -> Result<Config, ConfigError> {
+        let text = std::str::from_utf8(data)
             .map_err(|e| ConfigError::Read { path: path.into(), reason: e.to_string() })?;
         if text.is_empty() {
             return Err(ConfigError::Empty(path.into()));
         }
-        Config::parse(&text)
+        Config::parse(text)
     }
 
     /// Reads and validates YAML or JSON.

@@ -23,5 +23,5 @@ mod validation;
 pub use config::{Config, ConfigError, Key, Kms, Provider, Resources};
 pub use kms::Deps;
 pub use metrics::Metrics;
-pub use store::EncryptedStore;
+pub use store::{EncryptedStore, InForce};
 pub use transform::{TransformError, Transformers};

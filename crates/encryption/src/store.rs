@@ -4,6 +4,7 @@
 //! cannot read ends with an error; it never leaves an event out.
 
 use crate::{Transformers, kms::NotOpened, transform::Opened, transform::TransformError};
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures_util::{
     FutureExt, StreamExt,
@@ -19,15 +20,51 @@ use std::{sync::Arc, time::Duration};
 /// How often a value may turn out to need its key decrypted: once, unless other keys push it out meanwhile.
 const UNLOCKS: usize = 4;
 
+/// Values that are read at once when a whole store is looked through.
+const PAGE: usize = 500;
+
+/// The configuration in force, which may be replaced while stores use it. What has begun ends with the one before.
+#[derive(Clone)]
+pub struct InForce(Arc<ArcSwap<Transformers>>);
+
+impl<T: Into<Arc<Transformers>>> From<T> for InForce {
+    fn from(transformers: T) -> Self {
+        InForce(Arc::new(ArcSwap::new(transformers.into())))
+    }
+}
+
+impl InForce {
+    /// That of now.
+    pub fn get(&self) -> Arc<Transformers> {
+        self.0.load_full()
+    }
+
+    /// Puts another one in force, if it reads whatever `inner` holds: a value that cannot be read any more would end every
+    /// watch that meets it.
+    ///
+    /// # Errors
+    /// For the first value that it does not read; then nothing has changed.
+    pub async fn replace(&self, new: Arc<Transformers>, inner: &dyn Store) -> Result<(), StoreError> {
+        new.reads(inner).await?;
+        let old = self.0.swap(new.clone());
+        // What was written between the look and the change.
+        let all = new.reads(inner).await;
+        if all.is_err() {
+            self.0.store(old);
+        }
+        all
+    }
+}
+
 /// A store whose inner store sees encrypted values.
 pub struct EncryptedStore {
     inner: Arc<dyn Store>,
-    transformers: Arc<Transformers>,
+    transformers: InForce,
 }
 
 impl EncryptedStore {
     /// Puts a configuration around a store, which may hold values already.
-    pub fn new(inner: Arc<dyn Store>, transformers: impl Into<Arc<Transformers>>) -> Self {
+    pub fn new(inner: Arc<dyn Store>, transformers: impl Into<InForce>) -> Self {
         EncryptedStore { inner, transformers: transformers.into() }
     }
 }
@@ -53,6 +90,21 @@ impl Transformers {
         }
         let error = TransformError::new("its key is forgotten as soon as it is known");
         Err(StoreError::Encryption(unreadable(&kv.key, &error)))
+    }
+
+    /// Whether everything that a store holds can be read with this.
+    async fn reads(&self, inner: &dyn Store) -> Result<(), StoreError> {
+        let mut range = Range::prefix("/").limit(PAGE);
+        loop {
+            let page = inner.range(range.clone()).await?.kvs;
+            for kv in &page {
+                self.opened(kv).await?;
+            }
+            match page.last() {
+                Some(last) if page.len() == PAGE => range.start = format!("{}\0", last.key),
+                _ => return Ok(()),
+            }
+        }
     }
 
     async fn open_kv(&self, kv: &mut KeyValue) -> Result<(), StoreError> {
@@ -94,11 +146,13 @@ impl Transformers {
 impl Store for EncryptedStore {
     fn txn(&self, mut txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, StoreError>> {
         async move {
-            txn.ops.iter_mut().try_for_each(|op| self.transformers.seal_op(op))?;
+            let transformers = self.transformers.get();
+            txn.ops.iter_mut().try_for_each(|op| transformers.seal_op(op))?;
             let mut outcome = self.inner.txn(txn).await?;
             match &mut outcome {
                 TxnOutcome::Committed { previous: kvs, .. } | TxnOutcome::Conflict { current: kvs, .. } => {
-                    self.transformers.open_all(kvs).await?;
+                    // As of now: what was there may have been written by a newer configuration.
+                    self.transformers.get().open_all(kvs).await?;
                 }
             }
             Ok(outcome)
@@ -109,8 +163,9 @@ impl Store for EncryptedStore {
     fn range(&self, range: Range) -> BoxFuture<'_, Result<RangeResult, StoreError>> {
         async move {
             let mut result = self.inner.range(range).await?;
+            let transformers = self.transformers.get();
             for kv in &mut result.kvs {
-                self.transformers.open_kv(kv).await?;
+                transformers.open_kv(kv).await?;
             }
             Ok(result)
         }
@@ -125,7 +180,7 @@ impl Store for EncryptedStore {
             let clear = unfold(Some((started.await?, transformers)), |state| async move {
                 let (mut sealed, transformers) = state?;
                 let item = match sealed.next().await? {
-                    Ok(batch) => transformers.open_batch(batch).await,
+                    Ok(batch) => transformers.get().open_batch(batch).await,
                     Err(error) => Err(error),
                 };
                 let rest = item.is_ok().then_some((sealed, transformers));
@@ -137,14 +192,15 @@ impl Store for EncryptedStore {
     }
 
     fn stale(&self, key: &str) -> BoxFuture<'_, Result<bool, StoreError>> {
-        if !self.transformers.covers(key) {
+        let transformers = self.transformers.get();
+        if !transformers.covers(key) {
             return ready(Ok(false)).boxed();
         }
         let range = Range::key(key);
         async move {
             let result = self.inner.range(range).await?;
             let Some(kv) = result.kvs.first() else { return Ok(false) };
-            Ok(self.transformers.opened(kv).await?.stale)
+            Ok(transformers.opened(kv).await?.stale)
         }
         .boxed()
     }

@@ -13,6 +13,9 @@ use std::sync::Arc;
 
 impl Engine {
     /// Serves a request. Whatever goes wrong becomes the answer.
+    ///
+    /// # Panics
+    /// When something that handles it does: whoever asked knows what to make of that.
     pub async fn handle(self: &Arc<Self>, mut req: ApiRequest) -> ApiResponse {
         let Some(res) = self.registry().lookup(&req.group, &req.version, &req.resource).cloned() else {
             return Status::generic_not_found().into();
@@ -31,11 +34,14 @@ impl Engine {
             Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
                 let (engine, trail) = (self.clone(), req.trail.clone());
                 let write = tokio::spawn(async move { serve(&engine, &res, &req).await });
-                write.await.unwrap_or_else(|error| {
-                    tracing::error!(%error, "a write failed");
-                    trail.iter().for_each(|t| t.panicked());
-                    Err(Status::internal("the server failed while it handled the request"))
-                })
+                match write.await.map_err(tokio::task::JoinError::try_into_panic) {
+                    Ok(outcome) => outcome,
+                    Err(Ok(panic)) => {
+                        trail.iter().for_each(|t| t.panicked());
+                        std::panic::resume_unwind(panic)
+                    }
+                    Err(Err(_)) => Err(Status::service_unavailable("the server is shutting down")),
+                }
             }
         }
         .unwrap_or_else(ApiResponse::from);

@@ -10,7 +10,7 @@ use crate::{
     authn::{Authn, AuthnError, AuthnOptions, LateTokens},
     bootstrap,
     delegation::{self, Trust},
-    encryption::Encryption,
+    encryption::{Encryption, EncryptionFile},
     identities, joining, roles,
     serving::Serving,
     trust,
@@ -83,8 +83,8 @@ pub struct Options {
     pub store: StoreKind,
     /// `10.96.0.0/12`
     pub service_cidrs: Vec<String>,
-    /// An `EncryptionConfiguration` file: how values are encrypted at rest.
-    pub encryption: Option<PathBuf>,
+    /// The file that says how values are encrypted at rest.
+    pub encryption: Option<EncryptionFile>,
     /// What is recorded of requests, and where.
     pub audit: AuditOptions,
     /// How many requests are served at once.
@@ -198,14 +198,19 @@ impl Cluster {
         let audit = audit::start(&options.audit, &mut metrics).await?;
         // A configuration that cannot be used is to be known before anything is opened.
         let name = server_name(&options);
-        let encryption = Encryption::new(options.encryption.as_deref(), &name, &mut metrics).await?;
-        let store = open_store(&options, &encryption).await?;
+        let encryption = Encryption::new(options.encryption.as_ref(), &name, &mut metrics).await?;
+        let inner = open_store(&options).await?;
+        let store = encryption.around(inner.clone());
         let started = Self::start_on(store.clone(), options, audit, metrics).await;
         if started.is_err() {
             // Whoever starts again must not find the files in use.
             store.close().await;
         }
-        started.inspect(|cluster| encryption.add_check(&cluster.stack.health))
+        let mut cluster = started?;
+        encryption.add_check(&cluster.stack.health);
+        let stop = cluster.stop.subscribe();
+        cluster.listener.spawn(encryption.follow(inner, stop));
+        Ok(cluster)
     }
 
     async fn start_on(
@@ -421,7 +426,11 @@ async fn listen(
     let front = trust::front(&options.serving, certificates, &authn.authorities)?;
     let bound = Listener::bind(options.listen, front.clone()).await;
     let listener = bound.map_err(|source| StartError::Listen { address: options.listen, source })?;
-    Ok((listener.with_streams(options.serving.streams.unwrap_or(kaji_server::MAX_STREAMS)), front))
+    let serving = &options.serving;
+    let listener = listener
+        .with_streams(serving.streams.unwrap_or(kaji_server::MAX_STREAMS))
+        .with_connections(serving.connections.unwrap_or(kaji_server::MAX_CONNECTIONS));
+    Ok((listener, front))
 }
 
 /// Nobody may do everything without saying who they are. Source: upstream's `ApplyAuthorization`.
@@ -441,8 +450,8 @@ fn server_name(options: &Options) -> String {
     format!("apiserver-{}", options.listen)
 }
 
-async fn open_store(options: &Options, encryption: &Encryption) -> Result<Arc<dyn Store>, StartError> {
-    let inner: Arc<dyn Store> = match options.store {
+async fn open_store(options: &Options) -> Result<Arc<dyn Store>, StartError> {
+    Ok(match options.store {
         StoreKind::Memory => Arc::new(MemoryStore::new()?),
         StoreKind::Disk => {
             let dir = options.data_dir.join("store");
@@ -450,8 +459,7 @@ async fn open_store(options: &Options, encryption: &Encryption) -> Result<Arc<dy
                 tokio::task::spawn_blocking(move || DiskStore::open(dir, DiskOptions::default())).await;
             Arc::new(opened.map_err(|e| StoreError::Unavailable(e.to_string()))??)
         }
-    };
-    Ok(encryption.around(inner))
+    })
 }
 
 async fn open_engine(

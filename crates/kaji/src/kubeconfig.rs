@@ -160,6 +160,8 @@ mod tests {
         write(&path, "https://127.0.0.1:2", "CA", &identity()).unwrap();
         write(&path, "https://127.0.0.1:3", "CA", &identity()).unwrap();
         let merged: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600);
         let names = |list: &str| -> Vec<String> {
             merged[list].as_array().unwrap().iter().map(|i| i["name"].as_str().unwrap().to_owned()).collect()
         };

@@ -26,6 +26,7 @@ pub use access::{AuthzError, AuthzOptions};
 pub use audit::AuditFlags;
 pub use authn::{AuthnError, AuthnOptions};
 pub use cluster::{Cluster, Options, StartError, StoreKind};
+pub use encryption::EncryptionFile;
 pub use kaji_controllers::Selection;
 pub use nodes::{Nodes, RangeFlags};
 pub use serving::Serving;

@@ -2,7 +2,7 @@
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use kaji::{
-    AuditFlags, AuthnOptions, AuthzOptions, Cluster, Nodes, Options, RangeFlags,
+    AuditFlags, AuthnOptions, AuthzOptions, Cluster, EncryptionFile, Nodes, Options, RangeFlags,
     agent::{Agent, AgentOptions},
     envtest, kubeconfig, serving,
     token::{self, TokenCommand},
@@ -112,6 +112,9 @@ struct Up {
     /// An EncryptionConfiguration file (apiserver.config.k8s.io/v1): which resources are encrypted at rest, and how.
     #[arg(long, value_name = "FILE")]
     encryption_provider_config: Option<PathBuf>,
+    /// Whether that file is followed: what it says counts without a restart.
+    #[arg(long, default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    encryption_provider_config_automatic_reload: bool,
     /// Whether requests share the server by API Priority and Fairness; if not, they are only counted.
     #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     enable_priority_and_fairness: bool,
@@ -229,7 +232,10 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
         node_ranges: up.ranges,
         controllers,
         service_cidrs: up.service_cidr,
-        encryption: up.encryption_provider_config,
+        encryption: EncryptionFile::from_flags(
+            up.encryption_provider_config,
+            up.encryption_provider_config_automatic_reload,
+        )?,
         limits: limits.checked()?,
         request_timeout: up.request_timeout,
         authn: up.authn,
@@ -348,5 +354,23 @@ fn default_data_dir(home: Option<&str>) -> PathBuf {
     match home {
         Some(home) if !root => PathBuf::from(home).join(".local/share/kaji"),
         _ => "/var/lib/kaji".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_is_for_this_machine_unless_told_otherwise() {
+        let address = |args: &[&str]| match Cli::try_parse_from([&["kaji"], args].concat()).unwrap().command {
+            Command::Up(up) | Command::Apiserver(up) => up.bind_address,
+            _ => panic!("{args:?} starts no server"),
+        };
+        for command in ["up", "apiserver"] {
+            assert!(address(&[command]).is_loopback());
+            assert_eq!(address(&[command, "--bind-address=0.0.0.0"]), IpAddr::from([0, 0, 0, 0]));
+        }
+        assert!(Options::new("d").listen.ip().is_loopback());
     }
 }

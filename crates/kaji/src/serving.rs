@@ -30,6 +30,8 @@ pub struct Serving {
     pub tls: TlsOptions,
     /// Streams that an HTTP/2 connection may have open; the server's default without it.
     pub streams: Option<u32>,
+    /// Connections at once; the server's default without it.
+    pub connections: Option<usize>,
 }
 
 /// Upstream's flags about connections.
@@ -117,6 +119,7 @@ impl Flags {
             files: self.files,
             tls,
             streams: wire.http2_max_streams_per_connection.filter(|n| *n > 0),
+            connections: None,
         };
         Ok(options)
     }

@@ -6,7 +6,7 @@
 mod plugin;
 
 use k8s_openapi::api::core::v1::Secret;
-use kaji::{Cluster, Nodes, Options, kubeconfig};
+use kaji::{Cluster, EncryptionFile, Nodes, Options, kubeconfig};
 use kaji_store::{
     Range, Store,
     disk::{DiskOptions, DiskStore},
@@ -38,7 +38,7 @@ fn options(dir: &Path, providers: Option<&str>) -> Options {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         nodes: Nodes::None,
         controllers: false,
-        encryption: providers.map(|p| config(dir, p)),
+        encryption: providers.map(|p| EncryptionFile { path: config(dir, p), follow: false }),
         ..Options::new(dir)
     }
 }
@@ -52,7 +52,11 @@ async fn with<T>(dir: &Path, providers: &str, work: impl AsyncFnOnce(Api<Secret>
 }
 
 async fn started(dir: &Path, providers: &str) -> (Cluster, kube::Client) {
-    let cluster = Cluster::start(options(dir, Some(providers))).await.unwrap();
+    started_with(dir, options(dir, Some(providers))).await
+}
+
+async fn started_with(dir: &Path, options: Options) -> (Cluster, kube::Client) {
+    let cluster = Cluster::start(options).await.unwrap();
     let path = dir.join("kubeconfig");
     kubeconfig::write(&path, &cluster.url(), &cluster.pki.ca.certificate, &cluster.pki.admin).unwrap();
     let config = kube::config::Kubeconfig::read_from(&path).unwrap();
@@ -222,4 +226,67 @@ async fn a_plugin_that_comes_goes_and_changes_its_key() {
         assert_eq!(password(&secrets.get("t").await.unwrap()), b"open sesame");
     })
     .await;
+}
+
+/// Waits until the file was looked at so many times with this outcome, or more often.
+async fn counted(cluster: &Cluster, status: &str, times: u32) {
+    let begins =
+        format!("apiserver_encryption_config_controller_automatic_reloads_total{{status=\"{status}\"");
+    let there = async {
+        loop {
+            let page = cluster.stack.metrics.render(&cluster.stack.engine, &cluster.stack.flow);
+            let line = page.lines().find(|l| l.starts_with(&begins)).unwrap_or_default();
+            if line.rsplit(' ').next().and_then(|n| n.parse::<u32>().ok()).unwrap_or_default() >= times {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), there).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_followed_counts_while_the_cluster_runs() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    let mut options = options(dir, Some(&format!("{{aesgcm: {{keys: [{K1}]}}}}")));
+    let file = options.encryption.as_mut().unwrap();
+    file.follow = true;
+    let path = file.path.clone();
+    let (cluster, client) = started_with(dir, options).await;
+    let secrets: Api<Secret> = Api::default_namespaced(client.clone());
+    secrets.create(&PostParams::default(), &secret("s")).await.unwrap();
+    // There may be plugins one day, so they have a check, which is well without any.
+    assert_eq!(code(&client, "/healthz/kms-providers").await, 200);
+
+    // A file that is none, and one with which what is stored cannot be read, change nothing. Both are tried again.
+    let new = temp.path().join("new");
+    let put = |text: &str| {
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(&new, &path).unwrap();
+    };
+    put("kind: Nonsense\n");
+    counted(&cluster, "failure", 1).await;
+    std::fs::create_dir(dir.join("other")).unwrap();
+    let with = |providers: &str| std::fs::read_to_string(config(&dir.join("other"), providers)).unwrap();
+    put(&with(&format!("{{aesgcm: {{keys: [{K2}]}}}}")));
+    counted(&cluster, "failure", 2).await;
+    let found = secrets.get("s").await.unwrap();
+    assert_eq!(found.data.as_ref().unwrap()["password"].0, b"open sesame");
+    secrets.create(&PostParams::default(), &secret("t")).await.unwrap();
+
+    // A new first key writes, the old one reads; what is written as it is gets the new one.
+    put(&with(&format!("{{aesgcm: {{keys: [{K2}, {K1}]}}}}")));
+    counted(&cluster, "success", 1).await;
+    for name in ["s", "t"] {
+        let found = secrets.get(name).await.unwrap();
+        let written = secrets.replace(name, &PostParams::default(), &found).await.unwrap();
+        assert_ne!(written.metadata.resource_version, found.metadata.resource_version);
+    }
+    // So the old one may go.
+    put(&with(&format!("{{aesgcm: {{keys: [{K2}]}}}}")));
+    counted(&cluster, "success", 2).await;
+    secrets.delete("t", &Default::default()).await.unwrap();
+    cluster.stop().await;
+    assert!(raw(dir).await.starts_with(b"k8s:enc:aesgcm:v1:k2:"));
 }

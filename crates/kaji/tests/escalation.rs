@@ -515,6 +515,9 @@ async fn as_a_node() {
     t.of(&node, "GET /api/v1/nodes/two/proxy/pods", Value::Null).await;
     t.of(&node, &format!("POST {RBAC}/clusterrolebindings"), binding("b", "cluster-admin", "x")).await;
     t.of(&node, &format!("PATCH {CSR}/asked/approval"), json!({"status": {}})).await;
+    for signer in ["kube-apiserver-client-kubelet", "kubelet-serving"] {
+        t.of(&node, &format!("POST {CSR}"), csr("r", signer, "system:node:two", NODES)).await;
+    }
     let text = t.text;
     expect_test::expect![[r#"
         system:node:one GET /api/v1/namespaces/team/secrets/one
@@ -541,6 +544,57 @@ async fn as_a_node() {
           403 clusterrolebindings.rbac.authorization.k8s.io is forbidden: User "system:node:one" cannot create resource "clusterrolebindings" in API group "rbac.authorization.k8s.io" at the cluster scope
         system:node:one PATCH /apis/certificates.k8s.io/v1/certificatesigningrequests/asked/approval
           403 certificatesigningrequests.certificates.k8s.io "asked" is forbidden: User "system:node:one" cannot patch resource "certificatesigningrequests/approval" in API group "certificates.k8s.io" at the cluster scope
+        system:node:one POST /apis/certificates.k8s.io/v1/certificatesigningrequests
+          403 certificatesigningrequests.certificates.k8s.io "r" is forbidden: can only create a node CSR with CN=system:node:one
+        system:node:one POST /apis/certificates.k8s.io/v1/certificatesigningrequests
+          403 certificatesigningrequests.certificates.k8s.io "r" is forbidden: can only create a node CSR with CN=system:node:one
+    "#]].assert_eq(&text);
+    test.stop().await;
+}
+
+/// Who may ask for certificates, approve and sign, but not for this: nobody gets a node's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn to_the_certificate_of_a_node() {
+    let test = TestCluster::start(1).await;
+    let requests = ["", "/approval", "/status"].map(|s| format!("certificatesigningrequests{s}"));
+    let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
+    let carl = person("carl");
+    grant(
+        &test,
+        "carl",
+        json!([
+            rule(&["certificates.k8s.io"], &requests, &["create", "get", "update", "patch"], &[]),
+            rule(
+                &["certificates.k8s.io"],
+                &["signers"],
+                &["approve", "sign"],
+                &["kubernetes.io/kube-apiserver-client"]
+            ),
+        ]),
+    )
+    .await;
+    let post = format!("POST {CSR}");
+    const SIGNER: &str = "kube-apiserver-client-kubelet";
+    ok(&test, &carl, &post, csr("carls", SIGNER, "system:node:sim-1", NODES)).await;
+    let mut t = tries(&test);
+    let approve = json!({"status": {"conditions": [{"type": "Approved", "status": "True", "reason": "r", "message": "m"}]}});
+    let sign = json!({"status": {"certificate": STANDARD.encode(&test.cluster.pki.admin.certificate)}});
+    t.of(&carl, &format!("PATCH {CSR}/carls/approval"), approve).await;
+    t.of(&carl, &format!("PATCH {CSR}/carls/status"), sign).await;
+    let text = t.text;
+    // The node's own request, which came later, is approved and signed; his is not.
+    let node = user("system:node:sim-1", &[NODES, AUTHENTICATED]);
+    ok(&test, &node, &post, csr("own", SIGNER, "system:node:sim-1", NODES)).await;
+    let requests = "certificates.k8s.io/v1/certificatesigningrequests";
+    let signed = |r: Option<&Value>| r.is_some_and(|r| r["status"]["certificate"].is_string());
+    common::api::Api(&test).until(requests, "own", signed).await;
+    let carls = ok(&test, &carl, &format!("GET {CSR}/carls"), Value::Null).await;
+    assert_eq!(carls["status"], json!({}), "{carls}");
+    expect_test::expect![[r#"
+        carl PATCH /apis/certificates.k8s.io/v1/certificatesigningrequests/carls/approval
+          403 certificatesigningrequests.certificates.k8s.io "carls" is forbidden: user not permitted to approve requests with signerName "kubernetes.io/kube-apiserver-client-kubelet"
+        carl PATCH /apis/certificates.k8s.io/v1/certificatesigningrequests/carls/status
+          403 certificatesigningrequests.certificates.k8s.io "carls" is forbidden: user not permitted to sign requests with signerName "kubernetes.io/kube-apiserver-client-kubelet"
     "#]].assert_eq(&text);
     test.stop().await;
 }

@@ -25,7 +25,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a request's line and headers, as Go's servers take them.
 const MAX_HEAD: usize = 1 << 20;
-const MAX_CONNECTIONS: usize = 20_000;
+/// Connections at once.
+pub const MAX_CONNECTIONS: usize = 20_000;
 /// Streams a single h2 connection may have open: controllers keep one watch per resource on one connection.
 pub const MAX_STREAMS: u32 = 1_000;
 
@@ -78,18 +79,27 @@ pub struct Listener {
     tcp: TcpListener,
     front: Front,
     streams: u32,
+    connections: usize,
 }
 
 impl Listener {
     /// Binds. Port 0 takes a free one; see [`Listener::address`].
     pub async fn bind(address: SocketAddr, front: Front) -> Result<Self, StackError> {
-        Ok(Listener { tcp: TcpListener::bind(address).await?, front, streams: MAX_STREAMS })
+        let tcp = TcpListener::bind(address).await?;
+        Ok(Listener { tcp, front, streams: MAX_STREAMS, connections: MAX_CONNECTIONS })
     }
 
     /// Lets an h2 connection have so many streams open.
     #[must_use]
     pub fn with_streams(mut self, streams: u32) -> Self {
         self.streams = streams;
+        self
+    }
+
+    /// Takes so many connections; more wait to be accepted.
+    #[must_use]
+    pub fn with_connections(mut self, connections: usize) -> Self {
+        self.connections = connections;
         self
     }
 
@@ -101,7 +111,7 @@ impl Listener {
     /// Serves until `stop` turns true, then drains.
     pub async fn serve(self, stack: Arc<Stack>, mut stop: watch::Receiver<bool>) {
         let graceful = GracefulShutdown::new();
-        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let slots = Arc::new(Semaphore::new(self.connections));
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else { break };
             let accepted = tokio::select! {

@@ -23,7 +23,7 @@ pub struct Target {
 }
 
 /// What a request is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestInfo {
     /// API verb for resources (`get`, `list`, `watch`, …), else the method in lower case.
     pub verb: String,

@@ -5,7 +5,7 @@
 //! Invariants:
 //! - Every request, from a socket or from inside the process, takes this path; nothing bypasses authorization.
 //! - A request that changes something here runs to its end even when its client goes away.
-//! - A panic in a handler answers 500 and harms nobody else.
+//! - A panic answers 500 and harms nobody else.
 //! - A request that is being served holds its seats, even when its client goes away.
 
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     metrics::Metrics,
     openapi::OpenApi,
     plain,
-    route::{self, RequestInfo, Target},
+    route::{self, RequestInfo},
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -34,7 +34,7 @@ use kaji_engine::{ApiRequest, ApiResponse, Engine, Trail};
 use kaji_meta::{Status, random};
 use kaji_resource::{Api, UserInfo};
 use std::{
-    panic::AssertUnwindSafe,
+    panic::{AssertUnwindSafe, resume_unwind},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -100,6 +100,20 @@ impl Stack {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let started = Instant::now();
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        // What breaks before a request is understood, or after it is answered. Between them it is recorded, too.
+        let response = AssertUnwindSafe(self.clone().respond(request, started)).catch_unwind().await;
+        response.unwrap_or_else(|_| {
+            self.metrics.finish(&RequestInfo::default(), false, 500, started.elapsed());
+            panicked(&method, &uri, None)
+        })
+    }
+
+    async fn respond<B>(self: Arc<Self>, request: Request<B>, started: Instant) -> Response<ResponseBody>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         let (mut parts, body) = request.into_parts();
         let query = parts.uri.query().map(route::query).unwrap_or_default();
         let path = route::unescape(parts.uri.path(), false);
@@ -113,12 +127,20 @@ impl Stack {
                 self.stranger(&parts, &info, &query, &mut course);
                 Err(status)
             }
-            Ok(None) => self.admit(&mut parts, &info, query, body, self.request_timeout, &mut course).await,
-            Ok(Some(time)) => {
+            Ok(limit) => {
+                let time = limit.unwrap_or(self.request_timeout);
                 let answer = self.admit(&mut parts, &info, query, body, time, &mut course);
-                tokio::time::timeout(time, answer).await.unwrap_or_else(|_| {
-                    cut_short = true;
-                    Err(deadline::exceeded())
+                let answer = AssertUnwindSafe(answer).catch_unwind();
+                let answer = match limit {
+                    None => answer.await,
+                    Some(time) => tokio::time::timeout(time, answer).await.unwrap_or_else(|_| {
+                        cut_short = true;
+                        Ok(Err(deadline::exceeded()))
+                    }),
+                };
+                answer.unwrap_or_else(|_| {
+                    course.draft.record.iter().for_each(|r| r.panicked());
+                    Ok(panicked(&parts.method, &parts.uri, Some(&course.draft.id)))
                 })
             }
         };
@@ -218,7 +240,7 @@ impl Stack {
                 let parts =
                     api::Parts { headers: &parts.headers, query, info, target, user, body, trail, creation };
                 let gzip = plain::takes_gzip(parts.headers);
-                let (answer, seat) = self.resource(api::request(parts)?, target, seat, record).await;
+                let (answer, seat) = self.resource(api::request(parts)?, seat, record).await;
                 Ok(api::response(answer, gzip).map(|body| flow::hold(body, seat, time)))
             }
         }
@@ -303,7 +325,6 @@ impl Stack {
     async fn resource(
         &self,
         request: ApiRequest,
-        target: &Target,
         seat: Option<Seat>,
         record: Option<Arc<Record>>,
     ) -> (ApiResponse, Option<Seat>) {
@@ -312,21 +333,16 @@ impl Stack {
             request.verb,
             kaji_resource::Verb::Get | kaji_resource::Verb::List | kaji_resource::Verb::Watch
         );
-        let outcome = if reads {
-            let answer = AssertUnwindSafe(handle(&engine, request, record.as_deref())).catch_unwind().await;
-            answer.map(|answer| (answer, seat)).map_err(|_| ())
-        } else {
-            // A task of its own: hyper drops the request's future when the client goes away.
-            let record = record.clone();
-            let write = async move { (handle(&engine, request, record.as_deref()).await, seat) };
-            tokio::spawn(write).await.map_err(|_| ())
-        };
-        outcome.unwrap_or_else(|()| {
-            tracing::error!(?target, "a handler panicked");
-            record.iter().for_each(|r| r.panicked());
-            let text = "an error on the server (\"this request caused a panic\") has prevented the request from succeeding";
-            (Status::internal(text).into(), None)
-        })
+        if reads {
+            return (handle(&engine, request, record.as_deref()).await, seat);
+        }
+        // A task of its own: hyper drops the request's future when the client goes away.
+        let write = async move { (handle(&engine, request, record.as_deref()).await, seat) };
+        match tokio::spawn(write).await.map_err(tokio::task::JoinError::try_into_panic) {
+            Ok(done) => done,
+            Err(Ok(panic)) => resume_unwind(panic),
+            Err(Err(_)) => (Status::service_unavailable("the server is shutting down").into(), None),
+        }
     }
 }
 
@@ -344,6 +360,13 @@ async fn handle(engine: &Arc<Engine>, request: ApiRequest, record: Option<&Recor
         record.answered(&mut answer);
     }
     answer
+}
+
+/// Upstream's answer to a request that broke its handler. What happened is in the log, by the process' panic hook.
+fn panicked(method: &Method, uri: &http::Uri, id: Option<&HeaderValue>) -> Response<ResponseBody> {
+    tracing::error!(%method, %uri, audit_id = ?id, "apiserver panic'd");
+    let text = "This request caused apiserver to panic. Look in the logs for details.\n";
+    plain::text(500, "text/plain; charset=utf-8", text)
 }
 
 /// Upstream's answer to a request that may not go on unrecorded.

@@ -225,6 +225,18 @@ fn a_lost_format_file_is_made_again() {
     assert!(temp.path().join("FORMAT").exists());
 }
 
+#[cfg(unix)]
+#[test]
+fn what_is_stored_is_the_owners() {
+    use std::os::unix::fs::PermissionsExt;
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("store");
+    drop(DiskStore::open(&dir, DiskOptions::default()).unwrap());
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&dir), 0o700);
+    assert_eq!(mode(&dir.join("store.redb")), 0o600);
+}
+
 #[test]
 fn one_process_at_a_time() {
     let temp = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@
 
 use super::{ADJUSTMENT, Flow};
 use bytes::Bytes;
-use futures_util::{StreamExt, future, stream::BoxStream};
+use futures_util::{FutureExt, StreamExt, future, stream::BoxStream};
 use kaji_engine::{ApiRequest, Body, Engine};
 use kaji_flowcontrol::{FlowSchema, PriorityLevel, bootstrap, config::GROUP, controller::Marking};
 use kaji_meta::{GroupResource, Status, time::Time};
@@ -12,6 +12,7 @@ use kaji_resource::{Api, UserInfo, Verb};
 use serde_json::{Value, json};
 use std::{
     collections::VecDeque,
+    panic::AssertUnwindSafe,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -262,7 +263,9 @@ async fn call(
         }
         request.body = body.to_string().into();
     }
-    let response = engine.handle(request).await;
+    // What breaks there must not end what follows the configuration.
+    let response = AssertUnwindSafe(engine.handle(request)).catch_unwind().await;
+    let response = response.map_err(|_| Status::internal("the request broke what handled it"))?;
     let code = response.code;
     let bytes = response.body.into_bytes().unwrap_or_default();
     let value: Value = serde_json::from_slice(&bytes).map_err(|e| Status::internal(e.to_string()))?;
