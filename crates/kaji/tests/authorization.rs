@@ -15,7 +15,7 @@ use kaji::{AuthzOptions, StoreKind};
 use kaji_auth::authn::{Issuer, SigningKey, TokenOrder};
 use kaji_meta::SystemRandom;
 use serde_json::{Value, json};
-use std::{fmt::Write, path::Path, sync::Arc, time::Duration};
+use std::{fmt::Write, path::Path, sync::Arc};
 
 /// What the service says about a review: who asks decides.
 fn decided(review: &mut Value) -> u16 {
@@ -96,12 +96,7 @@ fn metrics(test: &TestCluster) -> String {
 /// Waits for the file to be looked at.
 async fn reloaded(test: &TestCluster, status: &str) {
     let wanted = format!("automatic_reloads_total{{status=\"{status}\"");
-    let there = async {
-        while !metrics(test).contains(&wanted) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), there).await.unwrap();
+    common::until(&wanted, async || metrics(test).contains(&wanted)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

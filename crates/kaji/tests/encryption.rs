@@ -230,19 +230,7 @@ async fn a_plugin_that_comes_goes_and_changes_its_key() {
 
 /// Waits until the file was looked at so many times with this outcome, or more often.
 async fn counted(cluster: &Cluster, status: &str, times: u32) {
-    let begins =
-        format!("apiserver_encryption_config_controller_automatic_reloads_total{{status=\"{status}\"");
-    let there = async {
-        loop {
-            let page = cluster.stack.metrics.render(&cluster.stack.engine, &cluster.stack.flow);
-            let line = page.lines().find(|l| l.starts_with(&begins)).unwrap_or_default();
-            if line.rsplit(' ').next().and_then(|n| n.parse::<u32>().ok()).unwrap_or_default() >= times {
-                return;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_secs(60), there).await.unwrap();
+    common::reloaded(cluster, "encryption", status, times).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

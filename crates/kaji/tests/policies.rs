@@ -107,13 +107,10 @@ async fn parameters_and_questions() {
     let limits = "/apis/example.com/v1/namespaces/here/limits";
     let limit =
         json!({"apiVersion": "example.com/v1", "kind": "Limit", "metadata": {"name": "l"}, "most": 1});
-    let mut tries = 0;
-    while ask(&test, &admin(), &format!("POST {limits}"), &limit).await.0 != 201 {
-        tries += 1;
-        assert!(tries < 500, "the custom resource is not served");
-        tokio::task::yield_now().await;
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    common::until("the custom resource is served", async || {
+        ask(&test, &admin(), &format!("POST {limits}"), &limit).await.0 == 201
+    })
+    .await;
     let spec = json!({"paramKind": {"apiVersion": "example.com/v1", "kind": "Limit"}, "validations": [
         {"expression": "size(object.data) <= params.most || authorizer.group('example.com').resource('limits').namespace('here').check('delete').allowed()",
          "messageExpression": "'at most ' + string(params.most) + ' for ' + request.userInfo.username"}]});

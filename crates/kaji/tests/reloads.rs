@@ -44,30 +44,12 @@ async fn told(client: &kube::Client) -> Option<String> {
 
 /// Waits until they are told what contains this.
 async fn until(client: &kube::Client, text: &str) {
-    let there = async {
-        while !told(client).await.is_some_and(|t| t.contains(text)) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), there).await.unwrap_or_else(|_| panic!("never {text:?}"));
+    common::until(text, async || told(client).await.is_some_and(|t| t.contains(text))).await;
 }
 
 /// Waits until a metric is as wanted.
 async fn counted(test: &TestCluster, what: &str, status: &str, times: u32) {
-    let begins = format!("apiserver_{what}_config_controller_automatic_reloads_total{{status=\"{status}\"");
-    let stack = &test.cluster.stack;
-    let there = async {
-        loop {
-            let page = stack.metrics.render(&stack.engine, &stack.flow);
-            let line = page.lines().find(|l| l.starts_with(&begins)).unwrap_or_default();
-            let count: u32 = line.rsplit(' ').next().unwrap_or_default().parse().unwrap_or_default();
-            if count >= times {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), there).await.unwrap();
+    common::reloaded(&test.cluster, what, status, times).await;
 }
 
 /// Puts a new content in a file's place, as a whole.

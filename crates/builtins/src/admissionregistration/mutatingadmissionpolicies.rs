@@ -70,6 +70,10 @@ fn mutation(errs: &mut ErrorList, path: &Path, m: &Value, env: &Env) {
 }
 
 impl Hooks for Policies {
+    fn counts_at_once(&self) -> bool {
+        true
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         let spec = ensure_object(object, "spec");
         rules::default_opt_text(spec, "failurePolicy", "Fail");

@@ -151,6 +151,10 @@ fn validate_status(object: &Value) -> ErrorList {
 }
 
 impl Hooks for Policies {
+    fn counts_at_once(&self) -> bool {
+        true
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         let spec = ensure_object(object, "spec");
         rules::default_opt_text(spec, "failurePolicy", "Fail");

@@ -2,7 +2,7 @@
 
 use crate::{
     common::{
-        TestCluster,
+        self, TestCluster,
         access::{admin, ask, ok},
         api::Api,
     },
@@ -11,7 +11,7 @@ use crate::{
 };
 use kaji_resource::Verb;
 use serde_json::{Value, json};
-use std::{sync::atomic::Ordering, time::Duration};
+use std::sync::atomic::Ordering;
 
 const ALL: &str = "GET /apis\naccept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
@@ -24,14 +24,13 @@ async fn version(cluster: &TestCluster) -> Value {
 
 /// Waits until it is as fresh as that.
 async fn freshness(cluster: &TestCluster, wanted: &str) -> Value {
-    loop {
-        let version = version(cluster).await;
-        if version["freshness"] == wanted {
-            return version;
-        }
-        // There is nothing to watch.
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let mut found = Value::Null;
+    common::until(wanted, async || {
+        found = version(cluster).await;
+        found["freshness"] == wanted
+    })
+    .await;
+    found
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -106,13 +105,12 @@ async fn openapi_is_merged() {
     extension.join(&cluster).await;
     reason(&cluster, NAME, "Passed").await;
     let path = "/apis/ext.example.com/v1/echoes";
-    let all = loop {
-        let all = ok(&cluster, &admin(), "GET /openapi/v2", Value::Null).await;
-        if all["paths"].get(path).is_some() {
-            break all;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
+    let mut all = Value::Null;
+    common::until("the specification is merged", async || {
+        all = ok(&cluster, &admin(), "GET /openapi/v2", Value::Null).await;
+        all["paths"].get(path).is_some()
+    })
+    .await;
     let pod = "io.k8s.api.core.v1.Pod";
     let answer = &all["paths"][path]["get"]["responses"]["200"]["schema"]["$ref"];
     assert_eq!(answer, &format!("#/definitions/{pod}_v2"));

@@ -158,10 +158,14 @@ async fn conditions_say_what_is_missing() {
     delete(&cluster, "", "services", "default", "ext").await;
     reason(&cluster, NAME, "ServiceNotFound").await;
     assert_eq!(ask(&cluster, &admin(), &format!("GET {ECHOES}"), &Value::Null).await.0, 503);
-    let page = ok(&cluster, &admin(), "GET /metrics", Value::Null).await;
     let lost =
         r#"aggregator_unavailable_apiservice_total{name="v1.ext.example.com",reason="ServiceNotFound"} 1"#;
-    assert!(page.as_str().unwrap().contains(lost), "{page}");
+    // It is counted once it is written.
+    common::until("the loss is counted", async || {
+        let page = ok(&cluster, &admin(), "GET /metrics", Value::Null).await;
+        page.as_str().unwrap().contains(lost)
+    })
+    .await;
     cluster.stop().await;
 }
 

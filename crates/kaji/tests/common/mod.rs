@@ -8,7 +8,7 @@ pub mod https;
 pub mod issuer;
 
 use kaji::{Cluster, Nodes, Options, StoreKind, kubeconfig};
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// A running cluster with a kubeconfig file for it.
 pub struct TestCluster {
@@ -87,4 +87,25 @@ async fn account(cluster: &Cluster) {
 /// Says out loud that a test did not run, and why.
 pub fn skipped(test: &str, why: &str) {
     println!("SKIPPED {test}: {why}");
+}
+
+/// Waits until something holds that nothing can be watched for, and fails after a minute without it.
+pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let there = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), there).await.unwrap_or_else(|_| panic!("never {what}"));
+}
+
+/// Waits until a configuration file has been read anew so often, with such an outcome.
+pub async fn reloaded(cluster: &Cluster, what: &str, status: &str, times: u32) {
+    let begins = format!("apiserver_{what}_config_controller_automatic_reloads_total{{status=\"{status}\"");
+    until(&format!("{times} times {begins}"), async || {
+        let page = cluster.stack.metrics.render(&cluster.stack.engine, &cluster.stack.flow);
+        let line = page.lines().find(|l| l.starts_with(&begins)).unwrap_or_default();
+        line.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0) >= times
+    })
+    .await;
 }
