@@ -20,6 +20,7 @@ mod endpoints;
 mod gc;
 mod history;
 mod job;
+mod legacytokens;
 mod migration;
 mod namespace;
 mod nodeipam;
@@ -59,6 +60,8 @@ pub struct Config {
     pub selection: Selection,
     /// What signs certificates; without it approved requests stay unsigned.
     pub authority: Option<Arc<Authority>>,
+    /// How long tokens in secrets stay that nobody uses; a year without it.
+    pub unused_token_period: Option<std::time::Duration>,
     /// Signs the tokens in secrets of service accounts.
     pub token_signer: Option<Arc<kaji_auth::authn::SigningKey>>,
     /// What nodes' ranges of pod addresses are taken from; without it they get none.
@@ -102,6 +105,9 @@ const PLAIN: &[(&str, Make)] = &[
     ("clusterrole-aggregation-controller", |i, _| vec![clusterroles::controller(i)]),
     ("root-ca-certificate-publisher-controller", |i, config| {
         published(config).map(|ca| rootca::controller(i, ca)).into_iter().collect()
+    }),
+    ("legacy-serviceaccount-token-cleaner-controller", |i, config| {
+        vec![legacytokens::controller(i, config.unused_token_period.unwrap_or(legacytokens::PERIOD))]
     }),
     ("serviceaccount-token-controller", |i, config| {
         config.token_signer.iter().map(|signer| tokens::controller(i, signer, &config.root_ca)).collect()

@@ -13,7 +13,7 @@ use crate::{
     encryption::{Encryption, EncryptionFile},
     identities, joining, roles,
     serving::Serving,
-    trust,
+    tracking, trust,
 };
 use kaji_aggregator::Aggregator;
 use kaji_audit::Options as AuditOptions;
@@ -77,6 +77,8 @@ pub struct Options {
     pub controllers: bool,
     /// Which of them, if so.
     pub selection: Selection,
+    /// How long tokens in secrets stay that nobody uses; a year without it.
+    pub unused_token_period: Option<Duration>,
     /// With which certificates it serves, and to whom.
     pub serving: Serving,
     /// Where objects are kept.
@@ -110,6 +112,7 @@ impl Options {
             node_ranges: RangeFlags::default(),
             controllers: true,
             selection: Selection::default(),
+            unused_token_period: None,
             serving: Serving::default(),
             store: StoreKind::Disk,
             service_cidrs: vec!["10.96.0.0/12".into()],
@@ -276,11 +279,11 @@ impl Cluster {
             kaji_server::flow::ensure(&engine),
             kaji_aggregator::ensure(&engine),
             delegation::ensure(&*engine, &trusted, now),
+            tracking::ensure(&*engine, now, true),
         )
         .map_err(StartError::Bootstrap)?;
         let (believed, trusted) = watch::channel(trusted);
-        let callers = Arc::new(Callers::default());
-        callers.look_up_in(api);
+        let callers = plugins.callers.clone();
         let aggregator = Aggregator::new(engine.clone(), callers, delegation::identity(&pki), clock.clone());
         aggregator.register_metrics(metrics.registry());
         let flow = Flow::new(options.limits, Arc::new(SystemClock));
@@ -329,6 +332,8 @@ impl Cluster {
         tasks.spawn(delegation::follow(engine.clone(), trusted, clock, stopped.clone()));
         tasks.spawn(kaji_server::flow::follow(stack.flow.clone(), engine, stopped.clone()));
         tasks.spawn(access.follow(stopped.clone()));
+        let engine = Arc::downgrade(&stack.engine);
+        tasks.spawn(tracking::follow(engine, Arc::new(SystemClock), stopped.clone()));
         let mut cluster = Cluster {
             stack,
             pki: Pki::clone(&pki),
@@ -381,6 +386,7 @@ impl Cluster {
             root_ca: self.certificates.trust(),
             selection: options.selection.clone(),
             authority: authority.ok().map(Arc::new),
+            unused_token_period: options.unused_token_period,
             token_signer: Some(self.token_signer.clone()),
             node_ranges,
         };

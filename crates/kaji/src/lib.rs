@@ -20,6 +20,7 @@ mod nodes;
 mod roles;
 pub mod serving;
 pub mod token;
+mod tracking;
 mod trust;
 
 pub use access::{AuthzError, AuthzOptions};

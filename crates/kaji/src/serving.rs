@@ -79,6 +79,10 @@ pub struct Flags {
     /// `kaji up` unless said otherwise: all; those of `kaji apiserver`: none.
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
     controllers: Option<Vec<String>>,
+    /// How long a token in a secret that was made for a service account stays without being used; twice that until it is
+    /// deleted (default 8760h).
+    #[arg(long, value_name = "DURATION", value_parser = kaji_server::parse_timeout)]
+    legacy_service_account_token_clean_up_period: Option<std::time::Duration>,
     #[command(flatten)]
     files: Files,
     #[command(flatten)]
@@ -105,6 +109,7 @@ impl Flags {
             options.selection = Selection::new(names)?;
             options.controllers = true;
         }
+        options.unused_token_period = self.legacy_service_account_token_clean_up_period;
         options.store = self.store;
         let wire = self.wire;
         let tls = TlsOptions {

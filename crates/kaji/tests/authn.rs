@@ -291,3 +291,14 @@ async fn issuers_of_others_and_files_of_tokens() {
     assert_eq!(text(&get(&anonymous, "/readyz", &[]).await), UNAUTHORIZED);
     test.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unused_tokens_are_watched() {
+    let test = TestCluster::start(0).await;
+    let maps = kaji_meta::GroupResource::new("", "configmaps");
+    let name = "kube-apiserver-legacy-service-account-token-tracking";
+    let map = kaji_resource::Api::get(&*test.cluster.stack.engine, &maps, "kube-system", name).unwrap();
+    let since = map["data"]["since"].as_str().unwrap();
+    assert!(jiff::civil::Date::strptime("%Y-%m-%d", since).is_ok(), "{since}");
+    test.stop().await;
+}

@@ -74,9 +74,10 @@ impl Projection for ServiceAccount {
 }
 
 /// The names of config maps whose content some loop reads.
-const READ: &[&str] = &["kube-root-ca.crt", "cluster-info"];
+const READ: &[&str] =
+    &["kube-root-ca.crt", "cluster-info", "kube-apiserver-legacy-service-account-token-tracking"];
 
-/// A config map. Its content is kept only for `kube-root-ca.crt` and `cluster-info`: nothing reads that of the others.
+/// A config map. Its content is kept only if some loop reads it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "WholeConfigMap")]
 pub struct ConfigMap {

@@ -112,6 +112,45 @@ pub struct Container {
     pub ports: Box<[ContainerPort]>,
     /// What it asks for.
     pub resources: Demand,
+    /// Secrets that single variables are from.
+    #[serde(rename = "env", deserialize_with = "secrets_of_variables")]
+    pub variable_secrets: Box<[Box<str>]>,
+    /// Secrets that are variables as wholes.
+    #[serde(rename = "envFrom", deserialize_with = "secrets_of_sources")]
+    pub source_secrets: Box<[Box<str>]>,
+}
+
+/// A reference by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Named {
+    /// The name.
+    pub name: Box<str>,
+}
+
+fn secrets_of_variables<'de, D: Deserializer<'de>>(d: D) -> Result<Box<[Box<str>]>, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Source {
+        secret_key_ref: Option<Named>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Variable {
+        value_from: Option<Source>,
+    }
+    let all = Option::<Vec<Variable>>::deserialize(d)?.unwrap_or_default();
+    Ok(all.into_iter().filter_map(|v| Some(v.value_from?.secret_key_ref?.name)).collect())
+}
+
+fn secrets_of_sources<'de, D: Deserializer<'de>>(d: D) -> Result<Box<[Box<str>]>, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Source {
+        secret_ref: Option<Named>,
+    }
+    let all = Option::<Vec<Source>>::deserialize(d)?.unwrap_or_default();
+    Ok(all.into_iter().filter_map(|s| Some(s.secret_ref?.name)).collect())
 }
 
 impl Container {
@@ -179,9 +218,22 @@ pub struct PodSpec {
     pub subdomain: String,
     /// Conditions that readiness needs.
     pub readiness_gates: Box<[ReadinessGate]>,
-    /// Volumes that are claims; others are not kept.
-    #[serde(rename = "volumes", deserialize_with = "claims")]
+    /// Containers that came later.
+    pub ephemeral_containers: Box<[Container]>,
+    /// Secrets that images are pulled with.
+    pub image_pull_secrets: Box<[Named]>,
+    /// What volumes refer to; themselves they are not kept.
+    pub volumes: Volumes,
+}
+
+/// What a pod's volumes refer to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "Option<Vec<Volume>>")]
+pub struct Volumes {
+    /// Volumes that are claims.
     pub claims: Box<[ClaimVolume]>,
+    /// Names of secrets.
+    pub secrets: Box<[Box<str>]>,
 }
 
 /// A volume that is a claim.
@@ -193,26 +245,94 @@ pub enum ClaimVolume {
     Ephemeral(Box<str>),
 }
 
-fn claims<'de, D: Deserializer<'de>>(d: D) -> Result<Box<[ClaimVolume]>, D::Error> {
-    #[derive(Default, Deserialize)]
-    #[serde(rename_all = "camelCase", default)]
-    struct Claim {
-        claim_name: Box<str>,
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Claim {
+    claim_name: Box<str>,
+}
+
+/// A source that names a secret of its own.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SecretSource {
+    secret_name: Box<str>,
+}
+
+/// A source that refers to a secret.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Referring {
+    #[serde(alias = "nodePublishSecretRef")]
+    secret_ref: Option<Named>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Projected {
+    sources: Vec<ProjectedSource>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ProjectedSource {
+    secret: Option<Named>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Volume {
+    name: Box<str>,
+    persistent_volume_claim: Option<Claim>,
+    ephemeral: Option<de::IgnoredAny>,
+    secret: Option<SecretSource>,
+    azure_file: Option<SecretSource>,
+    projected: Option<Projected>,
+    cephfs: Option<Referring>,
+    cinder: Option<Referring>,
+    csi: Option<Referring>,
+    flex_volume: Option<Referring>,
+    iscsi: Option<Referring>,
+    rbd: Option<Referring>,
+    #[serde(rename = "scaleIO")]
+    scale_io: Option<Referring>,
+    storageos: Option<Referring>,
+}
+
+impl Volume {
+    fn claim(&self) -> Option<ClaimVolume> {
+        match (&self.persistent_volume_claim, &self.ephemeral) {
+            (Some(claim), _) => Some(ClaimVolume::Named(claim.claim_name.clone())),
+            (None, Some(_)) => Some(ClaimVolume::Ephemeral(self.name.clone())),
+            (None, None) => None,
+        }
     }
-    #[derive(Default, Deserialize)]
-    #[serde(rename_all = "camelCase", default)]
-    struct Volume {
-        name: Box<str>,
-        persistent_volume_claim: Option<Claim>,
-        ephemeral: Option<de::IgnoredAny>,
+
+    fn secrets(self) -> impl Iterator<Item = Box<str>> {
+        let own = [self.secret, self.azure_file].into_iter().flatten().map(|s| s.secret_name);
+        let referring = [
+            self.cephfs,
+            self.cinder,
+            self.csi,
+            self.flex_volume,
+            self.iscsi,
+            self.rbd,
+            self.scale_io,
+            self.storageos,
+        ];
+        let referring = referring.into_iter().flatten().filter_map(|r| Some(r.secret_ref?.name));
+        let projected = self.projected.unwrap_or_default().sources;
+        own.chain(referring).chain(projected.into_iter().filter_map(|p| Some(p.secret?.name)))
     }
-    let volumes = Option::<Vec<Volume>>::deserialize(d)?.unwrap_or_default();
-    let claim = |v: Volume| match (v.persistent_volume_claim, v.ephemeral) {
-        (Some(claim), _) => Some(ClaimVolume::Named(claim.claim_name)),
-        (None, Some(_)) => Some(ClaimVolume::Ephemeral(v.name)),
-        (None, None) => None,
-    };
-    Ok(volumes.into_iter().filter_map(claim).collect())
+}
+
+impl From<Option<Vec<Volume>>> for Volumes {
+    fn from(volumes: Option<Vec<Volume>>) -> Self {
+        let volumes = volumes.unwrap_or_default();
+        Volumes {
+            claims: volumes.iter().filter_map(Volume::claim).collect(),
+            secrets: volumes.into_iter().flat_map(Volume::secrets).collect(),
+        }
+    }
 }
 
 /// A pod's condition.
@@ -338,10 +458,20 @@ impl Pod {
 
     /// The names of its claims, and whether each was made for it alone.
     pub fn claims(&self) -> impl Iterator<Item = (String, bool)> {
-        self.spec.claims.iter().map(|claim| match claim {
+        self.spec.volumes.claims.iter().map(|claim| match claim {
             ClaimVolume::Named(name) => (name.to_string(), false),
             ClaimVolume::Ephemeral(volume) => (format!("{}-{volume}", self.metadata.name), true),
         })
+    }
+
+    /// The secrets that it names; one may come more than once.
+    pub fn secrets(&self) -> impl Iterator<Item = &str> {
+        let spec = &self.spec;
+        let containers = [&spec.containers, &spec.init_containers, &spec.ephemeral_containers];
+        let variables = containers.into_iter().flatten();
+        let variables = variables.flat_map(|c| c.variable_secrets.iter().chain(&c.source_secrets));
+        let pulled = spec.image_pull_secrets.iter().map(|s| &*s.name);
+        variables.chain(&spec.volumes.secrets).map(|s| &**s).chain(pulled)
     }
 
     /// Neither finished nor being deleted.
