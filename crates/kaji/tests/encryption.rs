@@ -5,6 +5,8 @@
 #[path = "../../encryption/tests/plugin/mod.rs"]
 mod plugin;
 
+mod common;
+
 use k8s_openapi::api::core::v1::Secret;
 use kaji::{Cluster, EncryptionFile, Nodes, Options, kubeconfig};
 use kaji_store::{
