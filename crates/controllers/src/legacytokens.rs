@@ -180,7 +180,7 @@ mod tests {
         let old = || json!({INVALID_SINCE: "2023-12-01"});
         let with = |since: &str, listed: &str, pod: Value| plan(old(), since, listed, pod);
         assert_eq!(with("2023-06-01", "another", json!({})), DAILY, "made by hand");
-        assert_eq!(with("2024-01-01", "t", json!({})), "again after 43201s\n", "not watched for long enough");
+        assert_eq!(with("2024-01-02", "t", json!({})), "again after 43201s\n", "not watched for long enough");
         assert_eq!(with("2024-1-1", "t", json!({})), "", "watched since nobody knows when");
         assert_eq!(plan(json!({LAST_USED: "once"}), "2023-06-01", "t", json!({})), "");
         for pod in [
