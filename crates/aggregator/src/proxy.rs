@@ -18,14 +18,14 @@ use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use kaji_outbound::{CallError, RequestBody, Slot, body};
-use kaji_resource::UserInfo;
+use kaji_resource::{BoxFuture, UserInfo};
 use std::{
     net::IpAddr,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
 };
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 /// Documents that clients wait for are there soon or not at all.
 const DOCUMENT: Duration = Duration::from_secs(5);
@@ -136,9 +136,25 @@ impl Aggregator {
                 let answer = answer.map(|b| b.map_err(|e| Broken(e.to_string())).boxed_unsync());
                 match ours {
                     Some(ours) => self.switch(answer, ours),
-                    None => pass(answer, until),
+                    None => pass(answer, self.end(until)),
                 }
             }
+        }
+    }
+
+    /// When an answer ends, whatever there is of it by then: one that is open by design when this server does.
+    fn end(&self, until: Option<Instant>) -> BoxFuture<'static, End> {
+        let mut stop = self.stop.subscribe();
+        match until {
+            Some(until) => Box::pin(async move {
+                sleep_until(until).await;
+                End::Late
+            }),
+            None => Box::pin(async move {
+                // An error says that nobody is left who could stop it.
+                let _ = stop.wait_for(|s| *s).await;
+                End::Stopped
+            }),
         }
     }
 
@@ -149,7 +165,7 @@ impl Aggregator {
             if code.as_u16() < 400 {
                 return unavailable(&format!("invalid upgrade response: status code {}", code.as_u16()));
             }
-            return pass(answer, None);
+            return pass(answer, self.end(None));
         }
         let theirs = hyper::upgrade::on(&mut answer);
         let slot = answer.extensions_mut().remove::<Slot>();
@@ -330,8 +346,11 @@ fn verb(method: &Method) -> String {
 }
 
 /// The answer as the client gets it.
-fn pass(answer: Response<ForeignBody>, until: Option<Instant>) -> Response<ForeignBody> {
+fn pass(answer: Response<ForeignBody>, end: BoxFuture<'static, End>) -> Response<ForeignBody> {
     let (mut parts, inner) = answer.into_parts();
+    if parts.status.is_informational() {
+        return text(StatusCode::BAD_GATEWAY, "the backend switched protocols, which nobody asked for");
+    }
     if parts.status.is_redirection() && parts.headers.contains_key(header::LOCATION) {
         let refused = "the backend attempted to redirect this request, which is not permitted";
         return text(StatusCode::BAD_GATEWAY, refused);
@@ -340,20 +359,24 @@ fn pass(answer: Response<ForeignBody>, until: Option<Instant>) -> Response<Forei
     CORS.iter().for_each(|name| drop(parts.headers.remove(name)));
     parts.extensions = http::Extensions::new();
     parts.version = http::Version::HTTP_11;
-    let body = match until {
-        Some(until) => Timed { inner, sleep: Box::pin(sleep_until(until)) }.boxed_unsync(),
-        None => inner,
-    };
-    Response::from_parts(parts, body)
+    Response::from_parts(parts, Ending { inner, end }.boxed_unsync())
 }
 
-/// A body that breaks off when its time is over.
-struct Timed {
+/// Why a body ends before its other side says so.
+enum End {
+    /// Its time is over.
+    Late,
+    /// This server ends.
+    Stopped,
+}
+
+/// A body that ends in any case.
+struct Ending {
     inner: ForeignBody,
-    sleep: Pin<Box<Sleep>>,
+    end: BoxFuture<'static, End>,
 }
 
-impl Body for Timed {
+impl Body for Ending {
     type Data = Bytes;
     type Error = Broken;
 
@@ -365,9 +388,14 @@ impl Body for Timed {
             Poll::Pending => {}
             ready => return ready,
         }
-        match self.sleep.as_mut().poll(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(()) => Poll::Ready(Some(Err(Broken("its time is over".into())))),
+        match (self.end.as_mut().poll(cx), self.inner.size_hint().exact()) {
+            (Poll::Pending, _) => Poll::Pending,
+            (Poll::Ready(End::Late), _) => Poll::Ready(Some(Err(Broken("its time is over".into())))),
+            // A stream ends as the server's own do.
+            (Poll::Ready(End::Stopped), None) => Poll::Ready(None),
+            (Poll::Ready(End::Stopped), Some(_)) => {
+                Poll::Ready(Some(Err(Broken("the server is shutting down".into()))))
+            }
         }
     }
 
@@ -495,10 +523,11 @@ mod tests {
             for (name, value) in headers {
                 response = response.header(*name, *value);
             }
-            let answer = pass(response.body(empty()).unwrap(), None);
+            let answer = pass(response.body(empty()).unwrap(), Box::pin(std::future::pending()));
             format!("{}\n{}", answer.status().as_u16(), show(answer.headers()))
         };
         assert!(answer(302, &[("location", "https://elsewhere")]).starts_with("502\n"));
+        assert!(answer(101, &[("upgrade", "x")]).starts_with("502\n"));
         assert_eq!(answer(304, &[("etag", "\"x\"")]), "304\netag: \"x\"\n");
         let headers =
             [("keep-alive", "5"), ("access-control-allow-origin", "*"), ("content-type", "text/html")];

@@ -104,12 +104,7 @@ impl Attributes<'_> {
 
     /// Adds a text for the `Warning` header.
     pub fn warn(&self, text: impl Into<String>) {
-        let text = text.into();
-        if let Ok(mut w) = self.warnings.lock()
-            && !w.contains(&text)
-        {
-            w.push(text);
-        }
+        warn(self.warnings, text.into());
     }
 
     /// Upstream's `admission.NewForbidden`: 403 about this object, by the best name there is.
@@ -157,6 +152,17 @@ pub trait Admission: Send + Sync + 'static {
     fn validate<'a>(&'a self, attributes: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         let _ = attributes;
         Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// Adds a text for the `Warning` header, once. A webhook may send very many: what is beyond any header is dropped.
+pub(crate) fn warn(warnings: &Mutex<Vec<String>>, text: String) {
+    const MOST: usize = 256;
+    if let Ok(mut all) = warnings.lock()
+        && all.len() < MOST
+        && !all.contains(&text)
+    {
+        all.push(text);
     }
 }
 

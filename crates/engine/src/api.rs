@@ -200,6 +200,9 @@ impl Api for Engine {
             if !Arc::ptr_eq(&from.cache, &to_resource.cache) {
                 return Err(unknown());
             }
+            if from.def.conversion.foreign().is_some() {
+                return encode::convert_to(from, object, &to_resource.api_version(&to.version)).await;
+            }
             encode::convert_in(from, &mut object)?;
             encode::convert_out(to_resource, &mut object, &to.version)?;
             Ok(object)

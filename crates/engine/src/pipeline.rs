@@ -18,7 +18,7 @@ pub(crate) mod remove;
 pub(crate) mod update;
 
 use crate::{
-    admission::{Annotations, Attributes, Operation, Together},
+    admission::{self, Annotations, Attributes, Operation, Together},
     decode::{self, Want},
     encode,
     engine::{Engine, store_status},
@@ -204,11 +204,7 @@ impl<'a> Op<'a> {
 
     /// Adds a text for the `Warning` header, once.
     pub fn warn(&self, text: String) {
-        if let Ok(mut w) = self.warnings.lock()
-            && !w.contains(&text)
-        {
-            w.push(text);
-        }
+        admission::warn(&self.warnings, text);
     }
 
     /// Decodes the body in the request's version, and defaults it.

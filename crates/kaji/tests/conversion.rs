@@ -617,3 +617,30 @@ async fn what_needs_no_webhook_calls_none() {
     }
     ground.cluster.stop().await;
 }
+
+/// A policy about one version judges objects that are written in another.
+#[tokio::test(flavor = "multi_thread")]
+async fn policies_see_the_version_that_they_name() {
+    let ground = Ground::new(json!(["v1"])).await;
+    let api = ground.api();
+    let admission = "admissionregistration.k8s.io/v1";
+    let rule = json!({"apiGroups": ["stable.example.com"], "apiVersions": ["v1beta2"], "operations": ["CREATE"], "resources": ["multis"]});
+    let policy = json!({"apiVersion": admission, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "few"}, "spec": {
+        "matchConstraints": {"resourceRules": [rule]},
+        "failurePolicy": "Ignore",
+        "validations": [{"expression": "object.apiVersion.endsWith('v1beta2') && object.numv2.num1 < 5"}]}});
+    let binding = json!({"apiVersion": admission, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "few"},
+        "spec": {"policyName": "few", "validationActions": ["Deny"]}});
+    api.ok(Verb::Create, &format!("{admission}/validatingadmissionpolicies"), policy).await;
+    api.ok(Verb::Create, &format!("{admission}/validatingadmissionpolicybindings"), binding).await;
+    for version in ["v1alpha1", "v1beta1", "v1beta2"] {
+        let own = if version == "v1beta2" { "numv2" } else { "num" };
+        let mut object = multi(version, version);
+        api.ok(Verb::Create, &path(version, ""), object.clone()).await;
+        object[own]["num1"] = 9.into();
+        object["metadata"]["name"] = format!("{version}-more").into();
+        let refused = api.raw(Verb::Create, &path(version, ""), "application/json", &object).await;
+        assert_eq!(refused.code, 422, "{version}");
+    }
+    ground.cluster.stop().await;
+}

@@ -218,6 +218,13 @@ async fn nobody_without_a_certificate_sees_more_than_health() {
             "{body}"
         );
     }
+    // What they make up leaves nothing behind that grows.
+    for path in ["/api/v1/pods/a/made-up-1", "/api/made-up-2/pods", "/apis/made-up-3/v1/a/b/c"] {
+        assert_eq!(raw.send("GET", path, JSON, &[]).await.0, 403, "{path}");
+    }
+    let stack = &cluster.cluster.stack;
+    let page = stack.metrics.render(&stack.engine, &stack.flow);
+    assert!(page.contains("code=\"403\"") && !page.contains("made-up"), "{page}");
     let (code, body) = raw.send("DELETE", MAPS, JSON, &[]).await;
     assert_eq!(code, 403, "{body}");
     expect_test::expect![[r#"configmaps is forbidden: User "system:anonymous" cannot deletecollection resource "configmaps" in API group "" in the namespace "default""#]]

@@ -39,6 +39,8 @@ pub fn body(bytes: impl Into<Bytes>) -> RequestBody {
 const MOST_IDLE: usize = 25;
 /// They wait no longer than this.
 const IDLE: Duration = Duration::from_secs(90);
+/// How long a connection that was just used may take until it is ready.
+const SETTLE: Duration = Duration::from_millis(50);
 
 type Sender = SendRequest<RequestBody>;
 
@@ -54,7 +56,10 @@ impl Idle {
                 all.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < IDLE);
                 all.pop()?
             };
-            if since.elapsed() < IDLE && sender.ready().await.is_ok() {
+            // One whose request is still being sent, though its answer is there, is of no use to anybody else.
+            if since.elapsed() < IDLE
+                && matches!(tokio::time::timeout(SETTLE, sender.ready()).await, Ok(Ok(())))
+            {
                 return Some(sender);
             }
         }
@@ -172,7 +177,13 @@ impl Client {
     /// There is no answer.
     pub async fn send(&self, request: Request<RequestBody>) -> Result<Response<Streamed>, CallError> {
         let (method, url) = (request.method().clone(), self.url(&request.uri().to_string()));
-        self.once(request, true).await.map_err(|failed| failed.error.about(&method, &url))
+        let again = repeatable(&request);
+        let answer = match (self.once(request, true).await, again) {
+            // It had been closed before anything of an answer came, and asking twice changes nothing.
+            (Err(Failed { reused: true, stale: true, .. }), Some(again)) => self.once(again, false).await,
+            (other, _) => other,
+        };
+        answer.map_err(|failed| failed.error.about(&method, &url))
     }
 
     async fn once(
@@ -243,6 +254,19 @@ impl Client {
         }
         Response::from_parts(parts, body)
     }
+}
+
+/// The same request once more, if it only reads and has no body.
+fn repeatable(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD) && request.body().is_end_stream();
+    if !reads || request.headers().contains_key(header::UPGRADE) {
+        return None;
+    }
+    let mut again = Request::new(body(Bytes::new()));
+    *again.method_mut() = request.method().clone();
+    *again.uri_mut() = request.uri().clone();
+    *again.headers_mut() = request.headers().clone();
+    Some(again)
 }
 
 struct Failed {

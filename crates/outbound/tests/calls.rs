@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
 
+use http_body_util::BodyExt;
 use kaji_outbound::{CallError, Callers, ClientConfig, Target};
 use std::{
     sync::{
@@ -157,6 +158,56 @@ async fn a_stale_connection_is_no_failure() {
         assert_eq!(post(&callers, &to(&server), 100).await.unwrap(), "{}");
     }
     assert_eq!(server.connections.load(Ordering::SeqCst), 4);
+}
+
+/// What only reads is asked for again as well, and nothing else that is passed on.
+#[tokio::test]
+async fn reads_survive_a_stale_connection() {
+    let server = server(&["127.0.0.1"], |mut stream| async move {
+        request(&mut stream).await;
+        say(&mut stream, OK).await;
+        request(&mut stream).await;
+    })
+    .await;
+    let callers = Callers::default();
+    let ask = async |method: &str| {
+        let request =
+            http::Request::builder().method(method).uri("/x").body(kaji_outbound::body("")).unwrap();
+        let answer = callers.send(&to(&server), request).await?;
+        answer.into_body().collect().await.map_err(|e| CallError::Transport(e.to_string()))
+    };
+    for _ in 0..3 {
+        ask("GET").await.unwrap();
+    }
+    assert!(ask("DELETE").await.is_err());
+}
+
+/// A client may still send its body when the answer is there: nobody else is given that connection.
+#[tokio::test]
+async fn an_early_answer_holds_up_nobody_else() {
+    let server = server(&["127.0.0.1"], |mut stream| async move {
+        loop {
+            let mut piece = [0; 4096];
+            match stream.read(&mut piece).await {
+                // Before the body, or with it.
+                Ok(n) if n > 0 => say(&mut stream, OK).await,
+                _ => return,
+            }
+        }
+    })
+    .await;
+    let callers = Callers::default();
+    let (_slow, body) = tokio::sync::mpsc::channel::<()>(1);
+    let body = futures_util::stream::unfold(body, |mut body| async move {
+        body.recv().await;
+        None::<(Result<http_body::Frame<bytes::Bytes>, Box<dyn std::error::Error + Send + Sync>>, _)>
+    });
+    let body = http_body_util::StreamBody::new(body).boxed_unsync();
+    let request = http::Request::post("/x").body(body).unwrap();
+    let answer = callers.send(&to(&server), request).await.unwrap();
+    answer.into_body().collect().await.unwrap();
+    assert_eq!(post(&callers, &to(&server), 100).await.unwrap(), "{}");
+    assert_eq!(server.connections.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Response, header};
 use kaji_engine::{ApiRequest, ApiResponse, Body, Creation, Trails};
 use kaji_meta::Status;
 use kaji_resource::{UserInfo, Verb};
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 /// Everything of a request that the engine wants to know.
 pub struct Parts<'a> {
@@ -113,26 +113,54 @@ pub fn response(answer: ApiResponse, gzip: bool) -> Response<ResponseBody> {
     response
 }
 
-/// `Warning: 299 - "text"` for each text, deduplicated and bounded as upstream (4 KiB in all, then shortened ones).
+/// `Warning: 299 - "text"` for each text, once. Bounded as upstream's: if all of them have more than 4096 characters, each
+/// is cut to 256, and those that come when the 4096 are used up are left out.
 pub fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
     const TOTAL: usize = 4 * 1024;
-    let mut sent: Vec<&str> = vec![];
-    let mut size = 0;
-    for text in warnings {
-        if sent.contains(&text.as_str()) {
-            continue;
+    const EACH: usize = 256;
+    let mut seen = HashSet::new();
+    let texts: Vec<&str> = warnings.iter().map(String::as_str).filter(|text| seen.insert(*text)).collect();
+    let length = |text: &str| warning(text, usize::MAX).chars().count();
+    let each = if texts.iter().map(|t| length(t)).sum::<usize>() > TOTAL { EACH } else { usize::MAX };
+    let mut written = 0;
+    for text in texts {
+        if written >= TOTAL {
+            return;
         }
-        sent.push(text);
-        size += text.len();
-        let clean: String = text
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .flat_map(|c| if matches!(c, '"' | '\\') { vec!['\\', c] } else { vec![c] })
-            .collect();
-        if size <= TOTAL
-            && let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{clean}\"").as_bytes())
-        {
+        let line = warning(text, each);
+        written += line.chars().count();
+        if let Ok(value) = HeaderValue::from_bytes(line.as_bytes()) {
             headers.append(header::WARNING, value);
         }
+    }
+}
+
+/// One value of the header, with no more than so many characters of the text.
+fn warning(text: &str, most: usize) -> String {
+    let clean = text.chars().take(most).map(|c| if c.is_control() { ' ' } else { c });
+    let quoted = clean.flat_map(|c| matches!(c, '"' | '\\').then_some('\\').into_iter().chain([c]));
+    format!("299 - \"{}\"", quoted.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(warnings: &[String]) -> Vec<String> {
+        let mut headers = HeaderMap::new();
+        add_warnings(&mut headers, warnings);
+        headers.get_all(header::WARNING).iter().map(|v| v.to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn warnings_are_quoted_once_and_cut_when_they_are_many() {
+        let texts = ["say \"a\"\n".to_owned(), "b".into(), "b".into()];
+        assert_eq!(sent(&texts), [r#"299 - "say \"a\" ""#, r#"299 - "b""#]);
+        // One that is long is whole as long as all fit.
+        assert_eq!(sent(&["c".repeat(1000)])[0].len(), 1000 + r#"299 - """#.len());
+        let many: Vec<String> = (0..100).map(|i| format!("{i:03}{}", "d".repeat(400))).collect();
+        let cut = sent(&many);
+        assert!(cut.iter().all(|w| w.len() == 256 + r#"299 - """#.len()), "{cut:?}");
+        assert_eq!(cut.len(), 4096_usize.div_ceil(256 + 8));
     }
 }

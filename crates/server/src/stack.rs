@@ -22,7 +22,7 @@ use crate::{
     metrics::Metrics,
     openapi::OpenApi,
     plain,
-    route::{self, RequestInfo},
+    route::{self, RequestInfo, Target},
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -156,10 +156,7 @@ impl Stack {
         cut_short |= marks.refused;
         marks.put(response.headers_mut());
         api::add_warnings(response.headers_mut(), &warnings);
-        let known = info
-            .resource
-            .as_ref()
-            .is_some_and(|t| self.engine.registry().lookup(&t.group, &t.version, &t.resource).is_some());
+        let known = info.resource.as_ref().is_some_and(|t| self.is_served(t));
         self.metrics.finish(&info, known, response.status().as_u16(), started.elapsed());
         if cut_short {
             self.metrics.terminated(&info, known, response.status().as_u16());
@@ -295,6 +292,15 @@ impl Stack {
         let response = self.aggregator.forward(route, parts, body, &facts).await;
         let response = response.map(|inner| ResponseBody::Foreign { inner, held: vec![] });
         response.map(|body| flow::hold(body, seat, self.request_timeout))
+    }
+
+    /// Whether such a target is served here. What is not is counted without its names: they are the client's.
+    fn is_served(&self, target: &Target) -> bool {
+        let registry = self.engine.registry();
+        let resource = registry.lookup(&target.group, &target.version, &target.resource);
+        resource.and_then(|r| r.def.version(&target.version)).is_some_and(|version| {
+            target.subresource.is_empty() || version.subresource(&target.subresource).is_some()
+        })
     }
 
     /// The beginning of a request's record, if it has one.

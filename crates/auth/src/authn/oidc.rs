@@ -3,22 +3,23 @@
 //! Invariants:
 //! - Keys come from the issuer over HTTPS, are kept, and are asked for again when a token names one that is not known,
 //!   at most every [`PAUSE`] seconds: rotating keys logs nobody out, and nobody can make the server ask more often.
+//! - A client that goes away ends no question that others wait for.
 //! - A token without an expiry counts as expired.
 
 use super::{
     Identity, KeySet, Refusal, TokenAuthenticator, Verdict,
     cache::{Cache, GOOD_FOR},
-    config::{ClaimOrPrefix, ConfigError, JwtAuthenticator},
+    config::{ClaimOrPrefix, ConfigError, JwtAuthenticator, JwtIssuer},
     expressions::Expressions,
     intersection,
     jwt::{Claims, Token, seconds, strings},
     serviceaccount::{CREDENTIAL_ID, list},
 };
-use futures_util::lock::Mutex;
+use futures_util::future::{FutureExt, Shared};
 use kaji_meta::{Clock, text::quote};
 use kaji_resource::{BoxFuture, UserInfo};
 use serde_json::Value;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Seconds between two questions to an issuer.
 const PAUSE: i64 = 10;
@@ -46,9 +47,19 @@ pub struct Oidc {
     fetch: Arc<dyn Fetch>,
     clock: Arc<dyn Clock>,
     keys: RwLock<Option<Arc<KeySet>>>,
-    /// When the issuer was asked last; held while it is.
-    asked: Mutex<Option<jiff::Timestamp>>,
+    asked: Mutex<Asked>,
     known: Cache<Identity>,
+}
+
+/// A question to the issuer. All who wait for its answer carry it on, so that it goes on when the first goes away.
+type Question = Shared<BoxFuture<'static, Result<Arc<KeySet>, String>>>;
+
+#[derive(Default)]
+struct Asked {
+    /// When the issuer was asked last.
+    last: Option<jiff::Timestamp>,
+    /// What it has not answered yet.
+    open: Option<Question>,
 }
 
 impl Oidc {
@@ -136,40 +147,42 @@ impl Oidc {
 
     /// The issuer's keys, asked for if they are still those that did not help and the last question was long ago.
     async fn renewed(&self, seen: Option<&Arc<KeySet>>, now: jiff::Timestamp) -> Result<Arc<KeySet>, String> {
-        let mut asked = self.asked.lock().await;
-        let current = self.current();
-        if let Some(keys) = current.filter(|c| !seen.is_some_and(|s| Arc::ptr_eq(s, c))) {
-            return Ok(keys);
-        }
-        if asked.is_some_and(|t| now.as_second() - t.as_second() < PAUSE) {
-            return seen.cloned().ok_or_else(|| NO_KEYS.to_owned());
-        }
-        *asked = Some(now);
-        let fetched = self.ask().await.map_err(|why| {
-            tracing::warn!(issuer = %self.rule.issuer.url, %why, "cannot get an issuer's keys");
-            NO_KEYS.to_owned()
-        })?;
-        let keys = Arc::new(fetched);
-        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Some(keys.clone());
-        Ok(keys)
+        let question = {
+            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            let current = self.current();
+            if let Some(keys) = current.filter(|c| !seen.is_some_and(|s| Arc::ptr_eq(s, c))) {
+                return Ok(keys);
+            }
+            let recently = asked.last.is_some_and(|t| now.as_second() - t.as_second() < PAUSE);
+            match &asked.open {
+                Some(open) if recently => open.clone(),
+                None if recently => return seen.cloned().ok_or_else(|| NO_KEYS.to_owned()),
+                _ => {
+                    asked.last = Some(now);
+                    let question = ask(self.rule.issuer.clone(), self.fetch.clone());
+                    let question = async move { question.await.map(Arc::new) }.boxed().shared();
+                    asked.open.insert(question).clone()
+                }
+            }
+        };
+        let answer = question.clone().await;
+        self.answered(&question, &answer);
+        answer.map_err(|_| NO_KEYS.to_owned())
     }
 
-    async fn ask(&self) -> Result<KeySet, String> {
-        let issuer = &self.rule.issuer;
-        let default = || format!("{}/.well-known/openid-configuration", issuer.url.trim_end_matches('/'));
-        let discovery = issuer.discovery_url.clone().unwrap_or_else(default);
-        let parse = |bytes: Vec<u8>| serde_json::from_slice::<Value>(&bytes).map_err(|e| e.to_string());
-        let document = parse(self.fetch.get(&discovery).await?)?;
-        let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
-        if text("issuer") != issuer.url {
-            return Err(format!("expected issuer {:?}, got {:?}", issuer.url, text("issuer")));
+    /// The first who gets an answer keeps it for all.
+    fn answered(&self, question: &Question, answer: &Result<Arc<KeySet>, String>) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if !asked.open.as_ref().is_some_and(|open| open.ptr_eq(question)) {
+            return;
         }
-        let keys_at = text("jwks_uri");
-        if !keys_at.starts_with("https://") {
-            return Err("the provider names no jwks_uri over https".into());
+        asked.open = None;
+        match answer {
+            Ok(keys) => {
+                *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Some(keys.clone());
+            }
+            Err(why) => tracing::warn!(issuer = %self.rule.issuer.url, %why, "cannot get an issuer's keys"),
         }
-        let keys = KeySet::from_jwks(&parse(self.fetch.get(keys_at).await?)?);
-        if keys.is_empty() { Err("the provider has no usable keys".into()) } else { Ok(keys) }
     }
 
     fn check_claims(&self, claims: &Claims, now: jiff::Timestamp) -> Result<(), String> {
@@ -332,6 +345,24 @@ impl TokenAuthenticator for Oidc {
     fn authenticate<'a>(&'a self, token: &'a str, _: &'a [String]) -> BoxFuture<'a, Verdict> {
         Box::pin(self.check(token))
     }
+}
+
+/// The issuer's keys, by its discovery document.
+async fn ask(issuer: JwtIssuer, fetch: Arc<dyn Fetch>) -> Result<KeySet, String> {
+    let default = || format!("{}/.well-known/openid-configuration", issuer.url.trim_end_matches('/'));
+    let discovery = issuer.discovery_url.clone().unwrap_or_else(default);
+    let parse = |bytes: Vec<u8>| serde_json::from_slice::<Value>(&bytes).map_err(|e| e.to_string());
+    let document = parse(fetch.get(&discovery).await?)?;
+    let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
+    if text("issuer") != issuer.url {
+        return Err(format!("expected issuer {:?}, got {:?}", issuer.url, text("issuer")));
+    }
+    let keys_at = text("jwks_uri");
+    if !keys_at.starts_with("https://") {
+        return Err("the provider names no jwks_uri over https".into());
+    }
+    let keys = KeySet::from_jwks(&parse(fetch.get(keys_at).await?)?);
+    if keys.is_empty() { Err("the provider has no usable keys".into()) } else { Ok(keys) }
 }
 
 #[cfg(test)]

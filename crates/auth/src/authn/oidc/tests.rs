@@ -9,9 +9,12 @@ use crate::authn::{
 };
 use kaji_meta::ManualClock;
 use serde_json::json;
-use std::sync::{
-    Mutex as Lock,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Mutex as Lock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::Poll,
 };
 
 /// An issuer whose keys can be replaced; `None` for one that is down.
@@ -263,4 +266,37 @@ fn expressions_make_a_user() {
         oidc: error evaluating claim validation expression: expression 'claims.exp - claims.iat <= 3600.0' resulted in error: no such overload
         oidc: required claim hd value does not match. Got = example.org, want = example.com
         oidc: error evaluating extra claim expression: claims.hd: expression must return a string or a list of strings"#]].assert_eq(&texts.join("\n"));
+}
+
+/// An issuer that takes its time: each answer is there when it is looked for the second time.
+struct Slow(Arc<Provider>);
+
+impl Fetch for Slow {
+    fn get<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<Vec<u8>, String>> {
+        Box::pin(async move {
+            let mut looked = false;
+            std::future::poll_fn(|cx| {
+                cx.waker().wake_by_ref();
+                if std::mem::replace(&mut looked, true) { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            self.0.get(url).await
+        })
+    }
+}
+
+/// Whoever goes away while keys are asked for takes nothing from those who stay.
+#[test]
+fn a_client_that_goes_away_ends_no_question() {
+    let s = setting();
+    let rule = s.oidc.rule.clone();
+    let oidc = Oidc::new(rule, vec![], Arc::new(Slow(s.provider.clone())), s.clock.clone()).unwrap();
+    let token = sign(&s.key, &claims()).unwrap();
+    let mut looks = 0;
+    // Each is dropped after its first look.
+    while !matches!(oidc.authenticate(&token, &[]).now_or_never(), Some(Ok(Some(_)))) {
+        looks += 1;
+        assert!(looks < 10, "nobody ever gets an answer");
+    }
+    assert_eq!(s.provider.asked.load(Ordering::Relaxed), 2, "one question: its two documents");
 }
