@@ -54,6 +54,10 @@ pub struct Args {
     /// Starts the server with this command line, measures that, and stops it at the end.
     #[arg(long, value_name = "CMD")]
     exec: Option<String>,
+    /// A second server on the same machine, for the phase `flood`: what a user notices when the flood goes there is the
+    /// load's, and not the server's to mend.
+    #[arg(long, value_name = "KUBECONFIG")]
+    beside: Option<PathBuf>,
     /// A process of the running server, for its memory; may be repeated.
     #[arg(long, conflicts_with = "exec")]
     pid: Vec<u32>,
@@ -177,6 +181,8 @@ impl Error {
 struct Bench {
     target: Arc<Target>,
     kubeconfig: PathBuf,
+    /// The second server's.
+    beside: Option<PathBuf>,
     /// For everything that is not measured.
     control: Client,
     server: Server,
@@ -249,7 +255,8 @@ async fn measure(args: &Args) -> Result<(), Error> {
     let version = control.json(&Call::get("/version")).await?;
     report.version = version["gitVersion"].as_str().unwrap_or("unknown").to_owned();
     let kubeconfig = args.kubeconfig.clone();
-    let mut bench = Bench { target, kubeconfig, control, server, run: suffix(), report };
+    let beside = args.beside.clone();
+    let mut bench = Bench { target, kubeconfig, beside, control, server, run: suffix(), report };
     progress(&format!("{} ({})", bench.target.address, bench.report.version));
     phases(&mut bench, &wanted).await;
     match fixture::namespaces_left(&mut bench.control, &format!("bench-{}-", bench.run)).await {

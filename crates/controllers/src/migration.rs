@@ -68,7 +68,7 @@ pub fn spawn(
         objects: client.metadata_only(),
         client,
         shared: shared.clone(),
-        queue: Queue::default(),
+        queue: Queue::new(shared.clock.clone()),
         migrations: informers.get::<Migration>(),
     });
     let seen = Arc::downgrade(&migrator);

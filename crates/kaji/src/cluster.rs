@@ -30,7 +30,7 @@ use kaji_meta::{
 };
 use kaji_outbound::Callers;
 use kaji_resource::Api;
-use kaji_runtime::{Client, Informers};
+use kaji_runtime::{Client, Informers, Selected, VirtualClock};
 use kaji_server::{
     Audit, Authentication, Certificates, Discovery, Flow, Front, Health, Identities, Impersonation, Listener,
     LocalService, Metrics, OpenApi, Stack, StackError,
@@ -41,7 +41,7 @@ use kaji_server::{
 use kaji_store::{
     Store, StoreError,
     disk::{DiskOptions, DiskStore},
-    memory::MemoryStore,
+    memory::{MemoryOptions, MemoryStore},
 };
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -99,6 +99,9 @@ pub struct Options {
     pub authn: AuthnOptions,
     /// Which admission plugins run, and their configuration.
     pub admission: kaji_admission::Flags,
+    /// What objects are stamped with and control loops go by, if that is not the machine's clock. Certificates, deadlines
+    /// of requests and flow control have to do with others, and go by the machine's in any case.
+    pub clock: Option<Arc<VirtualClock>>,
 }
 
 impl Options {
@@ -123,6 +126,15 @@ impl Options {
             authz: AuthzOptions::default(),
             authn: AuthnOptions::default(),
             admission: kaji_admission::Flags::default(),
+            clock: None,
+        }
+    }
+
+    /// What time it is for objects and control loops.
+    fn time(&self) -> Arc<dyn Clock> {
+        match &self.clock {
+            Some(clock) => clock.clone(),
+            None => Arc::new(SystemClock),
         }
     }
 }
@@ -227,12 +239,12 @@ impl Cluster {
             options.node_ranges.ranges(&options.service_cidrs).map_err(StartError::NodeRanges)?;
         // The store is open, so the directory is ours: certificates are made meanwhile.
         let (dir, names) = (options.data_dir.join("pki"), serving_names(&options, service_ip));
-        let clock = Arc::new(SystemClock);
+        let (clock, time) = (Arc::new(SystemClock), options.time());
         let now = clock.now();
         let serving = options.serving.clone();
         let certificates = tokio::task::spawn_blocking(move || serving.load(&dir, names, now));
         let name = server_name(&options);
-        let access = Access::new(&options.authz, &name, &(clock.clone() as Arc<dyn Clock>)).await?;
+        let access = Access::new(&options.authz, &name, &time).await?;
         let tokens = Arc::new(LateTokens::default());
         let plugins = kaji_admission::Deps {
             authorizer: access.authorizer.clone(),
@@ -245,13 +257,13 @@ impl Cluster {
         let conversions =
             kaji_apiextensions::Conversions { callers: plugins.callers.clone(), ..Default::default() };
         conversions.metrics.register(metrics.registry());
-        kaji_apiextensions::start(engine.clone(), Arc::new(SystemClock), conversions).await?;
+        kaji_apiextensions::start(engine.clone(), time.clone(), conversions).await?;
         let certificates =
             certificates.await.map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
         let pki = certificates.current();
         let api: Arc<dyn Api> = engine.clone();
-        let (api, clock_too) = (Arc::downgrade(&api), clock.clone() as Arc<dyn Clock>);
-        let mut authn = Authn::new(&sensible(&options), &pki, &api, &clock_too, &name).await?;
+        let api = Arc::downgrade(&api);
+        let mut authn = Authn::new(&sensible(&options), &pki, &api, &time, &name).await?;
         tokens.set(authn.tokens.clone());
         let listener = match options.serving.local {
             true => None,
@@ -284,13 +296,13 @@ impl Cluster {
         .map_err(StartError::Bootstrap)?;
         let (believed, trusted) = watch::channel(trusted);
         let callers = plugins.callers.clone();
-        let aggregator = Aggregator::new(engine.clone(), callers, delegation::identity(&pki), clock.clone());
+        let aggregator = Aggregator::new(engine.clone(), callers, delegation::identity(&pki), time.clone());
         aggregator.register_metrics(metrics.registry());
         let flow = Flow::new(options.limits, Arc::new(SystemClock));
         let stack = Arc::new(Stack {
             engine,
             issuer: authn.documents(&format!("https://{}", advertised(address))),
-            authentication: Authentication { chain: authn.chain.clone(), clock: Arc::new(SystemClock) },
+            authentication: Authentication { chain: authn.chain.clone(), clock: time.clone() },
             impersonation: Impersonation::default(),
             aggregator: aggregator.clone(),
             authorizer: access.authorizer.clone(),
@@ -333,7 +345,7 @@ impl Cluster {
         tasks.spawn(kaji_server::flow::follow(stack.flow.clone(), engine, stopped.clone()));
         tasks.spawn(access.follow(stopped.clone()));
         let engine = Arc::downgrade(&stack.engine);
-        tasks.spawn(tracking::follow(engine, Arc::new(SystemClock), stopped.clone()));
+        tasks.spawn(tracking::follow(engine, time, stopped.clone()));
         let mut cluster = Cluster {
             stack,
             pki: Pki::clone(&pki),
@@ -372,12 +384,12 @@ impl Cluster {
         let given = node_ranges.is_some() && options.selection.includes(kaji_controllers::NODE_RANGES);
         let shared = |client: Client| kaji_runtime::Shared {
             client,
-            clock: Arc::new(SystemClock),
+            clock: options.time(),
             random: Arc::new(SystemRandom),
         };
         let client = self.client("kube-controller-manager", identities::controllers());
         // One set of informers for every loop of the process.
-        let informers = Informers::new(client.clone());
+        let informers = Informers::timed(client.clone(), Selected::default(), options.time());
         let ca = &self.pki.ca;
         let authority = kaji_controllers::Authority::new(&ca.certificate, &ca.key);
         // An authority whose key is kept elsewhere serves; it just does not sign.
@@ -456,9 +468,21 @@ fn server_name(options: &Options) -> String {
     format!("apiserver-{}", options.listen)
 }
 
+/// The time as a store counts it.
+struct Epoch(Arc<dyn Clock>);
+
+impl kaji_store::Clock for Epoch {
+    fn now_millis(&self) -> u64 {
+        u64::try_from(self.0.now().as_millisecond()).unwrap_or(0)
+    }
+}
+
 async fn open_store(options: &Options) -> Result<Arc<dyn Store>, StartError> {
     Ok(match options.store {
-        StoreKind::Memory => Arc::new(MemoryStore::new()?),
+        StoreKind::Memory => {
+            let clock = Arc::new(Epoch(options.time()));
+            Arc::new(MemoryStore::with_options(MemoryOptions { clock, ..MemoryOptions::default() })?)
+        }
         StoreKind::Disk => {
             let dir = options.data_dir.join("store");
             let opened =
@@ -477,9 +501,9 @@ async fn open_engine(
 ) -> Result<Arc<Engine>, StartError> {
     let config = kaji_admission::Config::load(&options.admission)?;
     let admission = kaji_admission::plugins(&config, plugins);
-    let engine_options = EngineOptions { admission, ..EngineOptions::default() };
+    let engine_options = EngineOptions { admission, clock: options.time(), ..EngineOptions::default() };
     let engine = Engine::open(store, engine_options).await?;
-    let mut deps = Deps::new(Arc::new(SystemClock), Arc::new(SystemRandom));
+    let mut deps = Deps::new(options.time(), Arc::new(SystemRandom));
     deps.service_cidrs = options.service_cidrs.clone();
     deps.authorizer = access.authorizer.clone();
     deps.grants = access.rbac.clone();

@@ -29,5 +29,7 @@ pub use authn::{AuthnError, AuthnOptions};
 pub use cluster::{Cluster, Options, StartError, StoreKind};
 pub use encryption::EncryptionFile;
 pub use kaji_controllers::Selection;
+pub use kaji_meta::time::Clock;
+pub use kaji_runtime::VirtualClock;
 pub use nodes::{Nodes, RangeFlags};
 pub use serving::Serving;

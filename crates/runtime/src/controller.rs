@@ -7,6 +7,7 @@ use crate::{
     meta::Key,
     plan::{Plan, Step, Write},
     queue::Queue,
+    time,
     view::{Projection, Source, View},
 };
 use futures_util::{StreamExt, future::BoxFuture, stream};
@@ -82,7 +83,7 @@ impl Controller {
         Controller {
             reconciler: Arc::new(reconciler),
             informers: informers.clone(),
-            queue: Arc::default(),
+            queue: Arc::new(Queue::new(informers.clock().clone())),
             sources: vec![],
             ready: vec![],
             observed: HashMap::new(),
@@ -188,6 +189,8 @@ impl Worker {
     async fn work(&self, key: &Key) -> Duration {
         let known =
             self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key).unwrap_or_default();
+        // Before the time that the decision goes by: a clock that jumps meanwhile makes no wait longer.
+        let began = time::instant(&*self.shared.clock);
         let cx = Cx { now: self.shared.clock.now(), random: &*self.shared.random, failures: &known };
         let started = tokio::time::Instant::now();
         let view = self.controller.view();
@@ -213,7 +216,7 @@ impl Worker {
             queue.retry(key.clone());
         }
         if let Some(wait) = again {
-            queue.add_after(key.clone(), wait);
+            queue.add_at(key.clone(), began + wait);
         }
         effort
     }

@@ -16,7 +16,10 @@ use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use http::Method;
 use http_body_util::BodyExt;
-use kaji_meta::json;
+use kaji_meta::{
+    json,
+    time::{Clock, SystemClock},
+};
 use serde::Deserialize;
 use std::{
     any::{Any, TypeId},
@@ -298,6 +301,8 @@ impl Selected {
 /// All informers of a process, one per resource, started when first asked for.
 pub struct Informers {
     client: Client,
+    /// What the loops go by that read here.
+    clock: Arc<dyn Clock>,
     /// Field selectors of the resources of which not everything is to be read.
     selected: HashMap<TypeId, String>,
     started: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
@@ -313,12 +318,23 @@ impl Informers {
     /// No informers yet; of some resources, they will read only what is selected: whoever may not read everything has to
     /// say what it asks for.
     pub fn selecting(client: Client, selected: Selected) -> Arc<Self> {
+        Self::timed(client, selected, Arc::new(SystemClock))
+    }
+
+    /// The same, for loops that go by a clock.
+    pub fn timed(client: Client, selected: Selected, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Informers {
             client,
+            clock,
             selected: selected.0,
             started: Mutex::default(),
             tasks: Mutex::default(),
         })
+    }
+
+    /// What loops over these informers go by.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
     }
 
     /// The informer of a resource. Its tasks end with `Informers`.

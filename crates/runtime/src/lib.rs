@@ -15,6 +15,7 @@ pub mod meta;
 pub mod objects;
 pub mod plan;
 pub mod queue;
+pub mod time;
 pub mod view;
 pub mod watch;
 
@@ -24,4 +25,5 @@ pub use events::{EventRecord, EventType, Recorder};
 pub use informer::{Change, Informer, Informers, Observed, Selected};
 pub use meta::{Key, Meta, OwnerRef};
 pub use plan::{PatchKind, Plan, Step, Write};
+pub use time::VirtualClock;
 pub use view::{Projection, Snapshot, View};

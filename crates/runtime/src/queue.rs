@@ -1,10 +1,11 @@
 //! A work queue: each key waits at most once, is worked on by one worker at a time, and is retried with a growing delay.
 //! Source of the delays: client-go's default controller rate limiter (5 ms doubling to 1000 s).
 
-use crate::meta::Key;
+use crate::{meta::Key, time};
+use kaji_meta::time::{Clock, SystemClock};
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio::{sync::Notify, time::Instant};
@@ -29,13 +30,28 @@ struct State {
 }
 
 /// The queue. Its size is bounded by the number of distinct keys.
-#[derive(Default)]
 pub struct Queue {
     state: Mutex<State>,
     wake: Notify,
+    clock: Arc<dyn Clock>,
+}
+
+impl Default for Queue {
+    fn default() -> Queue {
+        Queue::new(Arc::new(SystemClock))
+    }
 }
 
 impl Queue {
+    /// An empty one, whose delays go by a clock.
+    pub fn new(clock: Arc<dyn Clock>) -> Queue {
+        Queue { state: Mutex::default(), wake: Notify::new(), clock }
+    }
+
+    fn now(&self) -> Instant {
+        time::instant(&*self.clock)
+    }
+
     fn locked<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
         // A poisoned lock means a panic between two pushes; the state itself is whole.
         f(&mut self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
@@ -54,7 +70,12 @@ impl Queue {
         if delay.is_zero() {
             return self.add(key);
         }
-        self.locked(|s| s.delay(Instant::now() + delay, key));
+        self.add_at(key, self.now() + delay);
+    }
+
+    /// Asks for a key at a point in time ([`time::instant`]).
+    pub fn add_at(&self, key: Key, at: Instant) {
+        self.locked(|s| s.delay(at, key));
         self.wake.notify_one();
     }
 
@@ -80,7 +101,7 @@ impl Queue {
         loop {
             let notified = self.wake.notified();
             let (key, due, closed) = self.locked(|s| {
-                s.promote(Instant::now());
+                s.promote(self.now());
                 let key = s.take();
                 (key, s.next_instant(), s.closed)
             });
@@ -92,7 +113,7 @@ impl Queue {
                 }
                 (None, _) if closed => return None,
                 (None, Some(at)) => {
-                    tokio::select! { () = notified => {}, () = tokio::time::sleep_until(at) => {} }
+                    tokio::select! { () = notified => {}, () = time::sleep_until(&*self.clock, at) => {} }
                 }
                 (None, None) => notified.await,
             }
@@ -112,7 +133,8 @@ impl Queue {
         if rest.is_zero() {
             return self.done(key);
         }
-        self.locked(|s| s.resting.insert((Instant::now() + rest, key.clone())));
+        let at = self.now() + rest;
+        self.locked(|s| s.resting.insert((at, key.clone())));
         self.wake.notify_one();
     }
 

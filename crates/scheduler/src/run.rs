@@ -8,6 +8,7 @@ use crate::{
 use kaji_runtime::{
     Client, Error, EventRecord, Informer, Informers, Key, PatchKind, Projection, Recorder, Shared, Target,
     objects::{Node, Pod},
+    time,
 };
 use serde_json::json;
 use std::{
@@ -53,7 +54,7 @@ struct Bound {
 pub async fn run(informers: Arc<Informers>, shared: Shared, mut stop: watch::Receiver<bool>) {
     let client = shared.client.named("kube-scheduler");
     let recorder = Recorder::start(shared.client.clone(), NAME, shared.clock.clone(), shared.random.clone());
-    let changed = Arc::new(Changed::default());
+    let (changed, clock) = (Arc::new(Changed::default()), shared.clock.clone());
     let (pods, nodes) = (informers.get::<Pod>(), informers.get::<Node>());
     let noted = changed.clone();
     nodes.handle(move |c| noted.note(&noted.nodes, c.any().meta().key()));
@@ -75,11 +76,11 @@ pub async fn run(informers: Arc<Informers>, shared: Shared, mut stop: watch::Rec
     };
     loop {
         scheduler.catch_up(&changed);
-        let next = scheduler.queue.wake_due(Instant::now());
+        let next = scheduler.queue.wake_due(scheduler.now());
         let full = scheduler.decide_all(&changed).await;
         let timer = async {
             match next {
-                Some(at) => tokio::time::sleep_until(at).await,
+                Some(at) => time::sleep_until(&*clock, at).await,
                 None => std::future::pending().await,
             }
         };
@@ -110,6 +111,10 @@ struct Scheduler {
 }
 
 impl Scheduler {
+    fn now(&self) -> Instant {
+        time::instant(&*self.shared.clock)
+    }
+
     /// Brings picture and queue level with the informers.
     fn catch_up(&mut self, changed: &Changed) {
         let mut helps = false;
@@ -171,7 +176,7 @@ impl Scheduler {
                     });
                 }
                 Decision::Unschedulable(message) => {
-                    self.queue.sleep(&key, Instant::now());
+                    self.queue.sleep(&key, self.now());
                     self.report(&info, message);
                 }
             }
@@ -223,7 +228,7 @@ impl Scheduler {
         }
         if let Some(pod) = still.filter(|p| mine(p)) {
             self.queue.add(key.clone(), PodInfo::new(pod.clone()));
-            self.queue.sleep(&key, Instant::now());
+            self.queue.sleep(&key, self.now());
             self.queue.wake_all();
         }
     }

@@ -339,11 +339,13 @@ impl Stack {
             request.verb,
             kaji_resource::Verb::Get | kaji_resource::Verb::List | kaji_resource::Verb::Watch
         );
+        let place = self.flow.place(seat.as_ref()).await;
         if reads {
-            return (handle(&engine, request, record.as_deref()).await, seat);
+            return (flow::during(place, handle(&engine, request, record.as_deref())).await, seat);
         }
         // A task of its own: hyper drops the request's future when the client goes away.
-        let write = async move { (handle(&engine, request, record.as_deref()).await, seat) };
+        let write =
+            async move { (flow::during(place, handle(&engine, request, record.as_deref())).await, seat) };
         match tokio::spawn(write).await.map_err(tokio::task::JoinError::try_into_panic) {
             Ok(done) => done,
             Err(Ok(panic)) => resume_unwind(panic),

@@ -1,8 +1,11 @@
 //! What a cluster is to have.
 
 use crate::{Error, TestEnv};
-use kaji::{Cluster, Nodes, Options, Selection, Serving, StoreKind};
-use std::net::{Ipv4Addr, SocketAddr};
+use kaji::{Cluster, Nodes, Options, Selection, Serving, StoreKind, VirtualClock};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
 
 /// Reserved for documentation: an address that the `kubernetes` service may name and that nobody has.
 const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 6443);
@@ -13,6 +16,7 @@ pub struct Builder {
     controllers: Vec<String>,
     nodes: u16,
     listen: bool,
+    clock: Option<Arc<VirtualClock>>,
 }
 
 impl Builder {
@@ -40,6 +44,14 @@ impl Builder {
         self
     }
 
+    /// Goes by a clock that [`TestEnv::advance`] moves: for what happens after minutes, hours or days. Without a jump it
+    /// goes like the machine's.
+    #[must_use]
+    pub fn virtual_clock(mut self) -> Builder {
+        self.clock = Some(Arc::default());
+        self
+    }
+
     /// Starts it; ready to be used when this resolves.
     ///
     /// # Errors
@@ -59,6 +71,7 @@ impl Builder {
             selection,
             serving: Serving { local: !self.listen, ephemeral: true, ..Serving::default() },
             store: StoreKind::Memory,
+            clock: self.clock.clone(),
             // Neither objects nor certificates go there.
             ..Options::new("")
         };
@@ -67,6 +80,6 @@ impl Builder {
             options.admission.disable.push("ServiceAccount".into());
         }
         let cluster = Cluster::start(options).await?;
-        Ok(TestEnv { cluster, listening: self.listen })
+        Ok(TestEnv { cluster, listening: self.listen, clock: self.clock })
     }
 }

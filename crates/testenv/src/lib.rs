@@ -33,7 +33,8 @@
 //! - A request goes through authorization and admission as one over the network does; the transport alone is missing.
 //! - No control loop runs that was not asked for.
 //!
-//! Time is the machine's: there is no clock that a test could advance.
+//! Time is the machine's, or with [`Builder::virtual_clock`] a clock that [`TestEnv::advance`] moves on: an hour passes at
+//! once for control loops, timestamps, tokens and the store's leases.
 
 mod builder;
 mod identity;
@@ -42,10 +43,15 @@ pub use builder::Builder;
 /// The cluster behind a [`TestEnv`], and why it did not start.
 pub use kaji::{Cluster, StartError};
 
+use kaji::{Clock, VirtualClock};
 use kaji_resource::UserInfo;
 use kaji_server::LocalService;
 use kube::Client;
 use serde_json::Map;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 /// Why there is no cluster, or not that of it.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +65,9 @@ pub enum Error {
     /// A kubeconfig for a cluster without a port.
     #[error("nothing listens: ask for a port with Builder::listen")]
     NotListening,
+    /// Time is the machine's, which cannot be moved.
+    #[error("the clock is the machine's: ask for another with Builder::virtual_clock")]
+    NoClock,
     /// The kubeconfig cannot be written as YAML.
     #[error("cannot write the kubeconfig: {0}")]
     Kubeconfig(String),
@@ -69,6 +78,7 @@ pub enum Error {
 pub struct TestEnv {
     cluster: Cluster,
     listening: bool,
+    clock: Option<Arc<VirtualClock>>,
 }
 
 impl TestEnv {
@@ -122,6 +132,21 @@ impl TestEnv {
             .map_err(Error::Kubeconfig)?;
         config.insert("current-context".into(), kaji::kubeconfig::NAME.into());
         serde_saphyr::to_string(&config).map_err(|e| Error::Kubeconfig(e.to_string()))
+    }
+
+    /// Moves the cluster's clock on. What was to happen until then happens now, in no particular order, as on a machine
+    /// that wakes up after it slept: wait for what you expect. Nodes may be called unready until they report again.
+    ///
+    /// # Errors
+    /// When no [`Builder::virtual_clock`] was asked for.
+    pub fn advance(&self, by: Duration) -> Result<(), Error> {
+        self.clock.as_ref().ok_or(Error::NoClock)?.advance(by);
+        Ok(())
+    }
+
+    /// What time it is in the cluster.
+    pub fn now(&self) -> SystemTime {
+        SystemTime::now() + self.clock.as_ref().map_or(Duration::ZERO, |clock| clock.ahead())
     }
 
     /// What runs, for whatever else a test needs of it.

@@ -6,8 +6,9 @@ use futures_util::{StreamExt, TryStreamExt, future::join_all};
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
-        authentication::v1::SelfSubjectReview,
-        core::v1::{ConfigMap, Namespace},
+        authentication::v1::{SelfSubjectReview, TokenRequest, TokenRequestSpec, TokenReview},
+        batch::v1::{CronJob, Job},
+        core::v1::{ConfigMap, Namespace, ServiceAccount},
         rbac::v1::{Role, RoleBinding},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -296,4 +297,79 @@ async fn an_end_is_an_end() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn time_that_a_test_moves_on() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let env = TestEnv::start().await.unwrap();
+    let error = env.advance(HOUR).unwrap_err();
+    assert!(matches!(error, Error::NoClock), "{error}");
+    env.stop().await;
+
+    let controllers = [
+        "cronjob-controller",
+        "job-controller",
+        "ttl-after-finished-controller",
+        "serviceaccount-controller",
+    ];
+    let builder = TestEnv::builder().controllers(controllers).virtual_clock();
+    let env = builder.start().await.unwrap();
+    let client = env.client();
+
+    // A schedule's hour comes, twice.
+    let crons: Api<CronJob> = Api::default_namespaced(client.clone());
+    let template = json!({"spec": {
+        "restartPolicy": "Never",
+        "containers": [{"name": "c", "image": "busybox"}],
+    }});
+    let cron = json!({
+        "metadata": {"name": "hourly"},
+        "spec": {"schedule": "0 * * * *", "jobTemplate": {"spec": {"template": template}}},
+    });
+    let made = crons.create(&post(), &object(cron)).await.unwrap().creation_timestamp().unwrap();
+    let jobs: Api<Job> = Api::default_namespaced(client.clone());
+    for hours in 1..=2 {
+        env.advance(HOUR).unwrap();
+        let mut last = None;
+        until(&crons, "hourly", "its hour", |cron| {
+            last = cron.and_then(|c| c.status.clone()).and_then(|s| s.last_schedule_time);
+            last.as_ref().is_some_and(|t| t.0.duration_since(made.0).as_hours() + 1 >= hours)
+        })
+        .await;
+        assert_eq!(last.unwrap().0.strftime("%M:%S").to_string(), "00:00");
+    }
+
+    // What is done is kept for a day.
+    let job = json!({
+        "metadata": {"name": "done"},
+        "spec": {"ttlSecondsAfterFinished": 24 * 3600, "completions": 0, "template": template},
+    });
+    jobs.create(&post(), &object(job)).await.unwrap();
+    until(&jobs, "done", "its completion", |job| {
+        job.and_then(|j| j.status.as_ref()).is_some_and(|s| s.completion_time.is_some())
+    })
+    .await;
+    env.advance(23 * HOUR).unwrap();
+    assert!(jobs.get_opt("done").await.unwrap().is_some());
+    env.advance(HOUR).unwrap();
+    until(&jobs, "done", "its removal", |job| job.is_none()).await;
+
+    // A token for an hour is one for an hour.
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(client.clone());
+    until(&accounts, "default", "the account", |account| account.is_some()).await;
+    let asked = TokenRequest {
+        spec: Some(TokenRequestSpec { expiration_seconds: Some(3600), ..Default::default() }),
+        ..Default::default()
+    };
+    let token =
+        accounts.create_token_request("default", &post(), &asked).await.unwrap().status.unwrap().token;
+    let reviews: Api<TokenReview> = Api::all(client);
+    let review: TokenReview = object(json!({"metadata": {}, "spec": {"token": token}}));
+    for authenticated in [true, false] {
+        let answer: TokenReview = reviews.create(&post(), &review).await.unwrap();
+        assert_eq!(answer.status.unwrap().authenticated.unwrap_or_default(), authenticated);
+        env.advance(HOUR).unwrap();
+    }
+    env.stop().await;
 }

@@ -1,5 +1,9 @@
 //! The phase `flood`: what a user notices of another one who floods the server.
 //!
+//! Whoever floods keeps the machine busy, which the generator shares with the server. So the user is watched three times:
+//! alone, while the flood goes to a second server (`--beside`), and while it goes to the same one. What the last adds to the
+//! one before is the server's doing.
+//!
 //! Both are service accounts, so flow control puts them on one priority level and only its fairness keeps them apart. The
 //! user's requests go one after the other from a thread of its own with one connection; the flood comes from hundreds of
 //! connections of another thread and does not stop to think.
@@ -15,6 +19,7 @@ use super::{
 use serde_json::json;
 use std::{
     future::Future,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -34,66 +39,113 @@ const SLACK: Duration = Duration::from_secs(60);
 const FLOOD: &str = "flood";
 const USER: &str = "user";
 
-/// What the user does, and the figures: without and with the flood, and the ratio.
-const PROBES: [(&str, [&str; 3]); 3] = [
-    ("get", ["flood_get_quiet", "flood_get", "flood_get_ratio"]),
-    ("list", ["flood_list_quiet", "flood_list", "flood_list_ratio"]),
-    ("create", ["flood_create_quiet", "flood_create", "flood_create_ratio"]),
+/// What the user does, and the figures: alone, with the flood on another server, with the flood on this one, and the ratio
+/// of the last two.
+const PROBES: [(&str, [&str; 4]); 3] = [
+    ("get", ["flood_get_quiet", "flood_get_beside", "flood_get", "flood_get_ratio"]),
+    ("list", ["flood_list_quiet", "flood_list_beside", "flood_list", "flood_list_ratio"]),
+    ("create", ["flood_create_quiet", "flood_create_beside", "flood_create", "flood_create_ratio"]),
 ];
+
+/// A server with a namespace for this, and who works there.
+struct Site {
+    control: Client,
+    namespace: String,
+    user: Arc<Target>,
+    flood: Arc<Target>,
+}
 
 /// Runs the phase.
 pub async fn run(bench: &mut Bench) -> Result<(), Error> {
     let namespace = format!("bench-{}-flood", bench.run);
-    let outcome = measured(bench, &namespace).await;
-    let cleared = fixture::clear(&mut bench.control, &[namespace], &["configmaps"]).await;
+    let mut sites = vec![];
+    let outcome = measured(bench, &namespace, &mut sites).await;
+    let mut cleared = Ok(());
+    for site in &mut sites {
+        let here =
+            fixture::clear(&mut site.control, std::slice::from_ref(&site.namespace), &["configmaps"]).await;
+        cleared = fixture::both(cleared, here);
+    }
     fixture::both(outcome, cleared)
 }
 
-async fn measured(bench: &mut Bench, namespace: &str) -> Result<(), Error> {
-    fixture::namespace(&mut bench.control, namespace).await?;
-    let user = account(bench, namespace, USER).await?;
-    let flood = account(bench, namespace, FLOOD).await?;
-    let path = collection(namespace, "configmaps");
-    let template = objects::config_map();
-    for i in 0..STOCK {
-        bench.control.call(&template.create(&path, &format!("stock-{i:03}"))).await?;
+async fn measured(bench: &mut Bench, namespace: &str, sites: &mut Vec<Site>) -> Result<(), Error> {
+    for kubeconfig in [Some(&bench.kubeconfig), bench.beside.as_ref()].into_iter().flatten() {
+        sites.push(site(kubeconfig, namespace).await?);
     }
     let time = Duration::from_secs_f64((4.0 * bench.report.counts.scale).clamp(1.0, 10.0));
+    let path = collection(namespace, "configmaps");
+    let user = &sites[0].user;
     for (what, ids) in PROBES {
         let quiet = apart(probe(user.clone(), what, path.clone(), "quiet", time)).await?;
         bench.report.time(ids[0], quiet.percentile(99.0));
     }
-    let refused = Arc::new(AtomicUsize::new(0));
-    let lasts = Until::Elapsed(WARM * 2 + time * PROBES.len() as u32);
-    let torrent = Torrent { path: path.clone(), refused: refused.clone() };
-    let flooding = tokio::spawn(apart(async move {
-        load::run(&flood, CONNECTIONS, lasts, WARM * 2 + time * 3 + SLACK, torrent).await
-    }));
-    tokio::time::sleep(WARM).await;
-    for (what, ids) in PROBES {
-        let flooded = apart(probe(user.clone(), what, path.clone(), "flooded", time)).await?;
-        let p99 = flooded.percentile(99.0);
-        bench.report.time(ids[1], p99);
-        if let Some(quiet) = bench.report.value(ids[0]).filter(|quiet| *quiet > 0.0) {
-            bench.report.set(ids[2], p99.as_secs_f64() / quiet);
+    if let Some(other) = sites.get(1) {
+        flooded(bench, user, &other.flood, &path, ("beside", 1), time).await?;
+    }
+    let (done, refused) = flooded(bench, user, &sites[0].flood, &path, ("flooded", 2), time).await?;
+    bench.report.set("flood_rate", done.rate());
+    for (_, ids) in PROBES {
+        let [beside, here] = [ids[1], ids[2]].map(|id| bench.report.value(id));
+        if let (Some(beside), Some(here)) = (beside.filter(|b| *b > 0.0), here) {
+            bench.report.set(ids[3], here / beside);
         }
     }
-    let flooded = flooding.await.map_err(|e| Error::Task(e.to_string()))??;
-    bench.report.set("flood_rate", flooded.rate());
-    let refused = refused.load(Ordering::Relaxed);
     bench.report.notes.push(format!(
         "flood: {CONNECTIONS} connections, {} requests, of which {refused} were turned away with 429",
-        flooded.done
+        done.done
     ));
     Ok(())
 }
 
+/// What the user notices while that account floods its server: the figures of a column. Says what the flood got.
+async fn flooded(
+    bench: &mut Bench,
+    user: &Arc<Target>,
+    flood: &Arc<Target>,
+    path: &str,
+    (run, column): (&'static str, usize),
+    time: Duration,
+) -> Result<(Tally, usize), Error> {
+    let refused = Arc::new(AtomicUsize::new(0));
+    let lasts = WARM * 2 + time * PROBES.len() as u32;
+    let torrent = Torrent { path: path.to_owned(), refused: refused.clone() };
+    let flood = flood.clone();
+    let flooding = tokio::spawn(apart(async move {
+        load::run(&flood, CONNECTIONS, Until::Elapsed(lasts), lasts + SLACK, torrent).await
+    }));
+    tokio::time::sleep(WARM).await;
+    for (what, ids) in PROBES {
+        let tally = apart(probe(user.clone(), what, path.to_owned(), run, time)).await?;
+        bench.report.time(ids[column], tally.percentile(99.0));
+    }
+    let done = flooding.await.map_err(|e| Error::Task(e.to_string()))??;
+    Ok((done, refused.load(Ordering::Relaxed)))
+}
+
+/// The namespace with its accounts and its stock.
+async fn site(kubeconfig: &Path, namespace: &str) -> Result<Site, Error> {
+    let mut control = Client::new(&Arc::new(kubeconfig::load(kubeconfig)?)).limited(SLACK);
+    fixture::namespace(&mut control, namespace).await?;
+    let user = account(&mut control, kubeconfig, namespace, USER).await?;
+    let flood = account(&mut control, kubeconfig, namespace, FLOOD).await?;
+    let (path, template) = (collection(namespace, "configmaps"), objects::config_map());
+    for i in 0..STOCK {
+        control.call(&template.create(&path, &format!("stock-{i:03}"))).await?;
+    }
+    Ok(Site { control, namespace: namespace.to_owned(), user, flood })
+}
+
 /// A service account that may work with the namespace's ConfigMaps, as a target.
-async fn account(bench: &mut Bench, namespace: &str, name: &str) -> Result<Arc<Target>, Error> {
+async fn account(
+    control: &mut Client,
+    kubeconfig: &Path,
+    namespace: &str,
+    name: &str,
+) -> Result<Arc<Target>, Error> {
     let create = |path: String, object: serde_json::Value| Call::post(path, object.to_string());
     let accounts = collection(namespace, "serviceaccounts");
     let rbac = |plural: &str| format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/{plural}");
-    let control = &mut bench.control;
     control
         .call(&create(
             accounts.clone(),
@@ -123,7 +175,7 @@ async fn account(bench: &mut Bench, namespace: &str, name: &str) -> Result<Arc<T
     let answer = control.json(&create(format!("{accounts}/{name}/token"), request)).await?;
     let token = answer["status"]["token"].as_str();
     let token = token.ok_or_else(|| Error::Answer("a TokenRequest was answered without a token".into()))?;
-    let target = Arc::new(kubeconfig::load_as(&bench.kubeconfig, token)?);
+    let target = Arc::new(kubeconfig::load_as(kubeconfig, token)?);
     // The rights may take a moment on servers whose authorizer follows from behind.
     let mut client = Client::new(&target);
     let list = Call::get(format!("{}?limit=1", collection(namespace, "configmaps")));

@@ -88,8 +88,11 @@ pub fn spawn(
     stop: watch::Receiver<bool>,
 ) {
     let requests = informers.get::<CertificateSigningRequest>();
-    let approver =
-        Arc::new(Approver { client: shared.client.named(NAME), requests, queue: Queue::default() });
+    let approver = Arc::new(Approver {
+        client: shared.client.named(NAME),
+        requests,
+        queue: Queue::new(shared.clock.clone()),
+    });
     // The informer must not keep the loop that reads it.
     let seen = Arc::downgrade(&approver);
     approver.requests.handle(move |change| {

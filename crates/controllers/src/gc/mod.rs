@@ -77,7 +77,7 @@ pub fn spawn(tasks: &mut JoinSet<()>, shared: &Shared, stop: watch::Receiver<boo
         recorder: Recorder::start(client.clone(), NAME, shared.clock.clone(), shared.random.clone()),
         client,
         graph: Mutex::default(),
-        queue: Queue::default(),
+        queue: Queue::new(shared.clock.clone()),
         kinds: RwLock::default(),
         refresh: Notify::new(),
         synced: Notify::new(),

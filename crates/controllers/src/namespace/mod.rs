@@ -85,7 +85,7 @@ pub fn spawn(
         metadata: client.metadata_list(),
         client,
         shared: shared.clone(),
-        queue: Queue::default(),
+        queue: Queue::new(shared.clock.clone()),
         leaving: Mutex::default(),
     });
     let namespaces = informers.get::<Namespace>();

@@ -64,7 +64,7 @@ pub fn spawn(
         metadata: client.metadata_list(),
         client,
         shared: shared.clone(),
-        queue: Queue::default(),
+        queue: Queue::new(shared.clock.clone()),
         quotas: informers.get::<ResourceQuota>(),
         served: Mutex::default(),
         renamed: Notify::new(),
@@ -139,7 +139,7 @@ impl Works for Counter {
 
 async fn resync(counter: &Counter) {
     loop {
-        tokio::time::sleep(RESYNC).await;
+        kaji_runtime::time::sleep(&*counter.shared.clock, RESYNC).await;
         counter.quotas.snapshot().iter().for_each(|q| counter.queue.add(q.metadata.key()));
     }
 }

@@ -10,7 +10,9 @@ mod tests;
 use jiff::{SignedDuration, Timestamp};
 pub use parse::ParseTimeError;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// A point in time, in whole seconds (`metav1.Time`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -106,6 +108,16 @@ impl From<MicroTime> for serde_json::Value {
 pub trait Clock: Send + Sync {
     /// The present.
     fn now(&self) -> Timestamp;
+
+    /// How far timers that go by this clock are ahead of the machine's. It only grows.
+    fn ahead(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Resolves when that has grown since the call: timers are to look again. Never, on a clock that does not jump.
+    fn jumped(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
+    }
 }
 
 /// The machine's clock.

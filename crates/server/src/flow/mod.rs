@@ -9,11 +9,13 @@
 mod counted;
 mod follow;
 mod hold;
+mod pace;
 mod watches;
 
 pub use counted::Limits;
 pub use follow::{ensure, follow};
 pub use hold::hold;
+pub use pace::{Place, during};
 
 use crate::{body::ResponseBody, route::RequestInfo};
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
@@ -24,6 +26,7 @@ use kaji_flowcontrol::{
 };
 use kaji_meta::time::Clock;
 use kaji_resource::UserInfo;
+use pace::Pace;
 use prometheus_client::{
     metrics::{family::Family, gauge::Gauge},
     registry::Registry,
@@ -48,6 +51,7 @@ pub struct Flow {
     /// Requests that wait, of those that read and those that write.
     waiting: Family<[(&'static str, &'static str); 1], Gauge>,
     watches: Arc<Watches>,
+    pace: Arc<Pace>,
     clock: Arc<dyn Clock>,
     origin: Instant,
     /// Wall clock at the origin, for people.
@@ -85,7 +89,7 @@ impl Drop for Waiting {
 /// What one request holds. Dropping it gives that back.
 pub struct Seat {
     /// With fairness.
-    _turn: Option<Turn>,
+    turn: Option<Turn>,
     /// Without.
     _counted: Option<counted::Counted>,
     watching: Option<Watching>,
@@ -96,6 +100,8 @@ struct Turn {
     flow: Arc<Flow>,
     level: Arc<Level<Token>>,
     metrics: Arc<SchemaMetrics>,
+    /// Whom it takes turns with at the processors; `None` for one that need not.
+    lane: Option<u64>,
     id: u32,
     /// `None` until it has its seats.
     since: Option<Nanos>,
@@ -111,6 +117,7 @@ impl Flow {
             counts: (!limits.fair).then(|| counted::Counts::new(limits)),
             waiting: Family::default(),
             watches: Arc::default(),
+            pace: Pace::new(places()),
             origin: Instant::now(),
             began: clock.now(),
             clock,
@@ -172,7 +179,7 @@ impl Flow {
         if let Some(counts) = &self.counts {
             let counted = if watch { Some(None) } else { counts.admit(user, mutating) };
             marks.refused = counted.is_none();
-            let seat = |count| Seat { _turn: None, _counted: Some(count), watching: None };
+            let seat = |count| Seat { turn: None, _counted: Some(count), watching: None };
             return counted.map(|count| count.map(seat)).ok_or_else(|| refusal(1));
         }
         let digest = digest(user, info);
@@ -182,8 +189,10 @@ impl Flow {
         marks.uids = Some((uid(&route.schema.uid), uid(&route.level_uid)));
         let request = self.request(engine, &digest, query, route);
         let (level, metrics) = (route.level.clone(), route.metrics.clone());
-        let mut turn = Turn { flow: self.clone(), level, metrics, id: 0, since: None, mutating, watch };
         let waits = !route.exempt;
+        let lane =
+            waits.then(|| if route.sharded { request.hash } else { shard::hash(&route.schema.name, "") });
+        let mut turn = Turn { flow: self.clone(), level, metrics, lane, id: 0, since: None, mutating, watch };
         drop(active);
         let arrived = self.now();
         let admitted = turn.take(request, arrived, (timeout / 4).min(LONGEST_WAIT)).await;
@@ -198,7 +207,13 @@ impl Flow {
         }
         let target = info.resource.as_ref().filter(|_| watch);
         let watching = target.map(|t| Watches::register(&self.watches, t, query));
-        Ok(Some(Seat { _turn: Some(turn), _counted: None, watching }))
+        Ok(Some(Seat { turn: Some(turn), _counted: None, watching }))
+    }
+
+    /// A place at the processors for the holder of such a seat; `None` for whom nothing holds up.
+    pub async fn place(&self, seat: Option<&Seat>) -> Option<Place> {
+        let lane = seat?.turn.as_ref()?.lane?;
+        Some(self.pace.place(lane).await)
     }
 
     fn request(
@@ -395,6 +410,11 @@ fn refusal(seconds: u64) -> Response<ResponseBody> {
         crate::plain::text(429, "text/plain; charset=utf-8", "Too many requests, please try again later.\n");
     response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from(seconds));
     response
+}
+
+/// Handlers that may be ready to run at once: enough that no processor waits for one.
+fn places() -> usize {
+    4 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 /// How often [`follow`] lets limits follow demand.
