@@ -15,6 +15,8 @@ use std::{
 /// Crates from top to bottom; arrows point down only.
 const ORDER: &[&str] = &[
     "xtask",
+    "example-list",
+    "example-webapp",
     "kaji-testenv",
     "kaji",
     "kaji-controllers",
@@ -81,7 +83,7 @@ pub enum TidyError {
 /// All complaints about the workspace at `root`.
 pub fn check(root: &Path) -> Result<Vec<String>, TidyError> {
     let mut complaints = arrows(&metadata(root)?);
-    for dir in ["crates", "xtask"] {
+    for dir in ["crates", "examples", "xtask"] {
         files(&root.join(dir), &mut |path, text| complaints.extend(file(root, path, text)))?;
     }
     Ok(complaints)

@@ -259,12 +259,12 @@ struct Fields<'a>(&'a Value);
 impl<'a> Fields<'a> {
     /// Looks at the fields' types, as Go's decoder would.
     fn check(self) -> Result<Self, String> {
-        let wrong = |value: &Value, field: &str, ty: &str| {
-            let found = go_type(value);
+        let misfit = |found: &str, field: &str, ty: &str| {
             format!(
                 "json: cannot unmarshal {found} into Go struct field AdmissionReview.{field} of type {ty}"
             )
         };
+        let wrong = |value: &Value, field: &str, ty: &str| misfit(go_type(value), field, ty);
         let Value::Object(map) = self.0 else {
             return Err(wrong(self.0, "response", "v1.AdmissionResponse"));
         };
@@ -272,7 +272,14 @@ impl<'a> Fields<'a> {
             let (fits, ty) = match key.as_str() {
                 "allowed" => (value.is_boolean(), "bool"),
                 "uid" => (value.is_string(), "types.UID"),
-                "patch" => (value.is_string(), "[]uint8"),
+                // Encoded, or as kube-rs writes bytes: one number a byte.
+                "patch" => match value.as_array().and_then(|l| l.iter().find(|v| octet(v).is_none())) {
+                    Some(Value::Number(n)) => {
+                        return Err(misfit(&format!("number {n}"), "response.patch", "uint8"));
+                    }
+                    Some(other) => return Err(wrong(other, "response.patch", "uint8")),
+                    None => (value.is_string() || value.is_array(), "[]uint8"),
+                },
                 "patchType" => (value.is_string(), "v1.PatchType"),
                 "status" => (value.is_object(), "v1.Status"),
                 "auditAnnotations" => {
@@ -293,10 +300,12 @@ impl<'a> Fields<'a> {
     }
 
     fn patch(&self) -> Result<Option<Vec<u8>>, String> {
-        let text = self.text("patch").unwrap_or("");
-        let patch = BASE64_STANDARD
-            .decode(text)
-            .map_err(|e| format!("illegal base64 data in response.patch: {e}"))?;
+        let patch = match self.0["patch"].as_array() {
+            Some(octets) => octets.iter().filter_map(octet).collect(),
+            None => BASE64_STANDARD
+                .decode(self.text("patch").unwrap_or(""))
+                .map_err(|e| format!("illegal base64 data in response.patch: {e}"))?,
+        };
         Ok(Some(patch).filter(|p| !p.is_empty()))
     }
 
@@ -314,6 +323,11 @@ impl<'a> Fields<'a> {
             .map(str::to_owned)
             .collect()
     }
+}
+
+/// A byte as Go's decoder takes one in a list; null is zero to it.
+fn octet(value: &Value) -> Option<u8> {
+    if value.is_null() { Some(0) } else { u8::try_from(value.as_u64()?).ok() }
 }
 
 /// The refusal of a request by a webhook. Source: upstream's `ToStatusErr`.

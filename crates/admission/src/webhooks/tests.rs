@@ -63,6 +63,10 @@ fn answers() {
         v1(false, with("patch", json!(patch))),
         v1(false, with("patchType", json!("JSONPatch"))),
         v1(true, with("patch", json!("%"))),
+        v1(true, review(json!({"uid": "u", "patch": [91, 93], "patchType": "JSONPatch"}))),
+        v1(true, with("patch", json!([91, 300]))),
+        v1(true, with("patch", json!([91, "a"]))),
+        v1(true, with("patch", json!({}))),
         v1(true, with("uid", json!("w"))),
         v1(true, with("allowed", json!("yes"))),
         v1(true, with("warnings", json!([1]))),
@@ -90,6 +94,10 @@ fn answers() {
         invalid: validating webhook may not return response.patch
         invalid: validating webhook may not return response.patchType
         unreadable: illegal base64 data in response.patch: Invalid symbol 37, offset 0.
+        false Some("[]") JSONPatch
+        unreadable: json: cannot unmarshal number 300 into Go struct field AdmissionReview.response.patch of type uint8
+        unreadable: json: cannot unmarshal string into Go struct field AdmissionReview.response.patch of type uint8
+        unreadable: json: cannot unmarshal object into Go struct field AdmissionReview.response.patch of type []uint8
         invalid: expected response.uid="u", got "w"
         unreadable: json: cannot unmarshal string into Go struct field AdmissionReview.response.allowed of type bool
         unreadable: json: cannot unmarshal array into Go struct field AdmissionReview.response.warnings of type string
