@@ -134,6 +134,19 @@ async fn shared_storage() {
     assert_eq!(w.listed("", "").await, "@2 [x/a]");
 }
 
+#[tokio::test]
+async fn a_batch_that_cannot_be_registered_leaves_no_trace() {
+    let w = World::new().await;
+    put_widget(&w, "a", "one", "1").await;
+    let mut orphan = widgets();
+    (orphan.plural, orphan.kind) = ("orphans".into(), "Orphan".into());
+    orphan.shares_storage_of = Some(GroupResource::new("", "secrets"));
+    assert!(matches!(w.engine.register(vec![widgets(), orphan]).await, Err(EngineError::NoOwner { .. })));
+    assert_eq!(w.send(widget_request("v1")).await.0, 404);
+    w.engine.register(vec![widgets()]).await.unwrap();
+    assert_eq!(names(&w.send(widget_request("v1")).await.1), ["x/a"]);
+}
+
 /// Hundreds of resources stay cheap: each change is visible at once, and lookups find the right group.
 #[tokio::test]
 async fn many_resources() {
