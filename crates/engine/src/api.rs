@@ -13,7 +13,7 @@ use crate::{
     registry::Resource,
     request::ApiRequest,
 };
-use kaji_meta::{GroupResource, GroupVersion, GroupVersionKind, Status, object};
+use kaji_meta::{GroupResource, GroupVersion, GroupVersionKind, Status, labels::Selector, object};
 use kaji_resource::{Api, BoxFuture, DeleteOptions, ResourceDef};
 use kaji_store::Revision;
 use serde_json::Value;
@@ -142,6 +142,23 @@ impl Api for Engine {
         }
         each(&res, namespace, &mut |v| {
             all.push(Arc::new(v));
+            false
+        });
+        all
+    }
+
+    fn selected(
+        &self,
+        resource: &GroupResource,
+        namespace: Option<&str>,
+        selector: &Selector,
+    ) -> Vec<Arc<Value>> {
+        let Some(res) = self.resource(resource) else { return vec![] };
+        let mut all = vec![];
+        entries(&res, namespace, &mut |entry| {
+            if selector.matches(|key| entry.label(key)) {
+                all.extend(self.decoded(&res, entry));
+            }
             false
         });
         all
