@@ -140,8 +140,12 @@ impl Transformers {
                     return Err(StoreError::Corrupt(unreadable(&kv.key, &error)));
                 }
                 Err(NotOpened::Locked(locked)) => {
+                    let prefix = locked.prefix().to_owned();
                     let unlocked = locked.unlock().await;
-                    unlocked.map_err(|e| StoreError::Encryption(unreadable(&kv.key, &e)))?;
+                    unlocked.map_err(|e| {
+                        self.not_unlocked(&kv.key, &prefix, &e);
+                        StoreError::Encryption(unreadable(&kv.key, &e))
+                    })?;
                 }
             }
         }
