@@ -121,6 +121,16 @@ async fn a_token_is_good_while_its_account_lives() {
     assert_eq!(status, json!({"user": {}, "error": r#"serviceaccounts "robot" not found"#}));
     account(&admin, "robot").await;
     assert_eq!(text(&get(&robot, "/api", &[]).await), UNAUTHORIZED);
+
+    let stack = &test.cluster.stack;
+    let page = stack.metrics.render(&stack.engine, &stack.flow);
+    for line in
+        ["authenticated_user_requests{username=\"other\"} ", "authentication_attempts{result=\"success\"} "]
+    {
+        assert!(page.contains(line), "{line}");
+    }
+    // The tampered one, and that of a robot that was gone, twice.
+    assert!(page.contains("authentication_attempts{result=\"error\"} 3\n"));
     test.stop().await;
 }
 
