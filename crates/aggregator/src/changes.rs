@@ -9,7 +9,7 @@ use futures_util::{
 };
 use kaji_engine::{ApiRequest, Body, Engine};
 use kaji_meta::GroupResource;
-use kaji_resource::{UserInfo, Verb};
+use kaji_resource::Verb;
 use std::{sync::Arc, time::Duration};
 
 /// Changes that come together are looked at together.
@@ -48,28 +48,8 @@ impl Watched {
     fn request(self) -> ApiRequest {
         let mut query = vec![("watch".to_owned(), "true".to_owned())];
         query.extend(self.selector.map(|(key, value)| (key.to_owned(), value)));
-        ApiRequest {
-            verb: Verb::Watch,
-            group: self.resource.group,
-            version: self.version.into(),
-            resource: self.resource.resource,
-            namespace: self.namespace,
-            name: String::new(),
-            subresource: String::new(),
-            subpath: String::new(),
-            query,
-            accept: Default::default(),
-            content_type: String::new(),
-            body: Bytes::new(),
-            user: UserInfo {
-                name: "system:apiserver".into(),
-                groups: vec!["system:masters".into(), "system:authenticated".into()],
-                ..UserInfo::default()
-            },
-            user_agent: "kube-aggregator".into(),
-            trail: None,
-            creation: None,
-        }
+        let all = ApiRequest::own(Verb::Watch, self.resource, self.version, "kube-aggregator");
+        ApiRequest { namespace: self.namespace, query, ..all }
     }
 }
 

@@ -12,12 +12,12 @@ use crate::{
     names::{self, Taken},
     validation::unusable_authorities,
 };
-use kaji_engine::{Accept, ApiRequest, Body, Engine, EngineError};
+use kaji_engine::{ApiRequest, Body, Engine, EngineError};
 use kaji_meta::{
     GroupResource, Status, object,
     time::{Clock, Time},
 };
-use kaji_resource::{Api, UserInfo, Verb};
+use kaji_resource::{Api, Verb};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{
@@ -186,28 +186,9 @@ async fn follow(engine: Weak<Engine>, mut served: Served) {
 
 /// A watch over all definitions; `None` once the engine has ended.
 async fn watch(engine: &Arc<Engine>) -> Option<futures_util::stream::BoxStream<'static, bytes::Bytes>> {
-    let gr = definitions();
     let request = ApiRequest {
-        verb: Verb::Watch,
-        group: gr.group,
-        version: "v1".into(),
-        resource: gr.resource,
-        namespace: String::new(),
-        name: String::new(),
-        subresource: String::new(),
-        subpath: String::new(),
         query: vec![("watch".into(), "true".into())],
-        accept: Accept::default(),
-        content_type: String::new(),
-        body: bytes::Bytes::new(),
-        user: UserInfo {
-            name: "system:apiserver".into(),
-            groups: vec!["system:masters".into()],
-            ..UserInfo::default()
-        },
-        user_agent: "apiextensions".into(),
-        trail: None,
-        creation: None,
+        ..ApiRequest::own(Verb::Watch, definitions(), "v1", "apiextensions")
     };
     match engine.handle(request).await.body {
         Body::Watch(stream) => Some(stream),

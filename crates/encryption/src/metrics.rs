@@ -51,9 +51,25 @@ struct ProviderLabel {
     provider_name: String,
 }
 
-/// Metrics of KMS plugins.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OperationLabels {
+    resource: String,
+    transformation_type: &'static str,
+    transformer_prefix: String,
+    status: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct DurationLabels {
+    transformation_type: &'static str,
+    transformer_prefix: String,
+}
+
+/// Metrics of encryption, and of KMS plugins.
 pub struct Metrics {
     server: String,
+    operations: Family<OperationLabels, Counter>,
+    durations: Family<DurationLabels, Histogram, fn() -> Histogram>,
     calls: Family<CallLabels, Histogram, fn() -> Histogram>,
     used: Family<UseLabels, Counter>,
     used_at: Family<UseLabels, Seconds>,
@@ -82,6 +98,8 @@ impl Metrics {
     pub fn new(server: &str) -> Self {
         Metrics {
             server: hash(server),
+            operations: Family::default(),
+            durations: Family::new_with_constructor(|| doubling(5e-6, 25)),
             calls: Family::new_with_constructor(|| doubling(0.0001, 20)),
             used: Family::default(),
             used_at: Family::default(),
@@ -113,10 +131,31 @@ impl Metrics {
                     approximation of the number of decrypt RPC calls the server will make to the KMS plugin.";
         registry.register(name("dek_source_cache_size"), help, self.known.clone());
         let name = |text: &str| format!("apiserver_storage_{text}");
+        let help = "Total number of transformations, by resource, direction, transformer and outcome.";
+        registry.register(name("transformation_operations"), help, self.operations.clone());
+        let help = "Latencies in seconds of value transformation operations.";
+        registry.register(name("transformation_duration_seconds"), help, self.durations.clone());
         let help = "Total number of cache misses while accessing key decryption key(KEK).";
         registry.register(name("envelope_transformation_cache_misses"), help, self.misses.clone());
         let help = "Latencies in seconds of data encryption key(DEK) generation operations.";
         registry.register(name("data_key_generation_duration_seconds"), help, self.generated.clone());
+    }
+
+    pub(crate) fn transformed(
+        &self,
+        resource: String,
+        way: &'static str,
+        prefix: &str,
+        status: &'static str,
+    ) {
+        let labels =
+            OperationLabels { resource, transformation_type: way, transformer_prefix: prefix.into(), status };
+        self.operations.get_or_create(&labels).inc();
+    }
+
+    pub(crate) fn took(&self, way: &'static str, prefix: &str, took: Duration) {
+        let labels = DurationLabels { transformation_type: way, transformer_prefix: prefix.into() };
+        self.durations.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
     pub(crate) fn called(&self, plugin: &str, method: &'static str, code: &'static str, took: Duration) {

@@ -54,6 +54,15 @@ fn resource_of(key: &str) -> Option<(&str, &str)> {
     Some((if group == "core" { "" } else { group }, resource))
 }
 
+/// The resource of a storage key as it is written elsewhere: `secrets`, `deployments.apps`; `""` for a key of another form.
+pub(crate) fn resource(key: &str) -> String {
+    match resource_of(key) {
+        Some(("", resource)) => resource.into(),
+        Some((group, resource)) => format!("{resource}.{group}"),
+        None => String::new(),
+    }
+}
+
 fn shown(gr: &GroupResource) -> String {
     if gr.group.is_empty() && gr.resource == ANY { "*.".into() } else { gr.to_string() }
 }

@@ -16,6 +16,7 @@ use kaji_store::{
     WatchStream,
 };
 use std::{sync::Arc, time::Duration};
+use tokio::sync::RwLock;
 
 /// How often a value may turn out to need its key decrypted: once, unless other keys push it out meanwhile.
 const UNLOCKS: usize = 4;
@@ -23,36 +24,92 @@ const UNLOCKS: usize = 4;
 /// Values that are read at once when a whole store is looked through.
 const PAGE: usize = 500;
 
-/// The configuration in force, which may be replaced while stores use it. What has begun ends with the one before.
+/// The configuration in force, which may be replaced while stores use it.
 #[derive(Clone)]
-pub struct InForce(Arc<ArcSwap<Transformers>>);
+pub struct InForce(Arc<Inner>);
+
+struct Inner {
+    readers: ArcSwap<Readers>,
+    /// Held shared from encrypting values until they are written, and alone while the configuration changes: whatever was
+    /// written with the one before is seen by the look at what the next one reads.
+    writing: RwLock<()>,
+}
+
+/// What values are read with.
+struct Readers {
+    /// The configuration in force; it alone writes.
+    now: Arc<Transformers>,
+    /// The one before: the watch may still have to tell of values that are gone from the store.
+    before: Option<Arc<Transformers>>,
+}
 
 impl<T: Into<Arc<Transformers>>> From<T> for InForce {
     fn from(transformers: T) -> Self {
-        InForce(Arc::new(ArcSwap::new(transformers.into())))
+        let readers = Readers { now: transformers.into(), before: None };
+        InForce(Arc::new(Inner { readers: ArcSwap::from_pointee(readers), writing: RwLock::default() }))
     }
 }
 
 impl InForce {
     /// That of now.
     pub fn get(&self) -> Arc<Transformers> {
-        self.0.load_full()
+        self.readers().now.clone()
+    }
+
+    fn readers(&self) -> Arc<Readers> {
+        self.0.readers.load_full()
     }
 
     /// Puts another one in force, if it reads whatever `inner` holds: a value that cannot be read any more would end every
-    /// watch that meets it.
+    /// watch that meets it. Nothing is written with it before that is certain, so there is never a way back to go. Writes
+    /// wait while what was written during a first look is looked at.
     ///
     /// # Errors
     /// For the first value that it does not read; then nothing has changed.
     pub async fn replace(&self, new: Arc<Transformers>, inner: &dyn Store) -> Result<(), StoreError> {
-        new.reads(inner).await?;
-        let old = self.0.swap(new.clone());
-        // What was written between the look and the change.
-        let all = new.reads(inner).await;
-        if all.is_err() {
-            self.0.store(old);
+        let seen = new.reads(inner, 0).await?;
+        let _nothing_is_written = self.0.writing.write().await;
+        new.reads(inner, seen).await?;
+        let before = Some(self.get());
+        self.0.readers.store(Arc::new(Readers { now: new, before }));
+        Ok(())
+    }
+}
+
+impl Readers {
+    /// The value in the clear; stale where only the configuration before reads it.
+    async fn opened(&self, kv: &KeyValue) -> Result<Opened, StoreError> {
+        match (self.now.opened(kv).await, &self.before) {
+            (Err(error), Some(before)) => {
+                before.opened(kv).await.map(|opened| Opened { stale: true, ..opened }).map_err(|_| error)
+            }
+            (done, _) => done,
         }
-        all
+    }
+
+    async fn open_kv(&self, kv: &mut KeyValue) -> Result<(), StoreError> {
+        kv.value = self.opened(kv).await?.value;
+        Ok(())
+    }
+
+    async fn open_all(&self, kvs: &mut [Option<KeyValue>]) -> Result<(), StoreError> {
+        for kv in kvs.iter_mut().flatten() {
+            self.open_kv(kv).await?;
+        }
+        Ok(())
+    }
+
+    async fn open_batch(&self, mut batch: WatchBatch) -> Result<WatchBatch, StoreError> {
+        for event in &mut batch.events {
+            // A deletion carries no value of its own.
+            if event.kind == kaji_store::EventKind::Put {
+                self.open_kv(&mut event.kv).await?;
+            }
+            if let Some(previous) = &mut event.previous {
+                self.open_kv(previous).await?;
+            }
+        }
+        Ok(batch)
     }
 }
 
@@ -83,8 +140,12 @@ impl Transformers {
                     return Err(StoreError::Corrupt(unreadable(&kv.key, &error)));
                 }
                 Err(NotOpened::Locked(locked)) => {
+                    let prefix = locked.prefix().to_owned();
                     let unlocked = locked.unlock().await;
-                    unlocked.map_err(|e| StoreError::Encryption(unreadable(&kv.key, &e)))?;
+                    unlocked.map_err(|e| {
+                        self.not_unlocked(&kv.key, &prefix, &e);
+                        StoreError::Encryption(unreadable(&kv.key, &e))
+                    })?;
                 }
             }
         }
@@ -92,31 +153,23 @@ impl Transformers {
         Err(StoreError::Encryption(unreadable(&kv.key, &error)))
     }
 
-    /// Whether everything that a store holds can be read with this.
-    async fn reads(&self, inner: &dyn Store) -> Result<(), StoreError> {
+    /// Whether everything that a store holds, and that was written after a revision, can be read with this. Answers with a
+    /// revision up to which that is so.
+    async fn reads(&self, inner: &dyn Store, after: Revision) -> Result<Revision, StoreError> {
         let mut range = Range::prefix("/").limit(PAGE);
+        let mut looked_at = None;
         loop {
-            let page = inner.range(range.clone()).await?.kvs;
-            for kv in &page {
+            let page = inner.range(range.clone()).await?;
+            for kv in page.kvs.iter().filter(|kv| kv.mod_revision > after) {
                 self.opened(kv).await?;
             }
-            match page.last() {
-                Some(last) if page.len() == PAGE => range.start = format!("{}\0", last.key),
-                _ => return Ok(()),
+            // Of the first page: what is written between two pages may be in either.
+            let seen = *looked_at.get_or_insert(page.revision);
+            match page.kvs.last() {
+                Some(last) if page.kvs.len() == PAGE => range.start = format!("{}\0", last.key),
+                _ => return Ok(seen),
             }
         }
-    }
-
-    async fn open_kv(&self, kv: &mut KeyValue) -> Result<(), StoreError> {
-        kv.value = self.opened(kv).await?.value;
-        Ok(())
-    }
-
-    async fn open_all(&self, kvs: &mut [Option<KeyValue>]) -> Result<(), StoreError> {
-        for kv in kvs.iter_mut().flatten() {
-            self.open_kv(kv).await?;
-        }
-        Ok(())
     }
 
     fn seal_op(&self, op: &mut Op) -> Result<(), StoreError> {
@@ -128,31 +181,20 @@ impl Transformers {
         }
         Ok(())
     }
-
-    async fn open_batch(&self, mut batch: WatchBatch) -> Result<WatchBatch, StoreError> {
-        for event in &mut batch.events {
-            // A deletion carries no value of its own.
-            if event.kind == kaji_store::EventKind::Put {
-                self.open_kv(&mut event.kv).await?;
-            }
-            if let Some(previous) = &mut event.previous {
-                self.open_kv(previous).await?;
-            }
-        }
-        Ok(batch)
-    }
 }
 
 impl Store for EncryptedStore {
     fn txn(&self, mut txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, StoreError>> {
         async move {
+            let writing = self.transformers.0.writing.read().await;
             let transformers = self.transformers.get();
             txn.ops.iter_mut().try_for_each(|op| transformers.seal_op(op))?;
             let mut outcome = self.inner.txn(txn).await?;
+            drop(writing);
             match &mut outcome {
                 TxnOutcome::Committed { previous: kvs, .. } | TxnOutcome::Conflict { current: kvs, .. } => {
                     // As of now: what was there may have been written by a newer configuration.
-                    self.transformers.get().open_all(kvs).await?;
+                    self.transformers.readers().open_all(kvs).await?;
                 }
             }
             Ok(outcome)
@@ -163,9 +205,9 @@ impl Store for EncryptedStore {
     fn range(&self, range: Range) -> BoxFuture<'_, Result<RangeResult, StoreError>> {
         async move {
             let mut result = self.inner.range(range).await?;
-            let transformers = self.transformers.get();
+            let readers = self.transformers.readers();
             for kv in &mut result.kvs {
-                transformers.open_kv(kv).await?;
+                readers.open_kv(kv).await?;
             }
             Ok(result)
         }
@@ -180,7 +222,7 @@ impl Store for EncryptedStore {
             let clear = unfold(Some((started.await?, transformers)), |state| async move {
                 let (mut sealed, transformers) = state?;
                 let item = match sealed.next().await? {
-                    Ok(batch) => transformers.get().open_batch(batch).await,
+                    Ok(batch) => transformers.readers().open_batch(batch).await,
                     Err(error) => Err(error),
                 };
                 let rest = item.is_ok().then_some((sealed, transformers));
@@ -192,15 +234,15 @@ impl Store for EncryptedStore {
     }
 
     fn stale(&self, key: &str) -> BoxFuture<'_, Result<bool, StoreError>> {
-        let transformers = self.transformers.get();
-        if !transformers.covers(key) {
+        let readers = self.transformers.readers();
+        if !readers.now.covers(key) {
             return ready(Ok(false)).boxed();
         }
         let range = Range::key(key);
         async move {
             let result = self.inner.range(range).await?;
             let Some(kv) = result.kvs.first() else { return Ok(false) };
-            Ok(transformers.opened(kv).await?.stale)
+            Ok(readers.opened(kv).await?.stale)
         }
         .boxed()
     }

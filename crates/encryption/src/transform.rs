@@ -9,7 +9,7 @@ use crate::{
     config::{Config, ConfigError, Key, Provider},
     kms::{Deps, NotOpened, Plugin},
     metrics::Metrics,
-    rules::Rules,
+    rules::{self, Rules},
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use futures_util::future::join_all;
 use kaji_meta::{SystemClock, random::Random};
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::task::JoinSet;
 
@@ -26,23 +26,31 @@ const ENCRYPTED: &[u8] = b"k8s:enc:";
 
 /// Why a value cannot be read or written. Says nothing about the value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct TransformError(String);
+#[error("{text}")]
+pub struct TransformError {
+    text: String,
+    /// As metrics have it.
+    code: &'static str,
+}
 
 impl TransformError {
     pub(crate) fn new(text: &str) -> Self {
-        TransformError(text.to_owned())
+        TransformError { text: text.to_owned(), code: "unknown-non-grpc" }
+    }
+
+    /// That of a call to a plugin, which ended with this code.
+    pub(crate) fn of_call(text: &str, code: &'static str) -> Self {
+        TransformError { text: text.to_owned(), code }
     }
 
     /// Several as one, as upstream's aggregates print: without repetitions, in brackets.
     fn all(mut errors: Vec<TransformError>) -> Option<TransformError> {
         errors.dedup();
-        let texts: Vec<String> = errors.into_iter().map(|e| e.0).collect();
-        match texts.len() {
-            0 => None,
-            1 => texts.into_iter().next().map(TransformError),
-            _ => Some(TransformError(format!("[{}]", texts.join(", ")))),
+        if errors.len() < 2 {
+            return errors.pop();
         }
+        let texts: Vec<String> = errors.into_iter().map(|e| e.text).collect();
+        Some(TransformError::new(&format!("[{}]", texts.join(", "))))
     }
 }
 
@@ -90,33 +98,65 @@ impl Methods {
         Ok(Some(out.into()))
     }
 
-    fn open(&self, context: &[u8], stored: &Bytes) -> Result<Opened, NotOpened> {
+    /// What writing counts under: the beginning of what it stores.
+    fn prefix(&self) -> &str {
+        match self.0.first().map(|method| &**method) {
+            Some(Method::Plugin(plugin)) => plugin.prefix(),
+            Some(Method::Keyed { prefix, .. }) => prefix,
+            Some(Method::Identity) | None => "",
+        }
+    }
+
+    /// The value of what is stored. Each method that tries is told to `count`, with what came of it.
+    fn open(
+        &self,
+        context: &[u8],
+        stored: &Bytes,
+        count: impl Fn(&str, Result<(), &TransformError>),
+    ) -> Result<Opened, NotOpened> {
         let mut errors = vec![];
         for (i, method) in self.0.iter().enumerate() {
             match &**method {
                 Method::Plugin(plugin) if stored.starts_with(plugin.prefix().as_bytes()) => {
                     match plugin.open(context, stored.slice(plugin.prefix().len()..)) {
-                        Ok(opened) => return Ok(Opened { stale: opened.stale || i != 0, ..opened }),
-                        Err(NotOpened::Failed(error)) => errors.push(error),
+                        Ok(opened) => {
+                            count(plugin.prefix(), Ok(()));
+                            return Ok(Opened { stale: opened.stale || i != 0, ..opened });
+                        }
+                        Err(NotOpened::Failed(error)) => {
+                            count(plugin.prefix(), Err(&error));
+                            errors.push(error);
+                        }
                         Err(locked) => return Err(locked),
                     }
                 }
                 Method::Plugin(_) => {}
                 Method::Identity if stored.starts_with(ENCRYPTED) => {}
-                Method::Identity => return Ok(Opened { value: stored.clone(), stale: i != 0 }),
+                Method::Identity => {
+                    count("identity", Ok(()));
+                    return Ok(Opened { value: stored.clone(), stale: i != 0 });
+                }
                 Method::Keyed { prefix, family, keys } => {
                     let Some(rest) = stored.strip_prefix(prefix.as_bytes()) else { continue };
                     match open_keyed(family, keys, context, rest) {
                         Ok((value, first)) => {
+                            count(prefix, Ok(()));
                             return Ok(Opened { value: value.into(), stale: i != 0 || !first });
                         }
-                        Err(error) => errors.push(error),
+                        Err(error) => {
+                            count(prefix, Err(&error));
+                            errors.push(error);
+                        }
                     }
                 }
             }
         }
-        let none = || TransformError::new("no matching prefix found");
-        Err(TransformError::all(errors).unwrap_or_else(none).into())
+        if let Some(error) = TransformError::all(errors) {
+            return Err(error.into());
+        }
+        let none = TransformError::new("no matching prefix found");
+        count("unknown", Err(&none));
+        Err(none.into())
     }
 }
 
@@ -135,14 +175,15 @@ fn open_keyed(
             Err(error) => errors.push(error),
         }
     }
-    let none = || TransformError(format!("no matching key was found for the provided {family} transformer"));
-    Err(TransformError::all(errors).unwrap_or_else(none))
+    let none = || format!("no matching key was found for the provided {family} transformer");
+    Err(TransformError::all(errors).unwrap_or_else(|| TransformError::new(&none())))
 }
 
 /// What a configuration does to values.
 pub struct Transformers {
     rules: Rules<Methods>,
     random: Arc<dyn Random>,
+    metrics: Arc<Metrics>,
     plugins: Vec<Arc<Plugin>>,
     /// They end with this.
     followers: Mutex<JoinSet<()>>,
@@ -179,12 +220,14 @@ impl Transformers {
                 rules.add(name, methods.clone(), |former, more| former.0.extend(more.0))?;
             }
         }
-        Ok(Transformers { rules, random: deps.random.clone(), plugins, followers: Mutex::default() })
+        let (random, metrics) = (deps.random.clone(), deps.metrics.clone());
+        Ok(Transformers { rules, random, metrics, plugins, followers: Mutex::default() })
     }
 
     /// Encrypts nothing, and says so when it meets what was encrypted.
     pub fn none(random: Arc<dyn Random>) -> Self {
-        Transformers { rules: Rules::default(), random, plugins: vec![], followers: Mutex::default() }
+        let (rules, metrics) = (Rules::default(), Arc::default());
+        Transformers { rules, random, metrics, plugins: vec![], followers: Mutex::default() }
     }
 
     /// Has each KMS plugin make ready what is needed to write, and looks after that from now on, until this is dropped.
@@ -224,20 +267,46 @@ impl Transformers {
     /// # Errors
     /// When the value is too long for the cipher, or a KMS plugin has been away for too long.
     pub fn seal(&self, key: &str, value: &Bytes) -> Result<Option<Bytes>, TransformError> {
-        match self.rules.of(key) {
-            Some(methods) => methods.seal(&*self.random, key.as_bytes(), value),
-            None => Ok(None),
-        }
+        let Some(methods) = self.rules.of(key) else { return Ok(None) };
+        let started = Instant::now();
+        let sealed = methods.seal(&*self.random, key.as_bytes(), value);
+        self.count("to_storage", key, methods.prefix(), started, sealed.as_ref().map(|_| ()));
+        sealed
     }
 
     /// The value of what is stored.
     pub(crate) fn open(&self, key: &str, stored: &Bytes) -> Result<Opened, NotOpened> {
         match self.rules.of(key) {
-            Some(methods) => methods.open(key.as_bytes(), stored),
+            Some(methods) => {
+                let started = Instant::now();
+                methods.open(key.as_bytes(), stored, |prefix, outcome| {
+                    self.count("from_storage", key, prefix, started, outcome);
+                })
+            }
             None if stored.starts_with(ENCRYPTED) => {
                 Err(TransformError::new("identity transformer tried to read encrypted data").into())
             }
             None => Ok(Opened { value: stored.clone(), stale: false }),
+        }
+    }
+
+    /// Counts a value that could not be read because a plugin did not decrypt its key.
+    pub(crate) fn not_unlocked(&self, key: &str, prefix: &str, error: &TransformError) {
+        self.count("from_storage", key, prefix, Instant::now(), Err(error));
+    }
+
+    fn count(
+        &self,
+        way: &'static str,
+        key: &str,
+        prefix: &str,
+        started: Instant,
+        outcome: Result<(), &TransformError>,
+    ) {
+        let status = outcome.map_or_else(|error| error.code, |()| "OK");
+        self.metrics.transformed(rules::resource(key), way, prefix, status);
+        if outcome.is_ok() {
+            self.metrics.took(way, prefix, started.elapsed());
         }
     }
 

@@ -400,5 +400,9 @@ async fn metrics_say_what_happened() {
         apiserver_envelope_encryption_kms_operations_latency_seconds_count{provider_name="p",method_name="/v2.KeyManagementService/Encrypt",grpc_status_code="OK"} 1
         apiserver_envelope_encryption_kms_operations_latency_seconds_count{provider_name="p",method_name="/v2.KeyManagementService/Status",grpc_status_code="OK"} 2
         apiserver_storage_data_key_generation_duration_seconds_count 1
-        apiserver_storage_envelope_transformation_cache_misses_total 1"#]].assert_eq(&lines.join("\n"));
+        apiserver_storage_envelope_transformation_cache_misses_total 1
+        apiserver_storage_transformation_duration_seconds_count{transformation_type="from_storage",transformer_prefix="k8s:enc:kms:v2:p:"} 1
+        apiserver_storage_transformation_duration_seconds_count{transformation_type="to_storage",transformer_prefix="k8s:enc:kms:v2:p:"} 1
+        apiserver_storage_transformation_operations_total{resource="secrets",transformation_type="from_storage",transformer_prefix="k8s:enc:kms:v2:p:",status="OK"} 1
+        apiserver_storage_transformation_operations_total{resource="secrets",transformation_type="to_storage",transformer_prefix="k8s:enc:kms:v2:p:",status="OK"} 1"#]].assert_eq(&lines.join("\n"));
 }

@@ -11,15 +11,16 @@ use crate::{
         update::{self, Made, Plan},
     },
     registry::Resource,
+    request::ApiRequest,
 };
-use kaji_meta::{GroupResource, GroupVersion, GroupVersionKind, Status, object};
-use kaji_resource::{Api, BoxFuture, DeleteOptions, ResourceDef, UserInfo};
+use kaji_meta::{GroupResource, GroupVersion, GroupVersionKind, Status, labels::Selector, object};
+use kaji_resource::{Api, BoxFuture, DeleteOptions, ResourceDef};
 use kaji_store::Revision;
 use serde_json::Value;
 use std::{
     collections::HashMap,
     ops::Bound,
-    sync::{Arc, LazyLock, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// Who writes from inside, also the name of the field manager.
@@ -27,12 +28,6 @@ const MANAGER: &str = "kube-apiserver";
 
 /// Of a resource with no more objects than this, lists are decoded once.
 const FEW: usize = 64;
-
-static SERVER: LazyLock<UserInfo> = LazyLock::new(|| UserInfo {
-    name: "system:apiserver".into(),
-    groups: vec!["system:masters".into(), "system:authenticated".into()],
-    ..UserInfo::default()
-});
 
 struct Known {
     revision: Revision,
@@ -102,7 +97,15 @@ impl Engine {
         dry_run: bool,
     ) -> Result<Op<'a>, Status> {
         let options = WriteOptions { dry_run, manager: MANAGER.into(), ..WriteOptions::default() };
-        Op::internal(self, res, &res.def.storage_version().name, subresource, &SERVER, place, options)
+        Op::internal(
+            self,
+            res,
+            &res.def.storage_version().name,
+            subresource,
+            ApiRequest::server(),
+            place,
+            options,
+        )
     }
 }
 
@@ -139,6 +142,23 @@ impl Api for Engine {
         }
         each(&res, namespace, &mut |v| {
             all.push(Arc::new(v));
+            false
+        });
+        all
+    }
+
+    fn selected(
+        &self,
+        resource: &GroupResource,
+        namespace: Option<&str>,
+        selector: &Selector,
+    ) -> Vec<Arc<Value>> {
+        let Some(res) = self.resource(resource) else { return vec![] };
+        let mut all = vec![];
+        entries(&res, namespace, &mut |entry| {
+            if selector.matches(|key| entry.label(key)) {
+                all.extend(self.decoded(&res, entry));
+            }
             false
         });
         all

@@ -7,7 +7,7 @@
 use crate::{
     admission::Admission,
     api::Decoded,
-    cache::{Cache, Feed, Limits, Normal, Progress},
+    cache::{Cache, Feed, Limits, Normal, Progress, Shaping},
     leases::Leases,
     registry::{Registry, Resource, prefix_of},
     storage,
@@ -138,34 +138,38 @@ impl Engine {
     /// its watchers.
     ///
     /// # Errors
-    /// When the store cannot be read; nothing is registered then.
+    /// When the store cannot be read; then everything is as it was.
     pub async fn register(&self, defs: Vec<ResourceDef>) -> Result<(), EngineError> {
         let _one_at_a_time = self.registering.lock().await;
         if *self.stop.borrow() {
             return Err(EngineError::Closed);
         }
-        let mut fresh = vec![];
-        let mut stale = vec![];
+        let mut fresh = Fresh { feed: &self.feed, caches: vec![] };
+        let mut shapings = vec![];
         let mut resources = vec![];
         for def in &defs {
-            let resource = self.prepare(def, &defs, &mut fresh)?;
-            // Written through another version, an object has not the defaults of the stored one.
-            let rough = def.conversion.direct() && def.versions.len() > 1;
-            if def.shares_storage_of.is_none() && resource.cache.set_normal(normal_of(&resource.def), rough) {
-                stale.push(resource.cache.clone());
+            let resource = self.prepare(def, &defs, &mut fresh.caches)?;
+            if def.shares_storage_of.is_none() {
+                let (cache, normal) = (&resource.cache, normal_of(&resource.def));
+                if !def.stored || fresh.caches.iter().any(|c| Arc::ptr_eq(c, cache)) {
+                    // Written through another version, an object has not the defaults of the stored one.
+                    let rough = def.conversion.direct() && def.versions.len() > 1;
+                    cache.set_normal(normal, rough);
+                } else {
+                    shapings.push(Shaping::new(cache.clone(), normal));
+                }
             }
             resources.push(Arc::new(resource));
         }
         // Owned arguments: a future that borrows through the closure could not be spawned.
-        let loads = fresh.clone().into_iter().map(|cache: Arc<Cache>| self.feed.load(cache));
-        let loaded = stream::iter(loads).buffer_unordered(LOADS).try_collect::<Vec<()>>().await;
-        if let Err(error) = loaded {
-            fresh.iter().for_each(|cache| self.feed.remove(cache.prefix()));
-            return Err(error.into());
+        let loads = fresh.caches.clone().into_iter().map(|cache: Arc<Cache>| self.feed.load(cache));
+        stream::iter(loads).buffer_unordered(LOADS).try_collect::<Vec<()>>().await?;
+        for shaping in &mut shapings {
+            self.feed.shape(shaping).await?;
         }
-        for cache in stale {
-            self.feed.reshape(&cache).await?;
-        }
+        // From here on nothing fails.
+        fresh.caches.clear();
+        shapings.into_iter().for_each(Shaping::finish);
         let before = self.registry.rcu(|old| {
             let mut new = Registry::clone(old);
             new.generation += 1;
@@ -317,6 +321,18 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.stop.send_replace(true);
+    }
+}
+
+/// Caches that are fed for a registration under way: no more if it comes to nothing.
+struct Fresh<'a> {
+    feed: &'a Feed,
+    caches: Vec<Arc<Cache>>,
+}
+
+impl Drop for Fresh<'_> {
+    fn drop(&mut self) {
+        self.caches.iter().for_each(|cache| self.feed.remove(cache.prefix()));
     }
 }
 

@@ -4,9 +4,12 @@
 
 use crate::trail::Trails;
 use bytes::Bytes;
-use kaji_meta::Status;
+use kaji_meta::{GroupResource, Status};
 use kaji_resource::{BoxFuture, UserInfo, Verb};
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, LazyLock},
+};
 
 /// What `Accept` asked for, after negotiation among what the engine can produce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,7 +121,42 @@ pub struct ApiRequest {
     pub creation: Option<Arc<dyn Creation>>,
 }
 
+/// Who the server is when it asks itself.
+static SERVER: LazyLock<UserInfo> = LazyLock::new(|| UserInfo {
+    name: "system:apiserver".into(),
+    groups: vec!["system:masters".into(), "system:authenticated".into()],
+    ..UserInfo::default()
+});
+
 impl ApiRequest {
+    /// A request of the server itself, which nobody records, for all objects of a resource; whoever wants less, or
+    /// something else, says so.
+    pub fn own(verb: Verb, resource: GroupResource, version: &str, user_agent: &str) -> ApiRequest {
+        ApiRequest {
+            verb,
+            group: resource.group,
+            version: version.into(),
+            resource: resource.resource,
+            namespace: String::new(),
+            name: String::new(),
+            subresource: String::new(),
+            subpath: String::new(),
+            query: vec![],
+            accept: Accept::default(),
+            content_type: String::new(),
+            body: Bytes::new(),
+            user: ApiRequest::server().clone(),
+            user_agent: user_agent.into(),
+            trail: None,
+            creation: None,
+        }
+    }
+
+    /// The server itself as a user.
+    pub(crate) fn server() -> &'static UserInfo {
+        &SERVER
+    }
+
     /// The last value of a query parameter, if present.
     pub fn param(&self, key: &str) -> Option<&str> {
         self.query.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.as_str())

@@ -15,7 +15,7 @@ use kaji_aggregator::{Aggregator, Identity};
 use kaji_auth::authn::RequestHeader;
 use kaji_engine::{ApiRequest, Body, Engine};
 use kaji_meta::{Clock, GroupResource, Status};
-use kaji_resource::{Api, UserInfo, Verb};
+use kaji_resource::{Api, Verb};
 use kaji_server::{
     Certificates,
     pki::{self, Pki},
@@ -229,30 +229,14 @@ pub async fn identify(
 
 /// A watch of the one map.
 fn request() -> ApiRequest {
+    let maps = GroupResource::new("", "configmaps");
     ApiRequest {
-        verb: Verb::Watch,
-        group: String::new(),
-        version: "v1".into(),
-        resource: "configmaps".into(),
         namespace: NAMESPACE.into(),
-        name: String::new(),
-        subresource: String::new(),
-        subpath: String::new(),
         query: vec![
             ("watch".into(), "true".into()),
             ("fieldSelector".into(), format!("metadata.name={NAME}")),
         ],
-        accept: Default::default(),
-        content_type: String::new(),
-        body: Default::default(),
-        user: UserInfo {
-            name: "system:apiserver".into(),
-            groups: vec!["system:masters".into(), "system:authenticated".into()],
-            ..UserInfo::default()
-        },
-        user_agent: "kube-apiserver".into(),
-        trail: None,
-        creation: None,
+        ..ApiRequest::own(Verb::Watch, maps, "v1", "kube-apiserver")
     }
 }
 

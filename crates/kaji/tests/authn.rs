@@ -8,6 +8,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use common::{
     TestCluster,
     api::Api,
+    clients,
     issuer::{self, provider},
 };
 use http::{Request, StatusCode};
@@ -20,27 +21,11 @@ use serde_json::{Value, json};
 
 /// A client that trusts the cluster and has these credentials.
 async fn client(test: &TestCluster, user: Value) -> kube::Client {
-    let kubeconfig = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {
-            "server": test.cluster.url(),
-            "certificate-authority-data": STANDARD.encode(&test.cluster.pki.ca.certificate),
-        }}],
-        "users": [{"name": "u", "user": user}],
-    });
-    let config = kube::config::Kubeconfig::from_yaml(&kubeconfig.to_string()).unwrap();
-    let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.unwrap();
-    kube::Client::try_from(config).unwrap()
+    clients::client(&test.cluster.url(), &test.cluster.pki.ca.certificate, user).await
 }
 
 fn certificate(identity: &Identity) -> Value {
-    json!({
-        "client-certificate-data": STANDARD.encode(&identity.certificate),
-        "client-key-data": STANDARD.encode(&identity.key),
-    })
+    clients::certificate(&identity.certificate, &identity.key)
 }
 
 /// Code and body of an answer; a body is sent as JSON with POST.
@@ -136,6 +121,16 @@ async fn a_token_is_good_while_its_account_lives() {
     assert_eq!(status, json!({"user": {}, "error": r#"serviceaccounts "robot" not found"#}));
     account(&admin, "robot").await;
     assert_eq!(text(&get(&robot, "/api", &[]).await), UNAUTHORIZED);
+
+    let stack = &test.cluster.stack;
+    let page = stack.metrics.render(&stack.engine, &stack.flow);
+    for line in
+        ["authenticated_user_requests{username=\"other\"} ", "authentication_attempts{result=\"success\"} "]
+    {
+        assert!(page.contains(line), "{line}");
+    }
+    // The tampered one, and that of a robot that was gone, twice.
+    assert!(page.contains("authentication_attempts{result=\"error\"} 3\n"));
     test.stop().await;
 }
 
@@ -253,17 +248,7 @@ async fn issuers_of_others_and_files_of_tokens() {
     std::fs::write(&config, configuration.to_string()).unwrap();
     std::fs::write(&tokens, "s3cret,root,1,\"system:masters,devs\"\n").unwrap();
     let reviewer = dir.path().join("reviewer.kubeconfig");
-    let kubeconfig = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {
-            "server": format!("{}/review", issuer.name),
-            "certificate-authority-data": STANDARD.encode(&authority),
-        }}],
-        "users": [{"name": "u", "user": {}}],
-    });
+    let kubeconfig = clients::kubeconfig(&format!("{}/review", issuer.name), &authority, json!({}));
     std::fs::write(&reviewer, kubeconfig.to_string()).unwrap();
     let test = TestCluster::start_over(dir, 0, StoreKind::Memory, |options| {
         options.authn.authentication_config = Some(config);

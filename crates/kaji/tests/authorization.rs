@@ -4,10 +4,10 @@
 
 mod common;
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use common::{
     TestCluster,
     access::{admin, ask, ok, person},
+    clients,
     https::Https,
 };
 use http::Request;
@@ -40,17 +40,7 @@ async fn service(dir: &Path) -> String {
         let code = decided(&mut review);
         (code, review.to_string())
     });
-    let kubeconfig = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {
-            "server": url,
-            "certificate-authority-data": STANDARD.encode(&pki.ca.certificate),
-        }}],
-        "users": [{"name": "u", "user": {}}],
-    });
+    let kubeconfig = clients::kubeconfig(&url, &pki.ca.certificate, json!({}));
     let path = dir.join("kubeconfig");
     std::fs::write(&path, kubeconfig.to_string()).unwrap();
     path.to_str().unwrap().to_owned()

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
 
-use base64::{Engine, engine::general_purpose::STANDARD};
+#[path = "common/clients.rs"]
+mod clients;
+
 use kube::Api;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use serde_json::json;
@@ -81,21 +83,7 @@ impl TinyCa {
 }
 
 async fn client(url: &str, server: &TinyCa, (certificate, key): &(String, String)) -> kube::Client {
-    let kubeconfig = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {
-            "server": url, "certificate-authority-data": STANDARD.encode(&server.pem),
-        }}],
-        "users": [{"name": "u", "user": {
-            "client-certificate-data": STANDARD.encode(certificate), "client-key-data": STANDARD.encode(key),
-        }}],
-    });
-    let config = kube::config::Kubeconfig::from_yaml(&kubeconfig.to_string()).unwrap();
-    let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.unwrap();
-    kube::Client::try_from(config).unwrap()
+    clients::client(url, &server.pem, clients::certificate(certificate, key)).await
 }
 
 #[test]

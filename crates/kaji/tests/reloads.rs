@@ -4,8 +4,7 @@
 
 mod common;
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use common::{TestCluster, issuer};
+use common::{TestCluster, clients, issuer};
 use http::Request;
 use http_body_util::BodyExt;
 use kaji::StoreKind;
@@ -17,20 +16,7 @@ use std::{path::Path, time::Duration};
 
 /// A client that trusts a certificate and has these credentials.
 async fn client(test: &TestCluster, trust: &str, user: Value) -> kube::Client {
-    let kubeconfig = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {
-            "server": test.cluster.url(),
-            "certificate-authority-data": STANDARD.encode(trust),
-        }}],
-        "users": [{"name": "u", "user": user}],
-    });
-    let config = kube::config::Kubeconfig::from_yaml(&kubeconfig.to_string()).unwrap();
-    let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.unwrap();
-    kube::Client::try_from(config).unwrap()
+    clients::client(&test.cluster.url(), trust, user).await
 }
 
 /// What somebody is told who asks for nodes; `None` if they do not even get through.
@@ -123,11 +109,7 @@ fn authority(name: &str) -> (String, Value) {
     params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
     let key = KeyPair::generate().unwrap();
     let signed = params.signed_by(&key, &issuer).unwrap();
-    let user = json!({
-        "client-certificate-data": STANDARD.encode(signed.pem()),
-        "client-key-data": STANDARD.encode(key.serialize_pem()),
-    });
-    (issuer.pem(), user)
+    (issuer.pem(), clients::certificate(&signed.pem(), &key.serialize_pem()))
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! What a hook knows about the request it serves, and the way it may look at other objects.
 
 use crate::{ResourceDef, hooks::BoxFuture};
-use kaji_meta::{GroupResource, GroupVersionKind, Status, random::Random};
+use kaji_meta::{GroupResource, GroupVersionKind, Status, labels::Selector, random::Random};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -83,6 +83,17 @@ pub trait Api: Send + Sync {
     fn get(&self, resource: &GroupResource, namespace: &str, name: &str) -> Option<Arc<Value>>;
     /// All objects, of one namespace or (`None`) of all.
     fn list(&self, resource: &GroupResource, namespace: Option<&str>) -> Vec<Arc<Value>>;
+    /// Those of them whose labels a selector wants; the others cost next to nothing.
+    fn selected(
+        &self,
+        resource: &GroupResource,
+        namespace: Option<&str>,
+        selector: &Selector,
+    ) -> Vec<Arc<Value>> {
+        let mut all = self.list(resource, namespace);
+        all.retain(|object| selector.matches_object(object));
+        all
+    }
     /// Whether any object exists that the predicate wants; stops at the first.
     fn any(&self, resource: &GroupResource, namespace: Option<&str>, want: &dyn Fn(&Value) -> bool) -> bool {
         self.list(resource, namespace).iter().any(|v| want(v))

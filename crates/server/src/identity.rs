@@ -4,12 +4,16 @@
 //! - The handshake proves that a client owns its certificate; which authority signed it decides what it counts for.
 //! - A client that is refused learns only that it is.
 
-use crate::{discovery::hex, stack::StackError};
+use crate::{
+    attempts::{Attempt, Attempts},
+    discovery::hex,
+    stack::StackError,
+};
 use kaji_auth::authn::{Certificates, Chain, Identity};
 use kaji_meta::{Clock, Status};
 use kaji_resource::UserInfo;
 use sha2::{Digest, Sha256};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 use tokio_rustls::rustls::{
     DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
     client::danger::HandshakeSignatureValid,
@@ -50,7 +54,12 @@ pub struct Authentication {
 
 impl Authentication {
     /// Who sent a request.
-    pub async fn authenticate(&self, parts: &http::request::Parts) -> Result<Identity, Status> {
+    pub(crate) async fn authenticate(
+        &self,
+        parts: &http::request::Parts,
+        attempts: &Attempts,
+    ) -> Result<Identity, Status> {
+        let started = Instant::now();
         let nobody = Peer::default();
         let peer = parts.extensions.get::<Peer>().unwrap_or(&nobody);
         let ended = peer.until.is_some_and(|t| t < self.clock.now()).then(|| {
@@ -61,7 +70,14 @@ impl Authentication {
             }
         });
         let certificates = ended.as_ref().unwrap_or(&peer.certificates);
-        self.chain.authenticate(certificates, &parts.headers, parts.uri.path()).await.map_err(|refusal| {
+        let found = self.chain.authenticate(certificates, &parts.headers, parts.uri.path()).await;
+        let attempt = match &found {
+            Ok(identity) => Attempt::Success(&identity.user.name),
+            Err(refusal) if refusal.is_for_no_credentials() => Attempt::Failure,
+            Err(_) => Attempt::Error,
+        };
+        attempts.count(attempt, started.elapsed());
+        found.map_err(|refusal| {
             tracing::info!(reason = %refusal, "unable to authenticate a request");
             Status::unauthorized("Unauthorized")
         })

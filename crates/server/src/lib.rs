@@ -2,6 +2,7 @@
 //! request to the engine. The stack reads in one file, `stack.rs`.
 
 mod api;
+mod attempts;
 pub mod audit;
 mod authorize;
 mod body;

@@ -1,6 +1,6 @@
 //! `/metrics`, with upstream's names where the meaning is the same.
 
-use crate::{decisions::Decisions, flow::Flow, reloads::Reloads, route::RequestInfo};
+use crate::{attempts::Attempts, decisions::Decisions, flow::Flow, reloads::Reloads, route::RequestInfo};
 use kaji_engine::Engine;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -52,6 +52,7 @@ pub struct Metrics {
     long_running: Gauge,
     objects: Family<ResourceLabels, Gauge>,
     watchers: Family<ResourceLabels, Gauge>,
+    pub(crate) attempts: Attempts,
 }
 
 /// Buckets of upstream's `apiserver_request_duration_seconds`, thinned.
@@ -88,7 +89,19 @@ impl Default for Metrics {
         );
         registry.register("apiserver_storage_objects", "Stored objects by resource", objects.clone());
         registry.register("apiserver_registered_watchers", "Watchers by resource", watchers.clone());
-        Metrics { registry, requests, duration, terminations, inflight, long_running, objects, watchers }
+        let attempts = Attempts::default();
+        attempts.register(&mut registry);
+        Metrics {
+            registry,
+            requests,
+            duration,
+            terminations,
+            inflight,
+            long_running,
+            objects,
+            watchers,
+            attempts,
+        }
     }
 }
 

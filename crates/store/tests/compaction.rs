@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use kaji_store::disk::{DiskOptions, DiskStore};
-use kaji_store::{ManualClock, Range, Store, StoreError, Txn, TxnOutcome};
+use kaji_store::{ManualClock, Op, Range, Store, StoreError, Txn, TxnOutcome};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,6 +74,39 @@ async fn by_size_and_the_file_stays_small() {
     let store = DiskStore::open(temp.path(), options).unwrap();
     assert_eq!(store.range(Range::prefix("/")).await.unwrap(), before);
     assert!(store.watch("/", revision - 100).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_file_that_is_mostly_empty_shrinks_at_the_next_start() {
+    let temp = tempfile::tempdir().unwrap();
+    let options = DiskOptions::default();
+    let store = DiskStore::open(temp.path(), options.clone()).unwrap();
+    let len = || std::fs::metadata(temp.path().join("store.redb")).unwrap().len();
+    for i in 0..48 {
+        put(&store, &format!("/big/{i}"), vec![i; 1 << 20]).await;
+        put(&store, &format!("/kept/{i}"), b"kept".into()).await;
+    }
+    for i in 0..48 {
+        let delete = Txn { compare: vec![], ops: vec![Op::Delete { key: format!("/big/{i}") }] };
+        store.txn(delete).await.unwrap();
+    }
+    let revision = store.revision().await.unwrap();
+    store.compact(revision).await.unwrap();
+    for _ in 0..5 {
+        store.tick().await.unwrap();
+    }
+    let before = store.range(Range::prefix("/")).await.unwrap();
+    assert_eq!(before.count, 48);
+    drop(store);
+    let large = len();
+    assert!(large > 32 << 20, "{large}");
+    let store = DiskStore::open(temp.path(), options.clone()).unwrap();
+    assert!(len() < large / 4, "{large} has become {}", len());
+    assert_eq!(store.range(Range::prefix("/")).await.unwrap(), before);
+    put(&store, "/new", b"new".into()).await;
+    drop(store);
+    let store = DiskStore::open(temp.path(), options).unwrap();
+    assert_eq!(store.range(Range::prefix("/")).await.unwrap().count, 49);
 }
 
 #[tokio::test]

@@ -3,12 +3,13 @@
 
 use futures_util::{FutureExt, StreamExt};
 use kaji_store::disk::{DiskOptions, DiskStore, Fault};
-use kaji_store::{Range, Store, StoreError, Txn};
+use kaji_store::{Op, Range, Store, StoreError, Txn};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 /// Fails writes or fsyncs with an error number while it is switched on.
 #[derive(Debug, Default)]
@@ -56,6 +57,81 @@ async fn a_full_disk_ends_service_and_loses_nothing() {
     let store = open(temp.path(), &fault).unwrap();
     assert_eq!(store.range(Range::prefix("/")).await.unwrap().kvs[0].value, "1");
     store.txn(Txn::put("/b", "2")).await.unwrap();
+}
+
+/// A disk with so much room.
+#[derive(Debug)]
+struct Room(AtomicU64);
+
+impl Room {
+    fn set(&self, mib: u64) {
+        self.0.store(mib << 20, Ordering::SeqCst);
+    }
+}
+
+impl Fault for Room {
+    fn on_write(&self, _: u64, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn on_sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn free(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::SeqCst))
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_is_nearly_full_takes_no_writes_until_there_is_room() {
+    let temp = tempfile::tempdir().unwrap();
+    let room = Arc::new(Room(AtomicU64::new(1 << 30)));
+    let options = DiskOptions { fault: Some(room.clone()), ..Default::default() };
+    let store = DiskStore::open(temp.path(), options.clone()).unwrap();
+    store.txn(Txn::put("/a", "1")).await.unwrap();
+    store.txn(Txn::put("/b", "1")).await.unwrap();
+    let lease = store.grant_lease(Duration::from_secs(3600)).await.unwrap();
+    let mut watch = store.watch("/", 0).await.unwrap();
+    let no_space = |outcome: Option<StoreError>| {
+        assert!(matches!(&outcome, Some(StoreError::NoSpace(m)) if m.contains("bytes left")), "{outcome:?}");
+    };
+    let delete = |key: &str| Txn { compare: vec![], ops: vec![Op::Delete { key: key.into() }] };
+    // Room for little: what was to be added is refused, and nothing has come of it.
+    room.set(10);
+    no_space(store.txn(Txn::put("/c", "1")).await.err());
+    no_space(store.grant_lease(Duration::from_secs(1)).await.err());
+    assert_eq!(store.revision().await, Ok(3));
+    assert_eq!(store.range(Range::prefix("/")).await.unwrap().count, 2);
+    store.keep_alive(lease).await.unwrap();
+    store.tick().await.unwrap();
+    // What gives room is not.
+    store.txn(delete("/a")).await.unwrap();
+    assert_eq!(watch.next().await.unwrap().unwrap().revision, 4);
+    // Room for nothing.
+    room.set(1);
+    no_space(store.txn(delete("/b")).await.err());
+    no_space(store.tick().await.err());
+    no_space(store.compact(3).await.err());
+    assert_eq!(store.range(Range::prefix("/")).await.unwrap().count, 1);
+    // What a transaction takes counts.
+    room.set(20);
+    no_space(store.txn(Txn::put("/big", vec![0; 2 << 20])).await.err());
+    store.txn(Txn::put("/c", "2")).await.unwrap();
+    // Room again: the same store goes on where it was, also over a restart.
+    room.set(1024);
+    store.txn(Txn::put("/big", vec![0; 2 << 20])).await.unwrap();
+    let mut seen = vec![];
+    while seen.len() < 2 {
+        seen.extend(watch.next().await.unwrap().unwrap().events.into_iter().map(|e| e.kv.mod_revision));
+    }
+    assert_eq!(seen, [5, 6]);
+    store.compact(5).await.unwrap();
+    let before = store.range(Range::prefix("/")).await.unwrap();
+    drop(watch);
+    drop(store);
+    let store = DiskStore::open(temp.path(), options).unwrap();
+    assert_eq!(store.range(Range::prefix("/")).await.unwrap(), before);
 }
 
 #[tokio::test]

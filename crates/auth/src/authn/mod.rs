@@ -56,9 +56,21 @@ pub struct Identity {
 #[error("{0}")]
 pub struct Refusal(pub String);
 
+const NO_CREDENTIALS: &str = "no credentials";
+
 impl Refusal {
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Refusal(text.into())
+    }
+
+    /// There was nothing that said who somebody is.
+    pub(crate) fn no_credentials() -> Self {
+        Refusal::new(NO_CREDENTIALS)
+    }
+
+    /// Whether there was nothing that said who somebody is: what there was, was not found to be wrong.
+    pub fn is_for_no_credentials(&self) -> bool {
+        self.0 == NO_CREDENTIALS
     }
 
     /// Several of them, as upstream's aggregate prints them.

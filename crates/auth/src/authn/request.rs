@@ -95,7 +95,7 @@ impl Chain {
         if open {
             Ok(Identity { user: anonymous(), warnings, ..Identity::default() })
         } else {
-            Err(Refusal::new("no credentials"))
+            Err(Refusal::no_credentials())
         }
     }
 

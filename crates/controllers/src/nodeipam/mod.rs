@@ -16,7 +16,7 @@ use kaji_runtime::{
 use ranges::Pool;
 use serde_json::json;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -28,7 +28,7 @@ const WOKEN: usize = 4;
 
 /// The controller.
 pub fn controller(informers: &Arc<Informers>, ranges: &NodeRanges) -> Controller {
-    let shared = Shared(Arc::new(Mutex::new(State { pool: Pool::new(ranges), without: BTreeSet::new() })));
+    let shared = Shared(Arc::new(Mutex::new(State::new(ranges))));
     let seen = shared.clone();
     Controller::new(Allocator(shared), informers).reads::<Node>(move |change, _| seen.lock().note(change))
 }
@@ -37,6 +37,14 @@ struct State {
     pool: Pool,
     /// Nodes for which there was nothing left.
     without: BTreeSet<String>,
+    /// Nodes that were noted and are not gone. A view may be older than what was noted.
+    present: HashSet<String>,
+}
+
+impl State {
+    fn new(ranges: &NodeRanges) -> State {
+        State { pool: Pool::new(ranges), without: BTreeSet::new(), present: HashSet::new() }
+    }
 }
 
 #[derive(Clone)]
@@ -52,6 +60,11 @@ impl State {
     /// Takes note of what a node has; says which nodes may now be given something.
     fn note(&mut self, change: &Change<Node>) -> Vec<Key> {
         let meta = &change.any().metadata;
+        if change.new.is_some() {
+            self.present.insert(meta.name.clone());
+        } else {
+            self.present.remove(&meta.name);
+        }
         match &change.new {
             Some(node) if !node.spec.pod_cidrs.is_empty() => {
                 self.without.remove(&meta.name);
@@ -90,7 +103,9 @@ impl Reconciler for Allocator {
         let mut state = self.0.lock();
         let Some(node) = nodes.by_key(key) else {
             // Its end may have been noted before a range was put aside for it.
-            state.gone(&key.name);
+            if !state.present.contains(&key.name) {
+                state.gone(&key.name);
+            }
             return Plan::nothing();
         };
         if !node.spec.pod_cidrs.is_empty() || node.metadata.deleting() {
@@ -132,7 +147,7 @@ mod tests {
 
     fn allocator(cluster: &str) -> Allocator {
         let ranges = NodeRanges::new(&[cluster], MaskSizes::default(), &[]).unwrap();
-        Allocator(Shared(Arc::new(Mutex::new(State { pool: Pool::new(&ranges), without: BTreeSet::new() }))))
+        Allocator(Shared(Arc::new(Mutex::new(State::new(&ranges)))))
     }
 
     fn note(allocator: &Allocator, old: Option<Value>, new: Option<Value>) -> Vec<String> {
@@ -191,6 +206,17 @@ mod tests {
         // One that was gone before its range was put aside.
         assert_eq!(plan(&allocator, &[], "b"), "");
         assert!(plan(&allocator, &nodes, "a").contains("10.244.0.0/24"));
+    }
+
+    #[test]
+    fn a_view_that_is_late_frees_nothing() {
+        let allocator = allocator("10.244.0.0/23");
+        note(&allocator, None, Some(node("a", "u1", &["10.244.0.0/24"])));
+        assert_eq!(plan(&allocator, &[], "a"), "");
+        let nodes = [node("b", "u2", &[])];
+        assert!(plan(&allocator, &nodes, "b").contains("10.244.1.0/24"));
+        note(&allocator, Some(node("a", "u1", &["10.244.0.0/24"])), None);
+        assert!(plan(&allocator, &[node("c", "u3", &[])], "c").contains("10.244.0.0/24"));
     }
 
     #[test]

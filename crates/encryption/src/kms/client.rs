@@ -34,6 +34,13 @@ pub struct CallError {
     text: String,
 }
 
+impl CallError {
+    /// The name of its code.
+    pub fn code(&self) -> &'static str {
+        code_name(self.code)
+    }
+}
+
 impl From<Status> for CallError {
     fn from(status: Status) -> Self {
         CallError { code: status.code(), text: status.message().to_owned() }

@@ -173,6 +173,11 @@ impl Plugin {
 }
 
 impl Locked {
+    /// What the value begins with.
+    pub fn prefix(&self) -> &str {
+        &self.plugin.prefix
+    }
+
     /// Has the plugin decrypt the key. It is known from then on.
     ///
     /// # Errors
@@ -188,8 +193,9 @@ impl Locked {
             annotations: object.annotations,
         };
         let clear = plugin.client.decrypt(request).await;
-        let clear =
-            clear.map_err(|e| TransformError::new(&format!("failed to decrypt DEK, error: {e}")))?.plaintext;
+        let clear = clear
+            .map_err(|e| TransformError::of_call(&format!("failed to decrypt DEK, error: {e}"), e.code()));
+        let clear = clear?.plaintext;
         let dek = Dek::new(object.source_type, &clear)?;
         plugin.learn(fingerprint, &object.key_id, Arc::new(dek));
         Ok(())

@@ -108,6 +108,11 @@ impl Event {
         }
     }
 
+    /// Bytes of the states that it is about.
+    pub fn bytes(&self) -> usize {
+        self.entry.object_bytes().len() + self.previous.as_ref().map_or(0, |p| p.object_bytes().len())
+    }
+
     /// Bytes that only the event holds on to, because the cache no longer has them.
     pub fn held(&self) -> usize {
         let before = self.previous.as_ref().map_or(0, |p| p.size());

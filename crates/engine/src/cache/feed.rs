@@ -3,7 +3,7 @@
 //! Invariants: each cache sees its events in revision order, none missing and none twice, also across a lost
 //! connection to the store; progress moves only after every cache has its events.
 
-use super::{Cache, Limits, Objects, Progress};
+use super::{Cache, Limits, Objects, Progress, Shaping};
 use futures_util::StreamExt;
 use kaji_store::{Event, KeyValue, Range, Revision, Store, StoreError, WatchBatch, WatchStream};
 use std::{
@@ -90,10 +90,16 @@ impl Feed {
         Ok(())
     }
 
-    /// Brings the objects of a cache into its present shape. Stored values are read anew, because the former shape may
-    /// have lost what this one shows.
-    pub async fn reshape(&self, cache: &Cache) -> Result<(), StoreError> {
-        self.pages(cache.prefix(), 0, |page| cache.reshape(&page)).await.map(drop)
+    /// Reads what a cache's objects in another shape are made of.
+    pub async fn shape(&self, shaping: &mut Shaping) -> Result<(), StoreError> {
+        let Some(prefix) = shaping.wanted() else { return Ok(()) };
+        for attempt in 1.. {
+            match self.pages(&prefix, 0, |page| shaping.read(&page)).await {
+                Err(StoreError::Compacted { .. }) if attempt < LOAD_TRIES => shaping.restart(),
+                done => return done.map(drop),
+            }
+        }
+        Ok(())
     }
 
     /// Reads all keys of a prefix page by page, as of one revision (0: the present one), which is returned.

@@ -8,6 +8,7 @@
 mod entry;
 mod event;
 mod feed;
+mod fill;
 mod filter;
 mod follow;
 mod index;
@@ -22,6 +23,7 @@ pub(crate) use entry::TAIL;
 pub use entry::{Change, Entry, EntryMeta};
 pub(crate) use event::{Event, Seen};
 pub(crate) use feed::Feed;
+pub(crate) use fill::Shaping;
 pub(crate) use filter::Filter;
 pub use follow::Follower;
 pub(crate) use progress::Progress;
@@ -30,6 +32,7 @@ pub(crate) use subscription::{Start, Subscription};
 pub(crate) use watcher::{Item, seen_by};
 
 use arc_swap::ArcSwap;
+use fill::Fed;
 use imbl::OrdMap;
 use index::Index;
 use jiff::{SignedDuration, Timestamp};
@@ -37,7 +40,7 @@ use kaji_resource::SelectableField;
 use kaji_store::{Event as StoreEvent, EventKind, KeyValue, Revision};
 use rounds::Rounds;
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -96,8 +99,10 @@ pub struct Cache {
 }
 
 struct Inner {
-    /// Events that arrive while the cache loads; `None` once it has.
-    loading: Option<Vec<StoreEvent>>,
+    /// What arrives while the cache loads; `None` once it has.
+    loading: Option<Vec<Fed>>,
+    /// While objects are being put into another shape: what is written meanwhile, as it is stored.
+    shaping: Option<HashMap<Arc<str>, KeyValue>>,
     closed: bool,
     fields: Arc<Fields>,
     normal: Option<Normal>,
@@ -119,6 +124,7 @@ impl Cache {
             state: ArcSwap::default(),
             inner: Mutex::new(Inner {
                 loading: Some(vec![]),
+                shaping: None,
                 closed: false,
                 fields: Arc::default(),
                 normal: None,
@@ -244,32 +250,6 @@ impl Cache {
         self.state.store(Arc::new(State { objects, changed: state.changed }));
     }
 
-    /// Sets the shape that objects are put into from now on (`rough`: also those written from now on). Returns whether there are objects in another one; they are
-    /// to be read again for [`Cache::reshape`].
-    pub(crate) fn set_normal(&self, normal: Option<Normal>, rough: bool) -> bool {
-        let mut inner = self.lock();
-        let replaces = inner.normal.is_some() || inner.loading.is_none();
-        inner.normal = normal;
-        inner.reshaped |= (replaces || rough) && inner.normal.is_some();
-        replaces && inner.normal.is_some() && !self.state.load().objects.is_empty()
-    }
-
-    /// Puts objects into the present shape. Values that are not those in the cache any more have it already.
-    pub(crate) fn reshape(&self, page: &[KeyValue]) {
-        let inner = self.lock();
-        let mut state = State::clone(&self.state.load());
-        for kv in page {
-            let change = match state.objects.get(&*kv.key) {
-                Some(entry) if entry.revision == kv.mod_revision => entry.change(),
-                _ => continue,
-            };
-            if let Some(entry) = self.entry(&inner.fields, inner.normal.as_ref(), kv, change) {
-                state.objects.insert(entry.key.clone(), entry);
-            }
-        }
-        self.state.store(Arc::new(state));
-    }
-
     fn made(
         &self,
         fields: &Fields,
@@ -323,11 +303,11 @@ impl Cache {
     pub(crate) fn apply(&self, events: Vec<StoreEvent>) -> Option<Instant> {
         let mut inner = self.lock();
         if let Some(waiting) = &mut inner.loading {
-            waiting.extend(events);
+            waiting.push(Fed::Events(events));
             return None;
         }
         let mut wake = vec![];
-        self.apply_locked(&mut inner, &events, &mut wake);
+        self.apply_locked(&mut inner, &events, 0, &mut wake);
         drop(inner);
         self.rounds.wake(wake, Instant::now())
     }
@@ -337,14 +317,25 @@ impl Cache {
         self.rounds.begin(Instant::now());
     }
 
-    fn apply_locked(&self, inner: &mut Inner, events: &[StoreEvent], wake: &mut Vec<Waker>) {
+    /// Applies events, after which the objects are those of revision `reached`, if that is later than the last event.
+    fn apply_locked(
+        &self,
+        inner: &mut Inner,
+        events: &[StoreEvent],
+        reached: Revision,
+        wake: &mut Vec<Waker>,
+    ) {
         let mut state = State::clone(&self.state.load());
         let known = state.changed;
         let mut made = Vec::with_capacity(events.len());
         for event in events.iter().filter(|e| e.kv.mod_revision > known) {
             state.changed = event.kv.mod_revision;
+            if let Some(meanwhile) = inner.shaping.as_mut().filter(|_| event.kind == EventKind::Put) {
+                meanwhile.insert(event.kv.key.clone(), event.kv.clone());
+            }
             made.extend(self.change(inner, &mut state.objects, event).map(Arc::new));
         }
+        state.changed = state.changed.max(reached);
         // Visible to readers before any watcher hears of it.
         self.state.store(Arc::new(state));
         for event in made {
@@ -387,63 +378,6 @@ impl Cache {
         // What a kept snapshot holds on to, the window does too; so beyond the window it would begin to cost memory.
         let floor = inner.window.floor();
         inner.kept.retain(|(s, _)| s.revision >= floor);
-    }
-
-    /// Adds stored values to the objects of a load.
-    pub(crate) fn load_page(&self, objects: &mut Objects, page: Vec<KeyValue>) {
-        let (fields, normal) = {
-            let inner = self.lock();
-            (inner.fields.clone(), inner.normal.clone())
-        };
-        for kv in page {
-            // Later values come from this process; these may be anybody's, so they are checked to the last byte.
-            if let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&kv.value) {
-                tracing::error!(key = &*kv.key, %error, "a stored object is not valid JSON");
-                continue;
-            }
-            if let Some(entry) = self.entry(&fields, normal.as_ref(), &kv, Change::Added) {
-                objects.insert(entry.key.clone(), entry);
-            }
-        }
-    }
-
-    /// Ends the load: these are the objects at `revision`. Events that came meanwhile are applied.
-    pub(crate) fn loaded(&self, objects: Objects, revision: Revision) {
-        let mut inner = self.lock();
-        self.state.store(Arc::new(State { objects, changed: revision }));
-        inner.window.reset(revision);
-        let waiting = inner.loading.take().unwrap_or_default();
-        let mut wake = vec![];
-        self.apply_locked(&mut inner, &waiting, &mut wake);
-        drop(inner);
-        wake.into_iter().for_each(Waker::wake);
-    }
-
-    /// Brings the cache to what the store holds at `revision` when events between are lost: as if each object had
-    /// changed once. Watchers see the differences.
-    pub(crate) fn replace(&self, kvs: Vec<KeyValue>, revision: Revision) {
-        let old = self.state.load_full();
-        let mut events = vec![];
-        let present: std::collections::HashSet<Arc<str>> = kvs.iter().map(|kv| kv.key.clone()).collect();
-        for (key, _) in old.objects.iter().filter(|(key, _)| !present.contains(*key)) {
-            let kv = KeyValue {
-                key: key.clone(),
-                value: bytes::Bytes::new(),
-                create_revision: 0,
-                mod_revision: revision,
-                version: 0,
-                lease: None,
-            };
-            events.push(StoreEvent { kind: EventKind::Delete, kv, previous: None });
-        }
-        for kv in kvs {
-            if kv.mod_revision > old.changed {
-                events.push(StoreEvent { kind: EventKind::Put, kv, previous: None });
-            }
-        }
-        events.sort_by_key(|e| e.kv.mod_revision);
-        self.apply(events);
-        self.begin_round();
     }
 
     /// Which watches may go on: those that began in this era.

@@ -48,7 +48,7 @@ impl Cache {
         let (after, from) = match start {
             Start::Now => (0, inner.window.end()),
             Start::After(revision) => {
-                let floor = inner.window.floor();
+                let floor = inner.window.oldest();
                 (revision, inner.window.after(revision).ok_or(TooOld { floor })?)
             }
         };

@@ -1,7 +1,7 @@
 //! The most recent events of a resource.
 //!
-//! Invariant: it holds every event after `floor()`, in order, numbered without gaps; it is bounded by count and by
-//! the bytes that only it holds on to.
+//! Invariant: it holds every event after `floor()`, in order, numbered without gaps, but for those that were lost before
+//! `oldest()`; it is bounded by count and by the bytes that only it holds on to.
 
 use super::event::Event;
 use kaji_store::Revision;
@@ -16,6 +16,8 @@ pub(super) struct Window {
     /// Number of the first event in `events`.
     first: u64,
     floor: Revision,
+    /// Of the events up to here, some never came.
+    gap: Revision,
     held: usize,
     max_events: usize,
     max_held: usize,
@@ -23,7 +25,7 @@ pub(super) struct Window {
 
 impl Window {
     pub fn new(max_events: usize, max_held: usize) -> Self {
-        Window { events: VecDeque::new(), first: 0, floor: 0, held: 0, max_events, max_held }
+        Window { events: VecDeque::new(), first: 0, floor: 0, gap: 0, held: 0, max_events, max_held }
     }
 
     /// Forgets everything and begins after a revision.
@@ -34,9 +36,19 @@ impl Window {
         self.floor = floor;
     }
 
-    /// All events after this revision are here.
+    /// Notes that events before this revision were lost: what is here for them is what became of them.
+    pub fn gap(&mut self, revision: Revision) {
+        self.gap = revision;
+    }
+
+    /// What is here happened after this revision.
     pub fn floor(&self) -> Revision {
         self.floor
+    }
+
+    /// All events after this revision are here.
+    pub fn oldest(&self) -> Revision {
+        self.floor.max(self.gap)
     }
 
     /// The number that the next event gets.
@@ -60,7 +72,7 @@ impl Window {
 
     /// The number of the first event after a revision; `None` when events after it are missing here.
     pub fn after(&self, revision: Revision) -> Option<u64> {
-        if revision < self.floor {
+        if revision < self.oldest() {
             return None;
         }
         Some(self.first + self.events.partition_point(|e| e.revision() <= revision) as u64)

@@ -21,7 +21,7 @@ use serde_json::Value;
 use std::sync::Arc;
 
 /// Objects sent to a converter at once.
-const BATCH: usize = 500;
+pub(crate) const BATCH: usize = 500;
 /// Bytes of objects sent to a converter at once (one larger object goes alone).
 const BATCH_BYTES: usize = 4 << 20;
 
@@ -44,6 +44,17 @@ impl Reader {
 
     fn needs(&self, entry: &Entry) -> bool {
         storage::peek_api_version(entry.object_bytes()) != Some(&*self.api_version)
+    }
+
+    /// How many of the first of these are to be converted at once, by their sizes; one at least, if there is one. Decoded,
+    /// converted and encoded again, they take several times as much.
+    pub fn at_once<T>(of: impl IntoIterator<Item = T>, size: impl Fn(&T) -> usize) -> usize {
+        let mut bytes = 0;
+        let fits = |(i, item): &(usize, T)| {
+            bytes += size(item);
+            *i == 0 || bytes <= BATCH_BYTES
+        };
+        of.into_iter().take(BATCH).enumerate().take_while(fits).count()
     }
 
     /// One object, converted anew.

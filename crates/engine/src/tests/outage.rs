@@ -1,9 +1,12 @@
 //! The store goes away and comes back, with or without its history.
 
 use super::*;
-use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, future::BoxFuture};
 use kaji_store::{LeaseId, Range, RangeResult, StoreError, WatchStream};
-use std::sync::Mutex;
+use std::sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering},
+};
 use tokio::sync::watch;
 
 /// A store whose watches can be cut.
@@ -16,6 +19,8 @@ struct Flaky {
     /// Attempts to watch so far, and whether they get an answer.
     attempts: watch::Sender<usize>,
     open: watch::Sender<bool>,
+    /// Nothing can be read.
+    unreadable: AtomicBool,
 }
 
 impl Flaky {
@@ -40,6 +45,10 @@ impl Store for Flaky {
         self.inner.txn(txn)
     }
     fn range(&self, range: Range) -> BoxFuture<'_, Result<RangeResult, StoreError>> {
+        if self.unreadable.load(Ordering::SeqCst) {
+            let error = StoreError::Unavailable("not now".into());
+            return std::future::ready(Err(error)).boxed();
+        }
         self.inner.range(range)
     }
     fn watch(&self, prefix: &str, from: Revision) -> BoxFuture<'_, Result<WatchStream, StoreError>> {
@@ -117,6 +126,7 @@ async fn flaky() -> (Arc<Flaky>, Arc<Engine>, Watch) {
         refuse: Mutex::default(),
         attempts: watch::Sender::new(0),
         open: watch::Sender::new(true),
+        unreadable: AtomicBool::new(false),
     });
     put(&*store, "a", 0).await; // 2
     put(&*store, "b", 0).await; // 3
@@ -164,6 +174,93 @@ async fn lost_history_shows_as_differences() {
         "{events:?}"
     );
     assert_eq!(list(&engine).await, "@7 [x/a x/c]");
+}
+
+#[tokio::test]
+async fn another_object_of_the_same_name_is_not_the_first_one_changed() {
+    let (store, engine, mut watch) = flaky().await;
+    store.go_away().await;
+    let key = "/registry/core/configmaps/x/b".into();
+    commit(&*store, Op::Delete { key }).await; // 4
+    put(&*store, "b", 1).await; // 5
+    put(&*store, "b", 2).await; // 6
+    put(&*store, "a", 1).await; // 7
+    store.compact(7).await.unwrap();
+    store.come_back(StoreError::Compacted { compacted: 7 });
+    assert_eq!(watch.shorts(3).await, ["DELETED b@4 n=0", "ADDED b@6 n=2", "MODIFIED a@7 n=1"]);
+    assert_eq!(list(&engine).await, "@7 [x/a x/b]");
+}
+
+#[tokio::test]
+async fn no_watch_begins_within_lost_history() {
+    let (store, engine, mut before) = flaky().await;
+    store.go_away().await;
+    put(&*store, "c", 1).await; // 4
+    let key = "/registry/core/configmaps/x/c".into();
+    commit(&*store, Op::Delete { key }).await; // 5
+    put(&*store, "a", 1).await; // 6
+    put(&*store, "a", 2).await; // 7
+    store.compact(6).await.unwrap();
+    store.come_back(StoreError::Compacted { compacted: 6 });
+    assert_eq!(before.short().await, "MODIFIED a@7 n=2");
+    let from = async |revision: Revision| {
+        let query = pairs(&format!("resourceVersion={revision}"));
+        let req = ApiRequest { verb: Verb::Watch, query, ..request() };
+        let Body::Watch(stream) = engine.handle(req).await.body else { panic!("no watch") };
+        Watch { stream, text: String::new() }.short().await
+    };
+    // Whoever knows `c` from the answer to its creation would never hear that it is gone.
+    assert_eq!(from(4).await, "ERROR 410 too old resource version: 4 (6)");
+    // The store still knows what came after that.
+    assert_eq!(from(6).await, "MODIFIED a@7 n=2");
+}
+
+/// Shows numbers as words.
+struct Words;
+
+impl kaji_resource::Hooks for Words {
+    fn normalizes(&self) -> bool {
+        true
+    }
+    fn normalize(&self, object: &mut Value) {
+        if object["data"]["n"] == "0" {
+            object["data"]["n"] = "zero".into();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_registration_that_fails_changes_nothing() {
+    let (store, engine, mut watch) = flaky().await;
+    let shown = async || {
+        let bytes = engine.handle(request()).await.body.into_bytes().unwrap();
+        let list: Value = serde_json::from_slice(&bytes).unwrap();
+        let all = list["items"].as_array().unwrap().iter();
+        all.map(|i| i["data"]["n"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let register = async || {
+        let mut changed = config_maps();
+        changed.hooks = Arc::new(Words);
+        let mut other = nodes();
+        other.group = "example.com".into();
+        engine.register(vec![other, changed]).await
+    };
+    let value = json!({"apiVersion": "example.com/v1", "kind": "Node", "metadata": {"name": "a"}});
+    let key = "/registry/example.com/nodes/a".into();
+    commit(&*store, Op::Put { key, value: storage::encode(&value), lease: None }).await;
+    store.unreadable.store(true, Ordering::SeqCst);
+    assert!(register().await.is_err());
+    assert_eq!(shown().await, ["0", "0"]);
+    put(&*store, "c", 0).await;
+    assert_eq!(watch.short().await, "ADDED c@5 n=0");
+    assert_eq!(shown().await, ["0", "0", "0"]);
+    store.unreadable.store(false, Ordering::SeqCst);
+    register().await.unwrap();
+    assert_eq!(shown().await, ["zero", "zero", "zero"]);
+    // What was new in the failed one has its objects.
+    let others = ApiRequest { group: "example.com".into(), resource: "nodes".into(), ..request() };
+    let bytes = engine.handle(others).await.body.into_bytes().unwrap();
+    assert_eq!(names(&serde_json::from_slice(&bytes).unwrap()), ["a"]);
 }
 
 #[tokio::test]

@@ -134,6 +134,58 @@ async fn shared_storage() {
     assert_eq!(w.listed("", "").await, "@2 [x/a]");
 }
 
+#[tokio::test]
+async fn a_batch_that_cannot_be_registered_leaves_no_trace() {
+    let w = World::new().await;
+    put_widget(&w, "a", "one", "1").await;
+    let mut orphan = widgets();
+    (orphan.plural, orphan.kind) = ("orphans".into(), "Orphan".into());
+    orphan.shares_storage_of = Some(GroupResource::new("", "secrets"));
+    assert!(matches!(w.engine.register(vec![widgets(), orphan]).await, Err(EngineError::NoOwner { .. })));
+    assert_eq!(w.send(widget_request("v1")).await.0, 404);
+    w.engine.register(vec![widgets()]).await.unwrap();
+    assert_eq!(names(&w.send(widget_request("v1")).await.1), ["x/a"]);
+}
+
+/// Counts conversions: objects stored in another version are converted when they are decoded.
+struct Counts(std::sync::atomic::AtomicUsize);
+
+impl Hooks for Counts {
+    fn convert(&self, _: &mut Value, _: &str, _: &str) -> Result<(), Status> {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_a_selector_does_not_want_is_not_decoded() {
+    use kaji_resource::Api;
+    let w = World::new().await;
+    for (ns, i) in (0..100).map(|i| (if i % 2 == 0 { "x" } else { "y" }, i)) {
+        let v = json!({"apiVersion": "example.com/v1", "kind": "Widget",
+            "metadata": {"name": format!("w{i}"), "namespace": ns, "labels": {"n": (i / 10).to_string()}}});
+        w.put_value(&format!("/registry/example.com/widgets/{ns}/w{i}"), &v).await;
+    }
+    let counts = Arc::new(Counts(Default::default()));
+    let mut def = widgets();
+    def.hooks = counts.clone();
+    def.storage = 1;
+    w.engine.register(vec![def]).await.unwrap();
+    let widgets = GroupResource::new("example.com", "widgets");
+    let selector = kaji_meta::labels::Selector::parse("n in (3,4),n!=4").unwrap();
+    let found = |namespace: Option<&str>| {
+        let all = w.engine.selected(&widgets, namespace, &selector);
+        all.iter().map(|v| kaji_meta::object::name(v).to_owned()).collect::<Vec<_>>()
+    };
+    let decoded = || counts.0.swap(0, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(found(Some("x")), ["w30", "w32", "w34", "w36", "w38"]);
+    assert_eq!(decoded(), 5);
+    assert_eq!(found(None).len(), 10);
+    // Those of before are known.
+    assert_eq!(decoded(), 5);
+    assert_eq!(found(Some("z")), Vec::<String>::new());
+}
+
 /// Hundreds of resources stay cheap: each change is visible at once, and lookups find the right group.
 #[tokio::test]
 async fn many_resources() {

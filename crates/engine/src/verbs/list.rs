@@ -8,7 +8,7 @@ use crate::{
     continue_token::Continue,
     encode::{self, Include, View},
     engine::{Engine, store_status},
-    foreign::Reader,
+    foreign::{self, Reader},
     list_options::{ListOptions, Match, Rv},
     registry::Resource,
     request::{ApiRequest, Encoding, Form},
@@ -130,10 +130,12 @@ async fn chosen(
     limit: usize,
 ) -> Result<Page, Status> {
     let mut page = Page::default();
+    // A page needs no more conversions than it takes to fill it; where few are wanted, calls are what costs.
+    let mut step = if limit == 0 { usize::MAX } else { 2 * limit + 16 };
+    let most = step.max(foreign::BATCH);
     while !entries.is_empty() {
-        // A page needs no more conversions than it takes to fill it.
-        let some = if limit == 0 { entries.len() } else { entries.len().min(2 * limit + 16) };
-        let rest = entries.split_off(some);
+        let rest = entries.split_off(entries.len().min(step));
+        step = step.saturating_mul(2).min(most);
         for entry in reader.all(entries).await?.into_iter().filter(|e| filter.matches(e)) {
             if limit > 0 && page.entries.len() == limit {
                 page.more = true;

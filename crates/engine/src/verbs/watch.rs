@@ -34,8 +34,6 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 /// Events taken from the queue at a time.
 const BATCH: usize = 256;
-/// Initial objects converted at a time by somebody else.
-const INITIAL: usize = 500;
 /// Frames are gathered up to about this many bytes, so that many small events cost one write.
 const CHUNK: usize = 64 << 10;
 /// Frames this long are passed on by themselves, sharing the cache's memory.
@@ -64,7 +62,7 @@ pub(crate) async fn watch(
     let foreign = Reader::of(res, &req.version).map(|reader| {
         let place = filter.place();
         let filter = Arc::new(std::mem::replace(&mut filter, place));
-        Foreign { reader, filter, work: None }
+        Foreign { reader, filter, work: None, waiting: VecDeque::new() }
     });
     let timeout = options.timeout_seconds.map_or_else(
         || {
@@ -210,6 +208,8 @@ struct Foreign {
     /// What the client wants; the phases know only where.
     filter: Arc<Filter>,
     work: Option<BoxFuture<'static, Result<Converted, Status>>>,
+    /// Events that came out of the phases and are to be converted when those before them have been.
+    waiting: VecDeque<Item>,
 }
 
 enum Converted {
@@ -227,7 +227,11 @@ impl Foreign {
         }));
     }
 
-    fn events(&mut self, items: Vec<Item>) {
+    /// Converts the next events, as many as may be at once.
+    fn events(&mut self) {
+        let size = |(event, _): &&Item| event.bytes();
+        let some = Reader::at_once(&self.waiting, size);
+        let items = self.waiting.drain(..some).collect();
         let converted = self.reader.clone().events(items, self.filter.clone());
         self.work = Some(converted.map(|done| done.map(Converted::Events)).boxed());
     }
@@ -300,7 +304,15 @@ impl Watching {
 
     fn fail(&mut self, status: &Status) {
         self.out.push(self.view.error(status));
+        self.end();
+    }
+
+    /// Nothing more is sent than what is ready.
+    fn end(&mut self) {
         self.phase = Phase::End;
+        if let Some(foreign) = &mut self.foreign {
+            foreign.waiting.clear();
+        }
     }
 
     /// Moves some of the initial objects on.
@@ -309,7 +321,8 @@ impl Watching {
         while bytes < CHUNK {
             let Phase::Initial { entries, .. } = &mut self.phase else { return };
             if let Some(foreign) = &mut self.foreign {
-                let some: Vec<Arc<Entry>> = entries.by_ref().take(INITIAL).collect();
+                let some = Reader::at_once(entries.as_slice(), |entry| entry.object_bytes().len());
+                let some: Vec<Arc<Entry>> = entries.by_ref().take(some).collect();
                 if some.is_empty() {
                     self.initial_end();
                 } else {
@@ -357,21 +370,17 @@ impl Watching {
         };
         history.after = history.after.max(batch.revision);
         let (fields, filter) = (history.fields.clone(), history.filter.clone());
-        let mut items = vec![];
         for event in &batch.events {
             let Some(event) = self.cache.replay(&fields, event) else { continue };
             if let Some(seen) = seen_by(&event, |entry| filter.matches(entry)) {
-                if self.foreign.is_some() {
-                    items.push((Arc::new(event), seen));
+                if let Some(foreign) = &mut self.foreign {
+                    foreign.waiting.push_back((Arc::new(event), seen));
                     continue;
                 }
                 let frame = self.view.event(&event, seen, self.headers);
                 self.cache.count_sent(1);
                 self.send(event.revision(), frame);
             }
-        }
-        if let Some(foreign) = self.foreign.as_mut().filter(|_| !items.is_empty()) {
-            foreign.events(items);
         }
         self.out.flush();
         let Phase::History(history) = &self.phase else { return };
@@ -388,7 +397,7 @@ impl Watching {
     fn events(&mut self) {
         let mut items = std::mem::take(&mut self.items);
         if let Some(foreign) = &mut self.foreign {
-            return foreign.events(items);
+            return foreign.waiting.extend(items);
         }
         self.cache.count_sent(items.len());
         for (event, seen) in items.drain(..) {
@@ -469,7 +478,15 @@ impl Stream for Watching {
                 }
                 match done {
                     Some(done) => this.converted(done),
-                    None => this.phase = Phase::End,
+                    None => this.end(),
+                }
+                continue;
+            }
+            if let Some(foreign) = this.foreign.as_mut().filter(|f| !f.waiting.is_empty()) {
+                if over {
+                    this.end()
+                } else {
+                    foreign.events()
                 }
                 continue;
             }

@@ -7,9 +7,12 @@ use kaji_engine::{Accept, Body, Form};
 use kaji_meta::{Reason, Status, object};
 use kaji_resource::{BoxFuture, Conversion, Converter, ResourceDef, SelectableField, Verb};
 use serde_json::{Value, json};
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 use tokio::sync::Semaphore;
 
@@ -314,6 +317,43 @@ async fn a_long_list_goes_in_batches() {
     assert_eq!(w.calls(), ["500 to example.com/v2", "1 to example.com/v2"]);
     w.list("example.com/v2/widgets/default?limit=3").await;
     assert_eq!(w.calls(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_page_of_what_is_rare_takes_few_calls() {
+    let w = World::new().await;
+    for i in 0..120 {
+        w.make("v1", &format!("w{i:03}"), json!({"size": i})).await;
+    }
+    let path = "example.com/v2/widgets/default?limit=1&fieldSelector=spec.length=119";
+    assert!(w.list(path).await.starts_with("w119 "));
+    let calls = ["18 to example.com/v2", "36 to example.com/v2", "66 to example.com/v2"];
+    assert_eq!(w.calls(), calls);
+}
+
+/// Large objects are not all converted before the first of them are sent: neither those that there are when a watch
+/// begins nor those that come later.
+#[tokio::test]
+async fn watches_convert_no_more_bytes_than_fit() {
+    for later in [false, true] {
+        let w = World::gated(Some(Semaphore::new(0))).await;
+        let path = "example.com/v2/widgets/default";
+        let mut watch = w.watch(path).await;
+        for name in ["a", "b", "c", "d"] {
+            w.make("v1", name, json!({"colour": "x".repeat(1_500_000)})).await;
+        }
+        if !later {
+            watch = w.watch(path).await;
+        }
+        for names in [["a", "b"], ["c", "d"]] {
+            w.converter.gate.as_ref().unwrap().add_permits(1);
+            for name in names {
+                let event = tokio::time::timeout(Duration::from_secs(60), next(&mut watch)).await.unwrap();
+                assert!(event.len() == 1 && event[0].starts_with(&format!("\"ADDED\" {name} ")), "{name}");
+            }
+            assert_eq!(w.calls(), ["2 to example.com/v2"]);
+        }
+    }
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod api;
+pub mod clients;
 pub mod https;
 pub mod issuer;
 

@@ -8,7 +8,7 @@ use futures_util::{FutureExt, StreamExt, future, stream::BoxStream};
 use kaji_engine::{ApiRequest, Body, Engine};
 use kaji_flowcontrol::{FlowSchema, PriorityLevel, bootstrap, config::GROUP, controller::Marking};
 use kaji_meta::{GroupResource, Status, time::Time};
-use kaji_resource::{Api, UserInfo, Verb};
+use kaji_resource::{Api, Verb};
 use serde_json::{Value, json};
 use std::{
     collections::VecDeque,
@@ -221,26 +221,9 @@ impl Follower {
 
 fn request(verb: Verb, plural: &str, name: &str, subresource: &str) -> ApiRequest {
     ApiRequest {
-        verb,
-        group: GROUP.into(),
-        version: "v1".into(),
-        resource: plural.into(),
-        namespace: String::new(),
         name: name.into(),
         subresource: subresource.into(),
-        subpath: String::new(),
-        query: vec![],
-        accept: Default::default(),
-        content_type: String::new(),
-        body: Bytes::new(),
-        user: UserInfo {
-            name: "system:apiserver".into(),
-            groups: vec!["system:masters".into(), "system:authenticated".into()],
-            ..UserInfo::default()
-        },
-        user_agent: "kube-apiserver".into(),
-        trail: None,
-        creation: None,
+        ..ApiRequest::own(verb, GroupResource::new(GROUP, plural), "v1", "kube-apiserver")
     }
 }
 

@@ -27,6 +27,25 @@ pub trait Fault: Debug + Send + Sync + 'static {
     /// # Errors
     /// Whatever the disk is to say.
     fn on_sync(&self) -> io::Result<()>;
+
+    /// How many bytes the disk is to have left; `None` for as many as it has.
+    fn free(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// How many bytes are left on the disk that a file is on, for whoever this process runs as; `None` where nobody knows.
+pub(super) fn free(path: &Path) -> Option<u64> {
+    #[cfg(unix)]
+    {
+        let disk = rustix::fs::statvfs(path).ok()?;
+        Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        None
+    }
 }
 
 /// redb's file, with faults.

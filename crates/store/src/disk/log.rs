@@ -4,7 +4,7 @@
 //! `meta` holds the counters under one key. Invariant: every commit updates the counters in the same database
 //! transaction, so a database whose tables disagree with them is damaged.
 
-use super::backend::{db_error, guarded};
+use super::backend::{self, Fault, db_error, guarded};
 use super::codec;
 use super::format::Directory;
 use crate::mvcc::index::{Index, Version};
@@ -25,6 +25,11 @@ const TIMES: TableDefinition<'_, u64, u64> = TableDefinition::new("times");
 /// Revision, compacted revision, last lease, number of changes in the log.
 const META: TableDefinition<'_, &str, (u64, u64, i64, u64)> = TableDefinition::new("meta");
 const STATE: &str = "state";
+
+/// A file this small is left as it is.
+const SHRINK_FROM: u64 = 32 << 20;
+/// With more than this in it, making a file smaller would take too long for a start.
+const SHRINK_MOST: u64 = 64 << 20;
 
 /// The database and what must not be released before it.
 struct Files {
@@ -67,12 +72,30 @@ pub(super) struct DiskLog {
     files: Arc<Files>,
     /// Reused for every record.
     buffer: Vec<u8>,
+    fault: Option<Arc<dyn Fault>>,
 }
 
 impl DiskLog {
-    pub fn new(db: Database, directory: Directory) -> DiskLog {
+    pub fn new(db: Database, directory: Directory, fault: Option<Arc<dyn Fault>>) -> DiskLog {
         let path = directory.data();
-        DiskLog { files: Arc::new(Files { db: Some(db), path, directory }), buffer: Vec::new() }
+        DiskLog { files: Arc::new(Files { db: Some(db), path, directory }), buffer: Vec::new(), fault }
+    }
+
+    /// Gives back what the file is larger than what is in it, if that is much and quickly done. The database does so by
+    /// transactions like any others: whatever happens meanwhile, nothing is lost.
+    pub fn shrink(&mut self, index: &Index) -> Result<(), StoreError> {
+        let len = std::fs::metadata(&self.files.path).map_or(0, |file| file.len());
+        let used = index.bytes();
+        let room = self.free().is_none_or(|free| free > used.saturating_add(SHRINK_FROM));
+        if len < SHRINK_FROM || len / 4 < used || used > SHRINK_MOST || !room {
+            return Ok(());
+        }
+        let Some(Files { db: Some(db), path, .. }) = Arc::get_mut(&mut self.files) else { return Ok(()) };
+        let path = &**path;
+        guarded(path, || db.compact().map_err(|e| db_error(path, e)))?;
+        let now = std::fs::metadata(path).map_or(0, |file| file.len());
+        tracing::info!(path = %path.display(), before = len, now, "the store's file was larger than need be");
+        Ok(())
     }
 
     /// Marks the directory as a store's.
@@ -215,6 +238,11 @@ impl Log for DiskLog {
         } else {
             Err(files.corrupt("changes that compaction was to remove are missing"))
         }
+    }
+
+    fn free(&self) -> Option<u64> {
+        let said = self.fault.as_ref().and_then(|fault| fault.free());
+        said.or_else(|| backend::free(&self.files.path))
     }
 
     fn reader(&self) -> Arc<dyn Reader> {

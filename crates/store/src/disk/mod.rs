@@ -1,7 +1,8 @@
 //! The embedded backend: one directory on this machine, one process at a time.
 //!
 //! Invariants: an acknowledged write is on disk; a store that was made is never opened as an empty one; a store that is
-//! damaged, or that cannot write, says so and refuses to serve.
+//! damaged, or that cannot write, says so and refuses to serve. Before a disk is full there is a reserve that is not
+//! used: writes are refused, reads and watches go on, and so do writes once there is room again.
 
 mod backend;
 mod codec;
@@ -81,9 +82,10 @@ impl DiskStore {
                 db
             }
         };
-        let log = DiskLog::new(db, directory);
+        let mut log = DiskLog::new(db, directory, options.fault);
         let loaded = log.load()?;
         log.mark()?;
+        log.shrink(&loaded.index)?;
         let limits = Limits {
             history_age_millis: u64::try_from(options.history_age.as_millis()).unwrap_or(u64::MAX),
             history_bytes: options.history_bytes,

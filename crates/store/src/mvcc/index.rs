@@ -118,6 +118,13 @@ impl Index {
         self.dead_bytes
     }
 
+    /// Bytes of everything that the log holds, about.
+    pub fn bytes(&self) -> u64 {
+        let one = |key: &Arc<str>, v: &Version| VERSION_OVERHEAD + key.len() as u64 + u64::from(v.value_len);
+        let live: u64 = self.live().map(|(key, version)| one(key, version)).sum();
+        live + self.dead.iter().map(|dead| dead.bytes).sum::<u64>()
+    }
+
     /// The latest version of a key, if it exists, with the shared form of the key.
     pub fn get(&self, key: &str) -> Option<(&Arc<str>, &Version)> {
         let (key, versions) = self.keys.get_key_value(key)?;

@@ -129,6 +129,11 @@ pub(crate) trait Log: Send + 'static {
     /// Makes the commit durable. After an error the log is not used again.
     fn commit(&mut self, commit: &Commit<'_>) -> Result<(), StoreError>;
 
+    /// How many bytes there is still room for; `None` when that is not limited, or not known. Cheap.
+    fn free(&self) -> Option<u64> {
+        None
+    }
+
     /// A handle for reading, usable from any thread.
     fn reader(&self) -> Arc<dyn Reader>;
 }

@@ -3,7 +3,7 @@
 //! Invariant: what was accepted is answered: either the writer takes it, or whoever closes the queue does.
 
 use super::lock;
-use crate::{LeaseId, Revision, StoreError, Txn, TxnOutcome};
+use crate::{LeaseId, Op, Revision, StoreError, Txn, TxnOutcome};
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,6 +30,17 @@ impl Command {
         match self {
             Command::Txn(txn, _) => u32::try_from(txn.size() / 1024 + 1).unwrap_or(u32::MAX).min(CAPACITY),
             _ => 1,
+        }
+    }
+
+    /// Bytes that it adds to the log, about; 0 for what adds next to nothing.
+    pub fn adds(&self) -> u64 {
+        match self {
+            Command::Txn(txn, _) if txn.ops.iter().any(|op| matches!(op, Op::Put { .. })) => {
+                txn.size().max(1) as u64
+            }
+            Command::Grant(..) => 1,
+            _ => 0,
         }
     }
 

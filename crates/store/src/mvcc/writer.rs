@@ -2,7 +2,8 @@
 //! readers and watchers, and then answers, in this order.
 //!
 //! Invariants: nothing is visible before it is durable, and nothing is acknowledged before it is visible. After a
-//! failed commit nobody knows what is on disk, so the writer stops for good and the store refuses to serve.
+//! failed commit nobody knows what is on disk, so the writer stops for good and the store refuses to serve. A disk that is
+//! nearly full does not come to that: what has no room is refused before it is begun.
 
 use super::hub::Batch;
 use super::index::{Index, Version};
@@ -22,6 +23,13 @@ const TICK: Duration = Duration::from_millis(500);
 const PROGRESS: Duration = Duration::from_millis(5);
 /// How exactly the age of a revision is known.
 const MARK_MILLIS: u64 = 1000;
+/// With less room than this on the disk nothing is added: a database that meets the end of the disk in the middle of a
+/// commit is of no more use until it is opened anew.
+const RESERVE: u64 = 16 << 20;
+/// With less than this nothing is removed either, which takes some room too.
+const LAST_RESERVE: u64 = 4 << 20;
+/// How much of the disk a commit takes for each byte that it adds, at most: whole pages, and the tree above them.
+const OVERHEAD: u64 = 4;
 /// How much a commit without other work may remove.
 const REAP_IDLE: usize = 2048;
 
@@ -80,6 +88,8 @@ pub(crate) struct Writer {
     last_tick: Instant,
     /// Since when watches wait for progress.
     progress: Option<Instant>,
+    /// There was too little room on the disk when it was last looked at.
+    cramped: bool,
 }
 
 impl Writer {
@@ -91,7 +101,8 @@ impl Writer {
         (clock, limits): (Arc<dyn Clock>, Limits),
     ) -> Writer {
         let (last_tick, progress) = (Instant::now(), None);
-        Writer { shared, queue, log, clock, limits, state, leases, marks, last_tick, progress }
+        let cramped = false;
+        Writer { shared, queue, log, clock, limits, state, leases, marks, last_tick, progress, cramped }
     }
 
     /// Works until the queue is closed and empty.
@@ -101,7 +112,11 @@ impl Writer {
             let open = self.queue.take(self.patience(), &mut commands);
             let tick = self.last_tick.elapsed() >= TICK;
             if !commands.is_empty() || tick || self.shared.index().has_garbage() {
-                self.step(commands.drain(..), tick)?;
+                if self.make_do(&mut commands) {
+                    self.step(commands.drain(..), tick)?;
+                } else {
+                    self.last_tick = Instant::now();
+                }
             }
             if self.progress.is_some_and(|since| since.elapsed() >= PROGRESS) {
                 self.progress = None;
@@ -116,10 +131,38 @@ impl Writer {
     /// How long there is nothing to do but for commands.
     fn patience(&self) -> Option<Duration> {
         let progress = self.progress.map(|since| PROGRESS.saturating_sub(since.elapsed()));
-        let garbage = self.shared.index().has_garbage().then_some(PROGRESS);
+        let soon = if self.cramped { TICK } else { PROGRESS };
+        let garbage = self.shared.index().has_garbage().then_some(soon);
         let timed = !self.leases.is_empty() || !self.marks.is_empty();
         let tick = timed.then(|| TICK.saturating_sub(self.last_tick.elapsed()));
         [progress, garbage, tick].into_iter().flatten().min()
+    }
+
+    /// Refuses those of the commands for which the disk has no room, before anything comes of them. Whether the others
+    /// can be carried out.
+    fn make_do(&mut self, commands: &mut Vec<Command>) -> bool {
+        let Some(free) = self.log.free() else { return true };
+        let adds: u64 = commands.iter().map(Command::adds).sum();
+        if free >= RESERVE.saturating_add(adds.saturating_mul(OVERHEAD)) {
+            if std::mem::take(&mut self.cramped) {
+                tracing::info!(free, "there is room on the disk again; the store takes writes");
+            }
+            return true;
+        }
+        if !std::mem::replace(&mut self.cramped, true) {
+            tracing::error!(
+                free,
+                "the disk is nearly full; the store takes no writes until there is room again"
+            );
+        }
+        let error = StoreError::NoSpace(format!(
+            "the disk has {free} bytes left; free some space, and writes are taken again"
+        ));
+        let all = free < LAST_RESERVE;
+        for command in commands.extract_if(.., |command| all || command.adds() > 0) {
+            command.refuse(error.clone());
+        }
+        !all
     }
 
     /// One group commit.

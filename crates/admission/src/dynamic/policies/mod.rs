@@ -19,7 +19,14 @@ pub use metrics::PolicyMetrics;
 pub(crate) use mutating::MutatingPolicies;
 pub(crate) use validating::ValidatingPolicies;
 
-use super::matching::{MatchResources, Matched};
+use super::{
+    conditions::MatchConditions,
+    matching::{MatchResources, Matched},
+};
+use kaji_cel::{
+    Env,
+    admission::{self, Setting},
+};
 use kaji_engine::Attributes;
 use kaji_meta::{GroupResource, GroupVersionKind, Status, object};
 use kaji_resource::Api;
@@ -64,6 +71,23 @@ pub(crate) trait Evaluator: Send + Sync + 'static {
 
     /// Compiles a policy; what does not compile fails when it is evaluated.
     fn compile(policy: &Value) -> Self;
+}
+
+/// What the expressions of a policy are compiled in, and its match conditions.
+fn environment(spec: &Value) -> (Env, MatchConditions) {
+    let mut env = admission::env(Setting {
+        params: spec["paramKind"].is_object(),
+        authorizer: true,
+        variables: true,
+        making_objects: false,
+    });
+    for variable in spec["variables"].as_array().into_iter().flatten() {
+        let text = |key: &str| variable[key].as_str().unwrap_or("");
+        // What does not compile fails where it is used.
+        let _ = admission::name(&mut env, text("name"), text("expression"));
+    }
+    let conditions = MatchConditions::new(&env, &spec["matchConditions"], spec["failurePolicy"] != "Ignore");
+    (env, conditions)
 }
 
 /// A policy with everything that binds it.

@@ -5,7 +5,7 @@
 //! - In the second round only those are asked again that want to be, and after whom something changed.
 
 use super::{
-    Evaluator, Hook, Policies, PolicyMetrics, namespace, params,
+    Evaluator, Hook, Policies, PolicyMetrics, environment, namespace, params,
     patch::{self, Failure},
     versioned,
 };
@@ -17,10 +17,7 @@ use crate::{
     },
 };
 use kaji_auth::Authorizer;
-use kaji_cel::{
-    NamedExpressions,
-    admission::{self, Returns, Setting},
-};
+use kaji_cel::{NamedExpressions, admission::Returns};
 use kaji_engine::{Admission, Attributes, Operation};
 use kaji_meta::{
     Cause, GroupVersion, GroupVersionKind, Status, object, semantic_equal, status::Reason, text::quote,
@@ -69,18 +66,7 @@ impl Evaluator for Mutator {
         let spec = &policy["spec"];
         let list = |key: &str| spec[key].as_array().map_or(&[][..], Vec::as_slice);
         let text = |of: &Value, key: &str| of[key].as_str().unwrap_or("").to_owned();
-        let mut env = admission::env(Setting {
-            params: spec["paramKind"].is_object(),
-            authorizer: true,
-            variables: true,
-            making_objects: false,
-        });
-        for variable in list("variables") {
-            // What does not compile fails where it is used.
-            let _ = admission::name(&mut env, &text(variable, "name"), &text(variable, "expression"));
-        }
-        let conditions =
-            MatchConditions::new(&env, &spec["matchConditions"], spec["failurePolicy"] != "Ignore");
+        let (env, conditions) = environment(spec);
         let env = env.making_objects();
         let mutations = list("mutations").iter().filter_map(|m| {
             let make = |key: &str, returns| Expression::new(&env, &text(&m[key], "expression"), returns);

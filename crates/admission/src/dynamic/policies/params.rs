@@ -93,9 +93,7 @@ async fn find(
         (Some(selector), _) => {
             let selector = selector.as_ref().map_err(Clone::clone)?;
             let scope = (!namespace.is_empty()).then_some(namespace);
-            let mut all = a.api.list(resource, scope);
-            all.retain(|param| selector.matches_object(param));
-            Ok(all)
+            Ok(a.api.selected(resource, scope, selector))
         }
         (None, "") => Err("one of name or selector must be provided".into()),
         (None, name) => {

@@ -11,7 +11,7 @@ use kaji_cel::{
     CompileError, Decl, DeclKind, Env, Field, ListKind,
     admission::{self, Setting},
 };
-use kaji_engine::{Accept, ApiRequest, Body, Engine};
+use kaji_engine::{ApiRequest, Body, Engine};
 use kaji_meta::{GroupResource, GroupVersionKind, object};
 use kaji_resource::{Api, UserInfo, Verb};
 use kaji_schema::{Format, ListKind as SchemaList, Props, Schema, SchemaRef, Type};
@@ -191,17 +191,11 @@ fn status(policy: &Value, engine: &Engine) -> Value {
 
 fn request(verb: Verb, name: &str, query: &[(&str, &str)], body: &Value) -> ApiRequest {
     let apply = verb == Verb::Patch;
+    let policies = GroupResource::new(super::GROUP, POLICIES);
     ApiRequest {
-        verb,
-        group: super::GROUP.into(),
-        version: "v1".into(),
-        resource: POLICIES.into(),
-        namespace: String::new(),
         name: name.into(),
         subresource: if apply { "status".into() } else { String::new() },
-        subpath: String::new(),
         query: query.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
-        accept: Accept::default(),
         content_type: if apply { "application/apply-patch+yaml".into() } else { String::new() },
         body: if apply { body.to_string().into() } else { Bytes::new() },
         user: UserInfo {
@@ -211,9 +205,7 @@ fn request(verb: Verb, name: &str, query: &[(&str, &str)], body: &Value) -> ApiR
                 .into(),
             ..UserInfo::default()
         },
-        user_agent: MANAGER.into(),
-        trail: None,
-        creation: None,
+        ..ApiRequest::own(verb, policies, "v1", MANAGER)
     }
 }
 

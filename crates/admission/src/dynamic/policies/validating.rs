@@ -3,7 +3,7 @@
 //! Invariant: the first denial, policies and bindings taken by name, is the answer; audit annotations and warnings of all
 //! are recorded.
 
-use super::{Binding, Evaluator, Hook, Policies, PolicyMetrics, namespace, params, versioned};
+use super::{Binding, Evaluator, Hook, Policies, PolicyMetrics, environment, namespace, params, versioned};
 use crate::{
     Deps,
     dynamic::{
@@ -14,7 +14,7 @@ use crate::{
 use kaji_auth::Authorizer;
 use kaji_cel::{
     NamedExpressions, Value as Cel,
-    admission::{self, MAX_MESSAGE, Returns, Setting},
+    admission::{self, MAX_MESSAGE, Returns},
 };
 use kaji_engine::{Admission, Attributes};
 use kaji_meta::{Cause, Status, status::Reason};
@@ -62,16 +62,7 @@ impl Evaluator for Validator {
         let spec = &policy["spec"];
         let list = |key: &str| spec[key].as_array().map_or(&[][..], Vec::as_slice);
         let text = |of: &Value, key: &str| of[key].as_str().unwrap_or("").to_owned();
-        let mut env = admission::env(Setting {
-            params: spec["paramKind"].is_object(),
-            authorizer: true,
-            variables: true,
-            making_objects: false,
-        });
-        for variable in list("variables") {
-            // What does not compile fails where it is used.
-            let _ = admission::name(&mut env, &text(variable, "name"), &text(variable, "expression"));
-        }
+        let (env, conditions) = environment(spec);
         let messages = admission::without_authorizer(&env);
         let validations: Vec<Validation> = list("validations")
             .iter()
@@ -94,8 +85,6 @@ impl Evaluator for Validator {
         let all =
             validations.iter().flat_map(|v| std::iter::once(&v.expression).chain(&v.message_expression));
         let needs = Needs::of(all.chain(annotations.iter().map(|(_, e)| e)), &named);
-        let conditions =
-            MatchConditions::new(&env, &spec["matchConditions"], spec["failurePolicy"] != "Ignore");
         Validator { conditions, validations, annotations, named, needs }
     }
 }

@@ -1,0 +1,214 @@
+//! A configuration that replaces another while values are written: whatever happens in between, everything that is stored
+//! can be read, now and by a server that begins with the configuration that is in force.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
+
+use futures_util::{StreamExt, future::BoxFuture};
+use kaji_encryption::{Config, Deps, EncryptedStore, InForce, Transformers};
+use kaji_meta::random::SystemRandom;
+use kaji_store::{
+    LeaseId, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome, WatchStream,
+    memory::MemoryStore,
+};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::Semaphore;
+
+const SECRET: &str = "/registry/core/secrets/ns/a";
+const GCM: &str = "{aesgcm: {keys: [{name: k, secret: AAECAwQFBgcICQoLDA0ODw==}]}}";
+const SECRETBOX: &str =
+    "{secretbox: {keys: [{name: k, secret: AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=}]}}";
+
+fn transformers(providers: &[&str]) -> Arc<Transformers> {
+    let text = format!(
+        "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [secrets]\n  \
+         providers: [{}]\n",
+        providers.join(", ")
+    );
+    let deps = Deps::new(Arc::new(SystemRandom));
+    Arc::new(Transformers::new(&Config::parse(&text).unwrap(), &deps).unwrap())
+}
+
+/// A store that says when it is asked, and answers when it may.
+struct Slow {
+    inner: MemoryStore,
+    ranges: AtomicUsize,
+    /// Each permit lets one answer go.
+    reads: Semaphore,
+    writes: Semaphore,
+}
+
+const ANY: usize = 1000;
+
+impl Slow {
+    fn new(reads: usize, writes: usize) -> Arc<Slow> {
+        Arc::new(Slow {
+            inner: MemoryStore::new().unwrap(),
+            ranges: AtomicUsize::new(0),
+            reads: Semaphore::new(reads),
+            writes: Semaphore::new(writes),
+        })
+    }
+
+    /// The beginnings of what is stored.
+    async fn stored(&self) -> Vec<String> {
+        let all = self.inner.range(Range::prefix("/")).await.unwrap().kvs;
+        all.iter().map(|kv| String::from_utf8_lossy(&kv.value).chars().take(17).collect()).collect()
+    }
+}
+
+impl Store for Slow {
+    fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, StoreError>> {
+        Box::pin(async move {
+            self.writes.acquire().await.unwrap().forget();
+            self.inner.txn(txn).await
+        })
+    }
+    fn range(&self, range: Range) -> BoxFuture<'_, Result<RangeResult, StoreError>> {
+        Box::pin(async move {
+            let found = self.inner.range(range).await;
+            self.ranges.fetch_add(1, Ordering::SeqCst);
+            self.reads.acquire().await.unwrap().forget();
+            found
+        })
+    }
+    fn watch(&self, prefix: &str, from: Revision) -> BoxFuture<'_, Result<WatchStream, StoreError>> {
+        self.inner.watch(prefix, from)
+    }
+    fn revision(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
+        self.inner.revision()
+    }
+    fn current_revision_hint(&self) -> Option<Revision> {
+        self.inner.current_revision_hint()
+    }
+    fn request_progress(&self) {
+        self.inner.request_progress();
+    }
+    fn grant_lease(&self, ttl: Duration) -> BoxFuture<'_, Result<LeaseId, StoreError>> {
+        self.inner.grant_lease(ttl)
+    }
+    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Duration, StoreError>> {
+        self.inner.keep_alive(lease)
+    }
+    fn revoke(&self, lease: LeaseId) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.revoke(lease)
+    }
+    fn compact(&self, to: Revision) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.compact(to)
+    }
+    fn compacted(&self) -> Revision {
+        self.inner.compacted()
+    }
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.inner.close()
+    }
+}
+
+/// A server under `old`, and a task that puts `new` in force.
+struct World {
+    inner: Arc<Slow>,
+    current: InForce,
+    store: Arc<EncryptedStore>,
+}
+
+impl World {
+    fn new(inner: Arc<Slow>) -> World {
+        let current = InForce::from(transformers(&[GCM]));
+        let store = Arc::new(EncryptedStore::new(inner.clone(), current.clone()));
+        World { inner, current, store }
+    }
+
+    fn replace(&self, providers: &[&str]) -> tokio::task::JoinHandle<Result<(), StoreError>> {
+        let (current, inner, new) = (self.current.clone(), self.inner.clone(), transformers(providers));
+        tokio::spawn(async move { current.replace(new, &*inner).await })
+    }
+
+    fn put(&self, name: &str) -> tokio::task::JoinHandle<Result<TxnOutcome, StoreError>> {
+        let (store, key) = (self.store.clone(), format!("/registry/core/secrets/ns/{name}"));
+        tokio::spawn(async move { store.txn(Txn::put(&*key, "{clear}")).await })
+    }
+
+    /// Waits until the store was read so often.
+    async fn read(&self, times: usize) {
+        while self.inner.ranges.load(Ordering::SeqCst) < times {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Everything that is stored can be read by this server, and by one that begins anew.
+    async fn all_readable(&self, providers: &[&str]) {
+        self.inner.reads.add_permits(ANY);
+        let restarted = EncryptedStore::new(self.inner.clone(), transformers(providers));
+        for store in [&*self.store as &dyn Store, &restarted] {
+            let all = store.range(Range::prefix("/registry/")).await.unwrap().kvs;
+            assert!(all.iter().all(|kv| kv.value == "{clear}"));
+        }
+    }
+}
+
+/// Gives all tasks a chance: what can happen, happens.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_refused_has_written_nothing() {
+    let w = World::new(Slow::new(0, ANY));
+    let replaced = w.replace(&[SECRETBOX, "{identity: {}}"]);
+    // The first look has found nothing; then comes what the new configuration does not read.
+    w.read(1).await;
+    w.put("a").await.unwrap().unwrap();
+    w.inner.reads.add_permits(1);
+    w.read(2).await;
+    let late = w.put("b");
+    settle().await;
+    assert_eq!(w.inner.stored().await.len(), 1, "a value was written while it is decided with what");
+    w.inner.reads.add_permits(1);
+    assert!(matches!(replaced.await.unwrap(), Err(StoreError::Corrupt(_))));
+    late.await.unwrap().unwrap();
+    assert_eq!(w.inner.stored().await, ["k8s:enc:aesgcm:v1", "k8s:enc:aesgcm:v1"]);
+    w.all_readable(&[GCM]).await;
+}
+
+#[tokio::test]
+async fn a_write_under_way_is_looked_at() {
+    let w = World::new(Slow::new(ANY, 0));
+    // Encrypted, but not written yet.
+    let slow = w.put("a");
+    settle().await;
+    let replaced = w.replace(&[SECRETBOX, "{identity: {}}"]);
+    settle().await;
+    assert!(!replaced.is_finished());
+    w.inner.writes.add_permits(ANY);
+    slow.await.unwrap().unwrap();
+    assert!(matches!(replaced.await.unwrap(), Err(StoreError::Corrupt(_))));
+    w.all_readable(&[GCM]).await;
+    // With the old key it is taken, and the next write is with the new one.
+    w.replace(&[SECRETBOX, GCM]).await.unwrap().unwrap();
+    w.put("b").await.unwrap().unwrap();
+    assert_eq!(w.inner.stored().await, ["k8s:enc:aesgcm:v1", "k8s:enc:secretbox"]);
+    w.all_readable(&[SECRETBOX, GCM]).await;
+}
+
+#[tokio::test]
+async fn a_watch_tells_of_what_was_there_before() {
+    let w = World::new(Slow::new(ANY, ANY));
+    let mut events = w.store.watch("/registry/", 0).await.unwrap();
+    w.put("a").await.unwrap().unwrap();
+    let delete = Txn { compare: vec![], ops: vec![Op::Delete { key: SECRET.into() }] };
+    w.store.txn(delete).await.unwrap();
+    // Nothing that is stored needs the old key.
+    w.replace(&[SECRETBOX]).await.unwrap().unwrap();
+    let mut seen = vec![];
+    while seen.len() < 2 {
+        let batch = events.next().await.unwrap().unwrap();
+        seen.extend(batch.events.into_iter().map(|e| e.previous.map_or(e.kv.value, |kv| kv.value)));
+    }
+    assert_eq!(seen, ["{clear}", "{clear}"]);
+}

@@ -1,0 +1,125 @@
+//! How authentication fared, with upstream's names and labels. Who somebody is does not get on the page, but for a few
+//! well-known names. Source: apiserver `endpoints/filters/metrics.go`.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+use std::time::Duration;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct UserLabel {
+    username: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+/// What became of a request's credentials.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Attempt<'a> {
+    /// They are somebody's.
+    Success(&'a str),
+    /// There were none that anybody knows.
+    Failure,
+    /// They were no good.
+    Error,
+}
+
+/// The metrics of authentication. Upstream's counters do not end in `_total`, as this library's do.
+pub(crate) struct Attempts {
+    users: Family<UserLabel, Gauge>,
+    attempts: Family<ResultLabel, Gauge>,
+    durations: Family<ResultLabel, Histogram, fn() -> Histogram>,
+}
+
+fn buckets() -> Histogram {
+    Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(0.001, 2.0, 15))
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Attempts {
+            users: Family::default(),
+            attempts: Family::default(),
+            durations: Family::new_with_constructor(buckets as fn() -> Histogram),
+        }
+    }
+}
+
+impl Attempts {
+    /// Makes them part of a page.
+    pub fn register(&self, registry: &mut Registry) {
+        let help = "Counter of authenticated requests broken out by username.";
+        registry.register("authenticated_user_requests", help, self.users.clone());
+        let help = "Counter of authenticated attempts.";
+        registry.register("authentication_attempts", help, self.attempts.clone());
+        let help = "Authentication duration in seconds broken out by result.";
+        registry.register("authentication_duration_seconds", help, self.durations.clone());
+    }
+
+    /// Counts one.
+    pub fn count(&self, attempt: Attempt<'_>, took: Duration) {
+        let result = match attempt {
+            Attempt::Success(user) => {
+                self.users.get_or_create(&UserLabel { username: class(user) }).inc();
+                "success"
+            }
+            Attempt::Failure => "failure",
+            Attempt::Error => "error",
+        };
+        self.attempts.get_or_create(&ResultLabel { result }).inc();
+        self.durations.get_or_create(&ResultLabel { result }).observe(took.as_secs_f64());
+    }
+}
+
+/// What a user's name is counted as.
+fn class(name: &str) -> &'static str {
+    const KNOWN: [&str; 5] =
+        ["admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default"];
+    match KNOWN.into_iter().find(|known| *known == name) {
+        Some(known) => known,
+        None if name.contains('@') => "email_id",
+        None => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    #[test]
+    fn names_do_not_get_on_the_page() {
+        let attempts = Attempts::default();
+        for user in ["admin", "alice", "alice@example.com", "bob"] {
+            attempts.count(Attempt::Success(user), Duration::from_millis(3));
+        }
+        attempts.count(Attempt::Failure, Duration::ZERO);
+        attempts.count(Attempt::Error, Duration::ZERO);
+        let mut registry = Registry::default();
+        attempts.register(&mut registry);
+        let mut page = String::new();
+        prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+        let mut lines: Vec<&str> =
+            page.lines().filter(|l| !l.starts_with('#') && !l.contains("_bucket{")).collect();
+        lines.sort_unstable();
+        expect![[r#"
+            authenticated_user_requests{username="admin"} 1
+            authenticated_user_requests{username="email_id"} 1
+            authenticated_user_requests{username="other"} 2
+            authentication_attempts{result="error"} 1
+            authentication_attempts{result="failure"} 1
+            authentication_attempts{result="success"} 4
+            authentication_duration_seconds_count{result="error"} 1
+            authentication_duration_seconds_count{result="failure"} 1
+            authentication_duration_seconds_count{result="success"} 4
+            authentication_duration_seconds_sum{result="error"} 0.0
+            authentication_duration_seconds_sum{result="failure"} 0.0
+            authentication_duration_seconds_sum{result="success"} 0.012"#]]
+        .assert_eq(&lines.join("\n"));
+    }
+}
