@@ -8,6 +8,8 @@
 #   build NAME PACKAGE [DIR]  builds a program of the Go module in DIR (this folder's if left out) to $work/bin/NAME
 #   start NAME COMMAND…       starts a process; what it says is in $work/NAME.log, its id in ${pids[NAME]}
 #   stop NAME                 ends it and waits for that
+#   certificate NAME HOST…    makes $work/NAME-ca.crt and, signed by it, $work/NAME.crt and .key for these hosts
+#   kubeconfig_of NS ACCOUNT FILE  writes a kubeconfig with a token of a service account
 #   free_port                 prints a port of the loopback that nobody listens on
 #   ok TEXT COMMAND…          passes when the command succeeds
 #   says TEXT WANTED COMMAND… passes when what the command prints (both streams) has the text WANTED in it
@@ -15,7 +17,7 @@
 #   shows TEXT WANTED COMMAND…    passes when what it prints has WANTED in it within that time
 #   finish                    prints the counts and ends the script with their verdict
 #
-# KAJI names the binary (target/release/kaji, or target/debug/kaji if that is all there is), KUBECTL the client.
+# COMPONENTS_BIN may name a folder of programs that are built already. KAJI names the binary (target/release/kaji, or target/debug/kaji if that is all there is), KUBECTL the client.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -33,7 +35,7 @@ cleanup() {
   local code=$?
   trap - EXIT
   for name in "${!pids[@]}"; do kill "${pids[$name]}" 2>/dev/null || true; done
-  wait 2>/dev/null || true
+  for name in "${!pids[@]}"; do wait "${pids[$name]}" 2>/dev/null || true; done
   if [[ $code != 0 || $failed != 0 ]]; then
     for log in "$work"/*.log; do
       [[ -s $log ]] && { echo "--- the end of ${log##*/}"; tail -n 30 "$log"; }
@@ -80,6 +82,10 @@ cluster() {
 build() {
   local name=$1 package=$2 dir=${3:-$components} began=$SECONDS
   mkdir -p "$work/bin"
+  if [[ -n ${COMPONENTS_BIN:-} && -x $COMPONENTS_BIN/$name ]]; then
+    ln -s "$(realpath "$COMPONENTS_BIN/$name")" "$work/bin/$name"
+    return
+  fi
   (cd "$dir" && GOFLAGS="${GOFLAGS:--buildvcs=false}" go build -o "$work/bin/$name" "$package")
   echo "built $name in $((SECONDS - began)) s"
 }
@@ -101,6 +107,27 @@ free_port() {
   python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
+certificate() {
+  local name=$1 names="" host
+  shift
+  for host in "$@"; do
+    if [[ $host =~ ^[0-9.]+$ ]]; then names+=,IP:$host; else names+=,DNS:$host; fi
+  done
+  local key=(-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2)
+  openssl req -x509 "${key[@]}" -subj "/CN=$name-ca" -keyout "$work/$name-ca.key" -out "$work/$name-ca.crt" 2>/dev/null
+  openssl req -x509 "${key[@]}" -subj "/CN=$1" -addext "subjectAltName=${names#,}" -addext basicConstraints=critical,CA:FALSE \
+    -CA "$work/$name-ca.crt" -CAkey "$work/$name-ca.key" -keyout "$work/$name.key" -out "$work/$name.crt" 2>/dev/null
+}
+
+kubeconfig_of() {
+  local namespace=$1 account=$2 file=$3
+  kubectl config view --raw --minify --flatten >"$file"
+  local context
+  context=$(kubectl config current-context)
+  kubectl config set-credentials account --kubeconfig "$file" --token "$(kubectl create token "$account" --namespace "$namespace")" >/dev/null
+  kubectl config set-context "$context" --kubeconfig "$file" --user account --namespace "$namespace" >/dev/null
+}
+
 verdict() {
   if [[ $1 == 0 ]]; then
     passed=$((passed + 1))
@@ -116,7 +143,7 @@ ok() {
   shift
   "$@" >"$work/said" 2>&1 || code=1
   verdict "$code" "$text"
-  [[ $code == 0 ]] || tail -n 20 "$work/said" | sed 's/^/    /'
+  [[ $code == 0 ]] || tail -n 20 "$work/said" | cut -c-300 | sed 's/^/    /'
 }
 
 says() {
@@ -125,7 +152,7 @@ says() {
   "$@" >"$work/said" 2>&1 || true
   grep -qF -- "$wanted" "$work/said" || code=1
   verdict "$code" "$text"
-  [[ $code == 0 ]] || { echo "    wanted: $wanted"; tail -n 20 "$work/said" | sed 's/^/    /'; }
+  [[ $code == 0 ]] || { echo "    wanted: $wanted"; tail -n 20 "$work/said" | cut -c-300 | sed 's/^/    /'; }
 }
 
 # Tries a command until it succeeds or the time is over.
@@ -142,7 +169,7 @@ soon() {
   shift
   patiently "$@" || code=1
   verdict "$code" "$text (within $patience s)"
-  [[ $code == 0 ]] || tail -n 20 "$work/said" | sed 's/^/    /'
+  [[ $code == 0 ]] || tail -n 20 "$work/said" | cut -c-300 | sed 's/^/    /'
 }
 
 has() {
@@ -158,7 +185,7 @@ shows() {
   shift 2
   patiently has "$wanted" "$@" || code=1
   verdict "$code" "$text"
-  [[ $code == 0 ]] || { echo "    wanted: $wanted"; tail -n 20 "$work/said" | sed 's/^/    /'; }
+  [[ $code == 0 ]] || { echo "    wanted: $wanted"; tail -n 20 "$work/said" | cut -c-300 | sed 's/^/    /'; }
 }
 
 finish() {

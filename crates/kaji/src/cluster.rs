@@ -22,7 +22,10 @@ use kaji_builtins::Deps;
 use kaji_controllers::{NodeRanges, Selection};
 use kaji_encryption::ConfigError;
 use kaji_engine::{Engine, EngineError, EngineOptions};
-use kaji_kubelet::fake::{self, Fleet};
+use kaji_kubelet::{
+    fake::{self, Facing, Fleet},
+    serve::Signer,
+};
 use kaji_meta::{
     Status,
     random::SystemRandom,
@@ -403,7 +406,11 @@ impl Cluster {
             let first = fake::name(1);
             let client = self.client("kubelet", identities::kubelets(&first));
             let fleet = if given { Fleet::numbered(count) } else { Fleet::with_ranges(count) };
-            self.loops.spawn(fake::run(fleet, informers.clone(), shared(client), stop));
+            let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+            let signer = Signer::new(&self.pki.ca, clock);
+            let facing = signer.map(|signer| Facing { signer, clients: self.pki.ca.certificate.clone() });
+            let facing = facing.inspect_err(|error| tracing::warn!(%error, "nodes cannot be asked anything"));
+            self.loops.spawn(fake::run(fleet, facing.ok(), informers.clone(), shared(client), stop));
         }
         self._informers = Some(informers);
     }
