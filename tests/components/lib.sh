@@ -93,6 +93,8 @@ build() {
 start() {
   local name=$1
   shift
+  # A function would be a child of the process whose id is known.
+  [[ $1 != kubectl ]] || set -- "${KUBECTL:-kubectl}" "${@:2}"
   "$@" >>"$work/$name.log" 2>&1 &
   pids[$name]=$!
 }

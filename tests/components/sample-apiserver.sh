@@ -85,7 +85,7 @@ kubeconfig_of wardle apiserver "$work/account"
 
 echo "== before there is a server"
 shows "the APIService is unavailable" "False FailedDiscoveryCheck" condition
-says "its resources are unavailable" "service unavailable" kubectl get --raw "/apis/$group/v1alpha1/flunders"
+says "its resources are unavailable" "ServiceUnavailable" kubectl get --raw "/apis/$group/v1alpha1/flunders"
 
 echo "== the server comes"
 serve
@@ -94,7 +94,7 @@ shows "discovery lists its resources" "flunders" kubectl api-resources --api-gro
 says "and the other one" "fischers" kubectl api-resources --api-group "$group" -o name
 shows "OpenAPI v3 explains them" "GROUP:      $group" kubectl explain flunder
 says "down to a field" "FIELD: reference" kubectl explain flunder.spec.reference
-shows "OpenAPI v2 is merged" "com.example.wardle.v1alpha1.Flunder" kubectl get --raw /openapi/v2
+shows "OpenAPI v2 is merged" "io.k8s.sample-apiserver.pkg.apis.wardle.v1alpha1.Flunder" kubectl get --raw /openapi/v2
 says "and is still Kaji's" "io.k8s.api.apps.v1.Deployment" kubectl get --raw /openapi/v2
 
 echo "== verbs"
