@@ -90,6 +90,7 @@ says "its resources are unavailable" "ServiceUnavailable" kubectl get --raw "/ap
 echo "== the server comes"
 serve
 shows "the APIService becomes available" "True Passed" condition
+((failed == 0)) || finish
 shows "discovery lists its resources" "flunders" kubectl api-resources --api-group "$group" -o name
 says "and the other one" "fischers" kubectl api-resources --api-group "$group" -o name
 shows "OpenAPI v3 explains them" "GROUP:      $group" kubectl explain flunder
