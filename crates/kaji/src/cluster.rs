@@ -406,13 +406,20 @@ impl Cluster {
             let first = fake::name(1);
             let client = self.client("kubelet", identities::kubelets(&first));
             let fleet = if given { Fleet::numbered(count) } else { Fleet::with_ranges(count) };
-            let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-            let signer = Signer::new(&self.pki.ca, clock);
-            let facing = signer.map(|signer| Facing { signer, clients: self.pki.ca.certificate.clone() });
-            let facing = facing.inspect_err(|error| tracing::warn!(%error, "nodes cannot be asked anything"));
-            self.loops.spawn(fake::run(fleet, facing.ok(), informers.clone(), shared(client), stop));
+            let facing = self.facing(options);
+            self.loops.spawn(fake::run(fleet, facing, informers.clone(), shared(client), stop));
         }
         self._informers = Some(informers);
+    }
+
+    /// How nodes answer those who ask them. A cluster that listens nowhere has nodes that do not either.
+    fn facing(&self, options: &Options) -> Option<Facing> {
+        if options.serving.local {
+            return None;
+        }
+        let signer = Signer::new(&self.pki.ca, Arc::new(SystemClock));
+        let facing = signer.map(|signer| Facing { signer, clients: self.pki.ca.certificate.clone() });
+        facing.inspect_err(|error| tracing::warn!(%error, "nodes cannot be asked anything")).ok()
     }
 
     /// Ends everything cleanly: loops, watches, connections, store.
