@@ -11,7 +11,9 @@ use crate::{
     bootstrap,
     delegation::{self, Trust},
     encryption::{Encryption, EncryptionFile},
-    identities, joining, roles,
+    identities, joining,
+    kubelets::Kubelets,
+    roles,
     serving::Serving,
     tracking, trust,
 };
@@ -22,10 +24,7 @@ use kaji_builtins::Deps;
 use kaji_controllers::{NodeRanges, Selection};
 use kaji_encryption::ConfigError;
 use kaji_engine::{Engine, EngineError, EngineOptions};
-use kaji_kubelet::{
-    fake::{self, Facing, Fleet},
-    serve::Signer,
-};
+use kaji_kubelet::fake::{self, Facing, Fleet};
 use kaji_meta::{
     Status,
     random::SystemRandom,
@@ -413,13 +412,13 @@ impl Cluster {
     }
 
     /// How nodes answer those who ask them. A cluster that listens nowhere has nodes that do not either.
-    fn facing(&self, options: &Options) -> Option<Facing> {
+    fn facing(&self, options: &Options) -> Option<Arc<dyn Facing>> {
         if options.serving.local {
             return None;
         }
-        let signer = Signer::new(&self.pki.ca, Arc::new(SystemClock));
-        let facing = signer.map(|signer| Facing { signer, clients: self.pki.ca.certificate.clone() });
-        facing.inspect_err(|error| tracing::warn!(%error, "nodes cannot be asked anything")).ok()
+        let kubelets = Kubelets::new(&self.pki.ca, Arc::new(SystemClock));
+        let kubelets = kubelets.inspect_err(|error| tracing::warn!(%error, "nodes cannot be asked anything"));
+        Some(Arc::new(kubelets.ok()?))
     }
 
     /// Ends everything cleanly: loops, watches, connections, store.

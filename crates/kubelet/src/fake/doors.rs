@@ -6,14 +6,15 @@
 //!   report an address and a port where nobody is, as all of them would without.
 
 use super::{fleet::Fleet, metrics, usage::Meters};
-use crate::serve::{Access, METRICS, Pages, Server, Serving, Signer};
+use futures_util::future::BoxFuture;
 use kaji_meta::Clock;
 use kaji_runtime::{
-    Informers, Shared,
+    Client, Informers, Shared,
     objects::{Node, Pod},
 };
 use std::{
     collections::HashMap,
+    io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -22,13 +23,26 @@ use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 /// Nodes that can be asked.
 const MOST: usize = 128;
 
-/// How nodes face those who ask them.
-#[derive(Debug)]
-pub struct Facing {
-    /// Who signs their certificates.
-    pub signer: Arc<Signer>,
-    /// Who signs their clients' certificates, PEM.
-    pub clients: String,
+/// The type of metrics, in Prometheus' text format.
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What is at a path: its content type and its text. `None` for what is not there.
+pub type Pages = Box<dyn Fn(&str) -> Option<(&'static str, String)> + Send + Sync>;
+
+/// Faces those who ask nodes: finds out who they are and what they may.
+pub trait Facing: Send + Sync + 'static {
+    /// Answers with what is on a node's pages until `stop` turns true. The API server is asked through `client`, as the node.
+    ///
+    /// # Errors
+    /// Why that is not possible.
+    fn serve(
+        &self,
+        node: &str,
+        listener: TcpListener,
+        client: Client,
+        pages: Pages,
+        stop: watch::Receiver<bool>,
+    ) -> io::Result<BoxFuture<'static, ()>>;
 }
 
 /// Where nodes can be asked.
@@ -50,44 +64,39 @@ impl Doors {
 /// Opens the doors of a fleet and answers at them until `stop` turns true.
 pub(super) async fn open(
     fleet: &Fleet,
-    facing: &Facing,
+    facing: &dyn Facing,
     informers: &Arc<Informers>,
     shared: &Shared,
     (tasks, stop): (&mut JoinSet<()>, &watch::Receiver<bool>),
 ) -> Doors {
     let mut doors = HashMap::new();
     for (index, node) in fleet.names().into_iter().take(MOST).enumerate() {
-        let bound = match listen(index).await {
-            Ok(listener) => listener.local_addr().map(|at| (listener, at)),
-            Err(error) => Err(error),
-        };
-        let (listener, at) = match bound {
-            Ok(bound) => bound,
-            Err(error) => {
-                tracing::warn!(node, %error, "a node cannot be asked anything");
-                break;
-            }
-        };
-        let serving = Serving::new(facing.signer.clone(), &node, at.ip());
-        let access = Access::new(&node, shared.client.named(&super::agent(&node)), shared.clock.clone());
         let pages = pages(node.clone(), informers, shared.clock.clone());
-        match Server::new(serving, &facing.clients, access, pages) {
-            Ok(server) => drop(tasks.spawn(Arc::new(server).serve(listener, stop.clone()))),
+        let client = shared.client.named(&super::agent(&node));
+        let opened = async {
+            let listener = listen(index).await?;
+            let at = listener.local_addr()?;
+            Ok::<_, io::Error>((at, facing.serve(&node, listener, client, pages, stop.clone())?))
+        };
+        match opened.await {
+            Ok((at, serving)) => {
+                tasks.spawn(serving);
+                doors.insert(node, at);
+            }
             Err(error) => {
-                tracing::warn!(node, %error, "a node cannot be asked anything");
+                tracing::warn!(node, %error, "this node and those after it cannot be asked anything");
                 break;
             }
         }
-        doors.insert(node, at);
     }
     Doors(Arc::new(doors))
 }
 
 /// An address of its own, where the whole of 127.0.0.0/8 is the machine's; else the one that every machine has.
-async fn listen(index: usize) -> std::io::Result<TcpListener> {
+async fn listen(index: usize) -> io::Result<TcpListener> {
     let [.., high, low] = (index as u32 + 1).to_be_bytes();
     match TcpListener::bind((Ipv4Addr::new(127, 30, high, low), 0)).await {
-        Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
             TcpListener::bind((IpAddr::from(Ipv4Addr::LOCALHOST), 0)).await
         }
         other => other,

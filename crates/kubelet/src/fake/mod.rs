@@ -14,7 +14,7 @@ mod nodes;
 pub mod pods;
 mod usage;
 
-pub use doors::Facing;
+pub use doors::{Facing, Pages};
 pub use fleet::{Fleet, Place};
 
 use addresses::Addresses;
@@ -39,14 +39,14 @@ fn agent(node: &str) -> String {
 /// doors for them; without it, and beyond that, nobody is where they say that they are.
 pub async fn run(
     fleet: Fleet,
-    facing: Option<Facing>,
+    facing: Option<Arc<dyn Facing>>,
     informers: Arc<Informers>,
     shared: Shared,
     stop: watch::Receiver<bool>,
 ) {
     let mut tasks = JoinSet::new();
     let doors = match facing {
-        Some(facing) => doors::open(&fleet, &facing, &informers, &shared, (&mut tasks, &stop)).await,
+        Some(facing) => doors::open(&fleet, &*facing, &informers, &shared, (&mut tasks, &stop)).await,
         None => doors::Doors::default(),
     };
     let addresses = Arc::new(Addresses::default());

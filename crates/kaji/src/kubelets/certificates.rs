@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{
 const SHOWN: jiff::SignedDuration = jiff::SignedDuration::from_hours(24 * 180);
 
 /// Signs nodes' serving certificates.
-pub struct Signer {
+pub(super) struct Signer {
     authority: Identity,
     clock: Arc<dyn Clock>,
 }
@@ -48,7 +48,7 @@ impl Signer {
 
 /// The certificate of one node.
 #[derive(Debug)]
-pub struct Serving {
+pub(super) struct Serving {
     signer: Arc<Signer>,
     node: String,
     address: IpAddr,

@@ -25,7 +25,7 @@ pub(super) struct Refused {
 }
 
 /// The access to one node.
-pub struct Access {
+pub(super) struct Access {
     node: String,
     /// As the node.
     client: Client,

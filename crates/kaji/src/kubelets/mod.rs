@@ -1,4 +1,4 @@
-//! A kubelet's own server: HTTPS for those who may.
+//! The servers of simulated nodes: HTTPS for those who may.
 //!
 //! Invariants:
 //! - Nothing is answered before it is known who asks and that they may: see [`Access`].
@@ -9,11 +9,10 @@
 mod access;
 mod certificates;
 
-pub use access::Access;
-pub use certificates::{Serving, Signer};
-
-use access::Refused;
+use access::{Access, Refused};
 use bytes::Bytes;
+use certificates::{Serving, Signer};
+use futures_util::future::BoxFuture;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -21,8 +20,14 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
 };
-use kaji_server::{Authorities, StackError, TlsAcceptor, TlsOptions};
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use kaji_kubelet::fake::{Facing, Pages};
+use kaji_meta::Clock;
+use kaji_runtime::Client;
+use kaji_server::{
+    Authorities, StackError, TlsAcceptor, TlsOptions,
+    pki::{Identity, PkiError},
+};
+use std::{convert::Infallible, io, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Semaphore, watch},
@@ -41,15 +46,45 @@ const MAX_HEAD: usize = 64 << 10;
 /// How long nobody is let in after that has failed: out of file descriptors, mostly.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The type of metrics, in Prometheus' text format.
-pub const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// What is at a path: its content type and its text. `None` for what is not there.
-pub type Pages = Box<dyn Fn(&str) -> Option<(&'static str, String)> + Send + Sync>;
+/// Lets those who may ask a cluster's nodes.
+pub struct Kubelets {
+    signer: Arc<Signer>,
+    /// Who signs clients' certificates, PEM.
+    clients: String,
+    clock: Arc<dyn Clock>,
+}
+
+impl Kubelets {
+    /// For nodes of a cluster with this authority.
+    ///
+    /// # Errors
+    /// When no certificates can be made.
+    pub fn new(authority: &Identity, clock: Arc<dyn Clock>) -> Result<Kubelets, PkiError> {
+        let signer = Signer::new(authority, clock.clone())?;
+        Ok(Kubelets { signer, clients: authority.certificate.clone(), clock })
+    }
+}
+
+impl Facing for Kubelets {
+    fn serve(
+        &self,
+        node: &str,
+        listener: TcpListener,
+        client: Client,
+        pages: Pages,
+        stop: watch::Receiver<bool>,
+    ) -> io::Result<BoxFuture<'static, ()>> {
+        let serving = Serving::new(self.signer.clone(), node, listener.local_addr()?.ip());
+        let access = Access::new(node, client, self.clock.clone());
+        let server = Server::new(serving, &self.clients, access, pages).map_err(io::Error::other)?;
+        Ok(Box::pin(Arc::new(server).serve(listener, stop)))
+    }
+}
 
 /// The server of one node.
-pub struct Server {
+struct Server {
     tls: TlsAcceptor,
     authorities: Arc<Authorities>,
     access: Access,
@@ -57,24 +92,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// One that shows a certificate and lets in whom `access` lets in; certificates of clients are those that
-    /// `authorities`, PEM, have signed.
-    ///
-    /// # Errors
-    /// The authorities cannot be read.
-    pub fn new(
-        serving: Serving,
-        authorities: &str,
-        access: Access,
-        pages: Pages,
-    ) -> Result<Server, StackError> {
+    fn new(serving: Serving, authorities: &str, access: Access, pages: Pages) -> Result<Server, StackError> {
         let authorities = Arc::new(Authorities::new(authorities, authorities)?);
         let tls = kaji_server::tls(&TlsOptions::default(), Arc::new(serving), authorities.clone())?;
         Ok(Server { tls, authorities, access, pages })
     }
 
     /// Serves until `stop` turns true. What is being answered then is cut off.
-    pub async fn serve(self: Arc<Self>, listener: TcpListener, mut stop: watch::Receiver<bool>) {
+    async fn serve(self: Arc<Self>, listener: TcpListener, mut stop: watch::Receiver<bool>) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS));
         let mut connections = JoinSet::new();
         loop {
