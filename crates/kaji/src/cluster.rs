@@ -11,7 +11,9 @@ use crate::{
     bootstrap,
     delegation::{self, Trust},
     encryption::{Encryption, EncryptionFile},
-    identities, joining, roles,
+    identities, joining,
+    kubelets::Kubelets,
+    roles,
     serving::Serving,
     tracking, trust,
 };
@@ -22,7 +24,7 @@ use kaji_builtins::Deps;
 use kaji_controllers::{NodeRanges, Selection};
 use kaji_encryption::ConfigError;
 use kaji_engine::{Engine, EngineError, EngineOptions};
-use kaji_kubelet::fake::{self, Fleet};
+use kaji_kubelet::fake::{self, Facing, Fleet};
 use kaji_meta::{
     Status,
     random::SystemRandom,
@@ -415,9 +417,20 @@ impl Cluster {
             let first = fake::name(1);
             let client = self.client("kubelet", identities::kubelets(&first));
             let fleet = if given { Fleet::numbered(count) } else { Fleet::with_ranges(count) };
-            self.loops.spawn(fake::run(fleet, informers.clone(), shared(client), stop));
+            let facing = self.facing(options);
+            self.loops.spawn(fake::run(fleet, facing, informers.clone(), shared(client), stop));
         }
         self._informers = Some(informers);
+    }
+
+    /// How nodes answer those who ask them. A cluster that listens nowhere has nodes that do not either.
+    fn facing(&self, options: &Options) -> Option<Arc<dyn Facing>> {
+        if options.serving.local {
+            return None;
+        }
+        let kubelets = Kubelets::new(&self.pki.ca, Arc::new(SystemClock));
+        let kubelets = kubelets.inspect_err(|error| tracing::warn!(%error, "nodes cannot be asked anything"));
+        Some(Arc::new(kubelets.ok()?))
     }
 
     /// Ends everything cleanly: loops, watches, connections, store.

@@ -16,6 +16,7 @@ mod follow;
 mod identities;
 mod joining;
 pub mod kubeconfig;
+mod kubelets;
 mod nodes;
 mod roles;
 pub mod serving;

@@ -186,6 +186,42 @@ fn renewal<'a>(leaves: impl Iterator<Item = &'a Identity>) -> Option<jiff::Times
     ends.min()
 }
 
+/// Makes an authority that is written nowhere.
+///
+/// # Errors
+/// When the name can be in no certificate.
+pub fn authority(common_name: &str, now: jiff::Timestamp) -> Result<Identity, PkiError> {
+    make_ca(common_name, now)
+}
+
+/// Whether an authority's key is at hand: it may be kept elsewhere.
+pub fn can_sign(authority: &Identity) -> bool {
+    KeyPair::from_pem(&authority.key)
+        .is_ok_and(|key| Issuer::from_ca_cert_pem(&authority.certificate, key).is_ok())
+}
+
+/// Makes a certificate that a node's kubelet serves with, for these names and addresses.
+/// Source: the signer `kubernetes.io/kubelet-serving`.
+///
+/// # Errors
+/// When the authority cannot sign, or a name can be in no certificate.
+pub fn kubelet_serving(
+    authority: &Identity,
+    node: &str,
+    names: &[String],
+    now: jiff::Timestamp,
+) -> Result<Identity, PkiError> {
+    let common_name = format!("system:node:{node}");
+    let leaf = Leaf {
+        file: "",
+        common_name: &common_name,
+        organization: Some("system:nodes"),
+        names,
+        usage: ExtendedKeyUsagePurpose::ServerAuth,
+    };
+    make_leaf(authority, &leaf, now)
+}
+
 /// The certificates of a PEM text, DER.
 pub fn certificates(pem: &str) -> Result<Vec<Vec<u8>>, PkiError> {
     use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};

@@ -8,7 +8,7 @@ use k8s_openapi::{
         apps::v1::Deployment,
         authentication::v1::{SelfSubjectReview, TokenRequest, TokenRequestSpec, TokenReview},
         batch::v1::{CronJob, Job},
-        core::v1::{ConfigMap, Namespace, ServiceAccount},
+        core::v1::{ConfigMap, Namespace, Node, ServiceAccount},
         rbac::v1::{Role, RoleBinding},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -250,6 +250,14 @@ async fn chosen_controllers_and_simulated_nodes() {
     deployments.create(&post(), &object(deployment)).await.unwrap();
     until(&deployments, "web", "two ready pods", |deployment| {
         deployment.and_then(|d| d.status.as_ref()).is_some_and(|s| s.available_replicas == Some(2))
+    })
+    .await;
+    // Nobody listens, nodes included: they name the usual port, where nobody is.
+    let nodes: Api<Node> = Api::all(env.client());
+    until(&nodes, "sim-1", "the usual port", |node| {
+        let daemons =
+            node.and_then(|n| n.status.as_ref()?.daemon_endpoints.as_ref()?.kubelet_endpoint.as_ref());
+        daemons.is_some_and(|d| d.port == 10250)
     })
     .await;
     env.stop().await;

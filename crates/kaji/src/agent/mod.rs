@@ -155,7 +155,7 @@ impl Agent {
         let (stop, stopped) = watch::channel(false);
         let (ended, expired) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        tasks.spawn(fake::run(Fleet::named(name), informers.clone(), shared, stopped.clone()));
+        tasks.spawn(fake::run(Fleet::named(name), None, informers.clone(), shared, stopped.clone()));
         tasks.spawn(member.clone().follow(ended, stopped));
         Agent { member, stop, expired, tasks, _informers: informers }
     }

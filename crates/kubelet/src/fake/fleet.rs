@@ -95,7 +95,7 @@ fn index(node: &str, count: u16) -> Option<u16> {
 }
 
 /// FNV-1a, with a last mix so that all bits depend on all: the same wherever it runs.
-fn hash(text: &str) -> u64 {
+pub(super) fn hash(text: &str) -> u64 {
     let hash = text
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3));

@@ -7,10 +7,14 @@
 
 mod addresses;
 pub mod behaviour;
+mod doors;
 mod fleet;
+mod metrics;
 mod nodes;
 pub mod pods;
+mod usage;
 
+pub use doors::{Facing, Pages};
 pub use fleet::{Fleet, Place};
 
 use addresses::Addresses;
@@ -31,11 +35,23 @@ fn agent(node: &str) -> String {
     format!("kubelet/{node}")
 }
 
-/// Runs a fleet's nodes until `stop` turns true.
-pub async fn run(fleet: Fleet, informers: Arc<Informers>, shared: Shared, stop: watch::Receiver<bool>) {
+/// Runs a fleet's nodes until `stop` turns true. With `facing` they answer what kubelets are asked, as far as there are
+/// doors for them; without it, and beyond that, nobody is where they say that they are.
+pub async fn run(
+    fleet: Fleet,
+    facing: Option<Arc<dyn Facing>>,
+    informers: Arc<Informers>,
+    shared: Shared,
+    stop: watch::Receiver<bool>,
+) {
+    let mut tasks = JoinSet::new();
+    let doors = match facing {
+        Some(facing) => doors::open(&fleet, &*facing, &informers, &shared, (&mut tasks, &stop)).await,
+        None => doors::Doors::default(),
+    };
     let addresses = Arc::new(Addresses::default());
     let freed = addresses.clone();
-    let mut nodes = Controller::new(nodes::Nodes { fleet: fleet.clone() }, &informers)
+    let mut nodes = Controller::new(nodes::Nodes { fleet: fleet.clone(), doors }, &informers)
         .reads::<Node>(|change: &Change<Node>, _| vec![Key::new("", change.any().metadata.name.as_str())]);
     for name in fleet.names() {
         nodes = nodes.seed(Key::new("", name));
@@ -58,7 +74,6 @@ pub async fn run(fleet: Fleet, informers: Arc<Informers>, shared: Shared, stop: 
             pods.iter().filter(|p| p.spec.node_name == node.metadata.name).map(|p| p.metadata.key()).collect()
         })
         .workers(16);
-    let mut tasks = JoinSet::new();
     tasks.spawn(kaji_runtime::run(nodes, shared.clone(), stop.clone()));
     tasks.spawn(kaji_runtime::run(pods, shared, stop));
     while tasks.join_next().await.is_some() {}

@@ -1,21 +1,28 @@
 //! The Node objects of simulated nodes, their heartbeats and leases.
 
-use super::fleet::{Fleet, Place};
+use super::{
+    doors::Doors,
+    fleet::{Fleet, Place},
+};
 use kaji_runtime::{
     Cx, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write, objects::Node,
 };
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 /// Upstream's `nodeLeaseDurationSeconds`; leases are renewed every quarter of it.
 const LEASE_SECONDS: u64 = 40;
 /// Upstream's `nodeStatusReportFrequency`.
 const STATUS_SECONDS: i64 = 300;
+/// The port of a kubelet that nobody can reach: upstream's.
+const PORT: u16 = 10250;
 
 /// Keeps Node objects and leases of a fleet.
 pub struct Nodes {
     /// The nodes.
     pub fleet: Fleet,
+    /// Where their servers listen.
+    pub doors: Doors,
 }
 
 impl Reconciler for Nodes {
@@ -42,14 +49,16 @@ impl Reconciler for Nodes {
                 Plan::nothing().then(create)
             }
             Some(node) => {
-                let fresh = node.status.conditions.iter().find(|c| c.kind == "Ready").is_some_and(|c| {
-                    c.status == "True"
-                        && c.last_heartbeat_time
-                            .is_some_and(|t| cx.now.as_second() - t.as_second() < STATUS_SECONDS)
-                });
+                let door = self.doors.of(&key.name);
+                let fresh = at(node, door)
+                    && node.status.conditions.iter().find(|c| c.kind == "Ready").is_some_and(|c| {
+                        c.status == "True"
+                            && c.last_heartbeat_time
+                                .is_some_and(|t| cx.now.as_second() - t.as_second() < STATUS_SECONDS)
+                    });
                 let mut steps = vec![];
                 if !fresh {
-                    let body = json!({"status": status(&place, &now)});
+                    let body = json!({"status": status(&place, door, &now)});
                     steps.push(plain(Write::Patch {
                         target: target.subresource("status"),
                         kind: PatchKind::Strategic,
@@ -94,7 +103,31 @@ fn object(place: &Place) -> Value {
     object
 }
 
-fn status(place: &Place, now: &str) -> Value {
+/// Whether what is reported leads to the node's server of this process.
+fn at(node: &Node, door: Option<SocketAddr>) -> bool {
+    let port = door.map_or(PORT, |d| d.port());
+    let leads = |door: SocketAddr| {
+        let first = node.status.addresses.iter().find(|a| &*a.kind == "InternalIP");
+        first.is_some_and(|a| *a.address == door.ip().to_string())
+    };
+    node.status.daemon_endpoints.kubelet_endpoint.port == port && door.is_none_or(leads)
+}
+
+/// What leads to the node. What comes first is what clients of kubelets take; the address that pods on the node's network
+/// have comes after it, for endpoints may not be on the loopback.
+fn addresses(place: &Place, door: Option<SocketAddr>) -> Value {
+    let internal = |address: String| json!({"type": "InternalIP", "address": address});
+    let door = door.map(|d| internal(d.ip().to_string()));
+    let rest = [
+        internal(place.address.to_string()),
+        json!({"type": "Hostname", "address": place.name}),
+        // Merging by type would make one of two that have the same.
+        json!({"$patch": "replace"}),
+    ];
+    door.into_iter().chain(rest).collect()
+}
+
+fn status(place: &Place, door: Option<SocketAddr>, now: &str) -> Value {
     let number = place.number;
     let condition = |kind: &str, status: &str, reason: &str, message: &str| {
         json!({
@@ -117,11 +150,8 @@ fn status(place: &Place, now: &str) -> Value {
     json!({
         "capacity": amounts,
         "allocatable": amounts,
-        "addresses": [
-            {"type": "InternalIP", "address": place.address.to_string()},
-            {"type": "Hostname", "address": place.name},
-        ],
-        "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+        "addresses": addresses(place, door),
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": door.map_or(PORT, |d| d.port())}},
         "conditions": [
             condition("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
             condition("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -181,12 +211,16 @@ mod tests {
     use kaji_meta::random::SeededRandom;
     use kaji_runtime::Snapshot;
 
-    fn plan(nodes: Vec<Node>) -> Vec<String> {
+    fn plan(nodes: Vec<Node>, doors: &Doors) -> Vec<String> {
         let random = SeededRandom::new(1);
         let now = "2026-01-01T00:10:00Z".parse().unwrap();
         let cx = Cx { now, random: &random, failures: &[] };
         let view = View::default().with(Snapshot::of(nodes));
-        let plan = Nodes { fleet: Fleet::numbered(2) }.reconcile(&view, &Key::new("", "sim-1"), &cx);
+        let plan = Nodes { fleet: Fleet::numbered(2), doors: doors.clone() }.reconcile(
+            &view,
+            &Key::new("", "sim-1"),
+            &cx,
+        );
         plan.writes()
             .map(|w| match w {
                 Write::Create { target, .. } => format!("POST {}", target.path()),
@@ -198,14 +232,26 @@ mod tests {
 
     #[test]
     fn a_node_is_registered_reported_and_leased() {
-        assert_eq!(plan(vec![]), ["POST /api/v1/nodes"]);
+        let closed = Doors::default();
+        assert_eq!(plan(vec![], &closed), ["POST /api/v1/nodes"]);
         let lease = "PATCH /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/sim-1";
         let place = Fleet::numbered(1).place("sim-1").unwrap();
         let node: Node = serde_json::from_value(object(&place)).unwrap();
-        assert_eq!(plan(vec![node]), ["PATCH /api/v1/nodes/sim-1/status", lease]);
-        let mut reported = object(&place);
-        reported["status"] = status(&place, "2026-01-01T00:09:00Z");
-        assert_eq!(plan(vec![serde_json::from_value(reported).unwrap()]), [lease]);
+        let both = ["PATCH /api/v1/nodes/sim-1/status", lease];
+        assert_eq!(plan(vec![node], &closed), both);
+        let reported = |door| {
+            let mut reported = object(&place);
+            reported["status"] = status(&place, door, "2026-01-01T00:09:00Z");
+            vec![serde_json::from_value(reported).unwrap()]
+        };
+        assert_eq!(plan(reported(None), &closed), [lease]);
+        // What another process has reported leads nowhere any more.
+        let doors = |port| Doors::at([("sim-1", SocketAddr::from(([127, 30, 0, 1], port)))]);
+        let first = doors(4711);
+        assert_eq!(plan(reported(None), &first), both);
+        assert_eq!(plan(reported(first.of("sim-1")), &first), [lease]);
+        assert_eq!(plan(reported(first.of("sim-1")), &doors(4712)), both);
+        assert_eq!(plan(reported(first.of("sim-1")), &closed), both);
     }
 
     #[test]
@@ -215,7 +261,9 @@ mod tests {
         for other in ["sim-3", "sim-0", "node-1", "sim-"] {
             let view = View::default().with(Snapshot::<Node>::default());
             assert!(
-                Nodes { fleet: Fleet::numbered(2) }.reconcile(&view, &Key::new("", other), &cx).is_empty(),
+                Nodes { fleet: Fleet::numbered(2), doors: Doors::default() }
+                    .reconcile(&view, &Key::new("", other), &cx)
+                    .is_empty(),
                 "{other}"
             );
         }

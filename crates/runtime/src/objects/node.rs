@@ -44,6 +44,34 @@ pub struct NodeSpec {
     pub pod_cidrs: Vec<String>,
 }
 
+/// Where something about a node is reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NodeAddress {
+    /// `InternalIP`, `Hostname`, …
+    #[serde(rename = "type")]
+    pub kind: Box<str>,
+    /// An address or a name.
+    pub address: Box<str>,
+}
+
+/// A port of a daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct DaemonEndpoint {
+    /// The port; 0 for none.
+    #[serde(rename = "Port")]
+    pub port: u16,
+}
+
+/// The daemons of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DaemonEndpoints {
+    /// The kubelet.
+    pub kubelet_endpoint: DaemonEndpoint,
+}
+
 /// A node's status.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -52,6 +80,10 @@ pub struct NodeStatus {
     pub allocatable: BTreeMap<String, String>,
     /// Conditions.
     pub conditions: Vec<Condition>,
+    /// Addresses.
+    pub addresses: Box<[NodeAddress]>,
+    /// Daemons.
+    pub daemon_endpoints: DaemonEndpoints,
 }
 
 /// A node.

@@ -1,0 +1,197 @@
+#!/usr/bin/env bash
+# What the component tests share: a cluster of `kaji up`, building programs of Go modules, processes that end with the
+# test, waiting, and `ok`/`FAIL` lines.
+#
+# A script sources this and then calls
+#   need go curl              skips the whole script, aloud, if one of them is missing
+#   cluster [FLAG…]           starts Kaji; afterwards KUBECONFIG leads there and `kubectl` is the one to use
+#   build NAME PACKAGE [DIR]  builds a program of the Go module in DIR (this folder's if left out) to $work/bin/NAME
+#   start NAME COMMAND…       starts a process; what it says is in $work/NAME.log, its id in ${pids[NAME]}
+#   stop NAME                 ends it and waits for that
+#   certificate NAME HOST…    makes $work/NAME-ca.crt and, signed by it, $work/NAME.crt and .key for these hosts
+#   kubeconfig_of NS ACCOUNT FILE  writes a kubeconfig with a token of a service account
+#   free_port                 prints a port of the loopback that nobody listens on
+#   ok TEXT COMMAND…          passes when the command succeeds
+#   says TEXT WANTED COMMAND… passes when what the command prints (both streams) has the text WANTED in it
+#   soon TEXT COMMAND…        passes when the command succeeds within a minute ($patience seconds)
+#   shows TEXT WANTED COMMAND…    passes when what it prints has WANTED in it within that time
+#   finish                    prints the counts and ends the script with their verdict
+#
+# COMPONENTS_BIN may name a folder of programs that are built already. KAJI names the binary (target/release/kaji, or target/debug/kaji if that is all there is), KUBECTL the client.
+# shellcheck shell=bash
+set -euo pipefail
+
+components=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+repository=$(cd "$components/../.." && pwd)
+work=$(mktemp -d)
+patience=${patience:-60}
+passed=0
+failed=0
+declare -A pids=()
+# A proxy that the machine's user has set up is not for the loopback.
+export NO_PROXY=127.0.0.1,localhost no_proxy=127.0.0.1,localhost
+
+cleanup() {
+  local code=$?
+  trap - EXIT
+  for name in "${!pids[@]}"; do kill "${pids[$name]}" 2>/dev/null || true; done
+  for name in "${!pids[@]}"; do wait "${pids[$name]}" 2>/dev/null || true; done
+  if [[ $code != 0 || $failed != 0 ]]; then
+    for log in "$work"/*.log; do
+      [[ -s $log ]] && { echo "--- the end of ${log##*/}"; tail -n 30 "$log"; }
+    done
+  fi
+  # Go makes what it unpacks read-only.
+  chmod -R u+w "$work" 2>/dev/null || true
+  rm -rf "$work"
+  exit "$code"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+need() {
+  for tool in "$@"; do
+    if ! command -v "$tool" >/dev/null; then
+      echo "SKIPPED: $(basename "$0") needs $tool, which is not here"
+      exit 0
+    fi
+  done
+}
+
+kubectl() { command "${KUBECTL:-kubectl}" "$@"; }
+
+cluster() {
+  local kaji=${KAJI:-}
+  local target=${CARGO_TARGET_DIR:-$repository/target}
+  [[ -n $kaji ]] || { kaji=$target/release/kaji; [[ -x $kaji ]] || kaji=$target/debug/kaji; }
+  [[ -x $kaji ]] || { echo "there is no $kaji: build it (cargo build -p kaji) or name one by KAJI"; exit 1; }
+  command -v "${KUBECTL:-kubectl}" >/dev/null || { echo "SKIPPED: $(basename "$0") needs kubectl, which is not here"; exit 0; }
+  export KUBECONFIG=$work/kubeconfig
+  local until=$((SECONDS + patience))
+  start kaji "$kaji" up --data-dir "$work/data" --port 0 --kubeconfig "$KUBECONFIG" "$@"
+  until [[ -s $KUBECONFIG ]] && kubectl get --raw /readyz >/dev/null 2>&1; do
+    kill -0 "${pids[kaji]}" 2>/dev/null || { echo "Kaji did not start"; exit 1; }
+    ((SECONDS < until)) || { echo "Kaji is not ready after $patience seconds"; exit 1; }
+    sleep 0.1
+  done
+  # Without the account, which a controller makes, no pod can be created.
+  patiently kubectl -n default get serviceaccount default
+}
+
+build() {
+  local name=$1 package=$2 dir=${3:-$components} began=$SECONDS
+  mkdir -p "$work/bin"
+  if [[ -n ${COMPONENTS_BIN:-} && -x $COMPONENTS_BIN/$name ]]; then
+    ln -s "$(realpath "$COMPONENTS_BIN/$name")" "$work/bin/$name"
+    return
+  fi
+  (cd "$dir" && GOFLAGS="${GOFLAGS:--buildvcs=false}" go build -o "$work/bin/$name" "$package")
+  echo "built $name in $((SECONDS - began)) s"
+}
+
+start() {
+  local name=$1
+  shift
+  # A function would be a child of the process whose id is known.
+  [[ $1 != kubectl ]] || set -- "${KUBECTL:-kubectl}" "${@:2}"
+  "$@" >>"$work/$name.log" 2>&1 &
+  pids[$name]=$!
+}
+
+stop() {
+  kill "${pids[$1]}" 2>/dev/null || true
+  wait "${pids[$1]}" 2>/dev/null || true
+  unset "pids[$1]"
+}
+
+free_port() {
+  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+certificate() {
+  local name=$1 names="" host
+  shift
+  for host in "$@"; do
+    if [[ $host =~ ^[0-9.]+$ ]]; then names+=,IP:$host; else names+=,DNS:$host; fi
+  done
+  local key=(-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2)
+  openssl req -x509 "${key[@]}" -subj "/CN=$name-ca" -keyout "$work/$name-ca.key" -out "$work/$name-ca.crt" 2>/dev/null
+  openssl req -x509 "${key[@]}" -subj "/CN=$1" -addext "subjectAltName=${names#,}" -addext basicConstraints=critical,CA:FALSE \
+    -CA "$work/$name-ca.crt" -CAkey "$work/$name-ca.key" -keyout "$work/$name.key" -out "$work/$name.crt" 2>/dev/null
+}
+
+kubeconfig_of() {
+  local namespace=$1 account=$2 file=$3
+  kubectl config view --raw --minify --flatten >"$file"
+  local context
+  context=$(kubectl config current-context)
+  kubectl config set-credentials account --kubeconfig "$file" --token "$(kubectl create token "$account" --namespace "$namespace")" >/dev/null
+  kubectl config set-context "$context" --kubeconfig "$file" --user account --namespace "$namespace" >/dev/null
+}
+
+verdict() {
+  if [[ $1 == 0 ]]; then
+    passed=$((passed + 1))
+    echo "ok $2"
+  else
+    failed=$((failed + 1))
+    echo "FAIL $2"
+  fi
+}
+
+ok() {
+  local text=$1 code=0
+  shift
+  "$@" >"$work/said" 2>&1 || code=1
+  verdict "$code" "$text"
+  [[ $code == 0 ]] || tail -n 20 "$work/said" | cut -c-300 | sed 's/^/    /'
+}
+
+says() {
+  local text=$1 wanted=$2 code=0
+  shift 2
+  "$@" >"$work/said" 2>&1 || true
+  grep -qF -- "$wanted" "$work/said" || code=1
+  verdict "$code" "$text"
+  [[ $code == 0 ]] || { echo "    wanted: $wanted"; tail -n 20 "$work/said" | cut -c-300 | sed 's/^/    /'; }
+}
+
+# Tries a command until it succeeds or the time is over.
+patiently() {
+  local until=$((SECONDS + patience))
+  until "$@" >"$work/said" 2>&1; do
+    ((SECONDS < until)) || return 1
+    sleep 0.2
+  done
+}
+
+soon() {
+  local text=$1 code=0
+  shift
+  patiently "$@" || code=1
+  verdict "$code" "$text (within $patience s)"
+  [[ $code == 0 ]] || tail -n 20 "$work/said" | cut -c-300 | sed 's/^/    /'
+}
+
+has() {
+  local wanted=$1
+  shift
+  "$@" >"$work/has" 2>&1 || true
+  cat "$work/has"
+  grep -qF -- "$wanted" "$work/has"
+}
+
+shows() {
+  local text=$1 wanted=$2 code=0
+  shift 2
+  patiently has "$wanted" "$@" || code=1
+  verdict "$code" "$text"
+  [[ $code == 0 ]] || { echo "    wanted: $wanted"; tail -n 20 "$work/said" | cut -c-300 | sed 's/^/    /'; }
+}
+
+finish() {
+  echo "$passed passed, $failed failed"
+  [[ $failed == 0 && $passed -gt 0 ]]
+  exit
+}
