@@ -55,6 +55,7 @@ differs() {
   [[ $("$@") != "$other" ]]
 }
 addresses() { [[ $(field "endpointslice -l kubernetes.io/service-name=$1" '{.items[*].endpoints[*].addresses[0]}' | wc -w) == "$2" ]]; }
+none() { [[ -z $(kubectl get "$@" -o name) ]]; }
 phase() { field "rollout $1" '{.status.phase} {.status.currentStepIndex}'; }
 # What `kubectl argo rollouts promote` does.
 promote() { kubectl patch rollout "$1" --subresource=status --type=merge -p '{"status":{"pauseConditions":null}}'; }
@@ -144,7 +145,7 @@ YAML
 shows "an experiment ends" "Successful" field experiment/both '{.status.phase}'
 says "events were recorded" "RolloutCompleted" kubectl get events
 ok "deletion goes through ownership" kubectl delete rollout --all --cascade=foreground --timeout="${patience}s"
-same "nothing of them stays" "" field "replicaset -l app!=both" '{.items[*].metadata.name}'
+soon "nothing of them stays" none replicaset -l app!=both
 # It logs what it creates as JSON, which a Lease on its way as protobuf is not, and warns that it runs.
 quiet controller 'level=(warning|error)|^[EW][0-9]{4}' 'Controller is running|event_reason=|looking for beginning of value|the object has been modified'
 finish

@@ -124,11 +124,11 @@ ok "which becomes ready" kubectl wait --for=condition=Ready --timeout="${patienc
 soon "with another certificate" test_new "$before"
 ok "the Secret is deleted" kubectl delete secret leaf-tls
 soon "and made anew" kubectl get secret leaf-tls
-says "a request cannot be approved by an edit of its spec" "cannot change" kubectl patch "$(kubectl get certificaterequest -o name | head -n 1)" --type=merge -p '{"spec":{"isCA":false,"username":"other"}}'
+says "a request cannot be approved by an edit of its spec" "cannot change" kubectl patch certificaterequest/root-1 --type=merge -p '{"spec":{"isCA":false,"username":"other"}}'
 kubectl create clusterrole nearly --verb=get,patch --resource=certificaterequests.cert-manager.io,certificaterequests.cert-manager.io/status >/dev/null
 kubectl create clusterrolebinding nearly --clusterrole=nearly --user=stranger >/dev/null
 deny() {
-  kubectl --as="$@" patch "$(kubectl get certificaterequest -o name | head -n 1)" --subresource=status --type=json \
+  kubectl --as="$@" patch certificaterequest/root-1 --subresource=status --type=json \
     -p '[{"op":"add","path":"/status/conditions/-","value":{"type":"Denied","status":"True","reason":"x","message":"x"}}]'
 }
 says "who may not approve for the signer is refused by the webhook, which asks the API" "does not have permissions to set approved/denied conditions" deny stranger

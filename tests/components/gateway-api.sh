@@ -13,7 +13,7 @@ field() { kubectl get "$1" -o "jsonpath=$2"; }
 crds() {
   local channel=$1 file crd
   for file in "$api/config/crd/$channel"/*.yaml; do
-    [[ $file == */kustomization.yaml ]] || ok "$channel: $(basename "$file") is applied" kubectl apply --server-side -f "$file"
+    [[ $file == */kustomization.yaml ]] || soon "$channel: $(basename "$file") is applied" kubectl apply --server-side -f "$file"
   done
   for crd in $(kubectl get crd -o name); do
     ok "$channel: ${crd#*/} is established" kubectl wait --for=condition=Established --timeout="${patience}s" "$crd"

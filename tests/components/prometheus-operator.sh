@@ -11,6 +11,7 @@ build admission-webhook $upstream/cmd/admission-webhook "$here"
 cluster
 manifests=$(cd "$here" && go list -m -f '{{.Dir}}' $upstream)/example
 field() { kubectl get $1 -o "jsonpath=$2"; }
+none() { [[ -z $(kubectl get "$@" -o name) ]]; }
 claims() { kubectl get pvc -o name | grep -c prometheus-main-db; }
 condition() { field "$1" "{.status.conditions[?(@.type==\"$2\")].status}"; }
 
@@ -122,7 +123,7 @@ metadata: {name: bad, namespace: default}
 spec: {route: {receiver: nowhere}, receivers: [{name: somewhere}]}
 YAML
 ok "deletion goes through ownership" kubectl delete prometheus/main --cascade=foreground --timeout="${patience}s"
-same "nothing of it stays" "" field "statefulset -l prometheus=main" '{.items[*].metadata.name}'
+soon "nothing of it stays" none statefulset -l prometheus=main
 # It looks for a StatefulSet that it has just made before its informer can know, and updates what others have just
 # updated, and takes its finalizer away a second time.
 quiet operator "level=(warn|error)" "statefulset couldn.t be found|the object has been modified|failed to remove .*finalizer"
