@@ -39,7 +39,6 @@ kubectl taint node sim-1 broken=yes:NoSchedule >/dev/null
 ok "a round for taints" descheduled RemovePodsViolatingNodeTaints deschedule
 soon "nothing stays on the tainted node" on web sim-1 0
 ok "the deployment has all its pods, elsewhere" ready web
-says "events were recorded" "pod eviction" kubectl get events
 kubectl taint node sim-1 broken- >/dev/null
 
 ok "a round for duplicates" descheduled RemoveDuplicates balance
@@ -69,7 +68,11 @@ kubectl label node sim-1 disk- >/dev/null
 kubectl label node sim-3 disk=fast >/dev/null
 ok "a round for affinities" descheduled RemovePodsViolatingNodeAffinity deschedule '{nodeAffinityType: [requiredDuringSchedulingIgnoredDuringExecution]}'
 soon "it goes where it now belongs" on near sim-3 1
-ok "a round for age" descheduled PodLifeTime deschedule '{maxPodLifeTimeSeconds: 1, labelSelector: {matchLabels: {app: near}}}'
-same "evicts the one" 1 evicted
-quiet descheduler '^[EW][0-9]{4}'
+ok "the deployment is whole" ready web
+ok "a round for age" descheduled PodLifeTime deschedule '{maxPodLifeTimeSeconds: 1, labelSelector: {matchLabels: {app: web}}}'
+same "evicts them all" 6 evicted
+ok "which are replaced" ready web
+says "events were recorded" "pod eviction" kubectl get events
+# Built without a version, it does not know its own; and it ends without waiting for its last event.
+quiet descheduler '^[EW][0-9]{4}' 'failed to convert Descheduler minor version|Unable to write event.*context canceled'
 finish
