@@ -6,6 +6,7 @@
 #   need go curl              skips the whole script, aloud, if one of them is missing
 #   cluster [FLAG…]           starts Kaji; afterwards KUBECONFIG leads there and `kubectl` is the one to use
 #   build NAME PACKAGE [DIR]  builds a program of the Go module in DIR (this folder's if left out) to $work/bin/NAME
+#   module NAME@VERSION       prints the folder in which a Go module is, which it fetches if need be
 #   start NAME COMMAND…       starts a process; what it says is in $work/NAME.log, its id in ${pids[NAME]}
 #   stop NAME                 ends it and waits for that
 #   certificate NAME HOST…    makes $work/NAME-ca.crt and, signed by it, $work/NAME.crt and .key for these hosts
@@ -13,8 +14,10 @@
 #   free_port                 prints a port of the loopback that nobody listens on
 #   ok TEXT COMMAND…          passes when the command succeeds
 #   says TEXT WANTED COMMAND… passes when what the command prints (both streams) has the text WANTED in it
+#   same TEXT WANTED COMMAND… passes when what the command prints is exactly WANTED
 #   soon TEXT COMMAND…        passes when the command succeeds within a minute ($patience seconds)
 #   shows TEXT WANTED COMMAND…    passes when what it prints has WANTED in it within that time
+#   quiet NAME BAD [BUT]      passes when no line of $work/NAME.log matches BAD, those aside that match BUT
 #   finish                    prints the counts and ends the script with their verdict
 #
 # COMPONENTS_BIN may name a folder of programs that are built already. KAJI names the binary (target/release/kaji, or target/debug/kaji if that is all there is), KUBECTL the client.
@@ -90,6 +93,10 @@ build() {
   echo "built $name in $((SECONDS - began)) s"
 }
 
+module() {
+  (cd "$work" && go mod download -json "$1") | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'
+}
+
 start() {
   local name=$1
   shift
@@ -157,6 +164,15 @@ says() {
   [[ $code == 0 ]] || { echo "    wanted: $wanted"; tail -n 20 "$work/said" | cut -c-300 | sed 's/^/    /'; }
 }
 
+same() {
+  local text=$1 wanted=$2 code=0
+  shift 2
+  "$@" >"$work/said" 2>&1 || code=1
+  [[ $(<"$work/said") == "$wanted" ]] || code=1
+  verdict "$code" "$text"
+  [[ $code == 0 ]] || { echo "    wanted: $wanted"; tail -n 20 "$work/said" | sed 's/^/    /'; }
+}
+
 # Tries a command until it succeeds or the time is over.
 patiently() {
   local until=$((SECONDS + patience))
@@ -188,6 +204,13 @@ shows() {
   patiently has "$wanted" "$@" || code=1
   verdict "$code" "$text"
   [[ $code == 0 ]] || { echo "    wanted: $wanted"; tail -n 20 "$work/said" | cut -c-300 | sed 's/^/    /'; }
+}
+
+quiet() {
+  local code=0
+  grep -E -- "$2" "$work/$1.log" | grep -vE -- "${3:-^$}" >"$work/said" && code=1
+  verdict "$code" "$1 complains of nothing"
+  [[ $code == 0 ]] || cut -c1-400 "$work/said" | sort -u | head -n 20 | sed 's/^/    /'
 }
 
 finish() {
