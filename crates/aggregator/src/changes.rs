@@ -69,6 +69,7 @@ impl Watched {
             user_agent: "kube-aggregator".into(),
             trail: None,
             creation: None,
+            deadline: Default::default(),
         }
     }
 }

@@ -208,6 +208,7 @@ async fn watch(engine: &Arc<Engine>) -> Option<futures_util::stream::BoxStream<'
         user_agent: "apiextensions".into(),
         trail: None,
         creation: None,
+        deadline: Default::default(),
     };
     match engine.handle(request).await.body {
         Body::Watch(stream) => Some(stream),

@@ -247,3 +247,40 @@ async fn a_webhook_that_hangs_is_nobody_elses_trouble() {
     assert!(held.iter().all(|code| *code == 500), "{held:?}");
     cluster.stop().await;
 }
+
+/// A webhook is waited for no longer than the request that it is asked about, and what it was asked about is not written
+/// when it is done, not even if its failures are ignored.
+#[tokio::test]
+async fn a_webhook_outlives_no_request() {
+    let cluster = TestCluster::start(0).await;
+    let (api, hooks, client) = (Api(&cluster), Hooks::start().await, cluster.kube().await);
+    let patient = json!({"timeoutSeconds": 30, "failurePolicy": "Ignore"});
+    for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
+        configure(&api, kind, "x", vec![hooks.hook("/hang", patient.clone())]).await;
+        let post = http::Request::post("/api/v1/namespaces/default/configmaps?timeout=1500ms")
+            .header("content-type", "application/json");
+        let body = map("late").to_string().into_bytes();
+        match client.request_text(post.body(body).unwrap()).await.unwrap_err() {
+            kube::Error::Api(status) => assert_eq!(status.code, 504, "{kind}: {status:?}"),
+            other => panic!("{kind}: {other}"),
+        }
+        let (asked, _) = hooks.take().remove(0);
+        assert_eq!(asked, "/hang?timeout=2s", "{kind}");
+        // It holds nothing any more: all seats are free.
+        super::common::until("the write is over", async || {
+            let page = cluster
+                .cluster
+                .stack
+                .metrics
+                .render(&cluster.cluster.stack.engine, &cluster.cluster.stack.flow);
+            let seats =
+                page.lines().filter(|l| l.starts_with("apiserver_flowcontrol_current_executing_seats{"));
+            seats.filter_map(|l| l.rsplit(' ').next()).all(|n| n == "0")
+        })
+        .await;
+        let (code, _) = api.refused(Verb::Get, &one("late"), Value::Null).await;
+        assert_eq!(code, 404, "{kind}");
+        remove(&api, kind).await;
+    }
+    cluster.stop().await;
+}

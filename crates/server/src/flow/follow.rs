@@ -241,6 +241,7 @@ fn request(verb: Verb, plural: &str, name: &str, subresource: &str) -> ApiReques
         user_agent: "kube-apiserver".into(),
         trail: None,
         creation: None,
+        deadline: Default::default(),
     }
 }
 

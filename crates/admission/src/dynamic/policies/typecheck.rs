@@ -214,6 +214,7 @@ fn request(verb: Verb, name: &str, query: &[(&str, &str)], body: &Value) -> ApiR
         user_agent: MANAGER.into(),
         trail: None,
         creation: None,
+        deadline: Default::default(),
     }
 }
 
