@@ -3,7 +3,8 @@
 //! Invariants:
 //! - Reading never waits for anybody: what was heard last is there, or that nothing is known (`Stale`).
 //! - A server with several group versions is asked once for all of them.
-//! - Of what a stranger says only known fields go on, within a bound.
+//! - Of what a stranger says only known fields of wanted group versions are kept, within a bound; what it takes to find
+//!   them holds up no other task.
 //!
 //! Source: upstream's `discoveryManager`; KEP-3352.
 
@@ -11,20 +12,20 @@ use crate::{Route, Table, keeper, proxy, service::ApiService};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
-use kaji_outbound::{Callers, Client};
+use kaji_outbound::{Callers, Client, Lane};
 use kaji_resource::UserInfo;
 use serde_json::{Map, Value, json};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 
 /// How long an answer may take.
 const TIME: Duration = Duration::from_secs(5);
-/// Bytes of an answer.
-const LARGEST: usize = 16 << 20;
+/// Bytes of an answer that lists resources.
+const LARGEST: usize = 4 << 20;
 /// The forms that are understood.
 const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
@@ -39,7 +40,9 @@ struct Heard {
     /// Before it was asked.
     at: Instant,
     etag: Option<HeaderValue>,
-    versions: Arc<BTreeMap<Version, Arc<Value>>>,
+    /// What was looked for.
+    wanted: Arc<BTreeSet<Version>>,
+    versions: BTreeMap<Version, Arc<Value>>,
 }
 
 /// A group version that is served elsewhere, for discovery.
@@ -124,11 +127,14 @@ impl Documents {
     ///
     /// # Errors
     /// It does not say.
-    pub async fn ask(&self, route: &Route, callers: &Callers) -> Result<(), String> {
+    pub async fn ask(&self, route: &Route, table: &Table, callers: &Callers) -> Result<(), String> {
         let since = Instant::now();
-        let server = self.lock().servers.entry(server_of(&route.service)).or_default().clone();
+        let place = server_of(&route.service);
+        let server = self.lock().servers.entry(place.clone()).or_default().clone();
+        let same = table.routes().map(|r| &r.service).filter(|s| server_of(s) == place);
+        let wanted = same.chain([&route.service]).map(|s| (s.group.clone(), s.version.clone())).collect();
         let found = match route.client(callers) {
-            Ok(client) => heard(&client, route, &server, since).await,
+            Ok(client) => heard(&client, route, &server, (since, wanted)).await,
             Err(error) => Err(error.to_string()),
         };
         let service = &route.service;
@@ -157,22 +163,24 @@ fn stale(service: &ApiService) -> Value {
     json!({"version": service.version, "freshness": "Stale"})
 }
 
-/// What a server says now, or said to somebody else after `since`.
+/// What a server says now, or said to somebody else after `since`; all that is wanted of it is kept.
 async fn heard(
     client: &Client,
     route: &Route,
     server: &tokio::sync::Mutex<Option<Heard>>,
-    since: Instant,
+    (since, wanted): (Instant, BTreeSet<Version>),
 ) -> Result<Option<Arc<Value>>, String> {
     let key = (route.service.group.clone(), route.service.version.clone());
     let mut last = server.lock().await;
+    // Of what was not looked for nothing is known.
+    last.take_if(|heard| !wanted.is_subset(&heard.wanted));
     if let Some(heard) = last.as_ref().filter(|h| h.at > since) {
         return Ok(heard.versions.get(&key).cloned());
     }
     let at = Instant::now();
     let etag = last.as_ref().and_then(|h| h.etag.clone());
     let accept = HeaderValue::from_static(ACCEPT);
-    let answer = get(client, "/apis", &keeper::prober(), accept, etag, TIME).await?;
+    let answer = get(client, "/apis", &keeper::prober(), (accept, etag), (TIME, LARGEST)).await?;
     let form = answer.content_type.to_ascii_lowercase();
     let aggregated = form.contains("apigroupdiscoverylist") || form.contains("apidiscovery.k8s.io");
     match answer.code {
@@ -185,18 +193,23 @@ async fn heard(
             Err(format!("service {} returned non-success response code: 503", route.authority()))
         }
         StatusCode::OK if aggregated => {
-            let value: Value = serde_json::from_slice(&answer.body).map_err(|e| e.to_string())?;
-            let versions = Arc::new(versions(&value));
+            let wanted = Arc::new(wanted);
+            let (body, these) = (answer.body, wanted.clone());
+            let versions = apart(move || {
+                let value: Value = serde_json::from_slice(&body).map_err(|e| e.to_string())?;
+                Ok(versions(&value, &these))
+            });
+            let versions = versions.await?;
             let found = versions.get(&key).cloned();
-            *last = Some(Heard { at, etag: answer.etag, versions });
+            *last = Some(Heard { at, etag: answer.etag, wanted, versions });
             Ok(found)
         }
         // It knows the old form only, which is about one group version.
         _ => {
             let path = route.service.path();
             let user = UserInfo { groups: vec![], ..keeper::prober() };
-            let answer =
-                get(client, &path, &user, HeaderValue::from_static("application/json"), None, TIME).await?;
+            let accept = HeaderValue::from_static("application/json");
+            let answer = get(client, &path, &user, (accept, None), (TIME, LARGEST)).await?;
             if answer.code != StatusCode::OK {
                 let said = String::from_utf8_lossy(&answer.body[..answer.body.len().min(200)]).into_owned();
                 return Err(format!(
@@ -204,10 +217,23 @@ async fn heard(
                     answer.code
                 ));
             }
-            let value: Value = serde_json::from_slice(&answer.body).map_err(|e| e.to_string())?;
-            Ok(Some(Arc::new(from_legacy(&route.service.version, &value)?)))
+            let (body, version) = (answer.body, route.service.version.clone());
+            let document = apart(move || {
+                let value: Value = serde_json::from_slice(&body).map_err(|e| e.to_string())?;
+                from_legacy(&version, &value)
+            });
+            document.await.map(|document| Some(Arc::new(document)))
         }
     }
+}
+
+/// Does what takes as long, and as much memory, as a stranger likes where no client waits behind it.
+pub(crate) async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    static ROOM: Semaphore = Semaphore::const_new(2);
+    let _place = ROOM.acquire().await;
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(e.to_string()))
 }
 
 /// A whole answer.
@@ -218,23 +244,22 @@ pub(crate) struct Answer {
     pub body: Bytes,
 }
 
-/// Gets a document in this much time; `etag` is that of the one that is there.
+/// Gets a document in this much time and of no more than so many bytes; `etag` is that of the one that is there.
 pub(crate) async fn get(
     client: &Client,
     path: &str,
     user: &UserInfo,
-    accept: HeaderValue,
-    etag: Option<HeaderValue>,
-    time: Duration,
+    (accept, etag): (HeaderValue, Option<HeaderValue>),
+    (time, largest): (Duration, usize),
 ) -> Result<Answer, String> {
     let mut request = proxy::own_request(path, user, accept);
     if let Some(etag) = etag {
         request.headers_mut().insert(header::IF_NONE_MATCH, etag);
     }
     let exchange = async {
-        let answer = client.send(request).await.map_err(|e| e.to_string())?;
+        let answer = client.send(request, Lane::Own).await.map_err(|e| e.to_string())?;
         let (parts, body) = answer.into_parts();
-        let body = Limited::new(body, LARGEST).collect().await.map_err(|e| e.to_string())?.to_bytes();
+        let body = Limited::new(body, largest).collect().await.map_err(|e| e.to_string())?.to_bytes();
         let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok());
         Ok(Answer {
             code: parts.status,
@@ -246,19 +271,23 @@ pub(crate) async fn get(
     tokio::time::timeout(time, exchange).await.unwrap_or_else(|_| Err("request timed out".into()))
 }
 
-/// The group versions of an aggregated document.
-fn versions(document: &Value) -> BTreeMap<Version, Arc<Value>> {
+/// The wanted group versions of an aggregated document.
+fn versions(document: &Value, wanted: &BTreeSet<Version>) -> BTreeMap<Version, Arc<Value>> {
     let mut found = BTreeMap::new();
     for group in array(&document["items"]) {
         let name = group["metadata"]["name"].as_str().unwrap_or_default();
         for version in array(&group["versions"]) {
             let Some(label) = version["version"].as_str() else { continue };
+            let key = (name.to_owned(), label.to_owned());
+            if !wanted.contains(&key) {
+                continue;
+            }
             let resources: Vec<Value> = array(&version["resources"]).iter().map(resource).collect();
             let mut clean = json!({"version": label});
             if !resources.is_empty() {
                 clean["resources"] = resources.into();
             }
-            found.insert((name.to_owned(), label.to_owned()), Arc::new(clean));
+            found.insert(key, Arc::new(clean));
         }
     }
     found
@@ -317,6 +346,8 @@ fn lists(out: &mut Map<String, Value>, given: &Value, fields: &[&str]) {
 /// An `APIResourceList` in the aggregated form.
 fn from_legacy(version: &str, list: &Value) -> Result<Value, String> {
     let mut found: Vec<Value> = vec![];
+    // Where each of them is.
+    let mut places: HashMap<String, usize> = HashMap::new();
     let text = |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
     let scope = |r: &Value| if r["namespaced"] == true { "Namespaced" } else { "Cluster" };
     let all = array(&list["resources"]);
@@ -328,11 +359,12 @@ fn from_legacy(version: &str, list: &Value) -> Result<Value, String> {
         out.insert("singularResource".into(), text(given, "singularName").into());
         out.insert("responseKind".into(), kind(given));
         lists(&mut out, given, &["verbs", "shortNames", "categories"]);
+        places.entry(text(given, "name")).or_insert(found.len());
         found.push(out.into());
     }
     for (given, (parent, sub)) in all.iter().filter_map(|r| Some((r, split(r)?))) {
-        let at = match found.iter().position(|r| r["resource"] == parent.as_str()) {
-            Some(at) => at,
+        let at = match places.get(&parent) {
+            Some(at) => *at,
             None => {
                 let mut out = Map::new();
                 out.insert("resource".into(), parent.clone().into());
@@ -340,6 +372,7 @@ fn from_legacy(version: &str, list: &Value) -> Result<Value, String> {
                 out.insert("singularResource".into(), "".into());
                 out.insert("responseKind".into(), kind(&Value::Null));
                 out.insert("verbs".into(), json!([]));
+                places.insert(parent.clone(), found.len());
                 found.push(out.into());
                 found.len() - 1
             }
@@ -384,12 +417,16 @@ mod tests {
                 {"resources": []},
             ],
         }]});
-        let got: Vec<String> = versions(&document).iter().map(|(k, v)| format!("{k:?} {v}")).collect();
+        let wanted = |all: &[&str]| all.iter().map(|v| ("a.io".to_owned(), (*v).to_owned())).collect();
+        let found = versions(&document, &wanted(&["v1", "v2", "v3"]));
+        let got: Vec<String> = found.iter().map(|(k, v)| format!("{k:?} {v}")).collect();
         expect![[r#"
             ("a.io", "v1") {"resources":[{"resource":"flunders","responseKind":{"group":"","kind":"","version":""},"scope":"Namespaced","shortNames":["fl"],"singularResource":"","subresources":[{"responseKind":{"group":"","kind":"Flunder","version":""},"subresource":"status","verbs":["get"]}],"verbs":["get"]}],"version":"v1"}
             ("a.io", "v2") {"version":"v2"}"#]]
         .assert_eq(&got.join("\n"));
-        assert!(versions(&json!([])).is_empty());
+        assert!(versions(&json!([]), &wanted(&["v1"])).is_empty());
+        // What nobody asks for is not kept.
+        assert_eq!(versions(&document, &wanted(&["v2"])).len(), 1);
     }
 
     #[test]
@@ -401,6 +438,10 @@ mod tests {
         ]});
         expect![[r#"{"resources":[{"categories":["all"],"resource":"a","responseKind":{"group":"","kind":"A","version":""},"scope":"Namespaced","singularResource":"","subresources":[{"responseKind":{"group":"","kind":"A","version":""},"subresource":"status","verbs":["get"]}],"verbs":["list"]},{"resource":"b","responseKind":{"group":"","kind":"","version":""},"scope":"Cluster","singularResource":"","subresources":[{"responseKind":{"group":"g","kind":"X","version":"v"},"subresource":"x","verbs":["create"]}],"verbs":[]}],"version":"v1"}"#]]
         .assert_eq(&from_legacy("v1", &list).unwrap().to_string());
+        // As many as a stranger likes cost no more than their number.
+        let name = |i: usize| json!({"name": format!("r{i}/x"), "kind": "X"});
+        let many = json!({"resources": (0..20_000).map(name).collect::<Vec<_>>()});
+        assert_eq!(array(&from_legacy("v1", &many).unwrap()["resources"]).len(), 20_000);
         let torn = json!({"resources": [{"name": "a", "namespaced": true}, {"name": "a/b"}]});
         assert!(from_legacy("v1", &torn).unwrap_err().contains("scope do not match"));
     }

@@ -15,7 +15,7 @@ use crate::{
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use http::HeaderValue;
 use kaji_meta::{GroupResource, Status, time::Time};
-use kaji_outbound::{CallError, Client};
+use kaji_outbound::{CallError, Client, Lane};
 use kaji_resource::{Api, UserInfo};
 use serde_json::Value;
 use std::{
@@ -210,7 +210,7 @@ impl Keeper {
     /// Asks the server what it serves. How long to wait until the next time.
     async fn ask(&mut self, aggregator: &Arc<Aggregator>) -> Duration {
         let route = self.route.clone();
-        match aggregator.documents.ask(&route, &aggregator.callers).await {
+        match aggregator.documents.ask(&route, &aggregator.routes.table(), &aggregator.callers).await {
             Ok(()) => {
                 self.fetch.reset();
                 REFRESH
@@ -267,7 +267,7 @@ async fn probe(client: &Client, route: &Route) -> Result<(), String> {
     let url = format!("https://{}{path}", route.authority());
     let missing = |why: String| format!("failing or missing response from {url}: {why}");
     let request = crate::proxy::own_request(&path, &prober(), HeaderValue::from_static("application/json"));
-    match tokio::time::timeout(PROBE, client.send(request)).await {
+    match tokio::time::timeout(PROBE, client.send(request, Lane::Own)).await {
         Err(_) => {
             let late = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
             Err(missing(format!("Get {url:?}: {late}")))

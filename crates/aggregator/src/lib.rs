@@ -22,6 +22,7 @@ mod register;
 mod routes;
 mod service;
 mod specs;
+mod v3;
 
 pub use documents::Extension;
 pub use proxy::{Broken, Facts, ForeignBody, is_upgrade};
@@ -115,6 +116,12 @@ impl Aggregator {
     /// What others add to the index of OpenAPI v3: names of documents and where they are.
     pub fn openapi_v3(&self) -> std::collections::BTreeMap<String, String> {
         self.specs.v3(&self.routes.table())
+    }
+
+    /// A document of that index that this server has made, for a server that has it in the older form only: its text, and
+    /// a name of its content.
+    pub fn openapi_v3_document(&self, name: &str) -> Option<(bytes::Bytes, String)> {
+        self.specs.made(&self.routes.table(), name)
     }
 
     /// Whether anything is served elsewhere.

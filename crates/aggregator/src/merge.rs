@@ -6,7 +6,7 @@
 //! Source: `MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters` and `FilterSpecByPaths` of kube-openapi.
 
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 const KINDS: &str = "x-kubernetes-group-version-kind";
 
@@ -32,10 +32,24 @@ fn references<'a>(value: &'a Value, visit: &mut impl FnMut(&'a str)) {
     }
 }
 
-fn used(document: &Value) -> BTreeSet<&str> {
-    let mut found = BTreeSet::new();
-    references(document, &mut |reference| found.extend(reference.strip_prefix("#/definitions/")));
-    found
+/// The definitions that paths lead to, themselves or through others. Each is looked at once.
+fn used(document: &Value) -> HashSet<&str> {
+    let (mut found, mut ahead): (HashSet<&str>, Vec<&str>) = Default::default();
+    let definitions = part(document, "definitions");
+    let mut next = document.get("paths");
+    loop {
+        if let Some(value) = next {
+            references(value, &mut |reference| {
+                if let Some(name) = reference.strip_prefix("#/definitions/")
+                    && found.insert(name)
+                {
+                    ahead.push(name);
+                }
+            });
+        }
+        let Some(name) = ahead.pop() else { return found };
+        next = definitions.and_then(|all| all.get(name));
+    }
 }
 
 /// Keeps the paths that are wanted, and no definition that only others of them used.
@@ -48,16 +62,14 @@ pub(crate) fn filter(document: &Value, wanted: impl Fn(&str) -> bool) -> Value {
         return out;
     }
     let first = used(document);
-    loop {
-        let now: BTreeSet<String> = used(&out).into_iter().map(str::to_owned).collect();
-        let Some(definitions) = out.get_mut("definitions").and_then(Value::as_object_mut) else { return out };
-        let before = definitions.len();
-        definitions.retain(|name, _| now.contains(name) || !first.contains(name.as_str()));
-        // What only a removed one used goes with it.
-        if definitions.len() == before {
-            return out;
-        }
+    let gone: HashSet<String> = {
+        let now = used(&out);
+        first.into_iter().filter(|name| !now.contains(name)).map(str::to_owned).collect()
+    };
+    if let Some(definitions) = out.get_mut("definitions").and_then(Value::as_object_mut) {
+        definitions.retain(|name, _| !gone.contains(name));
     }
+    out
 }
 
 /// Takes a document into another.
@@ -168,18 +180,15 @@ fn add_kinds(there: &mut Value, more: &Value) {
     let Some(there) = there.as_object_mut() else { return };
     let kinds = there.entry(KINDS).or_insert_with(|| Value::Array(vec![]));
     let Some(kinds) = kinds.as_array_mut() else { return };
+    let mut known: HashSet<String> = kinds.iter().map(Value::to_string).collect();
     let before = kinds.len();
-    for kind in new {
-        if !kinds.contains(kind) {
-            kinds.push(kind.clone());
-        }
-    }
+    kinds.extend(new.iter().filter(|kind| known.insert(kind.to_string())).cloned());
     if kinds.len() != before {
         let key = |k: &Value| {
             let text = |field: &str| k[field].as_str().unwrap_or_default().to_owned();
             format!("{}/{}.{}", text("group"), text("version"), text("kind"))
         };
-        kinds.sort_by_key(key);
+        kinds.sort_by_cached_key(key);
     }
 }
 
@@ -304,6 +313,38 @@ mod tests {
         let names: Vec<_> = part(&all, "definitions").unwrap().keys().cloned().collect();
         assert_eq!(names, ["Alone", "Meta", "Pod", "Pod_v2", "X", "Y", "Z"]);
         assert_eq!(all["paths"]["/api/v1/pods"], own()["paths"]["/api/v1/pods"]);
+    }
+
+    /// A chain of definitions, one of which only a path of others leads to, costs no more than its length.
+    #[test]
+    fn long_chains_are_walked_once() {
+        let definition =
+            |next: usize| json!({"properties": {"next": {"$ref": format!("#/definitions/{next}")}}});
+        let all = 20_000;
+        let chain: Object = (0..all).map(|i| (i.to_string(), definition(i + 1))).collect();
+        let path = |to: &str| json!({"get": {"schema": {"$ref": format!("#/definitions/{to}")}}});
+        let document = json!({"paths": {"/mine": path("5"), "/other": path("0")}, "definitions": chain});
+        let kept = filter(&document, |p| p == "/mine");
+        assert_eq!(part(&kept, "definitions").unwrap().len(), all - 5);
+        // Kinds are compared by their texts.
+        let kinds: Vec<Value> =
+            (0..all).map(|i| json!({"group": "g", "version": "v", "kind": i.to_string()})).collect();
+        let mut there = json!({"type": "object", KINDS: kinds});
+        let more = there.clone();
+        add_kinds(&mut there, &more);
+        assert_eq!(there, more);
+    }
+
+    /// Those that lead to each other, and nothing else to them, go too.
+    #[test]
+    fn circles_go_with_what_leads_to_them() {
+        let reference = |to: &str| json!({"items": {"$ref": format!("#/definitions/{to}")}});
+        let document = json!({
+            "paths": {"/mine": {}, "/other": reference("A")},
+            "definitions": {"A": reference("B"), "B": reference("A"), "Alone": {}},
+        });
+        let kept = filter(&document, |p| p == "/mine");
+        assert_eq!(kept["definitions"], json!({"Alone": {}}));
     }
 
     #[test]

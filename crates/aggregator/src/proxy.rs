@@ -17,7 +17,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use kaji_outbound::{CallError, RequestBody, Slot, body};
+use kaji_outbound::{CallError, Lane, RequestBody, Slot, body};
 use kaji_resource::{BoxFuture, UserInfo};
 use std::{
     net::IpAddr,
@@ -98,6 +98,7 @@ impl Aggregator {
         };
         let until = facts.time.map(|time| Instant::now() + time);
         let upgrade = is_upgrade(&parts.headers);
+        let protocol = parts.headers.get(header::UPGRADE).cloned();
         let ours = upgrade.then(|| parts.extensions.remove::<OnUpgrade>()).flatten();
         if upgrade && ours.is_none() {
             return unavailable("request connection cannot be hijacked");
@@ -112,7 +113,8 @@ impl Aggregator {
             format!("https://{}{}", route.authority(), request.uri())
         );
         let is_document = !facts.resource && facts.path.trim_matches('/').split('/').count() == 3;
-        let sent = client.send(request);
+        let lane = if facts.time.is_none() { Lane::Open } else { Lane::Short };
+        let sent = client.send(request, lane);
         let answer = match is_document {
             true => tokio::time::timeout(DOCUMENT, sent)
                 .await
@@ -135,7 +137,7 @@ impl Aggregator {
             Ok(answer) => {
                 let answer = answer.map(|b| b.map_err(|e| Broken(e.to_string())).boxed_unsync());
                 match ours {
-                    Some(ours) => self.switch(answer, ours),
+                    Some(ours) => self.switch(answer, protocol.as_ref(), ours),
                     None => pass(answer, self.end(until)),
                 }
             }
@@ -159,7 +161,12 @@ impl Aggregator {
     }
 
     /// Connects both sides once they have agreed on another protocol.
-    fn switch(&self, mut answer: Response<ForeignBody>, ours: OnUpgrade) -> Response<ForeignBody> {
+    fn switch(
+        &self,
+        mut answer: Response<ForeignBody>,
+        protocol: Option<&HeaderValue>,
+        ours: OnUpgrade,
+    ) -> Response<ForeignBody> {
         let code = answer.status();
         if code != StatusCode::SWITCHING_PROTOCOLS {
             if code.as_u16() < 400 {
@@ -167,12 +174,20 @@ impl Aggregator {
             }
             return pass(answer, self.end(None));
         }
+        if let Err(why) = agreed(protocol, answer.headers().get(header::UPGRADE)) {
+            return text(StatusCode::BAD_GATEWAY, why);
+        }
         let theirs = hyper::upgrade::on(&mut answer);
         let slot = answer.extensions_mut().remove::<Slot>();
         let mut stop = self.stop.subscribe();
         tokio::spawn(async move {
             let _slot = slot;
-            let (Ok(ours), Ok(theirs)) = tokio::join!(ours, theirs) else { return };
+            let both = async { tokio::join!(ours, theirs) };
+            let both = tokio::select! {
+                both = both => both,
+                _ = stop.wait_for(|s| *s) => return,
+            };
+            let (Ok(ours), Ok(theirs)) = both else { return };
             let (mut from_client, mut to_client) = tokio::io::split(TokioIo::new(ours));
             let (mut from_server, mut to_server) = tokio::io::split(TokioIo::new(theirs));
             // Whichever side ends first ends the other.
@@ -191,6 +206,21 @@ impl Aggregator {
         let (parts, _) = answer.into_parts();
         Response::from_parts(parts, empty())
     }
+}
+
+/// Whether the protocol that the other side switches to is one that the client asked for.
+///
+/// # Errors
+/// Go's text for one that is not.
+fn agreed(asked: Option<&HeaderValue>, found: Option<&HeaderValue>) -> Result<(), String> {
+    let text = |value: Option<&HeaderValue>| {
+        value.map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned()).unwrap_or_default()
+    };
+    let (asked, found) = (text(asked), text(found));
+    if asked.split(',').any(|one| one.trim().eq_ignore_ascii_case(found.trim())) {
+        return Ok(());
+    }
+    Err(format!("backend tried to switch protocol {found:?} when {asked:?} was requested"))
 }
 
 /// The request as the other side gets it.
@@ -514,6 +544,21 @@ mod tests {
             x-remote-user: alice
         "#]]
         .assert_eq(&show(sent(true, &headers).headers()));
+    }
+
+    #[test]
+    fn protocols_are_those_that_were_asked_for() {
+        let agreed = |asked: Option<&'static str>, found: Option<&'static str>| {
+            let value = |text: Option<&'static str>| text.map(HeaderValue::from_static);
+            agreed(value(asked).as_ref(), value(found).as_ref())
+        };
+        assert!(agreed(Some("websocket"), Some("WebSocket")).is_ok());
+        assert!(agreed(Some("a, SPDY/3.1"), Some("SPDY/3.1")).is_ok());
+        assert_eq!(
+            agreed(Some("websocket"), Some("h2c")).unwrap_err(),
+            r#"backend tried to switch protocol "h2c" when "websocket" was requested"#
+        );
+        assert!(agreed(Some("websocket"), None).is_err());
     }
 
     #[test]

@@ -2,17 +2,20 @@
 //!
 //! Invariants: reading never waits for anybody; what was heard last stays until its APIService goes, for clients do better
 //! with an old document than with none. Of a v2 document only the paths of the APIService's own group version count, of a
-//! v3 index only its own documents, which are forwarded like any other request.
+//! v3 index only its own documents, which are forwarded like any other request. For a server without v3 the document is made
+//! of its v2.
 //!
 //! Source: upstream's OpenAPI aggregation controllers.
 
-use crate::{Route, Table, documents, keeper, merge, service::ApiService};
+use crate::{Route, Table, documents, keeper, merge, service::ApiService, v3};
+use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use kaji_outbound::Callers;
 use kaji_resource::UserInfo;
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, HashMap},
+    hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
@@ -27,6 +30,13 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 /// How long an answer may take.
 const TIME: Duration = Duration::from_secs(30);
 
+/// Bytes of a document.
+const LARGEST: usize = 8 << 20;
+
+fn parse(body: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(body).map_err(|e| e.to_string())
+}
+
 /// What one server said about one group version.
 #[derive(Clone, Default)]
 struct Spec {
@@ -35,6 +45,35 @@ struct Spec {
     v2: Option<(u64, Arc<Value>)>,
     /// Names of v3 documents, and where they are.
     v3: BTreeMap<String, String>,
+    /// The server has no v3.
+    old: bool,
+    /// What its v2 is in v3; there if it has none of its own.
+    made: Option<Made>,
+}
+
+/// A document that was made here.
+#[derive(Clone)]
+struct Made {
+    body: Bytes,
+    hash: String,
+}
+
+impl Made {
+    /// `None` if it is too large.
+    fn of(v2: &Value) -> Option<Made> {
+        let body = Bytes::from(v3::convert(v2).to_string());
+        if body.len() > LARGEST {
+            return None;
+        }
+        let mut hasher = DefaultHasher::new();
+        body.hash(&mut hasher);
+        Some(Made { hash: format!("{:016X}", hasher.finish()), body })
+    }
+}
+
+/// The name of an APIService's document of v3.
+fn root(service: &ApiService) -> String {
+    format!("apis/{}/{}", service.group, service.version)
 }
 
 #[derive(Default)]
@@ -93,8 +132,24 @@ impl Specs {
     /// Names of documents (`apis/example.com/v1`) and where they are.
     pub fn v3(&self, table: &Table) -> BTreeMap<String, String> {
         let known = self.lock();
-        let specs = table.routes().filter_map(|r| known.specs.get(&r.service.name));
-        specs.flat_map(|s| s.v3.clone()).collect()
+        let mut all = BTreeMap::new();
+        for service in table.routes().map(|r| &r.service) {
+            let Some(spec) = known.specs.get(&service.name) else { continue };
+            all.extend(spec.v3.clone());
+            if let Some(made) = &spec.made {
+                let root = root(service);
+                let at = format!("/openapi/v3/{root}?hash={}", made.hash);
+                all.insert(root, at);
+            }
+        }
+        all
+    }
+
+    /// A document that was made here.
+    pub fn made(&self, table: &Table, document: &str) -> Option<(Bytes, String)> {
+        let route = table.routes().find(|r| root(&r.service) == document)?;
+        let made = self.lock().specs.get(&route.service.name)?.made.clone()?;
+        Some((made.body, made.hash))
     }
 
     /// Who has a document.
@@ -116,10 +171,14 @@ impl Specs {
         let user = UserInfo { name: READER.into(), ..UserInfo::default() };
         let json = HeaderValue::from_static("application/json");
         let service = &route.service;
-        let index = documents::get(&client, "/openapi/v3", &user, json.clone(), None, TIME).await?;
+        let index =
+            documents::get(&client, "/openapi/v3", &user, (json.clone(), None), (TIME, LARGEST)).await?;
+        let old = index.code == StatusCode::NOT_FOUND;
         let v3 = match index.code {
             StatusCode::OK => {
-                own_documents(service, &serde_json::from_slice(&index.body).map_err(|e| e.to_string())?)
+                let (service, body) = (service.clone(), index.body);
+                let read = move || Ok(own_documents(&service, &parse(&body)?));
+                documents::apart(read).await?
             }
             StatusCode::NOT_FOUND => BTreeMap::new(),
             code => return Err(format!("/openapi/v3: {code}")),
@@ -127,21 +186,29 @@ impl Specs {
         let etag = {
             let mut known = self.lock();
             let spec = known.specs.entry(service.name.clone()).or_default();
+            if old != spec.old {
+                // What is to be made of v2 is another thing, so it has to be read.
+                (spec.old, spec.made, spec.etag) = (old, None, None);
+            }
             spec.v3 = v3;
             spec.etag.clone()
         };
-        let answer = documents::get(&client, "/openapi/v2", &user, json, etag, TIME).await?;
+        let answer = documents::get(&client, "/openapi/v2", &user, (json, etag), (TIME, LARGEST)).await?;
         match answer.code {
             StatusCode::NOT_MODIFIED | StatusCode::NOT_FOUND => Ok(()),
             StatusCode::OK => {
-                let document: Value = serde_json::from_slice(&answer.body).map_err(|e| e.to_string())?;
-                let prefix = format!("{}/", service.path());
-                let own = merge::filter(&document, |path| path.starts_with(&prefix));
+                let (prefix, body) = (format!("{}/", service.path()), answer.body);
+                let read = move || {
+                    let own = merge::filter(&parse(&body)?, |path| path.starts_with(&prefix));
+                    let made = if old { Made::of(&own) } else { None };
+                    Ok((own, made))
+                };
+                let (own, made) = documents::apart(read).await?;
                 let mut known = self.lock();
                 known.count += 1;
                 let number = known.count;
                 let spec = known.specs.entry(service.name.clone()).or_default();
-                spec.etag = answer.etag;
+                (spec.etag, spec.made) = (answer.etag, made);
                 if spec.v2.as_ref().is_none_or(|(_, old)| **old != own) {
                     spec.v2 = Some((number, Arc::new(own)));
                 }
@@ -154,7 +221,7 @@ impl Specs {
 
 /// What an index says about the group version itself.
 fn own_documents(service: &ApiService, index: &Value) -> BTreeMap<String, String> {
-    let own = format!("apis/{}/{}", service.group, service.version);
+    let own = root(service);
     let at = index["paths"][own.as_str()]["serverRelativeURL"].as_str();
     at.filter(|at| at.starts_with(&format!("/openapi/v3/{own}")))
         .map(|at| (own, at.to_owned()))

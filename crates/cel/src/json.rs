@@ -8,6 +8,7 @@ use crate::{
     value::{List, Map, Text, Value},
 };
 use base64::Engine;
+use kaji_meta::text::go_type;
 use serde_json::Value as Json;
 
 static ANY: Decl = Decl { kind: DeclKind::Any, nullable: true, max_elements: 0, min_size: 1 };
@@ -102,17 +103,4 @@ fn any<'a>(json: &'a Json, like: &'static Decl) -> Value<'a> {
 fn whole(json: &Json) -> Option<i64> {
     #[allow(clippy::cast_possible_truncation, reason = "whole and in range")]
     json.as_i64().or_else(|| json.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e18).map(|f| f as i64))
-}
-
-/// Go's name of what JSON decodes to.
-fn go_type(json: &Json) -> &'static str {
-    match json {
-        Json::Null => "<nil>",
-        Json::Bool(_) => "bool",
-        Json::Number(n) if n.is_f64() => "float64",
-        Json::Number(_) => "int64",
-        Json::String(_) => "string",
-        Json::Array(_) => "[]interface {}",
-        Json::Object(_) => "map[string]interface {}",
-    }
 }

@@ -8,7 +8,7 @@ mod lifecycle;
 mod reinvocation;
 mod together;
 
-use crate::{engine::Engine, pipeline::options};
+use crate::{deadline::Deadline, engine::Engine, pipeline::options};
 use kaji_meta::{GroupResource, GroupVersionKind, GroupVersionResource, Random, Status, object, text};
 use kaji_resource::{Api, BoxFuture, ResourceDef, UserInfo};
 use serde_json::Value;
@@ -87,6 +87,8 @@ pub struct Attributes<'a> {
     pub together: &'a Together,
     /// The time of the request.
     pub now: jiff::Timestamp,
+    /// Until when: nobody is waited for longer than that.
+    pub deadline: Deadline,
     /// Randomness.
     pub random: &'a dyn Random,
 }
@@ -178,6 +180,10 @@ pub(crate) fn doubtful(engine: &Engine, attributes: &Attributes<'_>) -> bool {
 
 /// Runs the mutating phase.
 pub(crate) async fn admit(engine: &Engine, attributes: &mut Attributes<'_>) -> Result<(), Status> {
+    attributes.deadline.within(mutate(engine, attributes)).await
+}
+
+async fn mutate(engine: &Engine, attributes: &mut Attributes<'_>) -> Result<(), Status> {
     if lifecycle::NamespaceLifecycle.handles(attributes) {
         lifecycle::check(attributes).await?;
     }
@@ -202,10 +208,13 @@ pub(crate) async fn admit(engine: &Engine, attributes: &mut Attributes<'_>) -> R
 /// Runs the validating phase.
 pub(crate) async fn validate(engine: &Engine, attributes: &Attributes<'_>) -> Result<(), Status> {
     let plugins = engine.admission.load_full();
-    for plugin in plugins.iter() {
-        if plugin.handles(attributes) {
-            plugin.validate(attributes).await?;
+    let check = async {
+        for plugin in plugins.iter() {
+            if plugin.handles(attributes) {
+                plugin.validate(attributes).await?;
+            }
         }
-    }
-    Ok(())
+        Ok(())
+    };
+    attributes.deadline.within(check).await
 }

@@ -178,7 +178,7 @@ impl Api for Engine {
         self.registry.load().by_group_resource(resource).map_or(0, |res| res.cache.changed())
     }
 
-    fn received(&self, mut object: Value, kind: &GroupVersionKind) -> Result<Value, String> {
+    fn received(&self, mut object: Value, kind: &GroupVersionKind, strict: bool) -> Result<Value, String> {
         let (api_version, named) = (object::api_version(&object), object::kind(&object));
         let wanted = GroupVersion::new(kind.group.as_str(), kind.version.as_str()).api_version();
         if api_version != wanted || named != kind.kind {
@@ -194,7 +194,12 @@ impl Api for Engine {
         };
         let Some(schema) = schema else { return Err(format!("no kind {kind} is known")) };
         let want = Want { group: &kind.group, version: &kind.version, kind: &kind.kind, schema: &schema };
-        decode::conform(&want, &mut object)?;
+        let unknown = decode::conform(&want, &mut object)?;
+        if strict && !decode::is_custom(&schema) && !unknown.is_empty() {
+            let quoted = |path: &String| format!("unknown field {}", kaji_meta::text::quote(path));
+            let list: Vec<String> = unknown.iter().map(quoted).collect();
+            return Err(format!("strict decoding error: {}", list.join(", ")));
+        }
         if let (Some(res), Some(version)) = (res, version) {
             pipeline::default(res, version, &mut object);
         }

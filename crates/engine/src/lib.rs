@@ -10,6 +10,7 @@ pub mod admission;
 pub mod api;
 pub mod cache;
 mod continue_token;
+mod deadline;
 pub mod decode;
 mod dispatch;
 pub mod encode;
@@ -28,6 +29,7 @@ mod trail;
 mod verbs;
 
 pub use admission::{Admission, Annotations, Attributes, Companion, Operation, Reinvocation, Together};
+pub use deadline::Deadline;
 pub use engine::{Engine, EngineError, EngineOptions};
 pub use registry::{Registry, Resource};
 pub use request::{Accept, Alternative, ApiRequest, Creation, Encoding, Form};

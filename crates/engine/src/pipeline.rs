@@ -19,6 +19,7 @@ pub(crate) mod update;
 
 use crate::{
     admission::{self, Annotations, Attributes, Operation, Together},
+    deadline::Deadline,
     decode::{self, Want},
     encode,
     engine::{Engine, store_status},
@@ -32,7 +33,7 @@ use foreign::Conversions;
 use kaji_meta::{GroupVersionKind, GroupVersionResource, Status, object};
 use kaji_resource::{Ctx, DeleteOptions, Reservation, SubresourceDef, UserInfo, VersionDef};
 use kaji_schema::SchemaRef;
-use kaji_store::{KeyValue, Range, Revision, Txn, TxnOutcome};
+use kaji_store::{KeyValue, Range, Revision, StoreError, Txn, TxnOutcome};
 use options::{OperationOptions, WriteOptions};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
@@ -62,6 +63,8 @@ pub(crate) struct Op<'a> {
     pub now_text: String,
     /// Made by the server itself, as part of another request or as it starts.
     pub inside: bool,
+    /// Until when it may be committed.
+    pub deadline: Deadline,
     pub warnings: Mutex<Vec<String>>,
     /// What plugins tell the audit log.
     pub annotations: Annotations,
@@ -87,7 +90,7 @@ impl<'a> Op<'a> {
         let (subresource, namespace, name) = (&req.subresource, &req.namespace, &req.name);
         let op =
             Self::internal(engine, res, &req.version, subresource, &req.user, (namespace, name), options)?;
-        Ok(Op { inside: false, ..op })
+        Ok(Op { inside: false, deadline: req.deadline, ..op })
     }
 
     /// A write from inside the process.
@@ -124,6 +127,7 @@ impl<'a> Op<'a> {
             now,
             now_text: rfc3339(now),
             inside: true,
+            deadline: Deadline::default(),
             warnings: Mutex::new(vec![]),
             annotations: Annotations::default(),
             together: Together::default(),
@@ -188,6 +192,7 @@ impl<'a> Op<'a> {
             annotations: &self.annotations,
             together: &self.together,
             now: self.now,
+            deadline: self.deadline,
             random: &*self.engine.random,
         }
     }
@@ -276,14 +281,19 @@ impl<'a> Op<'a> {
         // As the store has it, which knows revisions better.
         object::meta_mut(&mut object).remove("resourceVersion");
         // Defaults of the storage version are for readers; those of the request's version are stored.
-        encode::convert_to(res, object, &res.storage_api_version).await.map(Some)
+        self.converted(object, &res.storage_api_version).await.map(Some)
     }
 
     /// What a reader of this version sees of an object that is stored in another: answers to writes are what was
     /// written, read back.
     pub async fn read_back(&self, mut form: Value) -> Result<Value, Status> {
         self.normalize(&mut form);
-        encode::convert_to(self.res, form, &self.res.api_version(&self.version.name)).await
+        self.converted(form, &self.res.api_version(&self.version.name)).await
+    }
+
+    /// An object in another version, which somebody else may have to say, in the time that is left.
+    pub async fn converted(&self, object: Value, api_version: &str) -> Result<Value, Status> {
+        self.deadline.within(encode::convert_to(self.res, object, api_version)).await
     }
 
     /// Puts an object in the version that it names into the shape that readers see.
@@ -413,7 +423,7 @@ impl<'a> Op<'a> {
         if self.res.def.conversion.direct() {
             let here = self.res.api_version(&self.version.name);
             let stored = (object::api_version(&object) != here).then(|| object.clone());
-            object = encode::convert_to(self.res, object, &here).await?;
+            object = self.converted(object, &here).await?;
             return Ok(State { object, revision, migrate, stored });
         }
         if migrate {
@@ -471,11 +481,36 @@ impl Written {
     }
 }
 
-/// Commits a transaction on one key. `Err(current)` says what the key is when it was not as expected.
-pub(crate) async fn commit(
-    op: &Op<'_>,
-    txn: Txn,
-) -> Result<Result<Revision, Option<KeyValue>>, kaji_store::StoreError> {
+/// Why a transaction was not tried, or could not be.
+#[derive(Debug)]
+pub(crate) enum Uncommitted {
+    /// The request's time is over: its client has been told that it failed.
+    Late,
+    Store(StoreError),
+}
+
+impl From<Uncommitted> for Status {
+    fn from(why: Uncommitted) -> Status {
+        match why {
+            Uncommitted::Late => Deadline::exceeded(),
+            Uncommitted::Store(error) => store_status(&error),
+        }
+    }
+}
+
+/// What has become of a transaction. `Err(current)` says what the key is when it was not as expected.
+type Committed = Result<Revision, Option<KeyValue>>;
+
+/// Commits a transaction on one key, if there is time left.
+pub(crate) async fn commit(op: &Op<'_>, txn: Txn) -> Result<Committed, Uncommitted> {
+    if op.deadline.is_over() {
+        return Err(Uncommitted::Late);
+    }
+    finish(op, txn).await.map_err(Uncommitted::Store)
+}
+
+/// Commits a transaction that ends what another of the same request has begun, whatever the time.
+pub(crate) async fn finish(op: &Op<'_>, txn: Txn) -> Result<Committed, StoreError> {
     let engine = op.engine;
     match engine.leases.commit(&*engine.store, txn, op.res.def.ttl, op.now).await? {
         TxnOutcome::Committed { revision, .. } => {
@@ -513,16 +548,15 @@ pub(crate) fn rfc3339(time: jiff::Timestamp) -> String {
     kaji_meta::Time::from(time).to_string()
 }
 
-/// What deletions look like to admission.
+/// What deletions look like to admission: by the request's name, which that of a collection has not.
 pub(crate) fn delete_attributes<'b>(
     op: &'b Op<'_>,
-    name: &'b str,
     options: &'b DeleteOptions,
     old: Option<&'b Value>,
 ) -> Attributes<'b> {
     Attributes {
         options: OperationOptions::Delete(options),
         dry_run: options.dry_run,
-        ..op.attributes(name, Operation::Delete, None, old)
+        ..op.attributes(op.name, Operation::Delete, None, old)
     }
 }

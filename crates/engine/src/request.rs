@@ -2,7 +2,7 @@
 //!
 //! Invariant: everything here is bounded by the server before it arrives (body size, header size, query size).
 
-use crate::trail::Trails;
+use crate::{deadline::Deadline, trail::Trails};
 use bytes::Bytes;
 use kaji_meta::{GroupResource, Status};
 use kaji_resource::{BoxFuture, UserInfo, Verb};
@@ -119,6 +119,8 @@ pub struct ApiRequest {
     pub trail: Trails,
     /// Whom to ask before an update creates; nobody where the request is the server's own.
     pub creation: Option<Arc<dyn Creation>>,
+    /// Until when: a write that is not committed by then is not made.
+    pub deadline: Deadline,
 }
 
 /// Who the server is when it asks itself.
@@ -149,6 +151,7 @@ impl ApiRequest {
             user_agent: user_agent.into(),
             trail: None,
             creation: None,
+            deadline: Default::default(),
         }
     }
 

@@ -4,7 +4,7 @@
 //! control loops, which speak the API through the in-process transport. Ending runs the other way round.
 
 use crate::{
-    Nodes, RangeFlags,
+    Nodes, ProxyClient, RangeFlags,
     access::{Access, AuthzError, AuthzOptions},
     audit,
     authn::{Authn, AuthnError, AuthnOptions, LateTokens},
@@ -298,7 +298,9 @@ impl Cluster {
         .map_err(StartError::Bootstrap)?;
         let (believed, trusted) = watch::channel(trusted);
         let callers = plugins.callers.clone();
-        let aggregator = Aggregator::new(engine.clone(), callers, delegation::identity(&pki), time.clone());
+        let proxy = options.serving.proxy.clone();
+        let shown = proxy.load(&pki)?;
+        let aggregator = Aggregator::new(engine.clone(), callers, shown.clone(), time.clone());
         aggregator.register_metrics(metrics.registry());
         let flow = Flow::new(options.limits, Arc::new(SystemClock));
         let stack = Arc::new(Stack {
@@ -316,7 +318,7 @@ impl Cluster {
                 .with(|registry| plugins.metrics.register(registry))
                 .with(|registry| plugins.policies.register(registry)),
             discovery: Discovery::default(),
-            openapi: OpenApi::new(kaji_builtins::docs::type_doc),
+            openapi: Arc::new(OpenApi::new(kaji_builtins::docs::type_doc)),
             address: advertised(address).to_string(),
             flow,
             request_timeout: options.request_timeout,
@@ -340,7 +342,11 @@ impl Cluster {
         tasks.spawn(followed.run(stopped.clone()));
         tasks.spawn(authn.follow(stopped.clone()));
         tasks.spawn(certificates.clone().run(clock.clone(), stopped.clone()));
-        tasks.spawn(delegation::identify(aggregator.clone(), certificates.clone(), stopped.clone()));
+        if proxy == ProxyClient::default() {
+            tasks.spawn(delegation::identify(aggregator.clone(), certificates.clone(), stopped.clone()));
+        } else {
+            tasks.spawn(proxy.follow(shown, aggregator.clone(), stopped.clone()));
+        }
         tasks.spawn(aggregator.run(stopped.clone()));
         let engine = Arc::downgrade(&stack.engine);
         tasks.spawn(delegation::follow(engine.clone(), trusted, clock, stopped.clone()));

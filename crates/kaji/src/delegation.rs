@@ -9,12 +9,11 @@
 //!
 //! Source: upstream's `clusterauthenticationtrust` controller.
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use futures_util::StreamExt;
 use kaji_aggregator::{Aggregator, Identity};
 use kaji_auth::authn::RequestHeader;
 use kaji_engine::{ApiRequest, Body, Engine};
-use kaji_meta::{Clock, GroupResource, Status};
+use kaji_meta::{Clock, GroupResource, Status, text};
 use kaji_resource::{Api, Verb};
 use kaji_server::{
     Certificates,
@@ -153,21 +152,7 @@ fn certificates(
             }
         }
     }
-    Ok(all.iter().map(|der| pem(der)).collect())
-}
-
-fn pem(der: &[u8]) -> String {
-    let text = STANDARD.encode(der);
-    let mut out = String::from("-----BEGIN CERTIFICATE-----\n");
-    let mut rest = text.as_str();
-    while !rest.is_empty() {
-        let (line, more) = rest.split_at(rest.len().min(64));
-        out.push_str(line);
-        out.push('\n');
-        rest = more;
-    }
-    out.push_str("-----END CERTIFICATE-----\n");
-    out
+    Ok(all.iter().map(|der| text::pem("CERTIFICATE", der)).collect())
 }
 
 /// Keeps the map up to date until `stop` turns true or the engine is gone.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a certificate, key or authority that is named and cannot be used keeps the server from starting.
 
-use crate::{Options, Selection, StoreKind};
+use crate::{Options, ProxyClient, Selection, StoreKind};
 use clap::Args;
 use kaji_server::{
     Certificates, TlsCurve, TlsOptions, TlsSuite, TlsVersion,
@@ -26,6 +26,8 @@ pub struct Serving {
     pub ephemeral: bool,
     /// Certificates that were made elsewhere.
     pub files: Files,
+    /// The certificate that extension servers are shown, if it was made elsewhere.
+    pub proxy: ProxyClient,
     /// Versions, cipher suites and curves.
     pub tls: TlsOptions,
     /// Streams that an HTTP/2 connection may have open; the server's default without it.
@@ -86,6 +88,8 @@ pub struct Flags {
     #[command(flatten)]
     files: Files,
     #[command(flatten)]
+    proxy: ProxyClient,
+    #[command(flatten)]
     wire: Wire,
 }
 
@@ -122,6 +126,7 @@ impl Flags {
             local: false,
             ephemeral: self.store == StoreKind::Memory,
             files: self.files,
+            proxy: self.proxy,
             tls,
             streams: wire.http2_max_streams_per_connection.filter(|n| *n > 0),
             connections: None,

@@ -322,8 +322,8 @@ async fn mutations_that_fail() {
         201 
         500 Internal error occurred: json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32
         500 Internal error occurred: json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32
-        201 
-        201 
+        500 Internal error occurred: strict decoding error: unknown field "spec.unknown"
+        500 Internal error occurred: strict decoding error: unknown field "spec.unknown"
     "#]]
     .assert_eq(&out);
 }

@@ -1,6 +1,7 @@
-//! Values rendered as upstream's messages render them: quoted strings (`%q`), floats (`%v`) and compact JSON with
-//! the three HTML characters escaped.
+//! Values rendered as upstream's messages render them: quoted strings (`%q`), floats (`%v`), types (`%T`) and compact JSON
+//! with the three HTML characters escaped; and PEM.
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -13,6 +14,33 @@ pub fn is_printable(c: char) -> bool {
     let mut buf = [b'a'; 5];
     let len = c.encode_utf8(&mut buf[1..]).len();
     std::str::from_utf8(&buf[..=len]).is_ok_and(|s| s.escape_debug().count() == 2)
+}
+
+/// Go's `%T` of a decoded JSON value.
+pub fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(n) if n.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}
+
+/// A PEM block: `CERTIFICATE` and its like, in lines of 64 characters.
+pub fn pem(label: &str, der: &[u8]) -> String {
+    let encoded = BASE64_STANDARD.encode(der);
+    let mut out = format!("-----BEGIN {label}-----\n");
+    let mut rest = encoded.as_str();
+    while !rest.is_empty() {
+        let (line, more) = rest.split_at(rest.len().min(64));
+        out.push_str(line);
+        out.push('\n');
+        rest = more;
+    }
+    out + &format!("-----END {label}-----\n")
 }
 
 /// A string in double quotes with Go's escapes, as `%q` prints it.
@@ -85,6 +113,18 @@ pub fn json(value: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn types_and_pem() {
+        let all = serde_json::json!([null, true, 1, 1.5, "", [], {}]);
+        let types: Vec<_> = all.as_array().unwrap().iter().map(go_type).collect();
+        let wanted =
+            ["<nil>", "bool", "int64", "float64", "string", "[]interface {}", "map[string]interface {}"];
+        assert_eq!(types, wanted);
+        assert_eq!(pem("X", b""), "-----BEGIN X-----\n-----END X-----\n");
+        let full = "A".repeat(64);
+        assert_eq!(pem("X", &[0; 49]), format!("-----BEGIN X-----\n{full}\nAA==\n-----END X-----\n"));
+    }
 
     #[test]
     fn quotes_like_go() {

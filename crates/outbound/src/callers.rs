@@ -2,7 +2,7 @@
 //!
 //! Invariant: no more clients are kept than `MOST`; who was called longest ago goes first, its idle connections with it.
 
-use crate::{CallError, Client, ClientConfig, Endpoint, RequestBody, Streamed, resolve};
+use crate::{CallError, Client, ClientConfig, Endpoint, Lane, RequestBody, Streamed, resolve};
 use bytes::Bytes;
 use kaji_meta::{Random, Status, SystemRandom};
 use kaji_resource::Api;
@@ -14,8 +14,6 @@ use std::{
 
 /// Clients that are kept. Upstream's `defaultCacheSize`.
 const MOST: usize = 200;
-/// Connections to one of them at a time.
-const CONNECTIONS: usize = 512;
 
 #[derive(Default)]
 struct Kept {
@@ -82,7 +80,7 @@ impl Callers {
             return Ok(client.clone());
         }
         let config = Arc::new(config.clone());
-        let client = Arc::new(Client::new(config.clone(), self.finder.clone(), CONNECTIONS)?);
+        let client = Arc::new(Client::new(config.clone(), self.finder.clone())?);
         if kept.clients.len() >= MOST {
             let oldest = kept.clients.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| key.clone());
             oldest.iter().for_each(|key| drop(kept.clients.remove(key)));
@@ -113,7 +111,8 @@ impl Callers {
         &self,
         config: &ClientConfig,
         request: http::Request<RequestBody>,
+        lane: Lane,
     ) -> Result<http::Response<Streamed>, CallError> {
-        self.client(config)?.send(request).await
+        self.client(config)?.send(request, lane).await
     }
 }

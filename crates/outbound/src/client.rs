@@ -1,30 +1,35 @@
 //! One stranger: its connections and requests to it.
 //!
-//! Invariants: a connection carries one request at a time and is used again only after its answer was read to the end;
-//! no more than a fixed number is open, whoever wants another waits.
+//! HTTP/2 is spoken where the other side offers it; requests that switch protocols are HTTP/1.1.
+//!
+//! Invariant: no more than a fixed number of requests is under way (`lanes`), whoever wants another waits.
 
 use crate::{
     CallError, ClientConfig, Endpoint, Target,
     callers::Finder,
     config::Place,
-    connect::connect,
+    connect::{Connected, connect},
     error::{DEADLINE, broken, cause, cut},
+    lanes::{Lane, Rooms, Slot},
+    pool::{Idle, Shared, Single, Stream},
     tls,
 };
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, header};
+use http::{HeaderValue, Method, Request, Response, Uri, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::UnsyncBoxBody};
-use hyper::{body::Incoming, client::conn::http1::SendRequest};
+use hyper::{body::Incoming, client::conn::TrySendError};
 use kaji_meta::{GroupResource, Status};
 use std::{
     error::Error,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
-    time::{Duration, Instant},
+    time::Duration,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::rustls::ClientConfig as Tls;
 
 /// The body of a request.
@@ -35,67 +40,37 @@ pub fn body(bytes: impl Into<Bytes>) -> RequestBody {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// Connections that wait for the next request. As client-go's `MaxIdleConnsPerHost`.
-const MOST_IDLE: usize = 25;
-/// They wait no longer than this.
-const IDLE: Duration = Duration::from_secs(90);
-/// How long a connection that was just used may take until it is ready.
-const SETTLE: Duration = Duration::from_millis(50);
-
-type Sender = SendRequest<RequestBody>;
-
-#[derive(Default)]
-struct Idle(Mutex<Vec<(Sender, Instant)>>);
-
-impl Idle {
-    /// The connection that was used last, if any is left that can be used.
-    async fn take(&self) -> Option<Sender> {
-        loop {
-            let (mut sender, since) = {
-                let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-                all.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < IDLE);
-                all.pop()?
-            };
-            // One whose request is still being sent, though its answer is there, is of no use to anybody else.
-            if since.elapsed() < IDLE
-                && matches!(tokio::time::timeout(SETTLE, sender.ready()).await, Ok(Ok(())))
-            {
-                return Some(sender);
-            }
-        }
-    }
-
-    fn put(&self, sender: Sender) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() < MOST_IDLE && !sender.is_closed() {
-            all.push((sender, Instant::now()));
-        }
-    }
-}
-
 /// Somebody who can be called.
 pub struct Client {
     config: Arc<ClientConfig>,
     place: Place,
+    /// Offers both protocols.
     tls: Arc<Tls>,
+    /// Offers the one that can be switched from.
+    tls_http1: Arc<Tls>,
     finder: Arc<Finder>,
     idle: Arc<Idle>,
-    slots: Arc<Semaphore>,
+    shared: Shared,
+    /// The other side chose HTTP/2 the last time.
+    shares: AtomicBool,
+    rooms: Rooms,
 }
 
 impl Client {
-    pub(crate) fn new(
-        config: Arc<ClientConfig>,
-        finder: Arc<Finder>,
-        connections: usize,
-    ) -> Result<Client, CallError> {
+    pub(crate) fn new(config: Arc<ClientConfig>, finder: Arc<Finder>) -> Result<Client, CallError> {
+        let tls = tls::config(&config)?;
+        let mut tls_http1 = tls.clone();
+        tls_http1.alpn_protocols.retain(|protocol| protocol != tls::HTTP2);
         Ok(Client {
             place: Place::of(&config.target)?,
-            tls: Arc::new(tls::config(&config)?),
+            tls: Arc::new(tls),
+            tls_http1: Arc::new(tls_http1),
             config,
             finder,
             idle: Arc::default(),
-            slots: Arc::new(Semaphore::new(connections)),
+            shared: Shared::default(),
+            shares: AtomicBool::new(false),
+            rooms: Rooms::default(),
         })
     }
 
@@ -157,9 +132,9 @@ impl Client {
             Ok(request)
         };
         let about = |error: CallError| error.about(&method, &self.url(target));
-        let answer = match self.once(request()?, true).await {
+        let answer = match self.once(request()?, Lane::Short, true).await {
             // It had been closed before anything of an answer came; the other side can be asked again.
-            Err(Failed { reused: true, stale: true, .. }) => self.once(request()?, false).await,
+            Err(Failed { reused: true, stale: true, .. }) => self.once(request()?, Lane::Short, false).await,
             other => other,
         };
         let answer = answer.map_err(|failed| about(failed.error))?;
@@ -175,12 +150,18 @@ impl Client {
     ///
     /// # Errors
     /// There is no answer.
-    pub async fn send(&self, request: Request<RequestBody>) -> Result<Response<Streamed>, CallError> {
+    pub async fn send(
+        &self,
+        request: Request<RequestBody>,
+        lane: Lane,
+    ) -> Result<Response<Streamed>, CallError> {
         let (method, url) = (request.method().clone(), self.url(&request.uri().to_string()));
         let again = repeatable(&request);
-        let answer = match (self.once(request, true).await, again) {
+        let answer = match (self.once(request, lane, true).await, again) {
             // It had been closed before anything of an answer came, and asking twice changes nothing.
-            (Err(Failed { reused: true, stale: true, .. }), Some(again)) => self.once(again, false).await,
+            (Err(Failed { reused: true, stale: true, .. }), Some(again)) => {
+                self.once(again, lane, false).await
+            }
             (other, _) => other,
         };
         answer.map_err(|failed| failed.error.about(&method, &url))
@@ -189,33 +170,72 @@ impl Client {
     async fn once(
         &self,
         mut request: Request<RequestBody>,
+        lane: Lane,
         reuse: bool,
     ) -> Result<Response<Streamed>, Failed> {
         let fresh = |error| Failed { error, reused: false, stale: false };
         self.dress(&mut request).map_err(fresh)?;
-        let slot = self.slots.clone().acquire_owned().await;
-        let slot = Slot(Arc::new(slot.map_err(|e| fresh(CallError::Transport(e.to_string())))?));
-        let mut idle = if reuse { self.idle.take().await } else { None };
+        let switches = request.headers().contains_key(header::UPGRADE);
+        let mut reuse = reuse;
         loop {
-            let reused = idle.is_some();
-            let mut sender = match idle.take() {
-                Some(sender) => sender,
-                None => self.connect().await.map_err(fresh)?,
-            };
-            match sender.try_send_request(request).await {
-                Ok(response) => return Ok(self.streamed(response, sender, slot)),
-                Err(mut error) => match error.take_message() {
-                    // It was closed before anything was sent.
-                    Some(unsent) if reused => request = unsent,
-                    _ => {
-                        let error = error.into_error();
-                        let gone = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
-                        let stale = gone || cause::<std::io::Error>(&error).is_some();
-                        return Err(Failed { error: broken(&error), reused, stale });
+            let (line, reused, slot) = self.line(lane, switches, reuse).await.map_err(fresh)?;
+            let sent = match line {
+                Line::Single(mut sender) => {
+                    relative(&mut request);
+                    let sent = sender.try_send_request(request).await;
+                    sent.map(|response| self.streamed(response, Line::Single(sender), slot))
+                }
+                Line::Stream(mut stream) => {
+                    absolute(&mut request, &self.place.authority).map_err(fresh)?;
+                    match stream.sender.try_send_request(request).await {
+                        Ok(response) => Ok(self.streamed(response, Line::Stream(stream), slot)),
+                        Err(error) => {
+                            self.shared.forget(&stream);
+                            Err(error)
+                        }
                     }
-                },
+                }
+            };
+            match sent {
+                Ok(response) => return Ok(response),
+                Err(error) => request = unsent(error, reused)?,
             }
+            // What was kept is not what it was; nothing was sent.
+            reuse = false;
         }
+    }
+
+    /// Something to send a request on, whether it was used before, and the right to use it.
+    async fn line(&self, lane: Lane, switches: bool, reuse: bool) -> Result<(Line, bool, Slot), CallError> {
+        let shares = !switches && self.shares.load(Ordering::Relaxed);
+        let slot = self.rooms.take(lane, shares).await?;
+        if reuse && shares {
+            if let Some(stream) = self.shared.take() {
+                return Ok((Line::Stream(stream), true, slot));
+            }
+        } else if reuse && let Some(sender) = self.idle.take().await {
+            return Ok((Line::Single(sender), true, slot));
+        }
+        let connected = self.connect(switches).await?;
+        let chosen = matches!(connected, Connected::Shared(_));
+        if !switches {
+            self.shares.store(chosen, Ordering::Relaxed);
+        }
+        let slot = if chosen == shares {
+            slot
+        } else {
+            drop(slot);
+            self.rooms.take(lane, chosen).await?
+        };
+        let line = match connected {
+            Connected::Single(sender) => Line::Single(sender),
+            // Others may have connected meanwhile, and have room.
+            Connected::Shared(sender) => match self.shared.take().filter(|_| reuse) {
+                Some(stream) => Line::Stream(stream),
+                None => Line::Stream(self.shared.put(sender)),
+            },
+        };
+        Ok((line, false, slot))
     }
 
     /// The headers that every request has.
@@ -233,27 +253,73 @@ impl Client {
         Ok(())
     }
 
-    async fn connect(&self) -> Result<Sender, CallError> {
+    async fn connect(&self, switches: bool) -> Result<Connected, CallError> {
         let endpoint = match &self.config.target {
             Target::Url(_) => Endpoint { host: self.place.host.clone(), port: self.place.port },
             Target::Service { namespace, name, port, .. } => {
                 self.finder.find((namespace, name), *port).await?
             }
         };
-        connect(&self.config, &self.tls, &self.place, &endpoint).await
+        let tls = if switches { &self.tls_http1 } else { &self.tls };
+        connect(&self.config, tls, &self.place, &endpoint).await
     }
 
-    fn streamed(&self, response: Response<Incoming>, sender: Sender, slot: Slot) -> Response<Streamed> {
+    fn streamed(&self, response: Response<Incoming>, on: Line, slot: Slot) -> Response<Streamed> {
         let (mut parts, inner) = response.into_parts();
         parts.extensions.insert(slot.clone());
-        let back = Back { sender, idle: Arc::downgrade(&self.idle), _slot: slot };
+        let held = Held { on, idle: Arc::downgrade(&self.idle), _slot: slot };
         let switched = parts.status == http::StatusCode::SWITCHING_PROTOCOLS;
-        let mut body = Streamed { inner, back: (!switched).then_some(back) };
+        let mut body = Streamed { inner, held: (!switched).then_some(held) };
         if body.inner.is_end_stream() {
             body.give_back();
         }
         Response::from_parts(parts, body)
     }
+}
+
+/// The request if nothing of it was sent, on a connection that had been closed.
+fn unsent(
+    mut error: TrySendError<Request<RequestBody>>,
+    reused: bool,
+) -> Result<Request<RequestBody>, Failed> {
+    match error.take_message() {
+        Some(unsent) if reused => Ok(unsent),
+        _ => {
+            let error = error.into_error();
+            let gone = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
+            let stale = gone || cause::<std::io::Error>(&error).is_some() || is_http2(&error);
+            Err(Failed { error: broken(&error), reused, stale })
+        }
+    }
+}
+
+/// Whether a connection of HTTP/2 ended, or ended this request: servers do so when they go, or have had enough of it.
+fn is_http2(error: &hyper::Error) -> bool {
+    error.to_string().starts_with("http2 error")
+}
+
+/// As HTTP/1.1 wants it: the path, and the host in a header.
+fn relative(request: &mut Request<RequestBody>) {
+    let Some(authority) = request.uri().authority().cloned() else { return };
+    if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
+        request.headers_mut().insert(header::HOST, host);
+    }
+    if let Some(path) = request.uri().path_and_query().cloned() {
+        *request.uri_mut() = Uri::from(path);
+    }
+}
+
+/// As HTTP/2 wants it: all in the URI.
+fn absolute(request: &mut Request<RequestBody>, place: &str) -> Result<(), CallError> {
+    let host = request.headers_mut().remove(header::HOST);
+    if request.uri().authority().is_some() {
+        return Ok(());
+    }
+    let host = host.as_ref().and_then(|h| h.to_str().ok()).unwrap_or(place);
+    let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
+    let uri = format!("https://{host}{path}").parse();
+    *request.uri_mut() = uri.map_err(|e| CallError::Config(format!("{path:?}: {e}")))?;
+    Ok(())
 }
 
 /// The same request once more, if it only reads and has no body.
@@ -277,12 +343,14 @@ struct Failed {
     stale: bool,
 }
 
-/// The right to one connection.
-#[derive(Clone, Debug)]
-pub struct Slot(#[allow(dead_code, reason = "held")] Arc<OwnedSemaphorePermit>);
+/// What carries a request and its answer.
+enum Line {
+    Single(Single),
+    Stream(Stream),
+}
 
-struct Back {
-    sender: Sender,
+struct Held {
+    on: Line,
     idle: Weak<Idle>,
     _slot: Slot,
 }
@@ -290,12 +358,12 @@ struct Back {
 /// The body of an answer as it comes.
 pub struct Streamed {
     inner: Incoming,
-    back: Option<Back>,
+    held: Option<Held>,
 }
 
 impl Streamed {
     fn give_back(&mut self) {
-        if let Some(Back { sender, idle, .. }) = self.back.take()
+        if let Some(Held { on: Line::Single(sender), idle, .. }) = self.held.take()
             && let Some(idle) = idle.upgrade()
         {
             idle.put(sender);
@@ -314,7 +382,7 @@ impl Body for Streamed {
         let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
         match &frame {
             Some(Ok(_)) if !self.inner.is_end_stream() => {}
-            Some(Err(_)) => drop(self.back.take()),
+            Some(Err(_)) => drop(self.held.take()),
             _ => self.give_back(),
         }
         Poll::Ready(frame)

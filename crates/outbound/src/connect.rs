@@ -2,13 +2,13 @@
 
 use crate::{
     CallError, ClientConfig, Endpoint,
-    client::RequestBody,
     config::Place,
     error::{cause, words},
+    pool::{CONNECTION_WINDOW, STREAM_WINDOW, Sender, Single},
     tls,
 };
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::{io, net::IpAddr, sync::Arc, time::Duration};
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, rustls::ClientConfig as Tls};
@@ -17,7 +17,18 @@ use tokio_rustls::{TlsConnector, rustls::ClientConfig as Tls};
 const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of an answer's head.
-const MAX_HEAD: usize = 64 << 10;
+const MAX_HEAD: u32 = 64 << 10;
+/// After so long without anything a shared connection is asked whether it is still there, and has so long to say so. As
+/// client-go's.
+const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
+
+/// A new connection.
+pub(crate) enum Connected {
+    /// HTTP/1.1.
+    Single(Single),
+    /// HTTP/2.
+    Shared(Sender),
+}
 
 /// Connects to an endpoint as what the configuration calls it.
 pub(crate) async fn connect(
@@ -25,23 +36,35 @@ pub(crate) async fn connect(
     tls: &Arc<Tls>,
     place: &Place,
     endpoint: &Endpoint,
-) -> Result<SendRequest<RequestBody>, CallError> {
+) -> Result<Connected, CallError> {
     let name = tls::name(config, place)?;
     let stream = dial(endpoint).await?;
     let shaken = timeout(HANDSHAKE_TIMEOUT, TlsConnector::from(tls.clone()).connect(name, stream)).await;
     let stream = shaken
         .map_err(|_| CallError::Timeout("net/http: TLS handshake timeout".into()))?
         .map_err(|e| tls::failed(&e))?;
+    let shares = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
+    let (stream, wrong) = (TokioIo::new(stream), |e: hyper::Error| CallError::Transport(e.to_string()));
+    let ended = |error| tracing::debug!(%error, "a connection to somebody else ended");
+    if shares {
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING.0)
+            .keep_alive_timeout(PING.1)
+            .max_header_list_size(MAX_HEAD)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .handshake(stream)
+            .await
+            .map_err(wrong)?;
+        tokio::spawn(async move { connection.await.unwrap_or_else(ended) });
+        return Ok(Connected::Shared(sender));
+    }
     let mut builder = http1::Builder::new();
-    builder.max_buf_size(MAX_HEAD);
-    let (sender, connection) =
-        builder.handshake(TokioIo::new(stream)).await.map_err(|e| CallError::Transport(e.to_string()))?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "a connection to somebody else ended");
-        }
-    });
-    Ok(sender)
+    builder.max_buf_size(MAX_HEAD as usize);
+    let (sender, connection) = builder.handshake(stream).await.map_err(wrong)?;
+    tokio::spawn(async move { connection.with_upgrades().await.unwrap_or_else(ended) });
+    Ok(Connected::Single(sender))
 }
 
 async fn dial(endpoint: &Endpoint) -> Result<TcpStream, CallError> {

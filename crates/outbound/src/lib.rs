@@ -3,7 +3,7 @@
 //! Invariants:
 //! - Nobody is believed without a certificate of the given authorities (or, without any, the machine's) for the name that
 //!   was asked for; `insecure` is the only exception and has to be asked for.
-//! - Whatever a stranger does is bounded: connections for each of them, bytes of an answer, time until it is there. A
+//! - Whatever a stranger does is bounded: requests and connections to each of them, bytes of an answer, time until it is there. A
 //!   stranger that hangs holds up those who wait for it and nobody else.
 //! - Failures are worded as Go's HTTP client words them: users see them in messages about their webhooks.
 
@@ -12,12 +12,15 @@ mod client;
 mod config;
 mod connect;
 mod error;
+mod lanes;
+mod pool;
 mod resolve;
 mod tls;
 
 pub use callers::Callers;
-pub use client::{Client, RequestBody, Slot, Streamed, body};
+pub use client::{Client, RequestBody, Streamed, body};
 pub use config::{ClientConfig, Target};
 pub use error::CallError;
+pub use lanes::{Lane, Slot};
 pub use resolve::{Endpoint, resolve};
 pub use tls::check_bundle;

@@ -22,6 +22,9 @@ use tokio_rustls::rustls::{
 };
 use x509_parser::{extensions::GeneralName, prelude::X509Certificate};
 
+/// As ALPN calls it.
+pub(crate) const HTTP2: &[u8] = b"h2";
+
 /// A certificate that is not believed, with Go's reason.
 #[derive(Debug)]
 struct Untrusted(String);
@@ -227,7 +230,7 @@ pub(crate) fn config(config: &ClientConfig) -> Result<Tls, CallError> {
             builder.with_client_auth_cert(chain.map_err(|e| wrong(&e))?, key).map_err(|e| wrong(&e))?
         }
     };
-    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    tls.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
     Ok(tls)
 }
 

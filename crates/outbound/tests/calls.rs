@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
 
-use http_body_util::BodyExt;
-use kaji_outbound::{CallError, Callers, ClientConfig, Target};
+use http_body_util::{BodyExt, Full, StreamBody};
+use kaji_outbound::{CallError, Callers, ClientConfig, Lane, Target};
 use std::{
     sync::{
         Arc,
@@ -39,15 +39,28 @@ async fn server<F>(names: &[&str], talk: impl Fn(Stream) -> F + Send + 'static) 
 where
     F: Future<Output = ()> + Send + 'static,
 {
+    offering(&[], names, talk).await
+}
+
+/// The same, which offers these protocols.
+async fn offering<F>(
+    protocols: &[&str],
+    names: &[&str],
+    talk: impl Fn(Stream) -> F + Send + 'static,
+) -> Server
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let names: Vec<String> = names.iter().map(|n| (*n).into()).collect();
     let made = rcgen::generate_simple_self_signed(names).unwrap();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
-    let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let mut tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
         .with_single_cert(vec![made.cert.der().clone()], key)
         .unwrap();
+    tls.alpn_protocols = protocols.iter().map(|p| p.as_bytes().to_vec()).collect();
     let tls = TlsAcceptor::from(Arc::new(tls));
     let tcp = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let url = format!("https://{}", tcp.local_addr().unwrap());
@@ -143,16 +156,20 @@ async fn a_connection_is_used_again() {
     assert!(text.contains("content-type: application/json\r\n"), "{text}");
 }
 
+/// A server that answers one request of a connection; the second is read and not answered.
+async fn stale() -> Server {
+    let talk = |mut stream: Stream| async move {
+        request(&mut stream).await;
+        say(&mut stream, OK).await;
+        request(&mut stream).await;
+    };
+    server(&["127.0.0.1"], talk).await
+}
+
 /// The other side may close a connection whenever it likes, even as a request is on its way.
 #[tokio::test]
 async fn a_stale_connection_is_no_failure() {
-    let server = server(&["127.0.0.1"], |mut stream| async move {
-        request(&mut stream).await;
-        say(&mut stream, OK).await;
-        // The second request is read and not answered.
-        request(&mut stream).await;
-    })
-    .await;
+    let server = stale().await;
     let callers = Callers::default();
     for _ in 0..4 {
         assert_eq!(post(&callers, &to(&server), 100).await.unwrap(), "{}");
@@ -163,17 +180,12 @@ async fn a_stale_connection_is_no_failure() {
 /// What only reads is asked for again as well, and nothing else that is passed on.
 #[tokio::test]
 async fn reads_survive_a_stale_connection() {
-    let server = server(&["127.0.0.1"], |mut stream| async move {
-        request(&mut stream).await;
-        say(&mut stream, OK).await;
-        request(&mut stream).await;
-    })
-    .await;
+    let server = stale().await;
     let callers = Callers::default();
     let ask = async |method: &str| {
         let request =
             http::Request::builder().method(method).uri("/x").body(kaji_outbound::body("")).unwrap();
-        let answer = callers.send(&to(&server), request).await?;
+        let answer = callers.send(&to(&server), request, Lane::Short).await?;
         answer.into_body().collect().await.map_err(|e| CallError::Transport(e.to_string()))
     };
     for _ in 0..3 {
@@ -204,7 +216,7 @@ async fn an_early_answer_holds_up_nobody_else() {
     });
     let body = http_body_util::StreamBody::new(body).boxed_unsync();
     let request = http::Request::post("/x").body(body).unwrap();
-    let answer = callers.send(&to(&server), request).await.unwrap();
+    let answer = callers.send(&to(&server), request, Lane::Short).await.unwrap();
     answer.into_body().collect().await.unwrap();
     assert_eq!(post(&callers, &to(&server), 100).await.unwrap(), "{}");
     assert_eq!(server.connections.load(Ordering::SeqCst), 2);
@@ -337,7 +349,7 @@ async fn upgrades() {
     .await;
     let request = http::Request::get("/exec").header("connection", "upgrade").header("upgrade", "echo");
     let request = request.body(kaji_outbound::body("")).unwrap();
-    let mut response = Callers::default().send(&to(&server), request).await.unwrap();
+    let mut response = Callers::default().send(&to(&server), request, Lane::Short).await.unwrap();
     assert_eq!(response.status(), 101);
     let slot = response.extensions().get::<kaji_outbound::Slot>().cloned().unwrap();
     let upgraded = hyper::upgrade::on(&mut response).await.unwrap();
@@ -347,4 +359,104 @@ async fn upgrades() {
     stream.read_exact(&mut piece).await.unwrap();
     assert_eq!(&piece, b"ping");
     drop(slot);
+}
+
+type Answer = http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, std::io::Error>;
+
+/// Answers requests of HTTP/2: `/watch` never ends, the rest says what was asked for.
+async fn multiplex(stream: Stream) {
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let answer = |request: http::Request<hyper::body::Incoming>| async move {
+        let body: Answer = if request.uri().path() == "/watch" {
+            let first = Ok(http_body::Frame::data("begun".into()));
+            let rest = futures_util::stream::pending();
+            StreamBody::new(futures_util::StreamExt::chain(futures_util::stream::iter([first]), rest))
+                .boxed_unsync()
+        } else {
+            let host = request.headers().contains_key("host");
+            let text = format!("{} {} {host}", request.method(), request.uri());
+            Full::from(text).map_err(|never| match never {}).boxed_unsync()
+        };
+        Ok::<_, std::io::Error>(http::Response::new(body))
+    };
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let io = hyper_util::rt::TokioIo::new(stream);
+    let _ = hyper::server::conn::http2::Builder::new(executor)
+        .serve_connection(io, hyper::service::service_fn(answer))
+        .await;
+}
+
+/// Many watches share few connections, and those who come after them are answered.
+#[tokio::test]
+async fn http2_where_it_is_offered() {
+    let server = offering(&["h2", "http/1.1"], &["127.0.0.1"], multiplex).await;
+    let (callers, config) = (Callers::default(), to(&server));
+    let get = |path: &str| http::Request::get(path).body(kaji_outbound::body("")).unwrap();
+    let mut watches = vec![];
+    for _ in 0..100 {
+        let mut answer = callers.send(&config, get("/watch"), Lane::Open).await.unwrap();
+        let first = answer.body_mut().frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(first, "begun");
+        watches.push(answer);
+    }
+    assert_eq!(server.connections.load(Ordering::SeqCst), 2);
+    let said = post(&callers, &config, 1000).await.unwrap();
+    assert_eq!(said, format!("POST {}/path?timeout=10s false", server.url));
+    let elsewhere = http::Request::get("/x?y").header("host", "other:1").body(kaji_outbound::body(""));
+    let answer = callers.send(&config, elsewhere.unwrap(), Lane::Own).await.unwrap();
+    let said = answer.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(said, "GET https://other:1/x?y false");
+    // Those who left make room.
+    watches.truncate(3);
+    for _ in 0..90 {
+        watches.push(callers.send(&config, get("/watch"), Lane::Open).await.unwrap());
+    }
+    assert_eq!(server.connections.load(Ordering::SeqCst), 2);
+}
+
+/// A connection of HTTP/2 that the other side ends while a request is on it is no failure, either.
+#[tokio::test]
+async fn http2_connections_end() {
+    let server = offering(&["h2"], &["127.0.0.1"], |stream: Stream| async move {
+        let (gone, mut going) = tokio::sync::watch::channel(0);
+        let answer = move |_: http::Request<hyper::body::Incoming>| {
+            gone.send_modify(|n| *n += 1);
+            let second = *gone.borrow() > 1;
+            async move {
+                if second {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, std::io::Error>(http::Response::new(Full::<bytes::Bytes>::from("{}")))
+            }
+        };
+        let (executor, io) = (hyper_util::rt::TokioExecutor::new(), hyper_util::rt::TokioIo::new(stream));
+        let serve = hyper::server::conn::http2::Builder::new(executor)
+            .serve_connection(io, hyper::service::service_fn(answer));
+        tokio::select! {
+            _ = serve => {}
+            _ = going.wait_for(|n| *n > 1) => {}
+        }
+    })
+    .await;
+    let callers = Callers::default();
+    for _ in 0..3 {
+        assert_eq!(post(&callers, &to(&server), 100).await.unwrap(), "{}");
+    }
+    assert_eq!(server.connections.load(Ordering::SeqCst), 3);
+}
+
+/// Whoever switches protocols speaks HTTP/1.1, also where HTTP/2 is offered.
+#[tokio::test]
+async fn upgrades_are_http1() {
+    let server = offering(&["h2", "http/1.1"], &["127.0.0.1"], |mut stream: Stream| async move {
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+        request(&mut stream).await;
+        say(&mut stream, "HTTP/1.1 101 x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n").await;
+        let _ = stream.read(&mut [0]).await;
+    })
+    .await;
+    let request = http::Request::get("/exec").header("connection", "upgrade").header("upgrade", "echo");
+    let request = request.body(kaji_outbound::body("")).unwrap();
+    let response = Callers::default().send(&to(&server), request, Lane::Open).await.unwrap();
+    assert_eq!(response.status(), 101);
 }

@@ -128,12 +128,13 @@ pub trait Api: Send + Sync {
         })
     }
     /// An object that somebody else made of one of this kind, brought into the shape that a client's would be given:
-    /// unknown fields go, types are checked, what is missing is defaulted.
+    /// unknown fields go (or, where this is `strict` and the kind is built in, are errors), types are checked, what is
+    /// missing is defaulted.
     ///
     /// # Errors
     /// Go's text for a value of a wrong type, or for another kind.
-    fn received(&self, object: Value, kind: &GroupVersionKind) -> Result<Value, String> {
-        let _ = kind;
+    fn received(&self, object: Value, kind: &GroupVersionKind, strict: bool) -> Result<Value, String> {
+        let _ = (kind, strict);
         Ok(object)
     }
     /// Waits until reads here see everything that was committed before the call. For decisions that must not be made on

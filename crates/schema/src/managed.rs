@@ -112,7 +112,7 @@ fn same_but_time(a: &Value, b: &Value) -> bool {
     covers(a, b) && covers(b, a)
 }
 
-pub(crate) use value::{equal as equal_values, go_plain, go_type};
+pub(crate) use value::{equal as equal_values, go_plain};
 
 /// A failure that upstream reports as a bare error: 500 without a reason.
 pub(crate) fn failure(message: impl Into<String>) -> Status {

@@ -7,7 +7,7 @@ use crate::{
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
-use kaji_engine::{ApiRequest, ApiResponse, Body, Creation, Trails};
+use kaji_engine::{ApiRequest, ApiResponse, Body, Creation, Deadline, Trails};
 use kaji_meta::Status;
 use kaji_resource::{UserInfo, Verb};
 use std::{collections::HashSet, sync::Arc};
@@ -30,11 +30,13 @@ pub struct Parts<'a> {
     pub trail: Trails,
     /// Whom to ask before an update creates.
     pub creation: Option<Arc<dyn Creation>>,
+    /// Until when.
+    pub deadline: Deadline,
 }
 
 /// Builds the engine's request, or tells why not (405, 406).
 pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
-    let Parts { headers, query, info, target, user, body, trail, creation } = parts;
+    let Parts { headers, query, info, target, user, body, trail, creation, deadline } = parts;
     let verb = verb(&info.verb).ok_or_else(method_not_allowed)?;
     let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
     let mut accept = negotiate::accept(text(header::ACCEPT), verb == Verb::Watch).ok_or_else(|| {
@@ -68,6 +70,7 @@ pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
         user_agent: agent.to_owned(),
         trail,
         creation,
+        deadline,
     })
 }
 

@@ -44,11 +44,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     parse(text)?.ok_or_else(|| format!("{text:?} is negative"))
 }
 
-/// 504 when the time is over.
-pub fn exceeded() -> Status {
-    Status::timeout("request did not complete within the allotted timeout", 0)
-}
-
 /// Go's `time.ParseDuration`; `None` for a negative one.
 fn parse(text: &str) -> Result<Option<Duration>, String> {
     let invalid = || format!("time: invalid duration {text:?}");

@@ -26,7 +26,7 @@ use std::{
 /// The description of a type or of one of its fields.
 pub type Docs = fn(&str, Option<&str>) -> Option<String>;
 
-/// Bytes of documents that are kept.
+/// Bytes of documents that are kept, of either version.
 const KEPT: usize = 12 << 20;
 
 /// What a request for a document gets.
@@ -53,7 +53,43 @@ pub enum Served {
 /// OpenAPI of one server.
 pub struct OpenApi {
     docs: Docs,
-    kept: Mutex<VecDeque<(String, Bytes)>>,
+    v3: Kept,
+    v2: Kept,
+}
+
+/// Documents that were made, by their keys.
+struct Kept {
+    documents: Mutex<VecDeque<(String, Bytes)>>,
+    /// One is made at a time: that takes many times its size.
+    making: Mutex<()>,
+    /// So many stay, however large.
+    least: usize,
+}
+
+impl Kept {
+    fn new(least: usize) -> Kept {
+        Kept { documents: Mutex::default(), making: Mutex::default(), least }
+    }
+
+    /// A document, made if it is not there.
+    fn get(&self, key: String, make: impl FnOnce() -> Bytes) -> Bytes {
+        let lock = || self.documents.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = || lock().iter().find(|(k, _)| *k == key).map(|(_, body)| body.clone());
+        if let Some(body) = there() {
+            return body;
+        }
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(body) = there() {
+            return body;
+        }
+        let body = make();
+        let mut kept = lock();
+        kept.push_back((key, body.clone()));
+        while kept.len() > self.least && kept.iter().map(|(_, b)| b.len()).sum::<usize>() > KEPT {
+            kept.pop_front();
+        }
+        body
+    }
 }
 
 /// The resources of each group-version that is served.
@@ -64,7 +100,8 @@ const JSON: &str = "application/json";
 impl OpenApi {
     /// Documents whose prose comes from `docs`.
     pub fn new(docs: Docs) -> Self {
-        OpenApi { docs, kept: Mutex::default() }
+        // What others make large, v2 in its two forms, takes no room from what is this server's alone.
+        OpenApi { docs, v3: Kept::new(1), v2: Kept::new(2) }
     }
 
     /// Serves a path below `/openapi/`.
@@ -97,24 +134,41 @@ impl OpenApi {
                 Served::Document { body, content_type: JSON, etag, immutable: false }
             }
             other => match other.strip_prefix("v3/") {
-                Some(wanted) => self.v3(engine, &groups, wanted, accept, hash),
+                Some(wanted) => self.v3((engine, aggregator), &groups, wanted, accept, hash),
                 None => Served::NotFound,
             },
         }
     }
 
-    fn v3(&self, engine: &Engine, groups: &Groups, wanted: &str, accept: &str, hash: Option<&str>) -> Served {
-        let Some((gv, resources)) = groups.iter().find(|(gv, _)| root(gv) == wanted) else {
+    fn v3(
+        &self,
+        (engine, aggregator): (&Engine, &Aggregator),
+        groups: &Groups,
+        wanted: &str,
+        accept: &str,
+        hash: Option<&str>,
+    ) -> Served {
+        let own = groups.iter().find(|(gv, _)| root(gv) == wanted);
+        let made = aggregator.openapi_v3_document(wanted);
+        if own.is_none() && made.is_none() {
             return Served::NotFound;
-        };
+        }
         if !takes(accept, JSON) {
             return Served::NotAcceptable;
         }
+        if let Some((body, current)) = made {
+            if hash.is_some_and(|h| h != current) {
+                return Served::Redirect(format!("/openapi/v3/{wanted}?hash={current}"));
+            }
+            let (etag, immutable) = (format!("\"{current}\""), hash.is_some());
+            return Served::Document { body, content_type: JSON, etag, immutable };
+        }
+        let Some((gv, resources)) = own else { return Served::NotFound };
         let current = fingerprint(engine, gv, resources);
         if hash.is_some_and(|h| h != current) {
             return Served::Redirect(format!("/openapi/v3/{wanted}?hash={current}"));
         }
-        let body = self.keep(format!("v3 {wanted} {current}"), || {
+        let body = self.v3.get(format!("v3 {wanted} {current}"), || {
             let customs = customs(engine, gv, resources);
             Bytes::from(openapi::v3(&group(gv, resources, &customs), &self.docs).to_string())
         });
@@ -137,7 +191,7 @@ impl OpenApi {
         prints.push(elsewhere.mark.clone());
         let current = hex(&Sha256::digest(prints.concat().as_bytes())).to_uppercase();
         let form = if protobuf { "protobuf" } else { "json" };
-        let body = self.keep(format!("v2 {form} {current}"), || {
+        let body = self.v2.get(format!("v2 {form} {current}"), || {
             let customs: Vec<Vec<Option<Custom>>> =
                 groups.iter().map(|(gv, r)| customs(engine, gv, r)).collect();
             let all: Vec<Group<'_>> = groups
@@ -151,21 +205,6 @@ impl OpenApi {
         });
         let content_type = if protobuf { openapi::V2_PROTOBUF } else { JSON };
         Served::Document { body, content_type, etag: format!("\"{current}-{form}\""), immutable: false }
-    }
-
-    /// A document by its key, made if it is not kept. Two that ask at once may both make it.
-    fn keep(&self, key: String, make: impl FnOnce() -> Bytes) -> Bytes {
-        let lock = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, body)) = lock().iter().find(|(k, _)| *k == key) {
-            return body.clone();
-        }
-        let body = make();
-        let mut kept = lock();
-        kept.push_back((key, body.clone()));
-        while kept.len() > 1 && kept.iter().map(|(_, b)| b.len()).sum::<usize>() > KEPT {
-            kept.pop_front();
-        }
-        body
     }
 }
 
@@ -305,4 +344,25 @@ fn verbs(list: &'static [Verb]) -> &'static [&'static str] {
     let key = list.iter().fold(0, |bits, v| bits | 1 << (*v as usize));
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     names.entry(key).or_insert_with(|| list.iter().map(|v| v.as_str()).collect::<Vec<_>>().leak())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_large_drives_out_nothing_else() {
+        let (v2, v3) = (Kept::new(2), Kept::new(1));
+        let large = || Bytes::from(vec![0; KEPT]);
+        let unexpected = || -> Bytes { panic!("it was kept") };
+        v3.get("own".into(), || Bytes::from_static(b"x"));
+        // Both forms stay, of the newest.
+        for key in ["json 1", "protobuf 1", "json 2", "protobuf 2"] {
+            v2.get(key.into(), large);
+        }
+        assert_eq!(v2.get("json 2".into(), unexpected).len(), KEPT);
+        assert_eq!(v2.get("protobuf 2".into(), unexpected).len(), KEPT);
+        assert_eq!(v3.get("own".into(), unexpected), "x");
+        assert_eq!(v2.get("json 1".into(), || Bytes::from_static(b"made anew")), "made anew");
+    }
 }

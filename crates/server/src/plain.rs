@@ -54,7 +54,7 @@ pub async fn serve(
         }
         (".well-known", "openid-configuration") => Ok(issuer(stack, |i| (&i.configuration, JSON))),
         ("openid", "v1/jwks") => Ok(issuer(stack, |i| (&i.keys, "application/jwk-set+json"))),
-        ("openapi", which) => Ok(openapi(stack, parts, which, query)),
+        ("openapi", which) => openapi(stack, parts, which, query).await,
         ("api", "") => discovery_root(stack, parts, true),
         ("apis", "") => discovery_root(stack, parts, false),
         ("api", version) => api_resources(stack, "", version),
@@ -143,10 +143,21 @@ fn not_modified(parts: &Parts, etag: &str) -> bool {
     given.split(',').any(|e| e.trim().trim_start_matches("W/") == etag)
 }
 
-fn openapi(stack: &Stack, parts: &Parts, path: &str, query: &[(String, String)]) -> Response<ResponseBody> {
+async fn openapi(
+    stack: &Stack,
+    parts: &Parts,
+    path: &str,
+    query: &[(String, String)],
+) -> Result<Response<ResponseBody>, Status> {
     let accept = parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("*/*");
-    let hash = query.iter().find(|(k, _)| k == "hash").map(|(_, v)| v.as_str());
-    match stack.openapi.serve(&stack.engine, &stack.aggregator, path, accept, hash) {
+    let hash = query.iter().find(|(k, _)| k == "hash").map(|(_, v)| v.clone());
+    let (path, accept) = (path.to_owned(), accept.to_owned());
+    let (openapi, engine, aggregator) =
+        (stack.openapi.clone(), stack.engine.clone(), stack.aggregator.clone());
+    // Documents are large, and others make them larger: nobody else's request waits for that.
+    let work = move || openapi.serve(&engine, &aggregator, &path, &accept, hash.as_deref());
+    let served = tokio::task::spawn_blocking(work).await.map_err(|e| Status::internal(e.to_string()))?;
+    Ok(match served {
         Served::NotFound => not_found(),
         Served::NotAcceptable => text(406, "text/plain; charset=utf-8", "406 not acceptable\n"),
         Served::Redirect(location) => {
@@ -172,7 +183,7 @@ fn openapi(stack: &Stack, parts: &Parts, path: &str, query: &[(String, String)])
             }
             compressed(parts, response)
         }
-    }
+    })
 }
 
 /// `GET /`: the paths there are.

@@ -30,7 +30,7 @@ use http::{HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kaji_aggregator::{Aggregator, Facts, Route};
 use kaji_auth::{Authorizer, authn::IssuerDocuments};
-use kaji_engine::{ApiRequest, ApiResponse, Engine, Trail};
+use kaji_engine::{ApiRequest, ApiResponse, Deadline, Engine, Trail};
 use kaji_meta::{Status, random};
 use kaji_resource::{Api, UserInfo};
 use std::{
@@ -79,7 +79,7 @@ pub struct Stack {
     /// Discovery documents.
     pub discovery: Discovery,
     /// OpenAPI documents.
-    pub openapi: OpenApi,
+    pub openapi: Arc<OpenApi>,
     /// `host:port` that discovery names.
     pub address: String,
     /// Who runs and who waits.
@@ -120,7 +120,8 @@ impl Stack {
         let info = RequestInfo::parse(&parts.method, &path, &query);
         let in_flight = self.metrics.begin(&info);
         let draft = Draft::new(self.audit.as_ref(), &parts.headers, &*self.random);
-        let mut course = Course { marks: flow::Marks::default(), warnings: vec![], draft };
+        let (marks, deadline) = (flow::Marks::default(), Deadline::default());
+        let mut course = Course { marks, warnings: vec![], draft, deadline };
         let mut cut_short = false;
         let answer = match deadline::of(&info, &query, self.request_timeout) {
             Err(status) => {
@@ -129,13 +130,15 @@ impl Stack {
             }
             Ok(limit) => {
                 let time = limit.unwrap_or(self.request_timeout);
+                course.deadline = limit.map(Deadline::after).unwrap_or_default();
+                let end = course.deadline.instant();
                 let answer = self.admit(&mut parts, &info, query, body, time, &mut course);
                 let answer = AssertUnwindSafe(answer).catch_unwind();
-                let answer = match limit {
+                let answer = match end {
                     None => answer.await,
-                    Some(time) => tokio::time::timeout(time, answer).await.unwrap_or_else(|_| {
+                    Some(end) => tokio::time::timeout_at(end, answer).await.unwrap_or_else(|_| {
                         cut_short = true;
-                        Ok(Err(deadline::exceeded()))
+                        Ok(Err(Deadline::exceeded()))
                     }),
                 };
                 answer.unwrap_or_else(|_| {
@@ -144,7 +147,7 @@ impl Stack {
                 })
             }
         };
-        let Course { marks, warnings, draft } = course;
+        let Course { marks, warnings, draft, .. } = course;
         let mut response = answer.unwrap_or_else(|status| {
             draft.record.iter().for_each(|r| r.refused(&status));
             let mut response = api::response(ApiResponse::from(status.clone()), false);
@@ -234,8 +237,9 @@ impl Stack {
                 let body = read_body(parts, body).await?;
                 let trail = record.clone().map(|r| r as _);
                 let creation = authorize::creation(&self.authorizer, info);
+                let (headers, deadline) = (&parts.headers, course.deadline);
                 let parts =
-                    api::Parts { headers: &parts.headers, query, info, target, user, body, trail, creation };
+                    api::Parts { headers, query, info, target, user, body, trail, creation, deadline };
                 let gzip = plain::takes_gzip(parts.headers);
                 let (answer, seat) = self.resource(api::request(parts)?, seat, record).await;
                 Ok(api::response(answer, gzip).map(|body| flow::hold(body, seat, time)))
@@ -354,8 +358,9 @@ impl Stack {
     }
 }
 
-/// What a request leaves behind on its way.
+/// What a request takes along, and what it leaves behind on its way.
 struct Course {
+    deadline: Deadline,
     marks: flow::Marks,
     warnings: Vec<String>,
     draft: Draft,

@@ -1,7 +1,7 @@
 //! Expressions over one request: what they see, whom they may ask, and what they may cost. Webhooks and policies share it.
 //!
 //! A webhook's match conditions take three lines: `MatchConditions::of_webhook` once for each configuration, an [`Asker`]
-//! and [`Facts`] for each request, `conditions.judge(&facts, None)`.
+//! and [`Facts`] for each request, `conditions.judge(&facts, None, &tally)`.
 //!
 //! Invariants:
 //! - Evaluation never waits. A question to the authorizer that nobody has answered ends it; it begins anew with the answer.
@@ -9,6 +9,8 @@
 //!   is asked once a request.
 //!
 //! Sources: apiserver `admission/plugin/cel` and `admission/plugin/webhook/matchconditions`.
+
+mod metrics;
 
 use kaji_auth::{Attributes as Access, Authorizer};
 use kaji_cel::{
@@ -23,7 +25,10 @@ use serde_json::{Map, Value, json};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Instant,
 };
+
+pub(crate) use metrics::{ConditionMetrics, Tally};
 
 /// What ends an evaluation that has used up its budget.
 const OUT_OF_BUDGET: &str =
@@ -351,27 +356,41 @@ impl MatchConditions {
     }
 
     /// Evaluates them. One that does not hold excludes the request, whatever failed before.
-    pub(crate) async fn judge(&self, facts: &Facts<'_>, params: Option<&Value>) -> Verdict {
+    pub(crate) async fn judge(
+        &self,
+        facts: &Facts<'_>,
+        params: Option<&Value>,
+        tally: &Tally<'_>,
+    ) -> Verdict {
         if self.list.is_empty() {
             return Verdict::Matches;
         }
+        let (began, operation) = (Instant::now(), facts.attributes.operation);
+        let (verdict, errors) = self.evaluate(facts, params).await;
+        tally.evaluated(operation, errors, began.elapsed());
+        verdict
+    }
+
+    /// Also how many of them failed.
+    async fn evaluate(&self, facts: &Facts<'_>, params: Option<&Value>) -> (Verdict, usize) {
         let mut session = facts.session(params.unwrap_or(&Value::Null), true, (&self.named, self.needs));
         let mut budget = admission::CONDITIONS_BUDGET;
         let (mut errors, mut excluded) = (vec![], None);
         for (name, expression) in &self.list {
             match facts.evaluate(expression, &mut session, &mut budget).await {
                 // Upstream evaluates all before it looks at any.
-                Err(exhausted) => return self.failure(exhausted.text().to_owned()),
+                Err(exhausted) => return (self.failure(exhausted.text().to_owned()), 0),
                 Ok(Err(error)) if excluded.is_none() => errors.push(error),
                 Ok(Ok(Cel::Bool(false))) if excluded.is_none() => excluded = Some(name.clone()),
                 Ok(_) => {}
             }
         }
-        match (excluded, aggregate(&errors)) {
+        let verdict = match (excluded, aggregate(&errors)) {
             (Some(name), _) => Verdict::Excluded(name),
             (None, None) => Verdict::Matches,
             (None, Some(error)) => self.failure(error),
-        }
+        };
+        (verdict, errors.len())
     }
 
     fn failure(&self, error: String) -> Verdict {

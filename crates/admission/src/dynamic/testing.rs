@@ -1,6 +1,8 @@
 //! What the tests of webhooks and policies share: a cluster's objects, and requests about them.
 
-use kaji_engine::{Annotations, Attributes, Operation, Together, pipeline::options::OperationOptions};
+use kaji_engine::{
+    Annotations, Attributes, Deadline, Operation, Together, pipeline::options::OperationOptions,
+};
 use kaji_meta::{GroupResource, GroupVersionKind, GroupVersionResource, SeededRandom, Status, object};
 use kaji_resource::{Api, BoxFuture, DeleteOptions, NoHooks, ResourceDef, Scope, UserInfo};
 use serde_json::{Value, json};
@@ -101,6 +103,7 @@ pub(crate) struct Request {
     pub warnings: Mutex<Vec<String>>,
     pub annotations: Annotations,
     pub together: Together,
+    pub deadline: Deadline,
     pub random: SeededRandom,
 }
 
@@ -129,6 +132,7 @@ impl Request {
             warnings: Mutex::default(),
             annotations: Annotations::default(),
             together: Together::default(),
+            deadline: Deadline::default(),
             random: SeededRandom::new(1),
         }
     }
@@ -173,6 +177,7 @@ impl Request {
             annotations: &self.annotations,
             together: &self.together,
             now: jiff::Timestamp::UNIX_EPOCH,
+            deadline: self.deadline,
             random: &self.random,
         };
         f(&mut attributes).await

@@ -3,17 +3,24 @@
 //! The file's users are named after those who are called: `host:port`, `*.domain:port`, the same without a port for 443,
 //! and `*` for everybody else. Source: upstream's `util/webhook/authentication.go`.
 //!
-//! Invariant: a way to authenticate that is not supported is refused when the file is read.
+//! Invariants: a way to authenticate that is not supported is refused when the file is read. The files of credentials that
+//! it names are followed: a call uses what they held within the second, and what they held last while they cannot be read.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use kaji_outbound::{ClientConfig, Target};
 use serde::Deserialize;
 use serde_json::Value;
 use std::{
-    collections::BTreeMap,
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+    fs,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant, SystemTime},
 };
+
+/// How often a file is looked at.
+const GLANCE: Duration = Duration::from_secs(1);
 
 /// Group, versions and kind of the plugins' configuration.
 pub(crate) const KIND: (&str, &[&str], &str) =
@@ -78,10 +85,49 @@ struct User {
     r#as: String,
 }
 
+/// What a file held when it was looked at.
+struct Held {
+    looked: Instant,
+    looks: Option<(SystemTime, u64)>,
+    content: Vec<u8>,
+}
+
+/// The files of credentials, as few as the kubeconfig names.
+#[derive(Default)]
+struct Files(Mutex<HashMap<PathBuf, Held>>);
+
+impl Files {
+    fn read(&self, path: PathBuf, glance: Duration) -> Result<Vec<u8>, String> {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = files.get_mut(&path);
+        if let Some(held) = held.as_ref().filter(|held| held.looked.elapsed() < glance) {
+            return Ok(held.content.clone());
+        }
+        let looks = fs::metadata(&path).ok().and_then(|m| Some((m.modified().ok()?, m.len())));
+        let (looked, unread) = (Instant::now(), |e: std::io::Error| format!("{}: {e}", path.display()));
+        match held {
+            Some(held) if looks.is_some() && held.looks == looks => held.looked = looked,
+            Some(held) => match fs::read(&path).map_err(unread) {
+                Ok(content) => *held = Held { looked, looks, content },
+                Err(error) => {
+                    tracing::warn!(error, "credentials for webhooks stay as they were");
+                    held.looked = looked;
+                }
+            },
+            None => {
+                let content = fs::read(&path).map_err(unread)?;
+                files.insert(path.clone(), Held { looked, looks, content });
+            }
+        }
+        Ok(files.get(&path).map(|held| held.content.clone()).unwrap_or_default())
+    }
+}
+
 /// Who this server is to others. Without a file it is nobody.
 #[derive(Clone, Default)]
 pub(crate) struct Auth {
     users: Arc<BTreeMap<String, User>>,
+    files: Arc<Files>,
     /// The user of the current context.
     current: Option<String>,
     /// Paths in the file are relative to it.
@@ -139,6 +185,7 @@ impl Auth {
         Ok(Auth {
             current: current.map(|c| c.context.user.clone()).filter(|user| !user.is_empty()),
             users: Arc::new(file.users.into_iter().map(|named| (named.name, named.user)).collect()),
+            files: Arc::default(),
             dir: dir.to_owned(),
         })
     }
@@ -161,9 +208,9 @@ impl Auth {
     ///
     /// # Errors
     /// A file or data that cannot be read.
-    pub(super) fn apply(&self, config: ClientConfig) -> Result<ClientConfig, String> {
+    pub(super) fn apply<'c>(&self, config: &'c ClientConfig) -> Result<Cow<'c, ClientConfig>, String> {
         if self.users.is_empty() {
-            return Ok(config);
+            return Ok(Cow::Borrowed(config));
         }
         let user = match &config.target {
             Target::Service { namespace, name, port, .. } => {
@@ -178,7 +225,7 @@ impl Auth {
                 }
             }
         };
-        let Some(user) = user else { return Ok(config) };
+        let Some(user) = user else { return Ok(Cow::Borrowed(config)) };
         let identity = match (
             self.pem(&user.client_certificate, &user.client_certificate_data)?,
             self.pem(&user.client_key, &user.client_key_data)?,
@@ -186,7 +233,8 @@ impl Auth {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             _ => None,
         };
-        Ok(ClientConfig { identity, authorization: self.authorization(user)?, ..config })
+        let authorization = self.authorization(user)?;
+        Ok(Cow::Owned(ClientConfig { identity, authorization, ..config.clone() }))
     }
 
     fn authorization(&self, user: &User) -> Result<Option<String>, String> {
@@ -207,7 +255,7 @@ impl Auth {
     }
 
     fn file(&self, path: &str) -> Result<Vec<u8>, String> {
-        std::fs::read(self.dir.join(path)).map_err(|e| format!("{path}: {e}"))
+        self.files.read(self.dir.join(path), GLANCE)
     }
 
     /// Data counts before a file.
@@ -238,8 +286,10 @@ users:
     #[test]
     fn users_are_named_after_whom_they_are_shown_to() {
         let auth = Auth::kubeconfig(FILE, Path::new("")).unwrap();
-        let to =
-            |target| auth.apply(ClientConfig::new(target, "")).unwrap().authorization.unwrap_or_default();
+        let to = |target| {
+            let config = ClientConfig::new(target, "");
+            auth.apply(&config).unwrap().authorization.clone().unwrap_or_default()
+        };
         let url = |url: &str| to(Target::Url(url.into()));
         let service = |name: &str, port| {
             to(Target::Service { namespace: "n".into(), name: name.into(), path: String::new(), port })
@@ -260,16 +310,45 @@ users:
             Bearer rest
             Bearer services"#]]
         .assert_eq(&seen.join("\n"));
-        let nobody = Auth::default().apply(ClientConfig::new(Target::Url("https://a.b".into()), "")).unwrap();
-        assert_eq!(nobody.authorization, None);
+        let config = ClientConfig::new(Target::Url("https://a.b".into()), "");
+        assert_eq!(Auth::default().apply(&config).unwrap().authorization, None);
+    }
+
+    #[test]
+    fn files_are_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (files, path) = (Files::default(), dir.path().join("token"));
+        let read = || files.read(path.clone(), Duration::ZERO).map(|held| String::from_utf8(held).unwrap());
+        assert!(read().unwrap_err().ends_with("token: No such file or directory (os error 2)"));
+        fs::write(&path, "one").unwrap();
+        assert_eq!(read().unwrap(), "one");
+        fs::write(&path, "second").unwrap();
+        assert_eq!(read().unwrap(), "second");
+        fs::remove_file(&path).unwrap();
+        assert_eq!(read().unwrap(), "second");
+        fs::write(&path, "3").unwrap();
+        // Not looked at so soon.
+        assert_eq!(files.read(path.clone(), Duration::from_secs(3600)).unwrap(), b"second");
+        assert_eq!(read().unwrap(), "3");
+    }
+
+    /// What could not be read is not remembered.
+    #[test]
+    fn a_file_may_come_late() {
+        let dir = tempfile::tempdir().unwrap();
+        let auth = Auth::kubeconfig("users: [{name: '*', user: {tokenFile: token}}]", dir.path()).unwrap();
+        let config = ClientConfig::new(Target::Url("https://a.b".into()), "");
+        assert!(auth.apply(&config).is_err());
+        fs::write(dir.path().join("token"), "late\n").unwrap();
+        assert_eq!(auth.apply(&config).unwrap().authorization.as_deref(), Some("Bearer late"));
     }
 
     #[test]
     fn the_current_context_is_the_last_resort() {
         let text = "{users: [{name: me, user: {token: t}}], current-context: c, contexts: [{name: c, context: {user: me}}]}";
         let auth = Auth::kubeconfig(text, Path::new("")).unwrap();
-        let config = auth.apply(ClientConfig::new(Target::Url("https://a.b".into()), "")).unwrap();
-        assert_eq!(config.authorization.as_deref(), Some("Bearer t"));
+        let config = ClientConfig::new(Target::Url("https://a.b".into()), "");
+        assert_eq!(auth.apply(&config).unwrap().authorization.as_deref(), Some("Bearer t"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use kaji_engine::{Attributes, Operation};
 use kaji_meta::{Status, random, text::quote, validation::is_qualified_name};
 use kaji_outbound::CallError;
 use serde_json::Value;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of an answer: a patch may replace the largest object, in base64 and with some more around it.
 const LARGEST: usize = 8 << 20;
@@ -45,7 +45,7 @@ impl Hook {
         }
     }
 
-    /// Asks it; what it tells the client and the audit log is passed on.
+    /// Asks it, for no longer than the request lasts; what it tells the client and the audit log is passed on.
     pub async fn ask(
         &self,
         deps: &Deps,
@@ -62,7 +62,8 @@ impl Hook {
         let uid = random::uid(a.random);
         let body = review::question(version, &uid, a, matched, objects)
             .map_err(|e| calling(format!("could not create admission objects: {e}"), 400))?;
-        let answer = self.exchange(deps, version, &uid, mutating, body).await?;
+        let answer =
+            self.exchange(deps, (version, &uid, mutating), body, a.deadline.bound(self.timeout)).await?;
         for (key, value) in &answer.annotations {
             let key = format!("{}/{key}", self.name);
             if is_qualified_name(&key).is_empty() {
@@ -85,17 +86,16 @@ impl Hook {
     async fn exchange(
         &self,
         deps: &Deps,
-        version: ReviewVersion,
-        uid: &str,
-        mutating: bool,
+        (version, uid, mutating): (ReviewVersion, &str, bool),
         body: Vec<u8>,
+        time: Duration,
     ) -> Result<Answer, Failure> {
         let unusable = |e: &dyn std::fmt::Display| calling(format!("could not get REST client: {e}"), 500);
-        let config = self.client.as_ref().map_err(|e| unusable(e))?;
-        let client = deps.callers.client(config).map_err(|e| unusable(&e))?;
+        let config = self.client().map_err(|e| unusable(&e))?;
+        let client = deps.callers.client(&config).map_err(|e| unusable(&e))?;
         let failed =
             |why: &dyn std::fmt::Display, code| calling(format!("failed to call webhook: {why}"), code);
-        let body = client.post_json(body.into(), self.timeout, LARGEST).await.map_err(|e| match &e {
+        let body = client.post_json(body.into(), time, LARGEST).await.map_err(|e| match &e {
             CallError::Answer(status) => failed(&e, status.code),
             _ => failed(&e, 503),
         })?;

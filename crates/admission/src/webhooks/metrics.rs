@@ -1,12 +1,13 @@
 //! What is counted of webhooks, with upstream's names (`admission/metrics` of k8s.io/apiserver).
 
+use crate::dynamic::conditions::ConditionMetrics;
 use kaji_engine::Operation;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// Codes above this are shown as this, so that webhooks cannot make up metrics.
 const LARGEST_CODE: u16 = 600;
@@ -38,14 +39,6 @@ struct RejectionLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ConditionLabels {
-    name: String,
-    kind: &'static str,
-    r#type: &'static str,
-    operation: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OpenLabels {
     name: String,
     r#type: &'static str,
@@ -69,7 +62,8 @@ pub struct WebhookMetrics {
     /// Upstream's name does not end as a counter's does here.
     rejections: Family<RejectionLabels, Gauge>,
     open: Family<OpenLabels, Gauge>,
-    excluded: Family<ConditionLabels, Counter>,
+    /// Of policies, too.
+    pub(crate) conditions: Arc<ConditionMetrics>,
 }
 
 fn buckets() -> Histogram {
@@ -83,7 +77,7 @@ impl Default for WebhookMetrics {
             requests: Family::default(),
             rejections: Family::default(),
             open: Family::default(),
-            excluded: Family::default(),
+            conditions: Arc::default(),
         }
     }
 }
@@ -111,11 +105,7 @@ impl WebhookMetrics {
             "Admission webhook fail open count, identified by name and broken out for each admission type (validating or admit).",
             self.open.clone(),
         );
-        registry.register(
-            "apiserver_admission_match_condition_exclusions",
-            "Admission match condition evaluation exclusions count, identified by name of resource containing the match condition and broken out for each kind containing matchConditions (webhook or policy), operation and admission type (validate or admit).",
-            self.excluded.clone(),
-        );
+        self.conditions.register(registry);
     }
 
     pub(super) fn called(
@@ -156,13 +146,6 @@ impl WebhookMetrics {
             rejection_code: code.min(LARGEST_CODE),
         };
         self.rejections.get_or_create(&labels).inc();
-    }
-
-    pub(super) fn excluded(&self, name: &str, step: &'static str, operation: Operation) {
-        let (name, operation) = (name.to_owned(), operation.as_str());
-        self.excluded
-            .get_or_create(&ConditionLabels { name, kind: "webhook", r#type: step, operation })
-            .inc();
     }
 
     pub(super) fn failed_open(&self, name: &str, step: &'static str) {

@@ -20,7 +20,7 @@ mod validating;
 use crate::{
     Deps,
     dynamic::{
-        conditions::{Asker, Facts, Verdict},
+        conditions::{Asker, Facts, Tally, Verdict},
         matching::{Matched, by_rules, exempt},
     },
 };
@@ -72,11 +72,14 @@ impl Webhooks {
         };
         let asker = Asker::new(a.user, &*self.deps.authorizer);
         let facts = Facts::new(a, (&matched.kind, &matched.resource), (&new, &old), None, &asker);
-        let step = if self.mutating { "admit" } else { "validate" };
-        match hook.conditions.judge(&facts, None).await {
+        // Upstream's two names for one step.
+        let (step, excluded) = if self.mutating { ("admit", "admit") } else { ("validating", "validate") };
+        let metrics = &*self.deps.metrics.conditions;
+        let tally = Tally { metrics, name: &hook.name, kind: "webhook", step };
+        match hook.conditions.judge(&facts, None, &tally).await {
             Verdict::Matches => Ok(Some(matched)),
             Verdict::Excluded(_) => {
-                self.deps.metrics.excluded(&hook.name, step, a.operation);
+                metrics.excluded(&hook.name, excluded, a.operation);
                 Ok(None)
             }
             Verdict::Failed(why) => {

@@ -79,6 +79,7 @@ impl Webhooks {
             if second && !rounds(a).is_some_and(|r| r.again.contains(&hook.uid)) {
                 continue;
             }
+            a.deadline.check()?;
             let began = Instant::now();
             let place = format!("round_{}_index_{index}", u8::from(second));
             let result = self.one(hook, a, &matched, &mut view, &place).await;
@@ -205,7 +206,7 @@ fn apply(
     let internal = |why: String| Failure::Internal(Status::internal(why));
     let mut patched = object.clone();
     json_patch_explained(&mut patched, patch).map_err(internal)?;
-    a.api.received(patched, kind).map_err(internal)
+    a.api.received(patched, kind, false).map_err(internal)
 }
 
 /// Makes an object the request's.

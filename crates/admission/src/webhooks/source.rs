@@ -13,7 +13,7 @@ use kaji_meta::{GroupResource, object};
 use kaji_outbound::{ClientConfig, Target};
 use kaji_resource::Api;
 use serde_json::Value;
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 /// A version of `AdmissionReview` that this server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +63,19 @@ pub(super) struct Hook {
     pub review: Option<ReviewVersion>,
     pub reinvoke: bool,
     /// Where it is; or why it cannot be called.
-    pub client: Result<ClientConfig, String>,
+    client: Result<ClientConfig, String>,
+    auth: Auth,
 }
 
 impl Hook {
+    /// How it is called, as what this server is to it now.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub fn client(&self) -> Result<Cow<'_, ClientConfig>, String> {
+        self.auth.apply(self.client.as_ref().map_err(String::clone)?)
+    }
+
     fn parse(configuration: &Value, hook: &Value, number: usize, auth: &Auth) -> Hook {
         let text = |key: &str| hook[key].as_str().unwrap_or("");
         let (owner, name) = (object::name(configuration), text("name"));
@@ -94,7 +103,8 @@ impl Hook {
                 _ => None,
             }),
             reinvoke: text("reinvocationPolicy") == "IfNeeded",
-            client: client(&hook["clientConfig"]).and_then(|config| auth.apply(config)),
+            client: client(&hook["clientConfig"]),
+            auth: auth.clone(),
         }
     }
 }

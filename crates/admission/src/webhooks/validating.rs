@@ -48,6 +48,7 @@ impl Webhooks {
             };
             calls.push((hook, matched, view));
         }
+        a.deadline.check()?;
         let results = calls.iter().enumerate().map(|(index, (hook, matched, view))| {
             let view = views.get(*view);
             self.ask_one(index, hook, a, matched, view)

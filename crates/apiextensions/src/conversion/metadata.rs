@@ -4,7 +4,9 @@
 
 use kaji_meta::{
     field::{Path, aggregate},
-    object, validation,
+    object,
+    text::go_type,
+    validation,
 };
 use serde_json::{Map, Value};
 
@@ -79,17 +81,4 @@ pub fn restore(original: &Value, converted: &mut Value) -> Result<(), String> {
     }
     map.insert("metadata".into(), Value::Object(metadata));
     Ok(())
-}
-
-/// The type that Go decodes a value to.
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(n) if n.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
 }

@@ -8,9 +8,8 @@ use super::{
     der::{self, BIT_STRING, OCTET_STRING, OID, SEQUENCE, element, list},
     request::{ATTRIBUTES, Request},
 };
-use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::{SignedDuration, Timestamp};
-use kaji_meta::random::Random;
+use kaji_meta::{random::Random, text::pem};
 use rcgen::{KeyPair, SigningKey as _};
 use std::fmt;
 use x509_parser::{extensions::ParsedExtension, pem::Pem};
@@ -237,17 +236,4 @@ fn alternative_names(request: &Request) -> Vec<Vec<u8>> {
     }));
     names.extend(request.uris.iter().map(text(0x86)));
     names
-}
-
-fn pem(label: &str, der: &[u8]) -> String {
-    let encoded = STANDARD.encode(der);
-    let mut out = format!("-----BEGIN {label}-----\n");
-    let mut rest = encoded.as_str();
-    while !rest.is_empty() {
-        let (line, more) = rest.split_at(rest.len().min(64));
-        out.push_str(line);
-        out.push('\n');
-        rest = more;
-    }
-    out + &format!("-----END {label}-----\n")
 }

@@ -1,11 +1,9 @@
 //! Creation: from a decoded object to one in the store.
 
-use super::{MAX_ATTEMPTS, MODIFIED, Op, Written, commit, foreign, manage, metadata, settle};
+use super::{MAX_ATTEMPTS, MODIFIED, Op, Uncommitted, Written, commit, foreign, manage, metadata, settle};
 use crate::{
     admission::{self, Operation},
-    decode,
-    engine::store_status,
-    storage,
+    decode, storage,
 };
 use kaji_meta::{Path, Reason, Status, object, objectmeta, random};
 use kaji_resource::Generation;
@@ -174,12 +172,13 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
         op.together.extend(op.engine, &mut txn).map(|()| txn)
     };
     let mut outcome = commit(op, txn(&bytes)?).await;
-    if matches!(outcome, Err(StoreError::TooLarge { .. })) && manage::drop_entries(object) {
+    if matches!(outcome, Err(Uncommitted::Store(StoreError::TooLarge { .. }))) && manage::drop_entries(object)
+    {
         form.as_mut().map(manage::drop_entries);
         bytes = storage::encode(form.as_ref().unwrap_or(object));
         outcome = commit(op, txn(&bytes)?).await;
     }
-    match outcome.map_err(|e| store_status(&e))? {
+    match outcome? {
         Ok(revision) => {
             if let Some(form) = form {
                 *object = op.read_back(form).await?;

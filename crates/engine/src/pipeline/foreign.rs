@@ -10,7 +10,6 @@ use super::{
     Op, State,
     update::{Made, Make},
 };
-use crate::encode;
 use kaji_meta::Status;
 use serde_json::Value;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -55,7 +54,7 @@ impl Conversions {
         let missing = std::mem::take(&mut self.lock().missing);
         let any = !missing.is_empty();
         for (object, api_version) in missing {
-            let outcome = encode::convert_to(op.res, object.clone(), &api_version).await;
+            let outcome = op.converted(object.clone(), &api_version).await;
             self.lock().answers.push(Answer { object, api_version, outcome });
         }
         any

@@ -4,7 +4,7 @@
 //! sets the deletion timestamp (and the garbage collector's finalizers); whoever removes the last finalizer, or deletes
 //! again with grace period 0, ends it.
 
-use super::{MAX_ATTEMPTS, MODIFIED, Op, State, commit, delete_attributes, metadata, rfc3339};
+use super::{MAX_ATTEMPTS, MODIFIED, Op, State, commit, delete_attributes, finish, metadata, rfc3339};
 use crate::{admission, engine::store_status, storage};
 use kaji_meta::{Details, GroupResource, Status, object};
 use kaji_resource::DeleteOptions;
@@ -93,7 +93,7 @@ async fn attempt(
     let hooks = &op.res.def.hooks;
     check_preconditions(op, name, state, options)?;
     if !op.raw {
-        let mut attributes = delete_attributes(op, name, options, Some(&state.object));
+        let mut attributes = delete_attributes(op, options, Some(&state.object));
         admission::admit(op.engine, &mut attributes).await?;
         admission::validate(op.engine, &attributes).await?;
     }
@@ -109,7 +109,7 @@ async fn attempt(
             if marked != state.object && !options.dry_run {
                 let form = op.stored_form(&marked).await?;
                 let txn = Txn::update(key, state.revision, storage::encode(form.as_ref().unwrap_or(&marked)));
-                match commit(op, txn).await.map_err(|e| store_status(&e))? {
+                match commit(op, txn).await? {
                     Ok(at) => revision = at,
                     Err(current) => return Ok(Step::Conflict(current)),
                 }
@@ -125,7 +125,12 @@ async fn attempt(
         }
     }
     if !options.dry_run {
-        let outcome = commit(op, Txn::delete(key, revision)).await.map_err(|e| store_status(&e))?;
+        let txn = Txn::delete(key, revision);
+        let outcome = match object {
+            // It has begun.
+            Some(_) => finish(op, txn).await.map_err(|e| store_status(&e))?,
+            None => commit(op, txn).await?,
+        };
         match outcome {
             // Somebody else finished what was marked here.
             Err(None) if object.is_some() => {}

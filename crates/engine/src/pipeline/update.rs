@@ -1,6 +1,9 @@
 //! Changing what is stored: PUT, PATCH and every subresource that writes its parent.
 
-use super::{MAX_ATTEMPTS, MODIFIED, Op, State, Written, commit, create, foreign, manage, metadata, settle};
+use super::{
+    MAX_ATTEMPTS, MODIFIED, Op, State, Uncommitted, Written, commit, create, foreign, manage, metadata,
+    settle,
+};
 use crate::{
     admission::{self, Attributes, Operation},
     decode,
@@ -187,7 +190,7 @@ async fn create_instead(
         return Err(op.conflict(name, text));
     }
     if let Some(creation) = &request.creation {
-        creation.allowed(request).await?;
+        op.deadline.within(creation.allowed(request)).await?;
     }
     metadata::wipe(&mut new);
     create::admit(op, &mut new).await?;
@@ -367,7 +370,7 @@ async fn delete_instead(
     state: &State,
 ) -> Result<Step, Status> {
     if !op.options.dry_run {
-        let outcome = commit(op, Txn::delete(key, state.revision)).await.map_err(|e| store_status(&e))?;
+        let outcome = commit(op, Txn::delete(key, state.revision)).await?;
         if let Err(current @ Some(_)) = outcome {
             return Ok(Step::Conflict(current));
         }
@@ -401,13 +404,13 @@ async fn store(
         op.together.extend(op.engine, &mut txn).map(|()| txn)
     };
     let mut outcome = commit(op, txn(&bytes)?).await;
-    let too_large = matches!(outcome, Err(StoreError::TooLarge { .. }));
+    let too_large = matches!(outcome, Err(Uncommitted::Store(StoreError::TooLarge { .. })));
     if too_large && !plan.keep_managed_fields && manage::drop_entries(new) {
         form.as_mut().map(manage::drop_entries);
         bytes = storage::encode(form.as_ref().unwrap_or(new));
         outcome = commit(op, txn(&bytes)?).await;
     }
-    match outcome.map_err(|e| store_status(&e))? {
+    match outcome? {
         Ok(revision) => {
             if let Some(form) = form {
                 *new = op.read_back(form).await?;

@@ -37,6 +37,7 @@ pub(crate) fn request() -> ApiRequest {
         user_agent: String::new(),
         trail: None,
         creation: None,
+        deadline: Default::default(),
     }
 }
 

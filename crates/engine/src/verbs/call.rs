@@ -41,7 +41,7 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
     };
     // Upstream's connect options: they come in the query, and the body is a stream.
     let connects = op.sub.is_some() && kind.kind.ends_with("Options");
-    let mut body = if connects { connect_options(&kind, &req.query) } else { body(op, &kind, req)? };
+    let mut body = if connects { connect_options(&kind, req) } else { body(op, &kind, req)? };
     let shown = op.sub.is_some() && op.res.def.hooks.call_reads_object(op.subresource());
     let parent = if shown { Some(parent(op).await?) } else { None };
     if connects || matches!(req.verb, Verb::Create | Verb::Update) {
@@ -71,7 +71,13 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
         query: &req.query,
         delete_options: options,
     };
-    op.res.def.hooks.call(&ctx, request).await
+    let answer = op.res.def.hooks.call(&ctx, request);
+    if op.sub.is_none() {
+        // A review changes nothing; whom it asks is waited for no longer than its client waits.
+        return op.deadline.within(answer).await;
+    }
+    op.deadline.check()?;
+    answer.await
 }
 
 /// How a query parameter becomes a field.
@@ -96,20 +102,47 @@ const CONNECT_FIELDS: &[(&str, Shape)] = &[
 ];
 
 /// The options of a stream as an object, from the query, as Go converts it.
-fn connect_options(kind: &GroupVersionKind, query: &[(String, String)]) -> Value {
+fn connect_options(kind: &GroupVersionKind, req: &ApiRequest) -> Value {
     let mut options = Map::new();
     let gv = GroupVersion::new(kind.group.as_str(), kind.version.as_str());
     options.insert("apiVersion".into(), gv.api_version().into());
     options.insert("kind".into(), kind.kind.as_str().into());
+    let rest = match req.subpath.trim_start_matches('/') {
+        "" => String::new(),
+        rest => format!("/{rest}"),
+    };
     for (name, shape) in CONNECT_FIELDS {
-        let texts: Vec<&str> = query.iter().filter(|(k, _)| k == name).map(|(_, v)| v.as_str()).collect();
-        let Some(first) = texts.first() else { continue };
+        let fits = match *name {
+            "command" => kind.kind == "PodExecOptions",
+            "ports" => kind.kind == "PodPortForwardOptions",
+            "path" => kind.kind.ends_with("ProxyOptions"),
+            _ => matches!(&*kind.kind, "PodExecOptions" | "PodAttachOptions"),
+        };
+        if !fits {
+            continue;
+        }
+        let query = req.query.iter().filter(|(k, _)| k == name).map(|(_, v)| v.as_str());
+        let texts: Vec<&str> = match *name {
+            // Of proxies it is the rest of the request's own path, whatever a parameter says.
+            "path" => vec![&rest],
+            _ => query.collect(),
+        };
+        // What is empty is left out, but for the one list that always is there.
+        let Some(first) = texts.first() else {
+            if *name == "command" {
+                options.insert((*name).into(), Value::Null);
+            }
+            continue;
+        };
         let value = match shape {
             Shape::Flag => Value::from(!matches!(*first, "" | "0" | "f" | "F" | "false" | "False" | "FALSE")),
             Shape::Text => Value::from(*first),
             Shape::Texts => Value::from(texts),
             Shape::Numbers => texts.iter().filter_map(|text| text.parse::<i64>().ok()).collect(),
         };
+        if value == false || value == "" || value.as_array().is_some_and(Vec::is_empty) {
+            continue;
+        }
         options.insert((*name).into(), value);
     }
     Value::Object(options)
@@ -153,4 +186,37 @@ async fn parent(op: &Op<'_>) -> Result<Value, Status> {
         _ => op.stored(&key).await?,
     };
     state.map(|s| s.object).ok_or_else(|| op.not_found(op.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(kind: &str, subpath: &str, query: &str) -> String {
+        let pair = |p: &str| p.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let query = query.split('&').filter_map(pair).collect();
+        let request = ApiRequest { query, subpath: subpath.into(), ..crate::tests::request() };
+        connect_options(&GroupVersionKind::new("", "v1", kind), &request).to_string()
+    }
+
+    /// As Go writes them: nothing that is empty, but for the one field that always is there.
+    #[test]
+    fn options_of_streams() {
+        let seen = [
+            options("PodExecOptions", "", "command=ls&command=-l&stdout=1&stdin=false&container=c"),
+            options("PodExecOptions", "", "tty=true&container="),
+            options("PodAttachOptions", "", "stderr=true&command=ls"),
+            options("PodProxyOptions", "a/b", "path=other"),
+            options("ServiceProxyOptions", "", "path=other"),
+            options("PodPortForwardOptions", "", "ports=80&ports=x"),
+        ];
+        expect_test::expect![[r#"
+            {"apiVersion":"v1","command":["ls","-l"],"container":"c","kind":"PodExecOptions","stdout":true}
+            {"apiVersion":"v1","command":null,"kind":"PodExecOptions","tty":true}
+            {"apiVersion":"v1","kind":"PodAttachOptions","stderr":true}
+            {"apiVersion":"v1","kind":"PodProxyOptions","path":"/a/b"}
+            {"apiVersion":"v1","kind":"ServiceProxyOptions"}
+            {"apiVersion":"v1","kind":"PodPortForwardOptions","ports":[80]}"#]]
+        .assert_eq(&seen.join("\n"));
+    }
 }

@@ -48,12 +48,12 @@ pub(crate) async fn deletecollection(
 ) -> Result<ApiResponse, Status> {
     let options = delete_options(req)?;
     let plain = ApiRequest { accept: Accept::default(), ..req.clone() };
-    let listed = list::list(engine, res, &plain).await?;
+    let listed = req.deadline.within(list::list(engine, res, &plain)).await?;
     let body = listed.body.into_bytes().unwrap_or_default();
     let names: Names = serde_json::from_slice(&body).map_err(|e| Status::internal(e.to_string()))?;
     let response = match req.accept.form {
         Form::Object => encode::finish(&req.accept, 200, Body::Full(body))?,
-        _ => list::list(engine, res, req).await?,
+        _ => req.deadline.within(list::list(engine, res, req)).await?,
     };
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
     let op = Op::new(engine, res, req, write)?;

@@ -111,3 +111,18 @@ async fn every_write_passes() {
         admit UPDATE /v1, Kind=Pod pods/default/p  object Some("Pod p") old Some("p") dry false options {"apiVersion":"meta.k8s.io/v1","kind":"UpdateOptions"}
         validate UPDATE /v1, Kind=Pod pods/default/p  object Some("Pod p") old Some("p") dry false options {"apiVersion":"meta.k8s.io/v1","kind":"UpdateOptions"}"#]].assert_eq(&plugin.seen.lock().unwrap().join("\n"));
 }
+
+/// Each object of a collection is shown, and none is named: the request names none.
+#[tokio::test]
+async fn objects_of_collections_have_no_name() {
+    let plugin = Arc::new(Labeller::default());
+    let env = Env::with(vec![plugin.clone()]).await;
+    env.create("v1/configmaps/default", json!({"metadata": {"name": "a"}})).await;
+    plugin.seen.lock().unwrap().clear();
+    let all = env.request(kaji_resource::Verb::DeleteCollection, "v1/configmaps/default", "");
+    assert_eq!(env.send(all).await.code, 200);
+    expect![[r#"
+        admit DELETE /v1, Kind=ConfigMap configmaps/default/  object None old Some("a") dry false options {"apiVersion":"meta.k8s.io/v1","kind":"DeleteOptions"}
+        validate DELETE /v1, Kind=ConfigMap configmaps/default/  object None old Some("a") dry false options {"apiVersion":"meta.k8s.io/v1","kind":"DeleteOptions"}"#]]
+    .assert_eq(&plugin.seen.lock().unwrap().join("\n"));
+}

@@ -393,6 +393,7 @@ impl Env {
             user_agent: "tester/1.0".into(),
             trail: None,
             creation: None,
+            deadline: Default::default(),
         }
     }
 

@@ -8,6 +8,7 @@ mod delete;
 mod env;
 mod expiry;
 mod foreign;
+mod late;
 mod patch;
 mod scale;
 mod update;

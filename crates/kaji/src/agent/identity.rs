@@ -11,7 +11,7 @@
 
 use super::AgentError;
 use jiff::Timestamp;
-use kaji_meta::random::Random;
+use kaji_meta::{random::Random, text};
 use kaji_server::pki::{PkiError, write_private};
 use rcgen::{CertificateParams, DnType, KeyPair, PublicKeyData};
 use sha2::{Digest, Sha256};
@@ -188,17 +188,7 @@ impl Keep {
     /// # Errors
     /// When that cannot be written.
     pub fn trust(&self, authorities: &[Vec<u8>]) -> Result<(), AgentError> {
-        use base64::{Engine, engine::general_purpose::STANDARD};
-        let mut text = String::new();
-        for der in authorities {
-            let encoded = STANDARD.encode(der);
-            text += "-----BEGIN CERTIFICATE-----\n";
-            for line in encoded.as_bytes().chunks(64) {
-                text += &String::from_utf8_lossy(line);
-                text.push('\n');
-            }
-            text += "-----END CERTIFICATE-----\n";
-        }
+        let text: String = authorities.iter().map(|der| text::pem("CERTIFICATE", der)).collect();
         Ok(write_private(&self.0.join(AUTHORITY), &text)?)
     }
 

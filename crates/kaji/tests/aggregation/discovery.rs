@@ -94,6 +94,26 @@ async fn servers_that_hang_or_are_old_hold_up_nobody() {
     let found = freshness(&cluster, "Current").await;
     assert_eq!(found["resources"][0]["resource"], "echoes");
     assert_eq!(found["resources"][0]["responseKind"]["kind"], "Echo");
+    // What it has of OpenAPI is there in the newer form, too.
+    let mut at = String::new();
+    common::until("the specification is converted", async || {
+        let index = ok(&cluster, &admin(), "GET /openapi/v3", Value::Null).await;
+        let found = &index["paths"]["apis/ext.example.com/v1"]["serverRelativeURL"];
+        at = found.as_str().unwrap_or_default().to_owned();
+        !at.is_empty()
+    })
+    .await;
+    assert!(at.starts_with("/openapi/v3/apis/ext.example.com/v1?hash="), "{at}");
+    let document = ok(&cluster, &admin(), &format!("GET {at}"), Value::Null).await;
+    assert_eq!(document["openapi"], "3.0.0");
+    let pod = &document["components"]["schemas"]["io.k8s.api.core.v1.Pod"];
+    let echo = json!({"$ref": "#/components/schemas/com.example.ext.v1.Echo"});
+    assert_eq!(pod["properties"]["echo"], echo);
+    let paths: Vec<_> = document["paths"].as_object().unwrap().keys().collect();
+    assert_eq!(paths, ["/apis/ext.example.com/v1/echoes"]);
+    let (code, _) =
+        ask(&cluster, &admin(), "GET /openapi/v3/apis/ext.example.com/v1?hash=0", &Value::Null).await;
+    assert_eq!(code, 301);
     cluster.stop().await;
 }
 

@@ -51,7 +51,7 @@ pub struct State {
     pub client: Mutex<String>,
     /// `/apis` is never answered.
     pub hangs: AtomicBool,
-    /// `/apis` is not there.
+    /// `/apis` and `/openapi/v3` are not there.
     pub old: AtomicBool,
     /// How often `/apis` was answered with something new.
     pub told: Mutex<Vec<u16>>,
@@ -192,6 +192,9 @@ async fn answer(mut request: Request<Incoming>, state: &State) -> Response<Body>
         "/apis" => discovery(&request, state),
         "/apis/ext.example.com/v1" => whole(200, "application/json", resources().to_string()),
         "/openapi/v2" => whole(200, "application/json", openapi().to_string()),
+        path if path.starts_with("/openapi/v3") && state.old.load(Ordering::SeqCst) => {
+            whole(404, "text/plain", "404 page not found\n")
+        }
         "/openapi/v3" => whole(
             200,
             "application/json",

@@ -56,6 +56,7 @@ impl Api<'_> {
             user_agent: "tester".into(),
             trail: None,
             creation: None,
+            deadline: Default::default(),
         };
         self.0.cluster.stack.engine.handle(request).await
     }

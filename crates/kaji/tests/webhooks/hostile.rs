@@ -1,6 +1,9 @@
 //! What the webhooks of these tests say, by path, and what becomes of requests when that is nonsense.
 
-use super::*;
+use super::{
+    common::access::{admin, ask},
+    *,
+};
 
 /// The answer to a review. `/add/KEY` adds to a config map's data, `/if/KEY` makes it wait for another; `/no` refuses.
 pub fn answer(path: &str, review: &Value) -> (u16, String) {
@@ -245,5 +248,38 @@ async fn a_webhook_that_hangs_is_nobody_elses_trouble() {
     };
     let (held, _) = tokio::join!(held, secrets);
     assert!(held.iter().all(|code| *code == 500), "{held:?}");
+    cluster.stop().await;
+}
+
+/// A webhook is waited for no longer than the request that it is asked about, and what it was asked about is not written
+/// when it is done, not even if its failures are ignored.
+#[tokio::test]
+async fn a_webhook_outlives_no_request() {
+    let cluster = TestCluster::start(0).await;
+    let (api, hooks) = (Api(&cluster), Hooks::start().await);
+    let patient = json!({"timeoutSeconds": 30, "failurePolicy": "Ignore"});
+    for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
+        configure(&api, kind, "x", vec![hooks.hook("/hang", patient.clone())]).await;
+        let post = "POST /api/v1/namespaces/default/configmaps?timeout=1500ms";
+        let (code, answer) = ask(&cluster, &admin(), post, &map("late")).await;
+        assert_eq!(code, 504, "{kind}: {answer}");
+        let (asked, _) = hooks.take().remove(0);
+        assert_eq!(asked, "/hang?timeout=2s", "{kind}");
+        // It holds nothing any more: all seats are free.
+        super::common::until("the write is over", async || {
+            let page = cluster
+                .cluster
+                .stack
+                .metrics
+                .render(&cluster.cluster.stack.engine, &cluster.cluster.stack.flow);
+            let seats =
+                page.lines().filter(|l| l.starts_with("apiserver_flowcontrol_current_executing_seats{"));
+            seats.filter_map(|l| l.rsplit(' ').next()).all(|n| n == "0")
+        })
+        .await;
+        let (code, _) = api.refused(Verb::Get, &one("late"), Value::Null).await;
+        assert_eq!(code, 404, "{kind}");
+        remove(&api, kind).await;
+    }
     cluster.stop().await;
 }

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::value::{go_plain, go_syntax, go_type};
+use super::value::{go_plain, go_syntax};
 use crate::fieldset::element;
 use crate::fieldset::node::{ListShape, MapShape, Node, ScalarKind, Shape};
 use crate::schema::{Schema, Type};
+use kaji_meta::text::go_type;
 
 /// Checks a whole object.
 ///

@@ -42,19 +42,6 @@ fn equal_but(
         && special(a.get(key), b.get(key))
 }
 
-/// Go's `%T` of a decoded JSON value.
-pub(crate) fn go_type(v: &Value) -> &'static str {
-    match v {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(n) if n.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
-}
-
 /// Go's `%v` of a decoded JSON value.
 pub(crate) fn go_plain(v: &Value) -> String {
     match v {

@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 use super::unprocessable;
 use crate::managed::go_plain as plain;
-use crate::managed::go_type;
 use crate::schema::{Schema, SchemaRef, Type};
+use kaji_meta::text::go_type;
 
 mod list;
 

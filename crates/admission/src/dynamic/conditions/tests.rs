@@ -27,6 +27,19 @@ impl Authorizer for Door {
     }
 }
 
+/// How many conditions failed, and whether the time was taken.
+fn counted(metrics: &ConditionMetrics) -> String {
+    let (mut registry, mut page) = (prometheus_client::registry::Registry::default(), String::new());
+    metrics.register(&mut registry);
+    prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+    let labels = r#"{name="w",kind="webhook",type="admit",operation="CREATE"}"#;
+    let timed = format!("apiserver_admission_match_condition_evaluation_seconds_count{labels} 1");
+    let timed = if page.contains(&timed) { "" } else { " (not timed)" };
+    let errors = format!("apiserver_admission_match_condition_evaluation_errors_total{labels} ");
+    let line = page.lines().find_map(|line| line.strip_prefix(&errors));
+    line.map(|n| format!(" ({n} failed)")).unwrap_or_default() + timed
+}
+
 async fn judge(webhook: Value, door: &Door) -> String {
     let conditions = MatchConditions::of_webhook(&webhook);
     let mut request = Request::new();
@@ -36,7 +49,10 @@ async fn judge(webhook: Value, door: &Door) -> String {
             let asker = Asker::new(a.user, door);
             let object = a.new_object().unwrap();
             let facts = Facts::new(a, (a.kind, a.resource), (object, &Value::Null), None, &asker);
-            format!("{:?}", conditions.judge(&facts, None).await)
+            let metrics = ConditionMetrics::default();
+            let tally = Tally { metrics: &metrics, name: "w", kind: "webhook", step: "admit" };
+            let verdict = conditions.judge(&facts, None, &tally).await;
+            format!("{verdict:?}{}", counted(&metrics))
         })
         .await
 }
@@ -67,14 +83,14 @@ async fn verdicts() {
         out.push('\n');
     }
     expect![[r#"
-        Matches
+        Matches (not timed)
         Matches
         Excluded("c1")
-        Excluded("c1")
-        Failed("expression 'object.data.nothing == 1' resulted in error: no such key: nothing")
-        Failed("[expression 'object.data.nothing == 1' resulted in error: no such key: nothing, compilation error: must evaluate to bool but got dyn]")
-        Excluded("")
-        Failed("expression '[1, 2, 3].all(i, [1, 2, 3].all(j, !authorizer.path('/x').check('get').allowed()))' resulted in error: operation cancelled: actual cost limit exceeded")
+        Excluded("c1") (1 failed)
+        Failed("expression 'object.data.nothing == 1' resulted in error: no such key: nothing") (1 failed)
+        Failed("[expression 'object.data.nothing == 1' resulted in error: no such key: nothing, compilation error: must evaluate to bool but got dyn]") (2 failed)
+        Excluded("") (1 failed)
+        Failed("expression '[1, 2, 3].all(i, [1, 2, 3].all(j, !authorizer.path('/x').check('get').allowed()))' resulted in error: operation cancelled: actual cost limit exceeded") (1 failed)
         Matches
     "#]]
     .assert_eq(&out);

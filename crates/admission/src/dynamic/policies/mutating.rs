@@ -12,7 +12,7 @@ use super::{
 use crate::{
     Deps,
     dynamic::{
-        conditions::{Asker, Expression, Facts, MatchConditions, Needs, Verdict},
+        conditions::{Asker, ConditionMetrics, Expression, Facts, MatchConditions, Needs, Tally, Verdict},
         matching::Matched,
     },
 };
@@ -33,6 +33,7 @@ pub(crate) struct MutatingPolicies {
     policies: Policies<Mutator>,
     authorizer: Arc<dyn Authorizer>,
     metrics: Arc<PolicyMetrics>,
+    conditions: Arc<ConditionMetrics>,
 }
 
 enum Mutation {
@@ -213,7 +214,7 @@ async fn invoke(
     a: &Attributes<'_>,
     asker: &Asker<'_>,
     namespace: Option<&Value>,
-    (wanted, metrics): (bool, &PolicyMetrics),
+    (wanted, metrics, conditions): (bool, &PolicyMetrics, &ConditionMetrics),
 ) -> Result<Option<Made>, Status> {
     let (kind, evaluator) = (&invocation.matched.kind, &invocation.hook.evaluator);
     let null = Value::Null;
@@ -224,7 +225,9 @@ async fn invoke(
     {
         // Match conditions see no namespace, and the resource of the request.
         let facts = Facts::new(a, (kind, a.resource), (&object, &old), None, asker);
-        match evaluator.conditions.judge(&facts, params).await {
+        let name = &invocation.hook.name;
+        let tally = Tally { metrics: conditions, name, kind: "policy", step: "validate" };
+        match evaluator.conditions.judge(&facts, params, &tally).await {
             Verdict::Matches => {}
             Verdict::Excluded(_) => return Ok(None),
             Verdict::Failed(error) => {
@@ -301,7 +304,8 @@ async fn replace(a: &mut Attributes<'_>, new: Value) -> Result<(), Status> {
 impl MutatingPolicies {
     pub(crate) fn new(deps: &Deps) -> MutatingPolicies {
         let (authorizer, metrics) = (deps.authorizer.clone(), deps.policies.clone());
-        MutatingPolicies { policies: Policies::new(), authorizer, metrics }
+        let conditions = deps.metrics.conditions.clone();
+        MutatingPolicies { policies: Policies::new(), authorizer, metrics, conditions }
     }
 
     async fn mutate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
@@ -333,10 +337,18 @@ impl MutatingPolicies {
         let asker = Asker::new(a.user, &*self.authorizer);
         let mut dirty = false;
         for invocation in list {
+            a.deadline.check()?;
             let key = invocation.key();
             let wanted = !second || rounds(a).is_some_and(|r| r.again.contains(&key));
             let before = a.new_object().cloned();
-            let made = invoke(invocation, a, &asker, namespace.as_deref(), (wanted, &self.metrics)).await?;
+            let made = invoke(
+                invocation,
+                a,
+                &asker,
+                namespace.as_deref(),
+                (wanted, &self.metrics, &self.conditions),
+            )
+            .await?;
             let Some(made) = made else { continue };
             let failed = !made.errors.is_empty() && !made.dirty && made.object.is_null();
             for error in made.errors {

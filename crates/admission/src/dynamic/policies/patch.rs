@@ -42,7 +42,7 @@ pub(super) fn configure(
     };
     let merged = managed::configure(&schema, live, &config)
         .map_err(|e| Failure::Policy(format!("error applying patch: {e}")))?;
-    received(a, kind, merged)
+    received(a, kind, merged, false)
 }
 
 /// Applies a JSON patch: a list of `JSONPatch{...}`.
@@ -70,7 +70,8 @@ pub(super) fn patch(
     }
     let mut patched = live.clone();
     match json_patch_explained(&mut patched, &Value::Array(operations)) {
-        Ok(()) => received(a, kind, patched),
+        // As upstream, here alone.
+        Ok(()) => received(a, kind, patched, true),
         Err(error) if error.ends_with(TEST_FAILED) => Ok(live.clone()),
         Err(error) => Err(Failure::Policy(format!("JSON Patch: {error}"))),
     }
@@ -114,8 +115,13 @@ fn checked(made: &Struct<'_>) -> Result<Value, Failure> {
 }
 
 /// The result in the shape that a client's object would be given.
-fn received(a: &Attributes<'_>, kind: &GroupVersionKind, object: Value) -> Result<Value, Failure> {
-    a.api.received(object, kind).map_err(|e| Failure::Request(Status::internal(e)))
+fn received(
+    a: &Attributes<'_>,
+    kind: &GroupVersionKind,
+    object: Value,
+    strict: bool,
+) -> Result<Value, Failure> {
+    a.api.received(object, kind, strict).map_err(|e| Failure::Request(Status::internal(e)))
 }
 
 /// The schema of a kind that a request is taken for.

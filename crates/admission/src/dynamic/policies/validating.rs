@@ -7,7 +7,9 @@ use super::{Binding, Evaluator, Hook, Policies, PolicyMetrics, environment, name
 use crate::{
     Deps,
     dynamic::{
-        conditions::{Asker, Exhausted, Expression, Facts, MatchConditions, Needs, Verdict},
+        conditions::{
+            Asker, ConditionMetrics, Exhausted, Expression, Facts, MatchConditions, Needs, Tally, Verdict,
+        },
         matching::Matched,
     },
 };
@@ -36,6 +38,7 @@ pub(crate) struct ValidatingPolicies {
     policies: Policies<Validator>,
     authorizer: Arc<dyn Authorizer>,
     metrics: Arc<PolicyMetrics>,
+    conditions: Arc<ConditionMetrics>,
 }
 
 struct Validation {
@@ -122,13 +125,13 @@ impl Validator {
         conditions: &Facts<'_>,
         facts: &Facts<'_>,
         params: Option<&Value>,
-        fail: bool,
+        (fail, tally): (bool, &Tally<'_>),
     ) -> Outcome {
         let failed = |message: String| {
             let action = failure(message, fail);
             (vec![Decision { index: 0, action, elapsed: Duration::ZERO }], vec![])
         };
-        match self.conditions.judge(conditions, params).await {
+        match self.conditions.judge(conditions, params, tally).await {
             Verdict::Matches => {}
             Verdict::Excluded(_) => return (vec![], vec![]),
             Verdict::Failed(error) => return failed(error),
@@ -260,6 +263,7 @@ struct Dispatch<'a> {
     asker: Asker<'a>,
     denied: Option<Denial>,
     metrics: &'a PolicyMetrics,
+    counted: &'a ConditionMetrics,
 }
 
 impl<'a> Dispatch<'a> {
@@ -347,8 +351,11 @@ impl<'a> Dispatch<'a> {
             let conditions = Facts::new(a, (&matched.kind, a.resource), objects, None, &self.asker);
             let facts =
                 Facts::new(a, (&matched.kind, &matched.resource), objects, namespace.as_deref(), &self.asker);
+            let (metrics, name) = (self.counted, hook.name.as_str());
+            let tally = Tally { metrics, name, kind: "policy", step: "validate" };
             for param in &params {
-                let outcome = hook.evaluator.validate(&conditions, &facts, param.as_deref(), hook.fail);
+                let fail = (hook.fail, &tally);
+                let outcome = hook.evaluator.validate(&conditions, &facts, param.as_deref(), fail);
                 outcomes.push(outcome.await);
             }
         }
@@ -450,7 +457,8 @@ fn publish(published: &mut BTreeMap<String, Vec<String>>, key: String, value: &s
 impl ValidatingPolicies {
     pub(crate) fn new(deps: &Deps) -> ValidatingPolicies {
         let (authorizer, metrics) = (deps.authorizer.clone(), deps.policies.clone());
-        ValidatingPolicies { policies: Policies::new(), authorizer, metrics }
+        let conditions = deps.metrics.conditions.clone();
+        ValidatingPolicies { policies: Policies::new(), authorizer, metrics, conditions }
     }
 }
 
@@ -467,8 +475,10 @@ impl Admission for ValidatingPolicies {
         Box::pin(async move {
             let hooks = self.policies.hooks(a.api);
             let asker = Asker::new(a.user, &*self.authorizer);
-            let mut dispatch = Dispatch { attributes: a, asker, denied: None, metrics: &self.metrics };
+            let (metrics, counted) = (&*self.metrics, &*self.conditions);
+            let mut dispatch = Dispatch { attributes: a, asker, denied: None, metrics, counted };
             for hook in hooks.iter() {
+                a.deadline.check()?;
                 dispatch.policy(hook).await?;
             }
             dispatch.finish()

@@ -5,7 +5,8 @@ use std::mem::discriminant;
 use serde_json::Value;
 
 use super::{Error, FieldMeta, Meta, Object, PATCH, SET_ORDER, merge_map, target_of, without_directives};
-use crate::managed::{go_plain as plain, go_type};
+use crate::managed::go_plain as plain;
+use kaji_meta::text::go_type;
 
 const LIST: &str = "[]interface {}";
 const MAP: &str = "map[string]interface {}";
