@@ -112,8 +112,20 @@ stop() {
   unset "pids[$1]"
 }
 
+# Below the range that connections take theirs from, so that none takes it before it is listened on.
 free_port() {
-  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+  python3 - <<'END'
+import random, socket
+while True:
+    port = random.randrange(12000, 32000)
+    with socket.socket() as taken:
+        try:
+            taken.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+    print(port)
+    break
+END
 }
 
 certificate() {
