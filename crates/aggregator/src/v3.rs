@@ -19,14 +19,14 @@ pub(crate) fn convert(v2: &Value) -> Value {
     copy(&mut out, v2, &["externalDocs"]);
     out["paths"] = each(&v2["paths"], item);
     let components = &mut out["components"];
-    let sections: [(&str, &str, fn(&Value) -> Value); 3] = [
-        ("schemas", "definitions", schema),
-        ("parameters", "parameters", parameter),
-        ("securitySchemes", "securityDefinitions", security),
-    ];
-    for (name, section, one) in sections.into_iter().filter(|(_, section, _)| v2[*section].is_object()) {
-        components[name] = each(&v2[section], one);
-    }
+    let mut section = |name: &str, old: &str, one: fn(&Value) -> Value| {
+        if v2[old].is_object() {
+            components[name] = each(&v2[old], one);
+        }
+    };
+    section("schemas", "definitions", schema);
+    section("parameters", "parameters", parameter);
+    section("securitySchemes", "securityDefinitions", security);
     if v2["responses"].is_object() {
         components["responses"] = each(&v2["responses"], |r| response(r, types(&v2["produces"])));
     }
@@ -192,8 +192,7 @@ mod tests {
                 "map": {"type": "object", "additionalProperties": {"$ref": "#/definitions/Y"}},
             }, "x-kubernetes-group-version-kind": [{"group": "a.io", "kind": "X", "version": "v1"}]}},
         });
-        expect_test::expect![[r##"
-            {"components":{"schemas":{"X":{"properties":{"all":{"items":{"$ref":"#/components/schemas/Y"},"type":"array"},"map":{"additionalProperties":{"$ref":"#/components/schemas/Y"},"type":"object"},"spec":{"allOf":[{"$ref":"#/components/schemas/Y"}],"description":"what is wanted"}},"type":"object","x-kubernetes-group-version-kind":[{"group":"a.io","kind":"X","version":"v1"}]}},"securitySchemes":{"Token":{"in":"header","name":"authorization","type":"apiKey"}}},"info":{"title":"a","version":"1"},"openapi":"3.0.0","paths":{"/apis/a.io/v1/x":{"parameters":[{"in":"query","name":"pretty","schema":{"type":"string"}}],"post":{"operationId":"createX","parameters":[{"in":"query","name":"dryRun","schema":{"type":"string","uniqueItems":true}}],"requestBody":{"content":{"application/json":{"schema":{"$ref":"#/components/schemas/X"}}}},"responses":{"200":{"content":{"application/json":{"schema":{"$ref":"#/components/schemas/X"}},"application/yaml":{"schema":{"$ref":"#/components/schemas/X"}}},"description":"OK"},"401":{"description":"no"}},"x-kubernetes-action":"post"}}}}"##]]
+        expect_test::expect![[r##"{"components":{"parameters":{"pretty":{"in":"query","name":"pretty","schema":{"type":"string"}}},"schemas":{"X":{"properties":{"all":{"items":{"$ref":"#/components/schemas/Y"},"type":"array"},"map":{"additionalProperties":{"$ref":"#/components/schemas/Y"},"type":"object"},"spec":{"allOf":[{"$ref":"#/components/schemas/Y"}],"description":"what is wanted"}},"type":"object","x-kubernetes-group-version-kind":[{"group":"a.io","kind":"X","version":"v1"}]}},"securitySchemes":{"Token":{"in":"header","name":"authorization","type":"apiKey"}}},"info":{"title":"a","version":"1"},"openapi":"3.0.0","paths":{"/apis/a.io/v1/x":{"parameters":[{"$ref":"#/components/parameters/pretty"}],"post":{"operationId":"createX","parameters":[{"in":"query","name":"dryRun","schema":{"type":"string","uniqueItems":true}}],"requestBody":{"content":{"application/json":{"schema":{"$ref":"#/components/schemas/X"}}}},"responses":{"200":{"content":{"application/json":{"schema":{"$ref":"#/components/schemas/X"}},"application/yaml":{"schema":{"$ref":"#/components/schemas/X"}}},"description":"OK"},"401":{"description":"no"}},"x-kubernetes-action":"post"}}}}"##]]
         .assert_eq(&convert(&v2).to_string());
         // What is no document is none in the other form either.
         for odd in [json!(null), json!([]), json!({"paths": 1, "definitions": [], "responses": {"x": 1}})] {

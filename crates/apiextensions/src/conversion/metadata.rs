@@ -2,10 +2,11 @@
 //!
 //! Source: apiextensions-apiserver, `validateConvertedObject` and `restoreObjectMeta`.
 
-use kaji_meta::text::go_type;
 use kaji_meta::{
     field::{Path, aggregate},
-    object, validation,
+    object,
+    text::go_type,
+    validation,
 };
 use serde_json::{Map, Value};
 

@@ -1,6 +1,9 @@
 //! What the webhooks of these tests say, by path, and what becomes of requests when that is nonsense.
 
-use super::*;
+use super::{
+    common::access::{admin, ask},
+    *,
+};
 
 /// The answer to a review. `/add/KEY` adds to a config map's data, `/if/KEY` makes it wait for another; `/no` refuses.
 pub fn answer(path: &str, review: &Value) -> (u16, String) {
@@ -253,17 +256,13 @@ async fn a_webhook_that_hangs_is_nobody_elses_trouble() {
 #[tokio::test]
 async fn a_webhook_outlives_no_request() {
     let cluster = TestCluster::start(0).await;
-    let (api, hooks, client) = (Api(&cluster), Hooks::start().await, cluster.kube().await);
+    let (api, hooks) = (Api(&cluster), Hooks::start().await);
     let patient = json!({"timeoutSeconds": 30, "failurePolicy": "Ignore"});
     for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
         configure(&api, kind, "x", vec![hooks.hook("/hang", patient.clone())]).await;
-        let post = http::Request::post("/api/v1/namespaces/default/configmaps?timeout=1500ms")
-            .header("content-type", "application/json");
-        let body = map("late").to_string().into_bytes();
-        match client.request_text(post.body(body).unwrap()).await.unwrap_err() {
-            kube::Error::Api(status) => assert_eq!(status.code, 504, "{kind}: {status:?}"),
-            other => panic!("{kind}: {other}"),
-        }
+        let post = "POST /api/v1/namespaces/default/configmaps?timeout=1500ms";
+        let (code, answer) = ask(&cluster, &admin(), post, &map("late")).await;
+        assert_eq!(code, 504, "{kind}: {answer}");
         let (asked, _) = hooks.take().remove(0);
         assert_eq!(asked, "/hang?timeout=2s", "{kind}");
         // It holds nothing any more: all seats are free.
