@@ -19,14 +19,14 @@ pub(crate) fn convert(v2: &Value) -> Value {
     copy(&mut out, v2, &["externalDocs"]);
     out["paths"] = each(&v2["paths"], item);
     let components = &mut out["components"];
-    let sections: [(&str, &str, fn(&Value) -> Value); 3] = [
-        ("schemas", "definitions", schema),
-        ("parameters", "parameters", parameter),
-        ("securitySchemes", "securityDefinitions", security),
-    ];
-    for (name, section, one) in sections.into_iter().filter(|(_, section, _)| v2[*section].is_object()) {
-        components[name] = each(&v2[section], one);
-    }
+    let mut section = |name: &str, old: &str, one: fn(&Value) -> Value| {
+        if v2[old].is_object() {
+            components[name] = each(&v2[old], one);
+        }
+    };
+    section("schemas", "definitions", schema);
+    section("parameters", "parameters", parameter);
+    section("securitySchemes", "securityDefinitions", security);
     if v2["responses"].is_object() {
         components["responses"] = each(&v2["responses"], |r| response(r, types(&v2["produces"])));
     }
