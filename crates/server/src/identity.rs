@@ -9,7 +9,7 @@ use crate::{
     discovery::hex,
     stack::StackError,
 };
-use kaji_auth::authn::{Certificates, Chain, Identity};
+use kaji_auth::authn::{Certificates, Chain, Identity, Refusal};
 use kaji_meta::{Clock, Status};
 use kaji_resource::UserInfo;
 use sha2::{Digest, Sha256};
@@ -53,13 +53,32 @@ pub struct Authentication {
 }
 
 impl Authentication {
-    /// Who sent a request.
-    pub(crate) async fn authenticate(
+    /// Who sent a request, for servers beside this one: nobody counts.
+    ///
+    /// # Errors
+    /// 401, without a reason: that is logged.
+    pub async fn authenticate(&self, parts: &http::request::Parts) -> Result<Identity, Status> {
+        self.identify(parts).await.map_err(|refusal| unauthorized(&refusal))
+    }
+
+    /// Who sent a request, counted.
+    pub(crate) async fn attempt(
         &self,
         parts: &http::request::Parts,
         attempts: &Attempts,
     ) -> Result<Identity, Status> {
         let started = Instant::now();
+        let found = self.identify(parts).await;
+        let attempt = match &found {
+            Ok(identity) => Attempt::Success(&identity.user.name),
+            Err(refusal) if refusal.is_for_no_credentials() => Attempt::Failure,
+            Err(_) => Attempt::Error,
+        };
+        attempts.count(attempt, started.elapsed());
+        found.map_err(|refusal| unauthorized(&refusal))
+    }
+
+    async fn identify(&self, parts: &http::request::Parts) -> Result<Identity, Refusal> {
         let nobody = Peer::default();
         let peer = parts.extensions.get::<Peer>().unwrap_or(&nobody);
         let ended = peer.until.is_some_and(|t| t < self.clock.now()).then(|| {
@@ -70,18 +89,13 @@ impl Authentication {
             }
         });
         let certificates = ended.as_ref().unwrap_or(&peer.certificates);
-        let found = self.chain.authenticate(certificates, &parts.headers, parts.uri.path()).await;
-        let attempt = match &found {
-            Ok(identity) => Attempt::Success(&identity.user.name),
-            Err(refusal) if refusal.is_for_no_credentials() => Attempt::Failure,
-            Err(_) => Attempt::Error,
-        };
-        attempts.count(attempt, started.elapsed());
-        found.map_err(|refusal| {
-            tracing::info!(reason = %refusal, "unable to authenticate a request");
-            Status::unauthorized("Unauthorized")
-        })
+        self.chain.authenticate(certificates, &parts.headers, parts.uri.path()).await
     }
+}
+
+fn unauthorized(refusal: &Refusal) -> Status {
+    tracing::info!(reason = %refusal, "unable to authenticate a request");
+    Status::unauthorized("Unauthorized")
 }
 
 /// Takes any certificate whose owner proves to have its key. Requests decide what it is worth.

@@ -186,7 +186,7 @@ impl Stack {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let identity = match self.authentication.authenticate(parts, &self.metrics.attempts).await {
+        let identity = match self.authentication.attempt(parts, &self.metrics.attempts).await {
             Ok(identity) => identity,
             Err(status) => {
                 self.stranger(parts, info, &query, course);
