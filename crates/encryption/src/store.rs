@@ -70,7 +70,10 @@ impl InForce {
         let seen = new.reads(inner, 0).await?;
         let _nothing_is_written = self.0.writing.write().await;
         new.reads(inner, seen).await?;
-        let before = Some(self.get());
+        let before = self.get();
+        // It goes on reading, for which nobody need ask how its plugins fare.
+        before.unfollow();
+        let before = Some(before);
         self.0.readers.store(Arc::new(Readers { now: new, before }));
         Ok(())
     }

@@ -241,6 +241,11 @@ impl Transformers {
         }
     }
 
+    /// Looks after the plugins no more.
+    pub(crate) fn unfollow(&self) {
+        self.followers.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+    }
+
     /// Whether there are KMS plugins.
     pub fn has_plugins(&self) -> bool {
         !self.plugins.is_empty()

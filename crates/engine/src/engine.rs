@@ -169,13 +169,14 @@ impl Engine {
         }
         // From here on nothing fails.
         fresh.caches.clear();
-        shapings.into_iter().for_each(Shaping::finish);
         let before = self.registry.rcu(|old| {
             let mut new = Registry::clone(old);
             new.generation += 1;
             resources.iter().for_each(|r| new.insert(r.clone()));
             new
         });
+        // Whoever sees an object in its new shape finds the definition that it is written by.
+        shapings.into_iter().for_each(Shaping::finish);
         for resource in &resources {
             // Watches see objects through the definition that they began with.
             let foreign = |r: &Resource| r.def.conversion.foreign().is_some();

@@ -125,10 +125,11 @@ impl Client {
             *request.uri_mut() = target.parse().map_err(|e| CallError::Config(format!("{target:?}: {e}")))?;
             let headers = request.headers_mut();
             headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, */*"));
+            headers.insert(header::USER_AGENT, HeaderValue::from_static("kube-apiserver-admission"));
             if method == Method::POST {
                 headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                request.extensions_mut().insert(Alone);
             }
-            headers.insert(header::USER_AGENT, HeaderValue::from_static("kube-apiserver-admission"));
             Ok(request)
         };
         let about = |error: CallError| error.about(&method, &self.url(target));
@@ -175,10 +176,11 @@ impl Client {
     ) -> Result<Response<Streamed>, Failed> {
         let fresh = |error| Failed { error, reused: false, stale: false };
         self.dress(&mut request).map_err(fresh)?;
-        let switches = request.headers().contains_key(header::UPGRADE);
+        let single =
+            request.headers().contains_key(header::UPGRADE) || request.extensions().get::<Alone>().is_some();
         let mut reuse = reuse;
         loop {
-            let (line, reused, slot) = self.line(lane, switches, reuse).await.map_err(fresh)?;
+            let (line, reused, slot) = self.line(lane, single, reuse).await.map_err(fresh)?;
             let sent = match line {
                 Line::Single(mut sender) => {
                     relative(&mut request);
@@ -206,8 +208,8 @@ impl Client {
     }
 
     /// Something to send a request on, whether it was used before, and the right to use it.
-    async fn line(&self, lane: Lane, switches: bool, reuse: bool) -> Result<(Line, bool, Slot), CallError> {
-        let shares = !switches && self.shares.load(Ordering::Relaxed);
+    async fn line(&self, lane: Lane, single: bool, reuse: bool) -> Result<(Line, bool, Slot), CallError> {
+        let shares = !single && self.shares.load(Ordering::Relaxed);
         let slot = self.rooms.take(lane, shares).await?;
         if reuse && shares {
             if let Some(stream) = self.shared.take() {
@@ -216,9 +218,9 @@ impl Client {
         } else if reuse && let Some(sender) = self.idle.take().await {
             return Ok((Line::Single(sender), true, slot));
         }
-        let connected = self.connect(switches).await?;
+        let connected = self.connect(single).await?;
         let chosen = matches!(connected, Connected::Shared(_));
-        if !switches {
+        if !single {
             self.shares.store(chosen, Ordering::Relaxed);
         }
         let slot = if chosen == shares {
@@ -253,14 +255,14 @@ impl Client {
         Ok(())
     }
 
-    async fn connect(&self, switches: bool) -> Result<Connected, CallError> {
+    async fn connect(&self, single: bool) -> Result<Connected, CallError> {
         let endpoint = match &self.config.target {
             Target::Url(_) => Endpoint { host: self.place.host.clone(), port: self.place.port },
             Target::Service { namespace, name, port, .. } => {
                 self.finder.find((namespace, name), *port).await?
             }
         };
-        let tls = if switches { &self.tls_http1 } else { &self.tls };
+        let tls = if single { &self.tls_http1 } else { &self.tls };
         connect(&self.config, tls, &self.place, &endpoint).await
     }
 
@@ -276,6 +278,11 @@ impl Client {
         Response::from_parts(parts, body)
     }
 }
+
+/// A request that shares its connection with no other at the same time, and so speaks HTTP/1.1: what a webhook is asked. The
+/// replicas of a service share the work by connections. Source: kubernetes #75791.
+#[derive(Clone, Copy)]
+struct Alone;
 
 /// The request if nothing of it was sent, on a connection that had been closed.
 fn unsent(

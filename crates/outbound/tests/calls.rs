@@ -400,8 +400,6 @@ async fn http2_where_it_is_offered() {
         watches.push(answer);
     }
     assert_eq!(server.connections.load(Ordering::SeqCst), 2);
-    let said = post(&callers, &config, 1000).await.unwrap();
-    assert_eq!(said, format!("POST {}/path?timeout=10s false", server.url));
     let elsewhere = http::Request::get("/x?y").header("host", "other:1").body(kaji_outbound::body(""));
     let answer = callers.send(&config, elsewhere.unwrap(), Lane::Own).await.unwrap();
     let said = answer.into_body().collect().await.unwrap().to_bytes();
@@ -440,9 +438,25 @@ async fn http2_connections_end() {
     .await;
     let callers = Callers::default();
     for _ in 0..3 {
-        assert_eq!(post(&callers, &to(&server), 100).await.unwrap(), "{}");
+        let get = http::Request::get("/").body(kaji_outbound::body("")).unwrap();
+        let answer = callers.send(&to(&server), get, Lane::Short).await.unwrap();
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "{}");
     }
     assert_eq!(server.connections.load(Ordering::SeqCst), 3);
+}
+
+/// Webhooks are asked over HTTP/1.1, also where HTTP/2 is offered: a connection per request at a time is what spreads them
+/// over the replicas of a service.
+#[tokio::test]
+async fn posts_are_http1() {
+    let server = offering(&["h2", "http/1.1"], &["127.0.0.1"], |mut stream: Stream| async move {
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+        request(&mut stream).await;
+        say(&mut stream, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await;
+        let _ = stream.read(&mut [0]).await;
+    })
+    .await;
+    assert_eq!(post(&Callers::default(), &to(&server), 100).await.unwrap(), "{}");
 }
 
 /// Whoever switches protocols speaks HTTP/1.1, also where HTTP/2 is offered.

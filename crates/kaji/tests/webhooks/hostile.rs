@@ -260,11 +260,12 @@ async fn a_webhook_outlives_no_request() {
     let patient = json!({"timeoutSeconds": 30, "failurePolicy": "Ignore"});
     for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
         configure(&api, kind, "x", vec![hooks.hook("/hang", patient.clone())]).await;
-        let post = "POST /api/v1/namespaces/default/configmaps?timeout=1500ms";
+        let post = "POST /api/v1/namespaces/default/configmaps?timeout=5s";
         let (code, answer) = ask(&cluster, &admin(), post, &map("late")).await;
         assert_eq!(code, 504, "{kind}: {answer}");
         let (asked, _) = hooks.take().remove(0);
-        assert_eq!(asked, "/hang?timeout=2s", "{kind}");
+        let told = asked.strip_prefix("/hang?timeout=").and_then(|t| t.strip_suffix('s')).unwrap();
+        assert!((1..=5).contains(&told.parse::<u64>().unwrap()), "{kind}: {asked}");
         // It holds nothing any more: all seats are free.
         super::common::until("the write is over", async || {
             let page = cluster
