@@ -29,6 +29,7 @@ pub async fn run(bench: &mut Bench) -> Result<(), Error> {
 async fn measure(bench: &mut Bench) -> Result<(), Error> {
     let count = bench.report.counts.crds;
     let bodies: Vec<String> = (0..count).map(|i| objects::definition(&bench.run, i).to_string()).collect();
+    let before = bench.server.settled(SETTLE).await;
     let began = Instant::now();
     let create = Each(move |i: usize| Call::post(DEFINITIONS, bodies[i].clone()));
     load::run(&bench.target, CLIENTS, Until::Count(count), LIMIT, create).await?;
@@ -40,6 +41,9 @@ async fn measure(bench: &mut Bench) -> Result<(), Error> {
     bench.report.time("crds_served", began.elapsed());
     if let Some(memory) = bench.server.settled(SETTLE).await {
         bench.report.set("crds_memory", memory as f64);
+        if let Some(before) = before {
+            bench.report.set("crds_cost", memory.saturating_sub(before) as f64);
+        }
     }
     Ok(())
 }
