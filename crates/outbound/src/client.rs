@@ -212,7 +212,7 @@ impl Client {
         let shares = !single && self.shares.load(Ordering::Relaxed);
         let slot = self.rooms.take(lane, shares).await?;
         if reuse && shares {
-            if let Some(stream) = self.shared.take() {
+            if let Some(stream) = self.shared.take(lane) {
                 return Ok((Line::Stream(stream), true, slot));
             }
         } else if reuse && let Some(sender) = self.idle.take().await {
@@ -229,15 +229,14 @@ impl Client {
             drop(slot);
             self.rooms.take(lane, chosen).await?
         };
-        let line = match connected {
-            Connected::Single(sender) => Line::Single(sender),
+        Ok(match connected {
+            Connected::Single(sender) => (Line::Single(sender), false, slot),
             // Others may have connected meanwhile, and have room.
-            Connected::Shared(sender) => match self.shared.take().filter(|_| reuse) {
-                Some(stream) => Line::Stream(stream),
-                None => Line::Stream(self.shared.put(sender)),
+            Connected::Shared(sender) => match self.shared.take(lane).filter(|_| reuse) {
+                Some(stream) => (Line::Stream(stream), true, slot),
+                None => (Line::Stream(self.shared.put(lane, sender)), false, slot),
             },
-        };
-        Ok((line, false, slot))
+        })
     }
 
     /// The headers that every request has.

@@ -2,9 +2,10 @@
 //!
 //! Invariants: a connection of HTTP/1.1 carries one request at a time and is used again only after its answer was read to
 //! the end. One of HTTP/2 carries no more than `STREAMS` at a time, and its window has room for all of them: a client
-//! that does not read its answer holds up nobody else's.
+//! that does not read its answer holds up nobody else's. Requests of different lanes share none: a server that allows fewer
+//! requests at a time holds up those of one lane only.
 
-use crate::RequestBody;
+use crate::{RequestBody, lanes::Lane};
 use hyper::client::conn::{http1, http2};
 use std::{
     sync::{
@@ -79,6 +80,7 @@ pub(crate) struct Stream {
 }
 
 struct Connection {
+    lane: Lane,
     sender: Sender,
     busy: Arc<AtomicUsize>,
     used: Instant,
@@ -98,16 +100,16 @@ pub(crate) struct Shared(Mutex<Vec<Connection>>);
 
 impl Shared {
     /// A place on the first connection that has one: so those that are not needed become idle, and go.
-    pub fn take(&self) -> Option<Stream> {
+    pub fn take(&self, lane: Lane) -> Option<Stream> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let busy = |c: &Connection| c.busy.load(Ordering::Relaxed);
         all.retain(|c| !c.sender.is_closed() && (busy(c) > 0 || c.used.elapsed() < IDLE));
-        all.iter_mut().find(|c| busy(c) < STREAMS).map(Connection::stream)
+        all.iter_mut().find(|c| c.lane == lane && busy(c) < STREAMS).map(Connection::stream)
     }
 
     /// A place on a new connection.
-    pub fn put(&self, sender: Sender) -> Stream {
-        let mut connection = Connection { sender, busy: Arc::default(), used: Instant::now() };
+    pub fn put(&self, lane: Lane, sender: Sender) -> Stream {
+        let mut connection = Connection { lane, sender, busy: Arc::default(), used: Instant::now() };
         let stream = connection.stream();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() < MOST_SHARED {

@@ -365,6 +365,11 @@ type Answer = http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, std::io::
 
 /// Answers requests of HTTP/2: `/watch` never ends, the rest says what was asked for.
 async fn multiplex(stream: Stream) {
+    serve_http2(stream, 200).await;
+}
+
+/// The same, so many requests at a time.
+async fn serve_http2(stream: Stream, most: u32) {
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     let answer = |request: http::Request<hyper::body::Incoming>| async move {
         let body: Answer = if request.uri().path() == "/watch" {
@@ -382,8 +387,32 @@ async fn multiplex(stream: Stream) {
     let executor = hyper_util::rt::TokioExecutor::new();
     let io = hyper_util::rt::TokioIo::new(stream);
     let _ = hyper::server::conn::http2::Builder::new(executor)
+        .max_concurrent_streams(most)
         .serve_connection(io, hyper::service::service_fn(answer))
         .await;
+}
+
+/// Watches of a server that allows few requests at a time hold up each other, and nothing else.
+#[tokio::test]
+async fn a_server_of_few_requests() {
+    let server = offering(&["h2"], &["127.0.0.1"], |stream| serve_http2(stream, 2)).await;
+    let (callers, config) = (Callers::default(), to(&server));
+    let get = |path: &str| http::Request::get(path).body(kaji_outbound::body("")).unwrap();
+    let mut watches = vec![];
+    for _ in 0..2 {
+        watches.push(callers.send(&config, get("/watch"), Lane::Open).await.unwrap());
+    }
+    let third = callers.send(&config, get("/watch"), Lane::Open);
+    let mut third = std::pin::pin!(third);
+    for lane in [Lane::Short, Lane::Own] {
+        let answer = tokio::select! {
+            answer = callers.send(&config, get("/x"), lane) => answer.unwrap(),
+            _ = &mut third => panic!("more than the server allows"),
+        };
+        assert_eq!(answer.status(), 200);
+    }
+    watches.clear();
+    assert_eq!(third.await.unwrap().status(), 200);
 }
 
 /// Many watches share few connections, and those who come after them are answered.
@@ -404,12 +433,14 @@ async fn http2_where_it_is_offered() {
     let answer = callers.send(&config, elsewhere.unwrap(), Lane::Own).await.unwrap();
     let said = answer.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(said, "GET https://other:1/x?y false");
+    // What it asks for itself shares no connection with what others hold open.
+    assert_eq!(server.connections.load(Ordering::SeqCst), 3);
     // Those who left make room.
     watches.truncate(3);
     for _ in 0..90 {
         watches.push(callers.send(&config, get("/watch"), Lane::Open).await.unwrap());
     }
-    assert_eq!(server.connections.load(Ordering::SeqCst), 2);
+    assert_eq!(server.connections.load(Ordering::SeqCst), 3);
 }
 
 /// A connection of HTTP/2 that the other side ends while a request is on it is no failure, either.
