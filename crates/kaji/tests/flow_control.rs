@@ -10,10 +10,13 @@ use futures_util::{StreamExt, stream};
 use http::{Method, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kaji_resource::{UserInfo, Verb};
 use kaji_server::{LocalService, RequestInfo, ResponseBody, flow::Seat};
+use kube::api::WatchEvent;
 use serde_json::{Value, json};
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -186,6 +189,63 @@ async fn who_finds_a_queue_waits_in_it() {
     drop(held);
     assert_eq!(waits.await.unwrap(), 200);
     until_cell(&admin, EXECUTING, "0").await;
+    cluster.stop().await;
+}
+
+/// A client that counts against the level of service accounts, unlike the administrator, whom nothing holds up.
+async fn account(cluster: &TestCluster, name: &str) -> kube::Client {
+    let api = Api(cluster);
+    api.ok(Verb::Create, "v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": name}})).await;
+    let binding = json!({
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
+    });
+    let bindings = "rbac.authorization.k8s.io/v1/namespaces/default/rolebindings";
+    api.ok(Verb::Create, bindings, binding).await;
+    let asked = format!("v1/namespaces/default/serviceaccounts/{name}/token");
+    let token = api.ok(Verb::Create, &asked, json!({"spec": {}})).await["status"]["token"].clone();
+    let file = std::fs::read_to_string(&cluster.kubeconfig).unwrap();
+    let mut config: Value = serde_saphyr::from_str(&file).unwrap();
+    config["users"][0]["user"] = json!({"token": token});
+    let config = serde_json::from_value(config).unwrap();
+    let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.unwrap();
+    kube::Client::try_from(config).unwrap()
+}
+
+/// Connections that flood change threads while they are used: nothing of what goes over them may suffer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_is_answered_whole() {
+    const AT_ONCE: usize = 64;
+    const EACH: usize = 12;
+    let cluster = TestCluster::start(0).await;
+    let maps: kube::Api<ConfigMap> = kube::Api::default_namespaced(account(&cluster, "flood").await);
+    let begin = maps.list(&Default::default()).await.unwrap().metadata.resource_version.unwrap();
+    let mut events = maps.watch(&Default::default(), &begin).await.unwrap().boxed();
+    let one = |i: usize| {
+        let maps = maps.clone();
+        async move {
+            for j in 0..EACH {
+                let name = format!("m-{i}-{j}");
+                let text = "x".repeat(100 * j);
+                let data = [("k".to_owned(), text.clone())];
+                let mut map = ConfigMap { data: Some(data.into()), ..Default::default() };
+                map.metadata.name = Some(name.clone());
+                maps.create(&Default::default(), &map).await.unwrap();
+                assert_eq!(maps.get(&name).await.unwrap().data.unwrap()["k"], text);
+            }
+        }
+    };
+    let all: JoinSet<()> = (0..AT_ONCE).map(one).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    let watching = async {
+        while seen.len() < AT_ONCE * EACH {
+            let Some(Ok(WatchEvent::Added(map))) = events.next().await else { continue };
+            seen.insert(map.metadata.name.unwrap());
+        }
+    };
+    let done = async { tokio::join!(all.join_all(), watching) };
+    tokio::time::timeout(MINUTE * 2, done).await.unwrap();
     cluster.stop().await;
 }
 

@@ -5,26 +5,26 @@
 
 use crate::{
     audit::Remote,
+    flow::SharedLane,
     identity::{Authorities, Peer},
+    protocol::{Spoken, protocol},
+    roam::{Roaming, Socket},
     stack::{Stack, StackError},
 };
 use arc_swap::ArcSwap;
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto, graceful::GracefulShutdown},
+    rt::TokioIo,
+    server::graceful::{GracefulShutdown, Watcher},
 };
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
 };
 use tokio_rustls::{TlsAcceptor, rustls::pki_types::CertificateDer};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of a request's line and headers, as Go's servers take them.
-const MAX_HEAD: usize = 1 << 20;
 /// Connections at once.
 pub const MAX_CONNECTIONS: usize = 20_000;
 /// Streams a single h2 connection may have open: controllers keep one watch per resource on one connection.
@@ -122,10 +122,8 @@ impl Listener {
                 Ok((stream, remote)) => {
                     let (front, stack, watcher) = (self.front.clone(), stack.clone(), graceful.watcher());
                     let streams = self.streams;
-                    tokio::spawn(async move {
-                        connection(stream, Remote(remote.ip()), front, streams, stack, watcher).await;
-                        drop(slot);
-                    });
+                    let counted = (watcher, slot);
+                    tokio::spawn(connection(stream, Remote(remote.ip()), front, streams, stack, counted));
                 }
                 // Out of file descriptors, mostly: give running requests a moment to return some.
                 Err(error) => {
@@ -141,41 +139,47 @@ impl Listener {
     }
 }
 
+/// Serves a connection. What it returns is done when the handshake has failed, or the connection ended or went on
+/// elsewhere.
 async fn connection(
     stream: TcpStream,
     remote: Remote,
     front: Front,
     streams: u32,
     stack: Arc<Stack>,
-    watcher: hyper_util::server::graceful::Watcher,
+    (watcher, slot): (Watcher, OwnedSemaphorePermit),
 ) {
     // Answers are written whole; waiting to fill a segment only adds latency.
     let _ = stream.set_nodelay(true);
+    let (here, wish, spoken) = (SharedLane::default(), SharedLane::default(), Spoken::default());
     let tls = front.0.load().0.clone();
-    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await else { return };
-    let certificates = stream.get_ref().1.peer_certificates();
+    let accepted = tls.accept(Socket::new(stream, here.clone()));
+    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, accepted).await else { return };
+    let handshake = stream.get_ref().1;
+    let builder = protocol(handshake, streams);
+    let certificates = handshake.peer_certificates();
     let certificates = certificates.map(|c| c.iter().map(|c| c.clone().into_owned()).collect());
     let visitor = Visitor::new(front, certificates);
-    let service = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        request.extensions_mut().insert(visitor.peer());
-        if stack.audit.is_some() || !stack.aggregator.is_idle() {
-            request.extensions_mut().insert(remote);
+    let lanes = stack.flow.lanes();
+    let service = {
+        let (wish, spoken) = (wish.clone(), spoken.clone());
+        hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+            spoken.note();
+            request.extensions_mut().insert(visitor.peer());
+            request.extensions_mut().insert(wish.clone());
+            if stack.audit.is_some() || !stack.aggregator.is_idle() {
+                request.extensions_mut().insert(remote);
+            }
+            let stack = stack.clone();
+            async move { Ok::<_, std::convert::Infallible>(stack.serve(request).await) }
+        })
+    };
+    let served = async move {
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
+        if let Some(Err(error)) = spoken.serve(watcher.watch(connection)).await {
+            tracing::debug!(%error, "a connection ended");
         }
-        let stack = stack.clone();
-        async move { Ok::<_, std::convert::Infallible>(stack.serve(request).await) }
-    });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(streams)
-        .max_header_list_size(MAX_HEAD as u32)
-        .keep_alive_interval(Duration::from_secs(30))
-        .keep_alive_timeout(Duration::from_secs(15));
-    let served =
-        watcher.watch(builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned());
-    if let Err(error) = served.await {
-        tracing::debug!(%error, "a connection ended");
-    }
+        drop(slot);
+    };
+    Roaming::new(served, lanes, wish, here).await;
 }

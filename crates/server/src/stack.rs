@@ -15,7 +15,7 @@ use crate::{
     body::ResponseBody,
     deadline,
     discovery::Discovery,
-    flow::{self, Flow, Seat},
+    flow::{self, Flow, Seat, SharedLane},
     health::Health,
     identity::Authentication,
     impersonate::{self, Impersonation},
@@ -238,10 +238,11 @@ impl Stack {
                 let trail = record.clone().map(|r| r as _);
                 let creation = authorize::creation(&self.authorizer, info);
                 let (headers, deadline) = (&parts.headers, course.deadline);
+                let connection = parts.extensions.get::<SharedLane>();
                 let parts =
                     api::Parts { headers, query, info, target, user, body, trail, creation, deadline };
                 let gzip = plain::takes_gzip(parts.headers);
-                let (answer, seat) = self.resource(api::request(parts)?, seat, record).await;
+                let (answer, seat) = self.resource(api::request(parts)?, seat, record, connection).await;
                 Ok(api::response(answer, gzip).map(|body| flow::hold(body, seat, time)))
             }
         }
@@ -337,13 +338,14 @@ impl Stack {
         request: ApiRequest,
         seat: Option<Seat>,
         record: Option<Arc<Record>>,
+        connection: Option<&SharedLane>,
     ) -> (ApiResponse, Option<Seat>) {
         let engine = self.engine.clone();
         let reads = matches!(
             request.verb,
             kaji_resource::Verb::Get | kaji_resource::Verb::List | kaji_resource::Verb::Watch
         );
-        let place = self.flow.place(seat.as_ref()).await;
+        let place = self.flow.place(seat.as_ref(), connection).await;
         if reads {
             return (flow::during(place, handle(&engine, request, record.as_deref())).await, seat);
         }

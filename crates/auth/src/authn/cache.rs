@@ -29,21 +29,23 @@ impl<T: Clone> Cache<T> {
 
     /// What is known about a token.
     pub fn get(&self, token: &str, now: jiff::Timestamp) -> Option<T> {
+        // Before the lock: a thread that is held up while it has that holds up everybody.
+        let hash = hash(token);
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let (until, answer) = entries.get(&hash(token))?;
+        let (until, answer) = entries.get(&hash)?;
         (now.as_second() < *until).then(|| answer.clone())
     }
 
     /// Remembers an answer.
     pub fn put(&self, token: &str, answer: T, now: jiff::Timestamp) {
-        let now = now.as_second();
+        let (now, hash) = (now.as_second(), hash(token));
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= MOST {
             entries.retain(|_, (until, _)| now < *until);
         }
         // Full of answers that are still good: whoever sends so many tokens pays for them.
         if entries.len() < MOST {
-            entries.insert(hash(token), (now.saturating_add(self.seconds), answer));
+            entries.insert(hash, (now.saturating_add(self.seconds), answer));
         }
     }
 }

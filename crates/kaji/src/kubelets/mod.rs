@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - Nothing is answered before it is known who asks and that they may: see [`Access`].
-//! - Connections of a node are bounded; a handshake or a request head that does not arrive in time ends its connection.
+//! - Connections of a node are bounded; a handshake, a request or its head that does not arrive in time ends its
+//!   connection.
 //!
 //! Source: upstream's `pkg/kubelet/server`.
 
@@ -16,16 +17,14 @@ use futures_util::future::BoxFuture;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto,
-};
+use hyper_util::rt::TokioIo;
 use kaji_kubelet::fake::{Facing, Pages};
 use kaji_meta::Clock;
 use kaji_runtime::Client;
 use kaji_server::{
-    Authorities, StackError, TlsAcceptor, TlsOptions,
+    Authorities, Spoken, StackError, TlsAcceptor, TlsOptions,
     pki::{Identity, PkiError},
+    protocol,
 };
 use std::{convert::Infallible, io, sync::Arc, time::Duration};
 use tokio::{
@@ -40,9 +39,6 @@ const CONNECTIONS: usize = 64;
 /// Streams of an h2 connection.
 const STREAMS: u32 = 64;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of a request's head.
-const MAX_HEAD: usize = 64 << 10;
 /// How long nobody is let in after that has failed: out of file descriptors, mostly.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -132,22 +128,18 @@ impl Server {
         // Answers are written whole; waiting to fill a segment only adds latency.
         let _ = stream.set_nodelay(true);
         let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, self.tls.accept(stream)).await else { return };
-        let peer = self.authorities.peer(stream.get_ref().1.peer_certificates());
+        let handshake = stream.get_ref().1;
+        let (builder, spoken) = (protocol(handshake, STREAMS), Spoken::default());
+        let peer = self.authorities.peer(handshake.peer_certificates());
+        let asked = spoken.clone();
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+            asked.note();
             request.extensions_mut().insert(peer.clone());
             let server = self.clone();
             async move { Ok::<_, Infallible>(server.answer(request).await) }
         });
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD);
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(STREAMS)
-            .max_header_list_size(MAX_HEAD as u32)
-            .keep_alive_interval(Duration::from_secs(30))
-            .keep_alive_timeout(Duration::from_secs(15));
-        if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        if let Some(Err(error)) = spoken.serve(connection).await {
             tracing::debug!(error, "a connection to a kubelet ended");
         }
     }

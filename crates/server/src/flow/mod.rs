@@ -9,12 +9,14 @@
 mod counted;
 mod follow;
 mod hold;
+mod lanes;
 mod pace;
 mod watches;
 
 pub use counted::Limits;
 pub use follow::{ensure, follow};
 pub use hold::hold;
+pub use lanes::{Lane, Lanes, SharedLane};
 pub use pace::{Place, during};
 
 use crate::{body::ResponseBody, route::RequestInfo};
@@ -26,7 +28,6 @@ use kaji_flowcontrol::{
 };
 use kaji_meta::time::Clock;
 use kaji_resource::UserInfo;
-use pace::Pace;
 use prometheus_client::{
     metrics::{family::Family, gauge::Gauge},
     registry::Registry,
@@ -51,7 +52,7 @@ pub struct Flow {
     /// Requests that wait, of those that read and those that write.
     waiting: Family<[(&'static str, &'static str); 1], Gauge>,
     watches: Arc<Watches>,
-    pace: Arc<Pace>,
+    lanes: Arc<Lanes>,
     clock: Arc<dyn Clock>,
     origin: Instant,
     /// Wall clock at the origin, for people.
@@ -101,7 +102,7 @@ struct Turn {
     level: Arc<Level<Token>>,
     metrics: Arc<SchemaMetrics>,
     /// Whom it takes turns with at the processors; `None` for one that need not.
-    lane: Option<u64>,
+    flow_hash: Option<u64>,
     id: u32,
     /// `None` until it has its seats.
     since: Option<Nanos>,
@@ -117,7 +118,7 @@ impl Flow {
             counts: (!limits.fair).then(|| counted::Counts::new(limits)),
             waiting: Family::default(),
             watches: Arc::default(),
-            pace: Pace::new(places()),
+            lanes: Lanes::new(places()),
             origin: Instant::now(),
             began: clock.now(),
             clock,
@@ -190,9 +191,10 @@ impl Flow {
         let request = self.request(engine, &digest, query, route);
         let (level, metrics) = (route.level.clone(), route.metrics.clone());
         let waits = !route.exempt;
-        let lane =
+        let flow_hash =
             waits.then(|| if route.sharded { request.hash } else { shard::hash(&route.schema.name, "") });
-        let mut turn = Turn { flow: self.clone(), level, metrics, lane, id: 0, since: None, mutating, watch };
+        let mut turn =
+            Turn { flow: self.clone(), level, metrics, flow_hash, id: 0, since: None, mutating, watch };
         drop(active);
         let arrived = self.now();
         let admitted = turn.take(request, arrived, (timeout / 4).min(LONGEST_WAIT)).await;
@@ -210,10 +212,16 @@ impl Flow {
         Ok(Some(Seat { turn: Some(turn), _counted: None, watching }))
     }
 
-    /// A place at the processors for the holder of such a seat; `None` for whom nothing holds up.
-    pub async fn place(&self, seat: Option<&Seat>) -> Option<Place> {
-        let lane = seat?.turn.as_ref()?.lane?;
-        Some(self.pace.place(lane).await)
+    /// A place at the processors for the holder of such a seat; `None` for whom nothing holds up. Says where its connection
+    /// should go on.
+    pub async fn place(&self, seat: Option<&Seat>, connection: Option<&SharedLane>) -> Option<Place> {
+        let flow = seat?.turn.as_ref()?.flow_hash?;
+        Some(self.lanes.place(flow, connection).await)
+    }
+
+    /// What connections move between.
+    pub fn lanes(&self) -> Arc<Lanes> {
+        self.lanes.clone()
     }
 
     fn request(

@@ -49,9 +49,14 @@ impl Pace {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a request of this flow.
-    pub async fn place(self: &Arc<Self>, flow: u64) -> Place {
-        let turn = {
+    /// How many places there are.
+    pub fn places(&self) -> usize {
+        self.state().most
+    }
+
+    /// A place for a request of this flow. When it has to wait, `waits` hears how many of its flow do so already.
+    pub async fn place(self: &Arc<Self>, flow: u64, waits: impl FnOnce(usize)) -> Place {
+        let (turn, before) = {
             let mut state = self.state();
             if state.taken < state.most && state.turns.is_empty() {
                 state.taken += 1;
@@ -60,11 +65,13 @@ impl Pace {
             let (sender, turn) = oneshot::channel();
             let waiting = state.waiting.entry(flow).or_default();
             waiting.push_back(sender);
-            if waiting.len() == 1 {
+            let before = waiting.len() - 1;
+            if before == 0 {
                 state.turns.push_back(flow);
             }
-            turn
+            (turn, before)
         };
+        waits(before);
         match turn.await {
             Ok(place) => place,
             // Never: whoever is in a queue is answered. Going on is better than not.
@@ -169,7 +176,7 @@ mod tests {
         for &flow in arrivals {
             let (pace, served) = (pace.clone(), served.clone());
             all.spawn(async move {
-                let place = pace.place(flow).await;
+                let place = pace.place(flow, drop).await;
                 during(Some(place), async { served.lock().unwrap().push(flow) }).await;
             });
         }
@@ -198,29 +205,29 @@ mod tests {
     #[tokio::test]
     async fn who_waits_for_something_else_holds_no_place() {
         let pace = Pace::new(1);
-        let place = pace.place(FLOOD).await;
+        let place = pace.place(FLOOD, drop).await;
         let stuck = tokio::spawn(during(Some(place), pending::<()>()));
-        let place = pace.place(USER).await;
+        let place = pace.place(USER, drop).await;
         assert!(!stuck.is_finished());
         drop(place);
-        drop(pace.place(FLOOD).await);
+        drop(pace.place(FLOOD, drop).await);
         stuck.abort();
     }
 
     #[tokio::test]
     async fn who_has_gone_is_passed_over() {
         let pace = Pace::new(1);
-        let place = pace.place(FLOOD).await;
+        let place = pace.place(FLOOD, drop).await;
         let gone = tokio::spawn({
             let pace = pace.clone();
-            async move { drop(pace.place(FLOOD).await) }
+            async move { drop(pace.place(FLOOD, drop).await) }
         });
         yield_now().await;
         gone.abort();
         assert!(gone.await.unwrap_err().is_cancelled());
         let waits = tokio::spawn({
             let pace = pace.clone();
-            async move { drop(pace.place(USER).await) }
+            async move { drop(pace.place(USER, drop).await) }
         });
         yield_now().await;
         drop(place);
