@@ -224,8 +224,8 @@ impl Shared {
         if let Some(stream) = state.take(lane, after) {
             return Place::There(stream);
         }
-        let going = state.dials.iter().filter(|d| d.lane == lane);
-        if let (many, Some(last)) = (going.clone().count() >= MOST_DIALS, going.last())
+        let mut going = state.dials.iter().filter(|d| d.lane == lane);
+        if let (many, Some(last)) = (going.clone().count() >= MOST_DIALS, going.next_back())
             && (many || last.since.elapsed() < PATIENCE)
         {
             return Place::Coming(Coming(last.outcome.clone()));
