@@ -232,7 +232,19 @@ pub(crate) async fn apart<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
     static ROOM: Semaphore = Semaphore::const_new(2);
-    let _place = ROOM.acquire().await;
+    within(&ROOM, work).await
+}
+
+/// The place is held until the work is done, even if nobody waits for it any more.
+async fn within<T: Send + 'static>(
+    room: &'static Semaphore,
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    let place = room.acquire().await;
+    let work = move || {
+        let _place = place;
+        work()
+    };
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(e.to_string()))
 }
 
@@ -402,6 +414,35 @@ fn from_legacy(version: &str, list: &Value) -> Result<Value, String> {
 mod tests {
     use super::*;
     use expect_test::expect;
+
+    /// Work that nobody waits for any more is work all the same.
+    #[tokio::test]
+    async fn who_gives_up_makes_no_room() {
+        static ROOM: Semaphore = Semaphore::const_new(1);
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+        let wait = Arc::new(Mutex::new(wait));
+        let work = || {
+            let (begun, wait) = (begun.clone(), wait.clone());
+            Box::pin(within(&ROOM, move || {
+                begun.send(()).unwrap();
+                wait.lock().unwrap().recv().map_err(|e| e.to_string())
+            }))
+        };
+        let mut given_up = work();
+        tokio::select! {
+            _ = &mut given_up => panic!("it waits"),
+            _ = begins.recv() => drop(given_up),
+        }
+        let mut second = work();
+        assert!(futures_util::poll!(&mut second).is_pending());
+        assert_eq!(ROOM.available_permits(), 0);
+        assert!(begins.try_recv().is_err());
+        go.send(()).unwrap();
+        go.send(()).unwrap();
+        second.await.unwrap();
+        begins.recv().await.unwrap();
+    }
 
     #[test]
     fn only_known_fields_go_on() {

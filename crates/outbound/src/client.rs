@@ -2,17 +2,18 @@
 //!
 //! HTTP/2 is spoken where the other side offers it; requests that switch protocols are HTTP/1.1.
 //!
-//! Invariant: no more than a fixed number of requests is under way (`lanes`), whoever wants another waits.
+//! Invariants: no more than a fixed number of requests is under way (`lanes`), whoever wants another waits. A request is
+//! sent again, once, only if the other side has done nothing about it, or if it changes nothing and the connection, which
+//! had served others, ended before anything of an answer came. Source: Go's `shouldRetryRequest` and `isReplayable`, and
+//! `canRetryError` of its HTTP/2; RFC 9110, 9.2.2.
 
 use crate::{
-    CallError, ClientConfig, Endpoint, Target,
+    CallError, ClientConfig,
     callers::Finder,
-    config::Place,
-    connect::{Connected, connect},
-    error::{DEADLINE, broken, cause, cut},
+    connect::{Connected, Dialler},
+    error::{DEADLINE, UNREAD, broken, cause, cut},
     lanes::{Lane, Rooms, Slot},
-    pool::{Idle, Shared, Single, Stream},
-    tls,
+    pool::{Idle, Place, Sender, Shared, Single, Stream},
 };
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, Uri, header};
@@ -23,14 +24,11 @@ use kaji_meta::{GroupResource, Status};
 use std::{
     error::Error,
     pin::Pin,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Weak},
     task::{Context, Poll, ready},
     time::Duration,
 };
-use tokio_rustls::rustls::ClientConfig as Tls;
+use tokio::time::{Instant, timeout_at};
 
 /// The body of a request.
 pub type RequestBody = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
@@ -42,34 +40,18 @@ pub fn body(bytes: impl Into<Bytes>) -> RequestBody {
 
 /// Somebody who can be called.
 pub struct Client {
-    config: Arc<ClientConfig>,
-    place: Place,
-    /// Offers both protocols.
-    tls: Arc<Tls>,
-    /// Offers the one that can be switched from.
-    tls_http1: Arc<Tls>,
-    finder: Arc<Finder>,
+    dialler: Arc<Dialler>,
     idle: Arc<Idle>,
-    shared: Shared,
-    /// The other side chose HTTP/2 the last time.
-    shares: AtomicBool,
+    shared: Arc<Shared>,
     rooms: Rooms,
 }
 
 impl Client {
     pub(crate) fn new(config: Arc<ClientConfig>, finder: Arc<Finder>) -> Result<Client, CallError> {
-        let tls = tls::config(&config)?;
-        let mut tls_http1 = tls.clone();
-        tls_http1.alpn_protocols.retain(|protocol| protocol != tls::HTTP2);
         Ok(Client {
-            place: Place::of(&config.target)?,
-            tls: Arc::new(tls),
-            tls_http1: Arc::new(tls_http1),
-            config,
-            finder,
+            dialler: Arc::new(Dialler::new(config, finder)?),
             idle: Arc::default(),
-            shared: Shared::default(),
-            shares: AtomicBool::new(false),
+            shared: Arc::default(),
             rooms: Rooms::default(),
         })
     }
@@ -81,9 +63,8 @@ impl Client {
     /// Whatever keeps the answer of a success from being there in time.
     pub async fn post_json(&self, body: Bytes, timeout: Duration, limit: usize) -> Result<Bytes, CallError> {
         let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
-        let target = format!("{}?timeout={}", self.place.path, duration(seconds));
-        let exchange = self.exchange(Method::POST, &target, body, limit);
-        self.timed(exchange, timeout, &Method::POST, &target).await
+        let target = format!("{}?timeout={}", self.dialler.place.path, duration(seconds));
+        self.exchange(Method::POST, &target, body, (timeout, limit)).await
     }
 
     /// Gets a document from a path of the target (`""` for its own).
@@ -91,34 +72,23 @@ impl Client {
     /// # Errors
     /// Whatever keeps the answer of a success from being there in time.
     pub async fn get(&self, target: &str, timeout: Duration, limit: usize) -> Result<Bytes, CallError> {
-        let target = if target.is_empty() { &self.place.path } else { target };
-        let exchange = self.exchange(Method::GET, target, Bytes::new(), limit);
-        self.timed(exchange, timeout, &Method::GET, target).await
-    }
-
-    async fn timed(
-        &self,
-        exchange: impl Future<Output = Result<Bytes, CallError>>,
-        timeout: Duration,
-        method: &Method,
-        target: &str,
-    ) -> Result<Bytes, CallError> {
-        let late = |_| Err(CallError::Timeout(DEADLINE.into()).about(method, &self.url(target)));
-        tokio::time::timeout(timeout, exchange).await.unwrap_or_else(late)
+        let target = if target.is_empty() { &self.dialler.place.path } else { target };
+        self.exchange(Method::GET, target, Bytes::new(), (timeout, limit)).await
     }
 
     fn url(&self, target: &str) -> String {
-        format!("https://{}{target}", self.place.authority)
+        format!("https://{}{target}", self.dialler.place.authority)
     }
 
-    /// One request and its whole answer, on another connection if the first turns out to be stale.
+    /// One request and its whole answer.
     async fn exchange(
         &self,
         method: Method,
         target: &str,
         bytes: Bytes,
-        limit: usize,
+        (time, limit): (Duration, usize),
     ) -> Result<Bytes, CallError> {
+        let until = Instant::now() + time;
         let request = || {
             let mut request = Request::new(body(bytes.clone()));
             *request.method_mut() = method.clone();
@@ -132,17 +102,22 @@ impl Client {
             }
             Ok(request)
         };
-        let about = |error: CallError| error.about(&method, &self.url(target));
-        let answer = match self.once(request()?, Lane::Short, true).await {
-            // It had been closed before anything of an answer came; the other side can be asked again.
-            Err(Failed { reused: true, stale: true, .. }) => self.once(request()?, Lane::Short, false).await,
-            other => other,
+        let asked = async {
+            let (first, began) = (request()?, self.shared.count());
+            let idempotent = is_idempotent(&first);
+            let answer = match self.once(first, Lane::Short, None).await {
+                Err(failed) if failed.loss.may_repeat(idempotent) => {
+                    self.once(request()?, Lane::Short, Some(began)).await
+                }
+                other => other,
+            };
+            answer.map_err(|failed| failed.error)
         };
-        let answer = answer.map_err(|failed| about(failed.error))?;
-        read(answer, &method, limit).await.map_err(|e| match e {
-            CallError::Timeout(_) => about(e),
-            other => other,
-        })
+        let late = |_| Err(CallError::Timeout(DEADLINE.into()));
+        let answer = timeout_at(until, asked).await.unwrap_or_else(late);
+        let answer = answer.map_err(|error| error.about(&method, &self.url(target)))?;
+        let late = |_| Err(CallError::Timeout(format!("{UNREAD}{DEADLINE}")));
+        timeout_at(until, read(answer, &method, limit)).await.unwrap_or_else(late)
     }
 
     /// Sends a request, whose URI is a path and a query, and gives the answer whatever its code. The body of the answer
@@ -157,30 +132,31 @@ impl Client {
         lane: Lane,
     ) -> Result<Response<Streamed>, CallError> {
         let (method, url) = (request.method().clone(), self.url(&request.uri().to_string()));
-        let again = repeatable(&request);
-        let answer = match (self.once(request, lane, true).await, again) {
-            // It had been closed before anything of an answer came, and asking twice changes nothing.
-            (Err(Failed { reused: true, stale: true, .. }), Some(again)) => {
-                self.once(again, lane, false).await
+        let (again, idempotent) = (copy(&request), is_idempotent(&request));
+        let began = self.shared.count();
+        let answer = match (self.once(request, lane, None).await, again) {
+            (Err(failed), Some(again)) if failed.loss.may_repeat(idempotent) => {
+                self.once(again, lane, Some(began)).await
             }
             (other, _) => other,
         };
         answer.map_err(|failed| failed.error.about(&method, &url))
     }
 
+    /// Sends a request; if a number is given, on a connection that came after it.
     async fn once(
         &self,
         mut request: Request<RequestBody>,
         lane: Lane,
-        reuse: bool,
+        mut after: Option<u64>,
     ) -> Result<Response<Streamed>, Failed> {
-        let fresh = |error| Failed { error, reused: false, stale: false };
-        self.dress(&mut request).map_err(fresh)?;
+        let fatal = |error| Failed { error, loss: Loss::Final };
+        self.dress(&mut request).map_err(fatal)?;
         let single =
             request.headers().contains_key(header::UPGRADE) || request.extensions().get::<Alone>().is_some();
-        let mut reuse = reuse;
+        let began = self.shared.count();
         loop {
-            let (line, reused, slot) = self.line(lane, single, reuse).await.map_err(fresh)?;
+            let (line, reused, slot) = self.line(lane, single, after).await.map_err(fatal)?;
             let sent = match line {
                 Line::Single(mut sender) => {
                     relative(&mut request);
@@ -188,11 +164,14 @@ impl Client {
                     sent.map(|response| self.streamed(response, Line::Single(sender), slot))
                 }
                 Line::Stream(mut stream) => {
-                    absolute(&mut request, &self.place.authority).map_err(fresh)?;
+                    absolute(&mut request, &self.dialler.place.authority).map_err(fatal)?;
                     match stream.sender.try_send_request(request).await {
                         Ok(response) => Ok(self.streamed(response, Line::Stream(stream), slot)),
                         Err(error) => {
-                            self.shared.forget(&stream);
+                            // The end of one request says nothing about the others.
+                            if !cause::<h2::Error>(error.error()).is_some_and(h2::Error::is_reset) {
+                                self.shared.forget(&stream);
+                            }
                             Err(error)
                         }
                     }
@@ -200,43 +179,63 @@ impl Client {
             };
             match sent {
                 Ok(response) => return Ok(response),
-                Err(error) => request = unsent(error, reused)?,
+                Err(error) => request = unsent(error, reused, after.is_none())?,
             }
             // What was kept is not what it was; nothing was sent.
-            reuse = false;
+            after = Some(began);
         }
     }
 
     /// Something to send a request on, whether it was used before, and the right to use it.
-    async fn line(&self, lane: Lane, single: bool, reuse: bool) -> Result<(Line, bool, Slot), CallError> {
-        let shares = !single && self.shares.load(Ordering::Relaxed);
-        let slot = self.rooms.take(lane, shares).await?;
-        if reuse && shares {
-            if let Some(stream) = self.shared.take(lane) {
-                return Ok((Line::Stream(stream), true, slot));
+    async fn line(
+        &self,
+        lane: Lane,
+        single: bool,
+        after: Option<u64>,
+    ) -> Result<(Line, bool, Slot), CallError> {
+        if !single && self.shared.spoken() {
+            let slot = self.rooms.take(lane, true).await?;
+            while self.shared.spoken() {
+                match self.shared.place(lane, after, || self.dial(lane)) {
+                    Place::There(stream) => {
+                        let reused = stream.reused;
+                        return Ok((Line::Stream(stream), reused, slot));
+                    }
+                    Place::Coming(dial) => dial.wait().await?,
+                }
             }
-        } else if reuse && let Some(sender) = self.idle.take().await {
+        }
+        let slot = self.rooms.take(lane, false).await?;
+        if after.is_none()
+            && let Some(sender) = self.idle.take().await
+        {
             return Ok((Line::Single(sender), true, slot));
         }
-        let connected = self.connect(single).await?;
-        let chosen = matches!(connected, Connected::Shared(_));
-        if !single {
-            self.shares.store(chosen, Ordering::Relaxed);
+        match self.dialler.connect(lane, single).await? {
+            Connected::Single(sender) => Ok((Line::Single(sender), false, slot)),
+            Connected::Shared(sender) => {
+                drop(slot);
+                let slot = self.rooms.take(lane, true).await?;
+                let gone = || CallError::Transport("EOF".into());
+                let stream = self.shared.put(lane, sender).ok_or_else(gone)?;
+                let reused = stream.reused;
+                Ok((Line::Stream(stream), reused, slot))
+            }
         }
-        let slot = if chosen == shares {
-            slot
-        } else {
-            drop(slot);
-            self.rooms.take(lane, chosen).await?
-        };
-        Ok(match connected {
-            Connected::Single(sender) => (Line::Single(sender), false, slot),
-            // Others may have connected meanwhile, and have room.
-            Connected::Shared(sender) => match self.shared.take(lane).filter(|_| reuse) {
-                Some(stream) => (Line::Stream(stream), true, slot),
-                None => (Line::Stream(self.shared.put(lane, sender)), false, slot),
-            },
-        })
+    }
+
+    /// A dial for whoever waits.
+    fn dial(&self, lane: Lane) -> impl Future<Output = Result<Option<Sender>, CallError>> + Send + use<> {
+        let (dialler, idle) = (self.dialler.clone(), self.idle.clone());
+        async move {
+            match dialler.connect(lane, false).await? {
+                Connected::Shared(sender) => Ok(Some(sender)),
+                Connected::Single(sender) => {
+                    idle.put(sender);
+                    Ok(None)
+                }
+            }
+        }
     }
 
     /// The headers that every request has.
@@ -244,25 +243,14 @@ impl Client {
         let value =
             |text: &str| HeaderValue::from_str(text).map_err(|e| CallError::Config(format!("header: {e}")));
         if !request.headers().contains_key(header::HOST) {
-            request.headers_mut().insert(header::HOST, value(&self.place.authority)?);
+            request.headers_mut().insert(header::HOST, value(&self.dialler.place.authority)?);
         }
-        if let Some(authorization) = &self.config.authorization {
+        if let Some(authorization) = &self.dialler.config.authorization {
             let mut value = value(authorization)?;
             value.set_sensitive(true);
             request.headers_mut().insert(header::AUTHORIZATION, value);
         }
         Ok(())
-    }
-
-    async fn connect(&self, single: bool) -> Result<Connected, CallError> {
-        let endpoint = match &self.config.target {
-            Target::Url(_) => Endpoint { host: self.place.host.clone(), port: self.place.port },
-            Target::Service { namespace, name, port, .. } => {
-                self.finder.find((namespace, name), *port).await?
-            }
-        };
-        let tls = if single { &self.tls_http1 } else { &self.tls };
-        connect(&self.config, tls, &self.place, &endpoint).await
     }
 
     fn streamed(&self, response: Response<Incoming>, on: Line, slot: Slot) -> Response<Streamed> {
@@ -283,25 +271,60 @@ impl Client {
 #[derive(Clone, Copy)]
 struct Alone;
 
-/// The request if nothing of it was sent, on a connection that had been closed.
+/// The request if nothing of it was sent, on a connection that had been closed. Of a second attempt nothing is left.
 fn unsent(
     mut error: TrySendError<Request<RequestBody>>,
     reused: bool,
+    first: bool,
 ) -> Result<Request<RequestBody>, Failed> {
     match error.take_message() {
-        Some(unsent) if reused => Ok(unsent),
-        _ => {
+        Some(unsent) if reused && first => Ok(unsent),
+        Some(_) => Err(Failed { error: broken(&error.into_error()), loss: Loss::Final }),
+        None => {
             let error = error.into_error();
-            let gone = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
-            let stale = gone || cause::<std::io::Error>(&error).is_some() || is_http2(&error);
-            Err(Failed { error: broken(&error), reused, stale })
+            Err(Failed { error: broken(&error), loss: Loss::of(&error, reused) })
         }
     }
 }
 
-/// Whether a connection of HTTP/2 ended, or ended this request: servers do so when they go, or have had enough of it.
-fn is_http2(error: &hyper::Error) -> bool {
-    error.to_string().starts_with("http2 error")
+/// What a failure says about the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    /// The other side has done nothing about it.
+    Untouched,
+    /// The connection, which had served others, ended before anything of an answer came.
+    Ended,
+    /// Another attempt would end as this did, or do twice what was done.
+    Final,
+}
+
+impl Loss {
+    fn of(error: &hyper::Error, reused: bool) -> Loss {
+        if let Some(said) = cause::<h2::Error>(error) {
+            let code = said.reason().unwrap_or(h2::Reason::INTERNAL_ERROR);
+            let untouched = if said.is_go_away() {
+                // Only requests after the last that the other side looks at end so. One that goes with an error at the
+                // first of a connection does not want any.
+                reused || code == h2::Reason::NO_ERROR
+            } else {
+                code == h2::Reason::REFUSED_STREAM
+            };
+            return if untouched && said.is_remote() { Loss::Untouched } else { Loss::Final };
+        }
+        let gone = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
+        let gone = gone || error.is_timeout() || cause::<std::io::Error>(error).is_some();
+        if reused && gone { Loss::Ended } else { Loss::Final }
+    }
+
+    fn may_repeat(self, idempotent: bool) -> bool {
+        self == Loss::Untouched || self == Loss::Ended && idempotent
+    }
+}
+
+/// Whether asking twice changes no more than asking once.
+fn is_idempotent(request: &Request<RequestBody>) -> bool {
+    matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
+        || ["idempotency-key", "x-idempotency-key"].iter().any(|k| request.headers().contains_key(*k))
 }
 
 /// As HTTP/1.1 wants it: the path, and the host in a header.
@@ -328,10 +351,9 @@ fn absolute(request: &mut Request<RequestBody>, place: &str) -> Result<(), CallE
     Ok(())
 }
 
-/// The same request once more, if it only reads and has no body.
-fn repeatable(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
-    let reads = matches!(*request.method(), Method::GET | Method::HEAD) && request.body().is_end_stream();
-    if !reads || request.headers().contains_key(header::UPGRADE) {
+/// The same request once more, if it has no body: others can be read once only.
+fn copy(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
+    if !request.body().is_end_stream() || request.headers().contains_key(header::UPGRADE) {
         return None;
     }
     let mut again = Request::new(body(Bytes::new()));
@@ -343,10 +365,7 @@ fn repeatable(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
 
 struct Failed {
     error: CallError,
-    /// On a connection that had been used before.
-    reused: bool,
-    /// Nothing of an answer had come.
-    stale: bool,
+    loss: Loss,
 }
 
 /// What carries a request and its answer.

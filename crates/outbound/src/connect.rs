@@ -1,10 +1,11 @@
 //! A new connection: find, dial, shake hands.
 
 use crate::{
-    CallError, ClientConfig, Endpoint,
+    CallError, ClientConfig, Endpoint, Lane, Target,
+    callers::Finder,
     config::Place,
     error::{cause, words},
-    pool::{CONNECTION_WINDOW, STREAM_WINDOW, Sender, Single},
+    pool::{STREAMS, Sender, Single, window},
     tls,
 };
 use hyper::client::conn::{http1, http2};
@@ -30,41 +31,64 @@ pub(crate) enum Connected {
     Shared(Sender),
 }
 
-/// Connects to an endpoint as what the configuration calls it.
-pub(crate) async fn connect(
-    config: &ClientConfig,
-    tls: &Arc<Tls>,
-    place: &Place,
-    endpoint: &Endpoint,
-) -> Result<Connected, CallError> {
-    let name = tls::name(config, place)?;
-    let stream = dial(endpoint).await?;
-    let shaken = timeout(HANDSHAKE_TIMEOUT, TlsConnector::from(tls.clone()).connect(name, stream)).await;
-    let stream = shaken
-        .map_err(|_| CallError::Timeout("net/http: TLS handshake timeout".into()))?
-        .map_err(|e| tls::failed(&e))?;
-    let shares = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
-    let (stream, wrong) = (TokioIo::new(stream), |e: hyper::Error| CallError::Transport(e.to_string()));
-    let ended = |error| tracing::debug!(%error, "a connection to somebody else ended");
-    if shares {
-        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .keep_alive_interval(PING.0)
-            .keep_alive_timeout(PING.1)
-            .max_header_list_size(MAX_HEAD)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .handshake(stream)
-            .await
-            .map_err(wrong)?;
-        tokio::spawn(async move { connection.await.unwrap_or_else(ended) });
-        return Ok(Connected::Shared(sender));
+/// All that it takes to connect to somebody.
+pub(crate) struct Dialler {
+    pub config: Arc<ClientConfig>,
+    pub place: Place,
+    /// Offers both protocols.
+    tls: Arc<Tls>,
+    /// Offers the one that can be switched from.
+    tls_http1: Arc<Tls>,
+    finder: Arc<Finder>,
+}
+
+impl Dialler {
+    pub fn new(config: Arc<ClientConfig>, finder: Arc<Finder>) -> Result<Dialler, CallError> {
+        let tls = tls::config(&config)?;
+        let mut tls_http1 = tls.clone();
+        tls_http1.alpn_protocols.retain(|protocol| protocol != tls::HTTP2);
+        let place = Place::of(&config.target)?;
+        Ok(Dialler { place, tls: Arc::new(tls), tls_http1: Arc::new(tls_http1), config, finder })
     }
-    let mut builder = http1::Builder::new();
-    builder.max_buf_size(MAX_HEAD as usize);
-    let (sender, connection) = builder.handshake(stream).await.map_err(wrong)?;
-    tokio::spawn(async move { connection.with_upgrades().await.unwrap_or_else(ended) });
-    Ok(Connected::Single(sender))
+
+    /// A connection for requests of a lane; for one at a time only, if that is wanted.
+    pub async fn connect(&self, lane: Lane, single: bool) -> Result<Connected, CallError> {
+        let endpoint = match &self.config.target {
+            Target::Url(_) => Endpoint { host: self.place.host.clone(), port: self.place.port },
+            Target::Service { namespace, name, port, .. } => {
+                self.finder.find((namespace, name), *port).await?
+            }
+        };
+        let tls = if single { &self.tls_http1 } else { &self.tls };
+        let name = tls::name(&self.config, &self.place)?;
+        let stream = dial(&endpoint).await?;
+        let shaken = timeout(HANDSHAKE_TIMEOUT, TlsConnector::from(tls.clone()).connect(name, stream)).await;
+        let stream = shaken
+            .map_err(|_| CallError::Timeout("net/http: TLS handshake timeout".into()))?
+            .map_err(|e| tls::failed(&e))?;
+        let shares = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
+        let (stream, wrong) = (TokioIo::new(stream), |e: hyper::Error| CallError::Transport(e.to_string()));
+        let ended = |error| tracing::debug!(%error, "a connection to somebody else ended");
+        if shares {
+            let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .keep_alive_interval(PING.0)
+                .keep_alive_timeout(PING.1)
+                .max_header_list_size(MAX_HEAD)
+                .initial_stream_window_size(window(lane))
+                .initial_connection_window_size(window(lane) * STREAMS)
+                .handshake(stream)
+                .await
+                .map_err(wrong)?;
+            tokio::spawn(async move { connection.await.unwrap_or_else(ended) });
+            return Ok(Connected::Shared(sender));
+        }
+        let mut builder = http1::Builder::new();
+        builder.max_buf_size(MAX_HEAD as usize);
+        let (sender, connection) = builder.handshake(stream).await.map_err(wrong)?;
+        tokio::spawn(async move { connection.with_upgrades().await.unwrap_or_else(ended) });
+        Ok(Connected::Single(sender))
+    }
 }
 
 async fn dial(endpoint: &Endpoint) -> Result<TcpStream, CallError> {

@@ -31,6 +31,9 @@ pub enum CallError {
 /// Go's text for a deadline that has passed.
 pub(crate) const DEADLINE: &str = "context deadline exceeded";
 
+/// Before the reason why an answer could not be read to its end.
+pub(crate) const UNREAD: &str = "unexpected error when reading response body. Please retry. Original error: ";
+
 impl CallError {
     /// Whether it was for lack of time.
     pub fn is_timeout(&self) -> bool {
@@ -91,10 +94,30 @@ pub(crate) fn words(error: &io::Error) -> String {
 
 /// A connection that broke while it was used.
 pub(crate) fn broken(error: &hyper::Error) -> CallError {
+    if let Some(said) = cause::<h2::Error>(error)
+        && let Some(code) = said.reason()
+    {
+        let by = if said.is_remote() { "; received from peer" } else { "" };
+        return CallError::Transport(match (said.is_go_away(), code) {
+            (true, h2::Reason::NO_ERROR) => {
+                "http2: Transport received Server's graceful shutdown GOAWAY".into()
+            }
+            (true, _) => format!("http2: Transport received GOAWAY from server ErrCode:{code:?}"),
+            (false, _) => format!("stream error: {code:?}{by}"),
+        });
+    }
+    if error.is_timeout() {
+        return CallError::Transport("http2: client connection lost".into());
+    }
     if let Some(e) = cause::<io::Error>(error)
         && e.kind() != io::ErrorKind::UnexpectedEof
     {
-        return CallError::Transport(format!("read tcp: read: {}", words(e)));
+        // HTTP/2 calls it that when the other side closes a connection.
+        let closed = e.kind() == io::ErrorKind::BrokenPipe && e.raw_os_error().is_none();
+        return CallError::Transport(match closed {
+            true => "unexpected EOF".into(),
+            false => format!("read tcp: read: {}", words(e)),
+        });
     }
     if error.is_parse() {
         return CallError::Transport(
@@ -110,7 +133,5 @@ pub(crate) fn cut(error: &(dyn Error + 'static)) -> CallError {
         Some(e) if e.kind() != io::ErrorKind::UnexpectedEof => format!("read tcp: read: {}", words(e)),
         _ => "unexpected EOF".to_owned(),
     };
-    CallError::Transport(format!(
-        "unexpected error when reading response body. Please retry. Original error: {why}"
-    ))
+    CallError::Transport(format!("{UNREAD}{why}"))
 }

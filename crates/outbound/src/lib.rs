@@ -23,4 +23,4 @@ pub use config::{ClientConfig, Target};
 pub use error::CallError;
 pub use lanes::{Lane, Slot};
 pub use resolve::{Endpoint, resolve};
-pub use tls::check_bundle;
+pub use tls::{check_bundle, check_identity};

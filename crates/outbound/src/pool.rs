@@ -2,27 +2,41 @@
 //!
 //! Invariants: a connection of HTTP/1.1 carries one request at a time and is used again only after its answer was read to
 //! the end. One of HTTP/2 carries no more than `STREAMS` at a time, and its window has room for all of them: a client
-//! that does not read its answer holds up nobody else's. Requests of different lanes share none: a server that allows fewer
-//! requests at a time holds up those of one lane only.
+//! that does not read its answer holds up nobody else's, and all that do not hold no more than the window. Requests of
+//! different lanes share none: a server that allows fewer requests at a time holds up those of one lane only.
+//!
+//! Those who want a connection of HTTP/2 and find none wait for one dial together, and share what comes of it, a failure
+//! too. A dial that takes long is joined by another, no more than `MOST_DIALS` in a lane; it is nobody's own: who gives up
+//! ends none.
 
-use crate::{RequestBody, lanes::Lane};
+use crate::{CallError, RequestBody, lanes::Lane};
 use hyper::client::conn::{http1, http2};
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
+use tokio::sync::watch;
 
 /// Connections of HTTP/2 that are kept, more than requests to one stranger ever need.
 const MOST_SHARED: usize = 128;
 /// Requests on one connection of HTTP/2: fewer than servers allow.
-pub(crate) const STREAMS: usize = 64;
-/// Bytes of one answer that may be on their way.
-pub(crate) const STREAM_WINDOW: u32 = 256 << 10;
-/// Bytes of all answers on a connection that may be on their way.
-pub(crate) const CONNECTION_WINDOW: u32 = STREAM_WINDOW * STREAMS as u32;
+pub(crate) const STREAMS: u32 = 64;
+/// Dials of one lane at a time.
+const MOST_DIALS: usize = 4;
+/// After so long another dial may be begun: it may lead to somebody else behind a service.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Bytes of one answer that may be on their way: of a watch, which says little at a time and may be read by nobody for
+/// hours, fewer. Those of a connection are `STREAMS` times that.
+pub(crate) fn window(lane: Lane) -> u32 {
+    match lane {
+        Lane::Open => 64 << 10,
+        Lane::Short | Lane::Own => 256 << 10,
+    }
+}
 
 /// Connections that wait for the next request. As client-go's `MaxIdleConnsPerHost`.
 const MOST_IDLE: usize = 25;
@@ -76,13 +90,18 @@ impl Drop for Busy {
 /// A place on a connection of HTTP/2, until it is dropped.
 pub(crate) struct Stream {
     pub sender: Sender,
+    /// The connection has had others.
+    pub reused: bool,
     busy: Busy,
 }
 
 struct Connection {
     lane: Lane,
+    /// Counts connections.
+    number: u64,
     sender: Sender,
     busy: Arc<AtomicUsize>,
+    reused: bool,
     used: Instant,
 }
 
@@ -90,37 +109,169 @@ impl Connection {
     fn stream(&mut self) -> Stream {
         self.busy.fetch_add(1, Ordering::Relaxed);
         self.used = Instant::now();
-        Stream { sender: self.sender.clone(), busy: Busy(self.busy.clone()) }
+        let reused = std::mem::replace(&mut self.reused, true);
+        Stream { sender: self.sender.clone(), reused, busy: Busy(self.busy.clone()) }
+    }
+
+    fn busy(&self) -> usize {
+        self.busy.load(Ordering::Relaxed)
+    }
+}
+
+/// What became of a dial.
+type Outcome = Option<Result<(), CallError>>;
+
+/// A dial that is under way.
+struct Dial {
+    lane: Lane,
+    number: u64,
+    since: Instant,
+    outcome: watch::Receiver<Outcome>,
+}
+
+/// A dial that somebody waits for.
+pub(crate) struct Coming(watch::Receiver<Outcome>);
+
+impl Coming {
+    /// Waits until there may be a place.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn wait(mut self) -> Result<(), CallError> {
+        match tokio::time::timeout(PATIENCE, self.0.wait_for(Option::is_some)).await {
+            Err(_late) => Ok(()),
+            Ok(Ok(outcome)) => outcome.clone().unwrap_or(Ok(())),
+            Ok(Err(_)) => Err(CallError::Transport("the dial was given up".into())),
+        }
+    }
+}
+
+/// Where a request goes.
+pub(crate) enum Place {
+    There(Stream),
+    Coming(Coming),
+}
+
+#[derive(Default)]
+struct State {
+    connections: Vec<Connection>,
+    dials: Vec<Dial>,
+    /// Connections and dials so far.
+    count: u64,
+}
+
+impl State {
+    fn next(&mut self) -> u64 {
+        self.count += 1;
+        self.count
+    }
+
+    fn take(&mut self, lane: Lane, after: Option<u64>) -> Option<Stream> {
+        self.connections.retain(|c| !c.sender.is_closed() && (c.busy() > 0 || c.used.elapsed() < IDLE));
+        let young = |c: &Connection| after.is_none_or(|after| c.number > after);
+        let mut all = self.connections.iter_mut();
+        all.find(|c| c.lane == lane && young(c) && c.busy() < STREAMS as usize).map(Connection::stream)
+    }
+
+    fn put(&mut self, lane: Lane, sender: Sender) {
+        if self.connections.len() >= MOST_SHARED {
+            // What is on it stays there.
+            let idle = self.connections.iter().position(|c| c.busy() == 0);
+            self.connections.remove(idle.unwrap_or(0));
+        }
+        let number = self.next();
+        let (busy, used) = (Arc::default(), Instant::now());
+        self.connections.push(Connection { lane, number, sender, busy, reused: false, used });
     }
 }
 
 /// Connections of HTTP/2.
-#[derive(Default)]
-pub(crate) struct Shared(Mutex<Vec<Connection>>);
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// The other side chose HTTP/2 the last time, or was never asked.
+    spoken: AtomicBool,
+}
+
+impl Default for Shared {
+    fn default() -> Shared {
+        Shared { state: Mutex::default(), spoken: AtomicBool::new(true) }
+    }
+}
 
 impl Shared {
-    /// A place on the first connection that has one: so those that are not needed become idle, and go.
-    pub fn take(&self, lane: Lane) -> Option<Stream> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let busy = |c: &Connection| c.busy.load(Ordering::Relaxed);
-        all.retain(|c| !c.sender.is_closed() && (busy(c) > 0 || c.used.elapsed() < IDLE));
-        all.iter_mut().find(|c| c.lane == lane && busy(c) < STREAMS).map(Connection::stream)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place on a new connection.
-    pub fn put(&self, lane: Lane, sender: Sender) -> Stream {
-        let mut connection = Connection { lane, sender, busy: Arc::default(), used: Instant::now() };
-        let stream = connection.stream();
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() < MOST_SHARED {
-            all.push(connection);
+    /// Whether the other side speaks HTTP/2, as far as is known.
+    pub fn spoken(&self) -> bool {
+        self.spoken.load(Ordering::Relaxed)
+    }
+
+    /// Connections that come later have greater numbers.
+    pub fn count(&self) -> u64 {
+        self.lock().count
+    }
+
+    /// A place on the first connection that has one: so those that are not needed become idle, and go. Only connections
+    /// after a number count, if there is one. Without a place there is a dial to wait for; `dial` makes one, which finds
+    /// out as well whether there is HTTP/2 at all.
+    pub fn place<F>(self: &Arc<Self>, lane: Lane, after: Option<u64>, dial: impl FnOnce() -> F) -> Place
+    where
+        F: Future<Output = Result<Option<Sender>, CallError>> + Send + 'static,
+    {
+        let mut state = self.lock();
+        if let Some(stream) = state.take(lane, after) {
+            return Place::There(stream);
         }
-        stream
+        let mut going = state.dials.iter().filter(|d| d.lane == lane);
+        if let (many, Some(last)) = (going.clone().count() >= MOST_DIALS, going.next_back())
+            && (many || last.since.elapsed() < PATIENCE)
+        {
+            return Place::Coming(Coming(last.outcome.clone()));
+        }
+        let (said, outcome) = watch::channel(None);
+        let number = state.next();
+        state.dials.push(Dial { lane, number, since: Instant::now(), outcome: outcome.clone() });
+        drop(state);
+        let (going, work) = (Going(self.clone(), number), dial());
+        tokio::spawn(async move {
+            let found = work.await;
+            let outcome = going.0.dialled(lane, found);
+            drop(going);
+            said.send_replace(Some(outcome));
+        });
+        Place::Coming(Coming(outcome))
+    }
+
+    fn dialled(&self, lane: Lane, found: Result<Option<Sender>, CallError>) -> Result<(), CallError> {
+        let sender = found?;
+        self.spoken.store(sender.is_some(), Ordering::Relaxed);
+        sender.into_iter().for_each(|sender| self.lock().put(lane, sender));
+        Ok(())
+    }
+
+    /// A place on a new connection, or on one that others have got meanwhile.
+    pub fn put(&self, lane: Lane, sender: Sender) -> Option<Stream> {
+        self.spoken.store(true, Ordering::Relaxed);
+        let mut state = self.lock();
+        state.take(lane, None).or_else(|| {
+            state.put(lane, sender);
+            state.take(lane, None)
+        })
     }
 
     /// Puts nothing more on a connection that has failed a request.
     pub fn forget(&self, stream: &Stream) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|c| !Arc::ptr_eq(&c.busy, &stream.busy.0));
+        self.lock().connections.retain(|c| !Arc::ptr_eq(&c.busy, &stream.busy.0));
+    }
+}
+
+/// A dial is under way until this is dropped.
+struct Going(Arc<Shared>, u64);
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        self.0.lock().dials.retain(|d| d.number != self.1);
     }
 }

@@ -19,6 +19,7 @@ use tokio_rustls::rustls::{
     crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
     server::ParsedCertificate,
+    sign::CertifiedKey,
 };
 use x509_parser::{extensions::GeneralName, prelude::X509Certificate};
 
@@ -193,6 +194,30 @@ pub fn check_bundle(pem: &[u8]) -> Result<(), String> {
     Err(format!("unable to load root certificates: {problem}"))
 }
 
+/// A certificate chain and its key, PEM.
+type Pair<'a> = (&'a [u8], &'a [u8]);
+
+fn parse((chain, key): Pair<'_>) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
+    Ok((chain.map_err(|e| e.to_string())?, PrivateKeyDer::from_pem_slice(key).map_err(|e| e.to_string())?))
+}
+
+/// Whether a certificate chain and a key, PEM, belong together.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn check_identity(chain: &[u8], key: &[u8]) -> Result<(), String> {
+    let (chain, key) = parse((chain, key))?;
+    if chain.is_empty() {
+        return Err("failed to find any PEM data in certificate input".into());
+    }
+    let certified = CertifiedKey::from_der(chain, key, &ring::default_provider());
+    certified.map(drop).map_err(|e| match e {
+        Error::InconsistentKeys(_) => "private key does not match public key".into(),
+        other => other.to_string(),
+    })
+}
+
 /// The TLS side of a configuration.
 pub(crate) fn config(config: &ClientConfig) -> Result<Tls, CallError> {
     let provider = Arc::new(ring::default_provider());
@@ -225,9 +250,8 @@ pub(crate) fn config(config: &ClientConfig) -> Result<Tls, CallError> {
     let mut tls = match &config.identity {
         None => builder.with_no_client_auth(),
         Some((chain, key)) => {
-            let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
-            let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| wrong(&e))?;
-            builder.with_client_auth_cert(chain.map_err(|e| wrong(&e))?, key).map_err(|e| wrong(&e))?
+            let (chain, key) = parse((chain, key)).map_err(|e| wrong(&e))?;
+            builder.with_client_auth_cert(chain, key).map_err(|e| wrong(&e))?
         }
     };
     tls.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];

@@ -5,6 +5,8 @@
 //!   under its own hash never changes and may be cached for ever.
 //! - What extension servers serve is part of the index and of v2; nobody waits for any of them.
 //! - Documents are made when asked for and kept within a bound; a cluster nobody asks pays nothing.
+//! - Whoever asks for a document that is being made gets that one. However many ask and give up, no more than a few threads
+//!   are at work.
 
 use crate::discovery::hex;
 use bytes::Bytes;
@@ -19,8 +21,12 @@ use kaji_schema::{
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+use tokio::{
+    sync::{OnceCell, Semaphore},
+    task::{JoinError, spawn_blocking},
 };
 
 /// The description of a type or of one of its fields.
@@ -28,6 +34,9 @@ pub type Docs = fn(&str, Option<&str>) -> Option<String>;
 
 /// Bytes of documents that are kept, of either version.
 const KEPT: usize = 12 << 20;
+
+/// Requests at a time for which is found out what document they are for.
+const LOOKING: usize = 2;
 
 /// What a request for a document gets.
 pub enum Served {
@@ -53,43 +62,84 @@ pub enum Served {
 /// OpenAPI of one server.
 pub struct OpenApi {
     docs: Docs,
-    v3: Kept,
-    v2: Kept,
+    v3: Arc<Kept>,
+    v2: Arc<Kept>,
+    looking: Arc<Semaphore>,
 }
+
+/// Makes a document.
+type Make = Box<dyn FnOnce() -> Bytes + Send>;
 
 /// Documents that were made, by their keys.
 struct Kept {
     documents: Mutex<VecDeque<(String, Bytes)>>,
+    /// Those that somebody waits for.
+    coming: Mutex<HashMap<String, Weak<OnceCell<Bytes>>>>,
     /// One is made at a time: that takes many times its size.
-    making: Mutex<()>,
+    making: Arc<Semaphore>,
     /// So many stay, however large.
     least: usize,
 }
 
 impl Kept {
-    fn new(least: usize) -> Kept {
-        Kept { documents: Mutex::default(), making: Mutex::default(), least }
+    fn new(least: usize) -> Arc<Kept> {
+        let making = Arc::new(Semaphore::new(1));
+        Arc::new(Kept { documents: Mutex::default(), coming: Mutex::default(), making, least })
     }
 
-    /// A document, made if it is not there.
-    fn get(&self, key: String, make: impl FnOnce() -> Bytes) -> Bytes {
-        let lock = || self.documents.lock().unwrap_or_else(PoisonError::into_inner);
-        let there = || lock().iter().find(|(k, _)| *k == key).map(|(_, body)| body.clone());
-        if let Some(body) = there() {
-            return body;
+    /// A document, made if it is not there: once for all who wait for it. Who gives up leaves the place to another, but for
+    /// one who is being served; what comes of that is kept.
+    async fn get(self: &Arc<Self>, key: String, make: Make) -> Result<Bytes, JoinError> {
+        if let Some(body) = self.there(&key) {
+            return Ok(body);
         }
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(body) = there() {
-            return body;
-        }
-        let body = make();
-        let mut kept = lock();
-        kept.push_back((key, body.clone()));
+        let cell = self.coming(&key);
+        let made = cell.get_or_try_init(|| async {
+            let turn = self.making.clone().acquire_owned().await;
+            if let Some(body) = self.there(&key) {
+                return Ok(body);
+            }
+            let kept = self.clone();
+            let work = move || {
+                let _turn = turn;
+                let body = make();
+                kept.put(key, body.clone());
+                body
+            };
+            spawn_blocking(work).await
+        });
+        made.await.cloned()
+    }
+
+    fn there(&self, key: &str) -> Option<Bytes> {
+        let documents = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
+        documents.iter().find(|(k, _)| k == key).map(|(_, body)| body.clone())
+    }
+
+    fn put(&self, key: String, body: Bytes) {
+        let mut kept = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_back((key, body));
         while kept.len() > self.least && kept.iter().map(|(_, b)| b.len()).sum::<usize>() > KEPT {
             kept.pop_front();
         }
-        body
     }
+
+    fn coming(&self, key: &str) -> Arc<OnceCell<Bytes>> {
+        let mut coming = self.coming.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cell) = coming.get(key).and_then(Weak::upgrade) {
+            return cell;
+        }
+        coming.retain(|_, cell| cell.strong_count() > 0);
+        let cell = Arc::default();
+        coming.insert(key.to_owned(), Arc::downgrade(&cell));
+        cell
+    }
+}
+
+/// What is to be served.
+enum Found {
+    Served(Served),
+    Kept { of: Arc<Kept>, key: String, make: Make, content_type: &'static str, etag: String, immutable: bool },
 }
 
 /// The resources of each group-version that is served.
@@ -101,21 +151,47 @@ impl OpenApi {
     /// Documents whose prose comes from `docs`.
     pub fn new(docs: Docs) -> Self {
         // What others make large, v2 in its two forms, takes no room from what is this server's alone.
-        OpenApi { docs, v3: Kept::new(1), v2: Kept::new(2) }
+        let looking = Arc::new(Semaphore::new(LOOKING));
+        OpenApi { docs, v3: Kept::new(1), v2: Kept::new(2), looking }
     }
 
-    /// Serves a path below `/openapi/`.
-    pub fn serve(
+    /// Serves a path below `/openapi/`. Documents are large, and others make them larger: nobody else's request waits for
+    /// that, and one that is given up before its turn costs nothing.
+    ///
+    /// # Errors
+    /// The work did not come to its end.
+    pub async fn serve(
+        self: &Arc<Self>,
+        (engine, aggregator): (Arc<Engine>, Arc<Aggregator>),
+        path: String,
+        accept: String,
+        hash: Option<String>,
+    ) -> Result<Served, JoinError> {
+        let (this, turn) = (self.clone(), self.looking.clone().acquire_owned().await);
+        let look = move || {
+            let _turn = turn;
+            this.find(&engine, &aggregator, &path, &accept, hash.as_deref())
+        };
+        match spawn_blocking(look).await? {
+            Found::Served(served) => Ok(served),
+            Found::Kept { of, key, make, content_type, etag, immutable } => {
+                let body = of.get(key, make).await?;
+                Ok(Served::Document { body, content_type, etag, immutable })
+            }
+        }
+    }
+
+    fn find(
         &self,
-        engine: &Engine,
+        engine: &Arc<Engine>,
         aggregator: &Aggregator,
         path: &str,
         accept: &str,
         hash: Option<&str>,
-    ) -> Served {
+    ) -> Found {
         let groups = groups(engine);
         match path.trim_end_matches('/') {
-            "v2" => self.v2(engine, aggregator, &groups, accept),
+            "v2" => self.v2(engine, aggregator, groups, accept),
             "v3" => {
                 let mut paths: serde_json::Map<String, Value> = groups
                     .iter()
@@ -131,80 +207,82 @@ impl OpenApi {
                 paths.extend(elsewhere.map(|(root, at)| (root, json!({"serverRelativeURL": at}))));
                 let body = Bytes::from(json!({"paths": paths}).to_string());
                 let etag = format!("\"{}\"", hex(&Sha256::digest(&body)).to_uppercase());
-                Served::Document { body, content_type: JSON, etag, immutable: false }
+                Found::Served(Served::Document { body, content_type: JSON, etag, immutable: false })
             }
             other => match other.strip_prefix("v3/") {
                 Some(wanted) => self.v3((engine, aggregator), &groups, wanted, accept, hash),
-                None => Served::NotFound,
+                None => Found::Served(Served::NotFound),
             },
         }
     }
 
     fn v3(
         &self,
-        (engine, aggregator): (&Engine, &Aggregator),
+        (engine, aggregator): (&Arc<Engine>, &Aggregator),
         groups: &Groups,
         wanted: &str,
         accept: &str,
         hash: Option<&str>,
-    ) -> Served {
+    ) -> Found {
         let own = groups.iter().find(|(gv, _)| root(gv) == wanted);
         let made = aggregator.openapi_v3_document(wanted);
         if own.is_none() && made.is_none() {
-            return Served::NotFound;
+            return Found::Served(Served::NotFound);
         }
         if !takes(accept, JSON) {
-            return Served::NotAcceptable;
+            return Found::Served(Served::NotAcceptable);
         }
+        let elsewhere = |current: &str| {
+            let other = hash.is_some_and(|h| h != current);
+            other.then(|| Found::Served(Served::Redirect(format!("/openapi/v3/{wanted}?hash={current}"))))
+        };
+        let (content_type, immutable) = (JSON, hash.is_some());
         if let Some((body, current)) = made {
-            if hash.is_some_and(|h| h != current) {
-                return Served::Redirect(format!("/openapi/v3/{wanted}?hash={current}"));
-            }
-            let (etag, immutable) = (format!("\"{current}\""), hash.is_some());
-            return Served::Document { body, content_type: JSON, etag, immutable };
+            let etag = format!("\"{current}\"");
+            let served = || Found::Served(Served::Document { body, content_type, etag, immutable });
+            return elsewhere(&current).unwrap_or_else(served);
         }
-        let Some((gv, resources)) = own else { return Served::NotFound };
+        let Some((gv, resources)) = own else { return Found::Served(Served::NotFound) };
         let current = fingerprint(engine, gv, resources);
-        if hash.is_some_and(|h| h != current) {
-            return Served::Redirect(format!("/openapi/v3/{wanted}?hash={current}"));
+        if let Some(found) = elsewhere(&current) {
+            return found;
         }
-        let body = self.v3.get(format!("v3 {wanted} {current}"), || {
-            let customs = customs(engine, gv, resources);
-            Bytes::from(openapi::v3(&group(gv, resources, &customs), &self.docs).to_string())
+        let (engine, docs, gv, resources) = (engine.clone(), self.docs, gv.clone(), resources.clone());
+        let make = Box::new(move || {
+            let customs = customs(&engine, &gv, &resources);
+            Bytes::from(openapi::v3(&group(&gv, &resources, &customs), &docs).to_string())
         });
-        Served::Document {
-            body,
-            content_type: JSON,
-            etag: format!("\"{current}\""),
-            immutable: hash.is_some(),
-        }
+        let (key, etag) = (format!("v3 {wanted} {current}"), format!("\"{current}\""));
+        Found::Kept { of: self.v3.clone(), key, make, content_type, etag, immutable }
     }
 
-    fn v2(&self, engine: &Engine, aggregator: &Aggregator, groups: &Groups, accept: &str) -> Served {
+    fn v2(&self, engine: &Arc<Engine>, aggregator: &Aggregator, groups: Groups, accept: &str) -> Found {
         let protobuf = accept.contains(openapi::V2_PROTOBUF)
             || accept.contains("application/com.github.proto-openapi.spec.v2@v1.0+protobuf");
         if !protobuf && !takes(accept, JSON) {
-            return Served::NotAcceptable;
+            return Found::Served(Served::NotAcceptable);
         }
         let mut prints: Vec<String> = groups.iter().map(|(gv, r)| fingerprint(engine, gv, r)).collect();
         let elsewhere = aggregator.swaggers();
         prints.push(elsewhere.mark.clone());
         let current = hex(&Sha256::digest(prints.concat().as_bytes())).to_uppercase();
         let form = if protobuf { "protobuf" } else { "json" };
-        let body = self.v2.get(format!("v2 {form} {current}"), || {
+        let (engine, docs) = (engine.clone(), self.docs);
+        let make = Box::new(move || {
             let customs: Vec<Vec<Option<Custom>>> =
-                groups.iter().map(|(gv, r)| customs(engine, gv, r)).collect();
+                groups.iter().map(|(gv, r)| customs(&engine, gv, r)).collect();
             let all: Vec<Group<'_>> = groups
                 .iter()
                 .zip(&customs)
                 .map(|((gv, resources), customs)| group(gv, resources, customs))
                 .collect();
-            let mut document = openapi::v2(&all, &self.docs);
+            let mut document = openapi::v2(&all, &docs);
             elsewhere.merge_into(&mut document);
             if protobuf { openapi::to_protobuf(&document).into() } else { Bytes::from(document.to_string()) }
         });
         let content_type = if protobuf { openapi::V2_PROTOBUF } else { JSON };
-        Served::Document { body, content_type, etag: format!("\"{current}-{form}\""), immutable: false }
+        let (key, etag) = (format!("v2 {form} {current}"), format!("\"{current}-{form}\""));
+        Found::Kept { of: self.v2.clone(), key, make, content_type, etag, immutable: false }
     }
 }
 
@@ -349,20 +427,63 @@ fn verbs(list: &'static [Verb]) -> &'static [&'static str] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-    #[test]
-    fn what_is_large_drives_out_nothing_else() {
+    #[tokio::test]
+    async fn what_is_large_drives_out_nothing_else() {
         let (v2, v3) = (Kept::new(2), Kept::new(1));
+        let make = |kept: &Arc<Kept>, key: &str, make: fn() -> Bytes| {
+            let (kept, key) = (kept.clone(), key.to_owned());
+            async move { kept.get(key, Box::new(make)).await.unwrap() }
+        };
         let large = || Bytes::from(vec![0; KEPT]);
         let unexpected = || -> Bytes { panic!("it was kept") };
-        v3.get("own".into(), || Bytes::from_static(b"x"));
+        make(&v3, "own", || Bytes::from_static(b"x")).await;
         // Both forms stay, of the newest.
         for key in ["json 1", "protobuf 1", "json 2", "protobuf 2"] {
-            v2.get(key.into(), large);
+            make(&v2, key, large).await;
         }
-        assert_eq!(v2.get("json 2".into(), unexpected).len(), KEPT);
-        assert_eq!(v2.get("protobuf 2".into(), unexpected).len(), KEPT);
-        assert_eq!(v3.get("own".into(), unexpected), "x");
-        assert_eq!(v2.get("json 1".into(), || Bytes::from_static(b"made anew")), "made anew");
+        assert_eq!(make(&v2, "json 2", unexpected).await.len(), KEPT);
+        assert_eq!(make(&v2, "protobuf 2", unexpected).await.len(), KEPT);
+        assert_eq!(make(&v3, "own", unexpected).await, "x");
+        assert_eq!(make(&v2, "json 1", || Bytes::from_static(b"made anew")).await, "made anew");
+    }
+
+    /// A thousand who ask and give up keep one thread, and all who stay get one document.
+    #[test]
+    fn who_gives_up_costs_nothing() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.max_blocking_threads(2).build().unwrap();
+        runtime.block_on(async {
+            let (kept, made) = (Kept::new(1), Arc::new(AtomicUsize::new(0)));
+            let (go, wait) = std::sync::mpsc::channel::<()>();
+            let wait = Arc::new(Mutex::new(wait));
+            let ask = |key: &str| {
+                let (made, wait) = (made.clone(), wait.clone());
+                let make = move || {
+                    made.fetch_add(1, Ordering::SeqCst);
+                    wait.lock().unwrap().recv().unwrap();
+                    Bytes::from(vec![0; KEPT])
+                };
+                let (kept, key) = (kept.clone(), key.to_owned());
+                let get = async move { kept.get(key, Box::new(make)).await.unwrap() };
+                Box::pin(tokio::task::unconstrained(get))
+            };
+            for i in 0..1000 {
+                assert!(ask(["a", "b"][i % 2]).now_or_never().is_none());
+            }
+            // Somebody else's work is done.
+            spawn_blocking(|| ()).await.unwrap();
+            // What is being made is given to all who wait, though none of it can be kept for all.
+            let mut staying: Vec<_> = (0..100).map(|i| ask(["a", "b"][i % 2])).collect();
+            assert!(staying.iter_mut().all(|s| s.now_or_never().is_none()));
+            go.send(()).unwrap();
+            go.send(()).unwrap();
+            let all = futures_util::future::join_all(staying).await;
+            assert!(all.iter().all(|body| body.len() == KEPT));
+            assert_eq!(made.load(Ordering::SeqCst), 2);
+            assert!(kept.coming.lock().unwrap().values().all(|cell| cell.strong_count() == 0));
+        });
     }
 }

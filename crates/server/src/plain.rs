@@ -152,11 +152,9 @@ async fn openapi(
     let accept = parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("*/*");
     let hash = query.iter().find(|(k, _)| k == "hash").map(|(_, v)| v.clone());
     let (path, accept) = (path.to_owned(), accept.to_owned());
-    let (openapi, engine, aggregator) =
-        (stack.openapi.clone(), stack.engine.clone(), stack.aggregator.clone());
-    // Documents are large, and others make them larger: nobody else's request waits for that.
-    let work = move || openapi.serve(&engine, &aggregator, &path, &accept, hash.as_deref());
-    let served = tokio::task::spawn_blocking(work).await.map_err(|e| Status::internal(e.to_string()))?;
+    let of = (stack.engine.clone(), stack.aggregator.clone());
+    let served = stack.openapi.serve(of, path, accept, hash).await;
+    let served = served.map_err(|e| Status::internal(e.to_string()))?;
     Ok(match served {
         Served::NotFound => not_found(),
         Served::NotAcceptable => text(406, "text/plain; charset=utf-8", "406 not acceptable\n"),

@@ -5,6 +5,8 @@
 //!
 //! Invariants: a way to authenticate that is not supported is refused when the file is read. The files of credentials that
 //! it names are followed: a call uses what they held within the second, and what they held last while they cannot be read.
+//! A certificate and a key are used only together with each other: while one of them is new and the other is not, both stay
+//! as they were.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use kaji_outbound::{ClientConfig, Target};
@@ -83,6 +85,48 @@ struct User {
     exec: Value,
     auth_provider: Value,
     r#as: String,
+    #[serde(skip)]
+    pair: Arc<Pair>,
+}
+
+/// Certificate chain and key, PEM.
+type Identity = (Vec<u8>, Vec<u8>);
+
+/// The last certificate and key that belonged together.
+#[derive(Default)]
+struct Pair(Mutex<Paired>);
+
+#[derive(Default)]
+struct Paired {
+    good: Option<Identity>,
+    /// Those that do not belong together, which was said.
+    torn: bool,
+}
+
+impl Pair {
+    /// The pair to be used, given what there is now; and whether that is it.
+    fn settle(&self, now: Identity) -> (Identity, bool) {
+        let mut paired = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if paired.good.as_ref() == Some(&now) {
+            paired.torn = false;
+            return (now, true);
+        }
+        match (kaji_outbound::check_identity(&now.0, &now.1), &paired.good) {
+            (Ok(()), _) => {
+                *paired = Paired { good: Some(now.clone()), torn: false };
+                (now, true)
+            }
+            (Err(error), Some(good)) => {
+                let good = good.clone();
+                if !std::mem::replace(&mut paired.torn, true) {
+                    tracing::warn!(error, "the certificate and key for webhooks stay as they were");
+                }
+                (good, false)
+            }
+            // There is nothing better; the call fails and says why.
+            (Err(_), None) => (now, false),
+        }
+    }
 }
 
 /// What a file held when it was looked at.
@@ -90,6 +134,8 @@ struct Held {
     looked: Instant,
     looks: Option<(SystemTime, u64)>,
     content: Vec<u8>,
+    /// It cannot be read now, which was said.
+    lost: bool,
 }
 
 /// The files of credentials, as few as the kubeconfig names.
@@ -104,22 +150,37 @@ impl Files {
             return Ok(held.content.clone());
         }
         let looks = fs::metadata(&path).ok().and_then(|m| Some((m.modified().ok()?, m.len())));
-        let (looked, unread) = (Instant::now(), |e: std::io::Error| format!("{}: {e}", path.display()));
+        let looked = Instant::now();
+        let content = || match fs::read(&path) {
+            // As it is for a moment while it is written anew.
+            Ok(content) if content.trim_ascii().is_empty() => Err(format!("{}: it is empty", path.display())),
+            read => read.map_err(|e| format!("{}: {e}", path.display())),
+        };
         match held {
-            Some(held) if looks.is_some() && held.looks == looks => held.looked = looked,
-            Some(held) => match fs::read(&path).map_err(unread) {
-                Ok(content) => *held = Held { looked, looks, content },
+            Some(held) if looks.is_some() && held.looks == looks => {
+                (held.looked, held.lost) = (looked, false)
+            }
+            Some(held) => match content() {
+                Ok(content) => *held = Held { looked, looks, content, lost: false },
                 Err(error) => {
-                    tracing::warn!(error, "credentials for webhooks stay as they were");
                     held.looked = looked;
+                    if !std::mem::replace(&mut held.lost, true) {
+                        tracing::warn!(error, "credentials for webhooks stay as they were");
+                    }
                 }
             },
             None => {
-                let content = fs::read(&path).map_err(unread)?;
-                files.insert(path.clone(), Held { looked, looks, content });
+                let content = content()?;
+                files.insert(path.clone(), Held { looked, looks, content, lost: false });
             }
         }
         Ok(files.get(&path).map(|held| held.content.clone()).unwrap_or_default())
+    }
+
+    /// Reads a file the next time, whatever it looks like.
+    fn distrust(&self, path: &Path) {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        files.get_mut(path).into_iter().for_each(|held| held.looks = None);
     }
 }
 
@@ -226,13 +287,7 @@ impl Auth {
             }
         };
         let Some(user) = user else { return Ok(Cow::Borrowed(config)) };
-        let identity = match (
-            self.pem(&user.client_certificate, &user.client_certificate_data)?,
-            self.pem(&user.client_key, &user.client_key_data)?,
-        ) {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
-            _ => None,
-        };
+        let identity = self.identity(user, GLANCE)?;
         let authorization = self.authorization(user)?;
         Ok(Cow::Owned(ClientConfig { identity, authorization, ..config.clone() }))
     }
@@ -244,7 +299,7 @@ impl Auth {
         if !user.token_file.is_empty() {
             return Ok(Some(format!(
                 "Bearer {}",
-                String::from_utf8_lossy(&self.file(&user.token_file)?).trim()
+                String::from_utf8_lossy(&self.file(&user.token_file, GLANCE)?).trim()
             )));
         }
         if user.username.is_empty() && user.password.is_empty() {
@@ -254,15 +309,31 @@ impl Auth {
         Ok(Some(format!("Basic {}", BASE64_STANDARD.encode(pair))))
     }
 
-    fn file(&self, path: &str) -> Result<Vec<u8>, String> {
-        self.files.read(self.dir.join(path), GLANCE)
+    fn file(&self, path: &str, glance: Duration) -> Result<Vec<u8>, String> {
+        self.files.read(self.dir.join(path), glance)
+    }
+
+    fn identity(&self, user: &User, glance: Duration) -> Result<Option<Identity>, String> {
+        let (Some(certificate), Some(key)) = (
+            self.pem(&user.client_certificate, &user.client_certificate_data, glance)?,
+            self.pem(&user.client_key, &user.client_key_data, glance)?,
+        ) else {
+            return Ok(None);
+        };
+        let (identity, fits) = user.pair.settle((certificate, key));
+        if !fits {
+            for path in [&user.client_certificate, &user.client_key] {
+                self.files.distrust(&self.dir.join(path));
+            }
+        }
+        Ok(Some(identity))
     }
 
     /// Data counts before a file.
-    fn pem(&self, path: &str, data: &str) -> Result<Option<Vec<u8>>, String> {
+    fn pem(&self, path: &str, data: &str, glance: Duration) -> Result<Option<Vec<u8>>, String> {
         match (data, path) {
             ("", "") => Ok(None),
-            ("", path) => self.file(path).map(Some),
+            ("", path) => self.file(path, glance).map(Some),
             (data, _) => BASE64_STANDARD.decode(data).map(Some).map_err(|e| e.to_string()),
         }
     }
@@ -330,6 +401,51 @@ users:
         // Not looked at so soon.
         assert_eq!(files.read(path.clone(), Duration::from_secs(3600)).unwrap(), b"second");
         assert_eq!(read().unwrap(), "3");
+    }
+
+    /// Files are replaced one after the other, and one in pieces; what is used always fits.
+    #[test]
+    fn certificates_and_keys_change_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = "users: [{name: '*', user: {client-certificate: c, client-key: k}}]";
+        let auth = Auth::kubeconfig(text, dir.path()).unwrap();
+        let made = || rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
+        let [one, two] = [made(), made()].map(|m| (m.cert.pem(), m.signing_key.serialize_pem()));
+        // Both look the same from outside.
+        let path = |name: &str| dir.path().join(name);
+        let write = |name: &str, text: &str| {
+            fs::write(path(name), text).unwrap();
+            fs::File::options()
+                .write(true)
+                .open(path(name))
+                .unwrap()
+                .set_modified(SystemTime::UNIX_EPOCH)
+                .unwrap();
+        };
+        let used = || {
+            let identity = auth.identity(&auth.users["*"], Duration::ZERO).unwrap().unwrap();
+            let texts = (String::from_utf8(identity.0).unwrap(), String::from_utf8(identity.1).unwrap());
+            [&one, &two].iter().position(|pair| **pair == texts)
+        };
+        write("c", &one.0);
+        write("k", &two.1);
+        // Nothing fits, and nothing else is known.
+        assert_eq!(used(), None);
+        write("k", &one.1);
+        assert_eq!(used(), Some(0));
+        write("c", &two.0[..two.0.len() / 2]);
+        assert_eq!(used(), Some(0));
+        write("c", &two.0);
+        assert_eq!(used(), Some(0));
+        write("k", "");
+        assert_eq!(used(), Some(0));
+        write("k", &two.1);
+        assert_eq!(used(), Some(1));
+        let torn = || auth.users["*"].pair.0.lock().unwrap().torn;
+        assert!(!torn());
+        fs::write(path("k"), format!("{}\n", one.1)).unwrap();
+        assert_eq!(used(), Some(1));
+        assert!(torn());
     }
 
     /// What could not be read is not remembered.

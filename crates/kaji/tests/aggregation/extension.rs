@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use http::{Request, Response, header};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use kaji_resource::{Api, DeleteOptions};
 use kaji_server::pki::Pki;
 use serde_json::{Value, json};
@@ -57,6 +57,8 @@ pub struct State {
     pub told: Mutex<Vec<u16>>,
     /// Where events of the last watch go; an error breaks it off.
     pub events: Mutex<Option<mpsc::UnboundedSender<Result<Bytes, std::io::Error>>>>,
+    /// Those of watches before it.
+    pub former: Mutex<Vec<mpsc::UnboundedSender<Result<Bytes, std::io::Error>>>>,
     /// It is gone.
     gone: watch::Sender<bool>,
 }
@@ -81,6 +83,11 @@ pub struct Extension {
 impl Extension {
     /// Starts one that believes the cluster.
     pub async fn start(cluster: &TestCluster) -> Extension {
+        Extension::offering(cluster, &[]).await
+    }
+
+    /// One that offers these protocols.
+    pub async fn offering(cluster: &TestCluster, protocols: &[&str]) -> Extension {
         let names = ["ext.default.svc".to_owned()];
         let pki = Pki::in_memory(None, &names, jiff::Timestamp::now()).unwrap();
         let certificates = |pem: &str| -> Vec<CertificateDer<'static>> {
@@ -92,7 +99,7 @@ impl Extension {
         }
         let provider = Arc::new(ring::default_provider());
         let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-        let tls = ServerConfig::builder_with_provider(provider)
+        let mut tls = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_client_cert_verifier(clients.build().unwrap())
@@ -101,6 +108,7 @@ impl Extension {
                 PrivateKeyDer::from_pem_slice(pki.serving.key.as_bytes()).unwrap(),
             )
             .unwrap();
+        tls.alpn_protocols = protocols.iter().map(|p| p.as_bytes().to_vec()).collect();
         let tcp = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
         let port = tcp.local_addr().unwrap().port();
         let state = Arc::new(State::default());
@@ -178,6 +186,11 @@ async fn accept(tcp: TcpListener, tls: TlsAcceptor, state: Arc<State>) {
                 let state = state.clone();
                 async move { Ok::<_, Infallible>(answer(request, &state).await) }
             });
+            if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+                let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                let _ = connection.serve_connection(TokioIo::new(stream), service).await;
+                return;
+            }
             let connection = hyper::server::conn::http1::Builder::new();
             let _ = connection.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
         });
@@ -226,7 +239,8 @@ async fn answer(mut request: Request<Incoming>, state: &State) -> Response<Body>
         _ if request.uri().query().unwrap_or_default().contains("watch") => {
             let (sender, receiver) = mpsc::unbounded_channel();
             note(&request, state, &[]);
-            *state.events.lock().unwrap() = Some(sender);
+            let former = state.events.lock().unwrap().replace(sender);
+            state.former.lock().unwrap().extend(former);
             let events = futures_util::stream::unfold(receiver, async |mut receiver| {
                 receiver.recv().await.map(|piece| (piece, receiver))
             });

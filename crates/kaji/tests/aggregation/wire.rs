@@ -103,6 +103,46 @@ async fn watches_stream_and_break_off_visibly() {
     cluster.stop().await;
 }
 
+/// A server that dies under many watches on few connections: all of them break off, and nothing else suffers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_dies_under_watches() {
+    let cluster = TestCluster::start(0).await;
+    let extension = Extension::offering(&cluster, &["h2", "http/1.1"]).await;
+    extension.join(&cluster).await;
+    reason(&cluster, NAME, "Passed").await;
+    let ask = async |path: String| {
+        let service = LocalService::new(cluster.cluster.stack.clone(), admin());
+        service.oneshot(Request::get(path).body(Empty::<Bytes>::new()).unwrap()).await.unwrap()
+    };
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let own = ask(format!("{maps}?watch=true&resourceVersion=0")).await;
+    let mut watches = vec![];
+    for _ in 0..200 {
+        let answer = ask(format!("{ECHOES}?watch=true")).await;
+        assert_eq!(answer.status(), 200);
+        watches.push(answer);
+    }
+    extension.state.events.lock().unwrap().as_ref().unwrap().send(Ok("event\n".into())).unwrap();
+    let last = watches.last_mut().unwrap();
+    assert_eq!(last.body_mut().frame().await.unwrap().unwrap().into_data().unwrap(), "event\n");
+    drop(extension);
+    for mut watch in watches {
+        assert!(watch.body_mut().frame().await.unwrap().is_err());
+    }
+    assert_eq!(ask(ECHOES.to_owned()).await.status(), 503);
+    // Those of this server are as they were.
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
+    Api(&cluster).ok(Verb::Create, "/v1/configmaps?namespace=default", map).await;
+    let mut own = own.into_body();
+    loop {
+        let piece = own.frame().await.unwrap().unwrap().into_data().unwrap();
+        if String::from_utf8_lossy(&piece).contains("\"name\":\"m\"") {
+            break;
+        }
+    }
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_protocols_are_spoken_through() {
     let cluster = TestCluster::start(0).await;

@@ -1,6 +1,9 @@
 //! Webhooks that lie, fail or hang: what clients are told, and that nobody else is harmed.
 
-use super::*;
+use super::{
+    common::access::{admin, ask},
+    *,
+};
 use expect_test::expect;
 
 /// Each verb in a version that is not stored, and what becomes of it.
@@ -184,6 +187,12 @@ async fn a_webhook_that_hangs_holds_up_nobody_else() {
     ground.make("v1beta1", "a").await;
     ground.calls();
     ground.behave(Box::new(|_| Reply::Never));
+    // No longer than the client wants.
+    let get = "GET /apis/stable.example.com/v1beta2/namespaces/default/multis/a?timeout=1s";
+    let (code, said) = ask(&ground.cluster, &admin(), get, &Value::Null).await;
+    expect![[r#"504 "Timeout" "Timeout: request did not complete within the allotted timeout""#]]
+        .assert_eq(&format!("{code} {} {}", said["reason"], said["message"]));
+    ground.calls();
     let (api, at) = (ground.api(), path("v1beta2", "a"));
     let list = path("v1beta2", "");
     let (get, listed) =

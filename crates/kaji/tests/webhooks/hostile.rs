@@ -4,6 +4,11 @@ use super::{
     common::access::{admin, ask},
     *,
 };
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::Response;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
 
 /// The answer to a review. `/add/KEY` adds to a config map's data, `/if/KEY` makes it wait for another; `/no` refuses.
 pub fn answer(path: &str, review: &Value) -> (u16, String) {
@@ -145,6 +150,68 @@ async fn nonsense_is_refused_in_upstreams_words() {
         /patch/bomb: 500 Internal error occurred: Unable to complete the copy, the accumulated size increase of copies exceeds the limit 3145728
         validating: 500 Internal error occurred: failed calling webhook "add-one.example.com": received invalid webhook response: validating webhook may not return response.patch
         deletion: 500 Internal error occurred: admission webhook "patch-name.example.com" attempted to modify the object, which is not supported for this operation
+    "#]].assert_eq(&seen);
+    cluster.stop().await;
+}
+
+/// What a webhook begins to say and does not finish; where there is none at all.
+#[tokio::test]
+async fn answers_that_are_not_finished() {
+    let cluster = TestCluster::start(0).await;
+    let (api, dir) = (Api(&cluster), tempfile::tempdir().unwrap());
+    let server = Https::bind(dir.path()).await;
+    let (url, asked) = (server.url.clone(), Asked::default());
+    let pki = server.serve_with(|path, _| async move {
+        let piece = || Ok(Frame::data(Bytes::from_static(b"{\"kind\":\"AdmissionReview\",")));
+        let broken = || std::io::Error::other("broken");
+        let body = match path.split('?').next().unwrap() {
+            // What came before is sent first.
+            "/broken" => stream::once(async move { piece() })
+                .chain(stream::once(async move {
+                    tokio::task::yield_now().await;
+                    Err(broken())
+                }))
+                .boxed(),
+            "/stops" => stream::once(async move { piece() }).chain(stream::pending()).boxed(),
+            "/endless" => stream::repeat_with(|| Ok(Frame::data(Bytes::from(vec![b' '; 1 << 20])))).boxed(),
+            _ => stream::once(async move { Err(broken()) }).boxed(),
+        };
+        Response::new(StreamBody::new(body).boxed_unsync())
+    });
+    let hooks = Hooks { url, bundle: STANDARD.encode(&pki.ca.certificate), asked, _dir: dir };
+    let free = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let gone = Hooks {
+        url: format!("https://{}", free.local_addr().unwrap()),
+        bundle: hooks.bundle.clone(),
+        asked: Asked::default(),
+        _dir: tempfile::tempdir().unwrap(),
+    };
+    drop(free);
+    let mut seen = String::new();
+    for (path, hooks) in [("/broken", &hooks), ("/stops", &hooks), ("/endless", &hooks), ("/gone", &gone)] {
+        for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
+            // It has begun to answer by then, wherever this runs.
+            let time = if path == "/stops" { 4 } else { 30 };
+            configure(&api, kind, "x", vec![hooks.hook(path, json!({"timeoutSeconds": time}))]).await;
+            let (code, said) = api.refused(Verb::Create, MAPS, map("m")).await;
+            let address = hooks.url.strip_prefix("https://").unwrap();
+            let said = said.replace("Internal error occurred: failed calling webhook ", "");
+            seen += &format!("{code} {}\n", said.replace(address, "here"));
+            // Nothing else suffers.
+            let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
+            api.ok(Verb::Create, "/v1/secrets?namespace=default&dryRun=All", secret).await;
+            remove(&api, kind).await;
+        }
+    }
+    expect_test::expect![[r#"
+        500 "broken.example.com": failed to call webhook: unexpected error when reading response body. Please retry. Original error: unexpected EOF
+        500 "broken.example.com": failed to call webhook: unexpected error when reading response body. Please retry. Original error: unexpected EOF
+        500 "stops.example.com": failed to call webhook: unexpected error when reading response body. Please retry. Original error: context deadline exceeded
+        500 "stops.example.com": failed to call webhook: unexpected error when reading response body. Please retry. Original error: context deadline exceeded
+        500 "endless.example.com": failed to call webhook: the response body is larger than 8388608 bytes
+        500 "endless.example.com": failed to call webhook: the response body is larger than 8388608 bytes
+        500 "gone.example.com": failed to call webhook: Post "https://here/gone?timeout=30s": dial tcp here: connect: connection refused
+        500 "gone.example.com": failed to call webhook: Post "https://here/gone?timeout=30s": dial tcp here: connect: connection refused
     "#]].assert_eq(&seen);
     cluster.stop().await;
 }

@@ -2,117 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
 
-use http_body_util::{BodyExt, Full, StreamBody};
+mod http2;
+mod server;
+
+use http_body_util::BodyExt;
 use kaji_outbound::{CallError, Callers, ClientConfig, Lane, Target};
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use server::{Server, Stream, answers, only_http1, request, say, server};
+use std::{sync::atomic::Ordering, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
 };
-use tokio_rustls::{
-    TlsAcceptor,
-    rustls::{
-        ServerConfig,
-        crypto::ring,
-        pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
-    },
-    server::TlsStream,
-};
-
-type Stream = TlsStream<tokio::net::TcpStream>;
-
-struct Server {
-    url: String,
-    ca: String,
-    /// Connections so far.
-    connections: Arc<AtomicUsize>,
-}
-
-/// A server with a self-signed certificate for these names, which answers on each connection with `talk`.
-async fn server<F>(names: &[&str], talk: impl Fn(Stream) -> F + Send + 'static) -> Server
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    offering(&[], names, talk).await
-}
-
-/// The same, which offers these protocols.
-async fn offering<F>(
-    protocols: &[&str],
-    names: &[&str],
-    talk: impl Fn(Stream) -> F + Send + 'static,
-) -> Server
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let names: Vec<String> = names.iter().map(|n| (*n).into()).collect();
-    let made = rcgen::generate_simple_self_signed(names).unwrap();
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
-    let mut tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
-        .unwrap();
-    tls.alpn_protocols = protocols.iter().map(|p| p.as_bytes().to_vec()).collect();
-    let tls = TlsAcceptor::from(Arc::new(tls));
-    let tcp = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let url = format!("https://{}", tcp.local_addr().unwrap());
-    let connections = Arc::new(AtomicUsize::new(0));
-    let count = connections.clone();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = tcp.accept().await {
-            count.fetch_add(1, Ordering::SeqCst);
-            if let Ok(stream) = tls.accept(stream).await {
-                tokio::spawn(talk(stream));
-            }
-        }
-    });
-    Server { url, ca: made.cert.pem(), connections }
-}
-
-/// Reads one request; its head and body.
-async fn request(stream: &mut Stream) -> Option<String> {
-    let mut all = vec![];
-    loop {
-        let text = String::from_utf8_lossy(&all).into_owned();
-        if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let length = head.lines().find_map(|l| l.strip_prefix("content-length: ")?.parse().ok());
-            if body.len() >= length.unwrap_or(0) {
-                return Some(text);
-            }
-        }
-        let mut piece = [0; 4096];
-        match stream.read(&mut piece).await {
-            Ok(n) if n > 0 => all.extend_from_slice(&piece[..n]),
-            _ => return None,
-        }
-    }
-}
-
-async fn say(stream: &mut Stream, text: &str) {
-    stream.write_all(text.as_bytes()).await.unwrap();
-    stream.flush().await.unwrap();
-}
-
-/// Answers every request with the same.
-fn answers(text: &'static str) -> impl Fn(Stream) -> Talk + Send + 'static {
-    move |mut stream| {
-        Box::pin(async move {
-            while request(&mut stream).await.is_some() {
-                say(&mut stream, text).await;
-            }
-        })
-    }
-}
-
-type Talk = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
 const LONG: Duration = Duration::from_secs(10);
@@ -166,32 +66,63 @@ async fn stale() -> Server {
     server(&["127.0.0.1"], talk).await
 }
 
-/// The other side may close a connection whenever it likes, even as a request is on its way.
+/// The other side may close a connection whenever it likes, even as a request is on its way. What it may have done is not
+/// asked for again.
 #[tokio::test]
-async fn a_stale_connection_is_no_failure() {
+async fn nothing_is_done_twice() {
     let server = stale().await;
     let callers = Callers::default();
-    for _ in 0..4 {
-        assert_eq!(post(&callers, &to(&server), 100).await.unwrap(), "{}");
-    }
-    assert_eq!(server.connections.load(Ordering::SeqCst), 4);
+    assert_eq!(post(&callers, &to(&server), 100).await.unwrap(), "{}");
+    let error = post(&callers, &to(&server), 100).await.unwrap_err().to_string();
+    assert_eq!(error.replace(&server.url, "https://here"), r#"Post "https://here/path?timeout=10s": EOF"#);
+    assert_eq!(server.connections.load(Ordering::SeqCst), 1);
+    assert_eq!(post(&callers, &to(&server), 100).await.unwrap(), "{}");
 }
 
-/// What only reads is asked for again as well, and nothing else that is passed on.
+/// What only reads is asked for again, and nothing else.
 #[tokio::test]
 async fn reads_survive_a_stale_connection() {
     let server = stale().await;
     let callers = Callers::default();
-    let ask = async |method: &str| {
-        let request =
-            http::Request::builder().method(method).uri("/x").body(kaji_outbound::body("")).unwrap();
+    let ask = async |method: &str, key: &str| {
+        let mut request = http::Request::builder().method(method).uri("/x");
+        if !key.is_empty() {
+            request = request.header(key, "k");
+        }
+        let request = request.body(kaji_outbound::body("")).unwrap();
         let answer = callers.send(&to(&server), request, Lane::Short).await?;
         answer.into_body().collect().await.map_err(|e| CallError::Transport(e.to_string()))
     };
     for _ in 0..3 {
-        ask("GET").await.unwrap();
+        ask("GET", "").await.unwrap();
     }
-    assert!(ask("DELETE").await.is_err());
+    ask("OPTIONS", "").await.unwrap();
+    ask("DELETE", "idempotency-key").await.unwrap();
+    assert!(ask("DELETE", "").await.is_err());
+}
+
+/// A server that closed a connection before it was used again was not asked anything.
+#[tokio::test]
+async fn a_closed_connection_is_no_failure() {
+    let (closed, mut gone) = tokio::sync::mpsc::unbounded_channel();
+    let server = server(&["127.0.0.1"], move |mut stream| {
+        let closed = closed.clone();
+        async move {
+            request(&mut stream).await;
+            say(&mut stream, OK).await;
+            stream.shutdown().await.unwrap();
+            // The other side has seen that.
+            let _ = stream.read(&mut [0]).await;
+            closed.send(()).unwrap();
+        }
+    })
+    .await;
+    let callers = Callers::default();
+    for _ in 0..3 {
+        assert_eq!(post(&callers, &to(&server), 100).await.unwrap(), "{}");
+        gone.recv().await.unwrap();
+    }
+    assert_eq!(server.connections.load(Ordering::SeqCst), 3);
 }
 
 /// A client may still send its body when the answer is there: nobody else is given that connection.
@@ -361,145 +292,18 @@ async fn upgrades() {
     drop(slot);
 }
 
-type Answer = http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, std::io::Error>;
-
-/// Answers requests of HTTP/2: `/watch` never ends, the rest says what was asked for.
-async fn multiplex(stream: Stream) {
-    serve_http2(stream, 200).await;
-}
-
-/// The same, so many requests at a time.
-async fn serve_http2(stream: Stream, most: u32) {
-    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
-    let answer = |request: http::Request<hyper::body::Incoming>| async move {
-        let body: Answer = if request.uri().path() == "/watch" {
-            let first = Ok(http_body::Frame::data("begun".into()));
-            let rest = futures_util::stream::pending();
-            StreamBody::new(futures_util::StreamExt::chain(futures_util::stream::iter([first]), rest))
-                .boxed_unsync()
-        } else {
-            let host = request.headers().contains_key("host");
-            let text = format!("{} {} {host}", request.method(), request.uri());
-            Full::from(text).map_err(|never| match never {}).boxed_unsync()
-        };
-        Ok::<_, std::io::Error>(http::Response::new(body))
-    };
-    let executor = hyper_util::rt::TokioExecutor::new();
-    let io = hyper_util::rt::TokioIo::new(stream);
-    let _ = hyper::server::conn::http2::Builder::new(executor)
-        .max_concurrent_streams(most)
-        .serve_connection(io, hyper::service::service_fn(answer))
-        .await;
-}
-
-/// Watches of a server that allows few requests at a time hold up each other, and nothing else.
-#[tokio::test]
-async fn a_server_of_few_requests() {
-    let server = offering(&["h2"], &["127.0.0.1"], |stream| serve_http2(stream, 2)).await;
-    let (callers, config) = (Callers::default(), to(&server));
-    let get = |path: &str| http::Request::get(path).body(kaji_outbound::body("")).unwrap();
-    let mut watches = vec![];
-    for _ in 0..2 {
-        watches.push(callers.send(&config, get("/watch"), Lane::Open).await.unwrap());
-    }
-    let third = callers.send(&config, get("/watch"), Lane::Open);
-    let mut third = std::pin::pin!(third);
-    for lane in [Lane::Short, Lane::Own] {
-        let answer = tokio::select! {
-            answer = callers.send(&config, get("/x"), lane) => answer.unwrap(),
-            _ = &mut third => panic!("more than the server allows"),
-        };
-        assert_eq!(answer.status(), 200);
-    }
-    watches.clear();
-    assert_eq!(third.await.unwrap().status(), 200);
-}
-
-/// Many watches share few connections, and those who come after them are answered.
-#[tokio::test]
-async fn http2_where_it_is_offered() {
-    let server = offering(&["h2", "http/1.1"], &["127.0.0.1"], multiplex).await;
-    let (callers, config) = (Callers::default(), to(&server));
-    let get = |path: &str| http::Request::get(path).body(kaji_outbound::body("")).unwrap();
-    let mut watches = vec![];
-    for _ in 0..100 {
-        let mut answer = callers.send(&config, get("/watch"), Lane::Open).await.unwrap();
-        let first = answer.body_mut().frame().await.unwrap().unwrap().into_data().unwrap();
-        assert_eq!(first, "begun");
-        watches.push(answer);
-    }
-    assert_eq!(server.connections.load(Ordering::SeqCst), 2);
-    let elsewhere = http::Request::get("/x?y").header("host", "other:1").body(kaji_outbound::body(""));
-    let answer = callers.send(&config, elsewhere.unwrap(), Lane::Own).await.unwrap();
-    let said = answer.into_body().collect().await.unwrap().to_bytes();
-    assert_eq!(said, "GET https://other:1/x?y false");
-    // What it asks for itself shares no connection with what others hold open.
-    assert_eq!(server.connections.load(Ordering::SeqCst), 3);
-    // Those who left make room.
-    watches.truncate(3);
-    for _ in 0..90 {
-        watches.push(callers.send(&config, get("/watch"), Lane::Open).await.unwrap());
-    }
-    assert_eq!(server.connections.load(Ordering::SeqCst), 3);
-}
-
-/// A connection of HTTP/2 that the other side ends while a request is on it is no failure, either.
-#[tokio::test]
-async fn http2_connections_end() {
-    let server = offering(&["h2"], &["127.0.0.1"], |stream: Stream| async move {
-        let (gone, mut going) = tokio::sync::watch::channel(0);
-        let answer = move |_: http::Request<hyper::body::Incoming>| {
-            gone.send_modify(|n| *n += 1);
-            let second = *gone.borrow() > 1;
-            async move {
-                if second {
-                    std::future::pending::<()>().await;
-                }
-                Ok::<_, std::io::Error>(http::Response::new(Full::<bytes::Bytes>::from("{}")))
-            }
-        };
-        let (executor, io) = (hyper_util::rt::TokioExecutor::new(), hyper_util::rt::TokioIo::new(stream));
-        let serve = hyper::server::conn::http2::Builder::new(executor)
-            .serve_connection(io, hyper::service::service_fn(answer));
-        tokio::select! {
-            _ = serve => {}
-            _ = going.wait_for(|n| *n > 1) => {}
-        }
-    })
-    .await;
-    let callers = Callers::default();
-    for _ in 0..3 {
-        let get = http::Request::get("/").body(kaji_outbound::body("")).unwrap();
-        let answer = callers.send(&to(&server), get, Lane::Short).await.unwrap();
-        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "{}");
-    }
-    assert_eq!(server.connections.load(Ordering::SeqCst), 3);
-}
-
 /// Webhooks are asked over HTTP/1.1, also where HTTP/2 is offered: a connection per request at a time is what spreads them
 /// over the replicas of a service.
 #[tokio::test]
 async fn posts_are_http1() {
-    let server = offering(&["h2", "http/1.1"], &["127.0.0.1"], |mut stream: Stream| async move {
-        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
-        request(&mut stream).await;
-        say(&mut stream, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await;
-        let _ = stream.read(&mut [0]).await;
-    })
-    .await;
+    let server = only_http1(OK).await;
     assert_eq!(post(&Callers::default(), &to(&server), 100).await.unwrap(), "{}");
 }
 
 /// Whoever switches protocols speaks HTTP/1.1, also where HTTP/2 is offered.
 #[tokio::test]
 async fn upgrades_are_http1() {
-    let server = offering(&["h2", "http/1.1"], &["127.0.0.1"], |mut stream: Stream| async move {
-        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
-        request(&mut stream).await;
-        say(&mut stream, "HTTP/1.1 101 x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n").await;
-        let _ = stream.read(&mut [0]).await;
-    })
-    .await;
+    let server = only_http1("HTTP/1.1 101 x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n").await;
     let request = http::Request::get("/exec").header("connection", "upgrade").header("upgrade", "echo");
     let request = request.body(kaji_outbound::body("")).unwrap();
     let response = Callers::default().send(&to(&server), request, Lane::Open).await.unwrap();
