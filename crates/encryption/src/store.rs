@@ -12,10 +12,9 @@ use futures_util::{
     stream::unfold,
 };
 use kaji_store::{
-    KeyValue, LeaseId, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome, WatchBatch,
-    WatchStream,
+    KeyValue, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome, WatchBatch, WatchStream,
 };
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tokio::sync::RwLock;
 
 /// How often a value may turn out to need its key decrypted: once, unless other keys push it out meanwhile.
@@ -250,39 +249,6 @@ impl Store for EncryptedStore {
         .boxed()
     }
 
-    fn revision(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
-        self.inner.revision()
-    }
-
-    fn current_revision_hint(&self) -> Option<Revision> {
-        self.inner.current_revision_hint()
-    }
-
-    fn request_progress(&self) {
-        self.inner.request_progress();
-    }
-
-    fn grant_lease(&self, ttl: Duration) -> BoxFuture<'_, Result<LeaseId, StoreError>> {
-        self.inner.grant_lease(ttl)
-    }
-
-    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Duration, StoreError>> {
-        self.inner.keep_alive(lease)
-    }
-
-    fn revoke(&self, lease: LeaseId) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.revoke(lease)
-    }
-
-    fn compact(&self, to: Revision) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.compact(to)
-    }
-
-    fn compacted(&self) -> Revision {
-        self.inner.compacted()
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.inner.close()
-    }
+    kaji_store::delegate_store!(inner: revision, current_revision_hint, request_progress);
+    kaji_store::delegate_store!(inner: grant_lease, keep_alive, revoke, compact, compacted, close);
 }

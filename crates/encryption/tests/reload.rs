@@ -5,16 +5,10 @@
 use futures_util::{StreamExt, future::BoxFuture};
 use kaji_encryption::{Config, Deps, EncryptedStore, InForce, Transformers};
 use kaji_meta::random::SystemRandom;
-use kaji_store::{
-    LeaseId, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome, WatchStream,
-    memory::MemoryStore,
-};
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
+use kaji_store::{Op, Range, RangeResult, Store, StoreError, Txn, TxnOutcome, memory::MemoryStore};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 use tokio::sync::Semaphore;
 
@@ -76,36 +70,9 @@ impl Store for Slow {
             found
         })
     }
-    fn watch(&self, prefix: &str, from: Revision) -> BoxFuture<'_, Result<WatchStream, StoreError>> {
-        self.inner.watch(prefix, from)
-    }
-    fn revision(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
-        self.inner.revision()
-    }
-    fn current_revision_hint(&self) -> Option<Revision> {
-        self.inner.current_revision_hint()
-    }
-    fn request_progress(&self) {
-        self.inner.request_progress();
-    }
-    fn grant_lease(&self, ttl: Duration) -> BoxFuture<'_, Result<LeaseId, StoreError>> {
-        self.inner.grant_lease(ttl)
-    }
-    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Duration, StoreError>> {
-        self.inner.keep_alive(lease)
-    }
-    fn revoke(&self, lease: LeaseId) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.revoke(lease)
-    }
-    fn compact(&self, to: Revision) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.compact(to)
-    }
-    fn compacted(&self) -> Revision {
-        self.inner.compacted()
-    }
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.inner.close()
-    }
+
+    kaji_store::delegate_store!(inner: watch, revision, current_revision_hint, request_progress);
+    kaji_store::delegate_store!(inner: grant_lease, keep_alive, revoke, compact, compacted, close);
 }
 
 /// A server under `old`, and a task that puts `new` in force.

@@ -12,8 +12,8 @@ mod log;
 pub use backend::Fault;
 
 use crate::mvcc::hub::HubLimits;
-use crate::mvcc::{Engine, Limits, delegate_store};
-use crate::{Clock, StoreError, SystemClock};
+use crate::mvcc::{Engine, Limits};
+use crate::{Clock, Store, StoreError, SystemClock};
 use backend::{Backend, db_error, guarded, io_error};
 use format::{Directory, Found};
 use log::DiskLog;
@@ -60,7 +60,7 @@ impl Default for DiskOptions {
     }
 }
 
-/// A [`Store`](crate::Store) in a directory.
+/// A [`Store`] in a directory.
 #[derive(Debug)]
 pub struct DiskStore(Engine);
 
@@ -104,7 +104,9 @@ impl DiskStore {
     }
 }
 
-delegate_store!(DiskStore);
+impl Store for DiskStore {
+    crate::delegate_store!(0);
+}
 
 fn open_database(path: &Path, new: bool, options: &DiskOptions) -> Result<Database, StoreError> {
     let mut open = OpenOptions::new();
