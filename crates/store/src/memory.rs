@@ -86,7 +86,7 @@ type Entries = OrdMap<Loc, Arc<Entry>>;
 
 /// Snapshots share structure with the map that goes on changing.
 #[derive(Clone, Default)]
-struct MemoryLog(Arc<Mutex<Entries>>);
+pub(crate) struct MemoryLog(pub(crate) Arc<Mutex<Entries>>);
 
 impl Log for MemoryLog {
     fn commit(&mut self, commit: &Commit<'_>) -> Result<(), StoreError> {
@@ -100,6 +100,10 @@ impl Log for MemoryLog {
             entries.remove(loc);
         }
         Ok(())
+    }
+
+    fn reopen(&mut self) -> Result<Option<Loaded>, StoreError> {
+        Ok(None)
     }
 
     fn reader(&self) -> Arc<dyn Reader> {
