@@ -12,10 +12,10 @@ use futures_util::{
     stream::unfold,
 };
 use kaji_store::{
-    KeyValue, LeaseId, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome, WatchBatch,
+    EventKind, KeyValue, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome, WatchBatch,
     WatchStream,
 };
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tokio::sync::RwLock;
 
 /// How often a value may turn out to need its key decrypted: once, unless other keys push it out meanwhile.
@@ -23,6 +23,9 @@ const UNLOCKS: usize = 4;
 
 /// Values that are read at once when a whole store is looked through.
 const PAGE: usize = 500;
+
+/// Former configurations that are kept to read with.
+const FORMER: usize = 8;
 
 /// The configuration in force, which may be replaced while stores use it.
 #[derive(Clone)]
@@ -39,13 +42,21 @@ struct Inner {
 struct Readers {
     /// The configuration in force; it alone writes.
     now: Arc<Transformers>,
-    /// The one before: the watch may still have to tell of values that are gone from the store.
-    before: Option<Arc<Transformers>>,
+    /// Those before, the latest first: the watch may still have to tell of values that are gone from the store.
+    before: Vec<Former>,
+}
+
+/// A configuration that was in force.
+#[derive(Clone)]
+struct Former {
+    transformers: Arc<Transformers>,
+    /// The revision at which it was replaced. What came later was written, and can be read, without it.
+    until: Revision,
 }
 
 impl<T: Into<Arc<Transformers>>> From<T> for InForce {
     fn from(transformers: T) -> Self {
-        let readers = Readers { now: transformers.into(), before: None };
+        let readers = Readers { now: transformers.into(), before: vec![] };
         InForce(Arc::new(Inner { readers: ArcSwap::from_pointee(readers), writing: RwLock::default() }))
     }
 }
@@ -56,38 +67,53 @@ impl InForce {
         self.readers().now.clone()
     }
 
+    /// How many former configurations are still read with.
+    pub fn former(&self) -> usize {
+        self.readers().before.len()
+    }
+
     fn readers(&self) -> Arc<Readers> {
         self.0.readers.load_full()
     }
 
     /// Puts another one in force, if it reads whatever `inner` holds: a value that cannot be read any more would end every
     /// watch that meets it. Nothing is written with it before that is certain, so there is never a way back to go. Writes
-    /// wait while what was written during a first look is looked at.
+    /// go on while the whole store is looked at, and so does what was written during that; they wait only while the rest is.
     ///
     /// # Errors
     /// For the first value that it does not read; then nothing has changed.
     pub async fn replace(&self, new: Arc<Transformers>, inner: &dyn Store) -> Result<(), StoreError> {
-        let seen = new.reads(inner, 0).await?;
+        let mut seen = new.reads(inner).await?;
+        let mut changes = inner.watch("/", seen + 1).await?;
+        new.reads_changes(inner, &mut changes, &mut seen).await?;
         let _nothing_is_written = self.0.writing.write().await;
-        new.reads(inner, seen).await?;
-        let before = self.get();
+        new.reads_changes(inner, &mut changes, &mut seen).await?;
+        let readers = self.readers();
         // It goes on reading, for which nobody need ask how its plugins fare.
-        before.unfollow();
-        let before = Some(before);
+        readers.now.unfollow();
+        let mut before = vec![Former { transformers: readers.now.clone(), until: seen }];
+        // Of what is compacted nobody is told any more.
+        let compacted = inner.compacted();
+        before.extend(readers.before.iter().filter(|former| former.until > compacted).cloned());
+        before.truncate(FORMER);
         self.0.readers.store(Arc::new(Readers { now: new, before }));
         Ok(())
     }
 }
 
 impl Readers {
-    /// The value in the clear; stale where only the configuration before reads it.
+    /// The value in the clear; stale where only a configuration before reads it.
     async fn opened(&self, kv: &KeyValue) -> Result<Opened, StoreError> {
-        match (self.now.opened(kv).await, &self.before) {
-            (Err(error), Some(before)) => {
-                before.opened(kv).await.map(|opened| Opened { stale: true, ..opened }).map_err(|_| error)
+        let error = match self.now.opened(kv).await {
+            Ok(opened) => return Ok(opened),
+            Err(error) => error,
+        };
+        for former in &self.before {
+            if let Ok(opened) = former.transformers.opened(kv).await {
+                return Ok(Opened { stale: true, ..opened });
             }
-            (done, _) => done,
         }
+        Err(error)
     }
 
     async fn open_kv(&self, kv: &mut KeyValue) -> Result<(), StoreError> {
@@ -105,7 +131,7 @@ impl Readers {
     async fn open_batch(&self, mut batch: WatchBatch) -> Result<WatchBatch, StoreError> {
         for event in &mut batch.events {
             // A deletion carries no value of its own.
-            if event.kind == kaji_store::EventKind::Put {
+            if event.kind == EventKind::Put {
                 self.open_kv(&mut event.kv).await?;
             }
             if let Some(previous) = &mut event.previous {
@@ -156,14 +182,13 @@ impl Transformers {
         Err(StoreError::Encryption(unreadable(&kv.key, &error)))
     }
 
-    /// Whether everything that a store holds, and that was written after a revision, can be read with this. Answers with a
-    /// revision up to which that is so.
-    async fn reads(&self, inner: &dyn Store, after: Revision) -> Result<Revision, StoreError> {
+    /// Whether everything that a store holds can be read with this. Answers with a revision up to which that is so.
+    async fn reads(&self, inner: &dyn Store) -> Result<Revision, StoreError> {
         let mut range = Range::prefix("/").limit(PAGE);
         let mut looked_at = None;
         loop {
             let page = inner.range(range.clone()).await?;
-            for kv in page.kvs.iter().filter(|kv| kv.mod_revision > after) {
+            for kv in &page.kvs {
                 self.opened(kv).await?;
             }
             // Of the first page: what is written between two pages may be in either.
@@ -173,6 +198,29 @@ impl Transformers {
                 _ => return Ok(seen),
             }
         }
+    }
+
+    /// Whether what the changes up to now have written, as far as it is still there, can be read with this.
+    async fn reads_changes(
+        &self,
+        inner: &dyn Store,
+        changes: &mut WatchStream,
+        seen: &mut Revision,
+    ) -> Result<(), StoreError> {
+        let now = inner.revision().await?;
+        inner.request_progress();
+        while *seen < now {
+            let batch = changes.next().await.unwrap_or(Err(StoreError::Closed))?;
+            for event in batch.events.iter().filter(|event| event.kind == EventKind::Put) {
+                let Err(error) = self.opened(&event.kv).await else { continue };
+                let kept = inner.range(Range::key(&*event.kv.key)).await?;
+                if kept.kvs.first().is_some_and(|kv| kv.mod_revision == event.kv.mod_revision) {
+                    return Err(error);
+                }
+            }
+            *seen = (*seen).max(batch.revision);
+        }
+        Ok(())
     }
 
     fn seal_op(&self, op: &mut Op) -> Result<(), StoreError> {
@@ -250,39 +298,6 @@ impl Store for EncryptedStore {
         .boxed()
     }
 
-    fn revision(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
-        self.inner.revision()
-    }
-
-    fn current_revision_hint(&self) -> Option<Revision> {
-        self.inner.current_revision_hint()
-    }
-
-    fn request_progress(&self) {
-        self.inner.request_progress();
-    }
-
-    fn grant_lease(&self, ttl: Duration) -> BoxFuture<'_, Result<LeaseId, StoreError>> {
-        self.inner.grant_lease(ttl)
-    }
-
-    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Duration, StoreError>> {
-        self.inner.keep_alive(lease)
-    }
-
-    fn revoke(&self, lease: LeaseId) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.revoke(lease)
-    }
-
-    fn compact(&self, to: Revision) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.compact(to)
-    }
-
-    fn compacted(&self) -> Revision {
-        self.inner.compacted()
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.inner.close()
-    }
+    kaji_store::delegate_store!(inner: revision, current_revision_hint, request_progress);
+    kaji_store::delegate_store!(inner: grant_lease, keep_alive, revoke, compact, compacted, close);
 }

@@ -5,16 +5,10 @@
 use futures_util::{StreamExt, future::BoxFuture};
 use kaji_encryption::{Config, Deps, EncryptedStore, InForce, Transformers};
 use kaji_meta::random::SystemRandom;
-use kaji_store::{
-    LeaseId, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome, WatchStream,
-    memory::MemoryStore,
-};
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
+use kaji_store::{Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome, memory::MemoryStore};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 use tokio::sync::Semaphore;
 
@@ -22,6 +16,8 @@ const SECRET: &str = "/registry/core/secrets/ns/a";
 const GCM: &str = "{aesgcm: {keys: [{name: k, secret: AAECAwQFBgcICQoLDA0ODw==}]}}";
 const SECRETBOX: &str =
     "{secretbox: {keys: [{name: k, secret: AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=}]}}";
+const CBC: &str = "{aescbc: {keys: [{name: k, secret: AAECAwQFBgcICQoLDA0ODw==}]}}";
+const OTHER: &str = "{aesgcm: {keys: [{name: other, secret: AAECAwQFBgcICQoLDA0ODw==}]}}";
 
 fn transformers(providers: &[&str]) -> Arc<Transformers> {
     let text = format!(
@@ -37,6 +33,7 @@ fn transformers(providers: &[&str]) -> Arc<Transformers> {
 struct Slow {
     inner: MemoryStore,
     ranges: AtomicUsize,
+    revisions: AtomicUsize,
     /// Each permit lets one answer go.
     reads: Semaphore,
     writes: Semaphore,
@@ -49,6 +46,7 @@ impl Slow {
         Arc::new(Slow {
             inner: MemoryStore::new().unwrap(),
             ranges: AtomicUsize::new(0),
+            revisions: AtomicUsize::new(0),
             reads: Semaphore::new(reads),
             writes: Semaphore::new(writes),
         })
@@ -76,36 +74,17 @@ impl Store for Slow {
             found
         })
     }
-    fn watch(&self, prefix: &str, from: Revision) -> BoxFuture<'_, Result<WatchStream, StoreError>> {
-        self.inner.watch(prefix, from)
-    }
     fn revision(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
-        self.inner.revision()
+        Box::pin(async move {
+            let found = self.inner.revision().await;
+            self.revisions.fetch_add(1, Ordering::SeqCst);
+            self.reads.acquire().await.unwrap().forget();
+            found
+        })
     }
-    fn current_revision_hint(&self) -> Option<Revision> {
-        self.inner.current_revision_hint()
-    }
-    fn request_progress(&self) {
-        self.inner.request_progress();
-    }
-    fn grant_lease(&self, ttl: Duration) -> BoxFuture<'_, Result<LeaseId, StoreError>> {
-        self.inner.grant_lease(ttl)
-    }
-    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Duration, StoreError>> {
-        self.inner.keep_alive(lease)
-    }
-    fn revoke(&self, lease: LeaseId) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.revoke(lease)
-    }
-    fn compact(&self, to: Revision) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.compact(to)
-    }
-    fn compacted(&self) -> Revision {
-        self.inner.compacted()
-    }
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.inner.close()
-    }
+
+    kaji_store::delegate_store!(inner: watch, current_revision_hint, request_progress);
+    kaji_store::delegate_store!(inner: grant_lease, keep_alive, revoke, compact, compacted, close);
 }
 
 /// A server under `old`, and a task that puts `new` in force.
@@ -132,13 +111,6 @@ impl World {
         tokio::spawn(async move { store.txn(Txn::put(&*key, "{clear}")).await })
     }
 
-    /// Waits until the store was read so often.
-    async fn read(&self, times: usize) {
-        while self.inner.ranges.load(Ordering::SeqCst) < times {
-            tokio::task::yield_now().await;
-        }
-    }
-
     /// Everything that is stored can be read by this server, and by one that begins anew.
     async fn all_readable(&self, providers: &[&str]) {
         self.inner.reads.add_permits(ANY);
@@ -147,6 +119,13 @@ impl World {
             let all = store.range(Range::prefix("/registry/")).await.unwrap().kvs;
             assert!(all.iter().all(|kv| kv.value == "{clear}"));
         }
+    }
+}
+
+/// Waits until this was asked so often.
+async fn asked(what: &AtomicUsize, times: usize) {
+    while what.load(Ordering::SeqCst) < times {
+        tokio::task::yield_now().await;
     }
 }
 
@@ -161,19 +140,50 @@ async fn settle() {
 async fn what_is_refused_has_written_nothing() {
     let w = World::new(Slow::new(0, ANY));
     let replaced = w.replace(&[SECRETBOX, "{identity: {}}"]);
-    // The first look has found nothing; then comes what the new configuration does not read.
-    w.read(1).await;
+    // Nothing is found in the store, nor in what changed meanwhile; then comes what the new configuration does not read.
+    asked(&w.inner.ranges, 1).await;
+    w.inner.reads.add_permits(1);
+    asked(&w.inner.revisions, 1).await;
     w.put("a").await.unwrap().unwrap();
     w.inner.reads.add_permits(1);
-    w.read(2).await;
+    asked(&w.inner.revisions, 2).await;
     let late = w.put("b");
     settle().await;
     assert_eq!(w.inner.stored().await.len(), 1, "a value was written while it is decided with what");
-    w.inner.reads.add_permits(1);
+    w.inner.reads.add_permits(ANY);
     assert!(matches!(replaced.await.unwrap(), Err(StoreError::Corrupt(_))));
     late.await.unwrap().unwrap();
     assert_eq!(w.inner.stored().await, ["k8s:enc:aesgcm:v1", "k8s:enc:aesgcm:v1"]);
     w.all_readable(&[GCM]).await;
+}
+
+#[tokio::test]
+async fn what_was_looked_at_is_not_again() {
+    let w = World::new(Slow::new(0, ANY));
+    for i in 0..600 {
+        w.put(&format!("{i}")).await.unwrap().unwrap();
+    }
+    let replaced = w.replace(&[SECRETBOX, GCM]);
+    w.inner.reads.add_permits(2);
+    asked(&w.inner.revisions, 1).await;
+    w.put("a").await.unwrap().unwrap();
+    w.inner.reads.add_permits(2);
+    replaced.await.unwrap().unwrap();
+    // Two pages of all there is; then what changed.
+    assert_eq!(w.inner.ranges.load(Ordering::SeqCst), 2);
+    w.all_readable(&[SECRETBOX, GCM]).await;
+}
+
+#[tokio::test]
+async fn what_is_gone_again_is_in_nobodys_way() {
+    let w = World::new(Slow::new(1, ANY));
+    let replaced = w.replace(&[SECRETBOX]);
+    asked(&w.inner.revisions, 1).await;
+    w.put("a").await.unwrap().unwrap();
+    w.store.txn(delete()).await.unwrap();
+    w.inner.reads.add_permits(ANY);
+    replaced.await.unwrap().unwrap();
+    w.all_readable(&[SECRETBOX]).await;
 }
 
 #[tokio::test]
@@ -196,19 +206,38 @@ async fn a_write_under_way_is_looked_at() {
     w.all_readable(&[SECRETBOX, GCM]).await;
 }
 
+fn delete() -> Txn {
+    Txn { compare: vec![], ops: vec![Op::Delete { key: SECRET.into() }] }
+}
+
 #[tokio::test]
 async fn a_watch_tells_of_what_was_there_before() {
     let w = World::new(Slow::new(ANY, ANY));
     let mut events = w.store.watch("/registry/", 0).await.unwrap();
-    w.put("a").await.unwrap().unwrap();
-    let delete = Txn { compare: vec![], ops: vec![Op::Delete { key: SECRET.into() }] };
-    w.store.txn(delete).await.unwrap();
-    // Nothing that is stored needs the old key.
-    w.replace(&[SECRETBOX]).await.unwrap().unwrap();
+    // Nothing that is stored needs the old keys when they go.
+    let configurations = [[GCM], [SECRETBOX], [CBC], [OTHER]];
+    for configuration in &configurations[1..] {
+        w.put("a").await.unwrap().unwrap();
+        w.store.txn(delete()).await.unwrap();
+        w.replace(configuration).await.unwrap().unwrap();
+    }
     let mut seen = vec![];
-    while seen.len() < 2 {
+    while seen.len() < 6 {
         let batch = events.next().await.unwrap().unwrap();
         seen.extend(batch.events.into_iter().map(|e| e.previous.map_or(e.kv.value, |kv| kv.value)));
     }
-    assert_eq!(seen, ["{clear}", "{clear}"]);
+    assert_eq!(seen, ["{clear}"; 6]);
+    // Of what is compacted it need not tell: then the old keys go.
+    let first = w.store.watch("/registry/", 2).await.unwrap().next().await.unwrap();
+    assert_eq!(first.unwrap().events[0].kv.value, "{clear}");
+    let kept = || w.current.former();
+    assert_eq!(kept(), 3);
+    w.store.compact(w.inner.inner.revision().await.unwrap()).await.unwrap();
+    w.replace(&[GCM]).await.unwrap().unwrap();
+    assert_eq!(kept(), 1);
+    for i in 0..20 {
+        w.put("b").await.unwrap().unwrap();
+        w.replace(&[[GCM, SECRETBOX], [SECRETBOX, GCM]][i % 2]).await.unwrap().unwrap();
+    }
+    assert_eq!(kept(), 8);
 }

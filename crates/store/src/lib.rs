@@ -11,6 +11,7 @@
 
 mod clock;
 pub mod conformance;
+mod delegate;
 
 pub mod disk;
 pub mod memory;
@@ -23,7 +24,8 @@ pub use types::{
     TxnOutcome, WatchBatch, WatchStream,
 };
 
-use futures_util::future::BoxFuture;
+/// What the methods of a [`Store`] answer with.
+pub use futures_util::future::BoxFuture;
 use std::time::Duration;
 
 /// A revisioned key space with compare-and-set, ranges at a revision, watches from a revision, leases and compaction.

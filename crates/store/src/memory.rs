@@ -5,8 +5,8 @@
 use crate::mvcc::hub::HubLimits;
 use crate::mvcc::log::{Commit, Entry, Loc, Log, Reader, Record, Snapshot, Value, Visit, missing};
 use crate::mvcc::writer::Loaded;
-use crate::mvcc::{Engine, Limits, delegate_store, lock};
-use crate::{Clock, Revision, StoreError, SystemClock};
+use crate::mvcc::{Engine, Limits, lock};
+use crate::{Clock, Revision, Store, StoreError, SystemClock};
 use imbl::OrdMap;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
@@ -42,7 +42,7 @@ impl Default for MemoryOptions {
     }
 }
 
-/// A [`Store`](crate::Store) in memory.
+/// A [`Store`] in memory.
 #[derive(Debug)]
 pub struct MemoryStore(Engine);
 
@@ -78,13 +78,15 @@ impl MemoryStore {
     }
 }
 
-delegate_store!(MemoryStore);
+impl Store for MemoryStore {
+    crate::delegate_store!(0);
+}
 
 type Entries = OrdMap<Loc, Arc<Entry>>;
 
 /// Snapshots share structure with the map that goes on changing.
 #[derive(Clone, Default)]
-struct MemoryLog(Arc<Mutex<Entries>>);
+pub(crate) struct MemoryLog(pub(crate) Arc<Mutex<Entries>>);
 
 impl Log for MemoryLog {
     fn commit(&mut self, commit: &Commit<'_>) -> Result<(), StoreError> {
@@ -98,6 +100,10 @@ impl Log for MemoryLog {
             entries.remove(loc);
         }
         Ok(())
+    }
+
+    fn reopen(&mut self) -> Result<Option<Loaded>, StoreError> {
+        Ok(None)
     }
 
     fn reader(&self) -> Arc<dyn Reader> {

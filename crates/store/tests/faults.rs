@@ -36,27 +36,160 @@ fn open(path: &Path, fault: &Arc<Broken>) -> Result<DiskStore, StoreError> {
 }
 
 #[tokio::test]
-async fn a_full_disk_ends_service_and_loses_nothing() {
+async fn after_a_full_disk_it_goes_on_and_nothing_is_lost() {
     let (temp, fault) = (tempfile::tempdir().unwrap(), Arc::new(Broken::default()));
     let store = open(temp.path(), &fault).unwrap();
     store.txn(Txn::put("/a", "1")).await.unwrap();
     let mut watch = store.watch("/", 0).await.unwrap();
     fault.writes.store(true, Ordering::SeqCst);
-    let error = store.txn(Txn::put("/b", "1")).await.unwrap_err();
-    assert!(
-        matches!(&error, StoreError::NoSpace(m) if m.contains("store.redb") && m.contains("free some space"))
-    );
-    // Also when there is space again: nobody knows what is on disk.
+    let full = |error: Option<StoreError>| {
+        let said = matches!(&error, Some(StoreError::NoSpace(m)) if m.contains("store.redb") && m.contains("free some space"));
+        assert!(said, "{error:?}");
+    };
+    full(store.txn(Txn::put("/b", "1")).await.err());
+    full(store.txn(Txn::put("/b", "1")).await.err());
+    full(store.tick().await.err());
+    full(store.range(Range::prefix("/")).await.err());
+    assert_eq!(store.revision().await, Ok(2));
+    // There is space again.
     fault.writes.store(false, Ordering::SeqCst);
-    assert_eq!(store.txn(Txn::put("/b", "1")).await, Err(error.clone()));
-    assert_eq!(store.range(Range::prefix("/")).await, Err(error.clone()));
-    assert_eq!(store.revision().await, Err(error.clone()));
-    assert_eq!(store.watch("/", 0).await.err(), Some(error.clone()));
-    assert_eq!(watch.next().await, Some(Err(error)));
+    store.tick().await.unwrap();
+    assert_eq!(store.range(Range::prefix("/")).await.unwrap().count, 1);
+    store.txn(Txn::put("/b", "2")).await.unwrap();
+    assert_eq!(watch.next().await.unwrap().unwrap().events[0].kv.value, "2");
+    let before = store.range(Range::prefix("/")).await.unwrap();
+    assert_eq!((before.revision, before.count), (3, 2));
     drop(store);
     let store = open(temp.path(), &fault).unwrap();
-    assert_eq!(store.range(Range::prefix("/")).await.unwrap().kvs[0].value, "1");
-    store.txn(Txn::put("/b", "2")).await.unwrap();
+    assert_eq!(store.range(Range::prefix("/")).await.unwrap(), before);
+}
+
+/// Fails one write, or one fsync, when so many more have been done; counts from when it is asked for the room there is,
+/// if that is what it waits for.
+#[derive(Debug, Default)]
+struct Once {
+    left: Mutex<Option<usize>>,
+    /// Of fsyncs instead of writes.
+    syncs: bool,
+    /// What `left` becomes when it is asked for the room there is.
+    at_free: Mutex<Option<usize>>,
+}
+
+impl Once {
+    fn count(&self) -> io::Result<()> {
+        let mut left = self.left.lock().unwrap();
+        match &mut *left {
+            None => Ok(()),
+            Some(0) => {
+                *left = None;
+                Err(io::Error::from_raw_os_error(EIO))
+            }
+            Some(n) => {
+                *n -= 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether it has failed.
+    fn has(&self) -> bool {
+        self.left.lock().unwrap().take().is_none()
+    }
+}
+
+impl Fault for Once {
+    fn on_write(&self, _: u64, _: usize) -> io::Result<()> {
+        if self.syncs { Ok(()) } else { self.count() }
+    }
+
+    fn on_sync(&self) -> io::Result<()> {
+        if self.syncs { self.count() } else { Ok(()) }
+    }
+
+    fn free(&self) -> Option<u64> {
+        if let Some(count) = self.at_free.lock().unwrap().take() {
+            *self.left.lock().unwrap() = Some(count);
+        }
+        None
+    }
+}
+
+#[tokio::test]
+async fn whichever_write_fails_it_goes_on() {
+    let (temp, fault) = (tempfile::tempdir().unwrap(), Arc::new(Once::default()));
+    let options = DiskOptions { fault: Some(fault.clone()), ..Default::default() };
+    let store = DiskStore::open(temp.path(), options.clone()).unwrap();
+    let mut watch = store.watch("/", 0).await.unwrap();
+    let mut failed = 0;
+    for i in 0.. {
+        *fault.left.lock().unwrap() = Some(i);
+        let told = store.txn(Txn::put(format!("/{i}"), vec![0; 20_000])).await;
+        let fired = fault.has();
+        store.tick().await.unwrap();
+        // What was refused did not happen, with this fault; it could have.
+        assert_eq!(told.is_err(), fired, "{told:?}");
+        assert_eq!(store.range(Range::key(format!("/{i}"))).await.unwrap().count, usize::from(!fired));
+        store.txn(Txn::put("/counter", i.to_string())).await.unwrap();
+        failed += usize::from(fired);
+        if !fired {
+            break;
+        }
+    }
+    assert!(failed > 3, "{failed} writes failed");
+    let after = store.range(Range::prefix("/")).await.unwrap();
+    let mut seen = vec![];
+    while seen.last() != Some(&after.revision) {
+        seen.extend(watch.next().await.unwrap().unwrap().events.into_iter().map(|e| e.kv.mod_revision));
+    }
+    assert_eq!(seen, (2..=after.revision).collect::<Vec<_>>());
+    drop(watch);
+    drop(store);
+    let store = DiskStore::open(temp.path(), options).unwrap();
+    assert_eq!(store.range(Range::prefix("/")).await.unwrap(), after);
+}
+
+/// A file with much room in it; what is in it, and its length.
+async fn large_file(path: &Path) -> (kaji_store::RangeResult, u64) {
+    let store = DiskStore::open(path, DiskOptions::default()).unwrap();
+    for i in 0..48 {
+        store.txn(Txn::put(format!("/big/{i}"), vec![i; 1 << 20])).await.unwrap();
+        store.txn(Txn::put(format!("/kept/{i}"), "kept")).await.unwrap();
+    }
+    for i in 0..48 {
+        store.txn(Txn::put(format!("/big/{i}"), "small")).await.unwrap();
+    }
+    store.compact(store.revision().await.unwrap()).await.unwrap();
+    for _ in 0..5 {
+        store.tick().await.unwrap();
+    }
+    let found = store.range(Range::prefix("/")).await.unwrap();
+    drop(store);
+    (found, std::fs::metadata(path.join("store.redb")).unwrap().len())
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_made_smaller_stays_in_use() {
+    for syncs in [false, true] {
+        let temp = tempfile::tempdir().unwrap();
+        let len = || std::fs::metadata(temp.path().join("store.redb")).unwrap().len();
+        let (mut before, large) = large_file(temp.path()).await;
+        for round in 0.. {
+            let fault = Arc::new(Once { syncs, at_free: Mutex::new(Some(round)), ..Once::default() });
+            let options = DiskOptions { fault: Some(fault.clone()), ..Default::default() };
+            let store = DiskStore::open(temp.path(), options).unwrap();
+            let fired = fault.has();
+            assert_eq!(store.range(Range::prefix("/")).await.unwrap(), before);
+            assert!(!temp.path().join("store.redb.new").exists());
+            if len() < large / 4 {
+                // What failed, if anything did, was the end of the former file.
+                assert!(round > 0, "done in round {round}");
+                break;
+            }
+            assert!(fired, "round {round}");
+            store.txn(Txn::put("/round", round.to_string())).await.unwrap();
+            before = store.range(Range::prefix("/")).await.unwrap();
+        }
+    }
 }
 
 /// A disk with so much room.
@@ -116,8 +249,10 @@ async fn a_disk_that_is_nearly_full_takes_no_writes_until_there_is_room() {
     assert_eq!(store.range(Range::prefix("/")).await.unwrap().count, 1);
     // What a transaction takes counts.
     room.set(20);
-    no_space(store.txn(Txn::put("/big", vec![0; 2 << 20])).await.err());
-    store.txn(Txn::put("/c", "2")).await.unwrap();
+    let big = store.txn(Txn::put("/big", vec![0; 2 << 20]));
+    let (big, small) = futures_util::join!(big, store.txn(Txn::put("/c", "2")));
+    no_space(big.err());
+    small.unwrap();
     // Room again: the same store goes on where it was, also over a restart.
     room.set(1024);
     store.txn(Txn::put("/big", vec![0; 2 << 20])).await.unwrap();

@@ -11,6 +11,7 @@ mod watches;
 
 use crate::{Accept, ApiRequest, Body, Encoding, Engine, EngineOptions, Form, cache::Progress, storage};
 use futures_util::{StreamExt, stream::BoxStream};
+use kaji_meta::GroupResource;
 use kaji_resource::{
     Column, NoHooks, ResourceDef, Scope, SelectableField, UserInfo, Verb, age_column, name_column,
 };
@@ -20,25 +21,8 @@ use std::{fmt::Write, sync::Arc, time::Duration};
 
 /// A GET of all config maps.
 pub(crate) fn request() -> ApiRequest {
-    ApiRequest {
-        verb: Verb::List,
-        group: String::new(),
-        version: "v1".into(),
-        resource: "configmaps".into(),
-        namespace: String::new(),
-        name: String::new(),
-        subresource: String::new(),
-        subpath: String::new(),
-        query: vec![],
-        accept: Accept::default(),
-        content_type: String::new(),
-        body: bytes::Bytes::new(),
-        user: UserInfo::default(),
-        user_agent: String::new(),
-        trail: None,
-        creation: None,
-        deadline: Default::default(),
-    }
+    let user = UserInfo::default();
+    ApiRequest { user, ..ApiRequest::own(Verb::List, GroupResource::new("", "configmaps"), "v1", "") }
 }
 
 const COLUMNS: &[Column] = &[name_column(), age_column()];

@@ -2,7 +2,7 @@
 
 use super::*;
 use futures_util::{FutureExt, future::BoxFuture};
-use kaji_store::{LeaseId, Range, RangeResult, StoreError, WatchStream};
+use kaji_store::{Range, RangeResult, StoreError, WatchStream};
 use std::sync::{
     Mutex,
     atomic::{AtomicBool, Ordering},
@@ -41,9 +41,6 @@ impl Flaky {
 }
 
 impl Store for Flaky {
-    fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, StoreError>> {
-        self.inner.txn(txn)
-    }
     fn range(&self, range: Range) -> BoxFuture<'_, Result<RangeResult, StoreError>> {
         if self.unreadable.load(Ordering::SeqCst) {
             let error = StoreError::Unavailable("not now".into());
@@ -75,34 +72,13 @@ impl Store for Flaky {
             Ok(ended.boxed())
         })
     }
-    fn revision(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
-        self.inner.revision()
-    }
     /// As a store on another machine.
     fn current_revision_hint(&self) -> Option<Revision> {
         None
     }
-    fn request_progress(&self) {
-        self.inner.request_progress();
-    }
-    fn grant_lease(&self, ttl: Duration) -> BoxFuture<'_, Result<LeaseId, StoreError>> {
-        self.inner.grant_lease(ttl)
-    }
-    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Duration, StoreError>> {
-        self.inner.keep_alive(lease)
-    }
-    fn revoke(&self, lease: LeaseId) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.revoke(lease)
-    }
-    fn compact(&self, to: Revision) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.compact(to)
-    }
-    fn compacted(&self) -> Revision {
-        self.inner.compacted()
-    }
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.inner.close()
-    }
+
+    kaji_store::delegate_store!(inner: txn, revision, request_progress);
+    kaji_store::delegate_store!(inner: grant_lease, keep_alive, revoke, compact, compacted, close);
 }
 
 async fn put(store: &dyn Store, name: &str, n: u32) -> Revision {

@@ -1,18 +1,22 @@
 //! The file beneath the database, and what its errors mean to the store.
 //!
-//! Invariant: an error of the file system or of the database becomes a [`StoreError`] that says which file it is about
+//! Invariants: nothing is read from a file once it is closed, because it may have been opened anew by then and changed;
+//! an error of the file system or of the database becomes a [`StoreError`] that says which file it is about
 //! and what to do; a full disk and damage are told apart from everything else.
 
+use super::DiskOptions;
 use crate::StoreError;
 use crate::mvcc::panic_text;
 use redb::backends::FileBackend;
-use redb::{BackendError, StorageBackend};
+use redb::{BackendError, Builder, Database, StorageBackend};
 use std::fmt::Debug;
+use std::fs::OpenOptions;
 use std::io;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// Makes file operations fail, so that a full or broken disk can be tried out.
 pub trait Fault: Debug + Send + Sync + 'static {
@@ -48,11 +52,46 @@ pub(super) fn free(path: &Path) -> Option<u64> {
     }
 }
 
+/// An open database.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub db: Database,
+    /// It was closed to be opened anew.
+    pub replaced: Arc<AtomicBool>,
+}
+
+/// Whether an fsync of a file has failed: the system may show what is not on disk, now and when it is opened again.
+pub(super) type Unsynced = Arc<AtomicBool>;
+
+/// Opens a database, or makes a file that is one.
+pub(super) fn open(
+    path: &Path,
+    new: bool,
+    options: &DiskOptions,
+    unsynced: &Unsynced,
+) -> Result<Opened, StoreError> {
+    let mut open = OpenOptions::new();
+    open.read(true).write(true).create_new(new);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut open, 0o600);
+    let file = open.open(path).map_err(|e| io_error(path, &e))?;
+    guarded(path, || {
+        let file = FileBackend::new(file).map_err(|e| db_error(path, e))?;
+        let (fault, unsynced) = (options.fault.clone(), unsynced.clone());
+        let backend = Backend { file, fault, unsynced, closed: RwLock::default() };
+        let database = Builder::new().set_cache_size(options.cache_bytes).create_with_backend(backend);
+        Ok(Opened { db: database.map_err(|e| db_error(path, e))?, replaced: Arc::default() })
+    })
+}
+
 /// redb's file, with faults.
 #[derive(Debug)]
-pub(super) struct Backend {
-    pub file: FileBackend,
-    pub fault: Option<Arc<dyn Fault>>,
+struct Backend {
+    file: FileBackend,
+    fault: Option<Arc<dyn Fault>>,
+    unsynced: Unsynced,
+    /// Held shared by reads.
+    closed: RwLock<bool>,
 }
 
 type LockResult = Result<bool, BackendError>;
@@ -63,6 +102,10 @@ impl StorageBackend for Backend {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
+        if *closed {
+            return Err(io::Error::other("the file is closed"));
+        }
         self.file.read(offset, out)
     }
 
@@ -71,8 +114,9 @@ impl StorageBackend for Backend {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.fault.as_ref().map_or(Ok(()), |f| f.on_sync())?;
-        self.file.sync_data()
+        let faulty = self.fault.as_ref().map_or(Ok(()), |f| f.on_sync());
+        let synced = faulty.and_then(|()| self.file.sync_data());
+        synced.inspect_err(|_| self.unsynced.store(true, Ordering::SeqCst))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -81,6 +125,7 @@ impl StorageBackend for Backend {
     }
 
     fn close(&self) -> io::Result<()> {
+        *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
         self.file.close()
     }
 
@@ -114,7 +159,7 @@ pub(super) fn io_error(path: &Path, error: &io::Error) -> StoreError {
     let text = format!("{}: {error}", path.display());
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-            StoreError::NoSpace(format!("{text}; free some space and start again"))
+            StoreError::NoSpace(format!("{text}; free some space"))
         }
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => StoreError::Corrupt(text),
         _ => StoreError::Unavailable(text),
@@ -126,7 +171,7 @@ pub(super) fn db_error(path: &Path, error: impl Into<redb::Error>) -> StoreError
     match error.into() {
         redb::Error::Io(error) => io_error(path, &error),
         redb::Error::PreviousIo => StoreError::Unavailable(format!(
-            "{}: an earlier write failed, so that what is on disk is unknown; start again",
+            "{}: an earlier write failed, so that what is on disk is unknown",
             path.display()
         )),
         redb::Error::DatabaseAlreadyOpen => in_use(path),

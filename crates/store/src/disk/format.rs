@@ -79,25 +79,26 @@ impl Directory {
             Ok(metadata) if metadata.len() == 0 => {
                 Err(StoreError::Corrupt(format!("{}: the file is empty; {RESTORE}", data.display())))
             }
-            Ok(_) => Ok(Found::Store),
+            Ok(_) => self.remove_draft().map(|()| Found::Store),
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io_error(&data, &e)),
             Err(_) if format.is_some() => {
                 Err(StoreError::Corrupt(format!("{}: the file is missing; {RESTORE}", data.display())))
             }
-            Err(_) => {
-                // Left behind by a process that was stopped while it made the store.
-                match fs::remove_file(self.new_data()) {
-                    Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io_error(&self.new_data(), &e)),
-                    _ => Ok(Found::Nothing),
-                }
-            }
+            Err(_) => self.remove_draft().map(|()| Found::Nothing),
         }
     }
 
-    /// Gives a complete database its name.
+    /// Removes a database that was not published; a process that was stopped while it made one leaves it behind.
+    pub fn remove_draft(&self) -> Result<(), StoreError> {
+        match fs::remove_file(self.new_data()) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io_error(&self.new_data(), &e)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives a complete database its name. That lasts once [`Directory::sync`] is done.
     pub fn publish(&self) -> Result<(), StoreError> {
-        fs::rename(self.new_data(), self.data()).map_err(|e| io_error(&self.data(), &e))?;
-        self.sync()
+        fs::rename(self.new_data(), self.data()).map_err(|e| io_error(&self.data(), &e))
     }
 
     /// Marks the directory as a store's, if it is not yet.
@@ -117,7 +118,8 @@ impl Directory {
         self.sync()
     }
 
-    fn sync(&self) -> Result<(), StoreError> {
+    /// Makes the names in the directory last.
+    pub fn sync(&self) -> Result<(), StoreError> {
         File::open(&self.path).and_then(|dir| dir.sync_all()).map_err(|e| io_error(&self.path, &e))
     }
 }

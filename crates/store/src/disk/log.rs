@@ -4,9 +4,9 @@
 //! `meta` holds the counters under one key. Invariant: every commit updates the counters in the same database
 //! transaction, so a database whose tables disagree with them is damaged.
 
-use super::backend::{self, Fault, db_error, guarded};
-use super::codec;
+use super::backend::{self, Opened, Unsynced, db_error, guarded};
 use super::format::Directory;
+use super::{DiskOptions, codec};
 use crate::mvcc::index::{Index, Version};
 use crate::mvcc::lease::Leases;
 use crate::mvcc::log::{
@@ -17,7 +17,8 @@ use crate::{EventKind, LeaseId, Revision, StoreError};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const LOG: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("log");
 const LEASES: TableDefinition<'_, i64, (u64, u64)> = TableDefinition::new("leases");
@@ -33,8 +34,8 @@ const SHRINK_MOST: u64 = 64 << 20;
 
 /// The database and what must not be released before it.
 struct Files {
-    /// Always there until it is dropped.
-    db: Option<Database>,
+    /// Or why it cannot be opened.
+    opened: RwLock<Result<Opened, StoreError>>,
     path: PathBuf,
     /// Dropped last.
     directory: Directory,
@@ -42,20 +43,39 @@ struct Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
+        self.change(Err(StoreError::Closed));
+    }
+}
+
+/// The database, as long as it is not opened anew.
+struct Current<'a>(RwLockReadGuard<'a, Result<Opened, StoreError>>);
+
+impl Current<'_> {
+    fn get(&self) -> Result<&Opened, StoreError> {
+        self.0.as_ref().map_err(Clone::clone)
+    }
+}
+
+impl Files {
+    fn current(&self) -> Current<'_> {
+        Current(self.opened.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn opened_mut(&self) -> RwLockWriteGuard<'_, Result<Opened, StoreError>> {
+        self.opened.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the database; there is another one now, or none.
+    fn change(&self, other: Result<Opened, StoreError>) {
+        let former = std::mem::replace(&mut *self.opened_mut(), other);
         // Closing a damaged database can panic as well; what was acknowledged is on disk in any case.
         let closed = guarded(&self.path, || {
-            drop(self.db.take());
+            drop(former);
             Ok(())
         });
         if let Err(error) = closed {
             tracing::error!(%error, "cannot close the store properly");
         }
-    }
-}
-
-impl Files {
-    fn db(&self) -> Result<&Database, StoreError> {
-        self.db.as_ref().ok_or(StoreError::Closed)
     }
 
     fn error(&self, error: impl Into<redb::Error>) -> StoreError {
@@ -72,17 +92,26 @@ pub(super) struct DiskLog {
     files: Arc<Files>,
     /// Reused for every record.
     buffer: Vec<u8>,
-    fault: Option<Arc<dyn Fault>>,
+    options: DiskOptions,
+    unsynced: Unsynced,
 }
 
 impl DiskLog {
-    pub fn new(db: Database, directory: Directory, fault: Option<Arc<dyn Fault>>) -> DiskLog {
-        let path = directory.data();
-        DiskLog { files: Arc::new(Files { db: Some(db), path, directory }), buffer: Vec::new(), fault }
+    pub fn new(
+        (opened, unsynced): (Opened, Unsynced),
+        directory: Directory,
+        options: DiskOptions,
+    ) -> DiskLog {
+        let (path, opened) = (directory.data(), RwLock::new(Ok(opened)));
+        let files = Arc::new(Files { opened, path, directory });
+        DiskLog { files, buffer: Vec::new(), options, unsynced }
     }
 
-    /// Gives back what the file is larger than what is in it, if that is much and quickly done. The database does so by
-    /// transactions like any others: whatever happens meanwhile, nothing is lost.
+    /// Gives back what the file is larger than what is in it, if that is much and quickly done: what is in it goes into a
+    /// new file, which takes its name once it is complete. Until then the former is in use, and stays so if that fails.
+    ///
+    /// # Errors
+    /// When it is not certain which of the files has the name.
     pub fn shrink(&mut self, index: &Index) -> Result<(), StoreError> {
         let len = std::fs::metadata(&self.files.path).map_or(0, |file| file.len());
         let used = index.bytes();
@@ -90,12 +119,37 @@ impl DiskLog {
         if len < SHRINK_FROM || len / 4 < used || used > SHRINK_MOST || !room {
             return Ok(());
         }
-        let Some(Files { db: Some(db), path, .. }) = Arc::get_mut(&mut self.files) else { return Ok(()) };
-        let path = &**path;
-        guarded(path, || db.compact().map_err(|e| db_error(path, e)))?;
-        let now = std::fs::metadata(path).map_or(0, |file| file.len());
-        tracing::info!(path = %path.display(), before = len, now, "the store's file was larger than need be");
+        let Files { path, directory, .. } = &*self.files;
+        let made = directory.remove_draft().and_then(|()| {
+            let smaller = guarded(path, || self.copy())?;
+            directory.publish()?;
+            Ok(smaller)
+        });
+        match made {
+            Ok((smaller, unsynced)) => {
+                self.unsynced = unsynced;
+                self.files.change(Ok(smaller));
+                directory.sync()?;
+                let now = std::fs::metadata(path).map_or(0, |file| file.len());
+                tracing::info!(path = %path.display(), before = len, now, "the store's file was larger than need be");
+            }
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), len, "the store's file, which is larger than need be, cannot be made smaller and stays in use as it is");
+                if let Err(error) = directory.remove_draft() {
+                    tracing::warn!(%error, "what was to become a smaller file stays until the next start");
+                }
+            }
+        }
         Ok(())
+    }
+
+    /// All there is, in a new file.
+    fn copy(&self) -> Result<(Opened, Unsynced), StoreError> {
+        let (current, draft) = (self.files.current(), self.files.directory.new_data());
+        let unsynced = Unsynced::default();
+        let smaller = backend::open(&draft, true, &self.options, &unsynced)?;
+        copy_tables(&current.get()?.db, &smaller.db).map_err(|e| db_error(&draft, e))?;
+        Ok((smaller, unsynced))
     }
 
     /// Marks the directory as a store's.
@@ -110,7 +164,7 @@ impl DiskLog {
 
     fn read_all(&self) -> Result<Loaded, StoreError> {
         let files = &*self.files;
-        let tx = files.db()?.begin_read().map_err(|e| files.error(e))?;
+        let tx = files.current().get()?.db.begin_read().map_err(|e| files.error(e))?;
         let state = {
             let meta = tx.open_table(META).map_err(|e| files.error(e))?;
             let state = meta.get(STATE).map_err(|e| files.error(e))?;
@@ -173,6 +227,28 @@ fn version(record: &Record<'_>) -> Version {
     }
 }
 
+/// Fills a new database with what is in another.
+fn copy_tables(from: &Database, to: &Database) -> Result<(), redb::Error> {
+    fn copy<K: redb::Key, V: redb::Value>(
+        (from, to): (&redb::ReadTransaction, &redb::WriteTransaction),
+        table: TableDefinition<'_, K, V>,
+    ) -> Result<(), redb::Error> {
+        let (from, mut to) = (from.open_table(table)?, to.open_table(table)?);
+        for row in from.iter()? {
+            let (key, value) = row?;
+            to.insert(key.value(), value.value())?;
+        }
+        Ok(())
+    }
+    let (read, write) = (from.begin_read()?, to.begin_write()?);
+    let both = (&read, &write);
+    copy(both, LOG)?;
+    copy(both, LEASES)?;
+    copy(both, TIMES)?;
+    copy(both, META)?;
+    Ok(write.commit()?)
+}
+
 /// Makes the tables of a new database.
 pub(super) fn initialise(db: &Database, path: &Path) -> Result<(), StoreError> {
     let write = || -> Result<(), redb::Error> {
@@ -195,7 +271,8 @@ fn write_state(tx: &redb::WriteTransaction, state: &State) -> Result<(), redb::E
 impl Log for DiskLog {
     fn commit(&mut self, commit: &Commit<'_>) -> Result<(), StoreError> {
         let (files, buffer) = (&*self.files, &mut self.buffer);
-        let db = files.db()?;
+        let current = files.current();
+        let db = &current.get()?.db;
         let mut write = || -> Result<bool, redb::Error> {
             // redb's default durability: the commit returns after fsync.
             let tx = db.begin_write()?;
@@ -241,8 +318,25 @@ impl Log for DiskLog {
     }
 
     fn free(&self) -> Option<u64> {
-        let said = self.fault.as_ref().and_then(|fault| fault.free());
+        let said = self.options.fault.as_ref().and_then(|fault| fault.free());
         said.or_else(|| backend::free(&self.files.path))
+    }
+
+    fn reopen(&mut self) -> Result<Option<Loaded>, StoreError> {
+        let files = &*self.files;
+        if self.unsynced.load(Ordering::SeqCst) {
+            tracing::error!(
+                path = %files.path.display(),
+                "an fsync has failed, so that what the system shows may not be on disk"
+            );
+            return Ok(None);
+        }
+        if let Ok(opened) = files.current().get() {
+            opened.replaced.store(true, Ordering::SeqCst);
+        }
+        files.change(Err(StoreError::Unavailable(format!("{} is being opened", files.path.display()))));
+        *files.opened_mut() = backend::open(&files.path, false, &self.options, &self.unsynced);
+        self.load().map(Some)
     }
 
     fn reader(&self) -> Arc<dyn Reader> {
@@ -255,9 +349,12 @@ struct DiskReader(Arc<Files>);
 impl Reader for DiskReader {
     fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
         guarded(&self.0.path, || {
-            let tx = self.0.db()?.begin_read().map_err(|e| self.0.error(e))?;
+            let current = self.0.current();
+            let opened = current.get()?;
+            let tx = opened.db.begin_read().map_err(|e| self.0.error(e))?;
             let log = tx.open_table(LOG).map_err(|e| self.0.error(e))?;
-            Ok(Box::new(DiskSnapshot { log, path: self.0.path.clone() }) as Box<dyn Snapshot>)
+            let (path, replaced) = (self.0.path.clone(), opened.replaced.clone());
+            Ok(Box::new(DiskSnapshot { log, path, replaced }) as Box<dyn Snapshot>)
         })
     }
 }
@@ -266,13 +363,26 @@ impl Reader for DiskReader {
 struct DiskSnapshot {
     log: ReadOnlyTable<(u64, u32), &'static [u8]>,
     path: PathBuf,
+    /// See [`Opened`].
+    replaced: Arc<AtomicBool>,
+}
+
+impl DiskSnapshot {
+    fn error(&self, error: impl Into<redb::Error>) -> StoreError {
+        match db_error(&self.path, error) {
+            StoreError::Closed if self.replaced.load(Ordering::SeqCst) => StoreError::Unavailable(format!(
+                "{}: the file was opened anew while it was read",
+                self.path.display()
+            )),
+            other => other,
+        }
+    }
 }
 
 impl Snapshot for DiskSnapshot {
     fn get(&self, loc: Loc, visit: &mut dyn FnMut(Record<'_>)) -> Result<(), StoreError> {
         guarded(&self.path, || {
-            let row = ReadableTable::get(&self.log, (loc.revision, loc.sub))
-                .map_err(|e| db_error(&self.path, e))?;
+            let row = ReadableTable::get(&self.log, (loc.revision, loc.sub)).map_err(|e| self.error(e))?;
             let row = row.ok_or_else(|| missing(loc))?;
             visit(codec::decode(loc, row.value())?);
             Ok(())
@@ -282,8 +392,8 @@ impl Snapshot for DiskSnapshot {
     fn scan(&self, from: Revision, to: Revision, visit: &mut Visit<'_>) -> Result<(), StoreError> {
         guarded(&self.path, || {
             let rows = ReadableTable::range(&self.log, (from, 0)..=(to, u32::MAX));
-            for row in rows.map_err(|e| db_error(&self.path, e))? {
-                let (key, value) = row.map_err(|e| db_error(&self.path, e))?;
+            for row in rows.map_err(|e| self.error(e))? {
+                let (key, value) = row.map_err(|e| self.error(e))?;
                 let (revision, sub) = key.value();
                 if visit(codec::decode(Loc { revision, sub }, value.value())?).is_break() {
                     break;

@@ -1,8 +1,9 @@
 //! The embedded backend: one directory on this machine, one process at a time.
 //!
 //! Invariants: an acknowledged write is on disk; a store that was made is never opened as an empty one; a store that is
-//! damaged, or that cannot write, says so and refuses to serve. Before a disk is full there is a reserve that is not
-//! used: writes are refused, reads and watches go on, and so do writes once there is room again.
+//! damaged says so and refuses to serve; one that could not write is opened anew before it goes on. Before a disk is full
+//! there is a reserve that is not used: writes are refused, reads and watches go on, and so do writes once there is room
+//! again.
 
 mod backend;
 mod codec;
@@ -12,14 +13,10 @@ mod log;
 pub use backend::Fault;
 
 use crate::mvcc::hub::HubLimits;
-use crate::mvcc::{Engine, Limits, delegate_store};
-use crate::{Clock, StoreError, SystemClock};
-use backend::{Backend, db_error, guarded, io_error};
+use crate::mvcc::{Engine, Limits};
+use crate::{Clock, Store, StoreError, SystemClock};
 use format::{Directory, Found};
 use log::DiskLog;
-use redb::backends::FileBackend;
-use redb::{Builder, Database};
-use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +57,7 @@ impl Default for DiskOptions {
     }
 }
 
-/// A [`Store`](crate::Store) in a directory.
+/// A [`Store`] in a directory.
 #[derive(Debug)]
 pub struct DiskStore(Engine);
 
@@ -72,17 +69,19 @@ impl DiskStore {
     /// [`StoreError::Corrupt`] when it is damaged or part of it is missing, [`StoreError::NoSpace`].
     pub fn open(path: impl AsRef<Path>, options: DiskOptions) -> Result<DiskStore, StoreError> {
         let directory = Directory::lock(path.as_ref())?;
-        let db = match directory.inspect()? {
-            Found::Store => open_database(&directory.data(), false, &options)?,
+        let unsynced = backend::Unsynced::default();
+        let opened = match directory.inspect()? {
+            Found::Store => backend::open(&directory.data(), false, &options, &unsynced)?,
             Found::Nothing => {
                 let draft = directory.new_data();
-                let db = open_database(&draft, true, &options)?;
-                log::initialise(&db, &draft)?;
+                let opened = backend::open(&draft, true, &options, &unsynced)?;
+                log::initialise(&opened.db, &draft)?;
                 directory.publish()?;
-                db
+                directory.sync()?;
+                opened
             }
         };
-        let mut log = DiskLog::new(db, directory, options.fault);
+        let mut log = DiskLog::new((opened, unsynced), directory, options.clone());
         let loaded = log.load()?;
         log.mark()?;
         log.shrink(&loaded.index)?;
@@ -104,18 +103,6 @@ impl DiskStore {
     }
 }
 
-delegate_store!(DiskStore);
-
-fn open_database(path: &Path, new: bool, options: &DiskOptions) -> Result<Database, StoreError> {
-    let mut open = OpenOptions::new();
-    open.read(true).write(true).create_new(new);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut open, 0o600);
-    let file = open.open(path).map_err(|e| io_error(path, &e))?;
-    guarded(path, || {
-        let file = FileBackend::new(file).map_err(|e| db_error(path, e))?;
-        let backend = Backend { file, fault: options.fault.clone() };
-        let database = Builder::new().set_cache_size(options.cache_bytes).create_with_backend(backend);
-        database.map_err(|e| db_error(path, e))
-    })
+impl Store for DiskStore {
+    crate::delegate_store!(0);
 }

@@ -4,6 +4,7 @@
 //! Invariant: after [`Log::commit`] returned `Ok`, everything in it is there after a crash; before that, all of it or
 //! none is. The log holds exactly the changes that were committed and not removed by a later commit.
 
+use super::writer::Loaded;
 use crate::{Event, EventKind, KeyValue, LeaseId, Revision, StoreError};
 use bytes::Bytes;
 use std::ops::ControlFlow;
@@ -126,8 +127,12 @@ pub(crate) struct Commit<'a> {
 
 /// The writer's side of a log.
 pub(crate) trait Log: Send + 'static {
-    /// Makes the commit durable. After an error the log is not used again.
+    /// Makes the commit durable. After an error the log is of no use until it is opened anew.
     fn commit(&mut self, commit: &Commit<'_>) -> Result<(), StoreError>;
+
+    /// Opens what is on disk anew after an error; either all of the failed commit is in it or none. Snapshots from before
+    /// may fail. May be tried again after an error, and not after `None`: what is on disk cannot be known.
+    fn reopen(&mut self) -> Result<Option<Loaded>, StoreError>;
 
     /// How many bytes there is still room for; `None` when that is not limited, or not known. Cheap.
     fn free(&self) -> Option<u64> {

@@ -1,9 +1,11 @@
 //! The one thread that writes. It takes what has queued up, plans it, makes it durable with one commit, shows it to
 //! readers and watchers, and then answers, in this order.
 //!
-//! Invariants: nothing is visible before it is durable, and nothing is acknowledged before it is visible. After a
-//! failed commit nobody knows what is on disk, so the writer stops for good and the store refuses to serve. A disk that is
-//! nearly full does not come to that: what has no room is refused before it is begun.
+//! Invariants: nothing is visible before it is durable, and nothing is acknowledged before it is visible. After a failed
+//! commit nobody knows what is on disk, so nothing is written before that has been read again (see [`trouble`]). A disk
+//! that is nearly full does not come to that: what has no room is refused before it is begun.
+
+mod trouble;
 
 use super::hub::Batch;
 use super::index::{Index, Version};
@@ -16,6 +18,7 @@ use crate::{Clock, EventKind, KeyValue, LeaseId, Revision, StoreError, TxnOutcom
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use trouble::{Trouble, Unsettled};
 
 /// How often leases and the age of history are looked at.
 const TICK: Duration = Duration::from_millis(500);
@@ -83,6 +86,8 @@ pub(crate) struct Writer {
     clock: Arc<dyn Clock>,
     limits: Limits,
     state: State,
+    /// That of the last commit.
+    durable: State,
     leases: Leases,
     marks: VecDeque<TimeMark>,
     last_tick: Instant,
@@ -90,6 +95,10 @@ pub(crate) struct Writer {
     progress: Option<Instant>,
     /// There was too little room on the disk when it was last looked at.
     cramped: bool,
+    /// Why nothing can be written at present.
+    trouble: Option<Trouble>,
+    /// What the last commit was to do, if it failed.
+    unsettled: Option<Unsettled>,
 }
 
 impl Writer {
@@ -101,8 +110,22 @@ impl Writer {
         (clock, limits): (Arc<dyn Clock>, Limits),
     ) -> Writer {
         let (last_tick, progress) = (Instant::now(), None);
-        let cramped = false;
-        Writer { shared, queue, log, clock, limits, state, leases, marks, last_tick, progress, cramped }
+        Writer {
+            shared,
+            queue,
+            log,
+            clock,
+            limits,
+            state,
+            durable: state,
+            leases,
+            marks,
+            last_tick,
+            progress,
+            cramped: false,
+            trouble: None,
+            unsettled: None,
+        }
     }
 
     /// Works until the queue is closed and empty.
@@ -111,8 +134,9 @@ impl Writer {
         loop {
             let open = self.queue.take(self.patience(), &mut commands);
             let tick = self.last_tick.elapsed() >= TICK;
-            if !commands.is_empty() || tick || self.shared.index().has_garbage() {
-                if self.make_do(&mut commands) {
+            let mend = self.trouble.as_ref().is_some_and(Trouble::is_due);
+            if !commands.is_empty() || tick || mend || self.shared.index().has_garbage() {
+                if self.out_of_trouble(&mut commands)? && self.make_do(&mut commands) {
                     self.step(commands.drain(..), tick)?;
                 } else {
                     self.last_tick = Instant::now();
@@ -131,35 +155,41 @@ impl Writer {
     /// How long there is nothing to do but for commands.
     fn patience(&self) -> Option<Duration> {
         let progress = self.progress.map(|since| PROGRESS.saturating_sub(since.elapsed()));
-        let soon = if self.cramped { TICK } else { PROGRESS };
+        let soon = if self.cramped || self.trouble.is_some() { TICK } else { PROGRESS };
         let garbage = self.shared.index().has_garbage().then_some(soon);
         let timed = !self.leases.is_empty() || !self.marks.is_empty();
         let tick = timed.then(|| TICK.saturating_sub(self.last_tick.elapsed()));
-        [progress, garbage, tick].into_iter().flatten().min()
+        let trouble = self.trouble.as_ref().filter(|t| !t.open).map(Trouble::left);
+        [progress, garbage, tick, trouble].into_iter().flatten().min()
     }
 
     /// Refuses those of the commands for which the disk has no room, before anything comes of them. Whether the others
     /// can be carried out.
     fn make_do(&mut self, commands: &mut Vec<Command>) -> bool {
         let Some(free) = self.log.free() else { return true };
-        let adds: u64 = commands.iter().map(Command::adds).sum();
-        if free >= RESERVE.saturating_add(adds.saturating_mul(OVERHEAD)) {
-            if std::mem::take(&mut self.cramped) {
-                tracing::info!(free, "there is room on the disk again; the store takes writes");
-            }
-            return true;
-        }
-        if !std::mem::replace(&mut self.cramped, true) {
-            tracing::error!(
+        let cramped = free < RESERVE;
+        match (cramped, std::mem::replace(&mut self.cramped, cramped)) {
+            (false, true) => tracing::info!(free, "there is room on the disk again; the store takes writes"),
+            (true, false) => tracing::error!(
                 free,
                 "the disk is nearly full; the store takes no writes until there is room again"
-            );
+            ),
+            _ => {}
         }
         let error = StoreError::NoSpace(format!(
             "the disk has {free} bytes left; free some space, and writes are taken again"
         ));
         let all = free < LAST_RESERVE;
-        for command in commands.extract_if(.., |command| all || command.adds() > 0) {
+        let mut room = free.checked_sub(RESERVE).map(|room| room / OVERHEAD);
+        // A large one leaves its room to those after it.
+        let mut fits = |adds| match room.and_then(|room| room.checked_sub(adds)) {
+            Some(rest) => {
+                room = Some(rest);
+                true
+            }
+            None => adds == 0,
+        };
+        for command in commands.extract_if(.., |command| all || !fits(command.adds())) {
             command.refuse(error.clone());
         }
         !all
@@ -176,13 +206,14 @@ impl Writer {
             self.compact_by_limits(tick, now);
             commit
         });
-        let failure = outcome.as_ref().err();
-        if let Some(failure) = failure {
-            // Before the answers, so that whoever gets one finds the store refusing.
-            self.shared.fail(failure);
-        }
+        // Before the answers, so that whoever gets one finds the store refusing, or in order again.
+        let outcome = match outcome {
+            Ok(()) => Ok(None),
+            Err(error) => self.after(error).inspect_err(|error| self.shared.fail(error)),
+        };
+        let failure = outcome.as_ref().map_or_else(Some, Option::as_ref);
         replies.into_iter().for_each(|reply| reply.send(failure));
-        outcome
+        outcome.map(drop)
     }
 
     fn plan(
@@ -255,7 +286,12 @@ impl Writer {
         let marks_from = self.marks.front().map_or(self.state.compacted, |m| m.revision);
         let entries = &plan.entries;
         let (state, leases) = (self.state, &leases);
-        self.log.commit(&Commit { state, entries, remove: &remove, leases, mark, marks_from })?;
+        let done = self.log.commit(&Commit { state, entries, remove: &remove, leases, mark, marks_from });
+        if let Err(error) = done {
+            self.unsettled = Some(Unsettled { after: before.revision, plan, state });
+            return Err(error);
+        }
+        (self.durable, self.trouble) = (state, None);
         let mut index = self.shared.index_mut();
         for entry in &plan.entries {
             index.apply(&entry.event.kv.key, version(entry));

@@ -1,0 +1,251 @@
+//! What the writer does when the log fails: it has it opened anew, and goes on from what is on disk.
+//!
+//! Invariants: a commit that failed is, once the log is open again, known to be on disk or not to be there. If it is, it is
+//! shown to readers and watchers like any other, although whoever asked for it may have been told otherwise ("may have
+//! happened"); so the watches miss nothing and need not end. A log that goes on failing is given up after [`MOST`]
+//! failures without a commit in between.
+
+use super::{Batch, Command, Loaded, Plan, State, TICK, Writer};
+use crate::{Revision, StoreError};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Failures in a row: some eight minutes of them.
+const MOST: u32 = 20;
+/// Between two tries.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Why nothing can be written at present.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    error: StoreError,
+    /// In a row.
+    failures: u32,
+    /// What is on disk was read since the last failure.
+    pub open: bool,
+    /// Nothing is tried before.
+    until: Instant,
+}
+
+impl Trouble {
+    /// How long nothing is tried.
+    pub fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether it is time to open the log.
+    pub fn is_due(&self) -> bool {
+        !self.open && self.left().is_zero()
+    }
+}
+
+/// A commit that may be on disk or not.
+#[derive(Debug)]
+pub(super) struct Unsettled {
+    /// The revision before it.
+    pub after: Revision,
+    pub plan: Plan,
+    pub state: State,
+}
+
+impl Writer {
+    /// After a failure: what to answer to those who were concerned, or the error with which the store ends.
+    pub(super) fn after(&mut self, error: StoreError) -> Result<Option<StoreError>, StoreError> {
+        self.failed(error.clone())?;
+        tracing::error!(%error, "the store could not write; it opens its file anew");
+        let committed = self.open_anew()?;
+        Ok((!committed).then_some(error))
+    }
+
+    /// Notes a failure. Says when it was one too many, or one of a kind that does not pass.
+    fn failed(&mut self, error: StoreError) -> Result<(), StoreError> {
+        let failures = self.trouble.as_ref().map_or(0, |t| t.failures) + 1;
+        if failures > MOST || !matches!(error, StoreError::NoSpace(_) | StoreError::Unavailable(_)) {
+            return Err(error);
+        }
+        let until = Instant::now() + (TICK * (1 << (failures - 1).min(10))).min(LONGEST);
+        self.trouble = Some(Trouble { error, failures, open: false, until });
+        Ok(())
+    }
+
+    /// Whether commands can be carried out, perhaps because the log could be opened again now. Otherwise they are refused.
+    pub(super) fn out_of_trouble(&mut self, commands: &mut Vec<Command>) -> Result<bool, StoreError> {
+        let Some(trouble) = &self.trouble else { return Ok(true) };
+        let now = commands.iter().any(|command| matches!(command, Command::Tick(_)));
+        if now || trouble.left().is_zero() {
+            if !trouble.open {
+                self.open_anew()?;
+            }
+            if let Some(trouble) = self.trouble.as_mut().filter(|trouble| trouble.open) {
+                trouble.until = Instant::now();
+                return Ok(true);
+            }
+        }
+        if let Some(trouble) = &self.trouble {
+            commands.drain(..).for_each(|command| command.refuse(trouble.error.clone()));
+        }
+        Ok(false)
+    }
+
+    /// Reads what is on disk. Whether the commit that failed last is there.
+    fn open_anew(&mut self) -> Result<bool, StoreError> {
+        match self.log.reopen() {
+            Ok(Some(loaded)) => self.adopt(loaded),
+            Ok(None) => Err(self.trouble.take().map_or(StoreError::Closed, |trouble| trouble.error)),
+            Err(error) => {
+                self.failed(error.clone())?;
+                tracing::warn!(%error, "the store's file cannot be opened yet");
+                Ok(false)
+            }
+        }
+    }
+
+    fn adopt(&mut self, loaded: Loaded) -> Result<bool, StoreError> {
+        let Loaded { state, mut index, leases, marks } = loaded;
+        let committed = match self.unsettled.take() {
+            _ if state == self.durable => None,
+            Some(unsettled) if state == unsettled.state => Some(unsettled),
+            _ => {
+                return Err(StoreError::Corrupt(format!(
+                    "revision {} was read after a failure, where {} or the next was expected",
+                    state.revision, self.durable.revision
+                )));
+            }
+        };
+        let compacted = self.shared.index().compacted().max(state.compacted);
+        index.compact(compacted);
+        (self.durable, self.state) = (state, State { compacted, ..state });
+        (self.leases, self.marks) = (leases, marks);
+        *self.shared.index_mut() = index;
+        let happened = committed.is_some();
+        if let Some(Unsettled { after, plan, .. }) = committed
+            && !plan.entries.is_empty()
+        {
+            self.shared.hub.publish(Arc::new(Batch::new(after, plan.revision, plan.entries)));
+        }
+        if let Some(trouble) = &mut self.trouble {
+            trouble.open = true;
+        }
+        tracing::info!(revision = state.revision, happened, "the store has opened its file anew");
+        Ok(happened)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::version;
+    use crate::mvcc::index::Index;
+    use crate::mvcc::lease::Leases;
+    use crate::mvcc::log::{Commit, Log, Reader};
+    use crate::mvcc::writer::Loaded;
+    use crate::mvcc::{Engine, Limits, lock};
+    use crate::{Range, Store, StoreError, SystemClock, Txn, memory::MemoryLog};
+    use futures_util::StreamExt;
+    use std::collections::VecDeque;
+    use std::sync::{Arc, Mutex};
+
+    /// What happens to the next commits.
+    #[derive(Clone, Copy, Debug)]
+    enum Next {
+        Lost,
+        Done,
+        /// Neither what was nor what was to be.
+        Damaged,
+    }
+
+    /// A log that says that commits failed.
+    struct Failing {
+        inner: MemoryLog,
+        next: Arc<Mutex<VecDeque<Next>>>,
+        /// What is on disk.
+        state: crate::mvcc::log::State,
+    }
+
+    impl Log for Failing {
+        fn commit(&mut self, commit: &Commit<'_>) -> Result<(), StoreError> {
+            let next = lock(&self.next).pop_front();
+            if !matches!(next, Some(Next::Lost)) {
+                self.inner.commit(commit)?;
+                self.state = commit.state;
+            }
+            if matches!(next, Some(Next::Damaged)) {
+                self.state.entries += 1;
+            }
+            next.map_or(Ok(()), |_| Err(StoreError::NoSpace("full".into())))
+        }
+
+        fn reopen(&mut self) -> Result<Option<Loaded>, StoreError> {
+            let mut index = Index::new(&self.state);
+            for entry in lock(&self.inner.0).values() {
+                index.apply(&entry.event.kv.key, version(entry));
+            }
+            let (leases, marks) = (Leases::default(), VecDeque::new());
+            Ok(Some(Loaded { state: self.state, index, leases, marks }))
+        }
+
+        fn reader(&self) -> Arc<dyn Reader> {
+            self.inner.reader()
+        }
+    }
+
+    fn start(next: &Arc<Mutex<VecDeque<Next>>>) -> Engine {
+        let state = crate::mvcc::log::State::EMPTY;
+        let log = Failing { inner: MemoryLog::default(), next: next.clone(), state };
+        let (history_age_millis, history_bytes) = (u64::MAX, Limits::DEFAULT_HISTORY_BYTES);
+        let (max_txn_bytes, hub) = (Limits::DEFAULT_TXN_BYTES, Limits::DEFAULT_HUB);
+        let limits = Limits { history_age_millis, history_bytes, max_txn_bytes, hub };
+        Engine::start(Box::new(log), Loaded::empty(), Arc::new(SystemClock), limits).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_is_on_disk_shows_whatever_was_said() {
+        let next = Arc::default();
+        let store = start(&next);
+        let mut watch = store.watch("/", 0).await.unwrap();
+        let (mut expected, mut said) = (vec![], vec![]);
+        let plans = [None, Some(Next::Lost), Some(Next::Done), Some(Next::Lost), Some(Next::Done), None];
+        for (i, plan) in plans.into_iter().enumerate() {
+            lock(&next).extend(plan);
+            let key = format!("/{i}");
+            said.push(store.txn(Txn::put(key.as_str(), "1")).await.is_ok());
+            // Instead of waiting.
+            store.tick().await.unwrap();
+            if !matches!(plan, Some(Next::Lost)) {
+                expected.push((key, 2 + expected.len() as u64));
+            }
+        }
+        assert_eq!(said, [true, false, true, false, true, true]);
+        let found = store.range(Range::prefix("/")).await.unwrap().kvs;
+        let found: Vec<_> = found.iter().map(|kv| (kv.key.to_string(), kv.mod_revision)).collect();
+        assert_eq!(found, expected);
+        let mut seen = vec![];
+        while seen.len() < expected.len() {
+            let events = watch.next().await.unwrap().unwrap().events;
+            seen.extend(events.iter().map(|e| (e.kv.key.to_string(), e.kv.mod_revision)));
+        }
+        assert_eq!(seen, expected);
+    }
+
+    #[tokio::test]
+    async fn what_goes_on_failing_is_given_up() {
+        let next = Arc::default();
+        let store = start(&next);
+        lock(&next).extend([Next::Lost; super::MOST as usize + 1]);
+        for _ in 0..super::MOST {
+            assert!(store.txn(Txn::put("/a", "1")).await.is_err());
+            store.range(Range::prefix("/")).await.unwrap();
+            store.tick().await.unwrap();
+        }
+        let error = store.txn(Txn::put("/a", "1")).await.unwrap_err();
+        assert_eq!(store.range(Range::prefix("/")).await, Err(error));
+    }
+
+    #[tokio::test]
+    async fn what_is_neither_is_damage() {
+        let next = Arc::default();
+        let store = start(&next);
+        lock(&next).extend([Next::Damaged]);
+        assert!(matches!(store.txn(Txn::put("/a", "1")).await, Err(StoreError::Corrupt(_))));
+        assert!(matches!(store.range(Range::prefix("/")).await, Err(StoreError::Corrupt(_))));
+    }
+}
