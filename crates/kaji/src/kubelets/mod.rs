@@ -2,6 +2,7 @@
 //!
 //! Invariants:
 //! - Nothing is answered before it is known who asks and that they may: see [`Access`].
+//! - Clients' certificates count for what they do at the API server, also when `--client-ca-file` changes.
 //! - Connections of a node are bounded; a handshake or a request head that does not arrive in time ends its connection.
 //!
 //! Source: upstream's `pkg/kubelet/server`.
@@ -9,7 +10,9 @@
 mod access;
 mod certificates;
 
-use access::{Access, Refused};
+use crate::delegation::Trust;
+use access::{Access, Known, Refused};
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use certificates::{Serving, Signer};
 use futures_util::future::BoxFuture;
@@ -24,7 +27,7 @@ use kaji_kubelet::fake::{Facing, Pages};
 use kaji_meta::Clock;
 use kaji_runtime::Client;
 use kaji_server::{
-    Authorities, StackError, TlsAcceptor, TlsOptions,
+    Authorities, Peer, StackError, TlsAcceptor, TlsOptions,
     pki::{Identity, PkiError},
 };
 use std::{convert::Infallible, io, sync::Arc, time::Duration};
@@ -34,6 +37,7 @@ use tokio::{
     task::JoinSet,
     time::timeout,
 };
+use tokio_rustls::rustls::pki_types::CertificateDer;
 
 /// Connections to one node at a time.
 const CONNECTIONS: usize = 64;
@@ -51,19 +55,24 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 /// Lets those who may ask a cluster's nodes.
 pub struct Kubelets {
     signer: Arc<Signer>,
-    /// Who signs clients' certificates, PEM.
-    clients: String,
+    /// Whom the API server believes: who signs clients' certificates.
+    trust: watch::Receiver<Trust>,
+    known: Known,
     clock: Arc<dyn Clock>,
 }
 
 impl Kubelets {
-    /// For nodes of a cluster with this authority.
+    /// For nodes of a cluster with this authority, which believe whom its API server believes.
     ///
     /// # Errors
     /// When no certificates can be made.
-    pub fn new(authority: &Identity, clock: Arc<dyn Clock>) -> Result<Kubelets, PkiError> {
+    pub fn new(
+        authority: &Identity,
+        trust: watch::Receiver<Trust>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Kubelets, PkiError> {
         let signer = Signer::new(authority, clock.clone())?;
-        Ok(Kubelets { signer, clients: authority.certificate.clone(), clock })
+        Ok(Kubelets { signer, trust, known: Known::default(), clock })
     }
 }
 
@@ -77,29 +86,60 @@ impl Facing for Kubelets {
         stop: watch::Receiver<bool>,
     ) -> io::Result<BoxFuture<'static, ()>> {
         let serving = Serving::new(self.signer.clone(), node, listener.local_addr()?.ip());
-        let access = Access::new(node, client, self.clock.clone());
-        let server = Server::new(serving, &self.clients, access, pages).map_err(io::Error::other)?;
-        Ok(Box::pin(Arc::new(server).serve(listener, stop)))
+        let access = Access::new(node, client, self.known.clone(), self.clock.clone());
+        let mut trust = self.trust.clone();
+        let clients = trust.borrow_and_update().clients.clone();
+        let server = Server::new(serving, &clients, access, pages).map_err(io::Error::other)?;
+        Ok(Box::pin(Arc::new(server).serve(listener, trust, stop)))
     }
 }
 
 /// The server of one node.
 struct Server {
-    tls: TlsAcceptor,
-    authorities: Arc<Authorities>,
+    serving: Arc<Serving>,
+    front: ArcSwap<Front>,
     access: Access,
     pages: Pages,
 }
 
+/// What connections are met with.
+struct Front {
+    tls: TlsAcceptor,
+    authorities: Arc<Authorities>,
+}
+
+impl Front {
+    fn new(serving: Arc<Serving>, clients: &str) -> Result<Front, StackError> {
+        let authorities = Arc::new(Authorities::new(clients, clients)?);
+        Ok(Front {
+            tls: kaji_server::tls(&TlsOptions::default(), serving, authorities.clone())?,
+            authorities,
+        })
+    }
+}
+
 impl Server {
-    fn new(serving: Serving, authorities: &str, access: Access, pages: Pages) -> Result<Server, StackError> {
-        let authorities = Arc::new(Authorities::new(authorities, authorities)?);
-        let tls = kaji_server::tls(&TlsOptions::default(), Arc::new(serving), authorities.clone())?;
-        Ok(Server { tls, authorities, access, pages })
+    fn new(serving: Serving, clients: &str, access: Access, pages: Pages) -> Result<Server, StackError> {
+        let serving = Arc::new(serving);
+        let front = ArcSwap::from_pointee(Front::new(serving.clone(), clients)?);
+        Ok(Server { serving, front, access, pages })
+    }
+
+    /// Believes others from now on, on open connections too. What cannot be used changes nothing.
+    fn believe(&self, clients: &str) {
+        match Front::new(self.serving.clone(), clients) {
+            Ok(front) => self.front.store(Arc::new(front)),
+            Err(error) => tracing::warn!(%error, "a kubelet cannot use the authorities of clients"),
+        }
     }
 
     /// Serves until `stop` turns true. What is being answered then is cut off.
-    async fn serve(self: Arc<Self>, listener: TcpListener, mut stop: watch::Receiver<bool>) {
+    async fn serve(
+        self: Arc<Self>,
+        listener: TcpListener,
+        mut trust: watch::Receiver<Trust>,
+        mut stop: watch::Receiver<bool>,
+    ) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS));
         let mut connections = JoinSet::new();
         loop {
@@ -110,6 +150,11 @@ impl Server {
             let (accepted, slot) = tokio::select! {
                 accepted = accepted => accepted,
                 Some(_) = connections.join_next() => continue,
+                Ok(()) = trust.changed() => {
+                    let clients = trust.borrow_and_update().clients.clone();
+                    self.believe(&clients);
+                    continue;
+                }
                 _ = stop.wait_for(|s| *s) => return,
             };
             match accepted {
@@ -131,10 +176,11 @@ impl Server {
     async fn connection(self: Arc<Self>, stream: TcpStream) {
         // Answers are written whole; waiting to fill a segment only adds latency.
         let _ = stream.set_nodelay(true);
-        let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, self.tls.accept(stream)).await else { return };
-        let peer = self.authorities.peer(stream.get_ref().1.peer_certificates());
+        let tls = self.front.load().tls.clone();
+        let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await else { return };
+        let visitor = Visitor::new(stream.get_ref().1.peer_certificates(), self.front.load_full());
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(peer.clone());
+            request.extensions_mut().insert(visitor.peer(&self.front.load()));
             let server = self.clone();
             async move { Ok::<_, Infallible>(server.answer(request).await) }
         });
@@ -166,6 +212,32 @@ impl Server {
             return answer(StatusCode::METHOD_NOT_ALLOWED, PLAIN, "405: Method Not Allowed".into());
         }
         answer(StatusCode::OK, content_type, text)
+    }
+}
+
+/// The other end of a connection.
+struct Visitor {
+    certificates: Option<Vec<CertificateDer<'static>>>,
+    /// What it counts for with these authorities.
+    known: ArcSwap<(Arc<Front>, Peer)>,
+}
+
+impl Visitor {
+    fn new(certificates: Option<&[CertificateDer<'_>]>, front: Arc<Front>) -> Visitor {
+        let own = |chain: &[CertificateDer<'_>]| chain.iter().map(|c| c.clone().into_owned()).collect();
+        let peer = front.authorities.peer(certificates);
+        Visitor { certificates: certificates.map(own), known: ArcSwap::from_pointee((front, peer)) }
+    }
+
+    /// What it counts for now.
+    fn peer(&self, front: &Arc<Front>) -> Peer {
+        let known = self.known.load();
+        if Arc::ptr_eq(front, &known.0) {
+            return known.1.clone();
+        }
+        let peer = front.authorities.peer(self.certificates.as_deref());
+        self.known.store(Arc::new((front.clone(), peer.clone())));
+        peer
     }
 }
 
