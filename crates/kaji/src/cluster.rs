@@ -206,6 +206,8 @@ pub struct Cluster {
     listener: JoinSet<()>,
     _informers: Option<Arc<Informers>>,
     token_signer: Arc<SigningKey>,
+    /// Whom it believes.
+    trusted: watch::Receiver<Trust>,
 }
 
 impl Cluster {
@@ -349,7 +351,7 @@ impl Cluster {
         }
         tasks.spawn(aggregator.run(stopped.clone()));
         let engine = Arc::downgrade(&stack.engine);
-        tasks.spawn(delegation::follow(engine.clone(), trusted, clock, stopped.clone()));
+        tasks.spawn(delegation::follow(engine.clone(), trusted.clone(), clock, stopped.clone()));
         tasks.spawn(kaji_server::flow::follow(stack.flow.clone(), engine, stopped.clone()));
         tasks.spawn(access.follow(stopped.clone()));
         let engine = Arc::downgrade(&stack.engine);
@@ -365,6 +367,7 @@ impl Cluster {
             listener: tasks,
             _informers: None,
             token_signer: authn.signing_key(),
+            trusted,
         };
         if options.controllers && !(options.selection.is_empty() && options.nodes == Nodes::None) {
             cluster.start_loops(&options, node_ranges, stopped);
@@ -434,7 +437,7 @@ impl Cluster {
         if options.serving.local {
             return None;
         }
-        let kubelets = Kubelets::new(&self.pki.ca, Arc::new(SystemClock));
+        let kubelets = Kubelets::new(&self.pki.ca, self.trusted.clone(), Arc::new(SystemClock));
         let kubelets = kubelets.inspect_err(|error| tracing::warn!(%error, "nodes cannot be asked anything"));
         Some(Arc::new(kubelets.ok()?))
     }

@@ -10,7 +10,11 @@ use common::{
     access::{admin, ask, ok},
     until,
 };
+use kaji::StoreKind;
 use kaji_server::pki::{Identity, Pki};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+};
 use serde_json::{Value, json};
 use std::{net::SocketAddr, sync::Arc};
 use tokio::{
@@ -159,7 +163,7 @@ async fn who_may_ask() {
         proxy, GET /%6detrics/resource: 403 Forbidden (user=system:serviceaccount:default:proxy, verb=get, resource=nodes, subresource(s)=[metrics])
     "#]]
     .assert_eq(&seen);
-    // A right that is taken away is gone at once.
+    // A right that was taken away counts for as long as a kubelet keeps what it was told.
     ok(
         &test,
         &common::access::admin(),
@@ -167,7 +171,44 @@ async fn who_may_ask() {
         Value::Null,
     )
     .await;
-    assert_eq!(get(&test, at, page, None, Some(&metrics)).await.0, 403);
+    assert_eq!(get(&test, at, page, None, Some(&metrics)).await.0, 200);
+    assert_eq!(get(&test, door(&test, "sim-2").await, page, None, Some(&metrics)).await.0, 403);
+    test.stop().await;
+}
+
+/// An authority, and a client that it signed for.
+fn authority(client: &str) -> (String, Identity) {
+    let mut params = CertificateParams::new(vec![]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, format!("{client}'s authority"));
+    let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let mut params = CertificateParams::new(vec![]).unwrap();
+    params.distinguished_name.push(DnType::CommonName, client);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, &issuer).unwrap().pem();
+    (issuer.pem(), Identity { certificate, key: key.serialize_pem() })
+}
+
+#[tokio::test]
+async fn clients_of_other_authorities() {
+    let dir = tempfile::tempdir().unwrap();
+    let ((one, alice), (two, bob)) = (authority("alice"), authority("bob"));
+    let file = dir.path().join("clients.pem");
+    std::fs::write(&file, &one).unwrap();
+    let path = file.clone();
+    let test = TestCluster::start_over(dir, 1, StoreKind::Memory, |options| {
+        options.authn.client_ca_file = Some(path);
+    })
+    .await;
+    let at = door(&test, "sim-1").await;
+    let code = async |who| get(&test, at, "GET /metrics/resource", Some(who), None).await.0;
+    assert_eq!((code(&alice).await, code(&bob).await), (403, 401));
+    let draft = file.with_extension("new");
+    std::fs::write(&draft, &two).unwrap();
+    std::fs::rename(&draft, &file).unwrap();
+    until("the other authority counts", async || code(&bob).await == 403).await;
+    assert_eq!((code(&alice).await, code(&test.cluster.pki.admin).await), (401, 200));
     test.stop().await;
 }
 

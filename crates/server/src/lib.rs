@@ -38,7 +38,7 @@ pub use flow::Flow;
 pub use health::{Check, Health, SlowCheck};
 pub use identity::{Authentication, Authorities, Peer, from_certificate};
 pub use impersonate::Impersonation;
-pub use listen::{Front, Listener, MAX_CONNECTIONS, MAX_STREAMS};
+pub use listen::{Front, Listener, MAX_CONNECTIONS, MAX_STREAMS, Visitor};
 pub use local::{Identities, LocalService};
 pub use metrics::Metrics;
 pub use openapi::{Docs, OpenApi};

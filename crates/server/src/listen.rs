@@ -42,6 +42,11 @@ impl Front {
         Front(Arc::new(ArcSwap::from_pointee((tls, authorities))))
     }
 
+    /// What handshakes are made with now.
+    pub fn tls(&self) -> TlsAcceptor {
+        self.0.load().0.clone()
+    }
+
     /// With others from now on.
     pub fn set(&self, tls: TlsAcceptor, authorities: Arc<Authorities>) {
         self.0.store(Arc::new((tls, authorities)));
@@ -49,7 +54,7 @@ impl Front {
 }
 
 /// The other end of a connection, and what it counts for.
-struct Visitor {
+pub struct Visitor {
     front: Front,
     certificates: Option<Vec<CertificateDer<'static>>>,
     /// What these authorities make of it.
@@ -57,13 +62,17 @@ struct Visitor {
 }
 
 impl Visitor {
-    fn new(front: Front, certificates: Option<Vec<CertificateDer<'static>>>) -> Visitor {
+    /// Whoever showed these certificates in the handshake.
+    pub fn new(front: Front, certificates: Option<&[CertificateDer<'_>]>) -> Visitor {
+        let own = |chain: &[CertificateDer<'_>]| chain.iter().map(|c| c.clone().into_owned()).collect();
+        let certificates: Option<Vec<_>> = certificates.map(own);
         let authorities = front.0.load().1.clone();
         let peer = authorities.peer(certificates.as_deref());
         Visitor { front, certificates, known: ArcSwap::from_pointee((authorities, peer)) }
     }
 
-    fn peer(&self) -> Peer {
+    /// What it counts for now.
+    pub fn peer(&self) -> Peer {
         let (now, known) = (self.front.0.load(), self.known.load());
         if Arc::ptr_eq(&now.1, &known.0) {
             return known.1.clone();
@@ -152,14 +161,11 @@ async fn connection(
     // Answers are written whole; waiting to fill a segment only adds latency.
     let _ = stream.set_nodelay(true);
     let (here, wish, spoken) = (SharedLane::default(), SharedLane::default(), Spoken::default());
-    let tls = front.0.load().0.clone();
-    let accepted = tls.accept(Socket::new(stream, here.clone()));
+    let accepted = front.tls().accept(Socket::new(stream, here.clone()));
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, accepted).await else { return };
     let handshake = stream.get_ref().1;
     let builder = protocol(handshake, streams);
-    let certificates = handshake.peer_certificates();
-    let certificates = certificates.map(|c| c.iter().map(|c| c.clone().into_owned()).collect());
-    let visitor = Visitor::new(front, certificates);
+    let visitor = Visitor::new(front, handshake.peer_certificates());
     let lanes = stack.flow.lanes();
     let service = {
         let (wish, spoken) = (wish.clone(), spoken.clone());

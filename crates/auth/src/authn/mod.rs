@@ -24,6 +24,7 @@ mod union;
 mod webhook;
 
 pub use bootstrap::BootstrapTokens;
+pub use cache::Cache;
 pub use config::{AnonymousConfig, AuthenticationConfiguration, ConfigError, JwtAuthenticator, OidcFlags};
 pub use discovery::IssuerDocuments;
 pub use jwt::{Claims, MAX_TOKEN, Token, Untimely};

@@ -2,6 +2,7 @@
 //!
 //! Invariants:
 //! - Nothing is answered before it is known who asks and that they may: see [`Access`].
+//! - Clients' certificates count for what they do at the API server, also when `--client-ca-file` changes.
 //! - Connections of a node are bounded; a handshake, a request or its head that does not arrive in time ends its
 //!   connection.
 //!
@@ -10,7 +11,8 @@
 mod access;
 mod certificates;
 
-use access::{Access, Refused};
+use crate::delegation::Trust;
+use access::{Access, Known, Refused};
 use bytes::Bytes;
 use certificates::{Serving, Signer};
 use futures_util::future::BoxFuture;
@@ -22,7 +24,7 @@ use kaji_kubelet::fake::{Facing, Pages};
 use kaji_meta::Clock;
 use kaji_runtime::Client;
 use kaji_server::{
-    Authorities, Spoken, StackError, TlsAcceptor, TlsOptions,
+    Authorities, Front, Spoken, StackError, TlsAcceptor, TlsOptions, Visitor,
     pki::{Identity, PkiError},
     protocol,
 };
@@ -47,19 +49,24 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 /// Lets those who may ask a cluster's nodes.
 pub struct Kubelets {
     signer: Arc<Signer>,
-    /// Who signs clients' certificates, PEM.
-    clients: String,
+    /// Whom the API server believes: who signs clients' certificates.
+    trust: watch::Receiver<Trust>,
+    known: Known,
     clock: Arc<dyn Clock>,
 }
 
 impl Kubelets {
-    /// For nodes of a cluster with this authority.
+    /// For nodes of a cluster with this authority, which believe whom its API server believes.
     ///
     /// # Errors
     /// When no certificates can be made.
-    pub fn new(authority: &Identity, clock: Arc<dyn Clock>) -> Result<Kubelets, PkiError> {
+    pub fn new(
+        authority: &Identity,
+        trust: watch::Receiver<Trust>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Kubelets, PkiError> {
         let signer = Signer::new(authority, clock.clone())?;
-        Ok(Kubelets { signer, clients: authority.certificate.clone(), clock })
+        Ok(Kubelets { signer, trust, known: Known::default(), clock })
     }
 }
 
@@ -73,29 +80,51 @@ impl Facing for Kubelets {
         stop: watch::Receiver<bool>,
     ) -> io::Result<BoxFuture<'static, ()>> {
         let serving = Serving::new(self.signer.clone(), node, listener.local_addr()?.ip());
-        let access = Access::new(node, client, self.clock.clone());
-        let server = Server::new(serving, &self.clients, access, pages).map_err(io::Error::other)?;
-        Ok(Box::pin(Arc::new(server).serve(listener, stop)))
+        let access = Access::new(node, client, self.known.clone(), self.clock.clone());
+        let mut trust = self.trust.clone();
+        let clients = trust.borrow_and_update().clients.clone();
+        let server = Server::new(serving, &clients, access, pages).map_err(io::Error::other)?;
+        Ok(Box::pin(Arc::new(server).serve(listener, trust, stop)))
     }
 }
 
 /// The server of one node.
 struct Server {
-    tls: TlsAcceptor,
-    authorities: Arc<Authorities>,
+    serving: Arc<Serving>,
+    front: Front,
     access: Access,
     pages: Pages,
 }
 
+/// What connections are met with when those sign clients' certificates.
+fn met(serving: Arc<Serving>, clients: &str) -> Result<(TlsAcceptor, Arc<Authorities>), StackError> {
+    let authorities = Arc::new(Authorities::new(clients, clients)?);
+    Ok((kaji_server::tls(&TlsOptions::default(), serving, authorities.clone())?, authorities))
+}
+
 impl Server {
-    fn new(serving: Serving, authorities: &str, access: Access, pages: Pages) -> Result<Server, StackError> {
-        let authorities = Arc::new(Authorities::new(authorities, authorities)?);
-        let tls = kaji_server::tls(&TlsOptions::default(), Arc::new(serving), authorities.clone())?;
-        Ok(Server { tls, authorities, access, pages })
+    fn new(serving: Serving, clients: &str, access: Access, pages: Pages) -> Result<Server, StackError> {
+        let serving = Arc::new(serving);
+        let (tls, authorities) = met(serving.clone(), clients)?;
+        let front = Front::new(tls, authorities);
+        Ok(Server { serving, front, access, pages })
+    }
+
+    /// Believes others from now on, on open connections too. What cannot be used changes nothing.
+    fn believe(&self, clients: &str) {
+        match met(self.serving.clone(), clients) {
+            Ok((tls, authorities)) => self.front.set(tls, authorities),
+            Err(error) => tracing::warn!(%error, "a kubelet cannot use the authorities of clients"),
+        }
     }
 
     /// Serves until `stop` turns true. What is being answered then is cut off.
-    async fn serve(self: Arc<Self>, listener: TcpListener, mut stop: watch::Receiver<bool>) {
+    async fn serve(
+        self: Arc<Self>,
+        listener: TcpListener,
+        mut trust: watch::Receiver<Trust>,
+        mut stop: watch::Receiver<bool>,
+    ) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS));
         let mut connections = JoinSet::new();
         loop {
@@ -106,6 +135,11 @@ impl Server {
             let (accepted, slot) = tokio::select! {
                 accepted = accepted => accepted,
                 Some(_) = connections.join_next() => continue,
+                Ok(()) = trust.changed() => {
+                    let clients = trust.borrow_and_update().clients.clone();
+                    self.believe(&clients);
+                    continue;
+                }
                 _ = stop.wait_for(|s| *s) => return,
             };
             match accepted {
@@ -127,14 +161,15 @@ impl Server {
     async fn connection(self: Arc<Self>, stream: TcpStream) {
         // Answers are written whole; waiting to fill a segment only adds latency.
         let _ = stream.set_nodelay(true);
-        let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, self.tls.accept(stream)).await else { return };
+        let accepted = self.front.tls().accept(stream);
+        let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, accepted).await else { return };
         let handshake = stream.get_ref().1;
         let (builder, spoken) = (protocol(handshake, STREAMS), Spoken::default());
-        let peer = self.authorities.peer(handshake.peer_certificates());
+        let visitor = Visitor::new(self.front.clone(), handshake.peer_certificates());
         let asked = spoken.clone();
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             asked.note();
-            request.extensions_mut().insert(peer.clone());
+            request.extensions_mut().insert(visitor.peer());
             let server = self.clone();
             async move { Ok::<_, Infallible>(server.answer(request).await) }
         });
