@@ -305,7 +305,20 @@ mod tests {
                 .collect();
             seen.push(format!("+{seconds} {token} {path}: {code} {}", asked.join(" ")).trim_end().to_owned());
         }
-        expect_test::expect![[r#""#]].assert_eq(&seen.join("\n"));
+        expect_test::expect![[r#"
+            +0 good /metrics: 200 1 subjectaccessreviews 1 tokenreviews
+            +0 good /metrics: 200
+            +0 good /metrics: 200 1 subjectaccessreviews
+            +0 good /stats: 403 1 subjectaccessreviews
+            +29 good /stats: 403
+            +1 good /stats: 403 1 subjectaccessreviews
+            +90 good /metrics: 200 1 tokenreviews
+            +180 good /metrics: 200 1 subjectaccessreviews 1 tokenreviews
+            +0 bad /metrics: 401 1 tokenreviews
+            +0 bad /metrics: 401
+            +0 broken /metrics: 401 1 tokenreviews
+            +0 broken /metrics: 401 1 tokenreviews"#]]
+        .assert_eq(&seen.join("\n"));
     }
 
     #[test]
