@@ -17,7 +17,7 @@ use kaji_meta::{
     GroupResource, Status, object,
     time::{Clock, Time},
 };
-use kaji_resource::{Api, Verb};
+use kaji_resource::{Api, ResourceDef, Verb};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{
@@ -43,18 +43,14 @@ pub async fn start(
 ) -> Result<(), EngineError> {
     let mut served =
         Served { clock, conversions, by_name: HashMap::new(), names: HashMap::new(), freed: BTreeSet::new() };
-    let mut established = vec![];
+    let mut compiled = Compiled::default();
     for definition in engine.list(&definitions(), None) {
         served.remember(&definition);
         if conditions::is_true(&definition, "Established") {
-            established.push(Arc::unwrap_or_clone(definition));
-        }
-        if established.len() == AT_ONCE {
-            served.serve(&engine, &std::mem::take(&mut established)).await?;
+            served.compile(&definition, &mut compiled);
         }
     }
-    served.serve(&engine, &established).await?;
-    drop(established);
+    served.serve(&engine, compiled).await?;
     tokio::spawn(follow(Arc::downgrade(&engine), served));
     Ok(())
 }
@@ -68,6 +64,14 @@ struct Served {
     names: HashMap<String, Names>,
     /// Groups in which names were given up.
     freed: BTreeSet<Box<str>>,
+}
+
+/// Definitions that are compiled and not registered yet.
+#[derive(Default)]
+struct Compiled {
+    defs: Vec<ResourceDef>,
+    /// By name, what `Served::by_name` is to know of each.
+    states: Vec<(String, (GroupResource, Box<str>))>,
 }
 
 /// A definition's names: what others in its group must know of it.
@@ -92,25 +96,27 @@ impl Served {
         Time::new(self.clock.now()).to_string()
     }
 
-    /// Registers definitions, all at once, but for those of which that very state is registered.
-    async fn serve(&mut self, engine: &Engine, definitions: &[Value]) -> Result<(), EngineError> {
-        let (mut defs, mut fresh) = (vec![], vec![]);
-        for definition in definitions {
-            let (name, state) = (object::name(definition), state(definition));
-            if self.by_name.get(name).is_some_and(|(_, known)| *known == state) {
-                continue;
-            }
-            match compile(definition, &self.conversions) {
-                Ok(def) => {
-                    fresh.push((name.to_owned(), (def.group_resource(), state)));
-                    defs.push(def);
-                }
-                Err(error) => tracing::error!(definition = name, %error, "a definition cannot be served"),
-            }
+    /// Compiles a definition, unless that very state of it is registered. What comes of it is much smaller than the
+    /// definition, so that many can wait to be registered together.
+    fn compile(&self, definition: &Value, to: &mut Compiled) {
+        let (name, state) = (object::name(definition), state(definition));
+        if self.by_name.get(name).is_some_and(|(_, known)| *known == state) {
+            return;
         }
-        if !defs.is_empty() {
-            engine.register(defs).await?;
-            self.by_name.extend(fresh);
+        match compile(definition, &self.conversions) {
+            Ok(def) => {
+                to.states.push((name.to_owned(), (def.group_resource(), state)));
+                to.defs.push(def);
+            }
+            Err(error) => tracing::error!(definition = name, %error, "a definition cannot be served"),
+        }
+    }
+
+    /// Registers what was compiled, all at once.
+    async fn serve(&mut self, engine: &Engine, compiled: Compiled) -> Result<(), EngineError> {
+        if !compiled.defs.is_empty() {
+            engine.register(compiled.defs).await?;
+            self.by_name.extend(compiled.states);
         }
         Ok(())
     }
@@ -246,7 +252,7 @@ async fn level(engine: &Arc<Engine>, served: &mut Served, names: &[String]) -> V
             later.push(name.to_owned());
         }
     };
-    let (mut established, mut changes) = (vec![], vec![]);
+    let (mut established, mut compiled, mut changes) = (vec![], Compiled::default(), vec![]);
     for name in names {
         let Some(definition) = engine.get(&definitions(), "", name) else {
             served.forget(engine, name);
@@ -258,23 +264,25 @@ async fn level(engine: &Arc<Engine>, served: &mut Served, names: &[String]) -> V
         }
         let now = served.now();
         let taken = taken(engine, served, &definition);
-        let mut wanted = (*definition).clone();
+        // One at a time, and without a second copy: decoded, a definition takes ten times its size.
+        let mut wanted = Arc::unwrap_or_clone(definition);
+        let before = wanted["status"].clone();
         judge(&mut wanted, &taken, &now);
         // Known to those judged after it, which may be before it is written.
         served.remember(&wanted);
-        if wanted != *definition {
+        if wanted["status"] != before {
             changes.push((name.clone(), taken, now));
         }
         if conditions::is_true(&wanted, "Established") {
-            established.push(wanted);
+            served.compile(&wanted, &mut compiled);
+            established.push(name);
         }
     }
     // Served first: who waits for the condition may create at once.
-    if let Err(error) = served.serve(engine, &established).await {
-        established.iter().for_each(|d| note(object::name(d), Err(LevelError::Engine(error.clone()))));
+    if let Err(error) = served.serve(engine, compiled).await {
+        established.iter().for_each(|name| note(name, Err(LevelError::Engine(error.clone()))));
         return later;
     }
-    drop(established);
     let writes = changes.into_iter().map(|(name, taken, now)| write(engine.clone(), name, taken, now));
     let mut written = stream::iter(writes).buffer_unordered(AT_ONCE);
     while let Some((name, outcome)) = written.next().await {
@@ -361,7 +369,9 @@ async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value)
     );
     if served.by_name.contains_key(name) {
         // From now on it takes no new objects.
-        served.serve(engine, std::slice::from_ref(definition)).await.map_err(LevelError::Engine)?;
+        let mut compiled = Compiled::default();
+        served.compile(definition, &mut compiled);
+        served.serve(engine, compiled).await.map_err(LevelError::Engine)?;
         let left = engine.list(&resource, None);
         if !left.is_empty() {
             note(

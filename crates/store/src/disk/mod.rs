@@ -49,7 +49,7 @@ impl Default for DiskOptions {
             history_age: Limits::DEFAULT_HISTORY_AGE,
             history_bytes: Limits::DEFAULT_HISTORY_BYTES,
             max_txn_bytes: Limits::DEFAULT_TXN_BYTES,
-            cache_bytes: 4 << 20,
+            cache_bytes: 2 << 20,
             recent_bytes: Limits::DEFAULT_HUB.recent_bytes,
             watch_queue_bytes: Limits::DEFAULT_HUB.queue_bytes,
             fault: None,

@@ -45,7 +45,8 @@ impl Limits {
     pub const DEFAULT_HISTORY_AGE: Duration = Duration::from_secs(300);
     pub const DEFAULT_HISTORY_BYTES: u64 = 256 << 20;
     pub const DEFAULT_TXN_BYTES: usize = 8 << 20;
-    pub const DEFAULT_HUB: HubLimits = HubLimits { recent_bytes: 4 << 20, queue_bytes: 4 << 20 };
+    /// Recent changes are in the database's cache as well: more of them here would be kept twice.
+    pub const DEFAULT_HUB: HubLimits = HubLimits { recent_bytes: 1 << 20, queue_bytes: 4 << 20 };
 }
 
 /// What the writer, the readers and the watches have in common.
