@@ -195,15 +195,15 @@ async fn who_finds_a_queue_waits_in_it() {
 /// A client that counts against the level of service accounts, unlike the administrator, whom nothing holds up.
 async fn account(cluster: &TestCluster, name: &str) -> kube::Client {
     let api = Api(cluster);
-    api.ok(Verb::Create, "v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": name}})).await;
+    api.ok(Verb::Create, "/v1/serviceaccounts?namespace=default", json!({"metadata": {"name": name}})).await;
     let binding = json!({
         "metadata": {"name": name},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
         "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
     });
-    let bindings = "rbac.authorization.k8s.io/v1/namespaces/default/rolebindings";
+    let bindings = "rbac.authorization.k8s.io/v1/rolebindings?namespace=default";
     api.ok(Verb::Create, bindings, binding).await;
-    let asked = format!("v1/namespaces/default/serviceaccounts/{name}/token");
+    let asked = format!("/v1/serviceaccounts/{name}/token?namespace=default");
     let token = api.ok(Verb::Create, &asked, json!({"spec": {}})).await["status"]["token"].clone();
     let file = std::fs::read_to_string(&cluster.kubeconfig).unwrap();
     let mut config: Value = serde_saphyr::from_str(&file).unwrap();
