@@ -20,7 +20,7 @@ use serde_json::Value;
 use std::{
     collections::HashMap,
     ops::Bound,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, PoisonError, RwLock},
 };
 
 /// Who writes from inside, also the name of the field manager.
@@ -39,7 +39,7 @@ struct Known {
 /// Small objects that were decoded lately (namespaces, above all, are looked at by every write), by key and revision.
 /// Bounded by their encoded size; decoded they take several times that.
 #[derive(Default)]
-pub(crate) struct Decoded(Mutex<Kept>);
+pub(crate) struct Decoded(RwLock<Kept>);
 
 #[derive(Default)]
 struct Kept {
@@ -53,7 +53,7 @@ impl Decoded {
     const MAX_BYTES: usize = 4 * 1024;
 
     fn get(&self, res: &Resource, entry: &Entry) -> Option<Arc<Value>> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let known = all.objects.get(&entry.key)?;
         (known.revision == entry.revision && Arc::ptr_eq(&known.def, &res.def)).then(|| known.value.clone())
     }
@@ -64,7 +64,7 @@ impl Decoded {
             return;
         }
         let known = Known { revision: entry.revision, def: res.def.clone(), value: value.clone() };
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if all.bytes + size > Self::TOTAL_BYTES {
             *all = Kept::default();
         }

@@ -5,8 +5,8 @@ use crate::{
     Nanos,
     controller::Controller,
     detail::Detail,
+    entry::{Entry, State, Work},
     metrics::{bound, level as level_label},
-    queue_set::{Entry, State, Work},
 };
 use std::fmt::Write;
 

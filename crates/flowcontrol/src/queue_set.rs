@@ -13,22 +13,13 @@ use crate::{
     config::Queuing,
     demand::Integrator,
     detail::Detail,
+    entry::{Ended, Entry, GUESS, Queue, State, Work},
     estimate::Estimate,
     metrics::SchemaMetrics,
     shard::{Dealer, MAX_HAND},
     utilization::{Numbers, Utilization},
 };
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
-    sync::Arc,
-};
-
-/// Seat-nanoseconds.
-pub type Work = i128;
-
-/// What a request is taken to need until it is known better.
-const GUESS: Nanos = 3_000_000;
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 
 /// Why a request was turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,55 +66,6 @@ pub enum Started {
     Waiting(u32),
     /// It was turned away.
     Rejected(Reason),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    Waiting,
-    Executing,
-    Lingering,
-}
-
-pub(crate) struct Entry<T> {
-    pub(crate) state: State,
-    /// `None` when it was admitted without a queue.
-    pub(crate) queue: Option<usize>,
-    pub(crate) estimate: Estimate,
-    pub(crate) arrival: Nanos,
-    pub(crate) started: Nanos,
-    pub(crate) metrics: Arc<SchemaMetrics>,
-    pub(crate) detail: Option<Box<Detail>>,
-    arrival_r: Work,
-    number: u64,
-    token: Option<T>,
-}
-
-impl<T> Entry<T> {
-    fn seats(&self) -> u32 {
-        self.estimate.seats()
-    }
-
-    fn work(&self) -> Work {
-        Work::from(self.estimate.initial) * Work::from(GUESS)
-            + Work::from(self.estimate.last) * Work::from(self.estimate.linger)
-    }
-}
-
-#[derive(Default)]
-pub(crate) struct Queue {
-    pub(crate) waiting: VecDeque<u32>,
-    pub(crate) executing: u32,
-    pub(crate) seats_in_use: u32,
-    pub(crate) next_dispatch_r: Work,
-    pub(crate) initial_seats: u64,
-    pub(crate) max_seats: u64,
-    pub(crate) work: Work,
-}
-
-impl Queue {
-    fn active(&self) -> bool {
-        !self.waiting.is_empty() || self.executing > 0
-    }
 }
 
 /// Totals since the start.
@@ -280,18 +222,26 @@ impl<T> QueueSet<T> {
             self.bound(index);
             return self.reject(&request.metrics, Reason::QueueFull);
         }
-        let alone = self.waiting == 0;
-        let id = self.enqueue(index, request);
-        if alone && self.seats_in_use < u64::from(self.limit) {
-            // Nobody to choose among: the usual case.
-            self.dispatch_from(index, woken);
-        } else {
-            self.dispatch_all(woken);
+        if self.waiting == 0 && self.fits(request.estimate.seats()) {
+            return self.start_at_once(index, request);
         }
+        let id = self.enqueue(index, request);
+        self.dispatch_all(woken);
         match self.entry(id).map(|e| e.state) {
             Some(State::Waiting) => Started::Waiting(id),
             _ => Started::Running(id),
         }
+    }
+
+    /// The usual case: nobody to choose among, so the queue is passed through without a stop.
+    fn start_at_once(&mut self, index: usize, request: Request) -> Started {
+        request.metrics.length.observe(1.0);
+        let id = self.insert(Some(index), request);
+        let r = self.r;
+        let queue = &mut self.queues[index];
+        queue.next_dispatch_r = if queue.active() { queue.next_dispatch_r.max(r) } else { r };
+        self.begin(index, id);
+        Started::Running(id)
     }
 
     fn start_without_queue(&mut self, request: Request) -> Started {
@@ -441,10 +391,20 @@ impl<T> QueueSet<T> {
             entry.metrics.no_accommodation.inc();
             return false;
         }
-        self.robin = index;
         self.leave_queue(id);
+        if let Some(Some(entry)) = self.entries.get_mut(id as usize) {
+            woken.extend(entry.token.take());
+        }
+        self.begin(index, id);
+        self.bound(index);
+        true
+    }
+
+    /// Gives a request of a queue its seats.
+    fn begin(&mut self, index: usize, id: u32) {
+        self.robin = index;
         let limit = self.limit;
-        let Some(Some(entry)) = self.entries.get_mut(id as usize) else { return false };
+        let Some(Some(entry)) = self.entries.get_mut(id as usize) else { return };
         let work = entry.work();
         // More lingering seats than there are: the same work on fewer, for longer.
         if entry.estimate.last > limit && limit > 0 {
@@ -452,13 +412,10 @@ impl<T> QueueSet<T> {
             entry.estimate.last = limit;
             entry.estimate.linger = all / u64::from(limit);
         }
-        woken.extend(entry.token.take());
         self.last.r = self.r;
         self.last.latest_s = self.queues[index].next_dispatch_r;
         self.run(id);
         self.queues[index].next_dispatch_r += work;
-        self.bound(index);
-        true
     }
 
     /// Takes a waiting request out of its queue.
@@ -510,13 +467,13 @@ impl<T> QueueSet<T> {
         self.note();
     }
 
-    /// A running request has ended. Returns when its seats come back, if they do so later.
-    pub fn finish(&mut self, now: Nanos, id: u32, woken: &mut Vec<T>) -> Option<Nanos> {
+    /// A running request has ended.
+    pub fn finish(&mut self, now: Nanos, id: u32, woken: &mut Vec<T>) -> Ended<T> {
         self.advance(now, woken);
         let now = self.now;
-        let Some(Some(entry)) = self.entries.get_mut(id as usize) else { return None };
+        let Some(Some(entry)) = self.entries.get_mut(id as usize) else { return Ended::default() };
         if entry.state != State::Executing {
-            return None;
+            return Ended::default();
         }
         entry.state = State::Lingering;
         entry.metrics.executing.dec();
@@ -534,20 +491,21 @@ impl<T> QueueSet<T> {
             self.bound(index);
         }
         let later = (last > 0 && linger > 0).then(|| now.saturating_add(linger));
-        match later {
+        let remains = match later {
             Some(at) => {
                 self.lingering.push(Reverse((at, id)));
                 self.note();
+                None
             }
             None => self.release(id),
-        }
+        };
         self.dispatch_all(woken);
-        later
+        Ended { later, remains }
     }
 
     /// Gives the seats of an ended request back.
-    fn release(&mut self, id: u32) {
-        let Some(entry) = self.entries.get_mut(id as usize).and_then(Option::take) else { return };
+    fn release(&mut self, id: u32) -> Option<Entry<T>> {
+        let entry = self.entries.get_mut(id as usize).and_then(Option::take)?;
         self.free.push(id);
         let seats = entry.seats();
         entry.metrics.executing_seats.dec_by(i64::from(seats));
@@ -558,14 +516,18 @@ impl<T> QueueSet<T> {
             self.trim(wanted);
         }
         self.note();
+        Some(entry)
     }
 
     /// A request that may still wait gives up. Whether it did wait; if not, it runs and has to be finished.
     pub fn cancel(&mut self, now: Nanos, id: u32, woken: &mut Vec<T>) -> bool {
+        if self.entry(id).is_none_or(|entry| entry.state != State::Waiting) {
+            return false;
+        }
         self.advance(now, woken);
-        match self.entry(id) {
-            Some(entry) if entry.state == State::Waiting => {}
-            _ => return false,
+        // Time may have brought its turn.
+        if self.entry(id).is_none_or(|entry| entry.state != State::Waiting) {
+            return false;
         }
         self.leave_queue(id);
         let Some(entry) = self.entries.get_mut(id as usize).and_then(Option::take) else { return true };

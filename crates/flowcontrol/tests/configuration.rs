@@ -241,7 +241,7 @@ fn lingering_seats_come_back_in_time() {
     let Started::Waiting(thin) = set.start(SECOND, request(Estimate::ONE, 2), &mut vec![]) else { panic!() };
     set.set_token(thin, ());
     let mut woken = vec![];
-    assert_eq!(set.finish(SECOND, wide, &mut woken), Some(SECOND + 5_000_000));
+    assert_eq!(set.finish(SECOND, wide, &mut woken).later, Some(SECOND + 5_000_000));
     assert!(woken.is_empty(), "its event still goes out");
     set.advance(SECOND + 4_999_999, &mut woken);
     assert!(woken.is_empty());

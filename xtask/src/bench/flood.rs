@@ -1,8 +1,8 @@
 //! The phase `flood`: what a user notices of another one who floods the server.
 //!
 //! Whoever floods keeps the machine busy, which the generator shares with the server. So the user is watched three times:
-//! alone, while the flood goes to a second server (`--beside`), and while it goes to the same one. What the last adds to the
-//! one before is the server's doing.
+//! alone, while the flood goes to a second server (`--beside`), and while it goes to the same one, in turns. What the last
+//! adds to the one before is the server's doing.
 //!
 //! Both are service accounts, so flow control puts them on one priority level and only its fairness keeps them apart. The
 //! user's requests go one after the other from a thread of its own with one connection; the flood comes from hundreds of
@@ -14,7 +14,7 @@ use super::{
     fixture::{self, collection},
     kubeconfig,
     load::{self, Each, Job, Tally, Until},
-    objects,
+    objects, stats,
 };
 use serde_json::json;
 use std::{
@@ -33,6 +33,8 @@ const CONNECTIONS: usize = 256;
 const STOCK: usize = 50;
 /// How long the flood lasts before anything is measured, and after.
 const WARM: Duration = Duration::from_secs(1);
+/// How often the three situations take turns: what else the machine is at changes by the second.
+const ROUNDS: u32 = 4;
 /// Beyond what it should take.
 const SLACK: Duration = Duration::from_secs(60);
 
@@ -73,54 +75,86 @@ async fn measured(bench: &mut Bench, namespace: &str, sites: &mut Vec<Site>) -> 
     for kubeconfig in [Some(&bench.kubeconfig), bench.beside.as_ref()].into_iter().flatten() {
         sites.push(site(kubeconfig, namespace).await?);
     }
-    let time = Duration::from_secs_f64((4.0 * bench.report.counts.scale).clamp(1.0, 10.0));
-    let path = collection(namespace, "configmaps");
-    let user = &sites[0].user;
-    for (what, ids) in PROBES {
-        let quiet = apart(probe(user.clone(), what, path.clone(), "quiet", time)).await?;
-        bench.report.time(ids[0], quiet.percentile(99.0));
+    let time = Duration::from_secs_f64((8.0 * bench.report.counts.scale).clamp(1.0, 20.0)) / ROUNDS;
+    let user = User { target: sites[0].user.clone(), path: collection(namespace, "configmaps"), time };
+    let [mut quiet, mut beside, mut here] = [(); 3].map(|()| Noticed::default());
+    let (mut rates, refused) = (vec![], Arc::new(AtomicUsize::new(0)));
+    for round in 0..ROUNDS {
+        user.notices(&format!("quiet-{round}"), &mut quiet).await?;
+        if let Some(other) = sites.get(1) {
+            let run = format!("beside-{round}");
+            user.notices_flooded(&run, &other.flood, &mut beside, &Arc::default()).await?;
+        }
+        let run = format!("flooded-{round}");
+        rates.push(user.notices_flooded(&run, &sites[0].flood, &mut here, &refused).await?);
     }
-    if let Some(other) = sites.get(1) {
-        flooded(bench, user, &other.flood, &path, ("beside", 1), time).await?;
-    }
-    let (done, refused) = flooded(bench, user, &sites[0].flood, &path, ("flooded", 2), time).await?;
-    bench.report.set("flood_rate", done.rate());
-    for (_, ids) in PROBES {
+    for (probe, (_, ids)) in PROBES.iter().enumerate() {
+        for (id, noticed) in ids.iter().zip([&mut quiet, &mut beside, &mut here]) {
+            if let Some(p99) = noticed.p99(probe) {
+                bench.report.time(id, p99);
+            }
+        }
         let [beside, here] = [ids[1], ids[2]].map(|id| bench.report.value(id));
         if let (Some(beside), Some(here)) = (beside.filter(|b| *b > 0.0), here) {
             bench.report.set(ids[3], here / beside);
         }
     }
+    bench.report.set("flood_rate", rates.iter().sum::<f64>() / rates.len().max(1) as f64);
     bench.report.notes.push(format!(
-        "flood: {CONNECTIONS} connections, {} requests, of which {refused} were turned away with 429",
-        done.done
+        "flood: {CONNECTIONS} connections, of whose requests {} were turned away with 429",
+        refused.load(Ordering::Relaxed)
     ));
     Ok(())
 }
 
-/// What the user notices while that account floods its server: the figures of a column. Says what the flood got.
-async fn flooded(
-    bench: &mut Bench,
-    user: &Arc<Target>,
-    flood: &Arc<Target>,
-    path: &str,
-    (run, column): (&'static str, usize),
-    time: Duration,
-) -> Result<(Tally, usize), Error> {
-    let refused = Arc::new(AtomicUsize::new(0));
-    let lasts = WARM * 2 + time * PROBES.len() as u32;
-    let torrent = Torrent { path: path.to_owned(), refused: refused.clone() };
-    let flood = flood.clone();
-    let flooding = tokio::spawn(apart(async move {
-        load::run(&flood, CONNECTIONS, Until::Elapsed(lasts), lasts + SLACK, torrent).await
-    }));
-    tokio::time::sleep(WARM).await;
-    for (what, ids) in PROBES {
-        let tally = apart(probe(user.clone(), what, path.to_owned(), run, time)).await?;
-        bench.report.time(ids[column], tally.percentile(99.0));
+/// What the user's requests took, by probe.
+#[derive(Default)]
+struct Noticed([Vec<Duration>; PROBES.len()]);
+
+impl Noticed {
+    fn p99(&mut self, probe: usize) -> Option<Duration> {
+        self.0[probe].sort_unstable();
+        stats::percentile(&self.0[probe], 99.0)
     }
-    let done = flooding.await.map_err(|e| Error::Task(e.to_string()))??;
-    Ok((done, refused.load(Ordering::Relaxed)))
+}
+
+/// Who is watched.
+struct User {
+    target: Arc<Target>,
+    /// Of the collection.
+    path: String,
+    /// How long each probe lasts in a round.
+    time: Duration,
+}
+
+impl User {
+    /// One round, whatever else goes on.
+    async fn notices(&self, run: &str, noticed: &mut Noticed) -> Result<(), Error> {
+        for ((what, _), latencies) in PROBES.iter().zip(&mut noticed.0) {
+            let probe = probe(self.target.clone(), what, self.path.clone(), run.to_owned(), self.time);
+            latencies.extend(apart(probe).await?.latencies);
+        }
+        Ok(())
+    }
+
+    /// One round while that account floods its server. Says how much the flood got.
+    async fn notices_flooded(
+        &self,
+        run: &str,
+        flood: &Arc<Target>,
+        noticed: &mut Noticed,
+        refused: &Arc<AtomicUsize>,
+    ) -> Result<f64, Error> {
+        let lasts = WARM * 2 + self.time * PROBES.len() as u32;
+        let torrent = Torrent { path: self.path.clone(), refused: refused.clone() };
+        let flood = flood.clone();
+        let flooding = tokio::spawn(apart(async move {
+            load::run(&flood, CONNECTIONS, Until::Elapsed(lasts), lasts + SLACK, torrent).await
+        }));
+        tokio::time::sleep(WARM).await;
+        self.notices(run, noticed).await?;
+        Ok(flooding.await.map_err(|e| Error::Task(e.to_string()))??.rate())
+    }
 }
 
 /// The namespace with its accounts and its stock.
@@ -204,7 +238,7 @@ async fn probe(
     target: Arc<Target>,
     what: &'static str,
     path: String,
-    run: &'static str,
+    run: String,
     time: Duration,
 ) -> Result<Tally, Error> {
     let template = objects::config_map();

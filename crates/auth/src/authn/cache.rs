@@ -5,7 +5,7 @@
 use ring::digest;
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{PoisonError, RwLock},
 };
 
 /// Most entries; upstream advertises five thousand nodes and ten thousand namespaces.
@@ -18,20 +18,20 @@ type Hash = [u8; digest::SHA256_OUTPUT_LEN];
 /// Answers by token.
 pub struct Cache<T> {
     seconds: i64,
-    entries: Mutex<HashMap<Hash, (i64, T)>>,
+    entries: RwLock<HashMap<Hash, (i64, T)>>,
 }
 
 impl<T: Clone> Cache<T> {
     /// One that keeps answers for so many seconds.
     pub fn new(seconds: i64) -> Self {
-        Cache { seconds, entries: Mutex::default() }
+        Cache { seconds, entries: RwLock::default() }
     }
 
     /// What is known about a token.
     pub fn get(&self, token: &str, now: jiff::Timestamp) -> Option<T> {
-        // Before the lock: a thread that is held up while it has that holds up everybody.
+        // Before the lock: a thread that is held up while it has that holds up others.
         let hash = hash(token);
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let (until, answer) = entries.get(&hash)?;
         (now.as_second() < *until).then(|| answer.clone())
     }
@@ -39,7 +39,7 @@ impl<T: Clone> Cache<T> {
     /// Remembers an answer.
     pub fn put(&self, token: &str, answer: T, now: jiff::Timestamp) {
         let (now, hash) = (now.as_second(), hash(token));
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= MOST {
             entries.retain(|_, (until, _)| now < *until);
         }
@@ -72,8 +72,8 @@ mod tests {
         for i in 0..MOST + 5 {
             cache.put(&i.to_string(), 0, at(5));
         }
-        assert_eq!(cache.entries.lock().unwrap().len(), MOST);
+        assert_eq!(cache.entries.read().unwrap().len(), MOST);
         cache.put("late", 2, at(20));
-        assert_eq!(cache.entries.lock().unwrap().len(), 1);
+        assert_eq!(cache.entries.read().unwrap().len(), 1);
     }
 }

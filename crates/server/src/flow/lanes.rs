@@ -13,7 +13,7 @@ use std::{
     collections::HashMap,
     future::Future,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, OnceLock, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -101,12 +101,13 @@ impl Lanes {
     }
 }
 
-/// Flows that are busy, and until when if nothing happens.
+/// Flows that are busy, and until when if nothing happens. Everybody asks and hardly anybody has news, so nobody who only
+/// asks waits for one who is held up while it asks.
 #[derive(Default)]
 struct Marks {
     /// How many: mostly none, and then nobody takes the lock.
     count: AtomicUsize,
-    until: Mutex<HashMap<u64, Instant>>,
+    until: RwLock<HashMap<u64, Instant>>,
 }
 
 impl Marks {
@@ -114,17 +115,20 @@ impl Marks {
         if self.count.load(Ordering::Relaxed) == 0 {
             return Lane::Calm;
         }
-        self.change(|until| match until.get(&flow) {
+        match self.until(flow) {
             None => Lane::Calm,
-            Some(end) if *end > now => Lane::Busy,
+            Some(end) if end > now => Lane::Busy,
             Some(_) => {
-                until.remove(&flow);
+                self.change(|until| until.remove(&flow));
                 Lane::Calm
             }
-        })
+        }
     }
 
     fn set(&self, flow: u64, now: Instant) {
+        if self.until(flow).is_some_and(|end| end > now + CALM_DOWN / 2) {
+            return;
+        }
         self.change(|until| {
             if until.len() >= MOST_BUSY {
                 until.retain(|_, end| *end > now);
@@ -135,8 +139,12 @@ impl Marks {
         });
     }
 
+    fn until(&self, flow: u64) -> Option<Instant> {
+        self.until.read().unwrap_or_else(PoisonError::into_inner).get(&flow).copied()
+    }
+
     fn change<T>(&self, change: impl FnOnce(&mut HashMap<u64, Instant>) -> T) -> T {
-        let mut until = self.until.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut until = self.until.write().unwrap_or_else(PoisonError::into_inner);
         let outcome = change(&mut until);
         self.count.store(until.len(), Ordering::Relaxed);
         outcome
@@ -184,6 +192,9 @@ mod tests {
         marks.set(FLOOD, now);
         assert_eq!(marks.lane(FLOOD, now), Lane::Busy);
         assert_eq!(marks.lane(USER, now), Lane::Calm);
+        // News that changes little is no news.
+        marks.set(FLOOD, now + CALM_DOWN / 4);
+        assert_eq!(marks.until(FLOOD), Some(now + CALM_DOWN));
         marks.set(FLOOD, now + CALM_DOWN / 2);
         assert_eq!(marks.lane(FLOOD, now + CALM_DOWN), Lane::Busy);
         assert_eq!(marks.lane(FLOOD, now + CALM_DOWN * 2), Lane::Calm);

@@ -347,13 +347,14 @@ impl Drop for Turn {
         let Some(since) = self.since else { return };
         let now = self.flow.now();
         let mut woken = vec![];
-        let (waited, lingers) = {
+        let (waited, lingers, _ended) = {
             let mut set = self.level.queues();
             // One that is dropped while it waits leaves its queue.
             let waited = set.cancel(now, self.id, &mut woken);
-            let lingers = !waited && set.finish(now, self.id, &mut woken).is_some() && !set.timed;
+            let ended = (!waited).then(|| set.finish(now, self.id, &mut woken));
+            let lingers = ended.as_ref().is_some_and(|e| e.later.is_some()) && !set.timed;
             set.timed |= lingers;
-            (waited, lingers)
+            (waited, lingers, ended)
         };
         Flow::wake(woken);
         if !waited {
