@@ -89,10 +89,9 @@ impl Queue {
         }
     }
 
-    /// Wakes those whose time has come; tells when the next one's comes.
-    pub fn wake_due(&mut self, now: Instant) -> Option<Instant> {
+    /// Wakes those whose time has come.
+    pub fn wake_due(&mut self, now: Instant) {
         let (pods, ready) = (&mut self.pods, &mut self.ready);
-        let mut next: Option<Instant> = None;
         self.sleeping.retain(|key| {
             let Some(waiting) = pods.get_mut(key) else { return false };
             let Some((_, at)) = waiting.asleep else { return false };
@@ -101,10 +100,13 @@ impl Queue {
                 ready.insert(waiting.order, key.clone());
                 return false;
             }
-            next = Some(next.map_or(at, |n| n.min(at)));
             true
         });
-        next
+    }
+
+    /// When the next one's time comes.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.sleeping.iter().filter_map(|key| Some(self.pods.get(key)?.asleep?.1)).min()
     }
 }
 
@@ -132,13 +134,15 @@ mod tests {
         let now = Instant::now();
         let (key, _) = pod("a", 0);
         queue.sleep(&key, now);
-        assert_eq!(queue.wake_due(now), Some(now + FLUSH));
+        queue.wake_due(now);
+        assert_eq!(queue.next_due(), Some(now + FLUSH));
         queue.wake_all();
-        assert_eq!(queue.wake_due(now), Some(now + FIRST_BACKOFF));
-        assert_eq!(queue.wake_due(now + FIRST_BACKOFF), None);
+        assert_eq!(queue.next_due(), Some(now + FIRST_BACKOFF));
+        queue.wake_due(now + FIRST_BACKOFF);
+        assert_eq!(queue.next_due(), None);
         assert_eq!(queue.pop().unwrap().0, key);
         queue.sleep(&key, now);
         queue.wake_all();
-        assert_eq!(queue.wake_due(now), Some(now + 2 * FIRST_BACKOFF));
+        assert_eq!(queue.next_due(), Some(now + 2 * FIRST_BACKOFF));
     }
 }

@@ -61,7 +61,7 @@ pub async fn run(informers: Arc<Informers>, shared: Shared, mut stop: watch::Rec
     let noted = changed.clone();
     pods.handle(move |c| noted.note(&noted.pods, c.any().meta().key()));
     tokio::select! { () = async { pods.synced().await; nodes.synced().await } => {}, _ = stop.wait_for(|s| *s) => return }
-    // As many answers as bindings can be under way: sending never waits.
+    // As many answers as bindings can be under way: sending hardly ever waits.
     let (sender, mut answers) = mpsc::channel(BINDINGS);
     let mut scheduler = Scheduler {
         cluster: Cluster::default(),
@@ -76,8 +76,10 @@ pub async fn run(informers: Arc<Informers>, shared: Shared, mut stop: watch::Rec
     };
     loop {
         scheduler.catch_up(&changed);
-        let next = scheduler.queue.wake_due(scheduler.now());
+        scheduler.queue.wake_due(scheduler.now());
         let full = scheduler.decide_all(&changed).await;
+        // Only now: whoever was found no node has gone to sleep meanwhile.
+        let next = scheduler.queue.next_due();
         let timer = async {
             match next {
                 Some(at) => time::sleep_until(&*clock, at).await,
@@ -170,9 +172,10 @@ impl Scheduler {
                                 format!("Successfully assigned {key} to {node}"),
                             ));
                         }
+                        // Before the loop is told: it goes by what it is told to see whether there is one.
+                        drop(permit);
                         // The loop outlives its bindings, or nobody wants to know.
                         let _ = sender.send(Bound { key, outcome }).await;
-                        drop(permit);
                     });
                 }
                 Decision::Unschedulable(message) => {

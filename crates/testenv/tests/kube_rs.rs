@@ -8,7 +8,7 @@ use k8s_openapi::{
         apps::v1::Deployment,
         authentication::v1::{SelfSubjectReview, TokenRequest, TokenRequestSpec, TokenReview},
         batch::v1::{CronJob, Job},
-        core::v1::{ConfigMap, Namespace, Node, ServiceAccount},
+        core::v1::{ConfigMap, Event, Namespace, Node, Pod, ServiceAccount},
         rbac::v1::{Role, RoleBinding},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -380,6 +380,32 @@ async fn time_that_a_test_moves_on() {
         let answer: TokenReview = reviews.create(&post(), &review).await.unwrap();
         assert_eq!(answer.status.unwrap().authenticated.unwrap_or_default(), authenticated);
         env.advance(HOUR + 2 * MINUTE).unwrap();
+    }
+    env.stop().await;
+}
+
+/// Nothing changes in this cluster but the time.
+#[tokio::test]
+async fn a_pod_without_a_node_is_tried_again_by_itself() {
+    const FLUSH: Duration = Duration::from_secs(300);
+    let env = TestEnv::builder().controllers(["scheduler"]).virtual_clock().start().await.unwrap();
+    let client = env.client();
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "busybox"}]}});
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    pods.create(&post(), &object(pod)).await.unwrap();
+    let events: Api<Event> = Api::default_namespaced(client);
+    let mut seen = events.watch(&WatchParams::default(), "0").await.unwrap().boxed();
+    for attempt in 1..=4 {
+        soon("another attempt", async {
+            while let Some(event) = seen.try_next().await.unwrap() {
+                let (WatchEvent::Added(event) | WatchEvent::Modified(event)) = event else { continue };
+                if event.reason.as_deref() == Some("FailedScheduling") && event.count == Some(attempt) {
+                    return;
+                }
+            }
+        })
+        .await;
+        env.advance(FLUSH).unwrap();
     }
     env.stop().await;
 }
