@@ -222,7 +222,8 @@ impl<T> QueueSet<T> {
             self.bound(index);
             return self.reject(&request.metrics, Reason::QueueFull);
         }
-        if self.waiting == 0 && self.fits(request.estimate.seats()) {
+        let free = self.seats_in_use < u64::from(self.limit);
+        if free && self.waiting == 0 && self.fits(request.estimate.seats()) {
             return self.start_at_once(index, request);
         }
         let id = self.enqueue(index, request);

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
 use kaji_flowcontrol::{
-    Controller, Digest, Estimate, FlowSchema, PriorityLevel, Request, ResourceDigest, Started, bootstrap,
+    Controller, Digest, Estimate, FlowSchema, PriorityLevel, QueueSet, Queuing, Reason, Request,
+    ResourceDigest, Settings, Started, bootstrap,
 };
 use serde_json::{Value, json};
 
@@ -249,4 +250,35 @@ fn lingering_seats_come_back_in_time() {
     assert_eq!((woken.len(), set.next_release()), (1, None));
     set.finish(2 * SECOND, thin, &mut woken);
     assert!(set.idle());
+}
+
+/// Without a free seat nothing starts: not in a level without any (`nominalConcurrencyShares: 0`), and nothing that is wider
+/// than its level while seats linger.
+#[test]
+fn who_fits_nowhere_waits_for_a_free_seat() {
+    let gate = gate();
+    let active = gate.active();
+    let metrics = &active.routes.iter().find(|r| r.level.name == "leader-election").unwrap().metrics;
+    let request = |estimate| Request { estimate, hash: 1, metrics: metrics.clone(), detail: None };
+    let queuing = Some(Queuing { queues: 1, hand: 1, length: 1 });
+    let level = |limit| {
+        let mut set = QueueSet::<()>::new(0);
+        set.configure(0, Settings { exempt: false, queuing, limit, denominator: 1 }, &mut vec![]);
+        set
+    };
+    let mut jail = level(0);
+    assert!(matches!(jail.start(1, request(Estimate::ONE), &mut vec![]), Started::Waiting(_)));
+    let second = jail.start(1, request(Estimate::ONE), &mut vec![]);
+    assert_eq!(second, Started::Rejected(Reason::QueueFull));
+
+    let mut small = level(2);
+    let lingers = Estimate { initial: 1, last: 2, linger: 5 };
+    let Started::Running(first) = small.start(1, request(lingers), &mut vec![]) else { panic!() };
+    assert_eq!(small.finish(2, first, &mut vec![]).later, Some(7));
+    let wider = Estimate { initial: 3, last: 0, linger: 0 };
+    let Started::Waiting(wide) = small.start(3, request(wider), &mut vec![]) else { panic!() };
+    small.set_token(wide, ());
+    let mut woken = vec![];
+    small.advance(7, &mut woken);
+    assert_eq!(woken.len(), 1);
 }

@@ -119,7 +119,7 @@ impl Listener {
 
     /// Serves until `stop` turns true, then drains.
     pub async fn serve(self, stack: Arc<Stack>, mut stop: watch::Receiver<bool>) {
-        let graceful = GracefulShutdown::new();
+        let (graceful, lanes) = (GracefulShutdown::new(), stack.flow.lanes());
         let slots = Arc::new(Semaphore::new(self.connections));
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else { break };
@@ -145,6 +145,7 @@ impl Listener {
         if tokio::time::timeout(DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
             tracing::warn!("some connections did not end in time");
         }
+        lanes.end();
     }
 }
 

@@ -1,7 +1,6 @@
 //! How HTTP is spoken on a connection, here and by whoever else listens.
 //!
-//! Invariants: what a client announced in the handshake is what is spoken; a client that says nothing is not waited for
-//! for ever; heads and streams are bounded.
+//! Invariants: a client that says nothing is not waited for for ever; heads and streams are bounded.
 
 use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
@@ -24,8 +23,8 @@ const SILENCE: Duration = Duration::from_secs(90);
 /// Bytes of a request's line and headers, as Go's servers take them.
 const MAX_HEAD: usize = 1 << 20;
 
-/// Speaks what was agreed on in that handshake, with so many streams at once where there are streams. Whoever agreed on
-/// nothing speaks HTTP/1.1, as to Go's servers.
+/// Speaks what was agreed on in that handshake, with so many streams at once where there are streams. Served with upgrades,
+/// it is found out by what the client says first.
 pub fn protocol(handshake: &ServerConnection, streams: u32) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD);

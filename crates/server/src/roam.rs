@@ -182,6 +182,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn without_busy_threads_it_stays() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let (here, wish, lanes) = (SharedLane::default(), SharedLane::default(), Lanes::new(1));
+        lanes.end();
+        let connection = serve(Socket::new(stream, here.clone()), wish.clone());
+        let served = tokio::spawn(Roaming::new(connection, lanes, wish, here));
+        for busy in [1, 1, 0, 1] {
+            client.write_u8(busy).await.unwrap();
+            assert_eq!(client.read_u8().await.unwrap(), 0);
+        }
+        drop(client);
+        served.await.unwrap();
+    }
+
+    #[tokio::test]
     async fn the_end_of_a_connection_is_the_end_of_its_task() {
         let (here, wish) = (SharedLane::default(), SharedLane::default());
         wish.set(Lane::Busy);

@@ -13,7 +13,7 @@ use std::{
     collections::HashMap,
     future::Future,
     sync::{
-        Arc, OnceLock, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -43,7 +43,7 @@ pub struct Lanes {
     calm: Arc<Pace>,
     busy: Arc<Pace>,
     marks: Marks,
-    threads: OnceLock<Option<Threads>>,
+    threads: OnceLock<Threads>,
 }
 
 /// A lane that several know of. In a request's extensions: where its connection should go on.
@@ -91,13 +91,21 @@ impl Lanes {
 
     /// Runs something on the busy lane's threads; gives it back if there are none to be had.
     pub fn run_busy<F: Future<Output = ()> + Send + 'static>(&self, work: F) -> Result<(), F> {
-        match self.threads.get_or_init(Threads::new) {
-            Some(Threads(Some(runtime))) => {
+        let threads = self.threads.get_or_init(Threads::new).lock();
+        match &*threads {
+            Some(runtime) => {
                 runtime.spawn(work);
                 Ok(())
             }
-            _ => Err(work),
+            None => Err(work),
         }
+    }
+
+    /// Lets go of the busy lane's threads, and of what they are at.
+    pub fn end(&self) {
+        let runtime = self.threads.get_or_init(Threads::default).lock().take();
+        // Does not wait: the caller may be one of these threads.
+        runtime.into_iter().for_each(Runtime::shutdown_background);
     }
 }
 
@@ -151,28 +159,28 @@ impl Marks {
     }
 }
 
-/// The busy lane's threads. They end with the server, without waiting for what they are at.
-struct Threads(Option<Runtime>);
+/// The busy lane's threads; `None` if there are none to be had, or no more.
+#[derive(Default)]
+struct Threads(Mutex<Option<Runtime>>);
 
 impl Threads {
-    fn new() -> Option<Threads> {
+    fn new() -> Threads {
         let runtime = Builder::new_multi_thread().thread_name("kaji-busy").enable_all().build();
-        match runtime {
-            Ok(runtime) => Some(Threads(Some(runtime))),
-            Err(error) => {
-                tracing::warn!(%error, "no threads for those who keep the processors busy");
-                None
-            }
-        }
+        let runtime = runtime.inspect_err(|error| {
+            tracing::warn!(%error, "no threads for those who keep the processors busy");
+        });
+        Threads(Mutex::new(runtime.ok()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Runtime>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            // The last one to hold the server may be one of these threads.
-            runtime.shutdown_background();
-        }
+        // The last one to hold the server may be one of these threads, which must not wait for itself.
+        self.lock().take().into_iter().for_each(Runtime::shutdown_background);
     }
 }
 

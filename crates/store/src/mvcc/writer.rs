@@ -201,10 +201,10 @@ impl Writer {
         let mut replies = Vec::new();
         let mut tick = tick;
         let outcome = self.plan(commands, now, &mut tick, &mut replies).and_then(|plan| {
-            let commit = self.commit(plan, now);
+            self.commit(plan, now)?;
             // Compaction raises the revision for readers first; only the next commit removes anything.
             self.compact_by_limits(tick, now);
-            commit
+            Ok(())
         });
         // Before the answers, so that whoever gets one finds the store refusing, or in order again.
         let outcome = match outcome {
@@ -218,7 +218,7 @@ impl Writer {
 
     fn plan(
         &mut self,
-        commands: impl Iterator<Item = Command>,
+        mut commands: impl Iterator<Item = Command>,
         now: u64,
         tick: &mut bool,
         replies: &mut Vec<Reply>,
@@ -235,7 +235,7 @@ impl Writer {
                 values: &mut values,
                 max_bytes: self.limits.max_txn_bytes,
             };
-            for command in commands {
+            while let Some(command) = commands.next() {
                 match command {
                     Command::Tick(answer) => {
                         *tick = true;
@@ -250,7 +250,15 @@ impl Writer {
                         }
                         replies.push(Reply::Done(answer, result));
                     }
-                    other => replies.push(execute(&mut plan, &mut cx, other, now)?),
+                    other => {
+                        let (reply, sound) = execute(&mut plan, &mut cx, other, now);
+                        replies.push(reply);
+                        if let Err(error) = sound {
+                            // Everybody is answered, whatever the store comes to.
+                            commands.for_each(|command| command.refuse(error.clone()));
+                            return Err(error);
+                        }
+                    }
                 }
             }
             if *tick {
@@ -343,28 +351,37 @@ impl Writer {
     }
 }
 
-/// Runs one command. An error here is the store's; an error of the caller is in the reply.
-fn execute(plan: &mut Plan, cx: &mut Context<'_>, command: Command, now: u64) -> Result<Reply, StoreError> {
-    Ok(match command {
-        Command::Txn(txn, answer) => Reply::Txn(answer, callers(plan.txn(cx, txn))?),
-        Command::Grant(ttl, answer) => Reply::Grant(answer, cx.leases.grant(ttl, now)),
-        Command::KeepAlive(id, answer) => Reply::KeepAlive(answer, cx.leases.keep_alive(id, now)),
+/// Runs one command. Beside the answer, the error of the store, after which the plan is worth nothing.
+fn execute(
+    plan: &mut Plan,
+    cx: &mut Context<'_>,
+    command: Command,
+    now: u64,
+) -> (Reply, Result<(), StoreError>) {
+    match command {
+        Command::Txn(txn, answer) => {
+            let result = plan.txn(cx, txn);
+            let sound = sound(&result);
+            (Reply::Txn(answer, result), sound)
+        }
+        Command::Grant(ttl, answer) => (Reply::Grant(answer, cx.leases.grant(ttl, now)), Ok(())),
+        Command::KeepAlive(id, answer) => (Reply::KeepAlive(answer, cx.leases.keep_alive(id, now)), Ok(())),
         Command::Revoke(id, answer) => {
             let ended = cx.leases.end(id);
-            if let Ok(keys) = &ended {
-                plan.delete_all(cx, keys)?;
-            }
-            Reply::Done(answer, ended.map(drop))
+            let gone = ended.as_ref().map_or(Ok(()), |keys| plan.delete_all(cx, keys));
+            (Reply::Done(answer, ended.map(drop)), gone)
         }
-        Command::Compact(_, answer) | Command::Tick(answer) => Reply::Done(answer, Ok(())),
-    })
+        Command::Compact(_, answer) | Command::Tick(answer) => (Reply::Done(answer, Ok(())), Ok(())),
+    }
 }
 
-/// Tells errors of the caller, which go into the answer, from errors of the store, which end it.
-fn callers<T>(result: Result<T, StoreError>) -> Result<Result<T, StoreError>, StoreError> {
+/// Tells errors of the store from those of the caller, which are nobody else's.
+fn sound<T>(result: &Result<T, StoreError>) -> Result<(), StoreError> {
     match result {
-        Err(e @ (StoreError::Corrupt(_) | StoreError::Unavailable(_) | StoreError::NoSpace(_))) => Err(e),
-        other => Ok(other),
+        Err(e @ (StoreError::Corrupt(_) | StoreError::Unavailable(_) | StoreError::NoSpace(_))) => {
+            Err(e.clone())
+        }
+        _ => Ok(()),
     }
 }
 

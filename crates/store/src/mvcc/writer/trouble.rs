@@ -134,14 +134,16 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::super::version;
+    use crate::mvcc::hub::HubLimits;
     use crate::mvcc::index::Index;
     use crate::mvcc::lease::Leases;
-    use crate::mvcc::log::{Commit, Log, Reader};
+    use crate::mvcc::log::{Commit, Log, Reader, Snapshot};
     use crate::mvcc::writer::Loaded;
     use crate::mvcc::{Engine, Limits, lock};
     use crate::{Range, Store, StoreError, SystemClock, Txn, memory::MemoryLog};
     use futures_util::StreamExt;
     use std::collections::VecDeque;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Mutex};
 
     /// What happens to the next commits.
@@ -159,6 +161,22 @@ mod tests {
         next: Arc<Mutex<VecDeque<Next>>>,
         /// What is on disk.
         state: crate::mvcc::log::State,
+        /// Whether nothing can be read.
+        blind: Arc<AtomicBool>,
+    }
+
+    struct Failed {
+        inner: Arc<dyn Reader>,
+        blind: Arc<AtomicBool>,
+    }
+
+    impl Reader for Failed {
+        fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+            if self.blind.load(Ordering::Relaxed) {
+                return Err(StoreError::Unavailable("blind".into()));
+            }
+            self.inner.snapshot()
+        }
     }
 
     impl Log for Failing {
@@ -184,15 +202,19 @@ mod tests {
         }
 
         fn reader(&self) -> Arc<dyn Reader> {
-            self.inner.reader()
+            Arc::new(Failed { inner: self.inner.reader(), blind: self.blind.clone() })
         }
     }
 
     fn start(next: &Arc<Mutex<VecDeque<Next>>>) -> Engine {
+        start_with(next, Arc::default(), Limits::DEFAULT_HUB)
+    }
+
+    fn start_with(next: &Arc<Mutex<VecDeque<Next>>>, blind: Arc<AtomicBool>, hub: HubLimits) -> Engine {
         let state = crate::mvcc::log::State::EMPTY;
-        let log = Failing { inner: MemoryLog::default(), next: next.clone(), state };
+        let log = Failing { inner: MemoryLog::default(), next: next.clone(), state, blind };
         let (history_age_millis, history_bytes) = (u64::MAX, Limits::DEFAULT_HISTORY_BYTES);
-        let (max_txn_bytes, hub) = (Limits::DEFAULT_TXN_BYTES, Limits::DEFAULT_HUB);
+        let max_txn_bytes = Limits::DEFAULT_TXN_BYTES;
         let limits = Limits { history_age_millis, history_bytes, max_txn_bytes, hub };
         Engine::start(Box::new(log), Loaded::empty(), Arc::new(SystemClock), limits).unwrap()
     }
@@ -224,6 +246,27 @@ mod tests {
             seen.extend(events.iter().map(|e| (e.kv.key.to_string(), e.kv.mod_revision)));
         }
         assert_eq!(seen, expected);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_is_refused_and_writes_go_on() {
+        let blind = Arc::<AtomicBool>::default();
+        let nothing_kept = HubLimits { recent_bytes: 0, ..Limits::DEFAULT_HUB };
+        let store = start_with(&Arc::default(), blind.clone(), nothing_kept);
+        store.txn(Txn::put("/a", "1")).await.unwrap();
+        store.txn(Txn::put("/b", "1")).await.unwrap();
+        blind.store(true, Ordering::Relaxed);
+        // The first needs what was there before; the second is behind it, in its batch or the next.
+        let both = futures_util::join!(store.txn(Txn::put("/a", "2")), store.txn(Txn::put("/b", "2")));
+        for outcome in [both.0, both.1] {
+            assert!(matches!(&outcome, Err(StoreError::Unavailable(_))), "{outcome:?}");
+        }
+        blind.store(false, Ordering::Relaxed);
+        store.tick().await.unwrap();
+        store.txn(Txn::put("/a", "3")).await.unwrap();
+        let found = store.range(Range::prefix("/")).await.unwrap().kvs;
+        let found: Vec<_> = found.iter().map(|kv| (&*kv.key, &kv.value[..])).collect();
+        assert_eq!(found, [("/a", &b"3"[..]), ("/b", b"1")]);
     }
 
     #[tokio::test]
