@@ -25,6 +25,7 @@ pub(crate) struct Entry<T> {
     pub(crate) started: Nanos,
     pub(crate) metrics: Arc<SchemaMetrics>,
     pub(crate) detail: Option<Box<Detail>>,
+    pub(crate) busy: bool,
     pub(crate) arrival_r: Work,
     pub(crate) number: u64,
     pub(crate) token: Option<T>,

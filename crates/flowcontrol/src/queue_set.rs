@@ -6,6 +6,8 @@
 //!   the limit, or when nothing else runs.
 //! - Among waiting requests, the queue whose oldest would finish first in virtual time goes first; a wide one at its
 //!   head is waited for, not overtaken.
+//! - A few seats are not for busy flows, whose requests compete for the processors rather than for seats. With all seats
+//!   theirs, everybody else would wait until one of them had its turn there.
 //! - Virtual time is counted in whole seat-nanoseconds and never wound back.
 
 use crate::{
@@ -42,7 +44,12 @@ pub struct Request {
     pub metrics: Arc<SchemaMetrics>,
     /// For the debug pages.
     pub detail: Option<Box<Detail>>,
+    /// Whether its flow keeps the processors busy by itself.
+    pub busy: bool,
 }
+
+/// Seats that are not for busy flows: at most so many, and no more than one in so many.
+const SPARE: u32 = 8;
 
 /// What a priority level may do.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +100,8 @@ pub struct QueueSet<T> {
     exempt: bool,
     queuing: Option<(Dealer, u32)>,
     limit: u32,
+    /// The limit of busy flows.
+    busy_limit: u32,
     pub(crate) queues: Vec<Queue>,
     entries: Vec<Option<Entry<T>>>,
     free: Vec<u32>,
@@ -123,6 +132,7 @@ impl<T> QueueSet<T> {
             exempt: false,
             queuing: None,
             limit: 0,
+            busy_limit: 0,
             queues: vec![],
             entries: vec![],
             free: vec![],
@@ -150,6 +160,7 @@ impl<T> QueueSet<T> {
         self.advance(now, woken);
         self.exempt = exempt;
         self.limit = limit;
+        self.busy_limit = limit - SPARE.min(limit / SPARE);
         self.queuing =
             queuing.filter(|_| !exempt).and_then(|q| Some((Dealer::new(q.queues, q.hand)?, q.length)));
         let places = queuing.map_or(0, |q| u64::from(q.queues) * u64::from(q.length));
@@ -207,7 +218,10 @@ impl<T> QueueSet<T> {
         self.now = self.now.max(now);
         if self.active > 0 {
             let seats = (self.seats_in_use + self.waiting_seats).min(u64::from(self.limit));
-            self.r += Work::from(seats) * Work::from(passed) / Work::from(self.active);
+            self.r += match seats.checked_mul(passed) {
+                Some(work) => Work::from(work / self.active),
+                None => Work::from(seats) * Work::from(passed) / Work::from(self.active),
+            };
         }
     }
 
@@ -223,7 +237,7 @@ impl<T> QueueSet<T> {
             return self.reject(&request.metrics, Reason::QueueFull);
         }
         let free = self.seats_in_use < u64::from(self.limit);
-        if free && self.waiting == 0 && self.fits(request.estimate.seats()) {
+        if free && self.waiting == 0 && self.fits(request.estimate.seats(), request.busy) {
             return self.start_at_once(index, request);
         }
         let id = self.enqueue(index, request);
@@ -246,7 +260,7 @@ impl<T> QueueSet<T> {
     }
 
     fn start_without_queue(&mut self, request: Request) -> Started {
-        if !self.fits(request.estimate.seats()) {
+        if !self.fits(request.estimate.seats(), false) {
             return self.reject(&request.metrics, Reason::ConcurrencyLimit);
         }
         let id = self.insert(None, request);
@@ -270,7 +284,7 @@ impl<T> QueueSet<T> {
     }
 
     fn insert(&mut self, queue: Option<usize>, request: Request) -> u32 {
-        let Request { estimate, metrics, detail, hash: _ } = request;
+        let Request { estimate, metrics, detail, busy, hash: _ } = request;
         let entry = Entry {
             state: State::Waiting,
             queue,
@@ -279,6 +293,7 @@ impl<T> QueueSet<T> {
             started: 0,
             metrics,
             detail,
+            busy,
             arrival_r: self.r,
             number: self.arrivals,
             token: None,
@@ -341,13 +356,14 @@ impl<T> QueueSet<T> {
         self.utilization.set(self.now, Numbers { seats, executing, waiting, demand });
     }
 
-    fn fits(&self, seats: u32) -> bool {
+    fn fits(&self, seats: u32, busy: bool) -> bool {
+        let limit = if busy { self.busy_limit } else { self.limit };
         // Wider than the whole level: it runs alone.
         self.exempt
-            || if seats > self.limit {
+            || if seats > limit {
                 self.executing == 0
             } else {
-                self.seats_in_use + u64::from(seats) <= u64::from(self.limit)
+                self.seats_in_use + u64::from(seats) <= u64::from(limit)
             }
     }
 
@@ -360,10 +376,11 @@ impl<T> QueueSet<T> {
         }
     }
 
-    /// The queue whose oldest request would finish first; ties go to the one that was served longest ago.
+    /// The queue whose oldest request would finish first; ties go to the one that was served longest ago. A busy flow's that
+    /// has to wait for its seats does not hold up others.
     fn next_queue(&mut self) -> Option<usize> {
         let n = self.queues.len();
-        let mut best: Option<(Work, usize)> = None;
+        let (mut calm, mut busy): (Option<(Work, usize)>, Option<(Work, usize)>) = (None, None);
         let (mut s, mut discounted) = ((Work::MAX, Work::MIN), (Work::MAX, Work::MIN));
         for i in 1..=n {
             let index = (self.robin + i) % n;
@@ -373,12 +390,24 @@ impl<T> QueueSet<T> {
             let less = start - Work::from(queue.seats_in_use) * Work::from(GUESS);
             s = (s.0.min(start), s.1.max(start));
             discounted = (discounted.0.min(less), discounted.1.max(less));
-            let finish = start + oldest.work();
-            if best.is_none_or(|(least, _)| finish < least) {
-                best = Some((finish, index));
+            let candidate = (start + oldest.work(), i);
+            let best = if oldest.busy { &mut busy } else { &mut calm };
+            if best.is_none_or(|least| candidate < least) {
+                *best = Some(candidate);
             }
         }
-        let (_, index) = best?;
+        let mut first = match (calm, busy) {
+            (Some(calm), Some(busy)) => calm.min(busy),
+            (calm, busy) => calm.or(busy)?,
+        };
+        let at = |i: usize| (self.robin + i) % n;
+        if let (Some(calm), true) = (calm, Some(first) == busy) {
+            let oldest = self.queues[at(first.1)].waiting.front().and_then(|id| self.entry(*id));
+            if oldest.is_some_and(|oldest| !self.fits(oldest.seats(), true)) {
+                first = calm;
+            }
+        }
+        let index = at(first.1);
         self.last.s = s;
         self.last.discounted_s = discounted;
         Some(index)
@@ -388,7 +417,7 @@ impl<T> QueueSet<T> {
     fn dispatch_from(&mut self, index: usize, woken: &mut Vec<T>) -> bool {
         let Some(id) = self.queues[index].waiting.front().copied() else { return false };
         let Some(entry) = self.entry(id) else { return false };
-        if !self.fits(entry.seats()) {
+        if !self.fits(entry.seats(), entry.busy) {
             entry.metrics.no_accommodation.inc();
             return false;
         }

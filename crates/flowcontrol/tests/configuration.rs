@@ -151,8 +151,13 @@ fn seats_are_divided_by_shares() {
 fn start(gate: &Gate, now: u64, level: &str, count: u64) -> Vec<Started> {
     let active = gate.active();
     let route = active.routes.iter().find(|r| r.level.name == level).unwrap();
-    let request =
-        |hash| Request { estimate: Estimate::ONE, hash, metrics: route.metrics.clone(), detail: None };
+    let request = |hash| Request {
+        estimate: Estimate::ONE,
+        hash,
+        metrics: route.metrics.clone(),
+        detail: None,
+        busy: false,
+    };
     (0..count)
         .map(|i| route.level.queues().start(now, request(i.wrapping_mul(0x9e37_79b9_7f4a_7c15)), &mut vec![]))
         .collect()
@@ -237,7 +242,13 @@ fn lingering_seats_come_back_in_time() {
     let mut set = route.level.queues();
     let limit = gate.limits("leader-election").unwrap().current as u32;
     let estimate = Estimate { initial: 1, last: limit, linger: 5_000_000 };
-    let request = |estimate, hash| Request { estimate, hash, metrics: route.metrics.clone(), detail: None };
+    let request = |estimate, hash| Request {
+        estimate,
+        hash,
+        metrics: route.metrics.clone(),
+        detail: None,
+        busy: false,
+    };
     let Started::Running(wide) = set.start(SECOND, request(estimate, 1), &mut vec![]) else { panic!() };
     let Started::Waiting(thin) = set.start(SECOND, request(Estimate::ONE, 2), &mut vec![]) else { panic!() };
     set.set_token(thin, ());
@@ -259,7 +270,8 @@ fn who_fits_nowhere_waits_for_a_free_seat() {
     let gate = gate();
     let active = gate.active();
     let metrics = &active.routes.iter().find(|r| r.level.name == "leader-election").unwrap().metrics;
-    let request = |estimate| Request { estimate, hash: 1, metrics: metrics.clone(), detail: None };
+    let request =
+        |estimate| Request { estimate, hash: 1, metrics: metrics.clone(), detail: None, busy: false };
     let queuing = Some(Queuing { queues: 1, hand: 1, length: 1 });
     let level = |limit| {
         let mut set = QueueSet::<()>::new(0);

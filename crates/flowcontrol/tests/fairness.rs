@@ -99,6 +99,7 @@ fn simulate(
                     hash: shard::hash("s", flow.name),
                     metrics: metrics[i].clone(),
                     detail: None,
+                    busy: false,
                 };
                 match sim.set.start(now, request, &mut woken) {
                     Started::Running(id) => sim.run(now, id, i, now, flows),
@@ -212,4 +213,42 @@ fn a_request_wider_than_the_level_runs_alone() {
     let got = simulate(11, 4, QUEUES, &[wide, thin], 10_000 * MS);
     assert!(got["wide"].waits.len() > 150, "{}", got["wide"].waits.len());
     assert!(got["thin"].waits.len() > 1_500);
+}
+
+#[test]
+fn the_last_seats_are_not_for_busy_flows() {
+    let mut set = QueueSet::new(0);
+    let settings = Settings { exempt: false, queuing: Some(QUEUES), limit: 16, denominator: 16 };
+    set.configure(0, settings, &mut vec![]);
+    let metrics = SchemaMetrics::detached("all");
+    let mut start = |set: &mut QueueSet<&'static str>, name: &'static str, seats: u32| {
+        let estimate = Estimate { initial: seats, ..Estimate::ONE };
+        let (hash, busy) = (shard::hash("s", name), name != "user");
+        let request = Request { estimate, hash, metrics: metrics.clone(), detail: None, busy };
+        let started = set.start(0, request, &mut vec![]);
+        if let Started::Waiting(id) = started {
+            set.set_token(id, name);
+        }
+        started
+    };
+    let flood: Vec<Started> = (0..20).map(|_| start(&mut set, "flood", 1)).collect();
+    let running = flood.iter().filter(|s| matches!(s, Started::Running(_))).count();
+    assert_eq!(running, 14);
+    let users: Vec<Started> = (0..3).map(|_| start(&mut set, "user", 1)).collect();
+    let [Started::Running(user), Started::Running(_), Started::Waiting(_)] = users[..] else {
+        panic!("{users:?}")
+    };
+    let mut end = |set: &mut QueueSet<&'static str>, id: u32| {
+        let mut woken = vec![];
+        set.finish(1, id, &mut woken);
+        woken
+    };
+    let id = |i: usize| if let Started::Running(id) = flood[i] { id } else { panic!("{i} waits") };
+    assert_eq!(end(&mut set, id(0)), ["user"], "the flood is at its own limit");
+    assert_eq!(end(&mut set, id(1)), [""; 0]);
+    assert_eq!(end(&mut set, user), [""; 0]);
+    assert_eq!(end(&mut set, id(2)), ["flood"]);
+    // A wide one of the flood waits for its seats; narrow ones of the flood do not overtake it, others do.
+    let Started::Waiting(_) = start(&mut set, "wide", 4) else { panic!() };
+    let Started::Running(_) = start(&mut set, "user", 1) else { panic!() };
 }

@@ -1,13 +1,20 @@
-//! The phase `crds`: many CustomResourceDefinitions, created at once and awaited until each serves its resource.
+//! The phase `crds`: many CustomResourceDefinitions, created at once and awaited until each serves its resource. Then all of
+//! that again while one client goes on reading something else.
 
 use super::{
     Bench, Error,
     client::{Call, Client},
     fixture,
-    load::{self, Each, Job, Until},
+    load::{self, Each, Job, Tally, Until},
     objects::{self, KINDS_PER_GROUP},
 };
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 use tokio::time::sleep;
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -15,21 +22,65 @@ const CLIENTS: usize = 8;
 /// How long all of them may take.
 const LIMIT: Duration = Duration::from_secs(600);
 const SETTLE: Duration = Duration::from_secs(15);
+/// How long the reader reads before anything is created.
+const QUIET: Duration = Duration::from_secs(2);
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Runs the phase.
 pub async fn run(bench: &mut Bench) -> Result<(), Error> {
     let outcome = measure(bench).await;
+    fixture::both(outcome, clear(bench).await)?;
+    let outcome = beside_a_reader(bench).await;
+    fixture::both(outcome, clear(bench).await)
+}
+
+async fn clear(bench: &mut Bench) -> Result<(), Error> {
     let ours = format!("{DEFINITIONS}?labelSelector={}", bench.selector());
-    let cleared = fixture::empty(&mut bench.control, &ours).await;
-    fixture::both(outcome, cleared)
+    fixture::empty(&mut bench.control, &ours).await
 }
 
 async fn measure(bench: &mut Bench) -> Result<(), Error> {
+    let before = bench.server.settled(SETTLE).await;
+    let took = create(bench).await?;
+    bench.report.time("crds_served", took);
+    if let Some(memory) = bench.server.settled(SETTLE).await {
+        bench.report.set("crds_memory", memory as f64);
+        if let Some(before) = before {
+            bench.report.set("crds_cost", memory.saturating_sub(before) as f64);
+        }
+    }
+    Ok(())
+}
+
+async fn beside_a_reader(bench: &mut Bench) -> Result<(), Error> {
+    let quiet = read(bench, Until::Elapsed(QUIET)).await?;
+    let done = Arc::new(AtomicBool::new(false));
+    let reading = read(bench, Until::Told(done.clone()));
+    let creating = async {
+        let outcome = create(bench).await;
+        done.store(true, Ordering::Relaxed);
+        outcome
+    };
+    let (reader, created) = tokio::join!(reading, creating);
+    created?;
+    let reader = reader?;
+    for (id, tally, percent) in [
+        ("crds_read_quiet_p50", &quiet, 50.0),
+        ("crds_read_p50", &reader, 50.0),
+        ("crds_read_quiet", &quiet, 99.0),
+        ("crds_read", &reader, 99.0),
+        ("crds_read_most", &reader, 100.0),
+    ] {
+        bench.report.time(id, tally.percentile(percent));
+    }
+    Ok(())
+}
+
+/// Creates them and waits for all that follows. Says how long that took.
+async fn create(bench: &Bench) -> Result<Duration, Error> {
     let count = bench.report.counts.crds;
     let bodies: Vec<String> = (0..count).map(|i| objects::definition(&bench.run, i).to_string()).collect();
-    let before = bench.server.settled(SETTLE).await;
     let began = Instant::now();
     let create = Each(move |i: usize| Call::post(DEFINITIONS, bodies[i].clone()));
     load::run(&bench.target, CLIENTS, Until::Count(count), LIMIT, create).await?;
@@ -38,14 +89,14 @@ async fn measure(bench: &mut Bench) -> Result<(), Error> {
     let discovered = Discovered { run: bench.run.clone(), count };
     load::run(&bench.target, CLIENTS, Until::Count(count.div_ceil(KINDS_PER_GROUP)), LIMIT, discovered)
         .await?;
-    bench.report.time("crds_served", began.elapsed());
-    if let Some(memory) = bench.server.settled(SETTLE).await {
-        bench.report.set("crds_memory", memory as f64);
-        if let Some(before) = before {
-            bench.report.set("crds_cost", memory.saturating_sub(before) as f64);
-        }
-    }
-    Ok(())
+    Ok(began.elapsed())
+}
+
+/// One client that reads one object again and again.
+async fn read(bench: &Bench, until: Until) -> Result<Tally, Error> {
+    let target = bench.target.clone();
+    let get = Each(|_| Call::get("/api/v1/namespaces/default"));
+    load::apart(async move { load::run(&target, 1, until, LIMIT, get).await }).await
 }
 
 /// Waits until a definition's resource can be listed.

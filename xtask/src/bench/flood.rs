@@ -18,7 +18,6 @@ use super::{
 };
 use serde_json::json;
 use std::{
-    future::Future,
     path::Path,
     sync::{
         Arc,
@@ -132,7 +131,7 @@ impl User {
     async fn notices(&self, run: &str, noticed: &mut Noticed) -> Result<(), Error> {
         for ((what, _), latencies) in PROBES.iter().zip(&mut noticed.0) {
             let probe = probe(self.target.clone(), what, self.path.clone(), run.to_owned(), self.time);
-            latencies.extend(apart(probe).await?.latencies);
+            latencies.extend(load::apart(probe).await?.latencies);
         }
         Ok(())
     }
@@ -148,7 +147,7 @@ impl User {
         let lasts = WARM * 2 + self.time * PROBES.len() as u32;
         let torrent = Torrent { path: self.path.clone(), refused: refused.clone() };
         let flood = flood.clone();
-        let flooding = tokio::spawn(apart(async move {
+        let flooding = tokio::spawn(load::apart(async move {
             load::run(&flood, CONNECTIONS, Until::Elapsed(lasts), lasts + SLACK, torrent).await
         }));
         tokio::time::sleep(WARM).await;
@@ -220,17 +219,6 @@ async fn account(
         }
     }
     Err(Error::Answer(format!("{name} was bound to its role and is still refused")))
-}
-
-/// Runs on a thread and runtime of its own, so that the generator's other work does not delay it.
-async fn apart<T: Send + 'static>(
-    work: impl Future<Output = Result<T, Error>> + Send + 'static,
-) -> Result<T, Error> {
-    let thread = tokio::task::spawn_blocking(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.map_err(|e| Error::Task(e.to_string()))?.block_on(work)
-    });
-    thread.await.map_err(|e| Error::Task(e.to_string()))?
 }
 
 /// One client that does one thing again and again.

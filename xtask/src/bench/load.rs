@@ -11,7 +11,7 @@ use std::{
     future::Future,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -33,12 +33,14 @@ impl<F: Fn(usize) -> Call + Send + Sync + 'static> Job for Each<F> {
 }
 
 /// How much work.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Until {
     /// So many pieces.
     Count(usize),
     /// As many as fit.
     Elapsed(Duration),
+    /// Until this says so.
+    Told(Arc<AtomicBool>),
 }
 
 /// How a load went.
@@ -84,7 +86,7 @@ pub async fn run(
     let started = Instant::now();
     let mut tasks = JoinSet::new();
     for client in connected {
-        tasks.spawn(one(client, job.clone(), next.clone(), until, started));
+        tasks.spawn(one(client, job.clone(), next.clone(), until.clone(), started));
     }
     let mut tally = Tally { began: started, done: 0, elapsed: Duration::ZERO, latencies: vec![] };
     let all = async {
@@ -118,9 +120,10 @@ async fn one(
     let mut before = Instant::now();
     loop {
         let index = next.fetch_add(1, Ordering::Relaxed);
-        let over = match until {
-            Until::Count(count) => index >= count,
-            Until::Elapsed(time) => before - started >= time,
+        let over = match &until {
+            Until::Count(count) => index >= *count,
+            Until::Elapsed(time) => before - started >= *time,
+            Until::Told(told) => told.load(Ordering::Relaxed),
         };
         if over {
             return Ok((latencies, before));
@@ -130,4 +133,15 @@ async fn one(
         latencies.push(after - before);
         before = after;
     }
+}
+
+/// Runs on a thread and runtime of its own, so that the generator's other work does not delay it.
+pub async fn apart<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Result<T, Error> {
+    let thread = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.map_err(|e| Error::Task(e.to_string()))?.block_on(work)
+    });
+    thread.await.map_err(|e| Error::Task(e.to_string()))?
 }

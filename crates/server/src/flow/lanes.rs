@@ -73,9 +73,14 @@ impl Lanes {
         })
     }
 
+    /// Where this flow belongs now.
+    pub fn lane(&self, flow: u64) -> Lane {
+        self.marks.lane(flow, Instant::now())
+    }
+
     /// A place for a request of this flow, in the lane that it belongs to. Its connection is wished there.
     pub async fn place(&self, flow: u64, wish: Option<&SharedLane>) -> Place {
-        let lane = self.marks.lane(flow, Instant::now());
+        let lane = self.lane(flow);
         wish.iter().for_each(|wish| wish.set(lane));
         let (pace, queue) = match lane {
             Lane::Calm => (&self.calm, self.calm.places()),

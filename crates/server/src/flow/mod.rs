@@ -188,11 +188,12 @@ impl Flow {
         let route = active.classify(&digest);
         let uid = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
         marks.uids = Some((uid(&route.schema.uid), uid(&route.level_uid)));
-        let request = self.request(engine, &digest, query, route);
+        let mut request = self.request(engine, &digest, query, route);
         let (level, metrics) = (route.level.clone(), route.metrics.clone());
         let waits = !route.exempt;
         let flow_hash =
             waits.then(|| if route.sharded { request.hash } else { shard::hash(&route.schema.name, "") });
+        request.busy = flow_hash.is_some_and(|flow| self.lanes.lane(flow) == Lane::Busy);
         let mut turn =
             Turn { flow: self.clone(), level, metrics, flow_hash, id: 0, since: None, mutating, watch };
         drop(active);
@@ -236,7 +237,7 @@ impl Flow {
         let flow = if route.sharded { route.schema.distinguish(digest) } else { "" };
         let hash = if route.sharded { shard::hash(&route.schema.name, flow) } else { 0 };
         let detail = (!route.exempt).then(|| Box::new(detail(digest, flow)));
-        Request { estimate, hash, metrics: route.metrics.clone(), detail }
+        Request { estimate, hash, metrics: route.metrics.clone(), detail, busy: false }
     }
 
     fn estimate(
