@@ -216,13 +216,13 @@ impl<T> QueueSet<T> {
     fn sync(&mut self, now: Nanos) {
         let passed = now.saturating_sub(self.now);
         self.now = self.now.max(now);
-        if self.active > 0 {
-            let seats = (self.seats_in_use + self.waiting_seats).min(u64::from(self.limit));
-            self.r += match seats.checked_mul(passed) {
-                Some(work) => Work::from(work / self.active),
-                None => Work::from(seats) * Work::from(passed) / Work::from(self.active),
-            };
-        }
+        let seats = (self.seats_in_use + self.waiting_seats).min(u64::from(self.limit));
+        let work = Work::from(seats) * Work::from(passed);
+        self.r += match u64::try_from(work) {
+            // The usual case, and much cheaper.
+            Ok(work) => work.checked_div(self.active).map_or(0, Work::from),
+            Err(_) => work.checked_div(Work::from(self.active)).unwrap_or(0),
+        };
     }
 
     /// A request arrives.
@@ -380,7 +380,7 @@ impl<T> QueueSet<T> {
     /// has to wait for its seats does not hold up others.
     fn next_queue(&mut self) -> Option<usize> {
         let n = self.queues.len();
-        let (mut calm, mut busy): (Option<(Work, usize)>, Option<(Work, usize)>) = (None, None);
+        let (mut calm, mut busy) = (None, None);
         let (mut s, mut discounted) = ((Work::MAX, Work::MIN), (Work::MAX, Work::MIN));
         for i in 1..=n {
             let index = (self.robin + i) % n;
@@ -392,7 +392,7 @@ impl<T> QueueSet<T> {
             discounted = (discounted.0.min(less), discounted.1.max(less));
             let candidate = (start + oldest.work(), i);
             let best = if oldest.busy { &mut busy } else { &mut calm };
-            if best.is_none_or(|least| candidate < least) {
+            if best.is_none_or(|least: (Work, usize)| candidate < least) {
                 *best = Some(candidate);
             }
         }

@@ -221,7 +221,7 @@ fn the_last_seats_are_not_for_busy_flows() {
     let settings = Settings { exempt: false, queuing: Some(QUEUES), limit: 16, denominator: 16 };
     set.configure(0, settings, &mut vec![]);
     let metrics = SchemaMetrics::detached("all");
-    let mut start = |set: &mut QueueSet<&'static str>, name: &'static str, seats: u32| {
+    let start = |set: &mut QueueSet<&'static str>, name: &'static str, seats: u32| {
         let estimate = Estimate { initial: seats, ..Estimate::ONE };
         let (hash, busy) = (shard::hash("s", name), name != "user");
         let request = Request { estimate, hash, metrics: metrics.clone(), detail: None, busy };
@@ -238,7 +238,7 @@ fn the_last_seats_are_not_for_busy_flows() {
     let [Started::Running(user), Started::Running(_), Started::Waiting(_)] = users[..] else {
         panic!("{users:?}")
     };
-    let mut end = |set: &mut QueueSet<&'static str>, id: u32| {
+    let end = |set: &mut QueueSet<&'static str>, id: u32| {
         let mut woken = vec![];
         set.finish(1, id, &mut woken);
         woken
