@@ -277,6 +277,8 @@ async fn level(engine: &Arc<Engine>, served: &mut Served, names: &[String]) -> V
             served.compile(&wanted, &mut compiled);
             established.push(name);
         }
+        // Compiling takes as long as hundreds of reads, which are not to wait for more than one of them.
+        tokio::task::yield_now().await;
     }
     // Served first: who waits for the condition may create at once.
     if let Err(error) = served.serve(engine, compiled).await {
