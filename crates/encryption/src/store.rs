@@ -15,7 +15,7 @@ use kaji_store::{
     EventKind, KeyValue, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome, WatchBatch,
     WatchStream,
 };
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 use tokio::sync::RwLock;
 
 /// How often a value may turn out to need its key decrypted: once, unless other keys push it out meanwhile.
@@ -83,8 +83,9 @@ impl InForce {
     /// # Errors
     /// For the first value that it does not read; then nothing has changed.
     pub async fn replace(&self, new: Arc<Transformers>, inner: &dyn Store) -> Result<(), StoreError> {
-        let mut seen = new.reads(inner).await?;
-        let mut changes = inner.watch("/", seen + 1).await?;
+        // Followed from the beginning: looking at all may take longer than the store remembers what changed.
+        let mut changes = inner.watch("/", 0).await?;
+        let mut seen = new.reads_beside(inner, &mut changes).await?;
         new.reads_changes(inner, &mut changes, &mut seen).await?;
         let _nothing_is_written = self.0.writing.write().await;
         new.reads_changes(inner, &mut changes, &mut seen).await?;
@@ -200,6 +201,23 @@ impl Transformers {
         }
     }
 
+    /// [`Transformers::reads`], while changes are looked at as they come.
+    async fn reads_beside(
+        &self,
+        inner: &dyn Store,
+        changes: &mut WatchStream,
+    ) -> Result<Revision, StoreError> {
+        let mut all = pin!(self.reads(inner));
+        let mut changed = 0;
+        loop {
+            tokio::select! {
+                biased;
+                seen = &mut all => return Ok(seen?.max(changed)),
+                batch = changes.next() => changed = self.reads_batch(inner, batch).await?,
+            }
+        }
+    }
+
     /// Whether what the changes up to now have written, as far as it is still there, can be read with this.
     async fn reads_changes(
         &self,
@@ -210,17 +228,26 @@ impl Transformers {
         let now = inner.revision().await?;
         inner.request_progress();
         while *seen < now {
-            let batch = changes.next().await.unwrap_or(Err(StoreError::Closed))?;
-            for event in batch.events.iter().filter(|event| event.kind == EventKind::Put) {
-                let Err(error) = self.opened(&event.kv).await else { continue };
-                let kept = inner.range(Range::key(&*event.kv.key)).await?;
-                if kept.kvs.first().is_some_and(|kv| kv.mod_revision == event.kv.mod_revision) {
-                    return Err(error);
-                }
-            }
-            *seen = (*seen).max(batch.revision);
+            *seen = (*seen).max(self.reads_batch(inner, changes.next().await).await?);
         }
         Ok(())
+    }
+
+    /// Whether what these changes have written, as far as it is still there, can be read with this; up to which revision.
+    async fn reads_batch(
+        &self,
+        inner: &dyn Store,
+        batch: Option<Result<WatchBatch, StoreError>>,
+    ) -> Result<Revision, StoreError> {
+        let batch = batch.unwrap_or(Err(StoreError::Closed))?;
+        for event in batch.events.iter().filter(|event| event.kind == EventKind::Put) {
+            let Err(error) = self.opened(&event.kv).await else { continue };
+            let kept = inner.range(Range::key(&*event.kv.key)).await?;
+            if kept.kvs.first().is_some_and(|kv| kv.mod_revision == event.kv.mod_revision) {
+                return Err(error);
+            }
+        }
+        Ok(batch.revision)
     }
 
     fn seal_op(&self, op: &mut Op) -> Result<(), StoreError> {

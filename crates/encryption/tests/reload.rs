@@ -175,6 +175,24 @@ async fn what_was_looked_at_is_not_again() {
 }
 
 #[tokio::test]
+async fn looking_at_all_may_take_longer_than_changes_are_remembered() {
+    let w = World::new(Slow::new(0, ANY));
+    for i in 0..600 {
+        w.put(&format!("{i}")).await.unwrap().unwrap();
+    }
+    let replaced = w.replace(&[SECRETBOX, GCM]);
+    asked(&w.inner.ranges, 1).await;
+    for _ in 0..3 {
+        w.put("a").await.unwrap().unwrap();
+        settle().await;
+        w.store.compact(w.inner.inner.revision().await.unwrap()).await.unwrap();
+    }
+    w.inner.reads.add_permits(ANY);
+    replaced.await.unwrap().unwrap();
+    w.all_readable(&[SECRETBOX, GCM]).await;
+}
+
+#[tokio::test]
 async fn what_is_gone_again_is_in_nobodys_way() {
     let w = World::new(Slow::new(1, ANY));
     let replaced = w.replace(&[SECRETBOX]);
