@@ -1,13 +1,20 @@
 //! Events: what happened to one object, encoded once for all who watch.
+//!
+//! Invariant: an [`Event`], wherever it comes from (the store's history, the window, the index), tells nothing about its
+//! object outside the cache. Only a [`WatchEvent`] can be sent, and the one way to make one is that a watch's filter, its
+//! namespace included, accepts the event.
 
-use super::entry::{Change, Entry};
+use super::{
+    entry::{Change, Entry},
+    filter::Filter,
+};
 use bytes::Bytes;
 use kaji_store::Revision;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// How an event appears to one watcher; differs from what happened when its selector begins or ceases to match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Seen {
+enum Seen {
     /// The object is new to the watcher.
     Added,
     /// It changed.
@@ -20,7 +27,7 @@ pub(crate) enum Seen {
 
 impl Seen {
     /// What the event says.
-    pub fn change(self) -> Change {
+    fn change(self) -> Change {
         match self {
             Seen::Added => Change::Added,
             Seen::Modified => Change::Modified,
@@ -30,17 +37,17 @@ impl Seen {
 }
 
 /// A form of events other than the object as stored, to be encoded once and kept with the event.
-pub(crate) type FormKey = (Seen, Arc<str>);
+type FormKey = (Seen, Arc<str>);
 
-/// One change of one object.
+/// One change of one object, not yet known to concern any watch.
 #[derive(Debug)]
 pub(crate) struct Event {
     /// What happened.
-    pub change: Change,
+    pub(super) change: Change,
     /// The new state; of a deletion, the last one at the revision of the deletion.
-    pub entry: Arc<Entry>,
+    pub(super) entry: Arc<Entry>,
     /// The state before.
-    pub previous: Option<Arc<Entry>>,
+    pub(super) previous: Option<Arc<Entry>>,
     gone: OnceLock<Bytes>,
     forms: Mutex<Vec<(FormKey, Bytes)>>,
 }
@@ -59,48 +66,6 @@ impl Event {
         self.entry.revision
     }
 
-    /// The whole watch event as stored objects show it, if it was encoded already or is always needed.
-    pub fn frame(&self, seen: Seen) -> Option<&Bytes> {
-        match (seen, self.entry.change()) {
-            (Seen::Added, Change::Added)
-            | (Seen::Modified, Change::Modified)
-            | (Seen::Deleted, Change::Deleted) => Some(self.entry.frame()),
-            (Seen::Gone, _) => {
-                let previous = self.previous.as_ref()?;
-                Some(self.gone.get_or_init(|| previous.deleted_frame(self.revision())))
-            }
-            _ => None,
-        }
-    }
-
-    /// The object that a watcher sees.
-    pub fn object(&self, seen: Seen) -> Bytes {
-        match seen {
-            Seen::Gone => self.frame(seen).map_or_else(Bytes::new, |frame| {
-                frame.slice(Change::Deleted.head().len()..frame.len() - super::entry::TAIL.len())
-            }),
-            _ => self.entry.object(),
-        }
-    }
-
-    /// Another form of the event, made at its first use.
-    pub fn form<E>(&self, key: &FormKey, make: impl FnOnce() -> Result<Bytes, E>) -> Result<Bytes, E> {
-        if let Ok(forms) = self.forms.lock()
-            && let Some((_, bytes)) = forms.iter().find(|(k, _)| k == key)
-        {
-            return Ok(bytes.clone());
-        }
-        // Not under the lock: making it may be slow, and making it twice does no harm.
-        let bytes = make()?;
-        if let Ok(mut forms) = self.forms.lock()
-            && forms.len() < MAX_FORMS
-            && !forms.iter().any(|(k, _)| k == key)
-        {
-            forms.push((key.clone(), bytes.clone()));
-        }
-        Ok(bytes)
-    }
-
     /// Gives up the forms that were kept: whoever is this late makes them again.
     pub fn forget_forms(&self) {
         if let Ok(mut forms) = self.forms.lock() {
@@ -108,15 +73,128 @@ impl Event {
         }
     }
 
-    /// Bytes of the states that it is about.
-    pub fn bytes(&self) -> usize {
-        self.entry.object_bytes().len() + self.previous.as_ref().map_or(0, |p| p.object_bytes().len())
-    }
-
     /// Bytes that only the event holds on to, because the cache no longer has them.
     pub fn held(&self) -> usize {
         let before = self.previous.as_ref().map_or(0, |p| p.size());
         let gone = if self.change == Change::Deleted { self.entry.size() } else { 0 };
         before + gone + size_of::<Event>()
+    }
+}
+
+/// An event as one watch sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct WatchEvent {
+    event: Arc<Event>,
+    seen: Seen,
+}
+
+impl WatchEvent {
+    /// The event as a watch with this filter sees it; `None` if it does not.
+    pub fn accept(filter: &Filter, event: &Arc<Event>) -> Option<WatchEvent> {
+        let new = event.change != Change::Deleted && filter.matches(&event.entry);
+        let old = event.previous.as_ref().is_some_and(|p| filter.matches(p));
+        let seen = match (old, new) {
+            (false, true) => Seen::Added,
+            (true, true) => Seen::Modified,
+            (true, false) if event.change == Change::Deleted => Seen::Deleted,
+            (true, false) => Seen::Gone,
+            (false, false) => return None,
+        };
+        Some(WatchEvent { event: event.clone(), seen })
+    }
+
+    /// The event with its states in another version, in which `filter` is to accept it. Without `previous` when the filter
+    /// does not look inside.
+    pub fn converted(
+        &self,
+        entry: Arc<Entry>,
+        previous: Option<Arc<Entry>>,
+        filter: &Filter,
+    ) -> Option<WatchEvent> {
+        let event = Arc::new(Event::new(self.event.change, entry, previous));
+        if filter.looks_inside() {
+            return WatchEvent::accept(filter, &event);
+        }
+        filter.matches(&event.entry).then_some(WatchEvent { event, seen: self.seen })
+    }
+
+    /// What the watch is told.
+    pub fn change(&self) -> Change {
+        self.seen.change()
+    }
+
+    /// Whether the object is only gone from what the watch selects.
+    pub fn is_gone(&self) -> bool {
+        self.seen == Seen::Gone
+    }
+
+    /// The revision that made it.
+    pub fn revision(&self) -> Revision {
+        self.event.revision()
+    }
+
+    /// The state after it, unless it is a deletion.
+    pub fn current(&self) -> Option<&Arc<Entry>> {
+        (self.event.change != Change::Deleted).then_some(&self.event.entry)
+    }
+
+    /// The state before it.
+    pub fn previous(&self) -> Option<&Arc<Entry>> {
+        self.event.previous.as_ref()
+    }
+
+    /// `metadata` of the event's own state: that of [`WatchEvent::object`] unless it is only gone.
+    pub fn metadata(&self) -> Bytes {
+        self.event.entry.metadata()
+    }
+
+    /// The whole watch event as stored objects show it, if it was encoded already or is always needed.
+    pub fn frame(&self) -> Option<&Bytes> {
+        let event = &*self.event;
+        match (self.seen, event.entry.change()) {
+            (Seen::Added, Change::Added)
+            | (Seen::Modified, Change::Modified)
+            | (Seen::Deleted, Change::Deleted) => Some(event.entry.frame()),
+            (Seen::Gone, _) => {
+                let previous = event.previous.as_ref()?;
+                Some(event.gone.get_or_init(|| previous.deleted_frame(event.revision())))
+            }
+            _ => None,
+        }
+    }
+
+    /// The object that the watch is shown.
+    pub fn object(&self) -> Bytes {
+        match self.seen {
+            Seen::Gone => self.frame().map_or_else(Bytes::new, |frame| {
+                frame.slice(Change::Deleted.head().len()..frame.len() - super::entry::TAIL.len())
+            }),
+            _ => self.event.entry.object(),
+        }
+    }
+
+    /// Another form of it, made at its first use and kept with the event.
+    pub fn form<E>(&self, form: &Arc<str>, make: impl FnOnce() -> Result<Bytes, E>) -> Result<Bytes, E> {
+        let (event, key) = (&*self.event, (self.seen, form.clone()));
+        if let Ok(forms) = event.forms.lock()
+            && let Some((_, bytes)) = forms.iter().find(|(k, _)| *k == key)
+        {
+            return Ok(bytes.clone());
+        }
+        // Not under the lock: making it may be slow, and making it twice does no harm.
+        let bytes = make()?;
+        if let Ok(mut forms) = event.forms.lock()
+            && forms.len() < MAX_FORMS
+            && !forms.iter().any(|(k, _)| *k == key)
+        {
+            forms.push((key, bytes.clone()));
+        }
+        Ok(bytes)
+    }
+
+    /// Bytes of the states that it is about.
+    pub fn bytes(&self) -> usize {
+        let (event, previous) = (&self.event, self.event.previous.as_ref());
+        event.entry.object_bytes().len() + previous.map_or(0, |p| p.object_bytes().len())
     }
 }

@@ -1,7 +1,8 @@
-//! Who watches what: watchers found by the events that concern them.
+//! Watchers found by the events that may concern them.
 //!
-//! Invariant: a live watcher is in exactly one place, that of its interest. An event looks at the places that its object
-//! (before and after) belongs to, and at no other watcher.
+//! Invariants: a live watcher is in exactly one place, that of its interest. An event looks at the places that its object
+//! (before and after) belongs to, and at no other watcher. The index only narrows down: whether a watcher is told is
+//! decided by its filter.
 
 use super::{Fields, entry::Entry, event::Event, filter::Interest, watcher::Watcher};
 use std::{collections::HashMap, hash::Hash, sync::Arc};
@@ -74,7 +75,7 @@ impl Index {
         }
     }
 
-    /// Calls `visit` once for each watcher whom the event may concern.
+    /// Calls `visit` once for each watcher that the event may concern.
     pub fn concerned(&self, event: &Event, fields: &Fields, mut visit: impl FnMut(&Arc<Watcher>)) {
         let entry = &event.entry;
         self.all.iter().for_each(&mut visit);

@@ -21,7 +21,7 @@ mod window;
 
 pub(crate) use entry::TAIL;
 pub use entry::{Change, Entry, EntryMeta};
-pub(crate) use event::{Event, Seen};
+pub(crate) use event::{Event, WatchEvent};
 pub(crate) use feed::Feed;
 pub(crate) use fill::Shaping;
 pub(crate) use filter::Filter;
@@ -29,7 +29,6 @@ pub use follow::Follower;
 pub(crate) use progress::Progress;
 pub(crate) use scan::Fields;
 pub(crate) use subscription::{Start, Subscription};
-pub(crate) use watcher::{Item, seen_by};
 
 use arc_swap::ArcSwap;
 use fill::Fed;
@@ -365,8 +364,8 @@ impl Cache {
         let number = inner.window.end();
         let mut full = vec![];
         inner.index.concerned(&event, &inner.fields, |watcher| {
-            if let Some(seen) = watcher.sees(&event)
-                && !watcher.push((event.clone(), seen), number, wake)
+            if let Some(item) = watcher.accept(&event)
+                && !watcher.push(item, number, wake)
             {
                 full.push(watcher.clone());
             }

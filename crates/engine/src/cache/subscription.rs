@@ -1,8 +1,8 @@
 //! A watch's side of the cache: where it begins, and taking what comes.
 
 use super::{
-    Cache, Filter, Snapshot,
-    watcher::{Item, Mode, Taken, Watcher},
+    Cache, Filter, Snapshot, WatchEvent,
+    watcher::{Mode, Taken, Watcher},
 };
 use kaji_store::Revision;
 use std::{
@@ -66,7 +66,7 @@ impl Cache {
 impl Subscription {
     /// Moves what is queued, at most `max` items, to `out`. `None`: no more will come, because the resource is gone, the
     /// engine shuts down, or this watcher was too slow.
-    pub fn poll_take(&self, max: usize, out: &mut Vec<Item>, cx: &mut Context<'_>) -> Poll<Option<()>> {
+    pub fn poll_take(&self, max: usize, out: &mut Vec<WatchEvent>, cx: &mut Context<'_>) -> Poll<Option<()>> {
         loop {
             match self.watcher.take(max, out, cx) {
                 Taken::Items => return Poll::Ready(Some(())),

@@ -4,8 +4,7 @@
 //! until it asks for more; then it is served from the window, or, when that has moved on, is cut off.
 
 use super::{
-    entry::{Change, Entry},
-    event::{Event, Seen},
+    event::{Event, WatchEvent},
     filter::{Filter, Interest},
 };
 use kaji_store::Revision;
@@ -15,9 +14,6 @@ use std::{
     task::{Context, Waker},
 };
 
-/// An event for a watcher.
-pub(crate) type Item = (Arc<Event>, Seen);
-
 #[derive(Debug)]
 pub(super) struct Watcher {
     filter: Filter,
@@ -25,15 +21,13 @@ pub(super) struct Watcher {
     pub interest: Interest,
     /// Events up to this revision are not for it.
     after: Revision,
-    /// The interest alone decides; no need to look at the entry.
-    trivial: bool,
     bound: usize,
     queue: Mutex<Queue>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    items: VecDeque<Item>,
+    items: VecDeque<WatchEvent>,
     mode: Mode,
     waker: Option<Waker>,
 }
@@ -62,30 +56,9 @@ pub(super) enum Taken {
     Closed,
 }
 
-/// How an event appears to one who wants what `matches`.
-pub(crate) fn seen_by(event: &Event, matches: impl Fn(&Entry) -> bool) -> Option<Seen> {
-    let new = event.change != Change::Deleted && matches(&event.entry);
-    let old = event.previous.as_ref().is_some_and(|p| matches(p));
-    match (old, new) {
-        (false, true) => Some(Seen::Added),
-        (true, true) => Some(Seen::Modified),
-        (true, false) if event.change == Change::Deleted => Some(Seen::Deleted),
-        (true, false) => Some(Seen::Gone),
-        (false, false) => None,
-    }
-}
-
 impl Watcher {
     pub fn new(filter: Filter, interest: Interest, after: Revision, bound: usize, mode: Mode) -> Self {
-        let trivial = filter.is_plain();
-        Watcher {
-            filter,
-            interest,
-            after,
-            trivial,
-            bound,
-            queue: Mutex::new(Queue { mode, ..Queue::default() }),
-        }
+        Watcher { filter, interest, after, bound, queue: Mutex::new(Queue { mode, ..Queue::default() }) }
     }
 
     /// A panic while the lock is held cannot leave the queue half changed.
@@ -93,17 +66,18 @@ impl Watcher {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How an event appears to this watcher, if it does.
-    pub fn sees(&self, event: &Event) -> Option<Seen> {
+    /// The event as this watcher sees it, if it does. That it was found by its interest says nothing: the window has
+    /// all events of the resource.
+    pub fn accept(&self, event: &Arc<Event>) -> Option<WatchEvent> {
         if event.revision() <= self.after {
             return None;
         }
-        seen_by(event, |entry| self.trivial || self.filter.matches(entry))
+        WatchEvent::accept(&self.filter, event)
     }
 
     /// Queues an item. When there is no room the watcher becomes lagging as of event `number`, and `false` says that it
     /// is to leave the index. The waker, if one waits, is added to `wake`.
-    pub fn push(&self, item: Item, number: u64, wake: &mut Vec<Waker>) -> bool {
+    pub fn push(&self, item: WatchEvent, number: u64, wake: &mut Vec<Waker>) -> bool {
         let mut queue = self.lock();
         match queue.mode {
             Mode::Live if queue.items.len() < self.bound => {
@@ -120,7 +94,7 @@ impl Watcher {
     }
 
     /// Moves up to `max` items to `out`, or says why there are none.
-    pub fn take(&self, max: usize, out: &mut Vec<Item>, cx: &mut Context<'_>) -> Taken {
+    pub fn take(&self, max: usize, out: &mut Vec<WatchEvent>, cx: &mut Context<'_>) -> Taken {
         let mut queue = self.lock();
         if queue.items.is_empty() {
             return match queue.mode {
@@ -156,9 +130,7 @@ impl Watcher {
                 queue.mode = Mode::Lagging(number);
                 return false;
             }
-            if let Some(seen) = self.sees(event) {
-                queue.items.push_back((event.clone(), seen));
-            }
+            queue.items.extend(self.accept(event));
             number += 1;
         }
         queue.mode = Mode::Live;

@@ -8,7 +8,7 @@ use super::{
     table::{self, Include},
 };
 use crate::{
-    cache::{Change, Entry, Event, Seen, TAIL},
+    cache::{Change, Entry, TAIL, WatchEvent},
     decode,
     engine::Engine,
     registry::Resource,
@@ -250,27 +250,28 @@ impl<R: Borrow<Resource>> View<R> {
     ///
     /// # Errors
     /// What a conversion says.
-    pub fn event(&self, event: &Event, seen: Seen, headers: bool) -> Result<Bytes, Status> {
+    pub fn event(&self, event: &WatchEvent, headers: bool) -> Result<Bytes, Status> {
         if self.form == Form::Object
             && !self.protobuf
-            && let Some(frame) = event.frame(seen)
-            && self.is_direct(&frame[seen.change().head().len()..])
+            && let Some(frame) = event.frame()
+            && self.is_direct(&frame[event.change().head().len()..])
         {
             return Ok(frame.clone());
         }
         if headers {
-            return self.make_event(event, seen, true);
+            return self.make_event(event, true);
         }
-        event.form(&(seen, self.key.clone()), || self.make_event(event, seen, false))
+        event.form(&self.key, || self.make_event(event, false))
     }
 
-    fn make_event(&self, event: &Event, seen: Seen, headers: bool) -> Result<Bytes, Status> {
-        let object = event.object(seen);
-        let metadata = match seen {
-            Seen::Gone if self.form != Form::Object => raw_metadata(&object)?,
-            _ => event.entry.metadata(),
+    fn make_event(&self, event: &WatchEvent, headers: bool) -> Result<Bytes, Status> {
+        let object = event.object();
+        let metadata = if event.is_gone() && self.form != Form::Object {
+            raw_metadata(&object)?
+        } else {
+            event.metadata()
         };
-        self.framed(seen.change(), &self.single(object, &metadata, headers)?)
+        self.framed(event.change(), &self.single(object, &metadata, headers)?)
     }
 
     /// A watch event around an object in JSON.

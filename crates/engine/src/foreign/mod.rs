@@ -9,7 +9,7 @@ mod kept;
 pub(crate) use kept::Kept;
 
 use crate::{
-    cache::{Change, Entry, Event, Filter, Item, Seen, seen_by},
+    cache::{Entry, Filter, WatchEvent},
     registry::Resource,
     storage,
 };
@@ -154,27 +154,31 @@ impl Reader {
         made.collect()
     }
 
-    /// What a watcher sees of these events, each converted. `items` were chosen by `filter.place()`.
+    /// What a watch sees of these events, each converted. They were accepted by `filter.place()`.
     ///
     /// # Errors
     /// What the converter says of any of them.
-    pub async fn events(self, items: Vec<Item>, filter: Arc<Filter>) -> Result<Vec<(Event, Seen)>, Status> {
+    pub async fn events(
+        self,
+        events: Vec<WatchEvent>,
+        filter: Arc<Filter>,
+    ) -> Result<Vec<WatchEvent>, Status> {
         let inside = filter.looks_inside();
         // A deletion shows the last state, at its own revision; states before matter only where selectors do.
-        let new = |event: &Event| (event.change != Change::Deleted).then(|| event.entry.clone());
-        let old = |event: &Event| {
-            let wanted = inside || event.change == Change::Deleted;
-            event.previous.clone().filter(|_| wanted)
+        let new = |event: &WatchEvent| event.current().cloned();
+        let old = |event: &WatchEvent| {
+            let wanted = inside || event.current().is_none();
+            event.previous().cloned().filter(|_| wanted)
         };
-        let mut states = Vec::with_capacity(items.len());
-        for (event, _) in &items {
+        let mut states = Vec::with_capacity(events.len());
+        for event in &events {
             states.extend(new(event));
             states.extend(old(event));
         }
         let mut states = self.all(states).await?.into_iter();
         let fields = self.res.cache.fields();
-        let mut seen = Vec::with_capacity(items.len());
-        for (event, plainly) in items {
+        let mut seen = Vec::with_capacity(events.len());
+        for event in events {
             let new = new(&event).and_then(|_| states.next());
             let previous = old(&event).and_then(|_| states.next());
             let entry = match (new, &previous) {
@@ -185,9 +189,7 @@ impl Reader {
                 }
                 (None, None) => continue,
             };
-            let event = Event::new(event.change, entry, previous);
-            let how = if inside { seen_by(&event, |e| filter.matches(e)) } else { Some(plainly) };
-            seen.extend(how.map(|how| (event, how)));
+            seen.extend(event.converted(entry, previous, &filter));
         }
         Ok(seen)
     }

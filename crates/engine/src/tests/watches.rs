@@ -198,6 +198,93 @@ async fn a_slow_watcher_catches_up_from_the_window() {
     assert_eq!(watch.short().await, "ADDED last@52");
 }
 
+/// Objects in a namespace and in others whose names begin or end alike, in turn.
+async fn put_in_namespaces(w: &World, rounds: usize) -> Revision {
+    let mut last = 0;
+    for i in 0..rounds {
+        for ns in ["team", "other", "team2", "tea", "a-team"] {
+            last = w.put(ns, &format!("n{i}"), "app=web", &[("color", "red")]).await;
+        }
+        if i % 3 == 2 {
+            for ns in ["other", "team", "team2"] {
+                last = w.delete(ns, &format!("n{i}")).await;
+            }
+        }
+    }
+    w.engine.wait_applied(last).await;
+    last
+}
+
+/// The namespaces in the events of a watch, up to an object of the name `end`.
+async fn namespaces_of(watch: &mut Watch) -> Vec<String> {
+    let mut found = vec![];
+    loop {
+        let event = watch.next().await.expect("an event");
+        let object = &event["object"];
+        for object in
+            object["rows"].as_array().map_or(vec![object], |r| r.iter().map(|r| &r["object"]).collect())
+        {
+            if kaji_meta::object::name(object) == "end" {
+                return found;
+            }
+            if event["type"] != "BOOKMARK" {
+                found.push(kaji_meta::object::namespace(object).to_owned());
+            }
+        }
+    }
+}
+
+fn forms() -> [Accept; 3] {
+    [Form::Object, Form::PartialMetadata, Form::Table].map(|form| Accept { form, ..Accept::default() })
+}
+
+#[tokio::test]
+async fn a_namespaced_watch_replays_only_its_namespace() {
+    // The window reaches back to the beginning, or does not.
+    for watch_window in [1000, 8] {
+        let w = World::with(EngineOptions { watch_window, ..options() }).await;
+        let last = put_in_namespaces(&w, 10).await;
+        for accept in forms() {
+            for query in [
+                "resourceVersion=1".to_owned(),
+                "resourceVersion=2&allowWatchBookmarks=true".into(),
+                format!("resourceVersion={}", last - 7),
+                "resourceVersion=1&labelSelector=app=web".into(),
+                "resourceVersion=1&fieldSelector=data.color=red".into(),
+                "resourceVersion=1&fieldSelector=metadata.namespace=team".into(),
+                "sendInitialEvents=true&resourceVersionMatch=NotOlderThan".into(),
+            ] {
+                let mut watch = w.watch_as("team", &query, accept).await;
+                w.put("team", "end", "app=web", &[("color", "red")]).await;
+                let found = namespaces_of(&mut watch).await;
+                assert!(
+                    !found.is_empty() && found.iter().all(|ns| ns == "team"),
+                    "{query} {accept:?}: {found:?}"
+                );
+                w.delete("team", "end").await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_slow_namespaced_watcher_catches_up_with_its_namespace_only() {
+    let w = World::with(EngineOptions { watch_queue: 3, ..options() }).await;
+    for accept in forms() {
+        let mut watches = vec![w.watch_as("team", "", accept).await];
+        let initial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+        watches.push(w.watch_as("team", initial, accept).await);
+        watches.push(w.watch_as("", "fieldSelector=metadata.namespace=team", accept).await);
+        put_in_namespaces(&w, 20).await;
+        w.put("team", "end", "", &[]).await;
+        for watch in &mut watches {
+            let found = namespaces_of(watch).await;
+            assert!(found.len() >= 20 && found.iter().all(|ns| ns == "team"), "{accept:?}: {found:?}");
+        }
+        w.delete("team", "end").await;
+    }
+}
+
 #[tokio::test]
 async fn a_watcher_too_slow_is_cut_off() {
     let w = World::with(EngineOptions { watch_queue: 3, watch_window: 10, ..options() }).await;

@@ -7,7 +7,7 @@
 
 use super::list::filter;
 use crate::{
-    cache::{Cache, Entry, Event, Fields, Filter, Item, Seen, Start, Subscription, seen_by},
+    cache::{Cache, Entry, Fields, Filter, Start, Subscription, WatchEvent},
     encode::{Include, View, error_event, protobuf},
     engine::{Engine, store_status},
     foreign::{self, Reader},
@@ -209,12 +209,12 @@ struct Foreign {
     filter: Arc<Filter>,
     work: Option<BoxFuture<'static, Result<Converted, Status>>>,
     /// Events that came out of the phases and are to be converted when those before them have been.
-    waiting: VecDeque<Item>,
+    waiting: VecDeque<WatchEvent>,
 }
 
 enum Converted {
     Initial(Vec<Arc<Entry>>),
-    Events(Vec<(Event, Seen)>),
+    Events(Vec<WatchEvent>),
 }
 
 impl Foreign {
@@ -229,7 +229,7 @@ impl Foreign {
 
     /// Converts the next events, as many as may be at once.
     fn events(&mut self) {
-        let size = |(event, _): &&Item| event.bytes();
+        let size = |event: &&WatchEvent| event.bytes();
         let some = Reader::at_once(&self.waiting, size);
         let items = self.waiting.drain(..some).collect();
         let converted = self.reader.clone().events(items, self.filter.clone());
@@ -278,7 +278,7 @@ struct Watching {
     view: View,
     phase: Phase,
     out: Out,
-    items: Vec<Item>,
+    items: Vec<WatchEvent>,
     foreign: Option<Foreign>,
     /// The next object is the first of a table, which says what its columns are.
     headers: bool,
@@ -372,15 +372,14 @@ impl Watching {
         let (fields, filter) = (history.fields.clone(), history.filter.clone());
         for event in &batch.events {
             let Some(event) = self.cache.replay(&fields, event) else { continue };
-            if let Some(seen) = seen_by(&event, |entry| filter.matches(entry)) {
-                if let Some(foreign) = &mut self.foreign {
-                    foreign.waiting.push_back((Arc::new(event), seen));
-                    continue;
-                }
-                let frame = self.view.event(&event, seen, self.headers);
-                self.cache.count_sent(1);
-                self.send(event.revision(), frame);
+            let Some(event) = WatchEvent::accept(&filter, &Arc::new(event)) else { continue };
+            if let Some(foreign) = &mut self.foreign {
+                foreign.waiting.push_back(event);
+                continue;
             }
+            let frame = self.view.event(&event, self.headers);
+            self.cache.count_sent(1);
+            self.send(event.revision(), frame);
         }
         self.out.flush();
         let Phase::History(history) = &self.phase else { return };
@@ -400,8 +399,8 @@ impl Watching {
             return foreign.waiting.extend(items);
         }
         self.cache.count_sent(items.len());
-        for (event, seen) in items.drain(..) {
-            let frame = self.view.event(&event, seen, self.headers);
+        for event in items.drain(..) {
+            let frame = self.view.event(&event, self.headers);
             let failed = frame.is_err();
             self.send(event.revision(), frame);
             if failed {
@@ -425,8 +424,8 @@ impl Watching {
             }
             Ok(Converted::Events(events)) => {
                 self.cache.count_sent(events.len());
-                for (event, seen) in events {
-                    let frame = self.view.event(&event, seen, self.headers);
+                for event in events {
+                    let frame = self.view.event(&event, self.headers);
                     self.send(event.revision(), frame);
                 }
             }
