@@ -160,11 +160,6 @@ impl ApiRequest {
         &SERVER
     }
 
-    /// The last value of a query parameter, if present.
-    pub fn param(&self, key: &str) -> Option<&str> {
-        self.query.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
-    }
-
     /// The first value of a query parameter, which is the one that Go's conversion of query parameters takes.
     pub fn first_param(&self, key: &str) -> Option<&str> {
         self.query.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
@@ -172,7 +167,7 @@ impl ApiRequest {
 
     /// Go's `strconv.ParseBool` over a parameter; absent or empty is `None`, nonsense is an error text.
     pub fn bool_param(&self, key: &str) -> Result<Option<bool>, String> {
-        match self.param(key) {
+        match self.first_param(key) {
             None | Some("") => Ok(None),
             Some("1" | "t" | "T" | "TRUE" | "true" | "True") => Ok(Some(true)),
             Some("0" | "f" | "F" | "FALSE" | "false" | "False") => Ok(Some(false)),

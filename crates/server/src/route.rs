@@ -80,18 +80,17 @@ fn api_verb(
 }
 
 fn selected_name(query: &[(String, String)]) -> String {
-    let selector = query.iter().find(|(k, v)| k == "fieldSelector" && !v.is_empty());
+    // The first value, even an empty one: the list that follows is filtered by the same.
+    let selector = query.iter().find(|(k, _)| k == "fieldSelector");
     let parsed = selector.and_then(|(_, v)| fields::Selector::parse(v).ok());
     let name = parsed.as_ref().and_then(|s| s.requires_exact("metadata.name")).unwrap_or_default();
     if path_segment_name(name, false).is_empty() { name.to_owned() } else { String::new() }
 }
 
-/// Upstream takes a watch parameter that is no boolean for true, as its list options' conversion does.
+/// As upstream converts booleans of list options: the first value counts, and only `0` and `false` are false.
 fn wants_watch(query: &[(String, String)]) -> bool {
-    match query.iter().rev().find(|(k, _)| k == "watch").map(|(_, v)| v.as_str()) {
-        None | Some("0" | "false") => false,
-        Some(v) => !matches!(v, "f" | "F" | "FALSE" | "False"),
-    }
+    let first = query.iter().find(|(k, _)| k == "watch");
+    first.is_some_and(|(_, v)| v != "0" && !v.eq_ignore_ascii_case("false"))
 }
 
 fn target(path: &str) -> Option<(Target, bool)> {
@@ -135,15 +134,23 @@ fn target(path: &str) -> Option<(Target, bool)> {
     (!t.resource.is_empty()).then_some((t, legacy_watch))
 }
 
-/// Decodes a query string: `+` and percent escapes, in order. Broken escapes stay as they are.
+/// Decodes a query string: `+` and percent escapes, in order. As Go's parser does, it leaves out pairs that contain a
+/// semicolon or a broken escape.
 pub fn query(raw: &str) -> Vec<(String, String)> {
     raw.split('&')
-        .filter(|p| !p.is_empty())
+        .filter(|pair| !pair.is_empty() && !pair.contains(';') && !has_broken_escape(pair))
         .map(|pair| {
             let (k, v) = pair.split_once('=').unwrap_or((pair, ""));
             (unescape(k, true), unescape(v, true))
         })
         .collect()
+}
+
+fn has_broken_escape(text: &str) -> bool {
+    text.split('%').skip(1).any(|rest| {
+        let hex = rest.bytes().take(2).filter(u8::is_ascii_hexdigit).count();
+        hex < 2
+    })
 }
 
 /// Percent-decodes; invalid UTF-8 becomes U+FFFD.
@@ -185,6 +192,8 @@ mod tests {
         assert_eq!(named(Method::GET, &format!("{list}metadata.name%3Dx,spec.nodeName%3Dn&watch=1")), "x");
         assert_eq!(named(Method::GET, &format!("{list}metadata.name!%3Dx")), "");
         assert_eq!(named(Method::GET, &format!("{list}metadata.name%3D..")), "");
+        // The list is filtered by the first value, which here selects everything.
+        assert_eq!(named(Method::GET, &format!("{list}&fieldSelector=metadata.name%3Dx")), "");
         assert_eq!(named(Method::DELETE, &format!("{list}metadata.name%3Dx")), "");
         assert_eq!(named(Method::GET, "/api/v1/namespaces/a/pods/y?fieldSelector=metadata.name%3Dx"), "");
     }
@@ -209,6 +218,8 @@ mod tests {
             (Method::PUT, "/api/v1/namespaces/a/finalize"),
             (Method::GET, "/api/v1/namespaces/a/pods?watch=1"),
             (Method::GET, "/api/v1/pods?watch=false"),
+            (Method::GET, "/api/v1/pods?watch=FALSE&watch=1"),
+            (Method::GET, "/api/v1/pods?watch=f&watch=0"),
             (Method::GET, "/api/v1/watch/namespaces/a/pods"),
             (Method::DELETE, "/apis/apps/v1/namespaces/a/deployments"),
             (Method::PATCH, "/apis/apps/v1/namespaces/a/deployments/d/status"),
@@ -223,6 +234,8 @@ mod tests {
             update /v1 ns=a namespaces a sub=finalize 
             watch /v1 ns=a pods  sub= 
             list /v1 ns= pods  sub= 
+            list /v1 ns= pods  sub= 
+            watch /v1 ns= pods  sub= 
             watch /v1 ns=a pods  sub= 
             deletecollection apps/v1 ns=a deployments  sub= 
             patch apps/v1 ns=a deployments d sub=status 
@@ -235,13 +248,8 @@ mod tests {
     #[test]
     fn queries_decode() {
         assert_eq!(
-            query("a=b+c&d=%2Fx&e&f=%zz"),
-            [
-                ("a".into(), "b c".into()),
-                ("d".into(), "/x".into()),
-                ("e".into(), String::new()),
-                ("f".into(), "%zz".into()),
-            ]
+            query("a=b+c&d=%2Fx&e&f=%zz&g=1;h=2&i=%4"),
+            [("a".into(), "b c".into()), ("d".into(), "/x".into()), ("e".into(), String::new()),]
         );
     }
 }

@@ -70,7 +70,7 @@ impl WriteOptions {
     pub(crate) fn of(req: &ApiRequest, apply: bool) -> Result<Self, Status> {
         let force = req.bool_param("force").map_err(Status::bad_request)?;
         let options = WriteOptions {
-            dry_run: req.param("dryRun").is_some_and(|v| !v.is_empty()),
+            dry_run: req.first_param("dryRun").is_some(),
             field_manager: req.first_param("fieldManager").unwrap_or("").to_owned(),
             field_validation: req.first_param("fieldValidation").unwrap_or("").to_owned(),
             force: if req.verb == Verb::Patch { force } else { None },
@@ -116,7 +116,7 @@ impl WriteOptions {
 }
 
 fn dry_run_values(req: &ApiRequest) -> impl Iterator<Item = &str> {
-    req.query.iter().filter(|(k, v)| k == "dryRun" && !v.is_empty()).map(|(_, v)| v.as_str())
+    req.query.iter().filter(|(k, _)| k == "dryRun").map(|(_, v)| v.as_str())
 }
 
 /// What comes before the first `/` of a user agent, printable and bounded: the default field manager.
