@@ -9,12 +9,16 @@
 //! | `stop-after: 5s` | containers take that long to stop (1 s when not said) |
 //! | `waiting: ImagePullBackOff` | stay Pending with this reason |
 //!
-//! Pods of a Job end by themselves at once with code 0 unless told otherwise: nobody could wait for them else.
+//! Pods of a Job and pods that are hooks of a Helm release end by themselves at once with code 0 unless told otherwise:
+//! what waits for them would wait for ever. A pod without an owner runs on, also with `restartPolicy: Never`: upstream's
+//! conformance tests make such pods and wait until they are ready.
 
 use kaji_runtime::objects::Pod;
 use std::time::Duration;
 
 const PREFIX: &str = "sim.kaji.dev/";
+/// Says when in a release's life Helm makes a pod, and waits until it has succeeded (also for tests).
+const HELM_HOOK: &str = "helm.sh/hook";
 
 /// What a pod does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +42,8 @@ pub fn of(pod: &Pod) -> Behaviour {
     let get = |name: &str| pod.metadata.annotations.get(&format!("{PREFIX}{name}")).map(String::as_str);
     let exit_code: i64 = get("exit-code").and_then(|c| c.parse().ok()).unwrap_or_default();
     let job = pod.metadata.controller().is_some_and(|o| o.kind == "Job");
-    let implied = (job || exit_code != 0).then_some(Duration::ZERO);
+    let hook = pod.metadata.annotations.contains_key(HELM_HOOK) && pod.spec.restart_policy != "Always";
+    let implied = (job || hook || exit_code != 0).then_some(Duration::ZERO);
     Behaviour {
         start_after: get("start-after").and_then(duration).unwrap_or_default(),
         unready: get("ready") == Some("false"),
@@ -96,6 +101,21 @@ mod tests {
             (asked.exit_after, asked.exit_code, asked.unready),
             (Some(Duration::from_secs(90)), 3, true)
         );
+        let hook = |policy: &str, annotations: serde_json::Value| -> Pod {
+            let mut pod = pod(annotations, "none");
+            pod.metadata.annotations.insert("helm.sh/hook".into(), "test".into());
+            pod.spec.restart_policy = policy.into();
+            pod
+        };
+        for policy in ["Never", "OnFailure"] {
+            assert_eq!(of(&hook(policy, json!({}))).exit_after, Some(Duration::ZERO));
+        }
+        assert_eq!(of(&hook("Always", json!({}))).exit_after, None);
+        let late = hook("Never", json!({"sim.kaji.dev/exit-after": "5s", "sim.kaji.dev/exit-code": "1"}));
+        assert_eq!((of(&late).exit_after, of(&late).exit_code), (Some(Duration::from_secs(5)), 1));
+        let mut alone = hook("Never", json!({}));
+        alone.metadata.annotations.clear();
+        assert_eq!(of(&alone).exit_after, None);
         for bad in ["", "5", "s", "5x", "99999999999999999999s", "é"] {
             assert_eq!(duration(bad), None, "{bad}");
         }
