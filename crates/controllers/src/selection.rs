@@ -5,19 +5,24 @@
 /// What is there besides controllers and may be wanted or not all the same.
 const SCHEDULER: &str = "scheduler";
 
-/// Which controllers run: `*` for all, `name` for one, `-name` for all others. The `-controller` at a name's end and its
-/// dashes may be left out, as in upstream's old names (`garbagecollector`).
+/// Everything that no other item names.
+const OTHERS: &str = "*";
+
+/// Which controllers run: `*` for all that are not named, `-*` for none of those, `name` for one, `-name` for all but one;
+/// of several items about one controller the first counts. The `-controller` at a name's end and its dashes may be left out,
+/// as in upstream's old names (`garbagecollector`). An empty list is for none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
-    wanted: Vec<String>,
-    unwanted: Vec<String>,
+    /// What is said about controllers by name.
+    named: Vec<(String, bool)>,
+    /// Whether the others run.
     others: bool,
 }
 
 impl Default for Selection {
     /// All of them.
     fn default() -> Self {
-        Selection { wanted: vec![], unwanted: vec![], others: true }
+        Selection { named: vec![], others: true }
     }
 }
 
@@ -32,34 +37,36 @@ impl Selection {
     /// # Errors
     /// For a name that nothing has.
     pub fn new<S: AsRef<str>>(items: impl IntoIterator<Item = S>) -> Result<Selection, String> {
-        let mut selection = Selection { wanted: vec![], unwanted: vec![], others: false };
-        for item in items {
+        let items: Vec<S> = items.into_iter().collect();
+        if let [only] = &items[..]
+            && only.as_ref().trim().is_empty()
+        {
+            return Ok(Selection::none());
+        }
+        let (mut named, mut others) = (vec![], None);
+        for item in &items {
             let item = item.as_ref().trim();
-            let (list, name) = match item.strip_prefix('-') {
-                _ if item == "*" => {
-                    selection.others = true;
-                    continue;
-                }
-                Some(name) => (&mut selection.unwanted, name),
-                None => (&mut selection.wanted, item),
-            };
-            if name != SCHEDULER && !crate::names().any(|known| plain(known) == plain(name)) {
+            let (name, runs) = item.strip_prefix('-').map_or((item, true), |name| (name, false));
+            if name == OTHERS {
+                others.get_or_insert(runs);
+            } else if name == SCHEDULER || crate::names().any(|known| plain(known) == plain(name)) {
+                named.push((plain(name), runs));
+            } else {
                 return Err(format!("{item:?} is not in the list of known controllers"));
             }
-            list.push(plain(name));
         }
-        Ok(selection)
+        Ok(Selection { named, others: others.unwrap_or(false) })
     }
 
     /// None of them.
     pub fn none() -> Selection {
-        Selection { wanted: vec![], unwanted: vec![], others: false }
+        Selection { named: vec![], others: false }
     }
 
     /// Whether a controller runs.
     pub fn includes(&self, name: &str) -> bool {
         let name = plain(name);
-        self.wanted.contains(&name) || (self.others && !self.unwanted.contains(&name))
+        self.named.iter().find(|(named, _)| *named == name).map_or(self.others, |(_, runs)| *runs)
     }
 
     /// Whether pods are given nodes.
@@ -69,7 +76,7 @@ impl Selection {
 
     /// Whether nothing runs.
     pub fn is_empty(&self) -> bool {
-        self.wanted.is_empty() && !self.others
+        !self.others && !self.named.iter().any(|(name, _)| self.includes(name))
     }
 }
 
@@ -93,8 +100,21 @@ mod tests {
         let but_one = running(&["*", "-deployment-controller"]);
         assert_eq!(but_one.len(), crate::names().count() - 1);
         assert!(!but_one.contains(&"deployment-controller"));
-        // Upstream: what is named is wanted, whatever else is said.
-        assert_eq!(running(&["-job", "job"]), ["job-controller"]);
+        // Upstream: the first item about a controller counts.
+        assert_eq!(running(&["-job", "job"]), Vec::<&str>::new());
+        assert_eq!(running(&["job", "-job"]), ["job-controller"]);
+        assert_eq!(running(&["*", "-*"]).len(), crate::names().count());
+    }
+
+    #[test]
+    fn everything_can_be_switched_off() {
+        for none in [&[""][..], &["-*"], &["-*", "*"], &["-*", "-scheduler"], &["-job", "job"]] {
+            let selection = Selection::new(none).unwrap();
+            assert!(selection.is_empty(), "{none:?}");
+            assert!(!selection.scheduler() && running(none).is_empty(), "{none:?}");
+        }
+        assert_eq!(running(&["-*", "job"]), ["job-controller"]);
+        assert!(!Selection::new(["-*", "scheduler"]).unwrap().is_empty());
     }
 
     #[test]
@@ -108,9 +128,10 @@ mod tests {
 
     #[test]
     fn unknown_names_are_refused() {
-        for bad in ["nothing", "", "-nothing", "controller"] {
+        for bad in ["nothing", "-", "-nothing", "controller", "--*", "**"] {
             let error = Selection::new([bad]).unwrap_err();
             assert_eq!(error, format!("{bad:?} is not in the list of known controllers"));
         }
+        assert_eq!(Selection::new(["job", ""]).unwrap_err(), "\"\" is not in the list of known controllers");
     }
 }
