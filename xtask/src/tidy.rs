@@ -39,6 +39,7 @@ const ORDER: &[&str] = &[
     "kaji-cel",
     "kaji-encryption",
     "kaji-store",
+    "kaji-files",
     "kaji-meta",
 ];
 

@@ -169,7 +169,7 @@ pub(super) fn subject(request: &Value) -> Result<Subject, String> {
         X509CertificationRequest::from_der(&block.contents).map_err(|error| error.to_string())?;
     let name = &parsed.certification_request_info.subject;
     let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| {
-        attribute.as_str().unwrap_or_default().to_owned()
+        kaji_auth::authn::subject::text(attribute).unwrap_or_default()
     };
     Ok(Subject {
         // As Go does, the last one counts.

@@ -1,10 +1,11 @@
 //! Kubeconfig files: the admin's context is merged into the user's file, or written to one of its own.
 //!
 //! Invariants: nothing in a user's file but the entries named `kaji` and `current-context` changes; a file that cannot be
-//! understood is left alone; the result is mode 0600 and replaced atomically.
+//! understood is left alone; the result is for its owner, or a group that could read it before, and replaced atomically.
+//! Symbolic links stay links.
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use kaji_server::pki::{self, Identity, PkiError};
+use kaji_server::pki::Identity;
 use serde_json::{Map, Value, json};
 use std::{
     io,
@@ -34,8 +35,13 @@ pub enum KubeconfigError {
         reason: String,
     },
     /// Writing failed.
-    #[error(transparent)]
-    Write(#[from] PkiError),
+    #[error("{path}: {source}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
 }
 
 /// Where a user's kubeconfig is: the first entry of `$KUBECONFIG`, else `~/.kube/config`.
@@ -115,7 +121,7 @@ fn put(
     current: bool,
 ) -> Result<(), KubeconfigError> {
     let malformed = |reason: String| KubeconfigError::Malformed { path: path.into(), reason };
-    let mut config = match std::fs::read_to_string(path) {
+    let mut config = match read(path) {
         Ok(text) if text.trim().is_empty() => Map::new(),
         Ok(text) => match serde_saphyr::from_str(&text) {
             Ok(Value::Object(map)) => map,
@@ -131,12 +137,17 @@ fn put(
     if current {
         config.insert("current-context".into(), NAME.into());
     }
-    if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
-        std::fs::create_dir_all(parent)
-            .map_err(|source| KubeconfigError::Read { path: parent.into(), source })?;
-    }
     let text = serde_saphyr::to_string(&Value::Object(config)).map_err(|e| malformed(e.to_string()))?;
-    Ok(pki::write_private(path, &text)?)
+    kaji_files::replace_linked(path, text.as_bytes())
+        .map_err(|source| KubeconfigError::Write { path: path.into(), source })
+}
+
+/// What a file holds. A pipe or a terminal is only written to.
+fn read(path: &Path) -> io::Result<String> {
+    match std::fs::metadata(path)?.file_type() {
+        kind if kind.is_file() || kind.is_dir() => std::fs::read_to_string(path),
+        _ => Ok(String::new()),
+    }
 }
 
 #[cfg(test)]
@@ -178,6 +189,18 @@ mod tests {
         let merged: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!(merged["current-context"], "work");
         assert_eq!(merged["users"][1]["user"]["client-certificate-data"], BASE64.encode("D"));
+    }
+
+    #[test]
+    fn a_symbolic_link_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (link, target) = (dir.path().join("config"), dir.path().join("dotfiles"));
+        std::fs::write(&target, "preferences: {a: 1}\n").unwrap();
+        std::os::unix::fs::symlink("dotfiles", &link).unwrap();
+        write(&link, "https://127.0.0.1:1", "CA", &identity()).unwrap();
+        assert_eq!(std::fs::read_link(&link).unwrap(), Path::new("dotfiles"));
+        let merged: Value = serde_saphyr::from_str(&std::fs::read_to_string(&target).unwrap()).unwrap();
+        assert_eq!((&merged["current-context"], &merged["preferences"]["a"]), (&json!("kaji"), &json!(1)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::{Options, ProxyClient, Selection, StoreKind};
 use clap::Args;
 use kaji_server::{
     Certificates, TlsCurve, TlsOptions, TlsSuite, TlsVersion,
-    pki::{Identity, PkiError},
+    pki::{self, Identity, PkiError},
 };
 use std::{
     fs,
@@ -77,8 +77,9 @@ pub struct Flags {
     /// Writes no kubeconfig.
     #[arg(long, conflicts_with = "kubeconfig")]
     no_kubeconfig: bool,
-    /// Which control loops run: names, * for all, -name for all others (the scheduler counts as one). Those of
-    /// `kaji up` unless said otherwise: all; those of `kaji apiserver`: none.
+    /// Which control loops run: names, * for all others, -name for all but one, -* or nothing for none (the scheduler
+    /// counts as one). Those of `kaji up` unless said otherwise: all; those of `kaji apiserver`: none. Nodes are no control
+    /// loops: see --nodes.
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
     controllers: Option<Vec<String>>,
     /// How long a token in a secret that was made for a service account stays without being used; twice that until it is
@@ -200,10 +201,9 @@ impl Files {
             let path = path.to_owned();
             |source| PkiError::Io { path, source }
         };
-        fs::create_dir_all(dir).map_err(io(dir))?;
-        kaji_server::pki::write_private(&dir.join(KEY), &own.key)?;
-        let path = dir.join(CERTIFICATE);
-        fs::write(&path, &own.certificate).map_err(io(&path))
+        kaji_files::make_dirs(dir, 0o755).map_err(io(dir))?;
+        pki::write_private(&dir.join(KEY), &own.key)?;
+        pki::write_public(&dir.join(CERTIFICATE), &own.certificate)
     }
 }
 

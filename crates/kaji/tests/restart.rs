@@ -18,7 +18,10 @@ use kube::{
     api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
 use serde_json::json;
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_is_there_again() {
@@ -55,4 +58,33 @@ async fn everything_is_there_again() {
     assert!(matches!(event, WatchEvent::Modified(cm) if cm.data.as_ref().unwrap()["k"] == "2"));
     drop((events, maps, services));
     cluster.stop().await;
+}
+
+/// A directory that was made, or unpacked, by something that knows no umask.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_existing_data_directory_is_closed_to_other_users() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let dir = TestCluster::start_in(dir, 0, StoreKind::Disk).await.stop().await;
+    let chmod = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let files = |dir: &Path| -> Vec<PathBuf> {
+        ["store", "pki"]
+            .iter()
+            .flat_map(|sub| std::fs::read_dir(dir.join(sub)).unwrap())
+            .map(|entry| entry.unwrap().path())
+            .collect()
+    };
+    files(dir.path()).iter().for_each(|file| chmod(file, 0o666));
+    ["store", "pki", "."].iter().for_each(|sub| chmod(&dir.path().join(sub), 0o777));
+
+    let dir = TestCluster::start_in(dir, 0, StoreKind::Disk).await.stop().await;
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(["store", "pki", "."].map(|sub| mode(&dir.path().join(sub))), [0o700, 0o700, 0o755]);
+    for file in files(dir.path()) {
+        // Public keys and certificates may be read; in a closed directory that is nothing to other users.
+        let public = file.extension().is_some_and(|e| e == "crt" || e == "pub");
+        assert!(public || mode(&file) == 0o600, "{file:?} {:o}", mode(&file));
+    }
 }

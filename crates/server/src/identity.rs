@@ -9,7 +9,10 @@ use crate::{
     discovery::hex,
     stack::StackError,
 };
-use kaji_auth::authn::{Certificates, Chain, Identity, Refusal};
+use kaji_auth::authn::{
+    Certificates, Chain, Identity, Refusal,
+    subject::{self, Subject},
+};
 use kaji_meta::{Clock, Status};
 use kaji_resource::UserInfo;
 use sha2::{Digest, Sha256};
@@ -24,9 +27,6 @@ use tokio_rustls::rustls::{
         danger::{ClientCertVerified, ClientCertVerifier},
     },
 };
-
-/// The attribute of a certificate's subject that holds a uid. Source: Kubernetes, `AllowParsingUserUIDFromCertAuth`.
-const UID_OID: &str = "1.3.6.1.4.1.57683.2";
 
 /// Who is at the other end of the connection, put into each request's extensions by the transport.
 #[derive(Clone, Debug, Default)]
@@ -191,28 +191,23 @@ fn malformed(e: impl std::fmt::Display) -> StackError {
 
 fn common_name(der: &[u8]) -> Result<String, StackError> {
     let (_, certificate) = x509_parser::parse_x509_certificate(der).map_err(malformed)?;
-    let name = certificate.subject().iter_common_name().next().and_then(|a| a.as_str().ok());
-    Ok(name.unwrap_or_default().to_owned())
+    Ok(subject::read(certificate.subject()).map_err(malformed)?.common_name)
 }
 
 /// Who a client certificate names: CN is the user, every O is a group.
 /// Source: Kubernetes, "Authenticating", X509 client certificates.
 pub fn from_certificate(der: &[u8]) -> Result<UserInfo, StackError> {
     let (_, certificate) = x509_parser::parse_x509_certificate(der).map_err(malformed)?;
-    let subject = certificate.subject();
-    let text = |a: &x509_parser::x509::AttributeTypeAndValue<'_>| a.as_str().map(str::to_owned).ok();
-    let name = subject.iter_common_name().next().and_then(text).unwrap_or_default();
+    let Subject { common_name: name, organizations: groups, uids } =
+        subject::read(certificate.subject()).map_err(malformed)?;
     if name.is_empty() {
         return Err(StackError::Certificate("client certificate has no common name".into()));
     }
-    let mut uids = subject.iter_attributes().filter(|a| a.attr_type().to_id_string() == UID_OID);
-    let uid = uids.next().map(|a| text(a).filter(|u| !u.is_empty()));
-    if uid == Some(None) || uids.next().is_some() {
+    if uids.len() > 1 || uids.iter().any(String::is_empty) {
         return Err(StackError::Certificate("client certificate has no single uid".into()));
     }
-    let groups: Vec<String> = subject.iter_organization().filter_map(text).collect();
     // KEP-740: which credential it was, for audit and for what is made on its behalf.
     let id = format!("X509SHA256={}", hex(&Sha256::digest(der)));
     let extra = BTreeMap::from([("authentication.kubernetes.io/credential-id".to_owned(), vec![id])]);
-    Ok(UserInfo { name, uid: uid.flatten().unwrap_or_default(), groups, extra })
+    Ok(UserInfo { name, uid: uids.into_iter().next().unwrap_or_default(), groups, extra })
 }

@@ -1,17 +1,18 @@
 //! The cluster's certificates, laid out as kubeadm lays them out below `<data-dir>/pki`.
 //!
 //! Invariants:
-//! - A private key is written with mode 0600 and never replaced while its certificate is still good.
+//! - A private key is written with mode 0600 and never replaced while its certificate is still good. What is found open to
+//!   other users is closed to them before it is used.
 //! - The serving certificate covers every name asked for; it is reissued when it does not, or when it runs out soon.
 //! - Files are written to a temporary name and renamed, so a killed process leaves no half file.
 
+use kaji_auth::authn::{KeyError, pkcs8_from_pem, traditional_pem};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose, SanType,
 };
 use std::{
     fs, io,
-    io::Write,
     net::IpAddr,
     path::{Path, PathBuf},
 };
@@ -34,6 +35,9 @@ pub enum PkiError {
         /// What went wrong.
         source: io::Error,
     },
+    /// A private key is none.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// A certificate could not be made.
     #[error("certificate: {0}")]
     Certificate(#[from] rcgen::Error),
@@ -52,7 +56,7 @@ pub enum PkiError {
 pub struct Identity {
     /// Certificate (chain).
     pub certificate: String,
-    /// PKCS#8 key.
+    /// Its key, as kubeadm writes it: SEC 1 or PKCS#1, which clients read that do not know PKCS#8.
     pub key: String,
 }
 
@@ -78,7 +82,7 @@ pub struct Pki {
 /// A bare key pair.
 #[derive(Clone, Debug)]
 pub struct KeyFile {
-    /// PKCS#8 private key.
+    /// Private key: SEC 1 or PKCS#1.
     pub private: String,
     /// SubjectPublicKeyInfo.
     pub public: String,
@@ -119,7 +123,7 @@ fn serving(names: &[String]) -> Leaf<'_> {
 impl Pki {
     /// Reads what is there and makes what is missing. `names` are the DNS names and addresses clients may use.
     pub fn ensure(dir: &Path, names: &[String], now: jiff::Timestamp) -> Result<Pki, PkiError> {
-        fs::create_dir_all(dir).map_err(|source| PkiError::Io { path: dir.into(), source })?;
+        kaji_files::private_dir(dir).map_err(at(dir))?;
         let ca = ensure_ca(dir, "ca", "kubernetes", now)?;
         let front_proxy_ca = ensure_ca(dir, "front-proxy-ca", "front-proxy-ca", now)?;
         Ok(Pki {
@@ -149,7 +153,7 @@ impl Pki {
         let front_proxy_ca = authority(old.map(|o| &o.front_proxy_ca), "front-proxy-ca")?;
         let service_account = match old {
             Some(old) => old.service_account.clone(),
-            None => key_file(&KeyPair::generate()?),
+            None => key_file(&KeyPair::generate()?)?,
         };
         Ok(Pki {
             serving: make_leaf(&ca, &serving(names), now)?,
@@ -196,8 +200,7 @@ pub fn authority(common_name: &str, now: jiff::Timestamp) -> Result<Identity, Pk
 
 /// Whether an authority's key is at hand: it may be kept elsewhere.
 pub fn can_sign(authority: &Identity) -> bool {
-    KeyPair::from_pem(&authority.key)
-        .is_ok_and(|key| Issuer::from_ca_cert_pem(&authority.certificate, key).is_ok())
+    key_pair(&authority.key).is_ok_and(|key| Issuer::from_ca_cert_pem(&authority.certificate, key).is_ok())
 }
 
 /// Makes a certificate that a node's kubelet serves with, for these names and addresses.
@@ -251,7 +254,7 @@ fn make_ca(common_name: &str, now: jiff::Timestamp) -> Result<Identity, PkiError
     validity(&mut params, now, CA_DAYS);
     let key = KeyPair::generate()?;
     let certificate = params.self_signed(&key)?;
-    Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
+    Ok(Identity { certificate: certificate.pem(), key: key_pem(&key)? })
 }
 
 fn ensure_leaf(
@@ -278,30 +281,47 @@ fn make_leaf(ca: &Identity, leaf: &Leaf<'_>, now: jiff::Timestamp) -> Result<Ide
     params.use_authority_key_identifier_extension = true;
     validity(&mut params, now, LEAF_DAYS);
     let key = KeyPair::generate()?;
-    let issuer = Issuer::from_ca_cert_pem(&ca.certificate, KeyPair::from_pem(&ca.key)?)?;
+    let issuer = Issuer::from_ca_cert_pem(&ca.certificate, key_pair(&ca.key)?)?;
     let certificate = params.signed_by(&key, &issuer)?;
-    Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
+    Ok(Identity { certificate: certificate.pem(), key: key_pem(&key)? })
 }
 
 fn ensure_service_account_key(dir: &Path) -> Result<KeyFile, PkiError> {
     let (key_path, public_path) = (dir.join("sa.key"), dir.join("sa.pub"));
+    kaji_files::keep_private(&key_path).map_err(at(&key_path))?;
     let key = match read_optional(&key_path)? {
-        Some(pem) => KeyPair::from_pem(&pem)?,
+        Some(pem) => key_pair(&pem)?,
         None => {
             let key = KeyPair::generate()?;
-            write_private(&key_path, &key.serialize_pem())?;
+            write_private(&key_path, &key_pem(&key)?)?;
             key
         }
     };
-    let file = key_file(&key);
+    let file = key_file(&key)?;
     if read_optional(&public_path)?.as_deref() != Some(file.public.as_str()) {
         write_public(&public_path, &file.public)?;
     }
     Ok(file)
 }
 
-fn key_file(key: &KeyPair) -> KeyFile {
-    KeyFile { private: key.serialize_pem(), public: key.public_key_pem() }
+fn key_file(key: &KeyPair) -> Result<KeyFile, PkiError> {
+    Ok(KeyFile { private: key_pem(key)?, public: key.public_key_pem() })
+}
+
+/// Reads a private key in any of the forms that Kubernetes' tools write.
+///
+/// # Errors
+/// When it is none that signs.
+pub fn key_pair(pem: &str) -> Result<KeyPair, PkiError> {
+    Ok(KeyPair::try_from(pkcs8_from_pem(pem)?)?)
+}
+
+/// A private key as kubeadm writes it.
+///
+/// # Errors
+/// When its encoding is malformed.
+pub fn key_pem(key: &KeyPair) -> Result<String, PkiError> {
+    Ok(traditional_pem(&key.serialize_pem())?)
 }
 
 fn san(name: &str) -> Result<SanType, rcgen::Error> {
@@ -358,8 +378,14 @@ fn general_name_is(general: &x509_parser::extensions::GeneralName<'_>, name: &st
 
 fn read_identity(dir: &Path, file: &str) -> Result<Option<Identity>, PkiError> {
     let (crt, key) = (dir.join(format!("{file}.crt")), dir.join(format!("{file}.key")));
+    kaji_files::keep_unwritable(&crt).map_err(at(&crt))?;
+    kaji_files::keep_private(&key).map_err(at(&key))?;
     match (read_optional(&crt)?, read_optional(&key)?) {
-        (Some(certificate), Some(key)) => Ok(Some(Identity { certificate, key })),
+        (Some(certificate), Some(key)) => {
+            // What is no key at all is told by what uses it: an authority whose key is kept elsewhere signs nothing.
+            let key = traditional_pem(&key).unwrap_or(key);
+            Ok(Some(Identity { certificate, key }))
+        }
         (None, None) => Ok(None),
         (Some(_), None) => {
             Err(PkiError::Malformed { path: key, reason: "missing, but its certificate exists".into() })
@@ -385,27 +411,18 @@ fn read_optional(path: &Path) -> Result<Option<String>, PkiError> {
 
 /// Writes a file that only its owner may read, atomically.
 pub fn write_private(path: &Path, text: &str) -> Result<(), PkiError> {
-    write(path, text, 0o600)
+    kaji_files::replace(path, text.as_bytes(), kaji_files::PRIVATE).map_err(at(path))
 }
 
-fn write_public(path: &Path, text: &str) -> Result<(), PkiError> {
-    write(path, text, 0o644)
+/// Writes a file that every user may read, atomically.
+pub fn write_public(path: &Path, text: &str) -> Result<(), PkiError> {
+    kaji_files::replace(path, text.as_bytes(), kaji_files::PUBLIC).map_err(at(path))
 }
 
-fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let io = |source| PkiError::Io { path: path.into(), source };
-    let temporary = path.with_extension("tmp");
-    // A leftover of a killed process may have another mode.
-    match fs::remove_file(&temporary) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(io(e)),
-        _ => {}
-    }
-    let mut file =
-        fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary).map_err(io)?;
-    file.write_all(text.as_bytes()).map_err(io)?;
-    file.sync_all().map_err(io)?;
-    fs::rename(&temporary, path).map_err(io)
+/// An error of a file.
+fn at(path: &Path) -> impl FnOnce(io::Error) -> PkiError + use<> {
+    let path = path.to_owned();
+    |source| PkiError::Io { path, source }
 }
 
 #[cfg(test)]
@@ -430,6 +447,47 @@ mod tests {
                 assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{entry:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_was_open_to_other_users_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        Pki::ensure(dir.path(), &[], now()).unwrap();
+        let chmod = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let files = || fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
+        files().for_each(|file| chmod(&file, 0o666));
+        chmod(dir.path(), 0o777);
+        Pki::ensure(dir.path(), &[], now()).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(dir.path()), 0o700);
+        for file in files().filter(|f| f.extension().is_some_and(|e| e != "pub")) {
+            let expected = if file.extension().unwrap() == "key" { 0o600 } else { 0o644 };
+            assert_eq!(mode(&file), expected, "{file:?}");
+        }
+    }
+
+    #[test]
+    fn keys_are_written_as_kubeadm_does_and_read_in_any_form() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = Pki::ensure(dir.path(), &[], now()).unwrap();
+        let all = |pki: &Pki| {
+            let identities =
+                [&pki.ca, &pki.serving, &pki.admin, &pki.front_proxy_ca, &pki.front_proxy_client];
+            let mut keys: Vec<String> = identities.iter().map(|i| i.key.clone()).collect();
+            keys.extend([pki.kubelet_client.key.clone(), pki.service_account.private.clone()]);
+            keys
+        };
+        for file in fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path()) {
+            if file.extension().is_some_and(|e| e == "key") {
+                let text = fs::read_to_string(&file).unwrap();
+                assert!(text.starts_with("-----BEGIN EC PRIVATE KEY-----\n"), "{file:?}: {text}");
+                // As former versions wrote it.
+                fs::write(&file, key_pair(&text).unwrap().serialize_pem()).unwrap();
+            }
+        }
+        let again = Pki::ensure(dir.path(), &[], now()).unwrap();
+        assert_eq!(all(&again), all(&made));
+        assert!(can_sign(&again.ca));
     }
 
     #[test]

@@ -445,7 +445,17 @@ fn what_is_stored_is_the_owners() {
     drop(DiskStore::open(&dir, DiskOptions::default()).unwrap());
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&dir), 0o700);
-    assert_eq!(mode(&dir.join("store.redb")), 0o600);
+    let files = ["store.redb", "LOCK", "FORMAT"].map(|name| dir.join(name));
+    for file in &files {
+        assert_eq!(mode(file), 0o600, "{file:?}");
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o666)).unwrap();
+    }
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
+    drop(DiskStore::open(&dir, DiskOptions::default()).unwrap());
+    assert_eq!(mode(&dir), 0o700);
+    for file in &files {
+        assert_eq!(mode(file), 0o600, "{file:?}");
+    }
 }
 
 #[test]

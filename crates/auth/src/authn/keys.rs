@@ -5,7 +5,10 @@
 //! - A key verifies only with algorithms of its own family: the header of a token picks among those and nothing else.
 //! - Private keys never show up in `Debug` output or in errors.
 
+mod forms;
 mod p521;
+
+pub use forms::{pkcs8_from_pem, traditional_pem};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::{
@@ -296,7 +299,7 @@ impl SigningKey {
         let refused = |e: ring::error::KeyRejected| unusable(e.to_string());
         match block.label.as_str() {
             "RSA PRIVATE KEY" => SigningKey::rsa(rsa::KeyPair::from_der(der).map_err(refused)?),
-            "EC PRIVATE KEY" => SigningKey::ec(&wrapped(der)?),
+            "EC PRIVATE KEY" => SigningKey::ec(&forms::wrapped_ec(der)?),
             "PRIVATE KEY" => match rsa::KeyPair::from_pkcs8(der) {
                 Ok(pair) => SigningKey::rsa(pair),
                 Err(_) => SigningKey::ec(der),
@@ -355,24 +358,6 @@ fn blocks(text: &str) -> Result<Vec<x509_parser::pem::Pem>, KeyError> {
     x509_parser::pem::Pem::iter_from_buffer(text.as_bytes())
         .collect::<Result<_, _>>()
         .map_err(|_| unusable("malformed PEM"))
-}
-
-/// A SEC 1 ECPrivateKey (RFC 5915) inside PKCS#8.
-fn wrapped(sec1: &[u8]) -> Result<Vec<u8>, KeyError> {
-    let bad = || unusable("malformed EC private key");
-    let (body, _) = der::expect(sec1, der::SEQUENCE).ok_or_else(bad)?;
-    let (_, rest) = der::expect(body, der::INTEGER).ok_or_else(bad)?;
-    let (_, rest) = der::expect(rest, der::OCTET_STRING).ok_or_else(bad)?;
-    let (parameters, _) = der::expect(rest, der::CONTEXT_0).ok_or_else(bad)?;
-    let (oid, _) = der::expect(parameters, der::OID).ok_or_else(bad)?;
-    let curve = Curve::from_oid(oid)?;
-    let algorithm = [der::tlv(der::OID, EC_OID), der::tlv(der::OID, curve.oid())].concat();
-    let parts = [
-        der::tlv(der::INTEGER, &[0]),
-        der::tlv(der::SEQUENCE, &algorithm),
-        der::tlv(der::OCTET_STRING, sec1),
-    ];
-    Ok(der::tlv(der::SEQUENCE, &parts.concat()))
 }
 
 fn trimmed(number: &[u8]) -> Vec<u8> {

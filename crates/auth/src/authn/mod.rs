@@ -17,6 +17,7 @@ mod oidc;
 mod request;
 mod requestheader;
 mod serviceaccount;
+pub mod subject;
 #[cfg(test)]
 mod testing;
 mod tokenfile;
@@ -28,7 +29,7 @@ pub use cache::Cache;
 pub use config::{AnonymousConfig, AuthenticationConfiguration, ConfigError, JwtAuthenticator, OidcFlags};
 pub use discovery::IssuerDocuments;
 pub use jwt::{Claims, MAX_TOKEN, Token, Untimely};
-pub use keys::{KeyError, KeySet, PublicKey, SigningKey};
+pub use keys::{KeyError, KeySet, PublicKey, SigningKey, pkcs8_from_pem, traditional_pem};
 pub use legacy::{LegacyTokens, SecretToken, legacy_token};
 pub use oidc::{Fetch, Oidc};
 pub use request::{Anonymous, Certificates, Chain, anonymous};

@@ -81,7 +81,7 @@ pub fn lifetime(wish: Option<i64>, longest: SignedDuration) -> SignedDuration {
 }
 
 impl Authority {
-    /// Takes a certificate and its PKCS#8 key, PEM.
+    /// Takes a certificate and its key, PEM.
     ///
     /// # Errors
     /// When one of them cannot be read, there are several certificates, or the key is of a kind that cannot sign here.
@@ -91,7 +91,8 @@ impl Authority {
             return Err(format!("expected 1 certificate, found {}", blocks.len()));
         };
         let parsed = block.parse_x509().map_err(|e| format!("CA certificate: {e}"))?;
-        let key = KeyPair::from_pem(key).map_err(|e| format!("CA key: {e}"))?;
+        let key = kaji_auth::authn::pkcs8_from_pem(key).map_err(|e| format!("CA key: {e}"))?;
+        let key = KeyPair::try_from(key).map_err(|e| format!("CA key: {e}"))?;
         let algorithm = key.algorithm();
         let algorithm = if *algorithm == rcgen::PKCS_ECDSA_P256_SHA256 {
             ECDSA_SHA256

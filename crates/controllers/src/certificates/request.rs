@@ -61,11 +61,13 @@ impl Request {
                 [last] => ATTRIBUTES.iter().position(|a| a == last),
                 _ => None,
             });
-            let (Some(index), Ok(value)) = (index, attribute.as_str()) else { continue };
+            let (Some(index), Ok(value)) = (index, kaji_auth::authn::subject::text(attribute)) else {
+                continue;
+            };
             if matches!(index, COMMON_NAME | SERIAL_NUMBER) {
                 request.subject[index].clear();
             }
-            request.subject[index].push(value.to_owned());
+            request.subject[index].push(value);
         }
         for extension in csr.requested_extensions().into_iter().flatten() {
             if let ParsedExtension::SubjectAlternativeName(names) = extension {

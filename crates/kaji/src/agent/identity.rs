@@ -12,13 +12,12 @@
 use super::AgentError;
 use jiff::Timestamp;
 use kaji_meta::{random::Random, text};
-use kaji_server::pki::{PkiError, write_private};
+use kaji_server::pki::{self, PkiError, write_private};
 use rcgen::{CertificateParams, DnType, KeyPair, PublicKeyData};
 use sha2::{Digest, Sha256};
 use std::{
     fmt::Write as _,
     fs, io,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 use x509_parser::{parse_x509_certificate, pem::Pem};
@@ -77,7 +76,7 @@ impl NodeKey {
 pub struct Credential {
     /// PEM, the node's certificate first.
     pub certificate: String,
-    /// PKCS#8, PEM.
+    /// PEM.
     pub key: String,
     /// Whose it is.
     pub node: String,
@@ -116,7 +115,7 @@ impl Credential {
         let time = |t: i64| Timestamp::from_second(t).map_err(|e| e.to_string());
         Ok(Credential {
             certificate: certificate.to_owned(),
-            key: pair.serialize_pem(),
+            key: pki::key_pem(pair).map_err(|e| e.to_string())?,
             node: node.ok_or("its name is not that of a node")?.to_owned(),
             not_before: time(leaf.validity().not_before.timestamp())?,
             not_after: time(leaf.validity().not_after.timestamp())?,
@@ -137,14 +136,15 @@ impl Credential {
 pub struct Keep(PathBuf);
 
 impl Keep {
-    /// Makes it if it is missing.
+    /// Makes it if it is missing, and closes it to other users if it is there.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be made or closed, or belongs to another user.
     pub fn open(data_dir: &Path) -> Result<Keep, AgentError> {
         let dir = data_dir.join("pki");
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
-        made.map_err(|source| PkiError::Io { path: dir.clone(), source })?;
+        let error = |path: &Path, source| PkiError::Io { path: path.into(), source };
+        kaji_files::parent_of_private(data_dir).map_err(|e| error(data_dir, e))?;
+        kaji_files::private_dir(&dir).map_err(|e| error(&dir, e))?;
         Ok(Keep(dir))
     }
 
@@ -160,7 +160,7 @@ impl Keep {
     pub fn current(&self) -> Result<Option<Credential>, AgentError> {
         let Some(text) = read(&self.path())? else { return Ok(None) };
         let malformed = |reason: String| PkiError::Malformed { path: self.path(), reason };
-        let pair = KeyPair::from_pem(key_block(&text)).map_err(|e| malformed(e.to_string()))?;
+        let pair = pki::key_pair(key_block(&text)).map_err(|e| malformed(e.to_string()))?;
         let certificate = text.strip_suffix(key_block(&text)).unwrap_or(&text);
         Ok(Some(Credential::new(certificate, &pair).map_err(malformed)?))
     }
@@ -198,11 +198,11 @@ impl Keep {
     /// When it can be neither read nor made.
     pub fn pending(&self, node: &str) -> Result<NodeKey, AgentError> {
         let path = self.0.join(PENDING);
-        if let Some(pair) = read(&path)?.and_then(|pem| KeyPair::from_pem(&pem).ok()) {
+        if let Some(pair) = read(&path)?.and_then(|pem| pki::key_pair(&pem).ok()) {
             return Ok(NodeKey { node: node.to_owned(), pair });
         }
         let key = NodeKey::generate(node)?;
-        write_private(&path, &key.pair.serialize_pem())?;
+        write_private(&path, &pki::key_pem(&key.pair)?)?;
         Ok(key)
     }
 
@@ -223,10 +223,13 @@ impl Keep {
 
 /// The key of a file that has certificates before it.
 fn key_block(text: &str) -> &str {
-    text.find("-----BEGIN PRIVATE KEY-----").map_or("", |at| &text[at..])
+    let label = text.find("PRIVATE KEY-----").unwrap_or(0);
+    text[..label].rfind("-----BEGIN ").map_or("", |at| &text[at..])
 }
 
+/// All files are the owner's: who could write the authorities could stand in for the API server.
 fn read(path: &Path) -> Result<Option<String>, AgentError> {
+    kaji_files::keep_private(path).map_err(|source| PkiError::Io { path: path.into(), source })?;
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -265,6 +268,19 @@ mod tests {
         assert_eq!((kept.certificate, kept.key, &*kept.node), (credential.certificate, credential.key, "n"));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&keep.path()), mode(&keep.0)), (0o600, 0o700));
+        // As former versions wrote it, and open to other users.
+        let pkcs8 = key.pair.serialize_pem();
+        let former = kept_text(&keep).replace(key_block(&kept_text(&keep)), &pkcs8);
+        fs::write(keep.path(), former).unwrap();
+        for (path, open) in [(keep.path(), 0o666), (keep.0.clone(), 0o777), (dir.path().join("a/b"), 0o777)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(open)).unwrap();
+        }
+        let keep = Keep::open(&dir.path().join("a/b")).unwrap();
+        let kept = keep.current().unwrap().unwrap();
+        assert!(kept.key.starts_with("-----BEGIN EC PRIVATE KEY-----\n"));
+        assert_eq!(pki::key_pair(&kept.key).unwrap().public_key_pem(), key.pair.public_key_pem());
+        assert_eq!((mode(&keep.path()), mode(&keep.0)), (0o600, 0o700));
+        assert_eq!(mode(&dir.path().join("a/b")), 0o755);
         assert_eq!(mode(&keep.0.join(PENDING)), 0o600);
 
         let der = Pem::iter_from_buffer(kept_text(&keep).as_bytes()).next().unwrap().unwrap().contents;

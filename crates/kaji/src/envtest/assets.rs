@@ -39,7 +39,8 @@ pub enum AssetsError {
 /// # Errors
 /// When a file cannot be written or is in the way.
 pub fn write(dir: &Path, program: &Path, search: &OsStr) -> Result<PathBuf, AssetsError> {
-    fs::create_dir_all(dir).map_err(at(dir))?;
+    // Programs are started from here: other users must not be able to put theirs into it.
+    kaji_files::make_dirs(dir, 0o755).map_err(at(dir))?;
     let dir = dir.canonicalize().map_err(at(dir))?;
     for name in [APISERVER, ETCD] {
         put(&dir.join(name), |path| symlink(program, path))?;
@@ -90,7 +91,7 @@ fn find(search: &OsStr, dir: &Path) -> Option<PathBuf> {
 }
 
 fn stand_in(path: &Path, dir: &Path) -> io::Result<()> {
-    use std::io::Write;
+    use std::{io::Write, os::unix::fs::PermissionsExt};
     let text = format!(
         "#!/bin/sh\n{STAND_IN}\n\
          echo \"kubectl: there was none on the PATH when these assets were made;\" >&2\n\
@@ -99,6 +100,7 @@ fn stand_in(path: &Path, dir: &Path) -> io::Result<()> {
         dir.display()
     );
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(path)?;
+    file.set_permissions(fs::Permissions::from_mode(0o755))?;
     file.write_all(text.as_bytes())
 }
 

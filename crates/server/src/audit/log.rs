@@ -17,7 +17,7 @@ use std::{
     collections::BTreeSet,
     fs::{self, File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -55,7 +55,13 @@ impl LogFile {
     /// When it cannot be written.
     pub fn open(path: &Path, options: FileOptions) -> io::Result<LogFile> {
         if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            kaji_files::make_dirs(dir, kaji_files::PRIVATE_DIR)?;
+        }
+        if fs::metadata(path).is_ok_and(|m| m.is_file()) {
+            // Collectors may read it; what is recorded is nothing for other users to change.
+            if let Err(error) = kaji_files::keep_unwritable(path) {
+                tracing::warn!(path = %path.display(), %error, "other users may be able to write the audit log");
+            }
         }
         let (file, size) = append(path, 0o600)?;
         Ok(LogFile { path: path.into(), options, file, size, torn: false })

@@ -72,8 +72,7 @@ pub(super) fn open(
 ) -> Result<Opened, StoreError> {
     let mut open = OpenOptions::new();
     open.read(true).write(true).create_new(new);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut open, 0o600);
+    std::os::unix::fs::OpenOptionsExt::mode(&mut open, kaji_files::PRIVATE);
     let file = open.open(path).map_err(|e| io_error(path, &e))?;
     guarded(path, || {
         let file = FileBackend::new(file).map_err(|e| db_error(path, e))?;

@@ -3,18 +3,21 @@
 //! `LOCK` is locked by the process that has the store open; `FORMAT` says that a store was made here and how its files
 //! are to be read; `store.redb` is the database. Invariants: the database gets its name only once it is complete, and
 //! `FORMAT` is written after that; so a directory with `FORMAT` and without a database has lost it, and is refused. An
-//! empty store is only ever made in a directory that has neither.
+//! empty store is only ever made in a directory that has neither. A database that another one replaces keeps a name of its
+//! own, `store.redb.former`, until its bytes are erased; one whose name is a second one of the database in use is not erased.
 
 use super::backend::{in_use, io_error};
 use crate::StoreError;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 const LOCK: &str = "LOCK";
 const FORMAT: &str = "FORMAT";
 const DATA: &str = "store.redb";
 const NEW_DATA: &str = "store.redb.new";
+/// The database before the one that has the name, until it is erased.
+const FORMER_DATA: &str = "store.redb.former";
 const CONTENT: &str = "kaji-store 1\n";
 
 /// A locked data directory.
@@ -35,11 +38,18 @@ pub(super) enum Found {
 }
 
 impl Directory {
-    /// Creates the directory if need be, and locks it.
+    /// Creates the directory if need be, and locks it. Everything in the cluster, secrets included, is in there: it is for
+    /// this user only.
     pub fn lock(path: &Path) -> Result<Directory, StoreError> {
-        create_private(path).map_err(|e| io_error(path, &e))?;
+        kaji_files::private_dir(path).map_err(|e| io_error(path, &e))?;
+        for name in [LOCK, FORMAT, DATA, NEW_DATA, FORMER_DATA] {
+            let path = path.join(name);
+            kaji_files::keep_private(&path).map_err(|e| io_error(&path, &e))?;
+        }
         let lock_path = path.join(LOCK);
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
+        let mut open = OpenOptions::new();
+        open.create(true).truncate(false).write(true).mode(kaji_files::PRIVATE);
+        let lock = open.open(&lock_path);
         let lock = lock.map_err(|e| io_error(&lock_path, &e))?;
         match lock.try_lock() {
             Ok(()) => Ok(Directory { path: path.to_owned(), _lock: lock }),
@@ -90,10 +100,38 @@ impl Directory {
 
     /// Removes a database that was not published; a process that was stopped while it made one leaves it behind.
     pub fn remove_draft(&self) -> Result<(), StoreError> {
-        match fs::remove_file(self.new_data()) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io_error(&self.new_data(), &e)),
-            _ => Ok(()),
+        match kaji_files::erase(&self.new_data()) {
+            Err(e) => Err(io_error(&self.new_data(), &e)),
+            Ok(_) => Ok(()),
         }
+    }
+
+    /// Gives the database a second name, by which it can be erased once another one has its name.
+    pub fn keep_former(&self) -> Result<(), StoreError> {
+        self.erase_former()?;
+        let former = self.path.join(FORMER_DATA);
+        fs::hard_link(self.data(), &former).map_err(|e| io_error(&former, &e))?;
+        self.sync()
+    }
+
+    /// Erases the database that was replaced, if there is one. Not before the other one is known to be whole.
+    pub fn erase_former(&self) -> Result<(), StoreError> {
+        let former = self.path.join(FORMER_DATA);
+        let identity = |path: &Path| match fs::metadata(path) {
+            Ok(found) => Ok(Some((found.dev(), found.ino()))),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(io_error(path, &e)),
+        };
+        let Some(found) = identity(&former)? else { return Ok(()) };
+        // The other one's name lasts before this one's bytes go.
+        self.sync()?;
+        let erased = if identity(&self.data())? == Some(found) {
+            fs::remove_file(&former)
+        } else {
+            kaji_files::erase(&former).map(drop)
+        };
+        erased.map_err(|e| io_error(&former, &e))?;
+        self.sync()
     }
 
     /// Gives a complete database its name. That lasts once [`Directory::sync`] is done.
@@ -107,14 +145,8 @@ impl Directory {
         if path.exists() {
             return Ok(());
         }
-        let draft = self.path.join("FORMAT.new");
-        let write = || {
-            let mut file = File::create(&draft)?;
-            file.write_all(CONTENT.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&draft, &path)
-        };
-        write().map_err(|e| io_error(&path, &e))?;
+        kaji_files::replace(&path, CONTENT.as_bytes(), kaji_files::PRIVATE)
+            .map_err(|e| io_error(&path, &e))?;
         self.sync()
     }
 
@@ -125,15 +157,6 @@ impl Directory {
 }
 
 const RESTORE: &str = "restore it, or remove the whole directory to start with an empty store";
-
-/// Everything in the cluster, secrets included, will be in there: nobody else is to read it.
-fn create_private(path: &Path) -> std::io::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)
-}
 
 #[cfg(test)]
 mod tests {
@@ -157,6 +180,28 @@ mod tests {
         assert!(matches!(dir.inspect(), Err(StoreError::Corrupt(m)) if m.contains("missing")));
         fs::write(temp.path().join("a/b/FORMAT"), "kaji-store 9\n").unwrap();
         assert!(matches!(dir.inspect(), Err(StoreError::Corrupt(m)) if m.contains("kaji-store 9")));
+    }
+
+    #[test]
+    fn a_former_database_is_erased_unless_it_is_the_one_in_use() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Directory::lock(temp.path()).unwrap();
+        let at = |name: &str| temp.path().join(name);
+        dir.erase_former().unwrap();
+        fs::write(dir.data(), "first").unwrap();
+        // Killed before the other one had the name.
+        dir.keep_former().unwrap();
+        dir.erase_former().unwrap();
+        assert_eq!(fs::read_to_string(dir.data()).unwrap(), "first");
+        // Killed after that.
+        dir.keep_former().unwrap();
+        fs::hard_link(dir.data(), at("witness")).unwrap();
+        fs::write(dir.new_data(), "second").unwrap();
+        dir.publish().unwrap();
+        dir.erase_former().unwrap();
+        assert_eq!(fs::read(at("witness")).unwrap(), [0; 5]);
+        assert_eq!(fs::read_to_string(dir.data()).unwrap(), "second");
+        assert!(!at(FORMER_DATA).exists());
     }
 
     #[test]
