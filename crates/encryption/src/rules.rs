@@ -54,6 +54,13 @@ fn resource_of(key: &str) -> Option<(&str, &str)> {
     Some((if group == "core" { "" } else { group }, resource))
 }
 
+/// What the keys of a key's resource begin with; `/` for a key of another form.
+pub(crate) fn prefix(key: &str) -> &str {
+    // "/registry/core/secrets/" has four of them.
+    let end = resource_of(key).and_then(|_| key.match_indices('/').nth(3));
+    end.map_or("/", |(at, _)| &key[..=at])
+}
+
 /// The resource of a storage key as it is written elsewhere: `secrets`, `deployments.apps`; `""` for a key of another form.
 pub(crate) fn resource(key: &str) -> String {
     match resource_of(key) {

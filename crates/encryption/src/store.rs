@@ -3,7 +3,7 @@
 //! Invariants: revisions, keys, leases and the order of events are the inner store's. A stream that meets a value it
 //! cannot read ends with an error; it never leaves an event out.
 
-use crate::{Transformers, kms::NotOpened, transform::Opened, transform::TransformError};
+use crate::{Transformers, kms::NotOpened, replaced::Replaced, transform::Opened, transform::TransformError};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures_util::{
@@ -12,8 +12,8 @@ use futures_util::{
     stream::unfold,
 };
 use kaji_store::{
-    EventKind, KeyValue, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome, WatchBatch,
-    WatchStream,
+    Compare, EventKind, KeyValue, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome,
+    WatchBatch, WatchStream,
 };
 use std::{pin::pin, sync::Arc};
 use tokio::sync::RwLock;
@@ -36,6 +36,8 @@ struct Inner {
     /// Held shared from encrypting values until they are written, and alone while the configuration changes: whatever was
     /// written with the one before is seen by the look at what the next one reads.
     writing: RwLock<()>,
+    /// What was written anew or removed.
+    replaced: Replaced,
 }
 
 /// What values are read with.
@@ -57,7 +59,8 @@ struct Former {
 impl<T: Into<Arc<Transformers>>> From<T> for InForce {
     fn from(transformers: T) -> Self {
         let readers = Readers { now: transformers.into(), before: vec![] };
-        InForce(Arc::new(Inner { readers: ArcSwap::from_pointee(readers), writing: RwLock::default() }))
+        let (readers, writing) = (ArcSwap::from_pointee(readers), RwLock::default());
+        InForce(Arc::new(Inner { readers, writing, replaced: Replaced::default() }))
     }
 }
 
@@ -74,6 +77,34 @@ impl InForce {
 
     fn readers(&self) -> Arc<Readers> {
         self.0.readers.load_full()
+    }
+
+    /// Values that were stored otherwise than they would be now, and are no longer current. The store's files may hold them
+    /// still: see [`Store::scrub`].
+    pub fn replaced(&self) -> &Replaced {
+        &self.0.replaced
+    }
+
+    /// Whether any value with this prefix is stored otherwise than it would be now. `inner` is the store that holds
+    /// encrypted values.
+    ///
+    /// # Errors
+    /// For a value that cannot be read.
+    pub async fn stale_below(&self, inner: &dyn Store, prefix: &str) -> Result<bool, StoreError> {
+        let readers = self.readers();
+        let mut range = Range::prefix(prefix).limit(PAGE);
+        loop {
+            let page = inner.range(range.clone()).await?;
+            for kv in page.kvs.iter().filter(|kv| readers.now.covers(&kv.key)) {
+                if readers.opened(kv).await?.stale {
+                    return Ok(true);
+                }
+            }
+            match page.kvs.last() {
+                Some(last) if page.kvs.len() == PAGE => range.start = format!("{}\0", last.key),
+                _ => return Ok(false),
+            }
+        }
     }
 
     /// Puts another one in force, if it reads whatever `inner` holds: a value that cannot be read any more would end every
@@ -153,6 +184,36 @@ impl EncryptedStore {
     /// Puts a configuration around a store, which may hold values already.
     pub fn new(inner: Arc<dyn Store>, transformers: impl Into<InForce>) -> Self {
         EncryptedStore { inner, transformers: transformers.into() }
+    }
+
+    /// Writes every value anew that is stored otherwise than it would be now. How many those were.
+    ///
+    /// # Errors
+    /// For a value that cannot be read or written.
+    pub async fn rewrite(&self) -> Result<usize, StoreError> {
+        let readers = self.transformers.readers();
+        let mut range = Range::prefix("/").limit(PAGE);
+        let mut written = 0;
+        loop {
+            let page = self.inner.range(range.clone()).await?;
+            for kv in page.kvs.iter().filter(|kv| readers.now.covers(&kv.key)) {
+                let opened = readers.opened(kv).await?;
+                if !opened.stale {
+                    continue;
+                }
+                let key = kv.key.to_string();
+                let compare = vec![Compare { key: key.clone(), mod_revision: kv.mod_revision }];
+                let ops = vec![Op::Put { key, value: opened.value, lease: kv.lease }];
+                // What another write was faster with is stored as it would be now.
+                if let TxnOutcome::Committed { .. } = self.txn(Txn { compare, ops }).await? {
+                    written += 1;
+                }
+            }
+            match page.kvs.last() {
+                Some(last) if page.kvs.len() == PAGE => range.start = format!("{}\0", last.key),
+                _ => return Ok(written),
+            }
+        }
     }
 }
 
@@ -269,11 +330,19 @@ impl Store for EncryptedStore {
             txn.ops.iter_mut().try_for_each(|op| transformers.seal_op(op))?;
             let mut outcome = self.inner.txn(txn).await?;
             drop(writing);
+            // As of now: what was there may have been written by a newer configuration.
+            let readers = self.transformers.readers();
             match &mut outcome {
-                TxnOutcome::Committed { previous: kvs, .. } | TxnOutcome::Conflict { current: kvs, .. } => {
-                    // As of now: what was there may have been written by a newer configuration.
-                    self.transformers.readers().open_all(kvs).await?;
+                TxnOutcome::Committed { previous, .. } => {
+                    for kv in previous.iter_mut().flatten() {
+                        let opened = readers.opened(kv).await?;
+                        kv.value = opened.value;
+                        if opened.stale && readers.now.covers(&kv.key) {
+                            self.transformers.0.replaced.note(&kv.key);
+                        }
+                    }
                 }
+                TxnOutcome::Conflict { current, .. } => readers.open_all(current).await?,
             }
             Ok(outcome)
         }
@@ -326,5 +395,5 @@ impl Store for EncryptedStore {
     }
 
     kaji_store::delegate_store!(inner: revision, current_revision_hint, request_progress);
-    kaji_store::delegate_store!(inner: grant_lease, keep_alive, revoke, compact, compacted, close);
+    kaji_store::delegate_store!(inner: grant_lease, keep_alive, revoke, compact, scrub, compacted, close);
 }

@@ -53,6 +53,9 @@ use std::{
 };
 use tokio::{sync::watch, task::JoinSet};
 
+/// Where the store is in the data directory.
+pub(crate) const STORE: &str = "store";
+
 /// Where objects are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum StoreKind {
@@ -219,6 +222,7 @@ impl Cluster {
         let name = server_name(&options);
         let encryption = Encryption::new(options.encryption.as_ref(), &name, &mut metrics).await?;
         let inner = open_store(&options).await?;
+        let lasting = (options.store == StoreKind::Disk).then(|| options.data_dir.join(STORE));
         let store = encryption.around(inner.clone());
         let started = Self::start_on(store.clone(), options, audit, metrics).await;
         if started.is_err() {
@@ -228,6 +232,11 @@ impl Cluster {
         let mut cluster = started?;
         encryption.add_check(&cluster.stack.health);
         let stop = cluster.stop.subscribe();
+        if let Some(dir) = lasting
+            && let Some(scrubbing) = encryption.scrubbing(&inner, &dir).await
+        {
+            cluster.listener.spawn(scrubbing.run(stop.clone()));
+        }
         cluster.listener.spawn(encryption.follow(inner, stop));
         Ok(cluster)
     }
@@ -506,9 +515,13 @@ async fn open_store(options: &Options) -> Result<Arc<dyn Store>, StartError> {
             Arc::new(MemoryStore::with_options(MemoryOptions { clock, ..MemoryOptions::default() })?)
         }
         StoreKind::Disk => {
-            let dir = options.data_dir.join("store");
-            let opened =
-                tokio::task::spawn_blocking(move || DiskStore::open(dir, DiskOptions::default())).await;
+            let dir = options.data_dir.clone();
+            let opened = tokio::task::spawn_blocking(move || {
+                kaji_files::parent_of_private(&dir)
+                    .map_err(|e| StoreError::Unavailable(format!("{}: {e}", dir.display())))?;
+                DiskStore::open(dir.join(STORE), DiskOptions::default())
+            });
+            let opened = opened.await;
             Arc::new(opened.map_err(|e| StoreError::Unavailable(e.to_string()))??)
         }
     })

@@ -7,7 +7,10 @@
 //! - A file that is followed and cannot be used changes nothing; nor does one whose plugins are not well, or with which
 //!   something that is stored could not be read. It is tried again.
 
-use crate::follow::Followed;
+use crate::{
+    follow::Followed,
+    scrub::{Fingerprint, Scrubbing},
+};
 use kaji_encryption::{Config, ConfigError, Deps, EncryptedStore, InForce, Metrics, Transformers};
 use kaji_meta::{Clock, SystemClock, SystemRandom};
 use kaji_server::{Health, Reloads};
@@ -51,6 +54,8 @@ impl EncryptionFile {
 pub struct Encryption {
     current: InForce,
     reload: Option<Reload>,
+    /// Of the file in force; `None` without one.
+    fingerprint: Option<watch::Receiver<Fingerprint>>,
 }
 
 impl Encryption {
@@ -66,7 +71,11 @@ impl Encryption {
         let random = Arc::new(SystemRandom);
         let Some(EncryptionFile { path, follow }) = file else {
             // Values that were encrypted are told apart from damaged ones even so.
-            return Ok(Encryption { current: Transformers::none(random).into(), reload: None });
+            return Ok(Encryption {
+                current: Transformers::none(random).into(),
+                reload: None,
+                fingerprint: None,
+            });
         };
         let (metrics, reloads) = (Arc::new(Metrics::new(server)), Reloads::new("encryption", server));
         metrics.register(page.registry());
@@ -76,14 +85,21 @@ impl Encryption {
             .map_err(|e| ConfigError::Read { path: path.clone(), reason: e.to_string() })?;
         let current = InForce::from(begun(path, &data, &deps).await?);
         reloads.configured(&data);
+        let (configured, fingerprint) = watch::channel(Fingerprint::of(&data));
         let reload = follow.then(|| Reload {
+            configured,
             file: Followed::new([(path.clone(), data)]),
             path: path.clone(),
             deps,
             current: current.clone(),
             reloads,
         });
-        Ok(Encryption { current, reload })
+        Ok(Encryption { current, reload, fingerprint: Some(fingerprint) })
+    }
+
+    /// Keeps values that were written anew from staying in the files of `inner`, which are in `dir`.
+    pub async fn scrubbing(&self, inner: &Arc<dyn Store>, dir: &Path) -> Option<Scrubbing> {
+        Scrubbing::new(self.current.clone(), inner.clone(), dir, self.fingerprint.clone()).await
     }
 
     /// A store that keeps its values in this one.
@@ -112,7 +128,7 @@ impl Encryption {
 }
 
 /// A configuration whose plugins have been asked once.
-async fn begun(path: &Path, data: &[u8], deps: &Deps) -> Result<Arc<Transformers>, ConfigError> {
+pub(crate) async fn begun(path: &Path, data: &[u8], deps: &Deps) -> Result<Arc<Transformers>, ConfigError> {
     let transformers = Transformers::new(&Config::of_file(path, data)?, deps)?;
     transformers.begin(PATIENCE).await;
     Ok(Arc::new(transformers))
@@ -125,6 +141,8 @@ struct Reload {
     deps: Deps,
     current: InForce,
     reloads: Reloads,
+    /// Tells of the file in force.
+    configured: watch::Sender<Fingerprint>,
 }
 
 impl Reload {
@@ -140,6 +158,7 @@ impl Reload {
                     tracing::info!(%path, "the encryption configuration is reloaded");
                     self.reloads.reloaded(true, now);
                     self.reloads.configured(&data);
+                    self.configured.send_replace(Fingerprint::of(&data));
                 }
                 Err(error) => {
                     tracing::error!(%path, error, "the encryption configuration is not reloaded");

@@ -20,6 +20,7 @@ pub mod kubeconfig;
 mod kubelets;
 mod nodes;
 mod roles;
+pub mod scrub;
 pub mod serving;
 pub mod token;
 mod tracking;

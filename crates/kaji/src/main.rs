@@ -38,6 +38,8 @@ enum Command {
     Envtest(Envtest),
     /// Bootstrap tokens, with which nodes join.
     Token(Token),
+    /// The store of a data directory, while no server runs over it.
+    Store(StoreArgs),
     /// A node that joins a cluster over the network; simulated, as no container runtime is driven yet.
     Agent(Join),
 }
@@ -56,6 +58,30 @@ struct Token {
     kubeconfig: Option<PathBuf>,
     #[command(subcommand)]
     command: TokenCommand,
+}
+
+#[derive(Args)]
+struct StoreArgs {
+    #[command(subcommand)]
+    command: StoreCommand,
+}
+
+#[derive(Subcommand)]
+enum StoreCommand {
+    /// Leaves nothing but current values in the store's files: gives up history and writes the file anew, so that what was
+    /// deleted, or written before it was encrypted, cannot be found in it.
+    Scrub(Scrub),
+}
+
+#[derive(Args)]
+struct Scrub {
+    /// Where the cluster keeps its objects.
+    #[arg(long, env = "KAJI_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+    /// An EncryptionConfiguration file: what would be stored otherwise under it (in the clear, with an old key) is written
+    /// anew first.
+    #[arg(long, value_name = "FILE")]
+    encryption_provider_config: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -167,6 +193,7 @@ fn main() -> ExitCode {
         Command::Apiserver(up) => runtime.block_on(serve(up, false, started)),
         Command::Envtest(envtest) => assets(&envtest),
         Command::Token(token) => runtime.block_on(tokens(token)),
+        Command::Store(StoreArgs { command: StoreCommand::Scrub(args) }) => runtime.block_on(scrub(args)),
         Command::Agent(join) => runtime.block_on(agent(join)),
     };
     match outcome {
@@ -307,6 +334,17 @@ async fn tokens(args: Token) -> Result<(), Box<dyn std::error::Error>> {
     let now = jiff::Timestamp::now();
     let out = token::run(&args.command, &client, &at, now, &kaji_meta::random::SystemRandom).await?;
     std::io::stdout().lock().write_all(out.as_bytes())?;
+    Ok(())
+}
+
+async fn scrub(args: Scrub) -> Result<(), Box<dyn std::error::Error>> {
+    let data_dir = args.data_dir.unwrap_or_else(|| default_data_dir(std::env::var("HOME").ok().as_deref()));
+    let written = kaji::scrub::scrub(&data_dir, args.encryption_provider_config.as_deref()).await?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "The store in {} holds nothing but current values.", data_dir.display())?;
+    if args.encryption_provider_config.is_some() {
+        writeln!(out, "Values written anew: {written}.")?;
+    }
     Ok(())
 }
 

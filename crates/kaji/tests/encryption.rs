@@ -280,3 +280,111 @@ async fn a_file_that_is_followed_counts_while_the_cluster_runs() {
     cluster.stop().await;
     assert!(raw(dir).await.starts_with(b"k8s:enc:aesgcm:v1:k2:"));
 }
+
+/// Text of which nothing else in a cluster has any, as it is stored in the clear.
+fn marked(n: usize) -> (Secret, String) {
+    use base64::Engine;
+    let text = format!("marker-{n:04}-{:08x}", n.wrapping_mul(0x9e37_79b9));
+    let secret = json!({"metadata": {"name": format!("m{n}")}, "stringData": {"password": text}});
+    (serde_json::from_value(secret).unwrap(), base64::engine::general_purpose::STANDARD.encode(text))
+}
+
+/// Which of so many markers some file of the store holds.
+fn found(dir: &Path, of: std::ops::Range<usize>) -> Vec<usize> {
+    let files = std::fs::read_dir(dir.join("store")).unwrap().map(|f| f.unwrap().path());
+    // A file may go while the directory is read.
+    let all: Vec<u8> = files.filter_map(|file| std::fs::read(file).ok()).flatten().collect();
+    of.filter(|n| holds(&all, &marked(*n).1)).collect()
+}
+
+async fn create_marked(secrets: &Api<Secret>, of: std::ops::Range<usize>) {
+    for n in of {
+        secrets.create(&PostParams::default(), &marked(n).0).await.unwrap();
+    }
+}
+
+/// Writes secrets as they are, as a storage migration does.
+async fn rewrite(secrets: &Api<Secret>) {
+    for secret in secrets.list(&Default::default()).await.unwrap().items {
+        let name = secret.metadata.name.clone().unwrap();
+        secrets.replace(&name, &PostParams::default(), &secret).await.unwrap();
+    }
+}
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let waited = tokio::time::timeout(std::time::Duration::from_secs(60), async {
+        while !holds().await {
+            tokio::task::yield_now().await;
+        }
+    });
+    waited.await.unwrap_or_else(|_| panic!("{what}"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_clear_before_it_was_rewritten_is_nowhere_on_disk() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    let (cluster, client) = started_with(dir, options(dir, None)).await;
+    let secrets: Api<Secret> = Api::default_namespaced(client);
+    create_marked(&secrets, 0..10).await;
+    for n in 0..3 {
+        secrets.delete(&format!("m{n}"), &Default::default()).await.unwrap();
+    }
+    cluster.stop().await;
+    assert_eq!(found(dir, 0..10).len(), 10, "the test looks in the wrong place");
+
+    // Enabled: half rewritten is not the end, all of it is.
+    let one = format!("{{aesgcm: {{keys: [{K1}]}}}}, {{identity: {{}}}}");
+    let (cluster, client) = started(dir, &one).await;
+    let secrets: Api<Secret> = Api::default_namespaced(client.clone());
+    let version = secrets.list(&Default::default()).await.unwrap().metadata.resource_version.unwrap();
+    rewrite(&secrets).await;
+    until("the store is scrubbed", async || found(dir, 0..10).is_empty()).await;
+    assert_eq!(secrets.list(&Default::default()).await.unwrap().items.len(), 7);
+    assert!(dir.join("store/SCRUBBED").exists());
+    // What the history held is gone for lists at old revisions, as after any compaction.
+    let exact = kube::api::ListParams::default().matching(kube::api::VersionMatch::Exact).at(&version);
+    let answer = secrets.list(&exact).await;
+    assert!(answer.is_ok() || matches!(&answer, Err(kube::Error::Api(s)) if s.code == 410), "{answer:?}");
+    cluster.stop().await;
+    assert_eq!(found(dir, 0..10), Vec::<usize>::new());
+
+    // A server without the configuration writes in the clear, and one that is killed after rewriting scrubs nothing; the
+    // next start does.
+    let none = format!("{{identity: {{}}}}, {{aesgcm: {{keys: [{K1}]}}}}");
+    with(dir, &none, async |secrets| create_marked(&secrets, 10..15).await).await;
+    let two = format!("{{aesgcm: {{keys: [{K2}, {K1}]}}}}, {{identity: {{}}}}");
+    with(dir, &two, async |secrets| rewrite(&secrets).await).await;
+    assert_eq!(found(dir, 10..15).len(), 5);
+    let (cluster, _) = started(dir, &two).await;
+    until("the next start scrubs the store", async || found(dir, 10..15).is_empty()).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_is_scrubbed_by_hand() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    let (cluster, client) = started_with(dir, options(dir, None)).await;
+    let secrets: Api<Secret> = Api::default_namespaced(client);
+    create_marked(&secrets, 0..8).await;
+    for n in 0..4 {
+        secrets.delete(&format!("m{n}"), &Default::default()).await.unwrap();
+    }
+    let running = kaji::scrub::scrub(dir, None).await.unwrap_err().to_string();
+    assert!(running.ends_with("is in use by another process"), "{running}");
+    cluster.stop().await;
+    assert_eq!(found(dir, 0..8).len(), 8);
+    assert_eq!(kaji::scrub::scrub(dir, None).await.unwrap(), 0);
+    assert_eq!(found(dir, 0..8), [4, 5, 6, 7]);
+    let path = config(dir, &format!("{{aesgcm: {{keys: [{K1}]}}}}, {{identity: {{}}}}"));
+    assert_eq!(kaji::scrub::scrub(dir, Some(&path)).await.unwrap(), 4);
+    assert_eq!(found(dir, 0..8), Vec::<usize>::new());
+    assert_eq!(kaji::scrub::scrub(dir, Some(&path)).await.unwrap(), 0);
+    with(dir, &format!("{{aesgcm: {{keys: [{K1}]}}}}"), async |secrets| {
+        assert_eq!(secrets.list(&Default::default()).await.unwrap().items.len(), 4);
+    })
+    .await;
+    let missing = kaji::scrub::scrub(&dir.join("other"), None).await.unwrap_err().to_string();
+    assert!(missing.starts_with("there is no store in ") && !dir.join("other").exists(), "{missing}");
+}

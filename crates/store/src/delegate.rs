@@ -5,7 +5,7 @@
 /// Passes methods of [`Store`](crate::Store) on to the store in a field; stands in an `impl Store`.
 ///
 /// `delegate_store!(FIELD: METHOD, METHOD…)` is for those who change the others; `delegate_store!(FIELD)` passes on all of
-/// them. A method that is neither listed nor written does not compile, but for `stale`, which has a default.
+/// them. A method that is neither listed nor written does not compile, but for `stale` and `scrub`, which have defaults.
 ///
 /// ```
 /// use kaji_store::{BoxFuture, Revision, Store, StoreError, Txn, TxnOutcome, memory::MemoryStore};
@@ -29,7 +29,7 @@ macro_rules! delegate_store {
     ($field:tt) => {
         $crate::delegate_store!(
             $field: txn, range, watch, stale, revision, current_revision_hint, request_progress, grant_lease,
-            keep_alive, revoke, compact, compacted, close
+            keep_alive, revoke, compact, scrub, compacted, close
         );
     };
     ($field:tt: $($method:ident),+ $(,)?) => {
@@ -101,6 +101,11 @@ macro_rules! delegate_store {
     (@ $field:tt compact) => {
         fn compact(&self, to: $crate::Revision) -> $crate::BoxFuture<'_, Result<(), $crate::StoreError>> {
             self.$field.compact(to)
+        }
+    };
+    (@ $field:tt scrub) => {
+        fn scrub(&self) -> $crate::BoxFuture<'_, Result<(), $crate::StoreError>> {
+            self.$field.scrub()
         }
     };
     (@ $field:tt compacted) => {

@@ -99,6 +99,17 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError::FutureRevision`]
     fn compact(&self, to: Revision) -> BoxFuture<'_, Result<(), StoreError>>;
 
+    /// Removes everything but current values from where the store keeps them: gives up all history, and leaves nothing of it
+    /// in free parts of files or in former files. Reads below the current revision and watches from it or below fail with
+    /// `Compacted` afterwards. Takes as long as writing all values anew; writes wait meanwhile.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`] when there is no room for a second copy, and those of a store that cannot write.
+    /// [`StoreError::Unavailable`] for a kind of store that cannot do this.
+    fn scrub(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(std::future::ready(Err(StoreError::Unavailable("this store cannot be scrubbed".into()))))
+    }
+
     /// The compacted revision as last known here; 0 when nothing was ever compacted.
     fn compacted(&self) -> Revision;
 

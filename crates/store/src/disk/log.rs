@@ -20,25 +20,20 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-const LOG: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("log");
-const LEASES: TableDefinition<'_, i64, (u64, u64)> = TableDefinition::new("leases");
-const TIMES: TableDefinition<'_, u64, u64> = TableDefinition::new("times");
+pub(super) const LOG: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("log");
+pub(super) const LEASES: TableDefinition<'_, i64, (u64, u64)> = TableDefinition::new("leases");
+pub(super) const TIMES: TableDefinition<'_, u64, u64> = TableDefinition::new("times");
 /// Revision, compacted revision, last lease, number of changes in the log.
-const META: TableDefinition<'_, &str, (u64, u64, i64, u64)> = TableDefinition::new("meta");
+pub(super) const META: TableDefinition<'_, &str, (u64, u64, i64, u64)> = TableDefinition::new("meta");
 const STATE: &str = "state";
 
-/// A file this small is left as it is.
-const SHRINK_FROM: u64 = 32 << 20;
-/// With more than this in it, making a file smaller would take too long for a start.
-const SHRINK_MOST: u64 = 64 << 20;
-
 /// The database and what must not be released before it.
-struct Files {
+pub(super) struct Files {
     /// Or why it cannot be opened.
     opened: RwLock<Result<Opened, StoreError>>,
-    path: PathBuf,
+    pub path: PathBuf,
     /// Dropped last.
-    directory: Directory,
+    pub directory: Directory,
 }
 
 impl Drop for Files {
@@ -48,16 +43,16 @@ impl Drop for Files {
 }
 
 /// The database, as long as it is not opened anew.
-struct Current<'a>(RwLockReadGuard<'a, Result<Opened, StoreError>>);
+pub(super) struct Current<'a>(RwLockReadGuard<'a, Result<Opened, StoreError>>);
 
 impl Current<'_> {
-    fn get(&self) -> Result<&Opened, StoreError> {
+    pub fn get(&self) -> Result<&Opened, StoreError> {
         self.0.as_ref().map_err(Clone::clone)
     }
 }
 
 impl Files {
-    fn current(&self) -> Current<'_> {
+    pub fn current(&self) -> Current<'_> {
         Current(self.opened.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -66,7 +61,7 @@ impl Files {
     }
 
     /// Closes the database; there is another one now, or none.
-    fn change(&self, other: Result<Opened, StoreError>) {
+    pub fn change(&self, other: Result<Opened, StoreError>) {
         let former = std::mem::replace(&mut *self.opened_mut(), other);
         // Closing a damaged database can panic as well; what was acknowledged is on disk in any case.
         let closed = guarded(&self.path, || {
@@ -89,11 +84,11 @@ impl Files {
 
 /// See the module.
 pub(super) struct DiskLog {
-    files: Arc<Files>,
+    pub files: Arc<Files>,
     /// Reused for every record.
     buffer: Vec<u8>,
-    options: DiskOptions,
-    unsynced: Unsynced,
+    pub options: DiskOptions,
+    pub unsynced: Unsynced,
 }
 
 impl DiskLog {
@@ -107,49 +102,9 @@ impl DiskLog {
         DiskLog { files, buffer: Vec::new(), options, unsynced }
     }
 
-    /// Gives back what the file is larger than what is in it, if that is much and quickly done: what is in it goes into a
-    /// new file, which takes its name once it is complete. Until then the former is in use, and stays so if that fails.
-    ///
-    /// # Errors
-    /// When it is not certain which of the files has the name.
-    pub fn shrink(&mut self, index: &Index) -> Result<(), StoreError> {
-        let len = std::fs::metadata(&self.files.path).map_or(0, |file| file.len());
-        let used = index.bytes();
-        let room = self.free().is_none_or(|free| free > used.saturating_add(SHRINK_FROM));
-        if len < SHRINK_FROM || len / 4 < used || used > SHRINK_MOST || !room {
-            return Ok(());
-        }
-        let Files { path, directory, .. } = &*self.files;
-        let made = directory.remove_draft().and_then(|()| {
-            let smaller = guarded(path, || self.copy())?;
-            directory.publish()?;
-            Ok(smaller)
-        });
-        match made {
-            Ok((smaller, unsynced)) => {
-                self.unsynced = unsynced;
-                self.files.change(Ok(smaller));
-                directory.sync()?;
-                let now = std::fs::metadata(path).map_or(0, |file| file.len());
-                tracing::info!(path = %path.display(), before = len, now, "the store's file was larger than need be");
-            }
-            Err(error) => {
-                tracing::warn!(%error, path = %path.display(), len, "the store's file, which is larger than need be, cannot be made smaller and stays in use as it is");
-                if let Err(error) = directory.remove_draft() {
-                    tracing::warn!(%error, "what was to become a smaller file stays until the next start");
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// All there is, in a new file.
-    fn copy(&self) -> Result<(Opened, Unsynced), StoreError> {
-        let (current, draft) = (self.files.current(), self.files.directory.new_data());
-        let unsynced = Unsynced::default();
-        let smaller = backend::open(&draft, true, &self.options, &unsynced)?;
-        copy_tables(&current.get()?.db, &smaller.db).map_err(|e| db_error(&draft, e))?;
-        Ok((smaller, unsynced))
+    /// Erases what a rewriting that was cut off may have left behind.
+    pub fn erase_former(&self) -> Result<(), StoreError> {
+        self.files.directory.erase_former()
     }
 
     /// Marks the directory as a store's.
@@ -225,28 +180,6 @@ fn version(record: &Record<'_>) -> Version {
         version: if record.kind == EventKind::Delete { 0 } else { record.version },
         lease: record.lease.map_or(0, |id| id.0),
     }
-}
-
-/// Fills a new database with what is in another.
-fn copy_tables(from: &Database, to: &Database) -> Result<(), redb::Error> {
-    fn copy<K: redb::Key, V: redb::Value>(
-        (from, to): (&redb::ReadTransaction, &redb::WriteTransaction),
-        table: TableDefinition<'_, K, V>,
-    ) -> Result<(), redb::Error> {
-        let (from, mut to) = (from.open_table(table)?, to.open_table(table)?);
-        for row in from.iter()? {
-            let (key, value) = row?;
-            to.insert(key.value(), value.value())?;
-        }
-        Ok(())
-    }
-    let (read, write) = (from.begin_read()?, to.begin_write()?);
-    let both = (&read, &write);
-    copy(both, LOG)?;
-    copy(both, LEASES)?;
-    copy(both, TIMES)?;
-    copy(both, META)?;
-    Ok(write.commit()?)
 }
 
 /// Makes the tables of a new database.
@@ -337,6 +270,10 @@ impl Log for DiskLog {
         files.change(Err(StoreError::Unavailable(format!("{} is being opened", files.path.display()))));
         *files.opened_mut() = backend::open(&files.path, false, &self.options, &self.unsynced);
         self.load().map(Some)
+    }
+
+    fn rewrite(&mut self) -> Result<Result<(), StoreError>, StoreError> {
+        self.rewrite_file()
     }
 
     fn reader(&self) -> Arc<dyn Reader> {

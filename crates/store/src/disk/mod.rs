@@ -9,6 +9,7 @@ mod backend;
 mod codec;
 mod format;
 mod log;
+mod rewrite;
 
 pub use backend::Fault;
 
@@ -84,6 +85,7 @@ impl DiskStore {
         let mut log = DiskLog::new((opened, unsynced), directory, options.clone());
         let loaded = log.load()?;
         log.mark()?;
+        log.erase_former()?;
         log.shrink(&loaded.index)?;
         let limits = Limits {
             history_age_millis: u64::try_from(options.history_age.as_millis()).unwrap_or(u64::MAX),

@@ -134,6 +134,10 @@ pub(crate) trait Log: Send + 'static {
     /// may fail. May be tried again after an error, and not after `None`: what is on disk cannot be known.
     fn reopen(&mut self) -> Result<Option<Loaded>, StoreError>;
 
+    /// Writes what the log holds anew, so that nothing that was removed is left anywhere. Snapshots from before may fail.
+    /// The inner error says why that was not done, the outer one that what is on disk is not known.
+    fn rewrite(&mut self) -> Result<Result<(), StoreError>, StoreError>;
+
     /// How many bytes there is still room for; `None` when that is not limited, or not known. Cheap.
     fn free(&self) -> Option<u64> {
         None

@@ -164,12 +164,20 @@ impl Engine {
         self.ask(Command::Tick).await
     }
 
+    /// Reads a range; once more if the file was replaced under it.
     async fn read_range(&self, range: Range) -> Result<RangeResult, StoreError> {
+        match self.read_range_once(&range).await {
+            Err(StoreError::Unavailable(_)) => self.read_range_once(&range).await,
+            outcome => outcome,
+        }
+    }
+
+    async fn read_range_once(&self, range: &Range) -> Result<RangeResult, StoreError> {
         let (selection, snapshot) = {
             let reader = self.shared.reader()?;
             let index = self.shared.index();
             // With the index locked nothing that it names can have been removed yet.
-            (index.select(&range)?, reader.snapshot()?)
+            (index.select(range)?, reader.snapshot()?)
         };
         let (revision, more, count) = (selection.revision, selection.more, selection.count);
         let versions = selection.versions;
@@ -230,6 +238,10 @@ impl Store for Engine {
 
     fn compact(&self, to: Revision) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(self.ask(move |answer| Command::Compact(to, answer)))
+    }
+
+    fn scrub(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(self.ask(Command::Scrub))
     }
 
     fn compacted(&self) -> Revision {

@@ -20,6 +20,7 @@ pub(crate) enum Command {
     KeepAlive(LeaseId, Answer<Duration>),
     Revoke(LeaseId, Answer<()>),
     Compact(Revision, Answer<()>),
+    Scrub(Answer<()>),
     /// Do now what is otherwise done from time to time.
     Tick(Answer<()>),
 }
@@ -51,7 +52,10 @@ impl Command {
             Command::Txn(_, answer) => drop(answer.send(Err(error))),
             Command::Grant(_, answer) => drop(answer.send(Err(error))),
             Command::KeepAlive(_, answer) => drop(answer.send(Err(error))),
-            Command::Revoke(_, answer) | Command::Compact(_, answer) | Command::Tick(answer) => {
+            Command::Revoke(_, answer)
+            | Command::Compact(_, answer)
+            | Command::Scrub(answer)
+            | Command::Tick(answer) => {
                 drop(answer.send(Err(error)));
             }
         }

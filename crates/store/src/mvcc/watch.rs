@@ -74,7 +74,11 @@ impl Watcher {
     async fn history(&self) -> Result<WatchBatch, StoreError> {
         let (shared, subscriber, delivered) = (self.shared.clone(), self.subscriber.clone(), self.delivered);
         super::blocking(move || {
-            let read = read_history(&shared, &subscriber.prefix, delivered);
+            let read = match read_history(&shared, &subscriber.prefix, delivered) {
+                // Once more: the file may have been replaced under it.
+                Err(StoreError::Unavailable(_)) => read_history(&shared, &subscriber.prefix, delivered),
+                read => read,
+            };
             read.inspect_err(|error| shared.note(error))
         })
         .await

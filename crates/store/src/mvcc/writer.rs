@@ -5,6 +5,7 @@
 //! commit nobody knows what is on disk, so nothing is written before that has been read again (see [`trouble`]). A disk
 //! that is nearly full does not come to that: what has no room is refused before it is begun.
 
+mod scrub;
 mod trouble;
 
 use super::hub::Batch;
@@ -99,6 +100,8 @@ pub(crate) struct Writer {
     trouble: Option<Trouble>,
     /// What the last commit was to do, if it failed.
     unsettled: Option<Unsettled>,
+    /// Those that wait until nothing but current values is left.
+    scrubs: Vec<Answer<()>>,
 }
 
 impl Writer {
@@ -125,6 +128,7 @@ impl Writer {
             cramped: false,
             trouble: None,
             unsettled: None,
+            scrubs: Vec::new(),
         }
     }
 
@@ -204,7 +208,7 @@ impl Writer {
             self.commit(plan, now)?;
             // Compaction raises the revision for readers first; only the next commit removes anything.
             self.compact_by_limits(tick, now);
-            Ok(())
+            self.scrub(now)
         });
         // Before the answers, so that whoever gets one finds the store refusing, or in order again.
         let outcome = match outcome {
@@ -213,6 +217,9 @@ impl Writer {
         };
         let failure = outcome.as_ref().map_or_else(Some, Option::as_ref);
         replies.into_iter().for_each(|reply| reply.send(failure));
+        if let Some(error) = failure {
+            self.refuse_scrubs(error);
+        }
         outcome.map(drop)
     }
 
@@ -224,7 +231,7 @@ impl Writer {
         replies: &mut Vec<Reply>,
     ) -> Result<Plan, StoreError> {
         let shared = self.shared.clone();
-        let mut compact = 0;
+        let (mut compact, mut scrubs) = (0, Vec::new());
         let mut plan = Plan::new(self.state.revision);
         {
             let index = shared.index();
@@ -250,12 +257,14 @@ impl Writer {
                         }
                         replies.push(Reply::Done(answer, result));
                     }
+                    Command::Scrub(answer) => scrubs.push(answer),
                     other => {
                         let (reply, sound) = execute(&mut plan, &mut cx, other, now);
                         replies.push(reply);
                         if let Err(error) = sound {
                             // Everybody is answered, whatever the store comes to.
                             commands.for_each(|command| command.refuse(error.clone()));
+                            self.scrubs.extend(scrubs);
                             return Err(error);
                         }
                     }
@@ -268,6 +277,10 @@ impl Writer {
                     plan.delete_all(&mut cx, &keys)?;
                 }
             }
+        }
+        if !scrubs.is_empty() {
+            compact = plan.revision;
+            self.scrubs.extend(scrubs);
         }
         self.state.compacted = self.state.compacted.max(compact);
         Ok(plan)
@@ -371,7 +384,9 @@ fn execute(
             let gone = ended.as_ref().map_or(Ok(()), |keys| plan.delete_all(cx, keys));
             (Reply::Done(answer, ended.map(drop)), gone)
         }
-        Command::Compact(_, answer) | Command::Tick(answer) => (Reply::Done(answer, Ok(())), Ok(())),
+        Command::Compact(_, answer) | Command::Scrub(answer) | Command::Tick(answer) => {
+            (Reply::Done(answer, Ok(())), Ok(()))
+        }
     }
 }
 

@@ -201,6 +201,10 @@ mod tests {
             Ok(Some(Loaded { state: self.state, index, leases, marks }))
         }
 
+        fn rewrite(&mut self) -> Result<Result<(), StoreError>, StoreError> {
+            self.inner.rewrite()
+        }
+
         fn reader(&self) -> Arc<dyn Reader> {
             Arc::new(Failed { inner: self.inner.reader(), blind: self.blind.clone() })
         }

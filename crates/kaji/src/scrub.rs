@@ -1,0 +1,208 @@
+//! What is encrypted, or deleted, does not stay readable in the store's files.
+//!
+//! A value that is written anew leaves its former one in the store's history and in free pages of its file. Once nothing of
+//! a resource is left that is stored otherwise than it would be now, the store is scrubbed: its history is given up, as by a
+//! compaction, and its file is written anew. `kaji store scrub` does both by hand, over a store that no server has open.
+//!
+//! Invariants:
+//! - A scrub comes after the last of a resource's values was written anew, once that has been quiet for a while; not after
+//!   every write of a value that is stored in an old way.
+//! - Which configuration the files were scrubbed under is recorded beside them, so that neither a server that was killed
+//!   before it scrubbed nor values that were deleted before there was encryption are forgotten.
+
+use crate::{cluster::STORE, encryption};
+use kaji_encryption::{ConfigError, Deps, EncryptedStore, InForce};
+use kaji_meta::SystemRandom;
+use kaji_store::{
+    Revision, Store, StoreError,
+    disk::{DiskOptions, DiskStore},
+};
+use sha2::{Digest, Sha256};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::watch;
+
+/// The record, in the store's directory.
+const RECORD: &str = "SCRUBBED";
+/// The revision of a store in which nothing was ever written.
+const EMPTY: Revision = 1;
+/// For so long nothing more is written anew when a rewriting is over.
+const QUIET: Duration = Duration::from_secs(2);
+/// When a scrub that failed is tried again.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Tells configurations apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fingerprint(String);
+
+impl Fingerprint {
+    /// Of a configuration file.
+    pub fn of(data: &[u8]) -> Fingerprint {
+        Fingerprint(Sha256::digest(data).iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+/// Scrubs a store when its values have been written anew.
+pub(crate) struct Scrubbing {
+    current: InForce,
+    inner: Arc<dyn Store>,
+    record: PathBuf,
+    configured: watch::Receiver<Fingerprint>,
+}
+
+impl Scrubbing {
+    /// For the store in a directory; `None` without encryption.
+    pub async fn new(
+        current: InForce,
+        inner: Arc<dyn Store>,
+        dir: &Path,
+        configured: Option<watch::Receiver<Fingerprint>>,
+    ) -> Option<Scrubbing> {
+        let record = dir.join(RECORD);
+        let Some(configured) = configured else {
+            // What is written from now on is not encrypted.
+            match fs::remove_file(&record) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(path = %record.display(), %error, "cannot be removed");
+                }
+                _ => {}
+            }
+            return None;
+        };
+        let scrubbing = Scrubbing { current, inner, record, configured };
+        if scrubbing.inner.current_revision_hint() == Some(EMPTY) {
+            scrubbing.note();
+        }
+        Some(scrubbing)
+    }
+
+    /// Whether the files were scrubbed under the configuration in force.
+    fn recorded(&self) -> bool {
+        fs::read_to_string(&self.record).is_ok_and(|text| text == self.configured.borrow().0)
+    }
+
+    fn note(&self) {
+        let fingerprint = self.configured.borrow().0.clone();
+        if let Err(error) = kaji_files::replace(&self.record, fingerprint.as_bytes(), kaji_files::PRIVATE) {
+            tracing::warn!(path = %self.record.display(), %error, "the next start scrubs the store again");
+        }
+    }
+
+    /// Works until told to stop.
+    pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        let mut waiting = BTreeSet::new();
+        let mut look = !self.recorded();
+        loop {
+            if !look {
+                tokio::select! {
+                    () = self.current.replaced().next() => {}
+                    Ok(()) = self.configured.changed() => {}
+                    _ = stop.wait_for(|stop| *stop) => return,
+                }
+            }
+            // Until it is quiet.
+            while tokio::select! {
+                () = self.current.replaced().next() => true,
+                Ok(()) = self.configured.changed() => true,
+                () = tokio::time::sleep(QUIET) => false,
+                _ = stop.wait_for(|stop| *stop) => return,
+            } {}
+            waiting.append(&mut self.current.replaced().take());
+            look = false;
+            if let Err(error) = self.round(&mut waiting).await {
+                tracing::error!(%error, "the store is not scrubbed: what was written anew may still be in its files");
+                tokio::select! {
+                    () = tokio::time::sleep(AGAIN) => look = true,
+                    _ = stop.wait_for(|stop| *stop) => return,
+                }
+            }
+        }
+    }
+
+    /// Scrubs if a resource of which values were replaced, or the whole store, holds nothing any more that would be stored
+    /// otherwise now.
+    async fn round(&self, waiting: &mut BTreeSet<String>) -> Result<(), StoreError> {
+        let mut done = BTreeSet::new();
+        for prefix in waiting.iter() {
+            if !self.current.stale_below(&*self.inner, prefix).await? {
+                done.insert(prefix.clone());
+            }
+        }
+        let recorded = self.recorded();
+        let all = !recorded && !self.current.stale_below(&*self.inner, "/").await?;
+        if done.is_empty() && !all {
+            return Ok(());
+        }
+        self.inner.scrub().await?;
+        waiting.retain(|prefix| !done.contains(prefix));
+        if all {
+            self.note();
+        }
+        Ok(())
+    }
+}
+
+/// Why a store was not scrubbed.
+#[derive(Debug, thiserror::Error)]
+pub enum ScrubError {
+    /// There is none.
+    #[error("there is no store in {0}")]
+    Missing(PathBuf),
+    /// The encryption configuration.
+    #[error("error while parsing file: {0}")]
+    Encryption(#[from] ConfigError),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Scrubs the store of a data directory, which no server may have open. With a configuration, what would be stored otherwise
+/// under it is written anew before. How many values those were.
+///
+/// # Errors
+/// When the store or the configuration cannot be used, or a value cannot be read.
+pub async fn scrub(data_dir: &Path, configuration: Option<&Path>) -> Result<usize, ScrubError> {
+    let dir = data_dir.join(STORE);
+    // Opening would make one.
+    if !dir.is_dir() {
+        return Err(ScrubError::Missing(data_dir.into()));
+    }
+    let begun = match configuration {
+        None => None,
+        Some(path) => {
+            let data =
+                fs::read(path).map_err(|e| ConfigError::Read { path: path.into(), reason: e.to_string() })?;
+            let deps = Deps::new(Arc::new(SystemRandom));
+            Some((encryption::begun(path, &data, &deps).await?, Fingerprint::of(&data)))
+        }
+    };
+    let opened = {
+        let dir = dir.clone();
+        tokio::task::spawn_blocking(move || DiskStore::open(dir, DiskOptions::default())).await
+    };
+    let inner: Arc<dyn Store> = Arc::new(opened.map_err(|e| StoreError::Unavailable(e.to_string()))??);
+    let written = match begun {
+        None => inner.scrub().await.map(|()| 0),
+        Some((transformers, fingerprint)) => {
+            let store = EncryptedStore::new(inner.clone(), transformers);
+            let written = async {
+                let written = store.rewrite().await?;
+                inner.scrub().await.map(|()| written)
+            };
+            let written = written.await;
+            if written.is_ok() {
+                let path = dir.join(RECORD);
+                kaji_files::replace(&path, fingerprint.0.as_bytes(), kaji_files::PRIVATE)
+                    .map_err(|e| StoreError::Unavailable(format!("{}: {e}", path.display())))?;
+            }
+            written
+        }
+    };
+    inner.close().await;
+    Ok(written?)
+}
