@@ -83,7 +83,13 @@ pub fn public(server: &str, ca: &str) -> Result<String, String> {
         "preferences": {},
         "users": null,
     });
-    serde_saphyr::to_string(&config).map_err(|e| e.to_string())
+    yaml(&config)
+}
+
+/// As client-go writes it: a value is on the line of its key, however long, because scripts read it from there.
+fn yaml(config: &Value) -> Result<String, String> {
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    serde_saphyr::to_string_with_options(config, options).map_err(|e| e.to_string())
 }
 
 /// Puts the entries into a kubeconfig value.
@@ -137,7 +143,7 @@ fn put(
     if current {
         config.insert("current-context".into(), NAME.into());
     }
-    let text = serde_saphyr::to_string(&Value::Object(config)).map_err(|e| malformed(e.to_string()))?;
+    let text = yaml(&Value::Object(config)).map_err(malformed)?;
     kaji_files::replace_linked(path, text.as_bytes())
         .map_err(|source| KubeconfigError::Write { path: path.into(), source })
 }
@@ -156,6 +162,21 @@ mod tests {
 
     fn identity() -> Identity {
         Identity { certificate: "C".into(), key: "K".into() }
+    }
+
+    #[test]
+    fn writes_each_value_on_the_line_of_its_key() {
+        let user = Identity { certificate: "c".repeat(2000), key: "k".repeat(2000) };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config");
+        write(&path, "https://127.0.0.1:6443", &"a".repeat(2000), &user).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        for (key, letter) in
+            [("certificate-authority-data", "a"), ("client-certificate-data", "c"), ("client-key-data", "k")]
+        {
+            let line = format!("{key}: {}\n", BASE64.encode(letter.repeat(2000)));
+            assert!(text.contains(&line), "{text}");
+        }
     }
 
     #[test]
