@@ -2,6 +2,8 @@
 //!
 //! Source: `apiVersionPriorities` of upstream's kube-apiserver, and what it gives to custom resources.
 
+pub use kaji_meta::gvk::version_rank;
+
 /// Where a group and its version stand among the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Priority {
@@ -52,39 +54,9 @@ pub fn builtin(group: &str, version: &str) -> Option<Priority> {
     Some(Priority { group: *priority, version: *found })
 }
 
-/// Kubernetes' order of versions, the greatest first in lists: GA before beta before alpha, then higher numbers; anything
-/// else last.
-pub fn version_rank(version: &str) -> (u8, u32, u32) {
-    let Some(rest) = version.strip_prefix('v') else { return (0, 0, 0) };
-    let split = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    let (major, suffix) = rest.split_at(split);
-    let Ok(major) = major.parse::<u32>() else { return (0, 0, 0) };
-    let minor = |s: &str| s.parse::<u32>().ok();
-    if suffix.is_empty() {
-        (3, major, 0)
-    } else if let Some(n) = suffix.strip_prefix("beta").and_then(minor) {
-        (2, major, n)
-    } else if let Some(n) = suffix.strip_prefix("alpha").and_then(minor) {
-        (1, major, n)
-    } else {
-        (0, 0, 0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_are_ordered_as_kubernetes_orders_them() {
-        let mut versions =
-            ["foo1", "v1alpha1", "v2", "v11beta2", "v10", "v1", "v12alpha1", "v11alpha2", "v3beta1"];
-        versions.sort_by(|a, b| version_rank(b).cmp(&version_rank(a)).then(a.cmp(b)));
-        assert_eq!(
-            versions,
-            ["v10", "v2", "v1", "v11beta2", "v3beta1", "v12alpha1", "v11alpha2", "v1alpha1", "foo1"]
-        );
-    }
 
     #[test]
     fn what_is_built_in_has_its_place() {

@@ -10,6 +10,7 @@ use crate::{
 };
 use kaji_meta::{
     GroupResource,
+    gvk::compare_versions,
     object::{arr_at, bool_at, str_at, strs_at},
 };
 use kaji_resource::{
@@ -44,7 +45,7 @@ pub fn compile(definition: &Value, with: &Conversions) -> Result<ResourceDef, Co
     let names = |field: &str| str_at(definition, &["status", "acceptedNames", field]);
     let versions = arr_at(definition, &["spec", "versions"])
         .iter()
-        .map(|v| version(definition, group, v))
+        .map(|v| version(definition, v))
         .collect::<Result<Vec<_>, _>>()?;
     let storage = arr_at(definition, &["spec", "versions"])
         .iter()
@@ -94,9 +95,8 @@ pub fn compile(definition: &Value, with: &Conversions) -> Result<ResourceDef, Co
     })
 }
 
-fn version(definition: &Value, group: &str, version: &Value) -> Result<VersionDef, CompileError> {
+fn version(definition: &Value, version: &Value) -> Result<VersionDef, CompileError> {
     let name = str_at(version, &["name"]);
-    let kind = str_at(definition, &["status", "acceptedNames", "kind"]);
     let schema = match version.pointer("/schema/openAPIV3Schema") {
         Some(schema) => structural::build(schema),
         // Before v1 a definition could do without.
@@ -105,9 +105,9 @@ fn version(definition: &Value, group: &str, version: &Value) -> Result<VersionDe
         }
     };
     let deprecation = (bool_at(version, &["deprecated"]) == Some(true)).then(|| {
-        match str_at(version, &["deprecationWarning"]) {
-            "" => Cow::Owned(format!("{group}/{name} {kind} is deprecated")),
-            text => owned(text),
+        match version.get("deprecationWarning").and_then(Value::as_str) {
+            Some(text) => owned(text),
+            None => Cow::Owned(deprecated(definition, name)),
         }
     });
     Ok(VersionDef {
@@ -119,6 +119,20 @@ fn version(definition: &Value, group: &str, version: &Value) -> Result<VersionDe
         selectable: selectable(version),
         subresources: subresources(version),
     })
+}
+
+/// What is said about the use of a deprecated version: which served one is newest of those that are better.
+fn deprecated(definition: &Value, name: &str) -> String {
+    let group = str_at(definition, &["spec", "group"]);
+    let kind = str_at(definition, &["spec", "names", "kind"]);
+    let better = arr_at(definition, &["spec", "versions"])
+        .iter()
+        .filter(|v| v["served"] == true && v["deprecated"] != true)
+        .map(|v| str_at(v, &["name"]))
+        .filter(|other| compare_versions(name, other).is_lt())
+        .max_by(|a, b| compare_versions(a, b));
+    let instead = better.map_or_else(String::new, |v| format!("; use {group}/{v} {kind}"));
+    format!("{group}/{name} {kind} is deprecated{instead}")
 }
 
 /// `additionalPrinterColumns`, or the age when there are none.
@@ -197,6 +211,7 @@ mod tests {
         json!({
             "spec": {
                 "group": "stable.example.com",
+                "names": {"plural": "crontabs", "kind": "CronTab"},
                 "scope": "Namespaced",
                 "versions": [
                     {
@@ -224,7 +239,10 @@ mod tests {
         assert_eq!(subs, ["status", "scale"]);
         assert!(matches!(&v1.columns, ColumnSource::Paths(c) if c.len() == 1 && c[0].0.name == "Spec"));
         let old = def.version("v1beta1").unwrap();
-        assert_eq!(old.deprecation.as_deref(), Some("stable.example.com/v1beta1 CronTab is deprecated"));
+        assert_eq!(
+            old.deprecation.as_deref(),
+            Some("stable.example.com/v1beta1 CronTab is deprecated; use stable.example.com/v1 CronTab")
+        );
         assert!(!old.served);
     }
 

@@ -2,15 +2,16 @@
 //! Source: apiextensions-apiserver, `registry/customresource`.
 
 use crate::{
-    embedded,
+    embedded, finalizers,
     rules::{self, Rules},
+    scale,
 };
 use kaji_meta::{
     GroupResource, Status,
     field::{ErrorList, Path},
     object,
 };
-use kaji_resource::{Ctx, Hooks, VersionDef};
+use kaji_resource::{Ctx, Hooks, ScaleDef, SubresourceKind, VersionDef};
 use kaji_schema::{Schema, SchemaRef, defaulting, prune, validate};
 use serde_json::Value;
 
@@ -20,6 +21,7 @@ struct Version {
     status: bool,
     /// Whether objects of other kinds are in its objects.
     embeds: bool,
+    scale: Option<ScaleDef>,
     rules: Option<Rules>,
 }
 
@@ -29,10 +31,38 @@ impl Version {
         if let Some(rules) = &self.rules {
             match rules::blocked(&errors) {
                 Some(error) => errors.push(error),
-                None => errors.extend(rules::validate(rules, new, old)),
+                None => errors.extend(rules::validate(rules, self.schema.get(), new, old)),
             }
         }
         errors
+    }
+
+    /// What is wrong with a whole object.
+    fn whole(&self, new: &Value, old: Option<&Value>) -> ErrorList {
+        let (schema, root) = (self.schema.get(), Path::root());
+        let mut errors = validate::values(schema, new, old, &root);
+        if let Some(scale) = &self.scale {
+            errors.extend(scale::check_spec(scale, new));
+            errors.extend(scale::check_status(scale, new));
+        }
+        errors.extend(validate::embedded(schema, new, &root));
+        errors.extend(validate::lists(schema, new, old, &root));
+        self.with_rules(errors, new, old)
+    }
+
+    /// What is wrong with a change of the status: the rest of the object is not looked at, but for the rules.
+    fn status(&self, new: &Value, old: &Value) -> ErrorList {
+        let schema = self.schema.get();
+        let mut errors = ErrorList::new();
+        if let (Some(property), Some(status)) = (schema.property("status"), new.get("status")) {
+            let before = old.get("status");
+            errors = validate::values(property.schema.get(), status, before, &Path::new("status"));
+        }
+        if let Some(scale) = &self.scale {
+            errors.extend(scale::check_status(scale, new));
+        }
+        errors.extend(validate::lists(schema, new, Some(old), &Path::root()));
+        self.with_rules(errors, new, Some(old))
     }
 }
 
@@ -61,6 +91,10 @@ impl CustomHooks {
                 schema: v.schema.clone(),
                 status: v.has_status(),
                 embeds: embedded::any(v.schema.get()),
+                scale: v.subresources.iter().find_map(|s| match &s.kind {
+                    SubresourceKind::Scale(def) => Some(def.clone()),
+                    _ => None,
+                }),
                 rules,
             })
             .collect();
@@ -146,16 +180,18 @@ impl Hooks for CustomHooks {
     }
 
     fn validate_create(&self, ctx: &Ctx<'_>, object: &Value) -> ErrorList {
-        self.version(ctx.version).map_or_else(ErrorList::new, |v| {
-            v.with_rules(validate::validate(v.schema.get(), object, &Path::root()), object, None)
-        })
+        self.version(ctx.version).map_or_else(ErrorList::new, |v| v.whole(object, None))
     }
 
     fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
-        self.version(ctx.version).map_or_else(ErrorList::new, |v| {
-            let errors = validate::validate_update(v.schema.get(), new, old, &Path::root());
-            v.with_rules(errors, new, Some(old))
+        self.version(ctx.version).map_or_else(ErrorList::new, |v| match ctx.subresource {
+            "status" => v.status(new, old),
+            _ => v.whole(new, Some(old)),
         })
+    }
+
+    fn warnings(&self, ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        if ctx.subresource == "status" { vec![] } else { finalizers::warnings(new, old) }
     }
 
     fn reset_fields(&self, version: &str, subresource: &str) -> &'static [&'static [&'static str]] {

@@ -11,10 +11,12 @@ mod compile;
 mod conditions;
 mod conversion;
 mod embedded;
+mod finalizers;
 mod hooks;
 mod lifecycle;
 mod names;
 mod rules;
+mod scale;
 mod validation;
 
 pub use compile::{CompileError, compile};

@@ -9,7 +9,7 @@ use kaji_meta::{
 };
 use kaji_schema::structural;
 use serde_json::Value;
-use std::sync::Arc;
+use std::{cell::LazyCell, sync::Arc};
 
 /// The check that the built-in kind of definitions is given: new object, stored object on updates.
 pub type Check = Arc<dyn Fn(&Value, Option<&Value>) -> ErrorList + Send + Sync>;
@@ -52,6 +52,13 @@ fn schemas(new: &Value, old: Option<&Value>) -> ErrorList {
     // One schema for all is spoken of once, where v1beta1 had it: clients know that place.
     let same = |v: &Value| v.get("schema") == versions.first().and_then(|first| first.get("schema"));
     let shared = versions.iter().all(same);
+    // Nor is what was too much in any of its defaults.
+    let pruned = LazyCell::new(|| {
+        let mut before = old.map_or(&[][..], |o| arr_at(o, &["spec", "versions"])).iter();
+        let schema =
+            |v: &Value| v.pointer("/schema/openAPIV3Schema").is_some_and(structural::has_unpruned_defaults);
+        !before.any(schema)
+    });
     let mut errors = ErrorList::new();
     for (i, version) in versions.iter().enumerate().take(if shared { 1 } else { usize::MAX }) {
         let Some(schema) = version.pointer("/schema/openAPIV3Schema") else { continue };
@@ -68,7 +75,7 @@ fn schemas(new: &Value, old: Option<&Value>) -> ErrorList {
         let status = version.pointer("/subresources/status").is_some();
         let at = if shared { Path::new("spec").child("validation") } else { path.index(i).child("schema") };
         let at = at.child("openAPIV3Schema");
-        let found = structural::check(schema, &at, status);
+        let found = structural::check(schema, &at, status, *pruned);
         // Rules are about the types that a structural schema gives.
         if found.is_empty() {
             errors.extend(rules::check(schema, &at));

@@ -242,6 +242,16 @@ impl<'a> Op<'a> {
         default(self.res, self.version, object);
     }
 
+    /// The same for the outcome of an apply, whose nulls are values: those that must not be are refused with it.
+    pub fn default_applied(&self, object: &mut Value) {
+        if decode::is_custom(&self.version.schema) {
+            kaji_schema::defaulting::fill(self.version.schema.get(), object);
+            self.res.def.hooks.default(&self.version.name, object);
+        } else {
+            self.default(object);
+        }
+    }
+
     /// Brings an object of the storage version, after hooks have changed it, into the form that is stored.
     pub fn as_stored(&self, object: &mut Value) {
         as_written(&self.res.storage_schema, object);

@@ -7,6 +7,8 @@
 )]
 
 mod common;
+#[path = "custom_resources/validation.rs"]
+mod validation;
 
 use common::{TestCluster, api::Api};
 use expect_test::expect;

@@ -263,6 +263,30 @@ impl fmt::Display for GroupVersionResource {
     }
 }
 
+/// Kubernetes' order of versions, the greatest first in lists: GA before beta before alpha, then higher numbers; anything
+/// else last.
+pub fn version_rank(version: &str) -> (u8, u32, u32) {
+    let Some(rest) = version.strip_prefix('v') else { return (0, 0, 0) };
+    let split = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let (major, suffix) = rest.split_at(split);
+    let Ok(major) = major.parse::<u32>() else { return (0, 0, 0) };
+    let minor = |s: &str| s.parse::<u32>().ok();
+    if suffix.is_empty() {
+        (3, major, 0)
+    } else if let Some(n) = suffix.strip_prefix("beta").and_then(minor) {
+        (2, major, n)
+    } else if let Some(n) = suffix.strip_prefix("alpha").and_then(minor) {
+        (1, major, n)
+    } else {
+        (0, 0, 0)
+    }
+}
+
+/// The same as an order of any two versions; those that are not Kubernetes' are ordered by text, the first one greatest.
+pub fn compare_versions(a: &str, b: &str) -> std::cmp::Ordering {
+    version_rank(a).cmp(&version_rank(b)).then_with(|| b.cmp(a))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -290,5 +314,16 @@ mod tests {
         );
         assert_eq!(GroupKind::parse("Deployment.apps"), GroupKind::new("apps", "Deployment"));
         assert_eq!(GroupResource::parse("a.b.c"), GroupResource::new("b.c", "a"));
+    }
+
+    #[test]
+    fn versions_are_ordered_as_kubernetes_orders_them() {
+        let mut versions =
+            ["foo1", "v1alpha1", "v2", "v11beta2", "v10", "v1", "v12alpha1", "v11alpha2", "foo10", "v3beta1"];
+        versions.sort_by(|a, b| compare_versions(b, a));
+        assert_eq!(
+            versions,
+            ["v10", "v2", "v1", "v11beta2", "v3beta1", "v12alpha1", "v11alpha2", "v1alpha1", "foo1", "foo10"]
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Values rendered as upstream's messages render them: quoted strings (`%q`), floats (`%v`), types (`%T`) and compact JSON
-//! with the three HTML characters escaped; and PEM.
+//! Values rendered as upstream's messages render them: quoted strings (`%q`), floats, whole values (`%v`), types (`%T`) and
+//! compact JSON with the three HTML characters escaped; and PEM.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::Value;
@@ -74,7 +74,37 @@ pub fn string_slice<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
     format!("[]string{{{}}}", quoted.join(", "))
 }
 
-/// A float as `%v` prints it: shortest digits, exponent form below 1e-4 and from 1e21 on.
+/// Go's `%v` of a decoded JSON value; maps are sorted by key.
+pub fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".into(),
+        Value::Bool(b) => b.to_string(),
+        Value::Number(n) => match n.as_f64().filter(|_| n.is_f64()) {
+            // `%g`: the exponent form begins at a million.
+            Some(f) if f.abs() >= 1e6 => exponent(f),
+            Some(f) => float(f),
+            None => n.to_string(),
+        },
+        Value::String(s) => s.clone(),
+        Value::Array(list) => format!("[{}]", list.iter().map(plain).collect::<Vec<_>>().join(" ")),
+        Value::Object(map) => {
+            let mut members: Vec<_> = map.iter().collect();
+            members.sort_by_key(|(key, _)| *key);
+            let members: Vec<_> = members.iter().map(|(k, v)| format!("{k}:{}", plain(v))).collect();
+            format!("map[{}]", members.join(" "))
+        }
+    }
+}
+
+/// A finite float as `%e` prints it with the fewest digits.
+fn exponent(f: f64) -> String {
+    let s = format!("{f:e}");
+    let (mantissa, exponent) = s.split_once('e').unwrap_or((&s, "0"));
+    let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |d| ('-', d));
+    format!("{mantissa}e{sign}{digits:0>2}")
+}
+
+/// A float with the fewest digits, in exponent form below 1e-4 and from 1e21 on.
 pub fn float(f: f64) -> String {
     if f.is_nan() {
         return "NaN".to_owned();
@@ -84,10 +114,7 @@ pub fn float(f: f64) -> String {
     }
     let abs = f.abs();
     if abs != 0.0 && !(1e-4..1e21).contains(&abs) {
-        let s = format!("{f:e}");
-        let (mantissa, exponent) = s.split_once('e').unwrap_or((&s, "0"));
-        let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |d| ('-', d));
-        return format!("{mantissa}e{sign}{digits:0>2}");
+        return exponent(f);
     }
     format!("{f}")
 }
@@ -142,6 +169,12 @@ mod tests {
         assert_eq!(float(0.00001), "1e-05");
         assert_eq!(float(-0.0001), "-0.0001");
         assert_eq!(float(0.0), "0");
+    }
+
+    #[test]
+    fn whole_values_like_go() {
+        let value = json!({"b": [1, 1.5, "x", null, true], "a": {"c": 123456789.0, "d": 1e5, "e": -1e6}});
+        assert_eq!(plain(&value), "map[a:map[c:1.23456789e+08 d:100000 e:-1e+06] b:[1 1.5 x <nil> true]]");
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod context;
 mod conversion;
 mod def;
 mod hooks;
+pub mod nested;
 
 pub use columns::{Column, age_column, name_column};
 pub use context::{Api, Ctx, DeleteOptions, UserInfo};

@@ -16,7 +16,9 @@ pub fn apply_defaults(schema: &Schema, value: &mut Value) {
     fill(schema, value);
 }
 
-fn fill(schema: &Schema, value: &mut Value) {
+/// Fills in the defaults of `schema`, nothing more. What was applied keeps its nulls: upstream drops those only of what it
+/// decodes.
+pub fn fill(schema: &Schema, value: &mut Value) {
     match value {
         Value::Object(map) => object(schema, map),
         Value::Array(list) => {

@@ -27,6 +27,13 @@ pub fn prune(schema: &Schema, value: &mut Value, is_resource_root: bool) -> Vec<
     pruner.finish()
 }
 
+/// Whether `value` has fields that `schema` does not declare, the metadata of embedded resources left out.
+pub(crate) fn has_unknown(schema: &Schema, value: &Value) -> bool {
+    let mut pruner = Pruner { spares_metadata: true, ..Pruner::default() };
+    pruner.value(schema, &mut value.clone(), &At::ROOT, schema.embedded_resource);
+    !pruner.unknown.is_empty()
+}
+
 /// The schema of `metadata` in every object.
 pub fn object_meta() -> &'static Schema {
     static EMPTY: std::sync::LazyLock<Schema> = std::sync::LazyLock::new(Schema::default);
@@ -37,6 +44,8 @@ pub fn object_meta() -> &'static Schema {
 #[derive(Default)]
 pub(crate) struct Pruner {
     unknown: Vec<String>,
+    /// The metadata of embedded resources is not looked at.
+    spares_metadata: bool,
 }
 
 impl Pruner {
@@ -126,7 +135,7 @@ impl Pruner {
                 continue;
             }
             if embedded && schema.name.is_none() && (k == "metadata" || TYPE_META.contains(&k.as_str())) {
-                if k == "metadata" {
+                if k == "metadata" && !self.spares_metadata {
                     self.value(object_meta(), v, &at.field(k), false);
                 }
                 continue;

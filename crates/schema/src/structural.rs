@@ -38,7 +38,7 @@ pub fn from_json_schema(
     path: &Path,
     status_subresource: bool,
 ) -> Result<Structural, ErrorList> {
-    let errors = check(schema, path, status_subresource);
+    let errors = check(schema, path, status_subresource, true);
     if errors.is_empty() {
         Ok(Structural { schema: build(schema), has_rules: has_rules(schema) })
     } else {
@@ -46,8 +46,9 @@ pub fn from_json_schema(
     }
 }
 
-/// The errors of [`from_json_schema`].
-pub fn check(schema: &Value, path: &Path, status_subresource: bool) -> ErrorList {
+/// The errors of [`from_json_schema`]. `pruned_defaults`: defaults may have no unknown fields, as it is unless there have
+/// been such before.
+pub fn check(schema: &Value, path: &Path, status_subresource: bool, pruned_defaults: bool) -> ErrorList {
     let Some(root) = Node::of(schema) else { return ErrorList::new() };
     let mut errors = ErrorList::new();
     if status_subresource {
@@ -60,7 +61,7 @@ pub fn check(schema: &Value, path: &Path, status_subresource: bool) -> ErrorList
     if unsupported.is_none() {
         let mut found = invariants::check(root, path);
         if found.is_empty() {
-            defaults::check(schema, path, &mut found);
+            defaults::check(schema, path, pruned_defaults, &mut found);
         }
         errors.append(&mut found);
     }
@@ -69,6 +70,13 @@ pub fn check(schema: &Value, path: &Path, status_subresource: bool) -> ErrorList
         errors.push(Error::invalid(path, "", message));
     }
     errors
+}
+
+/// Whether a structural schema has a default with fields that are unknown, those of metadata included.
+pub fn has_unpruned_defaults(schema: &Value) -> bool {
+    Node::of(schema).is_some_and(|root| {
+        keywords::unsupported(root).is_none() && invariants::check(root, &Path::root()).is_empty()
+    }) && defaults::unpruned(schema)
 }
 
 /// Whether any `x-kubernetes-validations` rule is declared in `schema`.

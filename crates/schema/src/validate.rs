@@ -3,16 +3,17 @@
 //! Three things are checked: values (types, ranges, patterns, enums, junctors), uniqueness in lists of kind set and map,
 //! and type and object metadata of embedded resources. Rules in CEL are elsewhere.
 //!
-//! On update, parts that did not change are not checked ([`validate_update`], KEP-4008): an object that was valid under an
-//! older schema stays editable.
+//! On update, errors in parts that did not change are forgiven ([`validate_update`], KEP-4008): an object that was valid
+//! under an older schema stays editable.
 
 use kaji_meta::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
 use crate::at::At;
-use crate::schema::{ListKind, Schema};
+use crate::schema::Schema;
 
 mod constraints;
+pub mod correlate;
 mod embedded;
 mod formats;
 mod lists;
@@ -23,40 +24,45 @@ pub(crate) use formats::parse as parse_format;
 
 /// Validates `value`; errors are below `path`.
 pub fn validate(schema: &Schema, value: &Value, path: &Path) -> ErrorList {
-    let mut errors = value_errors(schema, value, None, path);
-    embedded::check(schema, value, &At::ROOT, path, &mut errors);
-    lists::check(schema, value, &At::ROOT, path, &mut errors);
+    let mut errors = values(schema, value, None, path);
+    errors.extend(embedded(schema, value, path));
+    errors.extend(lists(schema, value, None, path));
     errors
 }
 
 /// Validates `new`, forgiving what is wrong in parts that are as they were in `old`.
 pub fn validate_update(schema: &Schema, new: &Value, old: &Value, path: &Path) -> ErrorList {
-    let mut errors = value_errors(schema, new, Some(old), path);
-    embedded::check(schema, new, &At::ROOT, path, &mut errors);
-    let mut before = ErrorList::new();
-    lists::check(schema, old, &At::ROOT, path, &mut before);
-    if before.is_empty() {
-        lists::check(schema, new, &At::ROOT, path, &mut errors);
-    }
+    let mut errors = values(schema, new, Some(old), path);
+    errors.extend(embedded(schema, new, path));
+    errors.extend(lists(schema, new, Some(old), path));
     errors
 }
 
-/// Value validation alone.
-fn value_errors(schema: &Schema, value: &Value, old: Option<&Value>, path: &Path) -> ErrorList {
+/// Types, ranges, patterns, enums and junctors. What is wrong in parts that are as they were in `old` is forgiven.
+pub fn values(schema: &Schema, value: &Value, old: Option<&Value>, path: &Path) -> ErrorList {
     let result = value::check(schema, value, old, &At::ROOT);
     result.errors.into_iter().map(|e| e.into_field_error(path)).collect()
 }
 
-/// What in `old` corresponds to the field `key` of the new object.
-fn old_field<'a>(old: Option<&'a Value>, key: &str) -> Option<&'a Value> {
-    old?.get(key)
+/// Type and object metadata of embedded resources.
+pub fn embedded(schema: &Schema, value: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    embedded::check(schema, value, &At::ROOT, path, &mut errors);
+    errors
 }
 
-/// What in `old` corresponds to the element `new`: in lists of kind map the one with the same keys, in others nothing.
-fn old_element<'a>(schema: &Schema, old: Option<&'a Value>, new: &Value) -> Option<&'a Value> {
-    let ListKind::Map { keys } = &schema.list else { return None };
-    let same = |o: &&Value| keys.iter().all(|k| o.get(&**k) == new.get(&**k));
-    old?.as_array()?.iter().find(same)
+/// Uniqueness in lists of kind set and map; not asked for where `old` lacked it.
+pub fn lists(schema: &Schema, value: &Value, old: Option<&Value>, path: &Path) -> ErrorList {
+    let repeated = |value: &Value| {
+        let mut errors = ErrorList::new();
+        lists::check(schema, value, &At::ROOT, path, &mut errors);
+        errors
+    };
+    let errors = repeated(value);
+    if !errors.is_empty() && old.is_some_and(|old| !repeated(old).is_empty()) {
+        return ErrorList::new();
+    }
+    errors
 }
 
 /// An error of the value validator, before it is placed.

@@ -21,7 +21,8 @@ pub(crate) fn check(schema: &Value, path: &Path) -> ErrorList {
     let mut check = Check { errors: vec![], total: 0, dearest: vec![] };
     if kaji_schema::structural::has_rules(schema) {
         let declared = decl(schema, true).map(Arc::new);
-        check.node(schema, path, &Place { declared, uncorrelatable: None, most: Some(1) });
+        let place = Place { declared, within_rules: false, uncorrelatable: None, most: Some(1) };
+        check.node(schema, path, &place);
         check.total(path);
     }
     check.errors
@@ -32,6 +33,8 @@ pub(crate) fn check(schema: &Value, path: &Path) -> ErrorList {
 struct Place {
     /// What rules may know here; none if they cannot.
     declared: Option<Arc<Decl>>,
+    /// A schema around this one has rules: upstream then takes types from there alone.
+    within_rules: bool,
     /// The list or map within which old and new values cannot be told apart.
     uncorrelatable: Option<Path>,
     /// How many such values one object holds at most; none if nothing bounds them.
@@ -53,17 +56,21 @@ impl Check {
             _ => place.uncorrelatable.clone().or_else(|| Some(path.clone())),
         };
         let map = below_map(text(schema, "x-kubernetes-map-type"));
-        let element = || place.declared.as_ref().and_then(|d| d.element()).cloned();
+        let within_rules = place.within_rules || !list(schema, "x-kubernetes-validations").is_empty();
+        let element = |of: &Value| {
+            let known = place.declared.as_ref().and_then(|d| d.element()).cloned();
+            known.or_else(|| if within_rules { None } else { decl(of, embedded(of)).map(Arc::new) })
+        };
         let most = place.most.zip(multiplies(schema)).map(|(most, by)| most.saturating_mul(by));
         if let Some(values) = below(schema, "additionalProperties") {
-            let place = Place { declared: element(), uncorrelatable: map.clone(), most };
+            let place = Place { declared: element(values), within_rules, uncorrelatable: map.clone(), most };
             self.node(values, &path.child("additionalProperties"), &place);
         }
         for (name, property) in properties(schema) {
             let known = kaji_cel::escape::escape(name)
                 .and_then(|escaped| place.declared.as_ref()?.field(&escaped).cloned());
             let declared = known.or_else(|| decl(property, embedded(property)).map(Arc::new));
-            let place = Place { declared, uncorrelatable: map.clone(), most };
+            let place = Place { declared, within_rules, uncorrelatable: map.clone(), most };
             self.node(property, &path.child("properties").key(name), &place);
         }
         if let Some(items) = below(schema, "items") {
@@ -71,7 +78,8 @@ impl Check {
                 "map" => place.uncorrelatable.clone(),
                 _ => place.uncorrelatable.clone().or_else(|| Some(path.clone())),
             };
-            self.node(items, &path.child("items"), &Place { declared: element(), uncorrelatable, most });
+            let place = Place { declared: element(items), within_rules, uncorrelatable, most };
+            self.node(items, &path.child("items"), &place);
         }
         self.rules(schema, path, place);
     }
@@ -93,7 +101,12 @@ impl Check {
             }
         }
         let Some(known) = &place.declared else {
-            let why = "internal error: failed to construct type information for x-kubernetes-validations rules: unable to convert structural schema to CEL declarations";
+            let why = match place.within_rules {
+                true => "failed to convert to declType for CEL validation rules",
+                false => {
+                    "internal error: failed to construct type information for x-kubernetes-validations rules: unable to convert structural schema to CEL declarations"
+                }
+            };
             return self.errors.push(Error::internal(&at, why));
         };
         for (i, (rule, text)) in compile::rules(schema, schema, known).iter().zip(declared).enumerate() {

@@ -3,6 +3,10 @@
 use super::{Rules, compile::Rule};
 use kaji_cel::{Error as Failure, PER_CALL_LIMIT, Program, REQUEST_BUDGET, Value as Cel};
 use kaji_meta::field::{Error, ErrorList, ErrorType, Path};
+use kaji_schema::{
+    Schema,
+    validate::correlate::{self, Keyed},
+};
 use serde_json::Value;
 
 /// How long a message that a rule makes may be, in bytes.
@@ -26,9 +30,9 @@ pub(crate) fn blocked(errors: &ErrorList) -> Option<Error> {
 }
 
 /// Applies the rules of a schema to a new object, and to the change from the old one.
-pub(crate) fn validate(rules: &Rules, new: &Value, old: Option<&Value>) -> ErrorList {
+pub(crate) fn validate(rules: &Rules, schema: &Schema, new: &Value, old: Option<&Value>) -> ErrorList {
     let mut run = Run { budget: REQUEST_BUDGET, errors: vec![] };
-    let same = Ratchet { current: old, parent: None };
+    let same = Ratchet { current: old.map(|old| Pair { schema, new, old }), parent: None };
     // Stopping early is an error of its own, already gathered.
     let _: Result<(), Stop> = run.node(rules, &Path::root(), new, old, same);
     run.errors
@@ -42,30 +46,54 @@ struct Run {
     errors: ErrorList,
 }
 
-/// The old value that a new one is held against when its error may be forgiven, and that of the nearest value around it
-/// that has one.
+/// A new value, the old one that corresponds to it, and their schema.
 #[derive(Clone, Copy)]
+struct Pair<'v> {
+    schema: &'v Schema,
+    new: &'v Value,
+    old: &'v Value,
+}
+
+impl<'v> Pair<'v> {
+    fn unchanged(self) -> bool {
+        correlate::unchanged(self.schema, self.new, self.old)
+    }
+
+    /// The fields of that name.
+    fn field(self, name: &str) -> Option<Pair<'v>> {
+        let (new, old) = (self.new.as_object()?.get(name)?, self.old.as_object()?.get(name)?);
+        Some(Pair { schema: correlate::described(self.schema, name)?, new, old })
+    }
+}
+
+/// The values that decide whether an error is forgiven: those where it is, and those of the nearest place around it that
+/// correspond.
+#[derive(Clone, Copy, Default)]
 struct Ratchet<'v> {
-    current: Option<&'v Value>,
-    /// New and old.
-    parent: Option<(&'v Value, &'v Value)>,
+    current: Option<Pair<'v>>,
+    parent: Option<Pair<'v>>,
 }
 
 impl<'v> Ratchet<'v> {
     /// Nothing has changed: what was wrong before is forgiven.
-    fn forgives(self, new: &Value) -> bool {
-        match (self.current, self.parent) {
-            (Some(old), _) => old == new,
-            (None, Some((new, old))) => new == old,
-            (None, None) => false,
-        }
+    fn forgives(self) -> bool {
+        self.current.or(self.parent).is_some_and(Pair::unchanged)
     }
 
-    fn below(self, around: &'v Value, old: Option<&'v Value>) -> Ratchet<'v> {
-        match self.current {
-            None => self,
-            Some(old_around) => Ratchet { current: old, parent: Some((around, old_around)) },
+    fn field(self, name: &str) -> Ratchet<'v> {
+        let Some(around) = self.current else { return self };
+        // Versions differ in these without the client's doing.
+        if self.parent.is_none() && matches!(name, "apiVersion" | "kind") {
+            return Ratchet::default();
         }
+        Ratchet { current: around.field(name), parent: Some(around) }
+    }
+
+    fn element(self, new: &'v Value, old: Option<&'v Value>) -> Ratchet<'v> {
+        let Some(around) = self.current else { return self };
+        let items = around.schema.items.as_ref();
+        let pair = |old| Some(Pair { schema: items?.get(), new, old });
+        Ratchet { current: old.and_then(pair), parent: Some(around) }
     }
 }
 
@@ -87,7 +115,7 @@ impl Run {
             self.node(clause, path, new, old, Ratchet { current: None, parent: ratchet.parent })?;
         }
         match new {
-            Value::Array(items) => self.items(rules, path, new, items, old, ratchet),
+            Value::Array(items) => self.items(rules, path, items, old, ratchet),
             Value::Object(fields) => {
                 for (name, value) in fields {
                     let (rules, at) = match (&rules.additional, rules.properties.get(name)) {
@@ -96,13 +124,7 @@ impl Run {
                         (None, None) => continue,
                     };
                     let before = old.and_then(|o| o.get(name));
-                    // Versions differ in these without the author's doing.
-                    let fresh = ratchet.parent.is_none() && matches!(name.as_str(), "apiVersion" | "kind");
-                    let ratchet = match fresh {
-                        true => Ratchet { current: None, parent: None },
-                        false => ratchet.below(new, ratchet.current.and_then(|o| o.get(name))),
-                    };
-                    self.node(rules, &at, value, before, ratchet)?;
+                    self.node(rules, &at, value, before, ratchet.field(name))?;
                 }
                 Ok(())
             }
@@ -114,26 +136,18 @@ impl Run {
         &mut self,
         rules: &Rules,
         path: &Path,
-        new: &'v Value,
         items: &'v [Value],
         old: Option<&'v Value>,
         ratchet: Ratchet<'v>,
     ) -> Result<(), Stop> {
         let Some(below) = &rules.items else { return Ok(()) };
-        let by_key = |list: Option<&'v Value>| {
-            let keys = rules.list_keys.as_deref();
-            let elements = list.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-            keys.map(|keys| {
-                elements.iter().map(|e| (key(e, keys), e)).collect::<std::collections::BTreeMap<_, _>>()
-            })
-        };
-        let (before, ratcheted) = (by_key(old), by_key(ratchet.current));
+        let known = rules.list_keys.as_ref().zip(old.and_then(Value::as_array));
+        let before = known.map(|(keys, old)| Keyed::new(keys.iter().map(String::as_str), old));
+        let ratcheted = ratchet.current.and_then(|pair| Keyed::of(pair.schema, Some(pair.old)));
         for (i, item) in items.iter().enumerate() {
-            let own = rules.list_keys.as_deref().map(|keys| key(item, keys));
-            let find = |known: &Option<std::collections::BTreeMap<String, &'v Value>>| {
-                known.as_ref()?.get(own.as_ref()?).copied()
-            };
-            self.node(below, &path.index(i), item, find(&before), ratchet.below(new, find(&ratcheted)))?;
+            let find = |known: &Option<Keyed<'_, 'v>>| known.as_ref()?.get(item);
+            let ratchet = ratchet.element(item, find(&ratcheted));
+            self.node(below, &path.index(i), item, find(&before), ratchet)?;
         }
         Ok(())
     }
@@ -230,7 +244,7 @@ impl Run {
         ratchet: Ratchet<'_>,
     ) -> Result<(), Stop> {
         let at = rule.field_path.as_ref().map_or_else(|| path.clone(), |p| path.child(p));
-        let forgiven = !rule.uses_old && ratchet.forgives(new);
+        let forgiven = !rule.uses_old && ratchet.forgives();
         let made = match &rule.message_expression {
             Ok(Some(program)) => match self.message(program, &rule.message_expression_text, vars) {
                 Ok(made) => made,
@@ -286,10 +300,4 @@ impl Run {
             _ => Ok(None),
         }
     }
-}
-
-/// What tells an element of a list from others.
-fn key(element: &Value, keys: &[String]) -> String {
-    let values: Vec<&Value> = keys.iter().map(|k| element.get(k).unwrap_or(&Value::Null)).collect();
-    serde_json::to_string(&values).unwrap_or_default()
 }

@@ -35,7 +35,7 @@ fn errors(new: Value, old: Option<Value>) -> String {
     let schema = crontab();
     assert!(check(&schema, &Path::new("schema")).is_empty());
     let rules = Rules::new(&schema).unwrap();
-    let list = validate(&rules, &new, old.as_ref());
+    let list = validate(&rules, &kaji_schema::structural::build(&schema), &new, old.as_ref());
     list.iter().map(|e| format!("{e}\n")).collect()
 }
 
@@ -98,6 +98,23 @@ fn what_was_wrong_before_and_is_unchanged_is_forgiven() {
         spec.labels[b]: Invalid value: "bad": is bad
     "#]]
     .assert_eq(&errors(new, Some(old)));
+}
+
+#[test]
+fn lists_of_maps_are_unchanged_in_any_order() {
+    let schema = json!({"type": "object", "properties": {"l": {"type": "array", "maxItems": 9,
+        "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+        "items": {"type": "object", "required": ["k"], "properties": {"k": {"type": "string", "maxLength": 9}}},
+        "x-kubernetes-validations": [{"rule": "self.size() < 2", "message": "too many"}]}}});
+    let rules = Rules::new(&schema).unwrap();
+    let built = kaji_schema::structural::build(&schema);
+    let judge = |new: Value| {
+        let old = json!({"l": [{"k": "1"}, {"k": "2"}]});
+        let list = validate(&rules, &built, &new, Some(&old));
+        list.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert!(judge(json!({"l": [{"k": "2"}, {"k": "1"}]})).is_empty());
+    assert_eq!(judge(json!({"l": [{"k": "2"}, {"k": "3"}]})), ["l: Invalid value: too many"]);
 }
 
 fn refused(schema: Value) -> String {

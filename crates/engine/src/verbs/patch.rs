@@ -258,7 +258,7 @@ fn applied(op: &Op<'_>, patch: &Patch, state: Option<&State>) -> Result<Made, St
     };
     let Some(mut new) = manage::apply(op, &live, patch.config())? else { return Ok(Made::Unchanged) };
     decode::conform(&op.want(), &mut new).map_err(Status::bad_request)?;
-    op.default(&mut new);
+    op.default_applied(&mut new);
     metadata::match_namespace(op, &mut new)?;
     metadata::match_name(&new, op.name)?;
     op.to_hub(&mut new)?;

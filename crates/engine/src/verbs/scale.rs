@@ -17,8 +17,14 @@ use crate::{
     response::ApiResponse,
     verbs::patch::{self, Patch},
 };
-use kaji_meta::{GroupKind, GroupResource, Path, Status, field, labels, object};
-use kaji_resource::{ScaleDef, SubresourceKind, Verb};
+use kaji_meta::{
+    GroupKind, GroupResource, Path, Reason, Status, field, labels, object, objectmeta::validate_object_meta,
+    validation,
+};
+use kaji_resource::{
+    ScaleDef, SubresourceKind, Verb,
+    nested::{self, dotted},
+};
 use kaji_schema::{
     SchemaRef,
     managed::{self, ApplyArgs, UpdateArgs},
@@ -131,11 +137,6 @@ fn not_found(op: &Op<'_>) -> Status {
     op.not_found(op.name)
 }
 
-/// `.spec.replicas`
-fn dotted(path: &[Cow<'static, str>]) -> String {
-    path.iter().fold(String::new(), |s, p| s + "." + p)
-}
-
 fn segments<'a>(path: &'a [Cow<'static, str>]) -> Vec<&'a str> {
     path.iter().map(AsRef::as_ref).collect()
 }
@@ -150,25 +151,24 @@ fn has_replicas(op: &Op<'_>, def: &ScaleDef, stored: &Value) -> Result<bool, Sta
 }
 
 fn number(object: &Value, path: &[Cow<'static, str>]) -> Result<i64, Status> {
-    match object::at(object, &segments(path)) {
-        None | Some(Value::Null) => Ok(0),
-        Some(v) => v.as_i64().ok_or_else(|| {
-            Status::internal(format!(
-                "{} accessor error: {v} is of the type {}, expected int64",
-                dotted(path),
-                decode::go_type(v)
-            ))
-        }),
-    }
+    nested::integer(object, path).map(Option::unwrap_or_default).map_err(unreadable)
+}
+
+/// An object from before its definition called these paths replicas: upstream answers with the bare error.
+fn unreadable(text: String) -> Status {
+    Status::new(500, Reason::Unknown, text)
 }
 
 /// The selector as text. Custom resources hold text; built-ins a label selector, or a map of labels.
-fn selector(def: &ScaleDef, object: &Value) -> Result<String, Status> {
+fn selector(op: &Op<'_>, def: &ScaleDef, object: &Value) -> Result<String, Status> {
     let Some(path) = &def.selector else { return Ok(String::new()) };
+    if custom(op) {
+        let text = nested::string(object, path).map_err(unreadable)?;
+        return Ok(text.unwrap_or_default().to_owned());
+    }
     let label_selector =
         |m: &Map<String, Value>| m.keys().all(|k| matches!(k.as_str(), "matchLabels" | "matchExpressions"));
     match object::at(object, &segments(path)) {
-        Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Object(map)) if !label_selector(map) => {
             let labels = map.iter().filter_map(|(k, v)| Some((k.as_str(), v.as_str()?)));
             Ok(labels::Selector::from_map(labels).to_string())
@@ -196,7 +196,7 @@ pub(crate) fn of(op: &Op<'_>, def: &ScaleDef, stored: &Value) -> Result<Value, S
     }
     let mut status = Map::new();
     status.insert("replicas".into(), number(&object, &def.status_replicas)?.into());
-    let selector = selector(def, &object)?;
+    let selector = selector(op, def, &object)?;
     if !selector.is_empty() {
         status.insert("selector".into(), selector.into());
     }
@@ -336,19 +336,22 @@ fn check(op: &Op<'_>, def: &ScaleDef, state: &State, scale: &Value, replicas: i6
         return Err(Status::conflict(&about, op.name, text));
     }
     if custom(op) {
+        // Its range is checked with the object.
         if replicas == NO_REPLICAS {
             let path = dotted(&def.spec_replicas);
             return Err(Status::bad_request(format!("the spec replicas field {path:?} cannot be empty")));
         }
-        if replicas < 0 {
-            let path = Path::new(&dotted(&def.spec_replicas));
-            let error = field::Error::invalid(&path, replicas, "should be a non-negative integer");
-            return Err(Status::invalid(&op.res.group_kind(), op.name, &[error]));
-        }
-    } else if replicas < 0 {
-        let path = Path::new("spec").child("replicas");
-        let error = field::Error::invalid(&path, replicas, "must be greater than or equal to 0");
-        return Err(Status::invalid(&GroupKind::new("autoscaling", "Scale"), op.name, &[error]));
+        return Ok(());
     }
-    Ok(())
+    let meta = scale.get("metadata").unwrap_or(&Value::Null);
+    let mut errors =
+        validate_object_meta(meta, true, validation::name_is_dns_subdomain, &Path::new("metadata"));
+    if replicas < 0 {
+        let path = Path::new("spec").child("replicas");
+        errors.push(field::Error::invalid(&path, replicas, "must be greater than or equal to 0"));
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(Status::invalid(&GroupKind::new("autoscaling", "Scale"), op.name, &errors))
 }

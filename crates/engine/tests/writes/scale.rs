@@ -124,12 +124,10 @@ async fn of_a_custom_resource() {
         "{}\n",
         env.patch("merge", &scale("none"), json!({"metadata": {"labels": {}}})).await.brief()
     );
-    out += &format!("{}\n", env.patch("merge", &scale("w"), json!({"spec": {"replicas": -3}})).await.brief());
     out += &format!("{}\n", env.patch("strategic", &scale("w"), json!({})).await.brief());
     expect![[r#"
         500 InternalError: Internal error occurred: the spec replicas field ".spec.replicas" does not exist
         400 BadRequest: the spec replicas field ".spec.replicas" cannot be empty
-        422 Invalid: Widget.example.com "w" is invalid: .spec.replicas: Invalid value: -3: should be a non-negative integer
         415 UnsupportedMediaType: the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml
     "#]].assert_eq(&out);
     // Through another version than the stored one.

@@ -14,7 +14,7 @@ pub fn build(value: &Value) -> Schema {
     Node::of(value).map_or_else(Schema::default, node)
 }
 
-fn node(n: Node<'_>) -> Schema {
+pub(super) fn node(n: Node<'_>) -> Schema {
     let ty = if n.flag("x-kubernetes-int-or-string") { Type::IntOrString } else { type_of(n.ty()) };
     let mut s = Schema {
         ty,

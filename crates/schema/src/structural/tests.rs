@@ -5,7 +5,7 @@ use expect_test::{Expect, expect};
 use serde_json::json;
 
 fn check_errors(schema: Value, status: bool, want: Expect) {
-    let errors = check(&schema, &Path::new("schema"), status);
+    let errors = check(&schema, &Path::new("schema"), status, true);
     want.assert_eq(&errors.iter().map(|e| format!("{e}\n")).collect::<String>());
 }
 

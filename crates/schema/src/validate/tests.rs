@@ -166,3 +166,47 @@ fn updates_are_ratcheted() {
     "#]]
     .assert_eq(&text);
 }
+
+fn ratcheted(schema: &Value, new: &Value, old: &Value) -> String {
+    let list = validate_update(&unchecked(schema), new, old, &Path::root());
+    list.iter().map(|e| format!("{e}\n")).collect()
+}
+
+#[test]
+fn type_and_version_are_never_ratcheted() {
+    let one = json!({"type": "string", "enum": ["x"]});
+    let schema = json!({"type": "object", "properties": {"apiVersion": one, "kind": one, "other": one,
+        "inner": {"type": "object", "properties": {"kind": one}}}});
+    let old = json!({"apiVersion": "y", "kind": "y", "other": "y", "inner": {"kind": "y"}, "unknown": 1});
+    expect![[r#"
+        apiVersion: Unsupported value: "y": supported values: "x"
+        kind: Unsupported value: "y": supported values: "x"
+    "#]]
+    .assert_eq(&ratcheted(&schema, &old, &old));
+}
+
+#[test]
+fn reordered_lists_of_maps_are_unchanged() {
+    let schema = spec(json!({"l": {"type": "array", "maxItems": 1, "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["k"], "items": {"type": "object", "properties": {"k": {"type": "string"}}}},
+        "a": {"type": "array", "maxItems": 1, "items": {"type": "string"}}}));
+    let old = json!({"spec": {"l": [{"k": "1"}, {"k": "2"}], "a": ["1", "2"]}});
+    let new = json!({"spec": {"l": [{"k": "2"}, {"k": "1"}], "a": ["2", "1"]}});
+    expect![[r#"
+        spec.a: Too many: 2: must have at most 1 item
+    "#]]
+    .assert_eq(&ratcheted(&schema, &new, &old));
+}
+
+#[test]
+fn nothing_inside_junctors_is_ratcheted_by_itself() {
+    let mut schema = spec(json!({"a": {"type": "integer"}, "b": {"type": "integer"}}));
+    schema["properties"]["spec"]["allOf"] = json!([{"properties": {"a": {"minimum": 5}}}]);
+    let (old, new) = (json!({"spec": {"a": 1, "b": 1}}), json!({"spec": {"a": 1, "b": 2}}));
+    assert_eq!(ratcheted(&schema, &old, &old), "");
+    expect![[r#"
+        spec.a: Invalid value: 1: spec.a in body should be greater than or equal to 5
+        <nil>: Invalid value: "": "spec" must validate all the schemas (allOf). None validated
+    "#]]
+    .assert_eq(&ratcheted(&schema, &new, &old));
+}

@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 use crate::at::At;
 use crate::schema::{Format, Schema, SchemaRef, Type};
 
-use super::{Constraints, Failure, Kind, formats, old_element, old_field};
+use super::correlate::{Keyed, unchanged};
+use super::{Constraints, Failure, Kind, formats};
 
 /// Errors of one value and how many checks it passed.
 #[derive(Default)]
@@ -38,12 +39,17 @@ impl Outcome {
     }
 }
 
-/// Checks one value. `old` is its former self, if that is known: equal values are fine whatever the schema says.
+/// Checks one value. `old` is its former self, if that is known: what has not changed may be as wrong as it was.
 pub(super) fn check(schema: &Schema, value: &Value, old: Option<&Value>, at: &At<'_>) -> Outcome {
-    let mut out = Outcome::default();
-    if old == Some(value) {
-        return out;
+    let mut out = checked(schema, value, old, at);
+    if !out.errors.is_empty() && old.is_some_and(|old| unchanged(schema, value, old)) {
+        out.errors.clear();
     }
+    out
+}
+
+fn checked(schema: &Schema, value: &Value, old: Option<&Value>, at: &At<'_>) -> Outcome {
+    let mut out = Outcome::default();
     let constraints = schema.constraints.as_deref();
     if value.is_null() {
         out.merge(type_of(schema, value, at));
@@ -54,7 +60,7 @@ pub(super) fn check(schema: &Schema, value: &Value, old: Option<&Value>, at: &At
         out.merge(type_of(schema, value, at));
         out.matches += 1;
     }
-    out.merge(junctors(constraints, value, old, at));
+    out.merge(junctors(constraints, value, at));
     out.matches += 1;
     match value {
         Value::String(s) => {
@@ -173,19 +179,20 @@ fn enumeration(constraints: Option<&Constraints>, value: &Value, at: &At<'_>) ->
     out
 }
 
-fn junctors(constraints: Option<&Constraints>, value: &Value, old: Option<&Value>, at: &At<'_>) -> Outcome {
+/// Nothing inside a junctor is forgiven by itself.
+fn junctors(constraints: Option<&Constraints>, value: &Value, at: &At<'_>) -> Outcome {
     let mut out = Outcome { matches: 1, ..Outcome::default() };
     let Some(c) = constraints else { return out };
     if !c.any_of.is_empty() {
-        any_of(&c.any_of, value, old, at, &mut out);
+        any_of(&c.any_of, value, at, &mut out);
     }
     if !c.one_of.is_empty() {
-        one_of(&c.one_of, value, old, at, &mut out);
+        one_of(&c.one_of, value, at, &mut out);
     }
     if !c.all_of.is_empty() {
         let mut valid = 0;
         for s in &c.all_of {
-            let r = check(s, value, old, at);
+            let r = check(s, value, None, at);
             valid += usize::from(r.errors.is_empty());
             out.merge(r);
         }
@@ -195,17 +202,17 @@ fn junctors(constraints: Option<&Constraints>, value: &Value, old: Option<&Value
         }
     }
     if let Some(not) = &c.not
-        && check(not, value, old, at).errors.is_empty()
+        && check(not, value, None, at).errors.is_empty()
     {
         out.global(format!("{:?} must not validate the schema (not)", at.to_string()));
     }
     out
 }
 
-fn any_of(schemas: &[Schema], value: &Value, old: Option<&Value>, at: &At<'_>, out: &mut Outcome) {
+fn any_of(schemas: &[Schema], value: &Value, at: &At<'_>, out: &mut Outcome) {
     let mut best: Option<Outcome> = None;
     for s in schemas {
-        let r = check(s, value, old, at);
+        let r = check(s, value, None, at);
         if r.errors.is_empty() {
             out.merge(r);
             return;
@@ -218,12 +225,12 @@ fn any_of(schemas: &[Schema], value: &Value, old: Option<&Value>, at: &At<'_>, o
     out.merge(best.unwrap_or_default());
 }
 
-fn one_of(schemas: &[Schema], value: &Value, old: Option<&Value>, at: &At<'_>, out: &mut Outcome) {
+fn one_of(schemas: &[Schema], value: &Value, at: &At<'_>, out: &mut Outcome) {
     let mut best: Option<Outcome> = None;
     let mut first: Option<Outcome> = None;
     let mut valid = 0;
     for s in schemas {
-        let r = check(s, value, old, at);
+        let r = check(s, value, None, at);
         if r.errors.is_empty() {
             valid += 1;
             best = None;
@@ -372,8 +379,10 @@ fn multiple_of(
 fn array(schema: &Schema, list: &[Value], old: Option<&Value>, at: &At<'_>) -> Outcome {
     let mut out = Outcome::default();
     if let Some(items) = schema.items.as_ref().map(SchemaRef::get) {
+        let keyed = Keyed::of(schema, old);
         for (i, v) in list.iter().enumerate() {
-            out.merge(check(items, v, old_element(schema, old, v), &at.index(i)));
+            let before = keyed.as_ref().and_then(|k| k.get(v));
+            out.merge(check(items, v, before, &at.index(i)));
         }
     }
     let Some(c) = schema.constraints.as_deref() else { return out };
@@ -406,7 +415,10 @@ fn object(schema: &Schema, map: &Map<String, Value>, old: Option<&Value>, at: &A
     }
     for (k, v) in map {
         if let Some(child) = schema.child(k) {
-            out.merge(check(child, v, old_field(old, k), &at.field(k)));
+            // Versions differ in these without the client's doing.
+            let of_type = at.is_root() && matches!(k.as_str(), "apiVersion" | "kind");
+            let before = old.filter(|_| !of_type).and_then(|old| old.get(k));
+            out.merge(check(child, v, before, &at.field(k)));
         }
     }
     for k in &schema.required {
