@@ -140,6 +140,10 @@ impl<'e, 'a> Evaluator<'e, 'a> {
             (Mode::Optional, found) => Ok(Value::Optional(found.map(Arc::new))),
             (Mode::Value, found) if was_optional => Ok(Value::Optional(found.map(Arc::new))),
             (Mode::Value, Some(value)) => Ok(value),
+            // A part of an object has every field; one that was not given is null.
+            (Mode::Value, None) if matches!(&operand, Value::Struct(part) if part.named() == Named::Object) => {
+                Ok(Value::Null)
+            }
             (Mode::Value, None) => Err(Error::no_such_key(&select.field)),
         }
     }

@@ -34,13 +34,13 @@ impl<'a> Struct<'a> {
         if *self.name == *JSON_PATCH { Named::JsonPatch } else { Named::Object }
     }
 
-    /// What field selection finds. Parts of objects are made, not read.
+    /// What field selection finds.
     pub(crate) fn field(&self, field: &str) -> Result<Option<Value<'a>>, Error> {
         match (self.named(), field) {
             (Named::JsonPatch, "op" | "path" | "from") => {
                 Ok(Some(self.get(field).cloned().unwrap_or(Value::String(Text::Borrowed("")))))
             }
-            (Named::JsonPatch, "value") => Ok(self.get(field).cloned()),
+            (Named::Object, _) | (Named::JsonPatch, "value") => Ok(self.get(field).cloned()),
             _ => Err(Error::no_such_key(field)),
         }
     }

@@ -174,6 +174,16 @@ fn objects_are_made() {
            | .......^
         Object{a: 1} == Object{a: 1}
           true for 81+0
+        Object.metadata{finalizers: ['a.b/c']}.finalizers
+          ["a.b/c"] for 42+0
+        Object{spec: Object.spec{replicas: 3}}.spec.replicas
+          3 for 83+0
+        Object.metadata{name: 'a'}.labels
+          null for 42+0
+        has(Object.metadata{name: 'a'}.labels)
+          false for 41+0
+        Object.metadata{name: 'a'}.?labels.orValue('none')
+          "none" for 41+0
     "#]]
     .assert_eq(&shown(
         &env,
@@ -185,6 +195,11 @@ fn objects_are_made() {
             "JSONPatch{op: 'add'}.op",
             "Objects{a: 1}",
             "Object{a: 1} == Object{a: 1}",
+            "Object.metadata{finalizers: ['a.b/c']}.finalizers",
+            "Object{spec: Object.spec{replicas: 3}}.spec.replicas",
+            "Object.metadata{name: 'a'}.labels",
+            "has(Object.metadata{name: 'a'}.labels)",
+            "Object.metadata{name: 'a'}.?labels.orValue('none')",
         ],
     ));
     // Nothing is made where expressions only judge.

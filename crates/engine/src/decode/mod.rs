@@ -222,8 +222,23 @@ pub(crate) fn conform(want: &Want<'_>, value: &mut Value) -> Result<Vec<String>,
     let unknown = conform_types(want, value)?;
     if let Some(Value::Object(meta)) = value.get_mut("metadata") {
         tidy(meta);
+        keep_reset(meta, want.custom());
     }
     Ok(unknown)
+}
+
+/// An empty list of managed fields asks for their reset. It is spelled as the list of one empty entry, which asks for the
+/// same, and which does not get lost on the way to field management. In custom resources upstream reads it as no list.
+fn keep_reset(meta: &mut serde_json::Map<String, Value>, custom: bool) {
+    let Some(Value::Array(entries)) = meta.get_mut("managedFields") else { return };
+    if !entries.is_empty() {
+        return;
+    }
+    if custom {
+        meta.remove("managedFields");
+    } else {
+        entries.push(Value::Object(serde_json::Map::new()));
+    }
 }
 
 fn conform_types(want: &Want<'_>, value: &mut Value) -> Result<Vec<String>, String> {

@@ -388,3 +388,29 @@ async fn too_large_objects() {
     // The engine still writes.
     assert_eq!(env.patch("merge", "v1/configmaps/default/a", json!({"data": {"k": "2"}})).await.code, 200);
 }
+
+#[tokio::test]
+async fn an_empty_list_of_managed_fields_resets_them() {
+    let env = Env::new().await;
+    let path = "v1/configmaps/default/a";
+    let managers = |object: &Value| {
+        let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+        entries.iter().map(|e| e["manager"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    let made = config_map(&env).await;
+    assert_eq!(managers(&made), ["tester"]);
+    let put = env.put(path, with(made.clone(), &["metadata", "managedFields"], json!([]))).await;
+    assert!(managers(&put.body).is_empty(), "{}", put.show());
+    let empty = json!({"metadata": {"managedFields": []}});
+    for kind in ["merge", "strategic"] {
+        let applied = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": "1"}});
+        let applied = env.patch("apply", &format!("{path}?fieldManager=m&force=true"), applied).await;
+        assert!(!managers(&applied.body).is_empty(), "{}", applied.show());
+        let reset = env.patch(kind, path, &empty).await;
+        assert!(managers(&reset.body).is_empty(), "{kind}: {}", reset.show());
+    }
+    let operation = json!([{"op": "add", "path": "/metadata/managedFields", "value": []}]);
+    let applied = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": "1"}});
+    env.patch("apply", &format!("{path}?fieldManager=m&force=true"), applied).await;
+    assert!(managers(&env.patch("json", path, operation).await.body).is_empty());
+}
