@@ -3,7 +3,7 @@
 use expect_test::expect;
 use kaji_builtins::{Deps, all};
 use kaji_meta::{ManualClock, SeededRandom};
-use kaji_resource::{ColumnSource, ResourceDef, Scope};
+use kaji_resource::{ColumnSource, Generation, ResourceDef, Scope};
 use serde_json::{Value, json};
 use std::{fmt::Write as _, sync::Arc};
 
@@ -158,8 +158,79 @@ fn deletion_answers_with_the_object() {
         .collect();
     kinds.sort();
     expect![[r#"
-        ["csidrivers.storage.k8s.io", "csinodes.storage.k8s.io", "deviceclasses.resource.k8s.io", "devicetaintrules.resource.k8s.io", "namespaces", "persistentvolumeclaims", "persistentvolumes", "pods", "podtemplates", "resourceclaims.resource.k8s.io", "resourceclaimtemplates.resource.k8s.io", "resourcequotas", "resourceslices.resource.k8s.io", "serviceaccounts", "services", "storageclasses.storage.k8s.io", "volumeattachments.storage.k8s.io", "volumeattributesclasses.storage.k8s.io"]"#]]
+        ["csidrivers.storage.k8s.io", "csinodes.storage.k8s.io", "deviceclasses.resource.k8s.io", "namespaces", "persistentvolumeclaims", "persistentvolumes", "pods", "podtemplates", "resourceclaims.resource.k8s.io", "resourceclaimtemplates.resource.k8s.io", "resourcequotas", "resourceslices.resource.k8s.io", "serviceaccounts", "services", "storageclasses.storage.k8s.io", "volumeattachments.storage.k8s.io", "volumeattributesclasses.storage.k8s.io"]"#]]
     .assert_eq(&format!("{kinds:?}"));
+}
+
+/// Kinds that count changes of their spec, those that begin with the first version of it, and kinds of which a PUT must
+/// name the version that it changes.
+#[test]
+fn generations_and_unconditional_updates() {
+    let names = |want: &dyn Fn(&ResourceDef) -> bool| {
+        let mut names: Vec<String> =
+            defs().iter().filter(|d| d.stored && want(d)).map(|d| d.plural.to_string()).collect();
+        names.sort();
+        names.join(" ")
+    };
+    expect!["cronjobs customresourcedefinitions daemonsets deployments deviceclasses devicetaintrules endpointslices flowschemas horizontalpodautoscalers ingressclasses ingresses jobs mutatingadmissionpolicies mutatingadmissionpolicybindings mutatingwebhookconfigurations networkpolicies poddisruptionbudgets pods podtemplates priorityclasses prioritylevelconfigurations replicasets replicationcontrollers resourceslices statefulsets validatingadmissionpolicies validatingadmissionpolicybindings validatingwebhookconfigurations"].assert_eq(&names(&|d| d.generation == Generation::Spec));
+    assert_eq!(names(&|d| d.generation == Generation::Changes), "csidrivers");
+    expect!["apiservices clustertrustbundles csidrivers csinodes csistoragecapacities customresourcedefinitions devicetaintrules leases mutatingadmissionpolicies mutatingadmissionpolicybindings mutatingwebhookconfigurations podcertificaterequests poddisruptionbudgets runtimeclasses storageversionmigrations validatingadmissionpolicies validatingadmissionpolicybindings validatingwebhookconfigurations volumeattachments"].assert_eq(&names(&|d| !d.allow_unconditional_update));
+}
+
+/// Which fields writers of each endpoint never own, as upstream's strategies say (`GetResetFields`). Kinds without a
+/// status have nothing to say.
+#[test]
+fn fields_that_strategies_set_have_no_managers() {
+    let mut out: Vec<String> = vec![];
+    for d in defs().iter().filter(|d| d.stored && d.storage_version().has_status()) {
+        for v in &d.versions {
+            let of = |subresource: &str| {
+                let mut paths: Vec<String> =
+                    d.hooks.reset_fields(&v.name, subresource).iter().map(|path| path.join(".")).collect();
+                paths.sort();
+                paths.join(" ")
+            };
+            let others = v.subresources.iter().map(|s| s.name.as_ref());
+            let others: String = others
+                .filter(|s| *s != "status" && !of(s).is_empty())
+                .map(|s| format!(" | {s}: {}", of(s)))
+                .collect();
+            out.push(format!("{} {}: {} | {}{others}", d.plural, v.name, of(""), of("status")));
+        }
+    }
+    out.sort();
+    expect![[r#"
+        apiservices v1: status | metadata spec
+        certificatesigningrequests v1: spec status | spec status.conditions | approval: spec status.certificate
+        cronjobs v1: status | spec
+        customresourcedefinitions v1: status | metadata spec
+        daemonsets v1: status | spec
+        deployments v1: status | metadata.labels spec
+        devicetaintrules v1: status | metadata spec
+        flowschemas v1: status | metadata spec
+        horizontalpodautoscalers v1: status | spec
+        horizontalpodautoscalers v2: status | spec
+        ingresses v1: status | spec
+        jobs v1: status | spec
+        namespaces v1: status | spec | finalize: status
+        nodes v1: status | spec
+        persistentvolumeclaims v1: status | spec
+        persistentvolumes v1: status | spec
+        podcertificaterequests v1:  | spec
+        poddisruptionbudgets v1: status | spec
+        pods v1: status | metadata.deletionTimestamp metadata.ownerReferences spec
+        prioritylevelconfigurations v1: status | metadata spec
+        replicasets v1: status | spec
+        replicationcontrollers v1: status | spec
+        resourceclaims v1: status | metadata spec
+        resourcequotas v1: status | spec
+        servicecidrs v1: status | metadata spec
+        services v1: status | spec
+        statefulsets v1: status | spec
+        storageversionmigrations v1: status | metadata spec
+        validatingadmissionpolicies v1: status | metadata spec
+        volumeattachments v1: status | metadata spec"#]]
+    .assert_eq(&out.join("\n"));
 }
 
 /// Only events go away by themselves; they own nothing.

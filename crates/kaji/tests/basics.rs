@@ -146,3 +146,74 @@ async fn nodes_take_pods() {
     }
     cluster.stop().await;
 }
+
+/// What single kinds do that others do not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn generations_collections_and_deleted_objects() {
+    let cluster = TestCluster::start(0).await;
+    let api = Api(&cluster);
+    let generation = |object: &Value| object["metadata"].get("generation").and_then(Value::as_i64);
+
+    // A generation that nothing counts is the client's; updates keep it.
+    let maps = "/v1/configmaps";
+    let map = |n: i64| json!({"metadata": {"name": "m", "generation": n}, "data": {"n": n.to_string()}});
+    assert_eq!(
+        generation(&api.ok(Verb::Create, &format!("{maps}?namespace=default"), map(7)).await),
+        Some(7)
+    );
+    let path = format!("{maps}/m?namespace=default");
+    assert_eq!(generation(&api.ok(Verb::Update, &path, map(9)).await), Some(7));
+
+    let drivers = "storage.k8s.io/v1/csidrivers";
+    let driver =
+        api.ok(Verb::Create, drivers, json!({"metadata": {"generateName": "driver-"}, "spec": {}})).await;
+    let name = driver["metadata"]["name"].as_str().unwrap();
+    let change = json!([{"op": "replace", "path": "/spec/requiresRepublish", "value": true}]);
+    let changed = api.ok(Verb::Patch, &format!("{drivers}/{name}"), change).await;
+    assert_eq!((generation(&driver), generation(&changed)), (None, Some(1)));
+
+    let scalers = "autoscaling/v2/horizontalpodautoscalers";
+    let scaler = json!({"metadata": {"name": "h"}, "spec": {"maxReplicas": 3,
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}});
+    let made = api.ok(Verb::Create, &format!("{scalers}?namespace=default"), scaler).await;
+    let change = json!([{"op": "replace", "path": "/spec/maxReplicas", "value": 4}]);
+    let changed = api.ok(Verb::Patch, &format!("{scalers}/h?namespace=default"), change).await;
+    assert_eq!((generation(&made), generation(&changed)), (Some(1), Some(2)));
+
+    // The answer to a deletion that shows the object names the version in which it is gone.
+    let version =
+        |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
+    let templates = "/v1/podtemplates";
+    let template = json!({"metadata": {"name": "t"}, "template": {"metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}}});
+    let made = api.ok(Verb::Create, &format!("{templates}?namespace=default"), template).await;
+    let path = format!("{templates}/t?namespace=default");
+    let dry = api.ok(Verb::Delete, &format!("{path}&dryRun=All"), Value::Null).await;
+    assert_eq!(version(&dry), version(&made));
+    let gone = api.ok(Verb::Delete, &path, Value::Null).await;
+    assert!(version(&gone) > version(&made), "{gone}");
+
+    let rules = "resource.k8s.io/v1/devicetaintrules";
+    let rule = json!({"metadata": {"name": "r"}, "spec": {"taint": {"key": "k", "effect": "NoExecute"}}});
+    api.ok(Verb::Create, rules, rule.clone()).await;
+    let (code, message) = api.refused(Verb::Update, &format!("{rules}/r"), rule).await;
+    assert_eq!(code, 422, "{message}");
+    assert!(
+        message.ends_with("metadata.resourceVersion: Invalid value: 0: must be specified for an update"),
+        "{message}"
+    );
+    assert_eq!(api.ok(Verb::Delete, &format!("{rules}/r"), Value::Null).await["kind"], "Status");
+
+    // The system's own classes are kept from single deletions only, as upstream has it.
+    let classes = "scheduling.k8s.io/v1/priorityclasses";
+    let class = json!({"metadata": {"name": "system-node-critical"}, "value": 2_000_001_000});
+    let made = api.raw(Verb::Create, classes, "application/json", &class).await;
+    assert!(matches!(made.code, 201 | 409), "{}", made.code);
+    let (code, message) =
+        api.refused(Verb::Delete, &format!("{classes}/system-node-critical"), Value::Null).await;
+    assert_eq!(code, 403, "{message}");
+    api.ok(Verb::DeleteCollection, classes, Value::Null).await;
+    let left = api.ok(Verb::List, classes, Value::Null).await;
+    assert_eq!(left["items"].as_array().map(Vec::len), Some(0), "{left}");
+    cluster.stop().await;
+}

@@ -38,6 +38,8 @@ pub struct DeleteOptions {
     pub dry_run: bool,
     /// `ignoreStoreReadErrorWithClusterBreakingPotential`
     pub ignore_store_read_error: bool,
+    /// It is one of a collection: what upstream's registries add to DELETE does not count then.
+    pub of_collection: bool,
 }
 
 /// The context of one request.

@@ -64,8 +64,10 @@ impl Verb {
 /// When `metadata.generation` moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
-    /// Never set (ConfigMap, Secret, …).
+    /// Never set (ConfigMap, Secret, …): what a client says on creation stays.
     None,
+    /// Not set on creation, +1 when anything but metadata and status changes.
+    Changes,
     /// 1 on creation, +1 when anything but metadata and status changes.
     Spec,
 }
@@ -346,6 +348,12 @@ impl ResourceDef {
     /// `metadata.generation` follows the spec.
     pub fn with_generation(mut self) -> Self {
         self.generation = Generation::Spec;
+        self
+    }
+
+    /// `metadata.generation` counts changes of the spec, and is the client's before there are any.
+    pub fn with_generation_of_changes(mut self) -> Self {
+        self.generation = Generation::Changes;
         self
     }
 

@@ -179,6 +179,10 @@ impl Hooks for Policies {
         if ctx.subresource == "status" { validate_status(new) } else { validate(new) }
     }
 
+    fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
+        rules::resets_metadata(subresource)
+    }
+
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let count = object.at("spec").list("validations").len();
         vec![name(object), count.into(), param_kind_cell(object).into(), age(object, now)]

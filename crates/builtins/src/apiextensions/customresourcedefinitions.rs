@@ -369,6 +369,10 @@ impl Hooks for Definitions {
         object::deletion_timestamp(object).is_none()
     }
 
+    fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
+        rules::resets_metadata(subresource)
+    }
+
     fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
         created::row(object)
     }

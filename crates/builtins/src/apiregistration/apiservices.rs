@@ -115,6 +115,10 @@ impl Hooks for ApiServices {
         if ctx.subresource == "status" { validate_status(new) } else { validate(new) }
     }
 
+    fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
+        rules::resets_metadata(subresource)
+    }
+
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let service = object.at("spec").at("service");
         let host = match service.is_null() {

@@ -63,6 +63,7 @@ pub fn def() -> ResourceDef {
         .short(&["hpa"])
         .category(&["all"])
         .sub(&[SubresourceDef::status()])
+        .with_generation()
         .also_version("v1", None)
 }
 

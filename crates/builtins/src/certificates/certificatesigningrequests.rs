@@ -298,7 +298,7 @@ impl Hooks for Requests {
     fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
         match subresource {
             "" => &[&["spec"], &["status"]],
-            "status" => &[&["spec"]],
+            "status" => &[&["spec"], &["status", "conditions"]],
             _ => &[&["spec"], &["status", "certificate"]],
         }
     }

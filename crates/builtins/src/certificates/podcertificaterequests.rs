@@ -292,6 +292,11 @@ impl Hooks for Requests {
         errs
     }
 
+    /// Writers of the main resource may own the status, though it is not taken from them.
+    fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
+        if subresource == "status" { &[&["spec"]] } else { &[] }
+    }
+
     fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
         let spec = object.at("spec");
         vec![

@@ -208,7 +208,7 @@ impl Hooks for Pods {
 
     fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
         match subresource {
-            "" | "ephemeralcontainers" | "resize" => &[&["status"]],
+            "" => &[&["status"]],
             "status" => &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]],
             _ => &[],
         }

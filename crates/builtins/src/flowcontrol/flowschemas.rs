@@ -259,6 +259,10 @@ impl Hooks for FlowSchemas {
         validate(new)
     }
 
+    fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
+        crate::shared::rules::resets_metadata(subresource)
+    }
+
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let spec = object.at("spec");
         let dangling = crate::shared::conditions::find(object.at("status"), "Dangling");

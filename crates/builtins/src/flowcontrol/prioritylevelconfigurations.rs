@@ -211,6 +211,10 @@ impl Hooks for PriorityLevels {
         validate(new)
     }
 
+    fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
+        crate::shared::rules::resets_metadata(subresource)
+    }
+
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let l = object.at("spec").at("limited");
         let q = l.at("limitResponse").at("queuing");

@@ -79,6 +79,10 @@ impl Hooks for ServiceCidrs {
         errs
     }
 
+    fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
+        rules::resets_metadata(subresource)
+    }
+
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let cidrs: Vec<&str> = object.at("spec").strings("cidrs").collect();
         vec![name(object), cidrs.join(",").into(), age(object, now)]

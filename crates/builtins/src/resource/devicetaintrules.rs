@@ -63,10 +63,6 @@ fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
 }
 
 impl Hooks for Rules {
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         if let Some(t) = object.pointer_mut("/spec/taint").filter(|t| t.is_object()) {
             default_taint(t, self.deps.clock.now());
@@ -104,6 +100,10 @@ impl Hooks for Rules {
         errs
     }
 
+    fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
+        rules::resets_metadata(subresource)
+    }
+
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let taint = object.at("spec").at("taint");
         let added = taint.opt_text("timeAdded").map_or_else(String::new, |t| since(Some(t), now));
@@ -123,6 +123,7 @@ pub fn def(deps: &Deps) -> ResourceDef {
     let hooks = Rules { deps: deps.clone() };
     ResourceDef::builtin(GROUP, "v1", "DeviceTaintRule", "devicetaintrules", Scope::Cluster, COLUMNS, hooks)
         .with_generation()
+        .conditional_update_only()
         .sub(&[SubresourceDef::status()])
 }
 

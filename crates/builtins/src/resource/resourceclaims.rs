@@ -164,6 +164,10 @@ impl Hooks for ResourceClaims {
         errs
     }
 
+    fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
+        rules::resets_metadata(subresource)
+    }
+
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let (deleted, status) = (object::deletion_timestamp(object).is_some(), object.at("status"));
         let mut states = vec![];

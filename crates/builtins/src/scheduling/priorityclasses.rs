@@ -97,9 +97,10 @@ impl Hooks for PriorityClasses {
         false
     }
 
-    fn check_delete(&self, _ctx: &Ctx<'_>, object: &Value, _options: &DeleteOptions) -> Result<(), Status> {
+    fn check_delete(&self, _ctx: &Ctx<'_>, object: &Value, options: &DeleteOptions) -> Result<(), Status> {
         let name = object::name(object);
-        if SYSTEM_CLASSES.iter().any(|(n, _)| *n == name) {
+        // Upstream's registry looks at single deletions alone.
+        if !options.of_collection && SYSTEM_CLASSES.iter().any(|(n, _)| *n == name) {
             let gr = GroupResource::new("scheduling.k8s.io", "priorityclasses");
             return Err(Status::forbidden(
                 &gr,

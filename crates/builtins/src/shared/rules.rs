@@ -229,3 +229,13 @@ fn labels(errs: &mut ErrorList, path: &Path, whole: &str, rule: fn(&str) -> Vec<
         }
     }
 }
+
+/// Fields that a strategy sets itself: status, and for writers of the status the spec and all metadata. Other kinds leave
+/// the metadata to them.
+pub fn resets_metadata(subresource: &str) -> &'static [&'static [&'static str]] {
+    match subresource {
+        "" => &[&["status"]],
+        "status" => &[&["metadata"], &["spec"]],
+        _ => &[],
+    }
+}

@@ -6,10 +6,7 @@ use crate::shared::{
     table::{age, name},
     value::{Fields, ensure_object, put},
 };
-use kaji_meta::{
-    field::{Error, ErrorList, Path},
-    validation,
-};
+use kaji_meta::field::{Error, ErrorList, Path};
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
 use serde_json::{Value, json};
 
@@ -55,15 +52,6 @@ const COLUMNS: &[Column] = &[
 ];
 
 struct CsiDrivers;
-
-fn valid_name(name: &str, _prefix: bool) -> Vec<String> {
-    let mut all = vec![];
-    if name.len() > 63 {
-        all.push(format!("must be no more than {} characters", 63));
-    }
-    all.extend(validation::is_dns1123_subdomain(&name.to_lowercase()));
-    all
-}
 
 impl Hooks for CsiDrivers {
     fn returns_deleted_object(&self) -> bool {
@@ -150,8 +138,8 @@ impl Hooks for CsiDrivers {
 /// The definition of CSIDrivers.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin(GROUP, "v1", "CSIDriver", "csidrivers", Scope::Cluster, COLUMNS, CsiDrivers)
-        .named(valid_name)
         .conditional_update_only()
+        .with_generation_of_changes()
 }
 
 #[cfg(test)]
@@ -159,6 +147,13 @@ mod tests {
     use super::*;
     use crate::shared::testing::{create_errors, created, row};
     use expect_test::expect;
+
+    #[test]
+    fn names_are_subdomains_and_may_be_generated() {
+        let name = def().validate_name;
+        assert!(name("driver-", true).is_empty() && name(&"x".repeat(70), false).is_empty());
+        assert!(!name("driver-", false).is_empty() && !name("A.b", false).is_empty());
+    }
 
     #[test]
     fn rules_and_row() {

@@ -123,6 +123,10 @@ impl Hooks for VolumeAttachments {
         errs
     }
 
+    fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
+        rules::resets_metadata(subresource)
+    }
+
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let spec = object.at("spec");
         vec![

@@ -86,6 +86,10 @@ impl Hooks for Migrations {
         errs
     }
 
+    fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
+        rules::resets_metadata(subresource)
+    }
+
     fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
         let r = object.at("spec").at("resource");
         let resource = GroupResource::new(r.text("group"), r.text("resource")).to_string();

@@ -108,8 +108,8 @@ pub(crate) async fn attempt(op: &Op<'_>, mut object: Value, name: &str) -> Resul
 /// Name, uid, creation time, generation.
 fn fill(op: &Op<'_>, object: &mut Value, name: &str) -> Result<(), Status> {
     metadata::match_namespace(op, object)?;
-    let generation = i64::from(op.res.def.generation == Generation::Spec);
-    metadata::set_generation(object, generation);
+    let counted = op.res.def.generation == Generation::Spec;
+    metadata::set_generation(object, if counted { 1 } else { object::generation(object) });
     let meta = object::meta_mut(object);
     metadata::tidy(meta);
     if !name.is_empty() {

@@ -220,6 +220,7 @@ pub(crate) fn parse_delete(value: &Value) -> DeleteOptions {
             .get("ignoreStoreReadErrorWithClusterBreakingPotential")
             .and_then(Value::as_bool)
             .unwrap_or(false),
+        of_collection: false,
     }
 }
 
@@ -288,6 +289,7 @@ mod tests {
                 orphan_dependents: None,
                 dry_run: true,
                 ignore_store_read_error: false,
+                of_collection: false,
             }
         "#]]
         .assert_debug_eq(&options);

@@ -124,6 +124,7 @@ async fn attempt(
             object = Some(marked);
         }
     }
+    let mut gone_at = None;
     if !options.dry_run {
         let txn = Txn::delete(key, revision);
         let outcome = match object {
@@ -135,10 +136,14 @@ async fn attempt(
             // Somebody else finished what was marked here.
             Err(None) if object.is_some() => {}
             Err(current) => return Ok(Step::Conflict(current)),
-            Ok(_) => {}
+            Ok(at) => gone_at = Some(at),
         }
     }
-    let object = object.unwrap_or_else(|| state.object.clone());
+    let mut object = object.unwrap_or_else(|| state.object.clone());
+    if let Some(at) = gone_at.filter(|_| shows) {
+        // As watchers see it: the version in which it was no more.
+        object::meta_mut(&mut object).insert("resourceVersion".into(), at.to_string().into());
+    }
     if !options.dry_run {
         hooks.deleted(&ctx, &object).await;
     }

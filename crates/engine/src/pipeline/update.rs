@@ -305,7 +305,7 @@ fn before_update(op: &Op<'_>, name: &str, new: &mut Value, old: &Value) -> Resul
     metadata::keep_system_fields(new, old);
     // Where status is no subresource, it counts as content.
     let status_apart = op.version.has_status() || !decode::is_custom(&op.version.schema);
-    if def.generation == Generation::Spec
+    if def.generation != Generation::None
         && object::generation(new) == object::generation(old)
         && metadata::content_differs(new, old, status_apart)
         && hooks.bumps_generation(new, old)

@@ -46,7 +46,7 @@ pub(crate) async fn deletecollection(
     res: &Arc<Resource>,
     req: &ApiRequest,
 ) -> Result<ApiResponse, Status> {
-    let options = delete_options(req)?;
+    let options = DeleteOptions { of_collection: true, ..delete_options(req)? };
     let plain = ApiRequest { accept: Accept::default(), ..req.clone() };
     let listed = req.deadline.within(list::list(engine, res, &plain)).await?;
     let body = listed.body.into_bytes().unwrap_or_default();

@@ -24,6 +24,7 @@ async fn fills_metadata_and_answers_what_get_answers() {
           "kind": "ConfigMap",
           "metadata": {
             "creationTimestamp": "2026-01-01T00:00:00Z",
+            "generation": 9,
             "managedFields": [
               {
                 "apiVersion": "v1",
