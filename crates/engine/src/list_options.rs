@@ -205,6 +205,12 @@ fn parse_int(text: &str) -> Result<i64, String> {
     go_int(text, "ParseInt", text.parse::<i64>())
 }
 
+/// Go's `strconv.ParseUint`, which takes no leading plus, as Rust does.
+pub(crate) fn go_uint(text: &str) -> Result<u64, String> {
+    let parsed = if text.starts_with('+') { "+".parse() } else { text.parse() };
+    go_int(text, "ParseUint", parsed)
+}
+
 fn go_int<T>(text: &str, function: &str, parsed: Result<T, std::num::ParseIntError>) -> Result<T, String> {
     use std::num::IntErrorKind::{NegOverflow, PosOverflow};
     parsed.map_err(|e| {
@@ -218,14 +224,12 @@ fn go_int<T>(text: &str, function: &str, parsed: Result<T, std::num::ParseIntErr
 
 /// Reads a resource version as apiserver's storage does.
 pub(crate) fn parse_rv(text: &str) -> Result<Rv, field::Error> {
-    let parsed = match text {
+    match text {
         "" => return Ok(Rv::Unset),
         "0" => return Ok(Rv::Any),
-        // Rust takes a leading plus, Go's ParseUint does not.
-        _ if text.starts_with('+') => "+".parse::<u64>(),
-        _ => text.parse::<u64>(),
-    };
-    match go_int(text, "ParseUint", parsed) {
+        _ => {}
+    }
+    match go_uint(text) {
         Ok(0) => Ok(Rv::Any),
         Ok(revision) => Ok(Rv::At(revision)),
         Err(e) => Err(field::Error::invalid(&Path::new("resourceVersion"), text, e)),

@@ -289,6 +289,7 @@ fn make_leaf(ca: &Identity, leaf: &Leaf<'_>, now: jiff::Timestamp) -> Result<Ide
 fn ensure_service_account_key(dir: &Path) -> Result<KeyFile, PkiError> {
     let (key_path, public_path) = (dir.join("sa.key"), dir.join("sa.pub"));
     kaji_files::keep_private(&key_path).map_err(at(&key_path))?;
+    kaji_files::keep_unwritable(&public_path).map_err(at(&public_path))?;
     let key = match read_optional(&key_path)? {
         Some(pem) => key_pair(&pem)?,
         None => {
@@ -460,7 +461,7 @@ mod tests {
         Pki::ensure(dir.path(), &[], now()).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(dir.path()), 0o700);
-        for file in files().filter(|f| f.extension().is_some_and(|e| e != "pub")) {
+        for file in files() {
             let expected = if file.extension().unwrap() == "key" { 0o600 } else { 0o644 };
             assert_eq!(mode(&file), expected, "{file:?}");
         }

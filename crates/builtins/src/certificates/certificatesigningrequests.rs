@@ -64,14 +64,6 @@ const USAGES: &[&str] = &[
 
 struct Requests;
 
-fn request_problem(request: &str) -> Option<String> {
-    let all = blocks(&base64_bytes(request));
-    let block = all.first().filter(|b| b.label == "CERTIFICATE REQUEST");
-    let Some(block) = block else { return Some("PEM block type must be CERTIFICATE REQUEST".into()) };
-    let parsed = x509_parser::certification_request::X509CertificationRequest::from_der(&block.contents);
-    parsed.err().map(|_| "asn1: structure error: the certificate request is malformed".into())
-}
-
 fn certificate_problem(certificate: &str) -> Option<String> {
     let bytes = base64_bytes(certificate);
     if bytes.is_empty() {
@@ -121,7 +113,7 @@ fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
     // Spec is immutable: what was accepted once stays so.
     if old.is_none() {
         let request = spec.text("request");
-        if let Some(problem) = request_problem(request) {
+        if let Some(problem) = super::request::problem(&base64_bytes(request)) {
             // Upstream shows bytes; none at all are null.
             let shown = if request.is_empty() { Value::Null } else { request.into() };
             errs.push(Error::invalid(&path.child("request"), shown, problem));

@@ -135,6 +135,19 @@ fn check(op: &Op<'_>, object: &Value, name: &str) -> Result<(), Status> {
     Ok(())
 }
 
+/// Refuses a name that admission has made invalid, where the object is stored under the request's. (A valid one is put back:
+/// upstream keeps it inside of an object that is stored, and found, under the request's.)
+pub(crate) fn check_renamed(op: &Op<'_>, object: &Value, name: &str) -> Result<(), Status> {
+    let own = object::name(object);
+    if own == name {
+        return Ok(());
+    }
+    let meta = object.get("metadata").unwrap_or(&Value::Null);
+    let (def, path) = (&op.res.def, Path::new("metadata"));
+    let errs = objectmeta::validate_object_meta(meta, def.namespaced(), def.validate_name, &path);
+    if errs.is_empty() { Ok(()) } else { Err(Status::invalid(&op.res.group_kind(), own, &errs)) }
+}
+
 /// Refuses an object that says which version it has. As upstream, the store does that, hence after everything else, and a
 /// dry run never gets there; what is no number was always let through.
 fn refuse_versioned(object: &Value) -> Result<(), Status> {
@@ -153,6 +166,10 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
     let done = |bytes, revision| {
         Created::Done(Box::new(Written { object: Value::Null, bytes: Some(bytes), revision, code: 201 }))
     };
+    if !op.options.dry_run {
+        // A client's is gone by now; upstream's store drops one that admission brought.
+        object::meta_mut(object).remove("selfLink");
+    }
     let mut form = op.stored_form(object).await?;
     if op.options.dry_run {
         if let Some(form) = form {

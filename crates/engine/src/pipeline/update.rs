@@ -8,12 +8,13 @@ use crate::{
     admission::{self, Attributes, Operation},
     decode,
     engine::store_status,
+    list_options,
     pipeline::create::Created,
     request::ApiRequest,
     storage,
     verbs::scale,
 };
-use kaji_meta::{GroupKind, GroupVersionKind, Path, Status, field, object, objectmeta, validation};
+use kaji_meta::{GroupKind, GroupVersionKind, Path, Reason, Status, field, object, objectmeta, validation};
 use kaji_resource::{Generation, ScaleDef, SubresourceKind, status_only};
 use kaji_schema::managed;
 use kaji_store::{KeyValue, StoreError, Txn};
@@ -194,6 +195,7 @@ async fn create_instead(
     }
     metadata::wipe(&mut new);
     create::admit(op, &mut new).await?;
+    create::check_renamed(op, &new, name)?;
     if !op.options.dry_run {
         // Unlike a POST, this may name a version.
         object::meta_mut(&mut new).remove("resourceVersion");
@@ -273,10 +275,8 @@ fn check_revision(op: &Op<'_>, name: &str, new: &mut Value, state: &State) -> Re
             return Err(revision_required(op, name));
         }
     } else {
-        let sent: u64 = sent.parse().map_err(|_| {
-            let quoted = kaji_meta::text::quote(sent);
-            Status::bad_request(format!("strconv.ParseUint: parsing {quoted}: invalid syntax"))
-        })?;
+        // As upstream, whose store reads it, an internal error without a reason.
+        let sent = list_options::go_uint(sent).map_err(|e| Status::new(500, Reason::Unknown, e))?;
         if sent != state.revision {
             return Err(op.conflict(name, MODIFIED));
         }
@@ -319,7 +319,8 @@ fn before_update(op: &Op<'_>, name: &str, new: &mut Value, old: &Value) -> Resul
     errs.extend(objectmeta::validate_object_meta_update(new_meta, old_meta, &path));
     errs.extend(hooks.validate_update(&ctx, new, old));
     if !errs.is_empty() {
-        return Err(Status::invalid(&op.res.group_kind(), name, &errs));
+        // By the object's own name, which admission may have changed.
+        return Err(Status::invalid(&op.res.group_kind(), object::name(new), &errs));
     }
     hooks.warnings(&ctx, new, Some(old)).into_iter().for_each(|w| op.warn(w));
     managed::revert_timestamps(old, new);

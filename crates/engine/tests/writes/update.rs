@@ -88,7 +88,7 @@ async fn refusals() {
         400 BadRequest: the name of the object (a based on URL) was undeterminable: name must be provided
         400 BadRequest: the namespace of the provided object does not match the namespace sent on the request
         409 Conflict: Operation cannot be fulfilled on configmaps "a": StorageError: invalid object, Code: 4, Key: /registry/core/configmaps/default/a, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: other, UID in object meta: f893a2ee-fb32-455e-b1c1-8690ee42c90b
-        400 BadRequest: strconv.ParseUint: parsing "x": invalid syntax
+        500 : strconv.ParseUint: parsing "x": invalid syntax
         400 BadRequest: Foo in version "v1" cannot be handled as a ConfigMap: no kind "Foo" is registered for version "v1" in scheme "pkg/api/legacyscheme/scheme.go:30"
         400 BadRequest: ConfigMap in version "v9" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "v9" in scheme "pkg/api/legacyscheme/scheme.go:30"
         422 Invalid: ConfigMap "a" is invalid: metadata.deletionTimestamp: Invalid value: "2026-01-01T00:00:00Z": field is immutable

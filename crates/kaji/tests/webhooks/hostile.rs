@@ -285,7 +285,7 @@ async fn patches_do_not_reach_everywhere() {
     assert_eq!((object.get("unknown"), &object["data"]["known"]), (None, &json!("1")));
     seen += &format!("managed: {warned}\n");
     expect_test::expect![[r#"
-        /patch/name: 422 ConfigMap "m" is invalid: metadata.name: Invalid value: "other": field is immutable
+        /patch/name: 422 ConfigMap "other" is invalid: metadata.name: Invalid value: "other": field is immutable
         /patch/uid: 422 ConfigMap "m" is invalid: metadata.uid: Invalid value: "other": field is immutable
         managed: .metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: operation must be `Apply` or `Update`
     "#]].assert_eq(&seen);
