@@ -21,6 +21,18 @@ use kaji_schema::{Schema, SchemaRef, jsonpath::JsonPath, structural};
 use serde_json::Value;
 use std::{borrow::Cow, sync::Arc};
 
+/// What custom resources answer to, in the order in which upstream's discovery names it.
+const VERBS: &[Verb] = &[
+    Verb::Delete,
+    Verb::DeleteCollection,
+    Verb::Get,
+    Verb::List,
+    Verb::Patch,
+    Verb::Create,
+    Verb::Update,
+    Verb::Watch,
+];
+
 /// Why a definition cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompileError(pub String);
@@ -82,7 +94,7 @@ pub fn compile(definition: &Value, with: &Conversions) -> Result<ResourceDef, Co
         },
         versions,
         storage,
-        verbs: Verb::ALL,
+        verbs: VERBS,
         stored: true,
         generation: Generation::Spec,
         shares_storage_of: None,

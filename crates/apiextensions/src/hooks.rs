@@ -11,7 +11,7 @@ use kaji_meta::{
     field::{ErrorList, Path},
     object,
 };
-use kaji_resource::{Ctx, Hooks, ScaleDef, SubresourceKind, VersionDef};
+use kaji_resource::{Ctx, Hooks, ScaleDef, SubresourceKind, Verb, VersionDef};
 use kaji_schema::{Schema, SchemaRef, defaulting, prune, validate};
 use serde_json::Value;
 
@@ -132,6 +132,10 @@ impl Hooks for CustomHooks {
         }
         let reason = "create not allowed while custom resource definition is terminating";
         Err(Status::forbidden(&self.resource, ctx.name, reason))
+    }
+
+    fn undiscovered_verbs(&self) -> &'static [Verb] {
+        if self.terminating { &[Verb::Create, Verb::Patch, Verb::Update] } else { &[] }
     }
 
     fn normalizes(&self) -> bool {

@@ -59,7 +59,7 @@ pub async fn start(
 struct Served {
     clock: Arc<dyn Clock>,
     conversions: Conversions,
-    by_name: HashMap<String, (GroupResource, Box<str>)>,
+    by_name: HashMap<String, (GroupResource, State)>,
     /// What each definition looked at so far asks for and has.
     names: HashMap<String, Names>,
     /// Groups in which names were given up.
@@ -71,7 +71,7 @@ struct Served {
 struct Compiled {
     defs: Vec<ResourceDef>,
     /// By name, what `Served::by_name` is to know of each.
-    states: Vec<(String, (GroupResource, Box<str>))>,
+    states: Vec<(String, (GroupResource, State))>,
 }
 
 /// A definition's names: what others in its group must know of it.
@@ -83,12 +83,22 @@ struct Names {
     conflict: bool,
 }
 
-/// Names everything that a resource is compiled from: the spec, by its generation, and what the status adds to it.
-fn state(definition: &Value) -> Box<str> {
-    let meta = &definition["metadata"];
-    let going = conditions::is_true(definition, "Terminating");
-    let names = &definition["status"]["acceptedNames"];
-    format!("{} {} {going} {names}", meta["uid"], meta["generation"]).into()
+/// Names everything that a resource is compiled from.
+#[derive(PartialEq)]
+struct State {
+    /// The spec, by its generation, and the names from the status. When they change, watches end.
+    shape: Box<str>,
+    terminating: bool,
+}
+
+impl State {
+    fn of(definition: &Value) -> State {
+        let (meta, names) = (&definition["metadata"], &definition["status"]["acceptedNames"]);
+        State {
+            shape: format!("{} {} {names}", meta["uid"], meta["generation"]).into(),
+            terminating: conditions::is_true(definition, "Terminating"),
+        }
+    }
 }
 
 impl Served {
@@ -99,7 +109,7 @@ impl Served {
     /// Compiles a definition, unless that very state of it is registered. What comes of it is much smaller than the
     /// definition, so that many can wait to be registered together.
     fn compile(&self, definition: &Value, to: &mut Compiled) {
-        let (name, state) = (object::name(definition), state(definition));
+        let (name, state) = (object::name(definition), State::of(definition));
         if self.by_name.get(name).is_some_and(|(_, known)| *known == state) {
             return;
         }
@@ -112,11 +122,18 @@ impl Served {
         }
     }
 
-    /// Registers what was compiled, all at once.
+    /// Registers what was compiled, all at once. Watches that began with another shape of a definition end.
     async fn serve(&mut self, engine: &Engine, compiled: Compiled) -> Result<(), EngineError> {
-        if !compiled.defs.is_empty() {
-            engine.register(compiled.defs).await?;
-            self.by_name.extend(compiled.states);
+        if compiled.defs.is_empty() {
+            return Ok(());
+        }
+        engine.register(compiled.defs).await?;
+        for (name, (resource, state)) in compiled.states {
+            let known = self.by_name.get(&name);
+            if known.is_some_and(|(_, known)| known.shape != state.shape) {
+                engine.end_watches(&resource);
+            }
+            self.by_name.insert(name, (resource, state));
         }
         Ok(())
     }
@@ -258,7 +275,8 @@ async fn level(engine: &Arc<Engine>, served: &mut Served, names: &[String]) -> V
             served.forget(engine, name);
             continue;
         };
-        if object::deletion_timestamp(&definition).is_some() {
+        let cleaned = !object::finalizers(&definition).any(|f| f == FINALIZER);
+        if object::deletion_timestamp(&definition).is_some() && !cleaned {
             note(name, clean_up(engine, served, &definition).await);
             continue;
         }
@@ -359,12 +377,10 @@ fn taken(engine: &Engine, served: &Served, definition: &Value) -> Taken {
     taken
 }
 
-/// Deletes all objects of a definition that is going; true once it may go itself.
+/// Deletes all objects of a definition that is going; true once it may go itself. While finalizers of others keep it, it is
+/// served, and as upstream does, takes objects again.
 async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value) -> Result<bool, LevelError> {
     let name = object::name(definition);
-    if !object::finalizers(definition).any(|f| f == FINALIZER) {
-        return Ok(true);
-    }
     let resource = GroupResource::new(
         object::str_at(definition, &["spec", "group"]),
         object::str_at(definition, &["status", "acceptedNames", "plural"]),
@@ -398,9 +414,16 @@ async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value)
             }
         }
     }
-    note(engine, &served.now(), name, "InstanceDeletionCompleted", "removed all instances").await?;
-    // Forgotten first: who sees the definition gone must not find its resource still served.
-    served.forget(engine, name);
+    let (reason, message) = if conditions::is_true(definition, "Established") {
+        ("InstanceDeletionCompleted", "removed all instances")
+    } else {
+        ("NeverEstablished", "resource was never established")
+    };
+    note(engine, &served.now(), name, reason, message).await?;
+    if object::finalizers(definition).all(|f| f == FINALIZER) {
+        // Forgotten first: a client that sees the definition gone must not find its resource still served.
+        served.forget(engine, name);
+    }
     let release = |d: &mut Value| {
         let kept: Vec<Value> = object::finalizers(d).filter(|f| *f != FINALIZER).map(Value::from).collect();
         object::set_at(d, &["metadata", "finalizers"], kept);
@@ -421,8 +444,8 @@ async fn note(
     reason: &str,
     message: &str,
 ) -> Result<(), LevelError> {
-    // In progress means that something terminates; completed that nothing is left to.
-    let terminating = reason != "InstanceDeletionCompleted";
+    // In progress means that something terminates; the other reasons that nothing is left to.
+    let terminating = reason == "InstanceDeletionInProgress";
     let change = |d: &mut Value| {
         conditions::set(d, "Terminating", terminating, reason, message, now);
         Ok(())

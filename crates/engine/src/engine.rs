@@ -134,8 +134,8 @@ impl Engine {
     }
 
     /// Serves resources: loads the cache of each from the store, then adds all of them to the registry at once.
-    /// A resource that is there already is replaced and keeps its cache and (unless somebody else converts its objects)
-    /// its watchers.
+    /// A resource that is there already is replaced and keeps its cache and, unless its objects are converted by a webhook
+    /// or [`Engine::end_watches`] follows, its watchers.
     ///
     /// # Errors
     /// When the store cannot be read; then everything is as it was.
@@ -225,6 +225,13 @@ impl Engine {
         }
         def.versions.iter().for_each(|v| cache.add_fields(&v.selectable));
         Ok(Resource::new(def, cache, api_version, kind))
+    }
+
+    /// Ends the watches of a resource, so that their clients begin anew with the definition that is in force now.
+    pub fn end_watches(&self, gr: &GroupResource) {
+        if let Some(resource) = self.registry.load().by_group_resource(gr) {
+            resource.cache.end_watches();
+        }
     }
 
     /// Stops serving a resource and ends its watches. Its objects stay in the store.

@@ -12,6 +12,8 @@ mod validation;
 
 use common::{TestCluster, api::Api};
 use expect_test::expect;
+use futures_util::StreamExt;
+use kaji_engine::Body;
 use kaji_resource::Verb;
 use serde_json::{Value, json};
 
@@ -150,6 +152,138 @@ async fn a_definition_keeps_its_books_and_goes_last() {
     })
     .await;
     while api.raw(Verb::List, V2, "", &Value::Null).await.code != 404 {
+        tokio::task::yield_now().await;
+    }
+    cluster.stop().await;
+}
+
+type Events = futures_util::stream::BoxStream<'static, bytes::Bytes>;
+
+async fn watch(api: &Api<'_>, path: &str) -> Events {
+    match api.raw(Verb::Watch, &format!("{path}?watch=true"), "", &Value::Null).await.body {
+        Body::Watch(events) => events,
+        _ => panic!("no watch"),
+    }
+}
+
+/// What a watch tells until it has told of an object of this name, or ends.
+async fn told(events: &mut Events, until: &str) -> String {
+    let mut all = String::new();
+    while !all.contains(&format!("\"name\":\"{until}\""))
+        && let Some(piece) = events.next().await
+    {
+        all.push_str(std::str::from_utf8(&piece).unwrap());
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_end_when_their_definition_changes() {
+    let cluster = TestCluster::start(0).await;
+    let api = Api(&cluster);
+    let name = format!("{CRDS}/widgets.example.com");
+    api.ok(Verb::Create, CRDS, definition()).await;
+    api.until(CRDS, "widgets.example.com", established).await;
+    let (mut v1, mut v2) = (watch(&api, V1).await, watch(&api, V2).await);
+    // What is said about the definition itself is no change of what it defines.
+    let labels = json!([{"op": "add", "path": "/metadata/labels", "value": {"a": "b"}}]);
+    api.ok(Verb::Patch, &name, labels).await;
+    api.ok(Verb::Create, V1, widget("v1", "w", json!({}))).await;
+    assert!(told(&mut v1, "w").await.contains("ADDED") && told(&mut v2, "w").await.contains("ADDED"));
+    // Any change of the spec ends the watches of all versions.
+    let columns = json!([{"op": "add", "path": "/spec/versions/0/additionalPrinterColumns", "value":
+        [{"name": "A", "type": "string", "jsonPath": ".a"}]}]);
+    api.ok(Verb::Patch, &name, columns).await;
+    assert_eq!((told(&mut v1, "end").await, told(&mut v2, "end").await), (String::new(), String::new()));
+    let (mut v1, mut v2) = (watch(&api, V1).await, watch(&api, V2).await);
+    assert!(told(&mut v1, "w").await.contains("ADDED") && told(&mut v2, "w").await.contains("ADDED"));
+    let unserved = json!([{"op": "replace", "path": "/spec/versions/1/served", "value": false}]);
+    api.ok(Verb::Patch, &name, unserved).await;
+    assert_eq!((told(&mut v1, "end").await, told(&mut v2, "end").await), (String::new(), String::new()));
+    assert_eq!(api.raw(Verb::Watch, V2, "", &Value::Null).await.code, 404);
+    cluster.stop().await;
+}
+
+/// Verbs of the widgets and of their status, in both forms of discovery.
+async fn discovered(client: &kube::Client) -> String {
+    let get = async |path: &str, accept: &str| {
+        let request = http::Request::get(path).header("accept", accept).body(vec![]).unwrap();
+        client.request::<Value>(request).await.unwrap()
+    };
+    let legacy = get("/apis/example.com/v1", "application/json").await;
+    let verbs = |of: &Value| {
+        let all = of["verbs"].as_array().unwrap().iter().map(|v| v.as_str().unwrap());
+        all.collect::<Vec<_>>().join(",")
+    };
+    let aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let groups = get("/apis", aggregated).await;
+    let groups = groups["items"].as_array().unwrap().clone();
+    let group = groups.iter().find(|g| g["metadata"]["name"] == "example.com").unwrap();
+    let widgets =
+        &group["versions"].as_array().unwrap().iter().find(|v| v["version"] == "v1").unwrap()["resources"][0];
+    let [main, status] = [0, 1].map(|i| verbs(&legacy["resources"][i]));
+    let aggregated = [verbs(widgets), verbs(&widgets["subresources"][0])];
+    format!("{main} {status} {}", aggregated.join(" "))
+}
+
+/// What a kube-apiserver does with a definition that a finalizer of others keeps.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_definition_held_by_others_is_served_until_it_is_gone() {
+    let cluster = TestCluster::start(0).await;
+    let (api, client) = (Api(&cluster), cluster.kube().await);
+    let name = format!("{CRDS}/widgets.example.com");
+    let mut held = definition();
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    api.ok(Verb::Create, CRDS, held).await;
+    api.until(CRDS, "widgets.example.com", established).await;
+    let all = discovered(&client).await;
+    assert!(
+        all.starts_with("delete,deletecollection,get,list,patch,create,update,watch get,patch,update delete")
+    );
+    let finalizers = json!({"metadata": {"name": "w", "finalizers": ["example.com/x"]}});
+    api.ok(Verb::Create, V1, widget("v1", "w", finalizers)).await;
+    let mut events = watch(&api, V1).await;
+    assert!(told(&mut events, "w").await.contains("ADDED"));
+
+    let foreground = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"});
+    let going = api.ok(Verb::Delete, &name, foreground.clone()).await;
+    let cleanup = "customresourcecleanup.apiextensions.k8s.io";
+    assert_eq!(going["metadata"]["finalizers"], json!(["example.com/hold", cleanup]));
+    let reason = |d: Option<&Value>| {
+        let all = d.unwrap()["status"]["conditions"].as_array().unwrap().clone();
+        let found = all.iter().find(|c| c["type"] == "Terminating").cloned().unwrap_or_default();
+        format!("{} {}", found["status"], found["reason"]).replace('"', "")
+    };
+    api.until(CRDS, "widgets.example.com", |d| reason(d) == "True InstanceDeletionInProgress").await;
+    // Its object lingers; it can be read and changed, but there will be no other.
+    expect!["delete,deletecollection,get,list,watch get,patch,update delete,deletecollection,get,list,watch get,patch,update"]
+        .assert_eq(&discovered(&client).await);
+    assert_eq!(api.ok(Verb::List, V1, Value::Null).await["items"][0]["metadata"]["name"], "w");
+    let refusal = "widgets.example.com \"late\" is forbidden: create not allowed while custom resource definition is terminating";
+    let late = widget("v1", "late", json!({}));
+    assert_eq!(api.refused(Verb::Create, V1, late.clone()).await, (403, refusal.into()));
+    assert!(told(&mut events, "w").await.contains("MODIFIED"));
+    let release = json!([{"op": "remove", "path": "/metadata/finalizers"}]);
+    api.ok(Verb::Patch, &format!("{V1}/w"), release.clone()).await;
+    assert!(told(&mut events, "w").await.contains("DELETED"));
+
+    // Cleaned up, it goes on as before.
+    api.until(CRDS, "widgets.example.com", |d| {
+        reason(d) == "False InstanceDeletionCompleted"
+            && d.unwrap()["metadata"]["finalizers"] == json!(["example.com/hold"])
+    })
+    .await;
+    while discovered(&client).await != all {
+        tokio::task::yield_now().await;
+    }
+    api.ok(Verb::Create, V1, late).await;
+    assert!(told(&mut events, "late").await.contains("ADDED"));
+    let again = api.ok(Verb::Delete, &name, foreground).await;
+    assert_eq!(again["metadata"]["finalizers"], json!(["example.com/hold", "foregroundDeletion"]));
+    assert_eq!(again["metadata"]["deletionGracePeriodSeconds"], 0);
+    api.ok(Verb::Patch, &name, release).await;
+    assert_eq!(told(&mut events, "end").await, "");
+    while api.raw(Verb::List, V1, "", &Value::Null).await.code != 404 {
         tokio::task::yield_now().await;
     }
     cluster.stop().await;

@@ -98,6 +98,17 @@ pub trait Hooks: Send + Sync + 'static {
         false
     }
 
+    /// Whether the first deletion only marks the object, and the propagation policy counts from the second on: the registry
+    /// of custom resources' definitions.
+    fn marks_regardless_of_propagation(&self) -> bool {
+        false
+    }
+
+    /// Verbs of the main resource that discovery does not offer now, although it answers to them.
+    fn undiscovered_verbs(&self) -> &'static [Verb] {
+        &[]
+    }
+
     /// Whether deletion must wait even with no finalizers in metadata (namespaces with `spec.finalizers`).
     fn deletion_waits(&self, object: &Value) -> bool {
         false

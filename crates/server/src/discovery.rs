@@ -10,7 +10,7 @@ use kaji_aggregator::{
 };
 use kaji_engine::{Registry, Resource};
 use kaji_meta::{GroupVersionKind, Status};
-use kaji_resource::{SubresourceDef, SubresourceKind, Verb, VersionDef};
+use kaji_resource::{ResourceDef, SubresourceDef, SubresourceKind, Verb, VersionDef};
 use kaji_schema::SchemaRef;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha512};
@@ -175,6 +175,12 @@ fn verbs(list: &[Verb]) -> Vec<&'static str> {
     list.iter().map(|v| v.as_str()).collect()
 }
 
+/// Those of the main resource.
+fn main_verbs(def: &ResourceDef) -> Vec<&'static str> {
+    let hidden = def.hooks.undiscovered_verbs();
+    def.verbs.iter().filter(|v| !hidden.contains(v)).map(|v| v.as_str()).collect()
+}
+
 /// The kind a subresource answers with.
 fn response_kind(resource: &Resource, version: &str, sub: &SubresourceDef) -> GroupVersionKind {
     match &sub.kind {
@@ -191,7 +197,7 @@ fn legacy(resource: &Resource, version: &VersionDef) -> Vec<Value> {
         "singularName": def.singular,
         "namespaced": def.namespaced(),
         "kind": def.kind,
-        "verbs": verbs(def.verbs),
+        "verbs": main_verbs(def),
     });
     if !def.short_names.is_empty() {
         main["shortNames"] = json!(def.short_names);
@@ -296,7 +302,7 @@ fn aggregated_resource(resource: &Resource, version: &VersionDef) -> Value {
         "responseKind": response_kind_value(resource, version, &def.gvk(&version.name)),
         "scope": if def.namespaced() { "Namespaced" } else { "Cluster" },
         "singularResource": def.singular,
-        "verbs": verbs(def.verbs),
+        "verbs": main_verbs(def),
     });
     if !def.short_names.is_empty() {
         value["shortNames"] = json!(def.short_names);

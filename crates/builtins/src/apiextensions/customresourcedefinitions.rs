@@ -339,6 +339,10 @@ impl Hooks for Definitions {
         true
     }
 
+    fn marks_regardless_of_propagation(&self) -> bool {
+        true
+    }
+
     fn mark_deleted(&self, ctx: &Ctx<'_>, object: &mut Value) {
         let meta = ensure_object(object, "metadata");
         if !meta.strings("finalizers").any(|f| f == CLEANUP_FINALIZER) {

@@ -43,7 +43,7 @@ impl Cache {
     /// Ends the load: these are the objects at `revision`. What came meanwhile is applied.
     pub(crate) fn loaded(&self, objects: Objects, revision: Revision) {
         let mut inner = self.lock();
-        self.state.store(Arc::new(State { objects, changed: revision }));
+        self.state.store(Arc::new(State { objects, changed: revision, ..State::default() }));
         inner.window.reset(revision);
         let mut wake = vec![];
         for fed in inner.loading.take().unwrap_or_default() {
@@ -170,6 +170,9 @@ impl Shaping {
             if state.objects.get(&entry.key).is_some_and(|now| now.revision == entry.revision) {
                 state.objects.insert(entry.key.clone(), entry);
             }
+        }
+        if inner.normal.is_some() || self.normal.is_some() {
+            state = inner.read_anew(state);
         }
         self.cache.state.store(Arc::new(state));
         inner.reshaped |= self.normal.is_some();

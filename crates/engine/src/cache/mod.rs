@@ -76,6 +76,8 @@ pub struct Snapshot {
     pub changed: Revision,
     /// The objects.
     pub objects: Objects,
+    /// How often objects had been read anew, for other fields or in another shape, when it was taken.
+    reading: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -83,6 +85,8 @@ struct State {
     objects: Objects,
     /// Revision of the last change, or of the load.
     changed: Revision,
+    /// Moves whenever all objects are read anew, for other fields or in another shape.
+    reading: u64,
 }
 
 /// The cache of one resource.
@@ -112,6 +116,16 @@ struct Inner {
     kept: VecDeque<(Snapshot, Timestamp)>,
     /// Moves when the watches of before are not to go on.
     era: u64,
+}
+
+impl Inner {
+    /// Gives up former states and events, which were read for other fields or in another shape than `state`: requests for
+    /// them are served from the store, read anew.
+    fn read_anew(&mut self, state: State) -> State {
+        self.kept.clear();
+        self.window.reset(state.changed);
+        State { reading: state.reading + 1, ..state }
+    }
 }
 
 impl Cache {
@@ -192,6 +206,7 @@ impl Cache {
             revision: applied.max(state.changed),
             changed: state.changed,
             objects: state.objects.clone(),
+            reading: state.reading,
         }
     }
 
@@ -210,6 +225,9 @@ impl Cache {
     /// Keeps a snapshot for lists that continue at its revision. The oldest makes room.
     pub(crate) fn keep(&self, snapshot: &Snapshot, now: Timestamp, compacted: Revision) {
         let mut inner = self.lock();
+        if snapshot.reading != self.state.load().reading {
+            return;
+        }
         inner.kept.retain(|(s, at)| s.revision >= compacted && now.duration_since(*at) < KEPT_FOR);
         if let Some((same, at)) = inner.kept.iter_mut().find(|(s, _)| s.changed == snapshot.changed) {
             same.revision = same.revision.max(snapshot.revision);
@@ -227,7 +245,7 @@ impl Cache {
         self.lock().fields.clone()
     }
 
-    /// Adds fields that selectors may use; entries are scanned again if any is new.
+    /// Adds fields that selectors may use; objects are scanned again if any is new.
     pub(crate) fn add_fields(&self, fields: &[SelectableField]) {
         let mut inner = self.lock();
         let mut list = inner.fields.list.clone();
@@ -246,7 +264,8 @@ impl Cache {
             (key.clone(), entry)
         });
         let objects: Objects = objects.collect();
-        self.state.store(Arc::new(State { objects, changed: state.changed }));
+        let state = inner.read_anew(State { objects, ..state });
+        self.state.store(Arc::new(state));
     }
 
     fn made(

@@ -193,7 +193,10 @@ fn decide(op: &Op<'_>, name: &str, old: &Value, options: &DeleteOptions) -> Deci
         Grace::None => None,
         Grace::Seconds(s) => Some(s),
     };
-    if let Some(finalizers) = gc_finalizers(&object, &options, hooks.default_propagation()) {
+    let first = object::deletion_timestamp(old).is_none();
+    let ignored = first && hooks.marks_regardless_of_propagation();
+    let finalizers = gc_finalizers(&object, &options, hooks.default_propagation()).filter(|_| !ignored);
+    if let Some(finalizers) = finalizers {
         let meta = object::meta_mut(&mut object);
         if finalizers.is_empty() {
             meta.remove("finalizers");
@@ -210,7 +213,9 @@ fn decide(op: &Op<'_>, name: &str, old: &Value, options: &DeleteOptions) -> Deci
         }
         None if waits => {
             mark(op, &mut object);
-            hooks.mark_deleted(&ctx, &mut object);
+            if first {
+                hooks.mark_deleted(&ctx, &mut object);
+            }
             Decision::Mark { object, then_remove: false }
         }
         None => Decision::Remove,
@@ -271,7 +276,8 @@ fn set_deletion(object: &mut Value, at: &str, grace: i64) {
 /// Marks an object whose deletion is not graceful but has to wait.
 fn mark(op: &Op<'_>, object: &mut Value) {
     let generation = object::generation(object);
-    let by_hand = op.res.def.hooks.marks_by_hand();
+    let hooks = &op.res.def.hooks;
+    let (by_hand, first) = (hooks.marks_by_hand(), object::deletion_timestamp(object).is_none());
     let at = match object::deletion_timestamp(object) {
         None => {
             if generation > 0 && !by_hand {
@@ -282,7 +288,7 @@ fn mark(op: &Op<'_>, object: &mut Value) {
         Some(since) if since.parse::<jiff::Timestamp>().is_ok_and(|t| t > op.now) => op.now_text.clone(),
         Some(since) => since.to_owned(),
     };
-    if by_hand {
+    if by_hand && (first || !hooks.marks_regardless_of_propagation()) {
         object::meta_mut(object).insert("deletionTimestamp".into(), at.into());
     } else {
         set_deletion(object, &at, 0);

@@ -100,11 +100,71 @@ async fn watches_end_with_the_resource_and_survive_its_change() {
     let (_, v) = w.send(ApiRequest { query: pairs("fieldSelector=one=1"), ..widget_request("v2") }).await;
     assert_eq!(names(&v), ["x/a"]);
 
-    w.engine.unregister(&GroupResource::new("example.com", "widgets"));
+    let group_resource = GroupResource::new("example.com", "widgets");
+    w.engine.end_watches(&group_resource);
     assert_eq!(watch.short().await, "end");
+    let mut watch = watch_widgets(&w, "v2", "").await;
+    assert!(watch.short().await.starts_with("ADDED"));
+    w.engine.unregister(&group_resource);
+    assert_eq!(watch.shorts(2).await[1], "end");
     assert_eq!(w.send(widget_request("v1")).await.0, 404);
     w.engine.register(vec![widgets()]).await.unwrap();
     assert_eq!(names(&w.send(widget_request("v1")).await.1), ["x/a", "x/b"]);
+}
+
+async fn watch_widgets(w: &World, version: &str, query: &str) -> Watch {
+    let request = ApiRequest { verb: Verb::Watch, query: pairs(query), ..widget_request(version) };
+    match w.engine.handle(request).await.body {
+        Body::Watch(stream) => Watch { stream, text: String::new() },
+        _ => panic!("no watch"),
+    }
+}
+
+/// Fields that become selectable are those of former states, too: of events still in memory and of lists under way.
+#[tokio::test]
+async fn added_fields_select_from_the_past() {
+    let w = World::new().await;
+    w.engine.register(vec![widgets()]).await.unwrap();
+    put_widget(&w, "a", "one", "1").await; // 2
+    put_widget(&w, "b", "one", "2").await; // 3
+    put_widget(&w, "c", "one", "1").await; // 4
+    w.engine.wait_applied(4).await;
+    let list = async |query: &str| {
+        let (code, v) = w.send(ApiRequest { query: pairs(query), ..widget_request("v1") }).await;
+        (short_list(code, &v), v["metadata"]["continue"].as_str().unwrap_or_default().to_owned())
+    };
+    // Its state is kept for the rest of the list.
+    let (first, token) = list("limit=1").await;
+    assert_eq!(first, "@4 [x/a] more 2");
+    put_widget(&w, "a", "one", "2").await; // 5
+    put_widget(&w, "b", "one", "1").await; // 6
+    let mut changed = widgets();
+    changed.versions[0].selectable.push(SelectableField::new("one"));
+    w.engine.register(vec![changed]).await.unwrap();
+
+    let exact = "resourceVersion=4&resourceVersionMatch=Exact&fieldSelector=one=1";
+    assert_eq!(list(exact).await.0, "@4 [x/a x/c]");
+    assert_eq!(list(&format!("limit=1&continue={token}&fieldSelector=one=1")).await.0, "@4 [x/c]");
+    let mut watch = watch_widgets(&w, "v1", "resourceVersion=2&fieldSelector=one=1").await;
+    assert_eq!(watch.shorts(3).await, ["ADDED c@4", "DELETED a@5", "ADDED b@6"]);
+    put_widget(&w, "c", "one", "2").await; // 7
+    assert_eq!(watch.short().await, "DELETED c@7");
+}
+
+#[tokio::test]
+async fn a_watch_of_the_past_shows_the_present_shape() {
+    let w = World::new().await;
+    let register = async |known, color| {
+        let mut def = widgets();
+        def.hooks = Arc::new(Shape(known, color));
+        w.engine.register(vec![def]).await.unwrap();
+    };
+    register(&["one", "color"], "red").await;
+    put_widget(&w, "a", "one", "1").await;
+    w.engine.wait_applied(2).await;
+    register(&["one", "color"], "blue").await;
+    let mut watch = watch_widgets(&w, "v1", "resourceVersion=1").await;
+    assert_eq!(watch.next().await.unwrap()["object"]["color"], "blue");
 }
 
 #[tokio::test]

@@ -181,6 +181,24 @@ async fn ends_in_time() {
 }
 
 #[tokio::test]
+async fn ends_in_time_although_events_are_queued() {
+    let w = World::with(EngineOptions { min_request_timeout: Duration::from_millis(1), ..options() }).await;
+    let put = async |n: usize| {
+        for _ in 0..n {
+            w.put("x", "a", "", &[]).await;
+        }
+    };
+    put(600).await;
+    let mut watch = w.watch("", "resourceVersion=1").await;
+    // As many events come as are read.
+    for _ in 0..100 {
+        let Some(chunk) = watch.stream.next().await else { return };
+        put(chunk.iter().filter(|b| **b == b'\n').count()).await;
+    }
+    panic!("the watch goes on");
+}
+
+#[tokio::test]
 async fn a_slow_watcher_catches_up_from_the_window() {
     let w = World::with(EngineOptions { watch_queue: 3, watch_window: 100, ..options() }).await;
     let mut watch = w.watch("", "labelSelector=app=web").await;

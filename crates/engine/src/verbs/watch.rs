@@ -4,6 +4,7 @@
 //! - No event is missing and none comes twice, whether it comes from the snapshot, from the store's history, from the
 //!   window or from the queue.
 //! - A bookmark's revision is one after which this watcher has everything up to it.
+//! - A watch ends at its deadline, whatever is still queued for it.
 
 use super::list::filter;
 use crate::{
@@ -106,11 +107,7 @@ pub(crate) async fn watch(
 /// Whether a watch that has just begun looks through a definition that was replaced before it could be ended.
 fn outdated(engine: &Engine, res: &Arc<Resource>) -> bool {
     let registry = engine.registry();
-    let foreign = |r: &Resource| r.def.conversion.foreign().is_some();
-    match registry.by_group_resource(&res.group_resource) {
-        Some(now) => !Arc::ptr_eq(now, res) && (foreign(now) || foreign(res)),
-        None => false,
-    }
+    registry.by_group_resource(&res.group_resource).is_some_and(|now| !Arc::ptr_eq(now, res))
 }
 
 /// 406: none of the forms that have event framing.
@@ -462,10 +459,15 @@ impl Stream for Watching {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let this = &mut *self;
         loop {
+            let over = !matches!(this.phase, Phase::End) && this.deadline.as_mut().poll(cx).is_ready();
+            if over && !this.out.ready.is_empty() {
+                // A reader that does not keep up has had its time, too. What it did not get follows the last that it got.
+                this.out.ready.clear();
+                return Poll::Ready(None);
+            }
             if let Some(frame) = this.out.ready.pop_front() {
                 return Poll::Ready(Some(frame));
             }
-            let over = !matches!(this.phase, Phase::End) && this.deadline.as_mut().poll(cx).is_ready();
             if let Some(work) = this.foreign.as_mut().and_then(|f| f.work.as_mut()) {
                 let done = match work.poll_unpin(cx) {
                     Poll::Ready(done) => Some(done),
@@ -505,6 +507,7 @@ impl Stream for Watching {
                     // Read before the queue is found empty: then everything up to it has been taken.
                     let applied = subscription.applied();
                     match subscription.poll_take(BATCH, &mut this.items, cx) {
+                        Poll::Ready(Some(())) if over => this.phase = Phase::End,
                         Poll::Ready(Some(())) => this.events(),
                         Poll::Ready(None) => this.phase = Phase::End,
                         Poll::Pending if over => {
