@@ -354,10 +354,10 @@ impl<'a> Op<'a> {
                 content_type: "application/json",
                 warnings: vec![],
                 annotations: vec![],
-                body: Body::Full(match written.revision {
+                body: encode::ended(Body::Full(match written.revision {
                     0 => bytes.clone(),
                     revision => storage::with_revision(bytes, revision),
-                }),
+                })),
             }),
             _ => {
                 let (code, object) = (written.code, written.into_object());

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use kaji_meta::Status;
+use kaji_schema::order;
 
 /// Pieces of a whole, made as they are asked for.
 pub type ChunkIter = Box<dyn Iterator<Item = Bytes> + Send + Sync>;
@@ -35,14 +36,17 @@ pub struct ApiResponse {
 }
 
 impl ApiResponse {
-    /// A JSON answer from a value.
+    /// A JSON answer from a value, with members in the order of its kind.
     pub fn json(code: u16, value: &serde_json::Value) -> Self {
+        let mut body = Vec::new();
+        order::write_document(&mut body, value);
+        body.push(b'\n');
         ApiResponse {
             code,
             content_type: "application/json",
             warnings: vec![],
             annotations: vec![],
-            body: Body::Full(Bytes::from(value.to_string())),
+            body: Body::Full(Bytes::from(body)),
         }
     }
 }

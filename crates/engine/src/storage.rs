@@ -1,16 +1,19 @@
-//! The storage format: JSON that begins `{"apiVersion":…,"kind":…,"metadata":{`, without `metadata.resourceVersion`.
+//! The storage format: the JSON that clients see (see [`kaji_schema::order`]), without `metadata.resourceVersion`.
 //!
-//! Invariant: because those three come first and in this order, a revision is spliced into (or replaced in) the bytes
-//! of an object without decoding it. Values from elsewhere that are not laid out so take a slower path with the
-//! same result.
+//! Invariants: because every object is stored in the order in which it is sent, a revision is spliced into (or replaced
+//! in) its bytes without decoding it. Values that were stored in another order, by former versions of this server, take
+//! a slower path with the same result.
 
 use bytes::Bytes;
-use kaji_meta::json;
+use kaji_meta::json::{self, Malformed, Reader};
+use kaji_schema::order;
 use kaji_store::Revision;
-use serde_json::{Map, Value};
-use std::cell::RefCell;
+use serde::de::Error as _;
+use serde_json::Value;
+use std::{cell::RefCell, cmp::Ordering, ops::Range};
 
-const META: &[u8] = b"\"metadata\":{";
+/// How objects of built-in kinds begin.
+const TYPED: &str = "{\"kind\":\"";
 const RV: &[u8] = b"\"resourceVersion\":\"";
 /// What a resourceVersion of one digit adds to an object.
 pub(crate) const REVISION_BYTES: usize = RV.len() + "1\",".len();
@@ -20,12 +23,12 @@ pub fn api_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
-/// Encodes an object for the store: first keys first, no resourceVersion.
+/// Encodes an object for the store, without resourceVersion.
 pub fn encode(object: &Value) -> Bytes {
     Bytes::from(write(object, false))
 }
 
-/// Encodes an object for a client in the same order, with whatever resourceVersion it has.
+/// Encodes an object for a client, with whatever resourceVersion it has.
 pub fn encode_object(object: &Value) -> Bytes {
     Bytes::from(write(object, true))
 }
@@ -49,71 +52,47 @@ fn write(object: &Value, with_rv: bool) -> Vec<u8> {
 }
 
 fn write_object(out: &mut Vec<u8>, object: &Value, with_rv: bool) {
-    let Some(map) = object.as_object() else {
-        json::write(out, object);
-        return;
+    match object.as_object() {
+        Some(map) => order::write_object(out, map, order::of(object), with_rv),
+        None => json::write(out, object),
+    }
+}
+
+/// Where an object's resourceVersion is, or where it goes: after the members of `metadata` that come before it.
+enum Place {
+    At(Range<usize>),
+    Goes(usize),
+}
+
+fn place_of_revision(object: &str) -> Result<Option<Place>, Malformed> {
+    let typed = object.starts_with(TYPED);
+    let before = |key: &str| match typed {
+        true => matches!(key, "name" | "generateName" | "namespace" | "selfLink" | "uid"),
+        false => key.cmp("resourceVersion") == Ordering::Less,
     };
-    out.push(b'{');
-    let empty = Value::Object(Map::new());
-    for first in ["apiVersion", "kind", "metadata"] {
-        let value = match map.get(first) {
-            Some(v) => v,
-            None if first == "metadata" => &empty,
-            None => continue,
-        };
-        key(out, first);
-        match value {
-            Value::Object(meta) if first == "metadata" => write_meta(out, meta, with_rv),
-            other => json::write(out, other),
+    let mut reader = Reader::new(object);
+    if !reader.take(b'{') {
+        return Err(reader.malformed());
+    }
+    while let Some(key) = reader.key()? {
+        if key != "metadata" || reader.peek() != Some(b'{') {
+            reader.value()?;
+            continue;
+        }
+        reader.take(b'{');
+        loop {
+            let at = reader.position();
+            match reader.key()?.as_deref() {
+                Some("resourceVersion") => {
+                    let text = reader.value()?;
+                    return Ok(Some(Place::At(reader.position() - text.len()..reader.position())));
+                }
+                Some(key) if before(key) => reader.value().map(drop)?,
+                _ => return Ok(Some(Place::Goes(at))),
+            }
         }
     }
-    for (k, v) in map {
-        if !matches!(k.as_str(), "apiVersion" | "kind" | "metadata") {
-            key(out, k);
-            json::write(out, v);
-        }
-    }
-    out.push(b'}');
-}
-
-fn write_meta(out: &mut Vec<u8>, meta: &Map<String, Value>, with_rv: bool) {
-    out.push(b'{');
-    let rv = meta.get("resourceVersion").filter(|_| with_rv);
-    if let Some(rv) = rv {
-        key(out, "resourceVersion");
-        json::write(out, rv);
-    }
-    for (k, v) in meta {
-        if k != "resourceVersion" {
-            key(out, k);
-            json::write(out, v);
-        }
-    }
-    out.push(b'}');
-}
-
-fn key(out: &mut Vec<u8>, name: &str) {
-    if out.last() != Some(&b'{') {
-        out.push(b',');
-    }
-    json::write_string(out, name);
-    out.push(b':');
-}
-
-/// Where the inside of `metadata` begins, in bytes laid out as above. The first two values are looked at, because
-/// a `kind` may not contain the text by accident.
-fn metadata_at(stored: &[u8]) -> Option<usize> {
-    let mut at = 1;
-    for name in [&b"\"apiVersion\":\""[..], &b"\"kind\":\""[..]] {
-        let rest = stored.get(at..)?.strip_prefix(name)?;
-        let end = rest.iter().position(|b| *b == b'"' || *b == b'\\').filter(|p| rest[*p] == b'"')?;
-        at += name.len() + end + 1;
-        if stored.get(at) != Some(&b',') {
-            return None;
-        }
-        at += 1;
-    }
-    stored.get(at..)?.starts_with(META).then_some(at + META.len())
+    Ok(None)
 }
 
 /// The stored object with `metadata.resourceVersion`, as clients see it.
@@ -132,51 +111,106 @@ pub(crate) fn append_with_revision(
     stored: &[u8],
     revision: Revision,
 ) -> Result<(), serde_json::Error> {
-    let plain = metadata_at(stored).filter(|at| !stored[*at..].starts_with(RV));
-    let Some(at) = plain else {
-        let mut value: Value = serde_json::from_slice(stored)?;
-        kaji_meta::object::meta_mut(&mut value).insert("resourceVersion".into(), revision.to_string().into());
-        out.extend_from_slice(&write(&value, true));
-        return Ok(());
-    };
-    out.extend_from_slice(&stored[..at]);
+    let text = std::str::from_utf8(stored).map_err(serde_json::Error::custom)?;
+    if let Some(ordered) = in_todays_order(text).map_err(serde_json::Error::custom)? {
+        return append_with_revision(out, &ordered, revision);
+    }
+    match place_of_revision(text).map_err(serde_json::Error::custom)? {
+        Some(Place::Goes(at)) => splice(out, stored, at, revision),
+        Some(Place::At(digits)) => replace(out, stored, digits, revision),
+        None => {
+            let mut value: Value = serde_json::from_slice(stored)?;
+            kaji_meta::object::meta_mut(&mut value)
+                .insert("resourceVersion".into(), revision.to_string().into());
+            out.extend_from_slice(&write(&value, true));
+        }
+    }
+    Ok(())
+}
+
+/// An object of a built-in kind as it is stored today, if it is stored as it was before members had their types' order.
+fn in_todays_order(stored: &str) -> Result<Option<Vec<u8>>, Malformed> {
+    if stored.starts_with(TYPED) {
+        return Ok(None);
+    }
+    let (mut api_version, mut kind) = (None, None);
+    let mut reader = Reader::new(stored);
+    if !reader.take(b'{') {
+        return Err(reader.malformed());
+    }
+    while let (None, _) | (_, None) = (&api_version, &kind)
+        && let Some(key) = reader.key()?
+    {
+        match &*key {
+            "apiVersion" if reader.peek() == Some(b'"') => api_version = Some(reader.string()?),
+            "kind" if reader.peek() == Some(b'"') => kind = Some(reader.string()?),
+            _ => drop(reader.value()?),
+        }
+    }
+    let (Some(api_version), Some(kind)) = (api_version, kind) else { return Ok(None) };
+    let Some(schema) = order::of_kind(&api_version, &kind) else { return Ok(None) };
+    let mut out = Vec::with_capacity(stored.len());
+    order::rewrite(&mut out, stored, Some(schema))?;
+    Ok(out.starts_with(TYPED.as_bytes()).then_some(out))
+}
+
+fn splice(out: &mut Vec<u8>, object: &[u8], at: usize, revision: Revision) {
+    out.extend_from_slice(&object[..at]);
+    let first = out.last() == Some(&b'{');
+    if !first {
+        out.push(b',');
+    }
     out.extend_from_slice(RV);
     out.extend_from_slice(itoa::Buffer::new().format(revision).as_bytes());
     out.push(b'"');
-    if stored.get(at) != Some(&b'}') {
+    if first && object.get(at) != Some(&b'}') {
         out.push(b',');
     }
-    out.extend_from_slice(&stored[at..]);
-    Ok(())
+    out.extend_from_slice(&object[at..]);
+}
+
+/// `of` is where the former one is, with its quotes.
+fn replace(out: &mut Vec<u8>, object: &[u8], of: Range<usize>, revision: Revision) {
+    out.extend_from_slice(&object[..of.start]);
+    out.push(b'"');
+    out.extend_from_slice(itoa::Buffer::new().format(revision).as_bytes());
+    out.push(b'"');
+    out.extend_from_slice(&object[of.end..]);
 }
 
 /// Appends an object that has a revision (made by [`append_with_revision`]) with another one.
 pub(crate) fn append_replacing_revision(out: &mut Vec<u8>, object: &[u8], revision: Revision) {
-    let spliced = metadata_at(object).and_then(|at| {
-        let digits = at + RV.len();
-        let rest = object.get(at..)?.strip_prefix(RV)?;
-        Some((digits, digits + rest.iter().position(|b| *b == b'"')?))
-    });
-    match spliced {
-        Some((from, to)) => {
-            out.extend_from_slice(&object[..from]);
-            out.extend_from_slice(itoa::Buffer::new().format(revision).as_bytes());
-            out.extend_from_slice(&object[to..]);
-        }
-        None => out.extend_from_slice(object),
+    match std::str::from_utf8(object).ok().and_then(|text| place_of_revision(text).ok()?) {
+        Some(Place::At(digits)) => replace(out, object, digits, revision),
+        Some(Place::Goes(_)) | None => out.extend_from_slice(object),
     }
 }
 
-/// How an encoded object of a kind begins, if it is laid out as above; `metadata` follows.
+/// How an encoded object of a built-in kind begins; `metadata` follows.
 pub(crate) fn head(api_version: &str, kind: &str) -> Vec<u8> {
-    format!(r#"{{"apiVersion":"{api_version}","kind":"{kind}","#).into_bytes()
+    format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","#).into_bytes()
 }
 
-/// The `apiVersion` of an encoded object, if it is laid out as above.
+/// The `apiVersion` of an encoded object.
 pub(crate) fn peek_api_version(object: &[u8]) -> Option<&str> {
-    let rest = object.strip_prefix(b"{\"apiVersion\":\"")?;
-    let end = rest.iter().position(|b| *b == b'"')?;
-    std::str::from_utf8(&rest[..end]).ok()
+    let up_to_quote = |rest: &[u8]| rest.iter().position(|b| matches!(b, b'"' | b'\\'));
+    // How nearly all objects begin.
+    let rest = match object.strip_prefix(TYPED.as_bytes()) {
+        Some(kind) => kind.get(up_to_quote(kind)?..)?.strip_prefix(b"\",\"apiVersion\":\""),
+        None => object.strip_prefix(b"{\"apiVersion\":\""),
+    };
+    if let Some(rest) = rest {
+        return std::str::from_utf8(&rest[..up_to_quote(rest)?]).ok();
+    }
+    let mut reader = Reader::new(std::str::from_utf8(object).ok()?);
+    reader.take(b'{');
+    while let Some(key) = reader.key().ok()? {
+        match &*key {
+            "apiVersion" => return reader.value().ok()?.strip_prefix('"')?.strip_suffix('"'),
+            _ => drop(reader.value().ok()?),
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -190,34 +224,58 @@ mod tests {
     }
 
     #[test]
-    fn first_keys_first() {
+    fn built_in_objects_are_stored_in_their_types_order() {
         let v = json!({"data": {"a": "b"}, "kind": "ConfigMap", "apiVersion": "v1",
-            "metadata": {"name": "x", "resourceVersion": "9", "annotations": {"\"metadata\":{": "y"}}});
+            "metadata": {"name": "x", "uid": "u", "resourceVersion": "9", "annotations": {"\"metadata\":{": "y"}}});
         let stored = encode(&v);
-        expect![[r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"annotations":{"\"metadata\":{":"y"},"name":"x"},"data":{"a":"b"}}"#]]
+        expect![[r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x","uid":"u","annotations":{"\"metadata\":{":"y"}},"data":{"a":"b"}}"#]]
             .assert_eq(text(&stored));
         let with = with_revision(&stored, 12);
-        expect![[r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"resourceVersion":"12","annotations":{"\"metadata\":{":"y"},"name":"x"},"data":{"a":"b"}}"#]]
+        expect![[r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x","uid":"u","resourceVersion":"12","annotations":{"\"metadata\":{":"y"}},"data":{"a":"b"}}"#]]
             .assert_eq(text(&with));
         let mut out = vec![];
         append_replacing_revision(&mut out, &with, 1000);
-        expect![[r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"resourceVersion":"1000","annotations":{"\"metadata\":{":"y"},"name":"x"},"data":{"a":"b"}}"#]]
-            .assert_eq(text(&out));
+        assert_eq!(text(&out), text(&with).replace("12", "1000"));
         assert_eq!(text(&encode_object(&serde_json::from_slice(&out).unwrap())), text(&out));
         assert_eq!(peek_api_version(&out), Some("v1"));
     }
 
     #[test]
-    fn foreign_layouts() {
-        let stored = Bytes::from_static(br#"{"kind":"A","metadata":{},"apiVersion":"v1"}"#);
-        assert_eq!(
-            text(&with_revision(&stored, 3)),
-            r#"{"apiVersion":"v1","kind":"A","metadata":{"resourceVersion":"3"}}"#
-        );
-        let empty = encode(&json!({"apiVersion": "v1", "kind": "A"}));
-        assert_eq!(
-            text(&with_revision(&empty, 3)),
-            r#"{"apiVersion":"v1","kind":"A","metadata":{"resourceVersion":"3"}}"#
-        );
+    fn custom_objects_are_stored_by_name() {
+        let v = json!({"zz": 1, "aa": {"metadata": {"x": 1}}, "kind": "Foo", "apiVersion": "ex.io/v1",
+            "metadata": {"name": "x", "uid": "u", "resourceVersion": "9", "labels": {"resourceVersion": "y"}}});
+        let stored = encode(&v);
+        let with = with_revision(&stored, 12);
+        expect![[r#"{"aa":{"metadata":{"x":1}},"apiVersion":"ex.io/v1","kind":"Foo","metadata":{"labels":{"resourceVersion":"y"},"name":"x","resourceVersion":"12","uid":"u"},"zz":1}"#]]
+            .assert_eq(text(&with));
+        let mut out = vec![];
+        append_replacing_revision(&mut out, &with, 1000);
+        assert_eq!(text(&out), text(&with).replace("12", "1000"));
+        assert_eq!(text(&encode_object(&serde_json::from_slice(&out).unwrap())), text(&out));
+        assert_eq!(peek_api_version(&out), Some("ex.io/v1"));
+    }
+
+    #[test]
+    fn objects_stored_in_another_order_are_read_in_todays() {
+        for (stored, want) in [
+            (
+                r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"annotations":{"b":"c"},"name":"x"},"data":{"a":"b"}}"#,
+                r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x","resourceVersion":"3","annotations":{"b":"c"}},"data":{"a":"b"}}"#,
+            ),
+            (
+                r#"{"kind":"A","metadata":{},"apiVersion":"v1"}"#,
+                r#"{"kind":"A","metadata":{"resourceVersion":"3"},"apiVersion":"v1"}"#,
+            ),
+            (
+                r#"{"apiVersion":"v1","kind":"A"}"#,
+                r#"{"apiVersion":"v1","kind":"A","metadata":{"resourceVersion":"3"}}"#,
+            ),
+            (
+                r#"{"apiVersion":"ex.io/v1","kind":"A","metadata":{"name":"n","uid":"u"},"aa":1}"#,
+                r#"{"apiVersion":"ex.io/v1","kind":"A","metadata":{"name":"n","resourceVersion":"3","uid":"u"},"aa":1}"#,
+            ),
+        ] {
+            assert_eq!(text(&with_revision(&Bytes::from_static(stored.as_bytes()), 3)), want);
+        }
     }
 }

@@ -20,6 +20,7 @@ pub(crate) mod ops;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use element::compare as compare_elements;
 pub(crate) use node::Node;
 
 /// A FieldsV1 subtree; see the module text for its invariants.

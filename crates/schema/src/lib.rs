@@ -11,6 +11,7 @@ pub mod fieldset;
 pub mod jsonpath;
 pub mod managed;
 pub mod openapi;
+pub mod order;
 pub mod patch;
 pub mod protobuf;
 pub mod prune;

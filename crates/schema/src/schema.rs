@@ -148,6 +148,9 @@ pub struct Property {
     /// Where JSON inlines a struct that protobuf keeps as a message of its own (`VolumeSource` in `Volume`): the field
     /// numbers to descend through, outermost first; `number` is the field's number in the innermost. 0 ends the path.
     pub outer: [u8; 2],
+    /// Its place among the fields that Go declares, which is the order in which it writes them; 0 for custom resources,
+    /// whose members are written by name.
+    pub place: u16,
     /// When Go leaves the field out.
     pub omit: Omit,
     /// Go holds a pointer: an empty value differs from no value. True for custom resources.
@@ -157,7 +160,15 @@ pub struct Property {
 impl Property {
     /// A property of a custom resource.
     pub fn new(name: impl Into<Box<str>>, schema: SchemaRef) -> Property {
-        Property { name: name.into(), schema, number: 0, outer: [0; 2], omit: Omit::Empty, pointer: true }
+        Property {
+            name: name.into(),
+            schema,
+            number: 0,
+            outer: [0; 2],
+            place: 0,
+            omit: Omit::Empty,
+            pointer: true,
+        }
     }
 }
 

@@ -16,7 +16,7 @@ pub use parse::Union;
 static TEXT: &str = include_str!("types/builtin.tbl");
 
 /// The meta package, whose kinds (`Status`, `DeleteOptions`, ...) every group-version knows.
-const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+pub(crate) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 /// One API package of the table.
 struct Package {
@@ -137,6 +137,11 @@ fn entry_in(package: &Package, short: &str) -> Option<&'static Entry> {
 /// The entry of a full type name ("io.k8s.api.core.v1.Pod").
 pub fn entry(name: &str) -> Option<&'static Entry> {
     let (package, short) = name.rsplit_once('.')?;
+    entry_in_package(package, short)
+}
+
+/// The entry of a type by the full name of its package and Go's name.
+pub(crate) fn entry_in_package(package: &str, short: &str) -> Option<&'static Entry> {
     let packages = &table().packages;
     let at = packages.binary_search_by(|p| p.name.cmp(package)).ok()?;
     entry_in(packages.get(at)?, short)

@@ -109,9 +109,12 @@ impl Discovery {
             .flat_map(|(r, v)| legacy(r, v))
             .collect();
         let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
-        Ok(
-            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}),
-        )
+        let mut value = json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": list});
+        // As upstream has it: the core group's says no version of its own.
+        if !group.is_empty() {
+            value["apiVersion"] = "v1".into();
+        }
+        Ok(value)
     }
 }
 
@@ -245,7 +248,10 @@ fn document(groups: &[Group]) -> Document {
         "metadata": {},
         "items": items,
     });
-    let body = bytes::Bytes::from(value.to_string());
+    let mut body = Vec::new();
+    kaji_schema::order::write_document(&mut body, &value);
+    body.push(b'\n');
+    let body = bytes::Bytes::from(body);
     let etag = format!("\"{}\"", hex(&Sha512::digest(&body)).to_uppercase());
     Document { body, etag }
 }
@@ -275,7 +281,7 @@ fn aggregated_group(group: &Group) -> Value {
             Content::Elsewhere(document) => Value::clone(document),
         })
         .collect();
-    let mut metadata = json!({"creationTimestamp": null});
+    let mut metadata = json!({});
     if !group.name.is_empty() {
         metadata["name"] = group.name.as_str().into();
     }

@@ -12,6 +12,7 @@ use crate::{
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use kaji_auth::authn::IssuerDocuments;
 use kaji_meta::Status;
+use kaji_schema::order;
 use serde_json::{Value, json};
 
 /// Whether the client takes gzip.
@@ -36,12 +37,12 @@ pub async fn serve(
     let mut segments = info.path.trim_matches('/').splitn(2, '/');
     let (first, rest) = (segments.next().unwrap_or_default(), segments.next().unwrap_or_default());
     match (first, rest) {
-        ("", _) => Ok(json_answer(&index(stack))),
+        ("", _) => Ok(text(200, JSON, format!("{:#}", index(stack)))),
         ("livez" | "readyz" | "healthz", check) => Ok(match stack.health.serve(first, check, query).await {
             Some((code, body)) => text(code, "text/plain; charset=utf-8", body),
             None => not_found(),
         }),
-        ("version", "") => Ok(json_answer(&version::info())),
+        ("version", "") => Ok(text(200, JSON, version::info())),
         ("metrics", "") => Ok(text(
             200,
             "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -219,8 +220,12 @@ fn index(stack: &Stack) -> Value {
 
 const JSON: &str = "application/json";
 
+/// A document of discovery, with its members in the order of its type.
 fn json_answer(value: &Value) -> Response<ResponseBody> {
-    text(200, JSON, value.to_string())
+    let mut body = Vec::new();
+    order::write_document(&mut body, value);
+    body.push(b'\n');
+    text(200, JSON, body)
 }
 
 fn not_found() -> Response<ResponseBody> {

@@ -20,6 +20,7 @@ use jiff::Timestamp;
 use kaji_meta::{Status, object};
 use kaji_resource::{Column, Verb, age_column, name_column};
 use serde_json::{Value, json};
+use std::borrow::Cow;
 
 /// The answer with a Scale.
 ///
@@ -54,8 +55,8 @@ pub(crate) fn scale_response(
         let age = kaji_meta::time::time_since(object::creation_timestamp(scale).unwrap_or(""), now);
         vec![object::name(scale).into(), replicas("spec").into(), replicas("status").into(), age.into()]
     };
-    let columns = columns.iter().map(table::definition).collect();
-    formed(req, 200, scale, columns, &cells)
+    let columns: Vec<_> = columns.iter().map(Cow::Borrowed).collect();
+    formed(req, 200, scale, &columns, &cells)
 }
 
 /// The answer to a read of a kind that is never stored.
@@ -72,7 +73,7 @@ pub(crate) fn read_response(
         select(res, req, &mut value)?;
     }
     let cells = |object: &Value| table::cells(res, &req.version, object, now);
-    formed(req, code, value, table::columns(res, &req.version), &cells)
+    formed(req, code, value, &table::columns(res, &req.version), &cells)
 }
 
 /// Leaves in a list what the request's selectors want.
@@ -96,7 +97,7 @@ fn formed(
     req: &ApiRequest,
     code: u16,
     mut value: Value,
-    columns: Value,
+    columns: &[Cow<'_, Column>],
     cells: &dyn Fn(&Value) -> Vec<Value>,
 ) -> Result<ApiResponse, Status> {
     let accept = &req.accept;
@@ -121,27 +122,30 @@ fn formed(
             }),
         },
         Form::Table => {
+            let mut out = Vec::new();
+            let metadata = json!({"resourceVersion": object::resource_version(&value)});
+            let columns = table::column_definitions(columns);
+            table::head(&mut out, meta_version(accept), &metadata, &columns);
             let include = Include::from_request(req)?;
-            let items = value.get("items").and_then(Value::as_array);
-            let row = |item: &Value| {
-                let object = match include {
-                    Include::Nothing => Value::Null,
-                    Include::Metadata => partial(accept, item),
-                    Include::Object => item.clone(),
-                };
-                json!({"cells": cells(item), "object": object})
-            };
-            let rows: Vec<Value> = match items {
-                Some(items) => items.iter().map(row).collect(),
-                None => vec![row(&value)],
-            };
-            json!({
-                "kind": "Table",
-                "apiVersion": meta_version(accept),
-                "metadata": {"resourceVersion": object::resource_version(&value)},
-                "columnDefinitions": columns,
-                "rows": rows,
-            })
+            let rows = value
+                .get("items")
+                .and_then(Value::as_array)
+                .map_or(std::slice::from_ref(&value), Vec::as_slice);
+            for (i, item) in rows.iter().enumerate() {
+                out.extend_from_slice(if i == 0 { br#"{"cells":"# } else { br#",{"cells":"# });
+                kaji_meta::json::write(&mut out, &Value::Array(cells(item)));
+                out.extend_from_slice(br#","object":"#);
+                match include {
+                    Include::Nothing => out.extend_from_slice(b"null"),
+                    Include::Metadata => {
+                        out.extend_from_slice(&storage::encode_object(&partial(accept, item)))
+                    }
+                    Include::Object => out.extend_from_slice(&storage::encode_object(item)),
+                }
+                out.push(b'}');
+            }
+            out.extend_from_slice(b"]}");
+            return finish(accept, code, Body::Full(out.into()));
         }
     };
     finish(accept, code, Body::Full(storage::encode_object(&made)))

@@ -22,7 +22,7 @@ type Elements = Box<dyn Iterator<Item = Bytes> + Send + Sync>;
 /// # Errors
 /// When an element cannot be converted.
 pub(crate) fn body(view: View, metadata: &Value, entries: Vec<Arc<Entry>>) -> Result<Body, Status> {
-    let (head, opening) = (view.list_head(metadata), view.opening());
+    let (head, tail, opening) = (view.list_head(metadata), view.list_tail(metadata), view.opening());
     let elements: Elements = if view.infallible() {
         let element = move |entry: Arc<Entry>| match view.listed(&entry) {
             Ok(bytes) => bytes,
@@ -37,7 +37,7 @@ pub(crate) fn body(view: View, metadata: &Value, entries: Vec<Arc<Entry>>) -> Re
         let elements: Result<Vec<Bytes>, Status> = entries.iter().map(|e| view.listed(e)).collect();
         Box::new(elements?.into_iter())
     };
-    let mut chunks = Chunks { buffer: head, opening, elements, large: None, first: true, done: false };
+    let mut chunks = Chunks { buffer: head, tail, opening, elements, large: None, first: true, done: false };
     let first = chunks.next().unwrap_or_default();
     if chunks.done && chunks.buffer.is_empty() && chunks.large.is_none() {
         return Ok(Body::Full(first));
@@ -47,6 +47,8 @@ pub(crate) fn body(view: View, metadata: &Value, entries: Vec<Arc<Entry>>) -> Re
 
 struct Chunks {
     buffer: Vec<u8>,
+    /// Comes after the last element.
+    tail: Vec<u8>,
     /// Comes before every element.
     opening: &'static [u8],
     elements: Elements,
@@ -68,7 +70,7 @@ impl Iterator for Chunks {
         while !self.done && self.large.is_none() && self.buffer.len() < CHUNK {
             match self.elements.next() {
                 None => {
-                    self.buffer.extend_from_slice(b"]}\n");
+                    self.buffer.append(&mut self.tail);
                     self.done = true;
                 }
                 Some(element) => {

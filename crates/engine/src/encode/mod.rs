@@ -78,7 +78,7 @@ pub(crate) fn finish(accept: &Accept, code: u16, body: Body) -> Result<ApiRespon
             let json = body.into_bytes().unwrap_or_default();
             ("application/json", Body::Full(pretty::indent(&json).into()))
         }
-        Encoding::Json => ("application/json", body),
+        Encoding::Json => ("application/json", ended(body)),
         Encoding::Yaml => {
             let json = body.into_bytes().unwrap_or_default();
             let value: Value = serde_json::from_slice(&json).map_err(|e| Status::internal(e.to_string()))?;
@@ -95,4 +95,17 @@ pub(crate) fn finish(accept: &Accept, code: u16, body: Body) -> Result<ApiRespon
         }
     };
     Ok(ApiResponse { code, content_type, warnings: vec![], annotations: vec![], body })
+}
+
+/// Bodies this long are not copied for the sake of what comes after them.
+const LARGE: usize = 16 << 10;
+
+/// A body that ends its line, as what Go's encoder writes does. Lists do already.
+pub(crate) fn ended(body: Body) -> Body {
+    match body {
+        Body::Full(bytes) if bytes.last() == Some(&b'\n') => Body::Full(bytes),
+        Body::Full(bytes) if bytes.len() < LARGE => Body::Full([&bytes, &b"\n"[..]].concat().into()),
+        Body::Full(bytes) => Body::Chunks(vec![bytes, Bytes::from_static(b"\n")]),
+        other => other,
+    }
 }

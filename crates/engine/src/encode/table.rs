@@ -1,9 +1,11 @@
 //! Tables (meta.k8s.io `Table`): column definitions and rows.
 
 use crate::{registry::Resource, request::ApiRequest};
-use kaji_meta::{Status, field, object, time};
+use kaji_meta::{Status, field, json::write_string, object, time};
 use kaji_resource::{Column, ColumnSource, name_column};
-use serde_json::{Number, Value, json};
+use kaji_schema::{order, types};
+use serde_json::{Number, Value};
+use std::borrow::Cow;
 
 /// `includeObject`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,25 +39,56 @@ impl Include {
     }
 }
 
-/// A column as a table defines it.
-pub(super) fn definition(column: &Column) -> Value {
-    json!({
-        "name": column.name,
-        "type": column.ty,
-        "format": column.format,
-        "description": column.description,
-        "priority": column.priority,
-    })
+/// `columnDefinitions` in JSON, with their members in the order of upstream's type.
+pub(super) fn column_definitions(columns: &[Cow<'_, Column>]) -> Vec<u8> {
+    let mut out = vec![b'['];
+    for column in columns {
+        if out.len() > 1 {
+            out.push(b',');
+        }
+        let texts = [
+            ("name", &*column.name),
+            ("type", &*column.ty),
+            ("format", &*column.format),
+            ("description", &*column.description),
+        ];
+        for (i, (key, text)) in texts.into_iter().enumerate() {
+            out.push(if i == 0 { b'{' } else { b',' });
+            write_string(&mut out, key);
+            out.push(b':');
+            write_string(&mut out, text);
+        }
+        out.extend_from_slice(format!(r#","priority":{}}}"#, column.priority).as_bytes());
+    }
+    out.push(b']');
+    out
 }
 
-/// `columnDefinitions` of a version.
-pub(super) fn columns(res: &Resource, version: &str) -> Value {
+/// The beginning of a table, up to its first row. It ends with `]}`.
+pub(super) fn head(out: &mut Vec<u8>, api_version: &str, metadata: &Value, columns: &[u8]) {
+    out.extend_from_slice(br#"{"kind":"Table","apiVersion":""#);
+    out.extend_from_slice(api_version.as_bytes());
+    out.extend_from_slice(br#"","metadata":"#);
+    list_metadata(out, metadata);
+    out.extend_from_slice(br#","columnDefinitions":"#);
+    out.extend_from_slice(columns);
+    out.extend_from_slice(br#","rows":["#);
+}
+
+/// `metadata` of a list.
+pub(super) fn list_metadata(out: &mut Vec<u8>, metadata: &Value) {
+    let schema = types::lookup("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta");
+    order::write(out, metadata, schema.as_deref());
+}
+
+/// The columns of a version.
+pub(super) fn columns<'r>(res: &'r Resource, version: &str) -> Vec<Cow<'r, Column>> {
     match res.def.version(version).map(|v| &v.columns) {
-        Some(ColumnSource::Hooks(columns)) => columns.iter().map(definition).collect(),
-        Some(ColumnSource::Paths(paths)) => std::iter::once(definition(&name_column()))
-            .chain(paths.iter().map(|(c, _)| definition(c)))
+        Some(ColumnSource::Hooks(columns)) => columns.iter().map(Cow::Borrowed).collect(),
+        Some(ColumnSource::Paths(paths)) => std::iter::once(Cow::Owned(name_column()))
+            .chain(paths.iter().map(|(c, _)| Cow::Borrowed(c)))
             .collect(),
-        None => Value::Array(vec![]),
+        None => vec![],
     }
 }
 
@@ -96,6 +129,7 @@ fn whole(n: &Number) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn cells_by_type() {

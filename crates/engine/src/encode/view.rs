@@ -16,10 +16,10 @@ use crate::{
     storage,
 };
 use bytes::{Buf, Bytes};
-use kaji_meta::{Clock, Status};
-use kaji_schema::{SchemaRef, types};
+use kaji_meta::{Clock, Status, json::write};
+use kaji_schema::{SchemaRef, order, types};
 use kaji_store::Revision;
-use serde_json::{Value, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use std::{borrow::Borrow, sync::Arc};
 
 /// A version and a form. `R` is a reference to the resource, or holds on to it.
@@ -34,9 +34,12 @@ pub(crate) struct View<R = Arc<Resource>> {
     /// How objects of a built-in kind begin. Elements of their lists begin after it, with `metadata`: upstream encodes
     /// those from typed structs, which say nothing of their kind.
     head: Option<Box<[u8]>>,
+    /// Objects are of a custom kind: upstream encodes them, and lists of them, from maps.
+    custom: bool,
     /// Events are in protobuf.
     protobuf: bool,
-    columns: Value,
+    /// `columnDefinitions` in JSON.
+    columns: Vec<u8>,
     clock: Arc<dyn Clock>,
     /// Tells this view's encodings of an event from those of others.
     key: Arc<str>,
@@ -63,7 +66,10 @@ impl<R: Borrow<Resource>> View<R> {
         let custom = res.def.version(version).is_none_or(|v| decode::is_custom(&v.schema));
         let head = (accept.form == Form::Object && !custom)
             .then(|| storage::head(&api_version, &res.def.kind).into_boxed_slice());
-        let columns = if accept.form == Form::Table { table::columns(res, version) } else { Value::Null };
+        let columns = match accept.form {
+            Form::Table => table::column_definitions(&table::columns(res, version)),
+            _ => Vec::new(),
+        };
         Ok(View {
             version: version.to_owned(),
             api_version,
@@ -72,6 +78,7 @@ impl<R: Borrow<Resource>> View<R> {
             meta_version: if accept.meta_v1beta1 { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" },
             decorates,
             head,
+            custom,
             protobuf: accept.encoding == Encoding::Protobuf,
             columns,
             clock: engine.clock.clone(),
@@ -114,23 +121,30 @@ impl<R: Borrow<Resource>> View<R> {
         Ok(value)
     }
 
-    fn partial(&self, out: &mut Vec<u8>, metadata: &[u8]) {
+    fn partial(&self, out: &mut Vec<u8>, metadata: &[u8]) -> Result<(), Status> {
         out.extend_from_slice(br#"{"kind":"PartialObjectMetadata","apiVersion":""#);
         out.extend_from_slice(self.meta_version.as_bytes());
         out.extend_from_slice(br#"","metadata":"#);
-        out.extend_from_slice(metadata);
+        if self.custom {
+            let text = std::str::from_utf8(metadata).map_err(|e| Status::internal(e.to_string()))?;
+            let schema = types::lookup("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta");
+            order::rewrite(out, text, schema.as_deref()).map_err(|e| Status::internal(e.to_string()))?;
+        } else {
+            out.extend_from_slice(metadata);
+        }
         out.push(b'}');
+        Ok(())
     }
 
     fn row(&self, out: &mut Vec<u8>, object: Bytes, metadata: &[u8]) -> Result<(), Status> {
         let value = self.value(&object)?;
         let cells = table::cells(self.res.borrow(), &self.version, &value, self.clock.now());
         out.extend_from_slice(br#"{"cells":"#);
-        out.extend_from_slice(Value::Array(cells).to_string().as_bytes());
+        write(out, &Value::Array(cells));
         out.extend_from_slice(br#","object":"#);
         match self.include {
             Include::Nothing => out.extend_from_slice(b"null"),
-            Include::Metadata => self.partial(out, metadata),
+            Include::Metadata => self.partial(out, metadata)?,
             Include::Object if self.is_direct(&object) => out.extend_from_slice(&object),
             Include::Object => out.extend_from_slice(&storage::encode_object(&value)),
         }
@@ -146,7 +160,7 @@ impl<R: Borrow<Resource>> View<R> {
             Form::PartialMetadata => {
                 let metadata = entry.metadata();
                 let mut out = Vec::with_capacity(metadata.len() + 96);
-                self.partial(&mut out, &metadata);
+                self.partial(&mut out, &metadata)?;
                 Ok(out.into())
             }
             Form::Table => {
@@ -180,10 +194,10 @@ impl<R: Borrow<Resource>> View<R> {
         let mut out = Vec::new();
         match self.form {
             Form::Object => return self.whole(object),
-            Form::PartialMetadata => self.partial(&mut out, metadata),
+            Form::PartialMetadata => self.partial(&mut out, metadata)?,
             Form::Table => {
                 let revision = resource_version(metadata);
-                self.table_head(&mut out, &serde_json::json!({"resourceVersion": revision}), headers);
+                self.table_head(&mut out, &json!({"resourceVersion": revision}), headers);
                 self.row(&mut out, object, metadata)?;
                 out.extend_from_slice(b"]}");
             }
@@ -200,14 +214,8 @@ impl<R: Borrow<Resource>> View<R> {
     }
 
     fn table_head(&self, out: &mut Vec<u8>, metadata: &Value, headers: bool) {
-        out.extend_from_slice(br#"{"kind":"Table","apiVersion":""#);
-        out.extend_from_slice(self.meta_version.as_bytes());
-        out.extend_from_slice(br#"","metadata":"#);
-        out.extend_from_slice(metadata.to_string().as_bytes());
-        out.extend_from_slice(br#","columnDefinitions":"#);
-        let columns = if headers { &self.columns } else { &Value::Null };
-        out.extend_from_slice(columns.to_string().as_bytes());
-        out.extend_from_slice(br#","rows":["#);
+        let columns = if headers { self.columns.as_slice() } else { b"null" };
+        table::head(out, self.meta_version, metadata, columns);
     }
 
     /// `apiVersion` and `kind` of a list (of partial metadata, or of objects).
@@ -228,7 +236,7 @@ impl<R: Borrow<Resource>> View<R> {
         }
     }
 
-    /// The beginning of a list, up to its first element. It ends with `]}`.
+    /// The beginning of a list, up to its first element.
     pub fn list_head(&self, metadata: &Value) -> Vec<u8> {
         let mut out = Vec::new();
         if self.form == Form::Table {
@@ -236,9 +244,37 @@ impl<R: Borrow<Resource>> View<R> {
             return out;
         }
         let (api_version, kind) = self.list_names();
-        let head =
-            format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"items":["#);
-        head.into_bytes()
+        if self.by_name() {
+            return format!(r#"{{"apiVersion":"{api_version}","items":["#).into_bytes();
+        }
+        out.extend_from_slice(
+            format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":"#).as_bytes(),
+        );
+        table::list_metadata(&mut out, metadata);
+        out.extend_from_slice(br#","items":["#);
+        out
+    }
+
+    /// The end of a list, after its last element.
+    pub fn list_tail(&self, metadata: &Value) -> Vec<u8> {
+        if !self.by_name() {
+            return b"]}\n".to_vec();
+        }
+        let (_, kind) = self.list_names();
+        let mut out = format!(r#"],"kind":"{kind}","metadata":"#).into_bytes();
+        let mut metadata = metadata.clone();
+        if let Some(metadata) = metadata.as_object_mut() {
+            // A map has the members that were set, and that there is nothing to go on with is set.
+            metadata.entry("continue").or_insert_with(|| "".into());
+        }
+        write(&mut out, &metadata);
+        out.extend_from_slice(b"}\n");
+        out
+    }
+
+    /// Whether the members of this view's objects, and of a list of them, come by name.
+    fn by_name(&self) -> bool {
+        self.custom && self.form == Form::Object
     }
 
     /// Whether watch events of this view begin with a table's column definitions.
@@ -310,29 +346,31 @@ impl<R: Borrow<Resource>> View<R> {
         initial_events_end: bool,
         headers: bool,
     ) -> Result<Bytes, Status> {
-        let metadata = if initial_events_end {
-            format!(
-                r#"{{"resourceVersion":"{revision}","annotations":{{"k8s.io/initial-events-end":"true"}}}}"#
-            )
-        } else {
-            format!(r#"{{"resourceVersion":"{revision}"}}"#)
-        };
+        let mut metadata = json!({"resourceVersion": revision.to_string()});
+        if initial_events_end {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
         const HEAD: &[u8] = br#"{"type":"BOOKMARK","object":"#;
         let mut out = HEAD.to_vec();
         match self.form {
             Form::Object => {
-                let kind = &self.res.borrow().def.kind;
-                let api_version = &self.api_version;
-                let object =
-                    format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata}}}"#);
-                out.extend_from_slice(object.as_bytes());
+                let res = self.res.borrow();
+                let mut object = json!({
+                    "kind": res.def.kind,
+                    "apiVersion": self.api_version,
+                    "metadata": metadata,
+                });
+                if let Some(version) = res.def.version(&self.version) {
+                    crate::pipeline::as_written(&version.schema, &mut object);
+                }
+                out.extend_from_slice(&storage::encode_object(&object));
             }
-            Form::PartialMetadata => self.partial(&mut out, metadata.as_bytes()),
+            Form::PartialMetadata => self.partial(&mut out, &metadata_bytes(&metadata))?,
             Form::Table => {
-                let revision = revision.to_string();
-                self.table_head(&mut out, &serde_json::json!({"resourceVersion": revision}), headers);
+                let of_table = json!({"resourceVersion": revision.to_string()});
+                self.table_head(&mut out, &of_table, headers);
                 out.extend_from_slice(br#"{"cells":[],"object":"#);
-                self.partial(&mut out, metadata.as_bytes());
+                self.partial(&mut out, &metadata_bytes(&metadata))?;
                 out.extend_from_slice(b"}]}");
             }
         }
@@ -349,6 +387,14 @@ impl<R: Borrow<Resource>> View<R> {
     }
 }
 
+/// `metadata` in the order of its type.
+fn metadata_bytes(metadata: &Value) -> Vec<u8> {
+    let schema = types::lookup("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta");
+    let mut out = Vec::new();
+    order::write(&mut out, metadata, schema.as_deref());
+    out
+}
+
 /// 406: no table, no partial metadata.
 pub(crate) fn no_such_form() -> Status {
     Status::not_acceptable(
@@ -362,7 +408,10 @@ pub(crate) fn error_event(protobuf: bool, status: &Status) -> Bytes {
     if protobuf {
         return protobuf::error_event(status);
     }
-    format!("{{\"type\":\"ERROR\",\"object\":{}}}\n", status.to_value()).into()
+    let mut out = br#"{"type":"ERROR","object":"#.to_vec();
+    order::write_document(&mut out, &status.to_value());
+    out.extend_from_slice(TAIL);
+    out.into()
 }
 
 /// `metadata` of an encoded object.

@@ -44,7 +44,7 @@ pub(crate) async fn get(
             content_type: "application/json",
             warnings: vec![],
             annotations: vec![],
-            body: Body::Full(bytes),
+            body: encode::ended(Body::Full(bytes)),
         });
     }
     encode::finish(&req.accept, 200, Body::Full(bytes))

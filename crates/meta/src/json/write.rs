@@ -1,32 +1,82 @@
-//! JSON text of values.
+//! JSON text of values, as Go's encoder writes it.
 
-use serde_json::Value;
+use serde_json::{Number, Value};
 
-/// Whether a string is written as it is.
+/// Whether a string is written as it is. 0xE2 begins the line and paragraph separators.
 fn plain(text: &[u8]) -> bool {
-    let special = |b: &u8| (*b < b' ') | (*b == b'"') | (*b == b'\\');
+    let special = |b: &u8| {
+        (*b < b' ') | (*b == b'"') | (*b == b'\\') | (*b == b'<') | (*b == b'>') | (*b == b'&') | (*b == 0xe2)
+    };
     let mut chunks = text.chunks_exact(16);
     // Without a branch for each byte, so that it compiles to vector instructions.
     chunks.all(|chunk| !chunk.iter().fold(false, |found, b| found | special(b)))
         && !chunks.remainder().iter().any(special)
 }
 
-/// Appends a string in quotes.
+/// Appends a string in quotes, with the escapes that Go's encoder makes: of what HTML or JavaScript would take for its
+/// own, too.
 pub fn write_string(out: &mut Vec<u8>, text: &str) {
+    out.reserve(text.len() + 2);
+    out.push(b'"');
     if plain(text.as_bytes()) {
-        out.reserve(text.len() + 2);
-        out.push(b'"');
         out.extend_from_slice(text.as_bytes());
-        out.push(b'"');
     } else {
         escaped(out, text);
     }
+    out.push(b'"');
 }
 
-/// Writing text into memory does not fail.
-fn escaped(out: &mut Vec<u8>, value: impl serde::Serialize) {
-    let done = serde_json::to_writer(out, &value);
-    debug_assert!(done.is_ok(), "{done:?}");
+fn escaped(out: &mut Vec<u8>, text: &str) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let bytes = text.as_bytes();
+    let mut from = 0;
+    for (at, byte) in bytes.iter().enumerate() {
+        let separator = |last| bytes.get(at..at + 3) == Some(&[0xe2, 0x80, last]);
+        let mut unicode = *b"\\u0000";
+        let (escape, length): (&[u8], usize) = match byte {
+            b'"' => (b"\\\"", 1),
+            b'\\' => (b"\\\\", 1),
+            b'\n' => (b"\\n", 1),
+            b'\r' => (b"\\r", 1),
+            b'\t' => (b"\\t", 1),
+            0x08 => (b"\\b", 1),
+            0x0c => (b"\\f", 1),
+            0..0x20 | b'<' | b'>' | b'&' => {
+                unicode[4] = HEX[usize::from(byte >> 4)];
+                unicode[5] = HEX[usize::from(byte & 15)];
+                (&unicode, 1)
+            }
+            0xe2 if separator(0xa8) => (b"\\u2028", 3),
+            0xe2 if separator(0xa9) => (b"\\u2029", 3),
+            _ => continue,
+        };
+        out.extend_from_slice(&bytes[from..at]);
+        out.extend_from_slice(escape);
+        from = at + length;
+    }
+    out.extend_from_slice(&bytes[from..]);
+}
+
+/// Appends a number as Go's encoder does: without a fraction where there is none, with an exponent only below 1e-6 and
+/// from 1e21 on.
+fn write_number(out: &mut Vec<u8>, number: &Number) {
+    let mut buffer = itoa::Buffer::new();
+    if let Some(n) = number.as_i64() {
+        return out.extend_from_slice(buffer.format(n).as_bytes());
+    }
+    if let Some(n) = number.as_u64() {
+        return out.extend_from_slice(buffer.format(n).as_bytes());
+    }
+    // JSON has no numbers that are not finite.
+    let n = number.as_f64().unwrap_or_default();
+    let size = n.abs();
+    let text = if size != 0.0 && !(1e-6..1e21).contains(&size) {
+        let text = format!("{n:e}");
+        if size < 1.0 { text } else { text.replacen('e', "e+", 1) }
+    } else {
+        n.to_string()
+    };
+    out.extend_from_slice(text.as_bytes());
 }
 
 /// Appends a value, compact and with keys in their order.
@@ -35,7 +85,7 @@ pub fn write(out: &mut Vec<u8>, value: &Value) {
         Value::Null => out.extend_from_slice(b"null"),
         Value::Bool(true) => out.extend_from_slice(b"true"),
         Value::Bool(false) => out.extend_from_slice(b"false"),
-        Value::Number(n) => escaped(out, n),
+        Value::Number(n) => write_number(out, n),
         Value::String(text) => write_string(out, text),
         Value::Array(list) => {
             out.push(b'[');

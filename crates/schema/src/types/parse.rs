@@ -38,7 +38,7 @@ pub(super) fn schema(entry: &'static Entry) -> Result<Schema, String> {
         match word {
             "^" => {
                 let string = SchemaRef::owned(Schema::of(Type::String));
-                for name in ["apiVersion", "kind"] {
+                for name in ["kind", "apiVersion"] {
                     properties.push(Property { pointer: false, ..Property::new(name, string.clone()) });
                 }
             }
@@ -52,6 +52,9 @@ pub(super) fn schema(entry: &'static Entry) -> Result<Schema, String> {
                 properties.push(property);
             }
         }
+    }
+    for (place, property) in (0_u16..).zip(&mut properties) {
+        property.place = place;
     }
     out.properties = Some(Props::new(properties));
     out.required = required.into();
