@@ -130,7 +130,7 @@ pub(crate) fn append_with_revision(
 
 /// An object of a built-in kind as it is stored today, if it is stored as it was before members had their types' order.
 fn in_todays_order(stored: &str) -> Result<Option<Vec<u8>>, Malformed> {
-    if stored.starts_with(TYPED) {
+    if is_ordered(stored) {
         return Ok(None);
     }
     let (mut api_version, mut kind) = (None, None);
@@ -151,7 +151,17 @@ fn in_todays_order(stored: &str) -> Result<Option<Vec<u8>>, Malformed> {
     let Some(schema) = order::of_kind(&api_version, &kind) else { return Ok(None) };
     let mut out = Vec::with_capacity(stored.len());
     order::rewrite(&mut out, stored, Some(schema))?;
-    Ok(out.starts_with(TYPED.as_bytes()).then_some(out))
+    let ordered = std::str::from_utf8(&out).is_ok_and(is_ordered);
+    Ok(ordered.then_some(out))
+}
+
+/// Whether an object begins as those of built-in kinds do.
+fn is_ordered(object: &str) -> bool {
+    let past = |rest: &'_ str| rest.bytes().position(|b| matches!(b, b'"' | b'\\'));
+    let Some(rest) = object.strip_prefix(TYPED) else { return false };
+    let rest = past(rest).and_then(|end| rest[end..].strip_prefix("\",\"apiVersion\":\""));
+    let rest = rest.and_then(|rest| rest[past(rest)?..].strip_prefix("\",\"metadata\":{"));
+    rest.is_some()
 }
 
 fn splice(out: &mut Vec<u8>, object: &[u8], at: usize, revision: Revision) {

@@ -299,9 +299,11 @@ mod tests {
         expect![[r#"[Some("n1"), Some("true"), Some("3"), None, None, Some("g-"), None]"#]]
             .assert_eq(&format!("{found:?}"));
         assert!(
-            std::str::from_utf8(&e.metadata()).unwrap().starts_with(r#"{"resourceVersion":"7","labels""#)
+            std::str::from_utf8(&e.metadata())
+                .unwrap()
+                .starts_with(r#"{"generateName":"g-","uid":"u1","resourceVersion":"7","deletionTimestamp""#)
         );
-        assert!(e.metadata().ends_with(b"\"2020\"}"));
+        assert!(e.metadata().ends_with(b"{\"uid\":\"o2\"}]}"));
         assert_eq!(e.frame()[..], [Change::Added.head(), &e.object()[..], TAIL].concat());
 
         let gone = e.deleted("/registry/core/pods/", 123_456, &fields).unwrap();

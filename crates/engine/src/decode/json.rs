@@ -53,18 +53,18 @@ fn parse_valid(bytes: &[u8]) -> Result<Parsed, serde_json::Error> {
 
 /// Where a value is: a list on the stack, only turned into text when a duplicate is found.
 #[derive(Clone, Copy)]
-enum Step<'a> {
+pub(super) enum Step<'a> {
     Key(&'a str),
     Index(usize),
 }
 
-struct Link<'a> {
-    parent: Option<&'a Link<'a>>,
-    step: Step<'a>,
+pub(super) struct Link<'a> {
+    pub parent: Option<&'a Link<'a>>,
+    pub step: Step<'a>,
 }
 
 impl Link<'_> {
-    fn write(&self, out: &mut String) {
+    pub fn write(&self, out: &mut String) {
         if let Some(parent) = self.parent {
             parent.write(out);
         }

@@ -7,6 +7,7 @@ mod gojson;
 pub(crate) mod json;
 pub(crate) mod protobuf;
 mod scalar;
+pub(crate) mod strict;
 pub(crate) mod yaml;
 
 use crate::{pipeline::metadata::tidy, registry::Registry};
@@ -178,8 +179,15 @@ pub(crate) fn object(
             want.kind
         ))
     };
-    let unknown = conform(want, &mut doc.value).map_err(|e| cannot(&e))?;
-    judge(doc.strict, doc.warnings, unknown, want.custom(), directive, warn)
+    let mut unknown = conform(want, &mut doc.value).map_err(|e| cannot(&e))?;
+    let unusual = !(doc.strict.is_empty() && unknown.is_empty());
+    if unusual && syntax == Syntax::Json && !want.custom() && directive != Directive::Ignore {
+        // Upstream reports what a body of a built-in kind has in the order in which it has it.
+        doc.strict = strict::reports(want.schema.get(), &String::from_utf8_lossy(body));
+        doc.warnings.clone_from(&doc.strict);
+        unknown.clear();
+    }
+    judge(doc.strict, doc.warnings, unknown, directive, warn)
         .map_err(|e| cannot(&format!("strict decoding error: {e}")))?;
     if let Value::Object(map) = &mut doc.value {
         map.insert("apiVersion".into(), want.api_version().into());
@@ -188,12 +196,12 @@ pub(crate) fn object(
     Ok(doc.value)
 }
 
-/// Sorts out strictness errors by the directive: nothing, warnings, or the text of a refusal.
+/// Sorts out strictness errors by the directive: nothing, warnings, or the text of a refusal. What was found in the
+/// document goes before what its type does not know.
 pub(crate) fn judge(
     strict: Vec<String>,
     warnings: Vec<String>,
     unknown: Vec<String>,
-    custom: bool,
     directive: Directive,
     warn: &mut dyn FnMut(String),
 ) -> Result<(), String> {
@@ -203,15 +211,13 @@ pub(crate) fn judge(
     let unknown =
         unknown.iter().map(|p| format!("unknown field {}", text::quote(p))).take(json::MAX_STRICT_ERRORS);
     let list = if directive == Directive::Warn { warnings } else { strict };
-    // Upstream reports duplicates of custom resources before their unknown fields; of built-in kinds in document order,
-    // where unknown fields of the body usually come before a second spelling of a known one.
-    let all: Vec<String> =
-        if custom { list.into_iter().chain(unknown).collect() } else { unknown.chain(list).collect() };
+    let mut all = list.into_iter().chain(unknown);
     if directive == Directive::Warn {
-        all.into_iter().for_each(warn);
+        all.for_each(warn);
         return Ok(());
     }
-    Err(all.join(", "))
+    let first = all.next().unwrap_or_default();
+    Err(all.fold(first, |text, next| text + ", " + &next))
 }
 
 /// Drops what the schema does not know and checks types as Go's decoder would. Returns the unknown fields' paths.
@@ -323,11 +329,7 @@ fn check_kind(
         }
         if kind != want.kind {
             let error = field::Error::invalid(&Path::new("kind"), kind, format!("must be {}", want.kind));
-            return Err(Status::invalid(
-                &GroupKind::new(want.group, want.kind),
-                object::name(value),
-                &[error],
-            ));
+            return Err(Status::invalid(&GroupKind::new(group, kind), object::name(value), &[error]));
         }
         return Ok(());
     }
@@ -345,23 +347,27 @@ fn check_kind(
     if registered && kind == want.kind {
         return Err(mismatch(group, version));
     }
-    let reason = if registered {
-        let internal = want.group.split('.').next().filter(|g| !g.is_empty()).unwrap_or("core");
-        format!("converting ({version}.{kind}) to ({internal}.{}): unknown conversion", want.kind)
-    } else {
-        let gv = GroupVersion::new(group, version).api_version();
-        format!(
-            "no kind {} is registered for version {} in scheme {}",
-            text::quote(kind),
-            text::quote(&gv),
-            text::quote(SCHEME)
-        )
-    };
+    let reason = not_this_kind(want, (group, version, kind), registered);
     Err(Status::bad_request(format!(
         "{kind} in version {} cannot be handled as a {}: {reason}",
         text::quote(version),
         want.kind
     )))
+}
+
+/// Why an object of one built-in kind cannot be taken for one of another.
+pub(crate) fn not_this_kind(
+    want: &Want<'_>,
+    (group, version, kind): (&str, &str, &str),
+    registered: bool,
+) -> String {
+    if registered {
+        let internal = want.group.split('.').next().filter(|g| !g.is_empty()).unwrap_or("core");
+        return format!("converting ({version}.{kind}) to ({internal}.{}): unknown conversion", want.kind);
+    }
+    let gv = GroupVersion::new(group, version).api_version();
+    let [kind, gv, scheme] = [kind, &gv, SCHEME].map(text::quote);
+    format!("no kind {kind} is registered for version {gv} in scheme {scheme}")
 }
 
 /// The beginning of a body, for messages: text if it looks like JSON, else hexadecimal.

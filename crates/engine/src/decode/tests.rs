@@ -203,7 +203,7 @@ fn kinds_and_versions() {
         &w,
         r#"{"kind":"Gadget","apiVersion":"example.com/v1","metadata":{"name":"x"}}"#,
         Directive::Warn,
-        expect![[r#"422 Widget.example.com "x" is invalid: kind: Invalid value: "Gadget": must be Widget"#]],
+        expect![[r#"422 Gadget.example.com "x" is invalid: kind: Invalid value: "Gadget": must be Widget"#]],
     );
 }
 
@@ -254,6 +254,30 @@ fn strictness() {
             r#"{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"},"spec":{"size":2}}"#
         ]],
     );
+}
+
+#[test]
+fn reports_come_in_the_documents_order() {
+    let schema = kaji_schema::types::for_gvk("", "v1", "Pod").unwrap();
+    let body = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","bad":1,"name":"b"},"zz":1,"spec":{"b2":1,"b2":2,"containers":[{"name":"c","bad":1,"image":"i","image":"j","bad":2}],"a1":1,"nodeSelector":{"a":"1","a":"2"},"volumes":[{"csi":{"x":1}}]},"aa":{"x":1,"x":1}}"#;
+    expect![[r#"
+        unknown field "metadata.bad"
+        duplicate field "metadata.name"
+        unknown field "zz"
+        unknown field "spec.b2"
+        unknown field "spec.containers[0].bad"
+        duplicate field "spec.containers[0].image"
+        unknown field "spec.a1"
+        duplicate field "spec.nodeSelector.a"
+        unknown field "spec.volumes[0].csi.x"
+        unknown field "aa""#]]
+    .assert_eq(&strict::reports(&schema, body).join("\n"));
+    let patch = r#"[{"op":"add","path":"/spec","value":1,"foo":1,"op":"add"},{"op":"add","path":"/aaa","value":{"x":1,"x":2}}]"#;
+    expect![[r#"
+        unknown field "[0].foo"
+        duplicate field "[0].op"
+        duplicate field "[1].value.x""#]]
+    .assert_eq(&strict::reports_of_patch(patch).join("\n"));
 }
 
 #[test]

@@ -31,20 +31,22 @@ fn cut(mut table: Value) -> Value {
 async fn objects() {
     let w = world().await;
     let (_, text) = w.send_text(get(Accept::default(), "")).await;
-    expect![[r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"resourceVersion":"2","creationTimestamp":"2024-01-01T00:00:00Z","labels":{"app":"web"},"name":"a","namespace":"x"},"data":{"color":"red"}}"#]].assert_eq(&text);
+    expect![[r#"
+        {"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"x","resourceVersion":"2","creationTimestamp":"2024-01-01T00:00:00Z","labels":{"app":"web"}},"data":{"color":"red"}}
+    "#]].assert_eq(&text);
     let (_, text) = w.send_text(get(Accept { pretty: true, ..Accept::default() }, "")).await;
     expect![[r#"
         {
-          "apiVersion": "v1",
           "kind": "ConfigMap",
+          "apiVersion": "v1",
           "metadata": {
+            "name": "a",
+            "namespace": "x",
             "resourceVersion": "2",
             "creationTimestamp": "2024-01-01T00:00:00Z",
             "labels": {
               "app": "web"
-            },
-            "name": "a",
-            "namespace": "x"
+            }
           },
           "data": {
             "color": "red"
@@ -67,7 +69,9 @@ async fn objects() {
     "#]]
     .assert_eq(&text);
     let (_, text) = w.send_text(get(PARTIAL, "")).await;
-    expect![[r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"2","creationTimestamp":"2024-01-01T00:00:00Z","labels":{"app":"web"},"name":"a","namespace":"x"}}"#]].assert_eq(&text);
+    expect![[r#"
+        {"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"a","namespace":"x","resourceVersion":"2","creationTimestamp":"2024-01-01T00:00:00Z","labels":{"app":"web"}}}
+    "#]].assert_eq(&text);
 }
 
 #[tokio::test]

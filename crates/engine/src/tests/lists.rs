@@ -257,7 +257,7 @@ async fn elements_do_not_repeat_their_kind() {
         let _ = write!(out, "{}", w.send_text(ApiRequest { accept, ..request() }).await.1);
     }
     expect![[r#"
-        {"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"3"},"items":[{"metadata":{"resourceVersion":"2","creationTimestamp":"2024-01-01T00:00:00Z","labels":{},"name":"a","namespace":"x"},"data":{}},{"metadata":{"resourceVersion":"3","name":"b","namespace":"x"}}]}
+        {"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"3"},"items":[{"metadata":{"name":"a","namespace":"x","resourceVersion":"2","creationTimestamp":"2024-01-01T00:00:00Z","labels":{}},"data":{}},{"metadata":{"name":"b","namespace":"x","resourceVersion":"3"}}]}
         apiVersion: v1
         items:
         - data: {}

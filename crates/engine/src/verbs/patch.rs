@@ -12,10 +12,14 @@ use crate::{
     request::ApiRequest,
     response::ApiResponse,
 };
-use kaji_meta::{GroupKind, Path, Status, field, object, text};
-use kaji_schema::patch::{json_patch, merge_patch, strategic_merge};
-use serde_json::Value;
-use std::sync::Arc;
+use kaji_meta::{GroupKind, Path, Status, field, json, object};
+use kaji_schema::{
+    Schema, SchemaRef, order,
+    patch::{json_patch, merge_patch, strategic_merge},
+    types,
+};
+use serde_json::{Map, Value};
+use std::{borrow::Cow, sync::Arc};
 
 /// The kinds of patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +82,10 @@ impl Patch {
         let parsed = decode::json::parse(body).map_err(|e| Status::bad_request(frame(e)))?;
         let mut strict = parsed.duplicates;
         if kind == Kind::Json {
-            strict.extend(unknown_in_operations(&parsed.value));
-            strict.iter_mut().for_each(|e| e.insert_str(0, "json patch "));
+            if directive != Directive::Ignore {
+                strict = decode::strict::reports_of_patch(&String::from_utf8_lossy(body));
+                strict.iter_mut().for_each(|e| e.insert_str(0, "json patch "));
+            }
         } else if !parsed.value.is_object() {
             if kind == Kind::Merge && directive == Directive::Ignore {
                 return Err(Status::bad_request("Invalid JSON Patch"));
@@ -147,13 +153,13 @@ impl Patch {
         };
         self.check_kind(want, &new)?;
         // Shown in messages; the object is not kept for the case that it is needed.
-        let before =
-            (self.kind != Kind::Strategic && self.directive == Directive::Strict).then(|| new.to_string());
-        let unknown = decode::conform(want, &mut new).map_err(|e| self.invalid(&before, &new, e))?;
+        let before = (self.kind != Kind::Strategic && self.directive == Directive::Strict)
+            .then(|| self.shown(want, &new));
+        let unknown = decode::conform(want, &mut new).map_err(|e| self.invalid(want, &before, &new, e))?;
         let (strict, warnings) = (self.strict.clone(), self.strict.clone());
         // Upstream lists what is wrong with the patch before what is wrong with its outcome.
-        decode::judge(strict, warnings, unknown, true, self.directive, &mut |w| op.warn(w))
-            .map_err(|e| self.invalid(&before, &new, format!("strict decoding error: {e}")))?;
+        decode::judge(strict, warnings, unknown, self.directive, &mut |w| op.warn(w))
+            .map_err(|e| self.invalid(want, &before, &new, format!("strict decoding error: {e}")))?;
         Ok(new)
     }
 
@@ -174,32 +180,88 @@ impl Patch {
                 let detail = format!("must be {expected}");
                 errs.push(field::Error::invalid(&Path::new("apiVersion"), api_version, detail));
             }
-            return Err(Status::invalid(&GroupKind::new(want.group, want.kind), object::name(new), &errs));
+            let (group, _) = kaji_meta::gvk::split_api_version(api_version).unwrap_or((want.group, ""));
+            return Err(Status::invalid(&GroupKind::new(group, kind), object::name(new), &errs));
         }
-        let gvk = kaji_meta::GroupVersionKind::from_api_version(api_version, kind);
-        let package = want.group.split('.').next().filter(|g| !g.is_empty()).unwrap_or("core");
-        Err(self.invalid(&None, new, format!("unable to decode {gvk} into *{package}.{}", want.kind)))
+        let (group, version) = kaji_meta::gvk::split_api_version(api_version).unwrap_or(("", api_version));
+        let registered = types::for_gvk(group, version, kind).is_some();
+        let reason = decode::not_this_kind(want, (group, version, kind), registered);
+        Err(self.invalid(want, &None, new, reason))
     }
 
-    fn invalid(&self, before: &Option<String>, new: &Value, error: String) -> Status {
+    /// The patched object, for messages.
+    fn shown(&self, want: &Want<'_>, new: &Value) -> String {
+        let mut out = Vec::new();
+        let schema = (!want.custom()).then(|| want.schema.get());
+        write_patched(&mut out, new, Some(&touched(self.kind, &self.body)), schema);
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
+    fn invalid(&self, want: &Want<'_>, before: &Option<String>, new: &Value, error: String) -> Status {
         let shown = match (self.kind, before) {
             (Kind::Strategic, _) => go_map(&self.body),
             (_, Some(text)) => text.clone(),
-            (_, None) => new.to_string(),
+            (_, None) => self.shown(want, new),
         };
         let error = field::Error::invalid(&Path::new("patch"), shown, error);
         Status::invalid(&GroupKind::default(), "", &[error])
     }
 }
 
-/// `unknown field "[0].foo"` for what no operation has.
-fn unknown_in_operations(patch: &Value) -> Vec<String> {
-    let known = |key: &str| matches!(key, "op" | "path" | "from" | "value");
-    let list = patch.as_array().into_iter().flatten().enumerate();
-    list.flat_map(|(i, o)| o.as_object().into_iter().flatten().map(move |(k, _)| (i, k)))
-        .filter(|(_, k)| !known(k))
-        .map(|(i, k)| format!("unknown field {}", text::quote(&format!("[{i}].{k}"))))
-        .collect()
+/// The parts of an object that a patch has changed, as a tree of their members; for a merge patch, that is the patch.
+fn touched(kind: Kind, patch: &Value) -> Cow<'_, Value> {
+    if kind != Kind::Json {
+        return Cow::Borrowed(patch);
+    }
+    let mut tree = Value::Object(Map::new());
+    let text = |operation: &Value, key: &str| Some(operation.get(key)?.as_str()?.to_owned());
+    for operation in patch.as_array().into_iter().flatten() {
+        let from = text(operation, "from").filter(|_| text(operation, "op").is_some_and(|op| op == "move"));
+        for path in text(operation, "path").into_iter().chain(from) {
+            let mut at = &mut tree;
+            for step in path.split('/').skip(1) {
+                if !at.is_object() {
+                    *at = Value::Object(Map::new());
+                }
+                let Some(members) = at.as_object_mut() else { break };
+                let step = step.replace("~1", "/").replace("~0", "~");
+                at = members.entry(step).or_insert(Value::Null);
+            }
+        }
+    }
+    Cow::Owned(tree)
+}
+
+/// A patched object as upstream shows it: what the patch has touched by name, the rest in the order of its type.
+fn write_patched(out: &mut Vec<u8>, value: &Value, touched: Option<&Value>, schema: Option<&Schema>) {
+    let within = |key: &str| touched.and_then(|t| t.get(key));
+    match (value, touched) {
+        (Value::Object(map), Some(Value::Object(_))) => {
+            out.push(b'{');
+            for (i, (key, value)) in map.iter().enumerate() {
+                if i > 0 {
+                    out.push(b',');
+                }
+                json::write_string(out, key);
+                out.push(b':');
+                let child = schema.and_then(|s| s.child(key)).map(SchemaRef::get);
+                write_patched(out, value, within(key), child);
+            }
+            out.push(b'}');
+        }
+        (Value::Array(list), Some(Value::Object(_))) => {
+            out.push(b'[');
+            let items = schema.and_then(|s| s.items.as_ref()).map(SchemaRef::get);
+            for (i, value) in list.iter().enumerate() {
+                if i > 0 {
+                    out.push(b',');
+                }
+                write_patched(out, value, within(&i.to_string()), items);
+            }
+            out.push(b']');
+        }
+        _ => order::write(out, value, schema),
+    }
 }
 
 /// A value as Go's `%+v` prints it.
@@ -279,6 +341,27 @@ mod tests {
         assert_eq!(
             status.message,
             "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
+        );
+    }
+
+    #[test]
+    fn shows_what_a_patch_touched_by_name() {
+        let schema = types::for_gvk("", "v1", "Pod").unwrap();
+        let shown = |kind, patch: Value, object: &Value| {
+            let mut out = Vec::new();
+            write_patched(&mut out, object, Some(&touched(kind, &patch)), Some(&schema));
+            String::from_utf8(out).unwrap()
+        };
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {}}, "x": "<",
+            "spec": {"containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "j"}]}});
+        assert_eq!(
+            shown(Kind::Merge, json!({"x": "<"}), &pod),
+            r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","labels":{}},"spec":{"containers":[{"name":"a","image":"i"},{"name":"b","image":"j"}]},"x":"\u003c"}"#
+        );
+        let patch = json!([{"op": "replace", "path": "/spec/containers/0/image", "value": "i"}, {"op": "move", "path": "/x", "from": "/metadata/y"}]);
+        assert_eq!(
+            shown(Kind::Json, patch, &pod),
+            r#"{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{},"name":"p"},"spec":{"containers":[{"image":"i","name":"a"},{"name":"b","image":"j"}]},"x":"\u003c"}"#
         );
     }
 

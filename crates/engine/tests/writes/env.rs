@@ -399,7 +399,7 @@ impl Env {
 
     pub async fn send(&self, request: ApiRequest) -> Answer {
         let response = self.engine.handle(request).await;
-        let Body::Full(bytes) = response.body else { panic!("not one body") };
+        let bytes = response.body.into_bytes().expect("no watch");
         let body = serde_json::from_slice(&bytes).unwrap();
         Answer { code: response.code, body, warnings: response.warnings }
     }

@@ -97,7 +97,7 @@ async fn refusals() {
         {"metadata":{"uid":"x"}}
             409 Conflict: Operation cannot be fulfilled on deployments/scale.apps "d": Precondition failed: UID in precondition: x, UID in object meta: f893a2ee-fb32-455e-b1c1-8690ee42c90b
         {"spec":{"replicas":"x"}}
-            422 Invalid:  "" is invalid: patch: Invalid value: "{\"apiVersion\":\"autoscaling/v1\",\"kind\":\"Scale\",\"metadata\":{\"creationTimestamp\":\"2026-01-01T00:00:00Z\",\"managedFields\":[{\"apiVersion\":\"autoscaling/v1\",\"fieldsType\":\"FieldsV1\",\"fieldsV1\":{\"f:spec\":{\"f:replicas\":{}}},\"manager\":\"tester\",\"operation\":\"Update\",\"time\":\"2026-01-01T00:00:00Z\"}],\"name\":\"d\",\"namespace\":\"default\",\"resourceVersion\":\"3\",\"uid\":\"f893a2ee-fb32-455e-b1c1-8690ee42c90b\"},\"spec\":{\"replicas\":\"x\"},\"status\":{\"replicas\":0,\"selector\":\"a=b,c in (d,e)\"}}": json: cannot unmarshal string into Go struct field ScaleSpec.spec.replicas of type int32
+            422 Invalid:  "" is invalid: patch: Invalid value: "{\"apiVersion\":\"autoscaling/v1\",\"kind\":\"Scale\",\"metadata\":{\"name\":\"d\",\"namespace\":\"default\",\"uid\":\"f893a2ee-fb32-455e-b1c1-8690ee42c90b\",\"resourceVersion\":\"3\",\"creationTimestamp\":\"2026-01-01T00:00:00Z\",\"managedFields\":[{\"manager\":\"tester\",\"operation\":\"Update\",\"apiVersion\":\"autoscaling/v1\",\"time\":\"2026-01-01T00:00:00Z\",\"fieldsType\":\"FieldsV1\",\"fieldsV1\":{\"f:spec\":{\"f:replicas\":{}}}}]},\"spec\":{\"replicas\":\"x\"},\"status\":{\"replicas\":0,\"selector\":\"a=b,c in (d,e)\"}}": json: cannot unmarshal string into Go struct field ScaleSpec.spec.replicas of type int32
         404 NotFound: deployments.apps "none" not found"#]].assert_eq(&out);
 }
 
