@@ -36,7 +36,10 @@ use kaji_schema::SchemaRef;
 use kaji_store::{KeyValue, Range, Revision, StoreError, Txn, TxnOutcome};
 use options::{OperationOptions, WriteOptions};
 use serde_json::Value;
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
 
 /// How often a write is tried against objects that change under it.
 pub(crate) const MAX_ATTEMPTS: usize = 64;
@@ -65,6 +68,8 @@ pub(crate) struct Op<'a> {
     pub inside: bool,
     /// Until when it may be committed.
     pub deadline: Deadline,
+    /// Whether the object had labels before its defaults were applied.
+    pub labelled: AtomicBool,
     pub warnings: Mutex<Vec<String>>,
     /// What plugins tell the audit log.
     pub annotations: Annotations,
@@ -128,6 +133,7 @@ impl<'a> Op<'a> {
             now_text: rfc3339(now),
             inside: true,
             deadline: Deadline::default(),
+            labelled: AtomicBool::new(false),
             warnings: Mutex::new(vec![]),
             annotations: Annotations::default(),
             together: Together::default(),
@@ -149,6 +155,7 @@ impl<'a> Op<'a> {
             name,
             subresource: self.subresource(),
             version: &self.version.name,
+            labelled: self.labelled.load(Ordering::Relaxed),
             dry_run: self.options.dry_run,
             now: self.now,
             random: &*self.engine.random,
@@ -239,6 +246,8 @@ impl<'a> Op<'a> {
 
     /// Applies the request version's defaults.
     pub fn default(&self, object: &mut Value) {
+        let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
+        self.labelled.store(labels.is_some_and(|l| !l.is_empty()), Ordering::Relaxed);
         default(self.res, self.version, object);
     }
 

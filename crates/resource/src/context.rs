@@ -54,6 +54,8 @@ pub struct Ctx<'a> {
     pub subresource: &'a str,
     /// The requested API version (`v1`).
     pub version: &'a str,
+    /// The object that was sent had labels, before defaults were applied to it.
+    pub labelled: bool,
     /// Nothing is to be persisted.
     pub dry_run: bool,
     /// The time of the request.

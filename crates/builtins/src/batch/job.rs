@@ -225,19 +225,28 @@ fn status_word(job: &Value) -> &'static str {
     }
 }
 
+/// A job without labels of its own has those of its pods.
+fn label_as_pods(job: &mut Value) {
+    let labels = job.at("spec").at("template").at("metadata").at("labels").clone();
+    if labels.as_object().is_some_and(|l| !l.is_empty()) {
+        put(ensure_object(job, "metadata"), "labels", labels);
+    }
+}
+
 impl Hooks for Jobs {
     fn default(&self, _version: &str, object: &mut Value) {
         jobspec::default_job(ensure_object(object, "spec"));
-        // A job without labels of its own has those of its pods.
-        let labels = object.at("spec").at("template").at("metadata").at("labels").clone();
-        let none = object.at("metadata").map("labels").is_none_or(|l| l.is_empty());
-        if none && labels.as_object().is_some_and(|l| !l.is_empty()) {
-            put(ensure_object(object, "metadata"), "labels", labels);
+        if object.at("metadata").map("labels").is_none_or(|l| l.is_empty()) {
+            label_as_pods(object);
         }
     }
 
-    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+    fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
         generate_selector(object);
+        if !ctx.labelled {
+            // Also with those that were generated.
+            label_as_pods(object);
+        }
         put(object, "status", json!({}));
         drop::of_template(object, &["spec", "template"], None);
     }
@@ -333,6 +342,26 @@ mod tests {
         Jobs.default("v1", &mut j);
         Jobs.prepare_create(&w.ctx(&j.clone(), "", "v1"), &mut j);
         j
+    }
+
+    #[test]
+    fn a_job_without_labels_has_those_of_its_pods() {
+        let w = World::default();
+        let made = |labelled: bool| {
+            let mut j = json!({"metadata": {"name": "j", "uid": "u1"}, "spec": {"template": {"metadata": {"labels": {"a": "b"}}}}});
+            if labelled {
+                j["metadata"]["labels"] = json!({"a": "b"});
+            }
+            Jobs.default("v1", &mut j);
+            let sent = j.clone();
+            Jobs.prepare_create(&Ctx { labelled, ..w.ctx(&sent, "", "v1") }, &mut j);
+            j["metadata"]["labels"].to_string()
+        };
+        assert_eq!(made(true), r#"{"a":"b"}"#);
+        assert_eq!(
+            made(false),
+            r#"{"a":"b","batch.kubernetes.io/controller-uid":"u1","batch.kubernetes.io/job-name":"j","controller-uid":"u1","job-name":"j"}"#
+        );
     }
 
     #[test]

@@ -138,6 +138,7 @@ impl World {
             name: object::name(object),
             subresource,
             version,
+            labelled: true,
             dry_run: false,
             now: self.now,
             random: self.random.as_ref(),
