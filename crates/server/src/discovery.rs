@@ -178,10 +178,18 @@ fn verbs(list: &[Verb]) -> Vec<&'static str> {
     list.iter().map(|v| v.as_str()).collect()
 }
 
-/// Those of the main resource.
-fn main_verbs(def: &ResourceDef) -> Vec<&'static str> {
+/// The verbs of a main resource. Upstream lists those of custom ones in an order of their own: what a definition that is
+/// being deleted still serves, then the rest.
+fn main_verbs(def: &ResourceDef, custom: bool) -> Vec<&'static str> {
+    const RANKS: [&str; 8] =
+        ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
     let hidden = def.hooks.undiscovered_verbs();
-    def.verbs.iter().filter(|v| !hidden.contains(v)).map(|v| v.as_str()).collect()
+    let shown = def.verbs.iter().filter(|v| !hidden.contains(v)).map(|v| v.as_str());
+    let mut verbs: Vec<&str> = shown.collect();
+    if custom {
+        verbs.sort_by_key(|verb| RANKS.iter().position(|v| v == verb));
+    }
+    verbs
 }
 
 /// The kind a subresource answers with.
@@ -200,7 +208,7 @@ fn legacy(resource: &Resource, version: &VersionDef) -> Vec<Value> {
         "singularName": def.singular,
         "namespaced": def.namespaced(),
         "kind": def.kind,
-        "verbs": main_verbs(def),
+        "verbs": main_verbs(def, is_custom(version)),
     });
     if !def.short_names.is_empty() {
         main["shortNames"] = json!(def.short_names);
@@ -213,7 +221,7 @@ fn legacy(resource: &Resource, version: &VersionDef) -> Vec<Value> {
     }
     let mut list = vec![main];
     let mut subs: Vec<&SubresourceDef> = version.subresources.iter().collect();
-    subs.sort_by(|a, b| a.name.cmp(&b.name));
+    sort_subresources(&mut subs, is_custom(version));
     for sub in subs {
         let kind = response_kind(resource, &version.name, sub);
         let mut entry = json!({
@@ -292,10 +300,20 @@ fn kind_value(kind: &GroupVersionKind) -> Value {
     json!({"group": kind.group, "version": kind.version, "kind": kind.kind})
 }
 
+/// By name; of custom resources, scale comes after status.
+fn sort_subresources(subs: &mut [&SubresourceDef], custom: bool) {
+    subs.sort_by(|a, b| {
+        (custom && a.name != "status").cmp(&(custom && b.name != "status")).then(a.name.cmp(&b.name))
+    });
+}
+
+fn is_custom(version: &VersionDef) -> bool {
+    matches!(version.schema, SchemaRef::Owned(_))
+}
+
 /// Upstream leaves the group-version of a built-in resource's own kinds empty here, where clients fill it in.
 fn response_kind_value(resource: &Resource, version: &VersionDef, kind: &GroupVersionKind) -> Value {
-    let custom = matches!(version.schema, SchemaRef::Owned(_));
-    if !custom && kind.group == resource.def.group && kind.version == version.name {
+    if !is_custom(version) && kind.group == resource.def.group && kind.version == version.name {
         return json!({"group": "", "version": "", "kind": kind.kind});
     }
     kind_value(kind)
@@ -308,7 +326,7 @@ fn aggregated_resource(resource: &Resource, version: &VersionDef) -> Value {
         "responseKind": response_kind_value(resource, version, &def.gvk(&version.name)),
         "scope": if def.namespaced() { "Namespaced" } else { "Cluster" },
         "singularResource": def.singular,
-        "verbs": main_verbs(def),
+        "verbs": main_verbs(def, is_custom(version)),
     });
     if !def.short_names.is_empty() {
         value["shortNames"] = json!(def.short_names);
@@ -317,7 +335,7 @@ fn aggregated_resource(resource: &Resource, version: &VersionDef) -> Value {
         value["categories"] = json!(def.categories);
     }
     let mut subs: Vec<&SubresourceDef> = version.subresources.iter().collect();
-    subs.sort_by(|a, b| a.name.cmp(&b.name));
+    sort_subresources(&mut subs, is_custom(version));
     if !subs.is_empty() {
         value["subresources"] = subs
             .into_iter()
