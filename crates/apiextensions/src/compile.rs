@@ -14,8 +14,8 @@ use kaji_meta::{
     object::{arr_at, bool_at, str_at, strs_at},
 };
 use kaji_resource::{
-    Column, ColumnSource, Generation, ResourceDef, ScaleDef, Scope, SelectableField, SubresourceDef,
-    SubresourceKind, Verb, VersionDef,
+    Column, ColumnSource, Generation, MetadataCheck, MetadataChecks, ResourceDef, ScaleDef, Scope,
+    SelectableField, SubresourceDef, SubresourceKind, Verb, VersionDef,
 };
 use kaji_schema::{Schema, SchemaRef, jsonpath::JsonPath, structural};
 use serde_json::Value;
@@ -100,12 +100,19 @@ pub fn compile(definition: &Value, with: &Conversions) -> Result<ResourceDef, Co
         shares_storage_of: None,
         ttl: None,
         validate_name: kaji_meta::validation::name_is_dns_subdomain,
+        metadata_checks: METADATA_CHECKS,
         allow_create_on_update: false,
         allow_unconditional_update: false,
         conversion,
         hooks: Arc::new(hooks),
     })
 }
+
+/// Custom resources' metadata is looked at once more when they, or their status, change.
+const METADATA_CHECKS: MetadataChecks = MetadataChecks {
+    update: &[MetadataCheck::Update { finalizers: false }],
+    status: &[MetadataCheck::Update { finalizers: false }],
+};
 
 fn version(definition: &Value, version: &Value) -> Result<VersionDef, CompileError> {
     let name = str_at(version, &["name"]);

@@ -63,4 +63,7 @@ pub fn all(deps: &Deps) -> Vec<ResourceDef> {
         storagemigration::defs(deps),
     ]
     .concat()
+    .into_iter()
+    .map(shared::metadata::with_checks)
+    .collect()
 }

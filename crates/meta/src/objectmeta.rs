@@ -137,6 +137,17 @@ pub fn validate_finalizers(finalizers: Option<&Value>, path: &Path) -> ErrorList
     errs
 }
 
+/// Finalizers of most built-in kinds: qualified by a domain, or one of those that Kubernetes itself uses.
+pub fn validate_qualified_finalizers(finalizers: Option<&Value>, path: &Path) -> ErrorList {
+    let known = ["kubernetes", FINALIZER_ORPHAN_DEPENDENTS, FINALIZER_DELETE_DEPENDENTS];
+    let list = finalizers.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let text = "name is neither a standard finalizer name nor is it fully qualified";
+    list.enumerate()
+        .filter(|(_, name)| !name.contains('/') && !known.contains(name))
+        .map(|(i, name)| Error::invalid(&path.index(i), name, text))
+        .collect()
+}
+
 fn validate_owner_reference(reference: &Value, path: &Path) -> ErrorList {
     let mut errs = ErrorList::new();
     let api_version = str_at(reference, &["apiVersion"]);
@@ -218,6 +229,17 @@ mod tests {
 
     fn create(meta: Value, namespaced: bool) -> String {
         text(&validate_object_meta(&meta, namespaced, name_is_dns_subdomain, &Path::new("metadata")))
+    }
+
+    #[test]
+    fn rejects_finalizers_without_a_domain() {
+        let list = json!(["foo", "a.b/c", "kubernetes", "orphan", "foregroundDeletion", ""]);
+        let errs = validate_qualified_finalizers(Some(&list), &Path::new("metadata").child("finalizers"));
+        let shown: Vec<String> = errs.iter().map(ToString::to_string).collect();
+        expect![[r#"
+            metadata.finalizers[0]: Invalid value: "foo": name is neither a standard finalizer name nor is it fully qualified
+            metadata.finalizers[5]: Invalid value: "": name is neither a standard finalizer name nor is it fully qualified"#]]
+        .assert_eq(&shown.join("\n"));
     }
 
     #[test]

@@ -219,6 +219,39 @@ impl SubresourceDef {
     }
 }
 
+/// One of upstream's validators of metadata, as a kind calls it when an object changes: what is wrong is then reported
+/// once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetadataCheck {
+    /// `ValidateObjectMeta`; `finalizers`: that of `core`, which wants finalizers to be qualified or well known.
+    Whole {
+        /// See above.
+        finalizers: bool,
+    },
+    /// `ValidateObjectMetaUpdate`; `finalizers`: as above.
+    Update {
+        /// See above.
+        finalizers: bool,
+    },
+}
+
+/// The validators of metadata that a kind calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetadataChecks {
+    /// When an object is updated.
+    pub update: &'static [MetadataCheck],
+    /// When its status is.
+    pub status: &'static [MetadataCheck],
+}
+
+impl MetadataChecks {
+    /// Whether new objects' finalizers have to be qualified or well known.
+    pub fn finalizers(&self) -> bool {
+        use MetadataCheck::{Update, Whole};
+        self.update.iter().any(|c| matches!(c, Whole { finalizers: true } | Update { finalizers: true }))
+    }
+}
+
 /// A resource, whole.
 #[derive(Clone)]
 pub struct ResourceDef {
@@ -255,6 +288,8 @@ pub struct ResourceDef {
     pub ttl: Option<Duration>,
     /// Upstream names it validates with: DNS subdomain, label, path segment, … (message texts come with it).
     pub validate_name: fn(&str, bool) -> Vec<String>,
+    /// Which of upstream's validators look at metadata besides the general ones.
+    pub metadata_checks: MetadataChecks,
     /// Whether a PUT to a missing object creates it (Lease, Endpoints, Event, …).
     pub allow_create_on_update: bool,
     /// Whether a PUT without resourceVersion overwrites unconditionally.
@@ -309,6 +344,7 @@ impl ResourceDef {
             shares_storage_of: None,
             ttl: None,
             validate_name: kaji_meta::validation::name_is_dns_subdomain,
+            metadata_checks: MetadataChecks::default(),
             allow_create_on_update: false,
             allow_unconditional_update: true,
             conversion: Conversion::Hub,

@@ -17,7 +17,7 @@ pub use columns::{Column, age_column, name_column};
 pub use context::{Api, Ctx, DeleteOptions, UserInfo};
 pub use conversion::{Conversion, Converter};
 pub use def::{
-    ColumnSource, Generation, ResourceDef, ScaleDef, Scope, SelectableField, SubresourceDef, SubresourceKind,
-    Verb, VersionDef,
+    ColumnSource, Generation, MetadataCheck, MetadataChecks, ResourceDef, ScaleDef, Scope, SelectableField,
+    SubresourceDef, SubresourceKind, Verb, VersionDef,
 };
 pub use hooks::{BoxFuture, CallRequest, Hooks, NoHooks, Reservation, status_only};

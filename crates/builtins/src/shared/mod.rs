@@ -5,6 +5,7 @@ pub mod claim;
 pub mod conditions;
 pub mod created;
 pub mod cron;
+pub mod metadata;
 pub mod net;
 pub mod replicas;
 pub mod rules;

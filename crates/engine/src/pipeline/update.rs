@@ -14,8 +14,10 @@ use crate::{
     storage,
     verbs::scale,
 };
-use kaji_meta::{GroupKind, GroupVersionKind, Path, Reason, Status, field, object, objectmeta, validation};
-use kaji_resource::{Generation, ScaleDef, SubresourceKind, status_only};
+use kaji_meta::{
+    ErrorList, GroupKind, GroupVersionKind, Path, Reason, Status, field, object, objectmeta, validation,
+};
+use kaji_resource::{Generation, MetadataCheck, ScaleDef, SubresourceKind, status_only};
 use kaji_schema::managed;
 use kaji_store::{KeyValue, StoreError, Txn};
 use serde_json::Value;
@@ -317,6 +319,7 @@ fn before_update(op: &Op<'_>, name: &str, new: &mut Value, old: &Value) -> Resul
     let (new_meta, old_meta) = (new.get("metadata").unwrap_or(&null), old.get("metadata").unwrap_or(&null));
     let mut errs = objectmeta::validate_object_meta(new_meta, def.namespaced(), path_segment, &path);
     errs.extend(objectmeta::validate_object_meta_update(new_meta, old_meta, &path));
+    errs.extend(checked_again(op, new_meta, old_meta, &path));
     errs.extend(hooks.validate_update(&ctx, new, old));
     if !errs.is_empty() {
         // By the object's own name, which admission may have changed.
@@ -325,6 +328,34 @@ fn before_update(op: &Op<'_>, name: &str, new: &mut Value, old: &Value) -> Resul
     hooks.warnings(&ctx, new, Some(old)).into_iter().for_each(|w| op.warn(w));
     managed::revert_timestamps(old, new);
     Ok(())
+}
+
+/// What the kind's own validators say about metadata.
+fn checked_again(op: &Op<'_>, new: &Value, old: &Value, path: &Path) -> ErrorList {
+    let def = &op.res.def;
+    let checks = match op.subresource() {
+        "" => def.metadata_checks.update,
+        "status" => def.metadata_checks.status,
+        _ => &[],
+    };
+    let mut errs = vec![];
+    for check in checks {
+        let finalizers = match check {
+            MetadataCheck::Whole { finalizers } => {
+                errs.extend(objectmeta::validate_object_meta(new, def.namespaced(), def.validate_name, path));
+                *finalizers
+            }
+            MetadataCheck::Update { finalizers } => {
+                errs.extend(objectmeta::validate_object_meta_update(new, old, path));
+                *finalizers
+            }
+        };
+        if finalizers {
+            let path = path.child("finalizers");
+            errs.extend(objectmeta::validate_qualified_finalizers(new.get("finalizers"), &path));
+        }
+    }
+    errs
 }
 
 /// Takes back what this endpoint does not write.

@@ -1,6 +1,6 @@
 //! A small cluster of test resources, and requests in one line.
 
-use kaji_engine::{Accept, ApiRequest, Body, Engine, EngineOptions};
+use kaji_engine::{Accept, ApiRequest, Engine, EngineOptions};
 use kaji_meta::{GroupVersionKind, ManualClock, SeededRandom, Status, field, object};
 use kaji_resource::{
     BoxFuture, CallRequest, ColumnSource, Ctx, DeleteOptions, Generation, Hooks, NoHooks, Reservation,
@@ -250,6 +250,7 @@ pub fn widgets() -> ResourceDef {
         shares_storage_of: None,
         ttl: None,
         validate_name: kaji_meta::validation::name_is_dns_subdomain,
+        metadata_checks: kaji_resource::MetadataChecks::default(),
         allow_create_on_update: false,
         allow_unconditional_update: false,
         conversion: kaji_resource::Conversion::Hub,
