@@ -27,6 +27,12 @@ impl Column {
             priority,
         }
     }
+
+    /// The same column, only shown by `-o wide`.
+    pub const fn wide(mut self) -> Self {
+        self.priority = 1;
+        self
+    }
 }
 
 /// The `Name` column every table begins with.
@@ -49,6 +55,6 @@ pub const fn age_column() -> Column {
         "Age",
         "string",
         0,
-        "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC.",
+        "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata",
     )
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 const COLUMNS: &[Column] = &[
     name_column(),
     Column::new("Controller", "string", 0, "Controller of the object"),
-    Column::new("Revision", "string", 0, "revision indicates the revision of the state represented by Data."),
+    Column::new("Revision", "string", 0, "Revision indicates the revision of the state represented by Data."),
     age_column(),
 ];
 

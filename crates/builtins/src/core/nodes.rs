@@ -26,8 +26,18 @@ const COLUMNS: &[Column] = &[
     Column::new("Roles", "string", 0, "The roles of the node"),
     age_column(),
     Column::new("Version", "string", 0, "Kubelet Version reported by the node."),
-    Column::new("Internal-IP", "string", 1, "List of addresses reachable to the node."),
-    Column::new("External-IP", "string", 1, "List of addresses reachable to the node."),
+    Column::new(
+        "Internal-IP",
+        "string",
+        1,
+        "List of addresses reachable to the node. Queried from cloud provider, if available. More info: https://kubernetes.io/docs/reference/node/node-status/#addresses Note: This field is declared as mergeable, but the merge key is not sufficiently unique, which can cause data corruption when it is merged. Callers should instead use a full-replacement patch. See https://pr.k8s.io/79391 for an example. Consumers should assume that addresses can change during the lifetime of a Node. However, there are some exceptions where this may not be possible, such as Pods that inherit a Node's address in its own status or consumers of the downward API (status.hostIP).",
+    ),
+    Column::new(
+        "External-IP",
+        "string",
+        1,
+        "List of addresses reachable to the node. Queried from cloud provider, if available. More info: https://kubernetes.io/docs/reference/node/node-status/#addresses Note: This field is declared as mergeable, but the merge key is not sufficiently unique, which can cause data corruption when it is merged. Callers should instead use a full-replacement patch. See https://pr.k8s.io/79391 for an example. Consumers should assume that addresses can change during the lifetime of a Node. However, there are some exceptions where this may not be possible, such as Pods that inherit a Node's address in its own status or consumers of the downward API (status.hostIP).",
+    ),
     Column::new(
         "OS-Image",
         "string",

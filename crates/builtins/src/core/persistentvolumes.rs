@@ -32,7 +32,7 @@ const COLUMNS: &[Column] = &[
         "Reclaim Policy",
         "string",
         0,
-        "persistentVolumeReclaimPolicy defines what happens to a persistent volume when released from its claim.",
+        "persistentVolumeReclaimPolicy defines what happens to a persistent volume when released from its claim. Valid options are Retain (default for manually created PersistentVolumes), Delete (default for dynamically provisioned PersistentVolumes), and Recycle (deprecated). Recycle must be supported by the volume plugin underlying this PersistentVolume. More info: https://kubernetes.io/docs/concepts/storage/persistent-volumes#reclaiming",
     ),
     Column::new(
         "Status",
@@ -44,7 +44,7 @@ const COLUMNS: &[Column] = &[
         "Claim",
         "string",
         0,
-        "claimRef is part of a bi-directional binding between PersistentVolume and PersistentVolumeClaim.",
+        "claimRef is part of a bi-directional binding between PersistentVolume and PersistentVolumeClaim. Expected to be non-nil when bound. claim.VolumeName is the authoritative bind between PV and PVC. More info: https://kubernetes.io/docs/concepts/storage/persistent-volumes#binding",
     ),
     Column::new("StorageClass", "string", 0, "StorageClass of the pv"),
     Column::new("VolumeAttributesClass", "string", 0, "VolumeAttributesClass of the pv"),

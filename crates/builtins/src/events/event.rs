@@ -11,9 +11,9 @@ use kaji_meta::{
     field::{Error, ErrorList, Path},
     object, semantic_equal, validation,
 };
-use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SelectableField};
+use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, name_column};
 use serde_json::Value;
-use std::{borrow::Cow, time::Duration};
+use std::time::Duration;
 
 /// How long an event is kept: upstream's default for `--event-ttl`.
 const TTL: Duration = Duration::from_secs(3600);
@@ -42,7 +42,7 @@ const COLUMNS: &[Column] = &[
         "Subobject",
         "string",
         1,
-        "If referring to a piece of an object instead of an entire object, this string should contain a valid JSON/Go field access statement.",
+        "If referring to a piece of an object instead of an entire object, this string should contain a valid JSON/Go field access statement, such as desiredState.manifest.containers[2]. For example, if the object reference is to a container within a pod, this would take on a value like: \"spec.containers{name}\" (where \"name\" refers to the name of the container that triggered the event) or if no container name is specified \"spec.containers[2]\" (container with index 2 in this pod). This syntax is chosen only to have some well-defined way of referencing a part of an object.",
     ),
     Column::new(
         "Source",
@@ -58,13 +58,7 @@ const COLUMNS: &[Column] = &[
         "The time at which the event was first recorded. (Time of server receipt is in TypeMeta.)",
     ),
     Column::new("Count", "string", 1, "The number of times this event has occurred."),
-    Column {
-        name: Cow::Borrowed("Name"),
-        ty: Cow::Borrowed("string"),
-        format: Cow::Borrowed("name"),
-        description: Cow::Borrowed("Name must be unique within a namespace."),
-        priority: 1,
-    },
+    name_column().wide(),
 ];
 
 /// Fields by their names in the core group and in events.k8s.io.

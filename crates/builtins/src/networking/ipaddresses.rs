@@ -20,7 +20,7 @@ const COLUMNS: &[Column] = &[
         "ParentRef",
         "string",
         0,
-        "parentRef references the resource that an IPAddress is attached to. An IPAddress must reference a parent object.",
+        "ParentRef references the resource that an IPAddress is attached to. An IPAddress must reference a parent object.",
     ),
     age_column(),
 ];

@@ -20,7 +20,7 @@ const COLUMNS: &[Column] = &[
         "Pod-Selector",
         "string",
         0,
-        "podSelector selects the pods to which this NetworkPolicy object applies.",
+        "podSelector selects the pods to which this NetworkPolicy object applies. The array of rules is applied to any pods selected by this field. An empty selector matches all pods in the policy's namespace. Multiple network policies can select the same set of pods. In this case, the ingress rules for each are combined additively. This field is optional. If it is not specified, it defaults to an empty selector.",
     ),
     age_column(),
 ];

@@ -12,16 +12,7 @@ use kaji_meta::{
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
 use serde_json::Value;
 
-const COLUMNS: &[Column] = &[
-    name_column(),
-    Column::new(
-        "Handler",
-        "string",
-        0,
-        "handler specifies the underlying runtime and configuration that the CRI implementation will use to handle pods of this class.",
-    ),
-    age_column(),
-];
+const COLUMNS: &[Column] = &[name_column(), Column::new("Handler", "string", 0, ""), age_column()];
 
 struct RuntimeClasses;
 

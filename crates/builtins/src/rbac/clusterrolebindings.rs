@@ -2,7 +2,7 @@
 
 use super::{
     escalation::Guard,
-    rules::{BINDING_COLUMNS, GROUP, binding, binding_row, default_binding},
+    rules::{CLUSTER_BINDING_COLUMNS, GROUP, binding, binding_row, default_binding},
 };
 use crate::Deps;
 use kaji_meta::{Status, field::ErrorList, validation};
@@ -49,7 +49,7 @@ pub fn def(deps: &Deps) -> ResourceDef {
         "ClusterRoleBinding",
         "clusterrolebindings",
         Scope::Cluster,
-        BINDING_COLUMNS,
+        CLUSTER_BINDING_COLUMNS,
         Bindings { guard },
     )
     .named(validation::path_segment_name)

@@ -14,7 +14,22 @@ use serde_json::Value;
 /// The API group of RBAC.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// The columns of both kinds of bindings.
+/// The columns of bindings of the cluster.
+pub const CLUSTER_BINDING_COLUMNS: &[Column] = &[
+    name_column(),
+    Column::new(
+        "Role",
+        "string",
+        0,
+        "RoleRef can only reference a ClusterRole in the global namespace. If the RoleRef cannot be resolved, the Authorizer must return an error.",
+    ),
+    age_column(),
+    Column::new("Users", "string", 1, "Users in the clusterRoleBinding"),
+    Column::new("Groups", "string", 1, "Groups in the clusterRoleBinding"),
+    Column::new("ServiceAccounts", "string", 1, "ServiceAccounts in the clusterRoleBinding"),
+];
+
+/// The columns of bindings of a namespace.
 pub const BINDING_COLUMNS: &[Column] = &[
     name_column(),
     Column::new(

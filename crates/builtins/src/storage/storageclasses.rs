@@ -22,7 +22,7 @@ const COLUMNS: &[Column] = &[
         "VolumeBindingMode",
         "string",
         0,
-        "volumeBindingMode indicates how PersistentVolumeClaims should be provisioned and bound. When unset, VolumeBindingImmediate is used. This field is only honored by servers that enable the VolumeScheduling feature.",
+        "volumeBindingMode indicates how PersistentVolumeClaims should be provisioned and bound.  When unset, VolumeBindingImmediate is used. This field is only honored by servers that enable the VolumeScheduling feature.",
     ),
     Column::new(
         "AllowVolumeExpansion",

@@ -15,12 +15,7 @@ use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new(
-        "DriverName",
-        "string",
-        0,
-        "driverName indicates the name of the CSI driver This field is immutable.",
-    ),
+    Column::new("DriverName", "string", 0, "Name of the CSI driver This field is immutable."),
     age_column(),
 ];
 

@@ -47,6 +47,9 @@ pub(crate) fn scale_response(
         Column::new("Available", "integer", 0, available),
         age_column(),
     ];
+    if !custom {
+        columns[0].format = "".into();
+    }
     if custom && let Some(age) = columns.last_mut() {
         age.ty = "date".into();
     }
@@ -123,7 +126,10 @@ fn formed(
         },
         Form::Table => {
             let mut out = Vec::new();
-            let metadata = json!({"resourceVersion": object::resource_version(&value)});
+            let metadata = match object::resource_version(&value) {
+                "" => json!({}),
+                revision => json!({"resourceVersion": revision}),
+            };
             let columns = table::column_definitions(columns);
             table::head(&mut out, meta_version(accept), &metadata, &columns);
             let include = Include::from_request(req)?;
