@@ -134,6 +134,8 @@ fn sync_pod_cidrs(node: &mut Value) {
     match first {
         None if !one.is_empty() => put(spec, "podCIDRs", vec![Value::from(one)]),
         Some(first) if one.is_empty() => put(spec, "podCIDR", first),
+        // Of two that contradict each other, the older field counts, as upstream converts them.
+        Some(first) if first != one => put(spec, "podCIDRs", vec![Value::from(one)]),
         _ => {}
     }
 }
@@ -322,6 +324,9 @@ mod tests {
             spec.podCIDRs: Forbidden: node updates may not change podCIDR except from "" to valid
             spec.providerID: Forbidden: node updates may not change providerID except from "" to valid"#]]
         .assert_eq(&update_errors(&def(), "", json!({"spec": {"podCIDRs": ["10.0.1.0/24"]}}), old));
+        let mut contradicting = json!({"spec": {"podCIDR": "10.0.1.0/24", "podCIDRs": ["10.0.0.0/24"]}});
+        sync_pod_cidrs(&mut contradicting);
+        assert_eq!(contradicting["spec"]["podCIDRs"], json!(["10.0.1.0/24"]));
     }
 
     #[test]
