@@ -73,7 +73,7 @@ mod tests {
         new["roleRef"]["name"] = "x".into();
         assert_eq!(
             update_errors(&def(&deps()), "", new, ok),
-            r#"roleRef: Invalid value: {"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"x"}: cannot change roleRef"#
+            r#"roleRef: Invalid value: {"APIGroup":"rbac.authorization.k8s.io","Kind":"ClusterRole","Name":"x"}: cannot change roleRef"#
         );
         let bad = json!({"roleRef": {"kind": "x"}, "subjects": [{"kind": "y"}, {"kind": "User", "name": "a", "apiGroup": "z"}]});
         expect![[r#"

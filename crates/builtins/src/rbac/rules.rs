@@ -128,7 +128,13 @@ pub fn binding(object: &Value, old: Option<&Value>, namespaced: bool) -> ErrorLi
     if old
         .is_some_and(|o| ["apiGroup", "kind", "name"].iter().any(|f| o.at("roleRef").text(f) != role.text(f)))
     {
-        errs.push(Error::invalid(&path, role.clone(), "cannot change roleRef"));
+        // Upstream shows it as its internal type is written.
+        let shown = serde_json::json!({
+            "APIGroup": role.text("apiGroup"),
+            "Kind": role.text("kind"),
+            "Name": name,
+        });
+        errs.push(Error::invalid(&path, shown, "cannot change roleRef"));
     }
     errs
 }
