@@ -84,6 +84,10 @@ fn bound_before(pod: &Pod, now: jiff::Timestamp) -> bool {
 
 fn mark(pod: &Pod, lost: bool, now: jiff::Timestamp) -> Step {
     let mut status = json!({"phase": "Failed"});
+    let generation = pod.metadata.generation;
+    if generation != 0 {
+        status["observedGeneration"] = generation.into();
+    }
     if lost {
         status["conditions"] = json!([{
             "type": "DisruptionTarget",
@@ -92,6 +96,9 @@ fn mark(pod: &Pod, lost: bool, now: jiff::Timestamp) -> Step {
             "message": "PodGC: node no longer exists",
             "lastTransitionTime": seconds(now),
         }]);
+        if generation != 0 {
+            status["conditions"][0]["observedGeneration"] = generation.into();
+        }
     }
     let body: Value = json!({"metadata": {"uid": pod.metadata.uid}, "status": status});
     let target = Target::of::<Pod>(&pod.metadata.namespace, &pod.metadata.name).subresource("status");

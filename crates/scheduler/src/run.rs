@@ -210,6 +210,7 @@ impl Scheduler {
                 "reason": "Unschedulable",
                 "message": message,
                 "lastTransitionTime": now,
+                "observedGeneration": pod.metadata.generation,
             }]},
         });
         let (client, target) = (self.client.clone(), target(pod).subresource("status"));

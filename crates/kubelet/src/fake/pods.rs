@@ -197,6 +197,9 @@ impl Report<'_> {
         let mut condition =
             json!({"type": kind, "status": status, "lastProbeTime": null, "lastTransitionTime": since});
         let (reason, message) = reason.map_or((Value::Null, Value::Null), |(r, m)| (r.into(), m.into()));
+        if self.pod.metadata.generation != 0 {
+            condition["observedGeneration"] = self.pod.metadata.generation.into();
+        }
         condition["reason"] = reason;
         condition["message"] = message;
         condition
@@ -205,6 +208,14 @@ impl Report<'_> {
     fn names(&self) -> String {
         let names: Vec<&str> = self.pod.spec.containers.iter().map(|c| &*c.name).collect();
         format!("[{}]", names.join(" "))
+    }
+
+    /// A status with the generation that it is about.
+    fn observed(&self, mut status: Value) -> Value {
+        if self.pod.metadata.generation != 0 {
+            status["observedGeneration"] = self.pod.metadata.generation.into();
+        }
+        status
     }
 
     /// Whether the gates that a user put before readiness are open.
@@ -290,7 +301,7 @@ impl Report<'_> {
         }
         status["hostIP"] = self.host.to_string().into();
         status["hostIPs"] = json!([{"ip": self.host.to_string()}]);
-        status
+        self.observed(status)
     }
 
     fn running(&self) -> Value {
@@ -306,7 +317,7 @@ impl Report<'_> {
                 self.init(|sidecar| if sidecar { running() } else { self.terminated(0) }).into();
         }
         self.addresses(&mut status);
-        status
+        self.observed(status)
     }
 
     fn terminated(&self, code: i64) -> Value {
@@ -332,7 +343,7 @@ impl Report<'_> {
             status["initContainerStatuses"] = self.init(|_| self.terminated(0)).into();
         }
         self.addresses(&mut status);
-        status
+        self.observed(status)
     }
 
     fn deadline(&self) -> Value {
@@ -342,14 +353,14 @@ impl Report<'_> {
         status
     }
 
-    /// A running pod's readiness may change by its gates.
+    /// A running pod's readiness may change by its gates; what changes in its spec is taken notice of.
     fn readiness(&self) -> Next {
         let wanted = !self.behaviour.unready && self.gates_open();
-        if wanted == self.pod.ready() {
+        if wanted == self.pod.ready() && self.pod.status.observed_generation >= self.pod.metadata.generation {
             return Next::Rest;
         }
         let conditions = self.conditions(true, !self.behaviour.unready, "ContainersNotReady");
-        Next::Report(json!({"conditions": conditions}), None)
+        Next::Report(self.observed(json!({"conditions": conditions})), None)
     }
 }
 
@@ -410,6 +421,27 @@ mod tests {
             "spec": {"nodeName": "sim-1", "restartPolicy": policy, "containers": [{"name": "c", "image": "i"}]},
             "status": {"phase": "Pending"},
         })
+    }
+
+    #[test]
+    fn a_status_names_the_generation_that_it_is_about() {
+        let mut pod = pod(json!({}), "Always");
+        let step = |pod: &mut Value, generation: i64| {
+            pod["metadata"]["generation"] = generation.into();
+            let typed: Pod = serde_json::from_value(pod.clone()).unwrap();
+            let addresses = [Ipv4Addr::new(10, 244, 1, 2).into()];
+            let Next::Report(status, _) = next(&typed, &addresses, Ipv4Addr::new(172, 30, 0, 1), now())
+            else {
+                return "rests".to_owned();
+            };
+            report(pod, &status);
+            let of = |v: &Value| v["observedGeneration"].to_string();
+            let conditions = pod["status"]["conditions"].as_array().unwrap();
+            assert!(conditions.iter().all(|c| of(c) == of(&status)));
+            of(&status)
+        };
+        let seen: Vec<String> = [1, 1, 1, 2, 2].into_iter().map(|g| step(&mut pod, g)).collect();
+        assert_eq!(seen, ["1", "1", "rests", "2", "rests"]);
     }
 
     #[test]

@@ -396,6 +396,8 @@ pub struct PodIp {
 pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`
     pub phase: String,
+    /// The generation that the node has taken notice of.
+    pub observed_generation: i64,
     /// Conditions.
     pub conditions: Box<[PodCondition]>,
     /// Address.
