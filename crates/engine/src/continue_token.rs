@@ -2,20 +2,78 @@
 //!
 //! Invariant: a decoded token never leads out of the prefix it is used under.
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use crate::decode;
+use base64::{
+    Engine as _, alphabet,
+    engine::{
+        DecodePaddingMode,
+        general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD},
+    },
+};
 use kaji_meta::Status;
 use kaji_store::Revision;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct Wire<'a> {
-    #[serde(default, borrow)]
     v: Cow<'a, str>,
-    #[serde(default)]
     rv: i64,
-    #[serde(default, borrow)]
     start: Cow<'a, str>,
+}
+
+impl Wire<'static> {
+    /// Reads the JSON of a token as Go does.
+    fn read(json: &[u8]) -> Result<Self, String> {
+        let value = decode::json(json)?;
+        let members = match value {
+            Value::Object(members) => members,
+            Value::Null => Map::new(),
+            other => {
+                let found = decode::go_type(&other);
+                return Err(format!(
+                    "json: cannot unmarshal {found} into Go value of type storage.continueToken"
+                ));
+            }
+        };
+        let mismatch = |key: &str, found: &Value, wanted: &str| {
+            let found = match found {
+                Value::Number(n) if wanted != "string" => format!("number {n}"),
+                other => decode::go_type(other).to_owned(),
+            };
+            format!(
+                "json: cannot unmarshal {found} into Go struct field continueToken.{key} of type {wanted}"
+            )
+        };
+        let text = |key: &str| match members.get(key) {
+            None | Some(Value::Null) => Ok(String::new()),
+            Some(Value::String(text)) => Ok(text.clone()),
+            Some(other) => Err(mismatch(key, other, "string")),
+        };
+        let rv = match members.get("rv") {
+            None | Some(Value::Null) => 0,
+            Some(n) => n.as_i64().ok_or_else(|| mismatch("rv", n, "int64"))?,
+        };
+        Ok(Wire { v: text("v")?.into(), rv, start: text("start")?.into() })
+    }
+}
+
+/// Base64 for URLs without padding, as lenient as Go's and with its text.
+fn decode_base64(token: &str) -> Result<Vec<u8>, String> {
+    const LENIENT: GeneralPurpose = GeneralPurpose::new(
+        &alphabet::URL_SAFE,
+        GeneralPurposeConfig::new()
+            .with_decode_allow_trailing_bits(true)
+            .with_decode_padding_mode(DecodePaddingMode::RequireNone),
+    );
+    let kept: String = token.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
+    LENIENT.decode(&kept).map_err(|_| {
+        let known = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+        let at = token.bytes().position(|b| !known(b) && !matches!(b, b'\r' | b'\n'));
+        // Else one character is left over.
+        format!("illegal base64 data at input byte {}", at.unwrap_or(token.len().saturating_sub(1)))
+    })
 }
 
 /// Where a list continues.
@@ -46,8 +104,8 @@ impl Continue {
 
     fn parse(token: &str) -> Result<Self, String> {
         let invalid = |e: String| format!("continue key is not valid: {e}");
-        let json = URL_SAFE_NO_PAD.decode(token).map_err(|e| invalid(format!("illegal base64 data: {e}")))?;
-        let wire: Wire<'_> = serde_json::from_slice(&json).map_err(|e| invalid(e.to_string()))?;
+        let json = decode_base64(token).map_err(invalid)?;
+        let wire = Wire::read(&json).map_err(invalid)?;
         if wire.v != "meta.k8s.io/v1" {
             return Err(invalid(format!("server does not recognize this encoded version {}", wire.v)));
         }
@@ -105,7 +163,39 @@ mod tests {
                 (400, format!("invalid continue token: continue key is not valid: {text}"))
             );
         }
-        assert_eq!(Continue::decode("%").unwrap_err().code, 400);
-        assert_eq!(Continue::decode(&token("[")).unwrap_err().code, 400);
+    }
+
+    #[test]
+    fn broken_tokens_are_refused_in_gos_words() {
+        let shown: Vec<String> = [
+            "x",
+            "%",
+            "abc=",
+            "abcde",
+            &token("nojson"),
+            &token("[]"),
+            &token("null"),
+            "eyJ2",
+            &token(r#"{"v":1}"#),
+            &token(r#"{"v":"meta.k8s.io/v1","rv":"s","start":"a"}"#),
+            &token(r#"{"v":"meta.k8s.io/v1","rv":1.5,"start":"a"}"#),
+        ]
+        .into_iter()
+        .map(|t| Continue::decode(t).unwrap_err().message)
+        .map(|m| m.strip_prefix("invalid continue token: continue key is not valid: ").unwrap().to_owned())
+        .collect();
+        expect_test::expect![[r#"
+            illegal base64 data at input byte 0
+            illegal base64 data at input byte 0
+            illegal base64 data at input byte 3
+            illegal base64 data at input byte 4
+            invalid character 'o' in literal null (expecting 'u')
+            json: cannot unmarshal array into Go value of type storage.continueToken
+            server does not recognize this encoded version 
+            unexpected end of JSON input
+            json: cannot unmarshal number into Go struct field continueToken.v of type string
+            json: cannot unmarshal string into Go struct field continueToken.rv of type int64
+            json: cannot unmarshal number 1.5 into Go struct field continueToken.rv of type int64"#]]
+        .assert_eq(&shown.join("\n"));
     }
 }
