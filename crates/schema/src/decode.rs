@@ -177,8 +177,8 @@ impl Decoder<'_> {
 
     fn list(&self, schema: &Schema, list: &mut [Value], ctx: Ctx<'_>) -> Result<(), String> {
         let Some(items) = &schema.items else { return Ok(()) };
-        for value in list {
-            self.element(items, value, ctx)?;
+        for (i, value) in list.iter_mut().enumerate() {
+            self.element(items, value, Ctx { at: &ctx.at.index(i), ..ctx })?;
         }
         Ok(())
     }

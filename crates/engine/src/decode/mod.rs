@@ -63,7 +63,7 @@ impl Want<'_> {
         is_custom(self.schema)
     }
 
-    fn api_version(&self) -> String {
+    pub(crate) fn api_version(&self) -> String {
         GroupVersion::new(self.group, self.version).api_version()
     }
 }
@@ -258,7 +258,9 @@ fn conform_types(want: &Want<'_>, value: &mut Value) -> Result<Vec<String>, Stri
         if !metadata.is_null()
             && let Some(schema) = types::lookup("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta")
         {
-            unknown.extend(prune(schema.get(), &mut metadata, false).iter().map(|p| format!("metadata.{p}")));
+            let found =
+                prune(schema.get(), &mut metadata, false).into_iter().map(|p| format!("metadata.{p}"));
+            unknown.splice(..0, found);
             check_types(schema.get(), &mut metadata)?;
         }
         if let Value::Object(map) = value

@@ -243,7 +243,7 @@ fn strictness() {
         body,
         Directive::Strict,
         expect![[
-            r#"400 Widget in version "v1" cannot be handled as a Widget: strict decoding error: duplicate field "spec.size", unknown field "spec.foo", unknown field "metadata.bar""#
+            r#"400 Widget in version "v1" cannot be handled as a Widget: strict decoding error: duplicate field "spec.size", unknown field "metadata.bar", unknown field "spec.foo""#
         ]],
     );
     check(
@@ -278,6 +278,18 @@ fn reports_come_in_the_documents_order() {
         duplicate field "[0].op"
         duplicate field "[1].value.x""#]]
     .assert_eq(&strict::reports_of_patch(patch).join("\n"));
+}
+
+#[test]
+fn unknown_fields_of_elements_are_named_by_index() {
+    let schema = kaji_schema::types::for_gvk("", "v1", "Pod").unwrap();
+    let mut pod =
+        json!({"spec": {"containers": [{"name": "a"}, {"name": "b", "bad": 1, "ports": [{"x": 1}]}]}});
+    let want = Want { group: "", version: "v1", kind: "Pod", schema: &schema };
+    assert_eq!(
+        conform(&want, &mut pod).unwrap(),
+        ["spec.containers[1].bad", "spec.containers[1].ports[0].x"]
+    );
 }
 
 #[test]

@@ -151,6 +151,11 @@ impl Patch {
             }
             Kind::Strategic | Kind::Apply => strategic_merge(want.schema.get(), &base, &self.body)?,
         };
+        if self.kind == Kind::Strategic {
+            // It applies to an object of a known type: what it says of kinds is nothing to upstream.
+            object::set_at(&mut new, &["apiVersion"], want.api_version());
+            object::set_at(&mut new, &["kind"], want.kind);
+        }
         self.check_kind(want, &new)?;
         // Shown in messages; the object is not kept for the case that it is needed.
         let before = (self.kind != Kind::Strategic && self.directive == Directive::Strict)
