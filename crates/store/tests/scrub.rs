@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 use futures_util::StreamExt;
-use kaji_store::disk::{DiskOptions, DiskStore};
+use kaji_store::disk::{DiskOptions, DiskStore, Fault};
 use kaji_store::memory::MemoryStore;
 use kaji_store::{Range, Store, StoreError, Txn};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 
 const DIR: &str = "KAJI_STORE_SCRUB_DIR";
 const ROUNDS: usize = 16;
@@ -122,6 +123,69 @@ async fn a_store_in_memory_gives_up_its_history() {
     store.scrub().await.unwrap();
     assert_eq!(store.compacted(), 3);
     assert_eq!(values(&store).await, [("/a".to_owned(), "2".to_owned())]);
+}
+
+/// Fails one write, or one fsync, when so many more have been done.
+#[derive(Debug, Default)]
+struct Once {
+    left: Mutex<Option<usize>>,
+    /// Of fsyncs instead of writes.
+    syncs: bool,
+}
+
+impl Once {
+    fn count(&self) -> std::io::Result<()> {
+        let mut left = self.left.lock().unwrap();
+        *left = match *left {
+            Some(0) => {
+                *left = None;
+                return Err(std::io::Error::from_raw_os_error(5));
+            }
+            left => left.map(|n| n - 1),
+        };
+        Ok(())
+    }
+}
+
+impl Fault for Once {
+    fn on_write(&self, _: u64, _: usize) -> std::io::Result<()> {
+        if self.syncs { Ok(()) } else { self.count() }
+    }
+
+    fn on_sync(&self) -> std::io::Result<()> {
+        if self.syncs { self.count() } else { Ok(()) }
+    }
+}
+
+#[tokio::test]
+async fn whichever_write_fails_nothing_is_lost_and_the_next_scrub_is_done() {
+    let mut failures = 0;
+    for syncs in [false, true] {
+        for n in 0.. {
+            let (temp, fault) = (tempfile::tempdir().unwrap(), Arc::new(Once { syncs, ..Once::default() }));
+            let options = DiskOptions { fault: Some(fault.clone()), ..Default::default() };
+            let store = DiskStore::open(temp.path(), options).unwrap();
+            store.txn(Txn::put("/a", marker(n))).await.unwrap();
+            store.txn(Txn::put("/a", "1")).await.unwrap();
+            *fault.left.lock().unwrap() = Some(usize::try_from(n).unwrap());
+            let outcome = store.scrub().await;
+            let failed = fault.left.lock().unwrap().take().is_none();
+            // The last write is to the former file, which is of no more use by then.
+            assert!(failed || outcome.is_ok(), "{n} {outcome:?}");
+            failures += usize::from(outcome.is_err());
+            drop(store);
+            let store = DiskStore::open(temp.path(), DiskOptions::default()).unwrap();
+            assert_eq!(values(&store).await, [("/a".to_owned(), "1".to_owned())], "{n}");
+            store.txn(Txn::put("/b", "1")).await.unwrap();
+            store.scrub().await.unwrap();
+            assert!(!holds(&everything(temp.path()), &marker(n)), "{n}");
+            assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 3);
+            if !failed {
+                break;
+            }
+        }
+    }
+    assert!(failures > 4, "{failures}");
 }
 
 /// Not a test but the process that is killed; it runs only when the test below starts it.
