@@ -20,8 +20,10 @@ use hyper_util::rt::TokioIo;
 use kaji_outbound::{CallError, Lane, RequestBody, Slot, body};
 use kaji_resource::{BoxFuture, UserInfo};
 use std::{
+    any::Any,
     net::IpAddr,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -78,6 +80,8 @@ pub struct Facts<'a> {
     pub remote: Option<IpAddr>,
     /// How long the whole exchange may take; `None` for what stays open by design.
     pub time: Option<Duration>,
+    /// What counts the connection, which is held as long as it speaks another protocol.
+    pub connection: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Aggregator {
@@ -137,7 +141,7 @@ impl Aggregator {
             Ok(answer) => {
                 let answer = answer.map(|b| b.map_err(|e| Broken(e.to_string())).boxed_unsync());
                 match ours {
-                    Some(ours) => self.switch(answer, protocol.as_ref(), ours),
+                    Some(ours) => self.switch(answer, protocol.as_ref(), ours, facts.connection.clone()),
                     None => pass(answer, self.end(until)),
                 }
             }
@@ -166,6 +170,7 @@ impl Aggregator {
         mut answer: Response<ForeignBody>,
         protocol: Option<&HeaderValue>,
         ours: OnUpgrade,
+        connection: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Response<ForeignBody> {
         let code = answer.status();
         if code != StatusCode::SWITCHING_PROTOCOLS {
@@ -181,7 +186,7 @@ impl Aggregator {
         let slot = answer.extensions_mut().remove::<Slot>();
         let mut stop = self.stop.subscribe();
         tokio::spawn(async move {
-            let _slot = slot;
+            let _held = (slot, connection);
             let both = async { tokio::join!(ours, theirs) };
             let both = tokio::select! {
                 both = both => both,
@@ -490,6 +495,7 @@ mod tests {
             audit_id: &HeaderValue::from_static("id"),
             remote: Some([10, 1, 2, 3].into()),
             time: None,
+            connection: None,
         };
         super::request(&parts, body(Bytes::new()), &facts, upgrade).unwrap()
     }

@@ -21,6 +21,7 @@ mod value;
 
 pub use constraints::{Constraints, Pattern};
 pub(crate) use formats::parse as parse_format;
+pub use formats::request_uri;
 
 /// Validates `value`; errors are below `path`.
 pub fn validate(schema: &Schema, value: &Value, path: &Path) -> ErrorList {

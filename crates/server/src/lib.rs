@@ -28,6 +28,7 @@ mod route;
 mod stack;
 mod tls;
 mod version;
+mod websocket;
 
 pub use audit::Audit;
 pub use body::ResponseBody;

@@ -12,10 +12,12 @@ use crate::{
     stack::{Stack, StackError},
 };
 use arc_swap::ArcSwap;
+use http::header;
 use hyper_util::{
     rt::TokioIo,
     server::graceful::{GracefulShutdown, Watcher},
 };
+use socket2::{SockRef, TcpKeepalive};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -25,6 +27,9 @@ use tokio_rustls::{TlsAcceptor, rustls::pki_types::CertificateDer};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// When the other side of a connection on which nothing happens is asked whether it is there, how often it is asked again,
+/// and how often in vain.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(15), 4);
 /// Connections at once.
 pub const MAX_CONNECTIONS: usize = 20_000;
 /// Streams a single h2 connection may have open: controllers keep one watch per resource on one connection.
@@ -83,6 +88,11 @@ impl Visitor {
     }
 }
 
+/// What counts a connection: its part in a graceful end and its slot. Held until it ends, also when it speaks another
+/// protocol by then.
+#[derive(Clone)]
+pub struct Held(#[expect(dead_code, reason = "held, not read")] Arc<(Watcher, OwnedSemaphorePermit)>);
+
 /// A listener that is bound but not yet serving.
 pub struct Listener {
     tcp: TcpListener,
@@ -131,7 +141,7 @@ impl Listener {
                 Ok((stream, remote)) => {
                     let (front, stack, watcher) = (self.front.clone(), stack.clone(), graceful.watcher());
                     let streams = self.streams;
-                    let counted = (watcher, slot);
+                    let counted = (watcher, Held(Arc::new((graceful.watcher(), slot))));
                     tokio::spawn(connection(stream, Remote(remote.ip()), front, streams, stack, counted));
                 }
                 // Out of file descriptors, mostly: give running requests a moment to return some.
@@ -157,10 +167,9 @@ async fn connection(
     front: Front,
     streams: u32,
     stack: Arc<Stack>,
-    (watcher, slot): (Watcher, OwnedSemaphorePermit),
+    (watcher, held): (Watcher, Held),
 ) {
-    // Answers are written whole; waiting to fill a segment only adds latency.
-    let _ = stream.set_nodelay(true);
+    prepare(&stream);
     let (here, wish, spoken) = (SharedLane::default(), SharedLane::default(), Spoken::default());
     let accepted = front.tls().accept(Socket::new(stream, here.clone()));
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, accepted).await else { return };
@@ -169,11 +178,14 @@ async fn connection(
     let visitor = Visitor::new(front, handshake.peer_certificates());
     let lanes = stack.flow.lanes();
     let service = {
-        let (wish, spoken) = (wish.clone(), spoken.clone());
+        let (wish, spoken, held) = (wish.clone(), spoken.clone(), held.clone());
         hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
             spoken.note();
             request.extensions_mut().insert(visitor.peer());
             request.extensions_mut().insert(wish.clone());
+            if request.headers().contains_key(header::UPGRADE) {
+                request.extensions_mut().insert(held.clone());
+            }
             if stack.audit.is_some() || !stack.aggregator.is_idle() {
                 request.extensions_mut().insert(remote);
             }
@@ -186,7 +198,33 @@ async fn connection(
         if let Some(Err(error)) = spoken.serve(watcher.watch(connection)).await {
             tracing::debug!(%error, "a connection ended");
         }
-        drop(slot);
+        drop(held);
     };
     Roaming::new(served, lanes, wish, here).await;
+}
+
+/// Sets a connection's options. One without them works, too.
+fn prepare(stream: &TcpStream) {
+    // Answers are written whole; waiting to fill a segment only adds latency.
+    let _ = stream.set_nodelay(true);
+    // Watches are silent for long: a client that is gone without a word would hold its connection for ever.
+    let (after, every, times) = KEEPALIVE;
+    let keepalive = TcpKeepalive::new().with_time(after).with_interval(every).with_retries(times);
+    let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn asks_silent_connections_whether_they_are_there() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        prepare(&stream);
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE.0);
+    }
 }

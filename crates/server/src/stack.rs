@@ -19,10 +19,12 @@ use crate::{
     health::Health,
     identity::Authentication,
     impersonate::{self, Impersonation},
+    listen::Held,
     metrics::Metrics,
     openapi::OpenApi,
     plain,
     route::{self, RequestInfo, Target},
+    websocket::{self, Opening},
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -170,7 +172,7 @@ impl Stack {
         }
         // A stream is in flight until its client has had enough of it.
         response.body_mut().hold(in_flight);
-        response
+        websocket::send_off(response)
     }
 
     async fn admit<B>(
@@ -239,11 +241,16 @@ impl Stack {
                 let creation = authorize::creation(&self.authorizer, info);
                 let (headers, deadline) = (&parts.headers, course.deadline);
                 let connection = parts.extensions.get::<SharedLane>();
+                let socket = (info.verb == "watch").then(|| Opening::of(parts)).flatten();
                 let parts =
                     api::Parts { headers, query, info, target, user, body, trail, creation, deadline };
                 let gzip = plain::takes_gzip(parts.headers);
                 let (answer, seat) = self.resource(api::request(parts)?, seat, record, connection).await;
-                Ok(api::response(answer, gzip).map(|body| flow::hold(body, seat, time)))
+                let response = match socket {
+                    Some(opening) => websocket::watch(opening, answer),
+                    None => api::response(answer, gzip),
+                };
+                Ok(response.map(|body| flow::hold(body, seat, time)))
             }
         }
     }
@@ -292,6 +299,7 @@ impl Stack {
             audit_id: &course.draft.id,
             remote: parts.extensions.get::<Remote>().map(|r| r.0),
             time,
+            connection: parts.extensions.get::<Held>().map(|held| Arc::new(held.clone()) as _),
         };
         let body = body.map_err(Into::into).boxed_unsync();
         let response = self.aggregator.forward(route, parts, body, &facts).await;

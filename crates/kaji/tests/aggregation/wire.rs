@@ -1,54 +1,24 @@
 //! What goes over a connection for longer: watches, other protocols, answers that break off.
 
 use crate::{
-    common::{TestCluster, access::admin, api::Api},
+    common::{
+        TestCluster,
+        access::admin,
+        api::Api,
+        wire::{connect, send},
+    },
     extension::{ECHOES, Extension, NAME},
     reason,
 };
 use bytes::Bytes;
-use http::{Request, Response, header};
+use http::{Request, header};
 use http_body_util::{BodyExt, Empty};
-use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use kaji_resource::Verb;
 use kaji_server::LocalService;
 use serde_json::json;
-use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_rustls::{
-    TlsConnector,
-    rustls::{
-        ClientConfig, RootCertStore,
-        crypto::ring,
-        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
-    },
-};
 use tower::ServiceExt;
-
-/// A request over the cluster's own TLS, as its admin.
-async fn send(cluster: &TestCluster, request: Request<Empty<Bytes>>) -> Response<Incoming> {
-    let pki = &cluster.cluster.pki;
-    let certificates = |pem: &str| -> Vec<CertificateDer<'static>> {
-        CertificateDer::pem_slice_iter(pem.as_bytes()).map(Result::unwrap).collect()
-    };
-    let mut roots = RootCertStore::empty();
-    certificates(&pki.ca.certificate).into_iter().for_each(|root| roots.add(root).unwrap());
-    let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_client_auth_cert(
-            certificates(&pki.admin.certificate),
-            PrivateKeyDer::from_pem_slice(pki.admin.key.as_bytes()).unwrap(),
-        )
-        .unwrap();
-    let tcp = tokio::net::TcpStream::connect(cluster.cluster.address).await.unwrap();
-    let name = ServerName::try_from("localhost").unwrap();
-    let stream = TlsConnector::from(Arc::new(tls)).connect(name, tcp).await.unwrap();
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
-    tokio::spawn(connection.with_upgrades());
-    sender.send_request(request).await.unwrap()
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watches_stream_and_break_off_visibly() {
@@ -174,6 +144,36 @@ async fn other_protocols_are_spoken_through() {
     // When the server goes, so does the connection.
     drop(extension);
     assert_eq!(both.read(&mut [0; 8]).await.unwrap_or(0), 0);
+    cluster.stop().await;
+}
+
+/// A connection counts as long as it is there, whatever is spoken on it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_protocols_hold_their_connections_slot() {
+    let cluster = TestCluster::start_with(|o| o.serving.connections = Some(1)).await;
+    let extension = Extension::start(&cluster).await;
+    extension.join(&cluster).await;
+    reason(&cluster, NAME, "Passed").await;
+    let request = Request::get(format!("{ECHOES}/x/exec"))
+        .header("host", "localhost")
+        .header(header::CONNECTION, "Upgrade")
+        .header(header::UPGRADE, "echo")
+        .body(Empty::new())
+        .unwrap();
+    let answer = send(&cluster, request).await;
+    assert_eq!(answer.status(), 101);
+    let mut first = TokioIo::new(hyper::upgrade::on(answer).await.unwrap());
+    let mut second = Box::pin(connect(&cluster, true));
+    for _ in 0..50 {
+        first.write_all(b"word").await.unwrap();
+        let mut back = [0; 4];
+        tokio::select! {
+            read = first.read_exact(&mut back) => assert_eq!(read.unwrap(), 4),
+            _ = &mut second => panic!("a second connection"),
+        }
+    }
+    drop(first);
+    drop(second.await);
     cluster.stop().await;
 }
 

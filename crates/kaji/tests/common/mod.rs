@@ -7,6 +7,7 @@ pub mod api;
 pub mod clients;
 pub mod https;
 pub mod issuer;
+pub mod wire;
 
 use kaji::{Cluster, Nodes, Options, StoreKind, kubeconfig};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};

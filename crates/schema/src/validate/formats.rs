@@ -9,6 +9,8 @@ use crate::schema::{Format, Type};
 
 mod text;
 
+pub use text::request_uri;
+
 /// The format called `name` on a value of type `ty`; [`Format::None`] where it is unknown or does not belong to the type.
 /// Dashes do not matter ("date-time" is "datetime").
 pub(crate) fn parse(name: &str, ty: Type) -> Format {

@@ -84,8 +84,8 @@ fn go_duration(s: &str) -> bool {
     true
 }
 
-/// An absolute URI or an absolute path.
-pub(super) fn request_uri(s: &str) -> bool {
+/// Whether a text is an absolute URI or an absolute path, as Go's `url.ParseRequestURI` takes them.
+pub fn request_uri(s: &str) -> bool {
     if s.is_empty() || s.bytes().any(|b| b < 0x20 || b == 0x7f) {
         return false;
     }

@@ -1,9 +1,11 @@
 //! What conformance asks of single objects and no lifecycle of a kind shows: namespaces, the status of a definition, the
-//! server's own service, nodes that take pods.
+//! server's own service, nodes that take pods; and watches over WebSockets.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod websockets;
 
 use common::{TestCluster, api::Api};
 use kaji_resource::Verb;
