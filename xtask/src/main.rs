@@ -8,6 +8,7 @@ mod bench;
 mod codegen;
 mod fuzz;
 mod tidy;
+mod watches;
 
 #[derive(Parser)]
 #[command(name = "xtask", about = "Chores of the Kaji repository")]
@@ -20,6 +21,8 @@ struct Cli {
 enum Command {
     /// Measure a running API server from outside.
     Bench(bench::Args),
+    /// Compare watches and lists under random writes with what was acknowledged.
+    CheckWatches(watches::Args),
     /// Write the table of built-in types from public Kubernetes sources.
     Codegen(codegen::Args),
     /// Run the fuzz targets, each for a while.
@@ -31,6 +34,7 @@ enum Command {
 fn main() -> ExitCode {
     let result: Result<(), Box<dyn Error>> = match Cli::parse().command {
         Command::Bench(args) => bench::run(&args).map_err(Into::into),
+        Command::CheckWatches(args) => watches::run(root(), &args).map_err(Into::into),
         Command::Codegen(args) => codegen::run(&args).map_err(Into::into),
         Command::Fuzz(args) => fuzz::run(root(), &args).map_err(Into::into),
         Command::Tidy => tidy(),
