@@ -46,3 +46,26 @@ def attack_preconditions_in_the_query_hold(server):
         for target in (path, MAPS.format("query-c")):
             answer = server.admin.send("DELETE", f"{target}?{query}")
             assert server.admin.get(path).code == 200, f"DELETE {target}?{query}: {answer}"
+
+
+def attack_a_right_to_list_is_no_right_to_watch(server):
+    """However a watch is spelt, it is authorized as one; a list neither passes for a watch."""
+    lister = server.account("query-d", "lister", [rule(["list"], ["configmaps"])])
+    watcher = server.account("query-d", "watcher", [rule(["watch"], ["configmaps"])])
+    path = MAPS.format("query-d")
+    for query in ("watch", "watch=", "watch=f", "watch=no", "watch=1&watch=0", "watch=&watch=false", "%77atch=1"):
+        answer = lister.send("GET", f"{path}?{query}&timeoutSeconds=1", timeout=10)
+        assert answer.code == 403, f"{query}: {answer}"
+    for query in ("", "watch=0&watch=1", "watch=FALSE", "watch=1;", "watch=%zz", "Watch=1"):
+        answer = watcher.send("GET", f"{path}?{query}&timeoutSeconds=1", timeout=10)
+        assert answer.code == 403, f"{query}: {answer}"
+
+
+def attack_nothing_is_written_where_a_path_says_watch(server):
+    """A verb in the path is what is authorized, whatever the method is: nothing else is carried out."""
+    server.namespace("query-e")
+    path = "/api/v1/watch/namespaces/query-e/configmaps"
+    for method, suffix in (("POST", ""), ("PUT", "/w"), ("PATCH", "/w"), ("DELETE", "/w"), ("DELETE", "")):
+        answer = server.admin.send(method, f"{path}{suffix}", b'{"metadata":{"name":"w"}}')
+        assert answer.code == 405, f"{method} {suffix}: {answer}"
+    assert server.admin.get(f"{MAPS.format('query-e')}/w").code == 404

@@ -46,8 +46,7 @@ impl Watched {
     }
 
     fn request(self) -> ApiRequest {
-        let mut query = vec![("watch".to_owned(), "true".to_owned())];
-        query.extend(self.selector.map(|(key, value)| (key.to_owned(), value)));
+        let query = [("watch", "true".to_owned())].into_iter().chain(self.selector).collect();
         let all = ApiRequest::own(Verb::Watch, self.resource, self.version, "kube-aggregator");
         ApiRequest { namespace: self.namespace, query, ..all }
     }

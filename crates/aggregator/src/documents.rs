@@ -8,7 +8,7 @@
 //!
 //! Source: upstream's `discoveryManager`; KEP-3352.
 
-use crate::{Route, Table, keeper, proxy, service::ApiService};
+use crate::{Route, Table, keeper, outgoing, service::ApiService};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
@@ -264,7 +264,7 @@ pub(crate) async fn get(
     (accept, etag): (HeaderValue, Option<HeaderValue>),
     (time, largest): (Duration, usize),
 ) -> Result<Answer, String> {
-    let mut request = proxy::own_request(path, user, accept);
+    let mut request = outgoing::own_request(path, user, accept);
     if let Some(etag) = etag {
         request.headers_mut().insert(header::IF_NONE_MATCH, etag);
     }

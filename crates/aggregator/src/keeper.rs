@@ -266,7 +266,8 @@ async fn probe(client: &Client, route: &Route) -> Result<(), String> {
     let path = route.service.path();
     let url = format!("https://{}{path}", route.authority());
     let missing = |why: String| format!("failing or missing response from {url}: {why}");
-    let request = crate::proxy::own_request(&path, &prober(), HeaderValue::from_static("application/json"));
+    let request =
+        crate::outgoing::own_request(&path, &prober(), HeaderValue::from_static("application/json"));
     match tokio::time::timeout(PROBE, client.send(request, Lane::Own)).await {
         Err(_) => {
             let late = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";

@@ -16,6 +16,7 @@ mod judge;
 mod keeper;
 mod merge;
 mod metrics;
+mod outgoing;
 pub mod priorities;
 mod proxy;
 mod register;

@@ -1,23 +1,21 @@
 //! Forwarding a request to the server that stands behind an APIService.
 //!
 //! Invariants:
-//! - The server is told who asks by this server alone: whatever a client says about that is taken out before.
-//! - What was authorized is what is sent: path and query go on as they were understood here.
+//! - What is sent is made in `outgoing`, out of what was authorized.
 //! - A request that is answered in pieces, or that switches protocols, is passed on as it comes; when one side ends, so
 //!   does the other. An answer that breaks off breaks off here too and never looks complete.
 //!
 //! Source: upstream's `proxyHandler` and the reverse proxy that it uses.
 
-use crate::{Aggregator, Route};
+use crate::{Aggregator, Route, outgoing};
 use bytes::Bytes;
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header, request::Parts,
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use kaji_outbound::{CallError, Lane, RequestBody, Slot, body};
+use kaji_meta::{Query, Reason, Status};
+use kaji_outbound::{CallError, Lane, RequestBody, Slot};
 use kaji_resource::{BoxFuture, UserInfo};
 use std::{
     any::Any,
@@ -32,17 +30,6 @@ use tokio::time::{Instant, sleep_until};
 /// Documents that clients wait for are there soon or not at all.
 const DOCUMENT: Duration = Duration::from_secs(5);
 
-/// Headers that are about one connection alone (RFC 9110, 7.6.1, and those that older software takes for such).
-const HOP: [HeaderName; 8] = [
-    header::CONNECTION,
-    HeaderName::from_static("proxy-connection"),
-    HeaderName::from_static("keep-alive"),
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
 /// What browsers may do with an answer is this server's to say.
 const CORS: [HeaderName; 4] = [
     header::ACCESS_CONTROL_ALLOW_CREDENTIALS,
@@ -50,11 +37,6 @@ const CORS: [HeaderName; 4] = [
     header::ACCESS_CONTROL_ALLOW_METHODS,
     header::ACCESS_CONTROL_ALLOW_ORIGIN,
 ];
-const USER: HeaderName = HeaderName::from_static("x-remote-user");
-const UID: HeaderName = HeaderName::from_static("x-remote-uid");
-const GROUP: HeaderName = HeaderName::from_static("x-remote-group");
-const EXTRA: &str = "x-remote-extra-";
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The body of an answer from elsewhere.
 pub type ForeignBody = UnsyncBoxBody<Bytes, Broken>;
@@ -69,7 +51,7 @@ pub struct Facts<'a> {
     /// Its path, as it was understood and authorized.
     pub path: &'a str,
     /// Likewise its query.
-    pub query: &'a [(String, String)],
+    pub query: &'a Query,
     /// Whether it is about a resource.
     pub resource: bool,
     /// Who asks.
@@ -93,6 +75,9 @@ impl Aggregator {
         request_body: RequestBody,
         facts: &Facts<'_>,
     ) -> Response<ForeignBody> {
+        if outgoing::is_loop(&parts.headers) {
+            return loop_detected();
+        }
         if !route.service.is_available() {
             return text(StatusCode::SERVICE_UNAVAILABLE, "service unavailable\n");
         }
@@ -107,7 +92,7 @@ impl Aggregator {
         if upgrade && ours.is_none() {
             return unavailable("request connection cannot be hijacked");
         }
-        let request = match request(parts, request_body, facts, upgrade) {
+        let request = match outgoing::request(parts, request_body, facts, upgrade) {
             Ok(request) => request,
             Err(why) => return unavailable(&format!("error trying to reach service: {why}")),
         };
@@ -228,146 +213,6 @@ fn agreed(asked: Option<&HeaderValue>, found: Option<&HeaderValue>) -> Result<()
     Err(format!("backend tried to switch protocol {found:?} when {asked:?} was requested"))
 }
 
-/// The request as the other side gets it.
-fn request(
-    parts: &Parts,
-    request_body: RequestBody,
-    facts: &Facts<'_>,
-    upgrade: bool,
-) -> Result<Request<RequestBody>, String> {
-    let mut headers = parts.headers.clone();
-    let protocol = headers.get(header::UPGRADE).cloned();
-    let host = headers.remove(header::HOST);
-    remove_hops(&mut headers);
-    headers.remove(header::EXPECT);
-    if upgrade {
-        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-        headers.extend(protocol.map(|p| (header::UPGRADE, p)));
-    } else {
-        // Of these, only the connection of an upgrade keeps what the client said.
-        let uri = HeaderValue::from_str(&escaped(facts.path)).map_err(|e| e.to_string())?;
-        headers.insert("x-forwarded-uri", uri);
-        headers.extend(host.map(|h| (HeaderName::from_static("x-forwarded-host"), h)));
-        headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
-    }
-    if let Some(remote) = facts.remote {
-        append_remote(&mut headers, remote);
-    }
-    identify(&mut headers, facts.user)?;
-    headers.insert("audit-id", facts.audit_id.clone());
-    let mut target = escaped(facts.path);
-    if !facts.query.is_empty() {
-        target.push('?');
-        target.push_str(&encoded(facts.query));
-    }
-    let mut request = Request::new(request_body);
-    *request.method_mut() = parts.method.clone();
-    *request.uri_mut() = target.parse::<Uri>().map_err(|e| e.to_string())?;
-    *request.headers_mut() = headers;
-    Ok(request)
-}
-
-/// A request of this server's own, for JSON and the like.
-pub(crate) fn own_request(path: &str, user: &UserInfo, accept: HeaderValue) -> Request<RequestBody> {
-    let mut request = Request::new(body(Bytes::new()));
-    // A path that is none leads to the root, where the answer is of no use either.
-    *request.uri_mut() = path.parse().unwrap_or_default();
-    let headers = request.headers_mut();
-    headers.insert(header::ACCEPT, accept);
-    headers.insert(header::USER_AGENT, HeaderValue::from_static("kube-aggregator"));
-    // Names of this server's own are plain.
-    let _ = identify(headers, user);
-    request
-}
-
-/// Says who asks, and nothing else about that.
-fn identify(headers: &mut HeaderMap, user: &UserInfo) -> Result<(), String> {
-    let said: Vec<HeaderName> = headers
-        .keys()
-        .filter(|k| [USER, UID, GROUP].contains(k) || k.as_str().starts_with(EXTRA))
-        .cloned()
-        .collect();
-    said.iter().for_each(|name| drop(headers.remove(name)));
-    let value = |name: &HeaderName, text: &str| {
-        HeaderValue::from_bytes(text.as_bytes())
-            .map_err(|_| format!("net/http: invalid header field value for {:?}", name.as_str()))
-    };
-    headers.insert(USER, value(&USER, &user.name)?);
-    if !user.uid.is_empty() {
-        headers.insert(UID, value(&UID, &user.uid)?);
-    }
-    for group in &user.groups {
-        headers.append(GROUP, value(&GROUP, group)?);
-    }
-    for (key, values) in &user.extra {
-        let name = HeaderName::try_from(format!("{EXTRA}{}", escaped_key(key))).map_err(|e| e.to_string())?;
-        for text in values {
-            headers.append(&name, value(&name, text)?);
-        }
-    }
-    Ok(())
-}
-
-/// A key of extra attributes as a header's name: everything that such a name cannot hold is escaped.
-fn escaped_key(key: &str) -> String {
-    let legal = |b: u8| b.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&b);
-    escape(key.as_bytes(), legal)
-}
-
-/// A path as Go's `URL.EscapedPath` writes it.
-fn escaped(path: &str) -> String {
-    escape(path.as_bytes(), |b| b.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&b))
-}
-
-fn encoded(query: &[(String, String)]) -> String {
-    let part = |text: &str| escape(text.as_bytes(), |b| b.is_ascii_alphanumeric() || b"-_.~".contains(&b));
-    let pairs: Vec<String> = query.iter().map(|(k, v)| format!("{}={}", part(k), part(v))).collect();
-    pairs.join("&")
-}
-
-fn escape(bytes: &[u8], legal: impl Fn(u8) -> bool) -> String {
-    use std::fmt::Write;
-    let mut out = String::with_capacity(bytes.len());
-    for byte in bytes {
-        if legal(*byte) {
-            out.push(char::from(*byte));
-        } else {
-            // Writing to a String cannot fail.
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
-}
-
-fn append_remote(headers: &mut HeaderMap, remote: IpAddr) {
-    let before: Vec<&[u8]> = headers.get_all(&FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
-    let mut all = before.join(&b", "[..]);
-    if !all.is_empty() {
-        all.extend_from_slice(b", ");
-    }
-    all.extend_from_slice(remote.to_string().as_bytes());
-    if let Ok(value) = HeaderValue::from_bytes(&all) {
-        headers.insert(FORWARDED_FOR, value);
-    }
-}
-
-fn remove_hops(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|v| v.to_str().ok())
-        .flat_map(|v| v.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in HOP.iter().chain(&named) {
-        headers.remove(name);
-    }
-    let trailers = headers.get(header::TE).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"trailers"));
-    if !trailers {
-        headers.remove(header::TE);
-    }
-}
-
 /// Whether a client wants another protocol on its connection.
 pub fn is_upgrade(headers: &HeaderMap) -> bool {
     let lower = |v: &HeaderValue| v.to_str().unwrap_or_default().to_ascii_lowercase();
@@ -390,7 +235,11 @@ fn pass(answer: Response<ForeignBody>, end: BoxFuture<'static, End>) -> Response
         let refused = "the backend attempted to redirect this request, which is not permitted";
         return text(StatusCode::BAD_GATEWAY, refused);
     }
-    remove_hops(&mut parts.headers);
+    if parts.headers.contains_key(header::TRANSFER_ENCODING) {
+        // The length is not the body's then (RFC 9112, 6.3).
+        parts.headers.remove(header::CONTENT_LENGTH);
+    }
+    outgoing::remove_hops(&mut parts.headers);
     CORS.iter().for_each(|name| drop(parts.headers.remove(name)));
     parts.extensions = http::Extensions::new();
     parts.version = http::Version::HTTP_11;
@@ -451,6 +300,15 @@ fn unavailable(why: &str) -> Response<ForeignBody> {
     text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"))
 }
 
+/// A request goes around in a circle: an extension server sends it back to where it came from.
+fn loop_detected() -> Response<ForeignBody> {
+    let message = "the request was forwarded to extension servers too often: one of them sends requests back";
+    let status = Status::new(StatusCode::LOOP_DETECTED.as_u16(), Reason::Unknown, message);
+    let mut response = text(StatusCode::LOOP_DETECTED, status.to_value().to_string());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
 fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<ForeignBody> {
     let full = Full::new(text.into()).map_err(|never: std::convert::Infallible| match never {});
     let mut response = Response::new(full.boxed_unsync());
@@ -465,7 +323,6 @@ fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<ForeignBody> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
 
     fn show(headers: &HeaderMap) -> String {
         let line =
@@ -473,83 +330,6 @@ mod tests {
         let mut lines: Vec<String> = headers.iter().map(line).collect();
         lines.sort();
         lines.concat()
-    }
-
-    fn sent(upgrade: bool, add: &[(&'static str, &'static str)]) -> Request<RequestBody> {
-        let mut request = Request::post("https://api/apis/a.io/v1/x").header("host", "api:6443");
-        for (name, value) in add {
-            request = request.header(*name, *value);
-        }
-        let (parts, ()) = request.body(()).unwrap().into_parts();
-        let user = UserInfo {
-            name: "alice".into(),
-            uid: "7".into(),
-            groups: vec!["devs".into(), "ops".into()],
-            extra: BTreeMap::from([("a.io/Scope %".to_owned(), vec!["x".to_owned(), "y".to_owned()])]),
-        };
-        let facts = Facts {
-            path: "/apis/a.io/v1/x y/é",
-            query: &[("labelSelector".into(), "a=b,c".into()), ("watch".into(), "1".into())],
-            resource: true,
-            user: &user,
-            audit_id: &HeaderValue::from_static("id"),
-            remote: Some([10, 1, 2, 3].into()),
-            time: None,
-            connection: None,
-        };
-        super::request(&parts, body(Bytes::new()), &facts, upgrade).unwrap()
-    }
-
-    #[test]
-    fn who_asks_is_said_by_this_server_alone() {
-        let request = sent(
-            false,
-            &[
-                ("x-remote-user", "root"),
-                ("x-remote-group", "system:masters"),
-                ("x-remote-extra-foo", "bar"),
-                ("connection", "close, x-private"),
-                ("x-private", "1"),
-                ("te", "gzip"),
-                ("accept", "*/*"),
-                ("x-forwarded-for", "1.1.1.1"),
-            ],
-        );
-        expect_test::expect![[r#"
-            /apis/a.io/v1/x%20y/%C3%A9?labelSelector=a%3Db%2Cc&watch=1
-            accept: */*
-            audit-id: id
-            x-forwarded-for: 1.1.1.1, 10.1.2.3
-            x-forwarded-host: api:6443
-            x-forwarded-proto: https
-            x-forwarded-uri: /apis/a.io/v1/x%20y/%C3%A9
-            x-remote-extra-a.io%2fscope%20%25: x
-            x-remote-extra-a.io%2fscope%20%25: y
-            x-remote-group: devs
-            x-remote-group: ops
-            x-remote-uid: 7
-            x-remote-user: alice
-        "#]]
-        .assert_eq(&format!("{}\n{}", request.uri(), show(request.headers())));
-    }
-
-    #[test]
-    fn upgrades_keep_their_headers() {
-        let headers = [("connection", "keep-alive, Upgrade"), ("upgrade", "SPDY/3.1")];
-        assert!(is_upgrade(sent(true, &headers).headers()));
-        expect_test::expect![[r#"
-            audit-id: id
-            connection: Upgrade
-            upgrade: SPDY/3.1
-            x-forwarded-for: 10.1.2.3
-            x-remote-extra-a.io%2fscope%20%25: x
-            x-remote-extra-a.io%2fscope%20%25: y
-            x-remote-group: devs
-            x-remote-group: ops
-            x-remote-uid: 7
-            x-remote-user: alice
-        "#]]
-        .assert_eq(&show(sent(true, &headers).headers()));
     }
 
     #[test]
@@ -583,5 +363,8 @@ mod tests {
         let headers =
             [("keep-alive", "5"), ("access-control-allow-origin", "*"), ("content-type", "text/html")];
         assert_eq!(answer(200, &headers), "200\ncontent-type: text/html\n");
+        assert_eq!(answer(200, &[("content-length", "5")]), "200\ncontent-length: 5\n");
+        let smuggled = [("transfer-encoding", "chunked"), ("content-length", "5")];
+        assert_eq!(answer(200, &smuggled), "200\n");
     }
 }

@@ -210,7 +210,7 @@ async fn follow(engine: Weak<Engine>, mut served: Served) {
 /// A watch over all definitions; `None` once the engine has ended.
 async fn watch(engine: &Arc<Engine>) -> Option<futures_util::stream::BoxStream<'static, bytes::Bytes>> {
     let request = ApiRequest {
-        query: vec![("watch".into(), "true".into())],
+        query: [("watch", "true")].into(),
         ..ApiRequest::own(Verb::Watch, definitions(), "v1", "apiextensions")
     };
     match engine.handle(request).await.body {

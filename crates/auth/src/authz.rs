@@ -13,6 +13,7 @@ pub mod rule;
 pub mod webhook;
 
 use crate::names::MASTERS;
+use kaji_meta::{fields, labels};
 use kaji_resource::{BoxFuture, UserInfo};
 use std::{borrow::Cow, sync::Arc};
 
@@ -37,10 +38,11 @@ pub struct Attributes<'a> {
     pub name: &'a str,
     /// What follows `/api` and the like, for questions without a resource.
     pub path: &'a str,
-    /// The field selector of the request, as it was given; `""` without one. One that does not parse restricts nothing.
-    pub field_selector: &'a str,
+    /// The field selector of the request, the one that it is carried out with; `None` without one. One that does not parse
+    /// restricts nothing.
+    pub field_selector: Option<&'a fields::Selector>,
     /// The label selector of the request, likewise.
-    pub label_selector: &'a str,
+    pub label_selector: Option<&'a labels::Selector>,
 }
 
 impl<'a> Attributes<'a> {
@@ -62,8 +64,8 @@ impl<'a> Attributes<'a> {
             resource: none,
             subresource: none,
             name: none,
-            field_selector: none,
-            label_selector: none,
+            field_selector: None,
+            label_selector: None,
         }
     }
 

@@ -7,7 +7,7 @@ use crate::{
     decode, encode, engine::Engine, registry::Resource, request::ApiRequest, response::ApiResponse,
     trail::Trail, verbs,
 };
-use kaji_meta::{Reason, Status};
+use kaji_meta::{Reason, Status, validation::path_segment_name};
 use kaji_resource::{SubresourceKind, Verb};
 use std::sync::Arc;
 
@@ -85,6 +85,19 @@ async fn serve(engine: &Arc<Engine>, res: &Arc<Resource>, req: &ApiRequest) -> R
     // Of a namespaced resource, only lists and watches span namespaces.
     if def.namespaced() && req.namespace.is_empty() && !matches!(req.verb, Verb::List | Verb::Watch) {
         return Err(if req.name.is_empty() { method_not_allowed() } else { Status::generic_not_found() });
+    }
+    let streams = sub.is_some_and(|s| matches!(s.kind, SubresourceKind::Call { .. }));
+    if req.verb == Verb::Get && !streams && req.query.flag("export") == Some(true) {
+        let text = "the export parameter, deprecated since v1.14, is no longer supported";
+        return Err(Status::bad_request(text));
+    }
+    if def.stored && !req.name.is_empty() && !matches!(req.verb, Verb::List | Verb::Watch | Verb::Create) {
+        let wrong = path_segment_name(&req.name, false);
+        if !wrong.is_empty() {
+            let name = kaji_meta::text::quote(&req.name);
+            let why = wrong.join(";");
+            return Err(Status::bad_request(format!("Name parameter invalid: {name}: {why}")));
+        }
     }
     match sub.map(|s| &s.kind) {
         None if !def.stored => verbs::call::call(engine, res, req).await,

@@ -4,10 +4,14 @@
 
 use crate::request::ApiRequest;
 use kaji_meta::{
-    GroupKind, Status, field, field::Path, fields::Selector as FieldSelector,
+    GroupKind, Reason, Status, field,
+    field::Path,
+    fields::Selector as FieldSelector,
     labels::Selector as LabelSelector,
+    query::{self, go_int},
 };
 use kaji_store::Revision;
+use std::time::Duration;
 
 /// `resourceVersionMatch`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +48,8 @@ pub(crate) struct ListOptions {
     pub limit: usize,
     /// `""`: from the beginning.
     pub continue_token: String,
-    pub timeout_seconds: Option<u64>,
+    /// Of a watch.
+    pub timeout: Option<Duration>,
     pub bookmarks: bool,
     /// After defaulting.
     pub send_initial_events: Option<bool>,
@@ -58,7 +63,7 @@ impl ListOptions {
     pub fn for_list(req: &ApiRequest) -> Result<Self, Status> {
         let raw = Raw::new(req)?;
         raw.check_list()?;
-        let mut options = raw.options()?;
+        let mut options = raw.options();
         if options.continue_token.is_empty() || options.rv_match != Match::Unset {
             options.rv = parse_rv(raw.rv)
                 .map_err(|e| Status::bad_request(format!("invalid resource version: {e}")))?;
@@ -74,22 +79,22 @@ impl ListOptions {
     ///
     /// # Errors
     /// As for a list.
-    pub fn for_watch(req: &ApiRequest, kind: &GroupKind) -> Result<Self, Status> {
+    pub fn for_watch(req: &ApiRequest) -> Result<Self, Status> {
         let mut raw = Raw::new(req)?;
         if raw.send_initial_events.is_none() && raw.rv_match.is_empty() && matches!(raw.rv, "" | "0") {
             raw.send_initial_events = Some(true);
             raw.rv_match = "NotOlderThan";
         }
         raw.check_watch()?;
-        let mut options = raw.options()?;
-        options.rv = parse_rv(raw.rv).map_err(|e| Status::invalid(kind, "", &[e]))?;
+        let mut options = raw.options();
+        options.rv = parse_rv(raw.rv).map_err(|e| unreadable_rv(&e))?;
         Ok(options)
     }
 }
 
-/// As in the query.
+/// As in the query, once it is converted.
 struct Raw<'a> {
-    req: &'a ApiRequest,
+    given: query::ListOptions<'a>,
     rv: &'a str,
     rv_match: &'a str,
     continue_token: &'a str,
@@ -98,39 +103,33 @@ struct Raw<'a> {
 
 impl<'a> Raw<'a> {
     fn new(req: &'a ApiRequest) -> Result<Self, Status> {
-        let param = |key| req.first_param(key).unwrap_or("");
+        let given = req.query.list_options().map_err(Status::bad_request)?;
         Ok(Raw {
-            req,
-            rv: param("resourceVersion"),
-            rv_match: param("resourceVersionMatch"),
-            continue_token: param("continue"),
-            send_initial_events: req.first_param("sendInitialEvents").map(go_bool),
+            given,
+            rv: given.resource_version,
+            rv_match: given.resource_version_match,
+            continue_token: given.continue_token,
+            send_initial_events: given.send_initial_events,
         })
     }
 
-    fn options(&self) -> Result<ListOptions, Status> {
-        let int = |key| match self.req.first_param(key) {
-            None | Some("") => Ok(None),
-            Some(text) => parse_int(text).map(Some).map_err(Status::bad_request),
-        };
-        let non_empty = |key| self.req.first_param(key).filter(|s| !s.is_empty());
-        let labels = non_empty("labelSelector").map(LabelSelector::parse).transpose();
-        let fields = non_empty("fieldSelector").map(FieldSelector::parse).transpose();
-        Ok(ListOptions {
-            labels: labels.map_err(Status::bad_request)?,
-            fields: fields.map_err(|e| Status::bad_request(e.to_string()))?,
+    fn options(&self) -> ListOptions {
+        let query::ListOptions { labels, fields, limit, timeout_seconds, bookmarks, .. } = self.given;
+        ListOptions {
+            labels: labels.cloned(),
+            fields: fields.cloned(),
             rv: Rv::Unset,
             rv_match: match self.rv_match {
                 "Exact" => Match::Exact,
                 "NotOlderThan" => Match::NotOlderThan,
                 _ => Match::Unset,
             },
-            limit: int("limit")?.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+            limit: usize::try_from(limit).unwrap_or(0),
             continue_token: self.continue_token.to_owned(),
-            timeout_seconds: int("timeoutSeconds")?.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0),
-            bookmarks: self.req.first_param("allowWatchBookmarks").is_some_and(go_bool),
+            timeout: timeout_seconds.and_then(timeout),
+            bookmarks,
             send_initial_events: self.send_initial_events,
-        })
+        }
     }
 
     fn check_list(&self) -> Result<(), Status> {
@@ -196,30 +195,19 @@ fn invalid_options(errors: &[field::Error]) -> Result<(), Status> {
     Err(Status::invalid(&GroupKind::new("meta.k8s.io", "ListOptions"), "", errors))
 }
 
-/// A boolean of `ListOptions`: present means true, except `0` and `false`.
-fn go_bool(text: &str) -> bool {
-    text != "0" && !text.eq_ignore_ascii_case("false")
-}
-
-fn parse_int(text: &str) -> Result<i64, String> {
-    go_int(text, "ParseInt", text.parse::<i64>())
-}
-
 /// Go's `strconv.ParseUint`, which takes no leading plus, as Rust does.
 pub(crate) fn go_uint(text: &str) -> Result<u64, String> {
     let parsed = if text.starts_with('+') { "+".parse() } else { text.parse() };
     go_int(text, "ParseUint", parsed)
 }
 
-fn go_int<T>(text: &str, function: &str, parsed: Result<T, std::num::ParseIntError>) -> Result<T, String> {
-    use std::num::IntErrorKind::{NegOverflow, PosOverflow};
-    parsed.map_err(|e| {
-        let why = match e.kind() {
-            PosOverflow | NegOverflow => "value out of range",
-            _ => "invalid syntax",
-        };
-        format!("strconv.{function}: parsing {}: {why}", kaji_meta::text::quote(text))
-    })
+/// How long a watch lasts; `None` for as long as the server likes. A negative time is over at once, also one that only
+/// becomes negative in Go's nanoseconds.
+fn timeout(seconds: i64) -> Option<Duration> {
+    match seconds.wrapping_mul(1_000_000_000) {
+        0 => None,
+        nanos => Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))),
+    }
 }
 
 /// Reads a resource version as apiserver's storage does.
@@ -236,6 +224,11 @@ pub(crate) fn parse_rv(text: &str) -> Result<Rv, field::Error> {
     }
 }
 
+/// Upstream's answer to a GET or watch of a resource version that is none: its storage's error, which says no code.
+pub(crate) fn unreadable_rv(error: &field::Error) -> Status {
+    Status::new(500, Reason::Unknown, error.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,8 +236,7 @@ mod tests {
     use std::fmt::Write;
 
     fn request(query: &str) -> ApiRequest {
-        let pair = |p: &str| p.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned()));
-        ApiRequest { query: query.split('&').filter_map(pair).collect(), ..crate::tests::request() }
+        ApiRequest { query: crate::tests::pairs(query), ..crate::tests::request() }
     }
 
     #[test]
@@ -267,6 +259,8 @@ mod tests {
             "resourceVersion=0&continue=x",
             "sendInitialEvents=false",
             "limit=ten",
+            "limit=",
+            "timeoutSeconds=&limit=",
             "limit=-1",
             "labelSelector=a in (",
             "fieldSelector=a",
@@ -294,6 +288,8 @@ mod tests {
             resourceVersion=0&continue=x: (Unset, Unset, 0)
             sendInitialEvents=false: 422 ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list
             limit=ten: 400 strconv.ParseInt: parsing "ten": invalid syntax
+            limit=: 400 strconv.ParseInt: parsing "": invalid syntax
+            timeoutSeconds=&limit=: 400 strconv.ParseInt: parsing "": invalid syntax
             limit=-1: (Unset, Unset, 0)
             labelSelector=a in (: 400 unable to parse requirement: found '', expected: ',', ')' or identifier
             fieldSelector=a: 400 invalid selector: 'a'; can't understand 'a'
@@ -314,14 +310,17 @@ mod tests {
             "sendInitialEvents=true&resourceVersionMatch=Exact&resourceVersion=7",
             "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&continue=x&timeoutSeconds=7",
             "timeoutSeconds=soon",
+            "timeoutSeconds=-1",
+            "timeoutSeconds=0",
+            "timeoutSeconds=60",
             "resourceVersion=0&sendInitialEvents=0&resourceVersionMatch=NotOlderThan",
         ] {
-            let got = ListOptions::for_watch(&request(query), &GroupKind::new("", "pods"));
+            let got = ListOptions::for_watch(&request(query));
             let _ = match got {
                 Ok(o) => writeln!(
                     out,
                     "{query}: {:?} initial {:?} bookmarks {} timeout {:?}",
-                    o.rv, o.send_initial_events, o.bookmarks, o.timeout_seconds
+                    o.rv, o.send_initial_events, o.bookmarks, o.timeout
                 ),
                 Err(e) => writeln!(out, "{query}: {} {}", e.code, e.message),
             };
@@ -330,13 +329,16 @@ mod tests {
             : Unset initial Some(true) bookmarks false timeout None
             resourceVersion=0: Any initial Some(true) bookmarks false timeout None
             resourceVersion=5: At(5) initial None bookmarks false timeout None
-            resourceVersion=x: 422 pods "" is invalid: resourceVersion: Invalid value: "x": strconv.ParseUint: parsing "x": invalid syntax
+            resourceVersion=x: 500 resourceVersion: Invalid value: "x": strconv.ParseUint: parsing "x": invalid syntax
             resourceVersion=5&resourceVersionMatch=NotOlderThan: 422 ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided
             sendInitialEvents=true: 422 ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan
             sendInitialEvents=false&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=1: Unset initial Some(false) bookmarks true timeout None
             sendInitialEvents=true&resourceVersionMatch=Exact&resourceVersion=7: 422 ListOptions.meta.k8s.io "" is invalid: [resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan, resourceVersionMatch: Unsupported value: "Exact": supported values: "NotOlderThan"]
             sendInitialEvents=true&resourceVersionMatch=NotOlderThan&continue=x&timeoutSeconds=7: 422 ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided
             timeoutSeconds=soon: 400 strconv.ParseInt: parsing "soon": invalid syntax
+            timeoutSeconds=-1: Unset initial Some(true) bookmarks false timeout Some(0ns)
+            timeoutSeconds=0: Unset initial Some(true) bookmarks false timeout None
+            timeoutSeconds=60: Unset initial Some(true) bookmarks false timeout Some(60s)
             resourceVersion=0&sendInitialEvents=0&resourceVersionMatch=NotOlderThan: Any initial Some(false) bookmarks false timeout None
         "#]].assert_eq(&out);
     }

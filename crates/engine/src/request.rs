@@ -4,7 +4,7 @@
 
 use crate::{deadline::Deadline, trail::Trails};
 use bytes::Bytes;
-use kaji_meta::{GroupResource, Status};
+use kaji_meta::{GroupResource, Query, Status};
 use kaji_resource::{BoxFuture, UserInfo, Verb};
 use std::{
     fmt,
@@ -103,8 +103,8 @@ pub struct ApiRequest {
     pub subresource: String,
     /// What follows the subresource in the path.
     pub subpath: String,
-    /// Decoded query parameters in order.
-    pub query: Vec<(String, String)>,
+    /// The query parameters.
+    pub query: Query,
     /// Answer format.
     pub accept: Accept,
     /// `Content-Type` as sent (`""` when absent).
@@ -143,7 +143,7 @@ impl ApiRequest {
             name: String::new(),
             subresource: String::new(),
             subpath: String::new(),
-            query: vec![],
+            query: Query::default(),
             accept: Accept::default(),
             content_type: String::new(),
             body: Bytes::new(),
@@ -158,20 +158,5 @@ impl ApiRequest {
     /// The server itself as a user.
     pub(crate) fn server() -> &'static UserInfo {
         &SERVER
-    }
-
-    /// The first value of a query parameter, which is the one that Go's conversion of query parameters takes.
-    pub fn first_param(&self, key: &str) -> Option<&str> {
-        self.query.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
-    }
-
-    /// Go's `strconv.ParseBool` over a parameter; absent or empty is `None`, nonsense is an error text.
-    pub fn bool_param(&self, key: &str) -> Result<Option<bool>, String> {
-        match self.first_param(key) {
-            None | Some("") => Ok(None),
-            Some("1" | "t" | "T" | "TRUE" | "true" | "True") => Ok(Some(true)),
-            Some("0" | "f" | "F" | "FALSE" | "false" | "False") => Ok(Some(false)),
-            Some(other) => Err(format!("strconv.ParseBool: parsing {other:?}: invalid syntax")),
-        }
     }
 }

@@ -217,10 +217,7 @@ fn request() -> ApiRequest {
     let maps = GroupResource::new("", "configmaps");
     ApiRequest {
         namespace: NAMESPACE.into(),
-        query: vec![
-            ("watch".into(), "true".into()),
-            ("fieldSelector".into(), format!("metadata.name={NAME}")),
-        ],
+        query: [("watch", "true".to_owned()), ("fieldSelector", format!("metadata.name={NAME}"))].into(),
         ..ApiRequest::own(Verb::Watch, maps, "v1", "kube-apiserver")
     }
 }

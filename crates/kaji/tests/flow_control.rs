@@ -54,10 +54,8 @@ fn user() -> UserInfo {
 async fn seat(cluster: &TestCluster, uri: &str) -> Seat {
     let stack = &cluster.cluster.stack;
     let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
-    let query: Vec<(String, String)> =
-        query.split('&').filter_map(|p| p.split_once('=')).map(|(k, v)| (k.into(), v.into())).collect();
-    let info = RequestInfo::parse(&Method::GET, path, &query);
-    let seat = stack.flow.admit(&stack.engine, &user(), &info, &query, MINUTE, &mut Default::default()).await;
+    let info = RequestInfo::parse(&Method::GET, path, kaji_meta::Query::parse(query)).unwrap();
+    let seat = stack.flow.admit(&stack.engine, &user(), &info, MINUTE, &mut Default::default()).await;
     seat.ok().unwrap().unwrap()
 }
 

@@ -103,6 +103,72 @@ async fn heads_and_connections_are_bounded() {
     test.stop().await;
 }
 
+/// One request over HTTP/1.1, as it is: the head and body of the answer, which ends the connection.
+async fn raw(test: &TestCluster, client: &TlsConnector, head: &str) -> String {
+    let mut stream = connect(test, client).await.unwrap();
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = vec![];
+    // An end without TLS's own goodbye is an end, too.
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_headers_fit() {
+    let test = TestCluster::start(0).await;
+    let client = client(&test, &[&TLS13], "http/1.1");
+    let groups: String = (0..1000).map(|i| format!("impersonate-group: g{i}\r\n")).collect();
+    let head = format!(
+        "GET /version HTTP/1.1\r\nhost: x\r\nconnection: close\r\nimpersonate-user: u\r\n{groups}impersonate-group: system:authenticated\r\n\r\n"
+    );
+    let answer = raw(&test, &client, &head).await;
+    assert!(answer.starts_with(OK), "{answer}");
+    let stream = connect(&test, &self::client(&test, &[&TLS13], "h2")).await.unwrap();
+    let io = hyper_util::rt::TokioIo::new(stream);
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+    tokio::spawn(connection);
+    let mut request = http::Request::get("https://localhost/version").header("impersonate-user", "u");
+    for i in 0..1000 {
+        request = request.header("impersonate-group", format!("g{i}"));
+    }
+    let request = request.header("impersonate-group", "system:authenticated");
+    let body = http_body_util::Empty::<bytes::Bytes>::new();
+    assert_eq!(sender.send_request(request.body(body).unwrap()).await.unwrap().status(), 200);
+    let more = format!("GET /version HTTP/1.1\r\nhost: x\r\n{}\r\n", "a: b\r\n".repeat(5000));
+    let answer = raw(&test, &client, &more).await;
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    test.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heads_that_go_refuses_are_refused() {
+    let test = TestCluster::start(0).await;
+    let client = client(&test, &[&TLS13], "http/1.1");
+    let mut seen = String::new();
+    for (path, hosts) in [
+        ("/version", "host: a\r\nhost: a\r\n"),
+        ("/version", "host: a b\r\n"),
+        ("/version", ""),
+        ("/api/v1/namespaces/%zz", "host: a\r\n"),
+        ("/version?a=%zz", "host: \r\nconnection: close\r\n"),
+    ] {
+        let answer = raw(&test, &client, &format!("GET {path} HTTP/1.1\r\n{hosts}\r\n")).await;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body = if head.starts_with(OK) { "" } else { body };
+        seen += &format!("{path} {hosts:?}: {} {body}\n", head.lines().next().unwrap());
+    }
+    expect_test::expect![[r#"
+        /version "host: a\r\nhost: a\r\n": HTTP/1.1 400 Bad Request 400 Bad Request
+        /version "host: a b\r\n": HTTP/1.1 400 Bad Request 400 Bad Request: malformed Host header
+        /version "": HTTP/1.1 400 Bad Request 400 Bad Request: missing required Host header
+        /api/v1/namespaces/%zz "host: a\r\n": HTTP/1.1 400 Bad Request 400 Bad Request
+        /version?a=%zz "host: \r\nconnection: close\r\n": HTTP/1.1 200 OK 
+    "#]]
+    .assert_eq(&seen);
+    test.stop().await;
+}
+
 /// A frame of HTTP/2: type, flags, stream, content. Source: RFC 9113, section 4.1.
 type Frame = (u8, u8, u32, Vec<u8>);
 

@@ -1,7 +1,7 @@
 //! `Hooks`: the behaviour of one resource that data cannot express.
 
 use crate::{Ctx, DeleteOptions, Verb};
-use kaji_meta::{Status, field};
+use kaji_meta::{Query, Status, field};
 use serde_json::{Map, Value};
 
 pub use futures_util::future::BoxFuture;
@@ -22,8 +22,8 @@ pub struct CallRequest<'a> {
     pub body: Value,
     /// The parent object in its storage version; `None` for review kinds.
     pub object: Option<&'a Value>,
-    /// The query parameters as sent.
-    pub query: &'a [(String, String)],
+    /// The query parameters.
+    pub query: &'a Query,
     /// For eviction: options found in the body are the hook's to read.
     pub delete_options: Option<DeleteOptions>,
 }

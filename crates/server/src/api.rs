@@ -4,11 +4,12 @@ use crate::{
     body::ResponseBody,
     negotiate,
     route::{RequestInfo, Target},
+    routing,
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
 use kaji_engine::{ApiRequest, ApiResponse, Body, Creation, Deadline, Trails};
-use kaji_meta::Status;
+use kaji_meta::{Query, Status};
 use kaji_resource::{UserInfo, Verb};
 use std::{collections::HashSet, sync::Arc};
 
@@ -16,9 +17,7 @@ use std::{collections::HashSet, sync::Arc};
 pub struct Parts<'a> {
     /// Request headers.
     pub headers: &'a HeaderMap,
-    /// Parsed query.
-    pub query: Vec<(String, String)>,
-    /// Parsed path.
+    /// Its path and query.
     pub info: &'a RequestInfo,
     /// Its target.
     pub target: &'a Target,
@@ -36,8 +35,8 @@ pub struct Parts<'a> {
 
 /// Builds the engine's request, or tells why not (405, 406).
 pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
-    let Parts { headers, query, info, target, user, body, trail, creation, deadline } = parts;
-    let verb = verb(&info.verb).ok_or_else(method_not_allowed)?;
+    let Parts { headers, info, target, user, body, trail, creation, deadline } = parts;
+    let verb = verb(&info.verb).ok_or_else(routing::method_not_allowed)?;
     let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
     let mut accept = negotiate::accept(text(header::ACCEPT), verb == Verb::Watch).ok_or_else(|| {
         Status::not_acceptable(format!(
@@ -46,7 +45,7 @@ pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
         ))
     })?;
     let agent = text(header::USER_AGENT).unwrap_or_default();
-    accept.pretty = wants_pretty(&query, agent);
+    accept.pretty = wants_pretty(&info.query, agent);
     // The namespace of a namespace's own path is its name; the resource itself is cluster scoped.
     let namespace = if target.resource == "namespaces" && target.group.is_empty() {
         String::new()
@@ -62,7 +61,7 @@ pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
         name: target.name.clone(),
         subresource: target.subresource.clone(),
         subpath: target.subpath.clone(),
-        query,
+        query: info.query.clone(),
         accept,
         content_type: text(header::CONTENT_TYPE).unwrap_or_default().to_owned(),
         body,
@@ -75,22 +74,15 @@ pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
 }
 
 /// `?pretty`, or a browser or curl, as upstream decides.
-pub fn wants_pretty(query: &[(String, String)], user_agent: &str) -> bool {
-    match query.iter().rev().find(|(k, _)| k == "pretty").map(|(_, v)| v.as_str()) {
-        Some(v) => matches!(v, "1" | "t" | "T" | "true" | "TRUE" | "True"),
-        None => ["curl", "Wget", "Mozilla/5.0"].iter().any(|p| user_agent.starts_with(p)),
+pub fn wants_pretty(query: &Query, user_agent: &str) -> bool {
+    match query.text("pretty") {
+        "" => ["curl", "Wget", "Mozilla/5.0"].iter().any(|p| user_agent.starts_with(p)),
+        text => matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True"),
     }
 }
 
 fn verb(text: &str) -> Option<Verb> {
     Verb::ALL.iter().copied().find(|v| v.as_str() == text)
-}
-
-fn method_not_allowed() -> Status {
-    Status {
-        code: 405,
-        ..Status::bad_request("the server does not allow this method on the requested resource")
-    }
 }
 
 /// Turns an engine's answer into HTTP, compressed when the client takes gzip and the answer is large.

@@ -13,21 +13,16 @@ use kaji_resource::{BoxFuture, UserInfo};
 use std::{fmt, sync::Arc};
 
 /// What a request asks of the authorizer. The selectors of lists and watches are part of it (KEP-4601).
-pub fn attributes<'a>(
-    user: &'a UserInfo,
-    info: &'a RequestInfo,
-    query: &'a [(String, String)],
-) -> Attributes<'a> {
+pub fn attributes<'a>(user: &'a UserInfo, info: &'a RequestInfo) -> Attributes<'a> {
     let mut attributes = Attributes::path(user, &info.verb, &info.path);
     if let Some(target) = &info.resource {
-        let Target { group, version, namespace, resource, name, subresource, subpath: _ } = target;
-        let name = if name.is_empty() { &info.selected_name } else { name };
+        let Target { group, version, namespace, resource, name: _, subresource, subpath: _ } = target;
+        let name = info.name();
         attributes = Attributes { group, version, namespace, resource, name, subresource, ..attributes };
-        if matches!(info.verb.as_str(), "list" | "watch" | "deletecollection") {
-            let parameter =
-                |key: &str| query.iter().find(|(k, _)| k == key).map_or("", |(_, value)| value.as_str());
-            attributes.field_selector = parameter("fieldSelector");
-            attributes.label_selector = parameter("labelSelector");
+        if !info.verb_in_path && matches!(info.verb.as_str(), "list" | "watch" | "deletecollection") {
+            // With one that does not parse the request is refused once it is authorized.
+            attributes.field_selector = info.query.field_selector().unwrap_or_default();
+            attributes.label_selector = info.query.label_selector().unwrap_or_default();
         }
     }
     attributes

@@ -8,17 +8,13 @@ use std::time::Duration;
 ///
 /// # Errors
 /// 400 when the client's word is no duration.
-pub fn of(
-    info: &RequestInfo,
-    query: &[(String, String)],
-    most: Duration,
-) -> Result<Option<Duration>, Status> {
+pub fn of(info: &RequestInfo, most: Duration) -> Result<Option<Duration>, Status> {
     if info.long_running() {
         return Ok(None);
     }
-    match query.iter().find(|(k, _)| k == "timeout").map(|(_, v)| v.as_str()) {
-        None | Some("") => Ok(Some(most)),
-        Some(text) => {
+    match info.query.text("timeout") {
+        "" => Ok(Some(most)),
+        text => {
             let asked = parse(text).map_err(|error| {
                 Status::bad_request(format!("invalid timeout specified in the request URL - {error}"))
             })?;
@@ -87,10 +83,9 @@ mod tests {
 
     #[test]
     fn clients_may_ask_for_less() {
-        let get = RequestInfo::parse(&Method::GET, "/api/v1/pods", &[]);
         let ask = |text: &str| {
-            let query = vec![("timeout".to_owned(), text.to_owned())];
-            match of(&get, &query, Duration::from_secs(60)) {
+            let get = RequestInfo::parse(&Method::GET, "/api/v1/pods", [("timeout", text)].into()).unwrap();
+            match of(&get, Duration::from_secs(60)) {
                 Ok(time) => format!("{:?}", time.unwrap()),
                 Err(status) => status.message,
             }
@@ -110,7 +105,7 @@ mod tests {
             invalid timeout specified in the request URL - time: invalid duration "s"
             invalid timeout specified in the request URL - time: invalid duration "-""#]]
         .assert_eq(&got.join("\n"));
-        let watch = RequestInfo::parse(&Method::GET, "/api/v1/watch/pods", &[]);
-        assert_eq!(of(&watch, &[], Duration::from_secs(60)), Ok(None));
+        let watch = RequestInfo::parse(&Method::GET, "/api/v1/watch/pods", Default::default()).unwrap();
+        assert_eq!(of(&watch, Duration::from_secs(60)), Ok(None));
     }
 }

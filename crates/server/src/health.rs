@@ -2,6 +2,7 @@
 //! Texts as upstream's `healthz` package writes them.
 
 use futures_util::future::BoxFuture;
+use kaji_meta::Query;
 use std::sync::{
     Arc, Mutex,
     atomic::{AtomicBool, Ordering},
@@ -60,7 +61,7 @@ impl Health {
     }
 
     /// Serves `/livez[/check]`, … `endpoint` is the first path segment; `None` for a path that is not there.
-    pub async fn serve(&self, endpoint: &str, check: &str, query: &[(String, String)]) -> Option<Answer> {
+    pub async fn serve(&self, endpoint: &str, check: &str, query: &Query) -> Option<Answer> {
         let checks = self.named(endpoint);
         if !check.is_empty() {
             let (name, found) = checks.iter().find(|(n, _)| n == check)?;
@@ -72,9 +73,8 @@ impl Health {
                 }
             });
         }
-        let excluded: Vec<&str> =
-            query.iter().filter(|(k, _)| k == "exclude").map(|(_, v)| v.as_str()).collect();
-        Some(summary(endpoint, &checks, &excluded, query.iter().any(|(k, _)| k == "verbose")).await)
+        let excluded: Vec<&str> = query.all("exclude").collect();
+        Some(summary(endpoint, &checks, &excluded, query.first("verbose").is_some()).await)
     }
 
     fn named(&self, endpoint: &str) -> Vec<(String, Named)> {
@@ -128,10 +128,10 @@ mod tests {
     async fn answers_as_upstream() {
         let health = Health::default();
         health.add("etcd", Arc::new(|| Ok(())));
-        let verbose = [("verbose".to_owned(), String::new())];
-        assert_eq!(health.serve("readyz", "", &[]).await, Some((200, "ok".into())));
-        assert_eq!(health.serve("livez", "ping", &[]).await, Some((200, "ok".into())));
-        assert_eq!(health.serve("livez", "nothing", &[]).await, None);
+        let verbose = [("verbose", "")].into();
+        assert_eq!(health.serve("readyz", "", &Query::default()).await, Some((200, "ok".into())));
+        assert_eq!(health.serve("livez", "ping", &Query::default()).await, Some((200, "ok".into())));
+        assert_eq!(health.serve("livez", "nothing", &Query::default()).await, None);
         expect_test::expect![[r#"
             [+]ping ok
             [+]log ok
@@ -147,8 +147,8 @@ mod tests {
             [-]shutdown failed: reason withheld
             readyz check failed
         "#]]
-        .assert_eq(&health.serve("readyz", "", &[]).await.unwrap().1);
-        assert_eq!(health.serve("livez", "", &[]).await.unwrap().0, 200);
+        .assert_eq(&health.serve("readyz", "", &Query::default()).await.unwrap().1);
+        assert_eq!(health.serve("livez", "", &Query::default()).await.unwrap().0, 200);
     }
 
     #[tokio::test]
@@ -156,12 +156,12 @@ mod tests {
         let health = Health::default();
         health.add_slow("kms-providers", Arc::new(|| Box::pin(async { Err("away".to_owned()) })));
         for (endpoint, code) in [("livez", 200), ("readyz", 500), ("healthz", 500)] {
-            assert_eq!(health.serve(endpoint, "", &[]).await.unwrap().0, code, "{endpoint}");
+            assert_eq!(health.serve(endpoint, "", &Query::default()).await.unwrap().0, code, "{endpoint}");
         }
-        let exclude = [("exclude".to_owned(), "kms-providers".to_owned())];
+        let exclude = [("exclude", "kms-providers")].into();
         assert_eq!(health.serve("readyz", "", &exclude).await.unwrap().0, 200);
-        let one = health.serve("healthz", "kms-providers", &[]).await;
+        let one = health.serve("healthz", "kms-providers", &Query::default()).await;
         assert_eq!(one, Some((500, "internal server error: away\n".into())));
-        assert_eq!(health.serve("livez", "kms-providers", &[]).await, None);
+        assert_eq!(health.serve("livez", "kms-providers", &Query::default()).await, None);
     }
 }

@@ -7,6 +7,7 @@ use crate::{
     audit::Remote,
     flow::SharedLane,
     identity::{Authorities, Peer},
+    malformed,
     protocol::{Spoken, protocol},
     roam::{Roaming, Socket},
     stack::{Stack, StackError},
@@ -190,7 +191,12 @@ async fn connection(
                 request.extensions_mut().insert(remote);
             }
             let stack = stack.clone();
-            async move { Ok::<_, std::convert::Infallible>(stack.serve(request).await) }
+            async move {
+                Ok::<_, std::convert::Infallible>(match malformed::refusal(&request) {
+                    Some(refusal) => refusal,
+                    None => stack.serve(request).await,
+                })
+            }
         })
     };
     let served = async move {

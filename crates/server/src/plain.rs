@@ -6,12 +6,13 @@ use crate::{
     negotiate,
     openapi::Served,
     route::RequestInfo,
+    routing::{self, NoRoute},
     stack::Stack,
     version,
 };
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use kaji_auth::authn::IssuerDocuments;
-use kaji_meta::Status;
+use kaji_meta::{Query, Status};
 use kaji_schema::order;
 use serde_json::{Value, json};
 
@@ -29,14 +30,21 @@ pub async fn serve(
     stack: &Stack,
     parts: &Parts,
     info: &RequestInfo,
-    query: &[(String, String)],
 ) -> Result<Response<ResponseBody>, Status> {
-    if !matches!(parts.method, Method::GET | Method::HEAD) {
+    if info.path.starts_with("//") {
         return Ok(not_found());
     }
+    let query = &info.query;
     let mut segments = info.path.trim_matches('/').splitn(2, '/');
     let (first, rest) = (segments.next().unwrap_or_default(), segments.next().unwrap_or_default());
+    if parts.method != Method::GET && reads_only(stack, first, rest) {
+        return Err(routing::method_not_allowed());
+    }
     match (first, rest) {
+        // Of these, a path with a slash at its end is another one.
+        ("livez" | "readyz" | "healthz" | "metrics" | "debug", _) if info.path.ends_with('/') => {
+            Ok(not_found())
+        }
         ("", _) => Ok(text(200, JSON, format!("{:#}", index(stack)))),
         ("livez" | "readyz" | "healthz", check) => Ok(match stack.health.serve(first, check, query).await {
             Some((code, body)) => text(code, "text/plain; charset=utf-8", body),
@@ -70,6 +78,20 @@ pub async fn serve(
     }
 }
 
+/// Whether upstream serves a path for GET alone; others answer whatever the method is.
+fn reads_only(stack: &Stack, first: &str, rest: &str) -> bool {
+    match (first, rest.split_once('/')) {
+        ("version", None) => rest.is_empty(),
+        ("api", None) => true,
+        ("apis", Some((group, version))) => {
+            !version.contains('/') && routing::is_builtin_group(&stack.engine.registry(), group)
+        }
+        (".well-known", None) => rest == "openid-configuration",
+        ("openid", _) => rest == "v1/jwks",
+        _ => false,
+    }
+}
+
 /// A document about the issuer of the cluster's tokens; others may keep it for an hour, as upstream says.
 fn issuer<'a>(
     stack: &'a Stack,
@@ -84,6 +106,7 @@ fn issuer<'a>(
 fn api_resources(stack: &Stack, group: &str, version: &str) -> Result<Response<ResponseBody>, Status> {
     match Discovery::resources(&stack.engine.registry(), group, version) {
         Ok(list) => Ok(json_answer(&list)),
+        Err(status) if routing::is_builtin_group(&stack.engine.registry(), group) => Err(status),
         Err(_) => Ok(not_found()),
     }
 }
@@ -148,10 +171,10 @@ async fn openapi(
     stack: &Stack,
     parts: &Parts,
     path: &str,
-    query: &[(String, String)],
+    query: &Query,
 ) -> Result<Response<ResponseBody>, Status> {
     let accept = parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("*/*");
-    let hash = query.iter().find(|(k, _)| k == "hash").map(|(_, v)| v.clone());
+    let hash = query.first("hash").map(str::to_owned);
     let (path, accept) = (path.to_owned(), accept.to_owned());
     let of = (stack.engine.clone(), stack.aggregator.clone());
     let served = stack.openapi.serve(of, path, accept, hash).await;
@@ -226,6 +249,14 @@ fn json_answer(value: &Value) -> Response<ResponseBody> {
     order::write_document(&mut body, value);
     body.push(b'\n');
     text(200, JSON, body)
+}
+
+/// The answer to a request for a resource without a route.
+pub fn no_route(refused: NoRoute) -> Result<Response<ResponseBody>, Status> {
+    match refused {
+        NoRoute::Page => Ok(not_found()),
+        NoRoute::Status(status) => Err(*status),
+    }
 }
 
 fn not_found() -> Response<ResponseBody> {

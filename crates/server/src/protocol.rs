@@ -23,11 +23,19 @@ const SILENCE: Duration = Duration::from_secs(90);
 /// Bytes of a request's line and headers, as Go's servers take them.
 const MAX_HEAD: usize = 1 << 20;
 
+/// Headers of a request over HTTP/1. Go counts bytes alone; here each needs a place before it is read.
+const MAX_HEADERS: usize = 2048;
+
 /// Speaks what was agreed on in that handshake, with so many streams at once where there are streams. Served with upgrades,
 /// it is found out by what the client says first.
 pub fn protocol(handshake: &ServerConnection, streams: u32) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD)
+        .max_headers(MAX_HEADERS);
     builder
         .http2()
         .timer(TokioTimer::new())

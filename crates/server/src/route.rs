@@ -1,7 +1,10 @@
-//! From method and path to what a request is about, as upstream's `RequestInfoFactory` tells it.
+//! From method, path and query to what a request is about, as upstream's `RequestInfoFactory` tells it.
+//!
+//! Invariant: this is worked out once. Authorization, audit, flow control, forwarding and the engine take the same names,
+//! verb and parameters.
 
 use http::Method;
-use kaji_meta::{fields, validation::path_segment_name};
+use kaji_meta::{Query, validation::path_segment_name};
 
 /// A resource request's target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,28 +30,53 @@ pub struct Target {
 pub struct RequestInfo {
     /// API verb for resources (`get`, `list`, `watch`, …), else the method in lower case.
     pub verb: String,
-    /// The whole path.
+    /// The whole path, decoded.
     pub path: String,
+    /// The parameters.
+    pub query: Query,
     /// The target when it is a resource request.
     pub resource: Option<Target>,
     /// The one name that a list's or watch's field selector asks for: the request is taken for one about that object.
     pub selected_name: String,
+    /// The verb stands in the path (`/api/v1/watch/pods`). Selectors are no part of what is authorized then.
+    pub verb_in_path: bool,
 }
 
+/// A path that ends where its verb does (`/api/v1/watch`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("failed to create RequestInfo: unable to determine kind and namespace from url")]
+pub struct Undetermined;
+
 impl RequestInfo {
-    /// Parses. `query` decides between `list` and `watch`.
-    pub fn parse(method: &Method, path: &str, query: &[(String, String)]) -> RequestInfo {
-        let resource = target(path);
-        let verb = match &resource {
-            Some((target, legacy_watch)) => api_verb(method, target, query, *legacy_watch).to_owned(),
-            None => method.as_str().to_ascii_lowercase(),
+    /// Reads a request; the path is decoded already.
+    ///
+    /// # Errors
+    /// For a path that names a verb and nothing that it is about.
+    pub fn parse(method: &Method, path: &str, query: Query) -> Result<RequestInfo, Undetermined> {
+        let mut info = RequestInfo { path: path.to_owned(), query, ..RequestInfo::default() };
+        let Some((target, special)) = target(path)? else {
+            info.verb = method.as_str().to_ascii_lowercase();
+            return Ok(info);
         };
-        let collection = resource.as_ref().is_some_and(|(target, _)| target.name.is_empty());
-        let selected_name = match verb.as_str() {
-            "list" | "watch" if collection => selected_name(query),
-            _ => String::new(),
-        };
-        RequestInfo { verb, path: path.to_owned(), resource: resource.map(|(t, _)| t), selected_name }
+        info.verb_in_path = special.is_some();
+        let verb = special.unwrap_or_else(|| by_method(method));
+        info.verb = match verb {
+            "get" if target.name.is_empty() => {
+                info.selected_name = selected_name(&info.query);
+                if info.query.watches() { "watch" } else { "list" }
+            }
+            "delete" if target.name.is_empty() => "deletecollection",
+            verb => verb,
+        }
+        .to_owned();
+        info.resource = Some(target);
+        Ok(info)
+    }
+
+    /// The name of the object that a request is about: the path's, else the one that its field selector asks for.
+    pub fn name(&self) -> &str {
+        let named = self.resource.as_ref().map_or("", |t| t.name.as_str());
+        if named.is_empty() { &self.selected_name } else { named }
     }
 
     /// Whether the request stays open by design (watch and the streaming subresources).
@@ -59,122 +87,61 @@ impl RequestInfo {
     }
 }
 
-fn api_verb(
-    method: &Method,
-    target: &Target,
-    query: &[(String, String)],
-    legacy_watch: bool,
-) -> &'static str {
+fn by_method(method: &Method) -> &'static str {
     match *method {
         Method::POST => "create",
         Method::PUT => "update",
         Method::PATCH => "patch",
-        Method::DELETE if target.name.is_empty() => "deletecollection",
         Method::DELETE => "delete",
-        Method::GET | Method::HEAD if legacy_watch => "watch",
-        Method::GET | Method::HEAD if target.name.is_empty() && wants_watch(query) => "watch",
-        Method::GET | Method::HEAD if target.name.is_empty() => "list",
         Method::GET | Method::HEAD => "get",
         _ => "",
     }
 }
 
-fn selected_name(query: &[(String, String)]) -> String {
-    // The first value, even an empty one: the list that follows is filtered by the same.
-    let selector = query.iter().find(|(k, _)| k == "fieldSelector");
-    let parsed = selector.and_then(|(_, v)| fields::Selector::parse(v).ok());
-    let name = parsed.as_ref().and_then(|s| s.requires_exact("metadata.name")).unwrap_or_default();
-    if path_segment_name(name, false).is_empty() { name.to_owned() } else { String::new() }
+/// Without options that convert, no name is taken out of them: such a request is refused once it is authorized.
+fn selected_name(query: &Query) -> String {
+    let options = query.list_options().ok();
+    let name = options.and_then(|o| o.fields).and_then(|s| s.requires_exact("metadata.name"));
+    name.filter(|name| path_segment_name(name, false).is_empty()).unwrap_or_default().to_owned()
 }
 
-/// As upstream converts booleans of list options: the first value counts, and only `0` and `false` are false.
-fn wants_watch(query: &[(String, String)]) -> bool {
-    let first = query.iter().find(|(k, _)| k == "watch");
-    first.is_some_and(|(_, v)| v != "0" && !v.eq_ignore_ascii_case("false"))
-}
-
-fn target(path: &str) -> Option<(Target, bool)> {
-    let mut parts = path.trim_matches('/').split('/').map(str::to_owned).peekable();
-    let mut t = Target::default();
-    match parts.next()?.as_str() {
-        "api" => {}
-        "apis" => t.group = parts.next()?,
-        _ => return None,
-    }
-    t.version = parts.next()?;
-    let mut legacy_watch = false;
-    if parts.peek().is_some_and(|p| p == "watch") {
-        legacy_watch = true;
-        parts.next();
-    }
-    let first = parts.next()?;
-    if first != "namespaces" {
-        t.resource = first;
-    } else {
-        match (parts.next(), parts.peek().map(String::as_str)) {
-            (None, _) => t.resource = first,
-            // Subresources of a namespace itself.
-            (Some(ns), None | Some("status" | "finalize")) => {
-                t.resource = first;
-                t.namespace = ns.clone();
-                t.name = ns;
-                t.subresource = parts.next().unwrap_or_default();
-                t.subpath = parts.collect::<Vec<_>>().join("/");
-                return Some((t, legacy_watch));
-            }
-            (Some(ns), Some(_)) => {
-                t.namespace = ns;
-                t.resource = parts.next()?;
-            }
+/// The target of a path, and the verb in it if there is one.
+fn target(path: &str) -> Result<Option<(Target, Option<&'static str>)>, Undetermined> {
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let (group, version, mut parts) = match parts.as_slice() {
+        ["api", version, rest @ ..] if !rest.is_empty() => ("", *version, rest),
+        ["apis", group, version, rest @ ..] if !rest.is_empty() => (*group, *version, rest),
+        _ => return Ok(None),
+    };
+    let special = ["watch", "proxy"].into_iter().find(|verb| parts.first() == Some(verb));
+    if special.is_some() {
+        parts = &parts[1..];
+        if parts.is_empty() {
+            return Err(Undetermined);
         }
     }
-    t.name = parts.next().unwrap_or_default();
-    t.subresource = parts.next().unwrap_or_default();
-    t.subpath = parts.collect::<Vec<_>>().join("/");
-    (!t.resource.is_empty()).then_some((t, legacy_watch))
-}
-
-/// Decodes a query string: `+` and percent escapes, in order. As Go's parser does, it leaves out pairs that contain a
-/// semicolon or a broken escape.
-pub fn query(raw: &str) -> Vec<(String, String)> {
-    raw.split('&')
-        .filter(|pair| !pair.is_empty() && !pair.contains(';') && !has_broken_escape(pair))
-        .map(|pair| {
-            let (k, v) = pair.split_once('=').unwrap_or((pair, ""));
-            (unescape(k, true), unescape(v, true))
-        })
-        .collect()
-}
-
-fn has_broken_escape(text: &str) -> bool {
-    text.split('%').skip(1).any(|rest| {
-        let hex = rest.bytes().take(2).filter(u8::is_ascii_hexdigit).count();
-        hex < 2
-    })
-}
-
-/// Percent-decodes; invalid UTF-8 becomes U+FFFD.
-pub fn unescape(text: &str, plus: bool) -> String {
-    if !text.contains(['%', '+']) {
-        return text.to_owned();
-    }
-    let bytes = text.as_bytes();
-    let hex = |b: u8| (b as char).to_digit(16);
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        let digits = (bytes.get(i + 1).copied().and_then(hex), bytes.get(i + 2).copied().and_then(hex));
-        match (bytes[i], digits) {
-            (b'%', (Some(high), Some(low))) => {
-                out.push((high * 16 + low) as u8);
-                i += 2;
-            }
-            (b'+', _) if plus => out.push(b' '),
-            (b, _) => out.push(b),
+    let mut namespace = "";
+    if let ["namespaces", name, rest @ ..] = parts {
+        namespace = name;
+        // Not for a namespace itself and its subresources.
+        if rest.first().is_some_and(|first| !matches!(*first, "status" | "finalize")) {
+            parts = rest;
         }
-        i += 1;
     }
-    String::from_utf8_lossy(&out).into_owned()
+    let part = |i: usize| parts.get(i).copied().unwrap_or_default().to_owned();
+    let has_subresource = special != Some("proxy");
+    Ok(Some((
+        Target {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            namespace: namespace.to_owned(),
+            resource: part(0),
+            name: part(1),
+            subresource: if has_subresource { part(2) } else { String::new() },
+            subpath: parts.get(3..).unwrap_or_default().join("/"),
+        },
+        special,
+    )))
 }
 
 #[cfg(test)]
@@ -185,7 +152,7 @@ mod tests {
     fn a_selected_name_counts_as_the_name() {
         let named = |method, uri: &str| {
             let (path, raw) = uri.split_once('?').unwrap_or((uri, ""));
-            RequestInfo::parse(&method, path, &query(raw)).selected_name
+            RequestInfo::parse(&method, path, Query::parse(raw)).unwrap().selected_name
         };
         let list = "/api/v1/namespaces/a/pods?fieldSelector=";
         assert_eq!(named(Method::GET, &format!("{list}metadata.name%3Dx")), "x");
@@ -194,13 +161,19 @@ mod tests {
         assert_eq!(named(Method::GET, &format!("{list}metadata.name%3D..")), "");
         // The list is filtered by the first value, which here selects everything.
         assert_eq!(named(Method::GET, &format!("{list}&fieldSelector=metadata.name%3Dx")), "");
+        // Nor is one taken where the list is refused for its other options, or where the verb stands in the path.
+        assert_eq!(named(Method::GET, &format!("{list}metadata.name%3Dx&labelSelector=in%20(")), "");
+        assert_eq!(named(Method::GET, &format!("{list}metadata.name%3Dx&limit=")), "");
+        assert_eq!(named(Method::GET, "/api/v1/watch/pods?fieldSelector=metadata.name%3Dx"), "");
         assert_eq!(named(Method::DELETE, &format!("{list}metadata.name%3Dx")), "");
         assert_eq!(named(Method::GET, "/api/v1/namespaces/a/pods/y?fieldSelector=metadata.name%3Dx"), "");
     }
 
     fn show(method: Method, uri: &str) -> String {
         let (path, raw) = uri.split_once('?').unwrap_or((uri, ""));
-        let info = RequestInfo::parse(&method, path, &query(raw));
+        let Ok(info) = RequestInfo::parse(&method, path, Query::parse(raw)) else {
+            return "undetermined".into();
+        };
         match info.resource {
             Some(t) => format!(
                 "{} {}/{} ns={} {} {} sub={} {}",
@@ -226,6 +199,15 @@ mod tests {
             (Method::GET, "/api/v1/namespaces/a/services/s/proxy/x/y"),
             (Method::GET, "/apis/apps/v1"),
             (Method::GET, "/livez"),
+            (Method::POST, "/api/v1/watch/namespaces/a/pods"),
+            (Method::GET, "/api/v1/proxy/namespaces/a/pods/p/x/y"),
+            (Method::GET, "/api/v1/watch/"),
+            (Method::OPTIONS, "/api/v1/pods"),
+            (Method::GET, "/api/v1//pods"),
+            (Method::GET, "/api/v1/namespaces//pods"),
+            (Method::GET, "/api/v1/namespaces/a//pods"),
+            (Method::GET, "/api/v1/namespaces/a/pods//log"),
+            (Method::GET, "//apis//v1/pods/"),
         ];
         let got: Vec<String> = cases.into_iter().map(|(m, u)| show(m, u)).collect();
         expect_test::expect![[r#"
@@ -241,15 +223,16 @@ mod tests {
             patch apps/v1 ns=a deployments d sub=status 
             get /v1 ns=a services s sub=proxy x/y
             get (no resource)
-            get (no resource)"#]]
+            get (no resource)
+            watch /v1 ns=a pods  sub= 
+            proxy /v1 ns=a pods p sub= y
+            undetermined
+             /v1 ns= pods  sub= 
+            get /v1 ns=  pods sub= 
+            list /v1 ns= pods  sub= 
+            get /v1 ns=a  pods sub= 
+            list /v1 ns=a pods  sub=log 
+            list /v1 ns= pods  sub= "#]]
         .assert_eq(&got.join("\n"));
-    }
-
-    #[test]
-    fn queries_decode() {
-        assert_eq!(
-            query("a=b+c&d=%2Fx&e&f=%zz&g=1;h=2&i=%4"),
-            [("a".into(), "b c".into()), ("d".into(), "/x".into()), ("e".into(), String::new()),]
-        );
     }
 }

@@ -23,7 +23,8 @@ use crate::{
     metrics::Metrics,
     openapi::OpenApi,
     plain,
-    route::{self, RequestInfo, Target},
+    route::{RequestInfo, Target},
+    routing,
     websocket::{self, Opening},
 };
 use bytes::Bytes;
@@ -33,7 +34,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kaji_aggregator::{Aggregator, Facts, Route};
 use kaji_auth::{Authorizer, authn::IssuerDocuments};
 use kaji_engine::{ApiRequest, ApiResponse, Deadline, Engine, Trail};
-use kaji_meta::{Status, random};
+use kaji_meta::{Query, Status, query::unescape, random};
 use kaji_resource::{Api, UserInfo};
 use std::{
     panic::{AssertUnwindSafe, resume_unwind},
@@ -117,24 +118,32 @@ impl Stack {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (mut parts, body) = request.into_parts();
-        let query = parts.uri.query().map(route::query).unwrap_or_default();
-        let path = route::unescape(parts.uri.path(), false);
-        let info = RequestInfo::parse(&parts.method, &path, &query);
-        let in_flight = self.metrics.begin(&info);
         let draft = Draft::new(self.audit.as_ref(), &parts.headers, &*self.random);
+        let query = parts.uri.query().map(Query::parse).unwrap_or_default();
+        let path = unescape(parts.uri.path(), false);
+        let info = match RequestInfo::parse(&parts.method, &path, query) {
+            Ok(info) => info,
+            Err(error) => {
+                self.metrics.finish(&RequestInfo::default(), false, 500, started.elapsed());
+                let mut response = authorize::undecided(&parts.uri, &format!("{error}, {}", parts.uri));
+                response.headers_mut().insert(ID_HEADER, draft.id);
+                return response;
+            }
+        };
+        let in_flight = self.metrics.begin(&info);
         let (marks, deadline) = (flow::Marks::default(), Deadline::default());
         let mut course = Course { marks, warnings: vec![], draft, deadline };
         let mut cut_short = false;
-        let answer = match deadline::of(&info, &query, self.request_timeout) {
+        let answer = match deadline::of(&info, self.request_timeout) {
             Err(status) => {
-                self.stranger(&parts, &info, &query, &mut course);
+                self.stranger(&parts, &info, &mut course);
                 Err(status)
             }
             Ok(limit) => {
                 let time = limit.unwrap_or(self.request_timeout);
                 course.deadline = limit.map(Deadline::after).unwrap_or_default();
                 let end = course.deadline.instant();
-                let answer = self.admit(&mut parts, &info, query, body, time, &mut course);
+                let answer = self.admit(&mut parts, &info, body, time, &mut course);
                 let answer = AssertUnwindSafe(answer).catch_unwind();
                 let answer = match end {
                     None => answer.await,
@@ -179,7 +188,6 @@ impl Stack {
         &self,
         parts: &mut http::request::Parts,
         info: &RequestInfo,
-        query: Vec<(String, String)>,
         body: B,
         time: Duration,
         course: &mut Course,
@@ -191,20 +199,20 @@ impl Stack {
         let identity = match self.authentication.attempt(parts, &self.metrics.attempts).await {
             Ok(identity) => identity,
             Err(status) => {
-                self.stranger(parts, info, &query, course);
+                self.stranger(parts, info, course);
                 return Err(status);
             }
         };
         course.warnings.extend(identity.warnings);
         self.authentication.chain.strip(&mut parts.headers);
         let mut user = identity.user;
-        let record = self.record(parts, info, &query, &user, &mut course.draft);
+        let record = self.record(parts, info, &user, &mut course.draft);
         if let Some(record) = &record
             && record.received().await.is_err()
         {
             return Ok(not_recorded(parts));
         }
-        let asks = authorize::attributes(&user, info, &query);
+        let asks = authorize::attributes(&user, info);
         if let Some((other, constraint)) =
             self.impersonation.act_as(&*self.authorizer, &parts.headers, &asks).await?
         {
@@ -212,11 +220,11 @@ impl Stack {
             user = other;
         }
         impersonate::strip(&mut parts.headers);
-        let seat = match self.flow.admit(&self.engine, &user, info, &query, time, &mut course.marks).await {
+        let seat = match self.flow.admit(&self.engine, &user, info, time, &mut course.marks).await {
             Ok(seat) => seat,
             Err(refusal) => return Ok(refusal),
         };
-        let outcome = self.authorizer.authorize(&authorize::attributes(&user, info, &query)).await;
+        let outcome = self.authorizer.authorize(&authorize::attributes(&user, info)).await;
         if let Some(record) = &record {
             authorize::annotate(&**record, &outcome);
         }
@@ -224,26 +232,29 @@ impl Stack {
             return match outcome.error {
                 Some(error) => Ok(authorize::undecided(&parts.uri, &error)),
                 None => {
-                    let asked = authorize::attributes(&user, info, &query);
+                    let asked = authorize::attributes(&user, info);
                     Err(authorize::forbidden(&asked, &outcome.reason))
                 }
             };
         }
         if let Some(route) = self.route(info).await {
-            return Ok(self.elsewhere(&route, parts, body, (info, &query), (&user, seat), course).await);
+            return Ok(self.elsewhere(&route, parts, body, info, (&user, seat), course).await);
         }
         let parts = &*parts;
         match &info.resource {
-            None => plain::serve(self, parts, info, &query).await,
+            None => plain::serve(self, parts, info).await,
             Some(target) => {
+                let routed = routing::check(&self.engine.registry(), &parts.method, info, target);
+                if let Err(refused) = routed {
+                    return plain::no_route(refused);
+                }
                 let body = read_body(parts, body).await?;
                 let trail = record.clone().map(|r| r as _);
                 let creation = authorize::creation(&self.authorizer, info);
                 let (headers, deadline) = (&parts.headers, course.deadline);
                 let connection = parts.extensions.get::<SharedLane>();
                 let socket = (info.verb == "watch").then(|| Opening::of(parts)).flatten();
-                let parts =
-                    api::Parts { headers, query, info, target, user, body, trail, creation, deadline };
+                let parts = api::Parts { headers, info, target, user, body, trail, creation, deadline };
                 let gzip = plain::takes_gzip(parts.headers);
                 let (answer, seat) = self.resource(api::request(parts)?, seat, record, connection).await;
                 let response = match socket {
@@ -278,7 +289,7 @@ impl Stack {
         route: &Route,
         parts: &mut http::request::Parts,
         body: B,
-        (info, query): (&RequestInfo, &[(String, String)]),
+        info: &RequestInfo,
         (user, mut seat): (&UserInfo, Option<Seat>),
         course: &mut Course,
     ) -> Response<ResponseBody>
@@ -286,14 +297,14 @@ impl Stack {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let time = deadline::of(info, query, self.request_timeout).unwrap_or_default();
+        let time = deadline::of(info, self.request_timeout).unwrap_or_default();
         if time.is_none() {
             // What a watch costs at its beginning is the other server's affair.
             seat = None;
         }
         let facts = Facts {
             path: &info.path,
-            query,
+            query: &info.query,
             resource: info.resource.is_some(),
             user,
             audit_id: &course.draft.id,
@@ -321,23 +332,16 @@ impl Stack {
         &self,
         parts: &http::request::Parts,
         info: &RequestInfo,
-        query: &[(String, String)],
         user: &UserInfo,
         draft: &mut Draft,
     ) -> Option<Arc<Record>> {
-        draft.record = self.audit.as_ref()?.begin(parts, info, query, user, draft);
+        draft.record = self.audit.as_ref()?.begin(parts, info, user, draft);
         draft.record.clone()
     }
 
     /// A request that is refused before it is known who asks.
-    fn stranger(
-        &self,
-        parts: &http::request::Parts,
-        info: &RequestInfo,
-        query: &[(String, String)],
-        course: &mut Course,
-    ) {
-        let record = self.record(parts, info, query, &UserInfo::default(), &mut course.draft);
+    fn stranger(&self, parts: &http::request::Parts, info: &RequestInfo, course: &mut Course) {
+        let record = self.record(parts, info, &UserInfo::default(), &mut course.draft);
         record.iter().for_each(|r| r.outsider());
     }
 

@@ -19,7 +19,7 @@ use kaji_cel::{
     admission::{self, Returns, Setting},
 };
 use kaji_engine::Attributes;
-use kaji_meta::{GroupVersionKind, GroupVersionResource};
+use kaji_meta::{GroupVersionKind, GroupVersionResource, fields, labels};
 use kaji_resource::UserInfo;
 use serde_json::{Map, Value, json};
 use std::{
@@ -146,14 +146,17 @@ impl<'a> Asker<'a> {
             ..UserInfo::default()
         });
         let user = account.as_ref().unwrap_or(self.user);
+        let (fields, labels) = (&q.field_selector, &q.label_selector);
+        let fields = (!fields.is_empty()).then(|| fields::Selector::parse(fields).ok()).flatten();
+        let labels = (!labels.is_empty()).then(|| labels::Selector::parse(labels).ok()).flatten();
         let access = match q.path.is_empty() {
             false => Access::path(user, &q.verb, &q.path),
             true => Access {
                 subresource: &q.subresource,
                 namespace: &q.namespace,
                 name: &q.name,
-                field_selector: &q.field_selector,
-                label_selector: &q.label_selector,
+                field_selector: fields.as_ref(),
+                label_selector: labels.as_ref(),
                 ..Access::resource(user, &q.verb, &q.group, &q.resource)
             },
         };

@@ -64,15 +64,24 @@ impl RequestHeader {
         Ok(Some(Identity { user, ..Identity::default() }))
     }
 
-    /// Removes the headers.
+    /// Removes the headers, also where `_` stands for `-`: many servers cannot tell them apart.
     pub fn strip(&self, headers: &mut HeaderMap) {
-        for name in [&self.user, &self.uid, &self.groups].into_iter().flatten() {
-            headers.remove(name.as_str());
-        }
-        let prefixed = |name: &&HeaderName| self.extra.iter().any(|p| without(name, p).is_some());
-        let extra: Vec<HeaderName> = headers.keys().filter(prefixed).cloned().collect();
-        extra.iter().for_each(|name| drop(headers.remove(name)));
+        let ours = |name: &&HeaderName| {
+            let name = name.as_str().as_bytes();
+            let whole = |n: &String| is_spelled(name, n);
+            let begins = |p: &String| name.get(..p.len()).is_some_and(|head| is_spelled(head, p));
+            [&self.user, &self.uid, &self.groups].into_iter().flatten().any(whole)
+                || self.extra.iter().any(begins)
+        };
+        let said: Vec<HeaderName> = headers.keys().filter(ours).cloned().collect();
+        said.iter().for_each(|name| drop(headers.remove(name)));
     }
+}
+
+/// Whether it is that name, in any case, and with `_` in place of `-`.
+fn is_spelled(name: &[u8], wanted: &str) -> bool {
+    let plain = |b: u8| if b == b'_' { b'-' } else { b.to_ascii_lowercase() };
+    name.len() == wanted.len() && name.iter().zip(wanted.bytes()).all(|(a, b)| plain(*a) == plain(b))
 }
 
 fn text(value: &http::HeaderValue) -> Option<&str> {
@@ -114,6 +123,23 @@ mod tests {
             map.append(HeaderName::try_from(*name).unwrap(), HeaderValue::from_str(value).unwrap());
         }
         map
+    }
+
+    #[test]
+    fn strips_every_spelling() {
+        let mut headers = HeaderMap::new();
+        for name in [
+            "x-remote-user",
+            "x_remote_user",
+            "x-remote_uid",
+            "x_remote_extra_k",
+            "x-remote-extra-k",
+            "x-other",
+        ] {
+            headers.append(name, http::HeaderValue::from_static("v"));
+        }
+        RequestHeader::default().strip(&mut headers);
+        assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-other"]);
     }
 
     #[test]

@@ -63,9 +63,7 @@ fn node_of(user: &UserInfo) -> Option<&str> {
 
 /// Whether a field selector asks for one value of a field.
 fn selects(a: &Attributes<'_>, field: &str, value: &str) -> bool {
-    let parsed = (!a.field_selector.is_empty()).then(|| fields::Selector::parse(a.field_selector).ok());
-    let terms = parsed.flatten();
-    terms.is_some_and(|s| {
+    a.field_selector.is_some_and(|s| {
         s.terms().iter().any(|t| t.op == fields::Operator::Equals && t.field == field && t.value == value)
     })
 }

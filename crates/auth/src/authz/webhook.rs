@@ -16,7 +16,7 @@ use super::{
 };
 pub use conditions::Conditions;
 use conditions::Verdict;
-use kaji_meta::Clock;
+use kaji_meta::{Clock, fields, labels};
 use kaji_resource::{BoxFuture, UserInfo};
 use recent::Recent;
 use serde_json::Value;
@@ -144,7 +144,13 @@ impl Webhook {
 
     fn keep(&self, a: &Attributes<'_>, key: String, answer: &Answer) {
         let chosen = [a.namespace, a.verb, a.group, a.version, a.resource, a.subresource, a.name, a.path];
-        let selectors = a.field_selector.len() + a.label_selector.len();
+        let terms = a.field_selector.map_or(&[][..], fields::Selector::terms);
+        let requirements = a.label_selector.map_or(&[][..], labels::Selector::requirements);
+        let selectors = terms.iter().map(|t| t.field.len() + t.value.len()).sum::<usize>()
+            + requirements
+                .iter()
+                .flat_map(|r| r.values().iter().map(String::len).chain([r.key().len()]))
+                .sum::<usize>();
         let ttl = if answer.allowed { self.config.authorized_ttl } else { self.config.unauthorized_ttl };
         if ttl.is_zero() || chosen.iter().map(|c| c.len()).sum::<usize>() + selectors >= LONGEST {
             return;

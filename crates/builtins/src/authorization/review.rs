@@ -158,8 +158,8 @@ fn attributes<'a>(user: &'a UserInfo, spec: &'a Value, selectors: &'a Selectors)
         version: r.text("version"),
         subresource: r.text("subresource"),
         name: r.text("name"),
-        field_selector: &selectors.field.text,
-        label_selector: &selectors.label.text,
+        field_selector: selectors.field.parsed.as_ref(),
+        label_selector: selectors.label.parsed.as_ref(),
         ..Attributes::resource(user, r.text("verb"), r.text("group"), r.text("resource"))
     }
 }
@@ -213,8 +213,9 @@ mod tests {
 
     impl Authorizer for OnlyAlice {
         fn authorize<'a>(&'a self, a: &'a Attributes<'a>) -> BoxFuture<'a, Outcome> {
-            let reason =
-                [a.verb, a.resource, a.field_selector, a.label_selector].join(" ").trim_end().to_owned();
+            let fields = a.field_selector.map(ToString::to_string).unwrap_or_default();
+            let labels = a.label_selector.map(ToString::to_string).unwrap_or_default();
+            let reason = [a.verb, a.resource, &fields, &labels].join(" ").trim_end().to_owned();
             let outcome = match a.user.name.as_str() {
                 "alice" => Outcome::allow(reason),
                 _ => Outcome { reason: reason.into(), ..Outcome::default() },
@@ -275,7 +276,7 @@ mod tests {
             {"allowed":true,"reason":"list pods k=a\\,b,l!=c"}
             {"allowed":true,"evaluationError":"spec.resourceAttributes.fieldSelector partially ignored due to parse error","reason":"list pods k=a"}
             {"allowed":true,"evaluationError":"spec.resourceAttributes.fieldSelector ignored due to parse error","reason":"list pods"}
-            {"allowed":true,"reason":"list pods  k in (b,a),l,!m,n notin (x)"}
+            {"allowed":true,"reason":"list pods  k in (a,b),l,!m,n notin (x)"}
             {"allowed":true,"evaluationError":"spec.resourceAttributes.labelSelector partially ignored due to parse error","reason":"list pods  l"}"#]].assert_eq(&all.join("\n"));
     }
 

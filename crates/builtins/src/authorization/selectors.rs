@@ -1,4 +1,4 @@
-//! The selectors of an access review's attributes, as the authorizer takes them: one text each.
+//! The selectors of an access review's attributes, as the authorizer takes them.
 //!
 //! What cannot be understood is left out: the rest is wider, so that nothing is allowed which should not be. That it was
 //! left out is told. Source: KEP-4601; upstream's `authorizationutil.ResourceAttributesFrom`.
@@ -8,10 +8,9 @@ use kaji_meta::{fields, labels};
 use serde_json::Value;
 
 /// One selector.
-#[derive(Default)]
-pub struct Selector {
-    /// As a request has it in its query.
-    pub text: String,
+pub struct Selector<T> {
+    /// As the query of a request has it once it is parsed; `None` without one.
+    pub parsed: Option<T>,
     /// Something was left out.
     broken: bool,
 }
@@ -19,33 +18,33 @@ pub struct Selector {
 /// Both.
 pub struct Selectors {
     /// By fields.
-    pub field: Selector,
+    pub field: Selector<fields::Selector>,
     /// By labels.
-    pub label: Selector,
+    pub label: Selector<labels::Selector>,
 }
 
-fn selector(
+fn selector<T, E>(
     given: &Value,
-    parses: impl Fn(&str) -> bool,
+    parse: impl Fn(&str) -> Result<T, E>,
     requirement: impl Fn(&Value, &[String]) -> Option<String>,
-) -> Selector {
+) -> Selector<T> {
     let raw = given.text("rawSelector");
     if !raw.is_empty() {
-        return match parses(raw) {
-            true => Selector { text: raw.to_owned(), broken: false },
-            false => Selector { text: String::new(), broken: true },
-        };
+        let parsed = parse(raw).ok();
+        return Selector { broken: parsed.is_none(), parsed };
     }
-    let mut found = Selector::default();
+    let mut broken = false;
+    let mut texts = vec![];
     for r in given.list("requirements") {
         let values: Vec<String> = r.strings("values").map(str::to_owned).collect();
         match requirement(r, &values) {
-            Some(text) if found.text.is_empty() => found.text = text,
-            Some(text) => found.text += &format!(",{text}"),
-            None => found.broken = true,
+            Some(text) => texts.push(text),
+            None => broken = true,
         }
     }
-    found
+    let parsed = (!texts.is_empty()).then(|| parse(&texts.join(",")).ok()).flatten();
+    broken |= parsed.is_none() && !texts.is_empty();
+    Selector { parsed, broken }
 }
 
 fn field(r: &Value, values: &[String]) -> Option<String> {
@@ -77,26 +76,20 @@ impl Selectors {
     /// Those of resource attributes.
     pub fn of(attributes: &Value) -> Selectors {
         Selectors {
-            field: selector(
-                attributes.at("fieldSelector"),
-                |raw| fields::Selector::parse(raw).is_ok(),
-                field,
-            ),
-            label: selector(
-                attributes.at("labelSelector"),
-                |raw| labels::Selector::parse(raw).is_ok(),
-                label,
-            ),
+            field: selector(attributes.at("fieldSelector"), fields::Selector::parse, field),
+            label: selector(attributes.at("labelSelector"), labels::Selector::parse, label),
         }
     }
 
     /// An authorizer's error together with what was left out here.
     pub fn evaluation_error(&self, error: Option<String>) -> Option<String> {
-        let note = |name: &str, s: &Selector| {
-            let how = if s.text.is_empty() { "" } else { "partially " };
-            s.broken.then(|| format!("spec.resourceAttributes.{name} {how}ignored due to parse error"))
+        let note = |name: &str, broken: bool, some: bool| {
+            let how = if some { "partially " } else { "" };
+            broken.then(|| format!("spec.resourceAttributes.{name} {how}ignored due to parse error"))
         };
-        let all = [error, note("fieldSelector", &self.field), note("labelSelector", &self.label)];
+        let fields = note("fieldSelector", self.field.broken, self.field.parsed.is_some());
+        let labels = note("labelSelector", self.label.broken, self.label.parsed.is_some());
+        let all = [error, fields, labels];
         let all: Vec<String> = all.into_iter().flatten().collect();
         (!all.is_empty()).then(|| all.join("; "))
     }

@@ -115,7 +115,7 @@ mod tests {
                 verb: Verb::Get,
                 body: Value::Null,
                 object: None,
-                query: &[],
+                query: &Default::default(),
                 delete_options: None,
             };
             let answer =

@@ -5,7 +5,7 @@
 
 use super::each_container;
 use crate::shared::Fields;
-use kaji_meta::{Path, Reason, Status, object};
+use kaji_meta::{Path, Query, Reason, Status, object};
 use serde_json::Value;
 
 /// The container that a request means, by upstream's rules.
@@ -31,8 +31,8 @@ pub fn container<'a>(pod: &'a Value, asked: &'a str) -> Result<&'a str, Status> 
 }
 
 /// Checks a request, then says that no stream can be had.
-pub fn answer(subresource: &str, pod: &Value, query: &[(String, String)]) -> Status {
-    let asked = query.iter().find(|(k, _)| k == "container").map_or("", |(_, v)| v.as_str());
+pub fn answer(subresource: &str, pod: &Value, query: &Query) -> Status {
+    let asked = query.text("container");
     if matches!(subresource, "log" | "exec" | "attach")
         && let Err(status) = container(pod, asked)
     {

@@ -218,7 +218,7 @@ pub fn call(world: &World, def: &ResourceDef, body: Value) -> Result<(u16, Value
         verb: kaji_resource::Verb::Create,
         body,
         object: None,
-        query: &[],
+        query: &Default::default(),
         delete_options: None,
     };
     let answer = futures_util::FutureExt::now_or_never(def.hooks.call(&ctx, request));

@@ -25,7 +25,7 @@ impl Include {
     /// # Errors
     /// 400 for any other value.
     pub fn from_request(req: &ApiRequest) -> Result<Self, Status> {
-        match req.first_param("includeObject") {
+        match req.query.first("includeObject") {
             None | Some("" | "Metadata") => Ok(Include::Metadata),
             Some("None") => Ok(Include::Nothing),
             Some("Object") => Ok(Include::Object),

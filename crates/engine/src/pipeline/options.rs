@@ -1,7 +1,7 @@
 //! The options of writes, from query and body, validated with upstream's texts.
 
 use crate::{decode, request::ApiRequest};
-use kaji_meta::{GroupKind, Path, Status, options as rules, text::is_printable};
+use kaji_meta::{GroupKind, Path, Query, Status, options as rules, text::is_printable};
 use kaji_resource::{DeleteOptions, Verb};
 use serde_json::{Map, Value, json};
 
@@ -68,12 +68,12 @@ impl WriteOptions {
     /// # Errors
     /// 400 for what cannot be read, 422 for what is not allowed.
     pub(crate) fn of(req: &ApiRequest, apply: bool) -> Result<Self, Status> {
-        let force = req.bool_param("force").map_err(Status::bad_request)?;
+        let query = &req.query;
         let options = WriteOptions {
-            dry_run: req.first_param("dryRun").is_some(),
-            field_manager: req.first_param("fieldManager").unwrap_or("").to_owned(),
-            field_validation: req.first_param("fieldValidation").unwrap_or("").to_owned(),
-            force: if req.verb == Verb::Patch { force } else { None },
+            dry_run: query.first("dryRun").is_some(),
+            field_manager: query.text("fieldManager").to_owned(),
+            field_validation: query.text("fieldValidation").to_owned(),
+            force: query.flag("force").filter(|_| req.verb == Verb::Patch),
             manager: String::new(),
         };
         let mut errs = vec![];
@@ -85,7 +85,7 @@ impl WriteOptions {
             ));
         }
         errs.extend(rules::validate_field_manager(&options.field_manager, &Path::new("fieldManager")));
-        errs.extend(rules::validate_dry_run(dry_run_values(req), &Path::new("dryRun")));
+        errs.extend(rules::validate_dry_run(query.all("dryRun"), &Path::new("dryRun")));
         errs.extend(rules::validate_field_validation(
             &options.field_validation,
             &Path::new("fieldValidation"),
@@ -115,10 +115,6 @@ impl WriteOptions {
     }
 }
 
-fn dry_run_values(req: &ApiRequest) -> impl Iterator<Item = &str> {
-    req.query.iter().filter(|(k, _)| k == "dryRun").map(|(_, v)| v.as_str())
-}
-
 /// What comes before the first `/` of a user agent, printable and bounded: the default field manager.
 fn user_agent_prefix(user_agent: &str) -> String {
     let mut out = String::new();
@@ -137,13 +133,17 @@ fn user_agent_prefix(user_agent: &str) -> String {
 /// # Errors
 /// 400 for what cannot be read, 422 for what is not allowed.
 pub(crate) fn delete_options(req: &ApiRequest) -> Result<DeleteOptions, Status> {
-    let value = if req.body.is_empty() {
-        delete_query(req)?
+    let mut value = if req.body.is_empty() {
+        delete_query(&req.query).map_err(Status::bad_request)?
     } else {
         let body = delete_body(req)?;
         req.trail.iter().for_each(|t| t.object(&body));
         body
     };
+    // Upstream honours it behind the feature gate AllowUnsafeMalformedObjectDeletion alone, which is off by default.
+    if let Value::Object(map) = &mut value {
+        map.remove("ignoreStoreReadErrorWithClusterBreakingPotential");
+    }
     let errs = rules::validate_delete_options(&value);
     if !errs.is_empty() {
         return Err(Status::invalid(&GroupKind::new("meta.k8s.io", "DeleteOptions"), "", &errs));
@@ -181,26 +181,27 @@ fn delete_body(req: &ApiRequest) -> Result<Value, Status> {
     Ok(value)
 }
 
-fn delete_query(req: &ApiRequest) -> Result<Value, Status> {
+/// Source: apimachinery's `Convert_url_Values_To_v1_DeleteOptions`.
+fn delete_query(query: &Query) -> Result<Value, String> {
     let mut map = Map::new();
-    if let Some(grace) = req.first_param("gracePeriodSeconds").filter(|v| !v.is_empty()) {
-        let n: i64 = grace.parse().map_err(|_| {
-            let quoted = kaji_meta::text::quote(grace);
-            Status::bad_request(format!("strconv.ParseInt: parsing {quoted}: invalid syntax"))
-        })?;
-        map.insert("gracePeriodSeconds".into(), n.into());
+    if let Some(seconds) = query.number("gracePeriodSeconds")? {
+        map.insert("gracePeriodSeconds".into(), seconds.into());
     }
-    if let Some(policy) = req.first_param("propagationPolicy").filter(|v| !v.is_empty()) {
+    if let Some(orphan) = query.flag("orphanDependents") {
+        map.insert("orphanDependents".into(), orphan.into());
+    }
+    if let Some(policy) = query.first("propagationPolicy") {
         map.insert("propagationPolicy".into(), policy.into());
     }
-    for key in ["orphanDependents", "ignoreStoreReadErrorWithClusterBreakingPotential"] {
-        if let Some(b) = req.bool_param(key).map_err(Status::bad_request)? {
-            map.insert(key.into(), b.into());
-        }
-    }
-    let dry_run: Vec<&str> = dry_run_values(req).collect();
+    let dry_run: Vec<&str> = query.all("dryRun").collect();
     if !dry_run.is_empty() {
         map.insert("dryRun".into(), dry_run.into());
+    }
+    let preconditions = ["uid", "resourceVersion"].map(|key| (key, query.text(key)));
+    let preconditions = preconditions.into_iter().filter(|(_, value)| !value.is_empty());
+    let preconditions: Map<String, Value> = preconditions.map(|(k, v)| (k.into(), v.into())).collect();
+    if !preconditions.is_empty() {
+        map.insert("preconditions".into(), preconditions.into());
     }
     Ok(Value::Object(map))
 }

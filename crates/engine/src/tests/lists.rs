@@ -211,7 +211,7 @@ async fn get_versions() {
         b resourceVersion=0: 200 {"apiVersion":"v1","data":{"color":"green"},"kind":"ConfigMap","metadata":{"creationTimestamp":"2024-01-01T00:00:00Z","labels":{"app":"db"},"name":"b","namespace":"x","resourceVersion":"5"}}
         b resourceVersion=6: 200 {"apiVersion":"v1","data":{"color":"green"},"kind":"ConfigMap","metadata":{"creationTimestamp":"2024-01-01T00:00:00Z","labels":{"app":"db"},"name":"b","namespace":"x","resourceVersion":"5"}}
         b resourceVersion=9: 504 {"apiVersion":"v1","code":504,"details":{"causes":[{"message":"Too large resource version","reason":"ResourceVersionTooLarge"}],"retryAfterSeconds":1},"kind":"Status","message":"Timeout: Too large resource version: 9, current: 6","metadata":{},"reason":"Timeout","status":"Failure"}
-        b resourceVersion=x: 400 {"apiVersion":"v1","code":400,"kind":"Status","message":"invalid resource version: resourceVersion: Invalid value: \"x\": strconv.ParseUint: parsing \"x\": invalid syntax","metadata":{},"reason":"BadRequest","status":"Failure"}
+        b resourceVersion=x: 500 {"apiVersion":"v1","code":500,"kind":"Status","message":"resourceVersion: Invalid value: \"x\": strconv.ParseUint: parsing \"x\": invalid syntax","metadata":{},"status":"Failure"}
         q : 404 {"apiVersion":"v1","code":404,"details":{"kind":"configmaps","name":"q"},"kind":"Status","message":"configmaps \"q\" not found","metadata":{},"reason":"NotFound","status":"Failure"}
     "#]].assert_eq(&out);
 }

@@ -135,9 +135,9 @@ impl World {
     }
 }
 
-fn pairs(query: &str) -> Vec<(String, String)> {
-    let pair = |p: &str| p.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned()));
-    query.split('&').filter_map(pair).collect()
+/// A query without escapes.
+pub(crate) fn pairs(query: &str) -> kaji_meta::Query {
+    query.split('&').filter_map(|pair| pair.split_once('=')).collect()
 }
 
 fn names(v: &Value) -> Vec<String> {

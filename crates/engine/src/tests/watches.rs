@@ -54,7 +54,7 @@ async fn invalid_options() {
     for (query, text) in [
         (
             "resourceVersion=x",
-            r#"configmaps "" is invalid: resourceVersion: Invalid value: "x": strconv.ParseUint: parsing "x": invalid syntax"#,
+            r#"resourceVersion: Invalid value: "x": strconv.ParseUint: parsing "x": invalid syntax"#,
         ),
         ("fieldSelector=a=b", "field label not supported: a"),
         ("timeoutSeconds=x", r#"strconv.ParseInt: parsing "x": invalid syntax"#),

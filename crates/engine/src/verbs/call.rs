@@ -121,11 +121,10 @@ fn connect_options(kind: &GroupVersionKind, req: &ApiRequest) -> Value {
         if !fits {
             continue;
         }
-        let query = req.query.iter().filter(|(k, _)| k == name).map(|(_, v)| v.as_str());
         let texts: Vec<&str> = match *name {
             // Of proxies it is the rest of the request's own path, whatever a parameter says.
             "path" => vec![&rest],
-            _ => query.collect(),
+            _ => req.query.all(name).collect(),
         };
         // What is empty is left out, but for the one list that always is there.
         let Some(first) = texts.first() else {
@@ -135,7 +134,7 @@ fn connect_options(kind: &GroupVersionKind, req: &ApiRequest) -> Value {
             continue;
         };
         let value = match shape {
-            Shape::Flag => Value::from(!matches!(*first, "" | "0" | "f" | "F" | "false" | "False" | "FALSE")),
+            Shape::Flag => Value::from(req.query.flag(name).unwrap_or_default()),
             Shape::Text => Value::from(*first),
             Shape::Texts => Value::from(texts),
             Shape::Numbers => texts.iter().filter_map(|text| text.parse::<i64>().ok()).collect(),
@@ -193,8 +192,7 @@ mod tests {
     use super::*;
 
     fn options(kind: &str, subpath: &str, query: &str) -> String {
-        let pair = |p: &str| p.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned()));
-        let query = query.split('&').filter_map(pair).collect();
+        let query = crate::tests::pairs(query);
         let request = ApiRequest { query, subpath: subpath.into(), ..crate::tests::request() };
         connect_options(&GroupVersionKind::new("", "v1", kind), &request).to_string()
     }

@@ -16,7 +16,7 @@ use crate::{
     verbs::list,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
-use kaji_meta::Status;
+use kaji_meta::{Query, Status};
 use kaji_resource::{BoxFuture, DeleteOptions};
 use serde::Deserialize;
 use std::sync::Arc;
@@ -47,13 +47,17 @@ pub(crate) async fn deletecollection(
     req: &ApiRequest,
 ) -> Result<ApiResponse, Status> {
     let options = DeleteOptions { of_collection: true, ..delete_options(req)? };
-    let plain = ApiRequest { accept: Accept::default(), ..req.clone() };
+    let query = exactly(&req.query);
+    let plain = ApiRequest { accept: Accept::default(), query, ..req.clone() };
     let listed = req.deadline.within(list::list(engine, res, &plain)).await?;
     let body = listed.body.into_bytes().unwrap_or_default();
     let names: Names = serde_json::from_slice(&body).map_err(|e| Status::internal(e.to_string()))?;
     let response = match req.accept.form {
         Form::Object => encode::finish(&req.accept, 200, Body::Full(body))?,
-        _ => req.deadline.within(list::list(engine, res, req)).await?,
+        _ => {
+            let shown = ApiRequest { query: plain.query, ..req.clone() };
+            req.deadline.within(list::list(engine, res, &shown)).await?
+        }
     };
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
     let op = Op::new(engine, res, req, write)?;
@@ -64,6 +68,17 @@ pub(crate) async fn deletecollection(
         .collect();
     let result = stream::iter(deletions).buffer_unordered(WORKERS).try_collect::<()>().await;
     op.warned(result.map(|()| response))
+}
+
+/// Upstream lists what it deletes in pages, so that a resource version means exactly that one where it is not said what
+/// it means.
+fn exactly(query: &Query) -> Query {
+    let unset = |key: &str| query.text(key).is_empty();
+    let given = !matches!(query.text("resourceVersion"), "" | "0");
+    match given && unset("resourceVersionMatch") && unset("continue") {
+        true => query.with("resourceVersionMatch", "Exact"),
+        false => query.clone(),
+    }
 }
 
 /// One deletion. Whoever was faster has done the work.

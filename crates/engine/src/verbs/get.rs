@@ -7,7 +7,7 @@ use crate::{
     encode::{self, Include, View},
     engine::Engine,
     foreign::Reader,
-    list_options::{Rv, parse_rv},
+    list_options::{Rv, parse_rv, unreadable_rv},
     registry::Resource,
     request::{ApiRequest, Encoding, Form},
     response::{ApiResponse, Body},
@@ -23,11 +23,11 @@ pub(crate) async fn get(
 ) -> Result<ApiResponse, Status> {
     let include =
         if req.accept.form == Form::Table { Include::from_request(req)? } else { Include::default() };
-    match parse_rv(req.first_param("resourceVersion").unwrap_or("")) {
+    match parse_rv(req.query.text("resourceVersion")) {
         Ok(Rv::Unset) => engine.wait_consistent().await?,
         Ok(Rv::Any) => {}
         Ok(Rv::At(revision)) => engine.wait_not_older(revision).await?,
-        Err(e) => return Err(Status::bad_request(format!("invalid resource version: {e}"))),
+        Err(e) => return Err(unreadable_rv(&e)),
     }
     let namespace = if res.def.namespaced() { &*req.namespace } else { "" };
     let entry = res.cache.get(&res.key(namespace, &req.name));

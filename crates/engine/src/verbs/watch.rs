@@ -19,7 +19,7 @@ use crate::{
 };
 use bytes::Bytes;
 use futures_util::{FutureExt, Stream, StreamExt, future::BoxFuture, stream};
-use kaji_meta::{GroupKind, Status};
+use kaji_meta::Status;
 use kaji_store::{Revision, Store, StoreError, WatchBatch, WatchStream};
 use std::{
     collections::VecDeque,
@@ -46,8 +46,7 @@ pub(crate) async fn watch(
     res: &Arc<Resource>,
     req: &ApiRequest,
 ) -> Result<ApiResponse, Status> {
-    let kind = GroupKind::new(res.def.group.as_ref(), res.def.plural.as_ref());
-    let options = ListOptions::for_watch(req, &kind)?;
+    let options = ListOptions::for_watch(req)?;
     if engine.is_shut_down() {
         // Not a watch that ends: who follows a resource would begin it again, and again.
         return Err(Status::service_unavailable("the server is shutting down"));
@@ -65,15 +64,14 @@ pub(crate) async fn watch(
         let filter = Arc::new(std::mem::replace(&mut filter, place));
         Foreign { reader, filter, work: None, waiting: VecDeque::new() }
     });
-    let timeout = options.timeout_seconds.map_or_else(
-        || {
-            let least = engine.options.min_request_timeout;
-            // Spread, so that clients that began together do not all come back together.
-            least + least.mul_f64((engine.random.u64() >> 11) as f64 / (1_u64 << 53) as f64)
-        },
-        Duration::from_secs,
-    );
+    let timeout = options.timeout.unwrap_or_else(|| {
+        let least = engine.options.min_request_timeout;
+        // Spread, so that clients that began together do not all come back together.
+        least + least.mul_f64((engine.random.u64() >> 11) as f64 / (1_u64 << 53) as f64)
+    });
     let body = match begin(engine, res, req, &options, filter).await {
+        // Its time was over before it began.
+        Ok(_) if timeout.is_zero() => stream::empty().boxed(),
         // Its clients begin anew, with the definition that has come meanwhile.
         Ok(_) if outdated(engine, res) => stream::empty().boxed(),
         Err(status) => stream::iter([error_event(binary, &status)]).boxed(),

@@ -100,7 +100,7 @@ async fn refusals() {
         v1/pods/default {"metadata":{"labels":{"-":"x"},"name":"b"},"spec":{}}
             422 Invalid: Pod "b" is invalid: [metadata.labels: Invalid value: "-": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]'), spec.containers: Required value]
         v1/configmaps/default?fieldManager=a%0a&dryRun=Some {"metadata":{"name":"b"}}
-            422 Invalid: CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ["Some"]: supported values: "All"
+            422 Invalid: CreateOptions.meta.k8s.io "" is invalid: [fieldManager: Invalid value: "a\n": invalid character U+000A (at position 1), dryRun: Unsupported value: ["Some"]: supported values: "All"]
         v1/configmaps/default?fieldValidation=maybe {"metadata":{"name":"b"}}
             422 Invalid: CreateOptions.meta.k8s.io "" is invalid: fieldValidation: Unsupported value: "maybe": supported values: "", "Ignore", "Strict", "Warn"
         v1/configmaps/default?fieldValidation=Strict {"foo":1,"metadata":{"name":"b"}}

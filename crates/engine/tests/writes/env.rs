@@ -376,7 +376,6 @@ impl Env {
             parts.insert(0, "");
         }
         let part = |i: usize| parts.get(i).copied().unwrap_or("").to_owned();
-        let pair = |p: &str| p.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned()));
         ApiRequest {
             verb,
             group: group.into(),
@@ -386,7 +385,7 @@ impl Env {
             name: part(1),
             subresource: part(2),
             subpath: String::new(),
-            query: query.split('&').filter_map(pair).collect(),
+            query: kaji_meta::Query::parse(query),
             accept: Accept::default(),
             content_type: "application/json".into(),
             body: body.to_string().into(),

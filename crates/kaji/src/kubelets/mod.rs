@@ -181,7 +181,7 @@ impl Server {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let (parts, _) = request.into_parts();
-        let path = kaji_server::unescape(parts.uri.path(), false);
+        let path = kaji_meta::query::unescape(parts.uri.path(), false);
         match self.access.check(&parts, &path).await {
             Ok(()) => {}
             Err(Refused { code, text }) => return answer(code, PLAIN, text),

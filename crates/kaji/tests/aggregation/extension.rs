@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use kaji_resource::{Api, DeleteOptions};
-use kaji_server::pki::Pki;
+use kaji_server::{LocalService, pki::Pki};
 use serde_json::{Value, json};
 use std::{
     convert::Infallible,
@@ -32,6 +32,7 @@ use tokio_rustls::{
         server::WebPkiClientVerifier,
     },
 };
+use tower::ServiceExt;
 
 /// The group that it serves.
 pub const GROUP: &str = "ext.example.com";
@@ -59,6 +60,8 @@ pub struct State {
     pub events: Mutex<Option<mpsc::UnboundedSender<Result<Bytes, std::io::Error>>>>,
     /// Those of watches before it.
     pub former: Mutex<Vec<mpsc::UnboundedSender<Result<Bytes, std::io::Error>>>>,
+    /// Where `…/relay` is sent back to.
+    pub relay: Mutex<Option<LocalService>>,
     /// It is gone.
     gone: watch::Sender<bool>,
 }
@@ -217,6 +220,17 @@ async fn answer(mut request: Request<Incoming>, state: &State) -> Response<Body>
         "/openapi/v3/apis/ext.example.com/v1" => {
             whole(200, "application/json", json!({"openapi": "3.0.0", "paths": {ECHOES: {}}}).to_string())
         }
+        path if path.ends_with("/relay") => {
+            note(&request, state, &[]);
+            // With the headers that it came with, as reverse proxies do.
+            let mut back = Request::get(request.uri().path()).body(Full::<Bytes>::default()).unwrap();
+            *back.headers_mut() = request.headers().clone();
+            let service = state.relay.lock().unwrap().clone().unwrap();
+            let answer = service.oneshot(back).await.unwrap();
+            let code = answer.status().as_u16();
+            let body = answer.into_body().collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+            whole(code, "application/json", body)
+        }
         _ if request.headers().contains_key(header::UPGRADE) => {
             let upgraded = hyper::upgrade::on(&mut request);
             note(&request, state, &[]);
@@ -236,7 +250,7 @@ async fn answer(mut request: Request<Incoming>, state: &State) -> Response<Body>
             headers.insert(header::UPGRADE, "echo".parse().unwrap());
             response
         }
-        _ if request.uri().query().unwrap_or_default().contains("watch") => {
+        _ if request.uri().query().unwrap_or_default().contains("watch=true") => {
             let (sender, receiver) = mpsc::unbounded_channel();
             note(&request, state, &[]);
             let former = state.events.lock().unwrap().replace(sender);

@@ -50,7 +50,7 @@ async fn requests_are_answered_by_the_server() {
         &cluster,
         &admin(),
         &format!(
-            "GET {ECHOES}/a%20b?labelSelector=a%3Db\nx-remote-user: root\nX-Remote-Group: evil\nx-remote-extra-foo: bar\nauthorization: Bearer x\nimpersonate-user: bob\nimpersonate-group: system:masters\nx-private: kept"
+            "GET {ECHOES}/a%20b?labelSelector=a%3Db\nx-remote-user: root\nX-Remote-Group: evil\nx-remote-extra-foo: bar\nx_remote_user: root\nx-forwarded-for: 1.1.1.1\nx-forwarded-user: root\nauthorization: Bearer x\nimpersonate-user: bob\nimpersonate-group: system:masters\nx-private: kept"
         ),
         Value::Null,
     )
@@ -61,6 +61,9 @@ async fn requests_are_answered_by_the_server() {
     assert_eq!(header(&said, "x-remote-extra-foo"), [""; 0]);
     assert_eq!(header(&said, "authorization"), [""; 0]);
     assert_eq!(header(&said, "impersonate-user"), [""; 0]);
+    for claim in ["x_remote_user", "x-forwarded-for", "x-forwarded-user"] {
+        assert_eq!(header(&said, claim), [""; 0], "{claim}");
+    }
     assert_eq!(header(&said, "x-private"), ["kept"]);
     assert_eq!(header(&said, "audit-id").len(), 1);
     assert_eq!(*extension.state.client.lock().unwrap(), "front-proxy-client");
@@ -103,7 +106,33 @@ async fn nobody_gets_past_authorization() {
     create(&cluster, rbac, "clusterrolebindings", "", binding).await;
     let said = ok(&cluster, &alice, &format!("GET {ECHOES}"), Value::Null).await;
     assert_eq!(header(&said, "x-remote-user"), ["alice"]);
+    // A watch is not a list, in whatever words it is asked for; a list goes on as one.
+    for query in ["watch=1&watch=0", "watch=f", "watch", "watch=&watch=false"] {
+        let (code, _) = ask(&cluster, &alice, &format!("GET {ECHOES}?{query}"), &Value::Null).await;
+        assert_eq!(code, 403, "{query}");
+    }
+    let said =
+        ok(&cluster, &alice, &format!("GET {ECHOES}?x=2&watch=0&watch=1&x=1&watch=1;"), Value::Null).await;
+    assert_eq!(said["target"], format!("{ECHOES}?watch=false&x=2&x=1"));
     assert_eq!(ask(&cluster, &alice, &format!("POST {ECHOES}"), &json!({})).await.0, 403);
+    cluster.stop().await;
+}
+
+/// An extension server sends what it gets back to where it came from.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loop_ends_after_a_few_passes() {
+    let cluster = TestCluster::start(0).await;
+    let extension = Extension::start(&cluster).await;
+    extension.join(&cluster).await;
+    reason(&cluster, NAME, "Passed").await;
+    let back = kaji_server::LocalService::new(cluster.cluster.stack.clone(), admin());
+    *extension.state.relay.lock().unwrap() = Some(back);
+    let (code, said) = ask(&cluster, &admin(), &format!("GET {ECHOES}/relay"), &Value::Null).await;
+    assert_eq!((code, &said["kind"], &said["code"]), (508, &json!("Status"), &json!(508)), "{said}");
+    let passes = extension.seen();
+    assert_eq!(passes.len(), 4);
+    assert_eq!(header(&passes[3], "via"), ["1.1 kube-aggregator"; 4]);
+    extension.state.relay.lock().unwrap().take();
     cluster.stop().await;
 }
 

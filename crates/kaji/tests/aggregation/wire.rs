@@ -124,6 +124,9 @@ async fn other_protocols_are_spoken_through() {
         .header(header::CONNECTION, "keep-alive, Upgrade")
         .header(header::UPGRADE, "echo")
         .header("x-remote-user", "mallory")
+        .header("x_remote_user", "mallory")
+        .header("x-forwarded-for", "192.0.2.1")
+        .header("x-forwarded-uri", "/elsewhere")
         .body(Empty::new())
         .unwrap();
     let answer = send(&cluster, request).await;
@@ -133,7 +136,9 @@ async fn other_protocols_are_spoken_through() {
     );
     let seen = extension.seen();
     assert_eq!(crate::header(&seen[0], "x-remote-user"), ["kubernetes-admin"]);
+    assert_eq!(crate::header(&seen[0], "x_remote_user"), [""; 0]);
     assert_eq!(crate::header(&seen[0], "x-forwarded-for"), ["127.0.0.1"]);
+    assert_eq!(crate::header(&seen[0], "x-forwarded-uri"), [format!("{ECHOES}/x/exec")]);
     let mut both = TokioIo::new(hyper::upgrade::on(answer).await.unwrap());
     for word in ["one", "another"] {
         both.write_all(word.as_bytes()).await.unwrap();

@@ -31,10 +31,8 @@ impl Api<'_> {
         let parts: Vec<&str> = path.split('/').collect();
         let [group, version, resource, name, subresource] =
             [0, 1, 2, 3, 4].map(|i| parts.get(i).copied().unwrap_or_default());
-        let query: Vec<(String, String)> =
-            query.split('&').filter_map(|p| p.split_once('=')).map(|(k, v)| (k.into(), v.into())).collect();
-        let namespace =
-            query.iter().find(|(k, _)| k == "namespace").map(|(_, v)| v.clone()).unwrap_or_default();
+        let query: Vec<(&str, &str)> = query.split('&').filter_map(|p| p.split_once('=')).collect();
+        let namespace = query.iter().find(|(k, _)| *k == "namespace").map_or("", |(_, v)| v).to_owned();
         let request = ApiRequest {
             verb,
             group: group.into(),
@@ -44,7 +42,7 @@ impl Api<'_> {
             name: name.into(),
             subresource: subresource.into(),
             subpath: String::new(),
-            query: query.into_iter().filter(|(k, _)| k != "namespace").collect(),
+            query: query.into_iter().filter(|(k, _)| *k != "namespace").collect(),
             accept: Default::default(),
             content_type: content_type.into(),
             body: match body {

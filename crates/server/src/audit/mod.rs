@@ -145,11 +145,10 @@ impl Audit {
         self: &Arc<Self>,
         parts: &Parts,
         info: &RequestInfo,
-        query: &[(String, String)],
         user: &UserInfo,
         draft: &Draft,
     ) -> Option<Arc<Record>> {
-        let verdict = self.policy.evaluate(&authorize::attributes(user, info, query));
+        let verdict = self.policy.evaluate(&authorize::attributes(user, info));
         self.metrics.level(verdict.level);
         if verdict.level == Level::None {
             return None;
@@ -234,7 +233,7 @@ fn object(info: &RequestInfo) -> Option<ObjectRef> {
     Some(ObjectRef {
         resource: target.resource.clone(),
         namespace: target.namespace.clone(),
-        name: target.name.clone(),
+        name: info.name().to_owned(),
         api_group: target.group.clone(),
         api_version: target.version.clone(),
         subresource: target.subresource.clone(),

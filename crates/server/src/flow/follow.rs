@@ -149,7 +149,7 @@ impl Follower {
         let mut streams = vec![];
         for plural in [LEVELS, SCHEMAS] {
             let mut request = request(Verb::Watch, plural, "", "");
-            request.query.push(("watch".into(), "true".into()));
+            request.query = [("watch", "true")].into();
             match engine.handle(request).await.body {
                 // Without its end, which the other would hide.
                 Body::Watch(stream) => {
@@ -240,10 +240,8 @@ async fn call(
     if !body.is_null() {
         let apply = verb == Verb::Patch;
         request.content_type = if apply { "application/apply-patch+yaml" } else { "application/json" }.into();
-        request.query.push(("fieldManager".into(), manager.into()));
-        if apply {
-            request.query.push(("force".into(), "true".into()));
-        }
+        let force = apply.then_some(("force", "true"));
+        request.query = [("fieldManager", manager)].into_iter().chain(force).collect();
         request.body = body.to_string().into();
     }
     // What breaks there must not end what follows the configuration.

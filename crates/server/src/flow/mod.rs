@@ -26,7 +26,7 @@ use kaji_flowcontrol::{
     Controller, Detail, Digest, Estimate, Level, Nanos, Reason, Request, ResourceDigest, Route,
     SchemaMetrics, Started, controller, estimate, shard,
 };
-use kaji_meta::time::Clock;
+use kaji_meta::{Query, time::Clock};
 use kaji_resource::UserInfo;
 use prometheus_client::{
     metrics::{family::Family, gauge::Gauge},
@@ -145,13 +145,13 @@ impl Flow {
     }
 
     /// A page of `/debug/api_priority_and_fairness/`.
-    pub fn debug(&self, page: &str, query: &[(String, String)]) -> Option<String> {
+    pub fn debug(&self, page: &str, query: &Query) -> Option<String> {
         match page {
             _ if self.counts.is_some() => None,
             "dump_priority_levels" => Some(self.controller.dump_priority_levels()),
             "dump_queues" => Some(self.controller.dump_queues()),
             "dump_requests" => {
-                let details = query.iter().any(|(k, v)| k == "includeRequestDetails" && !v.is_empty());
+                let details = !query.text("includeRequestDetails").is_empty();
                 Some(self.controller.dump_requests(self.began, details))
             }
             _ => None,
@@ -168,7 +168,6 @@ impl Flow {
         engine: &Engine,
         user: &UserInfo,
         info: &RequestInfo,
-        query: &[(String, String)],
         timeout: Duration,
         marks: &mut Marks,
     ) -> Result<Option<Seat>, Response<ResponseBody>> {
@@ -188,7 +187,7 @@ impl Flow {
         let route = active.classify(&digest);
         let uid = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
         marks.uids = Some((uid(&route.schema.uid), uid(&route.level_uid)));
-        let mut request = self.request(engine, &digest, query, route);
+        let mut request = self.request(engine, &digest, &info.query, route);
         let (level, metrics) = (route.level.clone(), route.metrics.clone());
         let waits = !route.exempt;
         let flow_hash =
@@ -209,7 +208,7 @@ impl Flow {
             return Err(refusal(seconds));
         }
         let target = info.resource.as_ref().filter(|_| watch);
-        let watching = target.map(|t| Watches::register(&self.watches, t, query));
+        let watching = target.map(|t| Watches::register(&self.watches, t, info));
         Ok(Some(Seat { turn: Some(turn), _counted: None, watching }))
     }
 
@@ -225,13 +224,7 @@ impl Flow {
         self.lanes.clone()
     }
 
-    fn request(
-        &self,
-        engine: &Engine,
-        digest: &Digest<'_>,
-        query: &[(String, String)],
-        route: &Route<Token>,
-    ) -> Request {
+    fn request(&self, engine: &Engine, digest: &Digest<'_>, query: &Query, route: &Route<Token>) -> Request {
         let estimate = if route.exempt { Estimate::ONE } else { self.estimate(engine, digest, query, route) };
         route.metrics.estimated(estimate.seats());
         let flow = if route.sharded { route.schema.distinguish(digest) } else { "" };
@@ -244,21 +237,20 @@ impl Flow {
         &self,
         engine: &Engine,
         digest: &Digest<'_>,
-        query: &[(String, String)],
+        query: &Query,
         route: &Route<Token>,
     ) -> Estimate {
         let Some(target) = &digest.resource else { return Estimate::ONE };
-        let param = |key: &str| query.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
         match digest.verb {
             "watch"
-                if param("sendInitialEvents") != Some("true")
-                    && !matches!(param("resourceVersion"), None | Some("" | "0")) =>
+                if query.flag("sendInitialEvents") != Some(true)
+                    && !matches!(query.text("resourceVersion"), "" | "0") =>
             {
                 Estimate::ONE
             }
             "list" | "watch" => {
                 let Some(what) = collection(engine, target) else { return Estimate::ONE };
-                let limit = param("limit").and_then(|l| l.parse().ok());
+                let limit = query.number("limit").ok().flatten().and_then(|n| u64::try_from(n).ok());
                 estimate::list(what, limit, !target.name.is_empty(), route.most_seats)
             }
             // A token that is made changes no object.
@@ -379,7 +371,7 @@ fn digest<'a>(user: &'a UserInfo, info: &'a RequestInfo) -> Digest<'a> {
             resource: &t.resource,
             subresource: &t.subresource,
             namespace: &t.namespace,
-            name: &t.name,
+            name: info.name(),
         }),
     }
 }

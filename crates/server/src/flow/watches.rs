@@ -1,6 +1,6 @@
 //! How many watches hear of a write, for the estimate of its work.
 
-use crate::route::Target;
+use crate::route::{RequestInfo, Target};
 use kaji_flowcontrol::ResourceDigest;
 use std::{
     collections::HashMap,
@@ -28,16 +28,12 @@ impl Watches {
     }
 
     /// Counts a watch. One that only follows the pods of a node is not counted: few writes are about them.
-    pub fn register(watches: &Arc<Watches>, target: &Target, query: &[(String, String)]) -> Watching {
-        let of_node = target.resource == "pods"
-            && query.iter().filter(|(k, _)| k == "fieldSelector").any(|(_, v)| {
-                v.split(',').any(|term| {
-                    let value = term.strip_prefix("spec.nodeName=");
-                    value.is_some_and(|v| !v.trim_start_matches('=').is_empty())
-                })
-            });
-        let key =
-            (!of_node).then(|| watches.key(&target.group, &target.resource, &target.namespace, &target.name));
+    pub fn register(watches: &Arc<Watches>, target: &Target, info: &RequestInfo) -> Watching {
+        let fields = info.query.field_selector().unwrap_or_default();
+        let node = fields.and_then(|s| s.requires_exact("spec.nodeName")).unwrap_or_default();
+        let counted = target.resource != "pods" || node.is_empty();
+        let Target { group, resource, namespace, .. } = target;
+        let key = counted.then(|| watches.key(group, resource, namespace, info.name()));
         if let Some(key) = key {
             *watches.counts.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default() += 1;
         }
@@ -75,21 +71,21 @@ impl Drop for Watching {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::Method;
+    use kaji_meta::Query;
 
     #[test]
     fn writes_are_heard_by_those_who_watch_them() {
         let watches = Arc::new(Watches::default());
-        let target = |namespace: &str, name: &str| Target {
-            resource: "pods".into(),
-            namespace: namespace.into(),
-            name: name.into(),
-            ..Target::default()
+        let watch = |path: &str, query: &str| {
+            let info = RequestInfo::parse(&Method::GET, path, Query::parse(query)).unwrap();
+            Watches::register(&watches, info.resource.as_ref().unwrap(), &info)
         };
-        let node = vec![("fieldSelector".to_owned(), "spec.nodeName=n1".to_owned())];
-        let all = Watches::register(&watches, &target("", ""), &[]);
-        let _mine = Watches::register(&watches, &target("a", ""), &[]);
-        let _other = Watches::register(&watches, &target("b", ""), &[]);
-        let _kubelet = Watches::register(&watches, &target("", ""), &node);
+        let all = watch("/api/v1/pods", "watch=1");
+        let _mine = watch("/api/v1/namespaces/a/pods", "watch=1");
+        let _other = watch("/api/v1/namespaces/b/pods", "watch=1");
+        let _kubelet = watch("/api/v1/pods", "watch=1&fieldSelector=spec.nodeName%3Dn1");
+        let _another = watch("/api/v1/namespaces/a/pods", "watch=1&fieldSelector=metadata.name%3Dq");
         let pod = ResourceDigest {
             group: "",
             version: "v1",

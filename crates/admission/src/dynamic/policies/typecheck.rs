@@ -195,7 +195,7 @@ fn request(verb: Verb, name: &str, query: &[(&str, &str)], body: &Value) -> ApiR
     ApiRequest {
         name: name.into(),
         subresource: if apply { "status".into() } else { String::new() },
-        query: query.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        query: query.iter().copied().collect(),
         content_type: if apply { "application/apply-patch+yaml".into() } else { String::new() },
         body: if apply { body.to_string().into() } else { Bytes::new() },
         user: UserInfo {

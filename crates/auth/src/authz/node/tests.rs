@@ -38,11 +38,13 @@ fn ask(node: &Node, user: &UserInfo, question: &str) -> String {
     let mut what = what.split('/');
     let [group, resource, subresource] = [0; 3].map(|_| what.next().unwrap_or_default());
     let (namespace, name) = place.split_once('/').unwrap_or_default();
+    let selector =
+        (!selector.is_empty()).then(|| kaji_meta::fields::Selector::parse(selector).ok()).flatten();
     let a = Attributes {
         subresource,
         namespace,
         name,
-        field_selector: selector,
+        field_selector: selector.as_ref(),
         ..Attributes::resource(user, verb, group, resource)
     };
     let outcome = ready(node.authorize(&a));

@@ -233,11 +233,13 @@ mod tests {
             extra: [("example.com/k".to_owned(), vec!["v".to_owned()])].into(),
             ..UserInfo::default()
         };
+        let fields = kaji_meta::fields::Selector::parse("spec.nodeName=n1").unwrap();
+        let labels = kaji_meta::labels::Selector::parse("a in (b),!c").unwrap();
         let pods = Attributes {
             namespace: "ns",
             version: "v1",
-            field_selector: "spec.nodeName=n1",
-            label_selector: "a in (b),!c",
+            field_selector: Some(&fields),
+            label_selector: Some(&labels),
             ..Attributes::resource(&user, "list", "", "pods")
         };
         let path = Attributes::path(&user, "get", "/livez");

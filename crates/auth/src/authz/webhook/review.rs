@@ -64,19 +64,17 @@ pub fn of(a: &Attributes<'_>, version: &str) -> Value {
     })
 }
 
-/// Requirements of a field selector. Selectors only narrow: one that is not understood is left out.
-pub(super) fn by_field(text: &str) -> Vec<Value> {
-    let selector = fields::Selector::parse(text).unwrap_or_default();
+/// Requirements of a field selector.
+pub(super) fn by_field(selector: Option<&fields::Selector>) -> Vec<Value> {
     let requirement = |t: &fields::Term| {
         let operator = if t.op == fields::Operator::Equals { "In" } else { "NotIn" };
         json!({"key": t.field, "operator": operator, "values": [t.value]})
     };
-    selector.terms().iter().map(requirement).collect()
+    selector.map_or(&[][..], fields::Selector::terms).iter().map(requirement).collect()
 }
 
-pub(super) fn by_label(text: &str) -> Vec<Value> {
+pub(super) fn by_label(selector: Option<&labels::Selector>) -> Vec<Value> {
     use labels::Operator::{DoesNotExist, DoubleEquals, Equals, Exists, In, NotEquals, NotIn};
-    let selector = labels::Selector::parse(text).unwrap_or_default();
     let requirement = |r: &labels::Requirement| {
         let operator = match r.operator() {
             Equals | DoubleEquals | In => "In",
@@ -91,7 +89,7 @@ pub(super) fn by_label(text: &str) -> Vec<Value> {
         put(&mut map, "values", r.values().to_vec());
         Some(map.into())
     };
-    selector.requirements().iter().filter_map(requirement).collect()
+    selector.map_or(&[][..], labels::Selector::requirements).iter().filter_map(requirement).collect()
 }
 
 /// What a review's status says.

@@ -272,7 +272,13 @@ fn grace_periods() {
 
 fn call(w: &World, p: &Value, sub: &str, body: Value) -> String {
     let ctx = w.ctx(p, sub, "v1");
-    let request = CallRequest { verb: Verb::Create, body, object: Some(p), query: &[], delete_options: None };
+    let request = CallRequest {
+        verb: Verb::Create,
+        body,
+        object: Some(p),
+        query: &Default::default(),
+        delete_options: None,
+    };
     let done = Pods.call(&ctx, request).now_or_never().unwrap();
     match done {
         Ok((code, v)) => format!("{code} {v}"),
