@@ -159,7 +159,7 @@ fn short_list(code: u16, v: &Value) -> String {
     }
     let meta = &v["metadata"];
     let mut out = format!("@{} [{}]", meta["resourceVersion"].as_str().unwrap_or("?"), names(v).join(" "));
-    if meta["continue"].is_string() {
+    if meta["continue"].as_str().is_some_and(|token| !token.is_empty()) {
         out.push_str(" more");
     }
     if let Some(n) = meta["remainingItemCount"].as_u64() {
