@@ -17,6 +17,7 @@ mod lifecycle;
 mod names;
 mod rules;
 mod scale;
+mod selectable;
 mod validation;
 
 pub use compile::{CompileError, compile};

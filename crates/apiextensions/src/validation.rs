@@ -1,7 +1,7 @@
 //! What a definition must satisfy beyond its own fields: structural schemas with usable rules, an approval of its group,
 //! authorities that a converter can be verified by.
 
-use crate::{approval, conditions, rules};
+use crate::{approval, conditions, rules, selectable};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use kaji_meta::{
     field::{Error, ErrorList, Path},
@@ -20,6 +20,7 @@ pub fn validator() -> Check {
         let mut errors = approval::check(new, old);
         errors.extend(authorities(new, old));
         errors.extend(schemas(new, old));
+        errors.extend(selectable::check(new, old));
         errors
     })
 }

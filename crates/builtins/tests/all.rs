@@ -203,7 +203,7 @@ fn fields_that_strategies_set_have_no_managers() {
         apiservices v1: status | metadata spec
         certificatesigningrequests v1: spec status | spec status.conditions | approval: spec status.certificate
         cronjobs v1: status | spec
-        customresourcedefinitions v1: status | metadata spec
+        customresourcedefinitions v1: status | spec
         daemonsets v1: status | spec
         deployments v1: status | metadata.labels spec
         devicetaintrules v1: status | metadata spec

@@ -7,7 +7,7 @@ use crate::{
     decode, encode, engine::Engine, registry::Resource, request::ApiRequest, response::ApiResponse,
     trail::Trail, verbs,
 };
-use kaji_meta::{Reason, Status, validation::path_segment_name};
+use kaji_meta::{GroupResource, Status, validation::path_segment_name};
 use kaji_resource::{SubresourceKind, Verb};
 use std::sync::Arc;
 
@@ -127,9 +127,5 @@ async fn main(engine: &Arc<Engine>, res: &Arc<Resource>, req: &ApiRequest) -> Re
 }
 
 fn method_not_allowed() -> Status {
-    Status::new(
-        405,
-        Reason::MethodNotAllowed,
-        "the server does not allow this method on the requested resource",
-    )
+    Status::generic(405, "", &GroupResource::default(), "", "")
 }

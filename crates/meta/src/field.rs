@@ -339,6 +339,16 @@ impl Error {
         self
     }
 
+    /// The same error, this text in place of its value: what upstream holds in a struct of its own, whose fields have other
+    /// names and another order than JSON's.
+    #[must_use]
+    pub fn showing(mut self, text: impl fmt::Display) -> Self {
+        self.omit_value = true;
+        self.detail =
+            if self.detail.is_empty() { text.to_string() } else { format!("{text}: {}", self.detail) };
+        self
+    }
+
     /// The message without the field: `Invalid value: "x": detail`.
     pub fn body(&self) -> String {
         let mut out = self.ty.title().to_owned();

@@ -321,19 +321,31 @@ fn bytes(s: &mut String) -> Result<(), String> {
     if s.contains(['\r', '\n']) {
         s.retain(|c| c != '\r' && c != '\n');
     }
-    let decoded = BASE64.decode(s.as_bytes()).map_err(|e| {
-        let at = match e {
-            base64::DecodeError::InvalidByte(at, _)
-            | base64::DecodeError::InvalidLastSymbol { offset: at, .. } => at,
-            _ => s.len(),
-        };
-        format!("illegal base64 data at input byte {at}")
-    })?;
+    let decoded = BASE64
+        .decode(s.as_bytes())
+        .map_err(|_| format!("illegal base64 data at input byte {}", illegal(s)))?;
     let canonical = BASE64.encode(decoded);
     if *s != canonical {
         *s = canonical;
     }
     Ok(())
+}
+
+/// Where Go's decoder gives up on text that is no base64: at the first byte that does not belong, or at the group of four
+/// that is not complete.
+fn illegal(s: &str) -> usize {
+    let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
+    let bytes = s.as_bytes();
+    let Some(at) = bytes.iter().position(|b| !letter(*b)) else { return bytes.len() / 4 * 4 };
+    match (bytes[at], at % 4) {
+        (b'=', 2) => match bytes.get(at + 1) {
+            Some(b'=') => at + 2,
+            Some(_) => at,
+            None => bytes.len(),
+        },
+        (b'=', 3) => at + 1,
+        _ => at,
+    }
 }
 
 fn int_or_string(value: &Value) -> Result<(), String> {
@@ -410,6 +422,23 @@ mod tests {
             json: cannot unmarshal number 1.5 into Go value of type int32
             parsing time "yesterday" as "2006-01-02T15:04:05Z07:00": cannot parse "yesterday" as "2006""#]]
         .assert_eq(&all.join("\n"));
+    }
+
+    #[test]
+    fn illegal_base64_is_found_where_go_finds_it() {
+        for (text, at) in [
+            ("Bad_Name!", 3),
+            ("abc", 0),
+            ("abcde", 4),
+            ("a=", 1),
+            ("ab=", 3),
+            ("ab=c", 2),
+            ("ab==c", 4),
+            ("abc=d", 4),
+        ] {
+            let error = error(("", "v1", "Secret"), json!({"data": {"a": text}}));
+            assert_eq!(error, format!("illegal base64 data at input byte {at}"), "{text}");
+        }
     }
 
     #[test]

@@ -26,22 +26,22 @@ pub(crate) use evaluate::{blocked, validate};
 use serde_json::Value;
 
 /// A list of a schema; empty if it is not given.
-fn list<'a>(schema: &'a Value, key: &str) -> &'a [Value] {
+pub(crate) fn list<'a>(schema: &'a Value, key: &str) -> &'a [Value] {
     schema.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 /// A text of a schema; "" if it is not given.
-fn text<'a>(schema: &'a Value, key: &str) -> &'a str {
+pub(crate) fn text<'a>(schema: &'a Value, key: &str) -> &'a str {
     schema.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// A schema below this one.
-fn below<'a>(schema: &'a Value, key: &str) -> Option<&'a Value> {
+pub(crate) fn below<'a>(schema: &'a Value, key: &str) -> Option<&'a Value> {
     schema.get(key).filter(|s| s.is_object())
 }
 
 /// The properties of a schema.
-fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
+pub(crate) fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
     schema.get("properties").and_then(Value::as_object).into_iter().flatten()
 }
 

@@ -128,8 +128,9 @@ pub fn url(path: &Path, text: &str) -> ErrorList {
 
 /// A reference to a service that is a webhook.
 pub fn service(errs: &mut ErrorList, at: &Path, service: &Value) {
-    check::required(errs, &at.child("name"), service.text("name"));
-    check::required(errs, &at.child("namespace"), service.text("namespace"));
+    // Upstream mixes the two up.
+    check::required(errs, &at.child("name"), service.text("namespace"));
+    check::required(errs, &at.child("namespace"), service.text("name"));
     let port = service.opt_int("port").unwrap_or(443);
     let bad = validation::is_valid_port_num(port);
     if !bad.is_empty() {

@@ -63,14 +63,27 @@ fn lower(field: &str, text: &str) -> String {
 fn column(errs: &mut ErrorList, path: &Path, c: &Value) {
     check::required(errs, &path.child("name"), c.text("name"));
     let types = ["boolean", "date", "integer", "number", "string"];
-    check::required_one_of(errs, &path.child("type"), c.text("type"), &types);
+    let known = |all: &[&str]| format!("must be one of {}", all.join(","));
+    match c.text("type") {
+        "" => errs.push(Error::required(&path.child("type"), known(&types))),
+        ty if !types.contains(&ty) => errs.push(Error::invalid(&path.child("type"), ty, known(&types))),
+        _ => {}
+    }
     let formats = ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
     let format = c.text("format");
-    if !format.is_empty() {
-        check::one_of(errs, &path.child("format"), format, &formats);
+    if !format.is_empty() && !formats.contains(&format) {
+        errs.push(Error::invalid(&path.child("format"), format, known(&formats)));
     }
-    check::required(errs, &path.child("jsonPath"), c.text("jsonPath"));
+    // Upstream's internal name of the field.
+    let at = path.child("JSONPath");
+    match c.text("jsonPath") {
+        "" => errs.push(Error::required(&at, "")),
+        text if !text.starts_with('.') => errs.push(Error::invalid(&at, text, NO_PATH)),
+        _ => {}
+    }
 }
+
+const NO_PATH: &str = "must be a simple json path starting with .";
 
 fn scale(errs: &mut ErrorList, path: &Path, s: &Value) {
     let checks = [
@@ -84,6 +97,8 @@ fn scale(errs: &mut ErrorList, path: &Path, s: &Value) {
             if required {
                 errs.push(Error::required(&at, ""));
             }
+        } else if !text.starts_with('.') {
+            errs.push(Error::invalid(&at, text, NO_PATH));
         } else if !prefix.is_empty() && !text.starts_with(prefix) {
             errs.push(Error::invalid(
                 &at,
@@ -96,7 +111,34 @@ fn scale(errs: &mut ErrorList, path: &Path, s: &Value) {
     }
 }
 
-fn version(errs: &mut ErrorList, path: &Path, v: &Value) {
+/// What all versions have alike is spoken of once, where v1beta1 had it.
+#[derive(Clone, Copy)]
+struct Shared {
+    subresources: bool,
+    columns: bool,
+}
+
+impl Shared {
+    fn of(versions: &[Value]) -> Shared {
+        let same =
+            |f: &str| versions.iter().all(|v| v.get(f) == versions.first().and_then(|first| first.get(f)));
+        Shared { subresources: same("subresources"), columns: same("additionalPrinterColumns") }
+    }
+}
+
+fn subresources(errs: &mut ErrorList, path: &Path, v: &Value) {
+    if v.at("subresources").has("scale") {
+        scale(errs, &path.child("subresources").child("scale"), v.at("subresources").at("scale"));
+    }
+}
+
+fn columns(errs: &mut ErrorList, path: &Path, v: &Value) {
+    for (i, c) in v.list("additionalPrinterColumns").iter().enumerate() {
+        column(errs, &path.child("additionalPrinterColumns").index(i), c);
+    }
+}
+
+fn version(errs: &mut ErrorList, path: &Path, v: &Value, shared: Shared) {
     let name = v.text("name");
     joined(errs, &path.child("name"), name, validation::is_dns1035_label(name), "");
     if let Some(warning) = v.opt_text("deprecationWarning") {
@@ -105,25 +147,23 @@ fn version(errs: &mut ErrorList, path: &Path, v: &Value) {
         if !v.flag("deprecated") {
             bad("can only be set for deprecated versions");
         }
-        if warning.is_empty() {
-            bad("must not be empty string");
-        }
         if warning.len() > 256 {
             bad("must be <= 256 characters long");
         }
-        if warning.chars().any(char::is_control) {
-            bad("must only contain printable UTF-8 characters");
+        if warning.is_empty() {
+            bad("must not be an empty string");
+        }
+        if let Some((i, _)) = warning.char_indices().find(|(_, c)| !kaji_meta::text::is_printable(*c)) {
+            bad(&format!(
+                "must only contain printable UTF-8 characters; non-printable character found at index {i}"
+            ));
         }
     }
-    if v.at("subresources").has("scale") {
-        scale(errs, &path.child("subresources").child("scale"), v.at("subresources").at("scale"));
+    if !shared.subresources {
+        subresources(errs, path, v);
     }
-    for (i, c) in v.list("additionalPrinterColumns").iter().enumerate() {
-        column(errs, &path.child("additionalPrinterColumns").index(i), c);
-    }
-    if !v.list("selectableFields").is_empty() && !v.at("schema").has("openAPIV3Schema") {
-        let text = "may only be set when `version.schema.openAPIV3Schema` is not included";
-        errs.push(Error::invalid(&path.child("selectableFields"), "", text));
+    if !shared.columns {
+        columns(errs, path, v);
     }
 }
 
@@ -132,7 +172,8 @@ fn versions(errs: &mut ErrorList, spec: &Value) {
     for (i, _) in list.iter().enumerate().filter(|(_, v)| !v.at("schema").has("openAPIV3Schema")) {
         errs.push(Error::required(&path.index(i).child("schema").child("openAPIV3Schema"), ""));
     }
-    list.iter().enumerate().for_each(|(i, v)| version(errs, &path.index(i), v));
+    let shared = Shared::of(list);
+    list.iter().enumerate().for_each(|(i, v)| version(errs, &path.index(i), v, shared));
     let mut bad = |text: &str| errs.push(Error::invalid(&path, spec.at("versions").clone(), text));
     if list.iter().enumerate().any(|(i, v)| list[..i].iter().any(|o| o.text("name") == v.text("name"))) {
         bad("must contain unique version names");
@@ -213,7 +254,9 @@ fn stored_versions(errs: &mut ErrorList, object: &Value) {
 fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
     let (mut errs, spec) = (vec![], object.at("spec"));
     let (group, plural) = (spec.text("group"), spec.at("names").text("plural"));
-    if object::name(object) != format!("{plural}.{group}") {
+    let name = object::name(object);
+    // Without a name that is all there is to say of it.
+    if !name.is_empty() && name != format!("{plural}.{group}") {
         let text = r#"must be spec.names.plural+"."+spec.group"#;
         errs.push(Error::invalid(&Path::new("metadata").child("name"), object::name(object), text));
     }
@@ -234,6 +277,14 @@ fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
     }
     versions(&mut errs, spec);
     names(&mut errs, spec.at("names"), &spec_path("names"), true);
+    let (list, path) = (spec.list("versions"), Path::new("spec"));
+    let shared = Shared::of(list);
+    if let Some(v) = list.first().filter(|_| shared.subresources) {
+        subresources(&mut errs, &path, v);
+    }
+    if let Some(v) = list.first().filter(|_| shared.columns) {
+        columns(&mut errs, &path, v);
+    }
     conversion(&mut errs, spec, old.map(|o| o.at("spec")));
     stored_versions(&mut errs, object);
     errs
@@ -373,10 +424,6 @@ impl Hooks for Definitions {
         object::deletion_timestamp(object).is_none()
     }
 
-    fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
-        rules::resets_metadata(subresource)
-    }
-
     fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
         created::row(object)
     }
@@ -420,6 +467,40 @@ mod tests {
             .assert_eq(&made["spec"].to_string());
         assert_eq!(made["status"], json!({"storedVersions": ["v1"]}));
         assert_eq!(create_errors(&def(&deps()), crd()), "");
+    }
+
+    #[test]
+    fn what_all_versions_share_is_spoken_of_once() {
+        let mut bad = crd();
+        bad["status"] = json!({"storedVersions": ["v1"]});
+        for (f, text) in [("singular", "widget"), ("listKind", "WidgetList")] {
+            bad["spec"]["names"][f] = text.into();
+        }
+        bad["spec"]["versions"][0]["additionalPrinterColumns"] =
+            json!([{}, {"name": "n", "type": "x", "format": "y", "jsonPath": "z"}]);
+        bad["spec"]["versions"][0]["subresources"] = json!({"scale": {"specReplicasPath": "x", "statusReplicasPath": ".x", "labelSelectorPath": ".y"}});
+        bad["spec"]["versions"][0]["deprecated"] = true.into();
+        bad["spec"]["versions"][0]["deprecationWarning"] = "".into();
+        expect![[r#"
+            spec.versions[0].deprecationWarning: Invalid value: "": must not be an empty string
+            spec.subresources.scale.specReplicasPath: Invalid value: "x": must be a simple json path starting with .
+            spec.subresources.scale.statusReplicasPath: Invalid value: ".x": should be a json path under .status
+            spec.subresources.scale.labelSelectorPath: Invalid value: ".y": should be a json path under either .spec or .status
+            spec.additionalPrinterColumns[0].name: Required value
+            spec.additionalPrinterColumns[0].type: Required value: must be one of boolean,date,integer,number,string
+            spec.additionalPrinterColumns[0].JSONPath: Required value
+            spec.additionalPrinterColumns[1].type: Invalid value: "x": must be one of boolean,date,integer,number,string
+            spec.additionalPrinterColumns[1].format: Invalid value: "y": must be one of byte,date,date-time,double,float,int32,int64,password
+            spec.additionalPrinterColumns[1].JSONPath: Invalid value: "z": must be a simple json path starting with ."#]]
+        .assert_eq(&create_errors(&def(&deps()), bad.clone()));
+        let mut other = bad["spec"]["versions"][0].clone();
+        other["name"] = "v2".into();
+        other["storage"] = false.into();
+        other["additionalPrinterColumns"] = json!([]);
+        bad["spec"]["versions"].as_array_mut().unwrap().push(other);
+        let found = create_errors(&def(&deps()), bad);
+        assert!(found.contains("spec.versions[0].additionalPrinterColumns[0].name"), "{found}");
+        assert!(found.contains("spec.subresources.scale.specReplicasPath"), "{found}");
     }
 
     #[test]

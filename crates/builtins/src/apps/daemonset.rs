@@ -128,9 +128,9 @@ fn strategy(errs: &mut ErrorList, path: &Path, strategy: &Value) {
             }
         }
         other => {
-            // The internal type prints with Go's field names.
-            let shown = json!({"Type": other, "RollingUpdate": strategy.at("rollingUpdate")});
-            errs.push(Error::not_supported(path, shown, &["RollingUpdate", "OnDelete"]));
+            let given = strategy.get_field("rollingUpdate");
+            let shown = rolling::shown(other, given, &["maxUnavailable", "maxSurge"]);
+            errs.push(Error::not_supported(path, Value::Null, &["RollingUpdate", "OnDelete"]).showing(shown));
         }
     }
 }
@@ -172,6 +172,8 @@ impl Hooks for DaemonSets {
 
     fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
         if !ctx.subresource.is_empty() {
+            // It belongs to the spec.
+            set_template_generation(new, template_generation(old));
             return;
         }
         drop::of_template(new, &["spec", "template"], Some(old));
@@ -248,6 +250,15 @@ mod tests {
         });
         DaemonSets.default("v1", &mut ds);
         ds
+    }
+
+    #[test]
+    fn template_generation_stays_with_the_status() {
+        let w = World::default();
+        let (mut old, mut new) = (set(), set());
+        set_template_generation(&mut old, 3);
+        DaemonSets.prepare_update(&w.ctx(&new.clone(), "status", "v1"), &mut new, &old);
+        assert_eq!(template_generation(&new), 3);
     }
 
     #[test]

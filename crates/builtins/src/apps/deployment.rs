@@ -4,7 +4,7 @@ use super::rolling;
 use crate::{
     pod::{defaults, drop, template},
     shared::{
-        Fields, check, replicas, table,
+        Fields, check, replicas, rules, table,
         value::{default_text, ensure_object, put, set_default},
     },
 };
@@ -61,7 +61,8 @@ fn spec(errs: &mut ErrorList, spec: &Value) {
     check::workload_selector(errs, &selector_path, spec.at("selector"), "deployment");
     match Selector::from_label_selector(spec.at("selector")) {
         Err(_) => {
-            errs.push(Error::invalid(&selector_path, spec.at("selector").clone(), "invalid label selector"));
+            let invalid = Error::invalid(&selector_path, Value::Null, "invalid label selector");
+            errs.push(invalid.showing(rules::selector_text(spec.at("selector"))));
         }
         Ok(s) => {
             let path = path.child("template");
@@ -100,9 +101,8 @@ fn strategy(errs: &mut ErrorList, path: &Path, strategy: &Value) {
             check::at_most_100_percent(errs, &path, unavailable);
         }
         (other, rolling) => {
-            // The internal type prints with Go's field names.
-            let shown = json!({"Type": other, "RollingUpdate": rolling});
-            errs.push(Error::not_supported(path, shown, &["Recreate", "RollingUpdate"]));
+            let shown = rolling::shown(other, rolling, &["maxUnavailable", "maxSurge"]);
+            errs.push(Error::not_supported(path, Value::Null, &["Recreate", "RollingUpdate"]).showing(shown));
         }
     }
 }
@@ -279,7 +279,7 @@ mod tests {
             spec.selector: Required value
             spec.template.metadata.labels: Invalid value: null: `selector` does not match template `labels`
             spec.template.spec.containers: Required value
-            spec.strategy: Unsupported value: {"RollingUpdate":null,"Type":"X"}: supported values: "Recreate", "RollingUpdate""#]]
+            spec.strategy: Unsupported value: {"Type":"X","RollingUpdate":null}: supported values: "Recreate", "RollingUpdate""#]]
         .assert_eq(&show(&Deployments.validate_create(&w.ctx(&empty, "", "v1"), &empty)));
         let moved = deployment(|d| {
             d["spec"]["selector"] = json!({"matchLabels": {"a": "b"}});

@@ -3,7 +3,7 @@
 use crate::{
     pod::{defaults, drop, template},
     shared::{
-        Fields, check, replicas, table,
+        Fields, check, replicas, rules, table,
         value::{ensure_object, put, set_default},
     },
 };
@@ -69,7 +69,8 @@ fn spec(errs: &mut ErrorList, spec: &Value) {
     check::workload_selector(errs, &selector_path, spec.at("selector"), "deployment");
     match Selector::from_label_selector(spec.at("selector")) {
         Err(_) => {
-            errs.push(Error::invalid(&selector_path, spec.at("selector").clone(), "invalid label selector"));
+            let invalid = Error::invalid(&selector_path, Value::Null, "invalid label selector");
+            errs.push(invalid.showing(rules::selector_text(spec.at("selector"))));
         }
         Ok(s) => {
             let path = path.child("template");

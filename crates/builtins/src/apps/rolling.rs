@@ -13,6 +13,20 @@ pub fn bounded(errs: &mut ErrorList, path: &Path, value: &Value) {
     check::at_most_100_percent(errs, path, value);
 }
 
+/// A strategy as messages show it: upstream's internal type, with Go's names and order of fields.
+pub fn shown(ty: &str, rolling: Option<&Value>, fields: &[&str]) -> String {
+    let capital = |f: &str| f[..1].to_uppercase() + &f[1..];
+    let given = rolling.map_or_else(
+        || "null".to_owned(),
+        |r| {
+            let fields =
+                fields.iter().map(|f| format!("{:?}:{}", capital(f), r.get(f).unwrap_or(&Value::Null)));
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
+        },
+    );
+    format!("{{\"Type\":{},\"RollingUpdate\":{given}}}", Value::from(ty))
+}
+
 /// Whether an int or percentage is 0.
 pub fn is_zero(value: &Value) -> bool {
     check::int_or_percent_value(value) == 0

@@ -108,8 +108,13 @@ fn pod_template(errs: &mut ErrorList, path: &Path, spec: &Value, selector: &Sele
         let claims = spec.list("volumeClaimTemplates");
         if !claims.is_empty() {
             let name = |c: &Value| c.at("metadata").text("name").to_owned();
+            // Of claims with one name the last counts.
+            let last = |i: usize| !claims[i + 1..].iter().any(|c| name(c) == name(&claims[i]));
             let mut volumes: Vec<Value> = claims
                 .iter()
+                .enumerate()
+                .filter(|(i, _)| last(*i))
+                .map(|(_, c)| c)
                 .map(|c| json!({"name": name(c), "persistentVolumeClaim": {"claimName": name(c)}}))
                 .collect();
             let own =
@@ -139,9 +144,10 @@ fn strategy(errs: &mut ErrorList, path: &Path, strategy: &Value) {
                 rolling::not_zero(errs, &rolling.child("maxUnavailable"), n);
             }
         }
-        _ => {
+        (other, given) => {
             let text = "must be 'RollingUpdate' or 'OnDelete'";
-            errs.push(Error::invalid(path, strategy.clone(), text));
+            let shown = rolling::shown(other, given, &["partition", "maxUnavailable"]);
+            errs.push(Error::invalid(path, Value::Null, text).showing(shown));
         }
     }
 }
@@ -320,10 +326,16 @@ mod tests {
         let mut bad = s.clone();
         bad["spec"]["updateStrategy"] = json!({"type": "X"});
         bad["spec"]["podManagementPolicy"] = "Y".into();
+        let mut twice = bad["spec"]["volumeClaimTemplates"].as_array().cloned().unwrap_or_default();
+        twice.extend(twice.clone());
+        let mut doubled = bad.clone();
+        doubled["spec"]["volumeClaimTemplates"] = twice.into();
+        let found = show(&StatefulSets.validate_create(&w.ctx(&doubled, "", "v1"), &doubled));
+        assert!(!found.contains("Duplicate value"), "{found}");
         bad["spec"]["volumeClaimTemplates"][0]["spec"] = json!({});
         expect![[r#"
             spec.podManagementPolicy: Invalid value: "Y": must be 'OrderedReady' or 'Parallel'
-            spec.updateStrategy: Invalid value: {"type":"X"}: must be 'RollingUpdate' or 'OnDelete'
+            spec.updateStrategy: Invalid value: {"Type":"X","RollingUpdate":null}: must be 'RollingUpdate' or 'OnDelete'
             spec.volumeClaimTemplates[0].spec.accessModes: Required value: at least 1 access mode is required
             spec.volumeClaimTemplates[0].spec.resources[storage]: Required value"#]]
         .assert_eq(&show(&StatefulSets.validate_create(&w.ctx(&s, "", "v1"), &bad)));

@@ -132,10 +132,11 @@ fn sync_pod_cidrs(node: &mut Value) {
     let Some(spec) = node.get_mut("spec") else { return };
     let (one, first) = (spec.text("podCIDR").to_owned(), spec.strings("podCIDRs").next().map(str::to_owned));
     match first {
-        None if !one.is_empty() => put(spec, "podCIDRs", vec![Value::from(one)]),
         Some(first) if one.is_empty() => put(spec, "podCIDR", first),
-        // Of two that contradict each other, the older field counts, as upstream converts them.
-        Some(first) if first != one => put(spec, "podCIDRs", vec![Value::from(one)]),
+        // The older field counts where they differ.
+        first if !one.is_empty() && first.as_ref() != Some(&one) => {
+            put(spec, "podCIDRs", vec![Value::from(one)]);
+        }
         _ => {}
     }
 }
@@ -304,6 +305,10 @@ mod tests {
             &def(),
             json!({"metadata": {"name": "n"}, "spec": {"podCIDR": "10.0.0.0/24"}, "status": {"capacity": {"cpu": "4"}}}),
         ));
+        // Where the two differ, the older field counts.
+        let odd = json!({"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["x"]}});
+        let made: Value = serde_json::from_str(&created(&def(), odd)).unwrap();
+        assert_eq!(made["spec"]["podCIDRs"], json!(["10.0.0.0/24"]));
     }
 
     #[test]

@@ -172,6 +172,7 @@ fn paths(errs: &mut ErrorList, source: &str, value: &Value) {
             if !driver.is_empty() {
                 driver_name(errs, &spec_path("csi").child("driver"), driver);
             }
+            secrets(errs, value);
         }
         _ => {}
     }
@@ -192,6 +193,24 @@ fn paths(errs: &mut ErrorList, source: &str, value: &Value) {
     }
 }
 
+/// The secrets of a CSI volume, but for that of staging, which upstream takes as it is.
+fn secrets(errs: &mut ErrorList, csi: &Value) {
+    let roles = ["controllerPublish", "controllerExpand", "nodePublish", "nodeExpand"];
+    for field in roles.map(|role| format!("{role}SecretRef")) {
+        let Some(secret) = csi.get_field(&field) else { continue };
+        let path = spec_path("csi").child(&field);
+        for (part, rule) in [
+            ("name", validation::is_dns1123_subdomain as fn(&str) -> Vec<String>),
+            ("namespace", validation::is_dns1123_label),
+        ] {
+            match secret.text(part) {
+                "" => errs.push(Error::required(&path.child(part), "")),
+                text => check::each(errs, &path.child(part), text, rule(text)),
+            }
+        }
+    }
+}
+
 /// The name of a CSI driver.
 pub fn driver_name(errs: &mut ErrorList, path: &Path, driver: &str) {
     if driver.is_empty() {
@@ -205,7 +224,7 @@ pub fn driver_name(errs: &mut ErrorList, path: &Path, driver: &str) {
 }
 
 /// Whether any and only well-formed node selector terms are there.
-fn affinity(errs: &mut ErrorList, spec: &Value) {
+fn affinity(errs: &mut ErrorList, spec: &Value, old: Option<&Value>) {
     if !spec.has("nodeAffinity") {
         if spec.has("local") {
             errs.push(Error::required(&spec_path("nodeAffinity"), "Local volume requires node affinity"));
@@ -223,15 +242,24 @@ fn affinity(errs: &mut ErrorList, spec: &Value) {
         let text = "must have at least one node selector term";
         errs.push(Error::required(&path.child("nodeSelectorTerms"), text));
     }
+    // Values that were no labels before may stay.
+    let any_values = old.is_some_and(|o| !label_values(o.at("spec").at("nodeAffinity").at("required")));
     for (i, term) in terms.iter().enumerate() {
         for (j, e) in term.list("matchExpressions").iter().enumerate() {
-            requirement(
-                errs,
-                &path.child("nodeSelectorTerms").index(i).child("matchExpressions").index(j),
-                e,
-            );
+            let path = path.child("nodeSelectorTerms").index(i).child("matchExpressions").index(j);
+            requirement(errs, &path, e);
+            for (k, value) in e.strings("values").enumerate().filter(|_| !any_values) {
+                let bad = validation::is_valid_label_value(value);
+                check::each(errs, &path.child("values").index(k), value, bad);
+            }
         }
     }
+}
+
+/// Whether all values of a node selector can be those of labels.
+fn label_values(selector: &Value) -> bool {
+    let expressions = selector.list("nodeSelectorTerms").iter().flat_map(|t| t.list("matchExpressions"));
+    expressions.flat_map(|e| e.strings("values")).all(|v| validation::is_valid_label_value(v).is_empty())
 }
 
 fn requirement(errs: &mut ErrorList, path: &Path, e: &Value) {
@@ -255,7 +283,7 @@ fn requirement(errs: &mut ErrorList, path: &Path, e: &Value) {
     check::label_name(errs, &path.child("key"), e.text("key"));
 }
 
-fn validate(object: &Value) -> ErrorList {
+fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
     let (mut errs, spec) = (vec![], object.at("spec"));
     let modes = spec_path("accessModes");
     if spec.list("accessModes").is_empty() {
@@ -279,7 +307,7 @@ fn validate(object: &Value) -> ErrorList {
     if !reclaim.is_empty() {
         check::one_of(&mut errs, &path, reclaim, &["Delete", "Recycle", "Retain"]);
     }
-    affinity(&mut errs, spec);
+    affinity(&mut errs, spec, old);
     source_rules(&mut errs, spec);
     let host = spec.at("hostPath").text("path");
     if !host.is_empty() && host.trim_matches('/').is_empty() && reclaim == "Recycle" {
@@ -368,7 +396,7 @@ impl Hooks for PersistentVolumes {
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
-        validate(object)
+        validate(object, None)
     }
 
     fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
@@ -391,7 +419,7 @@ impl Hooks for PersistentVolumes {
         if ctx.subresource == "status" {
             return vec![];
         }
-        let mut errs = validate(new);
+        let mut errs = validate(new, Some(old));
         if !semantic_equal(&Value::Object(source(new, old)), &Value::Object(source(old, old))) {
             let text = "spec.persistentvolumesource is immutable after creation";
             errs.push(Error::forbidden(&spec_path("persistentvolumesource"), text));
@@ -515,6 +543,25 @@ mod tests {
             }"#]]
         .assert_eq(&created(&def(), pv()));
         assert_eq!(create_errors(&def(), pv()), "");
+    }
+
+    #[test]
+    fn secrets_and_labels_have_valid_names() {
+        let mut bad = pv();
+        bad["spec"]["hostPath"] = Value::Null;
+        bad["spec"]["csi"] =
+            json!({"driver": "d", "volumeHandle": "h", "nodePublishSecretRef": {"name": "A"}});
+        bad["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "k", "operator": "In", "values": ["v", "V!"]}]}]}});
+        let found = create_errors(&def(), bad.clone());
+        for part in [
+            "nodePublishSecretRef.name: Invalid value: \"A\"",
+            "SecretRef.namespace: Required",
+            "values[1]: Invalid",
+        ] {
+            assert!(found.contains(part), "{part}: {found}");
+        }
+        assert!(!update_errors(&def(), "", bad.clone(), bad).contains("values[1]"));
     }
 
     #[test]

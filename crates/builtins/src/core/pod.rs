@@ -76,6 +76,10 @@ impl Hooks for Pods {
 
     fn default(&self, _version: &str, object: &mut Value) {
         defaults::pod(object);
+        // Of pods alone: templates keep what they say.
+        if object.at("spec").int("terminationGracePeriodSeconds") < 0 {
+            put(ensure_object(object, "spec"), "terminationGracePeriodSeconds", 1);
+        }
     }
 
     fn prepare_create(&self, ctx: &Ctx<'_>, pod: &mut Value) {

@@ -211,7 +211,8 @@ fn validate(object: &Value) -> ErrorList {
     let method = spec.at("distinguisherMethod");
     if !method.is_null() && !["ByNamespace", "ByUser"].contains(&method.text("type")) {
         let at = path.child("distinguisherMethod").child("type");
-        errs.push(Error::not_supported(&at, method.clone(), &["ByNamespace", "ByUser"]));
+        let shown = json!({"Type": method.text("type")});
+        errs.push(Error::not_supported(&at, shown, &["ByNamespace", "ByUser"]));
     }
     let (level, at) = (
         spec.at("priorityLevelConfiguration").text("name"),

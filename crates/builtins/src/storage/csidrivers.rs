@@ -109,8 +109,11 @@ impl Hooks for CsiDrivers {
         errs
     }
 
-    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
+    fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
         let spec = new.at("spec");
+        if old.is_some_and(|o| o.at("spec").at("tokenRequests") == spec.at("tokenRequests")) {
+            return vec![];
+        }
         if spec.list("tokenRequests").is_empty() || spec.has("serviceAccountTokenInSecrets") {
             return vec![];
         }

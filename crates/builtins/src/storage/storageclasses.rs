@@ -53,7 +53,8 @@ fn topologies(errs: &mut ErrorList, object: &Value) {
                 errs.push(Error::duplicate(&at.child("key"), e.text("key")));
             }
         }
-        if terms[..i].contains(term) {
+        // A term without requirements is none, as one that was there before.
+        if terms[..i].contains(term) || list.is_empty() {
             errs.push(Error::duplicate(&path, ""));
         }
     }

@@ -156,8 +156,13 @@ fn check_preconditions(
     state: &State,
     options: &DeleteOptions,
 ) -> Result<(), Status> {
-    // Upstream names the kind here, where other conflicts name the resource.
-    let about = GroupResource::new(op.res.def.group.as_ref(), op.res.def.kind.as_ref());
+    let def = &op.res.def;
+    if def.hooks.marks_by_hand() {
+        return check_preconditions_by_hand(op, name, state, options);
+    }
+    // Upstream names the kind here, where other conflicts name the resource: the kind that is stored.
+    let group = def.shares_storage_of.as_ref().map_or(def.group.as_ref(), |owner| owner.group.as_str());
+    let about = GroupResource::new(group, def.kind.as_ref());
     let found = object::uid(&state.object);
     if let Some(wanted) = options.uid.as_deref().filter(|u| *u != found) {
         return Err(Status::conflict(
@@ -177,6 +182,27 @@ fn check_preconditions(
                 "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({found}). The object might have been modified"
             ),
         ));
+    }
+    Ok(())
+}
+
+/// Kinds whose registries mark by hand check by hand, too.
+fn check_preconditions_by_hand(
+    op: &Op<'_>,
+    name: &str,
+    state: &State,
+    options: &DeleteOptions,
+) -> Result<(), Status> {
+    let (uid, version) = (object::uid(&state.object).to_owned(), state.revision.to_string());
+    for (what, wanted, found) in
+        [("UID", &options.uid, uid), ("ResourceVersion", &options.resource_version, version)]
+    {
+        if let Some(wanted) = wanted.as_ref().filter(|w| **w != found) {
+            let text = format!(
+                "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
+            );
+            return Err(Status::conflict(&op.res.group_resource, name, text));
+        }
     }
     Ok(())
 }

@@ -376,7 +376,13 @@ fn warns() {
         spec.containers[0].resources.limits[memory]: fractional byte value "100m" is invalid, must be an integer
         spec.containers[0].resources.requests[memory]: fractional byte value "100m" is invalid, must be an integer
         spec.containers[0].env[1]: hides previous definition of "A", which may be dropped when using apply
-        spec.containers[0].ports[1]: duplicate port definition with spec.containers[0].ports[0]
-        spec.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1"#]]
+        spec.containers[0].ports[1]: duplicate port definition with spec.containers[0].ports[0]"#]]
     .assert_eq(&Pods.warnings(&w.ctx(&p, "", "v1"), &p, None).join("\n"));
+}
+
+#[test]
+fn a_negative_grace_period_of_a_pod_is_a_second() {
+    let mut pod = json!({"spec": {"terminationGracePeriodSeconds": -5, "containers": []}});
+    def().hooks.default("v1", &mut pod);
+    assert_eq!(pod["spec"]["terminationGracePeriodSeconds"], 1);
 }

@@ -165,13 +165,11 @@ fn node_ports(errs: &mut ErrorList, svc: &Value) {
     for (i, p) in list.iter().enumerate() {
         let key = (p.text("protocol"), p.int("port"));
         if seen.contains(&key) {
-            // Upstream prints its internal struct, whose field order is not JSON's.
-            let mut error = Error::duplicate(&path(i), Value::Null).without_value();
-            error.detail = format!(
+            let shown = format!(
                 r#"{{"Name":"","Protocol":{:?},"AppProtocol":null,"Port":{},"TargetPort":0,"NodePort":0}}"#,
                 key.0, key.1
             );
-            errs.push(error);
+            errs.push(Error::duplicate(&path(i), Value::Null).showing(shown));
         }
         seen.push(key);
     }
