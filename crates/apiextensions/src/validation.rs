@@ -7,7 +7,7 @@ use kaji_meta::{
     field::{Error, ErrorList, Path},
     object::arr_at,
 };
-use kaji_schema::structural;
+use kaji_schema::{structural, validate::PatternBudget};
 use serde_json::Value;
 use std::{cell::LazyCell, sync::Arc};
 
@@ -60,6 +60,7 @@ fn schemas(new: &Value, old: Option<&Value>) -> ErrorList {
             |v: &Value| v.pointer("/schema/openAPIV3Schema").is_some_and(structural::has_unpruned_defaults);
         !before.any(schema)
     });
+    let mut patterns = PatternBudget::default();
     let mut errors = ErrorList::new();
     for (i, version) in versions.iter().enumerate().take(if shared { 1 } else { usize::MAX }) {
         let Some(schema) = version.pointer("/schema/openAPIV3Schema") else { continue };
@@ -76,7 +77,7 @@ fn schemas(new: &Value, old: Option<&Value>) -> ErrorList {
         let status = version.pointer("/subresources/status").is_some();
         let at = if shared { Path::new("spec").child("validation") } else { path.index(i).child("schema") };
         let at = at.child("openAPIV3Schema");
-        let found = structural::check(schema, &at, status, *pruned);
+        let found = structural::check_within(schema, &at, status, *pruned, &mut patterns);
         // Rules are about the types that a structural schema gives.
         if found.is_empty() {
             errors.extend(rules::check(schema, &at));

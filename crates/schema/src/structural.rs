@@ -11,6 +11,7 @@ use kaji_meta::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
 use crate::schema::Schema;
+use crate::validate::PatternBudget;
 
 mod build;
 mod defaults;
@@ -49,6 +50,17 @@ pub fn from_json_schema(
 /// The errors of [`from_json_schema`]. `pruned_defaults`: defaults may have no unknown fields, as it is unless there have
 /// been such before.
 pub fn check(schema: &Value, path: &Path, status_subresource: bool, pruned_defaults: bool) -> ErrorList {
+    check_within(schema, path, status_subresource, pruned_defaults, &mut PatternBudget::default())
+}
+
+/// The same for one of several schemas; their patterns are bounded together.
+pub fn check_within(
+    schema: &Value,
+    path: &Path,
+    status_subresource: bool,
+    pruned_defaults: bool,
+    patterns: &mut PatternBudget,
+) -> ErrorList {
     let Some(root) = Node::of(schema) else { return ErrorList::new() };
     let mut errors = ErrorList::new();
     if status_subresource {
@@ -59,7 +71,7 @@ pub fn check(schema: &Value, path: &Path, status_subresource: bool, pruned_defau
     }
     let unsupported = keywords::unsupported(root);
     if unsupported.is_none() {
-        let mut found = invariants::check(root, path);
+        let mut found = invariants::check(root, path, patterns);
         if found.is_empty() {
             defaults::check(schema, path, pruned_defaults, &mut found);
         }
@@ -75,7 +87,10 @@ pub fn check(schema: &Value, path: &Path, status_subresource: bool, pruned_defau
 /// Whether a structural schema has a default with fields that are unknown, those of metadata included.
 pub fn has_unpruned_defaults(schema: &Value) -> bool {
     Node::of(schema).is_some_and(|root| {
-        keywords::unsupported(root).is_none() && invariants::check(root, &Path::root()).is_empty()
+        keywords::unsupported(root).is_none() && {
+            let mut patterns = PatternBudget::default();
+            invariants::check(root, &Path::root(), &mut patterns).is_empty()
+        }
     }) && defaults::unpruned(schema)
 }
 

@@ -19,7 +19,7 @@ mod formats;
 mod lists;
 mod value;
 
-pub use constraints::{Constraints, Pattern};
+pub use constraints::{Constraints, Pattern, PatternBudget};
 pub(crate) use formats::parse as parse_format;
 pub use formats::request_uri;
 

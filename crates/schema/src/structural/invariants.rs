@@ -5,7 +5,7 @@
 use kaji_meta::field::{Error, ErrorList, Path};
 use serde_json::json;
 
-use crate::validate::Pattern;
+use crate::validate::PatternBudget;
 
 use super::Node;
 
@@ -17,19 +17,20 @@ enum Level {
 }
 
 /// All violations, sorted by text.
-pub(super) fn check(root: Node<'_>, path: &Path) -> ErrorList {
-    let mut c = Checker { errors: ErrorList::new() };
+pub(super) fn check(root: Node<'_>, path: &Path, patterns: &mut PatternBudget) -> ErrorList {
+    let mut c = Checker { errors: ErrorList::new(), patterns };
     c.structure(root, Level::Root, path);
     c.complete_clauses(root, Some(root), path, path);
     c.errors.sort_by_cached_key(ToString::to_string);
     c.errors
 }
 
-struct Checker {
+struct Checker<'p> {
     errors: ErrorList,
+    patterns: &'p mut PatternBudget,
 }
 
-impl Checker {
+impl Checker<'_> {
     fn structure(&mut self, n: Node<'_>, level: Level, path: &Path) {
         if n.ty() == "array" && n.items().is_none() {
             self.errors.push(Error::required(&path.child("items"), "must be specified"));
@@ -156,7 +157,7 @@ impl Checker {
         }
         let pattern = n.text("pattern");
         if !pattern.is_empty()
-            && let Err(e) = Pattern::compile(pattern)
+            && let Err(e) = self.patterns.check(pattern)
         {
             let detail = format!("must be a valid regular expression, but isn't: {e}");
             self.errors.push(Error::invalid(&path.child("pattern"), pattern, detail));
