@@ -229,7 +229,7 @@ impl Registrar {
     /// Looks at everything that changed. False when something has to be tried again.
     async fn level(&mut self, engine: &Engine) -> bool {
         for (entry, there) in self.definitions.take().1 {
-            let now = if there { served(entry.object_bytes()) } else { BTreeSet::new() };
+            let now = if there { served(&entry.object()) } else { BTreeSet::new() };
             self.defined(entry.name(), now);
         }
         for (entry, _) in self.services.take().1 {

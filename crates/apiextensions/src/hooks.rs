@@ -7,13 +7,17 @@ use crate::{
     scale,
 };
 use kaji_meta::{
-    GroupResource, Status,
+    GroupResource, SizeBudget, Status,
     field::{ErrorList, Path},
     object,
 };
 use kaji_resource::{Ctx, Hooks, ScaleDef, SubresourceKind, Verb, VersionDef};
 use kaji_schema::{Schema, SchemaRef, defaulting, prune, validate};
 use serde_json::Value;
+
+/// Memory that the defaults of a stored object may take. An object is stored with those that there were; what a definition
+/// gains later would, in an object that is written again, be refused by its size long before.
+const READ_BYTES: usize = 16 << 20;
 
 struct Version {
     name: String,
@@ -149,7 +153,10 @@ impl Hooks for CustomHooks {
             if version.embeds {
                 embedded::drop_malformed(version.schema.get(), object);
             }
-            defaulting::apply_defaults(version.schema.get(), object);
+            let mut budget = SizeBudget::new(READ_BYTES);
+            if let Err(error) = defaulting::apply_defaults(version.schema.get(), object, &mut budget) {
+                tracing::warn!(name = object::name(object), %error, "defaults of a stored object are left out");
+            }
         }
     }
 

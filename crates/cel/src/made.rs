@@ -7,6 +7,7 @@ use crate::{
     value::{Ext, Key, Map, Text, Value},
 };
 use base64::Engine;
+use kaji_meta::{OverBudget, SizeBudget};
 use serde_json::{Map as Object, Value as Json};
 use std::sync::Arc;
 
@@ -103,8 +104,15 @@ impl Value<'_> {
     /// The value as JSON.
     ///
     /// # Errors
-    /// It has no JSON form: a type, a key that is no text, a number that is none.
+    /// It has no JSON form: a type, a key that is no text, a number that is none; or a very large one, as that of a list of
+    /// many references to one large object.
     pub fn to_json(&self) -> Result<Json, Error> {
+        self.copied(&mut SizeBudget::default())
+    }
+
+    fn copied(&self, budget: &mut SizeBudget) -> Result<Json, Error> {
+        let large = |over: OverBudget| Error::eval(format!("the value takes {over}"));
+        budget.take_value(&Json::Null).map_err(large)?;
         let none = || Error::eval(format!("{} has no JSON form", self.ty().name()));
         Ok(match self {
             Value::Null | Value::Optional(None) => Json::Null,
@@ -112,17 +120,26 @@ impl Value<'_> {
             Value::Int(i) => Json::from(*i),
             Value::Uint(u) => Json::from(*u),
             Value::Double(d) => serde_json::Number::from_f64(*d).map(Json::Number).ok_or_else(none)?,
-            Value::String(s) => Json::from(&**s),
+            Value::String(s) => {
+                budget.take(s.len()).map_err(large)?;
+                Json::from(&**s)
+            }
             Value::Bytes(b) => Json::from(base64::engine::general_purpose::STANDARD.encode(b)),
             Value::Timestamp(t) => Json::from(crate::functions::time::timestamp_text(*t)),
             Value::Duration(nanos) => Json::from(crate::functions::time::duration_text(*nanos)),
             Value::List(list) => {
-                Json::Array(list.iter().map(|v| v?.to_json()).collect::<Result<Vec<Json>, Error>>()?)
+                Json::Array(list.iter().map(|v| v?.copied(budget)).collect::<Result<Vec<Json>, Error>>()?)
             }
             Value::Map(Map::Json { object, .. } | Map::Object { object, .. }) => {
-                Json::Object((*object).clone())
+                budget.take_map().map_err(large)?;
+                let mut copy = Object::new();
+                for (key, value) in object.iter() {
+                    budget.insert(&mut copy, key, value).map_err(large)?;
+                }
+                Json::Object(copy)
             }
             Value::Map(map) => {
+                budget.take_map().map_err(large)?;
                 let mut object = Object::new();
                 for key in map.keys() {
                     let Some(Key::String(name)) = Key::of(&key) else {
@@ -131,15 +148,16 @@ impl Value<'_> {
                         return Err(Error::eval(text));
                     };
                     let value = map.get(&key)?.unwrap_or(Value::Null);
-                    object.insert(name.to_string(), value.to_json()?);
+                    object.insert(name.to_string(), value.copied(budget)?);
                 }
                 Json::Object(object)
             }
-            Value::Optional(Some(value)) => value.to_json()?,
+            Value::Optional(Some(value)) => value.copied(budget)?,
             Value::Struct(part) => {
+                budget.take_map().map_err(large)?;
                 let mut object = Object::new();
                 for (name, value) in &part.fields {
-                    object.insert(name.to_string(), value.to_json()?);
+                    object.insert(name.to_string(), value.copied(budget)?);
                 }
                 Json::Object(object)
             }

@@ -59,7 +59,7 @@ impl Decoded {
     }
 
     fn keep(&self, res: &Resource, entry: &Entry, value: &Arc<Value>) {
-        let size = entry.object_bytes().len();
+        let size = entry.object_len();
         if size > Self::MAX_BYTES {
             return;
         }
@@ -201,7 +201,7 @@ impl Api for Engine {
             return Err(format!("strict decoding error: {}", list.join(", ")));
         }
         if let (Some(res), Some(version)) = (res, version) {
-            pipeline::default(res, version, &mut object);
+            pipeline::default(res, version, &mut object).map_err(|e| e.to_string())?;
         }
         Ok(object)
     }
@@ -254,7 +254,7 @@ impl Api for Engine {
             let op = self.write(&res, (namespace, ""), "", dry_run)?;
             object::set_at(&mut object, &["apiVersion"], res.api_version(&op.version.name));
             object::set_at(&mut object, &["kind"], res.def.kind.as_ref());
-            op.default(&mut object);
+            op.default(&mut object)?;
             Ok(pipeline::create::create(&op, object).await?.into_object())
         })
     }

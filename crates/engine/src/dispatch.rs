@@ -29,6 +29,9 @@ impl Engine {
         if let (Some(text), Some(trail)) = (&deprecation, &req.trail) {
             note_deprecation(text, &**trail);
         }
+        if let Err(status) = decode::check_footprint(&req.content_type, &req.body) {
+            return status.into();
+        }
         let mut response = match req.verb {
             Verb::Get | Verb::List | Verb::Watch => serve(self, &res, &req).await,
             Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {

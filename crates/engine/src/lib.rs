@@ -32,6 +32,6 @@ pub use admission::{Admission, Annotations, Attributes, Companion, Operation, Re
 pub use deadline::Deadline;
 pub use engine::{Engine, EngineError, EngineOptions};
 pub use registry::{Registry, Resource};
-pub use request::{Accept, Alternative, ApiRequest, Creation, Encoding, Form};
+pub use request::{Accept, Alternative, ApiRequest, Creation, Encoding, Form, Memory};
 pub use response::{ApiResponse, Body, ChunkIter};
 pub use trail::{Trail, Trails};

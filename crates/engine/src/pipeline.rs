@@ -10,7 +10,9 @@
 //! - Of a reservation's two futures exactly one runs: the server never cancels a write half way (see `dispatch`).
 
 pub(crate) mod create;
+mod defaults;
 pub(crate) mod foreign;
+pub(crate) mod limit;
 pub(crate) mod manage;
 pub(crate) mod metadata;
 pub mod options;
@@ -24,11 +26,12 @@ use crate::{
     encode,
     engine::{Engine, store_status},
     registry::Resource,
-    request::{Accept, ApiRequest, Encoding, Form},
+    request::{Accept, ApiRequest, Encoding, Form, Memory},
     response::{ApiResponse, Body},
     storage,
 };
 use bytes::Bytes;
+pub(crate) use defaults::default;
 use foreign::Conversions;
 use kaji_meta::{GroupVersionKind, GroupVersionResource, Status, object};
 use kaji_resource::{Ctx, DeleteOptions, Reservation, SubresourceDef, UserInfo, VersionDef};
@@ -70,6 +73,8 @@ pub(crate) struct Op<'a> {
     pub deadline: Deadline,
     /// Whether the object had labels before its defaults were applied.
     pub labelled: AtomicBool,
+    /// Memory that its request has reserved.
+    pub memory: Option<Arc<dyn Memory>>,
     pub warnings: Mutex<Vec<String>>,
     /// What plugins tell the audit log.
     pub annotations: Annotations,
@@ -95,7 +100,7 @@ impl<'a> Op<'a> {
         let (subresource, namespace, name) = (&req.subresource, &req.namespace, &req.name);
         let op =
             Self::internal(engine, res, &req.version, subresource, &req.user, (namespace, name), options)?;
-        Ok(Op { inside: false, deadline: req.deadline, ..op })
+        Ok(Op { inside: false, deadline: req.deadline, memory: req.memory.clone(), ..op })
     }
 
     /// A write from inside the process.
@@ -134,6 +139,7 @@ impl<'a> Op<'a> {
             inside: true,
             deadline: Deadline::default(),
             labelled: AtomicBool::new(false),
+            memory: None,
             warnings: Mutex::new(vec![]),
             annotations: Annotations::default(),
             together: Together::default(),
@@ -222,7 +228,7 @@ impl<'a> Op<'a> {
     /// Decodes the body in the request's version, and defaults it.
     pub fn decode(&self, req: &ApiRequest) -> Result<Value, Status> {
         let mut object = self.decode_as(&self.want(), req)?;
-        self.default(&mut object);
+        self.default(&mut object)?;
         req.trail.iter().for_each(|t| t.object(&object));
         Ok(object)
     }
@@ -240,25 +246,8 @@ impl<'a> Op<'a> {
         let registry = self.engine.registry();
         let mut object =
             decode::object(&registry, &self.want(), syntax, &req.body, decode::Directive::Ignore, &mut drop)?;
-        self.default(&mut object);
+        self.default(&mut object)?;
         Ok(object)
-    }
-
-    /// Applies the request version's defaults.
-    pub fn default(&self, object: &mut Value) {
-        let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
-        self.labelled.store(labels.is_some_and(|l| !l.is_empty()), Ordering::Relaxed);
-        default(self.res, self.version, object);
-    }
-
-    /// The same for the outcome of an apply, whose nulls are values: those that must not be are refused with it.
-    pub fn default_applied(&self, object: &mut Value) {
-        if decode::is_custom(&self.version.schema) {
-            kaji_schema::defaulting::fill(self.version.schema.get(), object);
-            self.res.def.hooks.default(&self.version.name, object);
-        } else {
-            self.default(object);
-        }
     }
 
     /// Brings an object of the storage version, after hooks have changed it, into the form that is stored.
@@ -456,15 +445,6 @@ impl<'a> Op<'a> {
     }
 }
 
-/// Applies a version's defaults.
-pub(crate) fn default(res: &Resource, version: &VersionDef, object: &mut Value) {
-    if decode::is_custom(&version.schema) {
-        kaji_schema::defaulting::apply_defaults(version.schema.get(), object);
-    }
-    res.def.hooks.default(&version.name, object);
-    as_written(&version.schema, object);
-}
-
 /// An object as stored, in the version that the pipeline works in, with its resourceVersion.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
@@ -505,20 +485,30 @@ impl Written {
 pub(crate) enum Uncommitted {
     /// The request's time is over: its client has been told that it failed.
     Late,
+    /// The object is larger than an object may be.
+    Large(Status),
     Store(StoreError),
+}
+
+impl Uncommitted {
+    /// Whether less would have been taken.
+    pub fn too_large(&self) -> bool {
+        matches!(self, Uncommitted::Large(_) | Uncommitted::Store(StoreError::TooLarge { .. }))
+    }
 }
 
 impl From<Uncommitted> for Status {
     fn from(why: Uncommitted) -> Status {
         match why {
             Uncommitted::Late => Deadline::exceeded(),
+            Uncommitted::Large(status) => status,
             Uncommitted::Store(error) => store_status(&error),
         }
     }
 }
 
 /// What has become of a transaction. `Err(current)` says what the key is when it was not as expected.
-type Committed = Result<Revision, Option<KeyValue>>;
+pub(crate) type Committed = Result<Revision, Option<KeyValue>>;
 
 /// Commits a transaction on one key, if there is time left.
 pub(crate) async fn commit(op: &Op<'_>, txn: Txn) -> Result<Committed, Uncommitted> {

@@ -84,6 +84,15 @@ pub trait Creation: fmt::Debug + Send + Sync {
     fn allowed<'a>(&'a self, request: &'a ApiRequest) -> BoxFuture<'a, Result<(), Status>>;
 }
 
+/// Memory of the process that requests share.
+pub trait Memory: fmt::Debug + Send + Sync {
+    /// Reserves what a document of this footprint takes, until the request has ended.
+    ///
+    /// # Errors
+    /// 429 when there is not as much now, 413 when there never is.
+    fn more(&self, footprint: usize) -> Result<(), Status>;
+}
+
 /// A request for a resource, its subresource or its collection.
 #[derive(Clone, Debug)]
 pub struct ApiRequest {
@@ -111,6 +120,8 @@ pub struct ApiRequest {
     pub content_type: String,
     /// The whole body.
     pub body: Bytes,
+    /// Memory that it has reserved; nothing for the server's own requests.
+    pub memory: Option<Arc<dyn Memory>>,
     /// Who asks.
     pub user: UserInfo,
     /// For the default field manager name.
@@ -147,6 +158,7 @@ impl ApiRequest {
             accept: Accept::default(),
             content_type: String::new(),
             body: Bytes::new(),
+            memory: None,
             user: ApiRequest::server().clone(),
             user_agent: user_agent.into(),
             trail: None,

@@ -34,8 +34,8 @@ use kaji_outbound::Callers;
 use kaji_resource::Api;
 use kaji_runtime::{Client, Informers, Selected, VirtualClock};
 use kaji_server::{
-    Audit, Authentication, Certificates, Discovery, Flow, Front, Health, Identities, Impersonation, Listener,
-    LocalService, Metrics, OpenApi, Stack, StackError,
+    Audit, Authentication, Certificates, Demand, Discovery, Flow, Front, Health, Identities, Impersonation,
+    Listener, LocalService, Metrics, OpenApi, Stack, StackError,
     audit::AuditError,
     flow::Limits,
     pki::{Pki, PkiError},
@@ -333,6 +333,7 @@ impl Cluster {
             address: advertised(address).to_string(),
             flow,
             request_timeout: options.request_timeout,
+            demand: options.serving.request_memory.map_or_else(Demand::of_process, Demand::new),
             audit,
             random: Arc::new(SystemRandom),
         });

@@ -34,6 +34,8 @@ pub struct Serving {
     pub streams: Option<u32>,
     /// Connections at once; the server's default without it.
     pub connections: Option<usize>,
+    /// Bytes of memory for the bodies of requests; a quarter of the process's without it.
+    pub request_memory: Option<usize>,
 }
 
 /// Upstream's flags about connections.
@@ -51,6 +53,9 @@ struct Wire {
     /// How many streams an HTTP/2 connection may have open; 0 for the default, 1000.
     #[arg(long, value_name = "COUNT")]
     http2_max_streams_per_connection: Option<u32>,
+    /// How much memory the bodies of requests under way may take, in MiB (default: a quarter of what the process may use).
+    #[arg(long, value_name = "MIB")]
+    max_request_memory: Option<usize>,
 }
 
 /// Certificates that were made elsewhere.
@@ -131,6 +136,7 @@ impl Flags {
             tls,
             streams: wire.http2_max_streams_per_connection.filter(|n| *n > 0),
             connections: None,
+            request_memory: wire.max_request_memory.map(|mib| mib.saturating_mul(1 << 20)),
         };
         Ok(options)
     }

@@ -263,3 +263,53 @@ async fn tls_is_as_flags_say() {
     drop(stream);
     chosen.stop().await;
 }
+
+/// A body that is refused, over HTTP/1.1, by a client that sends all of it before it reads anything.
+async fn refused_body(stream: &mut TlsStream<TcpStream>, length: usize) -> String {
+    let head = format!(
+        "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    for _ in 0..length / 50_000 {
+        stream.write_all(&[b' '; 50_000]).await.unwrap();
+    }
+    stream.flush().await.unwrap();
+    let mut answer = vec![0; 64 << 10];
+    let mut read = 0;
+    while !answer[..read].windows(9).any(|w| w == b"3145728\",") {
+        match stream.read(&mut answer[read..]).await.unwrap() {
+            0 => break,
+            n => read += n,
+        }
+    }
+    String::from_utf8_lossy(&answer[..read]).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_body_can_be_sent_to_its_end() {
+    let test = TestCluster::start(0).await;
+    let mut stream = connect(&test, &client(&test, &[&TLS13], "http/1.1")).await.unwrap();
+    for length in [4_000_000, 12_000_000] {
+        let answer = refused_body(&mut stream, length).await;
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+        assert!(answer.contains("Request entity too large: limit is 3145728"), "{answer}");
+    }
+    // The connection goes on.
+    assert_eq!(get(&mut stream, "/version", "").await, OK);
+
+    let stream = connect(&test, &client(&test, &[&TLS13], "h2")).await.unwrap();
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let io = hyper_util::rt::TokioIo::new(stream);
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+    tokio::spawn(connection);
+    for _ in 0..2 {
+        let request = http::Request::post("https://localhost/api/v1/namespaces/default/configmaps")
+            .header("content-type", "application/json")
+            .body(http_body_util::Full::new(bytes::Bytes::from(vec![b' '; 4_000_000])));
+        let response = sender.send_request(request.unwrap()).await.unwrap();
+        assert_eq!(response.status(), 413);
+        let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
+        assert!(String::from_utf8_lossy(&body).contains("limit is 3145728"));
+    }
+    test.stop().await;
+}

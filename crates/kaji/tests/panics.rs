@@ -83,6 +83,7 @@ async fn broken(test: &TestCluster) -> Arc<Stack> {
         address: good.address.clone(),
         flow: good.flow.clone(),
         request_timeout: good.request_timeout,
+        demand: good.demand.clone(),
         audit: good.audit.clone(),
         random: good.random.clone(),
     })

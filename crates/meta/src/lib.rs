@@ -5,6 +5,7 @@
 //! functions borrow from them and allocate only when there is something to report. Message texts are part of the
 //! API (clients match on them), so they follow `k8s.io/apimachinery` word for word.
 
+pub mod budget;
 pub mod equality;
 pub mod field;
 pub mod fields;
@@ -24,6 +25,7 @@ pub mod text;
 pub mod time;
 pub mod validation;
 
+pub use budget::{Late, OverBudget, SizeBudget, Work};
 pub use equality::semantic_equal;
 pub use field::{ErrorList, Path};
 pub use gvk::{GroupKind, GroupResource, GroupVersion, GroupVersionKind, GroupVersionResource};

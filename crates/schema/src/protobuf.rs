@@ -8,7 +8,9 @@
 //! accepts anything that Go accepts, never panics, and takes time linear in the input. Decoded values nest no deeper than
 //! [`MAX_DEPTH`].
 
+use kaji_meta::SizeBudget;
 use serde_json::Value;
+use std::cell::RefCell;
 
 use crate::schema::SchemaRef;
 
@@ -68,7 +70,8 @@ pub fn seal(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
 /// Malformed input, or values that have no JSON form.
 pub fn decode(schema: &SchemaRef, raw: &[u8]) -> Result<Value, Error> {
     let mut map = serde_json::Map::new();
-    decode::Decoder.message(schema, raw, &mut map, 1)?;
+    let budget = RefCell::new(SizeBudget::new(kaji_meta::budget::BODY_BYTES));
+    decode::Decoder { budget }.message(schema, raw, &mut map, 1)?;
     Ok(Value::Object(map))
 }
 

@@ -1,6 +1,6 @@
 //! Laws of pruning, defaulting and validation, on random structural schemas and random values.
 
-use kaji_meta::Path;
+use kaji_meta::{Path, SizeBudget};
 use kaji_schema::{Schema, decode, defaulting, prune, structural, types, validate};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -72,9 +72,9 @@ proptest! {
     fn defaulting_is_idempotent(s in schema(), v in value()) {
         let s: Schema = structural::build(&s);
         let mut once = v;
-        defaulting::apply_defaults(&s, &mut once);
+        defaulting::apply_defaults(&s, &mut once, &mut SizeBudget::default()).unwrap();
         let mut twice = once.clone();
-        defaulting::apply_defaults(&s, &mut twice);
+        defaulting::apply_defaults(&s, &mut twice, &mut SizeBudget::default()).unwrap();
         prop_assert_eq!(once, twice);
     }
 

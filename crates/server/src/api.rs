@@ -8,7 +8,7 @@ use crate::{
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
-use kaji_engine::{ApiRequest, ApiResponse, Body, Creation, Deadline, Trails};
+use kaji_engine::{ApiRequest, ApiResponse, Body, Creation, Deadline, Memory, Trails};
 use kaji_meta::{Query, Status};
 use kaji_resource::{UserInfo, Verb};
 use std::{collections::HashSet, sync::Arc};
@@ -25,6 +25,8 @@ pub struct Parts<'a> {
     pub user: UserInfo,
     /// The whole body.
     pub body: Bytes,
+    /// Memory that it has reserved.
+    pub memory: Option<Arc<dyn Memory>>,
     /// Who records it.
     pub trail: Trails,
     /// Whom to ask before an update creates.
@@ -35,7 +37,7 @@ pub struct Parts<'a> {
 
 /// Builds the engine's request, or tells why not (405, 406).
 pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
-    let Parts { headers, info, target, user, body, trail, creation, deadline } = parts;
+    let Parts { headers, info, target, user, body, memory, trail, creation, deadline } = parts;
     let verb = verb(&info.verb).ok_or_else(routing::method_not_allowed)?;
     let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
     let mut accept = negotiate::accept(text(header::ACCEPT), verb == Verb::Watch).ok_or_else(|| {
@@ -65,6 +67,7 @@ pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
         accept,
         content_type: text(header::CONTENT_TYPE).unwrap_or_default().to_owned(),
         body,
+        memory,
         user,
         user_agent: agent.to_owned(),
         trail,

@@ -14,6 +14,7 @@ use crate::{
     authorize,
     body::ResponseBody,
     deadline,
+    demand::Demand,
     discovery::Discovery,
     flow::{self, Flow, Seat, SharedLane},
     health::Health,
@@ -23,6 +24,7 @@ use crate::{
     metrics::Metrics,
     openapi::OpenApi,
     plain,
+    receive::receive,
     route::{RequestInfo, Target},
     routing,
     websocket::{self, Opening},
@@ -30,7 +32,7 @@ use crate::{
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderValue, Method, Request, Response, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use kaji_aggregator::{Aggregator, Facts, Route};
 use kaji_auth::{Authorizer, authn::IssuerDocuments};
 use kaji_engine::{ApiRequest, ApiResponse, Deadline, Engine, Trail};
@@ -41,11 +43,6 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-
-/// Upstream's `MaxRequestBodyBytes`.
-pub const MAX_BODY: usize = 3 * 1024 * 1024;
-/// How long a client may take to send its body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What can go wrong below the API.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +86,8 @@ pub struct Stack {
     pub flow: Arc<Flow>,
     /// How long a request may take (`--request-timeout`).
     pub request_timeout: Duration,
+    /// Memory for the bodies of requests.
+    pub demand: Arc<Demand>,
     /// Records requests; `None` when nothing is recorded.
     pub audit: Option<Arc<Audit>>,
     /// For audit ids.
@@ -248,13 +247,15 @@ impl Stack {
                 if let Err(refused) = routed {
                     return plain::no_route(refused);
                 }
-                let body = read_body(parts, body).await?;
+                let (body, memory) = receive(parts, body, &self.demand).await?;
+                let memory = memory.map(|m| m as _);
                 let trail = record.clone().map(|r| r as _);
                 let creation = authorize::creation(&self.authorizer, info);
                 let (headers, deadline) = (&parts.headers, course.deadline);
                 let connection = parts.extensions.get::<SharedLane>();
                 let socket = (info.verb == "watch").then(|| Opening::of(parts)).flatten();
-                let parts = api::Parts { headers, info, target, user, body, trail, creation, deadline };
+                let parts =
+                    api::Parts { headers, info, target, user, body, memory, trail, creation, deadline };
                 let gzip = plain::takes_gzip(parts.headers);
                 let (answer, seat) = self.resource(api::request(parts)?, seat, record, connection).await;
                 let response = match socket {
@@ -401,24 +402,4 @@ fn not_recorded(parts: &http::request::Parts) -> Response<ResponseBody> {
     let uri = kaji_meta::text::quote(&parts.uri.to_string());
     let text = format!("Internal Server Error: {uri}: failed to store audit event\n");
     plain::text(500, "text/plain; charset=utf-8", text)
-}
-
-async fn read_body<B>(parts: &http::request::Parts, body: B) -> Result<Bytes, Status>
-where
-    B: http_body::Body<Data = Bytes> + Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    if matches!(parts.method, Method::GET | Method::HEAD) || body.is_end_stream() {
-        return Ok(Bytes::new());
-    }
-    let too_large = || Status::request_entity_too_large(format!("limit is {MAX_BODY}"));
-    if body.size_hint().lower() > MAX_BODY as u64 {
-        return Err(too_large());
-    }
-    match tokio::time::timeout(BODY_TIMEOUT, Box::pin(Limited::new(body, MAX_BODY).collect())).await {
-        Ok(Ok(all)) => Ok(all.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(Status::bad_request(format!("unable to read the request body: {error}"))),
-        Err(_) => Err(Status::timeout("the request body did not arrive in time", 0)),
-    }
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::dynamic::matching::Matched;
 use kaji_engine::{Attributes, decode::json};
-use kaji_meta::{GroupVersionKind, Status, semantic_equal, text::quote};
+use kaji_meta::{GroupVersionKind, Status, Work, semantic_equal, text::quote};
 use kaji_schema::patch::json_patch_explained;
 use serde::Serialize;
 use serde_json::Value;
@@ -205,7 +205,8 @@ fn apply(
 ) -> Result<Value, Failure> {
     let internal = |why: String| Failure::Internal(Status::internal(why));
     let mut patched = object.clone();
-    json_patch_explained(&mut patched, patch).map_err(internal)?;
+    let over = || a.deadline.is_over();
+    json_patch_explained(&mut patched, patch, &Work::new(&over)).map_err(internal)?;
     a.api.received(patched, kind, false).map_err(internal)
 }
 

@@ -1,9 +1,14 @@
 //! One version of one object, as it is sent.
 //!
 //! Invariants: an entry never changes. Its bytes are a whole watch event; the object is a slice of them. Everything
-//! else it knows is positions in those bytes.
+//! else it knows is positions in those bytes. Where what reads show is much larger than what is stored, because a definition
+//! has gained large defaults, only the latter is kept, and the former made whenever it is asked for: what small objects
+//! become is sent piece by piece, and never lies in memory as a whole.
 
-use super::scan::{Fields, Ref, scan};
+use super::{
+    Normal,
+    scan::{Fields, Ref, scan},
+};
 use crate::storage;
 use bytes::Bytes;
 use kaji_store::Revision;
@@ -54,7 +59,19 @@ pub struct Entry {
     pub meta: EntryMeta,
     change: Change,
     frame: Bytes,
+    /// What is left out of the frame, if anything is.
+    rest: Option<Box<Rest>>,
 }
+
+/// How an object is completed when its frame holds only what is stored.
+struct Rest {
+    normal: Normal,
+    /// Bytes of the object once it is complete.
+    len: usize,
+}
+
+/// Bytes that completing an object may add to it in memory, besides as many again as it has.
+const KEPT_GROWTH: usize = 2048;
 
 /// What is known of an object without decoding it; the texts are read through [`Entry`]'s methods.
 pub struct EntryMeta {
@@ -71,6 +88,53 @@ pub struct EntryMeta {
 }
 
 impl Entry {
+    /// An entry from a stored value, in the shape that `normal` gives it, if that differs.
+    ///
+    /// # Errors
+    /// When the value is not an object in JSON.
+    pub(crate) fn shaped(
+        (key, prefix): (Arc<str>, &str),
+        value: &[u8],
+        normal: Option<&Normal>,
+        revision: Revision,
+        change: Change,
+        fields: &Fields,
+    ) -> Result<Entry, serde_json::Error> {
+        let with = |value: &[u8]| Entry::from_stored(key.clone(), prefix, value, revision, change, fields);
+        let Some((normal, whole)) = normal.and_then(|n| Some((n, n(value)?))) else { return with(value) };
+        let entry = with(&whole)?;
+        if whole.len() <= 2 * value.len() + KEPT_GROWTH {
+            return Ok(entry);
+        }
+        let mut sparse = with(value)?;
+        sparse.take_fields(&entry, fields.list.len());
+        sparse.rest = Some(Box::new(Rest { normal: normal.clone(), len: entry.slice().len() }));
+        Ok(sparse)
+    }
+
+    /// Takes over the selectable fields of the complete object, some of which may be missing here.
+    fn take_fields(&mut self, whole: &Entry, count: usize) {
+        let from = usize::from(self.meta.labels) * 2 + usize::from(self.meta.owners);
+        let mut extra = self.meta.extra.take().map_or_else(String::new, String::from);
+        for i in 0..count {
+            let found = match whole.field(i) {
+                Some(text) => {
+                    let at = self.slice().len() + extra.len();
+                    extra.push_str(text);
+                    Ref {
+                        at: u32::try_from(at).unwrap_or(u32::MAX),
+                        len: u32::try_from(text.len()).unwrap_or(0),
+                    }
+                }
+                None => Ref::MISSING,
+            };
+            if let Some(slot) = self.meta.refs.get_mut(from + i) {
+                *slot = found;
+            }
+        }
+        self.meta.extra = (!extra.is_empty()).then(|| extra.into_boxed_str());
+    }
+
     /// An entry from a stored value.
     ///
     /// # Errors
@@ -119,7 +183,7 @@ impl Entry {
             refs: refs.into_boxed_slice(),
             extra: (!found.extra.is_empty()).then(|| found.extra.into_boxed_str()),
         };
-        Ok(Entry { key, revision, meta, change, frame })
+        Ok(Entry { key, revision, meta, change, frame, rest: None })
     }
 
     /// The last state of this object as the event of its deletion shows it: with the revision of the deletion.
@@ -129,50 +193,81 @@ impl Entry {
         revision: Revision,
         fields: &Fields,
     ) -> Result<Entry, serde_json::Error> {
-        let frame = self.deleted_frame(revision);
-        Entry::from_frame(self.key.clone(), prefix, frame, revision, Change::Deleted, fields)
+        let frame = framed(Change::Deleted, self.slice(), revision);
+        let mut last = Entry::from_frame(self.key.clone(), prefix, frame, revision, Change::Deleted, fields)?;
+        if let Some(Rest { normal, len }) = self.rest.as_deref() {
+            last.take_fields(self, fields.list.len());
+            last.rest = Some(Box::new(Rest { normal: normal.clone(), len: *len }));
+        }
+        Ok(last)
     }
 
     /// This state in a DELETED event of the given revision.
     pub(crate) fn deleted_frame(&self, revision: Revision) -> Bytes {
-        let mut frame = Vec::with_capacity(self.frame.len() + 8);
-        frame.extend_from_slice(Change::Deleted.head());
-        storage::append_replacing_revision(&mut frame, self.slice(), revision);
-        frame.extend_from_slice(TAIL);
-        frame.shrink_to_fit();
-        Bytes::from(frame)
+        framed(Change::Deleted, &self.object(), revision)
     }
 
     /// The same object scanned for other fields.
     pub(crate) fn rescanned(&self, prefix: &str, fields: &Fields) -> Result<Entry, serde_json::Error> {
-        Entry::from_frame(self.key.clone(), prefix, self.frame.clone(), self.revision, self.change, fields)
+        let (key, revision, change) = (self.key.clone(), self.revision, self.change);
+        match self.rest.as_deref() {
+            Some(rest) => {
+                Entry::shaped((key, prefix), self.slice(), Some(&rest.normal), revision, change, fields)
+            }
+            None => Entry::from_frame(key, prefix, self.frame.clone(), revision, change, fields),
+        }
     }
 
     fn slice(&self) -> &[u8] {
         &self.frame[self.change.head().len()..self.frame.len() - TAIL.len()]
     }
 
-    /// The object in JSON, in the version it is stored in, with its resourceVersion. Shares memory with the entry.
+    /// The object in JSON, in the version it is stored in, with its resourceVersion. Shares memory with the entry, if that
+    /// has all of it.
     pub fn object(&self) -> Bytes {
+        let whole = self.rest.as_deref().and_then(|rest| (rest.normal)(self.slice()));
+        whole.map_or_else(|| self.kept(), |whole| storage::with_revision(&whole.into(), self.revision))
+    }
+
+    /// What the entry has of the object.
+    fn kept(&self) -> Bytes {
         self.frame.slice(self.change.head().len()..self.frame.len() - TAIL.len())
     }
 
-    /// The object's bytes.
-    pub fn object_bytes(&self) -> &[u8] {
+    /// The beginning of the object: its apiVersion, its kind and its metadata.
+    pub fn beginning(&self) -> &[u8] {
         self.slice()
+    }
+
+    /// How many bytes the object has.
+    pub fn object_len(&self) -> usize {
+        self.rest.as_deref().map_or(self.slice().len(), |rest| rest.len)
     }
 
     /// `metadata` in JSON. Shares memory with the entry.
     pub fn metadata(&self) -> Bytes {
         let Ref { at, len } = self.meta.metadata;
-        let object = self.object();
+        let object = self.kept();
         let (at, len) = (at as usize, len as usize);
         if at + len > object.len() { Bytes::from_static(b"{}") } else { object.slice(at..at + len) }
     }
 
-    /// The watch event that carries this version, whole.
-    pub(crate) fn frame(&self) -> &Bytes {
-        &self.frame
+    /// The watch event that carries this version, whole. Shares memory with the entry, if that has all of it.
+    pub(crate) fn frame(&self) -> Bytes {
+        if self.rest.is_none() {
+            return self.frame.clone();
+        }
+        framed(self.change, &self.object(), self.revision)
+    }
+
+    /// Whether the object is made anew whenever it is asked for.
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.rest.is_some()
+    }
+
+    /// Whether another entry shows the same.
+    pub(crate) fn looks_like(&self, other: &Entry) -> bool {
+        !self.is_sparse() && !other.is_sparse() && self.frame == other.frame
     }
 
     /// What that event says has happened.
@@ -182,7 +277,8 @@ impl Entry {
 
     /// The object as a value. It was valid JSON when the entry was made.
     pub fn decode(&self) -> Value {
-        serde_json::from_slice(self.slice()).unwrap_or_else(|error| {
+        let object = if self.is_sparse() { self.object() } else { self.kept() };
+        serde_json::from_slice(&object).unwrap_or_else(|error| {
             tracing::error!(key = &*self.key, %error, "decoding a cached object");
             Value::Null
         })
@@ -252,6 +348,16 @@ impl Entry {
     pub(crate) fn size(&self) -> usize {
         self.frame.len() + size_of::<Entry>() + self.meta.refs.len() * size_of::<Ref>()
     }
+}
+
+/// A watch event around an object that has a revision, with another one.
+fn framed(change: Change, object: &[u8], revision: Revision) -> Bytes {
+    let mut frame = Vec::with_capacity(change.head().len() + object.len() + TAIL.len() + 8);
+    frame.extend_from_slice(change.head());
+    storage::append_replacing_revision(&mut frame, object, revision);
+    frame.extend_from_slice(TAIL);
+    frame.shrink_to_fit();
+    Bytes::from(frame)
 }
 
 impl std::fmt::Debug for Entry {

@@ -149,7 +149,7 @@ impl WatchEvent {
     }
 
     /// The whole watch event as stored objects show it, if it was encoded already or is always needed.
-    pub fn frame(&self) -> Option<&Bytes> {
+    pub fn frame(&self) -> Option<Bytes> {
         let event = &*self.event;
         match (self.seen, event.entry.change()) {
             (Seen::Added, Change::Added)
@@ -157,7 +157,10 @@ impl WatchEvent {
             | (Seen::Deleted, Change::Deleted) => Some(event.entry.frame()),
             (Seen::Gone, _) => {
                 let previous = event.previous.as_ref()?;
-                Some(event.gone.get_or_init(|| previous.deleted_frame(event.revision())))
+                if previous.is_sparse() {
+                    return Some(previous.deleted_frame(event.revision()));
+                }
+                Some(event.gone.get_or_init(|| previous.deleted_frame(event.revision())).clone())
             }
             _ => None,
         }
@@ -183,7 +186,9 @@ impl WatchEvent {
         }
         // Not under the lock: making it may be slow, and making it twice does no harm.
         let bytes = make()?;
-        if let Ok(mut forms) = event.forms.lock()
+        let sparse = event.entry.is_sparse() || event.previous.as_ref().is_some_and(|p| p.is_sparse());
+        if !sparse
+            && let Ok(mut forms) = event.forms.lock()
             && forms.len() < MAX_FORMS
             && !forms.iter().any(|(k, _)| *k == key)
         {
@@ -195,6 +200,6 @@ impl WatchEvent {
     /// Bytes of the states that it is about.
     pub fn bytes(&self) -> usize {
         let (event, previous) = (&self.event, self.event.previous.as_ref());
-        event.entry.object_bytes().len() + previous.map_or(0, |p| p.object_bytes().len())
+        event.entry.object_len() + previous.map_or(0, |p| p.object_len())
     }
 }

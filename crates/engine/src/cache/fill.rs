@@ -152,7 +152,7 @@ impl Shaping {
                 continue;
             };
             let entry = self.cache.entry(&fields, self.normal.as_ref(), kv, known.change());
-            self.objects.extend(entry.filter(|entry| entry.frame() != known.frame()));
+            self.objects.extend(entry.filter(|entry| !entry.looks_like(known)));
         }
     }
 

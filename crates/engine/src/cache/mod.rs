@@ -275,9 +275,8 @@ impl Cache {
         kv: &KeyValue,
         change: Change,
     ) -> Result<Entry, serde_json::Error> {
-        let shaped = normal.and_then(|normal| normal(&kv.value));
-        let value = shaped.as_deref().unwrap_or(&kv.value);
-        Entry::from_stored(kv.key.clone(), &self.prefix, value, kv.mod_revision, change, fields)
+        let place = (kv.key.clone(), &*self.prefix);
+        Entry::shaped(place, &kv.value, normal, kv.mod_revision, change, fields)
     }
 
     fn entry(

@@ -36,7 +36,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed, String> {
     }
 }
 
-fn explain(bytes: &[u8], error: &serde_json::Error) -> String {
+/// Go's text for what is wrong with a document.
+pub(super) fn explain(bytes: &[u8], error: &serde_json::Error) -> String {
     if error.to_string().starts_with("recursion limit exceeded") {
         return "exceeded max depth".into();
     }

@@ -11,8 +11,15 @@ pub(crate) mod strict;
 pub(crate) mod yaml;
 
 use crate::{pipeline::metadata::tidy, registry::Registry};
-use kaji_meta::{GroupKind, GroupVersion, Path, Status, field, gvk::split_api_version, object, text};
+use kaji_meta::{
+    GroupKind, GroupVersion, OverBudget, Path, Status,
+    budget::{BODY_BYTES, MOST_PER_BYTE, footprint_of_json},
+    field,
+    gvk::split_api_version,
+    object, text,
+};
 use kaji_schema::{SchemaRef, decode::check_types, prune::prune, types};
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -93,6 +100,27 @@ pub(crate) fn syntax(content_type: &str) -> Result<Syntax, Status> {
 /// 415. `protobuf`: it is among what would have been accepted.
 fn unsupported(protobuf: bool) -> Status {
     Status::unsupported_media_types(if protobuf { &ACCEPTED } else { &ACCEPTED[..2] })
+}
+
+/// Refuses a body in JSON that would take too much memory when it is decoded. Other syntaxes are bounded as they are read.
+///
+/// # Errors
+/// 413, or 400 for one that is malformed besides.
+pub(crate) fn check_footprint(content_type: &str, body: &[u8]) -> Result<(), Status> {
+    // Most bodies are too small for that, whatever is in them.
+    if body.len() <= BODY_BYTES / MOST_PER_BYTE {
+        return Ok(());
+    }
+    let json = matches!(body.trim_ascii_start().first(), Some(b'{' | b'['));
+    let other = matches!(syntax(content_type), Ok(Syntax::Yaml | Syntax::Protobuf));
+    if !json || other || footprint_of_json(body) <= BODY_BYTES {
+        return Ok(());
+    }
+    // What is malformed is told so, without being decoded up to there.
+    match serde_json::from_slice::<IgnoredAny>(body) {
+        Ok(_) => Err(OverBudget { limit: BODY_BYTES }.into()),
+        Err(error) => Err(Status::bad_request(json::explain(body, &error))),
+    }
 }
 
 /// Any JSON, read as Go reads it.

@@ -1,17 +1,20 @@
 //! YAML bodies, with the meaning that `sigs.k8s.io/yaml` gives them: parsed into the same `Value` that JSON gives.
 //!
-//! Invariants: nesting is bounded by the parser; what aliases expand to is bounded; only one document; of duplicate keys
+//! Invariants: nesting is bounded by the parser; so is the memory that a document takes, copies for aliases included; only one document; of duplicate keys
 //! the last wins and each is noted.
 
 use super::{json::MAX_STRICT_ERRORS, scalar};
 use base64::Engine as _;
-use kaji_meta::text;
+use kaji_meta::{OverBudget, SizeBudget, budget::BODY_BYTES, text};
 use serde_json::{Map, Value};
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, Span, StrInput, Tag};
 use std::collections::HashMap;
 
 /// Nodes that aliases and merges may add to a document.
 const MAX_ALIASED_NODES: usize = 100_000;
+
+/// What aliases and anchors make of the document is too large.
+const EXCESSIVE: &str = "yaml: document contains excessive aliasing";
 
 /// A parsed body.
 #[derive(Debug, PartialEq)]
@@ -34,6 +37,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed, String> {
         anchors: HashMap::new(),
         open: vec![],
         aliased: 0,
+        budget: SizeBudget::new(BODY_BYTES),
         duplicates: vec![],
     };
     let mut value = None;
@@ -61,6 +65,8 @@ struct Builder<'i> {
     /// Anchors whose node is not complete yet.
     open: Vec<usize>,
     aliased: usize,
+    /// Everything that is made of the document, copies for aliases included.
+    budget: SizeBudget,
     duplicates: Vec<String>,
 }
 
@@ -83,11 +89,13 @@ impl<'i> Builder<'i> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let value = scalar_value(&text, style, tag.as_deref())?;
-                self.keep(anchor, &value);
+                self.budget.take_value(&value).map_err(too_large)?;
+                self.keep(anchor, &value)?;
                 Ok(value)
             }
             Event::SequenceStart(_, anchor, _) => {
                 self.begin(anchor);
+                self.budget.take_value(&Value::Null).map_err(too_large)?;
                 let mut list = vec![];
                 loop {
                     let item = self.next()?;
@@ -96,12 +104,13 @@ impl<'i> Builder<'i> {
                     }
                     list.push(self.node(item)?);
                 }
-                Ok(self.end(anchor, Value::Array(list)))
+                self.end(anchor, Value::Array(list))
             }
             Event::MappingStart(_, anchor, _) => {
                 self.begin(anchor);
+                self.budget.take_map().map_err(too_large)?;
                 let map = self.mapping()?;
-                Ok(self.end(anchor, Value::Object(map)))
+                self.end(anchor, Value::Object(map))
             }
             Event::Alias(id) => self.alias(id),
             other => Err(format!("yaml: unexpected {other:?}")),
@@ -159,9 +168,9 @@ impl<'i> Builder<'i> {
         };
         self.aliased = self.aliased.saturating_add(*nodes);
         if self.aliased > MAX_ALIASED_NODES {
-            return Err("yaml: document contains excessive aliasing".into());
+            return Err(EXCESSIVE.into());
         }
-        Ok(value.clone())
+        self.budget.copy(value).map_err(|_| EXCESSIVE.into())
     }
 
     fn begin(&mut self, anchor: usize) {
@@ -170,19 +179,25 @@ impl<'i> Builder<'i> {
         }
     }
 
-    fn end(&mut self, anchor: usize, value: Value) -> Value {
+    fn end(&mut self, anchor: usize, value: Value) -> Result<Value, String> {
         if anchor != 0 {
             self.open.retain(|a| *a != anchor);
-            self.keep(anchor, &value);
+            self.keep(anchor, &value)?;
         }
-        value
+        Ok(value)
     }
 
-    fn keep(&mut self, anchor: usize, value: &Value) {
+    fn keep(&mut self, anchor: usize, value: &Value) -> Result<(), String> {
         if anchor != 0 {
-            self.anchors.insert(anchor, (value.clone(), count(value)));
+            let kept = self.budget.copy(value).map_err(|_| EXCESSIVE)?;
+            self.anchors.insert(anchor, (kept, count(value)));
         }
+        Ok(())
     }
+}
+
+fn too_large(over: OverBudget) -> String {
+    format!("yaml: the document takes {over}")
 }
 
 /// Keys that are written out win over merged ones.
@@ -281,6 +296,15 @@ mod tests {
             bomb += &format!("a{i}: &a{i} [*a{p},*a{p},*a{p},*a{p},*a{p},*a{p},*a{p},*a{p},*a{p},*a{p}]\n");
         }
         assert_eq!(error(&bomb), "yaml: document contains excessive aliasing");
+        // Few nodes, but large ones; and a copy for each anchor around a large one.
+        let large = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), ["*a"; 1000].join(","));
+        assert_eq!(error(&large), "yaml: document contains excessive aliasing");
+        let (opened, closed): (String, String) =
+            ((0..200).map(|i| format!("&a{i} [")).collect(), "]".repeat(200));
+        let nested = format!("{opened}{}{closed}", "x".repeat(1 << 20));
+        assert_eq!(error(&nested), "yaml: document contains excessive aliasing");
+        let maps = "- a:\n".repeat(300_000);
+        assert!(error(&maps).starts_with("yaml: the document takes more than "));
         assert!(error("a: [1").starts_with("yaml: "));
         assert!(error(&"[".repeat(3000)).starts_with("yaml: "));
         assert!(parse(b"a: \xff").unwrap_err().starts_with("yaml: invalid UTF-8"));

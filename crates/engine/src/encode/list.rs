@@ -2,7 +2,7 @@
 //!
 //! Invariant: at no time does more than one piece of it exist here, whatever its size.
 
-use super::view::View;
+use super::{pretty, view::View};
 use crate::{cache::Entry, response::Body};
 use bytes::Bytes;
 use kaji_meta::Status;
@@ -17,13 +17,12 @@ const LARGE: usize = 16 << 10;
 
 type Elements = Box<dyn Iterator<Item = Bytes> + Send + Sync>;
 
-/// A list. Small ones come whole.
+/// The elements of a list, without their opening.
 ///
 /// # Errors
 /// When an element cannot be converted.
-pub(crate) fn body(view: View, metadata: &Value, entries: Vec<Arc<Entry>>) -> Result<Body, Status> {
-    let (head, tail, opening) = (view.list_head(metadata), view.list_tail(metadata), view.opening());
-    let elements: Elements = if view.infallible() {
+fn elements(view: View, entries: Vec<Arc<Entry>>) -> Result<Elements, Status> {
+    if view.infallible() {
         let element = move |entry: Arc<Entry>| match view.listed(&entry) {
             Ok(bytes) => bytes,
             Err(error) => {
@@ -31,18 +30,71 @@ pub(crate) fn body(view: View, metadata: &Value, entries: Vec<Arc<Entry>>) -> Re
                 entry.object().slice(view.opening().len()..)
             }
         };
-        Box::new(entries.into_iter().map(element))
-    } else {
-        // Conversions may fail, and once the answer has begun it is too late to say so.
-        let elements: Result<Vec<Bytes>, Status> = entries.iter().map(|e| view.listed(e)).collect();
-        Box::new(elements?.into_iter())
-    };
+        return Ok(Box::new(entries.into_iter().map(element)));
+    }
+    // Conversions may fail, and once the answer has begun it is too late to say so.
+    let elements: Result<Vec<Bytes>, Status> = entries.iter().map(|e| view.listed(e)).collect();
+    Ok(Box::new(elements?.into_iter()))
+}
+
+/// A list. Small ones come whole.
+///
+/// # Errors
+/// When an element cannot be converted.
+pub(crate) fn body(view: View, metadata: &Value, entries: Vec<Arc<Entry>>) -> Result<Body, Status> {
+    let (head, tail, opening) = (view.list_head(metadata), view.list_tail(metadata), view.opening());
+    let elements = elements(view, entries)?;
     let mut chunks = Chunks { buffer: head, tail, opening, elements, large: None, first: true, done: false };
     let first = chunks.next().unwrap_or_default();
     if chunks.done && chunks.buffer.is_empty() && chunks.large.is_none() {
         return Ok(Body::Full(first));
     }
     Ok(Body::Lazy(Box::new(std::iter::once(first).chain(chunks))))
+}
+
+/// A list in YAML; one element at a time is a value.
+///
+/// # Errors
+/// When an element cannot be converted.
+pub(crate) fn yaml(view: View, metadata: &Value, entries: Vec<Arc<Entry>>) -> Result<Body, Status> {
+    let (mut empty, opening) = (view.list_head(metadata), view.opening());
+    empty.extend_from_slice(&view.list_tail(metadata));
+    let list: Value = serde_json::from_slice(&empty).map_err(|e| Status::internal(e.to_string()))?;
+    let around = list.as_object().filter(|_| !entries.is_empty());
+    let around = around.and_then(|map| pretty::yaml_around(map, view.list_field()));
+    let Some((before, after)) = around else {
+        return Ok(Body::Full(pretty::yaml(&list).into()));
+    };
+    let element = move |element: Bytes| {
+        let json = [opening, &element].concat();
+        match serde_json::from_slice(&json) {
+            Ok(value) => Bytes::from(pretty::yaml_element(value)),
+            Err(error) => {
+                tracing::error!(%error, "an element of a list is no JSON");
+                Bytes::new()
+            }
+        }
+    };
+    let elements = elements(view, entries)?.map(element);
+    let all = std::iter::once(Bytes::from(before)).chain(elements).chain([Bytes::from(after)]);
+    Ok(Body::Lazy(Box::new(Gathered(all))))
+}
+
+/// Pieces that are gathered until they are worth sending.
+struct Gathered<I>(I);
+
+impl<I: Iterator<Item = Bytes>> Iterator for Gathered<I> {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let mut out = Vec::new();
+        while out.len() < CHUNK
+            && let Some(piece) = self.0.next()
+        {
+            out.extend_from_slice(&piece);
+        }
+        (!out.is_empty()).then(|| out.into())
+    }
 }
 
 struct Chunks {

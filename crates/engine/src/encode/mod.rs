@@ -10,7 +10,7 @@ mod view;
 
 pub(crate) use computed::{read_response, scale_response};
 pub(crate) use convert::{convert_in, convert_out, convert_to, stored_value};
-pub(crate) use list::body as list_body;
+pub(crate) use list::{body as list_body, yaml as yaml_list};
 pub(crate) use table::Include;
 pub(crate) use view::{View, error_event, no_such_form};
 
@@ -74,10 +74,7 @@ fn protobuf_response(code: u16, bytes: Vec<u8>) -> ApiResponse {
 /// Only when the body is no JSON.
 pub(crate) fn finish(accept: &Accept, code: u16, body: Body) -> Result<ApiResponse, Status> {
     let (content_type, body) = match accept.encoding {
-        Encoding::Json if accept.pretty => {
-            let json = body.into_bytes().unwrap_or_default();
-            ("application/json", Body::Full(pretty::indent(&json).into()))
-        }
+        Encoding::Json if accept.pretty => ("application/json", indented(body)),
         Encoding::Json => ("application/json", ended(body)),
         Encoding::Yaml => {
             let json = body.into_bytes().unwrap_or_default();
@@ -108,4 +105,17 @@ pub(crate) fn ended(body: Body) -> Body {
         Body::Full(bytes) => Body::Chunks(vec![bytes, Bytes::from_static(b"\n")]),
         other => other,
     }
+}
+
+/// The body with every value on a line of its own. What comes in pieces goes in pieces.
+fn indented(body: Body) -> Body {
+    let Body::Lazy(pieces) = body else {
+        return Body::Full(pretty::indent(&body.into_bytes().unwrap_or_default()).into());
+    };
+    let mut indenter = pretty::Indenter::default();
+    Body::Lazy(Box::new(pieces.map(move |piece| {
+        let mut out = Vec::with_capacity(piece.len() * 3 / 2);
+        indenter.push(&piece, &mut out);
+        Bytes::from(out)
+    })))
 }

@@ -6,52 +6,81 @@ use std::fmt::Write;
 /// Indents JSON without decoding it.
 pub(super) fn indent(json: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(json.len() * 3 / 2);
-    let mut depth = 0_usize;
-    let mut bytes = json.iter().copied().filter(|b| !b.is_ascii_whitespace() || *b == b' ').peekable();
-    let line = |out: &mut Vec<u8>, depth: usize| {
-        out.push(b'\n');
-        out.resize(out.len() + depth * 2, b' ');
-    };
-    while let Some(b) = bytes.next() {
-        match b {
-            b'"' => {
+    Indenter::default().push(json, &mut out);
+    out
+}
+
+/// Indents JSON that comes in pieces, cut anywhere.
+#[derive(Default)]
+pub(super) struct Indenter {
+    depth: usize,
+    /// A map or a list was opened, and what is in it, if anything, is still to come.
+    opened: bool,
+    in_text: bool,
+    escaped: bool,
+}
+
+impl Indenter {
+    /// Indents the next piece.
+    pub fn push(&mut self, piece: &[u8], out: &mut Vec<u8>) {
+        for &b in piece {
+            if self.in_text {
                 out.push(b);
-                while let Some(c) = bytes.next() {
-                    out.push(c);
-                    match c {
-                        b'\\' => out.extend(bytes.next()),
-                        b'"' => break,
-                        _ => {}
-                    }
-                }
+                self.in_text = self.escaped || b != b'"';
+                self.escaped = !self.escaped && b == b'\\';
+            } else if !b.is_ascii_whitespace() {
+                self.outside(b, out);
             }
-            b'{' | b'[' => {
-                out.push(b);
-                match bytes.peek() {
-                    Some(end @ (b'}' | b']')) => {
-                        out.push(*end);
-                        bytes.next();
-                    }
-                    _ => {
-                        depth += 1;
-                        line(&mut out, depth);
-                    }
-                }
-            }
-            b'}' | b']' => {
-                depth = depth.saturating_sub(1);
-                line(&mut out, depth);
-                out.push(b);
-            }
-            b',' => {
-                out.push(b);
-                line(&mut out, depth);
-            }
-            b':' => out.extend_from_slice(b": "),
-            b' ' => {}
-            other => out.push(other),
         }
     }
+
+    fn outside(&mut self, b: u8, out: &mut Vec<u8>) {
+        let closes = matches!(b, b'}' | b']');
+        match std::mem::take(&mut self.opened) {
+            true if closes => return out.push(b),
+            true => {
+                self.depth += 1;
+                self.line(out);
+            }
+            false if closes => {
+                self.depth = self.depth.saturating_sub(1);
+                self.line(out);
+            }
+            false => {}
+        }
+        out.push(b);
+        match b {
+            b'"' => self.in_text = true,
+            b'{' | b'[' => self.opened = true,
+            b',' => self.line(out),
+            b':' => out.push(b' '),
+            _ => {}
+        }
+    }
+
+    fn line(&self, out: &mut Vec<u8>) {
+        out.push(b'\n');
+        out.resize(out.len() + self.depth * 2, b' ');
+    }
+}
+
+/// The entries of a map as YAML, and the beginning of the list that its elements are written to by [`yaml_element`].
+/// `(before, after)`: what surrounds the elements. `None`: the map has no such list.
+pub(super) fn yaml_around(map: &Map<String, Value>, list: &str) -> Option<(String, String)> {
+    map.get(list)?;
+    let part = |keep: &dyn Fn(&str) -> bool| {
+        let some = map.iter().filter(|(k, _)| keep(k)).map(|(k, v)| (k.clone(), v.clone()));
+        let mut out = String::new();
+        yaml_map(&mut out, &some.collect(), 0, false);
+        out
+    };
+    Some((part(&|key| key < list) + list + ":\n", part(&|key| key > list)))
+}
+
+/// An element of a list at the top of a document.
+pub(super) fn yaml_element(value: Value) -> String {
+    let mut out = String::new();
+    yaml_list(&mut out, &[value], 0);
     out
 }
 
@@ -208,6 +237,13 @@ mod tests {
         #[test]
         fn indenting_keeps_the_value(v in value()) {
             let out = indent(v.to_string().as_bytes());
+            prop_assert_eq!(&out, &serde_json::to_vec_pretty(&v).unwrap());
+        }
+
+        #[test]
+        fn pieces_are_indented_as_the_whole_is(v in value(), size in 1..7_usize) {
+            let (mut indenter, mut out) = (Indenter::default(), vec![]);
+            v.to_string().as_bytes().chunks(size).for_each(|piece| indenter.push(piece, &mut out));
             prop_assert_eq!(&out, &serde_json::to_vec_pretty(&v).unwrap());
         }
 

@@ -41,7 +41,7 @@ fn failed(what: &dyn std::fmt::Display, error: &protobuf::Error) -> Status {
 ///
 /// # Errors
 /// 500 when it does not fit its type.
-pub(super) fn whole(value: &Value) -> Result<Option<Vec<u8>>, Status> {
+pub(crate) fn whole(value: &Value) -> Result<Option<Vec<u8>>, Status> {
     let (api_version, kind) = (object::api_version(value), object::kind(value));
     let Some(schema) = schema(api_version, kind) else { return Ok(None) };
     let encoded = protobuf::object(&schema, api_version, kind, value).map_err(|e| failed(&kind, &e))?;

@@ -99,7 +99,12 @@ impl<R: Borrow<Resource>> View<R> {
 
     /// Whether making the form of an object cannot fail: no conversion is in the way.
     pub fn infallible(&self) -> bool {
-        let conversion = self.form != Form::PartialMetadata && self.res.borrow().def.versions.len() > 1;
+        let def = &self.res.borrow().def;
+        // Between versions of a custom resource, fields are dropped and defaults added, which always works.
+        if def.conversion.direct() && def.conversion.foreign().is_none() {
+            return true;
+        }
+        let conversion = self.form != Form::PartialMetadata && def.versions.len() > 1;
         !conversion && self.api_version == self.res.borrow().storage_api_version
     }
 
@@ -182,7 +187,7 @@ impl<R: Borrow<Resource>> View<R> {
     /// What a conversion says.
     pub fn listed(&self, entry: &Entry) -> Result<Bytes, Status> {
         let Some(head) = &self.head else { return self.element(entry) };
-        let direct = !self.decorates && entry.object_bytes().starts_with(head);
+        let direct = !self.decorates && entry.beginning().starts_with(head);
         let mut object = if direct { entry.object() } else { self.whole(entry.object())? };
         let begun = if direct || object.starts_with(head) { head.len() } else { self.opening().len() };
         object.advance(begun.min(object.len()));
@@ -234,6 +239,11 @@ impl<R: Borrow<Resource>> View<R> {
             }
             _ => self.res.borrow().def.version(&self.version).map(|v| v.schema.clone()),
         }
+    }
+
+    /// The field of a list that its elements are in.
+    pub fn list_field(&self) -> &'static str {
+        if self.form == Form::Table { "rows" } else { "items" }
     }
 
     /// The beginning of a list, up to its first element.
@@ -292,7 +302,7 @@ impl<R: Borrow<Resource>> View<R> {
             && let Some(frame) = event.frame()
             && self.is_direct(&frame[event.change().head().len()..])
         {
-            return Ok(frame.clone());
+            return Ok(frame);
         }
         if headers {
             return self.make_event(event, true);
@@ -325,9 +335,9 @@ impl<R: Borrow<Resource>> View<R> {
 
     /// An ADDED event for an object that was there before the watch.
     pub fn added(&self, entry: &Entry, headers: bool) -> Result<Bytes, Status> {
-        let plain = self.form == Form::Object && !self.protobuf && self.is_direct(entry.object_bytes());
+        let plain = self.form == Form::Object && !self.protobuf && self.is_direct(entry.beginning());
         if plain && entry.change() == Change::Added {
-            return Ok(entry.frame().clone());
+            return Ok(entry.frame());
         }
         let object = match self.form {
             Form::Object => self.whole(entry.object())?,

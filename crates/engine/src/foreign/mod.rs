@@ -43,7 +43,7 @@ impl Reader {
     }
 
     fn needs(&self, entry: &Entry) -> bool {
-        storage::peek_api_version(entry.object_bytes()) != Some(&*self.api_version)
+        storage::peek_api_version(entry.beginning()) != Some(&*self.api_version)
     }
 
     /// How many of the first of these are to be converted at once, by their sizes; one at least, if there is one. Decoded,
@@ -118,7 +118,7 @@ impl Reader {
             (flight.shared(), batch)
         };
         for &i in unknown {
-            let size = wanted.get(i).map_or(0, |e| e.object_bytes().len());
+            let size = wanted.get(i).map_or(0, |e| e.object_len());
             if batch.len() == BATCH || (bytes + size > BATCH_BYTES && !batch.is_empty()) {
                 flights.push(take_off(std::mem::take(&mut batch)));
                 bytes = 0;

@@ -1,13 +1,13 @@
 //! Creation: from a decoded object to one in the store.
 
-use super::{MAX_ATTEMPTS, MODIFIED, Op, Uncommitted, Written, commit, foreign, manage, metadata, settle};
+use super::{MAX_ATTEMPTS, MODIFIED, Op, Uncommitted, Written, foreign, limit, manage, metadata, settle};
 use crate::{
     admission::{self, Operation},
     decode, storage,
 };
 use kaji_meta::{Path, Reason, Status, object, objectmeta, random};
 use kaji_resource::Generation;
-use kaji_store::{KeyValue, StoreError, Txn};
+use kaji_store::{KeyValue, Txn};
 use serde_json::Value;
 
 /// How many names are tried for `generateName` (upstream since 1.30).
@@ -187,17 +187,18 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
         });
     }
     refuse_versioned(object)?;
-    let mut bytes = storage::encode(form.as_ref().unwrap_or(object));
     let txn = |bytes: &bytes::Bytes| {
         let mut txn = Txn::create(key.clone(), bytes.clone());
         op.together.extend(op.engine, &mut txn).map(|()| txn)
     };
-    let mut outcome = commit(op, txn(&bytes)?).await;
-    if matches!(outcome, Err(Uncommitted::Store(StoreError::TooLarge { .. }))) && manage::drop_entries(object)
-    {
+    let mut stored = form.as_ref().unwrap_or(object);
+    let mut bytes = storage::encode(stored);
+    let mut outcome = limit::put(op, &key, stored, bytes.len(), txn(&bytes)?).await;
+    if outcome.as_ref().is_err_and(Uncommitted::too_large) && manage::drop_entries(object) {
         form.as_mut().map(manage::drop_entries);
-        bytes = storage::encode(form.as_ref().unwrap_or(object));
-        outcome = commit(op, txn(&bytes)?).await;
+        stored = form.as_ref().unwrap_or(object);
+        bytes = storage::encode(stored);
+        outcome = limit::put(op, &key, stored, bytes.len(), txn(&bytes)?).await;
     }
     match outcome? {
         Ok(revision) => {

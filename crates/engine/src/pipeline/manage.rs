@@ -2,7 +2,7 @@
 
 use super::{Op, foreign::Conversions};
 use crate::registry::Resource;
-use kaji_meta::{GroupVersion, Status, object};
+use kaji_meta::{GroupVersion, Status, Work, object};
 use kaji_schema::{
     SchemaRef,
     fieldset::FieldSet,
@@ -65,6 +65,7 @@ pub(crate) fn record(op: &Op<'_>, live: Option<&Value>, new: &mut Value) -> Resu
         }
         None => &Value::Null,
     };
+    let over = || op.deadline.is_over();
     managed::update(UpdateArgs {
         schema: &op.version.schema,
         live,
@@ -75,11 +76,13 @@ pub(crate) fn record(op: &Op<'_>, live: Option<&Value>, new: &mut Value) -> Resu
         now: &op.now_text,
         reset: reset_fields(op).as_ref(),
         convert: &versions(op),
+        work: &Work::new(&over),
     })
 }
 
 /// Applies a configuration on top of `live` (request's version, or an empty object of the kind). `None`: no change.
 pub(crate) fn apply(op: &Op<'_>, live: &Value, config: &Value) -> Result<Option<Value>, Status> {
+    let over = || op.deadline.is_over();
     managed::apply(ApplyArgs {
         schema: &op.version.schema,
         live,
@@ -91,6 +94,7 @@ pub(crate) fn apply(op: &Op<'_>, live: &Value, config: &Value) -> Result<Option<
         now: &op.now_text,
         reset: reset_fields(op).as_ref(),
         convert: &versions(op),
+        work: &Work::new(&over),
     })
 }
 

@@ -80,11 +80,10 @@ pub(crate) fn dedup_owners(op: &Op<'_>, object: &mut Value, after_admission: boo
     let mut kept: Vec<Value> = Vec::with_capacity(refs.len());
     let mut seen = HashSet::new();
     for r in refs.drain(..) {
-        let uid = object::str_at(&r, &["uid"]).to_owned();
-        if !seen.insert(uid.clone()) && kept.contains(&r) {
-            duplicates.push(uid);
-        } else {
+        if seen.insert(r.to_string()) {
             kept.push(r);
+        } else {
+            duplicates.push(object::str_at(&r, &["uid"]).to_owned());
         }
     }
     *refs = kept;

@@ -1,8 +1,8 @@
 //! Changing what is stored: PUT, PATCH and every subresource that writes its parent.
 
 use super::{
-    MAX_ATTEMPTS, MODIFIED, Op, State, Uncommitted, Written, commit, create, foreign, manage, metadata,
-    settle,
+    MAX_ATTEMPTS, MODIFIED, Op, State, Uncommitted, Written, commit, create, foreign, limit, manage,
+    metadata, settle,
 };
 use crate::{
     admission::{self, Attributes, Operation},
@@ -19,7 +19,7 @@ use kaji_meta::{
 };
 use kaji_resource::{Generation, MetadataCheck, ScaleDef, SubresourceKind, status_only};
 use kaji_schema::managed;
-use kaji_store::{KeyValue, StoreError, Txn};
+use kaji_store::{KeyValue, Txn};
 use serde_json::Value;
 
 /// The new object, computed from the stored one.
@@ -435,12 +435,13 @@ async fn store(
         let mut txn = Txn::update(key, state.revision, bytes.clone());
         op.together.extend(op.engine, &mut txn).map(|()| txn)
     };
-    let mut outcome = commit(op, txn(&bytes)?).await;
-    let too_large = matches!(outcome, Err(Uncommitted::Store(StoreError::TooLarge { .. })));
+    let mut outcome = limit::put(op, key, form.as_ref().unwrap_or(new), bytes.len(), txn(&bytes)?).await;
+    let too_large = outcome.as_ref().is_err_and(Uncommitted::too_large);
     if too_large && !plan.keep_managed_fields && manage::drop_entries(new) {
         form.as_mut().map(manage::drop_entries);
-        bytes = storage::encode(form.as_ref().unwrap_or(new));
-        outcome = commit(op, txn(&bytes)?).await;
+        let stored = form.as_ref().unwrap_or(new);
+        bytes = storage::encode(stored);
+        outcome = limit::put(op, key, stored, bytes.len(), txn(&bytes)?).await;
     }
     match outcome? {
         Ok(revision) => {

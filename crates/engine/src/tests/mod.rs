@@ -6,6 +6,7 @@ mod outage;
 mod property;
 mod protobuf;
 mod registration;
+mod sizes;
 mod together;
 mod watches;
 

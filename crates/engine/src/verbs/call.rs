@@ -167,7 +167,7 @@ fn body(op: &Op<'_>, kind: &GroupVersionKind, req: &ApiRequest) -> Result<Value,
         }
     };
     if op.sub.is_none() {
-        op.default(&mut body);
+        op.default(&mut body)?;
     }
     req.trail.iter().for_each(|t| t.object(&body));
     if body.get("metadata").is_some() {

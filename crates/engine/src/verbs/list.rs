@@ -119,6 +119,11 @@ pub(crate) async fn list(
         let content_type = encode::protobuf::CONTENT_TYPE;
         return Ok(ApiResponse { code: 200, content_type, warnings: vec![], annotations: vec![], body });
     }
+    if req.accept.encoding == Encoding::Yaml {
+        let body = encode::yaml_list(view, &metadata, page.entries)?;
+        let content_type = "application/yaml";
+        return Ok(ApiResponse { code: 200, content_type, warnings: vec![], annotations: vec![], body });
+    }
     encode::finish(&req.accept, 200, encode::list_body(view, &metadata, page.entries)?)
 }
 

@@ -12,7 +12,7 @@ use crate::{
     request::ApiRequest,
     response::ApiResponse,
 };
-use kaji_meta::{GroupKind, Path, Status, field, json, object};
+use kaji_meta::{GroupKind, Path, Status, Work, field, json, object};
 use kaji_schema::{
     Schema, SchemaRef, order,
     patch::{json_patch, merge_patch, strategic_merge},
@@ -145,7 +145,8 @@ impl Patch {
         let mut new = match self.kind {
             Kind::Json => {
                 let mut new = base;
-                json_patch(&mut new, &self.body)?;
+                let over = || op.deadline.is_over();
+                json_patch(&mut new, &self.body, &Work::new(&over))?;
                 new
             }
             Kind::Merge => {
@@ -314,7 +315,7 @@ async fn run(op: &Op<'_>, kind: Kind, req: &ApiRequest) -> Result<Written, Statu
 fn patched(op: &Op<'_>, patch: &Patch, state: Option<&State>) -> Result<Made, Status> {
     let Some(state) = state else { return Err(op.not_found(op.name)) };
     let mut new = patch.patched(op, &op.want(), op.in_version(&state.object)?)?;
-    op.default(&mut new);
+    op.default(&mut new)?;
     metadata::match_namespace(op, &mut new)?;
     metadata::match_name(&new, op.name)?;
     manage::record(op, Some(&state.object), &mut new)?;
@@ -329,7 +330,7 @@ fn applied(op: &Op<'_>, patch: &Patch, state: Option<&State>) -> Result<Made, St
     };
     let Some(mut new) = manage::apply(op, &live, patch.config())? else { return Ok(Made::Unchanged) };
     decode::conform(&op.want(), &mut new).map_err(Status::bad_request)?;
-    op.default_applied(&mut new);
+    op.default_applied(&mut new)?;
     metadata::match_namespace(op, &mut new)?;
     metadata::match_name(&new, op.name)?;
     op.to_hub(&mut new)?;

@@ -18,8 +18,8 @@ use crate::{
     verbs::patch::{self, Patch},
 };
 use kaji_meta::{
-    GroupKind, GroupResource, Path, Reason, Status, field, labels, object, objectmeta::validate_object_meta,
-    validation,
+    GroupKind, GroupResource, Path, Reason, Status, Work, field, labels, object,
+    objectmeta::validate_object_meta, validation,
 };
 use kaji_resource::{
     ScaleDef, SubresourceKind, Verb,
@@ -244,6 +244,7 @@ fn one_version(scale: &Value, api_version: &str) -> Result<Value, Status> {
 }
 
 fn record(op: &Op<'_>, schema: &SchemaRef, live: &Value, new: &mut Value) -> Result<(), Status> {
+    let over = || op.deadline.is_over();
     managed::update(UpdateArgs {
         schema,
         live,
@@ -254,6 +255,7 @@ fn record(op: &Op<'_>, schema: &SchemaRef, live: &Value, new: &mut Value) -> Res
         now: &op.now_text,
         reset: None,
         convert: &one_version,
+        work: &Work::new(&over),
     })
 }
 
@@ -263,6 +265,7 @@ fn apply_scale(
     live: &Value,
     config: &Value,
 ) -> Result<Option<Value>, Status> {
+    let over = || op.deadline.is_over();
     managed::apply(ApplyArgs {
         schema,
         live,
@@ -274,6 +277,7 @@ fn apply_scale(
         now: &op.now_text,
         reset: None,
         convert: &one_version,
+        work: &Work::new(&over),
     })
 }
 

@@ -316,7 +316,7 @@ impl Watching {
         while bytes < CHUNK {
             let Phase::Initial { entries, .. } = &mut self.phase else { return };
             if let Some(foreign) = &mut self.foreign {
-                let some = Reader::at_once(entries.as_slice(), |entry| entry.object_bytes().len());
+                let some = Reader::at_once(entries.as_slice(), |entry| entry.object_len());
                 let some: Vec<Arc<Entry>> = entries.by_ref().take(some).collect();
                 if some.is_empty() {
                     self.initial_end();

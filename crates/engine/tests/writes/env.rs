@@ -392,6 +392,7 @@ impl Env {
             user: UserInfo { name: "alice".into(), ..UserInfo::default() },
             user_agent: "tester/1.0".into(),
             trail: None,
+            memory: None,
             creation: None,
             deadline: Default::default(),
         }

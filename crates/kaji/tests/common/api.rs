@@ -53,6 +53,7 @@ impl Api<'_> {
             user,
             user_agent: "tester".into(),
             trail: None,
+            memory: None,
             creation: None,
             deadline: Default::default(),
         };

@@ -1,8 +1,9 @@
 //! Server-side apply.
 
+use std::collections::{HashMap, hash_map::Entry as Known};
 use std::sync::LazyLock;
 
-use kaji_meta::Status;
+use kaji_meta::{Status, Work};
 use serde_json::Value;
 
 use super::compare::{Comparison, compare_objects};
@@ -38,6 +39,8 @@ pub struct ApplyArgs<'a> {
     pub force: bool,
     /// The kind's other versions, for managers recorded there.
     pub convert: &'a dyn Versions,
+    /// Until when it may take.
+    pub work: &'a Work<'a>,
 }
 
 /// Merges the configuration into the live object, removes what this manager applied before and does not any more, and
@@ -45,7 +48,7 @@ pub struct ApplyArgs<'a> {
 /// changed, neither the object nor its owners.
 ///
 /// # Errors
-/// 409 with a cause per conflict; 400 for a configuration of another version or with managedFields; 500, as upstream
+/// 504 when the time is over; 409 with a cause per conflict; 400 for a configuration of another version or with managedFields; 500, as upstream
 /// has it, for one that does not fit the schema.
 pub fn apply(args: ApplyArgs<'_>) -> Result<Option<Value>, Status> {
     precheck(&args)?;
@@ -132,7 +135,8 @@ fn attempt(args: &ApplyArgs<'_>, force: bool) -> Result<Applied, Failure> {
             args.reset,
         )?;
     }
-    reconcile::entries(args.schema, args.live, &mut entries, args.convert, args.api_version);
+    reconcile::entries(args.schema, args.live, &mut entries, (args.convert, args.api_version), args.work)
+        .map_err(Status::from)?;
     check::object(schema, args.config).map_err(|e| {
         failure(format!("failed to create typed patch object ({}): {e}", describe(args.config)))
     })?;
@@ -149,6 +153,7 @@ fn attempt(args: &ApplyArgs<'_>, force: bool) -> Result<Applied, Failure> {
             schema: args.schema,
             api_version: args.api_version,
             versions: args.convert,
+            work: args.work,
             entries: &entries,
             last: last.fields(),
             last_version: last.api_version(),
@@ -189,19 +194,19 @@ fn take_over(
     entries: &mut Vec<Entry>,
     force: bool,
 ) -> Result<(), Failure> {
-    let mut changes: Vec<(String, Option<Comparison>)> = Vec::new();
+    let mut changes: HashMap<String, Option<Comparison>> = HashMap::new();
     let mut conflicts = Vec::new();
     let mut kept = Vec::with_capacity(entries.len());
     for mut entry in entries.drain(..) {
-        let at = match changes.iter().position(|(v, _)| v == entry.api_version()) {
-            Some(at) => at,
-            None => {
-                let change = change_at(args, object, entry.api_version())?;
-                changes.push((entry.api_version().to_owned(), change));
-                changes.len() - 1
+        args.work.step(1 + entry.fields().len()).map_err(Status::from)?;
+        let change = match changes.entry(entry.api_version().to_owned()) {
+            Known::Occupied(known) => &*known.into_mut(),
+            Known::Vacant(new) => {
+                let change = change_at(args, object, new.key())?;
+                &*new.insert(change)
             }
         };
-        let Some((_, Some(change))) = changes.get(at) else { continue };
+        let Some(change) = change else { continue };
         let mut written: Tree = ops::intersection(entry.fields(), &change.modified);
         ops::union(&mut written, &ops::intersection(entry.fields(), &change.added));
         if !written.is_empty() {
@@ -222,6 +227,7 @@ fn take_over(
 
 /// What the apply changes, at the version of a manager; `None` if there is no such version.
 fn change_at(args: &ApplyArgs<'_>, object: &Value, version: &str) -> Result<Option<Comparison>, Status> {
+    args.work.check()?;
     let compare = |schema: &SchemaRef, live: &Value, new: &Value| {
         compare_objects(schema.get(), live, new)
             .map_err(|e| failure(format!("failed to compare objects: {e}")))

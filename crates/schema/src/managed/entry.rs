@@ -1,6 +1,6 @@
 //! Entries of `metadata.managedFields`, kept as the JSON objects that they are.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, collections::HashMap};
 
 use kaji_meta::time::Time;
 use serde_json::{Map, Value};
@@ -159,14 +159,25 @@ pub(crate) fn decode(managed_fields: &Value) -> Result<Vec<Entry>, String> {
         _ => return Err("managedFields must be a list".into()),
     };
     let mut out: Vec<Entry> = Vec::with_capacity(list.len());
+    let mut known: HashMap<String, usize> = HashMap::with_capacity(list.len());
     for (i, raw) in list.iter().enumerate() {
         let entry = decode_one(i, raw)?;
-        match out.iter_mut().find(|e| e.id() == entry.id()) {
+        let at = *known.entry(entry.id().key()).or_insert(out.len());
+        match out.get_mut(at) {
             Some(earlier) => *earlier = entry,
             None => out.push(entry),
         }
     }
     Ok(out)
+}
+
+/// Entries by their manager's key; of two of one manager the first.
+pub(crate) fn by_key(entries: &[Entry]) -> HashMap<String, usize> {
+    let mut out = HashMap::with_capacity(entries.len());
+    for (i, entry) in entries.iter().enumerate() {
+        out.entry(entry.id().key()).or_insert(i);
+    }
+    out
 }
 
 fn decode_one(i: usize, raw: &Value) -> Result<Entry, String> {
@@ -253,48 +264,51 @@ fn order(a: &Entry, b: &Entry) -> Ordering {
 
 /// Merges the oldest entries of updates, version by version, until no more than ten are left (as far as that goes).
 pub(crate) fn cap(entries: &mut Vec<Entry>) {
-    let mut updaters: Vec<(String, String)> = entries
-        .iter()
-        .filter(|e| e.operation() == Operation::Update)
-        .map(|e| (e.time().unwrap_or("").to_owned(), e.id().key()))
-        .collect();
+    let updates = entries.iter().enumerate().filter(|(_, e)| e.operation() == Operation::Update);
+    let mut updaters: Vec<(String, String, usize)> =
+        updates.map(|(i, e)| (e.time().unwrap_or("").to_owned(), e.id().key(), i)).collect();
     let mut count = updaters.len();
     if count <= MAX_UPDATE_MANAGERS {
         return;
     }
     updaters.sort();
-    let mut first_of: Vec<(String, String)> = Vec::new();
-    for (_, key) in updaters {
+    let mut slots: Vec<Option<Entry>> = entries.drain(..).map(Some).collect();
+    // By version: the oldest entry, and the one that older ones are merged into.
+    let mut oldest: HashMap<String, usize> = HashMap::new();
+    let mut buckets: HashMap<String, usize> = HashMap::new();
+    for (i, entry) in slots.iter().enumerate() {
+        if let Some(entry) = entry.as_ref().filter(|e| e.id() == bucket_id(e.api_version())) {
+            buckets.entry(entry.api_version().to_owned()).or_insert(i);
+        }
+    }
+    for (_, _, at) in updaters {
         if count <= MAX_UPDATE_MANAGERS {
             break;
         }
-        let Some(at) = entries.iter().position(|e| e.id().key() == key) else { continue };
-        let version = entries[at].api_version().to_owned();
-        let Some((_, first)) = first_of.iter().find(|(v, _)| *v == version) else {
-            first_of.push((version, key));
+        let Some(version) = slots[at].as_ref().map(|e| e.api_version().to_owned()) else { continue };
+        let Some(&first) = oldest.get(&version) else {
+            oldest.insert(version, at);
             continue;
         };
-        let bucket = Identity {
-            manager: OLD_UPDATES,
-            operation: Operation::Update,
-            api_version: &version,
-            subresource: "",
-        };
-        let merged = entries.remove(at);
-        let target = match entries.iter().position(|e| e.id() == bucket) {
-            Some(i) => i,
-            None => {
-                let Some(i) = entries.iter().position(|e| e.id().key() == *first) else { continue };
-                entries[i] = Entry::new(bucket, None, entries[i].fields().clone());
-                i
-            }
-        };
-        ops::union(entries[target].fields_mut(), merged.fields());
+        let Some(merged) = slots[at].take() else { continue };
+        let bucket = buckets.get(&version).copied().filter(|b| *b != at).unwrap_or(first);
+        buckets.insert(version.clone(), bucket);
+        let Some(target) = slots[bucket].as_mut() else { continue };
+        if target.id() != bucket_id(&version) {
+            *target = Entry::new(bucket_id(&version), None, std::mem::take(target.fields_mut()));
+        }
+        ops::union(target.fields_mut(), merged.fields());
         // The merged entry is the younger one.
         match merged.time() {
-            Some(time) => entries[target].set_time(time),
-            None => drop(entries[target].0.remove("time")),
+            Some(time) => target.set_time(time),
+            None => drop(target.0.remove("time")),
         }
         count -= 1;
     }
+    entries.extend(slots.into_iter().flatten());
+}
+
+/// The entry that old updates of a version are merged into.
+fn bucket_id(api_version: &str) -> Identity<'_> {
+    Identity { manager: OLD_UPDATES, operation: Operation::Update, api_version, subresource: "" }
 }

@@ -100,14 +100,18 @@ fn values(node: Node<'_>, l: &Value, r: &Value) -> Result<Value, String> {
             Ok(Value::Object(out))
         }
         Shape::List(list) => {
-            let items = |v: &'_ Value| v.as_array().cloned().unwrap_or_default();
-            let (left, right) = (l.as_array(), r.as_array());
-            if left.is_none_or(Vec::is_empty) && right.is_none_or(Vec::is_empty) {
-                return Ok(r.clone());
+            let whole = r;
+            let (l, r) = (elements(l), elements(r));
+            if l.is_empty() && r.is_empty() {
+                return Ok(whole.clone());
             }
-            lists(&list, &items(l), &items(r)).map(Value::Array)
+            lists(&list, l, r).map(Value::Array)
         }
     }
+}
+
+fn elements(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 /// An associative list, indexed.

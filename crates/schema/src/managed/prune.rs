@@ -2,7 +2,9 @@
 //!
 //! A field or item goes if the applier applied it last time, does not apply it now, and nobody else owns it.
 
-use kaji_meta::Status;
+use std::collections::HashMap;
+
+use kaji_meta::{Status, Work};
 use serde_json::Value;
 
 use super::entry::Entry;
@@ -16,6 +18,7 @@ pub(crate) struct Prune<'a> {
     pub schema: &'a SchemaRef,
     pub api_version: &'a str,
     pub versions: &'a dyn Versions,
+    pub work: &'a Work<'a>,
     /// All entries, the applier's new one included.
     pub entries: &'a [Entry],
     /// What the applier applied last time, and at which version.
@@ -94,18 +97,19 @@ impl Prune<'_> {
     /// Puts back what somebody (the applier's new configuration included) owns, version by version.
     fn add_back_owned(&self, merged: &At, pruned: At) -> Result<At, Status> {
         // The version last applied comes first: what it lacks could make conversion fail.
-        let mut order: Vec<&str> = vec![self.last_version];
+        let mut owned: Vec<(&str, Tree)> = vec![(self.last_version, Tree::new())];
+        let mut places: HashMap<&str, usize> = HashMap::from([(self.last_version, 0)]);
         for entry in self.entries {
-            if !order.contains(&entry.api_version()) {
-                order.push(entry.api_version());
+            self.work.step(1 + entry.fields().len())?;
+            let at = *places.entry(entry.api_version()).or_insert(owned.len());
+            if at == owned.len() {
+                owned.push((entry.api_version(), Tree::new()));
             }
+            ops::union(&mut owned[at].1, entry.fields());
         }
         let (mut merged, mut pruned) = (merged.clone(), pruned);
-        for version in order {
-            let mut owned = Tree::new();
-            for entry in self.entries.iter().filter(|e| e.api_version() == version) {
-                ops::union(&mut owned, entry.fields());
-            }
+        for (version, owned) in owned {
+            self.work.check()?;
             let (Some(m), Some(p)) = (
                 self.convert(&merged, version, "merged object at version")?,
                 self.convert(&pruned, version, "pruned object at version")?,

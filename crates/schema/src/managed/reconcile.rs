@@ -1,5 +1,8 @@
 //! Entries recorded before a schema changed a field between granular and atomic.
 
+use std::collections::HashMap;
+
+use kaji_meta::{Late, Work};
 use serde_json::{Map, Value};
 
 use super::entry::Entry;
@@ -11,25 +14,30 @@ use crate::schema::SchemaRef;
 
 /// Brings every entry in line with the schema of its version. Versions that no longer exist are dealt with by whoever
 /// converts to them.
+///
+/// # Errors
+/// When the time is over.
 pub(crate) fn entries(
     schema: &SchemaRef,
     live: &Value,
     entries: &mut [Entry],
-    versions: &dyn Versions,
-    api_version: &str,
-) {
+    (versions, api_version): (&dyn Versions, &str),
+    work: &Work<'_>,
+) -> Result<(), Late> {
+    let mut others: HashMap<String, SchemaRef> = HashMap::new();
     for entry in entries {
-        let other;
+        work.step(1 + entry.fields().len())?;
         let schema = if entry.api_version() == api_version {
             schema
         } else {
-            other = schema_at(versions, live, entry.api_version(), schema);
-            &other
+            let version = entry.api_version().to_owned();
+            others.entry(version).or_insert_with(|| schema_at(versions, live, entry.api_version(), schema))
         };
         if let Some(set) = fields(Node::root(schema.get()), entry.fields()) {
             *entry.fields_mut() = set;
         }
     }
+    Ok(())
 }
 
 /// Managers of fields inside of what has become atomic own the whole of it, and nothing inside. `None`: no change.

@@ -52,7 +52,8 @@ pub fn scale_to_parent(
     api_version: &str,
     paths: ScalePaths<'_>,
 ) -> Result<Value, String> {
-    let mut scale = entry::decode(scale)?;
+    let mut scale: Vec<Option<Entry>> = entry::decode(scale)?.into_iter().map(Some).collect();
+    let known = entry::by_key(&scale.iter().flatten().cloned().collect::<Vec<_>>());
     let parents = entry::decode(parent)?;
     let mut out = Vec::new();
     for mut entry in parents {
@@ -61,22 +62,27 @@ pub fn scale_to_parent(
             out.push(entry);
             continue;
         };
-        match scale.iter().position(|s| s.id() == entry.id()) {
-            Some(at) => drop(scale.remove(at)),
+        match known.get(&entry.id().key()).and_then(|at| scale.get_mut(*at)?.take()) {
+            Some(_) => {}
             // Somebody else set them through the Scale.
             None => ops::subtract(entry.fields_mut(), &FieldSet::from_paths(&[path]).0),
         }
         out.push(entry);
     }
     let here = path_of(paths, api_version).flatten();
-    for entry in scale.iter().filter(|e| has(e.fields(), &["spec", "replicas"])) {
+    let mut written = entry::by_key(&out);
+    for entry in scale.iter().flatten().filter(|e| has(e.fields(), &["spec", "replicas"])) {
         let Some(path) = here else { continue };
         let id = Identity { api_version, ..entry.id() };
         // The time is the parent's for that manager, of which there is none: upstream leaves it out.
         let new = Entry::new(id, None, FieldSet::from_paths(&[path]).0);
-        match out.iter_mut().find(|e| e.operation() == Operation::Update && e.id() == id) {
+        let update = id.operation == Operation::Update;
+        match written.get(&id.key()).filter(|_| update).and_then(|at| out.get_mut(*at)) {
             Some(old) => ops::union(old.fields_mut(), new.fields()),
-            None => out.push(new),
+            None => {
+                written.insert(id.key(), out.len());
+                out.push(new);
+            }
         }
     }
     Ok(entry::encode(out).unwrap_or_default())

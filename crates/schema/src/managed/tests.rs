@@ -1,7 +1,7 @@
 //! Tests of field management: a tiny server that keeps one object, driven by applies and updates.
 
 use expect_test::{Expect, expect};
-use kaji_meta::Status;
+use kaji_meta::{Status, Work};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -11,6 +11,7 @@ use crate::schema::SchemaRef;
 
 mod apply;
 mod laws;
+mod many;
 mod upstream;
 
 /// One stored object.
@@ -105,6 +106,7 @@ impl Server {
             now: &now,
             reset: self.reset.as_ref(),
             convert: &convert,
+            work: &Work::unbounded(),
         });
         assert_eq!(result, Ok(()));
         revert_timestamps(&self.live, &mut object);
@@ -127,6 +129,7 @@ impl Server {
             reset: self.reset.as_ref(),
             force,
             convert: &convert,
+            work: &Work::unbounded(),
         })?;
         let changed = result.is_some();
         if let Some(object) = result {

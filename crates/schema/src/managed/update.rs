@@ -1,6 +1,8 @@
 //! Field management of creates, updates and patches.
 
-use kaji_meta::Status;
+use std::collections::{HashMap, hash_map::Entry as Known};
+
+use kaji_meta::{Status, Work};
 use serde_json::{Map, Value};
 
 use super::compare::{Comparison, compare_objects};
@@ -30,6 +32,8 @@ pub struct UpdateArgs<'a> {
     pub reset: Option<&'a FieldSet>,
     /// The kind's other versions, for managers recorded there.
     pub convert: &'a dyn Versions,
+    /// Until when it may take.
+    pub work: &'a Work<'a>,
 }
 
 /// Recomputes `metadata.managedFields` of `new`: the writer owns what it changed, everybody else loses that and what
@@ -37,13 +41,20 @@ pub struct UpdateArgs<'a> {
 /// without managers stays so, unless it is being created.
 ///
 /// # Errors
-/// None: where ownership cannot be computed, all managers are dropped and the write goes on, as upstream does.
+/// 504 when the time is over. Else none: where ownership cannot be computed, all managers are dropped and the write goes
+/// on, as upstream does.
 pub fn update(args: UpdateArgs<'_>) -> Result<(), Status> {
     let entries = starting_entries(args.live, args.new, args.subresource);
     let entries = if entries.is_empty() && !is_create(args.live) {
         None
     } else {
-        tracked(&args, entries).ok().and_then(entry::encode)
+        match tracked(&args, entries) {
+            Ok(entries) => entry::encode(entries),
+            Err(_) => {
+                args.work.check()?;
+                None
+            }
+        }
     };
     store(args.new, entries);
     Ok(())
@@ -93,7 +104,13 @@ fn starting_entries(live: &Value, new: &mut Value, subresource: &str) -> Vec<Ent
 /// The entries after the write.
 fn tracked(args: &UpdateArgs<'_>, mut entries: Vec<Entry>) -> Result<Vec<Entry>, Status> {
     if matches!(args.schema, SchemaRef::Owned(_)) {
-        reconcile::entries(args.schema, args.live, &mut entries, args.convert, args.api_version);
+        reconcile::entries(
+            args.schema,
+            args.live,
+            &mut entries,
+            (args.convert, args.api_version),
+            args.work,
+        )?;
     }
     let change = change(args)?;
     take_from_others(&mut entries, &change, args)?;
@@ -129,21 +146,21 @@ fn take_from_others(
     here: &Comparison,
     args: &UpdateArgs<'_>,
 ) -> Result<(), Status> {
-    let mut elsewhere: Vec<(String, Option<Comparison>)> = Vec::new();
+    let mut others: HashMap<String, Option<Comparison>> = HashMap::new();
     let mut kept = Vec::with_capacity(entries.len());
     for mut entry in entries.drain(..) {
+        args.work.step(1 + entry.fields().len())?;
         let change = if entry.api_version() == args.api_version {
             Some(here)
         } else {
-            let version = entry.api_version().to_owned();
-            let at = match elsewhere.iter().position(|(v, _)| *v == version) {
-                Some(at) => at,
-                None => {
-                    elsewhere.push((version.clone(), change_at(args, &version)?));
-                    elsewhere.len() - 1
+            match others.entry(entry.api_version().to_owned()) {
+                Known::Occupied(known) => &*known.into_mut(),
+                Known::Vacant(new) => {
+                    let change = change_at(args, new.key())?;
+                    &*new.insert(change)
                 }
-            };
-            elsewhere[at].1.as_ref()
+            }
+            .as_ref()
         };
         // Managers of versions that are no more are forgotten.
         let Some(change) = change else { continue };
@@ -161,6 +178,7 @@ fn take_from_others(
 
 /// The change at another version; `None` if that version does not exist.
 fn change_at(args: &UpdateArgs<'_>, version: &str) -> Result<Option<Comparison>, Status> {
+    args.work.check()?;
     let convert = |object: &Value| match args.convert.convert(object, version) {
         Ok(converted) => Ok(Some(converted)),
         Err(status) if status.code == 404 => Ok(None),

@@ -2,7 +2,7 @@
 //! `test` for null holds for a missing field, negative indices count from the end, a missing `value` is null, and only
 //! what follows the first `/` of a path counts. `test` compares numbers by value, as the RFC asks.
 
-use kaji_meta::Status;
+use kaji_meta::{SizeBudget, Status, Work};
 use serde_json::{Map, Value};
 
 use super::unprocessable;
@@ -18,17 +18,18 @@ const MAX_COPIED: usize = 3 << 20;
 /// Applies `patch`, a list of operations. On an error `target` is left half changed.
 ///
 /// # Errors
-/// 400 if the patch is no list of objects, 413 if it has more than 10000 operations, 422 if it does not apply.
-pub fn json_patch(target: &mut Value, patch: &Value) -> Result<(), Status> {
-    run(target, patch)?.map_err(|_| unprocessable())
+/// 400 if the patch is no list of objects, 413 if it has more than 10000 operations, 422 if it does not apply, 504 when
+/// the time is over.
+pub fn json_patch(target: &mut Value, patch: &Value, work: &Work<'_>) -> Result<(), Status> {
+    run(target, patch, work)?.map_err(|_| unprocessable())
 }
 
 /// The same, telling which operation does not apply, and why.
 ///
 /// # Errors
 /// The text of the library that upstream uses.
-pub fn json_patch_explained(target: &mut Value, patch: &Value) -> Result<(), String> {
-    let operation = match run(target, patch) {
+pub fn json_patch_explained(target: &mut Value, patch: &Value, work: &Work<'_>) -> Result<(), String> {
+    let operation = match run(target, patch, work) {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(operation)) => operation,
         Err(status) => return Err(status.message),
@@ -88,7 +89,7 @@ fn why(target: &mut Value, operation: &Value) -> String {
 }
 
 /// Applies operations until one does not apply, which is the inner error.
-fn run<'p>(target: &mut Value, patch: &'p Value) -> Result<Result<(), &'p Value>, Status> {
+fn run<'p>(target: &mut Value, patch: &'p Value, work: &Work<'_>) -> Result<Result<(), &'p Value>, Status> {
     let operations = match patch {
         Value::Null => return Ok(Ok(())),
         Value::Array(list) => list,
@@ -103,9 +104,14 @@ fn run<'p>(target: &mut Value, patch: &'p Value) -> Result<Result<(), &'p Value>
             operations.len()
         )));
     }
-    let mut copied = 0;
+    let mut copies = Copies { bytes: 0, memory: SizeBudget::default(), work };
     for operation in operations {
-        if apply(target, operation, &mut copied).is_none() {
+        let applied = apply(target, operation, &mut copies);
+        if applied.is_none() {
+            work.check()?;
+        }
+        work.step(1)?;
+        if applied.is_none() {
             return Ok(Err(operation));
         }
     }
@@ -126,24 +132,26 @@ fn not_a(value: &Value, what: &str) -> Status {
 }
 
 /// One operation; `None` if it does not apply.
-fn apply(target: &mut Value, operation: &Value, copied: &mut usize) -> Option<()> {
+fn apply(target: &mut Value, operation: &Value, copies: &mut Copies<'_>) -> Option<()> {
+    let work = copies.work;
     let text = |key: &str| operation.get(key).and_then(Value::as_str);
     let value = || operation.get("value").cloned().unwrap_or_default();
     match text("op")? {
-        "add" => add(target, text("path")?, value()),
-        "remove" => remove(target, text("path")?).map(drop),
+        "add" => add(target, text("path")?, value(), work),
+        "remove" => remove(target, text("path")?, work).map(drop),
         "replace" => replace(target, text("path")?, value()),
         "move" => {
-            let value = remove(target, text("from")?)?;
-            add(target, text("path")?, value)
+            let value = remove(target, text("from")?, work)?;
+            add(target, text("path")?, value, work)
         }
         "copy" => {
-            let value = get(target, text("from")?)?.cloned().unwrap_or_default();
-            *copied += value.to_string().len();
-            if *copied > MAX_COPIED {
+            let value = get(target, text("from")?)?.unwrap_or(&Value::Null);
+            copies.bytes += value.to_string().len();
+            if copies.bytes > MAX_COPIED {
                 return None;
             }
-            add(target, text("path")?, value)
+            let value = copies.memory.copy(value).ok()?;
+            add(target, text("path")?, value, work)
         }
         "test" => {
             let path = text("path")?;
@@ -154,6 +162,16 @@ fn apply(target: &mut Value, operation: &Value, copied: &mut usize) -> Option<()
         _ => None,
     }
 }
+
+/// What a patch has copied so far, and how long it may take.
+struct Copies<'w> {
+    bytes: usize,
+    memory: SizeBudget,
+    work: &'w Work<'w>,
+}
+
+/// Elements of a list that are moved by as much as one step costs.
+const MOVED: usize = 64;
 
 /// What holds the place that a path names.
 enum Parent<'a> {
@@ -206,20 +224,27 @@ fn get<'a>(target: &'a mut Value, path: &str) -> Option<Option<&'a Value>> {
     }
 }
 
-fn add(target: &mut Value, path: &str, value: Value) -> Option<()> {
+fn add(target: &mut Value, path: &str, value: Value, work: &Work<'_>) -> Option<()> {
     match parent(target, path)? {
         (Parent::Object(map), key) => drop(map.insert(key, value)),
         (Parent::List(list), key) if key == "-" => list.push(value),
         // The place after the last element counts here: -1 appends.
-        (Parent::List(list), key) => list.insert(index(&key, list.len() + 1)?, value),
+        (Parent::List(list), key) => {
+            // A change near the beginning of a long list moves all of it.
+            work.step(list.len() / MOVED).ok()?;
+            list.insert(index(&key, list.len() + 1)?, value);
+        }
     }
     Some(())
 }
 
-fn remove(target: &mut Value, path: &str) -> Option<Value> {
+fn remove(target: &mut Value, path: &str, work: &Work<'_>) -> Option<Value> {
     match parent(target, path)? {
         (Parent::Object(map), key) => map.remove(&key),
-        (Parent::List(list), key) => Some(list.remove(index(&key, list.len())?)),
+        (Parent::List(list), key) => {
+            work.step(list.len() / MOVED).ok()?;
+            Some(list.remove(index(&key, list.len())?))
+        }
     }
 }
 

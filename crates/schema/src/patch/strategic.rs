@@ -3,6 +3,8 @@
 //! Directives: `$patch: delete|replace|merge` in maps and in elements of merging lists, `$retainKeys`,
 //! `$setElementOrder/<list>` and `$deleteFromPrimitiveList/<list>`. Error texts are upstream's.
 
+use std::collections::HashSet;
+
 use kaji_meta::Status;
 use serde_json::{Map, Value};
 
@@ -206,7 +208,8 @@ fn target_of<'k>(key: &'k str, prefix: &str) -> Result<&'k str, Error> {
 fn retain_keys(original: &mut Object, patch: &mut Object) -> Result<(), Error> {
     let Some(keys) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
     let Value::Array(keys) = keys else { return Err(Error::RetainKeys) };
-    let listed = |key: &str| keys.iter().any(|k| k.as_str() == Some(key));
+    let keys: HashSet<&str> = keys.iter().filter_map(Value::as_str).collect();
+    let listed = |key: &str| keys.contains(key);
     for (key, value) in patch.iter() {
         let exempt = value.is_null() || key.starts_with(DELETE_FROM) || key.starts_with(SET_ORDER);
         if !exempt && !listed(key) {

@@ -8,6 +8,7 @@ use super::*;
 use crate::fieldset::tests::schema;
 use crate::schema::SchemaRef;
 use crate::types;
+use kaji_meta::Work;
 
 fn show(result: Result<Value, Status>) -> String {
     match result {
@@ -18,7 +19,7 @@ fn show(result: Result<Value, Status>) -> String {
 
 fn json(target: Value, patch: Value) -> String {
     let mut target = target;
-    show(json_patch(&mut target, &patch).map(|()| target))
+    show(json_patch(&mut target, &patch, &Work::unbounded()).map(|()| target))
 }
 
 #[test]
@@ -562,7 +563,7 @@ proptest! {
         op in proptest::sample::select(&["add", "remove", "replace", "move", "copy", "test"][..]), value in any_json()) {
         let mut got = target.clone();
         let patch = json!([{"op": op, "path": path, "from": from, "value": value}]);
-        if json_patch(&mut got, &patch).is_ok() && op == "test" {
+        if json_patch(&mut got, &patch, &Work::unbounded()).is_ok() && op == "test" {
             prop_assert_eq!(got, target);
         }
     }
@@ -574,7 +575,7 @@ proptest! {
         let path = format!("/{key}");
         let patch = json!([{"op": "add", "path": path, "value": value}, {"op": "test", "path": path, "value": value},
             {"op": "remove", "path": path}]);
-        prop_assert!(json_patch(&mut got, &patch).is_ok());
+        prop_assert!(json_patch(&mut got, &patch, &Work::unbounded()).is_ok());
         prop_assert_eq!(got, target);
     }
 

@@ -6,7 +6,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use kaji_meta::SizeBudget;
 use serde_json::{Map, Number, Value};
+use std::cell::RefCell;
 
 use super::layout::{self, Slot};
 use super::wire::{BYTES, Error, FIXED32, FIXED64, Reader, VARINT};
@@ -53,7 +55,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-pub(super) struct Decoder;
+/// Reads messages. Memory is charged for what two bytes can ask for: messages, and elements of lists.
+pub(super) struct Decoder {
+    pub budget: RefCell<SizeBudget>,
+}
+
+/// What is charged for an element before it is read.
+const EMPTY_TEXT: Value = Value::String(String::new());
 
 /// What is known about the place that a value is read for.
 #[derive(Clone, Copy)]
@@ -65,6 +73,10 @@ struct Place<'a> {
 }
 
 impl Decoder {
+    fn charge(&self, element: &Value) -> Result<(), Error> {
+        self.budget.borrow_mut().take_value(element).map_err(Error::Large)
+    }
+
     /// Reads the fields of a struct into `out`, which is a value at `depth`.
     pub fn message(
         &self,
@@ -76,6 +88,7 @@ impl Decoder {
         if depth > MAX_DEPTH {
             return Err(Error::Depth);
         }
+        self.budget.borrow_mut().take_map().map_err(Error::Large)?;
         let (slots, props) = layout::of(schema).ok_or(Error::NoSchema)?;
         self.fields(props, slots, 0, bytes, out, depth)
     }
@@ -178,10 +191,12 @@ impl Decoder {
         if wire == BYTES && unpacked != BYTES {
             let mut packed = Reader(reader.bytes()?);
             while !packed.is_empty() {
+                self.charge(&Value::Null)?;
                 list.push(self.value(items, &mut packed, unpacked, place)?);
             }
             return Ok(());
         }
+        self.charge(&EMPTY_TEXT)?;
         list.push(self.value(items, reader, wire, place)?);
         Ok(())
     }
@@ -195,6 +210,7 @@ impl Decoder {
         place: Place<'_>,
     ) -> Result<(), Error> {
         let place = Place { depth: place.depth + 1, ..place };
+        self.charge(&EMPTY_TEXT)?;
         let mut reader = Reader(bytes);
         let (mut key, mut value) = (String::new(), None);
         while !reader.is_empty() {

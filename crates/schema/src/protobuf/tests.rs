@@ -181,3 +181,13 @@ fn every_type_in_the_table() {
         assert_eq!(encode(&schema, &back).unwrap(), raw, "{}", entry.name());
     }
 }
+
+/// Two bytes a container, each of which becomes a map with defaults.
+#[test]
+fn refuses_what_takes_much_more_memory_than_bytes() {
+    let raw = field(2, &field(2, &[]).repeat(1_000_000));
+    let refused = decode(&pod(), &raw).unwrap_err();
+    assert!(matches!(refused, Error::Large(_)), "{refused}");
+    let some = field(2, &field(2, &[]).repeat(1_000));
+    assert_eq!(decode(&pod(), &some).unwrap()["spec"]["containers"].as_array().unwrap().len(), 1_000);
+}

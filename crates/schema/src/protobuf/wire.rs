@@ -49,6 +49,9 @@ pub enum Error {
     /// A value without JSON form, or a JSON value that the field cannot hold.
     #[error("{0}")]
     Value(String),
+    /// Its messages take more memory than a body may.
+    #[error("{0}")]
+    Large(kaji_meta::OverBudget),
     /// A type that the table does not have.
     #[error("proto: no such type")]
     NoSchema,

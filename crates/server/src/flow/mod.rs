@@ -402,7 +402,7 @@ fn collection(engine: &Engine, target: &ResourceDigest<'_>) -> Option<estimate::
         .objects
         .values()
         .take(SAMPLE)
-        .fold((0_u64, 0_u64), |(n, sum), entry| (n + 1, sum + entry.object_bytes().len() as u64));
+        .fold((0_u64, 0_u64), |(n, sum), entry| (n + 1, sum + entry.object_len() as u64));
     Some(estimate::Collection { objects, average: bytes / count.max(1) })
 }
 

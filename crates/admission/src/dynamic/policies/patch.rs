@@ -3,7 +3,7 @@
 
 use kaji_cel::{Struct, Value as Cel};
 use kaji_engine::Attributes;
-use kaji_meta::{GroupVersionKind, Status, object};
+use kaji_meta::{GroupVersionKind, Status, Work, object};
 use kaji_schema::{SchemaRef, managed, patch::json_patch_explained, types};
 use serde_json::{Map, Value, json};
 
@@ -69,7 +69,8 @@ pub(super) fn patch(
         }
     }
     let mut patched = live.clone();
-    match json_patch_explained(&mut patched, &Value::Array(operations)) {
+    let over = || a.deadline.is_over();
+    match json_patch_explained(&mut patched, &Value::Array(operations), &Work::new(&over)) {
         // As upstream, here alone.
         Ok(()) => received(a, kind, patched, true),
         Err(error) if error.ends_with(TEST_FAILED) => Ok(live.clone()),

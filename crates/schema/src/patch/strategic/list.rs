@@ -1,5 +1,6 @@
 //! Merging lists, and the order of what comes out.
 
+use std::collections::{HashMap, HashSet};
 use std::mem::discriminant;
 
 use serde_json::Value;
@@ -135,15 +136,13 @@ pub(super) fn merge(
     let maps = are_maps([&old, &new])?;
     if !maps {
         if deletion {
-            old.retain(|v| !new.contains(v));
+            let gone = Places::of(&new, "");
+            old.retain(|v| gone.of_item(v).is_none());
             return Ok(old);
         }
-        let mut merged: Vec<Value> = Vec::with_capacity(old.len() + new.len());
-        for value in old.iter().chain(&new) {
-            if !merged.contains(value) {
-                merged.push(value.clone());
-            }
-        }
+        let mut known = HashSet::with_capacity(old.len() + new.len());
+        let all = old.iter().chain(&new);
+        let merged: Vec<Value> = all.filter(|v| known.insert(v.to_string())).cloned().collect();
         return reorder(merged, &new, &old, field.merge_key, false);
     }
     if field.merge_key.is_empty() {
@@ -153,9 +152,10 @@ pub(super) fn merge(
     }
     let (mut old, new) = special_elements(old, new, field.merge_key)?;
     let server = old.clone();
+    let mut places = Places::of(&old, field.merge_key);
     for item in &new {
-        let wanted = key_of(item, field.merge_key)?;
-        match find(&old, field.merge_key, wanted)? {
+        key_of(item, field.merge_key)?;
+        match places.of_item(item) {
             Some(i) => {
                 let taken = old.get_mut(i).map(Value::take).unwrap_or_default();
                 let (Value::Object(a), Value::Object(b)) = (taken, item.clone()) else { continue };
@@ -164,7 +164,10 @@ pub(super) fn merge(
                     *slot = merged;
                 }
             }
-            None => old.push(item.clone()),
+            None => {
+                places.add(item, old.len());
+                old.push(item.clone());
+            }
         }
     }
     reorder(old, &new, &server, field.merge_key, true)
@@ -188,6 +191,7 @@ fn special_elements(
     merge_key: &str,
 ) -> Result<(Vec<Value>, Vec<Value>), Error> {
     let mut rest = Vec::with_capacity(new.len());
+    let mut gone = Places::of(&[], merge_key);
     let mut replace = false;
     for item in new {
         let Some(directive) = item.get(PATCH) else {
@@ -196,10 +200,8 @@ fn special_elements(
         };
         match directive.as_str() {
             Some("delete") => {
-                let wanted = key_of(&item, merge_key)?;
-                while let Some(i) = find(&old, merge_key, wanted)? {
-                    old.remove(i);
-                }
+                key_of(&item, merge_key)?;
+                gone.add(&item, 0);
             }
             Some("replace") => replace = true,
             Some("merge") => {
@@ -208,31 +210,53 @@ fn special_elements(
             _ => return Err(Error::BadDirective { directive: directive.clone(), map: item }),
         }
     }
+    old.retain(|item| gone.of_item(item).is_none());
     Ok(if replace { (rest, Vec::new()) } else { (old, rest) })
 }
 
-/// The first map whose merge key has that value.
-fn find(list: &[Value], merge_key: &str, wanted: &Value) -> Result<Option<usize>, Error> {
-    for (i, item) in list.iter().enumerate() {
-        match item {
-            Value::Object(map) if map.get(merge_key) == Some(wanted) => return Ok(Some(i)),
-            Value::Object(_) => {}
-            _ => return Err(Error::Other(format!("value for key {i} is not a map"))),
+/// Where each element of a list first is, by its merge key (without one: by itself). Looking for each element of one list
+/// in another takes no longer than reading both.
+struct Places<'k> {
+    merge_key: &'k str,
+    first: HashMap<String, usize>,
+}
+
+impl<'k> Places<'k> {
+    fn of(list: &[Value], merge_key: &'k str) -> Places<'k> {
+        let mut places = Places { merge_key, first: HashMap::with_capacity(list.len()) };
+        list.iter().enumerate().for_each(|(i, item)| places.add(item, i));
+        places
+    }
+
+    /// What identifies an element; `None` for one that lacks the merge key.
+    fn identity(&self, item: &Value) -> Option<String> {
+        if self.merge_key.is_empty() {
+            Some(item.to_string())
+        } else {
+            Some(item.get(self.merge_key)?.to_string())
         }
     }
-    Ok(None)
+
+    fn add(&mut self, item: &Value, at: usize) {
+        if let Some(identity) = self.identity(item) {
+            self.first.entry(identity).or_insert(at);
+        }
+    }
+
+    fn of_item(&self, item: &Value) -> Option<usize> {
+        self.first.get(&self.identity(item)?).copied()
+    }
 }
 
 /// Splits into the items that `by` mentions and the others.
 fn partition(list: Vec<Value>, by: &[Value], merge_key: &str) -> Result<(Vec<Value>, Vec<Value>), Error> {
     let (mut listed, mut rest) = (Vec::new(), Vec::new());
+    let places = Places::of(by, merge_key);
     for item in list {
-        let found = if merge_key.is_empty() {
-            by.contains(&item)
-        } else {
-            find(by, merge_key, key_of(&item, merge_key)?)?.is_some()
-        };
-        if found { listed.push(item) } else { rest.push(item) }
+        if !merge_key.is_empty() {
+            key_of(&item, merge_key)?;
+        }
+        if places.of_item(&item).is_some() { listed.push(item) } else { rest.push(item) }
     }
     Ok((listed, rest))
 }
@@ -249,7 +273,8 @@ fn in_order(
 ) -> Result<Vec<Value>, Error> {
     let patch = sorted(patch, patch_order, merge_key, maps)?;
     let server_only = sorted(server_only, server_order, merge_key, maps)?;
-    let place = |v: &Value| position(server_order, v, merge_key, maps);
+    let places = Places::of(server_order, if maps { merge_key } else { "" });
+    let place = |v: &Value| places.of_item(v);
     let mut out = Vec::with_capacity(patch.len() + server_only.len());
     let mut right = patch.into_iter().peekable();
     for left in server_only {
@@ -267,14 +292,6 @@ fn in_order(
     Ok(out)
 }
 
-fn position(order: &[Value], item: &Value, merge_key: &str, maps: bool) -> Option<usize> {
-    if !maps {
-        return order.iter().position(|v| v == item);
-    }
-    let key = item.get(merge_key);
-    order.iter().position(|v| v.get(merge_key) == key)
-}
-
 /// Sorts by the place in `order`; items to be deleted come last.
 fn sorted(list: Vec<Value>, order: &[Value], merge_key: &str, maps: bool) -> Result<Vec<Value>, Error> {
     let (mut deleted, mut kept) = (Vec::new(), list);
@@ -286,7 +303,8 @@ fn sorted(list: Vec<Value>, order: &[Value], merge_key: &str, maps: bool) -> Res
         (deleted, kept) = kept.into_iter().partition(is_deletion);
     }
     // Whatever has no place stays where it is: only those with one are exchanged.
-    let places: Vec<Option<usize>> = kept.iter().map(|v| position(order, v, merge_key, maps)).collect();
+    let known = Places::of(order, if maps { merge_key } else { "" });
+    let places: Vec<Option<usize>> = kept.iter().map(|v| known.of_item(v)).collect();
     let mut placed: Vec<(usize, Value)> = Vec::new();
     let mut out: Vec<Option<Value>> = Vec::with_capacity(kept.len());
     for (item, place) in kept.into_iter().zip(places) {
