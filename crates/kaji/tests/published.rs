@@ -9,6 +9,7 @@ use common::{TestCluster, api::Api};
 use expect_test::expect;
 use http::{Request, Response, header};
 use kaji_resource::Verb;
+use kaji_schema::{protobuf, types};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -20,6 +21,10 @@ struct Http(kube::Client);
 
 impl Http {
     async fn get(&self, path: &str, headers: &[(header::HeaderName, &str)]) -> Response<String> {
+        self.raw(path, headers).await.map(|bytes| String::from_utf8(bytes).unwrap())
+    }
+
+    async fn raw(&self, path: &str, headers: &[(header::HeaderName, &str)]) -> Response<Vec<u8>> {
         let mut request = Request::get(path);
         for (name, value) in headers {
             request = request.header(name, *value);
@@ -27,7 +32,7 @@ impl Http {
         let response = self.0.send(request.body(kube::client::Body::empty()).unwrap()).await.unwrap();
         let (parts, body) = response.into_parts();
         let bytes = body.collect_bytes().await.unwrap();
-        Response::from_parts(parts, String::from_utf8(bytes.to_vec()).unwrap())
+        Response::from_parts(parts, bytes.to_vec())
     }
 
     async fn json(&self, path: &str, accept: &str) -> Value {
@@ -107,6 +112,57 @@ async fn discovery_takes_the_form_that_is_asked_for() {
     let version = http.json("/version", "*/*").await;
     assert_eq!((&version["major"], &version["minor"]), (&json!("1"), &json!("37")));
     assert!(text(&version["gitVersion"]).starts_with("v1.37."));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn discovery_takes_the_encoding_that_is_asked_for() {
+    const YAML: &str = "application/yaml";
+    const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+    let cluster = TestCluster::start(0).await;
+    let http = Http(cluster.kube().await);
+    let aggregated = AGGREGATED.strip_prefix("application/json").unwrap();
+    let cases = [
+        ("/api", "", "APIVersions", ""),
+        ("/apis", "", "APIGroupList", "v1"),
+        ("/apis/apps", "", "APIGroup", "v1"),
+        ("/api/v1", "", "APIResourceList", ""),
+        ("/apis/apps/v1", "", "APIResourceList", "v1"),
+        ("/api", aggregated, "APIGroupDiscoveryList", "apidiscovery.k8s.io/v2"),
+        ("/apis", aggregated, "APIGroupDiscoveryList", "apidiscovery.k8s.io/v2"),
+    ];
+    for (path, form, kind, api_version) in cases {
+        let yaml = http.get(path, &[(header::ACCEPT, &format!("{YAML}{form}"))]).await;
+        assert_eq!(
+            (yaml.status().as_u16(), content_type(&yaml)),
+            (200, format!("{YAML}{form}")),
+            "{path}{form}"
+        );
+        let mut json = http.json(path, &format!("application/json{form}")).await;
+        assert_eq!(serde_saphyr::from_str::<Value>(yaml.body()).unwrap(), json, "{path}{form}");
+        assert_eq!(json["kind"], kind);
+        let binary = http.raw(path, &[(header::ACCEPT, &format!("{PROTOBUF}{form}"))]).await;
+        assert_eq!(binary.headers()[header::CONTENT_TYPE], format!("{PROTOBUF}{form}"));
+        let envelope = protobuf::open(binary.body()).unwrap();
+        assert_eq!(
+            (envelope.kind.as_str(), envelope.api_version.as_str()),
+            (kind, api_version),
+            "{path}{form}"
+        );
+        let package = if form.is_empty() { "apimachinery.pkg.apis.meta.v1" } else { "api.apidiscovery.v2" };
+        let schema = types::lookup(&format!("io.k8s.{package}.{kind}")).unwrap();
+        let decoded = protobuf::decode(&schema, envelope.raw).unwrap();
+        for field in ["items", "groups", "versions", "resources"] {
+            let length = |value: &mut Value| value[field].take().as_array().map_or(0, Vec::len);
+            assert_eq!(length(&mut decoded.clone()), length(&mut json), "{path}{form} {field}");
+        }
+    }
+    for (path, accept) in
+        [("/version", YAML), ("/version", PROTOBUF), ("/api/v1", "text/plain"), ("/apis", "text/plain")]
+    {
+        let refused = http.get(path, &[(header::ACCEPT, accept)]).await;
+        assert_eq!(refused.status(), 406, "{path} as {accept}");
+    }
     cluster.stop().await;
 }
 

@@ -10,6 +10,7 @@ mod deadline;
 mod decisions;
 mod demand;
 mod discovery;
+mod documents;
 pub mod flow;
 mod health;
 mod identity;

@@ -3,7 +3,7 @@
 use crate::{
     body::ResponseBody,
     discovery::{Discovery, Document},
-    negotiate,
+    documents::{Form, Offer},
     openapi::Served,
     route::RequestInfo,
     routing::{self, NoRoute},
@@ -13,7 +13,6 @@ use crate::{
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use kaji_auth::authn::IssuerDocuments;
 use kaji_meta::{Query, Status};
-use kaji_schema::order;
 use serde_json::{Value, json};
 
 /// Whether the client takes gzip.
@@ -50,7 +49,10 @@ pub async fn serve(
             Some((code, body)) => text(code, "text/plain; charset=utf-8", body),
             None => not_found(),
         }),
-        ("version", "") => Ok(text(200, JSON, version::info())),
+        ("version", "") => {
+            Form::of(parts, query, Offer::Json)?;
+            Ok(text(200, JSON, version::info()))
+        }
         ("metrics", "") => Ok(text(
             200,
             "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -64,15 +66,15 @@ pub async fn serve(
         (".well-known", "openid-configuration") => Ok(issuer(stack, |i| (&i.configuration, JSON))),
         ("openid", "v1/jwks") => Ok(issuer(stack, |i| (&i.keys, "application/jwk-set+json"))),
         ("openapi", which) => openapi(stack, parts, which, query).await,
-        ("api", "") => discovery_root(stack, parts, true),
-        ("apis", "") => discovery_root(stack, parts, false),
-        ("api", version) => api_resources(stack, "", version),
+        ("api", "") => discovery_root(stack, parts, query, true),
+        ("apis", "") => discovery_root(stack, parts, query, false),
+        ("api", version) => api_resources(stack, parts, query, ("", version)),
         ("apis", path) => match path.split_once('/') {
             None => match Discovery::group(&stack.engine.registry(), &stack.aggregator.extensions(), path) {
-                Some(group) => Ok(json_answer(&group)),
+                Some(group) => document(Form::of(parts, query, Offer::Plain)?, &group),
                 None => Ok(not_found()),
             },
-            Some((group, version)) => api_resources(stack, group, version),
+            Some(of) => api_resources(stack, parts, query, of),
         },
         _ => Ok(not_found()),
     }
@@ -103,63 +105,61 @@ fn issuer<'a>(
     response
 }
 
-fn api_resources(stack: &Stack, group: &str, version: &str) -> Result<Response<ResponseBody>, Status> {
+fn api_resources(
+    stack: &Stack,
+    parts: &Parts,
+    query: &Query,
+    (group, version): (&str, &str),
+) -> Result<Response<ResponseBody>, Status> {
     match Discovery::resources(&stack.engine.registry(), group, version) {
-        Ok(list) => Ok(json_answer(&list)),
+        Ok(list) => document(Form::of(parts, query, Offer::Route)?, &list),
         Err(status) if routing::is_builtin_group(&stack.engine.registry(), group) => Err(status),
         Err(_) => Ok(not_found()),
     }
 }
 
-fn discovery_root(stack: &Stack, parts: &Parts, core: bool) -> Result<Response<ResponseBody>, Status> {
-    let accept =
-        parts.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("application/json");
-    for clause in negotiate::clauses(accept) {
-        if !matches!(clause.media, "application/json" | "*/*" | "application/*") {
-            continue;
-        }
-        match (clause.param("as"), clause.param("g"), clause.param("v")) {
-            (None, _, _) => {
-                let registry = stack.engine.registry();
-                let value = if core {
-                    Discovery::core_versions(&stack.address)
-                } else {
-                    Discovery::group_list(&registry, &stack.aggregator.extensions())
-                };
-                let mut response = json_answer(&value);
-                response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
-                return Ok(response);
-            }
-            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2")) => {
-                let document = stack.discovery.aggregated(&stack.engine.registry(), &stack.aggregator, core);
-                return Ok(aggregated(parts, document));
-            }
-            _ => {}
-        }
+fn discovery_root(
+    stack: &Stack,
+    parts: &Parts,
+    query: &Query,
+    core: bool,
+) -> Result<Response<ResponseBody>, Status> {
+    let form = Form::of(parts, query, Offer::Groups(core))?;
+    let registry = stack.engine.registry();
+    if form.aggregated {
+        return aggregated(parts, form, stack.discovery.aggregated(&registry, &stack.aggregator, core));
     }
-    Err(Status::not_acceptable(format!(
-        "only the following media types are accepted: {}",
-        "application/json, application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-    )))
+    let value = match core {
+        true => Discovery::core_versions(&stack.address),
+        false => Discovery::group_list(&registry, &stack.aggregator.extensions()),
+    };
+    let mut response = document(form, &value)?;
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    Ok(response)
 }
 
-fn aggregated(parts: &Parts, document: Document) -> Response<ResponseBody> {
+/// A document in the form that was asked for.
+fn document(form: Form, value: &Value) -> Result<Response<ResponseBody>, Status> {
+    Ok(text(200, form.content_type(), form.encode(value)?))
+}
+
+fn aggregated(parts: &Parts, form: Form, document: Document) -> Result<Response<ResponseBody>, Status> {
     let mut response = if not_modified(parts, &document.etag) {
         text(304, JSON, "")
-    } else {
+    } else if form.is_kept() {
         Response::new(ResponseBody::full(document.body))
+    } else {
+        let value = serde_json::from_slice(&document.body).map_err(|e| Status::internal(e.to_string()))?;
+        Response::new(ResponseBody::full(form.encode(&value)?))
     };
     let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),
-    );
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(form.content_type()));
     headers.insert(header::VARY, HeaderValue::from_static("Accept"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
     if let Ok(etag) = HeaderValue::from_str(&document.etag) {
         headers.insert(header::ETAG, etag);
     }
-    compressed(parts, response)
+    Ok(compressed(parts, response))
 }
 
 fn not_modified(parts: &Parts, etag: &str) -> bool {
@@ -242,14 +242,6 @@ fn index(stack: &Stack) -> Value {
 }
 
 const JSON: &str = "application/json";
-
-/// A document of discovery, with its members in the order of its type.
-fn json_answer(value: &Value) -> Response<ResponseBody> {
-    let mut body = Vec::new();
-    order::write_document(&mut body, value);
-    body.push(b'\n');
-    text(200, JSON, body)
-}
 
 /// The answer to a request for a resource without a route.
 pub fn no_route(refused: NoRoute) -> Result<Response<ResponseBody>, Status> {

@@ -11,6 +11,7 @@ mod view;
 pub(crate) use computed::{read_response, scale_response};
 pub(crate) use convert::{convert_in, convert_out, convert_to, stored_value};
 pub(crate) use list::{body as list_body, yaml as yaml_list};
+pub use pretty::{indent, yaml};
 pub(crate) use table::Include;
 pub(crate) use view::{View, error_event, no_such_form};
 

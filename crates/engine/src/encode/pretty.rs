@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use std::fmt::Write;
 
 /// Indents JSON without decoding it.
-pub(super) fn indent(json: &[u8]) -> Vec<u8> {
+pub fn indent(json: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(json.len() * 3 / 2);
     Indenter::default().push(json, &mut out);
     out
@@ -85,7 +85,7 @@ pub(super) fn yaml_element(value: Value) -> String {
 }
 
 /// A value as a YAML document, keys in order.
-pub(super) fn yaml(value: &Value) -> String {
+pub fn yaml(value: &Value) -> String {
     let mut out = String::new();
     match value {
         Value::Object(map) if !map.is_empty() => yaml_map(&mut out, map, 0, false),
