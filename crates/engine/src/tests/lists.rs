@@ -276,3 +276,30 @@ async fn elements_do_not_repeat_their_kind() {
           resourceVersion: "3"
     "#]].assert_eq(&out);
 }
+
+/// Tokens are no secret and can be made by clients: where they lead is bounded by the request that they come with.
+#[tokio::test]
+async fn a_continue_token_does_not_lead_out_of_a_namespace() {
+    let w = World::new().await;
+    for ns in ["a-team", "other", "tea", "team", "team2"] {
+        for name in ["a", "other", "team", "z"] {
+            w.put(ns, name, "", &[]).await;
+        }
+    }
+    let mut tokens = vec![];
+    for ns in ["", "other", "team2"] {
+        let mut query = "limit=1".to_owned();
+        while let Some(token) = w.list(ns, &query).await.1["metadata"]["continue"].as_str() {
+            tokens.push(token.to_owned());
+            query = format!("limit=1&continue={token}");
+        }
+    }
+    assert_eq!(tokens.len(), 19 + 3 + 3);
+    for ns in ["a-team", "tea", "team", "team2"] {
+        for token in &tokens {
+            let (code, v) = w.list(ns, &format!("limit=500&continue={token}")).await;
+            let found = names(&v);
+            assert!(code == 200 && found.iter().all(|n| n.starts_with(&format!("{ns}/"))), "{ns}: {found:?}");
+        }
+    }
+}
