@@ -1,3 +1,5 @@
+//! The order of members, checked against what upstream sends, and that rewriting changes nothing else.
+
 use super::*;
 use expect_test::expect;
 use proptest::prelude::*;

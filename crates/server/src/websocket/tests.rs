@@ -1,3 +1,5 @@
+//! Handshakes, frames and ends of WebSocket watches, over in-memory connections.
+
 use super::*;
 use futures_util::{StreamExt, stream};
 use http::Request;
