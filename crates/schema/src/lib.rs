@@ -19,6 +19,7 @@ pub mod schema;
 pub mod structural;
 pub mod types;
 pub mod validate;
+pub mod yaml;
 
 pub use schema::{
     Constraints, Format, ListKind, MapKind, Omit, PatchStrategy, Property, Props, Schema, SchemaRef, Type,

@@ -11,7 +11,7 @@ use crate::{
 use http::{header, request::Parts};
 use kaji_engine::{Encoding, encode};
 use kaji_meta::{Query, Status, object};
-use kaji_schema::{order, protobuf, types};
+use kaji_schema::{order, protobuf, types, yaml};
 use serde_json::Value;
 
 const ALL: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
@@ -92,7 +92,7 @@ impl Form {
                 json.push(b'\n');
                 Ok(json)
             }
-            Encoding::Yaml => Ok(encode::yaml(value).into_bytes()),
+            Encoding::Yaml => Ok(yaml::document(value).into_bytes()),
             Encoding::Protobuf => {
                 let kind = object::kind(value);
                 let package = if self.aggregated { DISCOVERY } else { META };

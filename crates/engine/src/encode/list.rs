@@ -2,10 +2,11 @@
 //!
 //! Invariant: at no time does more than one piece of it exist here, whatever its size.
 
-use super::{pretty, view::View};
+use super::view::View;
 use crate::{cache::Entry, response::Body};
 use bytes::Bytes;
 use kaji_meta::Status;
+use kaji_schema::yaml;
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -61,14 +62,14 @@ pub(crate) fn yaml(view: View, metadata: &Value, entries: Vec<Arc<Entry>>) -> Re
     empty.extend_from_slice(&view.list_tail(metadata));
     let list: Value = serde_json::from_slice(&empty).map_err(|e| Status::internal(e.to_string()))?;
     let around = list.as_object().filter(|_| !entries.is_empty());
-    let around = around.and_then(|map| pretty::yaml_around(map, view.list_field()));
+    let around = around.and_then(|map| yaml::around(map, view.list_field()));
     let Some((before, after)) = around else {
-        return Ok(Body::Full(pretty::yaml(&list).into()));
+        return Ok(Body::Full(yaml::document(&list).into()));
     };
     let element = move |element: Bytes| {
         let json = [opening, &element].concat();
         match serde_json::from_slice(&json) {
-            Ok(value) => Bytes::from(pretty::yaml_element(value)),
+            Ok(value) => Bytes::from(yaml::element(value)),
             Err(error) => {
                 tracing::error!(%error, "an element of a list is no JSON");
                 Bytes::new()

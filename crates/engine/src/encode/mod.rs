@@ -11,7 +11,7 @@ mod view;
 pub(crate) use computed::{read_response, scale_response};
 pub(crate) use convert::{convert_in, convert_out, convert_to, stored_value};
 pub(crate) use list::{body as list_body, yaml as yaml_list};
-pub use pretty::{indent, yaml};
+pub use pretty::indent;
 pub(crate) use table::Include;
 pub(crate) use view::{View, error_event, no_such_form};
 
@@ -24,6 +24,7 @@ use crate::{
 };
 use bytes::Bytes;
 use kaji_meta::{Status, object};
+use kaji_schema::yaml;
 use serde_json::Value;
 
 /// The answer with one object, given in its storage version (for review kinds: as it is).
@@ -80,7 +81,7 @@ pub(crate) fn finish(accept: &Accept, code: u16, body: Body) -> Result<ApiRespon
         Encoding::Yaml => {
             let json = body.into_bytes().unwrap_or_default();
             let value: Value = serde_json::from_slice(&json).map_err(|e| Status::internal(e.to_string()))?;
-            ("application/yaml", Body::Full(Bytes::from(pretty::yaml(&value))))
+            ("application/yaml", Body::Full(Bytes::from(yaml::document(&value))))
         }
         Encoding::Protobuf => {
             let json = body.into_bytes().unwrap_or_default();

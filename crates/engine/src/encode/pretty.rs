@@ -1,7 +1,4 @@
-//! JSON for people: two spaces a level, as Go's `MarshalIndent`; and YAML.
-
-use serde_json::{Map, Value};
-use std::fmt::Write;
+//! JSON for people: two spaces a level, as Go's `MarshalIndent`.
 
 /// Indents JSON without decoding it.
 pub fn indent(json: &[u8]) -> Vec<u8> {
@@ -64,121 +61,12 @@ impl Indenter {
     }
 }
 
-/// The entries of a map as YAML, and the beginning of the list that its elements are written to by [`yaml_element`].
-/// `(before, after)`: what surrounds the elements. `None`: the map has no such list.
-pub(super) fn yaml_around(map: &Map<String, Value>, list: &str) -> Option<(String, String)> {
-    map.get(list)?;
-    let part = |keep: &dyn Fn(&str) -> bool| {
-        let some = map.iter().filter(|(k, _)| keep(k)).map(|(k, v)| (k.clone(), v.clone()));
-        let mut out = String::new();
-        yaml_map(&mut out, &some.collect(), 0, false);
-        out
-    };
-    Some((part(&|key| key < list) + list + ":\n", part(&|key| key > list)))
-}
-
-/// An element of a list at the top of a document.
-pub(super) fn yaml_element(value: Value) -> String {
-    let mut out = String::new();
-    yaml_list(&mut out, &[value], 0);
-    out
-}
-
-/// A value as a YAML document, keys in order.
-pub fn yaml(value: &Value) -> String {
-    let mut out = String::new();
-    match value {
-        Value::Object(map) if !map.is_empty() => yaml_map(&mut out, map, 0, false),
-        Value::Array(list) if !list.is_empty() => yaml_list(&mut out, list, 0),
-        other => {
-            yaml_scalar(&mut out, other);
-            out.push('\n');
-        }
-    }
-    out
-}
-
-fn spaces(out: &mut String, n: usize) {
-    out.extend(std::iter::repeat_n(' ', n));
-}
-
-/// Writes the entries of a map; `inline` when the cursor is already where the first key goes.
-fn yaml_map(out: &mut String, map: &Map<String, Value>, depth: usize, mut inline: bool) {
-    for (key, value) in map {
-        if !std::mem::take(&mut inline) {
-            spaces(out, depth);
-        }
-        yaml_string(out, key);
-        out.push(':');
-        yaml_value(out, value, depth);
-    }
-}
-
-fn yaml_value(out: &mut String, value: &Value, depth: usize) {
-    match value {
-        Value::Object(map) if !map.is_empty() => {
-            out.push('\n');
-            yaml_map(out, map, depth + 2, false);
-        }
-        // As Go's encoder does, lists are not indented under their key.
-        Value::Array(list) if !list.is_empty() => {
-            out.push('\n');
-            yaml_list(out, list, depth);
-        }
-        other => {
-            out.push(' ');
-            yaml_scalar(out, other);
-            out.push('\n');
-        }
-    }
-}
-
-fn yaml_list(out: &mut String, list: &[Value], depth: usize) {
-    for item in list {
-        spaces(out, depth);
-        out.push('-');
-        match item {
-            Value::Object(map) if !map.is_empty() => {
-                out.push(' ');
-                yaml_map(out, map, depth + 2, true);
-            }
-            other => yaml_value(out, other, depth + 2),
-        }
-    }
-}
-
-fn yaml_scalar(out: &mut String, value: &Value) {
-    match value {
-        Value::String(s) => yaml_string(out, s),
-        // Empty lists and maps, numbers, booleans and null are JSON.
-        other => {
-            let _ = write!(out, "{other}");
-        }
-    }
-}
-
-/// A string, quoted (as JSON, which YAML's double quotes include) unless nothing could take it for anything else.
-fn yaml_string(out: &mut String, s: &str) {
-    let plain_first = |b: u8| b.is_ascii_alphabetic() || matches!(b, b'/' | b'_');
-    let plain_rest = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'_' | b'-' | b'.');
-    let word = matches!(
-        s.to_ascii_lowercase().as_str(),
-        "y" | "n" | "yes" | "no" | "on" | "off" | "true" | "false" | "null"
-    );
-    let plain = s.bytes().next().is_some_and(plain_first) && s.bytes().all(plain_rest) && !word;
-    if plain {
-        out.push_str(s);
-    } else {
-        let _ = write!(out, "{}", Value::from(s));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use expect_test::expect;
     use proptest::prelude::*;
-    use serde_json::json;
+    use serde_json::Value;
 
     #[test]
     fn indented() {
@@ -196,25 +84,6 @@ mod tests {
               "e": null
             }"#]]
         .assert_eq(std::str::from_utf8(&indent(json)).unwrap());
-    }
-
-    #[test]
-    fn yaml_text() {
-        let v = json!({"a": {"b": [1, "yes", {"c": "d", "e": []}, ["x"]]}, "k": "two\nlines", "n": null, "v": "1.20"});
-        expect![[r#"
-            a:
-              b:
-              - 1
-              - "yes"
-              - c: d
-                e: []
-              -
-                - x
-            k: "two\nlines"
-            "n": null
-            v: "1.20"
-        "#]]
-        .assert_eq(&yaml(&v));
     }
 
     fn value() -> impl Strategy<Value = Value> {
@@ -245,12 +114,6 @@ mod tests {
             let (mut indenter, mut out) = (Indenter::default(), vec![]);
             v.to_string().as_bytes().chunks(size).for_each(|piece| indenter.push(piece, &mut out));
             prop_assert_eq!(&out, &serde_json::to_vec_pretty(&v).unwrap());
-        }
-
-        #[test]
-        fn yaml_reads_back(v in value()) {
-            let back: Value = serde_saphyr::from_str(&yaml(&v)).unwrap();
-            prop_assert_eq!(back, v);
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Field numbers are those of gnostic's `OpenAPIv2.proto`. Only what [`super::v2`] writes is encoded.
 
+use crate::yaml;
 use serde_json::{Map, Value};
 
 type Object = Map<String, Value>;
@@ -125,12 +126,12 @@ fn schema(w: &mut Writer, s: &Object) {
     }
     for (number, key) in [(5, "default"), (30, "example")] {
         if let Some(v) = s.get(key) {
-            w.message(number, |w| w.string(2, &v.to_string()));
+            w.message(number, |w| w.string(2, &yaml::document(v)));
         }
     }
     w.strings(19, s, "required");
     for v in s.get("enum").and_then(Value::as_array).into_iter().flatten() {
-        w.message(20, |w| w.string(2, &v.to_string()));
+        w.message(20, |w| w.string(2, &yaml::document(v)));
     }
     match s.get("additionalProperties") {
         Some(Value::Object(a)) => w.message(21, |w| w.message(1, |w| schema(w, a))),
@@ -147,12 +148,12 @@ fn schema(w: &mut Writer, s: &Object) {
     extensions(w, 31, s);
 }
 
-/// `x-*` keys; their values travel as YAML, of which JSON is a part.
+/// `x-*` keys; their values travel as YAML.
 fn extensions(w: &mut Writer, number: u32, s: &Object) {
     for (k, v) in s.iter().filter(|(k, _)| k.starts_with("x-")) {
         w.message(number, |w| {
             w.string(1, k);
-            w.message(2, |w| w.string(2, &v.to_string()));
+            w.message(2, |w| w.string(2, &yaml::document(v)));
         });
     }
 }
@@ -251,6 +252,34 @@ impl Writer {
                 w.string(1, name);
                 w.message(2, |w| write(w, value));
             });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn vendor_extensions_are_yaml() {
+        let kind = json!({
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-selectable-fields": [{"fieldPath": "spec.a"}, {"fieldPath": "spec.b"}],
+            "x-kubernetes-validations": [{"message": "m", "rule": "self.a != 'x'"}],
+        });
+        let encoded = to_protobuf(&json!({"definitions": {"a": kind}}));
+        // As upstream's server sends them.
+        for wanted in [
+            &b"x-kubernetes-list-type\x12\x06\x12\x04map\n"[..],
+            b"x-kubernetes-selectable-fields\x12*\x12(- fieldPath: spec.a\n- fieldPath: spec.b\n",
+            b"x-kubernetes-validations\x12%\x12#- message: m\n  rule: self.a != 'x'\n",
+        ] {
+            assert!(
+                encoded.windows(wanted.len()).any(|w| w == wanted),
+                "{}",
+                String::from_utf8_lossy(wanted)
+            );
         }
     }
 }
