@@ -2,6 +2,8 @@
 
 use super::Env;
 use expect_test::expect;
+use kaji_engine::ApiRequest;
+use kaji_resource::Verb;
 use kaji_store::memory::MemoryOptions;
 use serde_json::{Value, json};
 
@@ -413,4 +415,38 @@ async fn an_empty_list_of_managed_fields_resets_them() {
     let applied = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": "1"}});
     env.patch("apply", &format!("{path}?fieldManager=m&force=true"), applied).await;
     assert!(managers(&env.patch("json", path, operation).await.body).is_empty());
+}
+
+/// As upstream: of the bytes of a set in protobuf the first JSON value counts; entries of which one cannot be read are
+/// ignored, and the stored ones stay.
+#[tokio::test]
+async fn sets_of_fields_in_protobuf_are_read_up_to_their_end() {
+    const SET: &str = r#"{"f:data":{"f:padding":{}}}"#;
+    let env = Env::new().await;
+    let made = config_map(&env).await;
+    let stored = made["metadata"]["managedFields"].clone();
+    let entry = json!([{"manager": "other", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+        "fieldsV1": serde_json::from_str::<Value>(SET).unwrap()}]);
+    let sent = with(made, &["metadata", "managedFields"], entry);
+    let sent = with(sent, &["metadata", "resourceVersion"], json!(""));
+    let schema = kaji_schema::types::for_gvk("", "v1", "ConfigMap").unwrap();
+    let encoded = kaji_schema::protobuf::object(&schema, "v1", "ConfigMap", &sent).unwrap();
+    let at = encoded.windows(SET.len()).position(|w| w == SET.as_bytes()).unwrap();
+    let put = |set: &str| {
+        let mut body = encoded.clone();
+        body[at..at + SET.len()].copy_from_slice(format!("{set:27}").as_bytes());
+        let (path, content_type) = ("v1/configmaps/default/a", "application/vnd.kubernetes.protobuf".into());
+        env.send(ApiRequest { content_type, body: body.into(), ..env.request(Verb::Update, path, "") })
+    };
+    for unreadable in ["", "no JSON", r#"{"f:data":{"f:k":{},}}"#, r#"{"f:data":{"f:k""#] {
+        let answer = put(unreadable).await;
+        assert_eq!(answer.body["metadata"]["managedFields"], stored, "{unreadable}: {}", answer.show());
+    }
+    for set in [r#"{"f:data":{"f:z":{}}}"#, r#"{"f:data":{"f:z":{}}}{"f:"#, "{\"f:data\":{\"f:z\":{}}}\n\0]"]
+    {
+        let answer = put(set).await;
+        let entries = &answer.body["metadata"]["managedFields"];
+        assert_eq!(entries[0]["manager"], "other", "{set}: {}", answer.show());
+        assert_eq!(entries[0]["fieldsV1"], json!({"f:data": {"f:z": {}}}), "{set}");
+    }
 }

@@ -281,6 +281,7 @@ impl Decoder {
             Type::Quantity => raw::quantity(bytes),
             Type::Time | Type::MicroTime => raw::time(schema.ty, bytes),
             Type::IntOrString => raw::int_or_string(bytes),
+            Type::Any if schema.short_name() == "FieldsV1" => raw::fields(bytes, place.depth),
             Type::Any => raw::json(bytes, place.depth),
             Type::SchemaOr => self.schema_or(schema, bytes, place),
             Type::Array => {

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use kaji_meta::{MicroTime, Quantity, Time};
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::MAX_DEPTH;
@@ -170,6 +171,22 @@ pub(super) fn json(raw: &[u8], depth: usize) -> Result<Value, Error> {
     }
     Ok(value)
 }
+
+/// `FieldsV1`: the first JSON value of its bytes, whatever follows it, as upstream reads sets when it needs them. Bytes that
+/// begin with none, and sets that nest too deep, are no error of the object: they become [`UNREADABLE`].
+pub(super) fn fields(raw: &[u8], depth: usize) -> Result<Value, Error> {
+    let text = only(raw)?;
+    let first = |text: &[u8]| Value::deserialize(&mut serde_json::Deserializer::from_slice(text));
+    let value = match first(text) {
+        Err(_) if std::str::from_utf8(text).is_err() => first(String::from_utf8_lossy(text).as_bytes()),
+        read => read,
+    };
+    Ok(value.ok().filter(|value| depth + height(value) <= MAX_DEPTH).unwrap_or(UNREADABLE))
+}
+
+/// What stands for a set that cannot be read. It is no set either, so that field management does with the entry what it
+/// does with one that JSON spelled wrong.
+const UNREADABLE: Value = Value::Bool(false);
 
 /// How deep a value nests. What was parsed nests at most as deep as the parser allows.
 fn height(value: &Value) -> usize {

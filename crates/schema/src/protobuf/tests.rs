@@ -182,6 +182,36 @@ fn every_type_in_the_table() {
     }
 }
 
+/// Upstream reads the first JSON value of `fieldsV1`, when it needs the set; bytes that are none make the set unusable, not
+/// the object.
+#[test]
+fn what_follows_the_first_value_of_a_field_set_is_ignored() {
+    let read = |text: &[u8]| {
+        let raw = field(1, &field(17, &field(7, &field(1, text))));
+        decode(&pod(), &raw).unwrap()["metadata"]["managedFields"][0].take()
+    };
+    let set = json!({"fieldsV1": {"f:a": {}}});
+    for text in [
+        &br#"{"f:a":{}}"#[..],
+        b"\n{\"f:a\":{}}\n \t",
+        br#"{"f:a":{}}garbage"#,
+        br#"{"f:a":{}}{"f:b":{}}"#,
+        br#"{"f:a":{}}]"#,
+        b"{\"f:a\":{}}\0\xff",
+    ] {
+        assert_eq!(read(text), set, "{}", String::from_utf8_lossy(text));
+    }
+    assert_eq!(read(b"{\"f:\xff\":{}}\xff"), json!({"fieldsV1": {"f:\u{fffd}": {}}}));
+    assert_eq!(read(b"nullx"), json!({}));
+    let deep = [br#"{"f:a":"#.repeat(110), b"{}".to_vec(), b"}".repeat(110)].concat();
+    let deeper = [br#"{"f:a":"#.repeat(1000), b"{}".to_vec(), b"}".repeat(1000)].concat();
+    for text in [&b""[..], b" ", b"\0", b"garbage", br#"{"f:a":{"#, br#"{"f:a":{},}"#, &deep, &deeper] {
+        let entry = json!([{"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+            "fieldsV1": read(text)["fieldsV1"]}]);
+        assert!(crate::managed::check_entries(&entry).is_err(), "{}", String::from_utf8_lossy(text));
+    }
+}
+
 /// Two bytes a container, each of which becomes a map with defaults.
 #[test]
 fn refuses_what_takes_much_more_memory_than_bytes() {
