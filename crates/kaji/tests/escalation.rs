@@ -228,7 +228,7 @@ async fn by_roles_and_bindings() {
         {APIGroups:["*"], Resources:["*"], Verbs:["*"]}
         {NonResourceURLs:["*"], Verbs:["*"]}
         rita PATCH /apis/rbac.authorization.k8s.io/v1/clusterrolebindings/rita
-          422 ClusterRoleBinding.rbac.authorization.k8s.io "rita" is invalid: roleRef: Invalid value: {"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"}: cannot change roleRef
+          422 ClusterRoleBinding.rbac.authorization.k8s.io "rita" is invalid: roleRef: Invalid value: {"APIGroup":"rbac.authorization.k8s.io","Kind":"ClusterRole","Name":"cluster-admin"}: cannot change roleRef
         rita POST /apis/rbac.authorization.k8s.io/v1/clusterroles
           403 clusterroles.rbac.authorization.k8s.io "r" is forbidden: must have cluster-admin privileges to use the aggregationRule
         rita POST /apis/rbac.authorization.k8s.io/v1/clusterroles
