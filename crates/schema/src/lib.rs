@@ -8,6 +8,7 @@ mod at;
 pub mod decode;
 pub mod defaulting;
 pub mod fieldset;
+pub mod internal;
 pub mod jsonpath;
 pub mod managed;
 pub mod openapi;

@@ -202,6 +202,11 @@ fn resolve(package: usize, name: &str) -> Option<&'static Entry> {
     }
 }
 
+/// The full name of `alias/Name`.
+pub(crate) fn aliased(name: &str) -> String {
+    full_name(0, name)
+}
+
 /// The full name of `Name` or `alias/Name`; packages that are not in the table keep their alias.
 fn full_name(package: usize, name: &str) -> String {
     let packages = &table().packages;

@@ -94,7 +94,7 @@ fn spec(errs: &mut ErrorList, spec: &Value) {
     }
     if !selector.is_null() && check::is_empty_selector(selector) {
         let text = "empty selector is invalid for daemonset";
-        errs.push(Error::invalid(&path.child("selector"), selector.clone(), text));
+        errs.push(check::invalid_struct(&path.child("selector"), check::LABEL_SELECTOR, selector, text));
     }
     template::validate(errs, &template_path, spec.at("template"));
     template::only_restarted(errs, &template_path, spec.at("template"), "DaemonSet");
@@ -200,7 +200,12 @@ impl Hooks for DaemonSets {
             return errs;
         }
         let path = Path::new("spec").child("selector");
-        check::immutable(&mut errs, &path, new.at("spec").at("selector"), old.at("spec").at("selector"));
+        check::immutable_selector(
+            &mut errs,
+            &path,
+            new.at("spec").at("selector"),
+            old.at("spec").at("selector"),
+        );
         spec(&mut errs, new.at("spec"));
         errs
     }

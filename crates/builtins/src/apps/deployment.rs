@@ -4,7 +4,7 @@ use super::rolling;
 use crate::{
     pod::{defaults, drop, template},
     shared::{
-        Fields, check, replicas, rules, table,
+        Fields, check, replicas, table,
         value::{default_text, ensure_object, put, set_default},
     },
 };
@@ -61,8 +61,8 @@ fn spec(errs: &mut ErrorList, spec: &Value) {
     check::workload_selector(errs, &selector_path, spec.at("selector"), "deployment");
     match Selector::from_label_selector(spec.at("selector")) {
         Err(_) => {
-            let invalid = Error::invalid(&selector_path, Value::Null, "invalid label selector");
-            errs.push(invalid.showing(rules::selector_text(spec.at("selector"))));
+            let (selector, text) = (spec.at("selector"), "invalid label selector");
+            errs.push(check::invalid_struct(&selector_path, check::LABEL_SELECTOR, selector, text));
         }
         Ok(s) => {
             let path = path.child("template");
@@ -176,7 +176,12 @@ impl Hooks for Deployments {
         }
         spec(&mut errs, new.at("spec"));
         let path = Path::new("spec").child("selector");
-        check::immutable(&mut errs, &path, new.at("spec").at("selector"), old.at("spec").at("selector"));
+        check::immutable_selector(
+            &mut errs,
+            &path,
+            new.at("spec").at("selector"),
+            old.at("spec").at("selector"),
+        );
         errs
     }
 

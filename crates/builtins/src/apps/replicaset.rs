@@ -3,16 +3,11 @@
 use crate::{
     pod::{defaults, drop, template},
     shared::{
-        Fields, check, replicas, rules, table,
+        Fields, check, replicas, table,
         value::{ensure_object, put, set_default},
     },
 };
-use kaji_meta::{
-    Path,
-    field::{Error, ErrorList},
-    labels::Selector,
-    object,
-};
+use kaji_meta::{Path, field::ErrorList, labels::Selector, object};
 use kaji_resource::{
     Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, age_column, name_column,
 };
@@ -69,8 +64,8 @@ fn spec(errs: &mut ErrorList, spec: &Value) {
     check::workload_selector(errs, &selector_path, spec.at("selector"), "deployment");
     match Selector::from_label_selector(spec.at("selector")) {
         Err(_) => {
-            let invalid = Error::invalid(&selector_path, Value::Null, "invalid label selector");
-            errs.push(invalid.showing(rules::selector_text(spec.at("selector"))));
+            let (selector, text) = (spec.at("selector"), "invalid label selector");
+            errs.push(check::invalid_struct(&selector_path, check::LABEL_SELECTOR, selector, text));
         }
         Ok(s) => {
             let path = path.child("template");
@@ -111,7 +106,12 @@ impl Hooks for ReplicaSets {
         }
         spec(&mut errs, new.at("spec"));
         let path = Path::new("spec").child("selector");
-        check::immutable(&mut errs, &path, new.at("spec").at("selector"), old.at("spec").at("selector"));
+        check::immutable_selector(
+            &mut errs,
+            &path,
+            new.at("spec").at("selector"),
+            old.at("spec").at("selector"),
+        );
         errs
     }
 

@@ -89,7 +89,10 @@ fn spec(errs: &mut ErrorList, spec: &Value, create: bool) {
     }
     check::workload_selector(errs, &path.child("selector"), spec.at("selector"), "statefulset");
     match Selector::from_label_selector(spec.at("selector")) {
-        Err(_) => errs.push(Error::invalid(&path.child("selector"), spec.at("selector").clone(), "")),
+        Err(_) => {
+            let at = path.child("selector");
+            errs.push(check::invalid_struct(&at, check::LABEL_SELECTOR, spec.at("selector"), ""));
+        }
         Ok(s) => pod_template(errs, &path.child("template"), spec, &s),
     }
     template::only_restarted(errs, &path.child("template"), spec.at("template"), "StatefulSet");
@@ -135,7 +138,9 @@ fn strategy(errs: &mut ErrorList, path: &Path, strategy: &Value) {
     match (strategy.text("type"), strategy.get_field("rollingUpdate")) {
         ("", _) => errs.push(Error::required(path, "")),
         ("OnDelete", Some(r)) => {
-            errs.push(Error::invalid(&rolling, r.clone(), "only allowed for updateStrategy 'RollingUpdate'"));
+            let ty = "io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy";
+            let text = "only allowed for updateStrategy 'RollingUpdate'";
+            errs.push(check::invalid_struct(&rolling, ty, r, text));
         }
         ("OnDelete", None) | ("RollingUpdate", None) => {}
         ("RollingUpdate", Some(r)) => {

@@ -4,7 +4,7 @@ use super::selectors::Selectors;
 use crate::{
     Deps,
     shared::{
-        created, rules,
+        check, created, rules,
         value::{Fields, put},
     },
 };
@@ -105,7 +105,8 @@ impl AccessReviews {
             }
             if !other.is_null() {
                 let at = Path::new("spec.nonResourceAttributes");
-                errs.push(Error::invalid(&at, other.clone(), "disallowed on this kind of request"));
+                let ty = "io.k8s.api.authorization.v1.NonResourceAttributes";
+                errs.push(check::invalid_struct(&at, ty, other, "disallowed on this kind of request"));
             }
         }
         errs

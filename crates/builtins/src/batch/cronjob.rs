@@ -100,7 +100,8 @@ fn spec(errs: &mut ErrorList, spec: &Value, old: Option<&Value>) {
     jobspec::validate(errs, &path_job, job);
     if job.has("selector") {
         let text = "`selector` will be auto-generated";
-        errs.push(Error::invalid(&path_job.child("selector"), job.at("selector").clone(), text));
+        let at = path_job.child("selector");
+        errs.push(check::invalid_struct(&at, check::LABEL_SELECTOR, job.at("selector"), text));
     }
     if job.flag("manualSelector") {
         errs.push(Error::not_supported(&path_job.child("manualSelector"), true, &["nil", "false"]));

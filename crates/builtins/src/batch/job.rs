@@ -112,7 +112,8 @@ fn generated_selector(errs: &mut ErrorList, job: &Value, prefixed: bool) {
         .is_ok_and(|s| !s.matches_value(&Value::Object(expected)))
     {
         let path = Path::new("spec").child("selector");
-        errs.push(Error::invalid(&path, spec.at("selector").clone(), "`selector` not auto-generated"));
+        let (selector, text) = (spec.at("selector"), "`selector` not auto-generated");
+        errs.push(check::invalid_struct(&path, check::LABEL_SELECTOR, selector, text));
     }
 }
 
@@ -169,7 +170,13 @@ fn template_update(errs: &mut ErrorList, new: &Value, old_job: &Value) {
     }
     let path = Path::new("spec");
     if !suspended || !mutable {
-        check::immutable(errs, &path.child("template"), template, &old);
+        check::immutable_struct(
+            errs,
+            &path.child("template"),
+            "io.k8s.api.core.v1.PodTemplateSpec",
+            template,
+            &old,
+        );
         return;
     }
     let (pod, mut old) = (template.at("spec"), old.at("spec").clone());
@@ -182,7 +189,7 @@ fn template_update(errs: &mut ErrorList, new: &Value, old_job: &Value) {
             }
         }
     }
-    check::immutable(errs, &path.child("template.spec"), pod, &old);
+    check::immutable_struct(errs, &path.child("template.spec"), "io.k8s.api.core.v1.PodSpec", pod, &old);
 }
 
 fn update(errs: &mut ErrorList, new: &Value, old: &Value) {
@@ -199,11 +206,18 @@ fn update(errs: &mut ErrorList, new: &Value, old: &Value) {
         let text = "can only be modified in tandem with spec.parallelism";
         errs.push(Error::invalid(&completions, n.at("completions").clone(), text));
     }
-    check::immutable(errs, &path.child("selector"), n.at("selector"), o.at("selector"));
+    check::immutable_selector(errs, &path.child("selector"), n.at("selector"), o.at("selector"));
     template_update(errs, n, old);
-    for f in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
+    let policy = "io.k8s.api.batch.v1.PodFailurePolicy";
+    check::immutable(errs, &path.child("completionMode"), n.at("completionMode"), o.at("completionMode"));
+    let (new, old) = (n.at("podFailurePolicy"), o.at("podFailurePolicy"));
+    check::immutable_struct(errs, &path.child("podFailurePolicy"), policy, new, old);
+    for f in ["backoffLimitPerIndex", "managedBy"] {
         check::immutable(errs, &path.child(f), n.at(f), o.at(f));
     }
+    let (new, old, policy) =
+        (n.at("successPolicy"), o.at("successPolicy"), "io.k8s.api.batch.v1.SuccessPolicy");
+    check::immutable_struct(errs, &path.child("successPolicy"), policy, new, old);
 }
 
 fn status_word(job: &Value) -> &'static str {
@@ -415,6 +429,20 @@ mod tests {
             spec.completionMode: Invalid value: "Indexed": field is immutable
             spec.managedBy: Invalid value: "example.com/x": field is immutable"#]]
         .assert_eq(&show(&Jobs.validate_update(&w.ctx(&old, "", "v1"), &new, &old)));
+        let mut new = old.clone();
+        new["spec"]["template"]["spec"]["containers"][0]["image"] = "other".into();
+        new["spec"]["selector"] = json!({"matchLabels": {"a": "b"}, "matchExpressions": [{"values": ["b"], "key": "a", "operator": "In"}]});
+        new["spec"]["podFailurePolicy"] = json!({"rules": [
+            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]});
+        expect![[r#"
+            spec.selector: Invalid value: {"matchLabels":{"a":"b"},"matchExpressions":[{"key":"a","operator":"In","values":["b"]}]}: `selector` not auto-generated
+            spec.podReplacementPolicy: Unsupported value: "TerminatingOrFailed": supported values: "Failed"
+            spec.template.metadata.labels: Invalid value: {"batch.kubernetes.io/controller-uid":"u1","batch.kubernetes.io/job-name":"j","controller-uid":"u1","job-name":"j"}: `selector` does not match template `labels`
+            spec.podReplacementPolicy: Unsupported value: "TerminatingOrFailed": supported values: "Failed"
+            spec.template.metadata.labels: Invalid value: {"batch.kubernetes.io/controller-uid":"u1","batch.kubernetes.io/job-name":"j","controller-uid":"u1","job-name":"j"}: `selector` does not match template `labels`
+            spec.selector: Invalid value: {"matchLabels":{"a":"b"},"matchExpressions":[{"key":"a","operator":"In","values":["b"]}]}: field is immutable
+            spec.template: Invalid value: {"labels":{"batch.kubernetes.io/controller-uid":"u1","batch.kubernetes.io/job-name":"j","controller-uid":"u1","job-name":"j"},"Spec":{"Volumes":null,"InitContainers":null,"Containers":[{"Name":"c","Image":"other","Command":null,"Args":null,"WorkingDir":"","Ports":null,"EnvFrom":null,"Env":null,"Resources":{"Limits":null,"Requests":null,"Claims":null},"ResizePolicy":null,"RestartPolicy":null,"RestartPolicyRules":null,"VolumeMounts":null,"VolumeDevices":null,"LivenessProbe":null,"ReadinessProbe":null,"StartupProbe":null,"Lifecycle":null,"TerminationMessagePath":"/dev/termination-log","TerminationMessagePolicy":"File","ImagePullPolicy":"IfNotPresent","SecurityContext":null,"Stdin":false,"StdinOnce":false,"TTY":false}],"EphemeralContainers":null,"RestartPolicy":"Never","TerminationGracePeriodSeconds":30,"ActiveDeadlineSeconds":null,"DNSPolicy":"ClusterFirst","NodeSelector":null,"ServiceAccountName":"","AutomountServiceAccountToken":null,"NodeName":"","SecurityContext":{"HostNetwork":false,"HostPID":false,"HostIPC":false,"ShareProcessNamespace":null,"HostUsers":null,"SELinuxOptions":null,"WindowsOptions":null,"RunAsUser":null,"RunAsGroup":null,"RunAsNonRoot":null,"SupplementalGroups":null,"SupplementalGroupsPolicy":null,"FSGroup":null,"FSGroupChangePolicy":null,"Sysctls":null,"SeccompProfile":null,"AppArmorProfile":null,"SELinuxChangePolicy":null},"ImagePullSecrets":null,"Hostname":"","Subdomain":"","SetHostnameAsFQDN":null,"Affinity":null,"SchedulerName":"default-scheduler","Tolerations":null,"HostAliases":null,"PriorityClassName":"","Priority":null,"PreemptionPolicy":null,"DNSConfig":null,"ReadinessGates":null,"RuntimeClassName":null,"Overhead":null,"EnableServiceLinks":null,"TopologySpreadConstraints":null,"OS":null,"SchedulingGates":null,"ResourceClaims":null,"Resources":null,"HostnameOverride":null,"SchedulingGroup":null,"EvictionResponders":null}}: field is immutable
+            spec.podFailurePolicy: Invalid value: {"Rules":[{"Action":"Ignore","OnExitCodes":null,"OnPodConditions":[{"Type":"DisruptionTarget","Status":"True"}]}]}: field is immutable"#]].assert_eq(&show(&Jobs.validate_update(&w.ctx(&old, "", "v1"), &new, &old)));
         let mut suspended = old.clone();
         suspended["spec"]["suspend"] = true.into();
         let mut new = suspended.clone();

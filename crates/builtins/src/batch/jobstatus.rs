@@ -147,7 +147,8 @@ fn finished(errs: &mut ErrorList, path: &Path, n: Side<'_>, o: Side<'_>) {
     let waiting = uncounted.list("failed").len() + uncounted.list("succeeded").len();
     if (moved || changed(n, o, &["uncountedTerminatedPods"])) && waiting > 0 {
         let path = path.child("uncountedTerminatedPods");
-        errs.push(Error::invalid(&path, uncounted.clone(), "must be empty for finished job"));
+        let ty = "io.k8s.api.batch.v1.UncountedTerminatedPods";
+        errs.push(check::invalid_struct(&path, ty, uncounted, "must be empty for finished job"));
     }
     let terminating = n.status.int("terminating");
     if (moved || changed(n, o, &["terminating"])) && terminating > 0 {

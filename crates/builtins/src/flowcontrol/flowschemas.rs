@@ -229,7 +229,7 @@ fn validate(object: &Value) -> ErrorList {
         && !semantic_equal(spec, &fixed)
     {
         let text = format!("spec of '{}' must equal the fixed value", object::name(object));
-        errs.push(Error::invalid(&path, spec.clone(), text));
+        errs.push(check::invalid_struct(&path, "io.k8s.api.flowcontrol.v1.FlowSchemaSpec", spec, text));
     }
     errs
 }

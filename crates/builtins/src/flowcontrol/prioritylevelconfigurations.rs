@@ -2,6 +2,7 @@
 
 use super::{fixed, flowschemas::condition_types};
 use crate::shared::{
+    check,
     table::{age, name},
     value::{Fields, copy_field, default_int, put, set_default},
 };
@@ -173,7 +174,8 @@ fn validate(object: &Value) -> ErrorList {
 
 fn check_fixed(errs: &mut ErrorList, path: &Path, spec: &Value, same: bool, text: &str) {
     if !same {
-        errs.push(Error::invalid(path, spec.clone(), text));
+        let ty = "io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationSpec";
+        errs.push(check::invalid_struct(path, ty, spec, text));
     }
 }
 

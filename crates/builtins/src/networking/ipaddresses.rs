@@ -56,7 +56,9 @@ impl Hooks for IpAddresses {
     fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
         let mut errs = vec![];
         let path = Path::new("spec").child("parentRef");
-        check::immutable(&mut errs, &path, new.at("spec").at("parentRef"), old.at("spec").at("parentRef"));
+        let ty = "io.k8s.api.networking.v1.ParentReference";
+        let (new, old) = (new.at("spec").at("parentRef"), old.at("spec").at("parentRef"));
+        check::immutable_struct(&mut errs, &path, ty, new, old);
         errs
     }
 

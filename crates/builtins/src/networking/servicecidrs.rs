@@ -30,7 +30,12 @@ fn validate(spec: &Value) -> ErrorList {
         return vec![Error::required(&path, "at least one CIDR required")];
     }
     if cidrs.len() > 2 {
-        return vec![Error::invalid(&path, spec.clone(), "may only hold up to 2 values")];
+        return vec![check::invalid_struct(
+            &path,
+            "io.k8s.api.networking.v1.ServiceCIDRSpec",
+            spec,
+            "may only hold up to 2 values",
+        )];
     }
     for (i, c) in spec.strings("cidrs").enumerate() {
         errs.extend(check_cidr(&path.index(i), c));

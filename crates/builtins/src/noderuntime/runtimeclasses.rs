@@ -74,7 +74,8 @@ impl Hooks for RuntimeClasses {
         let key = |t: &Value| ["key", "operator", "value", "effect"].map(|f| t.text(f).to_owned());
         for (i, t) in list.iter().enumerate() {
             if list[..i].iter().any(|o| key(o) == key(t)) {
-                errs.push(Error::duplicate(&path.index(i), t.clone()));
+                let shown = kaji_schema::internal::text("io.k8s.api.core.v1.Toleration", t);
+                errs.push(Error::duplicate(&path.index(i), Value::Null).showing(shown));
             }
         }
         errs
@@ -119,7 +120,7 @@ mod tests {
         expect![[r#"
             handler: Required value
             scheduling.tolerations[0].operator: Invalid value: "": operator must be Exists when `key` is empty, which means "match all values and all keys"
-            scheduling.tolerations[2]: Duplicate value: {"key":"a"}"#]]
+            scheduling.tolerations[2]: Duplicate value: {"Key":"a","Operator":"","Value":"","Effect":"","TolerationSeconds":null}"#]]
         .assert_eq(&create_errors(&def(), bad));
         let of = |h: &str| json!({"metadata": {"name": "r"}, "handler": h});
         assert_eq!(

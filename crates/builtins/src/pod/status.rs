@@ -109,7 +109,10 @@ fn ips(errs: &mut ErrorList, path: &Path, new: &[Value], old: &[Value]) {
     let families: HashSet<bool> =
         new.iter().filter_map(|i| parse_ip_sloppy(i.text("ip"))).map(|a| a.is_ipv6()).collect();
     if families.len() != 2 || new.len() > 2 {
-        errs.push(Error::invalid(path, new.to_vec(), "may specify no more than one IP for each IP family"));
+        // Internally, a host's addresses are of a type like a pod's.
+        let (ty, list) = ("io.k8s.api.core.v1.PodIP", Value::from(new.to_vec()));
+        let text = "may specify no more than one IP for each IP family";
+        errs.push(check::invalid_struct(path, ty, &list, text));
     }
 }
 

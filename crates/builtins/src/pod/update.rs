@@ -141,7 +141,7 @@ fn narrowed_affinity(errs: &mut ErrorList, path: &Path, new: &Value, old: &Value
         let added_only = lists.iter().all(|l| n.list(l).starts_with(o.list(l)));
         if !added_only || (was_empty && !now_empty) {
             let text = "only additions are allowed (no mutations or deletions)";
-            errs.push(Error::invalid(&path.index(i), n.clone(), text));
+            errs.push(check::invalid_struct(&path.index(i), "io.k8s.api.core.v1.NodeSelectorTerm", n, text));
         }
     }
 }

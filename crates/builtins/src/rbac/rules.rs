@@ -128,13 +128,8 @@ pub fn binding(object: &Value, old: Option<&Value>, namespaced: bool) -> ErrorLi
     if old
         .is_some_and(|o| ["apiGroup", "kind", "name"].iter().any(|f| o.at("roleRef").text(f) != role.text(f)))
     {
-        // Upstream shows it as its internal type is written.
-        let shown = serde_json::json!({
-            "APIGroup": role.text("apiGroup"),
-            "Kind": role.text("kind"),
-            "Name": name,
-        });
-        errs.push(Error::invalid(&path, shown, "cannot change roleRef"));
+        let shown = kaji_schema::internal::text("io.k8s.api.rbac.v1.RoleRef", role);
+        errs.push(Error::invalid(&path, Value::Null, "cannot change roleRef").showing(shown));
     }
     errs
 }

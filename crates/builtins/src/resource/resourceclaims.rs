@@ -61,7 +61,7 @@ fn allocation(errs: &mut ErrorList, new: &Value, old: &Value) {
     let (path, a) = (Path::new("status").child("allocation"), new.at("status").at("allocation"));
     let before = old.at("status").at("allocation");
     if !before.is_null() && !a.is_null() {
-        check::immutable(errs, &path, a, before);
+        check::immutable_struct(errs, &path, "io.k8s.api.resource.v1.AllocationResult", a, before);
         return;
     }
     if a.is_null() {
@@ -160,7 +160,8 @@ impl Hooks for ResourceClaims {
             }
             return errs;
         }
-        check::immutable(&mut errs, &Path::new("spec"), new.at("spec"), old.at("spec"));
+        let ty = "io.k8s.api.resource.v1.ResourceClaimSpec";
+        check::immutable_struct(&mut errs, &Path::new("spec"), ty, new.at("spec"), old.at("spec"));
         errs
     }
 

@@ -39,7 +39,8 @@ impl Hooks for Templates {
 
     fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
         let mut errs = vec![];
-        check::immutable(&mut errs, &Path::new("spec"), new.at("spec"), old.at("spec"));
+        let ty = "io.k8s.api.resource.v1.ResourceClaimTemplateSpec";
+        check::immutable_struct(&mut errs, &Path::new("spec"), ty, new.at("spec"), old.at("spec"));
         errs
     }
 
@@ -65,6 +66,7 @@ pub fn def() -> ResourceDef {
 mod tests {
     use super::*;
     use crate::shared::testing::{create_errors, row, update_errors};
+    use expect_test::expect;
     use serde_json::json;
 
     #[test]
@@ -74,7 +76,7 @@ mod tests {
         assert!(
             create_errors(&def(), of("A")).starts_with("spec.spec.devices.requests[0].name: Invalid value")
         );
-        assert!(update_errors(&def(), "", of("a"), of("b")).ends_with("field is immutable"));
+        expect![[r#"spec: Invalid value: {"Spec":{"Devices":{"Requests":[{"Name":"a","Exactly":{"DeviceClassName":"c","Selectors":null,"AllocationMode":"ExactCount","Count":1,"AdminAccess":null,"Tolerations":null,"Capacity":null,"DerivedAttributes":null},"FirstAvailable":null}],"Constraints":null,"Config":null}}}: field is immutable"#]].assert_eq(&update_errors(&def(), "", of("a"), of("b")));
         assert_eq!(row(&def(), &of("a")), "t | <unknown>");
     }
 }

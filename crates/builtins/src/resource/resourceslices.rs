@@ -84,7 +84,10 @@ fn attribute(errs: &mut ErrorList, path: &Path, a: &Value) {
     match kinds {
         0 => errs.push(Error::invalid(path, "", "exactly one value must be specified")),
         1 => {}
-        _ => errs.push(Error::invalid(path, a.clone(), "exactly one value must be specified")),
+        _ => {
+            let ty = "io.k8s.api.resource.v1.DeviceAttribute";
+            errs.push(check::invalid_struct(path, ty, a, "exactly one value must be specified"));
+        }
     }
     for f in LISTS.iter().filter(|f| a.has(f) && a.list(f).is_empty()) {
         errs.push(Error::invalid(&path.child(f), a.at(f).clone(), "must not be empty if specified"));

@@ -295,7 +295,8 @@ pub fn node_selector(errs: &mut ErrorList, path: &Path, selector: &Value, exactl
         }
     }
     if exactly_one && terms.len() != 1 {
-        errs.push(Error::invalid(&at, terms.to_vec(), "must have exactly one node selector term"));
+        let (ty, terms) = ("io.k8s.api.core.v1.NodeSelectorTerm", Value::from(terms.to_vec()));
+        errs.push(check::invalid_struct(&at, ty, &terms, "must have exactly one node selector term"));
     }
 }
 

@@ -15,6 +15,8 @@ use serde_json::Value;
 pub const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 /// "must be greater than zero"
 pub const NOT_POSITIVE: &str = "must be greater than zero";
+/// The full name of label selectors' type.
+pub const LABEL_SELECTOR: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector";
 /// "field is immutable"
 pub const IMMUTABLE: &str = "field is immutable";
 
@@ -110,6 +112,23 @@ pub fn immutable(errs: &mut ErrorList, path: &Path, new: &Value, old: &Value) {
     }
 }
 
+/// A malformed struct, or list of structs, shown as the server's internal type; `ty` is the versioned one's full name.
+pub fn invalid_struct(path: &Path, ty: &str, value: &Value, detail: impl Into<String>) -> Error {
+    Error::invalid(path, Value::Null, detail).showing(kaji_schema::internal::text(ty, value))
+}
+
+/// The struct may not change. It is shown as by [`invalid_struct`].
+pub fn immutable_struct(errs: &mut ErrorList, path: &Path, ty: &str, new: &Value, old: &Value) {
+    if !semantic_equal(new, old) {
+        errs.push(invalid_struct(path, ty, new, IMMUTABLE));
+    }
+}
+
+/// A label selector may not change.
+pub fn immutable_selector(errs: &mut ErrorList, path: &Path, new: &Value, old: &Value) {
+    immutable_struct(errs, path, LABEL_SELECTOR, new, old);
+}
+
 /// An integer of 0 or more, or a percentage.
 pub fn int_or_percent(errs: &mut ErrorList, path: &Path, value: &Value) {
     match value {
@@ -170,7 +189,8 @@ pub fn workload_selector(errs: &mut ErrorList, path: &Path, selector: &Value, ki
     }
     errs.extend(validation::validate_label_selector(selector, path));
     if is_empty_selector(selector) {
-        errs.push(Error::invalid(path, selector.clone(), format!("empty selector is invalid for {kind}")));
+        let text = format!("empty selector is invalid for {kind}");
+        errs.push(invalid_struct(path, LABEL_SELECTOR, selector, text));
     }
 }
 

@@ -230,24 +230,6 @@ fn labels(errs: &mut ErrorList, path: &Path, whole: &str, rule: fn(&str) -> Vec<
     }
 }
 
-/// A label selector as messages show it, in the order of upstream's type.
-pub fn selector_text(selector: &Value) -> String {
-    let ordered = |of: &Value, names: &[&str]| {
-        let given = names.iter().filter_map(|n| Some((n, of.get(n)?)));
-        let given: Vec<String> = given.map(|(n, v)| format!("{n:?}:{}", kaji_meta::text::json(v))).collect();
-        format!("{{{}}}", given.join(","))
-    };
-    let mut parts = vec![];
-    if let Some(labels) = selector.get("matchLabels") {
-        parts.push(format!("\"matchLabels\":{}", kaji_meta::text::json(labels)));
-    }
-    if let Some(Value::Array(list)) = selector.get("matchExpressions") {
-        let list: Vec<String> = list.iter().map(|e| ordered(e, &["key", "operator", "values"])).collect();
-        parts.push(format!("\"matchExpressions\":[{}]", list.join(",")));
-    }
-    format!("{{{}}}", parts.join(","))
-}
-
 /// Fields that a strategy sets itself: status, and for writers of the status the spec and all metadata. Other kinds leave
 /// the metadata to them.
 pub fn resets_metadata(subresource: &str) -> &'static [&'static [&'static str]] {

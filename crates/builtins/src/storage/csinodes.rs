@@ -74,7 +74,8 @@ impl Hooks for CsiNodes {
         };
         for o in old.at("spec").list("drivers") {
             for n in new.at("spec").list("drivers").iter().filter(|n| n.text("name") == o.text("name")) {
-                check::immutable(&mut errs, &Path::new("spec").child("drivers"), &fixed(n), &fixed(o));
+                let (path, ty) = (Path::new("spec").child("drivers"), "io.k8s.api.storage.v1.CSINodeDriver");
+                check::immutable_struct(&mut errs, &path, ty, &fixed(n), &fixed(o));
             }
         }
         errs
@@ -102,7 +103,7 @@ mod tests {
     fn rules_and_row() {
         let of = |id: &str| json!({"metadata": {"name": "n"}, "spec": {"drivers": [{"name": "d", "nodeID": id, "allocatable": {"count": 1}}]}});
         expect![[r#"spec.drivers[0].nodeID: Required value"#]].assert_eq(&create_errors(&def(), of("")));
-        expect![[r#"spec.drivers: Invalid value: {"name":"d","nodeID":"b"}: field is immutable"#]]
+        expect![[r#"spec.drivers: Invalid value: {"Name":"d","NodeID":"b","TopologyKeys":null,"Allocatable":null}: field is immutable"#]]
             .assert_eq(&update_errors(&def(), "", of("b"), of("a")));
         assert_eq!(row(&def(), &of("a")), "n | 1 | <unknown>");
     }

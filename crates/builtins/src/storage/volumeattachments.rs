@@ -119,7 +119,8 @@ impl Hooks for VolumeAttachments {
 
     fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
         let mut errs = validate(new);
-        check::immutable(&mut errs, &Path::new("spec"), new.at("spec"), old.at("spec"));
+        let ty = "io.k8s.api.storage.v1.VolumeAttachmentSpec";
+        check::immutable_struct(&mut errs, &Path::new("spec"), ty, new.at("spec"), old.at("spec"));
         errs
     }
 
@@ -171,6 +172,6 @@ mod tests {
         assert_eq!(row(&def(), &v), "v | d | p | n | false | <unknown>");
         let mut new = v.clone();
         new["spec"]["nodeName"] = "m".into();
-        assert!(update_errors(&def(), "", new, v).ends_with("field is immutable"));
+        expect![[r#"spec: Invalid value: {"Attacher":"d","Source":{"PersistentVolumeName":"p","InlineVolumeSpec":null},"NodeName":"m"}: field is immutable"#]].assert_eq(&update_errors(&def(), "", new, v));
     }
 }

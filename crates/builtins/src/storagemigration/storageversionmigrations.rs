@@ -82,7 +82,8 @@ impl Hooks for Migrations {
             return validate_status(new, old);
         }
         let mut errs = validate(new);
-        check::immutable(&mut errs, &Path::new("spec"), new.at("spec"), old.at("spec"));
+        let ty = "io.k8s.api.storagemigration.v1beta1.StorageVersionMigrationSpec";
+        check::immutable_struct(&mut errs, &Path::new("spec"), ty, new.at("spec"), old.at("spec"));
         errs
     }
 
@@ -120,6 +121,7 @@ pub fn def() -> ResourceDef {
 mod tests {
     use super::*;
     use crate::shared::testing::{create_errors, row, update_errors};
+    use expect_test::expect;
 
     #[test]
     fn rules_and_row() {
@@ -128,7 +130,8 @@ mod tests {
             create_errors(&def(), of("")),
             "spec.resource.resource: Required value: resource is required to be set"
         );
-        assert!(update_errors(&def(), "", of("a"), of("b")).ends_with("field is immutable"));
+        expect![[r#"spec: Invalid value: {"Resource":{"group":"apps","resource":"a"}}: field is immutable"#]]
+            .assert_eq(&update_errors(&def(), "", of("a"), of("b")));
         assert_eq!(row(&def(), &of("deployments")), "m | deployments.apps | Unknown");
     }
 }

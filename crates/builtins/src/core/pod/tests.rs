@@ -86,7 +86,7 @@ fn refuses_what_upstream_refuses() {
         spec.containers[0].resources.requests[hugepages-2Mi]: Invalid value: "3Mi": 3Mi is not positive integer multiple of hugepages-2Mi
         spec.containers[0].livenessProbe: Required value: must specify a handler type
         spec.containers[0].livenessProbe.successThreshold: Invalid value: 2: must be 1
-        spec.containers[1].securityContext: Invalid value: {"allowPrivilegeEscalation":false,"privileged":true}: cannot set `allowPrivilegeEscalation` to false and `privileged` to true
+        spec.containers[1].securityContext: Invalid value: {"Capabilities":null,"Privileged":true,"SELinuxOptions":null,"WindowsOptions":null,"RunAsUser":null,"RunAsGroup":null,"RunAsNonRoot":null,"ReadOnlyRootFilesystem":null,"AllowPrivilegeEscalation":false,"ProcMount":null,"SeccompProfile":null,"AppArmorProfile":null}: cannot set `allowPrivilegeEscalation` to false and `privileged` to true
         spec.containers[1].name: Duplicate value: "c"
         spec.containers[1].lifecycle.preStop.sleep: Invalid value: 99: must be non-negative and less than terminationGracePeriodSeconds (30)
         spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "OnFailure", "Never"

@@ -154,11 +154,11 @@ fn resource_claims(errs: &mut ErrorList, path: &Path, spec: &Value, metadata: Op
             (claim.opt_text("resourceClaimName"), claim.opt_text("resourceClaimTemplateName"));
         if direct.is_some() && template.is_some() {
             let text = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified";
-            errs.push(Error::invalid(&path, claim.clone(), text));
+            errs.push(check::invalid_struct(&path, "io.k8s.api.core.v1.PodResourceClaim", claim, text));
         }
         if direct.is_none() && template.is_none() {
             let text = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
-            errs.push(Error::invalid(&path, claim.clone(), text));
+            errs.push(check::invalid_struct(&path, "io.k8s.api.core.v1.PodResourceClaim", claim, text));
         }
         for (field, value) in [("resourceClaimName", direct), ("resourceClaimTemplateName", template)] {
             if let Some(v) = value {

@@ -99,7 +99,13 @@ fn token(errs: &mut ErrorList, volume: &Path, path: &Path, s: &Value) {
 fn trust_bundle(errs: &mut ErrorList, path: &Path, s: &Value, taken: &mut Taken<'_>) {
     match (s.opt_text("name"), s.opt_text("signerName")) {
         (Some(_), Some(_)) => {
-            errs.push(Error::invalid(path, s.clone(), "only one of name and signerName may be used"));
+            let text = "only one of name and signerName may be used";
+            errs.push(check::invalid_struct(
+                path,
+                "io.k8s.api.core.v1.ClusterTrustBundleProjection",
+                s,
+                text,
+            ));
         }
         (Some(name), None) => {
             let at = path.child("name");

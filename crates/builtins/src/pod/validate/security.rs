@@ -65,11 +65,11 @@ pub(super) fn container(errs: &mut ErrorList, cx: &Cx<'_>, path: &Path, c: &Valu
     if sc.opt_flag("allowPrivilegeEscalation") == Some(false) {
         if sc.flag("privileged") {
             let text = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
-            errs.push(Error::invalid(path, sc.clone(), text));
+            errs.push(check::invalid_struct(path, "io.k8s.api.core.v1.SecurityContext", sc, text));
         }
         for _ in sc.at("capabilities").strings("add").filter(|c| *c == "CAP_SYS_ADMIN") {
             let text = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
-            errs.push(Error::invalid(path, sc.clone(), text));
+            errs.push(check::invalid_struct(path, "io.k8s.api.core.v1.SecurityContext", sc, text));
         }
     }
     windows_options(errs, &path.child("windowsOptions"), sc.at("windowsOptions"));
@@ -155,7 +155,8 @@ fn seccomp(errs: &mut ErrorList, path: &Path, p: &Value) {
         }
         ("Localhost", Some(f)) => paths::local_descending(errs, &local, f),
         (_, Some(_)) => {
-            errs.push(Error::invalid(&local, p.clone(), "can only be set when seccomp type is Localhost"));
+            let text = "can only be set when seccomp type is Localhost";
+            errs.push(check::invalid_struct(&local, "io.k8s.api.core.v1.SeccompProfile", p, text));
         }
         (_, None) => {}
     }
