@@ -107,6 +107,32 @@ impl Engine {
             options,
         )
     }
+
+    /// Changes an object with compare-and-set; `to` is the subresource, and whether nothing is stored.
+    async fn change(
+        &self,
+        resource: &GroupResource,
+        place: (&str, &str),
+        to: (&str, bool),
+        managed: bool,
+        change: &(dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync),
+    ) -> Result<Value, Status> {
+        let res = self.resource(resource).ok_or_else(Status::generic_not_found)?;
+        let (name, op) = (place.1, self.write(&res, place, to.0, to.1)?);
+        let mut make = |state: Option<&State>| {
+            let Some(state) = state else { return Err(op.not_found(name)) };
+            let mut new = op.in_version(&state.object)?;
+            change(&mut new)?;
+            metadata::match_name(&new, name)?;
+            if managed {
+                manage::record(&op, Some(&state.object), &mut new)?;
+            }
+            op.to_hub(&mut new)?;
+            Ok(Made::Object(new))
+        };
+        let written = update::update(&op, name, &Plan::default(), &mut make).await?;
+        Ok(written.into_object())
+    }
 }
 
 impl Engine {
@@ -268,21 +294,19 @@ impl Api for Engine {
         dry_run: bool,
         change: &'a (dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync),
     ) -> BoxFuture<'a, Result<Value, Status>> {
-        Box::pin(async move {
-            let res = self.resource(resource).ok_or_else(Status::generic_not_found)?;
-            let op = self.write(&res, (namespace, name), subresource, dry_run)?;
-            let mut make = |state: Option<&State>| {
-                let Some(state) = state else { return Err(op.not_found(name)) };
-                let mut new = op.in_version(&state.object)?;
-                change(&mut new)?;
-                metadata::match_name(&new, name)?;
-                manage::record(&op, Some(&state.object), &mut new)?;
-                op.to_hub(&mut new)?;
-                Ok(Made::Object(new))
-            };
-            let written = update::update(&op, name, &Plan::default(), &mut make).await?;
-            Ok(written.into_object())
-        })
+        Box::pin(self.change(resource, (namespace, name), (subresource, dry_run), true, change))
+    }
+
+    fn update_unmanaged<'a>(
+        &'a self,
+        resource: &'a GroupResource,
+        namespace: &'a str,
+        name: &'a str,
+        subresource: &'a str,
+        dry_run: bool,
+        change: &'a (dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync),
+    ) -> BoxFuture<'a, Result<Value, Status>> {
+        Box::pin(self.change(resource, (namespace, name), (subresource, dry_run), false, change))
     }
 
     fn delete<'a>(

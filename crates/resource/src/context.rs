@@ -168,6 +168,19 @@ pub trait Api: Send + Sync {
         dry_run: bool,
         change: &'a (dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync),
     ) -> BoxFuture<'a, Result<Value, Status>>;
+    /// As `update`, but the managed fields stay as they are: upstream's storage of some subresources (`binding`,
+    /// `eviction`) writes past field management.
+    fn update_unmanaged<'a>(
+        &'a self,
+        resource: &'a GroupResource,
+        namespace: &'a str,
+        name: &'a str,
+        subresource: &'a str,
+        dry_run: bool,
+        change: &'a (dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync),
+    ) -> BoxFuture<'a, Result<Value, Status>> {
+        self.update(resource, namespace, name, subresource, dry_run, change)
+    }
     /// Deletes an object.
     fn delete<'a>(
         &'a self,

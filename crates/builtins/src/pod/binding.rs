@@ -28,7 +28,7 @@ pub async fn bind(ctx: &Ctx<'_>, name: &str, binding: &Value) -> Result<(u16, Va
         return Err(Status::new(500, Reason::Unknown, field::aggregate(&errs)));
     }
     let change = |pod: &mut Value| assign(pod, binding, ctx.now);
-    ctx.api.update(&pods(), ctx.namespace, name, "binding", ctx.dry_run, &change).await?;
+    ctx.api.update_unmanaged(&pods(), ctx.namespace, name, "binding", ctx.dry_run, &change).await?;
     Ok((201, Status::success(201)))
 }
 

@@ -196,7 +196,8 @@ async fn delete(
             conditions::set(p, &c, ctx.now);
             Ok(())
         };
-        let marked = ctx.api.update(&pods(), ctx.namespace, ctx.name, "status", false, &mark).await?;
+        let marked =
+            ctx.api.update_unmanaged(&pods(), ctx.namespace, ctx.name, "status", false, &mark).await?;
         if options.resource_version.is_some() {
             options.resource_version = Some(object::resource_version(&marked).to_owned());
         }

@@ -423,7 +423,13 @@ async fn reviews_and_calls() {
     let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}});
     expect![[r#"201 {"apiVersion":"v1","code":201,"kind":"Status","metadata":{},"status":"Success"}"#]]
         .assert_eq(&env.create("v1/pods/default/p/binding", &binding).await.brief());
-    assert_eq!(env.get("v1/pods/default/p").await.body["spec"]["nodeName"], "n1");
+    let bound = env.get("v1/pods/default/p").await.body;
+    assert_eq!(bound["spec"]["nodeName"], "n1");
+    // A binding is written past field management: the node's name has no owner.
+    let managers = bound["metadata"]["managedFields"].as_array().unwrap();
+    let managers: Vec<_> =
+        managers.iter().map(|m| m["manager"].to_string() + &m["fieldsV1"].to_string()).collect();
+    expect![[r#""tester"{"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{".":{},"f:name":{},"f:resources":{}}},"f:restartPolicy":{}}}"#]].assert_eq(&managers.join("\n"));
     expect![[r#"404 NotFound: pods "missing" not found"#]]
         .assert_eq(&env.create("v1/pods/default/missing/binding", &binding).await.brief());
     expect!["405 MethodNotAllowed: the server does not allow this method on the requested resource"]

@@ -120,7 +120,7 @@ impl Hooks for Pods {
                 object::set_at(pod, &["spec", "nodeName"], node.as_str());
                 Ok(())
             };
-            ctx.api.update(&pods, ctx.namespace, ctx.name, "", ctx.dry_run, &bind).await?;
+            ctx.api.update_unmanaged(&pods, ctx.namespace, ctx.name, "", ctx.dry_run, &bind).await?;
             Ok((201, Status::success(201)))
         })
     }

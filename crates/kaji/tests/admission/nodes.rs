@@ -147,5 +147,7 @@ async fn pods_carry_the_zone_of_their_node() {
     api.ok(Verb::Create, "/v1/pods/bound/binding?namespace=default", binding).await;
     let bound = api.ok(Verb::Get, "/v1/pods/bound?namespace=default", Value::Null).await;
     assert_eq!(bound["metadata"]["labels"], wanted);
+    let owned = bound["metadata"]["managedFields"].to_string();
+    assert!(!owned.contains("f:nodeName"), "a binding leaves no owner of the fields that it sets: {owned}");
     cluster.stop().await;
 }
