@@ -100,10 +100,10 @@ def node(server, name):
     usages = ["digital signature", "client auth"]
     spec = {"request": encoded, "signerName": "kubernetes.io/kube-apiserver-client-kubelet", "usages": usages}
     server.admin.ok("POST", CSR, {"metadata": {"name": f"node-{name}"}, "spec": spec})
-    made = server.admin.ok("GET", f"{CSR}/node-{name}")
     condition = {"type": "Approved", "status": "True", "reason": "Attack", "message": ""}
-    made["status"] = {"conditions": [condition]}
-    server.admin.ok("PUT", f"{CSR}/node-{name}/approval", made)
+    # A patch without a resourceVersion: controllers write to the request, too.
+    approval = {"status": {"conditions": [condition]}}
+    server.admin.ok("PATCH", f"{CSR}/node-{name}/approval", approval, content="application/merge-patch+json")
     server.wait(lambda: server.admin.get(f"{CSR}/node-{name}").json["status"].get("certificate"))
     certificate = base64.b64decode(server.admin.get(f"{CSR}/node-{name}").json["status"]["certificate"]).decode()
     both = os.path.join(folder, "pem")
