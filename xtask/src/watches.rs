@@ -38,9 +38,10 @@ pub enum WatchesError {
 /// When it finds something.
 pub fn run(root: &Path, args: &Args) -> Result<(), WatchesError> {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs());
+    // Of the whole workspace, so that what its tests were built from is used again.
     let status = Command::new(env!("CARGO"))
         .current_dir(root)
-        .args(["test", "--package", "kaji", "--test", "watches", "--", "--nocapture", "--test-threads=1"])
+        .args(["test", "--workspace", "--test", "watches", "--", "--nocapture", "--test-threads=1"])
         .env("KAJI_CHECK_WATCHES_SECONDS", (args.seconds / 2).to_string())
         .env("KAJI_CHECK_WATCHES_SEED", args.seed.unwrap_or_else(now).to_string())
         .status()?;
