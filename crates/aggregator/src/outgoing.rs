@@ -1,7 +1,7 @@
 //! A request as the server behind an APIService gets it.
 //!
 //! Invariants:
-//! - That server is told by this one alone who asks, and where the request came from: whatever a client says about either,
+//! - This server alone states the user and the origin of a request: whatever the client states about either,
 //!   in any spelling that a server might take for it, is left out.
 //! - What was authorized is what is sent: path and query go on as they were understood here.
 //! - Every pass through an API server leaves a mark, so that a request that comes back again and again is refused.
@@ -34,7 +34,7 @@ const OURS: [&str; 5] = ["x-remote-", "x-forwarded-", "impersonate-", "x-real-ip
 const OURS_WHOLE: [&str; 3] = ["forwarded", "authorization", "via"];
 /// By this name the API servers of a cluster know themselves in `Via` (RFC 9110, 7.6.3).
 const PSEUDONYM: &str = "kube-aggregator";
-/// An extension server may well ask an API server something on behalf of the client whose request it handles, which another
+/// An extension server may send a request to an API server on behalf of the client whose request it handles, which another
 /// extension server answers; deeper than this it is a loop.
 const MAX_PASSES: usize = 4;
 
@@ -117,7 +117,7 @@ fn remove_ours(headers: &mut HeaderMap) {
     said.iter().for_each(|name| drop(headers.remove(name)));
 }
 
-/// Says who asks.
+/// Sets the headers that name the user of the request.
 fn identify(headers: &mut HeaderMap, user: &UserInfo) -> Result<(), String> {
     let value = |name: &HeaderName, text: &str| {
         HeaderValue::from_bytes(text.as_bytes())

@@ -66,7 +66,7 @@ impl Event {
         self.entry.revision
     }
 
-    /// Gives up the forms that were kept: whoever is this late makes them again.
+    /// Drops the encoded forms that were kept: a watch that is this far behind has them encoded again.
     pub fn forget_forms(&self) {
         if let Ok(mut forms) = self.forms.lock() {
             *forms = Vec::new();

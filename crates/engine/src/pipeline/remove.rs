@@ -186,7 +186,7 @@ fn check_preconditions(
     Ok(())
 }
 
-/// Kinds whose registries mark by hand check by hand, too.
+/// Kinds whose registries set deletionTimestamp themselves check preconditions themselves, too.
 fn check_preconditions_by_hand(
     op: &Op<'_>,
     name: &str,
