@@ -7,6 +7,7 @@ pub mod api;
 pub mod clients;
 pub mod https;
 pub mod issuer;
+pub mod ports;
 pub mod wire;
 
 use kaji::{Cluster, Nodes, Options, StoreKind, kubeconfig};

@@ -34,6 +34,8 @@ use wire::Failure;
 
 const WRITERS: usize = 4;
 const READERS: usize = 24;
+/// A round takes seconds; one that takes longer than this waits for something that will not happen.
+const DEADLINE: Duration = Duration::from_secs(600);
 
 /// How long it runs, and from which seed.
 struct Plan {
@@ -59,6 +61,11 @@ impl Plan {
 trait Trouble {
     /// Called again and again; `latest` is the latest acknowledged revision.
     async fn make(&mut self, round: &Round, random: &SeededRandom);
+
+    /// What the server has logged, for the report of a failure.
+    fn log(&self) -> String {
+        String::new()
+    }
 }
 
 async fn make(client: &kube::Client, path: &str, body: &Value) {
@@ -184,15 +191,22 @@ fn judge(round: &Round) -> Result<String, Vec<String>> {
 
 async fn run(client: &kube::Client, mut trouble: impl Trouble) {
     let plan = Plan::new();
-    prepare(client).await;
+    let prepared = tokio::time::timeout(DEADLINE, prepare(client)).await;
+    assert!(
+        prepared.is_ok(),
+        "the objects of the rounds could not be created; the server's log:\n{}",
+        trouble.log()
+    );
     for i in 0.. {
         let seed = plan.seed + i;
-        match round(client, seed, plan.writes, &mut trouble).await {
-            Ok(summary) => println!("seed {seed}: {summary}"),
-            Err(wrong) => {
+        let outcome = tokio::time::timeout(DEADLINE, round(client, seed, plan.writes, &mut trouble)).await;
+        match outcome {
+            Ok(Ok(summary)) => println!("seed {seed}: {summary}"),
+            Ok(Err(wrong)) => {
                 let some: Vec<&str> = wrong.iter().take(5).map(String::as_str).collect();
                 panic!("seed {seed}: {} findings, of which\n{}", wrong.len(), some.join("\n"));
             }
+            Err(_) => panic!("seed {seed}: the round did not end; the server's log:\n{}", trouble.log()),
         }
         if plan.until.is_none_or(|until| Instant::now() >= until) {
             return;
@@ -228,7 +242,7 @@ struct Server {
 
 impl Server {
     fn start(dir: &Path) -> Server {
-        let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let port = common::ports::outside_ephemeral_range();
         let of = |name: &str| dir.join(name).to_str().unwrap().to_owned();
         let (port, data, kubeconfig) = (port.to_string(), of("data"), of("kubeconfig"));
         let args = [
@@ -256,6 +270,9 @@ impl Server {
 
 impl Trouble for Server {
     async fn make(&mut self, round: &Round, random: &SeededRandom) {
+        if let Some(status) = self.child.try_wait().unwrap() {
+            panic!("the server ended by itself, {status}; its log:\n{}", self.log());
+        }
         let latest = round.latest.load(Ordering::SeqCst);
         if self.next < round.base {
             self.next = round.base + 50 + random.u64() % 300;
@@ -267,6 +284,12 @@ impl Trouble for Server {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         self.child = Server::spawn(&self.args, &self.log);
+    }
+
+    fn log(&self) -> String {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
     }
 }
 
@@ -288,15 +311,20 @@ async fn watches_and_lists_are_exact_while_history_is_compacted() {
 async fn watches_and_lists_are_exact_while_the_server_is_killed() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());
-    let path = dir.path().join("kubeconfig");
-    let client = loop {
-        let config = kube::config::Kubeconfig::read_from(&path);
+    let client = tokio::time::timeout(Duration::from_secs(120), client(&dir.path().join("kubeconfig"))).await;
+    let Ok(client) = client else { panic!("the server wrote no kubeconfig; its log:\n{}", server.log()) };
+    run(&client, server).await;
+}
+
+/// A client by the kubeconfig that the server writes once it serves.
+async fn client(path: &Path) -> kube::Client {
+    loop {
+        let config = kube::config::Kubeconfig::read_from(path);
         if let Ok(config) = config
             && let Ok(config) = kube::Config::from_custom_kubeconfig(config, &Default::default()).await
         {
-            break kube::Client::try_from(config).unwrap();
+            return kube::Client::try_from(config).unwrap();
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
-    };
-    run(&client, server).await;
+    }
 }
