@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - A kind's file holds everything about it (its `ResourceDef`, defaulting, validation, columns, hooks and tests);
-//!   adding a kind means a new file and one line in its group's `mod.rs`.
+//!   adding a kind means a new file and one line in its group's file.
 //! - Hooks work on `serde_json::Value`; there are no typed structs of Kubernetes objects here.
 //! - Message texts, defaults and table cells are Kubernetes' own: clients match on them.
 
@@ -23,8 +23,7 @@ pub mod docs;
 pub mod events;
 pub mod flowcontrol;
 pub mod networking;
-pub mod noderuntime;
-pub mod pod;
+pub mod node;
 pub mod policy;
 pub mod rbac;
 pub mod resource;
@@ -51,7 +50,7 @@ pub fn all(deps: &Deps) -> Vec<ResourceDef> {
         rbac::defs(deps),
         storage::defs(deps),
         scheduling::defs(deps),
-        noderuntime::defs(deps),
+        node::defs(deps),
         certificates::defs(deps),
         admissionregistration::defs(deps),
         apiextensions::defs(deps),

@@ -1,7 +1,7 @@
 //! Metrics of a HorizontalPodAutoscaler (`v2`): validation and the text of the table.
 
 use crate::{
-    pod::validate::container_resource_name,
+    core::pods::validate::container_resource_name,
     shared::{
         Fields,
         check::{self, quantity},

@@ -2,7 +2,7 @@
 
 use super::{Cx, env, image_without_spaces, paths, probes, requirements, security};
 use crate::{
-    pod::is_sidecar,
+    core::pods::is_sidecar,
     shared::{Fields, check},
 };
 use kaji_meta::{

@@ -2,7 +2,7 @@
 
 use super::{Cx, paths};
 use crate::{
-    pod::each_container,
+    core::pods::each_container,
     shared::{Fields, check},
 };
 use kaji_meta::{

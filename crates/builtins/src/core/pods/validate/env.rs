@@ -226,7 +226,7 @@ pub(super) fn env_from(errs: &mut ErrorList, path: &Path, c: &Value) {
 /// Files with variables must be in an emptyDir of the pod.
 pub(super) fn file_key_volumes(errs: &mut ErrorList, cx: &Cx<'_>, path: &Path) {
     let volumes = cx.spec.list("volumes");
-    crate::pod::each_container(cx.spec, path, |c, path| {
+    crate::core::pods::each_container(cx.spec, path, |c, path| {
         for (i, e) in c.list("env").iter().enumerate() {
             let Some(f) = e.at("valueFrom").get_field("fileKeyRef") else { continue };
             let name = f.text("volumeName");

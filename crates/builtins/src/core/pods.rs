@@ -1,15 +1,29 @@
-//! Pods, and Bindings, which exist only to be created for a pod.
+//! Pods. What concerns the pod spec is shared by every kind that holds a pod template.
+//!
+//! Invariants: nothing about the spec looks at other objects; functions take the wire form (`v1`), in which host
+//! namespaces (`hostNetwork`, …) are fields of the spec.
 
-use crate::{
-    pod::{
-        binding, columns, defaults, drop, eviction, matching, resize, resources, status, streams, template,
-        update, validate, warnings,
-    },
-    shared::{
-        Fields,
-        conditions::{self, Condition},
-        value::{drop_field, ensure_object, put},
-    },
+pub mod binding;
+pub mod columns;
+pub mod defaults;
+pub mod diff;
+pub mod drop;
+pub mod eviction;
+pub mod image;
+pub mod matching;
+pub mod resize;
+pub mod resources;
+pub mod status;
+pub mod streams;
+pub mod template;
+pub mod update;
+pub mod validate;
+pub mod warnings;
+
+use crate::shared::{
+    Fields,
+    conditions::{self, Condition},
+    value::{drop_field, ensure_object, put},
 };
 use kaji_meta::{GroupResource, GroupVersionKind, Path, Status, field::ErrorList, object, semantic_equal};
 use kaji_resource::{
@@ -17,6 +31,33 @@ use kaji_resource::{
     Verb,
 };
 use serde_json::{Value, json};
+
+/// The lists of a pod spec that hold containers, in the order in which upstream visits them.
+pub const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+
+/// Calls `f` with every container of a pod spec and its path.
+pub fn each_container<'a>(spec: &'a Value, path: &Path, mut f: impl FnMut(&'a Value, &Path)) {
+    for list in CONTAINER_LISTS {
+        let items = spec.list(list);
+        if items.is_empty() {
+            continue;
+        }
+        let path = path.child(list);
+        for (i, c) in items.iter().enumerate() {
+            f(c, &path.index(i));
+        }
+    }
+}
+
+/// Whether an init container is a sidecar (`restartPolicy: Always`).
+pub fn is_sidecar(container: &Value) -> bool {
+    container.text("restartPolicy") == "Always"
+}
+
+/// Whether a pod's phase is final.
+pub fn is_terminal(pod: &Value) -> bool {
+    matches!(pod.at("status").text("phase"), "Succeeded" | "Failed")
+}
 
 struct Pods;
 
@@ -62,11 +103,6 @@ pub fn def() -> ResourceDef {
             SubresourceDef::call("portforward", core("PodPortForwardOptions"), GET_CREATE),
             SubresourceDef::call("proxy", core("PodProxyOptions"), PROXY),
         ])
-}
-
-/// The bindings resource: `create` binds the pod of the same name.
-pub fn bindings() -> ResourceDef {
-    ResourceDef::builtin("", "v1", "Binding", "bindings", Scope::Namespaced, &[], Bindings).review()
 }
 
 impl Hooks for Pods {
@@ -174,7 +210,7 @@ impl Hooks for Pods {
     /// A pod ends at once if it never started or is over; else it has its own grace period, or the client's.
     fn grace_period(&self, _ctx: &Ctx<'_>, pod: &Value, options: &DeleteOptions) -> Option<i64> {
         let spec = pod.at("spec");
-        if spec.text("nodeName").is_empty() || crate::pod::is_terminal(pod) {
+        if spec.text("nodeName").is_empty() || is_terminal(pod) {
             return Some(0);
         }
         let period = options.grace_period_seconds.or_else(|| spec.opt_int("terminationGracePeriodSeconds"));
@@ -216,21 +252,6 @@ impl Hooks for Pods {
             "status" => &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]],
             _ => &[],
         }
-    }
-}
-
-struct Bindings;
-
-impl Hooks for Bindings {
-    fn call<'a>(
-        &'a self,
-        ctx: &'a Ctx<'a>,
-        request: CallRequest<'a>,
-    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
-        Box::pin(async move {
-            let name = object::name(&request.body);
-            binding::bind(ctx, name, &request.body).await
-        })
     }
 }
 

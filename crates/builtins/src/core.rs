@@ -1,5 +1,6 @@
 //! The kinds of the core API group (`v1`), one file each.
 
+pub mod bindings;
 pub mod componentstatuses;
 pub mod configmaps;
 pub mod endpoints;
@@ -8,9 +9,9 @@ pub mod namespaces;
 pub mod nodes;
 pub mod persistentvolumeclaims;
 pub mod persistentvolumes;
-pub mod pod;
-pub mod podtemplate;
-pub mod replicationcontroller;
+pub mod pods;
+pub mod podtemplates;
+pub mod replicationcontrollers;
 pub mod resourcequotas;
 pub mod secrets;
 pub mod serviceaccounts;
@@ -25,16 +26,16 @@ pub fn defs(deps: &Deps) -> Vec<ResourceDef> {
         componentstatuses::def(),
         configmaps::def(),
         endpoints::def(),
-        crate::events::event::core(),
+        crate::events::events::core(),
         limitranges::def(),
         namespaces::def(),
         nodes::def(),
         persistentvolumeclaims::def(),
         persistentvolumes::def(),
-        pod::bindings(),
-        pod::def(),
-        podtemplate::def(),
-        replicationcontroller::def(),
+        bindings::def(),
+        pods::def(),
+        podtemplates::def(),
+        replicationcontrollers::def(),
         resourcequotas::def(),
         secrets::def(),
         serviceaccounts::def(deps),

@@ -2,7 +2,9 @@
 
 use super::Cx;
 use crate::{
-    pod::resources::{self, is_extended, is_hugepages, is_native, is_overcommit_allowed, is_pod_level},
+    core::pods::resources::{
+        self, is_extended, is_hugepages, is_native, is_overcommit_allowed, is_pod_level,
+    },
     shared::{
         Fields,
         check::{self, quantity},

@@ -3,9 +3,9 @@
 use crate::Deps;
 use kaji_resource::ResourceDef;
 
-mod poddisruptionbudget;
+mod poddisruptionbudgets;
 
 /// Every resource of the group.
 pub fn defs(_deps: &Deps) -> Vec<ResourceDef> {
-    vec![poddisruptionbudget::def()]
+    vec![poddisruptionbudgets::def()]
 }

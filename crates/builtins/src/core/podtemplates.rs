@@ -1,7 +1,7 @@
 //! PodTemplates.
 
 use crate::{
-    pod::{defaults, drop, template},
+    core::pods::{defaults, drop, template},
     shared::{Fields, table},
 };
 use kaji_meta::{Path, field::ErrorList, object};

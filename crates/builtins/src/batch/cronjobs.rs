@@ -1,8 +1,8 @@
 //! CronJobs.
 
-use super::jobspec;
+use super::jobs::spec as job_spec;
 use crate::{
-    pod::{drop, template},
+    core::pods::{drop, template},
     shared::{
         Fields, check, cron, table,
         value::{default_text, ensure_object, put, set_default},
@@ -97,7 +97,7 @@ fn spec(errs: &mut ErrorList, spec: &Value, old: Option<&Value>) {
     let policies = ["Allow", "Forbid", "Replace"];
     check::required_one_of(errs, &path.child("concurrencyPolicy"), spec.text("concurrencyPolicy"), &policies);
     let (path_job, job) = (path.child("jobTemplate").child("spec"), spec.at("jobTemplate").at("spec"));
-    jobspec::validate(errs, &path_job, job);
+    job_spec::validate(errs, &path_job, job);
     if job.has("selector") {
         let text = "`selector` will be auto-generated";
         let at = path_job.child("selector");
@@ -142,7 +142,7 @@ impl Hooks for CronJobs {
         set_default(spec, "failedJobsHistoryLimit", || 1.into());
         let job = ensure_object(spec, "jobTemplate");
         ensure_object(job, "metadata");
-        jobspec::default_common(ensure_object(job, "spec"));
+        job_spec::default_common(ensure_object(job, "spec"));
     }
 
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
@@ -183,11 +183,11 @@ impl Hooks for CronJobs {
         let job = new.at("spec").at("jobTemplate").at("spec");
         let Some(old) = old else {
             let name = template::warn_name(object::name(new), "Pod names and hostnames");
-            return name.into_iter().chain(jobspec::warn(&path, job)).collect();
+            return name.into_iter().chain(job_spec::warn(&path, job)).collect();
         };
         let mut out = vec![];
         if !semantic_equal(new.at("spec"), old.at("spec")) {
-            out = jobspec::warn(&path, job);
+            out = job_spec::warn(&path, job);
         }
         if new.at("spec").text("schedule").contains("TZ") {
             // The doubled "spec" is upstream's.

@@ -2,7 +2,7 @@
 
 use super::paths;
 use crate::{
-    pod::each_container,
+    core::pods::each_container,
     shared::{Fields, value::ensure_object},
 };
 use kaji_meta::{
@@ -140,7 +140,7 @@ pub fn app_armor_to_fields(pod: &mut Value) -> Vec<String> {
     }
     let of_pod = spec.at("securityContext").at("appArmorProfile").clone();
     let mut warnings = vec![];
-    for list in crate::pod::CONTAINER_LISTS {
+    for list in crate::core::pods::CONTAINER_LISTS {
         let Some(Value::Array(items)) = pod.get_mut("spec").and_then(|s| s.get_mut(list)) else { continue };
         for c in items {
             let key = format!("{APP_ARMOR}{}", c.text("name"));

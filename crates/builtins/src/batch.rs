@@ -3,13 +3,10 @@
 use crate::Deps;
 use kaji_resource::ResourceDef;
 
-mod cronjob;
-mod indexes;
-mod job;
-mod jobspec;
-mod jobstatus;
+mod cronjobs;
+mod jobs;
 
 /// Every resource of the group.
 pub fn defs(_deps: &Deps) -> Vec<ResourceDef> {
-    vec![cronjob::def(), job::def()]
+    vec![cronjobs::def(), jobs::def()]
 }

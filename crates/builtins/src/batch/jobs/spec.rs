@@ -2,7 +2,7 @@
 
 use super::indexes;
 use crate::{
-    pod::{defaults, template},
+    core::pods::{defaults, template},
     shared::{
         Fields, check,
         value::{ensure_object, list_mut, object_mut, put, set_default},

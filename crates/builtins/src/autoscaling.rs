@@ -4,10 +4,10 @@ use crate::Deps;
 use kaji_resource::ResourceDef;
 
 mod convert;
-mod horizontalpodautoscaler;
+mod horizontalpodautoscalers;
 mod metrics;
 
 /// Every resource of the group.
 pub fn defs(_deps: &Deps) -> Vec<ResourceDef> {
-    vec![horizontalpodautoscaler::def()]
+    vec![horizontalpodautoscalers::def()]
 }

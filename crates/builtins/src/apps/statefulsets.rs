@@ -2,7 +2,7 @@
 
 use super::rolling;
 use crate::{
-    pod::{defaults, drop, template, warnings},
+    core::pods::{defaults, drop, template, warnings},
     shared::{
         Fields, check, claim, replicas, table,
         value::{

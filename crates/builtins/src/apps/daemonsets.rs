@@ -2,7 +2,7 @@
 
 use super::rolling;
 use crate::{
-    pod::{defaults, drop, template},
+    core::pods::{defaults, drop, template},
     shared::{
         Fields, check, table,
         value::{default_text, ensure_object, put, set_default},

@@ -1,8 +1,11 @@
 //! Jobs.
 
-use super::{jobspec, jobstatus};
+mod indexes;
+pub(super) mod spec;
+mod status;
+
 use crate::{
-    pod::{drop, template},
+    core::pods::{drop, template},
     shared::{
         Fields, check,
         conditions::is_true,
@@ -134,7 +137,7 @@ fn job(errs: &mut ErrorList, job: &Value, prefixed: bool) {
 
 fn spec(errs: &mut ErrorList, spec: &Value) {
     let path = Path::new("spec");
-    jobspec::validate(errs, &path, spec);
+    spec::validate(errs, &path, spec);
     let selector = spec.at("selector");
     if selector.is_null() {
         errs.push(Error::required(&path.child("selector"), ""));
@@ -249,7 +252,7 @@ fn label_as_pods(job: &mut Value) {
 
 impl Hooks for Jobs {
     fn default(&self, _version: &str, object: &mut Value) {
-        jobspec::default_job(ensure_object(object, "spec"));
+        spec::default_job(ensure_object(object, "spec"));
         if object.at("metadata").map("labels").is_none_or(|l| l.is_empty()) {
             label_as_pods(object);
         }
@@ -280,7 +283,7 @@ impl Hooks for Jobs {
     fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
         let mut errs = vec![];
         if ctx.subresource == "status" {
-            jobstatus::validate(&mut errs, new, old);
+            status::validate(&mut errs, new, old);
             return errs;
         }
         let labels = old.at("spec").at("template").at("metadata").at("labels");
@@ -294,10 +297,10 @@ impl Hooks for Jobs {
         match old {
             None => {
                 let name = template::warn_name(object::name(new), "Pod names and hostnames");
-                name.into_iter().chain(jobspec::warn(&path, new.at("spec"))).collect()
+                name.into_iter().chain(spec::warn(&path, new.at("spec"))).collect()
             }
             Some(o) if ctx.subresource.is_empty() && !semantic_equal(new.at("spec"), o.at("spec")) => {
-                jobspec::warn(&path, new.at("spec"))
+                spec::warn(&path, new.at("spec"))
             }
             Some(_) => vec![],
         }

@@ -1,7 +1,7 @@
 //! ReplicationControllers.
 
 use crate::{
-    pod::{defaults, drop, template},
+    core::pods::{defaults, drop, template},
     shared::{
         Fields, check, replicas, table,
         value::{ensure_object, put, set_default},
