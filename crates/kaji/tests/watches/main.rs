@@ -126,12 +126,11 @@ async fn begin(client: &kube::Client) -> Arc<Round> {
 
 /// One round; what it checked, or what was wrong.
 async fn round(
-    client: &kube::Client,
+    round: &Arc<Round>,
     seed: u64,
     writes: usize,
     trouble: &mut impl Trouble,
 ) -> Result<String, Vec<String>> {
-    let round = begin(client).await;
     let random = SeededRandom::new(seed);
     let (end, ended) = watch::channel(None);
     let recorders: Vec<_> =
@@ -144,16 +143,16 @@ async fn round(
     let written = loop {
         tokio::select! {
             written = &mut writers => break written,
-            () = tokio::time::sleep(Duration::from_millis(10)) => trouble.make(&round, &random).await,
+            () = tokio::time::sleep(Duration::from_millis(10)) => trouble.make(round, &random).await,
         }
     };
     written.into_iter().for_each(Result::unwrap);
-    let fence = actors::fence(&round).await;
+    let fence = actors::fence(round).await;
     end.send_replace(Some(fence));
-    in_time(&round, "recorders", recorders).await;
+    in_time(round, "recorders", recorders).await;
     round.complete.send_replace(true);
-    in_time(&round, "readers", readers).await;
-    judge(&round)
+    in_time(round, "readers", readers).await;
+    judge(round)
 }
 
 /// Waits for tasks, but not for ever.
@@ -199,14 +198,20 @@ async fn run(client: &kube::Client, mut trouble: impl Trouble) {
     );
     for i in 0.. {
         let seed = plan.seed + i;
-        let outcome = tokio::time::timeout(DEADLINE, round(client, seed, plan.writes, &mut trouble)).await;
-        match outcome {
+        let Ok(begun) = tokio::time::timeout(DEADLINE, begin(client)).await else {
+            panic!("seed {seed}: nothing can be listed; the server's log:\n{}", trouble.log());
+        };
+        match tokio::time::timeout(DEADLINE, round(&begun, seed, plan.writes, &mut trouble)).await {
             Ok(Ok(summary)) => println!("seed {seed}: {summary}"),
             Ok(Err(wrong)) => {
                 let some: Vec<&str> = wrong.iter().take(5).map(String::as_str).collect();
                 panic!("seed {seed}: {} findings, of which\n{}", wrong.len(), some.join("\n"));
             }
-            Err(_) => panic!("seed {seed}: the round did not end; the server's log:\n{}", trouble.log()),
+            Err(_) => panic!(
+                "seed {seed}: the round did not end{}\nthe server's log:\n{}",
+                begun.progress(),
+                trouble.log()
+            ),
         }
         if plan.until.is_none_or(|until| Instant::now() >= until) {
             return;
