@@ -1,9 +1,10 @@
-//! `cargo xtask codegen`: writes `crates/schema/src/types/builtin.tbl`, the table of facts about built-in types.
+//! `cargo xtask codegen`: writes `crates/schema/src/types/builtin.tbl`, the table of facts about built-in types, and
+//! `docs.txt` beside it, the documentation of their fields.
 //!
 //! Sources, all public: the type definitions of the PyPI package `kubernetes-validate` (`_definitions.json`: names,
 //! JSON types, `x-kubernetes-*` keys), and directory trees of the Kubernetes API modules, whose `generated.proto` files
 //! give protobuf field numbers and whose Go declarations give what JSON schemas cannot say (pointers, `omitempty`,
-//! inlined structs, names and values of string enums). Only facts are taken: names, numbers, keys; no prose.
+//! inlined structs, names and values of string enums).
 //!
 //! The output is deterministic: same inputs, same bytes. Its grammar is described in `emit`.
 
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+mod docs;
 mod emit;
 mod gosrc;
 mod proto;
@@ -27,7 +29,10 @@ pub struct Args {
     /// Where to write the table.
     #[arg(long, default_value = "crates/schema/src/types/builtin.tbl")]
     out: PathBuf,
-    /// Fail when the table on disk differs, instead of writing it.
+    /// Where to write the documentation of fields.
+    #[arg(long, default_value = "crates/schema/src/types/docs.txt")]
+    docs: PathBuf,
+    /// Fail when a table on disk differs, instead of writing it.
     #[arg(long)]
     check: bool,
 }
@@ -64,14 +69,16 @@ pub fn run(args: &Args) -> Result<(), Error> {
     for dir in &args.protos {
         walk(dir, &mut packages)?;
     }
-    let table = emit::table(&definitions, &packages)?;
-    if args.check {
-        return match read(&args.out)? == table {
-            true => Ok(()),
-            false => Err(Error::Facts(format!("{} is out of date", args.out.display()))),
-        };
+    for (path, table) in
+        [(&args.out, emit::table(&definitions, &packages)?), (&args.docs, docs::table(&definitions)?)]
+    {
+        if !args.check {
+            fs::write(path, table).map_err(|e| Error::Io(path.clone(), e))?;
+        } else if read(path)? != table {
+            return Err(Error::Facts(format!("{} is out of date", path.display())));
+        }
     }
-    fs::write(&args.out, table).map_err(|e| Error::Io(args.out.clone(), e))
+    Ok(())
 }
 
 fn read(path: &Path) -> Result<String, Error> {

@@ -101,6 +101,7 @@ pub fn compile(definition: &Value, with: &Conversions) -> Result<ResourceDef, Co
         ttl: None,
         validate_name: kaji_meta::validation::name_is_dns_subdomain,
         metadata_checks: METADATA_CHECKS,
+        pod_template: None,
         allow_create_on_update: false,
         allow_unconditional_update: false,
         conversion,

@@ -1,4 +1,4 @@
-//! The kinds of `autoscaling`, one file each. (`Scale` is a subresource of others and has no resource of its own.)
+//! The kinds of `autoscaling`, one file each. (`Scale` is a subresource of other resources only.)
 
 use crate::Deps;
 use kaji_resource::ResourceDef;

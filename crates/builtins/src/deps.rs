@@ -55,7 +55,7 @@ impl Grants for NoAuthorizer {
 pub trait Tokens: Send + Sync {
     /// Signs a token for a service account.
     fn issue(&self, order: &TokenOrder, now: jiff::Timestamp) -> Result<IssuedToken, KeyError>;
-    /// Finds out who a token belongs to, for these audiences or, without any, the server's own.
+    /// Authenticates a token for these audiences or, without any, the server's.
     fn identify<'a>(
         &'a self,
         token: &'a str,
@@ -82,7 +82,7 @@ pub struct Deps {
     pub api: ApiHandle,
     /// Decides about requests; answers access reviews.
     pub authorizer: Arc<dyn Authorizer>,
-    /// What somebody may pass on by roles.
+    /// The permissions that a user holds and may therefore grant by roles.
     pub grants: Arc<dyn Grants>,
     /// Signs and checks tokens; requests are refused without it.
     pub tokens: Option<Arc<dyn Tokens>>,

@@ -19,7 +19,6 @@ pub mod coordination;
 pub mod core;
 mod deps;
 pub mod discovery;
-pub mod docs;
 pub mod events;
 pub mod flowcontrol;
 pub mod networking;
@@ -62,7 +61,4 @@ pub fn all(deps: &Deps) -> Vec<ResourceDef> {
         storagemigration::defs(deps),
     ]
     .concat()
-    .into_iter()
-    .map(shared::metadata::with_checks)
-    .collect()
 }

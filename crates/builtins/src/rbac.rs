@@ -1,5 +1,6 @@
 //! The kinds of rbac.authorization.k8s.io, one file each.
 
+mod bindings;
 pub mod clusterrolebindings;
 pub mod clusterroles;
 mod escalation;

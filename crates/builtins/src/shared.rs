@@ -4,7 +4,6 @@ pub mod check;
 pub mod claim;
 pub mod conditions;
 pub mod created;
-pub mod cron;
 pub mod metadata;
 pub mod net;
 pub mod replicas;

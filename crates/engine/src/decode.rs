@@ -21,7 +21,6 @@ use kaji_meta::{
 use kaji_schema::{SchemaRef, decode::check_types, prune::prune, types};
 use serde::de::IgnoredAny;
 use serde_json::Value;
-use std::fmt::Write as _;
 
 /// Media types of request bodies, as upstream lists them in its refusal. The last is for built-in kinds only.
 const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
@@ -405,14 +404,8 @@ fn summarize(body: &[u8]) -> String {
     const MAX: usize = 30;
     let Some(first) = body.first() else { return "<empty>".into() };
     let head = &body[..body.len().min(MAX)];
-    let mut out = if *first == b'{' {
-        String::from_utf8_lossy(head).into_owned()
-    } else {
-        head.iter().fold(String::new(), |mut s, b| {
-            let _ = write!(s, "{b:02x}");
-            s
-        })
-    };
+    let mut out =
+        if *first == b'{' { String::from_utf8_lossy(head).into_owned() } else { kaji_meta::text::hex(head) };
     if body.len() > MAX {
         out.push_str(" ...");
     }

@@ -329,7 +329,7 @@ impl Cluster {
                 .with(|registry| plugins.metrics.register(registry))
                 .with(|registry| plugins.policies.register(registry)),
             discovery: Discovery::default(),
-            openapi: Arc::new(OpenApi::new(kaji_builtins::docs::type_doc)),
+            openapi: Arc::new(OpenApi::new(kaji_schema::docs::type_doc)),
             address: advertised(address).to_string(),
             flow,
             request_timeout: options.request_timeout,

@@ -43,7 +43,7 @@ pub(crate) struct Fingerprint(String);
 impl Fingerprint {
     /// Of a configuration file.
     pub fn of(data: &[u8]) -> Fingerprint {
-        Fingerprint(Sha256::digest(data).iter().map(|byte| format!("{byte:02x}")).collect())
+        Fingerprint(kaji_meta::text::hex(&Sha256::digest(data)))
     }
 }
 

@@ -79,7 +79,7 @@ async fn broken(test: &TestCluster) -> Arc<Stack> {
         health,
         metrics: Metrics::default(),
         discovery: Discovery::default(),
-        openapi: Arc::new(OpenApi::new(kaji_builtins::docs::type_doc)),
+        openapi: Arc::new(OpenApi::new(kaji_schema::docs::type_doc)),
         address: good.address.clone(),
         flow: good.flow.clone(),
         request_timeout: good.request_timeout,

@@ -6,6 +6,8 @@
 //! API (clients match on them), so they follow `k8s.io/apimachinery` word for word.
 
 pub mod budget;
+pub mod cron;
+pub mod duration;
 pub mod equality;
 pub mod field;
 pub mod fields;

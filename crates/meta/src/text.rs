@@ -29,6 +29,15 @@ pub fn go_type(value: &Value) -> &'static str {
     }
 }
 
+/// Bytes in lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
 /// A PEM block: `CERTIFICATE` and its like, in lines of 64 characters.
 pub fn pem(label: &str, der: &[u8]) -> String {
     let encoded = BASE64_STANDARD.encode(der);

@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 
 /// What follows the name of a device class in the name of its limit.
 pub(crate) const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
-/// What precedes the name of a device class where it is asked for as an extended resource.
+/// What precedes the name of a device class that is requested as an extended resource.
 pub(crate) const CLASS_REQUESTS: &str = "requests.deviceclass.resource.kubernetes.io/";
 /// More devices than one allocation has results.
 const MOST_DEVICES: i64 = 32;

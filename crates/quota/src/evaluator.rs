@@ -21,11 +21,11 @@ pub struct Context<'a> {
 /// How objects of a resource are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evaluator {
-    /// Pods: as objects and by what they ask for.
+    /// Pods: as objects and by what they request.
     Pods,
     /// Services: as objects and by their type.
     Services,
-    /// Volume claims: as objects and by what they ask for.
+    /// Volume claims: as objects and by what they request.
     Claims,
     /// Resource claims: as objects and by their devices.
     ResourceClaims,
@@ -51,7 +51,7 @@ const PODS: [&str; 11] = [
 const SERVICES: [&str; 4] = ["count/services", "services", "services.nodeports", "services.loadbalancers"];
 const CLAIMS: [&str; 2] = ["persistentvolumeclaims", "requests.storage"];
 
-/// Whether quotas look away from a resource: what is never stored, and events.
+/// Whether quotas do not count a resource: what is never stored, and events.
 fn ignored(gr: &GroupResource) -> bool {
     match gr.group.as_str() {
         "" => matches!(gr.resource.as_str(), "bindings" | "componentstatuses" | "events"),
@@ -135,7 +135,7 @@ impl Evaluator {
         }
     }
 
-    /// Whether the scopes of a quota take in an object.
+    /// Whether an object is in the scopes of a quota.
     pub fn in_scopes(&self, quota: &Value, item: &Value) -> bool {
         scopes::in_scopes(quota, self, item)
     }

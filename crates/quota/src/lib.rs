@@ -1,6 +1,6 @@
 //! What objects use of a quota, which of it a quota limits, and whether a change still fits.
 //!
-//! Admission charges quotas by it and the quota controller counts by it: both see the same usage, or quotas drift.
+//! Admission charges quotas by it and the quota controller counts by it: both compute the same usage, or quotas drift.
 //! Source: Kubernetes' "Resource Quotas" page; `pkg/quota/v1` and the admission plugin `ResourceQuota` for the details.
 //!
 //! Invariant: everything here is pure; objects are JSON in their storage version.

@@ -1,4 +1,4 @@
-//! What pods ask for and use. Source: Kubernetes, `component-helpers/resource` and `quota/v1/evaluator/core`.
+//! What pods request and use. Source: Kubernetes, `component-helpers/resource` and `quota/v1/evaluator/core`.
 
 use crate::{
     amounts::{Usage, add, amounts, at, largest, number},
@@ -8,7 +8,7 @@ use kaji_meta::object;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How to add up what a pod asks for.
+/// How to sum a pod's requests or limits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Demand {
     /// Whether the pod's overhead counts.
@@ -37,7 +37,7 @@ pub fn limits(pod: &Value, how: Demand) -> Usage {
     sum
 }
 
-/// What a pod may ask for as a whole.
+/// Whether a pod may request the resource at its own level.
 fn pod_level(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }
@@ -75,7 +75,7 @@ fn demand(pod: &Value, kind: &str, how: Demand) -> Usage {
         }
     }
     largest(&mut sum, &start);
-    // What the pod says of itself as a whole counts instead.
+    // Resources at the level of the pod replace the sum.
     let whole = at(pod, &["spec", "resources", kind]);
     sum.extend(whole.into_iter().filter(|(name, _)| pod_level(name)));
     sum
@@ -126,7 +126,7 @@ fn compute(requests: &Usage, limits: &Usage) -> Usage {
     usage
 }
 
-/// What a pod uses. One that is over, or past its grace period, only counts as an object.
+/// What a pod uses. One that has ended, or is past its grace period, only counts as an object.
 pub(crate) fn usage(pod: &Value, now: jiff::Timestamp) -> Usage {
     let mut usage = Usage::from([("count/pods".to_owned(), number(1))]);
     if live(pod, now) {
@@ -184,7 +184,7 @@ pub(crate) fn terminating(pod: &Value) -> bool {
     object::i64_at(pod, &["spec", "activeDeadlineSeconds"]).is_some_and(|s| s >= 0)
 }
 
-/// Whether a pod asks for nothing.
+/// Whether a pod requests nothing.
 pub(crate) fn best_effort(pod: &Value) -> bool {
     match object::str_at(pod, &["status", "qosClass"]) {
         "" => {}
@@ -206,7 +206,7 @@ pub(crate) fn best_effort(pod: &Value) -> bool {
     lists.iter().flat_map(|l| object::arr_at(pod, &["spec", l])).all(|c| nothing(c.get("resources")))
 }
 
-/// Whether a pod's affinity looks at pods of other namespaces.
+/// Whether a pod's affinity selects pods of other namespaces.
 pub(crate) fn crosses_namespaces(pod: &Value) -> bool {
     let crosses = |term: &Value| {
         !object::arr_at(term, &["namespaces"]).is_empty()

@@ -1,4 +1,4 @@
-//! Scopes: which pods and claims a quota is about.
+//! Scopes: the pods and claims that a quota counts.
 
 use crate::{evaluator::Evaluator, pods};
 use kaji_meta::object;
@@ -26,7 +26,7 @@ fn requirements(quota: &Value) -> impl Iterator<Item = Requirement<'_>> {
     }))
 }
 
-/// Whether the scopes of a quota take in an object. Only pods and claims have scopes.
+/// Whether an object is in the scopes of a quota. Only pods and claims have scopes.
 pub(crate) fn in_scopes(quota: &Value, evaluator: &Evaluator, item: &Value) -> bool {
     requirements(quota).all(|r| match evaluator {
         Evaluator::Pods => pod_matches(&r, item),
@@ -61,7 +61,7 @@ fn selects(r: &Requirement<'_>, names: &[&str]) -> bool {
     }
 }
 
-/// The volume attributes classes that a claim has, wants, or is being moved to.
+/// The volume attributes classes that a claim has, requests, or is being moved to.
 fn attribute_classes(claim: &Value) -> Vec<&str> {
     let paths: [&[&str]; 3] = [
         &["spec", "volumeAttributesClassName"],

@@ -290,6 +290,8 @@ pub struct ResourceDef {
     pub validate_name: fn(&str, bool) -> Vec<String>,
     /// Which of upstream's validators look at metadata besides the general ones.
     pub metadata_checks: MetadataChecks,
+    /// The path to the pod template that objects hold; `None` for kinds without one.
+    pub pod_template: Option<&'static [&'static str]>,
     /// Whether a PUT to a missing object creates it (Lease, Endpoints, Event, …).
     pub allow_create_on_update: bool,
     /// Whether a PUT without resourceVersion overwrites unconditionally.
@@ -345,6 +347,7 @@ impl ResourceDef {
             ttl: None,
             validate_name: kaji_meta::validation::name_is_dns_subdomain,
             metadata_checks: MetadataChecks::default(),
+            pod_template: None,
             allow_create_on_update: false,
             allow_unconditional_update: true,
             conversion: Conversion::Hub,
@@ -390,6 +393,22 @@ impl ResourceDef {
     /// `metadata.generation` counts changes of the spec, and is the client's before there are any.
     pub fn with_generation_of_changes(mut self) -> Self {
         self.generation = Generation::Changes;
+        self
+    }
+
+    /// The validators of metadata that the kind calls when an object is updated and when its status is.
+    pub fn metadata_checks(
+        mut self,
+        update: &'static [MetadataCheck],
+        status: &'static [MetadataCheck],
+    ) -> Self {
+        self.metadata_checks = MetadataChecks { update, status };
+        self
+    }
+
+    /// Objects hold a pod template at this path.
+    pub fn pod_template(mut self, path: &'static [&'static str]) -> Self {
+        self.pod_template = Some(path);
         self
     }
 

@@ -331,7 +331,7 @@ fn bytes(s: &mut String) -> Result<(), String> {
     Ok(())
 }
 
-/// Where Go's decoder gives up on text that is no base64: at the first byte that does not belong, or at the group of four
+/// Where Go's decoder stops at text that is no base64: at the first byte that does not belong, or at the group of four
 /// that is not complete.
 fn illegal(s: &str) -> usize {
     let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');

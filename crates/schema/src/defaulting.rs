@@ -2,7 +2,7 @@
 //!
 //! An absent field takes the default of its schema; so does a `null` where the schema is not nullable. Other nulls that
 //! are not nullable are removed first, from objects: they mean "absent". Defaults nest: a default value is itself
-//! completed by the defaults of its own fields.
+//! completed by the defaults of its fields.
 //!
 //! Laws: idempotent; what it adds is charged before it is added.
 

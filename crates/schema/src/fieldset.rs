@@ -1,4 +1,4 @@
-//! Sets of field paths, as structured-merge-diff and `metadata.managedFields` know them.
+//! Sets of field paths, as structured-merge-diff and `metadata.managedFields` have them.
 //!
 //! A [`FieldSet`] *is* its FieldsV1 JSON tree, so that a stored set is used without being decoded: each key is a path
 //! element in canonical spelling (`f:name`, `k:{"a":1,"b":"x"}` with sorted keys, `v:"x"`, `i:0`), each value the

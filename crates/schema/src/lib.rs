@@ -2,11 +2,12 @@
 //! validation, patches, server-side apply, JSONPath and OpenAPI documents.
 //!
 //! Pure: no I/O, no clock. The only state of the process are the built-in type table, which is immutable, and the table
-//! through which equal parts of custom schemas are shared, which nobody can observe.
+//! through which equal parts of custom schemas are shared, which has no observable effect.
 
 mod at;
 pub mod decode;
 pub mod defaulting;
+pub mod docs;
 pub mod fieldset;
 pub mod internal;
 pub mod jsonpath;

@@ -1,4 +1,4 @@
-//! Field management: who set which field (`metadata.managedFields`), and server-side apply on top of it.
+//! Field management: the manager of each field (`metadata.managedFields`), and server-side apply on top of it.
 //!
 //! [`update`] records what a create, update or patch changed; [`apply`] merges an applied configuration. Both are pure:
 //! the time and every conversion come from the caller. What they write follows upstream's field manager entry by
@@ -6,7 +6,7 @@
 //! one comparison of the two objects plus work in proportion to what changed.
 //!
 //! Invariant: entries that these functions write are in canonical spelling, sorted, and never empty. Entries that come
-//! from elsewhere are brought into that form before they are used.
+//! from other sources are converted to that form before they are used.
 
 use kaji_meta::{Reason, Status};
 use serde_json::Value;

@@ -75,7 +75,7 @@ pub fn decode(schema: &SchemaRef, raw: &[u8]) -> Result<Value, Error> {
     Ok(Value::Object(map))
 }
 
-/// Encodes the fields of a value; `apiVersion`, `kind` and what the schema does not know are left out.
+/// Encodes the fields of a value; `apiVersion`, `kind` and unknown fields are left out.
 ///
 /// # Errors
 /// Values that the schema does not allow.
@@ -125,7 +125,7 @@ pub fn element(schema: &SchemaRef, value: &Value) -> Result<Vec<u8>, Error> {
 }
 
 /// A watch event with its frame: a length of four bytes, big end first, then a `WatchEvent` that holds `object`, which
-/// has an envelope of its own.
+/// has a separate envelope.
 pub fn event(change: &str, object: &[u8]) -> Vec<u8> {
     let mut out = wire::Back::with_capacity(object.len() + change.len() + 32);
     out.bytes(object);

@@ -1,4 +1,4 @@
-//! Removal of fields that a schema does not know.
+//! Removal of fields that a schema does not have.
 //!
 //! For custom resources this follows structural pruning: `x-kubernetes-preserve-unknown-fields` keeps what is unknown at
 //! its level and below, until a declared property switches pruning on again; embedded resources keep `apiVersion`, `kind`

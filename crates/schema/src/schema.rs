@@ -50,7 +50,7 @@ pub enum Type {
     Any,
 }
 
-/// Formats that carry meaning for decoding or validation. `None` also stands for formats that nobody checks.
+/// Formats that carry meaning for decoding or validation. `None` also stands for formats that are not checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Format {
@@ -145,7 +145,7 @@ pub struct Property {
     pub schema: SchemaRef,
     /// The protobuf field number; 0 when there is none (custom resources, JSON-only types).
     pub number: u16,
-    /// Where JSON inlines a struct that protobuf keeps as a message of its own (`VolumeSource` in `Volume`): the field
+    /// Where JSON inlines a struct that protobuf keeps as a separate message (`VolumeSource` in `Volume`): the field
     /// numbers to descend through, outermost first; `number` is the field's number in the innermost. 0 ends the path.
     pub outer: [u8; 2],
     /// Its place among the fields that Go declares, which is the order in which it writes them; 0 for custom resources,
@@ -236,7 +236,7 @@ impl Props {
         self.list.get(usize::from(place))
     }
 
-    /// The properties for which `wanted` holds. It is asked once; there is one such question only.
+    /// The properties for which `wanted` holds. The predicate runs once: all callers pass the same one.
     pub(crate) fn selected(&self, wanted: impl Fn(&Property) -> bool) -> impl Iterator<Item = &Property> {
         let places = self.selected.get_or_init(|| {
             let places = (0_u16..).zip(&self.list).filter(|(_, p)| wanted(p)).map(|(place, _)| place);
@@ -288,7 +288,7 @@ pub struct Schema {
     pub ty: Type,
     /// `format`.
     pub format: Format,
-    /// `null` is a value of its own (custom resources only; built-ins drop nulls).
+    /// `null` is a distinct value (custom resources only; built-ins drop nulls).
     pub nullable: bool,
     /// `x-kubernetes-preserve-unknown-fields: true`.
     pub preserve_unknown: bool,

@@ -5,7 +5,7 @@
 //! definitions that are already stored. Rules in CEL are not compiled here; [`Structural::has_rules`] says whether there
 //! are any.
 //!
-//! Equal parts are shared by all schemas of the process (see `intern`): most nodes of a typical schema occur elsewhere too.
+//! Equal parts are shared by all schemas of the process (see `intern`): most nodes of a typical schema occur in others too.
 
 use kaji_meta::field::{Error, ErrorList, Path};
 use serde_json::Value;

@@ -1,5 +1,5 @@
 //! The built-in types: a generated table of facts (`types/builtin.tbl`, written by `cargo xtask codegen`), embedded,
-//! indexed at first use in one pass over its lines; each type is decoded into a [`Schema`] when it is first asked for.
+//! indexed at first use in one pass over its lines; each type is decoded into a [`Schema`] at its first lookup.
 //!
 //! Invariants: entries are sorted by full name; every entry parses (a test decodes them all); what is decoded stays for
 //! the life of the process, bounded by the table's size.
@@ -15,7 +15,7 @@ pub use parse::Union;
 
 static TEXT: &str = include_str!("types/builtin.tbl");
 
-/// The meta package, whose kinds (`Status`, `DeleteOptions`, ...) every group-version knows.
+/// The meta package, whose kinds (`Status`, `DeleteOptions`, ...) exist in every group-version.
 pub(crate) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 /// One API package of the table.

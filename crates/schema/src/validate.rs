@@ -1,7 +1,7 @@
 //! Validation of custom resources against their schemas, with the error texts of upstream's OpenAPI validator.
 //!
 //! Three things are checked: values (types, ranges, patterns, enums, junctors), uniqueness in lists of kind set and map,
-//! and type and object metadata of embedded resources. Rules in CEL are elsewhere.
+//! and type and object metadata of embedded resources. Rules in CEL are evaluated by the crate `apiextensions`.
 //!
 //! On update, errors in parts that did not change are forgiven ([`validate_update`], KEP-4008): an object that was valid
 //! under an older schema stays editable.
@@ -52,7 +52,7 @@ pub fn embedded(schema: &Schema, value: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// Uniqueness in lists of kind set and map; not asked for where `old` lacked it.
+/// Uniqueness in lists of kind set and map; not required where `old` lacked it.
 pub fn lists(schema: &Schema, value: &Value, old: Option<&Value>, path: &Path) -> ErrorList {
     let repeated = |value: &Value| {
         let mut errors = ErrorList::new();

@@ -260,18 +260,8 @@ fn document(groups: &[Group]) -> Document {
     kaji_schema::order::write_document(&mut body, &value);
     body.push(b'\n');
     let body = bytes::Bytes::from(body);
-    let etag = format!("\"{}\"", hex(&Sha512::digest(&body)).to_uppercase());
+    let etag = format!("\"{}\"", kaji_meta::text::hex(&Sha512::digest(&body)).to_uppercase());
     Document { body, etag }
-}
-
-/// Lower-case hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut s, b| {
-        // Writing to a String cannot fail.
-        let _ = write!(s, "{b:02x}");
-        s
-    })
 }
 
 fn aggregated_group(group: &Group) -> Value {

@@ -6,14 +6,13 @@
 
 use crate::{
     attempts::{Attempt, Attempts},
-    discovery::hex,
     stack::StackError,
 };
 use kaji_auth::authn::{
     Certificates, Chain, Identity, Refusal,
     subject::{self, Subject},
 };
-use kaji_meta::{Clock, Status};
+use kaji_meta::{Clock, Status, text::hex};
 use kaji_resource::UserInfo;
 use sha2::{Digest, Sha256};
 use std::{collections::BTreeMap, sync::Arc, time::Instant};

@@ -8,10 +8,10 @@
 //! - Whoever asks for a document that is being made gets that one. However many ask and give up, no more than a few threads
 //!   are at work.
 
-use crate::discovery::hex;
 use bytes::Bytes;
 use kaji_aggregator::Aggregator;
 use kaji_engine::{Engine, Resource};
+use kaji_meta::text::hex;
 use kaji_meta::{GroupResource, GroupVersion};
 use kaji_resource::{Api, SubresourceDef, SubresourceKind, Verb, VersionDef};
 use kaji_schema::{

@@ -84,8 +84,7 @@ pub(crate) fn hash(data: &[u8]) -> String {
     if data.is_empty() {
         return String::new();
     }
-    let digest = Sha256::digest(data);
-    digest.iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+    format!("sha256:{}", kaji_meta::text::hex(&Sha256::digest(data)))
 }
 
 #[cfg(test)]

@@ -38,19 +38,6 @@ pub(crate) struct PodSecurity {
     nothing: serde_json::Map<String, Value>,
 }
 
-/// The path to the pod template of a workload.
-fn template_path(group: &str, resource: &str) -> Option<&'static [&'static str]> {
-    const TEMPLATE: &[&str] = &["spec", "template"];
-    match (group, resource) {
-        ("", "podtemplates") => Some(&["template"]),
-        ("", "replicationcontrollers")
-        | ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets")
-        | ("batch", "jobs") => Some(TEMPLATE),
-        ("batch", "cronjobs") => Some(&["spec", "jobTemplate", "spec", "template"]),
-        _ => None,
-    }
-}
-
 impl Admission for PodSecurity {
     fn name(&self) -> &'static str {
         "PodSecurity"
@@ -63,7 +50,7 @@ impl Admission for PodSecurity {
         match (a.resource.group.as_str(), a.resource.resource.as_str()) {
             ("", "pods") => !IGNORED.contains(&a.subresource),
             ("", "namespaces") => a.subresource.is_empty(),
-            (group, resource) => a.subresource.is_empty() && template_path(group, resource).is_some(),
+            _ => a.subresource.is_empty() && a.def.pod_template.is_some(),
         }
     }
 
@@ -186,7 +173,7 @@ impl PodSecurity {
         if errors.is_empty() && open {
             return Ok(());
         }
-        let path = template_path(&a.resource.group, &a.resource.resource).unwrap_or_default();
+        let path = a.def.pod_template.unwrap_or_default();
         match a.new_object().and_then(|o| object::at(o, path)).filter(|t| t.is_object()) {
             Some(template) => self.judge(a, &policy, &errors, template, false),
             None => Ok(()),

@@ -53,7 +53,7 @@ pub fn policy_env(errs: &mut ErrorList, path: &Path, spec: &Value, composed: boo
     env
 }
 
-/// The expressions that must hold for a request to be seen; `params` tells that they may look at parameters.
+/// The match conditions of a webhook or policy; with `params` they may use parameters.
 pub fn match_conditions(errs: &mut ErrorList, path: &Path, list: &[Value], params: bool) {
     if list.is_empty() {
         return;

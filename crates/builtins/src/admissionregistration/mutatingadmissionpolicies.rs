@@ -6,7 +6,7 @@ use super::{
     validatingadmissionpolicies::policy,
 };
 use crate::shared::{
-    check, rules,
+    check, metadata, rules,
     table::{age, name},
     value::{Fields, ensure_object},
 };
@@ -126,6 +126,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         Policies,
     )
+    .metadata_checks(&[metadata::GENERAL_WHOLE], &[])
     .with_generation()
     .conditional_update_only()
     .category(&["api-extensions"])

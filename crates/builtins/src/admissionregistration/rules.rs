@@ -1,4 +1,4 @@
-//! What webhooks and policies share: the rules that say which requests they see, match conditions, clients.
+//! What webhooks and policies share: the rules that select requests, match conditions, client configurations.
 
 use crate::shared::{
     check, rules,

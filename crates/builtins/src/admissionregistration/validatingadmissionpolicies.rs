@@ -5,7 +5,7 @@ use super::{
     rules::{FAILURE_POLICIES, GROUP, default_match, match_resources, param_kind, param_kind_cell},
 };
 use crate::shared::{
-    check, rules,
+    check, metadata, rules,
     table::{age, name},
     value::{Fields, ensure_object, put},
 };
@@ -200,6 +200,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         Policies,
     )
+    .metadata_checks(&[metadata::GENERAL_WHOLE], &[])
     .with_generation()
     .conditional_update_only()
     .category(&["api-extensions"])

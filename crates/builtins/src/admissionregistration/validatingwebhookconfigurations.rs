@@ -4,6 +4,7 @@ use super::{
     rules::GROUP,
     webhooks::{COLUMNS, Webhooks},
 };
+use crate::shared::metadata;
 use kaji_resource::{ResourceDef, Scope};
 
 /// The definition of ValidatingWebhookConfigurations.
@@ -18,6 +19,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         hooks,
     )
+    .metadata_checks(&[metadata::GENERAL_WHOLE], &[])
     .with_generation()
     .conditional_update_only()
     .category(&["api-extensions"])

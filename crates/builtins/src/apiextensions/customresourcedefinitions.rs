@@ -4,7 +4,7 @@ use crate::{
     Deps, ValidateCrd,
     admissionregistration::client,
     shared::{
-        check, conditions, created, rules,
+        check, conditions, created, metadata, rules,
         value::{Fields, copy_field, default_text, ensure_object, list_mut, put, set_default},
     },
 };
@@ -441,6 +441,7 @@ pub fn def(deps: &Deps) -> ResourceDef {
         created::COLUMNS,
         hooks,
     )
+    .metadata_checks(&[metadata::GENERAL_UPDATE], &[metadata::GENERAL_UPDATE])
     .short(&["crd", "crds"])
     .category(&["api-extensions"])
     .with_generation()
@@ -536,7 +537,7 @@ mod tests {
             spec.conversion.conversionReviewVersions[2]: Invalid value: "V3": a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')
             spec.conversion.conversionReviewVersions: Invalid value: ["v2","v2","V3"]: must include at least one of v1, v1beta1"#]]
         .assert_eq(&create_errors(&def(&deps()), reviewed(json!(["v2", "v2", "V3"]))));
-        // Whoever had none that is known may go on without.
+        // A stored definition without a known version stays valid without one.
         let update = |new: Value, old: Value| update_errors(&def(&deps()), "", reviewed(new), reviewed(old));
         assert_eq!(update(json!(["v3"]), json!(["v2"])), "");
         assert!(update(json!(["v3"]), json!(["v1"])).ends_with("must include at least one of v1, v1beta1"));

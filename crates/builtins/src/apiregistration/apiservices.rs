@@ -1,7 +1,7 @@
 //! APIServices.
 
 use crate::shared::{
-    check, conditions, rules,
+    check, conditions, metadata, rules,
     rules::base64_len,
     table::{age, name},
     value::{Fields, put, set_default},
@@ -148,6 +148,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         ApiServices,
     )
+    .metadata_checks(&[metadata::GENERAL_UPDATE, metadata::GENERAL_WHOLE], &[])
     .category(&["api-extensions"])
     .named(validation::path_segment_name)
     .conditional_update_only()

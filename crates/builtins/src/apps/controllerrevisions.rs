@@ -1,6 +1,6 @@
 //! ControllerRevisions.
 
-use crate::shared::{Fields, check, table};
+use crate::shared::{Fields, check, metadata, table};
 use kaji_meta::{
     GroupVersionKind, Path,
     field::{Error, ErrorList},
@@ -30,6 +30,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         ControllerRevisions,
     )
+    .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
 }
 
 impl Hooks for ControllerRevisions {

@@ -4,7 +4,7 @@ use super::rolling;
 use crate::{
     core::pods::{defaults, drop, template},
     shared::{
-        Fields, check, table,
+        Fields, check, metadata, table,
         value::{default_text, ensure_object, put, set_default},
     },
 };
@@ -69,6 +69,8 @@ struct DaemonSets;
 /// The daemonsets resource.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("apps", "v1", "DaemonSet", "daemonsets", Scope::Namespaced, COLUMNS, DaemonSets)
+        .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
+        .pod_template(&["spec", "template"])
         .short(&["ds"])
         .category(&["all"])
         .with_generation()
@@ -147,7 +149,7 @@ impl Hooks for DaemonSets {
             set_default(rolling, "maxSurge", || 0.into());
         }
         defaults::template(spec, "template");
-        // Every object carries it, as upstream's conversion sees to.
+        // Every object has it, as after upstream's conversion.
         set_template_generation(object, template_generation(object));
     }
 

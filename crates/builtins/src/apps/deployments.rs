@@ -4,7 +4,7 @@ use super::rolling;
 use crate::{
     core::pods::{defaults, drop, template},
     shared::{
-        Fields, check, replicas, table,
+        Fields, check, metadata, replicas, table,
         value::{default_text, ensure_object, put, set_default},
     },
 };
@@ -48,6 +48,8 @@ struct Deployments;
 /// The deployments resource.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("apps", "v1", "Deployment", "deployments", Scope::Namespaced, COLUMNS, Deployments)
+        .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
+        .pod_template(&["spec", "template"])
         .short(&["deploy"])
         .category(&["all"])
         .with_generation()

@@ -3,7 +3,7 @@
 use crate::{
     core::pods::{defaults, drop, template},
     shared::{
-        Fields, check, replicas, table,
+        Fields, check, metadata, replicas, table,
         value::{ensure_object, put, set_default},
     },
 };
@@ -49,6 +49,8 @@ struct ReplicaSets;
 /// The replicasets resource.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("apps", "v1", "ReplicaSet", "replicasets", Scope::Namespaced, COLUMNS, ReplicaSets)
+        .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
+        .pod_template(&["spec", "template"])
         .short(&["rs"])
         .category(&["all"])
         .with_generation()

@@ -4,7 +4,7 @@ use super::rolling;
 use crate::{
     core::pods::{defaults, drop, template, warnings},
     shared::{
-        Fields, check, claim, replicas, table,
+        Fields, check, claim, metadata, replicas, table,
         value::{
             copy_field, default_text, drop_field, ensure_object, list_mut, object_mut, put, set_default,
         },
@@ -50,6 +50,8 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         StatefulSets,
     )
+    .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
+    .pod_template(&["spec", "template"])
     .short(&["sts"])
     .category(&["all"])
     .with_generation()

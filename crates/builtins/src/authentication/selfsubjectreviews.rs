@@ -1,4 +1,4 @@
-//! SelfSubjectReviews: who the server takes the caller for.
+//! SelfSubjectReviews: the user that the server authenticated the caller as.
 
 use kaji_meta::Status;
 use kaji_resource::{BoxFuture, CallRequest, Ctx, Hooks, ResourceDef, Scope, UserInfo};

@@ -1,4 +1,4 @@
-//! TokenReviews: who a bearer token belongs to.
+//! TokenReviews: the user that a bearer token authenticates.
 
 use super::selfsubjectreviews::user_info;
 use crate::{
@@ -82,7 +82,7 @@ mod tests {
     use kaji_resource::UserInfo;
     use std::sync::Arc;
 
-    /// Knows `good` for whatever audience is asked for.
+    /// Authenticates `good` for every requested audience.
     struct Known;
 
     impl Tokens for Known {

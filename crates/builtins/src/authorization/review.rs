@@ -26,7 +26,7 @@ pub enum Subject {
     Named,
     /// The same, in one namespace only.
     NamedLocal,
-    /// Whoever asks.
+    /// The caller.
     Caller,
 }
 

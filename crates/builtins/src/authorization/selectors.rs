@@ -1,7 +1,7 @@
 //! The selectors of an access review's attributes, as the authorizer takes them.
 //!
 //! What cannot be understood is left out: the rest is wider, so that nothing is allowed which should not be. That it was
-//! left out is told. Source: KEP-4601; upstream's `authorizationutil.ResourceAttributesFrom`.
+//! left out is reported. Source: KEP-4601; upstream's `authorizationutil.ResourceAttributesFrom`.
 
 use crate::shared::value::Fields;
 use kaji_meta::{fields, labels};

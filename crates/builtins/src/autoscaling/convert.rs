@@ -1,4 +1,4 @@
-//! Conversion of HorizontalPodAutoscalers between `v2`, which is stored, and `v1`, which knows cpu utilisation only and
+//! Conversion of HorizontalPodAutoscalers between `v2`, which is stored, and `v1`, which has cpu utilisation only and
 //! keeps the rest in annotations.
 //!
 //! Invariant: converting `v2` to `v1` and back gives the same object.

@@ -5,7 +5,7 @@ use super::{
     metrics::{self, ApiVersion},
 };
 use crate::shared::{
-    Fields, check, table,
+    Fields, check, metadata, table,
     value::{ensure_object, object_mut, put, set_default},
 };
 use kaji_meta::{
@@ -60,6 +60,7 @@ struct Autoscalers;
 pub fn def() -> ResourceDef {
     let (kind, plural) = ("HorizontalPodAutoscaler", "horizontalpodautoscalers");
     ResourceDef::builtin("autoscaling", "v2", kind, plural, Scope::Namespaced, COLUMNS, Autoscalers)
+        .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
         .short(&["hpa"])
         .category(&["all"])
         .sub(&[SubresourceDef::status()])

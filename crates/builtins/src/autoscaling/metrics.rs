@@ -15,7 +15,7 @@ use kaji_meta::{
 use serde_json::Value;
 
 const TYPES: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "Resource"];
-/// Sources in the order in which upstream looks at them.
+/// Sources in the order in which upstream validates them.
 const SOURCES: [&str; 5] = ["object", "external", "pods", "resource", "containerResource"];
 
 /// What an API version in a reference is held to.

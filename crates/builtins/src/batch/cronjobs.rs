@@ -4,12 +4,13 @@ use super::jobs::spec as job_spec;
 use crate::{
     core::pods::{drop, template},
     shared::{
-        Fields, check, cron, table,
+        Fields, check, metadata, table,
         value::{default_text, ensure_object, put, set_default},
     },
 };
 use kaji_meta::{
     Path,
+    cron::{self, Schedule},
     field::{Error, ErrorList},
     object, semantic_equal,
 };
@@ -61,6 +62,8 @@ struct CronJobs;
 /// The cronjobs resource.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("batch", "v1", "CronJob", "cronjobs", Scope::Namespaced, COLUMNS, CronJobs)
+        .metadata_checks(&[metadata::UPDATE], &[])
+        .pod_template(&["spec", "jobTemplate", "spec", "template"])
         .short(&["cj"])
         .category(&["all"])
         .with_generation()
@@ -75,7 +78,7 @@ fn spec(errs: &mut ErrorList, spec: &Value, old: Option<&Value>) {
     if schedule.is_empty() {
         errs.push(Error::required(&at, ""));
     } else {
-        if let Err(e) = cron::check(schedule) {
+        if let Err(e) = Schedule::parse(schedule) {
             errs.push(Error::invalid(&at, schedule, e));
         }
         // Schedules that had a zone in them before may keep it.

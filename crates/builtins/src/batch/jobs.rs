@@ -9,7 +9,7 @@ use crate::{
     shared::{
         Fields, check,
         conditions::is_true,
-        table,
+        metadata, table,
         value::{copy_field, ensure_object, list_mut, object_mut, put, set_default},
     },
 };
@@ -31,7 +31,7 @@ const UID_LABELS: [&str; 2] = ["controller-uid", CONTROLLER_UID];
 /// Labels of pods that carry the job's name.
 const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
 
-/// Upstream's warning to those who delete a job without saying what becomes of its pods.
+/// Upstream's warning about deleting a job without a propagation policy.
 const ORPHANS: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
 
 const COLUMNS: &[Column] = &[
@@ -60,6 +60,8 @@ struct Jobs;
 /// The jobs resource.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("batch", "v1", "Job", "jobs", Scope::Namespaced, COLUMNS, Jobs)
+        .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
+        .pod_template(&["spec", "template"])
         .category(&["all"])
         .with_generation()
         .select(&[{
@@ -242,7 +244,7 @@ fn status_word(job: &Value) -> &'static str {
     }
 }
 
-/// A job without labels of its own has those of its pods.
+/// A job without labels has those of its pods.
 fn label_as_pods(job: &mut Value) {
     let labels = job.at("spec").at("template").at("metadata").at("labels").clone();
     if labels.as_object().is_some_and(|l| !l.is_empty()) {

@@ -2,7 +2,7 @@
 
 use super::pem::blocks;
 use crate::shared::{
-    check, rules,
+    check, metadata, rules,
     rules::base64_bytes,
     table::{age, human, name},
     value::{Fields, copy_field, ensure_object, list_mut, put},
@@ -308,6 +308,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         Requests,
     )
+    .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::WHOLE, metadata::UPDATE])
     .short(&["csr"])
     .named(any_name)
     .sub(&[SubresourceDef::status(), SubresourceDef::update("approval", APPROVAL)])

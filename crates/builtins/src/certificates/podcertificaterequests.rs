@@ -65,10 +65,10 @@ fn validate(object: &Value) -> ErrorList {
         spec.at("unverifiedUserAnnotations"),
         &path("unverifiedUserAnnotations"),
     ));
-    for (who, uid) in
+    for (name, uid) in
         [("podName", "podUID"), ("serviceAccountName", "serviceAccountUID"), ("nodeName", "nodeUID")]
     {
-        check::dns_subdomain(&mut errs, &path(who), spec.text(who));
+        check::dns_subdomain(&mut errs, &path(name), spec.text(name));
         let value = spec.text(uid);
         if value.is_empty() {
             errs.push(Error::invalid(&path(uid), value, "must not be empty"));
@@ -121,7 +121,7 @@ fn state(object: &Value) -> Option<&'static str> {
 fn condition_rules(errs: &mut ErrorList, new: &Value) {
     let mut known = 0;
     for (i, c) in new.at("status").list("conditions").iter().enumerate() {
-        // Upstream puts the index in as a field of its own.
+        // Upstream adds the index as a separate field.
         let at = status_path("conditions").child(&format!("[{i}]"));
         let ty = c.text("type");
         if !STATES.contains(&ty) {
@@ -199,7 +199,7 @@ fn issued(errs: &mut ErrorList, ctx: &Ctx<'_>, new: &Value) {
     times(errs, ctx, new, &leaf);
 }
 
-/// Whether a certificate is for the key that was asked for.
+/// Whether a certificate is for the requested key.
 fn requested_key(spec: &Value, leaf: &X509Certificate<'_>) -> bool {
     let stub = base64_bytes(spec.text("stubPKCS10Request"));
     if stub.is_empty() {

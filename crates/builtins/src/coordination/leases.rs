@@ -1,7 +1,7 @@
 //! Leases.
 
 use crate::shared::{
-    check, rules,
+    check, metadata, rules,
     table::{age, name},
     value::Fields,
 };
@@ -35,7 +35,7 @@ impl Hooks for Leases {
         if let Some(s) = strategy {
             // Upstream names the field twice.
             let at = path.child("strategy").child("strategy");
-            // Upstream knows one name and takes any qualified one.
+            // Upstream defines one name and accepts any qualified one.
             if s.contains('/') || s.is_empty() {
                 check::qualified_name(&mut errs, &at, s);
             } else {
@@ -64,6 +64,7 @@ impl Hooks for Leases {
 /// The definition of Leases.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("coordination.k8s.io", "v1", "Lease", "leases", Scope::Namespaced, COLUMNS, Leases)
+        .metadata_checks(&[metadata::GENERAL_UPDATE], &[])
         .create_on_update()
         .conditional_update_only()
 }

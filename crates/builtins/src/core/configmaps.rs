@@ -1,7 +1,7 @@
 //! ConfigMaps.
 
 use crate::shared::{
-    check,
+    check, metadata,
     rules::base64_len,
     table::{age, name},
     value::Fields,
@@ -84,6 +84,7 @@ impl Hooks for ConfigMaps {
 /// The definition of ConfigMaps.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("", "v1", "ConfigMap", "configmaps", Scope::Namespaced, COLUMNS, ConfigMaps)
+        .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
         .short(&["cm"])
 }
 

@@ -1,7 +1,7 @@
 //! Endpoints (deprecated upstream in favour of EndpointSlices, still served).
 
 use crate::shared::{
-    check,
+    check, metadata,
     net::{check_endpoint_ip, check_legacy_ip, ip_warnings},
     rules,
     table::{age, name},
@@ -139,6 +139,7 @@ impl Hooks for Endpoints {
 pub fn def() -> ResourceDef {
     let mut def =
         ResourceDef::builtin("", "v1", "Endpoints", "endpoints", Scope::Namespaced, COLUMNS, Endpoints)
+            .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
             .short(&["ep"])
             .create_on_update();
     def.versions[0].deprecation =

@@ -1,7 +1,7 @@
 //! LimitRanges.
 
 use crate::shared::{
-    check, created, rules,
+    check, created, metadata, rules,
     rules::quantity,
     value::{Fields, ensure_object, list_mut, put},
 };
@@ -175,6 +175,7 @@ pub fn def() -> ResourceDef {
         created::COLUMNS,
         LimitRanges,
     )
+    .metadata_checks(&[metadata::WHOLE], &[])
     .short(&["limits"])
     .create_on_update()
 }

@@ -1,7 +1,7 @@
 //! Namespaces: deletion waits for `spec.finalizers`, which only the finalize subresource changes.
 
 use crate::shared::{
-    check,
+    check, metadata,
     table::{age, name},
     value::{Fields, copy_field, ensure_object, put},
 };
@@ -142,6 +142,7 @@ pub fn def() -> ResourceDef {
     named.name = "name".into();
     let mut def =
         ResourceDef::builtin("", "v1", "Namespace", "namespaces", Scope::Cluster, COLUMNS, Namespaces)
+            .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
             .short(&["ns"])
             .named(validation::name_is_dns_label)
             .sub(&[SubresourceDef::status(), SubresourceDef::update("finalize", &[Verb::Update])])

@@ -2,7 +2,7 @@
 
 use super::services::PROXY_VERBS;
 use crate::shared::{
-    check, conditions,
+    check, conditions, metadata,
     net::{check_legacy_cidr, cidr_warnings},
     rules,
     table::{age, name},
@@ -127,7 +127,7 @@ fn validate_change(new: &Value, old: &Value) -> ErrorList {
     errs
 }
 
-/// `podCIDR` is the first of `podCIDRs`; a client may know only one of them.
+/// `podCIDR` is the first of `podCIDRs`; a client may set only one of them.
 fn sync_pod_cidrs(node: &mut Value) {
     let Some(spec) = node.get_mut("spec") else { return };
     let (one, first) = (spec.text("podCIDR").to_owned(), spec.strings("podCIDRs").next().map(str::to_owned));
@@ -267,6 +267,7 @@ fn address<'a>(node: &'a Value, ty: &str) -> &'a str {
 pub fn def() -> ResourceDef {
     let proxy = GroupVersionKind::new("", "v1", "NodeProxyOptions");
     ResourceDef::builtin("", "v1", "Node", "nodes", Scope::Cluster, COLUMNS, Nodes)
+        .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
         .short(&["no"])
         .sub(&[SubresourceDef::status(), SubresourceDef::call("proxy", proxy, PROXY_VERBS)])
         .select(&[SelectableField::new("spec.unschedulable").missing("false")])

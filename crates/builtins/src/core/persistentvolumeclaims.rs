@@ -2,7 +2,7 @@
 
 use super::persistentvolumes::{CLASS_ANNOTATION, access_modes, amount, class, modes_cell, phase};
 use crate::shared::{
-    check, rules,
+    check, metadata, rules,
     table::{age, name},
     value::{Fields, default_text, drop_field, ensure_object, put},
 };
@@ -353,6 +353,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         Claims,
     )
+    .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
     .short(&["pvc"])
     .sub(&[SubresourceDef::status()])
     .select(&[named])

@@ -1,7 +1,7 @@
 //! PersistentVolumes.
 
 use crate::shared::{
-    check, rules,
+    check, metadata, rules,
     table::{age, name},
     value::{Fields, default_text, ensure_object, put, set_default},
 };
@@ -500,6 +500,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         PersistentVolumes,
     )
+    .metadata_checks(&[metadata::WHOLE, metadata::WHOLE], &[metadata::UPDATE])
     .short(&["pv"])
     .sub(&[SubresourceDef::status()])
     .select(&[named])

@@ -1,6 +1,6 @@
 //! Pods. What concerns the pod spec is shared by every kind that holds a pod template.
 //!
-//! Invariants: nothing about the spec looks at other objects; functions take the wire form (`v1`), in which host
+//! Invariants: nothing about the spec reads other objects; functions take the wire form (`v1`), in which host
 //! namespaces (`hostNetwork`, …) are fields of the spec.
 
 pub mod binding;
@@ -23,6 +23,7 @@ pub mod warnings;
 use crate::shared::{
     Fields,
     conditions::{self, Condition},
+    metadata,
     value::{drop_field, ensure_object, put},
 };
 use kaji_meta::{GroupResource, GroupVersionKind, Path, Status, field::ErrorList, object, semantic_equal};
@@ -72,6 +73,7 @@ pub fn def() -> ResourceDef {
     let mut host = SelectableField::new("spec.nodeName");
     host.name = "spec.host".into();
     ResourceDef::builtin("", "v1", "Pod", "pods", Scope::Namespaced, columns::COLUMNS, Pods)
+        .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
         .short(&["po"])
         .category(&["all"])
         .with_generation()

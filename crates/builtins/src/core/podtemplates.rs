@@ -2,7 +2,7 @@
 
 use crate::{
     core::pods::{defaults, drop, template},
-    shared::{Fields, table},
+    shared::{Fields, metadata, table},
 };
 use kaji_meta::{Path, field::ErrorList, object};
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, name_column};
@@ -20,6 +20,8 @@ struct PodTemplates;
 /// The podtemplates resource.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("", "v1", "PodTemplate", "podtemplates", Scope::Namespaced, COLUMNS, PodTemplates)
+        .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
+        .pod_template(&["template"])
         .with_generation()
 }
 

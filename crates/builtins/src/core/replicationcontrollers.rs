@@ -3,7 +3,7 @@
 use crate::{
     core::pods::{defaults, drop, template},
     shared::{
-        Fields, check, replicas, table,
+        Fields, check, metadata, replicas, table,
         value::{ensure_object, put, set_default},
     },
 };
@@ -57,6 +57,8 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         ReplicationControllers,
     )
+    .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
+    .pod_template(&["spec", "template"])
     .short(&["rc"])
     .category(&["all"])
     .with_generation()

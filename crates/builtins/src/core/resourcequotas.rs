@@ -1,7 +1,7 @@
 //! ResourceQuotas.
 
 use crate::shared::{
-    check, rules,
+    check, metadata, rules,
     table::{age, name},
     value::{Fields, put},
 };
@@ -184,6 +184,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         ResourceQuotas,
     )
+    .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
     .short(&["quota"])
     .sub(&[SubresourceDef::status()])
 }

@@ -2,7 +2,7 @@
 
 use super::configmaps::{MAX_DATA, frozen_data};
 use crate::shared::{
-    check,
+    check, metadata,
     rules::{base64_bytes, base64_len},
     table::{age, name},
     value::{Fields, default_text, drop_field, ensure_object, put},
@@ -161,6 +161,7 @@ impl Hooks for Secrets {
 /// The definition of Secrets.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin("", "v1", "Secret", "secrets", Scope::Namespaced, COLUMNS, Secrets)
+        .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
         .select(&[SelectableField::new("type")])
 }
 

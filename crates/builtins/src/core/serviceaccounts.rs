@@ -3,6 +3,7 @@
 use crate::{
     Deps,
     shared::{
+        metadata,
         table::{age, name},
         value::{Fields, ensure_object, put},
     },
@@ -203,6 +204,7 @@ pub fn def(deps: &Deps) -> ResourceDef {
     let request = GroupVersionKind::new("authentication.k8s.io", "v1", "TokenRequest");
     let hooks = ServiceAccounts { deps: deps.clone() };
     ResourceDef::builtin("", "v1", "ServiceAccount", "serviceaccounts", Scope::Namespaced, COLUMNS, hooks)
+        .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
         .short(&["sa"])
         .sub(&[SubresourceDef::call("token", request, &[Verb::Create])])
 }

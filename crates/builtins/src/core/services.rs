@@ -9,6 +9,7 @@ mod validate;
 use crate::{
     Deps,
     shared::{
+        metadata,
         net::{cidr_warnings, ip_warnings},
         rules,
         table::{age, labels, name},
@@ -292,7 +293,7 @@ fn keep_allocated(new: &mut Value, old: &Value) {
     }
 }
 
-/// A change of type drops fields that the new type does not know, unless the client has changed them as well.
+/// A change of type drops fields that the new type does not have, unless the client has changed them as well.
 fn drop_by_type(new: &mut Value, old: &Value) {
     let same = |new: &Value, field: &str| new.at("spec").at(field) == old.at("spec").at(field);
     if needs_cluster_ip(old) && !needs_cluster_ip(new) {
@@ -429,6 +430,7 @@ pub fn def(deps: &Deps) -> ResourceDef {
     let proxy = GroupVersionKind::new("", "v1", "ServiceProxyOptions");
     let hooks = Services { allocators: Arc::new(Allocators::new(deps)) };
     ResourceDef::builtin("", "v1", "Service", "services", Scope::Namespaced, COLUMNS, hooks)
+        .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
         .short(&["svc"])
         .category(&["all"])
         .named(validation::name_is_dns_label)

@@ -1,7 +1,7 @@
 //! EndpointSlices.
 
 use crate::shared::{
-    check,
+    check, metadata,
     net::{check_endpoint_ip, check_ip, check_legacy_ip, ip_warnings, is_ipv4, is_ipv6},
     rules,
     table::{age, name},
@@ -247,6 +247,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         EndpointSlices,
     )
+    .metadata_checks(&[metadata::WHOLE], &[])
     .with_generation()
 }
 

@@ -1,8 +1,8 @@
-//! Events, served by the core group and by events.k8s.io. They are stored in the core form; hooks see that form,
-//! and only defaulting and tables see the requested one.
+//! Events, served by the core group and by events.k8s.io. They are stored in the core form; hooks get that form,
+//! and only defaulting and tables get the requested one.
 
 use crate::shared::{
-    check,
+    check, metadata,
     table::{human, seconds_between},
     value::Fields,
 };
@@ -301,7 +301,10 @@ pub fn events() -> ResourceDef {
         field("reportingController", &["reportingComponent"]),
         field("type", &["type"]),
     ]);
-    let mut def = base("events.k8s.io", true).select(&fields).named(validation::name_is_dns_subdomain);
+    let mut def = base("events.k8s.io", true)
+        .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
+        .select(&fields)
+        .named(validation::name_is_dns_subdomain);
     def.shares_storage_of = Some(GroupResource::new("", "events"));
     def
 }

@@ -51,7 +51,7 @@ pub fn priority_level(name: &str) -> Option<Value> {
     }
 }
 
-/// A status update changes no metadata but who manages which field.
+/// A status update changes no metadata but managed fields.
 pub fn keep_meta(ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
     if ctx.subresource != "status" {
         return;

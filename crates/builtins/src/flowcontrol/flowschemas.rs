@@ -2,7 +2,7 @@
 
 use super::fixed;
 use crate::shared::{
-    check,
+    check, metadata,
     table::{age, name},
     value::{Fields, default_int, ensure_object, put},
 };
@@ -137,17 +137,17 @@ fn subject(errs: &mut ErrorList, path: &Path, subject: &Value) {
         errs.push(Error::not_supported(&path.child("kind"), kind, &["Group", "ServiceAccount", "User"]));
         return;
     };
-    let (at, who) = (path.child(own), subject.at(own));
-    if who.is_null() {
+    let (at, details) = (path.child(own), subject.at(own));
+    if details.is_null() {
         errs.push(Error::required(&at, format!("{own} is required when subject kind is '{kind}'")));
     } else {
-        let name = who.text("name");
+        let name = details.text("name");
         check::required(errs, &at.child("name"), name);
         if kind == "ServiceAccount" {
             if !name.is_empty() && name != "*" {
                 check::dns_subdomain(errs, &at.child("name"), name);
             }
-            match who.text("namespace") {
+            match details.text("namespace") {
                 "" => {
                     let text = "must specify namespace for service account";
                     errs.push(Error::required(&at.child("namespace"), text));
@@ -289,6 +289,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         FlowSchemas,
     )
+    .metadata_checks(&[metadata::WHOLE], &[])
     .with_generation()
     .sub(&[SubresourceDef::status()])
 }

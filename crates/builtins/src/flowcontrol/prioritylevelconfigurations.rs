@@ -2,7 +2,7 @@
 
 use super::{fixed, flowschemas::condition_types};
 use crate::shared::{
-    check,
+    check, metadata,
     table::{age, name},
     value::{Fields, copy_field, default_int, put, set_default},
 };
@@ -249,6 +249,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         PriorityLevels,
     )
+    .metadata_checks(&[metadata::WHOLE], &[])
     .with_generation()
     .sub(&[SubresourceDef::status()])
 }

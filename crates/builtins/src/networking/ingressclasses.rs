@@ -2,7 +2,7 @@
 
 use super::ingresses::reference;
 use crate::shared::{
-    check, rules,
+    check, metadata, rules,
     table::{age, name},
     value::Fields,
 };
@@ -99,6 +99,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         IngressClasses,
     )
+    .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
     .with_generation()
 }
 

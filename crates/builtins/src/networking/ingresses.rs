@@ -3,7 +3,7 @@
 use crate::{
     core::services::balancer_addresses,
     shared::{
-        check,
+        check, metadata,
         net::{check_legacy_ip, parse_ip_sloppy},
         rules,
         table::{age, name},
@@ -265,6 +265,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         Ingresses,
     )
+    .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
     .short(&["ing"])
     .sub(&[SubresourceDef::status()])
     .with_generation()

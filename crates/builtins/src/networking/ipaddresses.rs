@@ -1,7 +1,7 @@
 //! IPAddresses: each stands for a cluster IP in use, and is named after it.
 
 use crate::shared::{
-    check,
+    check, metadata,
     net::check_ip,
     table::{age, name},
     value::Fields,
@@ -87,6 +87,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         IpAddresses,
     )
+    .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
     .short(&["ip"])
     .named(valid_name)
 }

@@ -1,7 +1,7 @@
 //! NetworkPolicies.
 
 use crate::shared::{
-    check,
+    check, metadata,
     net::{Cidr, check_legacy_cidr, cidr_warnings},
     rules,
     table::{age, name, selector},
@@ -189,6 +189,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         NetworkPolicies,
     )
+    .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
     .short(&["netpol"])
     .with_generation()
 }

@@ -1,7 +1,7 @@
 //! ServiceCIDRs: the ranges cluster IPs come from.
 
 use crate::shared::{
-    check,
+    check, metadata,
     net::check_cidr,
     rules,
     table::{age, name},
@@ -105,6 +105,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         ServiceCidrs,
     )
+    .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
     .sub(&[SubresourceDef::status()])
 }
 

@@ -1,7 +1,7 @@
 //! RuntimeClasses.
 
 use crate::shared::{
-    check, rules,
+    check, metadata, rules,
     table::{age, name},
     value::Fields,
 };
@@ -103,6 +103,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         RuntimeClasses,
     )
+    .metadata_checks(&[metadata::GENERAL_WHOLE, metadata::GENERAL_UPDATE], &[])
     .create_on_update()
     .conditional_update_only()
 }

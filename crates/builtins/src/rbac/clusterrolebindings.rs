@@ -1,59 +1,12 @@
 //! ClusterRoleBindings.
 
-use super::{
-    escalation::Guard,
-    rules::{CLUSTER_BINDING_COLUMNS, GROUP, binding, binding_row, default_binding},
-};
+use super::bindings;
 use crate::Deps;
-use kaji_meta::{Status, field::ErrorList, validation};
-use kaji_resource::{BoxFuture, Ctx, Hooks, Reservation, ResourceDef, Scope};
-use serde_json::Value;
-
-struct Bindings {
-    guard: Guard,
-}
-
-impl Hooks for Bindings {
-    fn default(&self, _version: &str, object: &mut Value) {
-        default_binding(object);
-    }
-
-    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
-        binding(object, None, false)
-    }
-
-    fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {
-        binding(new, Some(old), false)
-    }
-
-    fn reserve<'a>(
-        &'a self,
-        ctx: &'a Ctx<'a>,
-        new: &'a mut Value,
-        old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
-        Box::pin(async move { self.guard.binding(ctx, new, old).await.map(|()| None) })
-    }
-
-    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
-        binding_row(object, now)
-    }
-}
+use kaji_resource::{ResourceDef, Scope};
 
 /// The definition of ClusterRoleBindings.
 pub fn def(deps: &Deps) -> ResourceDef {
-    let guard = Guard::new(deps, "clusterrolebindings");
-    ResourceDef::builtin(
-        GROUP,
-        "v1",
-        "ClusterRoleBinding",
-        "clusterrolebindings",
-        Scope::Cluster,
-        CLUSTER_BINDING_COLUMNS,
-        Bindings { guard },
-    )
-    .named(validation::path_segment_name)
-    .create_on_update()
+    bindings::def(deps, "ClusterRoleBinding", "clusterrolebindings", Scope::Cluster)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Deps,
-    shared::{created, value::Fields},
+    shared::{created, metadata, value::Fields},
 };
 use kaji_meta::{
     Status,
@@ -67,6 +67,7 @@ pub fn def(deps: &Deps) -> ResourceDef {
         created::COLUMNS,
         ClusterRoles { guard },
     )
+    .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
     .named(validation::path_segment_name)
     .create_on_update()
 }

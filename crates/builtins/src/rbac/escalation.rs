@@ -1,5 +1,5 @@
-//! Nobody may grant what they do not hold: who writes a role or binding must have its permissions already, or the
-//! verbs `escalate` on the role or `bind` on the role that is bound.
+//! Privilege escalation prevention: a user that writes a role or binding must have its permissions already, or the verbs
+//! `escalate` on the role or `bind` on the role that is bound.
 //!
 //! Source: Kubernetes, "Using RBAC Authorization", privilege escalation prevention; upstream's `ConfirmNoEscalation`.
 

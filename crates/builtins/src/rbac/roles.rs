@@ -4,6 +4,7 @@ use super::{
     escalation::Guard,
     rules::{GROUP, policy_rules},
 };
+use crate::shared::metadata;
 use crate::{Deps, shared::created};
 use kaji_meta::{Status, field::ErrorList, validation};
 use kaji_resource::{BoxFuture, Ctx, Hooks, Reservation, ResourceDef, Scope};
@@ -40,6 +41,7 @@ impl Hooks for Roles {
 pub fn def(deps: &Deps) -> ResourceDef {
     let guard = Guard::new(deps, "roles");
     ResourceDef::builtin(GROUP, "v1", "Role", "roles", Scope::Namespaced, created::COLUMNS, Roles { guard })
+        .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
         .named(validation::path_segment_name)
         .create_on_update()
 }

@@ -2,7 +2,7 @@
 
 use super::rules::{GROUP, limited, opaque, selectors};
 use crate::shared::{
-    rules,
+    metadata, rules,
     table::{age, name},
     value::Fields,
 };
@@ -46,6 +46,7 @@ impl Hooks for DeviceClasses {
 /// The definition of DeviceClasses.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin(GROUP, "v1", "DeviceClass", "deviceclasses", Scope::Cluster, COLUMNS, DeviceClasses)
+        .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
         .with_generation()
 }
 

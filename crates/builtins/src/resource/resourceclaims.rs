@@ -2,7 +2,7 @@
 
 use super::rules::{GROUP, claim, default_claim, driver, limited, pool, request_names};
 use crate::shared::{
-    check, rules,
+    check, metadata, rules,
     table::{age, name},
     value::{Fields, ensure_object, put},
 };
@@ -198,6 +198,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         ResourceClaims,
     )
+    .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
     .sub(&[SubresourceDef::status()])
 }
 

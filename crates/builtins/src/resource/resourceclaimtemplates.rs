@@ -2,7 +2,7 @@
 
 use super::rules::{GROUP, claim, default_claim};
 use crate::shared::{
-    check,
+    check, metadata,
     table::{age, name},
     value::Fields,
 };
@@ -60,6 +60,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         Templates,
     )
+    .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
 }
 
 #[cfg(test)]

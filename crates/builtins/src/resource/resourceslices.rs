@@ -4,7 +4,7 @@ use super::rules::{GROUP, amounts, default_taint, driver, limited, node_selector
 use crate::{
     Deps,
     shared::{
-        check,
+        check, metadata,
         table::{age, name},
         value::{Fields, list_mut, set_default},
     },
@@ -234,6 +234,7 @@ impl Hooks for Slices {
 pub fn def(deps: &Deps) -> ResourceDef {
     let hooks = Slices { deps: deps.clone() };
     ResourceDef::builtin(GROUP, "v1", "ResourceSlice", "resourceslices", Scope::Cluster, COLUMNS, hooks)
+        .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
         .with_generation()
         .select(&[SelectableField::new("spec.nodeName").indexed(), SelectableField::new("spec.driver")])
 }

@@ -1,5 +1,5 @@
-//! What the kinds of resource.k8s.io (dynamic resource allocation) share. CEL expressions are checked for length here
-//! and compiled by whoever evaluates them.
+//! What the kinds of resource.k8s.io (dynamic resource allocation) share. CEL selectors are
+//! compiled as the scheduler will evaluate them.
 
 use crate::shared::{
     check, rules,

@@ -1,7 +1,7 @@
 //! PriorityClasses.
 
 use crate::shared::{
-    check, rules,
+    check, metadata, rules,
     table::{age, name},
     value::Fields,
 };
@@ -99,7 +99,7 @@ impl Hooks for PriorityClasses {
 
     fn check_delete(&self, _ctx: &Ctx<'_>, object: &Value, options: &DeleteOptions) -> Result<(), Status> {
         let name = object::name(object);
-        // Upstream's registry looks at single deletions alone.
+        // Upstream's registry checks single deletions only.
         if !options.of_collection && SYSTEM_CLASSES.iter().any(|(n, _)| *n == name) {
             let gr = GroupResource::new("scheduling.k8s.io", "priorityclasses");
             return Err(Status::forbidden(
@@ -133,6 +133,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         PriorityClasses,
     )
+    .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
     .short(&["pc"])
     .with_generation()
 }

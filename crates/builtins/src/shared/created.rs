@@ -1,4 +1,4 @@
-//! The table of kinds that upstream prints in no way of their own: name and time of creation.
+//! The table of kinds without columns upstream: name and time of creation.
 
 use kaji_meta::object;
 use kaji_resource::{Column, name_column};

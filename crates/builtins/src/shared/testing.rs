@@ -103,9 +103,9 @@ impl Api for FakeApi {
     }
 }
 
-/// A world for one test: who asks, the time, randomness and the other objects.
+/// The fixture of one test: the user, the time, randomness and the other objects.
 pub struct World {
-    /// Who asks.
+    /// The caller.
     pub user: UserInfo,
     /// The time.
     pub now: jiff::Timestamp,
@@ -210,7 +210,7 @@ pub fn row(def: &ResourceDef, object: &Value) -> String {
         .join(" | ")
 }
 
-/// Asks a review kind, or calls the subresource of a kind without an object.
+/// Creates a review, or calls the subresource of a kind without an object.
 pub fn call(world: &World, def: &ResourceDef, body: Value) -> Result<(u16, Value), Status> {
     let seen = body.clone();
     let ctx = world.ctx(&seen, "", "v1");

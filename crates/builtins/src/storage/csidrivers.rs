@@ -2,7 +2,7 @@
 
 use super::rules::{GROUP, token_requests};
 use crate::shared::{
-    check, rules,
+    check, metadata, rules,
     table::{age, name},
     value::{Fields, ensure_object, put},
 };
@@ -141,6 +141,7 @@ impl Hooks for CsiDrivers {
 /// The definition of CSIDrivers.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin(GROUP, "v1", "CSIDriver", "csidrivers", Scope::Cluster, COLUMNS, CsiDrivers)
+        .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
         .conditional_update_only()
         .with_generation_of_changes()
 }

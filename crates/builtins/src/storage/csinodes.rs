@@ -4,7 +4,7 @@ use super::rules::GROUP;
 use crate::{
     core::persistentvolumes::driver_name,
     shared::{
-        check,
+        check, metadata,
         table::{age, name},
         value::{Fields, drop_field},
     },
@@ -89,6 +89,7 @@ impl Hooks for CsiNodes {
 /// The definition of CSINodes.
 pub fn def() -> ResourceDef {
     ResourceDef::builtin(GROUP, "v1", "CSINode", "csinodes", Scope::Cluster, COLUMNS, CsiNodes)
+        .metadata_checks(&[metadata::WHOLE], &[])
         .conditional_update_only()
 }
 

@@ -1,7 +1,7 @@
 //! CSIStorageCapacities.
 
 use super::rules::GROUP;
-use crate::shared::{check, created, value::Fields};
+use crate::shared::{check, created, metadata, value::Fields};
 use kaji_meta::{
     field::{ErrorList, Path},
     validation,
@@ -51,6 +51,7 @@ pub fn def() -> ResourceDef {
         created::COLUMNS,
         CsiStorageCapacities,
     )
+    .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
     .conditional_update_only()
 }
 

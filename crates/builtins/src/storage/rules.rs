@@ -13,7 +13,7 @@ const MAX_PARAMETERS: usize = 512;
 /// How many bytes parameters and attachment metadata may have.
 pub const MAX_BYTES: usize = 256 * 1024;
 
-/// The name of who provisions volumes.
+/// The name of a volume provisioner.
 pub fn provisioner(errs: &mut ErrorList, path: &Path, name: &str) {
     if name.is_empty() {
         errs.push(Error::required(path, ""));
@@ -45,7 +45,7 @@ pub fn parameters(errs: &mut ErrorList, object: &Value, may_be_empty: bool) {
     }
 }
 
-/// The audiences a CSI driver wants tokens for.
+/// The audiences of the tokens that a CSI driver requests.
 pub fn token_requests(errs: &mut ErrorList, path: &Path, list: &[Value]) {
     for (i, r) in list.iter().enumerate() {
         let (at, audience) = (path.index(i), r.text("audience"));

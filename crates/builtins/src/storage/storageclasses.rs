@@ -1,7 +1,7 @@
 //! StorageClasses.
 
 use super::rules::{GROUP, is_default_class, parameters, provisioner};
-use crate::shared::{check, rules, table::age, value::Fields};
+use crate::shared::{check, metadata, rules, table::age, value::Fields};
 use kaji_meta::{
     field::{Error, ErrorList, Path},
     object,
@@ -120,6 +120,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         StorageClasses,
     )
+    .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
     .short(&["sc"])
 }
 

@@ -4,7 +4,7 @@ use super::rules::{GROUP, MAX_BYTES};
 use crate::{
     core::persistentvolumes::driver_name,
     shared::{
-        check, rules,
+        check, metadata, rules,
         table::{age, name},
         value::{Fields, put},
     },
@@ -152,6 +152,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         VolumeAttachments,
     )
+    .metadata_checks(&[metadata::WHOLE], &[])
     .conditional_update_only()
     .sub(&[SubresourceDef::status()])
 }

@@ -2,7 +2,7 @@
 
 use super::rules::{GROUP, parameters, provisioner};
 use crate::shared::{
-    rules,
+    metadata, rules,
     table::{age, name},
     value::Fields,
 };
@@ -59,6 +59,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         VolumeAttributesClasses,
     )
+    .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
     .short(&["vac"])
 }
 

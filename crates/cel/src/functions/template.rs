@@ -186,10 +186,9 @@ fn magnitude(value: &Value<'_>) -> Option<(&'static str, u64)> {
 }
 
 fn hex(value: &Value<'_>) -> Option<String> {
-    let bytes = |b: &[u8]| b.iter().map(|b| format!("{b:02x}")).collect();
     match value {
-        Value::String(s) => Some(bytes(s.as_bytes())),
-        Value::Bytes(b) => Some(bytes(b)),
+        Value::String(s) => Some(kaji_meta::text::hex(s.as_bytes())),
+        Value::Bytes(b) => Some(kaji_meta::text::hex(b)),
         other => magnitude(other).map(|(sign, n)| format!("{sign}{n:x}")),
     }
 }

@@ -9,7 +9,7 @@ use kaji_runtime::{
 };
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use std::{fmt::Write as _, sync::Arc};
+use std::sync::Arc;
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-serving";
 
@@ -27,11 +27,7 @@ struct Publisher {
 }
 
 fn name(bundle: &str) -> String {
-    let mut name = format!("{}:", SIGNER.replace('/', ":"));
-    for byte in &Sha256::digest(bundle)[..12] {
-        let _ = write!(name, "{byte:02x}");
-    }
-    name
+    format!("{}:{}", SIGNER.replace('/', ":"), kaji_meta::text::hex(&Sha256::digest(bundle)[..12]))
 }
 
 impl Reconciler for Publisher {

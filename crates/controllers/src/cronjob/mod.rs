@@ -5,20 +5,18 @@
 //! - Only the latest of missed times is made up for.
 //! - The status follows the jobs: one that is there and runs is active, and its time is the last one scheduled.
 
-mod schedule;
-
 use crate::{
     claim::quiet,
     conditions::seconds,
     pods::{namespace_terminating, status_patch},
 };
 use jiff::{Timestamp, tz::TimeZone};
+use kaji_meta::cron::Schedule;
 use kaji_runtime::{
     Change, Controller, Cx, EventRecord, Informers, Key, Plan, Projection, Reconciler, Step, View, Write,
     client::Target,
     objects::{CronJob, CronJobStatus, Job},
 };
-use schedule::Schedule;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 

@@ -167,7 +167,7 @@ pub fn hash(text: &str) -> String {
     if text.is_empty() {
         return String::new();
     }
-    let hex: String = Sha256::digest(text.as_bytes()).iter().map(|b| format!("{b:02x}")).collect();
+    let hex = kaji_meta::text::hex(&Sha256::digest(text.as_bytes()));
     format!("sha256:{hex}")
 }
 

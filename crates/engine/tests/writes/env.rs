@@ -251,6 +251,7 @@ pub fn widgets() -> ResourceDef {
         ttl: None,
         validate_name: kaji_meta::validation::name_is_dns_subdomain,
         metadata_checks: kaji_resource::MetadataChecks::default(),
+        pod_template: None,
         allow_create_on_update: false,
         allow_unconditional_update: false,
         conversion: kaji_resource::Conversion::Hub,

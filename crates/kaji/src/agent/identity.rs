@@ -16,7 +16,6 @@ use kaji_server::pki::{self, PkiError, write_private};
 use rcgen::{CertificateParams, DnType, KeyPair, PublicKeyData};
 use sha2::{Digest, Sha256};
 use std::{
-    fmt::Write as _,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -64,10 +63,7 @@ impl NodeKey {
         let mut digest = Sha256::new();
         digest.update(self.pair.subject_public_key_info());
         digest.update(self.node.as_bytes());
-        digest.finalize().iter().fold("node-csr-".to_owned(), |mut name, byte| {
-            let _ = write!(name, "{byte:02x}");
-            name
-        })
+        format!("node-csr-{}", kaji_meta::text::hex(&digest.finalize()))
     }
 }
 

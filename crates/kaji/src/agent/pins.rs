@@ -6,7 +6,6 @@
 //! Source: kubeadm join, "Token-based discovery with CA pinning".
 
 use sha2::{Digest, Sha256};
-use std::fmt::Write as _;
 use x509_parser::{parse_x509_certificate, pem::Pem};
 
 const FORMAT: &str = "sha256";
@@ -76,10 +75,7 @@ fn certificates(pem: &str) -> Result<Vec<Vec<u8>>, String> {
 pub fn hash(der: &[u8]) -> Result<String, String> {
     let (_, certificate) = parse_x509_certificate(der).map_err(|e| format!("malformed certificate: {e}"))?;
     let digest = Sha256::digest(certificate.public_key().raw);
-    Ok(digest.iter().fold(format!("{FORMAT}:"), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    }))
+    Ok(format!("{FORMAT}:{}", kaji_meta::text::hex(&digest)))
 }
 
 #[cfg(test)]

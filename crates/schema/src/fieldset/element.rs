@@ -82,7 +82,7 @@ fn keyed_item(list: &ListShape<'_>, item: &Value) -> Result<String, String> {
     Ok(s)
 }
 
-/// Brings an element in any spelling to the canonical one. `None` for kinds that this version does not know.
+/// Converts an element in any spelling to the canonical one. `None` for kinds that this version does not have.
 pub(crate) fn normalise(s: &str) -> Result<Option<String>, String> {
     if s.len() < 2 {
         return Err("key must be 2 characters long:".into());

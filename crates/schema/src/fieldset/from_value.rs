@@ -8,7 +8,7 @@ use super::node::{Child, ListShape, MapShape, Node, Shape};
 use super::ops;
 use crate::schema::{Omit, Property, Type};
 
-/// Fields of `metadata` (besides apiVersion, kind and metadata itself) that nobody ever owns.
+/// Fields of `metadata` (besides apiVersion, kind and metadata itself) that no manager ever owns.
 pub(crate) const UNTRACKED_META: [&str; 9] = [
     "clusterName",
     "creationTimestamp",
@@ -53,7 +53,7 @@ fn applied_below(node: Node<'_>, value: &Value, out: &mut Tree) -> bool {
 
 fn applied_items(list: &ListShape<'_>, value: &Value, out: &mut Tree) {
     for item in value.as_array().into_iter().flatten() {
-        // Items without an identity have been refused before, or belong to nobody.
+        // Items without an identity have been refused before, or have no owner.
         let Ok(key) = element::list_item(list, item) else { continue };
         if let Some(old) = out.get_mut(&key) {
             // Duplicates are owned as a whole.
@@ -106,7 +106,7 @@ fn added_items(list: &ListShape<'_>, value: &Value) -> Result<Tree, String> {
 }
 
 /// What creating `object` writes: everything that differs from the empty object of its type, without the metadata
-/// that nobody owns. Fields that Go always writes (structs, fields without `omitempty`) are there before, hence are no
+/// that no manager owns. Fields that Go always writes (structs, fields without `omitempty`) are there before, hence are no
 /// members themselves.
 ///
 /// # Errors

@@ -32,7 +32,7 @@ pub(crate) fn node(mut children: Tree, member: bool) -> Option<Value> {
     Some(Value::Object(children))
 }
 
-/// Makes the path a member. An empty path changes nothing: nobody owns the whole object.
+/// Makes the path a member. An empty path changes nothing: no manager owns the whole object.
 pub(crate) fn insert<'p>(set: &mut Tree, path: impl IntoIterator<Item = &'p str>) {
     attach(set, path, Map::new());
 }

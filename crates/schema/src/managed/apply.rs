@@ -33,7 +33,7 @@ pub struct ApplyArgs<'a> {
     pub subresource: &'a str,
     /// The time of the request, RFC 3339 in whole seconds and UTC.
     pub now: &'a str,
-    /// Fields that the strategy sets itself, hence that nobody gets to own through this endpoint.
+    /// Fields that the strategy sets itself, hence that no manager owns through this endpoint.
     pub reset: Option<&'a FieldSet>,
     /// Take fields over from other managers.
     pub force: bool,
@@ -176,7 +176,7 @@ fn without_managed_fields(object: &Value) -> Value {
     copy
 }
 
-/// Removes from the applier's entry what nobody owns.
+/// Removes from the applier's entry the fields without an owner.
 fn strip(mut entry: Entry) -> Entry {
     static UNTRACKED: LazyLock<FieldSet> = LazyLock::new(|| {
         let mut set = FieldSet::from_paths(&[&["apiVersion"], &["kind"], &["metadata"]]);

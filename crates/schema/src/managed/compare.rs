@@ -27,7 +27,7 @@ impl Comparison {
     }
 }
 
-/// Compares two whole objects, leaving out what nobody owns (apiVersion, kind, names, versions, …).
+/// Compares two whole objects, leaving out fields that no manager owns (apiVersion, kind, names, versions, …).
 ///
 /// # Errors
 /// The text of a list item that cannot be identified.
@@ -139,7 +139,7 @@ impl<'v> Walker<'v> {
             Shape::Map(shape) => {
                 let fields = |v: &'v Value| v.as_object().filter(|m| !m.is_empty());
                 match (fields(a), fields(b)) {
-                    // Both empty or null: a leaf, so that the two are told apart.
+                    // Both empty or null: a leaf, so that the two differ.
                     (None, None) => self.leaf(a, b),
                     (Some(a), Some(b)) => self.fields(shape, a, b, &[])?,
                     (Some(a), None) => self.all(Side::Removed, shape, a)?,

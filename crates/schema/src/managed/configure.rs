@@ -2,7 +2,7 @@
 //! Source: apiserver `policy/mutating/patch/smd.go`.
 //!
 //! Invariant: nothing is removed. What is replaced whole (atomic lists, maps and structs) may not be in a configuration at
-//! all: whoever names one field of it would take away the others.
+//! all: a manager that names one field of it would remove the others.
 
 use serde_json::Value;
 

@@ -6,7 +6,7 @@ use super::entry::{Entry, Operation};
 use crate::fieldset::element::quote;
 use crate::fieldset::{Tree, ops};
 
-/// One field that somebody else owns with another value.
+/// One field that another manager owns with another value.
 #[derive(Clone, Debug)]
 pub(crate) struct Conflict {
     /// Upstream's key of the manager; conflicts are listed in its order.

@@ -28,7 +28,7 @@ impl Operation {
     }
 }
 
-/// Who an entry belongs to. An applier has one entry whatever version it applied, an updater one per version.
+/// The manager that an entry belongs to. An applier has one entry whatever version it applied, an updater one per version.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity<'a> {
     pub manager: &'a str,
@@ -232,7 +232,7 @@ pub(crate) fn trust(managed_fields: Value) -> Option<Vec<Entry>> {
         .collect()
 }
 
-/// True for the two spellings of "forget all managers": `[]` and `[{}]`.
+/// True for the two spellings of "remove all managers": `[]` and `[{}]`.
 pub(crate) fn is_reset(managed_fields: &Value) -> bool {
     match managed_fields.as_array().map(Vec::as_slice) {
         Some([]) => true,

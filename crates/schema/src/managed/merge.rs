@@ -1,7 +1,7 @@
 //! Merging an applied configuration into the live object.
 //!
 //! Nothing is removed: what the configuration does not mention stays as it is. Lists with identities keep the live
-//! order unless the configuration asks for another.
+//! order unless the configuration has another.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
 //! Removing what an applier no longer applies.
 //!
-//! A field or item goes if the applier applied it last time, does not apply it now, and nobody else owns it.
+//! A field or item is removed if the applier applied it last time, does not apply it now, and no other manager owns it.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::fieldset::from_value::applied;
 use crate::fieldset::{Node, Tree, ops};
 use crate::schema::{Schema, SchemaRef};
 
-/// Everything that pruning looks at.
+/// The inputs of pruning.
 pub(crate) struct Prune<'a> {
     pub schema: &'a SchemaRef,
     pub api_version: &'a str,
@@ -73,7 +73,7 @@ impl Prune<'_> {
         else {
             return Ok(start.object);
         };
-        // Only what was applied last time may go: not what nobody or only an updater owned.
+        // Only what was applied last time may go: not what no manager or only an updater owned.
         let mut gone = merged.members();
         ops::subtract(&mut gone, &pruned.members());
         let gone = ops::intersection(&gone, &last);
@@ -94,7 +94,7 @@ impl Prune<'_> {
         last.is_empty() && self.last_version == self.api_version
     }
 
-    /// Puts back what somebody (the applier's new configuration included) owns, version by version.
+    /// Restores what a manager (the applier's new configuration included) owns, version by version.
     fn add_back_owned(&self, merged: &At, pruned: At) -> Result<At, Status> {
         // The version last applied comes first: what it lacks could make conversion fail.
         let mut owned: Vec<(&str, Tree)> = vec![(self.last_version, Tree::new())];

@@ -12,8 +12,8 @@ use crate::fieldset::node::{Node, Shape};
 use crate::fieldset::{Tree, ops};
 use crate::schema::SchemaRef;
 
-/// Brings every entry in line with the schema of its version. Versions that no longer exist are dealt with by whoever
-/// converts to them.
+/// Brings every entry in line with the schema of its version. Entries of versions that no longer exist are
+/// dropped by the conversion.
 ///
 /// # Errors
 /// When the time is over.

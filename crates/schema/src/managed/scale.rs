@@ -42,7 +42,7 @@ pub fn scale_to_subresource(parent: &Value, paths: ScalePaths<'_>) -> Result<Val
 }
 
 /// The managedFields of the object at `api_version` after its Scale was written with the managedFields `scale`:
-/// replicas belong to whom the Scale says, everything else stays.
+/// replicas belong to the managers that the Scale names, all other fields keep theirs.
 ///
 /// # Errors
 /// The text of what is wrong with the entries.
@@ -64,7 +64,7 @@ pub fn scale_to_parent(
         };
         match known.get(&entry.id().key()).and_then(|at| scale.get_mut(*at)?.take()) {
             Some(_) => {}
-            // Somebody else set them through the Scale.
+            // Another manager set them through the Scale.
             None => ops::subtract(entry.fields_mut(), &FieldSet::from_paths(&[path]).0),
         }
         out.push(entry);

@@ -212,13 +212,13 @@ fn updates_take_ownership_and_give_it_up() {
         {"map":{"x":"1","y":"1","z":"1"},"string":"2"}
         Update a v1 @01: {"f:map":{".":{},"f:x":{},"f:y":{}}}
         Update b v1 @02: {"f:map":{"f:z":{}},"f:string":{}}"#]]);
-    // Removing a field takes it from whoever owned it, and does not move anybody's time.
+    // Removing a field takes it from its manager, and changes no entry's time.
     s.update("c", json!({"string": "2", "map": {"y": "1", "z": "1"}}));
     s.check(&expect![[r#"
         {"map":{"y":"1","z":"1"},"string":"2"}
         Update a v1 @01: {"f:map":{".":{},"f:y":{}}}
         Update b v1 @02: {"f:map":{"f:z":{}},"f:string":{}}"#]]);
-    // b removes the last of its own fields.
+    // b removes the last of its fields.
     s.update("b", json!({"map": {"y": "1"}}));
     s.check(&expect![[r#"
         {"map":{"y":"1"}}
@@ -243,7 +243,7 @@ fn updates_take_ownership_and_give_it_up() {
 fn managers_may_be_reset_but_not_forgotten() {
     let mut s = Server::custom();
     s.update("a", json!({"string": "1"})).apply("b", json!({"bool": true}));
-    // Clients that know nothing of managedFields.
+    // Clients that do not send managedFields.
     s.update("c", json!({"string": "1", "bool": true, "number": 1}));
     s.check(&expect![[r#"
         {"bool":true,"number":1,"string":"1"}
@@ -450,7 +450,7 @@ fn scale_subresource() {
     expect![[r#"[{"apiVersion":"autoscaling/v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:replicas":{}}},"manager":"applier","operation":"Apply","time":"2026-01-01T00:00:01Z"}]"#]].assert_eq(&scale.to_string());
     // Unchanged, the parent's entries stay (those of unknown versions are dropped).
     expect![[r#"[{"apiVersion":"apps/v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:replicas":{},"f:selector":{}}},"manager":"applier","operation":"Apply","time":"2026-01-01T00:00:01Z"},{"apiVersion":"apps/v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:paused":{}}},"manager":"other","operation":"Update","time":"2026-01-01T00:00:01Z"}]"#]].assert_eq(&scale_to_parent(&parent, &scale, "apps/v1", paths).unwrap().to_string());
-    // Somebody else scales.
+    // Another manager scales.
     let taken = json!([{"manager": "hpa", "operation": "Update", "apiVersion": "autoscaling/v1", "subresource": "scale",
         "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:replicas": {}}}, "time": "2026-01-01T00:00:05Z"}]);
     expect![[r#"[{"apiVersion":"apps/v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:selector":{}}},"manager":"applier","operation":"Apply","time":"2026-01-01T00:00:01Z"},{"apiVersion":"apps/v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:replicas":{}}},"manager":"hpa","operation":"Update","subresource":"scale"},{"apiVersion":"apps/v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:paused":{}}},"manager":"other","operation":"Update","time":"2026-01-01T00:00:01Z"}]"#]].assert_eq(&scale_to_parent(&parent, &taken, "apps/v1", paths).unwrap().to_string());

@@ -20,7 +20,7 @@ pub struct UpdateArgs<'a> {
     pub live: &'a Value,
     /// The object to be stored, defaulted, as the client sent it otherwise (its managedFields included).
     pub new: &'a mut Value,
-    /// Who writes: the `fieldManager` option, else the user agent's first part.
+    /// The manager that writes: the `fieldManager` option, else the user agent's first part.
     pub manager: &'a str,
     /// The version of the request, "apps/v1".
     pub api_version: &'a str,
@@ -28,7 +28,7 @@ pub struct UpdateArgs<'a> {
     pub subresource: &'a str,
     /// The time of the request, RFC 3339 in whole seconds and UTC.
     pub now: &'a str,
-    /// Fields that the strategy sets itself, hence that nobody gets to own through this endpoint.
+    /// Fields that the strategy sets itself, hence that no manager owns through this endpoint.
     pub reset: Option<&'a FieldSet>,
     /// The kind's other versions, for managers recorded there.
     pub convert: &'a dyn Versions,
@@ -36,7 +36,7 @@ pub struct UpdateArgs<'a> {
     pub work: &'a Work<'a>,
 }
 
-/// Recomputes `metadata.managedFields` of `new`: the writer owns what it changed, everybody else loses that and what
+/// Recomputes `metadata.managedFields` of `new`: the writer owns what it changed, all other managers lose that and what
 /// is gone, managers without fields disappear, and the writer's time moves only if it changed something. An object
 /// without managers stays so, unless it is being created.
 ///
@@ -140,7 +140,7 @@ fn change(args: &UpdateArgs<'_>) -> Result<Comparison, Status> {
     Ok(change)
 }
 
-/// Everybody loses what was written or removed, in terms of the version that they know.
+/// All managers lose what was written or removed, in terms of the versions of their entries.
 fn take_from_others(
     entries: &mut Vec<Entry>,
     here: &Comparison,

@@ -197,7 +197,7 @@ fn describe(out: &mut Map<String, Value>, text: Option<String>) {
     }
 }
 
-/// The named type that a schema stands for; a copy with facts of its own still refers to its type.
+/// The named type that a schema stands for; a copy with additional facts still refers to its type.
 fn reference(s: &SchemaRef) -> Option<&'static Entry> {
     match s {
         SchemaRef::Named(e) => Some(e),

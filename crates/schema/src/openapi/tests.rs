@@ -145,6 +145,6 @@ fn custom_resources() {
 fn protobuf_has_the_bytes() {
     let doc = json!({"swagger": "2.0", "definitions": {"a.B": {"type": "object", "properties": {"x": {"$ref": "#/definitions/a.C"}},
         "x-kubernetes-group-version-kind": [{"group": "g"}]}}});
-    let bytes: String = to_protobuf(&doc).iter().map(|b| format!("{b:02x}")).collect();
+    let bytes = kaji_meta::text::hex(&to_protobuf(&doc));
     expect!["0a03322e304a640a620a03612e42125bb201080a066f626a656374ca011a0a180a017812130a11232f646566696e6974696f6e732f612e43fa01300a1f782d6b756265726e657465732d67726f75702d76657273696f6e2d6b696e64120d120b2d2067726f75703a20670a"].assert_eq(&bytes);
 }

@@ -1,6 +1,6 @@
 //! The same order, given to an object that is encoded already.
 //!
-//! Invariant: values that have no order of their own are copied, not decoded.
+//! Invariant: values without an order are copied, not decoded.
 
 use super::{Members, compare_elements, in_order, members, placed, structured};
 use crate::schema::Schema;

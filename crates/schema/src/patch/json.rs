@@ -1,6 +1,6 @@
 //! JSON patch (RFC 6902) with the liberties of the library that upstream uses: `replace` of a missing field adds it,
 //! `test` for null holds for a missing field, negative indices count from the end, a missing `value` is null, and only
-//! what follows the first `/` of a path counts. `test` compares numbers by value, as the RFC asks.
+//! what follows the first `/` of a path counts. `test` compares numbers by value, as the RFC requires.
 
 use kaji_meta::{SizeBudget, Status, Work};
 use serde_json::{Map, Value};

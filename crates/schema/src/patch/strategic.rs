@@ -1,4 +1,4 @@
-//! Strategic merge patch: a merge patch that knows from the schema which lists merge, and takes directives.
+//! Strategic merge patch: a merge patch that merges lists as the schema says, and applies directives.
 //!
 //! Directives: `$patch: delete|replace|merge` in maps and in elements of merging lists, `$retainKeys`,
 //! `$setElementOrder/<list>` and `$deleteFromPrimitiveList/<list>`. Error texts are upstream's.

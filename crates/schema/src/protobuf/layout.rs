@@ -53,7 +53,7 @@ pub(super) fn of(schema: &SchemaRef) -> Option<(&'static [Slot], &Props)> {
     let props = schema.properties.as_ref()?;
     let entry = match schema {
         SchemaRef::Named(entry) => entry,
-        // A type with facts of its own at one place; its properties are those of the type.
+        // A type with additional facts at one place; its properties are those of the type.
         SchemaRef::Owned(s) => types::entry(s.name?)?,
     };
     Some((entry.slots(), props))

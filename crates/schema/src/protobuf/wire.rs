@@ -140,7 +140,7 @@ impl<'a> Reader<'a> {
         Ok(bytes.iter().rev().fold(0, |n, b| n << 8 | u32::from(*b)))
     }
 
-    /// Passes over a field that nobody knows.
+    /// Skips an unknown field.
     pub fn skip(&mut self, wire: u8) -> Result<(), Error> {
         let mut wire = wire;
         let mut groups = 0usize;

@@ -11,7 +11,7 @@ use crate::validate;
 use super::Node;
 use super::build::node as build;
 
-/// Checks the defaults in `schema` and below; `pruned`: they may have no unknown fields. Those below `additionalProperties` are checked elsewhere (they are
+/// Checks the defaults in `schema` and below; `pruned`: they may have no unknown fields. Those below `additionalProperties` are checked separately (they are
 /// restricted), those in top-level metadata are forbidden.
 pub(super) fn check(schema: &Value, path: &Path, pruned: bool, errors: &mut ErrorList) {
     if let Some(root) = Node::of(schema) {

@@ -60,7 +60,7 @@ pub(super) fn root_with_status(n: Node<'_>, path: &Path, errors: &mut ErrorList)
     }
 }
 
-/// The first keyword in the schema that structural schemas do not know.
+/// The first keyword in the schema that structural schemas do not have.
 pub(super) fn unsupported(n: Node<'_>) -> Option<String> {
     let text = [("id", "id"), ("$schema", "schema"), ("$ref", "$ref")];
     let found = text.into_iter().find(|(k, _)| !n.text(k).is_empty()).map(|(_, name)| name);

@@ -101,7 +101,7 @@ fn field(package: usize, word: &'static str) -> Option<(Property, bool)> {
             "0" => property.omit = Omit::Zero,
             "r" => required = true,
             a => {
-                // A type by reference with facts of its own at this place: take a copy of the type's outermost level.
+                // A type by reference with additional facts at this place: take a copy of the type's outermost level.
                 let mut own = match schema {
                     SchemaRef::Owned(s) => std::sync::Arc::unwrap_or_clone(s),
                     SchemaRef::Named(e) => e.schema().clone(),

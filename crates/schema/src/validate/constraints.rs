@@ -32,7 +32,7 @@ pub struct Constraints {
     pub unique_items: bool,
     pub pattern: Option<Box<Pattern>>,
     pub enumeration: Box<[Value]>,
-    /// Clauses have the structure's shape, without types of their own ([`crate::Type::Any`] throughout).
+    /// Clauses have the structure's shape, without types ([`crate::Type::Any`] throughout).
     pub all_of: Box<[Schema]>,
     pub any_of: Box<[Schema]>,
     pub one_of: Box<[Schema]>,

@@ -70,7 +70,7 @@ fn metadata(meta: &Value, path: &Path, out: &mut ErrorList) {
         return;
     }
     let Some(fields) = typed.as_object_mut() else { return };
-    // A name is not asked for, but the check of metadata would.
+    // A name is not required here, though the check of metadata requires one.
     if fields.get("name").and_then(Value::as_str).unwrap_or("").is_empty() {
         fields.insert("name".into(), "fakename".into());
     }

@@ -64,7 +64,7 @@ const NAMES: [(Format, &str); 30] = [
     (Format::K8sLongName, "k8s-long-name"),
 ];
 
-/// Whether `s` is of the given format. Formats of numbers accept any text: they are not asked.
+/// Whether `s` is of the given format. Formats of numbers accept any text: they are not checked.
 pub(crate) fn is_valid(format: Format, s: &str) -> bool {
     match format {
         Format::Byte => matches(&BYTE, s),

@@ -9,15 +9,15 @@ use kaji_meta::{Path, Query, Reason, Status, object};
 use serde_json::Value;
 
 /// The container that a request means, by upstream's rules.
-pub fn container<'a>(pod: &'a Value, asked: &'a str) -> Result<&'a str, Status> {
+pub fn container<'a>(pod: &'a Value, requested: &'a str) -> Result<&'a str, Status> {
     let name = object::name(pod);
     let mut all = vec![];
     each_container(pod.at("spec"), &Path::root(), |c, _| all.push(c.text("name")));
-    if !asked.is_empty() {
-        return if all.contains(&asked) {
-            Ok(asked)
+    if !requested.is_empty() {
+        return if all.contains(&requested) {
+            Ok(requested)
         } else {
-            Err(Status::bad_request(format!("container {asked} is not valid for pod {name}")))
+            Err(Status::bad_request(format!("container {requested} is not valid for pod {name}")))
         };
     }
     match pod.at("spec").list("containers") {
@@ -32,9 +32,9 @@ pub fn container<'a>(pod: &'a Value, asked: &'a str) -> Result<&'a str, Status> 
 
 /// Checks a request, then says that no stream can be had.
 pub fn answer(subresource: &str, pod: &Value, query: &Query) -> Status {
-    let asked = query.text("container");
+    let requested = query.text("container");
     if matches!(subresource, "log" | "exec" | "attach")
-        && let Err(status) = container(pod, asked)
+        && let Err(status) = container(pod, requested)
     {
         return status;
     }

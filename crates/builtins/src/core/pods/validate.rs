@@ -1,6 +1,6 @@
 //! Validation of pod specs, with upstream's texts and (where a client could depend on it) upstream's order.
 //!
-//! Invariants: works on the wire form after defaulting; never panics on shapes that decoding lets through.
+//! Invariants: works on the wire form after defaulting; never panics on shapes that decoding accepts.
 
 pub mod annotations;
 mod containers;

@@ -31,7 +31,7 @@ pub enum AddressError {
     /// It is a block's network or broadcast address.
     #[error("the provided IP ({0}) is not in the valid range. The range of valid IPs is {1}")]
     OutOfRange(IpAddr, String),
-    /// Someone else has it.
+    /// Another service holds it.
     #[error("provided IP is already allocated")]
     Allocated,
     /// None is left.

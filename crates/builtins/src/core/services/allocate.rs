@@ -36,7 +36,7 @@ fn invalid(service: &Value, errors: ErrorList) -> Status {
     Status::invalid(&GroupKind::new("", "Service"), object::name(service), &errors)
 }
 
-/// What one write has taken, and what it gives up once it holds.
+/// What one write has allocated, and what it releases once it is committed.
 struct Taken {
     ips: Vec<String>,
     dropped: Vec<String>,
@@ -139,7 +139,7 @@ impl Allocators {
         }
     }
 
-    /// Takes an address for every family from the index `from` on: the one wished for, or any.
+    /// Takes an address for every family from the index `from` on: the requested one, or any.
     async fn allocate_ips(
         &self,
         ctx: &Ctx<'_>,
@@ -154,11 +154,11 @@ impl Allocators {
         let mut ips: Vec<String> = cluster_ips(service).into_iter().map(str::to_owned).collect();
         ips.resize(ips.len().max(families.len()), String::new());
         for (i, family) in families.iter().enumerate().skip(from) {
-            let wish = ips[i].clone();
-            let got = if wish.is_empty() {
+            let requested = ips[i].clone();
+            let got = if requested.is_empty() {
                 self.addresses.take_next(ctx, service, family).await
             } else {
-                self.addresses.take(ctx, service, &wish).await.map(|()| wish.clone())
+                self.addresses.take(ctx, service, &requested).await.map(|()| requested.clone())
             };
             match got {
                 Ok(ip) => {
@@ -169,7 +169,7 @@ impl Allocators {
                     }
                     ips[i] = ip;
                 }
-                Err(e) => return Err(ip_error(service, &ips, &wish, &e)),
+                Err(e) => return Err(ip_error(service, &ips, &requested, &e)),
             }
         }
         let spec = ensure_object(service, "spec");
@@ -218,24 +218,24 @@ impl Allocators {
         let mut chosen: Vec<(i64, i64)> = vec![];
         let mut result = Vec::with_capacity(ports.len());
         for (i, p) in ports.iter().enumerate() {
-            let (port, wish) = (p.int("port"), p.int("nodePort"));
-            if wish == 0 && !allocates {
+            let (port, requested) = (p.int("port"), p.int("nodePort"));
+            if requested == 0 && !allocates {
                 result.push(0);
                 continue;
             }
             let shared = chosen.iter().find(|(known, _)| *known == port).map(|(_, n)| *n);
             let node_port = match shared {
                 None => {
-                    let requested = ports.iter().find(|o| o.int("port") == port && o.int("nodePort") != 0);
-                    let got = match requested.map(|o| o.int("nodePort")) {
+                    let explicit = ports.iter().find(|o| o.int("port") == port && o.int("nodePort") != 0);
+                    let got = match explicit.map(|o| o.int("nodePort")) {
                         Some(n) => self.take_port(ctx, service, claim, i, n)?,
                         None => self.next_port(ctx, claim)?,
                     };
                     chosen.push((port, got));
                     got
                 }
-                Some(n) if wish == 0 || wish == n => n,
-                Some(_) => self.take_port(ctx, service, claim, i, wish)?,
+                Some(n) if requested == 0 || requested == n => n,
+                Some(_) => self.take_port(ctx, service, claim, i, requested)?,
             };
             result.push(node_port);
         }
@@ -255,13 +255,13 @@ impl Allocators {
         let mut result: Vec<i64> = Vec::with_capacity(ports.len());
         let mut seen: Vec<(&str, i64)> = vec![];
         for (i, p) in ports.iter().enumerate() {
-            let wish = p.int("nodePort");
-            let node_port = if wish == 0 {
+            let requested = p.int("nodePort");
+            let node_port = if requested == 0 {
                 if allocates { self.next_port(ctx, claim)? } else { 0 }
-            } else if had.contains(&wish) || result.contains(&wish) {
-                wish
+            } else if had.contains(&requested) || result.contains(&requested) {
+                requested
             } else {
-                self.take_port(ctx, service, claim, i, wish)?
+                self.take_port(ctx, service, claim, i, requested)?
             };
             if node_port != 0 {
                 let key = (p.text("protocol"), node_port);
@@ -296,10 +296,10 @@ impl Allocators {
     }
 
     fn health_check_port(&self, ctx: &Ctx<'_>, service: &mut Value, claim: &mut Claim) -> Result<(), Status> {
-        let wish = service.at("spec").int("healthCheckNodePort");
-        if wish != 0 {
-            return self.ports.take(ctx.api, claim, wish).map_err(|e| {
-                Status::internal(format!("failed to allocate requested HealthCheck NodePort {wish}: {e}"))
+        let requested = service.at("spec").int("healthCheckNodePort");
+        if requested != 0 {
+            return self.ports.take(ctx.api, claim, requested).map_err(|e| {
+                Status::internal(format!("failed to allocate requested HealthCheck NodePort {requested}: {e}"))
             });
         }
         let got = self
@@ -311,15 +311,15 @@ impl Allocators {
     }
 }
 
-fn ip_error(service: &Value, ips: &[String], wish: &str, error: &AddressError) -> Status {
-    let text = match (error, wish) {
+fn ip_error(service: &Value, ips: &[String], requested: &str, error: &AddressError) -> Status {
+    let text = match (error, requested) {
         (AddressError::Full, "") => {
             let name = object::name(service);
             return Status::internal(format!("failed to allocate a serviceIP for Service {name:?}: {error}"));
         }
         (AddressError::Malformed(_), _) => return Status::internal(error),
         (_, "") => format!("failed to allocate IP: {error}"),
-        _ => format!("failed to allocate IP {wish}: {error}"),
+        _ => format!("failed to allocate IP {requested}: {error}"),
     };
     let path = Path::new("spec").child("clusterIPs");
     invalid(service, vec![Error::invalid(&path, ips.to_vec(), text)])

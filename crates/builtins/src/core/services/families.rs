@@ -68,7 +68,7 @@ pub fn same_families(a: &Value, b: &Value) -> bool {
     families(a) == families(b)
 }
 
-/// Makes `clusterIPs` follow a client that knows only `clusterIP`.
+/// Sets `clusterIPs` from `clusterIP` for clients that set only the latter.
 pub fn normalize(new: &mut Value, old: Option<&Value>) {
     let ip = new.at("spec").text("clusterIP").to_owned();
     let many = cluster_ips(new).len();
@@ -136,7 +136,7 @@ fn push_family(svc: &mut Value, family: &str) {
     put(spec, "ipFamilies", all);
 }
 
-/// On an update, gives up the second address and family where the policy says so, or complains.
+/// On an update, releases the second address and family where the policy says so, or reports an error.
 fn downgrade(new: &mut Value, old: &Value, errs: &mut ErrorList) {
     if policy(new) == SINGLE {
         if same_ips(old, new) {
@@ -211,7 +211,7 @@ fn complete(new: &mut Value, configured: &Configured) {
 /// Fills in `ipFamilyPolicy` and `ipFamilies`.
 ///
 /// # Errors
-/// Upstream's field errors, when the wishes contradict each other or the cluster's configuration.
+/// Upstream's field errors, when the fields contradict each other or the cluster's configuration.
 pub fn init(new: &mut Value, old: Option<&Value>, configured: &Configured) -> Result<(), ErrorList> {
     if service_type(new) == EXTERNAL_NAME || keeps_preferred(new, old) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Node ports: who holds which.
+//! Node ports: the service that holds each.
 //!
 //! Invariants: a port has at most one holder; the table is built from the stored services at first use and kept by
 //! every write from then on, under one lock.
@@ -17,7 +17,7 @@ use crate::shared::value::Fields;
 /// Why a port was not given.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
-    /// Someone else has it.
+    /// Another service holds it.
     #[error("provided port is already allocated")]
     Allocated,
     /// It is no node port.

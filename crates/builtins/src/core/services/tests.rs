@@ -228,7 +228,7 @@ fn spec_of(ty: usize) -> Value {
 }
 
 proptest::proptest! {
-    /// After any sequence of writes and deletions, every live service holds its own addresses and ports, nobody else
+    /// After any sequence of writes and deletions, every live service holds its own addresses and ports, no other service
     /// holds them, and nothing else is held.
     #[test]
     fn nothing_is_held_twice_or_lost(steps in proptest::collection::vec(step(), 1..40)) {

@@ -4,7 +4,7 @@ use super::*;
 use crate::managed::entry;
 use std::cell::Cell;
 
-/// An object with so many managers, each of a field of its own, of a version of its own where `versions` says so.
+/// An object with so many managers, each of a separate field, of a separate version where `versions` says so.
 fn object(managers: usize, operation: &str, versions: bool) -> Value {
     let entry = |i: usize| {
         let version = if versions { format!("v{i}") } else { "v1".to_owned() };

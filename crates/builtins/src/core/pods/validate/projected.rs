@@ -137,7 +137,7 @@ fn trust_bundle(errs: &mut ErrorList, path: &Path, s: &Value, taken: &mut Taken<
     taken.take(errs, file, file);
 }
 
-/// A bundle's name: `signer:domain:name` with the signer's slash as a colon, or a name of its own.
+/// A bundle's name: `signer:domain:name` with the signer's slash as a colon, or a name without a signer.
 fn trust_bundle_name(name: &str) -> Vec<String> {
     match name.rsplit_once(':') {
         Some((_, own)) => validation::name_is_dns_subdomain(own, false),

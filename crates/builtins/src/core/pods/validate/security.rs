@@ -290,7 +290,7 @@ pub(super) fn windows_host_process(errs: &mut ErrorList, cx: &Cx<'_>, path: &Pat
     }
 }
 
-/// What a pod with users of its own may not share with the host.
+/// What a pod with a user namespace may not share with the host.
 pub(super) fn host_users(errs: &mut ErrorList, cx: &Cx<'_>, path: &Path) {
     if cx.host_users {
         return;
