@@ -41,7 +41,7 @@ pub fn run(root: &Path, args: &Args) -> Result<(), WatchesError> {
     // Of the whole workspace, so that what its tests were built from is used again.
     let status = Command::new(env!("CARGO"))
         .current_dir(root)
-        .args(["test", "--workspace", "--test", "watches", "--", "--nocapture", "--test-threads=1"])
+        .args(["test", "--workspace", "--test", "it", "--", "watches::", "--nocapture", "--test-threads=1"])
         .env("KAJI_CHECK_WATCHES_SECONDS", (args.seconds / 2).to_string())
         .env("KAJI_CHECK_WATCHES_SEED", args.seed.unwrap_or_else(now).to_string())
         .status()?;

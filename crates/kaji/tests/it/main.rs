@@ -1,0 +1,45 @@
+//! What a cluster promises, tested over its API: one program, one module for each subject.
+//!
+//! Modules share the process and run side by side: a test changes no environment variable, working directory or other
+//! state of the process, and what it counts belongs to its own cluster.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "test code: a panic is a failure, a skipped test is reported"
+)]
+
+mod admission;
+mod agent;
+mod aggregation;
+mod audit;
+mod authn;
+mod authorization;
+mod basics;
+mod certificates;
+mod common;
+mod conversion;
+mod custom_resources;
+mod definitions;
+mod encryption;
+mod envtest;
+mod escalation;
+mod flow_control;
+mod garbage;
+mod kube_rs;
+mod kubelets;
+mod lifecycles;
+mod limits;
+mod migration;
+mod panics;
+mod policies;
+mod published;
+mod python;
+mod rbac;
+mod reloads;
+mod requests;
+mod restart;
+mod service_account_tokens;
+mod tokens;
+mod watches;
+mod webhooks;

@@ -1,0 +1,82 @@
+//! A cluster that is stopped and started again over its directory: objects, revisions, certificates and custom resources
+//! are as they were, and watches resume across the gap.
+
+use crate::common::TestCluster;
+use futures_util::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use kaji::StoreKind;
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+};
+use serde_json::json;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_is_there_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = TestCluster::start_in(dir, 0, StoreKind::Disk).await;
+    let client = cluster.kube().await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    let map: ConfigMap =
+        serde_json::from_value(json!({"metadata": {"name": "a"}, "data": {"k": "1"}})).unwrap();
+    let first = maps.create(&PostParams::default(), &map).await.unwrap();
+    maps.patch("a", &PatchParams::default(), &Patch::Merge(json!({"data": {"k": "2"}}))).await.unwrap();
+    let services: Api<Service> = Api::default_namespaced(client);
+    let service: Service =
+        serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}))
+            .unwrap();
+    let address = services.create(&PostParams::default(), &service).await.unwrap().spec.unwrap().cluster_ip;
+    let authority = cluster.cluster.pki.ca.certificate.clone();
+    drop((maps, services));
+
+    let dir = cluster.stop().await;
+    let cluster = TestCluster::start_in(dir, 0, StoreKind::Disk).await;
+    assert_eq!(cluster.cluster.pki.ca.certificate, authority);
+    let client = cluster.kube().await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    assert_eq!(maps.get("a").await.unwrap().data.unwrap()["k"], "2");
+    let services: Api<Service> = Api::default_namespaced(client);
+    assert_eq!(services.get("s").await.unwrap().spec.unwrap().cluster_ip, address);
+    assert!(services.get("kubernetes").await.is_ok());
+    // The change was made before the restart, the watch asks after it.
+    let from = first.metadata.resource_version.unwrap();
+    let mut events = maps.watch(&WatchParams::default(), &from).await.unwrap().boxed();
+    let event =
+        tokio::time::timeout(Duration::from_secs(30), events.try_next()).await.unwrap().unwrap().unwrap();
+    assert!(matches!(event, WatchEvent::Modified(cm) if cm.data.as_ref().unwrap()["k"] == "2"));
+    drop((events, maps, services));
+    cluster.stop().await;
+}
+
+/// A directory that was made, or unpacked, by something that knows no umask.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_existing_data_directory_is_closed_to_other_users() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let dir = TestCluster::start_in(dir, 0, StoreKind::Disk).await.stop().await;
+    let chmod = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let files = |dir: &Path| -> Vec<PathBuf> {
+        ["store", "pki"]
+            .iter()
+            .flat_map(|sub| std::fs::read_dir(dir.join(sub)).unwrap())
+            .map(|entry| entry.unwrap().path())
+            .collect()
+    };
+    files(dir.path()).iter().for_each(|file| chmod(file, 0o666));
+    ["store", "pki", "."].iter().for_each(|sub| chmod(&dir.path().join(sub), 0o777));
+
+    let dir = TestCluster::start_in(dir, 0, StoreKind::Disk).await.stop().await;
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(["store", "pki", "."].map(|sub| mode(&dir.path().join(sub))), [0o700, 0o700, 0o755]);
+    for file in files(dir.path()) {
+        // Public keys and certificates may be read; in a closed directory that is nothing to other users.
+        let public = file.extension().is_some_and(|e| e == "crt" || e == "pub");
+        assert!(public || mode(&file) == 0o600, "{file:?} {:o}", mode(&file));
+    }
+}

@@ -1,0 +1,11 @@
+//! Every store backend: its laws, and what is left after faults and kills.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
+
+mod compaction;
+mod conformance;
+mod crash;
+mod faults;
+mod model;
+mod model_based;
+mod scrub;

@@ -1,0 +1,5 @@
+//! The library, as the tests of an operator use it.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
+
+mod kube_rs;
