@@ -1,74 +1,22 @@
-//! Which plugins run, in which order, and what their configuration files say.
+//! Flags and configuration files of admission: which plugins run, and with which configuration.
 //!
 //! Sources: `--enable-admission-plugins`, `--disable-admission-plugins` and `--admission-control-config-file` of
 //! kube-apiserver; `apiserver.config.k8s.io/v1 AdmissionConfiguration`.
 //!
-//! Invariant: a name that upstream knows and this server lacks is refused when it is asked for, never ignored.
+//! Invariant: a name that upstream has and this server lacks is refused when a flag enables it, never ignored.
 
-use crate::{events, security, webhooks};
+use crate::{
+    Deps,
+    plugins::{Constructor, PLUGINS, Plugin, plugin},
+};
+use kaji_engine::Admission;
 use serde::Deserialize;
 use serde_json::Value;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
+    sync::Arc,
 };
-
-/// Whether upstream runs a plugin unless told otherwise, and whether this server has it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
-    On,
-    Off,
-    /// On by default upstream; nothing here.
-    AbsentOn,
-    Absent,
-}
-
-use Standing::{Absent, AbsentOn, Off, On};
-
-/// Upstream's plugins in its order, on and off as upstream has them, and NodeRestriction on as kubeadm has it.
-const ORDER: [(&str, Standing); 41] = [
-    ("AlwaysAdmit", Off),
-    ("NamespaceAutoProvision", Absent),
-    ("NamespaceLifecycle", On),
-    ("NamespaceExists", Absent),
-    ("LimitPodHardAntiAffinityTopology", Absent),
-    ("LimitRanger", On),
-    ("ServiceAccount", On),
-    ("NodeRestriction", On),
-    ("TaintNodesByCondition", On),
-    ("AlwaysPullImages", Off),
-    ("ImagePolicyWebhook", Absent),
-    ("PodSecurity", On),
-    ("PodNodeSelector", Absent),
-    ("Priority", On),
-    ("DefaultTolerationSeconds", On),
-    ("PodTolerationRestriction", Absent),
-    ("EventRateLimit", Off),
-    ("ExtendedResourceToleration", Off),
-    ("DefaultStorageClass", On),
-    ("StorageObjectInUseProtection", On),
-    ("PodGroupProtection", AbsentOn),
-    ("OwnerReferencesPermissionEnforcement", Off),
-    ("PersistentVolumeClaimResize", On),
-    ("RuntimeClass", On),
-    ("CertificateApproval", On),
-    ("CertificateSigning", On),
-    ("ClusterTrustBundleAttest", On),
-    ("CertificateSubjectRestriction", On),
-    ("DefaultIngressClass", On),
-    ("DenyServiceExternalIPs", Absent),
-    ("PodTopologyLabels", On),
-    ("PodGroupWorkloadExists", AbsentOn),
-    ("NodeDeclaredFeatureValidator", AbsentOn),
-    ("JobValidation", AbsentOn),
-    ("PodResizeValidator", AbsentOn),
-    ("MutatingAdmissionPolicy", On),
-    ("MutatingAdmissionWebhook", On),
-    ("ValidatingAdmissionPolicy", On),
-    ("ValidatingAdmissionWebhook", On),
-    ("ResourceQuota", On),
-    ("AlwaysDeny", Off),
-];
 
 /// What the command line says about admission.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -127,30 +75,6 @@ pub enum ConfigError {
     },
 }
 
-/// What runs.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Names in order.
-    pub(crate) plugins: Vec<&'static str>,
-    pub(crate) security: security::Config,
-    pub(crate) events: events::Config,
-    pub(crate) mutating: webhooks::Auth,
-    pub(crate) validating: webhooks::Auth,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        let on = ORDER.iter().filter(|(_, standing)| *standing == On);
-        Config {
-            plugins: on.map(|(name, _)| *name).collect(),
-            security: security::Config::default(),
-            events: events::Config::default(),
-            mutating: webhooks::Auth::default(),
-            validating: webhooks::Auth::default(),
-        }
-    }
-}
-
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct File {
@@ -171,82 +95,88 @@ struct FilePlugin {
 }
 
 /// Gives the text of a file.
-type Read<'a> = &'a dyn Fn(&Path) -> std::io::Result<String>;
+pub(crate) type Read<'a> = &'a dyn Fn(&Path) -> std::io::Result<String>;
 
-impl Config {
-    /// Reads the files that the flags name.
+/// What the `AdmissionConfiguration` has for one plugin.
+pub(crate) struct Configuration<'a> {
+    value: Value,
+    /// For files that it names.
+    pub read: Read<'a>,
+}
+
+impl Configuration<'_> {
+    /// Its content, which has to be of a kind: group, versions and name.
     ///
     /// # Errors
-    /// A name that is unknown or missing here, and files that cannot be read or understood.
-    pub fn load(flags: &Flags) -> Result<Config, ConfigError> {
-        Config::read(flags, &|path| std::fs::read_to_string(path))
+    /// It is of another kind.
+    pub(crate) fn of_kind(self, kind: (&str, &[&str], &str)) -> Result<Value, String> {
+        of_kind(&self.value, kind).map(|()| self.value)
     }
+}
 
-    fn read(flags: &Flags, read: Read<'_>) -> Result<Config, ConfigError> {
-        let mut config = Config { plugins: names(flags)?, ..Config::default() };
-        if let Some(path) = &flags.config_file {
-            config.read_file(path, read)?;
-        }
-        if config.plugins.contains(&"EventRateLimit") {
-            config
-                .events
-                .check()
-                .map_err(|reason| ConfigError::Plugin { plugin: "EventRateLimit", reason })?;
-        }
-        Ok(config)
-    }
+/// Makes the plugins that run, in order, from flags and the files that these name.
+///
+/// # Errors
+/// A name that is unknown or missing here, and files that cannot be read or are not valid.
+pub fn load(flags: &Flags, deps: &Deps) -> Result<Vec<Arc<dyn Admission>>, ConfigError> {
+    load_with(flags, deps, &|path| std::fs::read_to_string(path))
+}
 
-    fn read_file(&mut self, path: &Path, read: Read<'_>) -> Result<(), ConfigError> {
-        let file: File = parse(path, yaml(path, read)?)?;
-        let known =
-            matches!(file.api_version.as_str(), "apiserver.config.k8s.io/v1" | "apiserver.k8s.io/v1alpha1");
-        if !known || file.kind != "AdmissionConfiguration" {
-            let reason = format!("no kind {:?} is registered for version {:?}", file.kind, file.api_version);
-            return Err(ConfigError::Malformed { path: path.into(), reason });
-        }
-        let base = path.parent().unwrap_or(Path::new(""));
-        let mut seen = BTreeSet::new();
-        for plugin in file.plugins {
-            let Some(name) = self.plugins.iter().find(|n| **n == plugin.name).copied() else { continue };
-            // The first entry counts, and one for a plugin that is off says nothing.
-            if !seen.insert(name) {
-                continue;
+fn load_with(flags: &Flags, deps: &Deps, read: Read<'_>) -> Result<Vec<Arc<dyn Admission>>, ConfigError> {
+    let enabled = enabled(flags)?;
+    let mut values = match &flags.config_file {
+        Some(path) => read_file(path, &enabled, read)?,
+        None => BTreeMap::new(),
+    };
+    let mut chain = vec![];
+    for plugin in enabled {
+        let value = values.remove(plugin.name);
+        let invalid = |reason| ConfigError::Plugin { plugin: plugin.name, reason };
+        match plugin.constructor {
+            Some(Constructor::Engine | Constructor::Plain(_)) if value.is_some() => {
+                return Err(invalid("it takes no configuration".into()));
             }
-            let value = match (plugin.configuration, plugin.path.as_str()) {
-                (Value::Null, "") => continue,
-                (Value::Null, path) => yaml(&base.join(path), read)?,
-                (value, _) => value,
-            };
-            self.set(name, value, read)?;
+            Some(Constructor::Plain(new)) => chain.push(new(deps)),
+            Some(Constructor::Configured(new)) => {
+                let configuration = value.map(|value| Configuration { value, read });
+                chain.push(new(configuration, deps).map_err(invalid)?);
+            }
+            Some(Constructor::Engine) | None => {}
         }
-        Ok(())
     }
+    Ok(chain)
+}
 
-    fn set(&mut self, plugin: &'static str, value: Value, read: Read<'_>) -> Result<(), ConfigError> {
-        let wrong = |reason: String| ConfigError::Plugin { plugin, reason };
-        match plugin {
-            "PodSecurity" => {
-                of_kind(&value, security::Config::KIND).map_err(wrong)?;
-                self.security = security::Config::parse(value).map_err(wrong)?;
-                Ok(())
-            }
-            "EventRateLimit" => {
-                of_kind(&value, events::Config::KIND).map_err(wrong)?;
-                self.events = events::Config::parse(value).map_err(wrong)?;
-                Ok(())
-            }
-            webhooks::Webhooks::MUTATING | webhooks::Webhooks::VALIDATING => {
-                of_kind(&value, webhooks::KIND).map_err(wrong)?;
-                let auth = webhooks::Auth::parse(value, read).map_err(wrong)?;
-                match plugin {
-                    webhooks::Webhooks::MUTATING => self.mutating = auth,
-                    _ => self.validating = auth,
-                }
-                Ok(())
-            }
-            _ => Err(wrong("it takes no configuration".into())),
-        }
+/// The parts of an `AdmissionConfiguration` by the plugins that they are for.
+fn read_file(
+    path: &Path,
+    enabled: &[&'static Plugin],
+    read: Read<'_>,
+) -> Result<BTreeMap<&'static str, Value>, ConfigError> {
+    let file: File = parse(path, yaml(path, read)?)?;
+    let known =
+        matches!(file.api_version.as_str(), "apiserver.config.k8s.io/v1" | "apiserver.k8s.io/v1alpha1");
+    if !known || file.kind != "AdmissionConfiguration" {
+        let reason = format!("no kind {:?} is registered for version {:?}", file.kind, file.api_version);
+        return Err(ConfigError::Malformed { path: path.into(), reason });
     }
+    let base = path.parent().unwrap_or(Path::new(""));
+    let mut seen = BTreeSet::new();
+    let mut values = BTreeMap::new();
+    for entry in file.plugins {
+        // The first entry of a name counts; one for a plugin that is off has no effect.
+        let Some(plugin) = enabled.iter().find(|plugin| plugin.name == entry.name) else { continue };
+        if !seen.insert(plugin.name) {
+            continue;
+        }
+        let value = match (entry.configuration, entry.path.as_str()) {
+            (Value::Null, "") => continue,
+            (Value::Null, path) => yaml(&base.join(path), read)?,
+            (value, _) => value,
+        };
+        values.insert(plugin.name, value);
+    }
+    Ok(values)
 }
 
 fn of_kind(value: &Value, (group, versions, kind): (&str, &[&str], &str)) -> Result<(), String> {
@@ -271,13 +201,12 @@ fn parse<T: for<'a> Deserialize<'a>>(path: &Path, value: Value) -> Result<T, Con
         .map_err(|e| ConfigError::Malformed { path: path.into(), reason: e.to_string() })
 }
 
-/// The plugins that run.
-fn names(flags: &Flags) -> Result<Vec<&'static str>, ConfigError> {
-    let standing = |name: &str| ORDER.iter().find(|(known, _)| *known == name).map(|(_, s)| *s);
+/// The plugins that run, in order.
+fn enabled(flags: &Flags) -> Result<Vec<&'static Plugin>, ConfigError> {
     for (flag, list) in
         [("enable-admission-plugins", &flags.enable), ("disable-admission-plugins", &flags.disable)]
     {
-        if let Some(name) = list.iter().find(|name| standing(name).is_none()) {
+        if let Some(name) = list.iter().find(|name| plugin(name).is_none()) {
             return Err(ConfigError::Unknown { flag, name: name.clone() });
         }
     }
@@ -286,24 +215,18 @@ fn names(flags: &Flags) -> Result<Vec<&'static str>, ConfigError> {
     if !both.is_empty() {
         return Err(ConfigError::Overlap(both.join(" ")));
     }
-    if let Some(name) = flags.enable.iter().find(|n| matches!(standing(n), Some(Absent | AbsentOn))) {
+    if let Some(name) = flags.enable.iter().find(|n| plugin(n).is_some_and(|p| p.constructor.is_none())) {
         return Err(ConfigError::Missing(name.clone()));
     }
     if flags.disable.iter().any(|n| n == "NamespaceLifecycle") {
         return Err(ConfigError::Fixed("NamespaceLifecycle"));
     }
-    let runs = |name: &str, standing: Standing| match standing {
-        On => !flags.disable.iter().any(|n| n == name),
-        Off => flags.enable.iter().any(|n| n == name),
-        Absent | AbsentOn => false,
+    let listed = |list: &[String], plugin: &Plugin| list.iter().any(|name| name == plugin.name);
+    let runs = |plugin: &&Plugin| {
+        plugin.constructor.is_some()
+            && if plugin.default { !listed(&flags.disable, plugin) } else { listed(&flags.enable, plugin) }
     };
-    Ok(ORDER.iter().filter(|(name, standing)| runs(name, *standing)).map(|(name, _)| *name).collect())
-}
-
-/// Every plugin that this server has.
-#[cfg(test)]
-pub(crate) fn all() -> Vec<&'static str> {
-    ORDER.iter().filter(|(_, standing)| matches!(standing, On | Off)).map(|(name, _)| *name).collect()
+    Ok(PLUGINS.iter().filter(runs).collect())
 }
 
 #[cfg(test)]

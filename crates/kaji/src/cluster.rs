@@ -535,8 +535,7 @@ async fn open_engine(
     plugins: &kaji_admission::Deps,
     tokens: Arc<LateTokens>,
 ) -> Result<Arc<Engine>, StartError> {
-    let config = kaji_admission::Config::load(&options.admission)?;
-    let admission = kaji_admission::plugins(&config, plugins);
+    let admission = kaji_admission::load(&options.admission, plugins)?;
     let engine_options = EngineOptions { admission, clock: options.time(), ..EngineOptions::default() };
     let engine = Engine::open(store, engine_options).await?;
     let mut deps = Deps::new(options.time(), Arc::new(SystemRandom));

@@ -9,11 +9,12 @@ fn flags(enable: &str, disable: &str) -> Flags {
 }
 
 fn running(enable: &str, disable: &str) -> String {
-    names(&flags(enable, disable)).map_or_else(|e| e.to_string(), |names| names.join(" "))
+    let joined = |plugins: Vec<&Plugin>| plugins.iter().map(|p| p.name).collect::<Vec<_>>().join(" ");
+    enabled(&flags(enable, disable)).map_or_else(|e| e.to_string(), joined)
 }
 
 #[test]
-fn flags_say_what_runs() {
+fn flags_select_plugins() {
     let all = running("", "");
     assert!(
         all.starts_with("NamespaceLifecycle LimitRanger ServiceAccount ") && all.ends_with(" ResourceQuota")
@@ -36,13 +37,32 @@ fn flags_say_what_runs() {
     .assert_eq(&refused.join("\n"));
 }
 
-fn file(text: &str, other: &str) -> Result<Config, ConfigError> {
-    let flags = Flags { config_file: Some("/etc/kaji/admission.yaml".into()), ..Flags::default() };
-    Config::read(&flags, &|path| match path.to_str() {
+fn read(text: &str, other: &str, path: &Path) -> std::io::Result<String> {
+    match path.to_str() {
         Some("/etc/kaji/admission.yaml") => Ok(text.to_owned()),
         Some("/etc/kaji/other.yaml") => Ok(other.to_owned()),
         _ => Err(std::io::ErrorKind::NotFound.into()),
-    })
+    }
+}
+
+fn load_file(text: &str, other: &str) -> Result<Vec<Arc<dyn Admission>>, ConfigError> {
+    let flags = Flags { config_file: Some("/etc/kaji/admission.yaml".into()), ..Flags::default() };
+    let deps = Deps {
+        authorizer: Arc::new(kaji_auth::Union(vec![])),
+        callers: Arc::default(),
+        metrics: Arc::default(),
+        policies: Arc::default(),
+    };
+    load_with(&flags, &deps, &|path| read(text, other, path))
+}
+
+/// The configuration that `PodSecurity` gets.
+fn security(text: &str, other: &str) -> String {
+    let read = |path: &Path| read(text, other, path);
+    let enabled = enabled(&Flags::default()).unwrap();
+    let mut values = read_file(Path::new("/etc/kaji/admission.yaml"), &enabled, &read).unwrap();
+    assert_eq!(values.keys().collect::<Vec<_>>(), [&"PodSecurity"], "plugins that are off get nothing");
+    crate::pod_security::Config::parse(values.remove("PodSecurity").unwrap()).unwrap().text()
 }
 
 const HEAD: &str = "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n";
@@ -50,7 +70,7 @@ const SECURITY: &str =
     "apiVersion: pod-security.admission.config.k8s.io/v1\nkind: PodSecurityConfiguration\n";
 
 #[test]
-fn files_are_nested_or_named() {
+fn reads_nested_and_named_configuration() {
     let nested = r#"
 - name: PodSecurity
   configuration:
@@ -61,29 +81,29 @@ fn files_are_nested_or_named() {
 - name: EventRateLimit
   configuration: {what: ever}
 "#;
-    let config = file(&format!("{HEAD}{nested}"), "").unwrap();
+    let config = security(&format!("{HEAD}{nested}"), "");
     expect![[r#"Policy { enforce: LevelVersion { level: Baseline, version: Minor(30) }, audit: LevelVersion { level: Privileged, version: Latest }, warn: LevelVersion { level: Restricted, version: Latest } }"#]]
-        .assert_eq(&config.security.text());
+        .assert_eq(&config);
     let named = format!("{HEAD}- {{name: PodSecurity, path: other.yaml}}");
     let other = format!("{SECURITY}defaults: {{audit: baseline}}");
-    assert!(file(&named, &other).unwrap().security.text().contains("audit: LevelVersion { level: Baseline"));
+    assert!(security(&named, &other).contains("audit: LevelVersion { level: Baseline"));
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_said() {
+fn rejects_invalid_configuration_files() {
     let named = format!("{HEAD}- {{name: PodSecurity, path: other.yaml}}");
-    let security = |rest: &str| file(&named, &format!("{SECURITY}{rest}"));
+    let security = |rest: &str| load_file(&named, &format!("{SECURITY}{rest}"));
     let all = [
-        file("apiVersion: v1\nkind: Pod", ""),
-        file(&format!("{HEAD}- {{name: PodSecurity, path: none.yaml}}"), ""),
-        file(&format!("{HEAD}- {{name: PodSecurity, huh: 1}}"), ""),
-        file(&format!("{HEAD}- {{name: LimitRanger, configuration: {{a: b}}}}"), ""),
-        file(&named, "apiVersion: v1\nkind: PodSecurityConfiguration"),
+        load_file("apiVersion: v1\nkind: Pod", ""),
+        load_file(&format!("{HEAD}- {{name: PodSecurity, path: none.yaml}}"), ""),
+        load_file(&format!("{HEAD}- {{name: PodSecurity, huh: 1}}"), ""),
+        load_file(&format!("{HEAD}- {{name: LimitRanger, configuration: {{a: b}}}}"), ""),
+        load_file(&named, "apiVersion: v1\nkind: PodSecurityConfiguration"),
         security("defaults: {enforce: x, warn-version: '1'}"),
         security("exemptions: {namespaces: [a, a, B], usernames: ['']}"),
         security("exemptions: {what: []}"),
     ];
-    let texts: Vec<String> = all.into_iter().map(|r| r.unwrap_err().to_string()).collect();
+    let texts: Vec<String> = all.into_iter().map(|r| r.err().unwrap().to_string()).collect();
     expect![[r#"
         admission control configuration "/etc/kaji/admission.yaml": no kind "Pod" is registered for version "v1"
         unable to read admission control configuration from "/etc/kaji/none.yaml" [entity not found]

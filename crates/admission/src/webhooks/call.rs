@@ -6,7 +6,7 @@ use super::{
     review::{self, Answer, Wrong},
     source::{Hook, ReviewVersion, SideEffects},
 };
-use crate::dynamic::matching::Matched;
+use crate::matching::Matched;
 use kaji_engine::{Attributes, Operation};
 use kaji_meta::{Status, random, text::quote, validation::is_qualified_name};
 use kaji_outbound::CallError;
@@ -18,7 +18,7 @@ const LARGEST: usize = 8 << 20;
 
 /// Why a webhook's word is no permission.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// It could not be asked, or what it said is no answer: its failure policy decides. With the HTTP code that metrics
     /// show.
     Calling { reason: String, code: u16 },
@@ -28,7 +28,7 @@ pub(super) enum Failure {
     Internal(Status),
 }
 
-pub(super) fn calling(reason: impl Into<String>, code: u16) -> Failure {
+pub(crate) fn calling(reason: impl Into<String>, code: u16) -> Failure {
     Failure::Calling { reason: reason.into(), code }
 }
 

@@ -1,6 +1,6 @@
 //! What is counted of webhooks, with upstream's names (`admission/metrics` of k8s.io/apiserver).
 
-use crate::dynamic::conditions::ConditionMetrics;
+use crate::match_conditions::ConditionMetrics;
 use kaji_engine::Operation;
 use prometheus_client::{
     encoding::EncodeLabelSet,

@@ -3,7 +3,7 @@
 //! Sources: admission.k8s.io/v1 and v1beta1; upstream's `plugin/webhook/request`.
 
 use super::source::ReviewVersion;
-use crate::dynamic::matching::Matched;
+use crate::matching::Matched;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use kaji_engine::{
     Attributes,
@@ -94,7 +94,7 @@ impl<'a> From<&'a UserInfo> for User<'a> {
 }
 
 /// The question about a request, as what it was taken for.
-pub(super) fn question(
+pub(crate) fn question(
     version: ReviewVersion,
     uid: &str,
     a: &Attributes<'_>,
@@ -130,7 +130,7 @@ fn api_version(version: ReviewVersion) -> String {
 
 /// An answer.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     pub allowed: bool,
     /// JSON, not yet read; never empty.
     pub patch: Option<Vec<u8>>,
@@ -143,7 +143,7 @@ pub(super) struct Answer {
 
 /// What is wrong with an answer.
 #[derive(Debug, PartialEq)]
-pub(super) enum Wrong {
+pub(crate) enum Wrong {
     /// It is no review at all.
     Unreadable(String),
     /// It is a failure of the server there.
@@ -153,7 +153,7 @@ pub(super) enum Wrong {
 }
 
 /// Reads an answer.
-pub(super) fn answer(
+pub(crate) fn answer(
     version: ReviewVersion,
     uid: &str,
     mutating: bool,
@@ -331,7 +331,7 @@ fn octet(value: &Value) -> Option<u8> {
 }
 
 /// The refusal of a request by a webhook. Source: upstream's `ToStatusErr`.
-pub(super) fn refusal(webhook: &str, result: Option<&Value>) -> Status {
+pub(crate) fn refusal(webhook: &str, result: Option<&Value>) -> Status {
     let text = |key: &str| result.and_then(|r| r[key].as_str()).unwrap_or("");
     let code = result.and_then(|r| r["code"].as_u64()).and_then(|code| u16::try_from(code).ok());
     let denied = format!("admission webhook {} denied the request", quote(webhook));

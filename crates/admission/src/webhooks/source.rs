@@ -3,8 +3,8 @@
 //! Invariant: a list is as new as the cache was when it was asked for; while nothing changes, asking costs a number.
 
 use super::auth::Auth;
-use crate::dynamic::{
-    conditions::MatchConditions,
+use crate::{
+    match_conditions::MatchConditions,
     matching::{Rule, Selectors},
 };
 use arc_swap::ArcSwap;
@@ -17,7 +17,7 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 
 /// A version of `AdmissionReview` that this server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReviewVersion {
+pub(crate) enum ReviewVersion {
     V1,
     V1beta1,
 }
@@ -34,7 +34,7 @@ impl ReviewVersion {
 
 /// What a webhook says it does besides answering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SideEffects {
+pub(crate) enum SideEffects {
     /// Nothing, at least on dry run.
     Safe,
     /// Something.
@@ -44,7 +44,7 @@ pub(super) enum SideEffects {
 }
 
 /// One webhook.
-pub(super) struct Hook {
+pub(crate) struct Hook {
     /// Configuration, name, and a number for those of the same name.
     pub uid: String,
     pub configuration: String,
@@ -133,7 +133,7 @@ struct Kept {
 }
 
 /// The webhooks of one kind of configurations.
-pub(super) struct Source {
+pub(crate) struct Source {
     resource: GroupResource,
     auth: Auth,
     kept: ArcSwap<Kept>,

@@ -5,7 +5,7 @@ use super::{
     source::{ReviewVersion, Source},
     *,
 };
-use crate::dynamic::testing::Request;
+use crate::test_support::Request;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use expect_test::expect;
 use kaji_meta::GroupVersionResource;

@@ -1,0 +1,64 @@
+//! `ClusterTrustBundleAttest`: a user that writes a cluster trust bundle of a signer needs the verb `attest` for that signer.
+
+use crate::{
+    certificate_signing_requests::{GROUP, may_act_for, signer},
+    is,
+};
+use kaji_auth::Authorizer;
+use kaji_engine::{Admission, Attributes, Operation};
+use kaji_meta::{Status, object, semantic_equal, text::quote};
+use kaji_resource::BoxFuture;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// The plugin.
+pub(super) struct ClusterTrustBundleAttest(pub(super) Arc<dyn Authorizer>);
+
+impl Admission for ClusterTrustBundleAttest {
+    fn name(&self) -> &'static str {
+        "ClusterTrustBundleAttest"
+    }
+
+    fn handles(&self, a: &Attributes<'_>) -> bool {
+        matches!(a.operation, Operation::Create | Operation::Update) && is(a, GROUP, "clustertrustbundles")
+    }
+
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let new = a.new_object().unwrap_or(&Value::Null);
+            let signer = signer(new);
+            let untouched = a.old.is_some_and(|old| only_collected(old, new));
+            if signer.is_empty() || untouched || may_act_for(&*self.0, a, "attest", signer).await {
+                return Ok(());
+            }
+            Err(a.forbidden(format!("user not permitted to attest for signerName {}", quote(signer))))
+        })
+    }
+}
+
+/// Whether a write changes nothing but what garbage collection does.
+fn only_collected(old: &Value, new: &Value) -> bool {
+    let bare = |object: &Value| {
+        let mut bare = object.clone();
+        for field in ["ownerReferences", "finalizers", "managedFields"] {
+            object::remove_at(&mut bare, &["metadata", field]);
+        }
+        bare
+    };
+    semantic_equal(&bare(old), &bare(new))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn garbage_collection_attests_nothing() {
+        let old = json!({"metadata": {"name": "b", "finalizers": ["x"]}, "spec": {"trustBundle": "a"}});
+        let mut new = json!({"metadata": {"name": "b", "ownerReferences": [{"uid": "1"}]}, "spec": {"trustBundle": "a"}});
+        assert!(only_collected(&old, &new));
+        new["spec"]["trustBundle"] = json!("b");
+        assert!(!only_collected(&old, &new));
+    }
+}

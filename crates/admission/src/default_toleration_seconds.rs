@@ -1,0 +1,79 @@
+//! `DefaultTolerationSeconds`: a pod tolerates a node that is not ready or unreachable for five minutes, unless it says
+//! otherwise.
+
+use crate::is;
+use kaji_engine::{Admission, Attributes, Operation};
+use kaji_meta::{Status, object};
+use kaji_resource::BoxFuture;
+use serde_json::{Value, json};
+
+/// The plugin.
+pub(super) struct DefaultTolerationSeconds;
+
+/// How long a pod stays on a node that is not ready or out of reach, unless it says otherwise. Seconds.
+const GRACE: i64 = 300;
+
+impl Admission for DefaultTolerationSeconds {
+    fn name(&self) -> &'static str {
+        "DefaultTolerationSeconds"
+    }
+
+    fn handles(&self, a: &Attributes<'_>) -> bool {
+        matches!(a.operation, Operation::Create | Operation::Update) && is(a, "", "pods")
+    }
+
+    fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        if let Some(pod) = a.object.as_deref_mut() {
+            tolerate(pod);
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+fn tolerate(pod: &mut Value) {
+    let mut list = object::arr_at(pod, &["spec", "tolerations"]).to_vec();
+    let given = list.len();
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let either = |t: &Value, field: &str, wanted: &str| {
+            matches!(t[field].as_str(), None | Some("")) || t[field] == wanted
+        };
+        if !list[..given].iter().any(|t| either(t, "key", key) && either(t, "effect", "NoExecute")) {
+            list.push(
+                json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": GRACE}),
+            );
+        }
+    }
+    if list.len() > given {
+        object::set_at(pod, &["spec", "tolerations"], list);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn keys(pod: &Value) -> String {
+        let list = object::arr_at(pod, &["spec", "tolerations"]);
+        list.iter().map(|t| format!("{}:{}", t["key"], t["tolerationSeconds"])).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn pods_tolerate_troubled_nodes_for_a_while() {
+        let mut pod = json!({"spec": {}});
+        tolerate(&mut pod);
+        expect![[r#""node.kubernetes.io/not-ready":300 "node.kubernetes.io/unreachable":300"#]]
+            .assert_eq(&keys(&pod));
+        let once = pod.clone();
+        tolerate(&mut pod);
+        assert_eq!(pod, once);
+        let mut all = json!({"spec": {"tolerations": [{"operator": "Exists"}]}});
+        tolerate(&mut all);
+        assert_eq!(keys(&all), "null:null");
+        let mut other = json!({"spec": {"tolerations": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"},
+            {"key": "node.kubernetes.io/unreachable", "tolerationSeconds": 1}]}});
+        tolerate(&mut other);
+        expect![[r#""node.kubernetes.io/not-ready":null "node.kubernetes.io/unreachable":1 "node.kubernetes.io/not-ready":300"#]]
+            .assert_eq(&keys(&other));
+    }
+}

@@ -1,0 +1,80 @@
+//! `ExtendedResourceToleration`: a pod tolerates the taints of the extended resources that it requests, for nodes that are
+//! tainted by the name of their devices.
+
+use crate::{
+    is,
+    pod_spec::{LISTS, containers},
+};
+use kaji_engine::{Admission, Attributes, Operation};
+use kaji_meta::{Status, object, validation};
+use kaji_resource::BoxFuture;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+/// The plugin.
+pub(super) struct ExtendedResourceToleration;
+
+impl Admission for ExtendedResourceToleration {
+    fn name(&self) -> &'static str {
+        "ExtendedResourceToleration"
+    }
+
+    fn handles(&self, a: &Attributes<'_>) -> bool {
+        matches!(a.operation, Operation::Create | Operation::Update) && is(a, "", "pods")
+    }
+
+    fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        if let Some(pod) = a.object.as_deref_mut() {
+            tolerate_extended(pod);
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// Whether a resource is neither Kubernetes' own nor one that quotas alone know.
+fn extended(name: &str) -> bool {
+    let native = !name.contains('/') || name.contains("kubernetes.io/");
+    !native
+        && !name.starts_with("requests.")
+        && validation::is_qualified_name(&format!("requests.{name}")).is_empty()
+}
+
+/// Nodes with extended resources may be tainted by them; who asks for one tolerates that.
+fn tolerate_extended(pod: &mut Value) {
+    let all = LISTS[..2].iter().flat_map(|list| containers(pod, list));
+    let requests = all.filter_map(|c| object::obj_at(c, &["resources", "requests"]));
+    let names: BTreeSet<String> = requests.flat_map(|r| r.keys()).filter(|n| extended(n)).cloned().collect();
+    if names.is_empty() {
+        return;
+    }
+    let mut list = object::arr_at(pod, &["spec", "tolerations"]).to_vec();
+    for name in names {
+        let own = json!({"key": name, "operator": "Exists", "effect": "NoSchedule"});
+        let same = |t: &Value| {
+            let value = t["value"].as_str().unwrap_or_default();
+            ["key", "operator", "effect"].iter().all(|f| t[f] == own[f]) && value.is_empty()
+        };
+        match list.iter_mut().find(|t| same(t)) {
+            Some(there) => *there = own,
+            None => list.push(own),
+        }
+    }
+    object::set_at(pod, &["spec", "tolerations"], list);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_a_device_tolerates_its_taint() {
+        let mut pod = json!({"spec": {"tolerations": [{"key": "a.io/x", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 3}],
+            "containers": [{"resources": {"requests": {"cpu": "1", "b.io/y": "1", "a.io/x": "1", "kubernetes.io/z": "1"}}}]}});
+        tolerate_extended(&mut pod);
+        let one = |name: &str| json!({"key": name, "operator": "Exists", "effect": "NoSchedule"});
+        assert_eq!(pod["spec"]["tolerations"], json!([one("a.io/x"), one("b.io/y")]));
+        let once = pod.clone();
+        tolerate_extended(&mut pod);
+        assert_eq!(pod, once);
+    }
+}
