@@ -8,7 +8,7 @@ use crate::{
     cost::{self, Budget},
     error::Error,
     made::Struct,
-    plan::{Call, Fold, Index, Mode, Node, Select},
+    plan::{Access, Call, Fold, Index, Mode, Node, Select},
     program::{Known, Lazy},
     types::Named,
     value::{List, Made, Map, Value},
@@ -128,6 +128,9 @@ impl<'e, 'a> Evaluator<'e, 'a> {
         let found = match target {
             None => Ok(None),
             Some(Value::Map(map)) => map.field(&select.field),
+            Some(Value::Struct(made)) if select.access == Access::Opaque && made.named() == Named::Object => {
+                Ok(None)
+            }
             Some(Value::Struct(made)) => made.field(&select.field),
             Some(_) if select.mode == Mode::Value => Err(Error::no_such_key(&select.field)),
             Some(_) => Ok(None),
@@ -140,8 +143,11 @@ impl<'e, 'a> Evaluator<'e, 'a> {
             (Mode::Optional, found) => Ok(Value::Optional(found.map(Arc::new))),
             (Mode::Value, found) if was_optional => Ok(Value::Optional(found.map(Arc::new))),
             (Mode::Value, Some(value)) => Ok(value),
-            // A part of an object has every field; one that was not given is null.
-            (Mode::Value, None) if matches!(&operand, Value::Struct(part) if part.named() == Named::Object) => {
+            // By its type, a part of an object has every field; one that was not given is null.
+            (Mode::Value, None)
+                if select.access == Access::Typed
+                    && matches!(&operand, Value::Struct(part) if part.named() == Named::Object) =>
+            {
                 Ok(Value::Null)
             }
             (Mode::Value, None) => Err(Error::no_such_key(&select.field)),

@@ -59,8 +59,23 @@ impl Node {
     }
 }
 
+/// How upstream finds fields of objects that an expression constructs. By their type every field exists, and one that was
+/// not given is null. A field's value is a plain map afterwards, of which only the keys that were given exist. The object
+/// itself, where its type is not known, has no fields at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// The type of the object is known.
+    Typed,
+    /// The value was reached through a field, an index or a variable.
+    Dynamic,
+    /// `dyn(Object{...})`
+    Opaque,
+}
+
 #[derive(Debug)]
 pub(crate) struct Select {
+    /// How fields of constructed objects are found.
+    pub access: Access,
     pub operand: Node,
     pub field: String,
     pub mode: Mode,
@@ -204,6 +219,7 @@ impl Planner<'_> {
     }
 
     fn select(&mut self, operand: &Expr, field: &str, mode: Mode) -> Node {
+        let access = self.access(operand);
         let operand = self.node(operand);
         if let Node::AllNamed = operand
             && let Some(index) = self.named.and_then(|named| named.places.get(field))
@@ -211,7 +227,19 @@ impl Planner<'_> {
             return Node::Named(*index, mode);
         }
         let relative = is_relative(&operand);
-        Node::Select(Box::new(Select { operand, field: field.to_owned(), mode, relative }))
+        Node::Select(Box::new(Select { operand, field: field.to_owned(), mode, relative, access }))
+    }
+
+    /// How fields of a constructed object that this expression results in are found.
+    fn access(&self, operand: &Expr) -> Access {
+        let ty = self.checked.types.get(operand.id as usize).unwrap_or(&Type::Dyn);
+        if matches!(ty.unwrap_optional().0, Type::Part(_)) {
+            return Access::Typed;
+        }
+        match &operand.kind {
+            Kind::Call { function, .. } if function == "dyn" => Access::Opaque,
+            _ => Access::Dynamic,
+        }
     }
 
     fn call(&mut self, e: &Expr, target: Option<&Expr>, function: &str, args: &[Expr]) -> Node {

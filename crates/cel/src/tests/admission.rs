@@ -1,4 +1,4 @@
-//! Expressions of admission: what they know, what they make, and whom they ask.
+//! Expressions of admission: their variables, the objects that they construct, and authorization checks.
 
 use crate::{
     Authority, Decision, Env, Question, Session, Value,
@@ -208,6 +208,35 @@ fn objects_are_made() {
         let refused = admission::compile(&judging, text, Returns::Any).unwrap_err().to_string();
         assert!(refused.contains("undeclared reference"), "{refused}");
     }
+}
+
+/// A field exists by the type of its object, by the keys of a map that is reached through a field, and not at all where an
+/// object's type is hidden.
+#[test]
+fn fields_of_constructed_objects_exist_by_their_type() {
+    let env = admission::env(ALL);
+    expect![[r#"
+        Object{spec: Object.spec{replicas: 3}}.spec.paused
+          no such key: paused for 83+0
+        dyn(Object{a: 1}).a
+          no such key: a for 43+0
+        dyn(Object{a: 1}).b
+          no such key: b for 43+0
+        has(dyn(Object{a: 1}).a)
+          false for 42+0
+        Object{a: 1}.b
+          null for 42+0
+    "#]]
+    .assert_eq(&shown(
+        &env,
+        &[
+            "Object{spec: Object.spec{replicas: 3}}.spec.paused",
+            "dyn(Object{a: 1}).a",
+            "dyn(Object{a: 1}).b",
+            "has(dyn(Object{a: 1}).a)",
+            "Object{a: 1}.b",
+        ],
+    ));
 }
 
 #[test]
