@@ -4,6 +4,7 @@
 //! - `decl`: what rules may know of an object, from its schema.
 //! - `compile`: the rules of a schema, ready to run.
 //! - `check`: what definitions may declare: rules that compile, cost little enough, and compare only what can be compared.
+//! - `defaults`: rules applied to the defaults of a definition.
 //! - `evaluate`: rules applied to objects.
 //! - `field_path`: where a failed rule points.
 //!
@@ -13,6 +14,7 @@
 mod check;
 mod compile;
 mod decl;
+mod defaults;
 mod evaluate;
 mod field_path;
 
@@ -21,6 +23,7 @@ mod tests;
 
 pub(crate) use check::check;
 pub(crate) use compile::Rules;
+pub(crate) use defaults::check as check_defaults;
 pub(crate) use evaluate::{blocked, validate};
 
 use serde_json::Value;

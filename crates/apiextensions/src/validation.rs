@@ -80,7 +80,11 @@ fn schemas(new: &Value, old: Option<&Value>) -> ErrorList {
         let found = structural::check_within(schema, &at, status, *pruned, &mut patterns);
         // Rules are about the types that a structural schema gives.
         if found.is_empty() {
-            errors.extend(rules::check(schema, &at));
+            let unusable = rules::check(schema, &at);
+            if unusable.is_empty() {
+                errors.extend(rules::check_defaults(schema, &at));
+            }
+            errors.extend(unusable);
         }
         errors.extend(found);
     }

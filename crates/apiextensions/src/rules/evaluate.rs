@@ -38,6 +38,21 @@ pub(crate) fn validate(rules: &Rules, schema: &Schema, new: &Value, old: Option<
     run.errors
 }
 
+/// Applies rules to a default, without ratcheting. Returns what is left of the budget; none if evaluation has stopped.
+pub(super) fn default(
+    rules: &Rules,
+    path: &Path,
+    new: &Value,
+    old: Option<&Value>,
+    budget: u64,
+    errors: &mut ErrorList,
+) -> Option<u64> {
+    let mut run = Run { budget, errors: vec![] };
+    let done = run.node(rules, path, new, old, Ratchet::default());
+    errors.append(&mut run.errors);
+    done.ok().map(|()| run.budget)
+}
+
 /// No further rules are run.
 struct Stop;
 

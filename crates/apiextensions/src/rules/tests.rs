@@ -187,3 +187,60 @@ fn definitions_whose_rules_cost_too_much() {
         schema: Forbidden: x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema exceeds budget by factor of 1.6x (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)
     "#]].assert_eq(&list(json!(70), 20));
 }
+
+#[test]
+fn rejects_defaults_that_fail_rules() {
+    let rule = |rule: &str| json!([{"rule": rule}]);
+    let schema = |of: Value| json!({"type": "object", "properties": {"spec": of}});
+    let found = |schema: Value| {
+        assert!(check(&schema, &Path::new("schema")).is_empty());
+        check_defaults(&schema, &Path::new("schema")).iter().map(|e| format!("{e}\n")).collect::<String>()
+    };
+    assert_eq!(
+        found(schema(json!({"type": "integer", "default": 1, "x-kubernetes-validations": rule("self > 0")}))),
+        ""
+    );
+    let wrong = json!({"type": "integer", "default": 0, "x-kubernetes-validations": rule("self > 0")});
+    expect![[r#"
+        schema.properties[spec].default: Invalid value: 0: failed rule: self > 0
+    "#]]
+    .assert_eq(&found(schema(wrong.clone())));
+    // The rules of the whole apply to what is in a default, also where the part has no default of its own.
+    let part = json!({"type": "object", "default": {"n": 0}, "properties": {
+        "n": {"type": "integer", "x-kubernetes-validations": rule("self > 0")}}});
+    expect![[r#"
+        schema.properties[spec].default.n: Invalid value: 0: failed rule: self > 0
+    "#]]
+    .assert_eq(&found(schema(part)));
+    let items =
+        json!({"type": "array", "maxItems": 5, "items": {"type": "object", "properties": {"n": wrong}}});
+    expect![[r#"
+        schema.properties[spec].items.properties[n].default: Invalid value: 0: failed rule: self > 0
+    "#]]
+    .assert_eq(&found(schema(items)));
+    // A rule that also runs without an old value is evaluated both ways.
+    let introduced = json!({"type": "integer", "default": 0, "x-kubernetes-validations": [
+        {"rule": "oldSelf.hasValue() || self > 0", "optionalOldSelf": true}]});
+    expect![[r#"
+        schema.properties[spec].default: Invalid value: 0: failed rule: oldSelf.hasValue() || self > 0
+    "#]]
+    .assert_eq(&found(schema(introduced)));
+    let immutable =
+        json!({"type": "integer", "default": 0, "x-kubernetes-validations": rule("self == oldSelf")});
+    assert_eq!(found(schema(immutable)), "");
+}
+
+#[test]
+fn defaults_of_a_schema_share_one_cost_budget() {
+    let rule = json!([{"rule": "self.all(a, self.all(b, self.all(c, a + b + c < 10)))"}]);
+    let list: Vec<u32> = vec![1; 40];
+    let field = json!({"type": "array", "maxItems": 40, "default": list, "items": {"type": "integer"},
+        "x-kubernetes-validations": rule});
+    let fields: serde_json::Map<String, Value> =
+        (0..40).map(|i| (format!("f{i:02}"), field.clone())).collect();
+    let schema = json!({"type": "object", "properties": fields});
+    let found = check_defaults(&schema, &Path::new("schema"));
+    let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(texts.len(), 1, "the first to exceed the budget ends the check: {texts:?}");
+    assert!(texts[0].contains("running out of cost budget"), "{}", texts[0]);
+}
