@@ -1,6 +1,6 @@
 //! `AlwaysDeny`: refuses every write, for tests of clients.
 
-use kaji_engine::{Admission, Attributes};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::Status;
 use kaji_resource::BoxFuture;
 
@@ -10,6 +10,11 @@ pub(super) struct AlwaysDeny;
 impl Admission for AlwaysDeny {
     fn name(&self) -> &'static str {
         "AlwaysDeny"
+    }
+
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        let _ = (group, resource, operation);
+        Phases::MUTATING
     }
 
     fn handles(&self, _: &Attributes<'_>) -> bool {

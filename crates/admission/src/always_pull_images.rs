@@ -1,11 +1,8 @@
 //! `AlwaysPullImages`: sets every image's pull policy to `Always`, so that each pod proves with its own credentials that it
 //! may use its images, also on a node that already has them.
 
-use crate::{
-    is,
-    pod_spec::{LISTS, containers},
-};
-use kaji_engine::{Admission, Attributes, Operation};
+use crate::pod_spec::{LISTS, containers};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{ErrorList, Path, Status, field, object};
 use kaji_resource::BoxFuture;
 use serde_json::Value;
@@ -21,13 +18,18 @@ impl Admission for AlwaysPullImages {
         "AlwaysPullImages"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        Phases::BOTH.when(
+            matches!(operation, Operation::Create | Operation::Update) && (group, resource) == ("", "pods"),
+        )
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
         let new_images = || match (a.old, a.new_object()) {
             (Some(old), Some(new)) => !images(new).is_subset(&images(old)),
             _ => true,
         };
-        is(a, "", "pods")
-            && (a.operation == Operation::Create || a.operation == Operation::Update && new_images())
+        a.subresource.is_empty() && (a.operation == Operation::Create || new_images())
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {

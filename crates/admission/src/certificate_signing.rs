@@ -3,9 +3,9 @@
 //!
 //! Invariant: the signer is that of the stored request, which the write cannot change.
 
-use crate::certificate_signing_requests::{is_request, may_act_for, signer};
+use crate::certificate_signing_requests::{GROUP, REQUESTS, may_act_for, signer};
 use kaji_auth::Authorizer;
-use kaji_engine::{Admission, Attributes, Operation};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{Status, semantic_equal, text::quote};
 use kaji_resource::BoxFuture;
 use serde_json::Value;
@@ -19,8 +19,12 @@ impl Admission for CertificateSigning {
         "CertificateSigning"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        Phases::VALIDATING.when(operation == Operation::Update && (group, resource) == (GROUP, REQUESTS))
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        a.operation == Operation::Update && is_request(a, "status")
+        a.subresource == "status"
     }
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {

@@ -8,11 +8,7 @@ use serde_json::Value;
 use x509_parser::{certification_request::X509CertificationRequest, pem::Pem, prelude::FromDer};
 
 pub(crate) const GROUP: &str = "certificates.k8s.io";
-const REQUESTS: &str = "certificatesigningrequests";
-
-pub(crate) fn is_request(a: &Attributes<'_>, subresource: &str) -> bool {
-    a.resource.group == GROUP && a.resource.resource == REQUESTS && a.subresource == subresource
-}
+pub(crate) const REQUESTS: &str = "certificatesigningrequests";
 
 pub(crate) fn signer(object: &Value) -> &str {
     object::str_at(object, &["spec", "signerName"])

@@ -1,8 +1,8 @@
 //! `CertificateSubjectRestriction`: refuses requests for client certificates in the group `system:masters`.
 
-use crate::certificate_signing_requests::{is_request, signer, subject};
+use crate::certificate_signing_requests::{GROUP, REQUESTS, signer, subject};
 use kaji_auth::names::MASTERS;
-use kaji_engine::{Admission, Attributes, Operation};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::Status;
 use kaji_resource::BoxFuture;
 
@@ -16,8 +16,12 @@ impl Admission for CertificateSubjectRestriction {
         "CertificateSubjectRestriction"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        Phases::VALIDATING.when(operation == Operation::Create && (group, resource) == (GROUP, REQUESTS))
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        a.operation == Operation::Create && is_request(a, "")
+        a.subresource.is_empty()
     }
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {

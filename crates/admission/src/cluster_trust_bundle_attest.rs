@@ -1,11 +1,8 @@
 //! `ClusterTrustBundleAttest`: a user that writes a cluster trust bundle of a signer needs the verb `attest` for that signer.
 
-use crate::{
-    certificate_signing_requests::{GROUP, may_act_for, signer},
-    is,
-};
+use crate::certificate_signing_requests::{GROUP, may_act_for, signer};
 use kaji_auth::Authorizer;
-use kaji_engine::{Admission, Attributes, Operation};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{Status, object, semantic_equal, text::quote};
 use kaji_resource::BoxFuture;
 use serde_json::Value;
@@ -19,8 +16,15 @@ impl Admission for ClusterTrustBundleAttest {
         "ClusterTrustBundleAttest"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        Phases::VALIDATING.when(
+            matches!(operation, Operation::Create | Operation::Update)
+                && (group, resource) == (GROUP, "clustertrustbundles"),
+        )
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        matches!(a.operation, Operation::Create | Operation::Update) && is(a, GROUP, "clustertrustbundles")
+        a.subresource.is_empty()
     }
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {

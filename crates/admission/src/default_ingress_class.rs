@@ -1,7 +1,7 @@
 //! `DefaultIngressClass`: a new ingress that names no class gets the default one.
 
-use crate::{default_class, is};
-use kaji_engine::{Admission, Attributes, Operation};
+use crate::default_class;
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{GroupResource, Status};
 use kaji_resource::BoxFuture;
 
@@ -13,8 +13,13 @@ impl Admission for DefaultIngressClass {
         "DefaultIngressClass"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        Phases::MUTATING
+            .when(operation == Operation::Create && (group, resource) == ("networking.k8s.io", "ingresses"))
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        a.operation == Operation::Create && is(a, "networking.k8s.io", "ingresses")
+        a.subresource.is_empty()
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {

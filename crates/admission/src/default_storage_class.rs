@@ -1,7 +1,7 @@
 //! `DefaultStorageClass`: a new claim that names no storage class gets the default one.
 
-use crate::{default_class, is};
-use kaji_engine::{Admission, Attributes, Operation};
+use crate::default_class;
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{GroupResource, Status};
 use kaji_resource::BoxFuture;
 
@@ -13,8 +13,13 @@ impl Admission for DefaultStorageClass {
         "DefaultStorageClass"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        Phases::MUTATING
+            .when(operation == Operation::Create && (group, resource) == ("", "persistentvolumeclaims"))
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        a.operation == Operation::Create && is(a, "", "persistentvolumeclaims")
+        a.subresource.is_empty()
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {

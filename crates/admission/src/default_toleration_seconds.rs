@@ -1,8 +1,7 @@
 //! `DefaultTolerationSeconds`: a pod tolerates a node that is not ready or unreachable for five minutes, unless it says
 //! otherwise.
 
-use crate::is;
-use kaji_engine::{Admission, Attributes, Operation};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{Status, object};
 use kaji_resource::BoxFuture;
 use serde_json::{Value, json};
@@ -18,8 +17,14 @@ impl Admission for DefaultTolerationSeconds {
         "DefaultTolerationSeconds"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        Phases::MUTATING.when(
+            matches!(operation, Operation::Create | Operation::Update) && (group, resource) == ("", "pods"),
+        )
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        matches!(a.operation, Operation::Create | Operation::Update) && is(a, "", "pods")
+        a.subresource.is_empty()
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {

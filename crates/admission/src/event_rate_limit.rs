@@ -4,7 +4,7 @@
 //! Invariant: buckets are bounded in number; one that is forgotten starts full again.
 
 use crate::config::Configuration;
-use kaji_engine::{Admission, Attributes, Operation};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{Path, Status, field, object};
 use kaji_resource::BoxFuture;
 use serde::Deserialize;
@@ -175,9 +175,14 @@ impl Admission for EventRateLimit {
         "EventRateLimit"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        Phases::VALIDATING.when(
+            matches!(operation, Operation::Create | Operation::Update) && (group, resource) == ("", "events"),
+        )
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        let event = a.kind.group.is_empty() && a.kind.kind == "Event";
-        event && !a.dry_run && matches!(a.operation, Operation::Create | Operation::Update)
+        a.kind.group.is_empty() && a.kind.kind == "Event" && !a.dry_run
     }
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {

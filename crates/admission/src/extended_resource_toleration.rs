@@ -1,11 +1,8 @@
 //! `ExtendedResourceToleration`: a pod tolerates the taints of the extended resources that it requests, for nodes that are
 //! tainted by the name of their devices.
 
-use crate::{
-    is,
-    pod_spec::{LISTS, containers},
-};
-use kaji_engine::{Admission, Attributes, Operation};
+use crate::pod_spec::{LISTS, containers};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{Status, object, validation};
 use kaji_resource::BoxFuture;
 use serde_json::{Value, json};
@@ -19,8 +16,14 @@ impl Admission for ExtendedResourceToleration {
         "ExtendedResourceToleration"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        Phases::MUTATING.when(
+            matches!(operation, Operation::Create | Operation::Update) && (group, resource) == ("", "pods"),
+        )
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        matches!(a.operation, Operation::Create | Operation::Update) && is(a, "", "pods")
+        a.subresource.is_empty()
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
@@ -39,7 +42,7 @@ fn extended(name: &str) -> bool {
         && validation::is_qualified_name(&format!("requests.{name}")).is_empty()
 }
 
-/// Nodes with extended resources may be tainted by them; who asks for one tolerates that.
+/// Adds a toleration of the taint of each extended resource that the containers request.
 fn tolerate_extended(pod: &mut Value) {
     let all = LISTS[..2].iter().flat_map(|list| containers(pod, list));
     let requests = all.filter_map(|c| object::obj_at(c, &["resources", "requests"]));

@@ -69,11 +69,6 @@ pub struct Deps {
     pub policies: Arc<PolicyMetrics>,
 }
 
-/// Whether a write is to this resource itself, not to a subresource.
-fn is(a: &Attributes<'_>, group: &str, resource: &str) -> bool {
-    a.subresource.is_empty() && a.resource.resource == resource && a.resource.group == group
-}
-
 /// An object of the cluster by name.
 async fn find(
     a: &Attributes<'_>,

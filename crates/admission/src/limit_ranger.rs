@@ -3,7 +3,7 @@
 //! Invariant: names are visited in order, so texts do not change from one try to the next.
 
 use crate::pod_spec::containers;
-use kaji_engine::{Admission, Attributes, Operation};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{GroupResource, Quantity, Status, object};
 use kaji_quota::{Demand, Usage, amounts, limits, requests};
 use kaji_resource::BoxFuture;
@@ -21,26 +21,29 @@ impl Admission for LimitRanger {
         "LimitRanger"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        let phases = match (group, resource) {
+            ("", "pods") => Phases::BOTH,
+            ("", "persistentvolumeclaims") => Phases::VALIDATING,
+            _ => Phases::NONE,
+        };
+        phases.when(matches!(operation, Operation::Create | Operation::Update))
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        if !a.resource.group.is_empty() || a.old.is_some_and(|o| object::deletion_timestamp(o).is_some()) {
+        if a.old.is_some_and(|o| object::deletion_timestamp(o).is_some()) {
             return false;
         }
         match (a.resource.resource.as_str(), a.subresource) {
             // Containers of pods change only through resize.
             ("pods", "") => a.operation == Operation::Create,
             ("pods", "resize") => a.operation == Operation::Update,
-            ("persistentvolumeclaims", "") => {
-                matches!(a.operation, Operation::Create | Operation::Update)
-            }
-            _ => false,
+            (_, subresource) => subresource.is_empty(),
         }
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            if a.resource.resource != "pods" {
-                return Ok(());
-            }
             let ranges = ranges(a).await?;
             if let Some(pod) = a.object.as_deref_mut() {
                 ranges.iter().for_each(|range| fill(pod, range));

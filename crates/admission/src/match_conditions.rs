@@ -1,10 +1,10 @@
-//! Expressions over one request: what they see, whom they may ask, and what they may cost. Webhooks and policies share it.
+//! Expressions over one request: their variables, authorization checks and cost limits. Webhooks and policies share it.
 //!
 //! A webhook's match conditions take three lines: `MatchConditions::of_webhook` once for each configuration, an [`Asker`]
 //! and [`Facts`] for each request, `conditions.judge(&facts, None, &tally)`.
 //!
 //! Invariants:
-//! - Evaluation never waits. A question to the authorizer that nobody has answered ends it; it begins anew with the answer.
+//! - Evaluation never waits. A check that the authorizer has not answered yet ends it; it starts again with the answer.
 //! - Each expression costs at most [`PER_CALL_LIMIT`], all of one evaluation together at most their budget, and a question
 //!   is asked once a request.
 //!
@@ -34,7 +34,7 @@ pub(crate) use metrics::{ConditionMetrics, Tally};
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
-/// Expressions that do not compile are kept with the reason: it is told to whoever evaluates them.
+/// Expressions that do not compile are kept with the reason, which is the error of their evaluation.
 #[derive(Debug)]
 pub(crate) struct Expression {
     text: String,
@@ -126,7 +126,7 @@ pub(crate) struct Asker<'a> {
 }
 
 impl<'a> Asker<'a> {
-    /// For whoever makes the request.
+    /// For the user of the request.
     pub(crate) fn new(user: &'a UserInfo, authorizer: &'a dyn Authorizer) -> Asker<'a> {
         Asker { user, authorizer, answers: Arc::default() }
     }

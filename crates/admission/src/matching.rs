@@ -146,7 +146,7 @@ pub(crate) fn by_rules(rules: &[Rule], equivalent: bool, a: &Attributes<'_>) -> 
     if !equivalent || rules.is_empty() {
         return None;
     }
-    // Most resources have one version and share with nobody.
+    // Most resources have one version and share no storage.
     let others = a.api.sharing(a.resource.group.as_str(), a.resource.resource.as_str());
     if others.len() < 2 && a.def.versions.len() < 2 {
         return None;
@@ -289,7 +289,7 @@ impl MatchResources {
     }
 }
 
-/// The namespace of a request as an object, for those who look at more of it than labels.
+/// The namespace of a request as an object, for callers that need more of it than its labels.
 ///
 /// # Errors
 /// 404 when it does not exist.

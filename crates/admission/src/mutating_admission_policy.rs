@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Which policies are about a request is decided by the object as it came; each mutation sees what those before it did.
-//! - In the second round only those are asked again that want to be, and after whom something changed.
+//! - In the second round only policies with `reinvocationPolicy: IfNeeded` run again, if the object changed after them.
 
 mod patch;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 use kaji_auth::Authorizer;
 use kaji_cel::{NamedExpressions, admission::Returns};
-use kaji_engine::{Admission, Attributes, Operation};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{
     Cause, GroupVersion, GroupVersionKind, Status, object, semantic_equal, status::Reason, text::quote,
 };
@@ -383,7 +383,7 @@ impl MutatingAdmissionPolicy {
     }
 }
 
-/// Asks for a second round, in which those who were asked so far are asked again if they want to be.
+/// Requests a second round, in which the policies that ran so far run again if their reinvocation policy says so.
 fn again(a: &mut Attributes<'_>) {
     a.again.get_or_insert_default().want();
     if let Some(rounds) = rounds(a) {
@@ -396,8 +396,13 @@ impl Admission for MutatingAdmissionPolicy {
         NAME
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        let _ = (group, resource);
+        Phases::MUTATING.when(operation != Operation::Delete)
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        a.operation != Operation::Delete && self.policies.concerned(a)
+        self.policies.concerned(a)
     }
 
     fn foreign(&self) -> bool {

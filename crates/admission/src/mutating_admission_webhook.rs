@@ -11,7 +11,7 @@ use crate::{
         source::Hook,
     },
 };
-use kaji_engine::{Admission, Attributes, decode::json};
+use kaji_engine::{Admission, Attributes, Operation, Phases, decode::json};
 use kaji_meta::{GroupVersionKind, Status, Work, semantic_equal, text::quote};
 use kaji_resource::BoxFuture;
 use kaji_schema::patch::json_patch_explained;
@@ -83,7 +83,7 @@ impl MutatingAdmissionWebhook {
         let mut view: Option<View> = None;
         for (index, hook) in hooks.iter().enumerate() {
             let Some(matched) = self.0.asked(hook, a).await? else { continue };
-            // Whoever was not asked the first time is not asked now.
+            // A webhook that was not called in the first round is not called in the second.
             if second && !rounds(a).is_some_and(|r| r.again.contains(&hook.uid)) {
                 continue;
             }
@@ -180,6 +180,11 @@ impl MutatingAdmissionWebhook {
 impl Admission for MutatingAdmissionWebhook {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        let _ = (group, resource, operation);
+        Phases::MUTATING
     }
 
     fn handles(&self, a: &Attributes<'_>) -> bool {

@@ -2,7 +2,7 @@
 //! nodes get no pods before they are ready.
 //!
 //! Invariants:
-//! - Restrictions hold for whoever authenticated as a node, whatever else they may do, and for nobody else.
+//! - Restrictions hold for every user that authenticated as a node, whatever else it may do, and for no other user.
 //! - They are decided before other plugins change the object, as upstream does.
 
 mod credentials;
@@ -15,7 +15,7 @@ use kaji_auth::{
     Authorizer,
     names::{NODE_PREFIX, NODES},
 };
-use kaji_engine::{Admission, Attributes, Operation};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{GroupResource, Reason, Status, object, semantic_equal, text::quote};
 use kaji_resource::{BoxFuture, UserInfo};
 use serde_json::Value;
@@ -55,8 +55,13 @@ impl Admission for NodeRestriction {
         "NodeRestriction"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        let _ = (group, resource);
+        Phases::MUTATING.when(operation != Operation::Connect)
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        a.operation != Operation::Connect && node_of(a.user).is_some()
+        node_of(a.user).is_some()
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {

@@ -1,8 +1,8 @@
-//! `OwnerReferencesPermissionEnforcement`: who makes an object part of another one must be allowed to do to both what
+//! `OwnerReferencesPermissionEnforcement`: a user that sets an owner reference must be allowed to do to both objects what
 //! follows from it.
 
 use kaji_auth::{Attributes as Question, Authorizer, Outcome};
-use kaji_engine::{Admission, Attributes, Operation};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{GroupVersionKind, Status, object, semantic_equal};
 use kaji_resource::BoxFuture;
 use serde_json::Value;
@@ -14,6 +14,11 @@ pub(super) struct OwnerReferencesPermissionEnforcement(pub(super) Arc<dyn Author
 impl Admission for OwnerReferencesPermissionEnforcement {
     fn name(&self) -> &'static str {
         "OwnerReferencesPermissionEnforcement"
+    }
+
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        let _ = (group, resource);
+        Phases::VALIDATING.when(matches!(operation, Operation::Create | Operation::Update))
     }
 
     fn handles(&self, a: &Attributes<'_>) -> bool {
@@ -28,7 +33,7 @@ impl Admission for OwnerReferencesPermissionEnforcement {
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let new = a.new_object().unwrap_or(&Value::Null);
-            // Who creates an object could have left it; who changes one must be able to delete it, for that is
+            // A user that creates an object needs no more; one that changes it must be able to delete it, for that is
             // what becomes of it without its owner.
             if a.operation != Operation::Create {
                 let question = Question {

@@ -1,7 +1,7 @@
 //! `PersistentVolumeClaimResize`: a claim grows only if its storage class allows volume expansion.
 
-use crate::{find, is};
-use kaji_engine::{Admission, Attributes, Operation};
+use crate::find;
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{GroupResource, Quantity, Status, object};
 use kaji_resource::BoxFuture;
 use serde_json::Value;
@@ -14,8 +14,13 @@ impl Admission for PersistentVolumeClaimResize {
         "PersistentVolumeClaimResize"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        Phases::VALIDATING
+            .when(operation == Operation::Update && (group, resource) == ("", "persistentvolumeclaims"))
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        a.operation == Operation::Update && is(a, "", "persistentvolumeclaims")
+        a.subresource.is_empty()
     }
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {

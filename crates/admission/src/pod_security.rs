@@ -19,7 +19,7 @@ use crate::{
 };
 use checks::{Found, evaluate};
 pub(crate) use config::Config;
-use kaji_engine::{Admission, Attributes, Operation};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{ErrorList, GroupKind, GroupResource, Status, field, object, text::quote};
 use kaji_resource::BoxFuture;
 use policy::{Level, LevelVersion, PREFIX, Policy};
@@ -46,14 +46,16 @@ impl Admission for PodSecurity {
         "PodSecurity"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        let _ = (group, resource);
+        Phases::VALIDATING.when(matches!(operation, Operation::Create | Operation::Update))
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        if !matches!(a.operation, Operation::Create | Operation::Update) {
-            return false;
-        }
         match (a.resource.group.as_str(), a.resource.resource.as_str()) {
             ("", "pods") => !IGNORED.contains(&a.subresource),
             ("", "namespaces") => a.subresource.is_empty(),
-            _ => a.subresource.is_empty() && a.def.pod_template.is_some(),
+            _ => a.def.pod_template.is_some() && a.subresource.is_empty(),
         }
     }
 
@@ -219,7 +221,7 @@ impl PodSecurity {
                 return Err(Status::forbidden(&a.group_resource(), a.name, text));
             }
         }
-        // Who is refused needs no warning.
+        // A refused request needs no warning.
         violation("would violate", policy.warn, pod).into_iter().for_each(|w| a.warn(w));
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! `PodTopologyLabels`: pods carry the zone and region of their node, so that they can read them of themselves (KEP-4742).
 
 use crate::find;
-use kaji_engine::{Admission, Attributes, Operation};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{GroupResource, Status, object};
 use kaji_resource::BoxFuture;
 
@@ -15,11 +15,12 @@ impl Admission for PodTopologyLabels {
         "PodTopologyLabels"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        Phases::MUTATING.when(operation == Operation::Create && (group, resource) == ("", "pods"))
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        a.operation == Operation::Create
-            && a.resource.group.is_empty()
-            && a.resource.resource == "pods"
-            && matches!(a.subresource, "" | "binding")
+        matches!(a.subresource, "" | "binding")
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {

@@ -1,7 +1,7 @@
 //! `Priority`: pods get the number that their class says; there is one default class at most.
 
-use super::{find, is};
-use kaji_engine::{Admission, Attributes, Operation};
+use super::find;
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{GroupResource, Status, object};
 use kaji_resource::BoxFuture;
 use serde_json::Value;
@@ -29,16 +29,21 @@ impl Admission for Priority {
         "Priority"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        let phases = match (group, resource) {
+            ("", "pods") => Phases::MUTATING,
+            ("scheduling.k8s.io", "priorityclasses") => Phases::VALIDATING,
+            _ => Phases::NONE,
+        };
+        phases.when(matches!(operation, Operation::Create | Operation::Update))
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        matches!(a.operation, Operation::Create | Operation::Update)
-            && (is(a, "", "pods") || is(a, "scheduling.k8s.io", "priorityclasses"))
+        a.subresource.is_empty()
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            if a.resource.resource != "pods" {
-                return Ok(());
-            }
             if a.operation == Operation::Create {
                 return create(a).await;
             }
@@ -57,7 +62,7 @@ impl Admission for Priority {
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            let Some(class) = a.new_object().filter(|_| a.resource.resource == "priorityclasses") else {
+            let Some(class) = a.new_object() else {
                 return Ok(());
             };
             if object::bool_at(class, &["globalDefault"]) != Some(true) {

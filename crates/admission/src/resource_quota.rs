@@ -4,10 +4,10 @@
 //! - A charge and the object it is for are one transaction: no failure in between leaves one without the other, and
 //!   two writers never spend the same amount.
 //! - Charges of one namespace wait for each other in memory, so that they need not try again; while one waits for its
-//!   turn it holds nothing. Who holds the turn creates nothing else in a namespace with quotas.
+//!   turn it holds nothing. The holder of the turn creates nothing else in a namespace with quotas.
 //! - Only the quota controller gives back, from what it counts.
 
-use kaji_engine::{Admission, Attributes, Companion, Operation};
+use kaji_engine::{Admission, Attributes, Companion, Operation, Phases};
 use kaji_meta::{GroupResource, Status, object};
 use kaji_quota::{Change, Context, Evaluator, check};
 use kaji_resource::BoxFuture;
@@ -83,12 +83,16 @@ impl Admission for ResourceQuota {
         "ResourceQuota"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        let _ = (group, resource);
+        Phases::VALIDATING.when(matches!(operation, Operation::Create | Operation::Update))
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
         // A namespace is admitted as if it were in itself, but no quota can be there before it.
         a.def.namespaced()
             && !a.namespace.is_empty()
             && a.def.stored
-            && matches!(a.operation, Operation::Create | Operation::Update)
             && matches!(a.subresource, "" | "status" | "resize")
     }
 

@@ -1,7 +1,7 @@
 //! `RuntimeClass`: a pod gets the overhead, node selector and tolerations of its runtime class.
 
-use super::{find, is};
-use kaji_engine::{Admission, Attributes, Operation};
+use super::find;
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{GroupResource, Quantity, Status, object, semantic_equal, text::quote};
 use kaji_resource::BoxFuture;
 use serde_json::{Map, Value};
@@ -15,8 +15,12 @@ impl Admission for RuntimeClass {
         "RuntimeClass"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        Phases::BOTH.when(operation == Operation::Create && (group, resource) == ("", "pods"))
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        a.operation == Operation::Create && is(a, "", "pods")
+        a.subresource.is_empty()
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {

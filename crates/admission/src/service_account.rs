@@ -3,7 +3,7 @@
 //! Invariant: mirror pods are left as the kubelet made them; they may name neither accounts nor secrets.
 
 use crate::pod_spec::{LISTS, containers, secret_names};
-use kaji_engine::{Admission, Attributes, Operation};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{GroupResource, Status, object, random, text::quote};
 use kaji_resource::BoxFuture;
 use serde_json::{Value, json};
@@ -29,21 +29,21 @@ impl Admission for ServiceAccount {
         "ServiceAccount"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        let phases = match operation {
+            Operation::Create => Phases::BOTH,
+            Operation::Update => Phases::VALIDATING,
+            Operation::Delete | Operation::Connect => Phases::NONE,
+        };
+        phases.when((group, resource) == ("", "pods"))
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        a.resource.resource == "pods"
-            && a.resource.group.is_empty()
-            && match a.subresource {
-                "" => a.operation == Operation::Create,
-                "ephemeralcontainers" => a.operation == Operation::Update,
-                _ => false,
-            }
+        a.subresource == if a.operation == Operation::Create { "" } else { "ephemeralcontainers" }
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            if a.operation != Operation::Create {
-                return Ok(());
-            }
             let Some(pod) = a.object.as_deref_mut() else { return Ok(()) };
             if object::annotation(pod, MIRROR).is_some() {
                 return check(a).await;

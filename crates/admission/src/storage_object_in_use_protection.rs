@@ -1,8 +1,7 @@
 //! `StorageObjectInUseProtection`: new volumes, claims and volume attributes classes get the finalizer that keeps them while
 //! they are in use. The controllers of the same names remove the finalizers.
 
-use crate::is;
-use kaji_engine::{Admission, Attributes, Operation};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{Status, object};
 use kaji_resource::BoxFuture;
 use serde_json::Value;
@@ -16,8 +15,8 @@ const PROTECTED: [(&str, &str, &str); 3] = [
     ("storage.k8s.io", "volumeattributesclasses", "kubernetes.io/vac-protection"),
 ];
 
-fn finalizer(a: &Attributes<'_>) -> Option<&'static str> {
-    PROTECTED.iter().find(|(group, resource, _)| is(a, group, resource)).map(|(_, _, finalizer)| *finalizer)
+fn finalizer(group: &str, resource: &str) -> Option<&'static str> {
+    PROTECTED.iter().find(|(g, r, _)| (*g, *r) == (group, resource)).map(|(_, _, finalizer)| *finalizer)
 }
 
 impl Admission for StorageObjectInUseProtection {
@@ -25,12 +24,17 @@ impl Admission for StorageObjectInUseProtection {
         "StorageObjectInUseProtection"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        Phases::MUTATING.when(operation == Operation::Create && finalizer(group, resource).is_some())
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        a.operation == Operation::Create && finalizer(a).is_some()
+        a.subresource.is_empty()
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        if let (Some(finalizer), Some(object)) = (finalizer(a), a.object.as_deref_mut()) {
+        let finalizer = finalizer(&a.resource.group, &a.resource.resource);
+        if let (Some(finalizer), Some(object)) = (finalizer, a.object.as_deref_mut()) {
             protect(object, finalizer);
         }
         Box::pin(std::future::ready(Ok(())))

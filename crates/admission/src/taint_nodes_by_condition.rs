@@ -1,7 +1,6 @@
 //! `TaintNodesByCondition`: a new node is tainted as not ready, so that no pod is scheduled to it before its kubelet reports.
 
-use crate::is;
-use kaji_engine::{Admission, Attributes, Operation};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{Status, object};
 use kaji_resource::BoxFuture;
 use serde_json::{Value, json};
@@ -14,8 +13,12 @@ impl Admission for TaintNodesByCondition {
         "TaintNodesByCondition"
     }
 
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        Phases::MUTATING.when(operation == Operation::Create && (group, resource) == ("", "nodes"))
+    }
+
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        a.operation == Operation::Create && is(a, "", "nodes")
+        a.subresource.is_empty()
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {

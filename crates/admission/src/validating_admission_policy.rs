@@ -20,7 +20,7 @@ use kaji_cel::{
     NamedExpressions, Value as Cel,
     admission::{self, MAX_MESSAGE, Returns},
 };
-use kaji_engine::{Admission, Attributes};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{Cause, Status, status::Reason};
 use kaji_resource::BoxFuture;
 use serde_json::{Value, json};
@@ -467,6 +467,11 @@ impl ValidatingAdmissionPolicy {
 impl Admission for ValidatingAdmissionPolicy {
     fn name(&self) -> &'static str {
         "ValidatingAdmissionPolicy"
+    }
+
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        let _ = (group, resource, operation);
+        Phases::VALIDATING
     }
 
     fn handles(&self, a: &Attributes<'_>) -> bool {

@@ -5,7 +5,7 @@ use crate::{
     webhooks::{Webhooks, present, shown, source::Hook},
 };
 use futures_util::future::join_all;
-use kaji_engine::{Admission, Attributes};
+use kaji_engine::{Admission, Attributes, Operation, Phases};
 use kaji_meta::{GroupVersionKind, Status};
 use kaji_resource::BoxFuture;
 use serde_json::Value;
@@ -86,6 +86,11 @@ impl ValidatingAdmissionWebhook {
 impl Admission for ValidatingAdmissionWebhook {
     fn name(&self) -> &'static str {
         "ValidatingAdmissionWebhook"
+    }
+
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        let _ = (group, resource, operation);
+        Phases::VALIDATING
     }
 
     fn handles(&self, a: &Attributes<'_>) -> bool {

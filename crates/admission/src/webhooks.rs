@@ -4,7 +4,7 @@
 //! - Without a webhook that is about a request, nothing is allocated for it.
 //! - Mutating webhooks are called one after another, by the names of their configurations and their places in them, each
 //!   seeing what those before it made of the object; validating ones are called at the same time, on what will be stored.
-//! - Nothing of an answer is believed that was not checked: uid, kind, patch, and the object that the patch makes.
+//! - Every part of an answer is checked before it is used: uid, kind, patch, and the object that the patch makes.
 //! - How a failure is worded, and what it is taken for, is upstream's.
 //!
 //! Source: `admission/plugin/webhook` of k8s.io/apiserver; admission.k8s.io/v1.
@@ -64,7 +64,7 @@ impl Webhooks {
     /// What a webhook takes a request for, if it is to be asked.
     ///
     /// # Errors
-    /// Nobody can say whether it is: selectors, namespaces or conditions that fail.
+    /// It cannot be decided: selectors, namespaces or conditions that fail.
     pub(crate) async fn asked(&self, hook: &Hook, a: &Attributes<'_>) -> Result<Option<Matched>, Status> {
         let Some(matched) = by_rules(&hook.rules, hook.equivalent, a) else { return Ok(None) };
         let object = present(a);

@@ -85,11 +85,11 @@ fn main() {
         let outcome = futures_util::FutureExt::now_or_never(rbac.authorize(&a)).unwrap();
         black_box(outcome).allowed()
     };
-    let (granted, stranger) = (user("u5000"), user("stranger"));
-    assert!(decide(&granted, "n0", "get", "pods") && !decide(&stranger, "n0", "get", "pods"));
+    let (granted, refused) = (user("u5000"), user("refused"));
+    assert!(decide(&granted, "n0", "get", "pods") && !decide(&refused, "n0", "get", "pods"));
     measure("allowed by a role binding", || assert!(decide(&granted, "n0", "get", "pods")));
     let node = user("c500");
     measure("allowed by a cluster role binding", || assert!(decide(&node, "", "create", "nodes")));
-    measure("refused", || assert!(!decide(&stranger, "n0", "get", "pods")));
+    measure("refused", || assert!(!decide(&refused, "n0", "get", "pods")));
     measure("all that is held", || drop(black_box(rbac.held(&granted, "n0"))));
 }

@@ -1,4 +1,4 @@
-//! Authentication: who a request or a token comes from.
+//! Authentication: the user that a request or a token comes from.
 //!
 //! Invariants:
 //! - A credential that is given and not good is refused; it never makes its bearer anonymous.
@@ -45,7 +45,7 @@ use kaji_resource::{BoxFuture, UserInfo};
 /// What an authenticator found out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// Who.
+    /// The user.
     pub user: UserInfo,
     /// Those of the audiences asked for that the credential is good for.
     pub audiences: Vec<String>,
@@ -65,12 +65,12 @@ impl Refusal {
         Refusal(text.into())
     }
 
-    /// There was nothing that said who somebody is.
+    /// The request has no credential.
     pub(crate) fn no_credentials() -> Self {
         Refusal::new(NO_CREDENTIALS)
     }
 
-    /// Whether there was nothing that said who somebody is: what there was, was not found to be wrong.
+    /// Whether the request has no credential at all, in contrast to one that was refused.
     pub fn is_for_no_credentials(&self) -> bool {
         self.0 == NO_CREDENTIALS
     }
@@ -91,12 +91,12 @@ impl Refusal {
     }
 }
 
-/// Somebody, nobody that this authenticator knows, or a credential of its own that is not good.
+/// A user; none if the credential is not for this authenticator; an error if it is and is not valid.
 pub type Verdict = Result<Option<Identity>, Refusal>;
 
 /// Knows bearer tokens of one kind.
 pub trait TokenAuthenticator: Send + Sync + 'static {
-    /// Who a token belongs to, for one of these audiences (never empty).
+    /// The user that a token belongs to, for one of these audiences (never empty).
     fn authenticate<'a>(&'a self, token: &'a str, audiences: &'a [String]) -> BoxFuture<'a, Verdict>;
 }
 

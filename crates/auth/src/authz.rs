@@ -1,4 +1,4 @@
-//! Authorization: the question, the answer, and who gives it.
+//! Authorization: attributes of a request, decisions, and the authorizers that make them.
 //!
 //! Invariant: nothing is allowed that no authorizer allows; an error on the way never allows.
 
@@ -20,7 +20,7 @@ use std::{borrow::Cow, sync::Arc};
 /// One question: may this user do this? Source: `authorizer.Attributes`.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
-    /// Who.
+    /// The user.
     pub user: &'a UserInfo,
     /// API verb for resources (`get`, `list`, …), the method in lower case for paths.
     pub verb: &'a str,
@@ -87,7 +87,7 @@ pub enum Decision {
     Allow,
     /// No, whatever others say.
     Deny,
-    /// Somebody else may know.
+    /// The next authorizer decides.
     #[default]
     NoOpinion,
 }
@@ -130,7 +130,7 @@ pub struct PolicyRule {
     pub non_resource_urls: Vec<String>,
 }
 
-/// Everything that is known to be allowed to somebody in a namespace.
+/// Everything that is known to be allowed to a user in a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// The rules.
@@ -150,7 +150,7 @@ pub trait Authorizer: Send + Sync + 'static {
     fn rules<'a>(&'a self, user: &'a UserInfo, namespace: &'a str) -> BoxFuture<'a, Rules>;
 }
 
-/// What roles alone grant: that which somebody may pass on to others.
+/// What roles alone grant: that which a user may pass on to others.
 pub trait Grants: Send + Sync + 'static {
     /// The rules held by a user in a namespace (`""`: everywhere), and in words which roles could not be found.
     fn held(&self, user: &UserInfo, namespace: &str) -> (Vec<Arc<[PolicyRule]>>, Option<String>);
@@ -177,7 +177,7 @@ impl Authorizer for Masters {
     }
 }
 
-/// The same answer to everybody. Source: upstream's `authorizerfactory`.
+/// The same decision for every request. Source: upstream's `authorizerfactory`.
 pub struct Always(pub Decision);
 
 impl Authorizer for Always {
@@ -192,7 +192,7 @@ impl Authorizer for Always {
     }
 }
 
-/// The rules of those who may do everything.
+/// The rules of users that may do everything.
 pub fn everything() -> Vec<PolicyRule> {
     let all = || vec!["*".to_owned()];
     vec![

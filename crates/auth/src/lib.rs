@@ -1,4 +1,4 @@
-//! Who somebody is and what they may do: the parts of authentication and authorization that need no HTTP.
+//! Authentication and authorization, without the parts that need HTTP.
 
 pub mod authn;
 pub mod authz;

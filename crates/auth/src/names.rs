@@ -2,7 +2,7 @@
 
 /// Every authenticated user is in it.
 pub const AUTHENTICATED: &str = "system:authenticated";
-/// Everybody who did not say who they are is in it.
+/// The group of all requests without credentials.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The user of requests without any credentials.
 pub const ANONYMOUS: &str = "system:anonymous";

@@ -171,7 +171,7 @@ pub fn compile(env: &Env, text: &str, returns: Returns) -> Result<Program, Refus
 /// Adds `variables.name` to an environment that knows `variables`, whether it compiles or not.
 ///
 /// # Errors
-/// It does not compile; whoever uses it fails with the same words.
+/// It does not compile; expressions that use it fail with the same text.
 pub fn name(env: &mut Env, name: &str, text: &str) -> Result<(), Refusal> {
     let mut refused = Ok(());
     env.name(name, text, |compiled| {

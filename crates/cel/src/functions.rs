@@ -86,7 +86,7 @@ pub(crate) fn no_overload<'a>() -> Called<'a> {
 
 #[cfg(test)]
 mod tests {
-    /// A declared function that does nothing would be found out only by whoever calls it.
+    /// A declared function without an implementation would fail only when it is called.
     #[test]
     fn every_declared_function_exists() {
         // Done by the plan itself.

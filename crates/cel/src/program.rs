@@ -137,7 +137,7 @@ impl Env {
     }
 
     /// Adds `variables.name`, an expression over the variables there are and those named before it. One that is no program,
-    /// or that `check` refuses, is an error of whoever looks at it; the text says why.
+    /// or that `check` refuses, is an error of every expression that uses it; the text says why.
     pub fn name(
         &mut self,
         name: &str,

@@ -61,7 +61,7 @@ pub(crate) fn prefix(key: &str) -> &str {
     end.map_or("/", |(at, _)| &key[..=at])
 }
 
-/// The resource of a storage key as it is written elsewhere: `secrets`, `deployments.apps`; `""` for a key of another form.
+/// The resource of a storage key as configuration and metrics write it: `secrets`, `deployments.apps`; `""` for a key of another form.
 pub(crate) fn resource(key: &str) -> String {
     match resource_of(key) {
         Some(("", resource)) => resource.into(),
@@ -95,7 +95,7 @@ mod tests {
             ("/registry/apps/deployments/ns/a", "deployments.apps"),
             ("/registry/apps/daemonsets/ns/a", "*.apps"),
             ("/registry/example.com/secrets/ns/a", "*.*"),
-            ("/elsewhere", "*.*"),
+            ("/other", "*.*"),
             ("/registry/core/secrets", "*.*"),
         ] {
             assert_eq!(rules.of(key), Some(&rule), "{key}");

@@ -121,10 +121,10 @@ impl InForce {
         let _nothing_is_written = self.0.writing.write().await;
         new.reads_changes(inner, &mut changes, &mut seen).await?;
         let readers = self.readers();
-        // It goes on reading, for which nobody need ask how its plugins fare.
+        // It is still read from, which needs no health of its plugins.
         readers.now.unfollow();
         let mut before = vec![Former { transformers: readers.now.clone(), until: seen }];
-        // Of what is compacted nobody is told any more.
+        // Compacted revisions have no watchers.
         let compacted = inner.compacted();
         before.extend(readers.before.iter().filter(|former| former.until > compacted).cloned());
         before.truncate(FORMER);

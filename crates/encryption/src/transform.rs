@@ -190,7 +190,7 @@ pub struct Transformers {
 }
 
 impl Deps {
-    /// The machine's clock, and metrics that nobody sees.
+    /// The machine's clock, and metrics that are not registered.
     pub fn new(random: Arc<dyn Random>) -> Deps {
         Deps { random, clock: Arc::new(SystemClock), metrics: Arc::new(Metrics::default()) }
     }

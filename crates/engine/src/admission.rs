@@ -4,6 +4,7 @@
 //! it will be stored; dry runs go through all of them; `NamespaceLifecycle` is always first.
 
 mod annotations;
+mod chain;
 mod lifecycle;
 mod reinvocation;
 mod together;
@@ -15,6 +16,8 @@ use serde_json::Value;
 use std::sync::Mutex;
 
 pub use annotations::Annotations;
+pub(crate) use chain::Chain;
+pub use chain::Phases;
 pub use reinvocation::Reinvocation;
 pub use together::{Companion, Together};
 
@@ -135,7 +138,14 @@ pub trait Admission: Send + Sync + 'static {
     /// Its name, as `--enable-admission-plugins` spells it.
     fn name(&self) -> &'static str;
 
-    /// Whether it wants to see this write. Cheap; asked before each of the two phases.
+    /// In which phases it may act on an operation on a resource, whatever the object. Called once for each, and kept.
+    fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
+        let _ = (group, resource, operation);
+        Phases::BOTH
+    }
+
+    /// Whether it acts on this write, whose resource and operation [`Admission::phases`] accepts. Cheap; called before each
+    /// of its phases.
     fn handles(&self, attributes: &Attributes<'_>) -> bool;
 
     /// Whether it carries out what others have written (webhooks, policies) rather than code of this server: only then
@@ -170,12 +180,18 @@ pub(crate) fn warn(warnings: &Mutex<Vec<String>>, text: String) {
 
 /// Whether any plugin wants to see this write.
 pub(crate) fn watched(engine: &Engine, attributes: &Attributes<'_>) -> bool {
-    engine.admission.load().iter().any(|plugin| plugin.handles(attributes))
+    engine.admission.load().of(attributes).all().any(|plugin| plugin.handles(attributes))
 }
 
 /// Whether a plugin that may damage managed fields wants to see this write.
 pub(crate) fn doubtful(engine: &Engine, attributes: &Attributes<'_>) -> bool {
-    engine.admission.load().iter().any(|plugin| plugin.foreign() && plugin.handles(attributes))
+    engine
+        .admission
+        .load()
+        .of(attributes)
+        .mutating
+        .iter()
+        .any(|plugin| plugin.foreign() && plugin.handles(attributes))
 }
 
 /// Runs the mutating phase.
@@ -187,8 +203,8 @@ async fn mutate(engine: &Engine, attributes: &mut Attributes<'_>) -> Result<(), 
     if lifecycle::NamespaceLifecycle.handles(attributes) {
         lifecycle::check(attributes).await?;
     }
-    let plugins = engine.admission.load_full();
-    for plugin in plugins.iter() {
+    let plugins = engine.admission.load().of(attributes);
+    for plugin in &plugins.mutating {
         if plugin.handles(attributes) {
             plugin.admit(attributes).await?;
         }
@@ -197,7 +213,7 @@ async fn mutate(engine: &Engine, attributes: &mut Attributes<'_>) -> Result<(), 
         return Ok(());
     }
     // What a webhook or policy has changed is shown to all of them once more.
-    for plugin in plugins.iter() {
+    for plugin in &plugins.mutating {
         if plugin.handles(attributes) {
             plugin.admit(attributes).await?;
         }
@@ -207,9 +223,9 @@ async fn mutate(engine: &Engine, attributes: &mut Attributes<'_>) -> Result<(), 
 
 /// Runs the validating phase.
 pub(crate) async fn validate(engine: &Engine, attributes: &Attributes<'_>) -> Result<(), Status> {
-    let plugins = engine.admission.load_full();
+    let plugins = engine.admission.load().of(attributes);
     let check = async {
-        for plugin in plugins.iter() {
+        for plugin in &plugins.validating {
             if plugin.handles(attributes) {
                 plugin.validate(attributes).await?;
             }

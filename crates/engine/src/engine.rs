@@ -5,7 +5,7 @@
 //! - A resource is in the registry only once its cache is complete.
 
 use crate::{
-    admission::Admission,
+    admission::{Admission, Chain},
     api::Decoded,
     cache::{Cache, Feed, Limits, Normal, Progress, Shaping},
     leases::Leases,
@@ -89,7 +89,7 @@ pub struct Engine {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: Arc<dyn Random>,
-    pub(crate) admission: ArcSwap<Vec<Arc<dyn Admission>>>,
+    pub(crate) admission: ArcSwap<Chain>,
     pub(crate) options: EngineOptions,
     /// Objects that hooks and plugins read again and again.
     pub(crate) decoded: Decoded,
@@ -120,7 +120,7 @@ impl Engine {
             store,
             clock: options.clock.clone(),
             random: options.random.clone(),
-            admission: ArcSwap::from_pointee(options.admission.clone()),
+            admission: ArcSwap::from_pointee(Chain::new(options.admission.clone())),
             options,
             decoded: Decoded::default(),
             leases: Leases::default(),
@@ -258,7 +258,7 @@ impl Engine {
 
     /// Replaces the admission plugins.
     pub fn set_admission(&self, plugins: Vec<Arc<dyn Admission>>) {
-        self.admission.store(Arc::new(plugins));
+        self.admission.store(Arc::new(Chain::new(plugins)));
     }
 
     /// The store beneath.

@@ -28,7 +28,9 @@ mod tests;
 mod trail;
 mod verbs;
 
-pub use admission::{Admission, Annotations, Attributes, Companion, Operation, Reinvocation, Together};
+pub use admission::{
+    Admission, Annotations, Attributes, Companion, Operation, Phases, Reinvocation, Together,
+};
 pub use deadline::Deadline;
 pub use engine::{Engine, EngineError, EngineOptions};
 pub use registry::{Registry, Resource};

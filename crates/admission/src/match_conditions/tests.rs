@@ -96,7 +96,7 @@ async fn verdicts() {
     .assert_eq(&out);
 }
 
-/// An authorizer that takes its time is asked each question once, and only when somebody wants to know.
+/// A slow authorizer gets each check once, and only when an expression needs it.
 #[tokio::test]
 async fn questions_are_asked_once() {
     let door = Door::default();

@@ -22,35 +22,36 @@ const KUBELET_LABELS: [&str; 11] = [
 ];
 
 pub(super) fn check(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
-    let who = quote(node);
+    let quoted = quote(node);
     if a.name != node {
-        return Err(a.forbidden(format!("node {who} is not allowed to modify node {}", quote(a.name))));
+        return Err(a.forbidden(format!("node {quoted} is not allowed to modify node {}", quote(a.name))));
     }
     match a.operation {
         Operation::Create => {
             if !new(a)["spec"]["configSource"].is_null() {
-                let text = format!("node {who} is not allowed to create pods with a non-nil configSource");
+                let text = format!("node {quoted} is not allowed to create pods with a non-nil configSource");
                 return Err(a.forbidden(text));
             }
             let forbidden = forbidden_labels(new(a), &Value::Null);
             if !forbidden.is_empty() {
                 let labels = forbidden.join(", ");
-                return Err(
-                    a.forbidden(format!("node {who} is not allowed to set the following labels: {labels}"))
-                );
+                return Err(a.forbidden(format!(
+                    "node {quoted} is not allowed to set the following labels: {labels}"
+                )));
             }
         }
-        Operation::Update => return update(a, &who),
+        Operation::Update => return update(a, &quoted),
         Operation::Delete | Operation::Connect => {}
     }
     Ok(())
 }
 
-fn update(a: &Attributes<'_>, who: &str) -> Result<(), Status> {
+fn update(a: &Attributes<'_>, quoted: &str) -> Result<(), Status> {
     let (new, old) = (new(a), a.old.unwrap_or(&Value::Null));
     let source = |node: &Value| node["spec"]["configSource"].clone();
     if !source(new).is_null() && !semantic_equal(&source(new), &source(old)) {
-        let text = format!("node {who} is not allowed to update configSource to a new non-nil configSource");
+        let text =
+            format!("node {quoted} is not allowed to update configSource to a new non-nil configSource");
         return Err(a.forbidden(text));
     }
     let same = |path: &[&str]| {
@@ -60,10 +61,10 @@ fn update(a: &Attributes<'_>, who: &str) -> Result<(), Status> {
     };
     // A node that could remove its taints could draw pods to itself.
     if !same(&["spec", "taints"]) {
-        return Err(a.forbidden(format!("node {who} is not allowed to modify taints")));
+        return Err(a.forbidden(format!("node {quoted} is not allowed to modify taints")));
     }
     if !same(&["metadata", "ownerReferences"]) {
-        return Err(a.forbidden(format!("node {who} is not allowed to modify ownerReferences")));
+        return Err(a.forbidden(format!("node {quoted} is not allowed to modify ownerReferences")));
     }
     let forbidden = forbidden_labels(new, old);
     if !forbidden.is_empty() {

@@ -23,26 +23,26 @@ pub(super) async fn check(a: &Attributes<'_>, node: &str) -> Result<(), Status> 
 }
 
 async fn pod(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
-    let who = quote(node);
+    let quoted = quote(node);
     match a.operation {
         Operation::Create => create(a, node).await,
         Operation::Delete => {
             let pod = current(a, "pods", a.name).await?;
             if pod["spec"]["nodeName"] != node {
-                let text = format!("node {who} can only delete pods with spec.nodeName set to itself");
+                let text = format!("node {quoted} can only delete pods with spec.nodeName set to itself");
                 return Err(a.forbidden(text));
             }
             Ok(())
         }
         Operation::Update | Operation::Connect => Err(a.forbidden(format!(
-            "unexpected operation {}, node {who} can only create and delete mirror pods",
+            "unexpected operation {}, node {quoted} can only create and delete mirror pods",
             quote(a.operation.as_str())
         ))),
     }
 }
 
 async fn create(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
-    let (pod, who) = (new(a), quote(node));
+    let (pod, quoted) = (new(a), quote(node));
     if let Some(text) = not_a_mirror(pod, node) {
         return Err(a.forbidden(text));
     }
@@ -56,46 +56,51 @@ async fn create(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
     }
     match reference(pod) {
         Ok(None) => Ok(()),
-        Ok(Some(what)) => Err(a.forbidden(format!("node {who} can not create pods that reference {what}"))),
+        Ok(Some(what)) => {
+            Err(a.forbidden(format!("node {quoted} can not create pods that reference {what}")))
+        }
         Err(error) => Err(a.forbidden(format!("error checking mirror pod for API references: {error}"))),
     }
 }
 
 /// Why a pod is no mirror of one that this node runs.
 pub(super) fn not_a_mirror(pod: &Value, node: &str) -> Option<String> {
-    let who = quote(node);
+    let quoted = quote(node);
     if object::annotation(pod, MIRROR).is_none() {
         let mark = quote(MIRROR);
-        return Some(format!("pod does not have {mark} annotation, node {who} can only create mirror pods"));
+        return Some(format!(
+            "pod does not have {mark} annotation, node {quoted} can only create mirror pods"
+        ));
     }
     if pod["spec"]["nodeName"] != node {
-        return Some(format!("node {who} can only create pods with spec.nodeName set to itself"));
+        return Some(format!("node {quoted} can only create pods with spec.nodeName set to itself"));
     }
     let owner = match object::owner_references(pod) {
         [owner] => owner,
         [] => {
-            return Some(format!("node {who} can only create pods with an owner reference set to itself"));
+            return Some(format!("node {quoted} can only create pods with an owner reference set to itself"));
         }
         _ => {
             return Some(format!(
-                "node {who} can only create pods with a single owner reference set to itself"
+                "node {quoted} can only create pods with a single owner reference set to itself"
             ));
         }
     };
     if owner["apiVersion"] != "v1" || owner["kind"] != "Node" || owner["name"] != node {
-        return Some(format!("node {who} can only create pods with an owner reference set to itself"));
+        return Some(format!("node {quoted} can only create pods with an owner reference set to itself"));
     }
     if owner["controller"] != true {
-        let text = format!("node {who} can only create pods with a controller owner reference set to itself");
+        let text =
+            format!("node {quoted} can only create pods with a controller owner reference set to itself");
         return Some(text);
     }
     if owner["blockOwnerDeletion"] == true {
-        return Some(format!("node {who} must not set blockOwnerDeletion on an owner reference"));
+        return Some(format!("node {quoted} must not set blockOwnerDeletion on an owner reference"));
     }
     None
 }
 
-/// What of the API a pod refers to. A source that nobody knows may refer to anything.
+/// Which API objects a pod refers to. A source of an unknown type may refer to anything.
 pub(super) fn reference(pod: &Value) -> Result<Option<&'static str>, String> {
     if !object::str_at(pod, &["spec", "serviceAccountName"]).is_empty() {
         return Ok(Some("serviceaccounts"));
@@ -183,25 +188,26 @@ fn status(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
     if a.operation != Operation::Update {
         return Err(unexpected(a));
     }
-    let (new, old, who) = (new(a), a.old.unwrap_or(&Value::Null), quote(node));
+    let (new, old, quoted) = (new(a), a.old.unwrap_or(&Value::Null), quote(node));
     if old["spec"]["nodeName"] != node {
-        let text = format!("node {who} can only update pod status for pods with spec.nodeName set to itself");
+        let text =
+            format!("node {quoted} can only update pod status for pods with spec.nodeName set to itself");
         return Err(a.forbidden(text));
     }
     let labels = |pod| object::labels(pod).collect::<BTreeMap<&str, &str>>();
     if labels(old) != labels(new) {
-        return Err(a.forbidden(format!("node {who} cannot update labels through pod status")));
+        return Err(a.forbidden(format!("node {quoted} cannot update labels through pod status")));
     }
     let claims = |pod| -> Vec<(Value, Value)> {
         let list = object::arr_at(pod, &["status", "resourceClaimStatuses"]).iter();
         list.map(|c| (c["name"].clone(), c["resourceClaimName"].clone())).collect()
     };
     if claims(old) != claims(new) {
-        return Err(a.forbidden(format!("node {who} cannot update resource claim statues")));
+        return Err(a.forbidden(format!("node {quoted} cannot update resource claim statues")));
     }
     let extended = |pod: &Value| pod["status"]["extendedResourceClaimStatus"].clone();
     if !semantic_equal(&extended(old), &extended(new)) {
-        return Err(a.forbidden(format!("node {who} cannot update extended resource claim status")));
+        return Err(a.forbidden(format!("node {quoted} cannot update extended resource claim status")));
     }
     Ok(())
 }

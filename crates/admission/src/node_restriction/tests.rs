@@ -1,4 +1,4 @@
-//! Fixtures: who is a node, and what it may write.
+//! Fixtures: which users are nodes, and what they may write.
 
 use super::{
     differences, node_of,

@@ -22,14 +22,18 @@ pub(super) fn app_armor(pod: &Value, _: Version) -> Option<Found> {
         .map(|(k, v)| format!("{k}={}", quote(v)))
         .collect();
     annotations.sort();
-    let mut who: Vec<String> = setters(whole, &names).into_iter().collect();
+    let mut setters_text: Vec<String> = setters(whole, &names).into_iter().collect();
     let values: Vec<&str> = values.into_iter().chain(annotations.iter().map(String::as_str)).collect();
     if !annotations.is_empty() {
-        who.push(plural("annotation", "annotations", annotations.len()).to_owned());
+        setters_text.push(plural("annotation", "annotations", annotations.len()).to_owned());
     }
-    (!who.is_empty()).then(|| Found {
+    (!setters_text.is_empty()).then(|| Found {
         reason: if values.len() == 1 { "forbidden AppArmor profile" } else { "forbidden AppArmor profiles" },
-        detail: format!("{} must not set AppArmor profile type to {}", who.join(" and "), quoted(values)),
+        detail: format!(
+            "{} must not set AppArmor profile type to {}",
+            setters_text.join(" and "),
+            quoted(values)
+        ),
     })
 }
 
@@ -52,7 +56,7 @@ pub(super) fn capabilities(pod: &Value, _: Version) -> Option<Found> {
     added_capabilities(pod, &DEFAULT).map(|detail| Found { reason: "non-default capabilities", detail })
 }
 
-/// Who adds capabilities that are not among the allowed ones, in words.
+/// The containers that add capabilities that are not among the allowed ones, in words.
 pub(super) fn added_capabilities(pod: &Value, allowed: &[&str]) -> Option<String> {
     let (mut names, mut bad) = (vec![], BTreeSet::new());
     for container in all(pod) {
@@ -161,7 +165,7 @@ pub(super) fn proc_mount(pod: &Value, version: Version) -> Option<Found> {
     if version.since(35) && own_users(pod) { None } else { unusual_proc_mount(pod) }
 }
 
-/// Who sees the host's `/proc`.
+/// Containers with an unmasked `/proc`.
 pub(super) fn unusual_proc_mount(pod: &Value) -> Option<Found> {
     let bad = |c: &Value| context(c, &["procMount"]).as_str().filter(|p| *p != "Default").map(str::to_owned);
     let names = which(pod, |c| bad(c).is_some());
@@ -197,14 +201,14 @@ pub(super) fn se_linux(pod: &Value, version: Version) -> Option<Found> {
     };
     let whole = bad(pod);
     let names: Vec<&str> = all(pod).filter(|c| bad(c)).map(name).collect();
-    let who = setters(whole, &names)?;
+    let setters_text = setters(whole, &names)?;
     let mut what = vec![];
     if !types.is_empty() {
         what.push(format!("{} {}", plural("type", "types", types.len()), quoted(types)));
     }
     what.extend(user.then(|| "user may not be set".to_owned()));
     what.extend(role.then(|| "role may not be set".to_owned()));
-    let detail = format!("{who} set forbidden securityContext.seLinuxOptions: {}", what.join("; "));
+    let detail = format!("{setters_text} set forbidden securityContext.seLinuxOptions: {}", what.join("; "));
     Some(Found { reason: "seLinuxOptions", detail })
 }
 
@@ -213,8 +217,9 @@ pub(super) fn seccomp(pod: &Value, version: Version) -> Option<Found> {
         return seccomp_annotations(pod);
     }
     let (whole, names, values) = bad_profiles(pod, "seccompProfile");
-    let who = setters(whole, &names)?;
-    let detail = format!("{who} must not set securityContext.seccompProfile.type to {}", quoted(values));
+    let setters_text = setters(whole, &names)?;
+    let detail =
+        format!("{setters_text} must not set securityContext.seccompProfile.type to {}", quoted(values));
     Some(Found { reason: "seccompProfile", detail })
 }
 
@@ -262,7 +267,7 @@ pub(super) fn sysctls(pod: &Value, version: Version) -> Option<Found> {
 
 pub(super) fn windows_host_process(pod: &Value, _: Version) -> Option<Found> {
     let bad = |of: &Value| context(of, &["windowsOptions", "hostProcess"]) == &Value::Bool(true);
-    let who = setters(bad(pod), &which(pod, bad))?;
-    let detail = format!("{who} must not set securityContext.windowsOptions.hostProcess=true");
+    let setters_text = setters(bad(pod), &which(pod, bad))?;
+    let detail = format!("{setters_text} must not set securityContext.windowsOptions.hostProcess=true");
     Some(Found { reason: "hostProcess", detail })
 }

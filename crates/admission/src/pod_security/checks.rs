@@ -98,7 +98,7 @@ pub(super) fn containers_text(names: &[&str]) -> String {
     format!("{} {}", plural("container", "containers", names.len()), quoted(names))
 }
 
-/// Who sets something: the pod, containers, or both, in words; `None` if nobody.
+/// What sets a field: the pod, containers, or both, in words; `None` if neither does.
 pub(super) fn setters(pod: bool, names: &[&str]) -> Option<String> {
     let containers = (!names.is_empty()).then(|| containers_text(names));
     let all: Vec<String> = pod.then(|| "pod".to_owned()).into_iter().chain(containers).collect();
@@ -120,7 +120,7 @@ pub(super) fn safe_profile(profile: &Value) -> bool {
     matches!(profile["type"].as_str(), Some("RuntimeDefault" | "Localhost"))
 }
 
-/// Who sets profiles that are a danger, and to which types: of the pod and its containers.
+/// Whether the pod and which containers set profiles that are forbidden, and the types of these.
 pub(super) fn bad_profiles<'a>(pod: &'a Value, field: &str) -> (bool, Vec<&'a str>, BTreeSet<&'a str>) {
     let bad = |of: &'a Value| {
         let profile = context(of, &[field]);

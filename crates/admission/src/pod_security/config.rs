@@ -1,4 +1,4 @@
-//! The configuration of `PodSecurity`: what counts for namespaces without labels, and who is exempt.
+//! The configuration of `PodSecurity`: defaults for namespaces without labels, and exemptions.
 //! Source: `pod-security.admission.config.k8s.io/v1 PodSecurityConfiguration`.
 
 use super::policy::{LEVELS, Level, LevelVersion, Policy, VERSIONS, Version};

@@ -100,7 +100,7 @@ impl Policy {
         let (audit, _) = mode(labels, "audit", defaults.audit, Level::Privileged, &mut errors);
         let (mut warn, _) = mode(labels, "warn", defaults.warn, Level::Privileged, &mut errors);
         let says = |label: &str| labels.contains_key(&format!("{PREFIX}{label}"));
-        // Who enforces a level and says nothing about warnings is warned by it.
+        // A namespace that enforces a level and sets none for warnings is warned by the enforced one.
         if !says("warn") && enforces && enforce.level > warn.level {
             warn.level = enforce.level;
             if !says("warn-version") {

@@ -114,10 +114,10 @@ pub(super) fn non_root(pod: &Value, version: Version) -> Option<Found> {
     let whole = says(pod);
     let reason = "runAsNonRoot != true";
     let root: Vec<&str> = all(pod).filter(|c| says(c) == Some(false)).map(name).collect();
-    if let Some(who) = setters(whole == Some(false), &root) {
+    if let Some(setters_text) = setters(whole == Some(false), &root) {
         return Some(Found {
             reason,
-            detail: format!("{who} must not set securityContext.runAsNonRoot=false"),
+            detail: format!("{setters_text} must not set securityContext.runAsNonRoot=false"),
         });
     }
     if whole == Some(true) {
@@ -134,8 +134,8 @@ pub(super) fn user(pod: &Value, version: Version) -> Option<Found> {
     }
     let root = |of: &Value| context(of, &["runAsUser"]).as_i64() == Some(0);
     let names: Vec<&str> = all(pod).filter(|c| root(c)).map(name).collect();
-    let who = setters(root(pod), &names)?;
-    Some(Found { reason: "runAsUser=0", detail: format!("{who} must not set runAsUser=0") })
+    let setters_text = setters(root(pod), &names)?;
+    Some(Found { reason: "runAsUser=0", detail: format!("{setters_text} must not set runAsUser=0") })
 }
 
 pub(super) fn seccomp(pod: &Value, version: Version) -> Option<Found> {
@@ -144,8 +144,9 @@ pub(super) fn seccomp(pod: &Value, version: Version) -> Option<Found> {
     }
     let reason = "seccompProfile";
     let (whole, names, values) = bad_profiles(pod, "seccompProfile");
-    if let Some(who) = setters(whole, &names) {
-        let detail = format!("{who} must not set securityContext.seccompProfile.type to {}", quoted(values));
+    if let Some(setters_text) = setters(whole, &names) {
+        let detail =
+            format!("{setters_text} must not set securityContext.seccompProfile.type to {}", quoted(values));
         return Some(Found { reason, detail });
     }
     if safe_profile(context(pod, &["seccompProfile"])) {

@@ -38,7 +38,7 @@ pub(crate) fn kind(kind: &Value) -> Option<GroupVersionKind> {
 /// Where the parameters of a policy are, and whether they are in namespaces.
 ///
 /// # Errors
-/// Nobody serves the kind.
+/// The kind is not served.
 pub(crate) fn resource(a: &Attributes<'_>, kind: &GroupVersionKind) -> Result<(GroupResource, bool), String> {
     a.api
         .resource_of(kind)

@@ -151,7 +151,7 @@ async fn failures_count_by_policy() {
 #[tokio::test]
 async fn bindings_say_what_is_done() {
     let spec = json!({"failurePolicy": "Fail", "validations": [{"expression": "true"}, {"expression": "false", "message": "no"}],
-        "auditAnnotations": [{"key": "who", "valueExpression": "request.userInfo.username"}, {"key": "none", "valueExpression": "null"}]});
+        "auditAnnotations": [{"key": "user", "valueExpression": "request.userInfo.username"}, {"key": "none", "valueExpression": "null"}]});
     let warn = json!({"validationActions": ["Warn", "Audit"]});
     let other = json!({"validationActions": ["Deny"], "matchResources": {"matchPolicy": "Exact",
         "namespaceSelector": {"matchLabels": {"team": "b"}}, "objectSelector": {}}});
@@ -160,10 +160,10 @@ async fn bindings_say_what_is_done() {
     expect![[r#"
         allowed
         warning: Validation failed for ValidatingAdmissionPolicy 'p0' with binding 'p0b0': no
-        p0/who = alice
+        p0/user = alice
         validation.policy.admission.k8s.io/validation_failure = [{"message":"no","policy":"p0","binding":"p0b0","expressionIndex":1,"validationActions":["Warn","Audit"]}]
         422 Invalid configmaps "c" is forbidden: ValidatingAdmissionPolicy 'p1' with binding 'p1b0' denied request: no causes: 1
-        p1/who = alice
+        p1/user = alice
     "#]]
     .assert_eq(&out);
 }
@@ -190,7 +190,7 @@ async fn parameters() {
         ),
         (
             "ConfigMap",
-            by(json!({"selector": {"matchLabels": {"for": "nobody"}}, "parameterNotFoundAction": "Deny"})),
+            by(json!({"selector": {"matchLabels": {"for": "none"}}, "parameterNotFoundAction": "Deny"})),
         ),
         ("Node", by(json!({"name": "n", "namespace": "x", "parameterNotFoundAction": "Deny"}))),
         ("Node", by(json!({"name": "n", "parameterNotFoundAction": "Deny"}))),
@@ -220,7 +220,7 @@ async fn parameters() {
     .assert_eq(&out);
 }
 
-/// Policies about policies, or about whether somebody may do something, could make a cluster unusable.
+/// Policies about policies or about access reviews could make a cluster unusable.
 #[tokio::test]
 async fn some_requests_meet_no_policy() {
     let spec = json!({"failurePolicy": "Fail", "validations": [{"expression": "false"}]});

@@ -25,7 +25,7 @@ use tokio::sync::watch;
 /// How many kinds a policy is checked against.
 const MAX_KINDS: usize = 10;
 const POLICIES: &str = "validatingadmissionpolicies";
-/// Who writes the status, and the name of the field manager.
+/// The user that writes the status, and the name of the field manager.
 const USER: &str = "system:serviceaccount:kube-system:validatingadmissionpolicy-status-controller";
 const MANAGER: &str = "validatingadmissionpolicy-status";
 

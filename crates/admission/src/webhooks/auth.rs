@@ -1,7 +1,7 @@
-//! How this server proves to webhooks who it is: `kubeConfigFile` of a `WebhookAdmissionConfiguration`.
+//! The credentials of this server towards webhooks: `kubeConfigFile` of a `WebhookAdmissionConfiguration`.
 //!
-//! The file's users are named after those who are called: `host:port`, `*.domain:port`, the same without a port for 443,
-//! and `*` for everybody else. Source: upstream's `util/webhook/authentication.go`.
+//! The file's users are named after the servers that are called: `host:port`, `*.domain:port`, the same without a port for 443,
+//! and `*` for all others. Source: upstream's `util/webhook/authentication.go`.
 //!
 //! Invariants: a way to authenticate that is not supported is refused when the file is read. The files of credentials that
 //! it names are followed: a call uses what they held within the second, and what they held last while they cannot be read.
@@ -184,7 +184,7 @@ impl Files {
     }
 }
 
-/// Who this server is to others. Without a file it is nobody.
+/// This server's credentials by server. Without a file it has none.
 #[derive(Clone, Default)]
 pub(crate) struct Auth {
     users: Arc<BTreeMap<String, User>>,
@@ -251,7 +251,7 @@ impl Auth {
         })
     }
 
-    /// The user for somebody who is called.
+    /// The user for a server that is called.
     fn user(&self, host: &str, port: u16) -> Option<&User> {
         let starred = |target: &str| {
             let exact = self.users.get(target);

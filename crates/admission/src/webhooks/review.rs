@@ -1,4 +1,4 @@
-//! `AdmissionReview`: the question as it is sent, and the answer as far as it can be believed.
+//! `AdmissionReview`: the request as it is sent, and the response after it was checked.
 //!
 //! Sources: admission.k8s.io/v1 and v1beta1; upstream's `plugin/webhook/request`.
 
@@ -241,7 +241,7 @@ fn verify(uid: &str, review: &Value, fields: &Fields<'_>) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// A patch and its type come together, and only from those who may patch.
+/// A patch needs a type, and is accepted from mutating webhooks alone.
 fn pair(mutating: bool, patch: bool, patch_type: Option<&str>) -> Result<(), &'static str> {
     match (mutating, patch, patch_type) {
         (false, true, _) => Err("validating webhook may not return response.patch"),

@@ -1,4 +1,4 @@
-//! Fixtures: reviews as they are sent, and answers that are believed or not.
+//! Fixtures: reviews as they are sent, and answers that are accepted or refused.
 
 use super::{
     review::{Wrong, answer, question, refusal},

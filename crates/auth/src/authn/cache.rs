@@ -43,7 +43,7 @@ impl<T: Clone> Cache<T> {
         if entries.len() >= MOST {
             entries.retain(|_, (until, _)| now < *until);
         }
-        // Full of answers that are still good: whoever sends so many tokens pays for them.
+        // Full of answers that are still valid: a client that sends so many tokens loses its entries.
         if entries.len() < MOST {
             entries.insert(hash, (now.saturating_add(self.seconds), answer));
         }

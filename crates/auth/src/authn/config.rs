@@ -1,4 +1,4 @@
-//! The `AuthenticationConfiguration` file: issuers of JWTs and who may be anonymous.
+//! The `AuthenticationConfiguration` file: issuers of JWTs, and which requests may be anonymous.
 //! Source: Kubernetes, "Authenticating", using authentication configuration.
 //!
 //! Invariant: a field that is not understood is refused, and so is one that is understood but not supported: a rule that
@@ -27,11 +27,11 @@ pub struct AuthenticationConfiguration {
     pub anonymous: Option<AnonymousConfig>,
 }
 
-/// Who may be anonymous.
+/// Which requests may be anonymous.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct AnonymousConfig {
-    /// Whether anybody may.
+    /// Whether any may.
     pub enabled: bool,
     /// Where; everywhere without any.
     pub conditions: Vec<AnonymousCondition>,
@@ -49,7 +49,7 @@ pub struct AnonymousCondition {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct JwtAuthenticator {
-    /// Who signs.
+    /// The issuer of tokens.
     pub issuer: JwtIssuer,
     /// What has to be true of claims.
     pub claim_validation_rules: Vec<ClaimRule>,
@@ -59,7 +59,7 @@ pub struct JwtAuthenticator {
     pub user_validation_rules: Vec<UserRule>,
 }
 
-/// Who signs.
+/// The issuer of tokens.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct JwtIssuer {
@@ -158,7 +158,7 @@ const VERSIONS: [&str; 3] =
     ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
 
 impl AuthenticationConfiguration {
-    /// Of somebody who configured nothing.
+    /// The values without configuration.
     pub fn empty() -> Self {
         AuthenticationConfiguration {
             api_version: VERSIONS[0].into(),

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Parsing never panics and looks at a bounded number of bytes.
-//! - Claims are not to be trusted before [`Token::verify`] said yes; what is read before that only picks who verifies.
+//! - Claims are not to be trusted before [`Token::verify`] said yes; what is read before that only selects the verifier.
 
 use super::keys::{KeyError, PublicKey, SigningKey};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};

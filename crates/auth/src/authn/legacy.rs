@@ -130,7 +130,7 @@ impl LegacyTokens {
             .collect())
     }
 
-    /// Writes on the secret, once a day, that its token is in use. That it cannot be written harms nobody now.
+    /// Records on the secret, once a day, that its token is in use. A failure to write has no effect on the request.
     async fn mark_used(&self, namespace: &str, secret: &Value, now: jiff::Timestamp) {
         let day = |t: jiff::Timestamp| t.strftime("%Y-%m-%d").to_string();
         let today = day(now);
@@ -288,11 +288,11 @@ mod tests {
     fn claims_must_agree() {
         let key = ec_key();
         let (_world, _, tokens) = signed_by(&key);
-        let stranger = legacy_token(
+        let unsigned_name = legacy_token(
             &key,
             &SecretToken { namespace: "ns", account: "sa", account_uid: "u1", secret: "" },
         );
-        assert_eq!(ask(&tokens, &stranger.unwrap()).unwrap_err().0, "secretName claim is missing");
+        assert_eq!(ask(&tokens, &unsigned_name.unwrap()).unwrap_err().0, "secretName claim is missing");
         let other = jwt::sign(&key, &json!({"iss": "x"})).unwrap();
         assert_eq!(ask(&tokens, &other), Ok(None));
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Keys come from the issuer over HTTPS, are kept, and are asked for again when a token names one that is not known,
-//!   at most every [`PAUSE`] seconds: rotating keys logs nobody out, and nobody can make the server ask more often.
+//!   at most every [`PAUSE`] seconds: rotating keys invalidates no session, and no client can make the server fetch more often.
 //! - A client that goes away ends no question that others wait for.
 //! - A token without an expiry counts as expired.
 
@@ -51,7 +51,7 @@ pub struct Oidc {
     known: Cache<Identity>,
 }
 
-/// A question to the issuer. All who wait for its answer carry it on, so that it goes on when the first goes away.
+/// A request to the issuer. All callers that wait for its answer drive it, so that it goes on when the first is cancelled.
 type Question = Shared<BoxFuture<'static, Result<Arc<KeySet>, String>>>;
 
 #[derive(Default)]
@@ -170,7 +170,7 @@ impl Oidc {
         answer.map_err(|_| NO_KEYS.to_owned())
     }
 
-    /// The first who gets an answer keeps it for all.
+    /// The first caller that gets an answer stores it for all.
     fn answered(&self, question: &Question, answer: &Result<Arc<KeySet>, String>) {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if !asked.open.as_ref().is_some_and(|open| open.ptr_eq(question)) {
@@ -212,7 +212,7 @@ impl Oidc {
         Ok(())
     }
 
-    /// Who the claims say, once they are verified.
+    /// The user that verified claims name.
     fn user(&self, claims: &Claims) -> Result<UserInfo, Refusal> {
         let expressions = &self.expressions;
         let json = Value::Object(claims.0.clone());
@@ -265,7 +265,7 @@ impl Oidc {
         let value = claims.0.get(&mapping.claim).filter(|_| !mapping.claim.is_empty());
         let odd = match value {
             // A user without the groups that the issuer meant could do what a deny rule forbids.
-            None if elsewhere(claims, &mapping.claim) => {
+            None if is_distributed(claims, &mapping.claim) => {
                 let text =
                     "oidc: could not expand distributed claims: they are not supported by this server yet";
                 return Err(Refusal::new(text));
@@ -302,8 +302,8 @@ impl Oidc {
     }
 }
 
-/// Whether a claim is to be asked for elsewhere (OpenID Connect Core 1.0, 5.6.2).
-fn elsewhere(claims: &Claims, claim: &str) -> bool {
+/// Whether a claim is a distributed one (OpenID Connect Core 1.0, 5.6.2).
+fn is_distributed(claims: &Claims, claim: &str) -> bool {
     let at = |name: &str, key: &str| claims.0.get(name)?.get(key);
     let source = at("_claim_names", claim).and_then(Value::as_str);
     source.and_then(|s| at("_claim_sources", s)?.get("endpoint")).is_some_and(|e| e != "")

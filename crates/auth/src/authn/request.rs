@@ -1,6 +1,6 @@
-//! Who a request comes from: its headers and its connection's certificate, asked in upstream's order.
+//! The user that a request comes from: its headers and its connection's certificate, tried in upstream's order.
 //!
-//! Invariant: only a request without any credential, or with credentials that nobody claims to understand, may be
+//! Invariant: only a request without any credential, or with credentials that no authenticator claims, may be
 //! anonymous.
 
 use super::{Identity, Refusal, RequestHeader, TokenChain, Verdict, add_authenticated};
@@ -24,14 +24,14 @@ pub struct Certificates {
     pub proxy: Option<Result<String, String>>,
 }
 
-/// Who may be anonymous.
+/// Which requests may be anonymous.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Anonymous {
-    /// Nobody.
+    /// None.
     Nowhere,
-    /// Everybody.
+    /// All.
     Everywhere,
-    /// Who asks for one of these paths.
+    /// Requests for one of these paths.
     At(Vec<String>),
 }
 
@@ -47,7 +47,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Who sent a request, or upstream's reason to refuse it (for the log; the client is told nothing).
+    /// The user that sent a request, or upstream's reason to refuse it (for the log; the client does not get it).
     pub async fn authenticate(
         &self,
         certificates: &Certificates,
@@ -107,7 +107,7 @@ impl Chain {
         }
     }
 
-    /// Removes every credential from a request that goes on: nobody behind shall be tempted to use one.
+    /// Removes every credential from a request before it is handled or forwarded.
     pub fn strip(&self, headers: &mut HeaderMap) {
         headers.remove(header::AUTHORIZATION);
         RequestHeader::default().strip(headers);
@@ -237,33 +237,33 @@ mod tests {
         }
     }
 
-    const ANYBODY: &str = r#"system:anonymous ["system:unauthenticated"] 0"#;
+    const ANONYMOUS_USER: &str = r#"system:anonymous ["system:unauthenticated"] 0"#;
     const ALICE: &str = r#"alice ["system:authenticated"] 0"#;
 
     #[test]
     fn bearer_tokens() {
-        let nobody = Certificates::default();
-        let ask = |value: &str| ask(&nobody, &[("authorization", value)]);
+        let no_certificates = Certificates::default();
+        let ask = |value: &str| ask(&no_certificates, &[("authorization", value)]);
         for good in ["Bearer good", "bearer good", " BEARER good x"] {
             assert_eq!(ask(good), ALICE, "{good}");
         }
         for ignored in ["Basic Z29vZA==", "Bearer", "good"] {
-            assert_eq!(ask(ignored), ANYBODY, "{ignored}");
+            assert_eq!(ask(ignored), ANONYMOUS_USER, "{ignored}");
         }
-        assert_eq!(ask("Bearer  good"), ANYBODY.replace(" 0", " 1"));
+        assert_eq!(ask("Bearer  good"), ANONYMOUS_USER.replace(" 0", " 1"));
         assert_eq!(ask("Bearer bad"), "refused: invalid bearer token");
     }
 
     #[test]
     fn certificates_come_first_and_bad_ones_do_not_make_anonymous() {
         let bob = Certificates { client: Some(Ok(Arc::new(user("bob", &["a"])))), ..Certificates::default() };
-        let stranger =
+        let unknown =
             Certificates { client: Some(Err("unknown authority".into())), ..Certificates::default() };
         let good = [("authorization", "Bearer good")];
         assert_eq!(ask(&bob, &good), r#"bob ["a", "system:authenticated"] 0"#);
         assert_eq!(ask(&bob, &[("authorization", "Bearer bad")]), r#"bob ["a", "system:authenticated"] 0"#);
-        assert_eq!(ask(&stranger, &good), ALICE);
-        assert_eq!(ask(&stranger, &[]), "refused: unknown authority");
+        assert_eq!(ask(&unknown, &good), ALICE);
+        assert_eq!(ask(&unknown, &[]), "refused: unknown authority");
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
             "refused: [x509: subject with cn=other is not in the allowed list, unknown authority]"
         );
         assert_eq!(ask(&proxy("front-proxy-client"), &[]), "refused: unknown authority");
-        assert_eq!(ask(&Certificates::default(), &named), ANYBODY);
+        assert_eq!(ask(&Certificates::default(), &named), ANONYMOUS_USER);
     }
 
     #[test]
@@ -293,7 +293,7 @@ mod tests {
         };
         let (good, bad) = (format!("{TOKEN_PROTOCOL}Z29vZA"), format!("{TOKEN_PROTOCOL}YmFk"));
         assert_eq!(ask(&format!("v5.channel.k8s.io, {good}")), ALICE);
-        assert_eq!(ask("v5.channel.k8s.io"), ANYBODY);
+        assert_eq!(ask("v5.channel.k8s.io"), ANONYMOUS_USER);
         assert_eq!(ask(&format!("{bad}, v5")), "refused: invalid bearer token");
         assert_eq!(ask(&good), "refused: missing additional subprotocol");
         assert_eq!(

@@ -38,7 +38,7 @@ impl Default for RequestHeader {
 }
 
 impl RequestHeader {
-    /// Who the headers name. `proxy` is the common name of the verified certificate.
+    /// The user that the headers name. `proxy` is the common name of the verified certificate.
     pub fn authenticate(&self, proxy: &str, headers: &HeaderMap) -> Verdict {
         if !self.allowed.is_empty() && !self.allowed.iter().any(|a| a == proxy) {
             return Err(Refusal::new(format!("x509: subject with cn={proxy} is not in the allowed list")));

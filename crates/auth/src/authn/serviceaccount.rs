@@ -335,7 +335,7 @@ fn untimely(why: Untimely) -> &'static str {
     }
 }
 
-/// Says who still uses a token that only lives on because it was extended.
+/// Logs the account that still uses a token beyond the lifetime that was requested, because it was extended.
 fn stale(claims: &Claims, private: &Map<String, Value>, now: jiff::Timestamp) {
     let after = private.get("warnafter").and_then(|v| jwt::seconds(v).ok()).filter(|t| *t != 0);
     if let Some(after) = after.filter(|t| now.as_second() > *t) {

@@ -148,7 +148,7 @@ mod tests {
         }
         assert_eq!(name(0x04, b"a"), Err("unsupported string type"));
         // Also where the value would not count.
-        let elsewhere = subject(&[&[(CN, UTF8, b"jane")], &[(11, 0x04, b"a")]]);
-        assert_eq!(elsewhere, Err("unsupported string type"));
+        let other_attribute = subject(&[&[(CN, UTF8, b"jane")], &[(11, 0x04, b"a")]]);
+        assert_eq!(other_attribute, Err("unsupported string type"));
     }
 }

@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn users_of_a_file() {
-        let text = "t1,alice,1\r\n\nt2,bob,2,\"devs,ops\"\n,nobody,3\nt3,\"c \"\"d\"\"\",4,solo";
+        let text = "t1,alice,1\r\n\nt2,bob,2,\"devs,ops\"\n,mallory,3\nt3,\"c \"\"d\"\"\",4,solo";
         let file = TokenFile::parse("f", text).unwrap();
         let ask = |token: &str| {
             let user = now_or_never(file.authenticate(token, &[])).unwrap()?.user;

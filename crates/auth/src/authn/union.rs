@@ -1,6 +1,6 @@
 //! Several authenticators of tokens asked in order.
 //!
-//! Invariant: a refusal of one does not keep the next from knowing the token; it shows only when nobody knows it.
+//! Invariant: a refusal of one does not keep the next from accepting the token; it is returned only when none accepts it.
 
 use super::{Identity, Refusal, TokenAuthenticator, Verdict, add_authenticated, intersection};
 use arc_swap::ArcSwap;
@@ -26,7 +26,7 @@ impl TokenChain {
         self.authenticators.push(authenticator);
     }
 
-    /// Who a token belongs to; `audiences` empty for the server's own.
+    /// The user that a token belongs to; `audiences` empty for the server's own.
     pub async fn identify(&self, token: &str, audiences: &[String]) -> Result<Identity, Refusal> {
         let audiences = if audiences.is_empty() { &self.audiences } else { audiences };
         let mut refusals = vec![];
@@ -60,7 +60,7 @@ impl TokenAuthenticator for Swappable {
         let current = self.0.load_full();
         Box::pin(async move {
             for authenticator in current.iter() {
-                // Each knows by the issuer whether a token is its own: what it refuses is nobody else's.
+                // Each recognizes its tokens by the issuer: what it refuses is not for any other.
                 if let Some(identity) = authenticator.authenticate(token, audiences).await? {
                     return Ok(Some(identity));
                 }

@@ -1,4 +1,4 @@
-//! Tokens that a service elsewhere knows: it is asked with a TokenReview.
+//! Tokens that a remote service reviews, by TokenReview.
 //! Source: Kubernetes, "Webhook Token Authentication".
 //!
 //! Invariant: what the service decided is kept for a while; failures, its own and those on the way, are not.

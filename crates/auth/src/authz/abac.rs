@@ -1,7 +1,7 @@
 //! The ABAC mode: a file of policies, one JSON object a line. Source: Kubernetes, "Using ABAC Authorization", and
 //! upstream's `pkg/auth/authorizer/abac`.
 //!
-//! Invariant: a policy names who it is for; one that names nobody allows nothing.
+//! Invariant: a policy names its users and groups; one that names none allows nothing.
 
 use super::{Attributes, Authorizer, Outcome, PolicyRule, Rules};
 use crate::names::AUTHENTICATED;
@@ -77,7 +77,7 @@ fn policy(line: &str) -> Result<(Policy, bool), String> {
 }
 
 impl Policy {
-    /// `*` is whoever is authenticated.
+    /// `*` is every authenticated user.
     fn generalize(&mut self) {
         if self.user == "*" || self.group == "*" {
             self.user.clear();
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
     use crate::authz::tests::ready;
 
-    const FILE: &str = r##"# who may do what
+    const FILE: &str = r##"# policies
 {"user":"alice"}
 {"user":"bob", "readonly": true, "resource":"pods", "namespace":"projectA"}
 
@@ -176,7 +176,7 @@ mod tests {
 
     fn user(name: &str) -> UserInfo {
         let groups = match name {
-            "nobody" => vec!["system:unauthenticated".to_owned()],
+            "anonymous" => vec!["system:unauthenticated".to_owned()],
             "dan" => vec!["devs".to_owned(), AUTHENTICATED.to_owned()],
             _ => vec![AUTHENTICATED.to_owned()],
         };
@@ -214,7 +214,7 @@ mod tests {
         assert!(
             path("eve", "get", "/api/v1") && path("eve", "get", "/apis") && !path("eve", "get", "/version")
         );
-        assert!(!path("eve", "post", "/api") && !path("nobody", "get", "/api"));
+        assert!(!path("eve", "post", "/api") && !path("anonymous", "get", "/api"));
         assert_eq!(
             ready(policies.authorize(&Attributes::path(&user("eve"), "get", "/x"))).reason,
             "No policy matched."
@@ -268,8 +268,8 @@ mod tests {
             error reading policy file f, line 1: {"apiVersion": "abac.authorization.kubernetes.io/v1beta1", "kind": "Rule"}: no kind "Rule" is registered for version "abac.authorization.kubernetes.io/v1beta1"
             error reading policy file f, line 1: {"kind": "Rule"}: no kind "Rule" is registered for version ""
             error reading policy file f: bufio.Scanner: token too long"#]].assert_eq(&all.join("\n"));
-        let nobody = format!(r#"{{"apiVersion": "{VERSION}", "kind": "Policy"}}"#);
-        assert_eq!(Policies::parse("f", &nobody).unwrap().0, [Policy::default()]);
+        let no_subject = format!(r#"{{"apiVersion": "{VERSION}", "kind": "Policy"}}"#);
+        assert_eq!(Policies::parse("f", &no_subject).unwrap().0, [Policy::default()]);
         assert!(!Policy::default().is_for(&user("alice")));
     }
 }

@@ -25,9 +25,9 @@ pub enum Mode {
     Abac,
     /// Everything is allowed.
     AlwaysAllow,
-    /// Everything is refused that nobody before allows.
+    /// Everything is refused that no authorizer before it allows.
     AlwaysDeny,
-    /// A service elsewhere is asked. There may be several.
+    /// A remote service decides. There may be several.
     Webhook(Box<WebhookConfig>),
 }
 

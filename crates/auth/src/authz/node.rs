@@ -74,7 +74,7 @@ impl Node {
         Node { feeds, rules, graph: ArcSwap::default(), refreshing: Mutex::new(()) }
     }
 
-    /// Brings the graph up to date, if anybody ever asked for it. To be called now and then, so that not much of the
+    /// Brings the graph up to date, if it was ever used. Called now and then, so that not much of the
     /// past is held on to where nodes seldom ask.
     pub fn tick(&self) {
         if self.graph.load().revisions.is_some() {

@@ -1,9 +1,9 @@
 //! The RBAC authorizer: roles and bindings, indexed by subject.
 //!
 //! Invariants:
-//! - A decision sees every role and binding that the caches hold when it is asked for. Whoever asks first after a change
-//!   brings the index up to date (a comparison of persistent maps and the decoding of what differs); everybody else
-//!   compares four numbers.
+//! - A decision sees every role and binding that the caches hold when it is requested. The first request after a change
+//!   brings the index up to date (a comparison of persistent maps and the decoding of what differs); all others
+//!   compare four numbers.
 //! - Deciding itself neither locks nor decodes: it reads one immutable index.
 //! - A role that a binding names and that is not there grants nothing and is told as an error.
 //!

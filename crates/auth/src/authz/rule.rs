@@ -137,7 +137,7 @@ fn resource_matches(rule: &str, resource: &str, subresource: &str) -> bool {
     sub == subresource && (main == ALL || main == resource)
 }
 
-/// What of `wanted` is not covered by the rules that somebody holds, broken down.
+/// What of `wanted` is not covered by the rules that a user has, broken down.
 pub fn uncovered<'a>(
     held: impl Iterator<Item = &'a PolicyRule> + Clone,
     wanted: &[PolicyRule],

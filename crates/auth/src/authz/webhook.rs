@@ -1,4 +1,4 @@
-//! A service elsewhere decides: it is asked with a SubjectAccessReview. Source: Kubernetes, "Webhook Mode"; KEP-3221.
+//! A remote service decides, by SubjectAccessReview. Source: Kubernetes, "Webhook Mode"; KEP-3221.
 //!
 //! Invariants: only what the service decided is kept, for as long as the configuration says; what is kept is bounded, and
 //! a question of a size that only a mischief-maker would ask is not; without an answer the failure policy decides, which

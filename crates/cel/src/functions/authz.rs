@@ -1,4 +1,4 @@
-//! What a user may do, asked of whoever evaluates. Source: apiserver `cel/library/authz.go`.
+//! Authorization checks, answered by the caller of the evaluation. Source: apiserver `cel/library/authz.go`.
 //!
 //! Answers may take time, and evaluation never waits: an [`Authority`] that has no answer yet says so, evaluation ends
 //! with [`Error::Unanswered`], and the caller evaluates again once it knows. The price of a check lets an expression ask
@@ -33,7 +33,7 @@ reason decision_reason .decision string
 /// One question of an expression. Texts that were not given are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Question {
-    /// Namespace and name of a service account; none asks about whoever made the request.
+    /// Namespace and name of a service account; none for the user of the request.
     pub account: Option<(String, String)>,
     /// A path; then there is no resource.
     pub path: String,
@@ -66,13 +66,13 @@ pub struct Decision {
     pub error: Option<String>,
 }
 
-/// Whoever knows what users may do.
+/// Answers authorization checks.
 pub trait Authority: fmt::Debug + Send + Sync {
     /// The answer, if it is known. Otherwise the question is remembered, and evaluation ends.
     fn answer(&self, question: &Question) -> Option<Decision>;
 }
 
-/// A question that is not finished, and who is to answer it.
+/// A check that is being built, and the authority that answers it.
 #[derive(Clone, Debug)]
 pub struct Check {
     authority: Arc<dyn Authority>,

@@ -147,7 +147,7 @@ impl Client {
             Err(_) => Err(self.too_late()),
         };
         if answer.as_ref().is_err_and(|e| matches!(e.code, Code::Unavailable | Code::DeadlineExceeded)) {
-            // What does not answer is not asked again on the same connection. Whoever holds the lock makes a new one.
+            // A connection that does not answer is not used again. The holder of the lock makes a new one.
             if let Ok(mut open) = self.open.try_lock() {
                 open.take();
             }
@@ -185,7 +185,7 @@ impl Client {
         CallError { code: Code::DeadlineExceeded, text }
     }
 
-    /// A connection, as soon as there can be one: whoever calls limits the time.
+    /// A connection, as soon as there can be one: the caller limits the time.
     async fn connected(&self) -> Sender {
         let mut open = self.open.lock().await;
         loop {
@@ -207,7 +207,7 @@ async fn connect(path: &str) -> io::Result<Sender> {
     let stream = UnixStream::connect(path).await?;
     let (sender, connection) =
         handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(io::Error::other)?;
-    // Ends when the plugin hangs up, or when nobody holds a sender any more.
+    // Ends when the plugin hangs up, or when no sender is left.
     tokio::spawn(connection);
     Ok(sender)
 }

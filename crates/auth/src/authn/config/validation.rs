@@ -22,7 +22,7 @@ const UNVERIFIED: &str = "claims.email_verified must be used in claimMappings.us
 const MOST: usize = 64;
 
 impl AuthenticationConfiguration {
-    /// Checks everything. `own` are the issuers of service accounts' tokens, which nobody else may claim to be.
+    /// Checks everything. `own` are the issuers of service accounts' tokens, which no other issuer may claim to be.
     ///
     /// # Errors
     /// All that is wrong with it.

@@ -77,7 +77,7 @@ impl Setting {
         let token = sign(key, claims).unwrap();
         match now_or_never(self.oidc.authenticate(&token, &[])) {
             Ok(Some(i)) => format!("{} {:?} {:?}", i.user.name, i.user.groups, i.user.extra),
-            Ok(None) => "nobody".into(),
+            Ok(None) => "none".into(),
             Err(refusal) => refusal.0,
         }
     }
@@ -99,7 +99,7 @@ fn claims_make_a_user() {
     assert_eq!(s.with("email_verified", json!(true)), alice);
     assert_eq!(s.provider.asked.load(Ordering::Relaxed), 2);
     for (name, value, refusal) in [
-        ("iss", json!("https://j"), "nobody"),
+        ("iss", json!("https://j"), "none"),
         ("aud", json!("x"), r#"oidc: verify token: oidc: expected audience "kaji" got ["x"]"#),
         ("aud", json!(null), r#"oidc: verify token: oidc: expected audience "kaji" got []"#),
         (
@@ -285,7 +285,7 @@ impl Fetch for Slow {
     }
 }
 
-/// Whoever goes away while keys are asked for takes nothing from those who stay.
+/// A caller that is cancelled while keys are fetched does not end the fetch for the others.
 #[test]
 fn a_client_that_goes_away_ends_no_question() {
     let s = setting();
@@ -296,7 +296,7 @@ fn a_client_that_goes_away_ends_no_question() {
     // Each is dropped after its first look.
     while !matches!(oidc.authenticate(&token, &[]).now_or_never(), Some(Ok(Some(_)))) {
         looks += 1;
-        assert!(looks < 10, "nobody ever gets an answer");
+        assert!(looks < 10, "no caller ever gets an answer");
     }
     assert_eq!(s.provider.asked.load(Ordering::Relaxed), 2, "one question: its two documents");
 }

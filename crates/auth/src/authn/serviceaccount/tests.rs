@@ -140,8 +140,8 @@ fn kubelets_tokens_outlive_what_they_say() {
     };
     let pod = TokenOrder { expiration_seconds: EXTENDED_WHEN, ..bound("Pod", "p", "u2") };
     assert_eq!(lifetime(&setting, &pod), (3607, 31_536_000, Some(3607)));
-    let elsewhere = TokenOrder { audiences: vec!["vault".into()], ..pod.clone() };
-    assert_eq!(lifetime(&setting, &elsewhere), (3607, 3607, None));
+    let other_audience = TokenOrder { audiences: vec!["vault".into()], ..pod.clone() };
+    assert_eq!(lifetime(&setting, &other_audience), (3607, 3607, None));
     let unbound = TokenOrder { bound: None, ..pod.clone() };
     assert_eq!(lifetime(&setting, &unbound), (3607, 3607, None));
     setting.issuer.extend = false;
@@ -209,8 +209,8 @@ fn signatures() {
         assert_eq!(setting.refused(&token), refusal, "{title}");
     }
     let huge = format!("{head}.{}", "A".repeat(jwt::MAX_TOKEN));
-    for stranger in ["", "x", "a.b.c", "{}", huge.as_str()] {
-        assert_eq!(setting.ask(stranger), Ok(None));
+    for foreign in ["", "x", "a.b.c", "{}", huge.as_str()] {
+        assert_eq!(setting.ask(foreign), Ok(None));
     }
 }
 
@@ -219,8 +219,8 @@ fn issuers_and_audiences() {
     let setting = setting();
     let key = setting.issuer.key.clone();
     let from = |issuer: &str| setting.forged(&key, |c| c["iss"] = issuer.into());
-    assert_eq!(setting.ask(&from("https://elsewhere")), Ok(None));
-    assert!(setting.ask(&from("https://old")).unwrap().is_some(), "a rotated issuer logs nobody out");
+    assert_eq!(setting.ask(&from("https://other")), Ok(None));
+    assert!(setting.ask(&from("https://old")).unwrap().is_some(), "tokens of a rotated issuer stay valid");
     let vault = setting.issue(&TokenOrder { audiences: vec!["vault".into()], ..order() });
     assert_eq!(
         setting.refused(&vault),

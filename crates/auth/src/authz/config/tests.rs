@@ -124,7 +124,7 @@ fn services() {
         authorizers[0].matchConditions: Too many: 65: must have at most 64 items"#]].assert_eq(&shown);
 }
 
-/// An empty file that nobody else uses.
+/// An empty file for one test.
 fn tempfile() -> String {
     let path = std::env::temp_dir().join(format!("kaji-authz-{}", std::process::id()));
     std::fs::write(&path, "").unwrap();

@@ -8,7 +8,7 @@ use std::{path::PathBuf, time::Duration};
 /// What is answered in place of a service that did not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
-    /// Whoever comes next decides.
+    /// The next authorizer decides.
     NoOpinion,
     /// No.
     Deny,
@@ -106,7 +106,7 @@ fn conditions(webhook: &Value) -> &[Value] {
     webhook.get("matchConditions").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// How long answers are kept: zero, which nobody could mean, stands for the default.
+/// How long answers are kept: zero stands for the default.
 fn ttl(
     webhook: &Value,
     (field, cached): (&str, &str),

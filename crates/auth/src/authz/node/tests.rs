@@ -225,9 +225,9 @@ fn what_is_its_own() {
 #[test]
 fn who_is_a_node() {
     let node = World::default().authorizer();
-    let stranger = UserInfo { name: "system:node:a".into(), ..UserInfo::default() };
-    assert_eq!(ask(&node, &stranger, "get /nodes /a"), "no: ");
+    let outside_group = UserInfo { name: "system:node:a".into(), ..UserInfo::default() };
+    assert_eq!(ask(&node, &outside_group, "get /nodes /a"), "no: ");
     assert_eq!(ask(&node, &kubelet(""), "get /nodes /a"), r#"no: unknown node for user "system:node:""#);
     assert!(ready(node.rules(&kubelet("a"), "n")).incomplete);
-    assert!(!ready(node.rules(&stranger, "n")).incomplete);
+    assert!(!ready(node.rules(&outside_group, "n")).incomplete);
 }

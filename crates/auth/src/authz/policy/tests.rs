@@ -86,10 +86,10 @@ fn who_may_do_what() {
         ("user:system:serviceaccount:default:job-controller", "create", "", "pods", false),
         ("user:system:kube-proxy", "watch", "discovery.k8s.io", "endpointslices", true),
     ];
-    for (who, verb, group, what, allowed) in table {
-        let user = match who.strip_prefix("user:") {
+    for (subject, verb, group, what, allowed) in table {
+        let user = match subject.strip_prefix("user:") {
             Some(name) => UserInfo { name: name.into(), ..UserInfo::default() },
-            None => UserInfo { groups: vec![who.into()], ..UserInfo::default() },
+            None => UserInfo { groups: vec![subject.into()], ..UserInfo::default() },
         };
         let (resource, subresource) = what.split_once('/').unwrap_or((what, ""));
         let a = match what.starts_with('/') {
@@ -97,6 +97,6 @@ fn who_may_do_what() {
             false => Attributes { subresource, ..Attributes::resource(&user, verb, group, resource) },
         };
         let outcome = crate::authz::tests::ready(rbac.authorize(&a));
-        assert_eq!(outcome.allowed(), allowed, "{who} {verb} {group} {what}");
+        assert_eq!(outcome.allowed(), allowed, "{subject} {verb} {group} {what}");
     }
 }

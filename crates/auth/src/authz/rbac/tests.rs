@@ -176,8 +176,8 @@ proptest::proptest! {
         left.iter().for_each(|(key, o)| fresh.role_bindings.put(key, Some(o.clone())));
         let fresh = fresh.rbac();
         for namespace in ["n0", "n1", "n2"] {
-            for who in [user("u", &[]), user("x", &["g"]), user(&format!("system:serviceaccount:{namespace}:s"), &[])] {
-                proptest::prop_assert_eq!(ask(&followed, &who, "get", namespace, "pods"), ask(&fresh, &who, "get", namespace, "pods"));
+            for subject in [user("u", &[]), user("x", &["g"]), user(&format!("system:serviceaccount:{namespace}:s"), &[])] {
+                proptest::prop_assert_eq!(ask(&followed, &subject, "get", namespace, "pods"), ask(&fresh, &subject, "get", namespace, "pods"));
             }
         }
     }

@@ -62,7 +62,7 @@ pub(super) enum Verdict {
     Asked,
     /// It is not.
     Excluded,
-    /// Nobody knows, and why.
+    /// They could not be evaluated, and why.
     Failed(String),
 }
 
