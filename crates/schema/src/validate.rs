@@ -17,11 +17,13 @@ pub mod correlate;
 mod embedded;
 mod formats;
 mod lists;
+mod pattern;
 mod value;
 
-pub use constraints::{Constraints, Pattern, PatternBudget};
+pub use constraints::Constraints;
 pub(crate) use formats::parse as parse_format;
 pub use formats::request_uri;
+pub use pattern::{Pattern, PatternBudget};
 
 /// Validates `value`; errors are below `path`.
 pub fn validate(schema: &Schema, value: &Value, path: &Path) -> ErrorList {
