@@ -4,10 +4,13 @@
 //! - A decision sees every role and binding that the caches hold when it is requested. The first request after a change
 //!   brings the index up to date (a comparison of persistent maps and the decoding of what differs); all others
 //!   compare four numbers.
-//! - Deciding itself neither locks nor decodes: it reads one immutable index.
-//! - A role that a binding names and that is not there grants nothing and is told as an error.
+//! - Deciding itself neither locks nor decodes: it reads one immutable index, of bindings by subject and of rules by
+//!   resource.
+//! - A role that a binding names and that is not there grants nothing and is reported as an error.
 //!
 //! Source: Kubernetes, "Using RBAC Authorization"; upstream's `plugin/pkg/auth/authorizer/rbac`.
+
+mod role;
 
 use super::{
     Attributes, Authorizer, Grants, Outcome, PolicyRule, Rules, aggregate,
@@ -17,6 +20,7 @@ use crate::names::SERVICE_ACCOUNT_PREFIX;
 use arc_swap::ArcSwap;
 use imbl::{HashMap, OrdMap};
 use kaji_resource::{BoxFuture, UserInfo};
+use role::Role;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -177,13 +181,14 @@ impl Dangling<'_> {
 }
 
 type RoleRules = Arc<[PolicyRule]>;
+type Roles = HashMap<Box<str>, Arc<Role>>;
 
 #[derive(Clone, Default)]
 struct Index {
     /// Of the feeds, when this was made. `None`: never fed.
     revisions: Option<[u64; 4]>,
-    cluster_roles: HashMap<Box<str>, RoleRules>,
-    roles: HashMap<Box<str>, HashMap<Box<str>, RoleRules>>,
+    cluster_roles: Roles,
+    roles: HashMap<Box<str>, Roles>,
     cluster: Bindings,
     namespaces: HashMap<Box<str>, Bindings>,
 }
@@ -192,7 +197,8 @@ impl Index {
     fn cluster_role(&mut self, change: &Change) {
         match &change.object {
             Some(role) => {
-                drop(self.cluster_roles.insert(change.name.as_str().into(), PolicyRule::of_role(role).into()))
+                let role = Arc::new(Role::new(PolicyRule::of_role(role)));
+                drop(self.cluster_roles.insert(change.name.as_str().into(), role));
             }
             None => drop(self.cluster_roles.remove(change.name.as_str())),
         }
@@ -201,7 +207,10 @@ impl Index {
     fn role(&mut self, change: &Change) {
         let roles = self.roles.entry(change.namespace.as_str().into()).or_default();
         match &change.object {
-            Some(role) => drop(roles.insert(change.name.as_str().into(), PolicyRule::of_role(role).into())),
+            Some(role) => {
+                let role = Arc::new(Role::new(PolicyRule::of_role(role)));
+                drop(roles.insert(change.name.as_str().into(), role));
+            }
             None => drop(roles.remove(change.name.as_str())),
         }
         if roles.is_empty() {
@@ -223,13 +232,13 @@ impl Index {
         }
     }
 
-    fn rules_of<'a>(&'a self, binding: &'a Binding) -> Result<&'a RoleRules, Dangling<'a>> {
+    fn role_of<'a>(&'a self, binding: &'a Binding) -> Result<&'a Role, Dangling<'a>> {
         let found = match &*binding.role_kind {
             "ClusterRole" => self.cluster_roles.get(&binding.role),
             "Role" => self.roles.get(&binding.namespace).and_then(|roles| roles.get(&binding.role)),
             _ => None,
         };
-        found.ok_or(Dangling(binding))
+        found.map(|role| &**role).ok_or(Dangling(binding))
     }
 
     /// Shows each binding that applies to a user, with its rules, until one is enough: those of the cluster first.
@@ -237,12 +246,12 @@ impl Index {
         &'a self,
         user: &'a UserInfo,
         namespace: &str,
-        mut visit: impl FnMut(&'a Binding, Result<&'a RoleRules, Dangling<'a>>) -> ControlFlow<()>,
+        mut visit: impl FnMut(&'a Binding, Result<&'a Role, Dangling<'a>>) -> ControlFlow<()>,
     ) {
         let own = self.namespaces.get(namespace).filter(|_| !namespace.is_empty());
         let all = self.cluster.of(user).chain(own.into_iter().flat_map(|b| b.of(user)));
         for binding in all {
-            if visit(binding, self.rules_of(binding)).is_break() {
+            if visit(binding, self.role_of(binding)).is_break() {
                 return;
             }
         }
@@ -250,8 +259,8 @@ impl Index {
 
     fn decide(&self, a: &Attributes<'_>) -> Outcome {
         let (mut allowed, mut errors) = (None, vec![]);
-        self.visit(a.user, a.namespace, |binding, rules| match rules {
-            Ok(rules) if rules.iter().any(|rule| rule.allows(a)) => {
+        self.visit(a.user, a.namespace, |binding, role| match role {
+            Ok(role) if role.allows(a) => {
                 allowed = Some(binding.reason(a.user));
                 ControlFlow::Break(())
             }
@@ -272,9 +281,11 @@ impl Index {
     fn rules(&self, user: &UserInfo, namespace: &str, plural: bool) -> (Vec<RoleRules>, Vec<String>) {
         let mut granted = BTreeMap::new();
         let mut errors = vec![];
-        self.visit(user, namespace, |binding, rules| {
-            match rules {
-                Ok(rules) => drop(granted.insert((&*binding.namespace, &*binding.name), rules.clone())),
+        self.visit(user, namespace, |binding, role| {
+            match role {
+                Ok(role) => {
+                    drop(granted.insert((&*binding.namespace, &*binding.name), role.rules.clone()));
+                }
                 Err(dangling) => errors.push(dangling.text(plural)),
             }
             ControlFlow::Continue(())
