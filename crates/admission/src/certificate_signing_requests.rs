@@ -31,7 +31,7 @@ pub(crate) async fn may_act_for(
     false
 }
 
-/// What a certificate signing request asks to be called.
+/// The subject that a certificate signing request contains.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Subject {
     pub(crate) common_name: String,

@@ -1,4 +1,4 @@
-//! `LimitRanger`: containers get a namespace's defaults, and what asks for too little or too much is refused.
+//! `LimitRanger`: containers get a namespace's defaults, and what requests too little or too much is refused.
 //!
 //! Invariant: names are visited in order, so texts do not change from one try to the next.
 
@@ -117,8 +117,8 @@ fn fill(pod: &mut Value, range: &Value) {
     }
 }
 
-/// What is asked for, to be held against the limits.
-struct Asked {
+/// Requests and limits, to be compared with the allowed ranges.
+struct Requested {
     ty: &'static str,
     requests: Usage,
     limits: Usage,
@@ -136,7 +136,7 @@ fn comparable<const N: usize>(amounts: [Option<&Quantity>; N]) -> [i64; N] {
     whole
 }
 
-impl Asked {
+impl Requested {
     fn min(&self, name: &str, least: &Quantity) -> Option<String> {
         let (request, limit) = (self.requests.get(name), self.limits.get(name));
         let text = format!("minimum {name} usage per {} is {least}", self.ty);
@@ -201,14 +201,16 @@ fn check_pod(pod: &Value, range: &Value) -> Vec<String> {
             "Container" => {
                 for container in ["containers", "initContainers"].iter().flat_map(|l| containers(pod, l)) {
                     let of = |kind| amounts(object::at(container, &["resources", kind]));
-                    let asked = Asked { ty: "Container", requests: of("requests"), limits: of("limits") };
-                    asked.check(limit, &mut errors);
+                    let requested =
+                        Requested { ty: "Container", requests: of("requests"), limits: of("limits") };
+                    requested.check(limit, &mut errors);
                 }
             }
             "Pod" => {
                 let plain = Demand::default();
-                let asked = Asked { ty: "Pod", requests: requests(pod, plain), limits: limits(pod, plain) };
-                asked.check(limit, &mut errors);
+                let requested =
+                    Requested { ty: "Pod", requests: requests(pod, plain), limits: limits(pod, plain) };
+                requested.check(limit, &mut errors);
             }
             _ => {}
         }
@@ -218,11 +220,12 @@ fn check_pod(pod: &Value, range: &Value) -> Vec<String> {
 
 fn check_claim(claim: &Value, range: &Value) -> Vec<String> {
     let requests = amounts(object::at(claim, &["spec", "resources", "requests"]));
-    let asked = Asked { ty: "PersistentVolumeClaim", requests, limits: Usage::new() };
+    let requested = Requested { ty: "PersistentVolumeClaim", requests, limits: Usage::new() };
     let mut errors = vec![];
-    for limit in items(range, asked.ty) {
-        errors.extend(amounts(limit.get("min")).iter().filter_map(|(name, q)| asked.min(name, q)));
-        errors.extend(amounts(limit.get("max")).iter().filter_map(|(name, q)| asked.max_request(name, q)));
+    for limit in items(range, requested.ty) {
+        errors.extend(amounts(limit.get("min")).iter().filter_map(|(name, q)| requested.min(name, q)));
+        errors
+            .extend(amounts(limit.get("max")).iter().filter_map(|(name, q)| requested.max_request(name, q)));
     }
     errors
 }

@@ -1,12 +1,12 @@
 //! Expressions over one request: their variables, authorization checks and cost limits. Webhooks and policies share it.
 //!
-//! A webhook's match conditions take three lines: `MatchConditions::of_webhook` once for each configuration, an [`Asker`]
-//! and [`Facts`] for each request, `conditions.judge(&facts, None, &tally)`.
+//! A webhook's match conditions take three lines: `MatchConditions::of_webhook` once for each configuration, an [`RequestAuthority`]
+//! and [`Activation`] for each request, `conditions.matches(&activation, None, &metric_labels)`.
 //!
 //! Invariants:
 //! - Evaluation never waits. A check that the authorizer has not answered yet ends it; it starts again with the answer.
-//! - Each expression costs at most [`PER_CALL_LIMIT`], all of one evaluation together at most their budget, and a question
-//!   is asked once a request.
+//! - Each expression costs at most [`PER_CALL_LIMIT`], all of one evaluation together at most their budget, and a check
+//!   is made once a request.
 //!
 //! Sources: apiserver `admission/plugin/cel` and `admission/plugin/webhook/matchconditions`.
 
@@ -28,7 +28,7 @@ use std::{
     time::Instant,
 };
 
-pub(crate) use metrics::{ConditionMetrics, Tally};
+pub(crate) use metrics::{ConditionMetrics, MetricLabels};
 
 /// What ends an evaluation that has used up its budget.
 const OUT_OF_BUDGET: &str =
@@ -118,27 +118,27 @@ impl Authority for Answers {
     }
 }
 
-/// Asks the authorizer on behalf of one request. Make one for each request and share it: answers are kept.
-pub(crate) struct Asker<'a> {
+/// Calls the authorizer on behalf of one request. Make one for each request and share it: decisions are kept.
+pub(crate) struct RequestAuthority<'a> {
     user: &'a UserInfo,
     authorizer: &'a dyn Authorizer,
     answers: Arc<Answers>,
 }
 
-impl<'a> Asker<'a> {
+impl<'a> RequestAuthority<'a> {
     /// For the user of the request.
-    pub(crate) fn new(user: &'a UserInfo, authorizer: &'a dyn Authorizer) -> Asker<'a> {
-        Asker { user, authorizer, answers: Arc::default() }
+    pub(crate) fn new(user: &'a UserInfo, authorizer: &'a dyn Authorizer) -> RequestAuthority<'a> {
+        RequestAuthority { user, authorizer, answers: Arc::default() }
     }
 
     /// Answers the question at which an evaluation ended.
     async fn settle(&self) {
         let Some(question) = lock(&self.answers.open).take() else { return };
-        let decision = self.ask(&question).await;
+        let decision = self.decide(&question).await;
         lock(&self.answers.known).insert(question, decision);
     }
 
-    async fn ask(&self, q: &Question) -> Decision {
+    async fn decide(&self, q: &Question) -> Decision {
         // Upstream's `serviceaccount.UserInfo`: no `system:authenticated` among the groups.
         let account = q.account.as_ref().map(|(namespace, name)| UserInfo {
             name: format!("system:serviceaccount:{namespace}:{name}"),
@@ -165,8 +165,8 @@ impl<'a> Asker<'a> {
     }
 }
 
-/// What expressions see of a request, in one version.
-pub(crate) struct Facts<'a> {
+/// The variables of expressions about a request, in one version.
+pub(crate) struct Activation<'a> {
     attributes: &'a Attributes<'a>,
     /// What the request is taken for.
     kind: &'a GroupVersionKind,
@@ -174,25 +174,25 @@ pub(crate) struct Facts<'a> {
     object: &'a Value,
     old: &'a Value,
     namespace: Option<&'a Value>,
-    asker: &'a Asker<'a>,
+    authority: &'a RequestAuthority<'a>,
     request: OnceLock<Value>,
     shown_namespace: OnceLock<Value>,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> Activation<'a> {
     /// `object` and `old` (null if there is none) are those of `kind`; `namespace` is given to policies only.
     pub(crate) fn new(
         attributes: &'a Attributes<'a>,
         (kind, resource): (&'a GroupVersionKind, &'a GroupVersionResource),
         (object, old): (&'a Value, &'a Value),
         namespace: Option<&'a Value>,
-        asker: &'a Asker<'a>,
-    ) -> Facts<'a> {
+        authority: &'a RequestAuthority<'a>,
+    ) -> Activation<'a> {
         let (request, shown_namespace) = (OnceLock::new(), OnceLock::new());
-        Facts { attributes, kind, resource, object, old, namespace, asker, request, shown_namespace }
+        Activation { attributes, kind, resource, object, old, namespace, authority, request, shown_namespace }
     }
 
-    /// The variables of an evaluation; without the authorizer where it may not be asked.
+    /// The variables of an evaluation; without the authorizer where expressions may not use it.
     pub(crate) fn session<'s, 'e>(
         &'s self,
         params: &'s Value,
@@ -221,7 +221,7 @@ impl<'a> Facts<'a> {
                 name: a.name.to_owned(),
                 ..Question::default()
             };
-            let authority: Arc<dyn Authority> = self.asker.answers.clone();
+            let authority: Arc<dyn Authority> = self.authority.answers.clone();
             vars[admission::AUTHORIZER] = Some(Cel::authorizer(authority.clone()));
             vars[admission::REQUEST_RESOURCE] = Some(Cel::resource_check(authority, about));
         }
@@ -245,7 +245,7 @@ impl<'a> Facts<'a> {
         loop {
             let (result, cost) = program.eval_in(session, PER_CALL_LIMIT);
             if matches!(result, Err(Error::Unanswered)) {
-                self.asker.settle().await;
+                self.authority.settle().await;
                 continue;
             }
             let cost = cost.saturating_add(session.take_cost());
@@ -313,9 +313,9 @@ fn request(a: &Attributes<'_>, kind: &GroupVersionKind, resource: &GroupVersionR
     Value::Object(request)
 }
 
-/// What match conditions say of a request.
+/// Whether the match conditions hold for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum MatchResult {
     /// All hold.
     Matches,
     /// One does not, or failed where failures are ignored; its name, if it is known.
@@ -359,28 +359,28 @@ impl MatchConditions {
     }
 
     /// Evaluates them. One that does not hold excludes the request, whatever failed before.
-    pub(crate) async fn judge(
+    pub(crate) async fn matches(
         &self,
-        facts: &Facts<'_>,
+        activation: &Activation<'_>,
         params: Option<&Value>,
-        tally: &Tally<'_>,
-    ) -> Verdict {
+        metric_labels: &MetricLabels<'_>,
+    ) -> MatchResult {
         if self.list.is_empty() {
-            return Verdict::Matches;
+            return MatchResult::Matches;
         }
-        let (began, operation) = (Instant::now(), facts.attributes.operation);
-        let (verdict, errors) = self.evaluate(facts, params).await;
-        tally.evaluated(operation, errors, began.elapsed());
+        let (began, operation) = (Instant::now(), activation.attributes.operation);
+        let (verdict, errors) = self.evaluate(activation, params).await;
+        metric_labels.evaluated(operation, errors, began.elapsed());
         verdict
     }
 
     /// Also how many of them failed.
-    async fn evaluate(&self, facts: &Facts<'_>, params: Option<&Value>) -> (Verdict, usize) {
-        let mut session = facts.session(params.unwrap_or(&Value::Null), true, (&self.named, self.needs));
+    async fn evaluate(&self, activation: &Activation<'_>, params: Option<&Value>) -> (MatchResult, usize) {
+        let mut session = activation.session(params.unwrap_or(&Value::Null), true, (&self.named, self.needs));
         let mut budget = admission::CONDITIONS_BUDGET;
         let (mut errors, mut excluded) = (vec![], None);
         for (name, expression) in &self.list {
-            match facts.evaluate(expression, &mut session, &mut budget).await {
+            match activation.evaluate(expression, &mut session, &mut budget).await {
                 // Upstream evaluates all before it looks at any.
                 Err(exhausted) => return (self.failure(exhausted.text().to_owned()), 0),
                 Ok(Err(error)) if excluded.is_none() => errors.push(error),
@@ -389,15 +389,15 @@ impl MatchConditions {
             }
         }
         let verdict = match (excluded, aggregate(&errors)) {
-            (Some(name), _) => Verdict::Excluded(name),
-            (None, None) => Verdict::Matches,
+            (Some(name), _) => MatchResult::Excluded(name),
+            (None, None) => MatchResult::Matches,
             (None, Some(error)) => self.failure(error),
         };
         (verdict, errors.len())
     }
 
-    fn failure(&self, error: String) -> Verdict {
-        if self.fail { Verdict::Failed(error) } else { Verdict::Excluded(String::new()) }
+    fn failure(&self, error: String) -> MatchResult {
+        if self.fail { MatchResult::Failed(error) } else { MatchResult::Excluded(String::new()) }
     }
 }
 

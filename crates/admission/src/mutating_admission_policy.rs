@@ -8,7 +8,10 @@ mod patch;
 
 use crate::{
     Deps,
-    match_conditions::{Asker, ConditionMetrics, Expression, Facts, MatchConditions, Needs, Tally, Verdict},
+    match_conditions::{
+        Activation, ConditionMetrics, Expression, MatchConditions, MatchResult, MetricLabels, Needs,
+        RequestAuthority,
+    },
     matching::Matched,
     policies::{Evaluator, Hook, Policies, PolicyMetrics, environment, namespace, params, versioned},
 };
@@ -52,7 +55,7 @@ pub(crate) struct Mutator {
     mutations: Vec<Mutation>,
     named: NamedExpressions,
     needs: Needs,
-    /// To be asked again if something changes after it.
+    /// `reinvocationPolicy: IfNeeded`: it runs again if the object changes after it.
     again: bool,
 }
 
@@ -209,7 +212,7 @@ struct Made {
 async fn invoke(
     invocation: &Invocation,
     a: &Attributes<'_>,
-    asker: &Asker<'_>,
+    authority: &RequestAuthority<'_>,
     namespace: Option<&Value>,
     (wanted, metrics, conditions): (bool, &PolicyMetrics, &ConditionMetrics),
 ) -> Result<Option<Made>, Status> {
@@ -221,13 +224,13 @@ async fn invoke(
     let params = invocation.param.as_deref();
     {
         // Match conditions see no namespace, and the resource of the request.
-        let facts = Facts::new(a, (kind, a.resource), (&object, &old), None, asker);
+        let activation = Activation::new(a, (kind, a.resource), (&object, &old), None, authority);
         let name = &invocation.hook.name;
-        let tally = Tally { metrics: conditions, name, kind: "policy", step: "validate" };
-        match evaluator.conditions.judge(&facts, params, &tally).await {
-            Verdict::Matches => {}
-            Verdict::Excluded(_) => return Ok(None),
-            Verdict::Failed(error) => {
+        let metric_labels = MetricLabels { metrics: conditions, name, kind: "policy", step: "validate" };
+        match evaluator.conditions.matches(&activation, params, &metric_labels).await {
+            MatchResult::Matches => {}
+            MatchResult::Excluded(_) => return Ok(None),
+            MatchResult::Failed(error) => {
                 return Ok(Some(Made { object: Value::Null, dirty: false, errors: vec![error] }));
             }
         }
@@ -243,8 +246,8 @@ async fn invoke(
         let began = Instant::now();
         let result = {
             let about = (kind, &invocation.matched.resource);
-            let facts = Facts::new(a, about, (&made.object, &old), namespace, asker);
-            mutate(mutation, evaluator, a, &facts, (kind, &made.object, params)).await
+            let activation = Activation::new(a, about, (&made.object, &old), namespace, authority);
+            mutate(mutation, evaluator, a, &activation, (kind, &made.object, params)).await
         };
         let error = match &result {
             Ok(_) => None,
@@ -266,7 +269,7 @@ async fn mutate(
     mutation: &Mutation,
     evaluator: &Mutator,
     a: &Attributes<'_>,
-    facts: &Facts<'_>,
+    activation: &Activation<'_>,
     (kind, object, params): (&GroupVersionKind, &Value, Option<&Value>),
 ) -> Result<Value, Failure> {
     let expression = mutation.expression();
@@ -274,9 +277,9 @@ async fn mutate(
         return Err(Failure::Policy(refusal.to_owned()));
     }
     let null = Value::Null;
-    let mut session = facts.session(params.unwrap_or(&null), true, (&evaluator.named, evaluator.needs));
+    let mut session = activation.session(params.unwrap_or(&null), true, (&evaluator.named, evaluator.needs));
     let mut budget = kaji_cel::REQUEST_BUDGET;
-    let result = match facts.evaluate(expression, &mut session, &mut budget).await {
+    let result = match activation.evaluate(expression, &mut session, &mut budget).await {
         Ok(result) => result.map_err(Failure::Policy)?,
         Err(exhausted) => return Err(Failure::Policy(exhausted.text().to_owned())),
     };
@@ -331,7 +334,7 @@ impl MutatingAdmissionPolicy {
             }
         }
         let namespace = namespace(a).await?;
-        let asker = Asker::new(a.user, &*self.authorizer);
+        let authority = RequestAuthority::new(a.user, &*self.authorizer);
         let mut dirty = false;
         for invocation in list {
             a.deadline.check()?;
@@ -341,7 +344,7 @@ impl MutatingAdmissionPolicy {
             let made = invoke(
                 invocation,
                 a,
-                &asker,
+                &authority,
                 namespace.as_deref(),
                 (wanted, &self.metrics, &self.conditions),
             )

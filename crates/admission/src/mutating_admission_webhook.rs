@@ -82,7 +82,7 @@ impl MutatingAdmissionWebhook {
         }
         let mut view: Option<View> = None;
         for (index, hook) in hooks.iter().enumerate() {
-            let Some(matched) = self.0.asked(hook, a).await? else { continue };
+            let Some(matched) = self.0.match_hook(hook, a).await? else { continue };
             // A webhook that was not called in the first round is not called in the second.
             if second && !rounds(a).is_some_and(|r| r.again.contains(&hook.uid)) {
                 continue;
@@ -113,7 +113,9 @@ impl MutatingAdmissionWebhook {
             if let Err(failure) = result {
                 let key = format!("failed-open.mutation.webhook.admission.k8s.io/{place}");
                 let annotations = a.annotations;
-                hook.judge(&self.0.deps, STEP, failure, || annotations.add(key, hook.name.as_str()))?;
+                hook.handle_failure(&self.0.deps, STEP, failure, || {
+                    annotations.add(key, hook.name.as_str())
+                })?;
             }
         }
         if rounds(a).is_some_and(|r| !r.called.is_empty()) {
@@ -125,7 +127,7 @@ impl MutatingAdmissionWebhook {
         Ok(())
     }
 
-    /// Asks one webhook and does what it says. Returns whether that changed the object.
+    /// Calls one webhook and applies its patch. Returns whether that changed the object.
     async fn one(
         &self,
         hook: &Hook,
@@ -147,7 +149,7 @@ impl MutatingAdmissionWebhook {
             Some(old) => Some(shown(a, old, kind).await.map_err(Failure::Internal)?),
             None => None,
         };
-        let answer = hook.ask(&self.0.deps, true, a, matched, (new, old.as_deref())).await?;
+        let answer = hook.call(&self.0.deps, true, a, matched, (new, old.as_deref())).await?;
         let Some(patch) = read_patch(&answer)? else { return Ok(false) };
         let Some(new) = new else {
             let text = format!(

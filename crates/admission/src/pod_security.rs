@@ -70,7 +70,7 @@ impl Admission for PodSecurity {
     }
 }
 
-/// Tells the audit log.
+/// Adds an audit annotation.
 fn annotate(a: &Attributes<'_>, key: &str, value: impl Into<String>) {
     a.annotations.add(format!("{PREFIX}{key}"), value);
 }
@@ -168,7 +168,7 @@ impl PodSecurity {
         }
         match a.new_object() {
             Some(pod) if a.old.is_none_or(|old| significant(pod, old)) => {
-                self.judge(a, &policy, &errors, pod, true)
+                self.evaluate_pod(a, &policy, &errors, pod, true)
             }
             _ => Ok(()),
         }
@@ -189,13 +189,13 @@ impl PodSecurity {
         }
         let path = a.def.pod_template.unwrap_or_default();
         match a.new_object().and_then(|o| object::at(o, path)).filter(|t| t.is_object()) {
-            Some(template) => self.judge(a, &policy, &errors, template, false),
+            Some(template) => self.evaluate_pod(a, &policy, &errors, template, false),
             None => Ok(()),
         }
     }
 
     /// Judges a pod or a template in all modes.
-    fn judge(
+    fn evaluate_pod(
         &self,
         a: &Attributes<'_>,
         policy: &Policy,
@@ -234,7 +234,7 @@ fn violation(verb: &str, level: LevelVersion, pod: &Value) -> Option<String> {
     (!found.is_empty()).then(|| format!("{verb} PodSecurity {level}: {}", detail(&found)))
 }
 
-/// What to say when a namespace that is exempt asks for a level nevertheless.
+/// The warning for a namespace that is exempt and has labels nevertheless.
 fn exempt_warning(name: &str, policy: &Policy, defaults: &Policy, namespace: &Value) -> Option<String> {
     if policy.fully_privileged() || policy.equivalent(defaults) {
         return None;

@@ -1,4 +1,4 @@
-//! What several plugins ask of a pod.
+//! Containers and references of a pod spec, for several plugins.
 
 use kaji_meta::object;
 use serde_json::Value;

@@ -65,7 +65,7 @@ impl ResourceQuota {
     }
 }
 
-/// The extended resources that device classes stand for; only resource claims ask.
+/// The extended resources that device classes stand for; for resource claims alone.
 fn extended_resources(a: &Attributes<'_>, evaluator: &Evaluator) -> BTreeMap<String, String> {
     if *evaluator != Evaluator::ResourceClaims {
         return BTreeMap::new();

@@ -15,7 +15,7 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 const ENFORCE_MOUNTABLE: &str = "kubernetes.io/enforce-mountable-secrets";
 const VOLUME_PREFIX: &str = "kube-api-access-";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Seconds; the odd number tells tokens that clients may use for a year from those that they asked for themselves.
+/// Seconds; the odd number distinguishes tokens that are extended to a year from those that clients requested.
 const TOKEN_LIFE: i64 = 3607;
 /// A namespace's default account is made by a controller: how long, and how often, a pod waits for it.
 const WAIT: Duration = Duration::from_millis(25);

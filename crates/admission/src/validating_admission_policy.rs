@@ -1,4 +1,4 @@
-//! `ValidatingAdmissionPolicy`: expressions that judge requests. Source: apiserver `admission/plugin/policy/validating`.
+//! `ValidatingAdmissionPolicy`: expressions that accept or refuse requests. Source: apiserver `admission/plugin/policy/validating`.
 //!
 //! Invariant: the first denial, policies and bindings taken by name, is the answer; audit annotations and warnings of all
 //! are recorded.
@@ -8,7 +8,8 @@ pub(crate) mod type_checking;
 use crate::{
     Deps,
     match_conditions::{
-        Asker, ConditionMetrics, Exhausted, Expression, Facts, MatchConditions, Needs, Tally, Verdict,
+        Activation, ConditionMetrics, Exhausted, Expression, MatchConditions, MatchResult, MetricLabels,
+        Needs, RequestAuthority,
     },
     matching::Matched,
     policies::{
@@ -121,45 +122,50 @@ enum Annotation {
 type Outcome = (Vec<Decision>, Vec<Annotation>);
 
 impl Validator {
-    /// Judges a request with one parameter.
+    /// Evaluates the policy for a request with one parameter.
     async fn validate(
         &self,
-        conditions: &Facts<'_>,
-        facts: &Facts<'_>,
+        conditions: &Activation<'_>,
+        activation: &Activation<'_>,
         params: Option<&Value>,
-        (fail, tally): (bool, &Tally<'_>),
+        (fail, metric_labels): (bool, &MetricLabels<'_>),
     ) -> Outcome {
         let failed = |message: String| {
             let action = failure(message, fail);
             (vec![Decision { index: 0, action, elapsed: Duration::ZERO }], vec![])
         };
-        match self.conditions.judge(conditions, params, tally).await {
-            Verdict::Matches => {}
-            Verdict::Excluded(_) => return (vec![], vec![]),
-            Verdict::Failed(error) => return failed(error),
+        match self.conditions.matches(conditions, params, metric_labels).await {
+            MatchResult::Matches => {}
+            MatchResult::Excluded(_) => return (vec![], vec![]),
+            MatchResult::Failed(error) => return failed(error),
         }
         let params = params.unwrap_or(&Value::Null);
-        let decisions = match self.judge(facts, params, fail).await {
+        let decisions = match self.run_validations(activation, params, fail).await {
             Ok(decisions) => decisions,
             Err(exhausted) => return failed(exhausted.text().to_owned()),
         };
-        match self.annotate(facts, params, fail).await {
+        match self.annotate(activation, params, fail).await {
             Ok(annotations) => (decisions, annotations),
             Err(exhausted) => failed(exhausted.text().to_owned()),
         }
     }
 
-    async fn judge(&self, facts: &Facts<'_>, params: &Value, fail: bool) -> Result<Vec<Decision>, Exhausted> {
+    async fn run_validations(
+        &self,
+        activation: &Activation<'_>,
+        params: &Value,
+        fail: bool,
+    ) -> Result<Vec<Decision>, Exhausted> {
         let mut budget = kaji_cel::REQUEST_BUDGET;
-        let mut session = facts.session(params, true, (&self.named, self.needs));
+        let mut session = activation.session(params, true, (&self.named, self.needs));
         let mut results = Vec::with_capacity(self.validations.len());
         for validation in &self.validations {
             let began = Instant::now();
-            let result = facts.evaluate(&validation.expression, &mut session, &mut budget).await?;
+            let result = activation.evaluate(&validation.expression, &mut session, &mut budget).await?;
             results.push((result.map(|value| matches!(value, Cel::Bool(true))), began.elapsed()));
         }
         // What is not refused needs no message, but pays for it: whether the budget suffices must not depend on results.
-        let messages = self.messages(facts, params, &mut budget).await;
+        let messages = self.messages(activation, params, &mut budget).await;
         let mut decisions = Vec::with_capacity(results.len());
         for (index, ((result, elapsed), validation)) in results.into_iter().zip(&self.validations).enumerate()
         {
@@ -180,21 +186,21 @@ impl Validator {
 
     async fn messages(
         &self,
-        facts: &Facts<'_>,
+        activation: &Activation<'_>,
         params: &Value,
         budget: &mut u64,
     ) -> Result<Vec<Option<String>>, Exhausted> {
         if self.validations.iter().all(|v| v.message_expression.is_none()) {
             return Ok(vec![]);
         }
-        let mut session = facts.session(params, false, (&self.named, self.needs));
+        let mut session = activation.session(params, false, (&self.named, self.needs));
         let mut messages = Vec::with_capacity(self.validations.len());
         for validation in &self.validations {
             let Some(expression) = &validation.message_expression else {
                 messages.push(None);
                 continue;
             };
-            messages.push(match facts.evaluate(expression, &mut session, budget).await? {
+            messages.push(match activation.evaluate(expression, &mut session, budget).await? {
                 Ok(Cel::String(text)) => Some(text.to_string()),
                 _ => None,
             });
@@ -204,7 +210,7 @@ impl Validator {
 
     async fn annotate(
         &self,
-        facts: &Facts<'_>,
+        activation: &Activation<'_>,
         params: &Value,
         fail: bool,
     ) -> Result<Vec<Annotation>, Exhausted> {
@@ -213,10 +219,10 @@ impl Validator {
         }
         let mut budget = kaji_cel::REQUEST_BUDGET;
         // Upstream lets annotations compile with the authorizer and evaluates them without.
-        let mut session = facts.session(params, false, (&self.named, self.needs));
+        let mut session = activation.session(params, false, (&self.named, self.needs));
         let mut annotations = vec![];
         for (key, expression) in &self.annotations {
-            match facts.evaluate(expression, &mut session, &mut budget).await? {
+            match activation.evaluate(expression, &mut session, &mut budget).await? {
                 Ok(Cel::String(text)) if !text.trim().is_empty() => {
                     annotations.push(Annotation::Publish(key.clone(), text.trim().to_owned()));
                 }
@@ -262,7 +268,7 @@ struct Denial {
 /// One request on its way through the policies.
 struct Dispatch<'a> {
     attributes: &'a Attributes<'a>,
-    asker: Asker<'a>,
+    authority: RequestAuthority<'a>,
     denied: Option<Denial>,
     metrics: &'a PolicyMetrics,
     counted: &'a ConditionMetrics,
@@ -350,14 +356,19 @@ impl<'a> Dispatch<'a> {
         {
             let objects = (&*object, &*old);
             // Match conditions see no namespace, and the resource of the request.
-            let conditions = Facts::new(a, (&matched.kind, a.resource), objects, None, &self.asker);
-            let facts =
-                Facts::new(a, (&matched.kind, &matched.resource), objects, namespace.as_deref(), &self.asker);
+            let conditions = Activation::new(a, (&matched.kind, a.resource), objects, None, &self.authority);
+            let activation = Activation::new(
+                a,
+                (&matched.kind, &matched.resource),
+                objects,
+                namespace.as_deref(),
+                &self.authority,
+            );
             let (metrics, name) = (self.counted, hook.name.as_str());
-            let tally = Tally { metrics, name, kind: "policy", step: "validate" };
+            let metric_labels = MetricLabels { metrics, name, kind: "policy", step: "validate" };
             for param in &params {
-                let fail = (hook.fail, &tally);
-                let outcome = hook.evaluator.validate(&conditions, &facts, param.as_deref(), fail);
+                let fail = (hook.fail, &metric_labels);
+                let outcome = hook.evaluator.validate(&conditions, &activation, param.as_deref(), fail);
                 outcomes.push(outcome.await);
             }
         }
@@ -389,7 +400,7 @@ impl<'a> Dispatch<'a> {
         Ok(())
     }
 
-    /// Does what the binding wants done about a failed validation.
+    /// Takes the validation actions of the binding for a failed validation.
     fn act(
         &mut self,
         hook: &Hook<Validator>,
@@ -446,7 +457,7 @@ impl<'a> Dispatch<'a> {
     }
 }
 
-/// Several bindings may give the same key different values; all of them are told, each once.
+/// Several bindings may give the same key different values; all of them are recorded, each once.
 fn publish(published: &mut BTreeMap<String, Vec<String>>, key: String, value: &str) {
     let end = (0..=value.len().min(MAX_ANNOTATION)).rev().find(|i| value.is_char_boundary(*i));
     let value = &value[..end.unwrap_or_default()];
@@ -481,9 +492,9 @@ impl Admission for ValidatingAdmissionPolicy {
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let hooks = self.policies.hooks(a.api);
-            let asker = Asker::new(a.user, &*self.authorizer);
+            let authority = RequestAuthority::new(a.user, &*self.authorizer);
             let (metrics, counted) = (&*self.metrics, &*self.conditions);
-            let mut dispatch = Dispatch { attributes: a, asker, denied: None, metrics, counted };
+            let mut dispatch = Dispatch { attributes: a, authority, denied: None, metrics, counted };
             for hook in hooks.iter() {
                 a.deadline.check()?;
                 dispatch.policy(hook).await?;

@@ -44,7 +44,7 @@ impl ValidatingAdmissionWebhook {
         let mut views: Vec<View<'_>> = vec![];
         let mut calls: Vec<(&Arc<Hook>, Matched, usize)> = vec![];
         for hook in hooks.iter() {
-            let Some(matched) = self.0.asked(hook, a).await? else { continue };
+            let Some(matched) = self.0.match_hook(hook, a).await? else { continue };
             let view = match views.iter().position(|v| v.kind == matched.kind) {
                 Some(view) => view,
                 None => {
@@ -73,10 +73,10 @@ impl ValidatingAdmissionWebhook {
         let began = Instant::now();
         let new = view.and_then(|v| v.new.as_deref());
         let old = view.and_then(|v| v.old.as_deref());
-        let result = hook.ask(&self.0.deps, false, a, matched, (new, old)).await;
+        let result = hook.call(&self.0.deps, false, a, matched, (new, old)).await;
         hook.observe(&self.0.deps, STEP, a.operation, began, result.as_ref().map(drop));
         let Err(failure) = result else { return Ok(()) };
-        hook.judge(&self.0.deps, STEP, failure, || {
+        hook.handle_failure(&self.0.deps, STEP, failure, || {
             let key = format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{index}");
             a.annotations.add(key, hook.name.as_str());
         })

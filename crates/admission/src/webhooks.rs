@@ -18,7 +18,7 @@ pub(crate) mod source;
 use crate::{
     Deps,
     config::Configuration,
-    match_conditions::{Asker, Facts, Tally, Verdict},
+    match_conditions::{Activation, MatchResult, MetricLabels, RequestAuthority},
     matching::{Matched, by_rules, exempt},
 };
 use kaji_engine::Attributes;
@@ -61,11 +61,15 @@ impl Webhooks {
         Webhooks { source: Source::new(mutating, auth), mutating, deps }
     }
 
-    /// What a webhook takes a request for, if it is to be asked.
+    /// What a webhook takes a request for, if it is to be called.
     ///
     /// # Errors
     /// It cannot be decided: selectors, namespaces or conditions that fail.
-    pub(crate) async fn asked(&self, hook: &Hook, a: &Attributes<'_>) -> Result<Option<Matched>, Status> {
+    pub(crate) async fn match_hook(
+        &self,
+        hook: &Hook,
+        a: &Attributes<'_>,
+    ) -> Result<Option<Matched>, Status> {
         let Some(matched) = by_rules(&hook.rules, hook.equivalent, a) else { return Ok(None) };
         let object = present(a);
         if !hook.selectors.select(a, object, a.old).await? {
@@ -82,19 +86,20 @@ impl Webhooks {
                 (shown(a, new, &matched.kind).await?, shown(a, old, &matched.kind).await?)
             }
         };
-        let asker = Asker::new(a.user, &*self.deps.authorizer);
-        let facts = Facts::new(a, (&matched.kind, &matched.resource), (&new, &old), None, &asker);
+        let authority = RequestAuthority::new(a.user, &*self.deps.authorizer);
+        let activation =
+            Activation::new(a, (&matched.kind, &matched.resource), (&new, &old), None, &authority);
         // Upstream's two names for one step.
         let (step, excluded) = if self.mutating { ("admit", "admit") } else { ("validating", "validate") };
         let metrics = &*self.deps.metrics.conditions;
-        let tally = Tally { metrics, name: &hook.name, kind: "webhook", step };
-        match hook.conditions.judge(&facts, None, &tally).await {
-            Verdict::Matches => Ok(Some(matched)),
-            Verdict::Excluded(_) => {
+        let metric_labels = MetricLabels { metrics, name: &hook.name, kind: "webhook", step };
+        match hook.conditions.matches(&activation, None, &metric_labels).await {
+            MatchResult::Matches => Ok(Some(matched)),
+            MatchResult::Excluded(_) => {
                 metrics.excluded(&hook.name, excluded, a.operation);
                 Ok(None)
             }
-            Verdict::Failed(why) => {
+            MatchResult::Failed(why) => {
                 tracing::warn!(
                     webhook = hook.name,
                     "Failed evaluating match conditions, failing closed: {why}"

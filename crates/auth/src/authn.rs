@@ -47,7 +47,7 @@ use kaji_resource::{BoxFuture, UserInfo};
 pub struct Identity {
     /// The user.
     pub user: UserInfo,
-    /// Those of the audiences asked for that the credential is good for.
+    /// The requested audiences that the credential is valid for.
     pub audiences: Vec<String>,
     /// Texts for the `Warning` header.
     pub warnings: Vec<String>,
@@ -107,8 +107,8 @@ pub(crate) fn intersection(of: &[String], with: &[String]) -> Vec<String> {
 
 /// Puts an authenticated user into `system:authenticated`, unless something says otherwise.
 pub(crate) fn add_authenticated(user: &mut UserInfo) {
-    let told = |g: &String| g == AUTHENTICATED || g == UNAUTHENTICATED;
-    if user.name != ANONYMOUS && !user.groups.iter().any(told) {
+    let classified = |g: &String| g == AUTHENTICATED || g == UNAUTHENTICATED;
+    if user.name != ANONYMOUS && !user.groups.iter().any(classified) {
         user.groups.push(AUTHENTICATED.into());
     }
 }

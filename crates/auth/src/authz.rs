@@ -30,7 +30,7 @@ pub struct Attributes<'a> {
     pub group: &'a str,
     /// API version; `*` for any.
     pub version: &'a str,
-    /// Plural; `""` asks about `path`.
+    /// Plural; `""` for a request about `path`.
     pub resource: &'a str,
     /// `""` for the resource itself.
     pub subresource: &'a str,
@@ -83,16 +83,16 @@ impl<'a> Attributes<'a> {
 /// What was decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Decision {
-    /// Yes.
+    /// The request is allowed.
     Allow,
-    /// No, whatever others say.
+    /// The request is refused, whatever other authorizers decide.
     Deny,
     /// The next authorizer decides.
     #[default]
     NoOpinion,
 }
 
-/// An answer.
+/// A decision with its reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// What was decided.
@@ -104,12 +104,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Yes, and why.
+    /// Allowed, with the reason.
     pub fn allow(reason: impl Into<Cow<'static, str>>) -> Self {
         Outcome { decision: Decision::Allow, reason: reason.into(), error: None }
     }
 
-    /// Whether the answer is yes.
+    /// Whether the request is allowed.
     pub fn allowed(&self) -> bool {
         self.decision == Decision::Allow
     }
@@ -143,7 +143,7 @@ pub struct Rules {
 
 /// Decides. It runs on every request.
 pub trait Authorizer: Send + Sync + 'static {
-    /// Answers the question.
+    /// Decides about a request.
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> BoxFuture<'a, Outcome>;
 
     /// All that a user may do in a namespace.
@@ -201,7 +201,7 @@ pub fn everything() -> Vec<PolicyRule> {
     ]
 }
 
-/// Several authorizers, asked in order; the first with an opinion decides.
+/// Several authorizers in order; the first with an opinion decides.
 #[derive(Default)]
 pub struct Union(pub Vec<Arc<dyn Authorizer>>);
 

@@ -1,4 +1,4 @@
-//! Names that every cluster knows. Source: Kubernetes, `apiserver/pkg/authentication/user` and `serviceaccount`.
+//! Names that every cluster has. Source: Kubernetes, `apiserver/pkg/authentication/user` and `serviceaccount`.
 
 /// Every authenticated user is in it.
 pub const AUTHENTICATED: &str = "system:authenticated";

@@ -1,4 +1,4 @@
-//! What expressions of admission know: `object`, `oldObject`, `namespaceObject`, `request`, and in some places `params`,
+//! The variables of admission expressions: `object`, `oldObject`, `namespaceObject`, `request`, and in some places `params`,
 //! `authorizer` and `variables`. Source: apiserver `admission/plugin/cel/compile.go`.
 //!
 //! Invariant: every environment has the same slots for values, whatever of them it declares.
@@ -168,7 +168,7 @@ pub fn compile(env: &Env, text: &str, returns: Returns) -> Result<Program, Refus
     Ok(program)
 }
 
-/// Adds `variables.name` to an environment that knows `variables`, whether it compiles or not.
+/// Adds `variables.name` to an environment that declares `variables`, whether it compiles or not.
 ///
 /// # Errors
 /// It does not compile; expressions that use it fail with the same text.

@@ -296,7 +296,7 @@ impl Checker<'_> {
         if self.mapping.assignable(&before, &ty) {
             return most_general(&before, &ty);
         }
-        // Mixed types are found by `literals`, which knows where they are allowed.
+        // Mixed types are found by `literals`, which has the places where they are allowed.
         Type::Dyn
     }
 

@@ -14,7 +14,7 @@ const DATE: u64 = 12;
 pub struct Decl {
     /// What it is.
     pub kind: DeclKind,
-    /// `null` is a value of its own.
+    /// `null` is a separate value.
     pub nullable: bool,
     /// The most characters, bytes, elements or entries that it can have; 0 for what has no size.
     pub max_elements: u64,

@@ -15,7 +15,7 @@ pub enum Error {
     /// The budget is used up; nothing may catch this.
     #[error("operation cancelled: actual cost limit exceeded")]
     Cost,
-    /// An authorizer has to be asked first; nothing may catch this. See [`crate::Authority`].
+    /// An authorizer has to decide first; nothing may catch this. See [`crate::Authority`].
     #[error("an authorization check has no answer yet")]
     Unanswered,
     /// Anything else: a missing key, an index out of bounds, an overflow.

@@ -175,7 +175,7 @@ impl<'e, 'a> Evaluator<'e, 'a> {
         Ok(Value::Map(Map::Made(Arc::new(made))))
     }
 
-    /// Evaluates a variable once, for a budget of its own.
+    /// Evaluates a variable once, for a separate budget.
     fn value_of(&mut self, index: usize) -> Evaluated<'a> {
         if let Some(Some(known)) = self.known.values.get(index) {
             return known.clone();

@@ -126,7 +126,7 @@ impl Macro<'_, '_> {
         self.node(Kind::List { elements, optional: vec![] })
     }
 
-    /// A copy with ids of its own.
+    /// A copy with separate ids.
     fn copy(&mut self, e: &Expr) -> Result<Expr, Abort> {
         let id = self.p.id(self.p.offset(e.id));
         let boxed = |m: &mut Self, e: &Expr| m.copy(e).map(Box::new);

@@ -83,7 +83,7 @@ pub(crate) struct Select {
     pub relative: bool,
 }
 
-/// What a selection asks.
+/// The mode of a selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Value,

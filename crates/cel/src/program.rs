@@ -1,4 +1,4 @@
-//! What callers use: an environment that knows the variables, and programs compiled in it.
+//! What callers use: an environment that declares the variables, and programs compiled in it.
 
 use crate::{
     Error, Issues, MAX_DEPTH,
@@ -24,7 +24,7 @@ const SHALLOW: u16 = 64;
 /// Enough for the deepest tree, in an unoptimized build, too; in bytes. What is not touched costs no memory.
 const STACK: usize = 32 << 20;
 
-/// Runs what recurses deep on a stack of its own.
+/// Runs what recurses deep on a separate stack.
 fn deeply<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, String> {
     let failed = |e: &dyn std::fmt::Display| format!("no stack for a deep expression: {e}");
     std::thread::scope(|scope| {
@@ -244,7 +244,7 @@ impl Program {
         self.run(&session.vars, &session.named.list, &mut session.known, limit)
     }
 
-    /// Evaluates on this stack if there is room, else on one of its own.
+    /// Evaluates on this stack if there is room, else on a separate one.
     pub(crate) fn run<'a>(
         &self,
         vars: &[Option<Value<'a>>],
@@ -313,7 +313,7 @@ impl<'e, 'a> Session<'e, 'a> {
         self.known = Known::default();
     }
 
-    /// What was spent on named expressions since this was asked last.
+    /// What was spent on named expressions since the last call.
     pub fn take_cost(&mut self) -> u64 {
         std::mem::take(&mut self.known.cost)
     }

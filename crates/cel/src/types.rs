@@ -38,7 +38,7 @@ pub enum Type {
     Type(Option<Arc<Type>>),
     /// A type of a library.
     Named(Named),
-    /// An object described by a schema; the name tells it from others.
+    /// An object described by a schema; the name identifies it.
     Object(Arc<str>, Arc<Decl>),
     /// A part of an object that expressions make, by its name: `Object.spec`. Its fields may be anything.
     Part(Arc<str>),

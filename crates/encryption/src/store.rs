@@ -162,7 +162,7 @@ impl Readers {
 
     async fn open_batch(&self, mut batch: WatchBatch) -> Result<WatchBatch, StoreError> {
         for event in &mut batch.events {
-            // A deletion carries no value of its own.
+            // A deletion carries no value.
             if event.kind == EventKind::Put {
                 self.open_kv(&mut event.kv).await?;
             }
@@ -365,7 +365,7 @@ impl Store for EncryptedStore {
         let started = self.inner.watch(prefix, from);
         async move {
             let transformers = self.transformers.clone();
-            // An error is the last item, and the end follows at once: nothing is asked of the inner stream again.
+            // An error is the last item, and the end follows at once: the inner stream is not polled again.
             let clear = unfold(Some((started.await?, transformers)), |state| async move {
                 let (mut sealed, transformers) = state?;
                 let item = match sealed.next().await? {

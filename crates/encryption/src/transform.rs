@@ -107,7 +107,7 @@ impl Methods {
         }
     }
 
-    /// The value of what is stored. Each method that tries is told to `count`, with what came of it.
+    /// The value of what is stored. Each transformer that is tried is reported to `count`, with its result.
     fn open(
         &self,
         context: &[u8],

@@ -63,7 +63,7 @@ impl ConditionMetrics {
 }
 
 /// Whose conditions are evaluated.
-pub(crate) struct Tally<'a> {
+pub(crate) struct MetricLabels<'a> {
     pub metrics: &'a ConditionMetrics,
     pub name: &'a str,
     /// `webhook` or `policy`.
@@ -72,7 +72,7 @@ pub(crate) struct Tally<'a> {
     pub step: &'static str,
 }
 
-impl Tally<'_> {
+impl MetricLabels<'_> {
     /// An evaluation: how many of its conditions failed, and how long it took.
     pub(super) fn evaluated(&self, operation: Operation, errors: usize, elapsed: Duration) {
         let (name, operation) = (self.name.to_owned(), operation.as_str());

@@ -6,11 +6,11 @@ use expect_test::expect;
 use kaji_auth::{Outcome, Rules};
 use kaji_resource::BoxFuture;
 
-/// Allows what is about `yes`, and remembers what it was asked.
+/// Allows what is about `yes`, and records the checks.
 #[derive(Default)]
-struct Door(Mutex<Vec<String>>);
+struct RecordingAuthorizer(Mutex<Vec<String>>);
 
-impl Authorizer for Door {
+impl Authorizer for RecordingAuthorizer {
     fn authorize<'a>(&'a self, a: &'a Access<'a>) -> BoxFuture<'a, Outcome> {
         Box::pin(async move {
             // An answer that takes time.
@@ -40,18 +40,19 @@ fn counted(metrics: &ConditionMetrics) -> String {
     line.map(|n| format!(" ({n} failed)")).unwrap_or_default() + timed
 }
 
-async fn judge(webhook: Value, door: &Door) -> String {
+async fn match_request(webhook: Value, authorizer: &RecordingAuthorizer) -> String {
     let conditions = MatchConditions::of_webhook(&webhook);
     let mut request = Request::new();
     request
         .with(async |a| {
             let a: &Attributes<'_> = a;
-            let asker = Asker::new(a.user, door);
+            let authority = RequestAuthority::new(a.user, authorizer);
             let object = a.new_object().unwrap();
-            let facts = Facts::new(a, (a.kind, a.resource), (object, &Value::Null), None, &asker);
+            let activation =
+                Activation::new(a, (a.kind, a.resource), (object, &Value::Null), None, &authority);
             let metrics = ConditionMetrics::default();
-            let tally = Tally { metrics: &metrics, name: "w", kind: "webhook", step: "admit" };
-            let verdict = conditions.judge(&facts, None, &tally).await;
+            let metric_labels = MetricLabels { metrics: &metrics, name: "w", kind: "webhook", step: "admit" };
+            let verdict = conditions.matches(&activation, None, &metric_labels).await;
             format!("{verdict:?}{}", counted(&metrics))
         })
         .await
@@ -64,7 +65,7 @@ fn conditions(list: &[&str]) -> Value {
 
 #[tokio::test]
 async fn verdicts() {
-    let door = Door::default();
+    let authorizer = RecordingAuthorizer::default();
     let ignore = |list| json!({"failurePolicy": "Ignore", "matchConditions": conditions(list)});
     let fail = |list| json!({"failurePolicy": "Fail", "matchConditions": conditions(list)});
     let mut out = String::new();
@@ -79,7 +80,7 @@ async fn verdicts() {
         fail(&["[1, 2, 3].all(i, [1, 2, 3].all(j, !authorizer.path('/x').check('get').allowed()))"]),
         fail(&["!has(request.subResource) && request.resource.resource == 'configmaps' && !request.dryRun"]),
     ] {
-        out.push_str(&judge(webhook, &door).await);
+        out.push_str(&match_request(webhook, &authorizer).await);
         out.push('\n');
     }
     expect![[r#"
@@ -99,7 +100,7 @@ async fn verdicts() {
 /// A slow authorizer gets each check once, and only when an expression needs it.
 #[tokio::test]
 async fn questions_are_asked_once() {
-    let door = Door::default();
+    let authorizer = RecordingAuthorizer::default();
     let webhook = json!({"failurePolicy": "Fail", "matchConditions": conditions(&[
         "authorizer.group('').resource('configmaps').name('yes').check('update').allowed()",
         "authorizer.group('').resource('configmaps').name('yes').check('update').reason() == 'because'",
@@ -107,10 +108,10 @@ async fn questions_are_asked_once() {
         "!authorizer.serviceAccount('ns', 'sa').path('/healthz').check('get').allowed()",
         "true || authorizer.path('/never').check('get').allowed()",
     ])});
-    assert_eq!(judge(webhook, &door).await, "Matches");
+    assert_eq!(match_request(webhook, &authorizer).await, "Matches");
     expect![[r#"
         alice update configmaps yes
         alice create configmaps c
         system:serviceaccount:ns:sa get /healthz"#]]
-    .assert_eq(&lock(&door.0).join("\n"));
+    .assert_eq(&lock(&authorizer.0).join("\n"));
 }

@@ -1,4 +1,4 @@
-//! Credentials that a kubelet asks for on behalf of the pods that run on its node.
+//! Credentials that a kubelet requests on behalf of the pods that run on its node.
 
 use super::{current, new, pods_on_node::MIRROR, unsure};
 use kaji_auth::{Attributes as Question, Authorizer};

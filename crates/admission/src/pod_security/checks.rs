@@ -110,7 +110,7 @@ pub(super) fn windows(pod: &Value) -> bool {
     object::str_at(pod, &["spec", "os", "name"]) == "windows"
 }
 
-/// Whether a pod has a user namespace of its own, which makes some of its rights harmless.
+/// Whether a pod has a dedicated user namespace, which makes some of its rights harmless.
 pub(super) fn own_users(pod: &Value) -> bool {
     object::bool_at(pod, &["spec", "hostUsers"]) == Some(false)
 }

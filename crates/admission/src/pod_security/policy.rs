@@ -83,7 +83,7 @@ impl fmt::Display for LevelVersion {
     }
 }
 
-/// What a namespace asks for.
+/// The policy of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
     pub enforce: LevelVersion,
@@ -95,6 +95,10 @@ impl Policy {
     /// Of a namespace's labels, with what is wrong about them. What cannot be read is enforced as the strictest level,
     /// and not audited or warned about.
     pub(super) fn of(labels: &Map<String, Value>, defaults: &Policy) -> (Policy, ErrorList) {
+        // Most namespaces have no such label, and each new pod comes here.
+        if !labels.keys().any(|label| label.starts_with(PREFIX)) {
+            return (*defaults, vec![]);
+        }
         let mut errors = vec![];
         let (enforce, enforces) = mode(labels, "enforce", defaults.enforce, Level::Restricted, &mut errors);
         let (audit, _) = mode(labels, "audit", defaults.audit, Level::Privileged, &mut errors);

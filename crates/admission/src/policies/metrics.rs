@@ -47,7 +47,7 @@ impl Default for PolicyMetrics {
     }
 }
 
-/// What kind of error a text tells of, as upstream takes it.
+/// The kind of error by its text, as upstream has it.
 fn error_type(error: Option<&str>) -> &'static str {
     match error {
         None => "no_error",

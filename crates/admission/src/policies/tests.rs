@@ -42,7 +42,7 @@ fn world(policies: &[(Value, &[Value])]) -> Request {
 }
 
 /// What comes of the request: the answer, warnings and annotations.
-async fn judge(request: &mut Request) -> String {
+async fn admit(request: &mut Request) -> String {
     let deps = Deps {
         authorizer: Arc::new(Union(vec![])),
         callers: Arc::default(),
@@ -69,7 +69,7 @@ async fn judge(request: &mut Request) -> String {
 }
 
 async fn one(spec: Value, bindings: &[Value]) -> String {
-    judge(&mut world(&[(spec, bindings)])).await
+    admit(&mut world(&[(spec, bindings)])).await
 }
 
 fn deny() -> Value {
@@ -156,7 +156,7 @@ async fn bindings_say_what_is_done() {
     let other = json!({"validationActions": ["Deny"], "matchResources": {"matchPolicy": "Exact",
         "namespaceSelector": {"matchLabels": {"team": "b"}}, "objectSelector": {}}});
     let mut out = one(spec.clone(), &[warn, other]).await;
-    out.push_str(&judge(&mut world(&[(spec.clone(), &[]), (spec, &[deny(), deny()])])).await);
+    out.push_str(&admit(&mut world(&[(spec.clone(), &[]), (spec, &[deny(), deny()])])).await);
     expect![[r#"
         allowed
         warning: Validation failed for ValidatingAdmissionPolicy 'p0' with binding 'p0b0': no
@@ -200,7 +200,7 @@ async fn parameters() {
     let mut cluster_scoped =
         world(&[(spec("ConfigMap"), &[by(json!({"name": "one", "parameterNotFoundAction": "Deny"}))])]);
     cluster_scoped.namespace = "";
-    out.push_str(&judge(&mut cluster_scoped).await);
+    out.push_str(&admit(&mut cluster_scoped).await);
     expect![[r#"
         allowed
         p0/most = none
@@ -232,7 +232,7 @@ async fn some_requests_meet_no_policy() {
     ] {
         let mut request = world(&[(spec.clone(), &[deny()])]);
         request.resource = kaji_meta::GroupVersionResource::new(group, "v1", resource);
-        assert_eq!(judge(&mut request).await.starts_with("422"), refused, "{group} {resource}");
+        assert_eq!(admit(&mut request).await.starts_with("422"), refused, "{group} {resource}");
     }
 }
 

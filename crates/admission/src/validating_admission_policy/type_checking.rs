@@ -105,7 +105,7 @@ fn strings<'a>(rule: &'a Value, key: &str) -> Vec<&'a str> {
     list
 }
 
-/// The kinds that a policy is about, as far as it names them; `kind` knows that of a resource.
+/// The kinds that a policy is about, as far as it names them; `kind` gives that of a resource.
 fn kinds(
     spec: &Value,
     kind: &dyn Fn(&str, &str, &str) -> Option<GroupVersionKind>,
@@ -164,7 +164,7 @@ fn env(spec: &Value, object: &Decl, params: Option<&Decl>) -> Env {
     let mut env = admission::env_of(setting, object.clone(), params).without("authorizer.requestResource");
     for variable in spec["variables"].as_array().into_iter().flatten() {
         let text = |key: &str| variable[key].as_str().unwrap_or("");
-        // What is wrong with it was told when it was written; here it may be anything.
+        // Its error was reported when it was written; here it may be anything.
         let _ = admission::name(&mut env, text("name"), text("expression"));
     }
     env
@@ -220,7 +220,11 @@ async fn level(engine: &Arc<Engine>, policy: &Value) {
     let query = [("fieldManager", MANAGER), ("force", "true")];
     let answer = engine.handle(request(Verb::Patch, name, &query, &body)).await;
     if answer.code >= 300 && answer.code != 404 {
-        tracing::warn!(policy = name, code = answer.code, "the types of a policy were not told");
+        tracing::warn!(
+            policy = name,
+            code = answer.code,
+            "failed to write the type checking status of a policy"
+        );
     }
 }
 

@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 /// Bytes of an answer: a patch may replace the largest object, in base64 and with some more around it.
 const LARGEST: usize = 8 << 20;
 
-/// Why a webhook's word is no permission.
+/// Why a webhook's response does not admit the request.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It could not be asked, or what it said is no answer: its failure policy decides. With the HTTP code that metrics
+    /// It could not be called, or its response is invalid: its failure policy decides. With the HTTP code that metrics
     /// show.
     Calling { reason: String, code: u16 },
-    /// It said no.
+    /// It refused the request.
     Refused(Status),
-    /// What it said cannot be done; whatever its failure policy.
+    /// Its response cannot be applied; whatever its failure policy.
     Internal(Status),
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn calling(reason: impl Into<String>, code: u16) -> Failure {
 }
 
 impl Hook {
-    /// Whether it may be asked on a dry run, if this is one.
+    /// Whether it may be called on a dry run, if this is one.
     fn check_dry_run(&self, a: &Attributes<'_>) -> Result<(), Failure> {
         match self.side_effects {
             SideEffects::Unsaid if a.dry_run => Err(calling("Webhook SideEffects is nil", 400)),
@@ -45,8 +45,8 @@ impl Hook {
         }
     }
 
-    /// Asks it, for no longer than the request lasts; what it tells the client and the audit log is passed on.
-    pub async fn ask(
+    /// Calls it, for no longer than the request lasts; its warnings and audit annotations are passed on.
+    pub async fn call(
         &self,
         deps: &Deps,
         mutating: bool,
@@ -132,7 +132,7 @@ impl Hook {
     ///
     /// # Errors
     /// The refusal of the request.
-    pub fn judge(
+    pub fn handle_failure(
         &self,
         deps: &Deps,
         step: &'static str,

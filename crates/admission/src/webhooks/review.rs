@@ -206,12 +206,12 @@ pub(crate) fn answer(
     Ok(answer)
 }
 
-/// Whether an answer is a review of the version that was asked for, rather than of another.
+/// Whether an answer is a review of the requested version, rather than of another.
 fn of_kind(version: ReviewVersion, review: &Value) -> Result<bool, Wrong> {
     let text = |key: &str| review[key].as_str().unwrap_or("");
     let (own, kind) = (text("apiVersion"), text("kind"));
     match (own, kind) {
-        // What is not said is taken for what was asked for.
+        // A field that is missing counts as the requested one.
         (v, "AdmissionReview" | "") if v == api_version(version) || v.is_empty() => Ok(true),
         ("admission.k8s.io/v1" | "admission.k8s.io/v1beta1", "AdmissionReview") => Ok(false),
         ("v1", "Status") => match Status::from_value(review) {

@@ -1,6 +1,6 @@
 //! The webhooks that are configured, read once for each version of their configurations.
 //!
-//! Invariant: a list is as new as the cache was when it was asked for; while nothing changes, asking costs a number.
+//! Invariant: a list is as new as the cache at the call; while nothing changes, a call compares one number.
 
 use super::auth::Auth;
 use crate::{

@@ -169,7 +169,7 @@ impl AuthenticationConfiguration {
 }
 
 impl AnonymousConfig {
-    /// What the chain is told.
+    /// The anonymous authenticator of the chain.
     pub fn rule(&self) -> Anonymous {
         match (self.enabled, self.conditions.as_slice()) {
             (false, _) => Anonymous::Nowhere,

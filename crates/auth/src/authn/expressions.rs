@@ -23,7 +23,7 @@ static USER: LazyLock<Env> = LazyLock::new(|| {
     ]);
     Env::new().variable("user", user)
 });
-/// How both variables look to a running expression.
+/// Both variables as values of an expression.
 static LOOSE: LazyLock<Arc<Decl>> = LazyLock::new(|| Arc::new(Decl::loose()));
 
 const NO_TEXTS: &str = "expression must return a string or a list of strings";
@@ -159,7 +159,7 @@ impl Expressions {
     }
 }
 
-/// All of them are evaluated before any counts, so that one that fails is always told.
+/// All of them are evaluated before any counts, so that one that fails is always reported.
 fn hold(rules: &[(Expression, String)], data: &Value) -> Result<(), String> {
     let results: Vec<_> = rules.iter().map(|(rule, _)| rule.eval(data)).collect::<Result<_, _>>()?;
     for ((rule, message), result) in rules.iter().zip(results) {

@@ -1,9 +1,9 @@
 //! Tokens of OpenID Connect issuers. Source: upstream's `plugin/pkg/authenticator/token/oidc`.
 //!
 //! Invariants:
-//! - Keys come from the issuer over HTTPS, are kept, and are asked for again when a token names one that is not known,
+//! - Keys come from the issuer over HTTPS, are kept, and are fetched again when a token names one that is not known,
 //!   at most every [`PAUSE`] seconds: rotating keys invalidates no session, and no client can make the server fetch more often.
-//! - A client that goes away ends no question that others wait for.
+//! - A request that is cancelled does not end a fetch that others wait for.
 //! - A token without an expiry counts as expired.
 
 use super::{
@@ -27,7 +27,7 @@ const PAUSE: i64 = 10;
 const EARLY: i64 = 60;
 /// Google's issuer, and what its tokens may call it. Source: OpenID Connect Core 1.0, GoogleIss.
 const GOOGLE: (&str, &str) = ("https://accounts.google.com", "accounts.google.com");
-/// What a client is told of an issuer that is down; the log says more.
+/// The error for clients while an issuer is unavailable; the log has the details.
 const NO_KEYS: &str = "failed to verify signature: fetching keys failed";
 /// What an issuer may sign with, unless flags say otherwise.
 const ALGORITHMS: [&str; 9] =
@@ -47,7 +47,7 @@ pub struct Oidc {
     fetch: Arc<dyn Fetch>,
     clock: Arc<dyn Clock>,
     keys: RwLock<Option<Arc<KeySet>>>,
-    asked: Mutex<Asked>,
+    fetching: Mutex<Fetching>,
     known: Cache<Identity>,
 }
 
@@ -55,8 +55,8 @@ pub struct Oidc {
 type Question = Shared<BoxFuture<'static, Result<Arc<KeySet>, String>>>;
 
 #[derive(Default)]
-struct Asked {
-    /// When the issuer was asked last.
+struct Fetching {
+    /// When the issuer was called last.
     last: Option<jiff::Timestamp>,
     /// What it has not answered yet.
     open: Option<Question>,
@@ -83,7 +83,7 @@ impl Oidc {
             fetch,
             clock,
             keys: RwLock::default(),
-            asked: Mutex::default(),
+            fetching: Mutex::default(),
             known: Cache::new(GOOD_FOR),
         })
     }
@@ -145,23 +145,23 @@ impl Oidc {
         self.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The issuer's keys, asked for if they are still those that did not help and the last question was long ago.
+    /// The issuer's keys, fetched if they are still those that did not help and the last question was long ago.
     async fn renewed(&self, seen: Option<&Arc<KeySet>>, now: jiff::Timestamp) -> Result<Arc<KeySet>, String> {
         let question = {
-            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut fetching = self.fetching.lock().unwrap_or_else(PoisonError::into_inner);
             let current = self.current();
             if let Some(keys) = current.filter(|c| !seen.is_some_and(|s| Arc::ptr_eq(s, c))) {
                 return Ok(keys);
             }
-            let recently = asked.last.is_some_and(|t| now.as_second() - t.as_second() < PAUSE);
-            match &asked.open {
+            let recently = fetching.last.is_some_and(|t| now.as_second() - t.as_second() < PAUSE);
+            match &fetching.open {
                 Some(open) if recently => open.clone(),
                 None if recently => return seen.cloned().ok_or_else(|| NO_KEYS.to_owned()),
                 _ => {
-                    asked.last = Some(now);
-                    let question = ask(self.rule.issuer.clone(), self.fetch.clone());
+                    fetching.last = Some(now);
+                    let question = fetch_keys(self.rule.issuer.clone(), self.fetch.clone());
                     let question = async move { question.await.map(Arc::new) }.boxed().shared();
-                    asked.open.insert(question).clone()
+                    fetching.open.insert(question).clone()
                 }
             }
         };
@@ -172,11 +172,11 @@ impl Oidc {
 
     /// The first caller that gets an answer stores it for all.
     fn answered(&self, question: &Question, answer: &Result<Arc<KeySet>, String>) {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        if !asked.open.as_ref().is_some_and(|open| open.ptr_eq(question)) {
+        let mut fetching = self.fetching.lock().unwrap_or_else(PoisonError::into_inner);
+        if !fetching.open.as_ref().is_some_and(|open| open.ptr_eq(question)) {
             return;
         }
-        asked.open = None;
+        fetching.open = None;
         match answer {
             Ok(keys) => {
                 *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Some(keys.clone());
@@ -348,7 +348,7 @@ impl TokenAuthenticator for Oidc {
 }
 
 /// The issuer's keys, by its discovery document.
-async fn ask(issuer: JwtIssuer, fetch: Arc<dyn Fetch>) -> Result<KeySet, String> {
+async fn fetch_keys(issuer: JwtIssuer, fetch: Arc<dyn Fetch>) -> Result<KeySet, String> {
     let default = || format!("{}/.well-known/openid-configuration", issuer.url.trim_end_matches('/'));
     let discovery = issuer.discovery_url.clone().unwrap_or_else(default);
     let parse = |bytes: Vec<u8>| serde_json::from_slice::<Value>(&bytes).map_err(|e| e.to_string());

@@ -1,4 +1,4 @@
-//! Several authenticators of tokens asked in order.
+//! Several authenticators of tokens, tried in order.
 //!
 //! Invariant: a refusal of one does not keep the next from accepting the token; it is returned only when none accepts it.
 

@@ -49,7 +49,7 @@ impl Mode {
         }
     }
 
-    /// What tells it apart from others of its kind.
+    /// Its name among those of its kind.
     pub fn name(&self) -> String {
         match self {
             Mode::Webhook(config) => config.name.clone(),
@@ -70,7 +70,7 @@ impl Mode {
     }
 }
 
-/// All that upstream knows.
+/// All types of upstream.
 pub const TYPES: &[&str] = &["ABAC", "AlwaysAllow", "AlwaysDeny", "Node", "RBAC", "Webhook"];
 const VERSIONS: &[&str] =
     &["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];

@@ -1,4 +1,4 @@
-//! What an index over objects is fed with: a version that is cheap to ask for, and what changed since the last time.
+//! What an index over objects is fed with: a revision that is cheap to read, and the changes since the last call.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ pub struct Change {
 
 /// The objects of one resource, followed by one index.
 pub trait Feed: Send + Sync + 'static {
-    /// Grows with each change. Asked on every decision.
+    /// Grows with each change. Read for every decision.
     fn revision(&self) -> u64;
 
     /// What changed since the last call (the first one: everything), and the revision that this leads to.

@@ -61,7 +61,7 @@ fn node_of(user: &UserInfo) -> Option<&str> {
     user.groups.iter().any(|g| g == NODES).then_some(node)
 }
 
-/// Whether a field selector asks for one value of a field.
+/// Whether a field selector requires one value of a field.
 fn selects(a: &Attributes<'_>, field: &str, value: &str) -> bool {
     a.field_selector.is_some_and(|s| {
         s.terms().iter().any(|t| t.op == fields::Operator::Equals && t.field == field && t.value == value)
@@ -75,7 +75,7 @@ impl Node {
     }
 
     /// Brings the graph up to date, if it was ever used. Called now and then, so that not much of the
-    /// past is held on to where nodes seldom ask.
+    /// past is held on to where nodes send few requests.
     pub fn tick(&self) {
         if self.graph.load().revisions.is_some() {
             self.refresh();

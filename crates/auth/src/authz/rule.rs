@@ -25,7 +25,7 @@ fn url_covers(pattern: &str, path: &str) -> bool {
 }
 
 impl PolicyRule {
-    /// Whether the rule allows what is asked.
+    /// Whether the rule allows a request.
     pub fn allows(&self, a: &Attributes<'_>) -> bool {
         if !has_or_all(&self.verbs, a.verb) {
             return false;

@@ -1,7 +1,7 @@
 //! A remote service decides, by SubjectAccessReview. Source: Kubernetes, "Webhook Mode"; KEP-3221.
 //!
 //! Invariants: only what the service decided is kept, for as long as the configuration says; what is kept is bounded, and
-//! a question of a size that only a mischief-maker would ask is not; without an answer the failure policy decides, which
+//! an oversized request is not; without an answer the failure policy decides, which
 //! never allows.
 
 mod conditions;
@@ -50,7 +50,7 @@ pub trait Witness: Send + Sync + 'static {
     /// Others were let decide because the service did not: `timeout` or `error`.
     fn failed_open(&self, name: &str, result: &'static str);
 
-    /// Conditions were looked at: how long it took, whether they kept the service from being asked, and whether any
+    /// Conditions were looked at: how long it took, whether they kept the service from being called, and whether any
     /// failed.
     fn conditions(&self, name: &str, took: Duration, excluded: bool, failed: bool);
 }
@@ -89,11 +89,11 @@ impl Webhook {
             return None;
         }
         let began = self.clock.now();
-        let (verdict, failed) = self.config.conditions.judge(a);
+        let (verdict, failed) = self.config.conditions.matches(a);
         let took = self.clock.now().duration_since(began).unsigned_abs();
         self.witness.conditions(&self.config.name, took, verdict == Verdict::Excluded, failed);
         match verdict {
-            Verdict::Asked => None,
+            Verdict::Matches => None,
             Verdict::Excluded => Some(Outcome::default()),
             Verdict::Failed(why) => Some(self.without(why)),
         }
@@ -108,7 +108,7 @@ impl Webhook {
         Outcome { decision, reason: "".into(), error: Some(error) }
     }
 
-    async fn ask(&self, a: &Attributes<'_>) -> Outcome {
+    async fn review_access(&self, a: &Attributes<'_>) -> Outcome {
         if let Some(outcome) = self.unasked(a) {
             return outcome;
         }
@@ -178,7 +178,7 @@ impl Answer {
 
 impl Authorizer for Webhook {
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> BoxFuture<'a, Outcome> {
-        Box::pin(self.ask(attributes))
+        Box::pin(self.review_access(attributes))
     }
 
     fn rules<'a>(&'a self, _user: &'a UserInfo, _namespace: &'a str) -> BoxFuture<'a, Rules> {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 const ALL: Setting = Setting { params: true, authorizer: true, variables: true, making_objects: true };
 
-/// Knows what it was told, and remembers what it was asked.
+/// Has decisions for some questions, and records the others.
 #[derive(Debug, Default)]
 struct Memory {
     known: Mutex<Vec<(Question, Decision)>>,

@@ -91,7 +91,7 @@ pub const SOURCE_KEY: i32 = 0;
 pub const SOURCE_SEED: i32 = 1;
 
 impl EncryptedObject {
-    /// What upstream asks of one, in its words.
+    /// Upstream's validation, with its texts.
     pub fn validate(&self) -> Result<(), String> {
         if !matches!(self.source_type, SOURCE_KEY | SOURCE_SEED) {
             return Err(format!("unknown encryptedDEKSourceType: {}", self.source_type));

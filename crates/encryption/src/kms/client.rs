@@ -26,7 +26,7 @@ const DECRYPT: &str = "/v2.KeyManagementService/Decrypt";
 /// Between attempts to reach a plugin that is not there, within one call.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// A plugin that did not do what it was asked. Reads as upstream's does.
+/// A plugin that did not carry a call out. Reads as upstream's does.
 #[derive(Debug, thiserror::Error)]
 #[error("rpc error: code = {} desc = {text}", code_name(*.code))]
 pub struct CallError {
@@ -86,7 +86,7 @@ pub fn socket(endpoint: &str) -> Option<String> {
 
 type Sender = SendRequest<Body>;
 
-/// A connection as tonic wants it.
+/// A connection as tonic needs it.
 struct Connection(Sender);
 
 impl tower_service::Service<http::Request<Body>> for Connection {
@@ -142,7 +142,7 @@ impl Client {
         R: prost::Message + Default + Send + Sync + 'static,
     {
         let started = Instant::now();
-        let answer = match tokio::time::timeout(self.timeout, self.ask(method, message)).await {
+        let answer = match tokio::time::timeout(self.timeout, self.send(method, message)).await {
             Ok(answer) => answer.map_err(CallError::from),
             Err(_) => Err(self.too_late()),
         };
@@ -157,7 +157,7 @@ impl Client {
         answer
     }
 
-    async fn ask<M, R>(&self, method: &'static str, message: M) -> Result<R, Status>
+    async fn send<M, R>(&self, method: &'static str, message: M) -> Result<R, Status>
     where
         M: prost::Message + Send + Sync + 'static,
         R: prost::Message + Default + Send + Sync + 'static,

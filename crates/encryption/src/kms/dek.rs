@@ -1,6 +1,6 @@
 //! The keys that encrypt values, and a bounded store of those that are known in the clear.
 //!
-//! A seed is a pseudo-random key of HKDF (RFC 5869): each write expands it with 32 random bytes to a key of its own for
+//! A seed is a pseudo-random key of HKDF (RFC 5869): each write expands it with 32 random bytes to a separate key for
 //! AES-256-GCM. What is stored is `random bytes | nonce | ciphertext | tag`, so no key is ever used twice.
 
 use super::api;

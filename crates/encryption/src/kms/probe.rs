@@ -50,15 +50,15 @@ impl Plugin {
                 return result.clone();
             }
         }
-        self.ask(&mut probe).await
+        self.check_status(&mut probe).await
     }
 
     /// Asks until it is well, but no longer than `patience`.
     pub async fn prime(&self, patience: Duration) {
         let started = Instant::now();
         loop {
-            let asked = self.ask(&mut *self.probe.lock().await).await;
-            let Err(error) = asked else { return };
+            let result = self.check_status(&mut *self.probe.lock().await).await;
+            let Err(error) = result else { return };
             if started.elapsed() >= patience {
                 tracing::warn!(name = self.name, error, "kms plugin failed health check probe");
                 return;
@@ -78,25 +78,25 @@ impl Plugin {
         }
     }
 
-    async fn ask(&self, probe: &mut Probe) -> Result<(), String> {
+    async fn check_status(&self, probe: &mut Probe) -> Result<(), String> {
         // Before the call: the seed's time counts from here.
-        let asked = self.deps.clock.now();
+        let requested_at = self.deps.clock.now();
         let result = match self.client.status().await {
             Err(error) => Err(format!(
                 "failed to perform status section of the healthz check for KMS Provider {}, error: {error}",
                 self.name
             )),
-            Ok(status) => self.judge(probe, &status, asked).await,
+            Ok(status) => self.handle_status(probe, &status, requested_at).await,
         };
         probe.last = Some((self.deps.clock.now(), result.clone()));
         result
     }
 
-    async fn judge(
+    async fn handle_status(
         &self,
         probe: &mut Probe,
         status: &api::StatusResponse,
-        asked: Timestamp,
+        requested_at: Timestamp,
     ) -> Result<(), String> {
         let mut errors = vec![];
         if status.healthz != "ok" {
@@ -118,8 +118,8 @@ impl Plugin {
                 errors.push(format!("got invalid KMSv2 KeyID hash {:?}: {error}", hash(&status.key_id)));
             }
             Ok(()) => {
-                self.deps.metrics.seen(&self.name, &status.key_id, asked);
-                errors.extend(self.renew(&status.key_id, asked).await.err());
+                self.deps.metrics.seen(&self.name, &status.key_id, requested_at);
+                errors.extend(self.renew(&status.key_id, requested_at).await.err());
             }
         }
         match all(errors) {
@@ -129,8 +129,8 @@ impl Plugin {
     }
 
     /// Gives the seed more time if its key is still the plugin's; else replaces it.
-    async fn renew(&self, key_id: &str, asked: Timestamp) -> Result<(), String> {
-        let expires = asked.checked_add(WRITE_TIME).unwrap_or(Timestamp::MAX);
+    async fn renew(&self, key_id: &str, requested_at: Timestamp) -> Result<(), String> {
+        let expires = requested_at.checked_add(WRITE_TIME).unwrap_or(Timestamp::MAX);
         let current = self.current.load_full();
         if let Some(current) = current.as_ref().filter(|c| c.writer.key_id == key_id) {
             let writer = current.writer.clone();

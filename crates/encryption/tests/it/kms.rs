@@ -271,7 +271,7 @@ async fn hanging_refusing_and_talking_nonsense() {
     world.plugin.state().mood = Mood::Well;
     world.later(30);
     assert_eq!(server.transformers.check().await, Ok(()));
-    // An answer holds for a while: nobody can make the server ask all the time.
+    // An answer holds for a while: no client can make the server call the plugin all the time.
     let calls = world.plugin.calls("Status");
     for _ in 0..5 {
         assert_eq!(server.transformers.check().await, Ok(()));
@@ -336,7 +336,7 @@ async fn from_identity_to_aesgcm_to_a_plugin_and_back() {
         assert!(!server.store.stale(SECRET).await.unwrap(), "{providers:?}");
         assert!(world.raw(SECRET).await.starts_with(prefix), "{providers:?}");
     }
-    // Without the plugin in the file the value is somebody else's.
+    // Without the plugin in the file the value belongs to another server.
     let without = world.server(&[GCM]).await;
     assert!(without.get(SECRET).await.unwrap_err().to_string().ends_with("no matching prefix found"));
 }

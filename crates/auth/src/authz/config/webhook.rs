@@ -1,4 +1,4 @@
-//! What a configuration says about a service that is asked.
+//! The configuration of a webhook authorizer.
 
 use crate::authz::webhook::Conditions;
 use kaji_meta::field::{Error, ErrorList, Path};
@@ -14,10 +14,10 @@ pub enum OnFailure {
     Deny,
 }
 
-/// A service that is asked.
+/// A webhook authorizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookConfig {
-    /// What tells it apart from others, in metrics too.
+    /// Its name, in metrics too.
     pub name: String,
     /// How long one try may take.
     pub timeout: Duration,
@@ -31,7 +31,7 @@ pub struct WebhookConfig {
     pub on_failure: OnFailure,
     /// The kubeconfig file that says where it is.
     pub kubeconfig: PathBuf,
-    /// When it is asked; always without any.
+    /// When it is called; always without any.
     pub conditions: Conditions,
 }
 

@@ -7,7 +7,7 @@ use imbl::{HashMap, OrdSet};
 use serde_json::Value;
 use std::{collections::BTreeSet, sync::Arc};
 
-/// What nodes ask for.
+/// The kinds of objects that nodes read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Pod.

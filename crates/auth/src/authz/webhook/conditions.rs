@@ -1,4 +1,4 @@
-//! When a service is asked at all: expressions in CEL over the review that it would be sent.
+//! Match conditions: CEL expressions over the review, which decide whether the service is called.
 //! Source, also of the texts: upstream's `pkg/authorization/cel`, KEP-3221.
 //!
 //! Invariants: one condition that says no is enough, whatever the others say or fail with; what an evaluation costs is
@@ -58,8 +58,8 @@ pub struct Conditions(Option<Arc<Compiled>>);
 /// What came out.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The service is asked.
-    Asked,
+    /// The service is called.
+    Matches,
     /// It is not.
     Excluded,
     /// They could not be evaluated, and why.
@@ -102,8 +102,8 @@ impl Conditions {
     }
 
     /// Whether they hold, and whether any failed.
-    pub(super) fn judge(&self, a: &Attributes<'_>) -> (Verdict, bool) {
-        let Some(conditions) = &self.0 else { return (Verdict::Asked, false) };
+    pub(super) fn matches(&self, a: &Attributes<'_>) -> (Verdict, bool) {
+        let Some(conditions) = &self.0 else { return (Verdict::Matches, false) };
         let request = request(a, conditions.fields, conditions.labels);
         let mut errors = vec![];
         for (text, program) in &conditions.list {
@@ -121,7 +121,11 @@ impl Conditions {
                 }
             }
         }
-        if errors.is_empty() { (Verdict::Asked, false) } else { (Verdict::Failed(aggregate(&errors)), true) }
+        if errors.is_empty() {
+            (Verdict::Matches, false)
+        } else {
+            (Verdict::Failed(aggregate(&errors)), true)
+        }
     }
 
     fn texts(&self) -> impl Iterator<Item = &str> {
@@ -259,52 +263,56 @@ mod tests {
             "request.resourceAttributes.?labelSelector.hasValue()",
         ] {
             let conditions = compile(&[text]).unwrap();
-            shown.push(format!("{text}\n  {:?} {:?}", conditions.judge(&pods).0, conditions.judge(&path).0));
+            shown.push(format!(
+                "{text}\n  {:?} {:?}",
+                conditions.matches(&pods).0,
+                conditions.matches(&path).0
+            ));
         }
         expect_test::expect![[r#"
             request.user == 'alice' && 'devs' in request.groups && request.uid == ''
-              Asked Asked
+              Matches Matches
             request.resourceAttributes.namespace == 'ns' && request.resourceAttributes.subresource == ''
-              Asked Failed("cel evaluation error: expression 'request.resourceAttributes.namespace == 'ns' && request.resourceAttributes.subresource == ''' resulted in error: no such key: resourceAttributes")
+              Matches Failed("cel evaluation error: expression 'request.resourceAttributes.namespace == 'ns' && request.resourceAttributes.subresource == ''' resulted in error: no such key: resourceAttributes")
             has(request.nonResourceAttributes) && request.nonResourceAttributes.path == '/livez'
-              Excluded Asked
+              Excluded Matches
             !has(request.resourceAttributes)
-              Excluded Asked
+              Excluded Matches
             request.resourceAttributes.verb == 'list'
-              Asked Failed("cel evaluation error: expression 'request.resourceAttributes.verb == 'list'' resulted in error: no such key: resourceAttributes")
+              Matches Failed("cel evaluation error: expression 'request.resourceAttributes.verb == 'list'' resulted in error: no such key: resourceAttributes")
             request.extra['example.com/k'] == ['v']
-              Asked Asked
+              Matches Matches
             request.extra['none'] == ['v']
               Failed("cel evaluation error: expression 'request.extra['none'] == ['v']' resulted in error: no such key: none") Failed("cel evaluation error: expression 'request.extra['none'] == ['v']' resulted in error: no such key: none")
             has(request.resourceAttributes.fieldSelector)
-              Asked Failed("cel evaluation error: expression 'has(request.resourceAttributes.fieldSelector)' resulted in error: no such key: resourceAttributes")
+              Matches Failed("cel evaluation error: expression 'has(request.resourceAttributes.fieldSelector)' resulted in error: no such key: resourceAttributes")
             request.resourceAttributes.fieldSelector.requirements.exists(r, r.key == 'spec.nodeName' && r.operator == 'In' && r.values == ['n1'])
-              Asked Failed("cel evaluation error: expression 'request.resourceAttributes.fieldSelector.requirements.exists(r, r.key == 'spec.nodeName' && r.operator == 'In' && r.values == ['n1'])' resulted in error: no such key: resourceAttributes")
+              Matches Failed("cel evaluation error: expression 'request.resourceAttributes.fieldSelector.requirements.exists(r, r.key == 'spec.nodeName' && r.operator == 'In' && r.values == ['n1'])' resulted in error: no such key: resourceAttributes")
             request.resourceAttributes.labelSelector.requirements.map(r, r.operator + string(r.values.size())) == ['In1', 'DoesNotExist0']
-              Asked Failed("cel evaluation error: expression 'request.resourceAttributes.labelSelector.requirements.map(r, r.operator + string(r.values.size())) == ['In1', 'DoesNotExist0']' resulted in error: no such key: resourceAttributes")
+              Matches Failed("cel evaluation error: expression 'request.resourceAttributes.labelSelector.requirements.map(r, r.operator + string(r.values.size())) == ['In1', 'DoesNotExist0']' resulted in error: no such key: resourceAttributes")
             has(request.resourceAttributes.labelSelector.rawSelector)
               Excluded Failed("cel evaluation error: expression 'has(request.resourceAttributes.labelSelector.rawSelector)' resulted in error: no such key: resourceAttributes")
             request.resourceAttributes.?labelSelector.hasValue()
-              Asked Failed("cel evaluation error: expression 'request.resourceAttributes.?labelSelector.hasValue()' resulted in error: no such key: resourceAttributes")"#]].assert_eq(&shown.join("\n"));
+              Matches Failed("cel evaluation error: expression 'request.resourceAttributes.?labelSelector.hasValue()' resulted in error: no such key: resourceAttributes")"#]].assert_eq(&shown.join("\n"));
     }
 
     #[test]
     fn one_no_is_enough() {
         let user = UserInfo::default();
         let path = Attributes::path(&user, "get", "/livez");
-        let judge = |texts: &[&str]| compile(texts).unwrap().judge(&path);
+        let matches = |texts: &[&str]| compile(texts).unwrap().matches(&path);
         let broken = "request.resourceAttributes.verb == 'get'";
-        assert_eq!(judge(&["true", "1 == 1"]), (Verdict::Asked, false));
-        assert_eq!(judge(&["true", "false", broken]), (Verdict::Excluded, false));
-        assert_eq!(judge(&[broken, "false"]), (Verdict::Excluded, true));
-        let (verdict, failed) = judge(&[broken, "true"]);
+        assert_eq!(matches(&["true", "1 == 1"]), (Verdict::Matches, false));
+        assert_eq!(matches(&["true", "false", broken]), (Verdict::Excluded, false));
+        assert_eq!(matches(&[broken, "false"]), (Verdict::Excluded, true));
+        let (verdict, failed) = matches(&[broken, "true"]);
         assert!(failed);
         expect_test::expect![[r#"
             Failed(
                 "cel evaluation error: expression 'request.resourceAttributes.verb == 'get'' resulted in error: no such key: resourceAttributes",
             )
         "#]].assert_debug_eq(&verdict);
-        assert_eq!(Conditions::default().judge(&path), (Verdict::Asked, false));
+        assert_eq!(Conditions::default().matches(&path), (Verdict::Matches, false));
         assert!(compile(&["true"]).unwrap() == compile(&["true"]).unwrap());
         assert!(compile(&["true"]).unwrap() != compile(&["false"]).unwrap());
     }

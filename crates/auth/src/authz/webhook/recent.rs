@@ -19,7 +19,7 @@ struct Entry<T> {
 pub struct Recent<T> {
     most: usize,
     entries: HashMap<Arc<str>, Entry<T>>,
-    /// Questions by when they were asked last.
+    /// Requests by their last use.
     order: BTreeMap<u64, Arc<str>>,
     next: u64,
 }

@@ -95,7 +95,7 @@ pub(super) fn by_label(selector: Option<&labels::Selector>) -> Vec<Value> {
 /// What a review's status says.
 pub(super) fn answer(review: &Value) -> Result<Answer, String> {
     let text = |field: &str| review.get(field).and_then(Value::as_str).unwrap_or_default();
-    // What says nothing about itself is taken for what was asked for.
+    // A response without a version counts as one of the requested version.
     let (version, kind) = (text("apiVersion"), text("kind"));
     let known = ["", "authorization.k8s.io/v1", "authorization.k8s.io/v1beta1"].contains(&version);
     if !review.is_object() || !known || !["", "SubjectAccessReview"].contains(&kind) {

@@ -299,7 +299,9 @@ impl Allocators {
         let requested = service.at("spec").int("healthCheckNodePort");
         if requested != 0 {
             return self.ports.take(ctx.api, claim, requested).map_err(|e| {
-                Status::internal(format!("failed to allocate requested HealthCheck NodePort {requested}: {e}"))
+                Status::internal(format!(
+                    "failed to allocate requested HealthCheck NodePort {requested}: {e}"
+                ))
             });
         }
         let got = self
