@@ -191,15 +191,8 @@ mod tests {
     use super::*;
     use crate::is_upgrade;
     use kaji_meta::Query;
+    use kaji_testing::headers::show;
     use std::collections::BTreeMap;
-
-    fn show(headers: &HeaderMap) -> String {
-        let line =
-            |(k, v): (&HeaderName, &HeaderValue)| format!("{k}: {}\n", String::from_utf8_lossy(v.as_bytes()));
-        let mut lines: Vec<String> = headers.iter().map(line).collect();
-        lines.sort();
-        lines.concat()
-    }
 
     fn sent(upgrade: bool, add: &[(&'static str, &'static str)]) -> Request<RequestBody> {
         let mut request = Request::post("https://api/apis/a.io/v1/x").header("host", "api:6443");

@@ -323,14 +323,7 @@ fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<ForeignBody> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn show(headers: &HeaderMap) -> String {
-        let line =
-            |(k, v): (&HeaderName, &HeaderValue)| format!("{k}: {}\n", String::from_utf8_lossy(v.as_bytes()));
-        let mut lines: Vec<String> = headers.iter().map(line).collect();
-        lines.sort();
-        lines.concat()
-    }
+    use kaji_testing::headers::show;
 
     #[test]
     fn protocols_are_those_that_were_asked_for() {

@@ -234,6 +234,7 @@ impl<'a> Work<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kaji_testing::json::{Shape, values_of};
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -263,20 +264,8 @@ mod tests {
         assert!(work.steps() <= 7_000);
     }
 
-    fn value() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![
-            Just(Value::Null),
-            any::<i32>().prop_map(Value::from),
-            "[a-z{}\\[\\]:,\" ]{0,12}".prop_map(Value::from),
-        ];
-        leaf.prop_recursive(5, 64, 6, |inner| {
-            prop_oneof![
-                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
-                prop::collection::btree_map("[a-z\",:]{0,4}", inner, 0..6)
-                    .prop_map(|m| Value::Object(m.into_iter().collect())),
-            ]
-        })
-    }
+    const SHAPE: Shape =
+        Shape { depth: 5, size: 64, items: 5, texts: "[a-z{}\\[\\]:,\" ]{0,12}", keys: "[a-z\",:]{0,4}" };
 
     #[test]
     fn punctuation_inside_of_texts_is_not_counted() {
@@ -286,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_text_is_never_taken_for_less_than_it_becomes(v in value()) {
+        fn a_text_is_never_taken_for_less_than_it_becomes(v in values_of(SHAPE)) {
             let text = v.to_string();
             prop_assert!(footprint_of_json(text.as_bytes()) >= footprint(&v), "{text}");
             let pretty = serde_json::to_string_pretty(&v).unwrap();

@@ -119,6 +119,7 @@ fn write_string(out: &mut String, s: &str) {
 mod tests {
     use super::*;
     use expect_test::expect;
+    use kaji_testing::json::values;
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -143,25 +144,9 @@ mod tests {
         .assert_eq(&document(&v));
     }
 
-    fn value() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![
-            Just(Value::Null),
-            any::<bool>().prop_map(Value::from),
-            any::<i32>().prop_map(Value::from),
-            "[a-z0-9 :#\"'\\-\\n{}\\[\\],]{0,8}".prop_map(Value::from),
-        ];
-        leaf.prop_recursive(4, 24, 4, |inner| {
-            prop_oneof![
-                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-                prop::collection::btree_map("[a-z:\" ]{0,4}", inner, 0..4)
-                    .prop_map(|m| Value::Object(m.into_iter().collect())),
-            ]
-        })
-    }
-
     proptest! {
         #[test]
-        fn documents_read_back(v in value()) {
+        fn documents_read_back(v in values()) {
             let back: Value = serde_saphyr::from_str(&document(&v)).unwrap();
             prop_assert_eq!(back, v);
         }
@@ -173,7 +158,7 @@ mod tests {
         }
 
         #[test]
-        fn a_list_in_pieces_is_the_whole(items in prop::collection::vec(value(), 1..4)) {
+        fn a_list_in_pieces_is_the_whole(items in prop::collection::vec(values(), 1..4)) {
             let list = |items: &[Value]| json!({"apiVersion": "v1", "items": items, "kind": "List", "metadata": {}});
             let empty = list(&[]);
             let (before, after) = around(empty.as_object().unwrap(), "items").unwrap();

@@ -65,8 +65,8 @@ impl Indenter {
 mod tests {
     use super::*;
     use expect_test::expect;
+    use kaji_testing::json::values;
     use proptest::prelude::*;
-    use serde_json::Value;
 
     #[test]
     fn indented() {
@@ -86,31 +86,15 @@ mod tests {
         .assert_eq(std::str::from_utf8(&indent(json)).unwrap());
     }
 
-    fn value() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![
-            Just(Value::Null),
-            any::<bool>().prop_map(Value::from),
-            any::<i32>().prop_map(Value::from),
-            "[a-z0-9 :#\"'\\-\\n{}\\[\\],]{0,8}".prop_map(Value::from),
-        ];
-        leaf.prop_recursive(4, 24, 4, |inner| {
-            prop_oneof![
-                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-                prop::collection::btree_map("[a-z:\" ]{0,4}", inner, 0..4)
-                    .prop_map(|m| Value::Object(m.into_iter().collect())),
-            ]
-        })
-    }
-
     proptest! {
         #[test]
-        fn indenting_keeps_the_value(v in value()) {
+        fn indenting_keeps_the_value(v in values()) {
             let out = indent(v.to_string().as_bytes());
             prop_assert_eq!(&out, &serde_json::to_vec_pretty(&v).unwrap());
         }
 
         #[test]
-        fn pieces_are_indented_as_the_whole_is(v in value(), size in 1..7_usize) {
+        fn pieces_are_indented_as_the_whole_is(v in values(), size in 1..7_usize) {
             let (mut indenter, mut out) = (Indenter::default(), vec![]);
             v.to_string().as_bytes().chunks(size).for_each(|piece| indenter.push(piece, &mut out));
             prop_assert_eq!(&out, &serde_json::to_vec_pretty(&v).unwrap());

@@ -78,7 +78,7 @@ async fn requests_are_answered_by_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_gets_past_authorization() {
+async fn authorizes_requests_before_forwarding() {
     let cluster = TestCluster::start(0).await;
     let extension = Extension::start(&cluster).await;
     extension.join(&cluster).await;
@@ -154,10 +154,7 @@ async fn conditions_say_what_is_missing() {
     let condition = reason(&cluster, NAME, "EndpointsNotFound").await;
     assert_eq!(condition["message"], r#"cannot find endpointslices for service/ext in "default""#);
     let Some(address) = own_address() else {
-        crate::common::skipped(
-            "conditions_say_what_is_missing",
-            "endpoints need an address that is no loopback",
-        );
+        crate::common::skipped("aggregation-endpoints", "endpoints need an address that is no loopback");
         return drop(cluster.stop().await);
     };
     let slice = |name: &str, port_name: &str, ready: bool| {
@@ -198,7 +195,7 @@ async fn conditions_say_what_is_missing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_certificate_of_somebody_else_is_not_believed() {
+async fn rejects_extension_servers_with_untrusted_certificates() {
     use base64::{Engine, engine::general_purpose::STANDARD};
     let cluster = TestCluster::start(0).await;
     let extension = Extension::start(&cluster).await;
@@ -215,7 +212,7 @@ async fn a_certificate_of_somebody_else_is_not_believed() {
     );
     assert!(message.contains("x509"), "{message}");
     assert_eq!(ask(&cluster, &admin(), &format!("GET {ECHOES}"), &Value::Null).await.0, 503);
-    // Whoever says so need not believe anything.
+    // insecureSkipTLSVerify accepts every certificate.
     let api = Api(&cluster);
     let patch = json!([{"op": "remove", "path": "/spec/caBundle"},
         {"op": "add", "path": "/spec/insecureSkipTLSVerify", "value": true}]);

@@ -5,11 +5,12 @@ pub mod api;
 pub mod clients;
 pub mod https;
 pub mod issuer;
-pub mod ports;
 pub mod wire;
 
+pub use kaji_testing::{skip::skipped, wait::until};
+
 use kaji::{Cluster, Nodes, Options, StoreKind, kubeconfig};
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf};
 
 /// A running cluster with a kubeconfig file for it.
 pub struct TestCluster {
@@ -83,21 +84,6 @@ async fn account(cluster: &Cluster) {
         let object = serde_json::json!({"metadata": {"name": "default"}});
         engine.create(&accounts, "default", object, false).await.unwrap();
     }
-}
-
-/// Says out loud that a test did not run, and why.
-pub fn skipped(test: &str, why: &str) {
-    println!("SKIPPED {test}: {why}");
-}
-
-/// Waits until something holds that nothing can be watched for, and fails after a minute without it.
-pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let there = async {
-        while !holds().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), there).await.unwrap_or_else(|_| panic!("never {what}"));
 }
 
 /// Waits until a configuration file has been read anew so often, with such an outcome.

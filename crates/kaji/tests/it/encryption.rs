@@ -3,6 +3,8 @@
 #[path = "../../../encryption/tests/it/plugin.rs"]
 mod plugin;
 
+use crate::common::until;
+
 use k8s_openapi::api::core::v1::Secret;
 use kaji::{Cluster, EncryptionFile, Nodes, Options, kubeconfig};
 use kaji_store::{
@@ -196,7 +198,7 @@ async fn a_plugin_that_comes_goes_and_changes_its_key() {
     assert!(error.contains("failed to decrypt DEK, error: rpc error: code = DeadlineExceeded"), "{error}");
     assert_eq!(raw(dir).await, stored);
 
-    // The plugin's key has changed: what was is read, and written with the new key by whoever writes it as it is.
+    // The plugin's key has changed: what was is read, and written with the new key when it is written unchanged.
     plugin.state().key_id = "key-2".into();
     plugin.start();
     let password = |s: &Secret| s.data.as_ref().unwrap()["password"].0.clone();
@@ -305,15 +307,6 @@ async fn rewrite(secrets: &Api<Secret>) {
         let name = secret.metadata.name.clone().unwrap();
         secrets.replace(&name, &PostParams::default(), &secret).await.unwrap();
     }
-}
-
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let waited = tokio::time::timeout(std::time::Duration::from_secs(60), async {
-        while !holds().await {
-            tokio::task::yield_now().await;
-        }
-    });
-    waited.await.unwrap_or_else(|_| panic!("{what}"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

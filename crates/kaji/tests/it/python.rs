@@ -9,7 +9,7 @@ async fn every_verb() {
     let python = std::env::var("KAJI_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
     let has = Command::new(&python).args(["-c", "import kubernetes"]).output();
     if !has.is_ok_and(|o| o.status.success()) {
-        return crate::common::skipped("python client", "no Python with the package kubernetes");
+        return crate::common::skipped("python-client", "no Python with the package kubernetes");
     }
     let cluster = TestCluster::start(0).await;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/python_client.py");

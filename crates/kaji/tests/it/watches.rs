@@ -242,7 +242,7 @@ struct Server {
 
 impl Server {
     fn start(dir: &Path) -> Server {
-        let port = crate::common::ports::outside_ephemeral_range();
+        let port = kaji_testing::ports::outside_ephemeral_range();
         let of = |name: &str| dir.join(name).to_str().unwrap().to_owned();
         let (port, data, kubeconfig) = (port.to_string(), of("data"), of("kubeconfig"));
         let args = [

@@ -3,12 +3,12 @@
 use futures_util::StreamExt;
 use kaji_store::disk::{DiskOptions, DiskStore};
 use kaji_store::{Compare, KeyValue, Op, Range, Revision, Store, StoreError, Txn, TxnOutcome};
+use kaji_testing::process::TestProcess;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 const DIR: &str = "KAJI_STORE_CRASH_DIR";
 const TASKS: usize = 16;
@@ -101,7 +101,7 @@ impl Acked {
         let (Some(task), Some(n), Some(revision)) = (next(), next(), next()) else { return false };
         let task = task as usize;
         assert_eq!(self.steps.insert((task, n), revision), None, "step {n} of {task} was acknowledged twice");
-        // None may have been lost, and whoever was not acknowledged is the next.
+        // None may have been lost, and the next step is one that was not acknowledged.
         let (last, unheard) = self.last(task);
         assert!((last + 1..=last + unheard + 1).contains(&n), "task {task} went from {last} to {n}");
         self.last.insert(task, (n, self.killed));
@@ -112,24 +112,16 @@ impl Acked {
 
 /// Runs the child until it has acknowledged `acks` more steps, and kills it.
 fn run_and_kill(dir: &Path, acks: usize, acked: &mut Acked) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "crash::child", "--nocapture", "--test-threads=1"])
-        .env(DIR, dir)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    assert!(lines.any(|line| line == "opening"), "the child did not start");
+    let mut child = TestProcess::start("crash::child", DIR, dir);
+    child.skip_to("opening");
     for _ in 0..acks {
-        let line = lines.next().expect("the child stopped by itself");
+        let line = child.line().expect("the child stopped by itself");
         assert!(acked.note(&line), "the child said {line:?}");
     }
-    child.kill().unwrap();
-    child.wait().unwrap();
     // What it said before it died counts; a last line may be cut off.
-    lines.for_each(|line| {
+    for line in child.kill() {
         acked.note(&line);
-    });
+    }
     acked.killed += 1;
 }
 

@@ -4,10 +4,10 @@ use futures_util::StreamExt;
 use kaji_store::disk::{DiskOptions, DiskStore, Fault};
 use kaji_store::memory::MemoryStore;
 use kaji_store::{Range, Store, StoreError, Txn};
+use kaji_testing::process::TestProcess;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 const DIR: &str = "KAJI_STORE_SCRUB_DIR";
@@ -209,19 +209,13 @@ fn child() {
 
 /// Runs the child until it has said so many lines, and kills it. What it said last, of writes and of scrubs.
 fn run_and_kill(dir: &Path, lines: usize) -> (Option<u64>, Option<u64>) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "scrub::child", "--nocapture", "--test-threads=1"])
-        .env(DIR, dir)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    assert!(said.any(|line| line == "opening"), "the child did not start");
-    let mut heard: Vec<String> = said.by_ref().take(lines).collect();
-    assert_eq!(heard.len(), lines, "the child stopped by itself");
-    child.kill().unwrap();
-    child.wait().unwrap();
-    heard.extend(said);
+    let mut child = TestProcess::start("scrub::child", DIR, dir);
+    child.skip_to("opening");
+    let mut heard = vec![];
+    for _ in 0..lines {
+        heard.push(child.line().expect("the child stopped by itself"));
+    }
+    heard.extend(child.kill());
     let last = |what: &str| heard.iter().filter_map(|l| l.strip_prefix(what)?.trim().parse().ok()).max();
     (last("written "), last("scrubbed "))
 }

@@ -1,4 +1,4 @@
-//! Requests to a cluster as whoever one likes, inside the process.
+//! Requests to a cluster as any user, inside the process.
 
 use super::TestCluster;
 use bytes::Bytes;
@@ -9,18 +9,18 @@ use kaji_server::LocalService;
 use serde_json::Value;
 use tower::ServiceExt;
 
-/// Somebody in these groups.
+/// A user in these groups.
 pub fn user(name: &str, groups: &[&str]) -> UserInfo {
     let groups = groups.iter().map(|g| (*g).to_owned()).collect();
     UserInfo { name: name.into(), groups, ..UserInfo::default() }
 }
 
-/// Somebody.
+/// An authenticated user.
 pub fn person(name: &str) -> UserInfo {
     user(name, &[AUTHENTICATED])
 }
 
-/// Who may do everything.
+/// A user with every right.
 pub fn admin() -> UserInfo {
     user("admin", &[MASTERS, AUTHENTICATED])
 }

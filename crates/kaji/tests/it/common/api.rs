@@ -18,7 +18,7 @@ impl Api<'_> {
         self.raw_as(user, verb, path, content_type, body).await
     }
 
-    /// One request of somebody else.
+    /// One request of another user.
     pub async fn raw_as(
         &self,
         user: UserInfo,
@@ -83,7 +83,7 @@ impl Api<'_> {
         (code, text["message"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Somebody else's request with a JSON body: code, and message if it is refused.
+    /// Another user's request with a JSON body: code, and message if it is refused.
     pub async fn answer_to(&self, user: &UserInfo, verb: Verb, path: &str, body: Value) -> (u16, String) {
         let response = self.raw_as(user.clone(), verb, path, "application/json", &body).await;
         let code = response.code;

@@ -29,7 +29,7 @@ pub async fn provider(
     (issuer, pki.ca.certificate)
 }
 
-/// A token for somebody, for an audience. Its subject is `system:serviceaccount:ns:<name>`.
+/// A token for an account, for an audience. Its subject is `system:serviceaccount:ns:<name>`.
 pub fn token(issuer: &Issuer, name: &str, audience: &str) -> String {
     let order = TokenOrder {
         namespace: "ns".into(),

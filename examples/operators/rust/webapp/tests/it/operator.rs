@@ -37,7 +37,7 @@ async fn an_app_from_creation_to_garbage() {
     let (client, apps) = (cluster.client(), cluster.apps());
 
     // The sample names an image; the webhook adds the rest.
-    let made = apps.create(&PostParams::default(), &object(common::SAMPLE)).await.unwrap();
+    let made = apps.create(&PostParams::default(), &object(crate::common::SAMPLE)).await.unwrap();
     let spec = json!({"image": "nginx:1.29", "replicas": 2, "port": 80, "host": "shop.default.example.com"});
     assert_eq!(made.data["spec"], spec);
 
@@ -135,7 +135,7 @@ async fn what_cannot_work_is_refused() {
     let moved = Patch::Merge(json!({"spec": {"host": "b.example.com"}}));
     let said = apps.patch("first", &PatchParams::default(), &moved).await.unwrap_err().to_string();
     assert!(said.contains("spec.host: Invalid value: \"b.example.com\": a host cannot be changed"), "{said}");
-    // Without an operator nobody says yes.
+    // Without an operator nothing admits it.
     operator.stop().await;
     let said = refusal("late", json!({"image": "nginx:1"})).await;
     assert!(said.contains(r#"failed calling webhook "default.webapps.apps.example.com""#), "{said}");
@@ -143,7 +143,7 @@ async fn what_cannot_work_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_comes_second_waits_for_the_host() {
+async fn the_second_claim_waits_for_the_host() {
     let cluster = Cluster::start().await;
     // No webhooks: that the host is another's shows in the status.
     let operator = Operator::start(&cluster, "one", 15, false).await;
@@ -209,7 +209,7 @@ async fn another_takes_over() {
 
 #[test]
 fn the_definition_is_the_one_that_is_applied() {
-    let output = std::process::Command::new(common::PROGRAM).arg("crd").output().unwrap();
+    let output = std::process::Command::new(crate::common::PROGRAM).arg("crd").output().unwrap();
     assert!(output.status.success());
     expect_test::expect_file!["../../../../manifests/webapp-crd.yaml"]
         .assert_eq(&String::from_utf8(output.stdout).unwrap());

@@ -4,16 +4,15 @@
 //! reconnect could otherwise be given the server's port as their source, even connect to themselves, and the next start would
 //! find it in use.
 
-use kaji_meta::{Random, SystemRandom};
 use std::net::TcpListener;
 
 /// A free port of the loopback below the range of ephemeral ports.
 pub fn outside_ephemeral_range() -> u16 {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    let first = range.split_whitespace().next().and_then(|first| first.parse::<u64>().ok()).unwrap_or(32768);
+    let first = range.split_whitespace().next().and_then(|first| first.parse::<u16>().ok()).unwrap_or(32768);
     let candidates = first.saturating_sub(10_000).max(1_000);
     loop {
-        let port = u16::try_from(10_000 + SystemRandom.u64() % candidates).unwrap();
+        let port = 10_000 + rand::random_range(0..candidates);
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }

@@ -1,0 +1,13 @@
+//! Helpers that the tests of several crates share: JSON generators, killed processes, header fixtures, ports, waiting.
+//!
+//! Invariants: the crate is a development dependency only and depends on no other crate of the workspace, so that every
+//! crate can use it; nothing here waits without a deadline.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
+
+pub mod headers;
+pub mod json;
+pub mod ports;
+pub mod process;
+pub mod skip;
+pub mod wait;
