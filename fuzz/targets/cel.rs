@@ -1,4 +1,4 @@
-//! Expressions of strangers: any text compiles or is refused, and what compiles is evaluated within its budget.
+//! Untrusted expressions: any text compiles or is refused, and what compiles is evaluated within its budget.
 
 #![no_main]
 

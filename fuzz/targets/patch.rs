@@ -1,4 +1,4 @@
-//! The patch formats: a document and a patch, both a stranger's.
+//! The patch formats: a document and a patch, both untrusted.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Tokens, and the keys that verify them: what parses is bounded, nobody's signature is ours, and a key that is read
+//! Tokens, and the keys that verify them: what parses is bounded, no forged signature verifies, and a key that is read
 //! reads back as the same.
 
 #![no_main]
@@ -8,7 +8,7 @@ use kaji_auth::authn::{KeySet, PublicKey, SigningKey, Token};
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 
-/// A key of which a stranger knows the public half.
+/// A key whose public half is public.
 static OURS: LazyLock<PublicKey> = LazyLock::new(|| {
     let pem = "-----BEGIN PUBLIC KEY-----\n\
         MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAELTvW+6ne+24cvI9IOHjyzTvQSo/n\n\

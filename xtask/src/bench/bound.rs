@@ -120,7 +120,7 @@ async fn nodes(bench: &mut Bench, names: &[String], room: usize) -> Result<(), E
                 break;
             }
             if Instant::now() >= deadline {
-                // Nobody minds nodes here: what admission added must be removed by hand.
+                // No controller handles nodes here: what admission added must be removed by hand.
                 client.call(&Call::merge(&path, &serde_json::json!({"spec": {"taints": null}}))).await?;
                 break;
             }

@@ -1,7 +1,7 @@
 //! One HTTP/1.1 connection over TLS, made to cost little: it shares the machine with the server that it measures.
 //!
 //! Invariants: a `Client` is one connection, kept alive, with one request under way at a time; the connection's own
-//! future is polled by whoever waits for the answer, so there is no second task and no hand-over between threads;
+//! future is polled by the task that waits for the answer, so there is no second task and no hand-over between threads;
 //! bodies are drained, not parsed, unless JSON is asked for; every call ends within the client's time limit.
 
 use super::Error;
@@ -28,7 +28,7 @@ use tokio_rustls::{
     rustls::{ClientConfig, pki_types::ServerName},
 };
 
-/// The longest that a call takes unless the client is told otherwise.
+/// The longest that a call takes unless the client is configured otherwise.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 /// The longest that connecting takes.
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);

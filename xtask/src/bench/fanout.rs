@@ -1,7 +1,7 @@
 //! The phase `watch`: one namespace's ConfigMaps under the eyes of very many watchers.
 //!
 //! Invariants: every watcher has a connection of its own; events are counted as lines, nothing is parsed; the rate counts
-//! from the first creation to the last event that reached anyone; after the last expected event the watchers listen on for
+//! from the first creation to the last event that reached a watcher; after the last expected event the watchers listen on for
 //! a moment, so that events too many are seen as well as events too few.
 
 use super::{

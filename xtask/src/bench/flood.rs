@@ -1,6 +1,6 @@
-//! The phase `flood`: what a user notices of another one who floods the server.
+//! The phase `flood`: the latency of one user while another floods the server.
 //!
-//! Whoever floods keeps the machine busy, which the generator shares with the server. So the user is watched three times:
+//! The flood keeps the machine busy, which the generator shares with the server. So the user is watched three times:
 //! alone, while the flood goes to a second server (`--beside`), and while it goes to the same one, in turns. What the last
 //! adds to the one before is the server's doing.
 //!
@@ -48,7 +48,7 @@ const PROBES: [(&str, [&str; 4]); 3] = [
     ("create", ["flood_create_quiet", "flood_create_beside", "flood_create", "flood_create_ratio"]),
 ];
 
-/// A server with a namespace for this, and who works there.
+/// A server with a namespace for this, and the users in it.
 struct Site {
     control: Client,
     namespace: String,
@@ -117,7 +117,7 @@ impl Noticed {
     }
 }
 
-/// Who is watched.
+/// The measured user.
 struct User {
     target: Arc<Target>,
     /// Of the collection.

@@ -1,4 +1,4 @@
-//! Kubeconfig files as a load generator needs them: where the server is, whom to trust, who we are.
+//! Kubeconfig files as a load generator needs them: the server, its authority, the credentials.
 //!
 //! Invariants: only the current context is looked at; what cannot be honoured (exec plug-ins, skipped verification, no
 //! TLS) is an error, never ignored. Field names follow the kubeconfig reference (`v1` of `client.authentication`).
@@ -83,7 +83,7 @@ pub struct Kubeconfig {
     pub server: String,
     /// The name to expect in the server's certificate, when it is not the host.
     pub tls_server_name: Option<String>,
-    /// Whom to trust.
+    /// The certificate authority.
     pub authority: Vec<u8>,
     /// Client certificate and key.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
@@ -113,7 +113,7 @@ pub fn load(path: &Path) -> Result<Target, Error> {
     target(parse(&text, path.parent().unwrap_or(Path::new(".")))?)
 }
 
-/// Reads the file and makes a target of it, as somebody else: whom the token speaks for.
+/// Reads the file and makes a target of it, as another user: the token's.
 pub fn load_as(path: &Path, token: &str) -> Result<Target, Error> {
     let text = fs::read_to_string(path).map_err(|e| Error::file(path, e))?;
     let config = parse(&text, path.parent().unwrap_or(Path::new(".")))?;

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 const HOLE: &str = "@name@";
 /// Marks what this program makes in the cluster's scope.
 pub const LABEL: &str = "bench.kaji.example/run";
-/// A scheduler that nobody runs: its pods stay unbound, and no node touches them.
-const NOBODY: &str = "bench.kaji.example/nobody";
+/// A scheduler that does not run: its pods stay unbound, and no node touches them.
+const ABSENT_SCHEDULER: &str = "bench.kaji.example/nobody";
 
 /// An object's JSON in pieces, between which its name belongs.
 pub struct Template(Vec<String>);
@@ -50,7 +50,7 @@ pub fn big_pod(owner: &str) -> Template {
             "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner}],
         },
         "spec": {
-            "schedulerName": NOBODY,
+            "schedulerName": ABSENT_SCHEDULER,
             "automountServiceAccountToken": false,
             "containers": [
                 {
@@ -178,9 +178,8 @@ pub fn custom(run: &str, index: usize) -> (String, String) {
     (format!("g{}.{run}.bench.kaji.example", index / KINDS_PER_GROUP), format!("widget{index}s"))
 }
 
-/// A definition with a schema such as operators have: some sixty fields, nested, with limits, defaults and columns.
-pub fn definition(run: &str, index: usize) -> Value {
-    let (group, plural) = custom(run, index);
+/// A schema such as operators have: some sixty fields, nested, with limits and defaults.
+fn schema() -> Value {
     let text = |description: &str| json!({"type": "string", "description": description, "maxLength": 253});
     let number =
         |least: i64| json!({"type": "integer", "format": "int32", "minimum": least, "default": least});
@@ -222,7 +221,7 @@ pub fn definition(run: &str, index: usize) -> Value {
         "schedule": text("When to back up, as cron has it."),
         "timeoutSeconds": number(1),
     }});
-    let schema = json!({"type": "object", "description": "A widget.", "properties": {
+    json!({"type": "object", "description": "A widget.", "properties": {
         "spec": {"type": "object", "properties": {"primary": role, "replica": role, "paused": {"type": "boolean"}}},
         "status": {"type": "object", "properties": {
             "phase": {"type": "string"},
@@ -232,7 +231,12 @@ pub fn definition(run: &str, index: usize) -> Value {
                 "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
             },
         }},
-    }});
+    }})
+}
+
+/// A definition with such a schema and columns.
+pub fn definition(run: &str, index: usize) -> Value {
+    let (group, plural) = custom(run, index);
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -246,7 +250,7 @@ pub fn definition(run: &str, index: usize) -> Value {
             },
             "versions": [{
                 "name": "v1", "served": true, "storage": true,
-                "schema": {"openAPIV3Schema": schema},
+                "schema": {"openAPIV3Schema": schema()},
                 "subresources": {"status": {}},
                 "additionalPrinterColumns": [{"name": "Phase", "type": "string", "jsonPath": ".status.phase"}],
             }],

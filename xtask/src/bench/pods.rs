@@ -1,6 +1,6 @@
 //! The phases that share tens of thousands of pods: `pods` (creating them, memory), `gets` and `list`.
 //!
-//! Invariants: the pods name a scheduler that nobody runs, so that nothing but the API server ever touches them; they are
+//! Invariants: the pods name a scheduler that does not run, so that nothing but the API server ever touches them; they are
 //! spread over a few namespaces; they are removed at the end, whatever failed.
 
 use super::{

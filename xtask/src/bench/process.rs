@@ -27,7 +27,7 @@ const GRACE: Duration = Duration::from_secs(15);
 /// Which processes are the server's.
 #[derive(Clone, Debug)]
 pub enum Server {
-    /// Nobody said.
+    /// Not stated.
     Unknown,
     /// These.
     Given(Vec<u32>),
@@ -211,7 +211,7 @@ impl Exec {
         self.child.try_wait()
     }
 
-    /// Signals the whole group; whoever is gone already needs no signal, so failures are of no interest.
+    /// Signals the whole group; processes that have ended need no signal, so failures are of no interest.
     fn signal(&self, name: &str) {
         let group = format!("-{}", self.child.id());
         let _ = Command::new("kill").args([name, "--", &group]).stderr(Stdio::null()).status();

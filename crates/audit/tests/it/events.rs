@@ -53,7 +53,7 @@ fn event() -> Event {
     }
 }
 
-/// What comes in of somebody unknown.
+/// The first stage of a request whose user is not known yet.
 fn bare() -> Event {
     let head = Head { user: UserInfo::default(), source_ips: vec![], user_agent: String::new(), ..head() };
     Event {

@@ -71,7 +71,7 @@ async fn every_write_passes() {
     let path = "v1/configmaps/default/a";
     let made = env.create("v1/configmaps/default", json!({"metadata": {"name": "a"}})).await;
     assert_eq!(made.body["metadata"]["labels"]["admitted"], "yes", "{}", made.show());
-    // What a plugin sets belongs to nobody.
+    // What a plugin sets has no field manager.
     expect!["null"].assert_eq(&made.body["metadata"]["managedFields"].to_string());
     assert_eq!(env.put(path, made.body.clone()).await.body, made.body);
     env.patch("merge", &format!("{path}?dryRun=All"), json!({"data": {"x": "y"}})).await;

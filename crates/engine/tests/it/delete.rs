@@ -135,7 +135,7 @@ async fn finalizers_hold_it() {
         }
     "#]]
     .assert_eq(&deleted.show());
-    // A second deletion changes nothing, and nobody takes the timestamp away.
+    // A second deletion changes nothing, and no update removes the timestamp.
     assert_eq!(env.delete(path, "").await.body, deleted.body);
     let taken = env.patch("merge", path, json!({"metadata": {"deletionTimestamp": null}})).await;
     assert_eq!(taken.body, deleted.body);

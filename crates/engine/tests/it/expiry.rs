@@ -14,7 +14,7 @@ use std::{sync::Arc, time::Duration};
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn objects_go_an_hour_after_their_last_write_and_watchers_are_told() {
+async fn deletes_expired_objects_an_hour_after_their_last_write_with_events() {
     let clock = Arc::new(ManualClock::new(0));
     let options = MemoryOptions { clock: clock.clone(), ..MemoryOptions::default() };
     let store = Arc::new(MemoryStore::with_options(options).unwrap());

@@ -1,4 +1,4 @@
-//! Resources that somebody else converts: a converter that renames a field, counts, fails and hangs on demand.
+//! Resources that a converter outside of the engine converts: a converter that renames a field, counts, fails and hangs on demand.
 
 use super::{Env, env::widgets};
 use expect_test::expect;
@@ -380,7 +380,7 @@ async fn failures_are_the_answers() {
         500 : the converter is unwell
         warning: example.com/v2 Widget is deprecated"#]]
     .assert_eq(&w.env.create("example.com/v2/widgets/default", widget).await.brief());
-    // The version that is stored needs nobody.
+    // The version that is stored needs no conversion.
     assert_eq!(
         w.env.patch("merge", "example.com/v1/widgets/default/a", json!({"spec": {"size": 2}})).await.code,
         200
@@ -430,13 +430,13 @@ async fn watches_begin_anew_when_the_definition_changes() {
     assert_eq!(next(&mut before).await, ["end"]);
     let mut after = w.watch("example.com/v2/widgets/default").await;
     assert_eq!(next(&mut after).await.len(), 1);
-    // No longer anybody else's: watches through the old definition must not go on either.
+    // The definition was replaced: watches through the old one must not go on either.
     w.env.engine.register(vec![widgets()]).await.unwrap();
     assert_eq!(next(&mut after).await, ["end"]);
 }
 
 #[tokio::test]
-async fn who_waits_together_asks_once() {
+async fn shares_one_conversion_among_concurrent_requests() {
     let w = World::gated(Some(Semaphore::new(0))).await;
     w.make("v1", "a", json!({"size": 1})).await;
     let mut watches = vec![];

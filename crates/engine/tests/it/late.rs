@@ -27,7 +27,7 @@ impl Admission for Hanging {
     }
 
     fn handles(&self, a: &Attributes<'_>) -> bool {
-        // Who asks is told until when.
+        // The caller gets the time until which it applies.
         a.deadline.instant().is_some()
     }
 

@@ -1,6 +1,10 @@
-//! Writes through the engine's front door, against the memory store: one test for each promise of the pipeline.
+//! Writes through `Engine::handle`, against the memory store: one test for each promise of the pipeline.
 
-#![allow(clippy::unwrap_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::too_many_lines,
+    reason = "test code: a panic is a failure, a table is long"
+)]
 
 mod admission;
 mod create;

@@ -221,7 +221,7 @@ async fn apply_creates_owns_and_conflicts() {
     .assert_eq(&conflict.show());
     let forced = env.patch("apply", &path("fieldManager=two&force=true"), config(json!({"a": "2"}))).await;
     assert_eq!((forced.code, &forced.body["data"]), (200, &json!({"a": "2", "b": "1"})), "{}", forced.show());
-    // What is not applied any more goes away.
+    // Fields that are not applied any more are removed.
     let less = env.patch("apply", &path("fieldManager=one"), config(json!({}))).await;
     assert_eq!(less.body["data"], json!({"a": "2"}), "{}", less.show());
     let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: s}\ndata:\n  z: 'yes'\n";

@@ -264,7 +264,7 @@ fn lingering_seats_come_back_in_time() {
 /// Without a free seat nothing starts: not in a level without any (`nominalConcurrencyShares: 0`), and nothing that is wider
 /// than its level while seats linger.
 #[test]
-fn who_fits_nowhere_waits_for_a_free_seat() {
+fn queues_requests_wider_than_all_seats() {
     let gate = gate();
     let active = gate.active();
     let metrics = &active.routes.iter().find(|r| r.level.name == "leader-election").unwrap().metrics;

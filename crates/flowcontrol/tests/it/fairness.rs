@@ -128,7 +128,7 @@ impl Sim {
         assert!(self.running.insert(id, flows[flow].seats).is_none(), "a request runs once");
         let seats: u32 = self.running.values().sum();
         assert!(seats <= self.limit || self.running.len() == 1, "{seats} seats of {}", self.limit);
-        // What drains afterwards says nothing about who goes first.
+        // What drains afterwards says nothing about the order of flows.
         if now < self.until {
             self.outcomes[flow].waits.push(now - arrival);
         }

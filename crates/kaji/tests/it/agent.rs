@@ -289,7 +289,7 @@ async fn certificates_are_renewed_while_the_node_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strangers_are_turned_away() {
+async fn rejects_nodes_without_valid_credentials() {
     let cluster = control_plane().await;
     let kube = cluster.kube().await;
     let dir = tempfile::tempdir().unwrap();
@@ -342,7 +342,7 @@ async fn strangers_are_turned_away() {
          authentication"
     );
 
-    // A port where nobody listens.
+    // A port without a listener.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = refusal(at_once(0, &free.to_string())).await;
     assert!(
@@ -366,7 +366,7 @@ async fn a_denied_request_is_said_to_be_denied() {
     let kube = cluster.kube().await;
     let dir = tempfile::tempdir().unwrap();
     let join = join_command(&cluster, None, BOTH).await;
-    // Nobody approves by himself then.
+    // The cluster does not approve automatically then.
     let bindings: Api<ClusterRoleBinding> = Api::all(kube.clone());
     bindings.delete("kubeadm:node-autoapprove-bootstrap", &Default::default()).await.unwrap();
     let requests: Api<CertificateSigningRequest> = Api::all(kube.clone());

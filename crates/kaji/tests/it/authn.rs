@@ -1,4 +1,4 @@
-//! Who a cluster takes its clients for, over real TLS: tokens, certificates, proxies, impersonation.
+//! Authentication over real TLS: tokens, certificates, proxies, impersonation.
 
 use crate::common::{
     TestCluster,
@@ -106,7 +106,7 @@ async fn a_token_is_good_while_its_account_lives() {
     );
 
     let tampered = client(&test, json!({"token": format!("{token}x")})).await;
-    // Not even where everybody may go.
+    // Not even for paths that need no rights.
     assert_eq!(text(&get(&tampered, "/livez", &[]).await), UNAUTHORIZED);
 
     let accounts: kube::Api<k8s_openapi::api::core::v1::ServiceAccount> =
@@ -131,7 +131,7 @@ async fn a_token_is_good_while_its_account_lives() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn acting_as_somebody_else() {
+async fn impersonates_users() {
     let test = TestCluster::start(0).await;
     let admin = test.kube().await;
     let nodes = "/api/v1/nodes";
@@ -165,16 +165,17 @@ async fn certificates_count_for_what_their_authority_is() {
     let nodes = "/api/v1/nodes";
     assert_eq!(get(&proxy, nodes, &carol).await.0, 200);
     assert_eq!(text(&get(&proxy, "/livez", &[]).await), UNAUTHORIZED);
-    // Nobody else's word counts.
+    // Headers of other clients do not count.
     let anonymous = client(&test, json!({})).await;
     let refused = get(&anonymous, nodes, &carol).await;
     assert_eq!(refused.0, 403);
     assert!(refused.1.contains(r#"User "system:anonymous""#), "{refused:?}");
     assert_eq!(get(&anonymous, "/livez", &[]).await.0, 200);
-    let stranger = rcgen::generate_simple_self_signed(vec!["mallory".into()]).unwrap();
-    let stranger = Identity { certificate: stranger.cert.pem(), key: stranger.signing_key.serialize_pem() };
-    let stranger = client(&test, certificate(&stranger)).await;
-    assert_eq!(text(&get(&stranger, "/livez", &[]).await), UNAUTHORIZED);
+    let untrusted = rcgen::generate_simple_self_signed(vec!["mallory".into()]).unwrap();
+    let untrusted =
+        Identity { certificate: untrusted.cert.pem(), key: untrusted.signing_key.serialize_pem() };
+    let untrusted = client(&test, certificate(&untrusted)).await;
+    assert_eq!(text(&get(&untrusted, "/livez", &[]).await), UNAUTHORIZED);
     test.stop().await;
 }
 
@@ -212,7 +213,7 @@ async fn a_secret_gets_a_token_and_others_can_verify_it() {
     test.stop().await;
 }
 
-/// A review answered: the token `dave` is Dave's, who may do everything.
+/// Answers a review: the token `dave` is that of Dave, an administrator.
 fn reviewed(mut review: Value) -> Value {
     assert_eq!(review["apiVersion"], "authentication.k8s.io/v1beta1");
     let user = json!({"username": "dave", "uid": "4", "groups": ["system:masters"]});
@@ -257,8 +258,8 @@ async fn issuers_of_others_and_files_of_tokens() {
     let refused = get(&alice, "/api/v1/nodes", &[]).await;
     assert_eq!(refused.0, 403);
     assert!(refused.1.contains(r#"User "theirs:system:serviceaccount:ns:alice""#), "{refused:?}");
-    let elsewhere = client(&test, json!({"token": token("vault")})).await;
-    assert_eq!(text(&get(&elsewhere, "/livez", &[]).await), UNAUTHORIZED);
+    let other_audience = client(&test, json!({"token": token("vault")})).await;
+    assert_eq!(text(&get(&other_audience, "/livez", &[]).await), UNAUTHORIZED);
     for known in ["s3cret", "dave"] {
         let root = client(&test, json!({"token": known})).await;
         assert_eq!(get(&root, "/api/v1/nodes", &[]).await.0, 200, "{known}");

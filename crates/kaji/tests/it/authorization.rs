@@ -1,4 +1,4 @@
-//! Who decides: services elsewhere, in their place among others, and a file that changes while the cluster runs.
+//! Authorizers: webhooks, in their order among others, and a file that changes while the cluster runs.
 
 use crate::common::{
     TestCluster,
@@ -13,7 +13,7 @@ use kaji_meta::SystemRandom;
 use serde_json::{Value, json};
 use std::{fmt::Write, path::Path, sync::Arc};
 
-/// What the service says about a review: who asks decides.
+/// The service's answer to a review, which depends on the user.
 fn decided(review: &mut Value) -> u16 {
     assert_eq!(review["apiVersion"], "authorization.k8s.io/v1");
     review["status"] = match review["spec"]["user"].as_str().unwrap() {
@@ -64,8 +64,8 @@ fn conditional(kubeconfig: &str, policy: &str, others: &[&str], conditions: &[&s
         .to_string()
 }
 
-/// What each of them is told about pods.
-async fn everybody(test: &TestCluster, text: &mut String) {
+/// The answer that each user gets for pods.
+async fn each_user(test: &TestCluster, text: &mut String) {
     for name in ["wanda", "denis", "both", "broken", "rosa", "nobody"] {
         let request = "GET /api/v1/namespaces/default/pods";
         let (code, answer) = ask(test, &person(name), request, &Value::Null).await;
@@ -103,15 +103,15 @@ async fn a_service_decides_and_the_file_changes() {
     let bindings = "POST /apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings";
     ok(&test, &admin(), bindings, binding).await;
     let mut text = String::new();
-    everybody(&test, &mut text).await;
+    each_user(&test, &mut text).await;
     // A file that cannot be used changes nothing.
     std::fs::write(&file, configuration(&kubeconfig, "NoOpinion", &["Node"])).unwrap();
     reloaded(&test, "failure").await;
-    everybody(&test, &mut text).await;
+    each_user(&test, &mut text).await;
     std::fs::write(&file, configuration(&kubeconfig, "Deny", &["Node", "RBAC"])).unwrap();
     reloaded(&test, "success").await;
     text += "without an answer: no\n";
-    everybody(&test, &mut text).await;
+    each_user(&test, &mut text).await;
     let page = metrics(&test);
     let ours = |l: &&str| l.starts_with("apiserver_authorization_") && l.contains("_total");
     // Servers have names that differ.
@@ -151,7 +151,7 @@ async fn a_service_decides_and_the_file_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn conditions_decide_who_is_asked_and_policies_what_is_allowed() {
+async fn evaluates_match_conditions_before_webhooks_and_policies() {
     let dir = tempfile::tempdir().unwrap();
     let kubeconfig = service(&dir.path().join("service")).await;
     let file = dir.path().join("authz.yaml");
@@ -171,7 +171,7 @@ async fn conditions_decide_who_is_asked_and_policies_what_is_allowed() {
     options.authorization_policy_file = Some(policies);
     let test = TestCluster::start_over(dir, 0, StoreKind::Memory, |o| o.authz = options).await;
     let mut text = String::new();
-    everybody(&test, &mut text).await;
+    each_user(&test, &mut text).await;
     let delete = "DELETE /api/v1/namespaces/default/pods/x";
     let (code, answer) = ask(&test, &person("nobody"), delete, &Value::Null).await;
     writeln!(text, "{code} {}", answer["message"]).unwrap();
@@ -198,7 +198,7 @@ async fn conditions_decide_who_is_asked_and_policies_what_is_allowed() {
     test.stop().await;
 }
 
-/// Who cannot prove who they are, or is somebody elsewhere, gets nothing: what was answered to every verb.
+/// Clients without valid credentials, or with those of another cluster, get nothing: the codes of every verb.
 #[tokio::test(flavor = "multi_thread")]
 async fn identities_that_count_for_nothing() {
     let test = TestCluster::start(0).await;
@@ -277,7 +277,7 @@ fn signer(test: &TestCluster) -> Issuer {
     }
 }
 
-/// The codes that whoever has this token gets for everything that can be done to things in `here`.
+/// The codes that a client with this token gets for everything that can be done to things in `here`.
 async fn every_verb(test: &TestCluster, token: Option<&str>) -> String {
     let mut config = kube::Config::new(test.cluster.url().parse().unwrap());
     config.root_cert = Some(kaji_server::pki::certificates(&test.cluster.pki.ca.certificate).unwrap());

@@ -88,7 +88,7 @@ async fn a_definition_has_a_status() {
     assert_eq!(updated["spec"], made["spec"]);
     let patch = json!([{"op": "add", "path": "/status/conditions", "value": condition("Patched")}]);
     assert!(has(Some(&api.ok(Verb::Patch, &status, patch).await), "Patched"));
-    // Who takes the conditions away gets them again.
+    // Conditions that an update removes are added again.
     api.until(CRDS, "foos.example.com", |d| has(d, "Established") && has(d, "Patched")).await;
 
     let selected = format!("{CRDS}?labelSelector=of=test");

@@ -283,7 +283,7 @@ async fn a_definition_held_by_others_is_served_until_it_is_gone() {
 
 /// Field validation of custom objects, whose metadata and embedded objects are known although no schema says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unknown_and_duplicate_fields_are_told() {
+async fn reports_unknown_and_duplicate_fields() {
     let cluster = TestCluster::start(0).await;
     let api = Api(&cluster);
     let spec = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {

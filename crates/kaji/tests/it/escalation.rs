@@ -1,4 +1,4 @@
-//! Ways by which somebody with few rights may try to get more: none leads anywhere.
+//! Ways by which a user with few rights may try to get more: each is refused.
 
 use crate::common::{
     TestCluster,
@@ -19,7 +19,7 @@ fn rule(groups: &[&str], resources: &[&str], verbs: &[&str], names: &[&str]) -> 
     json!({"apiGroups": groups, "resources": resources, "verbs": verbs, "resourceNames": names})
 }
 
-/// Somebody gets these rules everywhere.
+/// Grants a user these rules in all namespaces.
 async fn grant(test: &TestCluster, name: &str, rules: Value) {
     let role = json!({"metadata": {"name": name}, "rules": rules});
     ok(test, &admin(), &format!("POST {RBAC}/clusterroles"), role).await;
@@ -135,11 +135,11 @@ struct Tries<'a> {
 }
 
 impl Tries<'_> {
-    async fn of(&mut self, who: &UserInfo, request: &str, body: Value) {
-        let (code, answer) = ask(self.test, who, request, &body).await;
+    async fn of(&mut self, user: &UserInfo, request: &str, body: Value) {
+        let (code, answer) = ask(self.test, user, request, &body).await;
         let said = answer["message"].as_str().or(answer.as_str()).unwrap_or_default();
-        assert!((400..500).contains(&code), "{} {request}: {code} {answer}", who.name);
-        writeln!(self.text, "{} {}\n  {code} {said}", who.name, request.replace('\n', " + ")).unwrap();
+        assert!((400..500).contains(&code), "{} {request}: {code} {answer}", user.name);
+        writeln!(self.text, "{} {}\n  {code} {said}", user.name, request.replace('\n', " + ")).unwrap();
     }
 }
 
@@ -176,7 +176,7 @@ async fn by_roles_and_bindings() {
     t.of(&rita, &format!("POST {RBAC}/clusterroles"), gathers).await;
     let gathered = json!({"metadata": {"name": "r", "labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}}, "rules": secrets});
     t.of(&rita, &format!("POST {RBAC}/clusterroles"), gathered).await;
-    // Everything in one namespace is nothing elsewhere.
+    // All rights in one namespace are none in others.
     t.of(&ann, &format!("POST {RBAC}/clusterroles"), role(&secrets)).await;
     t.of(&ann, &format!("POST {RBAC}/clusterrolebindings"), binding("b", "team-admin", "ann")).await;
     t.of(
@@ -248,7 +248,7 @@ async fn by_roles_and_bindings() {
 async fn by_acting_as_others() {
     let test = world().await;
     let mut t = tries(&test);
-    for (who, headers) in [
+    for (name, headers) in [
         ("vera", "impersonate-user: bob"),
         ("ivan", "impersonate-user: alice"),
         ("ivan", "impersonate-user: bob\nimpersonate-group: system:masters"),
@@ -261,7 +261,7 @@ async fn by_acting_as_others() {
         ("ivan", "x-remote-user: root\nx-remote-group: system:masters"),
         ("ann", "impersonate-user: system:serviceaccount:team:one"),
     ] {
-        t.of(&person(who), &format!("GET {SYSTEM}/secrets\n{headers}"), Value::Null).await;
+        t.of(&person(name), &format!("GET {SYSTEM}/secrets\n{headers}"), Value::Null).await;
     }
     let text = t.text;
     expect_test::expect![[r#"
@@ -307,16 +307,16 @@ async fn by_certificates_and_tokens() {
     let mut signed = asked;
     signed["status"] = json!({"certificate": STANDARD.encode(&test.cluster.pki.admin.certificate)});
     t.of(&ed, &format!("PUT {CSR}/asked/status"), signed.clone()).await;
-    // Whoever may write requests still needs the signer's leave, and nobody may ask for a master.
+    // Rights to write requests do not include the signer's, and requests for masters are refused.
     let carl = person("carl");
     t.of(&carl, &post, csr("r", "kube-apiserver-client", "root", "system:masters")).await;
     t.of(&carl, &format!("PUT {CSR}/asked/approval"), approved.clone()).await;
     t.of(&carl, &format!("PATCH {CSR}/asked/approval"), json!({"status": approved["status"]})).await;
     t.of(&carl, &format!("PUT {CSR}/asked/status"), signed.clone()).await;
-    for who in [&vera, &ed] {
-        t.of(who, &format!("POST {SYSTEM}/serviceaccounts/namespace-controller/token"), json!({"spec": {}}))
+    for user in [&vera, &ed] {
+        t.of(user, &format!("POST {SYSTEM}/serviceaccounts/namespace-controller/token"), json!({"spec": {}}))
             .await;
-        t.of(who, &format!("POST {TEAM}/serviceaccounts/one/token"), json!({"spec": {}})).await;
+        t.of(user, &format!("POST {TEAM}/serviceaccounts/one/token"), json!({"spec": {}})).await;
     }
     let secret = json!({"type": "kubernetes.io/service-account-token", "metadata": {"name": "s", "annotations": {"kubernetes.io/service-account.name": "one"}}});
     t.of(&vera, &format!("POST {TEAM}/secrets"), secret.clone()).await;
@@ -376,10 +376,10 @@ async fn by_pods_proxies_and_paths() {
     t.of(&pat, &format!("PATCH {TEAM}/pods/one"), container).await;
     t.of(&vera, &format!("GET {TEAM}/services/s/proxy/"), Value::Null).await;
     t.of(&vera, &format!("GET {TEAM}/pods/one/proxy/"), Value::Null).await;
-    for who in [&ed, &ann] {
-        t.of(who, "GET /api/v1/nodes/one/proxy/pods", Value::Null).await;
-        t.of(who, "POST /api/v1/nodes/one/proxy/run/team/one/c", Value::Null).await;
-        t.of(who, &format!("GET {SYSTEM}/services/s/proxy/"), Value::Null).await;
+    for user in [&ed, &ann] {
+        t.of(user, "GET /api/v1/nodes/one/proxy/pods", Value::Null).await;
+        t.of(user, "POST /api/v1/nodes/one/proxy/run/team/one/c", Value::Null).await;
+        t.of(user, &format!("GET {SYSTEM}/services/s/proxy/"), Value::Null).await;
     }
     for kind in
         ["mutatingwebhookconfigurations", "validatingwebhookconfigurations", "mutatingadmissionpolicies"]
@@ -548,7 +548,7 @@ async fn as_a_node() {
     test.stop().await;
 }
 
-/// Who may ask for certificates, approve and sign, but not for this: nobody gets a node's.
+/// Users with rights to request certificates, approve and sign, but not for this signer: none gets a node's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn to_the_certificate_of_a_node() {
     let test = TestCluster::start(1).await;

@@ -1,4 +1,4 @@
-//! API Priority and Fairness over the real stack: who is turned away, who waits, and what the server keeps up by itself.
+//! API Priority and Fairness over the real stack: requests that are rejected or queued, and the objects that the server keeps.
 
 use crate::common::{TestCluster, api::Api};
 use bytes::Bytes;
@@ -20,7 +20,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const SCHEMAS: &str = "flowcontrol.apiserver.k8s.io/v1/flowschemas";
 const LEVELS: &str = "flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations";
 
-/// Someone whose requests go to the level "tiny", which has one seat.
+/// A user whose requests go to the level "tiny", which has one seat.
 async fn tiny(cluster: &TestCluster, response: Value) -> LocalService {
     let api = Api(cluster);
     let level = json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "PriorityLevelConfiguration",
@@ -91,7 +91,7 @@ fn admin(cluster: &TestCluster) -> LocalService {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_finds_no_seat_is_turned_away() {
+async fn rejects_requests_without_a_seat() {
     let cluster = TestCluster::start_with(|options| options.limits.reading = 10).await;
     let (client, admin) = (tiny(&cluster, json!({"type": "Reject"})).await, admin(&cluster));
     let held = seat(&cluster, PODS).await;
@@ -154,7 +154,7 @@ async fn a_client_that_does_not_read_loses_its_seat() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_finds_a_queue_waits_in_it() {
+async fn queues_requests_without_a_free_seat() {
     let cluster = TestCluster::start_with(|options| options.limits.reading = 10).await;
     let queuing = json!({"queues": 1, "handSize": 1, "queueLengthLimit": 2});
     let client = tiny(&cluster, json!({"type": "Queue", "queuing": queuing})).await;
@@ -169,7 +169,7 @@ async fn who_finds_a_queue_waits_in_it() {
     let leaves = one();
     until_cell(&admin, WAITING, "2").await;
     assert_eq!(get(&client, "/version").await.status(), 429, "the queue is full");
-    // Whoever goes away makes room.
+    // A request that is cancelled leaves its queue.
     leaves.abort();
     until_cell(&admin, WAITING, "1").await;
     let requests =
@@ -186,7 +186,7 @@ async fn who_finds_a_queue_waits_in_it() {
     cluster.stop().await;
 }
 
-/// A client that counts against the level of service accounts, unlike the administrator, whom nothing holds up.
+/// A client that counts against the level of service accounts, unlike the administrator, which is exempt.
 async fn account(cluster: &TestCluster, name: &str) -> kube::Client {
     let api = Api(cluster);
     api.ok(Verb::Create, "/v1/serviceaccounts?namespace=default", json!({"metadata": {"name": name}})).await;
@@ -300,7 +300,7 @@ async fn without_fairness_requests_are_counted() {
     let refused = get(&client, "/version").await;
     assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (429, &"1".parse().unwrap()));
     assert!(!refused.headers().contains_key("x-kubernetes-pf-flowschema-uid"));
-    // Who may do everything is let through, and what is not limited goes on.
+    // Administrators are exempt, and what is not limited goes on.
     assert_eq!(get(&admin, PODS).await.status(), 200);
     let post = Request::post("/version").body(Full::<Bytes>::default()).unwrap();
     assert_ne!(client.clone().oneshot(post).await.unwrap().status(), 429);

@@ -196,7 +196,7 @@ async fn bodies_are_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_without_a_certificate_sees_more_than_health() {
+async fn anonymous_clients_see_health_only() {
     let cluster = TestCluster::start(0).await;
     let raw = Raw::new(&cluster, None);
     for path in ["/readyz", "/livez", "/healthz", "/version"] {

@@ -1,4 +1,4 @@
-//! What simulated nodes answer when they are asked directly, and whom: certificates and tokens of the cluster, rights on
+//! What simulated nodes answer to direct requests, and to which clients: certificates and tokens of the cluster, rights on
 //! `nodes/metrics` and the like, figures of the pods that run there.
 
 use crate::common::{
@@ -104,7 +104,7 @@ async fn account(test: &TestCluster, name: &str, subresources: &[&str]) -> Strin
 }
 
 #[tokio::test]
-async fn who_may_ask() {
+async fn authorizes_requests_to_the_kubelet() {
     let test = TestCluster::start(2).await;
     let at = door(&test, "sim-1").await;
     assert!(at.ip().is_loopback());
@@ -135,10 +135,10 @@ async fn who_may_ask() {
         ("proxy", "GET /%6detrics/resource", None, Some(&*proxy)),
     ];
     let mut seen = String::new();
-    for (who, request, certificate, token) in asked {
+    for (name, request, certificate, token) in asked {
         let (code, body) = get(&test, at, request, certificate, token).await;
         let line = if body.starts_with('#') { "(metrics)" } else { body.trim_end() };
-        seen += &format!("{who}, {request}: {code} {line}\n");
+        seen += &format!("{name}, {request}: {code} {line}\n");
     }
     expect_test::expect![[r#"
         nobody, GET /metrics/resource: 401 Unauthorized
@@ -159,7 +159,7 @@ async fn who_may_ask() {
         proxy, GET /%6detrics/resource: 403 Forbidden (user=system:serviceaccount:default:proxy, verb=get, resource=nodes, subresource(s)=[metrics])
     "#]]
     .assert_eq(&seen);
-    // A right that was taken away counts for as long as a kubelet keeps what it was told.
+    // A right that was taken away counts for as long as a kubelet caches the decision.
     ok(
         &test,
         &crate::common::access::admin(),
@@ -198,7 +198,7 @@ async fn clients_of_other_authorities() {
     })
     .await;
     let at = door(&test, "sim-1").await;
-    let code = async |who| get(&test, at, "GET /metrics/resource", Some(who), None).await.0;
+    let code = async |user| get(&test, at, "GET /metrics/resource", Some(user), None).await.0;
     assert_eq!((code(&alice).await, code(&bob).await), (403, 401));
     let draft = file.with_extension("new");
     std::fs::write(&draft, &two).unwrap();

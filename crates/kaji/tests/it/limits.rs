@@ -205,7 +205,7 @@ async fn streams_are_bounded() {
     assert_eq!((setting(3), setting(6)), (Some(2), Some(1 << 20)));
     write(&mut stream, (SETTINGS, 1, 0, vec![])).await;
 
-    // Watches stay open. One that the client was told not to open is refused, and the others go on.
+    // Watches stay open. A stream beyond the announced limit is refused, and the others go on.
     let path = b"/api/v1/nodes?watch=1";
     // GET, https, and a path and an authority as literals (RFC 7541).
     let mut block = vec![0x82, 0x87, 0x04, u8::try_from(path.len()).unwrap()];

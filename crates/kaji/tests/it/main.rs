@@ -6,7 +6,8 @@
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "test code: a panic is a failure, a skipped test is reported"
+    clippy::too_many_lines,
+    reason = "test code: a panic is a failure, a skipped test is reported, a table is long"
 )]
 
 mod admission;

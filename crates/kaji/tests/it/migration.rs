@@ -113,7 +113,7 @@ async fn custom_resources_move_to_the_storage_version() {
     let checkpoint: u64 = done["status"]["resourceVersion"].as_str().unwrap().parse().unwrap();
     let moved = stored(&cluster).await;
     assert!(moved.values().all(|(version, revision)| version == "v2" && *revision > checkpoint), "{moved:?}");
-    // Nothing but the version changed, and nobody owns anything by it.
+    // Nothing but the version changed, and no field manager owns anything by it.
     let mut after = api.ok(Verb::Get, &format!("{WIDGETS}/a"), Value::Null).await;
     assert_ne!(after["metadata"]["resourceVersion"], before["metadata"]["resourceVersion"]);
     after["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
@@ -189,7 +189,7 @@ async fn a_migration_goes_on_after_a_restart() {
         moved.iter().map(|(name, (version, _))| (name.as_str(), version.as_str())).collect();
     // Upstream, too, leaves alone what was written after the migration's checkpoint.
     assert_eq!(versions, [("early", "v2"), ("late", "v1")]);
-    // This definition was never said to be migrating: who knows what was written meanwhile.
+    // This definition was never marked as migrating, so anything may have been written meanwhile.
     let definition = api.ok(Verb::Get, &format!("{CRDS}/{NAME}"), Value::Null).await;
     assert_eq!(definition["status"]["storedVersions"], json!(["v1", "v2"]));
     assert_eq!(

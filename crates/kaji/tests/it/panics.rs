@@ -1,5 +1,5 @@
 //! What breaks while a request is served breaks that request alone: wherever it happens, the answer is 500, it is counted,
-//! recorded and logged, and whoever comes next is served.
+//! recorded and logged, and the next request is served.
 
 use crate::common::{
     TestCluster,
@@ -145,6 +145,6 @@ async fn whatever_breaks_breaks_one_request() {
     drop(stack);
     test.stop().await;
     let log = std::fs::read_to_string(log).unwrap();
-    // Who broke authentication is nobody yet, so there is no record to go on with.
+    // A request whose authentication panics has no user yet, so there is no record to go on with.
     assert_eq!(log.lines().filter(|l| l.contains("\"stage\":\"Panic\"")).count(), 4, "{log}");
 }

@@ -72,7 +72,7 @@ async fn deployments_are_judged() {
     }
     let scaled = json!({"spec": {"replicas": 4}});
     out += &answer(&test, &format!("PATCH {DEPLOYMENTS}/three"), scaled.clone()).await;
-    // Nobody asked about scale, nor about the other namespace.
+    // No policy matches scale, nor the other namespace.
     out += &answer(&test, &format!("PATCH {DEPLOYMENTS}/three/scale"), scaled).await;
     out += &answer(&test, "POST /apis/apps/v1/namespaces/there/deployments", deployment("one", 1)).await;
     // Without its binding the policy is nothing, at once.
@@ -128,9 +128,9 @@ async fn parameters_and_questions() {
     ok(&test, &admin(), "POST /apis/rbac.authorization.k8s.io/v1/clusterrolebindings", bound).await;
     let map = |name: &str| json!({"metadata": {"name": name}, "data": {"a": "1", "b": "2"}});
     let mut out = String::new();
-    for (who, place) in [(person("ann"), "here"), (admin(), "here"), (admin(), "there")] {
+    for (user, place) in [(person("ann"), "here"), (admin(), "here"), (admin(), "there")] {
         let request = format!("POST /api/v1/namespaces/{place}/configmaps");
-        let (code, answer) = ask(&test, &who, &request, &map("m")).await;
+        let (code, answer) = ask(&test, &user, &request, &map("m")).await;
         out += &format!("{code} {}\n", answer["message"].as_str().unwrap_or_default());
     }
     // A change of the parameter counts at once.
@@ -253,13 +253,13 @@ async fn deployments_are_changed() {
         json!([{"my-foo-annotation": "myAnnotationValue", "example.com/who": "admin"}, {"environment": "here"}, 3,
             [["c", "i", "Never", "/dev/termination-log"], ["side", "car", "Always", "/dev/termination-log"]]])
     );
-    // Elsewhere nothing happens.
+    // Other namespaces are not affected.
     let there =
         ok(&test, &admin(), "POST /apis/apps/v1/namespaces/there/deployments", deployment("d", 2)).await;
     assert_eq!(there["spec"]["replicas"], 2);
 }
 
-/// Whoever wants to be is asked again when something changed after it; nobody is asked a third time.
+/// A plugin with reinvocation is called again when something changed after it, and never a third time.
 #[tokio::test(flavor = "multi_thread")]
 async fn some_are_asked_again() {
     let test = start().await;

@@ -99,7 +99,7 @@ async fn discovery_takes_the_form_that_is_asked_for() {
             assert_eq!(content_type(&answer), wanted, "{path} as {accept}");
         }
         assert_eq!(http.get(path, &[(header::ACCEPT, "application/json;as=Other")]).await.status(), 406);
-        // Who has it already is told so.
+        // A client that has it already gets 304.
         let first = http.get(path, &[(header::ACCEPT, AGGREGATED)]).await;
         let etag = first.headers()[header::ETAG].to_str().unwrap();
         let again = http.get(path, &[(header::ACCEPT, AGGREGATED), (header::IF_NONE_MATCH, etag)]).await;

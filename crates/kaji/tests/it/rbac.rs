@@ -1,4 +1,4 @@
-//! Authorization on real requests: who may do what, who may give it away, and that the cluster's own parts get by with
+//! Authorization on real requests: rights, granting them, and that the cluster's own parts get by with
 //! what upstream's parts may do.
 
 use crate::common::{TestCluster, api::Api};
@@ -122,7 +122,7 @@ fn questions(cluster: &TestCluster) -> Vec<(String, String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everybody_is_refused_everything() {
+async fn refuses_every_verb_without_rights() {
     let cluster = TestCluster::start(0).await;
     let questions = questions(&cluster);
     assert!(questions.len() > 400);
@@ -280,7 +280,7 @@ async fn an_update_that_creates_is_a_create_too() {
         configmaps "new" is forbidden: User "jane" cannot create resource "configmaps" in API group "" in the namespace "default"
         endpoints "new" is forbidden: User "jane" cannot create resource "endpoints" in API group "" in the namespace "default""#]]
     .assert_eq(&said.join("\n"));
-    // What there never was is not there, as ever, for whoever may create as for whoever may not.
+    // What never existed is not found, with and without the right to create it.
     for user in [&jane, &admin] {
         let request = format!("PATCH {base}/configmaps/new");
         assert_eq!(ask(&cluster, user, &request, object("ConfigMap", "new")).await.0, 404);
@@ -382,7 +382,7 @@ async fn reviews_answer_as_requests_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_gives_what_they_do_not_have() {
+async fn rejects_granting_rights_that_the_user_does_not_have() {
     let cluster = TestCluster::start(0).await;
     let (admin, jane) = (admin(), person("jane"));
     let mut manage = role("ClusterRole", "manage", &["get", "list"], &["pods"]);

@@ -15,7 +15,7 @@ async fn client(test: &TestCluster, trust: &str, user: Value) -> kube::Client {
     clients::client(&test.cluster.url(), trust, user).await
 }
 
-/// What somebody is told who asks for nodes; `None` if they do not even get through.
+/// The answer to a request for nodes; `None` if the connection fails.
 async fn told(client: &kube::Client) -> Option<String> {
     let request = Request::get("/api/v1/nodes").body(Body::empty()).unwrap();
     let answer = client.send(request).await.ok()?;
@@ -24,7 +24,7 @@ async fn told(client: &kube::Client) -> Option<String> {
     Some(status["message"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Waits until they are told what contains this.
+/// Waits until the answer contains this.
 async fn until(client: &kube::Client, text: &str) {
     crate::common::until(text, async || told(client).await.is_some_and(|t| t.contains(text))).await;
 }
@@ -156,7 +156,7 @@ async fn the_serving_certificate_is_the_files() {
     .await;
     let ours = client(&test, &trust, json!({})).await;
     assert!(told(&ours).await.unwrap().contains("system:anonymous"));
-    // A new connection each time: who trusts the other's authority does not get through yet.
+    // A new connection each time: a client that trusts the other authority does not get through yet.
     assert_eq!(told(&client(&test, &other_trust, json!({})).await).await, None);
     let mut news = test.cluster.certificates.subscribe();
     // Alone it fits no key, and changes nothing.

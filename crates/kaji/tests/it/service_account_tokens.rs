@@ -126,21 +126,21 @@ async fn good_ones_and_others() {
     table.row("not yet valid", &at(1), "default").await;
     let vault = request(&admin, "robot", json!({"audiences": ["vault"]})).await;
     table.row("for another audience", &vault, "default").await;
-    let elsewhere = TokenOrder { namespace: "other".into(), ..order.clone() };
-    let elsewhere = signer.issue(&elsewhere, now).unwrap().token;
-    table.row("of another namespace's account", &elsewhere, "other").await;
+    let other_namespace = TokenOrder { namespace: "other".into(), ..order.clone() };
+    let other_namespace = signer.issue(&other_namespace, now).unwrap().token;
+    table.row("of another namespace's account", &other_namespace, "other").await;
     create(&admin, "/api/v1/namespaces/other/serviceaccounts", robot()).await;
     let (_, account) =
         ask(&admin, Method::GET, "/api/v1/namespaces/other/serviceaccounts/robot", Value::Null).await;
     table.uids.push((account["metadata"]["uid"].as_str().unwrap().to_owned(), "OTHER"));
-    table.row("of another namespace's account of that name", &elsewhere, "other").await;
+    table.row("of another namespace's account of that name", &other_namespace, "other").await;
     let foreign = Issuer {
         name: "https://elsewhere".into(),
         ..self::signer(&test.cluster.pki.service_account.private)
     };
     table.row("of another issuer", &foreign.issue(&order, now).unwrap().token, "default").await;
-    let stranger = rcgen::KeyPair::generate().unwrap().serialize_pem();
-    table.row("of another key", &self::signer(&stranger).issue(&order, now).unwrap().token, "default").await;
+    let other_key = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    table.row("of another key", &self::signer(&other_key).issue(&order, now).unwrap().token, "default").await;
     table.row("tampered with", &format!("{good}AA"), "default").await;
     table.row("no token at all", "mallory", "default").await;
     expect![[r#"
@@ -252,7 +252,7 @@ async fn a_token_ends_with_what_it_is_bound_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_change_and_nobody_is_logged_out() {
+async fn key_rotation_keeps_tokens_valid() {
     let test = TestCluster::start_in(tempfile::tempdir().unwrap(), 0, StoreKind::Disk).await;
     let admin = test.kube().await;
     create(&admin, ACCOUNTS, json!({"metadata": {"name": "robot"}})).await;

@@ -116,7 +116,7 @@ async fn objects_are_changed_in_order_and_again_if_need_be() {
     assert_eq!(made["data"], json!({"start": "yes", "one": "1", "two": "1", "three": "1"}));
     // Those after the first changed the object, so the first was asked again, and had nothing to add.
     assert_eq!(hooks.paths(), "/add/one /add/two/if/one /add/three/if/two /add/one");
-    // What changes nothing asks nobody again.
+    // A webhook that changes nothing causes no second call.
     api.ok(Verb::Update, &one("m"), made).await;
     assert_eq!(hooks.paths(), "/add/one /add/two/if/one /add/three/if/two");
     cluster.stop().await;
@@ -213,7 +213,7 @@ async fn configurations_count_at_once() {
 }
 
 #[tokio::test]
-async fn dry_runs_are_only_for_those_who_can_do_them() {
+async fn dry_runs_call_only_webhooks_without_side_effects() {
     let cluster = TestCluster::start(0).await;
     let (api, hooks) = (Api(&cluster), Hooks::start().await);
     mutating(&api, "a", vec![hooks.hook("/add/one", json!({"sideEffects": "NoneOnDryRun"}))]).await;
@@ -243,8 +243,8 @@ async fn selectors_and_conditions() {
     let mut checked = map("m");
     checked["metadata"]["labels"] = json!({"checked": "yes"});
     assert_eq!(api.refused(Verb::Create, MAPS, checked.clone()).await.0, 400);
-    let elsewhere = "/v1/configmaps?namespace=kube-system&dryRun=All";
-    api.ok(Verb::Create, elsewhere, checked.clone()).await;
+    let other_namespace = "/v1/configmaps?namespace=kube-system&dryRun=All";
+    api.ok(Verb::Create, other_namespace, checked.clone()).await;
     api.ok(Verb::Create, MAPS, map("m")).await;
     let mut spared = checked.clone();
     spared["metadata"]["name"] = json!("spared");

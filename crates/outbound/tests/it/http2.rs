@@ -69,7 +69,7 @@ async fn a_server_of_few_requests() {
     assert_eq!(third.await.unwrap().status(), 200);
 }
 
-/// Many watches share few connections, and those who come after them are answered.
+/// Many watches share few connections, and requests after them are answered.
 #[tokio::test]
 async fn http2_where_it_is_offered() {
     let server = offering(&["h2", "http/1.1"], &["127.0.0.1"], multiplex).await;
@@ -82,13 +82,13 @@ async fn http2_where_it_is_offered() {
         watches.push(answer);
     }
     assert_eq!(server.connections.load(Ordering::SeqCst), 2);
-    let elsewhere = http::Request::get("/x?y").header("host", "other:1").body(body(""));
-    let answer = callers.send(&config, elsewhere.unwrap(), Lane::Own).await.unwrap();
+    let other_host = http::Request::get("/x?y").header("host", "other:1").body(body(""));
+    let answer = callers.send(&config, other_host.unwrap(), Lane::Own).await.unwrap();
     let said = answer.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(said, "GET https://other:1/x?y false");
     // What it asks for itself shares no connection with what others hold open.
     assert_eq!(server.connections.load(Ordering::SeqCst), 3);
-    // Those who left make room.
+    // Watches that ended make room.
     watches.truncate(3);
     for _ in 0..90 {
         watches.push(callers.send(&config, get("/watch"), Lane::Open).await.unwrap());
@@ -150,14 +150,14 @@ async fn mortal() -> (Server, Arc<watch::Sender<u32>>) {
     (server, deaths)
 }
 
-/// A server that restarts under many watches is dialled for as many connections as they need, and each of them is told.
+/// A server that restarts under many watches is dialled for as many connections as they need, and each of them gets the end of its stream.
 #[tokio::test]
 async fn a_restart_under_many_watches() {
     let (server, deaths) = mortal().await;
     let (callers, config) = (Callers::default(), to(&server));
     let client = callers.client(&config).unwrap();
     let mut before = 0;
-    // They come to a stranger first, then to one that they know.
+    // They reach an untrusted server first, then a trusted one.
     for _ in 0..2 {
         let watches = join_all((0..300).map(|_| client.send(get("/watch"), Lane::Open))).await;
         let mut watches: Vec<http::Response<Streamed>> = watches.into_iter().map(Result::unwrap).collect();
@@ -176,7 +176,7 @@ async fn a_restart_under_many_watches() {
     }
 }
 
-/// All who wait for a dial fail as it does, and who gives up ends it for nobody else.
+/// All requests that wait for a dial fail as it does, and one that is cancelled does not end it for the others.
 #[tokio::test]
 async fn a_dial_is_shared() {
     let tcp = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
@@ -347,7 +347,7 @@ async fn what_is_sent_again() {
     "#]].assert_eq(&seen);
 }
 
-/// What may be on its way to those who do not read it is bounded, and enough for all who share a connection.
+/// Data on its way to slow readers is bounded, and enough for all that share a connection.
 #[tokio::test]
 async fn windows() {
     for (lane, stream) in [(Lane::Open, 64 << 10), (Lane::Short, 256 << 10)] {

@@ -125,9 +125,9 @@ async fn a_closed_connection_is_no_failure() {
     assert_eq!(server.connections.load(Ordering::SeqCst), 3);
 }
 
-/// A client may still send its body when the answer is there: nobody else is given that connection.
+/// A client may still send its body when the answer is there: no other request gets that connection.
 #[tokio::test]
-async fn an_early_answer_holds_up_nobody_else() {
+async fn an_early_answer_does_not_delay_other_requests() {
     let server = server(&["127.0.0.1"], |mut stream| async move {
         loop {
             let mut piece = [0; 4096];
@@ -159,10 +159,10 @@ async fn certificates_are_verified() {
     let other = server(&["webhook.test", "10.0.0.1"], answers(OK)).await;
     let named = server(&["webhook.test"], answers(OK)).await;
     // Neither another authority nor the machine's are those of this certificate.
-    let stranger = ClientConfig { ca_bundle: other.ca.clone().into(), ..to(&good) };
+    let untrusting = ClientConfig { ca_bundle: other.ca.clone().into(), ..to(&good) };
     let machine = ClientConfig { ca_bundle: vec![], ..to(&good) };
     let unknown = r#"Post "https://here/path?timeout=10s": tls: failed to verify certificate: x509: certificate signed by unknown authority"#;
-    assert_eq!(failure(&good, &stranger).await, unknown);
+    assert_eq!(failure(&good, &untrusting).await, unknown);
     assert_eq!(failure(&good, &machine).await, unknown);
     assert_eq!(
         failure(&other, &to(&other)).await,
@@ -228,7 +228,7 @@ async fn failures_in_gos_words() {
 }
 
 #[tokio::test]
-async fn nobody_there() {
+async fn reports_hosts_that_cannot_be_reached() {
     let free = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
@@ -300,7 +300,7 @@ async fn posts_are_http1() {
     assert_eq!(post(&Callers::default(), &to(&server), 100).await.unwrap(), "{}");
 }
 
-/// Whoever switches protocols speaks HTTP/1.1, also where HTTP/2 is offered.
+/// A request that switches protocols uses HTTP/1.1, also where HTTP/2 is offered.
 #[tokio::test]
 async fn upgrades_are_http1() {
     let server = only_http1("HTTP/1.1 101 x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n").await;

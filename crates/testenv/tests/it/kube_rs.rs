@@ -250,7 +250,7 @@ async fn chosen_controllers_and_simulated_nodes() {
         deployment.and_then(|d| d.status.as_ref()).is_some_and(|s| s.available_replicas == Some(2))
     })
     .await;
-    // Nobody listens, nodes included: they name the usual port, where nobody is.
+    // There is no listener, for nodes neither: they name the usual port, which has none.
     let nodes: Api<Node> = Api::all(env.client());
     until(&nodes, "sim-1", "the usual port", |node| {
         let daemons =

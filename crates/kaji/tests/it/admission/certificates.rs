@@ -1,4 +1,4 @@
-//! Who may approve, sign, attest, and make objects part of others.
+//! Rights to approve, sign, attest, and set owners of objects.
 
 use super::{PODS, pod};
 use crate::common::{TestCluster, api::Api};
@@ -21,10 +21,10 @@ fn request(name: &str, organization: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn signers_are_for_those_who_may_act_for_them() {
+async fn rejects_approval_and_signing_without_rights_on_the_signer() {
     let cluster = TestCluster::start(0).await;
     let api = Api(&cluster);
-    let (anyone, master) = (user("system:authenticated"), user("system:masters"));
+    let (authenticated, master) = (user("system:authenticated"), user("system:masters"));
     assert_eq!(
         api.answer_to(&master, Verb::Create, REQUESTS, request("m", "system:masters")).await,
         (403, r#"certificatesigningrequests.certificates.k8s.io "m" is forbidden: use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed"#.into())
@@ -33,7 +33,7 @@ async fn signers_are_for_those_who_may_act_for_them() {
     made["status"]["conditions"] = json!([{"type": "Approved", "status": "True"}]);
     let approval = format!("{REQUESTS}/r/approval");
     assert_eq!(
-        api.answer_to(&anyone, Verb::Update, &approval, made.clone()).await,
+        api.answer_to(&authenticated, Verb::Update, &approval, made.clone()).await,
         (403, r#"certificatesigningrequests.certificates.k8s.io "r" is forbidden: user not permitted to approve requests with signerName "kubernetes.io/kube-apiserver-client""#.into())
     );
     assert_eq!(api.answer_to(&master, Verb::Update, &approval, made).await, (200, String::new()));
@@ -42,7 +42,7 @@ async fn signers_are_for_those_who_may_act_for_them() {
     conditions.push(json!({"type": "Failed", "status": "True"}));
     let status = format!("{REQUESTS}/r/status");
     assert_eq!(
-        api.answer_to(&anyone, Verb::Update, &status, approved.clone()).await,
+        api.answer_to(&authenticated, Verb::Update, &status, approved.clone()).await,
         (403, r#"certificatesigningrequests.certificates.k8s.io "r" is forbidden: user not permitted to sign requests with signerName "kubernetes.io/kube-apiserver-client""#.into())
     );
     assert_eq!(api.answer_to(&master, Verb::Update, &status, approved).await, (200, String::new()));
@@ -50,33 +50,33 @@ async fn signers_are_for_those_who_may_act_for_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn owners_are_for_those_who_may_finalize_them() {
+async fn rejects_blocking_owners_without_the_right_to_finalize_them() {
     let cluster = TestCluster::start_with(|o| {
         o.admission.enable = vec!["OwnerReferencesPermissionEnforcement".into()];
     })
     .await;
     let api = Api(&cluster);
-    let (anyone, master) = (user("system:authenticated"), user("system:masters"));
+    let (authenticated, master) = (user("system:authenticated"), user("system:masters"));
     let owned = |name: &str, kind: &str, block: bool| {
         let mut pod = pod(name, json!({}));
         pod["metadata"]["ownerReferences"] =
             json!([{"apiVersion": "v1", "kind": kind, "name": "o", "uid": "u", "blockOwnerDeletion": block}]);
         pod
     };
-    assert_eq!(api.answer_to(&anyone, Verb::Create, PODS, owned("a", "Pod", false)).await.0, 201);
+    assert_eq!(api.answer_to(&authenticated, Verb::Create, PODS, owned("a", "Pod", false)).await.0, 201);
     assert_eq!(
-        api.answer_to(&anyone, Verb::Create, PODS, owned("b", "Pod", true)).await,
+        api.answer_to(&authenticated, Verb::Create, PODS, owned("b", "Pod", true)).await,
         (403, r#"pods "b" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: , <nil>"#.into())
     );
     assert_eq!(
-        api.answer_to(&anyone, Verb::Create, PODS, owned("b", "Nonsense", true)).await,
+        api.answer_to(&authenticated, Verb::Create, PODS, owned("b", "Nonsense", true)).await,
         (403, r#"pods "b" is forbidden: cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion v1 Kind Nonsense: no matches for kind "Nonsense" in version "v1""#.into())
     );
     assert_eq!(api.answer_to(&master, Verb::Create, PODS, owned("b", "Pod", true)).await.0, 201);
     let mut freed = api.ok(Verb::Get, "/v1/pods/a?namespace=default", Value::Null).await;
     freed["metadata"]["ownerReferences"] = json!([]);
     assert_eq!(
-        api.answer_to(&anyone, Verb::Update, "/v1/pods/a?namespace=default", freed).await,
+        api.answer_to(&authenticated, Verb::Update, "/v1/pods/a?namespace=default", freed).await,
         (
             403,
             r#"pods "a" is forbidden: cannot set an ownerRef on a resource you can't delete: , <nil>"#.into()

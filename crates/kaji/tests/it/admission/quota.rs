@@ -1,4 +1,4 @@
-//! Quotas: charged exactly, whoever writes at the same time, and given back.
+//! Quotas: charged exactly under concurrent writes, and released.
 
 use super::{PODS, pod};
 use crate::common::{TestCluster, api::Api};
@@ -18,7 +18,7 @@ fn quota(hard: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": hard}})
 }
 
-/// A quota that somebody has counted.
+/// A quota with a status that has been counted.
 async fn counted(api: &Api<'_>, hard: Value, used: Value) {
     let mut made = api.ok(Verb::Create, QUOTAS, quota(&hard)).await;
     made["status"] = json!({"hard": hard, "used": used});
@@ -38,7 +38,7 @@ async fn many_writers_never_spend_more_than_there_is() {
         let api = &api;
         async move { api.raw(Verb::Create, MAPS, "application/json", &map(&format!("m{i}"))).await.code }
     };
-    // Somebody else changes the quota's status all the while.
+    // Another writer changes the quota's status all the while.
     let touch = |_| {
         let api = &api;
         async move {

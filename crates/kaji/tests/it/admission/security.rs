@@ -1,4 +1,4 @@
-//! Pod security: what namespaces ask for and who is exempt.
+//! Pod security: the levels of namespaces, and exemptions.
 
 use super::pod;
 use crate::common::{TestCluster, api::Api};

@@ -1,4 +1,4 @@
-//! What clients are told is served, by whomever.
+//! Discovery of what this server and extension servers serve.
 
 use super::{
     extension::{Extension, GROUP, NAME, create, delete},
@@ -75,13 +75,13 @@ async fn groups_of_other_servers_are_listed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_that_hang_or_are_old_hold_up_nobody() {
+async fn hanging_and_old_servers_do_not_delay_discovery() {
     let cluster = TestCluster::start(0).await;
     let extension = Extension::start(&cluster).await;
     extension.state.hangs.store(true, Ordering::SeqCst);
     extension.join(&cluster).await;
     reason(&cluster, NAME, "Passed").await;
-    // Somebody waits for it, but no client does.
+    // A background task waits for it, but no client does.
     assert_eq!(version(&cluster).await["freshness"], "Stale");
     ok(&cluster, &admin(), "GET /apis", Value::Null).await;
     ok(&cluster, &admin(), "GET /openapi/v3", Value::Null).await;
@@ -117,7 +117,7 @@ async fn servers_that_hang_or_are_old_hold_up_nobody() {
     cluster.stop().await;
 }
 
-/// One document for all, in which names that are taken twice are told apart.
+/// One document for all, in which names that are used twice get different keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openapi_is_merged() {
     let cluster = TestCluster::start(0).await;

@@ -84,7 +84,7 @@ pub struct Extension {
 }
 
 impl Extension {
-    /// Starts one that believes the cluster.
+    /// Starts one that trusts the cluster's proxy certificate.
     pub async fn start(cluster: &TestCluster) -> Extension {
         Extension::offering(cluster, &[]).await
     }

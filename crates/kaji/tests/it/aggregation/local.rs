@@ -97,7 +97,7 @@ async fn definitions_bring_and_take_theirs() {
     let uid = found["metadata"]["uid"].clone();
     delete(&cluster, "apiregistration.k8s.io", "apiservices", "", name).await;
     api.until(API_SERVICES, name, |o| o.is_some_and(|o| o["metadata"]["uid"] != uid)).await;
-    // Whoever wants to may manage it himself.
+    // A client may manage it instead.
     let own = json!([{"op": "replace", "path": "/metadata/labels", "value": {}},
         {"op": "replace", "path": "/spec/versionPriority", "value": 8}]);
     api.ok(Verb::Patch, &format!("{API_SERVICES}/{name}"), own).await;
@@ -111,9 +111,9 @@ async fn definitions_bring_and_take_theirs() {
     cluster.stop().await;
 }
 
-/// Who reads that map knows whom to believe.
+/// The map has the authorities that extension servers trust.
 #[tokio::test]
-async fn extension_servers_are_told_whom_to_believe() {
+async fn publishes_the_authorities_that_extension_servers_trust() {
     let cluster = TestCluster::start(0).await;
     let api = Api(&cluster);
     let path = "/v1/configmaps/extension-apiserver-authentication?namespace=kube-system";

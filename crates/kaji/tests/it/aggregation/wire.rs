@@ -37,7 +37,7 @@ async fn watches_stream_and_break_off_visibly() {
         let frame = answer.body_mut().frame().await.unwrap().unwrap();
         assert_eq!(frame.into_data().unwrap(), event);
     }
-    // The other side breaks off: nobody may take that for the end.
+    // The server breaks off: the client must not take that for the end.
     events.send(Err(std::io::Error::other("died"))).unwrap();
     assert!(answer.body_mut().frame().await.unwrap().is_err());
 
@@ -46,7 +46,7 @@ async fn watches_stream_and_break_off_visibly() {
     drop(extension.state.events.lock().unwrap().take().unwrap());
     assert!(answer.body_mut().frame().await.is_none());
 
-    // The client goes away: the server is told.
+    // The client disconnects: the server sees the end of the request.
     let answer = send(&cluster, watch()).await;
     let events = extension.state.events.lock().unwrap().take().unwrap();
     drop(answer);

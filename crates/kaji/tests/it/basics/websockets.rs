@@ -203,7 +203,7 @@ async fn rights_are_those_of_other_watches() {
         let status: Value = serde_json::from_str(&body).unwrap();
         (code, status["reason"].as_str().unwrap().to_owned())
     };
-    // Nobody, a token that is none, and one that may not watch.
+    // No token, an invalid one, and one without the right to watch.
     assert_eq!(refusal(opening(&watch)).await, (403, "Forbidden".into()));
     let wrong = format!("base64url.bearer.authorization.k8s.io.{}, v1", URL_SAFE_NO_PAD.encode("wrong"));
     assert_eq!(refusal(with(&watch, &wrong)).await, (401, "Unauthorized".into()));

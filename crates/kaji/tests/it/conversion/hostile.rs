@@ -1,4 +1,4 @@
-//! Webhooks that lie, fail or hang: what clients are told, and that nobody else is harmed.
+//! Webhooks that lie, fail or hang: the answers that clients get, and that other requests are not harmed.
 
 use super::*;
 use crate::common::access::{admin, ask};
@@ -141,7 +141,7 @@ async fn hostile_webhooks() {
                 "{row}: {what}: {text}"
             );
         }
-        // Nobody else is harmed, nor is the stored object.
+        // Other requests are not harmed, nor is the stored object.
         assert_eq!(num(&ground.get("v1beta1", "a").await), num(&multi("v1beta1", "")));
     }
     expect![[r#"
@@ -180,7 +180,7 @@ async fn hostile_webhooks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_webhook_that_hangs_holds_up_nobody_else() {
+async fn a_hanging_webhook_does_not_delay_other_requests() {
     let ground = Ground::new(json!(["v1"])).await;
     ground.make("v1beta1", "a").await;
     ground.calls();

@@ -101,7 +101,7 @@ async fn an_applied_null_is_a_value() {
             .collect();
         out += &format!("  {extra} is {}\n", Value::Object(kept));
     }
-    // Elsewhere a null that is not nullable is nothing.
+    // In other places a null that is not nullable is dropped.
     out += &told(&api, Verb::Create, V1, "", &widget("v1", "f", json!({"plain": null}))).await;
     expect![[r#"
         422 Widget.example.com "a" is invalid: plain: Invalid value: "null": plain in body must be of type object: "null"

@@ -141,7 +141,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Adds what a watch of everything was told.
+    /// Adds what a watch of everything received.
     pub fn push(&mut self, kind: Kind, new: Version) -> Result<(), String> {
         let at = new.shown.revision;
         let old = self.now.get(&new.shown.key).cloned();
@@ -164,7 +164,7 @@ impl Log {
         Ok(())
     }
 
-    /// What a watch after a revision is told.
+    /// What a watch after a revision receives.
     pub fn told(&self, scope: &Scope, after: u64) -> Vec<Told> {
         let from = self.changes.partition_point(|c| c.revision <= after);
         let told = self.changes.iter().skip(from).filter_map(|change| {
@@ -228,7 +228,7 @@ pub struct Acknowledged {
     pub deleted: Vec<(String, u64)>,
 }
 
-/// What one watch was told.
+/// What one watch received.
 #[derive(Debug)]
 pub struct Segment {
     /// The request, for messages.
@@ -250,7 +250,7 @@ impl Segment {
         self.after.max(told).max(self.bookmarks.last().map_or(0, |(_, revision)| *revision))
     }
 
-    /// Compares it with a complete log. That a watch was told of everything up to its end cannot be seen here, if it was
+    /// Compares it with a complete log. That a watch received everything up to its end cannot be seen here, if it was
     /// ended early.
     pub fn check(&self, log: &Log) -> Result<(), String> {
         let expected = log.told(&self.scope, self.after);

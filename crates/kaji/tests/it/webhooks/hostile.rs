@@ -125,7 +125,7 @@ async fn nonsense_is_refused_in_upstreams_words() {
     validating(&api, "x", vec![hooks.hook("/add/one", json!({}))]).await;
     seen += &format!("validating: {}\n", refused(&api, &hooks).await);
     remove(&api, "ValidatingWebhookConfiguration").await;
-    // Nor does anybody a deletion.
+    // Nor does a deletion.
     api.ok(Verb::Create, MAPS, map("m")).await;
     mutating(&api, "x", vec![hooks.hook("/patch/name", json!({}))]).await;
     let (code, message) = api.refused(Verb::Delete, &one("m"), Value::Null).await;
@@ -290,9 +290,9 @@ async fn patches_do_not_reach_everywhere() {
     cluster.stop().await;
 }
 
-/// Hundreds of requests that wait for a webhook that hangs hold up nobody else.
+/// Hundreds of requests that wait for a hanging webhook do not delay others.
 #[tokio::test]
-async fn a_webhook_that_hangs_is_nobody_elses_trouble() {
+async fn a_hanging_webhook_does_not_delay_other_requests() {
     let cluster = TestCluster::start(0).await;
     let (api, hooks) = (Api(&cluster), Hooks::start().await);
     validating(&api, "x", vec![hooks.hook("/hang", json!({"timeoutSeconds": 2}))]).await;

@@ -1,4 +1,4 @@
-//! Who has which host. A config map in the operator's namespace stands for what a real operator would ask a DNS server:
+//! The owners of hosts. A config map in the operator's namespace stands for what a real operator would ask a DNS server:
 //! something outside, which garbage collection knows nothing of. That is why a `WebApp` has a finalizer.
 
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -16,13 +16,13 @@ impl Hosts {
         Hosts(Api::namespaced(client, namespace))
     }
 
-    /// Who has this host, as namespace/name.
+    /// The owner of this host, as namespace/name.
     pub async fn holder(&self, host: &str) -> kube::Result<Option<String>> {
         let map = self.0.get_opt(NAME).await?;
         Ok(map.and_then(|map| map.data?.remove(host)))
     }
 
-    /// Takes the host, unless another has it: then says who.
+    /// Takes the host, unless another object has it: then returns that owner.
     pub async fn claim(&self, host: &str, owner: &str) -> kube::Result<Result<(), String>> {
         let mut map = self.read().await?;
         let holder = map.data.get_or_insert_default().entry(host.into()).or_insert_with(|| owner.into());
@@ -49,7 +49,7 @@ impl Hosts {
         Ok(self.0.get_opt(NAME).await?.unwrap_or(new))
     }
 
-    /// Writes what was read, unless somebody else wrote in between: then it is a conflict, and tried again later.
+    /// Writes what was read, unless another writer wrote in between: then it is a conflict, and tried again later.
     async fn write(&self, map: &ConfigMap) -> kube::Result<()> {
         let params = PostParams::default();
         match map.metadata.resource_version {

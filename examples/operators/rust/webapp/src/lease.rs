@@ -1,5 +1,5 @@
-//! Leader election as client-go does it: who holds the lease leads. The holder renews it; when a lease has not changed for as
-//! long as it says, by the clock of who looks at it, it is anybody's. Clocks of different machines are never compared.
+//! Leader election as client-go does it: the holder of the lease leads. The holder renews it; when a lease has not changed for as
+//! long as it says, by the clock of the observer, any candidate may take it. Clocks of different machines are never compared.
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -13,12 +13,12 @@ use kube::{
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// One who wants to lead.
+/// A candidate for leadership.
 pub struct Candidate {
     leases: Api<Lease>,
     name: String,
     identity: String,
-    /// How long a lease counts that nobody renews.
+    /// How long a lease counts that is not renewed.
     duration: Duration,
     /// The lease as it was seen last, and since when it is like that.
     seen: Option<(Option<LeaseSpec>, Instant)>,
@@ -96,11 +96,11 @@ impl Candidate {
             return Ok(Some(holder));
         }
         lease.spec = Some(self.held(lease.spec.as_ref()));
-        // It carries the resource version that was read: of two who take it at once, one gets a conflict.
+        // It carries the resource version that was read: of two candidates that take it at once, one gets a conflict.
         self.leases.replace(&self.name, &PostParams::default(), &lease).await.map(|_| None)
     }
 
-    /// The other who holds it, if it has not run out.
+    /// The other holder, if the lease has not run out.
     fn other(&self, spec: Option<&LeaseSpec>) -> Option<String> {
         let spec = spec?;
         let holder = spec.holder_identity.clone().filter(|h| !h.is_empty() && *h != self.identity)?;

@@ -43,7 +43,7 @@ async fn prints_what_there_is() {
             .unwrap(),
     );
     let mut errors = BufReader::new(operator.0.stderr.take().unwrap()).lines().map(Result::unwrap);
-    // They are kept: who writes to a closed pipe ends.
+    // They are kept: a process that writes to a closed pipe ends.
     let (_errors, said) = tokio::task::spawn_blocking(move || {
         let said = errors.next().unwrap();
         (errors, said)
