@@ -56,7 +56,7 @@ trap 'exit 143' TERM
 need() {
   for tool in "$@"; do
     if ! command -v "$tool" >/dev/null; then
-      echo "SKIPPED: $(basename "$0") needs $tool, which is not here"
+      echo "SKIPPED $(basename "$0" .sh): there is no $tool"
       exit 0
     fi
   done
@@ -69,7 +69,7 @@ cluster() {
   local target=${CARGO_TARGET_DIR:-$repository/target}
   [[ -n $kaji ]] || { kaji=$target/release/kaji; [[ -x $kaji ]] || kaji=$target/debug/kaji; }
   [[ -x $kaji ]] || { echo "there is no $kaji: build it (cargo build -p kaji) or name one by KAJI"; exit 1; }
-  command -v "${KUBECTL:-kubectl}" >/dev/null || { echo "SKIPPED: $(basename "$0") needs kubectl, which is not here"; exit 0; }
+  command -v "${KUBECTL:-kubectl}" >/dev/null || { echo "SKIPPED $(basename "$0" .sh): there is no kubectl"; exit 0; }
   export KUBECONFIG=$work/kubeconfig
   local until=$((SECONDS + patience))
   start kaji "$kaji" up --data-dir "$work/data" --port 0 --kubeconfig "$KUBECONFIG" "$@"

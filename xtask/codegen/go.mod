@@ -1,0 +1,10 @@
+module kaji/codegen
+
+go 1.24.0
+
+require (
+	k8s.io/api v0.37.0
+	k8s.io/apiextensions-apiserver v0.37.0
+	k8s.io/apimachinery v0.37.0
+	k8s.io/kube-aggregator v0.37.0
+)
