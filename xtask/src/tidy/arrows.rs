@@ -1,0 +1,115 @@
+//! Dependencies between the workspace's crates point down the list in `ORDER` only (ARCHITECTURE.md shows the same list).
+//!
+//! Development dependencies follow the same order, but for the crate of test helpers, which has no dependency on any
+//! other crate and may be used by all.
+
+use super::TidyError;
+use serde_json::Value;
+use std::{path::Path, process::Command};
+
+/// Crates from top to bottom; arrows point down only.
+const ORDER: &[&str] = &[
+    "xtask",
+    "example-list",
+    "example-webapp",
+    "kaji-testenv",
+    "kaji",
+    "kaji-controllers",
+    "kaji-scheduler",
+    "kaji-kubelet",
+    "kaji-runtime",
+    "kaji-server",
+    "kaji-aggregator",
+    "kaji-apiextensions",
+    "kaji-admission",
+    "kaji-engine",
+    "kaji-builtins",
+    "kaji-flowcontrol",
+    "kaji-audit",
+    "kaji-auth",
+    "kaji-outbound",
+    "kaji-quota",
+    "kaji-resource",
+    "kaji-schema",
+    "kaji-cel",
+    "kaji-encryption",
+    "kaji-store",
+    "kaji-files",
+    "kaji-meta",
+    "kaji-testing",
+];
+
+/// Arrows that would point down but must not exist: the engine names no kind; loops reach the API through its client.
+const FORBIDDEN: &[(&str, &str)] = &[
+    ("kaji-engine", "kaji-builtins"),
+    ("kaji-server", "kaji-builtins"),
+    ("kaji-server", "kaji-admission"),
+    ("kaji-admission", "kaji-builtins"),
+    ("kaji-auth", "kaji-store"),
+    ("kaji-apiextensions", "kaji-builtins"),
+    ("kaji-controllers", "kaji-scheduler"),
+    ("kaji-controllers", "kaji-kubelet"),
+    ("kaji-scheduler", "kaji-kubelet"),
+    ("kaji-runtime", "kaji-server"),
+    ("kaji-runtime", "kaji-engine"),
+    ("kaji-controllers", "kaji-engine"),
+    ("kaji-controllers", "kaji-server"),
+    ("kaji-scheduler", "kaji-engine"),
+    ("kaji-scheduler", "kaji-server"),
+    ("kaji-kubelet", "kaji-engine"),
+    ("kaji-kubelet", "kaji-server"),
+    ("kaji-schema", "kaji-store"),
+    ("kaji-cel", "kaji-store"),
+    ("kaji-resource", "kaji-store"),
+    ("kaji-builtins", "kaji-store"),
+];
+
+/// What cargo has to say about the workspace.
+pub fn metadata(root: &Path) -> Result<Value, TidyError> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(root)
+        .output()
+        .map_err(|e| TidyError::Metadata(e.to_string()))?;
+    if !output.status.success() {
+        return Err(TidyError::Metadata(String::from_utf8_lossy(&output.stderr).into_owned()));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|e| TidyError::Metadata(e.to_string()))
+}
+
+/// Complaints about dependencies.
+pub fn complaints(metadata: &Value) -> Vec<String> {
+    let rank = |name: &str| ORDER.iter().position(|n| *n == name);
+    let mut complaints = vec![];
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some(from) = rank(name) else {
+            complaints.push(format!("{name} is missing in the order of crates (xtask/src/tidy/arrows.rs)"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let to = dependency["name"].as_str().unwrap_or_default();
+            let development = dependency["kind"] == "dev";
+            if rank(to).is_some_and(|to| to <= from) || (!development && FORBIDDEN.contains(&(name, to))) {
+                complaints.push(format!("{name} must not depend on {to}"));
+            }
+        }
+    }
+    complaints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rejects_upward_and_forbidden_dependencies_and_unlisted_crates() {
+        let bad = serde_json::json!({"packages": [
+            {"name": "kaji-meta", "dependencies": [{"name": "kaji-store", "kind": null}]},
+            {"name": "kaji-engine", "dependencies": [{"name": "kaji-builtins", "kind": null}]},
+            {"name": "kaji-new", "dependencies": []},
+        ]});
+        assert_eq!(complaints(&bad).len(), 3);
+    }
+}
