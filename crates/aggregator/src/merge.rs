@@ -231,6 +231,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn what_is_taken_gets_another_name() {
         let mut all = own();
         let x = filter(&theirs(), |p| p.starts_with("/apis/a.io/v1/"));

@@ -141,6 +141,7 @@ impl Default for FlowMetrics {
 
 impl FlowMetrics {
     /// Makes them part of a page.
+    #[expect(clippy::too_many_lines, reason = "to be divided")]
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("apiserver_flowcontrol");
         // The encoder appends `_total` to counters.

@@ -241,6 +241,7 @@ impl Cluster {
         Ok(cluster)
     }
 
+    #[expect(clippy::too_many_lines, reason = "to be divided")]
     async fn start_on(
         store: Arc<dyn Store>,
         options: Options,

@@ -243,6 +243,7 @@ fn assets(args: &Envtest) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+#[expect(clippy::too_many_lines, reason = "to be divided")]
 async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dyn std::error::Error>> {
     let variable = |name: &str| std::env::var(name).ok();
     let data_dir = up.data_dir.unwrap_or_else(|| default_data_dir(variable("HOME").as_deref()));

@@ -183,6 +183,7 @@ impl Stack {
         websocket::send_off(response)
     }
 
+    #[expect(clippy::too_many_lines, reason = "to be divided")]
     async fn admit<B>(
         &self,
         parts: &mut http::request::Parts,

@@ -246,6 +246,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn answers_refused() {
         let with = |pointer: &str, value: Value| {
             let mut answer = answer(&[converted("a")]);

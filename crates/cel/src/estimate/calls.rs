@@ -209,6 +209,7 @@ impl<'c> Estimator<'c> {
     }
 
     /// Kubernetes' own libraries.
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn library(&self, call: &Call<'_>) -> Option<Estimate> {
         let size = |e: &Expr| self.size(e);
         let first = || call.args.first().map(size);

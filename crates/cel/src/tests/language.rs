@@ -54,6 +54,7 @@ pub(super) fn table(expressions: &[&str]) -> String {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn operators() {
     expect![[r#"
         1 + 2 * 3 - 4 / 2 % 3
@@ -243,6 +244,7 @@ fn optionals() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn refusals() {
     expect![[r#"
 

@@ -43,6 +43,7 @@ struct Query<'a> {
 }
 
 /// Serves a list.
+#[expect(clippy::too_many_lines, reason = "to be divided")]
 pub(crate) async fn list(
     engine: &Arc<Engine>,
     res: &Arc<Resource>,

@@ -18,6 +18,7 @@ fn run(path: &str) -> String {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn paths() {
     let paths = [
         ".metadata.name",

@@ -106,6 +106,7 @@ fn with(mappings: Value, claim_rules: Value, user_rules: Value) -> String {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn expressions() {
     let none = || json!([]);
     let mapped = |mappings: Value| with(mappings, none(), none());

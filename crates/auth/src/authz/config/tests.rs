@@ -46,6 +46,7 @@ fn files() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn services() {
     let file = tempfile();
     let good = json!({

@@ -125,6 +125,7 @@ fn pods_lead_to_what_they_need() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn what_is_its_own() {
     let world = World::default();
     world.attachments.put("/va", Some(json!({"spec": {"nodeName": "a"}})));

@@ -261,6 +261,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn defaults_a_pod() {
         let mut p = json!({"spec": {
             "hostNetwork": true,
