@@ -97,7 +97,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn all_images_are_pulled() {
+    fn sets_pull_policy_of_all_images() {
         let mut pod = json!({"spec": {"initContainers": [{"image": "a", "imagePullPolicy": "Never"}], "containers": [{"image": "b"}],
             "volumes": [{"name": "v", "image": {"reference": "c", "pullPolicy": "IfNotPresent"}}, {"name": "e", "emptyDir": {}}]}});
         expect![[r#"[spec.initContainers[0].imagePullPolicy: Unsupported value: "Never": supported values: "Always", spec.containers[0].imagePullPolicy: Unsupported value: "": supported values: "Always", spec.volumes[0].image.pullPolicy: Unsupported value: "IfNotPresent": supported values: "Always"]"#]]

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn subjects_are_read() {
+    fn reads_subject_of_request() {
         let read = subject(&request()).unwrap();
         assert_eq!(
             (read.common_name.as_str(), read.organizations.as_slice()),

@@ -58,7 +58,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn garbage_collection_attests_nothing() {
+    fn garbage_collection_needs_no_attest_permission() {
         let old = json!({"metadata": {"name": "b", "finalizers": ["x"]}, "spec": {"trustBundle": "a"}});
         let mut new = json!({"metadata": {"name": "b", "ownerReferences": [{"uid": "1"}]}, "spec": {"trustBundle": "a"}});
         assert!(only_collected(&old, &new));

@@ -40,7 +40,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_newest_default_wins() {
+    fn selects_newest_default_class() {
         let class = |name: &str, mark: &str, at: &str| {
             Arc::new(
                 json!({"metadata": {"name": name, "creationTimestamp": at, "annotations": {"default": mark}}}),

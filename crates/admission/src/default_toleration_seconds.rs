@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_tolerate_troubled_nodes_for_a_while() {
+    fn adds_default_toleration_seconds() {
         let mut pod = json!({"spec": {}});
         tolerate(&mut pod);
         expect![[r#""node.kubernetes.io/not-ready":300 "node.kubernetes.io/unreachable":300"#]]

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_limits() {
+    fn rejects_invalid_limits() {
         let config = |limits: Value| Config::parse(json!({"apiVersion": "v", "kind": "k", "limits": limits}));
         let texts = [
             config(json!([])),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_told_apart_by_source_and_object() {
+    fn keys_events_by_source_and_object() {
         let event =
             json!({"source": {"component": "c"}, "involvedObject": {"kind": "Pod", "name": "p", "uid": "1"}});
         assert_eq!(source_and_object(&event), "cPodp1");

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_for_a_device_tolerates_its_taint() {
+    fn tolerates_taints_of_requested_extended_resources() {
         let mut pod = json!({"spec": {"tolerations": [{"key": "a.io/x", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 3}],
             "containers": [{"resources": {"requests": {"cpu": "1", "b.io/y": "1", "a.io/x": "1", "kubernetes.io/z": "1"}}}]}});
         tolerate_extended(&mut pod);

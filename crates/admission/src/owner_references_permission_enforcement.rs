@@ -124,7 +124,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_new_blocks_are_asked_about() {
+    fn checks_only_new_blocking_references() {
         let with = |refs: Value| json!({"metadata": {"ownerReferences": refs}});
         let reference = |uid: &str, block: Value| json!({"uid": uid, "blockOwnerDeletion": block});
         let old = with(json!([

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_decide_about_tokens_before_their_account() {
+    fn pod_overrides_account_about_token_mount() {
         let says = |v: Option<bool>| v.map_or(json!({}), |b| json!({"automountServiceAccountToken": b}));
         let mounts = |account, pod| automounts(&says(account), &json!({"spec": says(pod)}));
         assert!(mounts(None, None));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn mirror_pods_use_no_secrets() {
+    fn rejects_mirror_pods_with_secrets() {
         let of = |spec: Value| mirror(&json!({"spec": spec}));
         assert_eq!(of(json!({"containers": [{"name": "c"}]})), Ok(()));
         assert!(of(json!({"serviceAccountName": "x"})).is_err());
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_may_limit_secrets() {
+    fn enforces_mountable_secrets() {
         let account = json!({"metadata": {"name": "sa"}, "secrets": [{"name": "ok"}], "imagePullSecrets": [{"name": "pull"}]});
         let of = |spec: Value| only_mountable(&account, &json!({"spec": spec}), false).unwrap_err();
         let env = |s: &str| json!([{"name": "c", "env": [{"name": "E", "valueFrom": {"secretKeyRef": {"name": s}}}]}]);

@@ -304,7 +304,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn masters_may_do_everything_and_nobody_else_anything() {
+    fn allows_only_members_of_system_masters() {
         for (group, allowed) in [(MASTERS, true), ("system:master", false), ("", false)] {
             let user = UserInfo { groups: vec![group.into()], ..UserInfo::default() };
             let question = Attributes::resource(&user, "delete", "", "nodes");

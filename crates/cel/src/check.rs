@@ -3,8 +3,9 @@
 
 use crate::{
     ast::{Comprehension, Entry, Expr, Id, Kind, Literal, qualified},
+    constructed,
     functions::jsonpatch,
-    literals, made,
+    literals,
     overloads::{self, Overload},
     parser::Parsing,
     source::{Issues, Report},
@@ -177,7 +178,7 @@ impl Checker<'_> {
                 self.problem(e.id, format!("undefined field '{field}'"));
                 Type::Error
             }),
-            Type::Part(_) | Type::Named(_) => made::field_type(&target, field).unwrap_or_else(|| {
+            Type::Part(_) | Type::Named(_) => constructed::field_type(&target, field).unwrap_or_else(|| {
                 self.problem(e.id, format!("undefined field '{field}'"));
                 Type::Error
             }),
@@ -339,7 +340,7 @@ impl Checker<'_> {
 
     /// Objects cannot be made in expressions that only judge; what names no type at all says so.
     fn message(&mut self, e: &Expr, name: &str, fields: &[Entry<String>]) {
-        if let Some(ty) = made::type_made(name).filter(|_| self.makes) {
+        if let Some(ty) = constructed::constructed_type(name).filter(|_| self.makes) {
             return self.structure(e, ty, fields);
         }
         match self.lookup(name) {
@@ -362,7 +363,7 @@ impl Checker<'_> {
         self.set(e.id, ty.clone());
         for field in fields {
             let found = self.entry_type(&field.value, field.optional);
-            match made::field_type(&ty, &field.key) {
+            match constructed::field_type(&ty, &field.key) {
                 None => self.problem(field.id, format!("undefined field '{}'", field.key)),
                 Some(expected) if !self.mapping.assignable(&expected, &found) => {
                     let found = self.mapping.substitute(&found, false);

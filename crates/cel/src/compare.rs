@@ -2,9 +2,9 @@
 //! without regard to order, as `x-kubernetes-list-type` says.
 
 use crate::{
+    constructed::Struct,
     decl::ListKind,
     error::Error,
-    made::Struct,
     value::{Ext, Key, List, Map, Value},
 };
 use serde_json::Value as Json;

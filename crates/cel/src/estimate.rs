@@ -39,7 +39,7 @@ pub(crate) fn estimate<'c>(
 #[derive(Clone, Copy, Debug)]
 enum Place<'c> {
     /// It is made by the expression.
-    Made,
+    Constructed,
     /// Data, but not declared.
     Unknown,
     /// A key of a map.
@@ -137,7 +137,7 @@ impl<'c> Estimator<'c> {
     /// A part of what is at a place. Parts of what the expression made count as the whole data, as upstream has it.
     fn step(&self, place: Place<'c>, step: Step<'_>) -> Place<'c> {
         let decl = match place {
-            Place::Made => return self.root.map_or(Place::Unknown, Place::At),
+            Place::Constructed => return self.root.map_or(Place::Unknown, Place::At),
             Place::Unknown | Place::Key => return Place::Unknown,
             Place::At(decl) => decl,
         };
@@ -248,7 +248,7 @@ impl<'c> Estimator<'c> {
         {
             return local.place;
         }
-        self.places.get(&e.id).copied().unwrap_or(Place::Made)
+        self.places.get(&e.id).copied().unwrap_or(Place::Constructed)
     }
 
     /// The size of a value; anything if nothing is known of it.
@@ -306,7 +306,9 @@ fn written_size(e: &Expr) -> Option<Range> {
 
 fn size_at(place: Place<'_>) -> Option<Range> {
     match place {
-        Place::At(Decl { kind: DeclKind::Any | DeclKind::Loose, .. }) | Place::Made | Place::Unknown => None,
+        Place::At(Decl { kind: DeclKind::Any | DeclKind::Loose, .. })
+        | Place::Constructed
+        | Place::Unknown => None,
         Place::At(decl) => Some(Range::at_most(decl.max_elements)),
         Place::Key => Some(Range::ZERO),
     }

@@ -5,13 +5,13 @@
 
 use crate::{
     compare,
+    constructed::Struct,
     cost::{self, Budget},
     error::Error,
-    made::Struct,
     plan::{Access, Call, Fold, Index, Mode, Node, Select},
     program::{Known, Lazy},
     types::Named,
-    value::{List, Made, Map, Value},
+    value::{Constructed, List, Map, Value},
 };
 use std::sync::Arc;
 
@@ -128,10 +128,12 @@ impl<'e, 'a> Evaluator<'e, 'a> {
         let found = match target {
             None => Ok(None),
             Some(Value::Map(map)) => map.field(&select.field),
-            Some(Value::Struct(made)) if select.access == Access::Opaque && made.named() == Named::Object => {
+            Some(Value::Struct(constructed))
+                if select.access == Access::Opaque && constructed.named() == Named::Object =>
+            {
                 Ok(None)
             }
-            Some(Value::Struct(made)) => made.field(&select.field),
+            Some(Value::Struct(constructed)) => constructed.field(&select.field),
             Some(_) if select.mode == Mode::Value => Err(Error::no_such_key(&select.field)),
             Some(_) => Ok(None),
         };
@@ -167,12 +169,12 @@ impl<'e, 'a> Evaluator<'e, 'a> {
     /// Every variable that is an expression, for what looks at all of them.
     fn all_named(&mut self) -> Evaluated<'a> {
         self.budget.charge(1)?;
-        let mut made = Made::default();
+        let mut constructed = Constructed::default();
         for (index, lazy) in self.named.iter().enumerate() {
             let value = self.value_of(index)?;
-            made.insert(Value::text(lazy.name.as_str()), value)?;
+            constructed.insert(Value::text(lazy.name.as_str()), value)?;
         }
-        Ok(Value::Map(Map::Made(Arc::new(made))))
+        Ok(Value::Map(Map::Constructed(Arc::new(constructed))))
     }
 
     /// Evaluates a variable once, for a separate budget.
@@ -206,20 +208,23 @@ impl<'e, 'a> Evaluator<'e, 'a> {
 
     fn structure(&mut self, name: &Arc<str>, fields: &[(Arc<str>, Node, bool)]) -> Evaluated<'a> {
         self.budget.charge(cost::OBJECT)?;
-        let mut made = Struct { name: name.clone(), fields: Vec::with_capacity(fields.len()) };
+        let mut constructed = Struct { name: name.clone(), fields: Vec::with_capacity(fields.len()) };
         for (field, node, optional) in fields {
             let value = self.eval(node)?;
             let Some(value) = entry(value, *optional)? else { continue };
-            if made.named() == Named::JsonPatch && &**field != "value" && !matches!(value, Value::String(_)) {
+            if constructed.named() == Named::JsonPatch
+                && &**field != "value"
+                && !matches!(value, Value::String(_))
+            {
                 let found = value.ty().name();
                 return Err(Error::eval(format!(
                     "unexpected type {found} for JSONPatchType '{field}' field"
                 )));
             }
-            made.fields.retain(|(known, _)| known != field);
-            made.fields.push((field.clone(), value));
+            constructed.fields.retain(|(known, _)| known != field);
+            constructed.fields.push((field.clone(), value));
         }
-        Ok(Value::Struct(Arc::new(made)))
+        Ok(Value::Struct(Arc::new(constructed)))
     }
 
     fn index(&mut self, index: &Index) -> Evaluated<'a> {
@@ -352,16 +357,16 @@ impl<'e, 'a> Evaluator<'e, 'a> {
 
     fn map(&mut self, entries: &[(Node, Node, bool)]) -> Evaluated<'a> {
         self.budget.charge(cost::MAP)?;
-        let mut made = Made::default();
+        let mut constructed = Constructed::default();
         for (key, value, optional) in entries {
             let (key, value) = (self.eval(key)?, self.eval(value)?);
             let Some(value) = entry(value, *optional)? else { continue };
             let shown = key.shown();
-            if !made.insert(key, value)? {
+            if !constructed.insert(key, value)? {
                 return Err(Error::eval(format!("Failed with repeated key: {shown}")));
             }
         }
-        Ok(Value::Map(Map::Made(Arc::new(made))))
+        Ok(Value::Map(Map::Constructed(Arc::new(constructed))))
     }
 
     fn fold(&mut self, fold: &Fold) -> Evaluated<'a> {
@@ -426,9 +431,9 @@ impl<'e, 'a> Evaluator<'e, 'a> {
         let element = element?;
         let accu = std::mem::replace(&mut self.locals[slot], Ok(Value::Null))?;
         match accu {
-            Value::List(List::Made(mut list, kind)) => {
+            Value::List(List::Constructed(mut list, kind)) => {
                 Arc::make_mut(&mut list).push(element);
-                Ok(Value::List(List::Made(list, kind)))
+                Ok(Value::List(List::Constructed(list, kind)))
             }
             _ => Err(Error::Overload),
         }
@@ -441,8 +446,8 @@ impl<'e, 'a> Evaluator<'e, 'a> {
         }
         self.budget.charge(2)?;
         let accu = std::mem::replace(&mut self.locals[slot], Ok(Value::Null))?;
-        let Value::Map(Map::Made(mut made)) = accu else { return Err(Error::Overload) };
-        let map = Arc::make_mut(&mut made);
+        let Value::Map(Map::Constructed(mut constructed)) = accu else { return Err(Error::Overload) };
+        let map = Arc::make_mut(&mut constructed);
         let mut insert = |key: Value<'a>, value: Value<'a>| match map.insert(key.clone(), value)? {
             true => Ok(()),
             false => Err(Error::eval(format!("insert failed: key {} already exists", key.shown()))),
@@ -457,7 +462,7 @@ impl<'e, 'a> Evaluator<'e, 'a> {
             }
             _ => return Err(Error::Overload),
         }
-        Ok(Value::Map(Map::Made(made)))
+        Ok(Value::Map(Map::Constructed(constructed)))
     }
 }
 

@@ -25,6 +25,7 @@ pub mod admission;
 mod ast;
 mod check;
 mod compare;
+mod constructed;
 mod cost;
 mod decl;
 mod error;
@@ -36,7 +37,6 @@ mod json;
 mod lexer;
 mod literals;
 mod macros;
-mod made;
 mod overloads;
 mod parser;
 mod plan;
@@ -50,10 +50,10 @@ mod value;
 #[cfg(test)]
 mod tests;
 
+pub use constructed::Struct;
 pub use decl::{Decl, DeclKind, Field, ListKind, MAX_REQUEST_BYTES};
 pub use error::Error;
 pub use functions::authz::{Authority, Check, Decision, Question};
-pub use made::Struct;
 pub use program::{CompileError, Env, NamedExpressions, Program, Session};
 pub use source::{Issue, Issues};
 pub use types::{Named, Type};

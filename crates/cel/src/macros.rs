@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// What a macro makes; an inner error is a misuse, reported at the argument.
-type Made = Result<Result<Kind, (Offset, String)>, Abort>;
+type Constructed = Result<Result<Kind, (Offset, String)>, Abort>;
 
 /// Whether `Kind` is a plain name.
 fn ident(e: &Expr) -> Option<&str> {
@@ -45,7 +45,7 @@ impl Parser<'_> {
         args: Vec<Expr>,
     ) -> Result<Expr, Abort> {
         let mut m = Macro { at: self.offset(id), p: self };
-        let made = match (name, args.len()) {
+        let constructed = match (name, args.len()) {
             ("all" | "exists" | "exists_one" | "existsOne", 2 | 3) => m.quantifier(name, target, args),
             ("map", 2 | 3) => m.map(target, args),
             ("filter", 2) => m.filter(target, args),
@@ -56,7 +56,7 @@ impl Parser<'_> {
             ("sortBy", 2) => m.sort_by(target, args),
             _ => Ok(Ok(Kind::Call { target: Some(Box::new(target)), function: name.to_owned(), args })),
         }?;
-        match made {
+        match constructed {
             Ok(kind) => self.with_id(id, kind),
             Err((at, message)) => {
                 self.report.add(at, message);
@@ -209,7 +209,7 @@ impl Macro<'_, '_> {
         Ok((first, second))
     }
 
-    fn quantifier(&mut self, name: &str, range: Expr, mut args: Vec<Expr>) -> Made {
+    fn quantifier(&mut self, name: &str, range: Expr, mut args: Vec<Expr>) -> Constructed {
         let vars = match self.vars(&args, args.len() == 3, "argument must be a simple name") {
             Ok(vars) => vars,
             Err(e) => return Ok(Err(e)),
@@ -255,7 +255,7 @@ impl Macro<'_, '_> {
         init: Expr,
         filter: Option<Expr>,
         mut step: Expr,
-    ) -> Made {
+    ) -> Constructed {
         let condition = self.literal(Literal::Bool(true))?;
         if let Some(filter) = filter {
             let same = self.accu()?;
@@ -271,7 +271,7 @@ impl Macro<'_, '_> {
         self.call("_+_", vec![accu, list])
     }
 
-    fn map(&mut self, range: Expr, mut args: Vec<Expr>) -> Made {
+    fn map(&mut self, range: Expr, mut args: Vec<Expr>) -> Constructed {
         let vars = match self.vars(&args, false, "argument is not an identifier") {
             Ok(vars) => vars,
             Err(e) => return Ok(Err(e)),
@@ -283,7 +283,7 @@ impl Macro<'_, '_> {
         self.gathering(range, vars, init, filter, step)
     }
 
-    fn filter(&mut self, range: Expr, mut args: Vec<Expr>) -> Made {
+    fn filter(&mut self, range: Expr, mut args: Vec<Expr>) -> Constructed {
         let vars = match self.vars(&args, false, "argument is not an identifier") {
             Ok(vars) => vars,
             Err(e) => return Ok(Err(e)),
@@ -295,7 +295,7 @@ impl Macro<'_, '_> {
         self.gathering(range, vars, init, filter, step)
     }
 
-    fn transform(&mut self, name: &str, range: Expr, mut args: Vec<Expr>) -> Made {
+    fn transform(&mut self, name: &str, range: Expr, mut args: Vec<Expr>) -> Constructed {
         let vars = match self.vars(&args, true, "argument must be a simple name") {
             Ok(vars) => vars,
             Err(e) => return Ok(Err(e)),
@@ -317,7 +317,7 @@ impl Macro<'_, '_> {
         self.gathering(range, vars, init, filter, step)
     }
 
-    fn optional(&mut self, name: &str, target: Expr, mut args: Vec<Expr>) -> Made {
+    fn optional(&mut self, name: &str, target: Expr, mut args: Vec<Expr>) -> Constructed {
         let (Some(body), Some(var)) = (args.pop(), args.pop()) else { return Err(Abort) };
         let Some(var_name) = ident(&var).map(str::to_owned) else {
             let message = format!("{name}() variable name must be a simple identifier");
@@ -348,7 +348,7 @@ impl Macro<'_, '_> {
         self.node(Kind::Comprehension(Box::new(bind)))
     }
 
-    fn sort_by(&mut self, target: Expr, args: Vec<Expr>) -> Made {
+    fn sort_by(&mut self, target: Expr, args: Vec<Expr>) -> Constructed {
         const INPUT: &str = "@__sortBy_input__";
         if matches!(target.kind, Kind::Literal(_) | Kind::Map { .. } | Kind::Struct { .. }) {
             let message =

@@ -6,7 +6,7 @@ use crate::{
     functions::{self, Native, regex::Pattern},
     program::{NamedExpressions, VARIABLES},
     types::{Named, Type},
-    value::{Made, Map, TypeValue, Value},
+    value::{Constructed, Map, TypeValue, Value},
 };
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -336,15 +336,15 @@ impl Planner<'_> {
     fn map(&mut self, entries: &[Entry<Expr>]) -> Node {
         let nodes: Vec<_> =
             entries.iter().map(|e| (self.node(&e.key), self.node(&e.value), e.optional)).collect();
-        let mut made = Made::default();
+        let mut constructed = Constructed::default();
         for (key, value, optional) in &nodes {
             match (key, value) {
                 (Node::Const(key), Node::Const(value))
-                    if !optional && made.insert(key.clone(), value.clone()).is_ok_and(|new| new) => {}
+                    if !optional && constructed.insert(key.clone(), value.clone()).is_ok_and(|new| new) => {}
                 _ => return Node::Map(nodes),
             }
         }
-        Node::Const(Value::Map(Map::Made(Arc::new(made))))
+        Node::Const(Value::Map(Map::Constructed(Arc::new(constructed))))
     }
 
     fn structure(&mut self, name: &str, fields: &[Entry<String>]) -> Node {

@@ -2,6 +2,7 @@
 //! they are looked at.
 
 use crate::{
+    constructed::Struct,
     decl::{Decl, DeclKind, Field, ListKind},
     error::Error,
     functions::{
@@ -12,7 +13,6 @@ use crate::{
         urls::Url,
     },
     json,
-    made::Struct,
     types::Named,
 };
 use kaji_meta::Quantity;
@@ -175,7 +175,7 @@ pub enum List<'a> {
         kind: &'a ListKind,
     },
     /// Made by the evaluation; keeps how the list that it was made of compares.
-    Made(Arc<Vec<Value<'a>>>, Option<&'a ListKind>),
+    Constructed(Arc<Vec<Value<'a>>>, Option<&'a ListKind>),
 }
 
 /// A map or an object.
@@ -196,12 +196,12 @@ pub enum Map<'a> {
         value: &'a Decl,
     },
     /// Made by the evaluation.
-    Made(Arc<Made<'a>>),
+    Constructed(Arc<Constructed<'a>>),
 }
 
 /// A map in the order in which it was made.
 #[derive(Clone, Debug, Default)]
-pub struct Made<'a> {
+pub struct Constructed<'a> {
     entries: Vec<(Value<'a>, Value<'a>)>,
     index: BTreeMap<Key<'a>, usize>,
 }
@@ -228,7 +228,7 @@ impl<'a> Key<'a> {
     }
 }
 
-impl<'a> Made<'a> {
+impl<'a> Constructed<'a> {
     /// Adds an entry; false when the key is there already.
     pub(crate) fn insert(&mut self, key: Value<'a>, value: Value<'a>) -> Result<bool, Error> {
         let Some(index) = Key::of(&key) else {
@@ -251,7 +251,7 @@ impl<'a> Value<'a> {
 
     /// A list that the evaluation made.
     pub fn list(elements: Vec<Value<'a>>) -> Value<'a> {
-        Value::List(List::Made(Arc::new(elements), None))
+        Value::List(List::Constructed(Arc::new(elements), None))
     }
 
     /// An optional that holds a value.
@@ -285,7 +285,7 @@ impl<'a> Value<'a> {
             Value::List(_) => TypeValue::List,
             Value::Map(_) => TypeValue::Map,
             Value::Optional(_) => TypeValue::Optional,
-            Value::Struct(made) => TypeValue::Named(made.named()),
+            Value::Struct(constructed) => TypeValue::Named(constructed.named()),
             Value::Ext(ext) => TypeValue::Named(ext.named()),
         }
     }
@@ -364,7 +364,7 @@ impl<'a> List<'a> {
     pub fn len(&self) -> usize {
         match self {
             List::Json { items, .. } => items.len(),
-            List::Made(list, _) => list.len(),
+            List::Constructed(list, _) => list.len(),
         }
     }
 
@@ -377,7 +377,7 @@ impl<'a> List<'a> {
     pub fn get(&self, index: usize) -> Option<Result<Value<'a>, Error>> {
         match self {
             List::Json { items, elem, .. } => items.get(index).map(|json| json::value(json, elem)),
-            List::Made(list, _) => list.get(index).cloned().map(Ok),
+            List::Constructed(list, _) => list.get(index).cloned().map(Ok),
         }
     }
 
@@ -389,7 +389,7 @@ impl<'a> List<'a> {
     pub(crate) fn kind(&self) -> Option<&'a ListKind> {
         match self {
             List::Json { kind, .. } => Some(kind),
-            List::Made(_, kind) => *kind,
+            List::Constructed(_, kind) => *kind,
         }
     }
 }
@@ -399,7 +399,7 @@ impl<'a> Map<'a> {
     pub fn len(&self) -> usize {
         match self {
             Map::Object { object, .. } | Map::Json { object, .. } => object.len(),
-            Map::Made(made) => made.entries.len(),
+            Map::Constructed(constructed) => constructed.entries.len(),
         }
     }
 
@@ -411,8 +411,10 @@ impl<'a> Map<'a> {
     /// The value of a key; none if it is absent. A null field of an object counts as absent.
     pub fn get(&self, key: &Value<'_>) -> Result<Option<Value<'a>>, Error> {
         match (self, key) {
-            (Map::Made(made), key) => {
-                let found = Key::of(key).and_then(|k| made.index.get(&k)).and_then(|i| made.entries.get(*i));
+            (Map::Constructed(constructed), key) => {
+                let found = Key::of(key)
+                    .and_then(|k| constructed.index.get(&k))
+                    .and_then(|i| constructed.entries.get(*i));
                 Ok(found.map(|(_, v)| v.clone()))
             }
             (_, Value::String(key)) => self.field(key),
@@ -437,9 +439,13 @@ impl<'a> Map<'a> {
                 found.map(|json| json::value(json, value)).transpose()
             }
             Map::Json { object, value } => object.get(name).map(|json| json::value(json, value)).transpose(),
-            Map::Made(made) => {
+            Map::Constructed(constructed) => {
                 let key = Key::String(Text::Borrowed(name));
-                Ok(made.index.get(&key).and_then(|i| made.entries.get(*i)).map(|(_, v)| v.clone()))
+                Ok(constructed
+                    .index
+                    .get(&key)
+                    .and_then(|i| constructed.entries.get(*i))
+                    .map(|(_, v)| v.clone()))
             }
         }
     }
@@ -453,7 +459,7 @@ impl<'a> Map<'a> {
                 .map(|(escaped, _)| Value::String(Text::Borrowed(escaped)))
                 .collect(),
             Map::Json { object, .. } => object.keys().map(|k| Value::String(Text::Borrowed(k))).collect(),
-            Map::Made(made) => made.entries.iter().map(|(k, _)| k.clone()).collect(),
+            Map::Constructed(constructed) => constructed.entries.iter().map(|(k, _)| k.clone()).collect(),
         }
     }
 }

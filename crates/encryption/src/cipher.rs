@@ -266,7 +266,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_sealed_opens(data in proptest::collection::vec(any::<u8>(), 0..70), seed: u64) {
+        fn decrypts_what_it_encrypted(data in proptest::collection::vec(any::<u8>(), 0..70), seed: u64) {
             let random = SeededRandom::new(seed);
             for (cipher, other) in all(7).iter().zip(all(8)) {
                 let mut sealed = b"prefix:".to_vec();
@@ -280,7 +280,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_panics(data in proptest::collection::vec(any::<u8>(), 0..70)) {
+        fn random_values_do_not_panic(data in proptest::collection::vec(any::<u8>(), 0..70)) {
             for cipher in all(7) {
                 let _ = cipher.open(b"/key", &data);
             }

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read() {
+    fn reports_undecryptable_values() {
         let stored = sealed(&secrets(&[&keyed("aesgcm", &[("k1", 1)])]));
         let seen = |providers: &[&str]| opened(&secrets(providers), &stored);
         expect!["cipher: message authentication failed"].assert_eq(&seen(&[&keyed("aesgcm", &[("k1", 2)])]));
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn plugins_that_cannot_be_used() {
+    fn rejects_unusable_plugins() {
         let error = |v: &str, endpoint: &str| {
             let text = format!("- {{resources: [secrets], providers: [{}]}}", plugin(v, endpoint));
             transformers(&text).unwrap_err().to_string()
@@ -472,7 +472,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn nothing_that_is_stored_breaks_it(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..60)) {
+        fn corrupted_values_do_not_panic(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..60)) {
             let t = secrets(&[&plugin("v2", "unix:///x"), &keyed("aesgcm", &[("k1", 1)])]);
             for prefix in ["k8s:enc:kms:v2:k:", "k8s:enc:aesgcm:v1:k1:", "k8s:enc:", ""] {
                 let _ = opened(&t, &Bytes::from([prefix.as_bytes(), &bytes].concat()));

@@ -64,7 +64,7 @@ fn conditions(list: &[&str]) -> Value {
 }
 
 #[tokio::test]
-async fn verdicts() {
+async fn evaluates_match_conditions() {
     let authorizer = RecordingAuthorizer::default();
     let ignore = |list| json!({"failurePolicy": "Ignore", "matchConditions": conditions(list)});
     let fail = |list| json!({"failurePolicy": "Fail", "matchConditions": conditions(list)});
@@ -99,7 +99,7 @@ async fn verdicts() {
 
 /// A slow authorizer gets each check once, and only when an expression needs it.
 #[tokio::test]
-async fn questions_are_asked_once() {
+async fn makes_each_authorization_check_once() {
     let authorizer = RecordingAuthorizer::default();
     let webhook = json!({"failurePolicy": "Fail", "matchConditions": conditions(&[
         "authorizer.group('').resource('configmaps').name('yes').check('update').allowed()",

@@ -10,7 +10,7 @@ use kaji_resource::UserInfo;
 use serde_json::{Value, json};
 
 #[test]
-fn nodes_are_known_by_name_and_group() {
+fn identifies_nodes_by_name_and_group() {
     let user = |name: &str, group: &str| UserInfo {
         name: name.into(),
         groups: vec![group.into()],
@@ -23,7 +23,7 @@ fn nodes_are_known_by_name_and_group() {
 }
 
 #[test]
-fn some_labels_are_not_the_kubelets() {
+fn lists_labels_forbidden_to_kubelets() {
     let node = |labels: Value| json!({"metadata": {"labels": labels}});
     let new = node(json!({
         "mine": "1", "example.com/x": "1", "kubernetes.io/hostname": "n", "node.kubernetes.io/x": "1",
@@ -46,7 +46,7 @@ fn some_labels_are_not_the_kubelets() {
 }
 
 #[test]
-fn mirrors_are_owned_by_their_node() {
+fn rejects_mirror_pods_of_other_owners() {
     let pod = |change: &dyn Fn(&mut Value)| {
         let mut pod = json!({"metadata": {"annotations": {MIRROR: "x"}, "ownerReferences": [
             {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u", "controller": true}]}, "spec": {"nodeName": "n"}});
@@ -79,7 +79,7 @@ fn mirrors_are_owned_by_their_node() {
 }
 
 #[test]
-fn mirrors_refer_to_nothing() {
+fn finds_references_of_mirror_pods() {
     let of = |spec: Value| match reference(&json!({"spec": spec})) {
         Ok(what) => what.unwrap_or("nothing").to_owned(),
         Err(error) => error,

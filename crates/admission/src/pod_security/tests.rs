@@ -31,7 +31,7 @@ fn with_context(context: Value) -> Value {
 }
 
 #[test]
-fn a_plain_pod() {
+fn plain_pod_passes_baseline_only() {
     let plain = json!({"spec": {"containers": [{"name": "c"}]}});
     assert_eq!(at(Level::Baseline, Version::Latest, &plain), "");
     assert_eq!(at(Level::Privileged, Version::Latest, &json!({"spec": {"hostPID": true}})), "");
@@ -148,7 +148,7 @@ fn policy(labels: Value) -> String {
 }
 
 #[test]
-fn labels_make_policies() {
+fn reads_policy_from_namespace_labels() {
     assert_eq!(policy(json!({})).trim_end(), "privileged:latest privileged:latest privileged:latest");
     let enforce = "pod-security.kubernetes.io/enforce";
     let version = "pod-security.kubernetes.io/enforce-version";
@@ -166,7 +166,7 @@ fn labels_make_policies() {
 }
 
 #[test]
-fn pods_that_are_there_are_counted_by_what_is_wrong() {
+fn warns_about_existing_pods_by_violation() {
     let pod = |name: &str, spec: Value| Arc::new(json!({"metadata": {"name": name}, "spec": spec}));
     let pods = [
         pod("b", json!({"hostPID": true})),

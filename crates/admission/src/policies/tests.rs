@@ -77,7 +77,7 @@ fn deny() -> Value {
 }
 
 #[tokio::test]
-async fn what_is_refused_says_why() {
+async fn denial_has_message_and_reason() {
     let mut out = String::new();
     for validation in [
         json!({"expression": "object.data.k == 'v'"}),
@@ -111,7 +111,7 @@ async fn what_is_refused_says_why() {
 }
 
 #[tokio::test]
-async fn failures_count_by_policy() {
+async fn errors_follow_failure_policy() {
     let mut out = String::new();
     // Two questions are nearly all that one expression may cost, and fifteen such more than a request may.
     let asks =
@@ -149,7 +149,7 @@ async fn failures_count_by_policy() {
 }
 
 #[tokio::test]
-async fn bindings_say_what_is_done() {
+async fn bindings_select_validation_actions() {
     let spec = json!({"failurePolicy": "Fail", "validations": [{"expression": "true"}, {"expression": "false", "message": "no"}],
         "auditAnnotations": [{"key": "user", "valueExpression": "request.userInfo.username"}, {"key": "none", "valueExpression": "null"}]});
     let warn = json!({"validationActions": ["Warn", "Audit"]});
@@ -222,7 +222,7 @@ async fn parameters() {
 
 /// Policies about policies or about access reviews could make a cluster unusable.
 #[tokio::test]
-async fn some_requests_meet_no_policy() {
+async fn exempts_policies_and_access_reviews() {
     let spec = json!({"failurePolicy": "Fail", "validations": [{"expression": "false"}]});
     for (group, resource, refused) in [
         ("admissionregistration.k8s.io", "validatingadmissionpolicies", false),
@@ -238,7 +238,7 @@ async fn some_requests_meet_no_policy() {
 
 /// A policy is compiled again when its generation moves, and only then; it counts at once.
 #[tokio::test]
-async fn the_index_follows_the_caches() {
+async fn recompiles_changed_policies_only() {
     let spec = json!({"failurePolicy": "Fail", "validations": [{"expression": "false"}]});
     let mut request = world(&[(spec, &[deny()])]);
     let policies: Policies<Validator> = Policies::new();

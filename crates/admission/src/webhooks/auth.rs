@@ -355,7 +355,7 @@ users:
 ";
 
     #[test]
-    fn users_are_named_after_whom_they_are_shown_to() {
+    fn selects_user_by_server_name() {
         let auth = Auth::kubeconfig(FILE, Path::new("")).unwrap();
         let to = |target| {
             let config = ClientConfig::new(target, "");
@@ -386,7 +386,7 @@ users:
     }
 
     #[test]
-    fn files_are_followed() {
+    fn rereads_changed_credential_files() {
         let dir = tempfile::tempdir().unwrap();
         let (files, path) = (Files::default(), dir.path().join("token"));
         let read = || files.read(path.clone(), Duration::ZERO).map(|held| String::from_utf8(held).unwrap());
@@ -450,7 +450,7 @@ users:
 
     /// What could not be read is not remembered.
     #[test]
-    fn a_file_may_come_late() {
+    fn accepts_credential_file_that_appears_later() {
         let dir = tempfile::tempdir().unwrap();
         let auth = Auth::kubeconfig("users: [{name: '*', user: {tokenFile: token}}]", dir.path()).unwrap();
         let config = ClientConfig::new(Target::Url("https://a.b".into()), "");
@@ -468,7 +468,7 @@ users:
     }
 
     #[test]
-    fn what_is_not_supported_is_refused() {
+    fn rejects_unsupported_kubeconfig_fields() {
         let config = |kubeconfig: &'static str, extra: (&str, &str)| {
             let mut value =
                 json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": KIND.2, "kubeConfigFile": "/k"});

@@ -12,7 +12,7 @@ use kaji_meta::GroupVersionResource;
 use serde_json::json;
 
 #[tokio::test]
-async fn a_question() {
+async fn writes_admission_review() {
     let mut request = Request::new();
     request.user.groups = vec!["g".into()];
     request.user.extra = [("k".to_owned(), vec!["v".to_owned()])].into();
@@ -41,7 +41,7 @@ fn read(version: ReviewVersion, mutating: bool, review: Value) -> String {
 }
 
 #[test]
-fn answers() {
+fn reads_admission_responses() {
     let review = |response: Value| json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response});
     let patch = BASE64_STANDARD.encode("[]");
     let v1 = |mutating, review| read(ReviewVersion::V1, mutating, review);
@@ -116,7 +116,7 @@ fn answers() {
 }
 
 #[test]
-fn refusals() {
+fn words_refusals_as_upstream() {
     let say = |result: Value| {
         let status = refusal("h", Some(&result).filter(|r| !r.is_null()));
         format!("{} {:?} {}", status.code, status.reason, status.message)
@@ -137,7 +137,7 @@ fn refusals() {
 
 /// Webhooks come by the names of their configurations, then by place; what did not change is not read again.
 #[tokio::test]
-async fn the_order_of_webhooks() {
+async fn orders_webhooks_by_configuration_and_index() {
     let configuration = |name: &str, version: &str, hooks: &[&str]| {
         let hooks: Vec<Value> = hooks.iter().map(|name| json!({"name": name})).collect();
         json!({"metadata": {"name": name, "resourceVersion": version}, "webhooks": hooks})

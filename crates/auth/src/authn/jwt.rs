@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_a_minute_of_slack() {
+    fn tolerates_a_minute_of_clock_skew() {
         let now = jiff::Timestamp::from_second(1_000_000).unwrap();
         let check = |value| claims(value).check_times(now);
         assert_eq!(check(json!({})), Ok(()));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token() {
+    fn rejects_malformed_tokens() {
         let part = |v: Value| URL_SAFE_NO_PAD.encode(v.to_string());
         let (header, body) = (part(json!({"alg": "ES256"})), part(json!({"iss": "x"})));
         assert!(Token::parse(&format!("{header}.{body}.c2ln")).is_some());

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn is_good_and_leaves_a_mark() {
+    fn accepts_token_and_records_use() {
         let (world, token, tokens) = world();
         let found = ask(&tokens, &token).unwrap().unwrap();
         assert_eq!(found.user.name, "system:serviceaccount:ns:sa");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_with_what_it_is_about() {
+    fn rejects_token_of_deleted_secret_or_account() {
         let cases: [Case; 7] = [
             ("Token has been invalidated", |w| w.delete("secrets", "ns", "s")),
             ("Token has been invalidated", |w| {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn lives_on_where_nobody_looks() {
+    fn accepts_token_without_lookup() {
         let (world, token, tokens) = world();
         let tokens = tokens.without_lookup();
         world.delete("secrets", "ns", "s");

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_come_first_and_bad_ones_do_not_make_anonymous() {
+    fn certificates_come_first_and_invalid_ones_are_refused() {
         let bob = Certificates { client: Some(Ok(Arc::new(user("bob", &["a"])))), ..Certificates::default() };
         let unknown =
             Certificates { client: Some(Err("unknown authority".into())), ..Certificates::default() };
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn proxies_speak_for_others_and_nobody_else_does() {
+    fn only_front_proxies_may_name_users() {
         let named = [("x-remote-user", "carol"), ("x-remote-group", "system:masters")];
         let proxy = |name: &str| Certificates {
             client: Some(Err("unknown authority".into())),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn anonymous_is_where_it_may_be() {
+    fn allows_anonymous_on_configured_paths() {
         let ask = |anonymous: Anonymous, path: &str| {
             let chain = chain(anonymous);
             now_or_never(chain.authenticate(&Certificates::default(), &HeaderMap::new(), path)).is_ok()

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_who_knows_decides() {
+    fn first_authenticator_that_accepts_decides() {
         let alice = || Ok(Some(Identity { user: user("alice", &["devs"]), ..Identity::default() }));
         let found = ask(vec![Ok(None), Err(Refusal::new("bad")), alice()]).unwrap();
         assert_eq!(found.user, user("alice", &["devs", "system:authenticated"]));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_knows() {
+    fn unknown_token_returns_last_refusal() {
         let refused = |verdicts| ask(verdicts).unwrap_err().0;
         assert_eq!(refused(vec![]), "invalid bearer token");
         assert_eq!(refused(vec![Ok(None)]), "invalid bearer token");

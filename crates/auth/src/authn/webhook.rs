@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_user() {
+    fn rejects_invalid_users() {
         for status in [
             json!({}),
             json!({"authenticated": false}),

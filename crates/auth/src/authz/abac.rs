@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_do_what() {
+    fn allows_what_policies_name() {
         let policies = Policies::parse("f", FILE).unwrap();
         let resource = |name: &str, verb: &str, group: &str, resource: &str, namespace: &str| {
             let user = user(name);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_policy() {
+    fn rejects_invalid_policies() {
         let long = format!("{{\"user\": \"{}\"}}", "x".repeat(LONGEST));
         let all = [
             "{",

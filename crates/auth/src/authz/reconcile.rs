@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_away() {
+    fn reconciliation_keeps_added_rules() {
         let pods = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]});
         let nodes = json!({"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]});
         let expected = role(json!({"l": "1"}), json!({AUTO_UPDATE: "true"}), json!([pods]));

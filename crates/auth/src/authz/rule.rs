@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rule_allows() {
+    fn evaluates_rules() {
         let user = UserInfo::default();
         let table = [
             // rule, verb, group, resource[/subresource], name, allowed
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rules_cover() {
+    fn computes_uncovered_rules() {
         let table: [(&[&str], &str, &str); 12] = [
             (&["get core pods"], "get core pods", ""),
             (&["* * *"], "get,list core pods,pods/log a", ""),

@@ -337,7 +337,7 @@ impl<'c> Estimator<'c> {
             _ => return None,
         };
         let place = match self.place(list) {
-            Place::Made => Place::Made,
+            Place::Constructed => Place::Constructed,
             place => self.step(place, Step::Element),
         };
         Some((ty, size_at(place).unwrap_or(Range::ANY)))

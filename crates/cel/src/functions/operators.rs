@@ -222,7 +222,7 @@ fn joined<'a>(a: &List<'a>, b: &List<'a>) -> Called<'a> {
             }
         }
     }
-    Ok(Value::List(List::Made(Arc::new(list), kind)))
+    Ok(Value::List(List::Constructed(Arc::new(list), kind)))
 }
 
 fn subtract<'a>(args: &[Value<'a>]) -> Called<'a> {

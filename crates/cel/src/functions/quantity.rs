@@ -31,7 +31,7 @@ pub(super) fn native(name: &str) -> Option<Native> {
     Some(match name {
         "quantity" => |args| match args {
             [Value::String(s)] => match Quantity::parse(s) {
-                Ok(q) => Ok(made(q)),
+                Ok(q) => Ok(constructed(q)),
                 Err(e) => Err(Error::eval(e.to_string())),
             },
             _ => no_overload(),
@@ -57,7 +57,7 @@ pub(super) fn native(name: &str) -> Option<Native> {
     })
 }
 
-fn made<'a>(q: Quantity) -> Value<'a> {
+fn constructed<'a>(q: Quantity) -> Value<'a> {
     Value::Ext(Ext::Quantity(q.into()))
 }
 
@@ -70,9 +70,9 @@ fn one<'a>(args: &[Value<'a>], of: fn(&Quantity) -> Result<Value<'a>, Error>) ->
 
 fn two<'a>(args: &[Value<'a>], of: fn(&Quantity, &Quantity) -> Quantity) -> Called<'a> {
     match args {
-        [Value::Ext(Ext::Quantity(a)), Value::Ext(Ext::Quantity(b))] => Ok(made(of(a, b))),
+        [Value::Ext(Ext::Quantity(a)), Value::Ext(Ext::Quantity(b))] => Ok(constructed(of(a, b))),
         [Value::Ext(Ext::Quantity(a)), Value::Int(b)] => {
-            Ok(made(of(a, &Quantity::new(*b, Format::DecimalSi))))
+            Ok(constructed(of(a, &Quantity::new(*b, Format::DecimalSi))))
         }
         _ => no_overload(),
     }

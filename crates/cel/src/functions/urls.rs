@@ -3,7 +3,7 @@
 use super::{Called, Native, no_overload};
 use crate::{
     error::Error,
-    value::{Ext, Made, Map, Value},
+    value::{Constructed, Ext, Map, Value},
 };
 use std::sync::Arc;
 
@@ -59,11 +59,11 @@ fn query<'a>(args: &[Value<'a>]) -> Called<'a> {
             None => lists.push((key, vec![Value::text(value)])),
         }
     }
-    let mut made = Made::default();
+    let mut constructed = Constructed::default();
     for (key, list) in lists {
-        made.insert(Value::text(key), Value::list(list))?;
+        constructed.insert(Value::text(key), Value::list(list))?;
     }
-    Ok(Value::Map(Map::Made(Arc::new(made))))
+    Ok(Value::Map(Map::Constructed(Arc::new(constructed))))
 }
 
 /// A URL in parts.

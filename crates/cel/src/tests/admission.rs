@@ -151,7 +151,7 @@ fn chains_of_variables_are_bounded() {
 }
 
 #[test]
-fn objects_are_made() {
+fn constructs_objects() {
     let env = admission::env(ALL);
     expect![[r#"
         Object{spec: Object.spec{replicas: object.spec.replicas + 1, ?paused: optional.none()}}
@@ -247,7 +247,7 @@ fn parts_are_named_after_their_place() {
         let authority = Arc::new(Memory::default());
         let (result, _) = env.compile(text).unwrap().eval(&vars(&object, &object, &authority), 10_000);
         match result.unwrap() {
-            Value::Struct(made) => made.misnamed(),
+            Value::Struct(constructed) => constructed.misnamed(),
             other => panic!("{other:?}"),
         }
     };

@@ -47,7 +47,7 @@ fn deep_expressions_need_no_deep_stack() {
 }
 
 #[test]
-fn too_deep_says_so() {
+fn reports_exceeded_depth() {
     let refused = |text: &str| Env::new().compile(text).unwrap_err().to_string();
     let limit = "ERROR: <input>:-1:0: expression recursion limit exceeded: 250";
     assert_eq!(refused(&nested("(", ")", 250)), limit);
@@ -79,7 +79,7 @@ proptest! {
 
     /// Any text is compiled or refused; what compiles is evaluated within its budget, and to the same again.
     #[test]
-    fn nothing_breaks(
+    fn random_expressions_do_not_panic(
         parts in prop::collection::vec(prop::sample::select(PARTS), 1..24), noise in ".{0,6}", at in 0_usize..24,
     ) {
         let mut parts: Vec<&str> = parts;

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked() {
+    fn sends_upstream_requests() {
         let error = |change: fn(&mut EncryptedObject)| {
             let mut object = object();
             change(&mut object);

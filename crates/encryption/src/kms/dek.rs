@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_opens_and_nothing_else() {
+    fn decrypts_only_what_it_encrypted() {
         let random = SeededRandom::new(1);
         let (dek, seed) = Dek::generate(&random);
         let mut sealed = vec![];
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_unused_for_longest_makes_room() {
+    fn evicts_least_recently_used_seed() {
         let (keys, metrics) = (Keys::default(), Metrics::default());
         let key = |n: usize| {
             let mut fingerprint = [0; 32];

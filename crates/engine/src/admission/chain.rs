@@ -83,7 +83,7 @@ impl Chain {
             let groups = table.get(resource)?;
             groups.iter().find(|(of, _)| **of == *group).map(|(_, selections)| selections.clone())
         };
-        if let Some(selections) = known(&**self.table.load()) {
+        if let Some(selections) = known(&self.table.load()) {
             return selections;
         }
         let operations = [Operation::Create, Operation::Update, Operation::Delete, Operation::Connect];

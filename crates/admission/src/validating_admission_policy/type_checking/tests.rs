@@ -16,7 +16,7 @@ fn warnings(spec: Value, kinds: &[Known]) -> String {
 }
 
 #[test]
-fn confused_types_are_told_for_each_kind() {
+fn reports_type_errors_for_each_kind() {
     let kinds = [known("apps", "v1", "Deployment"), known("apps", "v1", "ReplicaSet")];
     let spec = json!({"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
     "variables": [{"name": "replicas", "expression": "object.spec.replicas"}, {"name": "broken", "expression": "object.spec +"}],
@@ -61,7 +61,7 @@ fn confused_types_are_told_for_each_kind() {
 
 /// A type that contains itself ends somewhere.
 #[test]
-fn types_that_contain_themselves() {
+fn checks_recursive_types() {
     let kinds = [known("apiextensions.k8s.io", "v1", "CustomResourceDefinition")];
     let expression =
         "object.spec.versions.all(v, v.schema.openAPIV3Schema.properties['a'].properties['b'].nothing == 1)";

@@ -75,7 +75,7 @@ fn good_and_bad_files() {
 }
 
 #[test]
-fn flags_are_a_configuration() {
+fn builds_configuration_from_flags() {
     let flags = |claim: Option<&str>, prefix: &str| {
         let flags = OidcFlags {
             issuer_url: "https://i".into(),

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_an_error() {
+    fn rejects_invalid_keys() {
         for text in ["", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"] {
             assert!(traditional_pem(text).is_err(), "{text}");
         }

@@ -90,7 +90,7 @@ impl Setting {
 }
 
 #[test]
-fn claims_make_a_user() {
+fn maps_claims_to_user() {
     let s = setting();
     let alice = r#"a@example.com ["oidc:devs"] {"authentication.kubernetes.io/credential-id": ["JTI=1"]}"#;
     assert_eq!(s.ask(&s.key, &claims()), alice);
@@ -146,7 +146,7 @@ fn claims_make_a_user() {
 }
 
 #[test]
-fn groups_that_are_elsewhere_are_missed() {
+fn rejects_distributed_group_claims() {
     let s = setting();
     let mut claims = claims();
     claims.as_object_mut().unwrap().remove("groups");
@@ -180,7 +180,7 @@ fn googles_issuer_has_two_names() {
 }
 
 #[test]
-fn keys_rotate_and_questions_are_rare() {
+fn fetches_rotated_keys_at_bounded_rate() {
     let s = setting();
     let asked = || s.provider.asked.load(Ordering::Relaxed);
     let good = |answer: String| answer.starts_with("a@example.com");
@@ -197,7 +197,7 @@ fn keys_rotate_and_questions_are_rare() {
 }
 
 #[test]
-fn an_issuer_that_is_down_is_asked_again() {
+fn retries_unavailable_issuer() {
     let s = setting();
     let keys = s.provider.keys.lock().unwrap().take();
     let down = "oidc: verify token: failed to verify signature: fetching keys failed";
@@ -209,7 +209,7 @@ fn an_issuer_that_is_down_is_asked_again() {
 }
 
 #[test]
-fn expressions_make_a_user() {
+fn maps_claims_by_expressions() {
     let s = setting();
     let rule = json!({
         "issuer": {"url": "https://i", "audiences": ["kaji"]},
@@ -287,7 +287,7 @@ impl Fetch for Slow {
 
 /// A caller that is cancelled while keys are fetched does not end the fetch for the others.
 #[test]
-fn a_client_that_goes_away_ends_no_question() {
+fn cancelled_request_does_not_end_key_fetch() {
     let s = setting();
     let rule = s.oidc.rule.clone();
     let oidc = Oidc::new(rule, vec![], Arc::new(Slow(s.provider.clone())), s.clock.clone()).unwrap();

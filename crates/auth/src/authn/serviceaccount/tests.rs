@@ -125,7 +125,7 @@ fn claims_are_upstreams() {
 }
 
 #[test]
-fn kubelets_tokens_outlive_what_they_say() {
+fn extends_tokens_of_kubelets() {
     let mut setting = setting();
     let lifetime = |setting: &Setting, order: &TokenOrder| {
         let now = setting.world.clock.now();
@@ -232,7 +232,7 @@ fn issuers_and_audiences() {
 }
 
 #[test]
-fn ends_with_its_account() {
+fn rejects_token_of_deleted_account() {
     let deleted = |seconds: i64| {
         move |w: &World| {
             let at = w.clock.now() - jiff::SignedDuration::from_secs(seconds);
@@ -258,7 +258,7 @@ fn ends_with_its_account() {
 }
 
 #[test]
-fn ends_with_what_it_is_bound_to() {
+fn rejects_token_of_deleted_bound_object() {
     for (kind, resource, name, uid) in
         [("Pod", "pods", "p", "u2"), ("Secret", "secrets", "s", "u3"), ("Node", "nodes", "n", "u4")]
     {

@@ -52,7 +52,7 @@ fn ask(node: &Node, user: &UserInfo, question: &str) -> String {
 }
 
 #[test]
-fn pods_lead_to_what_they_need() {
+fn pods_authorize_their_references() {
     let world = World::default();
     let pod = json!({
         "spec": {
@@ -126,7 +126,7 @@ fn pods_lead_to_what_they_need() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn what_is_its_own() {
+fn node_may_write_its_own_objects() {
     let world = World::default();
     world.attachments.put("/va", Some(json!({"spec": {"nodeName": "a"}})));
     world.slices.put("/slice", Some(json!({"spec": {"nodeName": "a"}})));
@@ -224,7 +224,7 @@ fn what_is_its_own() {
 }
 
 #[test]
-fn who_is_a_node() {
+fn identifies_nodes_by_name_and_group() {
     let node = World::default().authorizer();
     let outside_group = UserInfo { name: "system:node:a".into(), ..UserInfo::default() };
     assert_eq!(ask(&node, &outside_group, "get /nodes /a"), "no: ");

@@ -34,7 +34,7 @@ fn objects() {
 
 /// Every binding names a role of the table, every controller's role is bound, and no name comes twice.
 #[test]
-fn the_table_is_whole() {
+fn default_roles_are_complete() {
     let all = defaults();
     let names: BTreeSet<_> = all.iter().map(|d| (d.resource, d.namespace, d.name)).collect();
     assert_eq!(names.len(), all.len());
@@ -57,7 +57,7 @@ fn the_table_is_whole() {
 
 /// What the default bindings grant to well-known users, through the authorizer itself.
 #[test]
-fn who_may_do_what() {
+fn default_roles_allow_what_upstreams_do() {
     let rbac = crate::authz::rbac::tests::defaults();
     let table = [
         (UNAUTHENTICATED, "get", "", "/healthz", true),

@@ -141,7 +141,7 @@ fn changes_count_at_once() {
 }
 
 #[test]
-fn what_is_held() {
+fn lists_rules_of_user() {
     let world = World::default();
     world.cluster_roles.put("a", role(&["get core pods"]));
     world.cluster_role_bindings.put("x", binding("ClusterRole/a", &["User/jane", "Group/devs"]));
@@ -159,7 +159,7 @@ fn what_is_held() {
 proptest::proptest! {
     /// Whatever order changes come in, the index equals one that is made anew from what is left.
     #[test]
-    fn following_equals_making_anew(changes in proptest::collection::vec((0..3_usize, 0..3_usize, proptest::option::of(0..3_usize)), 0..40)) {
+    fn incremental_index_equals_rebuilt_index(changes in proptest::collection::vec((0..3_usize, 0..3_usize, proptest::option::of(0..3_usize)), 0..40)) {
         let world = World::default();
         let followed = world.rbac();
         let mut left = BTreeMap::new();

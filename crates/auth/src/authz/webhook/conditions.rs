@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_they_see() {
+    fn conditions_see_the_review() {
         let user = UserInfo {
             name: "alice".into(),
             groups: vec!["devs".into()],
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn one_no_is_enough() {
+    fn one_false_condition_excludes() {
         let user = UserInfo::default();
         let path = Attributes::path(&user, "get", "/livez");
         let matches = |texts: &[&str]| compile(texts).unwrap().matches(&path);

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_lately_used_gives_way() {
+    fn evicts_least_recently_used() {
         let mut recent = Recent::new(2);
         recent.put("a".into(), 1, at(10));
         recent.put("b".into(), 2, at(5));
@@ -87,7 +87,7 @@ mod tests {
     proptest! {
         /// Whatever is asked and answered in whichever order: bounded, in step, and never an answer that is not the last.
         #[test]
-        fn bounded_and_true(steps in prop::collection::vec((0u8..6, 0i64..8, any::<bool>()), 0..60)) {
+        fn cache_is_bounded_and_consistent(steps in prop::collection::vec((0u8..6, 0i64..8, any::<bool>()), 0..60)) {
             let (mut recent, mut last) = (Recent::new(3), HashMap::new());
             for (now, (key, ttl, put)) in steps.into_iter().enumerate() {
                 let (key, now) = (key.to_string(), now as i64);

@@ -101,7 +101,7 @@ impl World {
 }
 
 #[test]
-fn questions() {
+fn writes_access_reviews() {
     let user = jane();
     let fields = fields::Selector::parse("spec.nodeName=a,status.phase!=b").unwrap();
     let labels = labels::Selector::parse("a in (b,c),d!=e,!f,g,h>1").unwrap();
@@ -157,7 +157,7 @@ fn decisions() {
 }
 
 #[test]
-fn without_an_answer() {
+fn applies_failure_policy_without_answer() {
     let failures = || {
         vec![
             Err(Failure { text: "late".into(), timeout: true }),
@@ -199,7 +199,7 @@ fn without_an_answer() {
 }
 
 #[test]
-fn answers_are_kept_as_long_as_they_should_be() {
+fn caches_decisions_for_their_ttl() {
     let yes_and_no = || vec![status(json!({"allowed": true})), status(json!({"allowed": false}))];
     let down = || vec![Err(Failure { text: "down".into(), timeout: false }); 9];
     let world_of = |authorized: u64, unauthorized: u64| {
@@ -237,7 +237,7 @@ fn answers_are_kept_as_long_as_they_should_be() {
 }
 
 #[test]
-fn long_questions_are_not_kept() {
+fn does_not_cache_oversized_requests() {
     for (length, kept) in [(LONGEST - 4, true), (LONGEST - 3, false)] {
         let world = world(|_| {});
         let path = "x".repeat(length);
@@ -248,7 +248,7 @@ fn long_questions_are_not_kept() {
 }
 
 #[test]
-fn conditions_keep_questions_away() {
+fn match_conditions_prevent_calls() {
     let ask = |on_failure, text: &str| {
         let mut errors = vec![];
         let conditions =

@@ -70,7 +70,7 @@ fn check_names(value: &Value<'_>, path: &str, found: &mut Vec<String>) {
     match value {
         Value::Struct(part) => part.check_names(path, found),
         Value::List(list) => list.iter().flatten().for_each(|v| check_names(&v, path, found)),
-        Value::Map(map @ Map::Made(_)) => {
+        Value::Map(map @ Map::Constructed(_)) => {
             let values = map.keys().into_iter().filter_map(|k| map.get(&k).ok().flatten());
             values.for_each(|v| check_names(&v, path, found));
         }
@@ -79,7 +79,7 @@ fn check_names(value: &Value<'_>, path: &str, found: &mut Vec<String>) {
 }
 
 /// The type that `name{...}` makes, where expressions may make objects.
-pub(crate) fn type_made(name: &str) -> Option<Type> {
+pub(crate) fn constructed_type(name: &str) -> Option<Type> {
     let name = name.strip_prefix('.').unwrap_or(name);
     match name {
         JSON_PATCH => Some(Type::Named(Named::JsonPatch)),
