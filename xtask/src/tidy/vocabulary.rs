@@ -15,7 +15,6 @@ pub const NOT_CLEAN: &[&str] = &[
     "crates/aggregator",
     "crates/apiextensions",
     "crates/audit",
-    "crates/auth",
     "crates/builtins",
     "crates/controllers",
     "crates/engine",

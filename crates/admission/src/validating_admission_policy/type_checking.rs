@@ -1,4 +1,4 @@
-//! What is suspicious about the expressions of a ValidatingAdmissionPolicy, given the types that it is about. It is told in
+//! What is suspicious about the expressions of a ValidatingAdmissionPolicy, given the types that it is about. It is reported in
 //! the policy's status, and changes nothing about what the policy does.
 //!
 //! Invariant: a generation is checked once; `observedGeneration` says which one was.

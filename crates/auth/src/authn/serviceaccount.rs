@@ -63,7 +63,7 @@ pub struct TokenOrder {
 pub struct IssuedToken {
     /// The JWT.
     pub token: String,
-    /// When it expires, as far as its owner is told.
+    /// The expiry that its owner gets.
     pub expires: jiff::Timestamp,
     /// The lifetime granted, in seconds.
     pub expiration_seconds: i64,

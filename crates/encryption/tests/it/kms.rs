@@ -279,7 +279,7 @@ async fn hanging_refusing_and_talking_nonsense() {
     assert_eq!(world.plugin.calls("Status"), calls);
 }
 
-type Change = fn(&mut plugin::State);
+type Change = fn(&mut crate::plugin::State);
 
 #[tokio::test]
 async fn answers_that_are_wrong() {
