@@ -1,6 +1,6 @@
 //! Expressions over one request: their variables, authorization checks and cost limits. Webhooks and policies share it.
 //!
-//! A webhook's match conditions take three lines: `MatchConditions::of_webhook` once for each configuration, an [`RequestAuthority`]
+//! Usage by a webhook: `MatchConditions::of_webhook` once for each configuration, a [`RequestAuthority`]
 //! and [`Activation`] for each request, `conditions.matches(&activation, None, &metric_labels)`.
 //!
 //! Invariants:

@@ -1,4 +1,4 @@
-//! Which requests a webhook or a policy is about: rules, selectors, and the other resources that a rule may mean.
+//! Matching of requests by webhooks and policies: rules, selectors, and equivalent resources.
 //!
 //! Invariants:
 //! - Rules come first and cost no look-up and no allocation unless they match; selectors follow.

@@ -1,4 +1,5 @@
-//! `MutatingAdmissionWebhook`: webhooks that change what is written, one after another, and once more for those that want to see what came after them.
+//! `MutatingAdmissionWebhook`: calls webhooks that may change an object, one after another; those with the reinvocation policy
+//! `IfNeeded` are called again if the object changes after them.
 
 use crate::{
     matching::Matched,

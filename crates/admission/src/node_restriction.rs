@@ -1,5 +1,4 @@
-//! `NodeRestriction` and `TaintNodesByCondition`: what kubelets may write beyond what authorization can tell, and that new
-//! nodes get no pods before they are ready.
+//! `NodeRestriction`: limits the writes of kubelets to their own node and its pods, as far as authorization cannot.
 //!
 //! Invariants:
 //! - Restrictions hold for every user that authenticated as a node, whatever else it may do, and for no other user.

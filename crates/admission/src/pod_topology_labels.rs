@@ -1,4 +1,4 @@
-//! `PodTopologyLabels`: pods carry the zone and region of their node, so that they can read them of themselves (KEP-4742).
+//! `PodTopologyLabels`: copies the zone and region labels of a node to its pods, for the downward API (KEP-4742).
 
 use crate::find;
 use kaji_engine::{Admission, Attributes, Operation, Phases};

@@ -1,4 +1,4 @@
-//! `Priority`: pods get the number that their class says; there is one default class at most.
+//! `Priority`: sets the priority of a pod from its priority class; there is one default class at most.
 
 use super::find;
 use kaji_engine::{Admission, Attributes, Operation, Phases};

@@ -1,4 +1,4 @@
-//! `ResourceQuota`: what a namespace's quotas limit is charged before it is made, and refused when it does not fit.
+//! `ResourceQuota`: charges an object to its namespace's quotas before it is written, and refuses what exceeds them.
 //!
 //! Invariants:
 //! - A charge and the object it is for are one transaction: no failure in between leaves one without the other, and

@@ -1,4 +1,4 @@
-//! `ServiceAccount`: every pod runs as an account that exists, and gets that account's token and pull secrets.
+//! `ServiceAccount`: every pod has a service account that exists, and gets its token volume and image pull secrets.
 //!
 //! Invariant: mirror pods are left as the kubelet made them; they may name neither accounts nor secrets.
 

@@ -1,4 +1,4 @@
-//! What the tests of webhooks and policies share: a cluster's objects, and requests about them.
+//! Fixtures for tests of webhooks and policies: a cluster's objects, and requests about them.
 
 use kaji_engine::{
     Annotations, Attributes, Deadline, Operation, Together, pipeline::options::OperationOptions,

@@ -1,4 +1,5 @@
-//! `ValidatingAdmissionWebhook`: webhooks that accept or refuse what will be stored, called at the same time; all have to accept.
+//! `ValidatingAdmissionWebhook`: calls the webhooks that accept or refuse the object to be stored, all at the
+//! same time; all have to accept.
 
 use crate::{
     matching::Matched,

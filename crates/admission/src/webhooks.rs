@@ -1,4 +1,4 @@
-//! `MutatingAdmissionWebhook` and `ValidatingAdmissionWebhook`: what others, called over HTTPS, say about writes.
+//! Admission webhooks: what `MutatingAdmissionWebhook` and `ValidatingAdmissionWebhook` share.
 //!
 //! Invariants:
 //! - Without a webhook that is about a request, nothing is allocated for it.

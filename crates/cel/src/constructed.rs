@@ -1,4 +1,4 @@
-//! Objects that expressions make (`Object.spec{replicas: 3}`, `JSONPatch{op: "remove", ...}`), and values as JSON.
+//! Objects that expressions construct (`Object.spec{replicas: 3}`, `JSONPatch{op: "remove", ...}`), and values as JSON.
 //! Sources: apiserver `cel/mutation`.
 
 use crate::{

@@ -1,4 +1,4 @@
-//! What evaluation costs, in upstream's units (one is about 50 ns), and the budget that pays for it.
+//! The cost of evaluation, in upstream's units (one is about 50 ns), and its budget.
 //! Sources: cel-go `interpreter/runtimecost.go`, apiserver `cel/library/cost.go`.
 
 use crate::{

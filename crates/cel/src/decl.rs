@@ -1,4 +1,4 @@
-//! Declarations: what an expression may know of a JSON value, made by the caller from a schema. They give values their
+//! Declarations: the type of a JSON value, which the caller derives from a schema. They give values their
 //! types when expressions are checked and when they are evaluated, and bound sizes when costs are estimated.
 
 use std::{collections::BTreeMap, sync::Arc};

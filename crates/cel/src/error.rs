@@ -1,4 +1,4 @@
-//! Why an evaluation failed.
+//! Errors of evaluation.
 
 use crate::value::Value;
 use std::borrow::Cow;

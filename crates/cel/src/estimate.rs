@@ -1,4 +1,4 @@
-//! What an expression may cost at most, computed from the expression and the declarations of its variables, before there is
+//! The maximum cost of an expression, estimated from the expression and the declarations of its variables, before there is
 //! any data. Costs are those of [`crate::cost`]. Definitions are accepted or refused by these numbers, so they are upstream's
 //! to the unit, oddities included (a number in a field counts as nothing, since its declaration has no size).
 //! Sources: cel-go `checker/cost.go`, apiserver `cel/library/cost.go`.

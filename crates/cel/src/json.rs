@@ -1,4 +1,4 @@
-//! JSON as values: each by its declaration, numbers that are whole as ints.
+//! JSON as values, each by its declaration; whole numbers are ints.
 //! Texts: apiserver `cel/common/valuesunstructured.go`.
 
 use crate::{

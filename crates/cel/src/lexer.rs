@@ -1,4 +1,4 @@
-//! From text to tokens. What is no token is reported and skipped, as ANTLR's lexers do.
+//! The lexer. What is no token is reported and skipped, as ANTLR's lexers do.
 
 use crate::source::Report;
 

@@ -1,4 +1,4 @@
-//! The Common Expression Language as Kubernetes uses it: parsed, type-checked, priced and evaluated.
+//! The Common Expression Language as Kubernetes uses it: parser, type checker, cost estimation and evaluation.
 //! Sources: the CEL language definition, cel-go, and the libraries of k8s.io/apiserver (KEP-2876, KEP-3488).
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! What is wrong with constants although their types are right: moments, spans and patterns that do not parse, lists and
+//! Validation of constants beyond their types: timestamps, durations and patterns that do not parse, lists and
 //! maps of mixed types, and formats that do not fit their arguments. cel-go's AST validators, those that Kubernetes turns on.
 
 use crate::{

@@ -1,4 +1,4 @@
-//! From tokens to a tree, by precedence climbing.
+//! The parser, by precedence climbing.
 //!
 //! Invariants: text longer than [`crate::MAX_LENGTH`] characters is refused unread; recursion is bounded by
 //! [`crate::MAX_DEPTH`] levels of nesting, and so is the depth of the tree; a tree has at most `MAX_NODES` nodes.

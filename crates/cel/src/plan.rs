@@ -1,4 +1,4 @@
-//! A checked expression made ready to evaluate: names are slots, functions are pointers, constants are values.
+//! The plan of evaluation of a checked expression: names are slots, functions are pointers, constants are values.
 
 use crate::{
     ast::{ACCUMULATOR, Comprehension, Entry, Expr, Kind, Literal},

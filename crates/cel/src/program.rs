@@ -1,4 +1,4 @@
-//! What callers use: an environment that declares the variables, and programs compiled in it.
+//! The interface of the crate: an environment that declares variables, and programs compiled in it.
 
 use crate::{
     Error, Issues, MAX_DEPTH,

@@ -1,4 +1,4 @@
-//! Which types may stand for which, and what that says of type variables.
+//! Assignability of types, and the substitution of type variables.
 //!
 //! Invariant: a failed attempt leaves no trace; what a successful one learned can be taken back by its mark.
 

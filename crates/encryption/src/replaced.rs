@@ -1,4 +1,4 @@
-//! Which resources' values were written anew, or removed, after having been stored otherwise than they would be now.
+//! The resources whose stale values (stored by another transformer than the present one) were rewritten or removed.
 //!
 //! Invariant: bounded by the number of resources; a note is kept until it is taken.
 

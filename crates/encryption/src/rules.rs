@@ -1,4 +1,4 @@
-//! Which rule is for a storage key: exact resource first, then all of its group, then all of all groups.
+//! Selection of the rule for a storage key: exact resource first, then all of its group, then all of all groups.
 //!
 //! Invariant: a rule that an earlier, wider one masks is refused when it is added.
 

@@ -1,4 +1,5 @@
-//! The decorator: values go into the inner store encrypted and come out clear. Everything else is the inner store's.
+//! The encrypting decorator of a store: values are encrypted on write and decrypted on read. Everything else is the inner
+//! store's.
 //!
 //! Invariants: revisions, keys, leases and the order of events are the inner store's. A stream that meets a value it
 //! cannot read ends with an error; it never leaves an event out.

@@ -1,4 +1,4 @@
-//! From values to stored bytes and back: prefixes, providers in order, keys in order.
+//! Transformation of values to stored bytes and back: prefixes, providers in order, keys in order.
 //!
 //! Invariants: the first key of the first provider writes. Reading tries every provider and key whose prefix matches, in
 //! order, because two providers may share a prefix while one is rotated to the other. A value that the writing key did

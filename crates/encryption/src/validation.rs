@@ -1,4 +1,4 @@
-//! What a configuration may say. Texts are upstream's (`apiserver/pkg/apis/apiserver/validation`).
+//! Validation of the configuration. Texts are upstream's (`apiserver/pkg/apis/apiserver/validation`).
 //!
 //! Invariant: no secret, and no whole provider, is shown in an error.
 

@@ -1,4 +1,4 @@
-//! What is counted of match conditions, with upstream's names (`admission/metrics` of k8s.io/apiserver).
+//! Metrics of match conditions, with upstream's names (`admission/metrics` of k8s.io/apiserver).
 
 use kaji_engine::Operation;
 use prometheus_client::{

@@ -1,4 +1,4 @@
-//! What the expressions of mutating policies result in, done to an object.
+//! Applies the results of mutating policies to an object: apply configurations and JSON patches.
 //! Source: apiserver `policy/mutating/patch`.
 
 use kaji_cel::{Struct, Value as Cel};

@@ -1,4 +1,4 @@
-//! What a kubelet may say about its own node.
+//! Writes of a kubelet to its own Node: labels, taints and owner references.
 
 use super::new;
 use kaji_engine::{Attributes, Operation};

@@ -1,4 +1,4 @@
-//! Pods that run on the node, and mirrors of those that it runs on its own account.
+//! Writes of a kubelet to pods: mirror pods, status and evictions of pods on its node.
 
 use super::{current, new, unexpected};
 use crate::pod_spec::{config_map_names, secret_names};

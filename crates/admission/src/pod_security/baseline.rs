@@ -1,4 +1,4 @@
-//! The checks of the baseline level: what is known to let a pod out of its container.
+//! The checks of the baseline level, against known privilege escalations.
 
 use super::{
     checks::{Found, all, bad_profiles, containers_text, context, name, own_users, plural, quoted, setters},

@@ -1,4 +1,4 @@
-//! Running the checks of a level, and what they share.
+//! Evaluates the checks of a level, with the helpers that checks share.
 
 use super::{
     baseline,

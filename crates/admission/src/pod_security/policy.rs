@@ -1,4 +1,4 @@
-//! Levels, versions, and what the labels of a namespace say about them.
+//! Levels and versions of the Pod Security Standards, and the policy of a namespace from its labels.
 
 use kaji_meta::{ErrorList, Path, field};
 use serde_json::{Map, Value};

@@ -1,4 +1,4 @@
-//! What the restricted level adds: what pods must say to be hardened.
+//! The checks that the restricted level adds.
 
 use super::{
     baseline::{added_capabilities, unusual_proc_mount},

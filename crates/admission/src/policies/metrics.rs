@@ -1,4 +1,4 @@
-//! What is counted of policies, with upstream's names (`policy/validating/metrics`, `policy/mutating/metrics`).
+//! Metrics of policies, with upstream's names (`policy/validating/metrics`, `policy/mutating/metrics`).
 
 use prometheus_client::{
     encoding::EncodeLabelSet,

@@ -1,5 +1,5 @@
-//! What is suspicious about the expressions of a ValidatingAdmissionPolicy, given the types that it is about. It is reported in
-//! the policy's status, and changes nothing about what the policy does.
+//! Type checking of the expressions of a ValidatingAdmissionPolicy against the types that it matches. Warnings go to the
+//! policy's status and have no effect on its evaluation.
 //!
 //! Invariant: a generation is checked once; `observedGeneration` says which one was.
 //!

@@ -1,4 +1,4 @@
-//! One call of one webhook, and what a failure of it means.
+//! One call of one webhook, and the handling of its failure.
 
 use super::{
     Deps,

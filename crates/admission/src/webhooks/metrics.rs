@@ -1,4 +1,4 @@
-//! What is counted of webhooks, with upstream's names (`admission/metrics` of k8s.io/apiserver).
+//! Metrics of webhooks, with upstream's names (`admission/metrics` of k8s.io/apiserver).
 
 use crate::match_conditions::ConditionMetrics;
 use kaji_engine::Operation;

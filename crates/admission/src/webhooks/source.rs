@@ -1,4 +1,4 @@
-//! The webhooks that are configured, read once for each version of their configurations.
+//! The configured webhooks, parsed once for each version of their configurations.
 //!
 //! Invariant: a list is as new as the cache at the call; while nothing changes, a call compares one number.
 

@@ -1,4 +1,4 @@
-//! What was found out about tokens a moment ago, so that a busy client's signature is not verified on every request.
+//! A cache of authenticated tokens, so that a busy client's signature is not verified on every request.
 //!
 //! Invariants: it never holds a token, only its hash; it is bounded; an entry is forgotten after its time.
 

@@ -1,4 +1,4 @@
-//! The documents by which others verify service accounts' tokens. Source: OpenID Connect Discovery 1.0 and upstream's
+//! The discovery documents by which relying parties verify service accounts' tokens. Source: OpenID Connect Discovery 1.0 and upstream's
 //! `pkg/serviceaccount/openidmetadata.go`.
 
 use super::KeySet;

@@ -1,4 +1,4 @@
-//! The expressions of an `AuthenticationConfiguration`, in CEL: what claims mean, and what has to be true of claims and
+//! The expressions of an `AuthenticationConfiguration`, in CEL: claim mappings, and validation rules of claims and
 //! users. Source, also of the texts: upstream's `pkg/authentication/cel` and `plugin/pkg/authenticator/token/oidc`.
 //!
 //! Invariants:

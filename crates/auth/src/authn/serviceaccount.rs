@@ -1,4 +1,4 @@
-//! Tokens of service accounts, issued by TokenRequest: claims, and what still has to be true when one is used.
+//! Tokens of service accounts, issued by TokenRequest: claims and their validation.
 //!
 //! Invariants:
 //! - A signature is verified once in a while; that the account and the object a token is bound to still exist, with

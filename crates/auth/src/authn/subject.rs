@@ -1,4 +1,4 @@
-//! What the subject of a client certificate says, as Go's `crypto/x509` reads it: upstream's authenticators see nothing else.
+//! The subject of a client certificate as Go's `crypto/x509` parses it, for upstream's authenticators use nothing else.
 //!
 //! Invariants: of several common names the last counts; every organization is a group, in the order of the encoding, also
 //! those that share a relative name with another attribute. A subject with any value that is no string of its type names no

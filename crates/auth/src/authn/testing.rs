@@ -1,4 +1,4 @@
-//! What the tests of authenticators share: a clock, a cluster's objects, keys.
+//! Fixtures for tests of authenticators: a clock, a cluster's objects, keys.
 
 use super::SigningKey;
 use kaji_meta::{GroupResource, ManualClock, Status, object};

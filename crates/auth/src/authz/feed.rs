@@ -1,4 +1,4 @@
-//! What an index over objects is fed with: a revision that is cheap to read, and the changes since the last call.
+//! The input of an index over objects: a revision that is cheap to read, and the changes since the last call.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Keeping default roles and bindings what they should be, without taking away what an administrator added.
+//! Reconciliation of default roles and bindings, which keeps what an administrator added.
 //!
 //! Source: upstream's `component-helpers/auth/rbac/reconciliation`.
 

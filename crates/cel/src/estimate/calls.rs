@@ -1,4 +1,4 @@
-//! What calls may cost, and how large their results may be.
+//! Estimated costs of calls, and sizes of their results.
 
 use super::{Entries, Estimator, Place, Range, Step, size_at};
 use crate::{

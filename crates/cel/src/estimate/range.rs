@@ -1,4 +1,4 @@
-//! From the least to the most that something may be: a size or a cost. Sums and products saturate.
+//! An interval of sizes or costs. Sums and products saturate.
 
 /// Both ends are included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Text: the standard functions and cel-go's `ext/strings`, version 2. Places count characters.
+//! Text: the standard functions and cel-go's `ext/strings`, version 2. Indexes count characters.
 
 use super::{Called, MAX_ELEMENTS, MAX_TEXT, Native, lists, no_overload, template};
 use crate::{

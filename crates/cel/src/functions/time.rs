@@ -1,4 +1,4 @@
-//! Moments and spans: reading, writing and taking apart. Moments lie in the years 1 to 9999, as protobuf's do.
+//! Timestamps and durations: parsing, formatting and components. Timestamps lie in the years 1 to 9999, as protobuf's do.
 
 use super::{Called, Native, no_overload};
 use crate::{error::Error, value::Value};

@@ -1,4 +1,4 @@
-//! Whether a plugin is well, and with which key it encrypts; the seed that writes is made and renewed here.
+//! Health and key of a plugin, from its Status call; the seed for writes is created and renewed here.
 //!
 //! Invariants: one probe of a plugin at a time. A probe that fails leaves the seed as it is; it may be used until it
 //! expires. Intervals are upstream's.

@@ -1,4 +1,4 @@
-//! The flags that stand for a configuration with one issuer.
+//! The `--oidc-*` flags as a configuration with one issuer.
 
 use super::{
     AuthenticationConfiguration, ClaimMappings, ClaimOrPrefix, ClaimRule, JwtAuthenticator, JwtIssuer,

@@ -1,4 +1,4 @@
-//! What a configuration has to be. Source, also of the texts: upstream's `pkg/apis/apiserver/validation`.
+//! Validation of the configuration. Source, also of the texts: upstream's `pkg/apis/apiserver/validation`.
 
 use super::{
     AuthenticationConfiguration, ClaimMappings, ClaimOrExpression, ClaimOrPrefix, ClaimRule, ConfigError,

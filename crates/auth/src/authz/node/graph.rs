@@ -1,4 +1,4 @@
-//! What is bound to which node, and what that leads to.
+//! The graph of references from nodes through their pods to other objects.
 //!
 //! Invariant: a reference is counted once for each pod that makes it; what no pod refers to is not there.
 

@@ -1,6 +1,6 @@
-//! Answers by question, for a time.
+//! A cache of decisions by request, with times to live.
 //!
-//! Invariants: never more entries than it was made for, the one least lately used gives way; nothing outlives its time.
+//! Invariants: never more entries than its capacity, the least recently used is evicted; nothing outlives its time.
 
 use jiff::Timestamp;
 use std::{

@@ -1,4 +1,4 @@
-//! The question as a SubjectAccessReview, and what the answer says.
+//! A request as a SubjectAccessReview, and the decision in its response.
 
 use super::Answer;
 use crate::authz::Attributes;
