@@ -120,7 +120,7 @@ struct Rounds {
 }
 
 fn rounds<'r>(a: &'r mut Attributes<'_>) -> Option<&'r mut Rounds> {
-    a.again.get_or_insert_default().note(NAME)
+    a.reinvocation.get_or_insert_default().note(NAME)
 }
 
 /// What refuses the request, in words.
@@ -325,7 +325,7 @@ impl MutatingAdmissionPolicy {
         list: &[Invocation],
         errors: &mut Errors,
     ) -> Result<(), Status> {
-        let second = a.again.as_ref().is_some_and(|again| again.is_second());
+        let second = a.reinvocation.as_ref().is_some_and(|again| again.is_second());
         if second {
             let now = a.new_object().cloned();
             if let Some(rounds) = rounds(a).filter(|r| r.left != now) {
@@ -388,7 +388,7 @@ impl MutatingAdmissionPolicy {
 
 /// Requests a second round, in which the policies that ran so far run again if their reinvocation policy says so.
 fn again(a: &mut Attributes<'_>) {
-    a.again.get_or_insert_default().want();
+    a.reinvocation.get_or_insert_default().want();
     if let Some(rounds) = rounds(a) {
         rounds.again.append(&mut rounds.made);
     }
@@ -408,7 +408,7 @@ impl Admission for MutatingAdmissionPolicy {
         self.policies.concerned(a)
     }
 
-    fn foreign(&self) -> bool {
+    fn dynamic(&self) -> bool {
         true
     }
 

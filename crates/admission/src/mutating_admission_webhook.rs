@@ -70,7 +70,7 @@ struct Patched<'a> {
 impl MutatingAdmissionWebhook {
     async fn mutate(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
         let hooks = self.0.source.hooks(a.api);
-        let second = a.again.as_ref().is_some_and(|again| again.is_second());
+        let second = a.reinvocation.as_ref().is_some_and(|again| again.is_second());
         if second {
             let now = present(a).cloned();
             if let Some(rounds) = rounds(a)
@@ -100,13 +100,13 @@ impl MutatingAdmissionWebhook {
             );
             hook.observe(&self.0.deps, STEP, a.operation, began, result.as_ref().map(drop));
             if changed {
-                a.again.get_or_insert_default().want();
+                a.reinvocation.get_or_insert_default().want();
                 if let Some(rounds) = rounds(a) {
                     rounds.changed();
                 }
             }
             if hook.reinvoke {
-                a.again.get_or_insert_default();
+                a.reinvocation.get_or_insert_default();
                 if let Some(rounds) = rounds(a) {
                     rounds.called.insert(hook.uid.clone());
                 }
@@ -194,7 +194,7 @@ impl Admission for MutatingAdmissionWebhook {
         self.0.concerns(a)
     }
 
-    fn foreign(&self) -> bool {
+    fn dynamic(&self) -> bool {
         true
     }
 
@@ -205,7 +205,7 @@ impl Admission for MutatingAdmissionWebhook {
 
 /// The notes of this plugin, if the request has any notes.
 fn rounds<'r>(a: &'r mut Attributes<'_>) -> Option<&'r mut Rounds> {
-    a.again.as_mut()?.note(NAME)
+    a.reinvocation.as_mut()?.note(NAME)
 }
 
 fn annotate(a: &Attributes<'_>, key: &str, value: &impl Serialize) {

@@ -228,7 +228,7 @@ impl<E: Evaluator> Policies<E> {
     /// Whether any policy may be about a request.
     pub(crate) fn concerned(&self, a: &Attributes<'_>) -> bool {
         let hooks = self.hooks(a.api);
-        !hooks.is_empty() && !a.inside && concerned(a) && hooks.iter().any(|hook| hook.concerns(a))
+        !hooks.is_empty() && !a.internal && concerned(a) && hooks.iter().any(|hook| hook.concerns(a))
     }
 }
 

@@ -7,7 +7,7 @@
 //!   turn it holds nothing. The holder of the turn creates nothing else in a namespace with quotas.
 //! - Only the quota controller gives back, from what it counts.
 
-use kaji_engine::{Admission, Attributes, Companion, Operation, Phases};
+use kaji_engine::{Admission, Attributes, ExtraUpdate, Operation, Phases};
 use kaji_meta::{GroupResource, Status, object};
 use kaji_quota::{Change, Context, Evaluator, check};
 use kaji_resource::BoxFuture;
@@ -58,9 +58,9 @@ impl ResourceQuota {
         for (index, used) in charged {
             let mut quota = (*quotas_here[index]).clone();
             object::set_at(&mut quota, &["status", "used"], used);
-            a.together.commit(Companion { resource: quotas.clone(), object: quota });
+            a.extras.update(ExtraUpdate { resource: quotas.clone(), object: quota });
         }
-        a.together.hold(turn);
+        a.extras.hold(turn);
         Ok(())
     }
 }

@@ -1,93 +1,16 @@
 //! Fixtures for tests of webhooks and policies: a cluster's objects, and requests about them.
 
 use kaji_engine::{
-    Annotations, Attributes, Deadline, Operation, Together, pipeline::options::OperationOptions,
+    Annotations, Attributes, Deadline, Operation, TransactionExtras, pipeline::options::OperationOptions,
 };
-use kaji_meta::{GroupResource, GroupVersionKind, GroupVersionResource, SeededRandom, Status, object};
-use kaji_resource::{Api, BoxFuture, DeleteOptions, NoHooks, ResourceDef, Scope, UserInfo};
+use kaji_meta::{GroupResource, GroupVersionKind, GroupVersionResource, SeededRandom};
+use kaji_resource::{NoHooks, ResourceDef, Scope, UserInfo, testing::FakeApi};
 use serde_json::{Value, json};
-use std::sync::{Arc, Mutex};
-
-type Never = Result<Value, Status>;
-
-/// Objects and definitions.
-#[derive(Default)]
-pub(crate) struct Objects {
-    pub objects: Vec<(GroupResource, Arc<Value>)>,
-    /// Groups of definitions that share storage.
-    pub shared: Vec<Arc<ResourceDef>>,
-    /// Kinds of parameters, and whether they are in namespaces.
-    pub kinds: Vec<(GroupVersionKind, GroupResource, bool)>,
-}
-
-impl Objects {
-    pub fn put(&mut self, resource: &str, object: Value) {
-        self.put_in("", resource, object);
-    }
-
-    /// The same of a group.
-    pub fn put_in(&mut self, group: &str, resource: &str, object: Value) {
-        self.objects.push((GroupResource::new(group, resource), Arc::new(object)));
-    }
-}
-
-impl Api for Objects {
-    fn get(&self, resource: &GroupResource, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        let is = |o: &Value| object::namespace(o) == namespace && object::name(o) == name;
-        self.objects.iter().find(|(r, o)| r == resource && is(o)).map(|(_, o)| o.clone())
-    }
-
-    fn list(&self, resource: &GroupResource, namespace: Option<&str>) -> Vec<Arc<Value>> {
-        let is = |o: &Value| namespace.is_none_or(|n| object::namespace(o) == n);
-        self.objects.iter().filter(|(r, o)| r == resource && is(o)).map(|(_, o)| o.clone()).collect()
-    }
-
-    fn resource_of(&self, kind: &GroupVersionKind) -> Option<(GroupResource, bool)> {
-        self.kinds
-            .iter()
-            .find(|(k, ..)| k == kind)
-            .map(|(_, resource, namespaced)| (resource.clone(), *namespaced))
-    }
-
-    fn changed(&self, _: &GroupResource) -> u64 {
-        self.objects.len() as u64
-    }
-
-    fn sharing(&self, group: &str, resource: &str) -> Vec<Arc<ResourceDef>> {
-        let own = |d: &&Arc<ResourceDef>| d.group == group && d.plural == resource;
-        if self.shared.iter().any(|d| own(&d)) { self.shared.clone() } else { vec![] }
-    }
-
-    fn create<'a>(&'a self, _: &'a GroupResource, _: &'a str, _: Value, _: bool) -> BoxFuture<'a, Never> {
-        unreachable!("admission writes nothing")
-    }
-
-    fn update<'a>(
-        &'a self,
-        _: &'a GroupResource,
-        _: &'a str,
-        _: &'a str,
-        _: &'a str,
-        _: bool,
-        _: &'a (dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync),
-    ) -> BoxFuture<'a, Never> {
-        unreachable!("admission writes nothing")
-    }
-
-    fn delete<'a>(
-        &'a self,
-        _: &'a GroupResource,
-        _: &'a str,
-        _: &'a str,
-        _: DeleteOptions,
-    ) -> BoxFuture<'a, Never> {
-        unreachable!("admission writes nothing")
-    }
-}
+use std::sync::Mutex;
 
 /// One request and what it is made in.
 pub(crate) struct Request {
-    pub api: Objects,
+    pub api: FakeApi,
     pub def: ResourceDef,
     pub user: UserInfo,
     pub kind: GroupVersionKind,
@@ -99,10 +22,10 @@ pub(crate) struct Request {
     pub old: Option<Value>,
     pub object: Option<Value>,
     pub dry_run: bool,
-    pub again: Option<Box<kaji_engine::Reinvocation>>,
+    pub reinvocation: Option<Box<kaji_engine::Reinvocation>>,
     pub warnings: Mutex<Vec<String>>,
     pub annotations: Annotations,
-    pub together: Together,
+    pub extras: TransactionExtras,
     pub deadline: Deadline,
     pub random: SeededRandom,
 }
@@ -110,8 +33,11 @@ pub(crate) struct Request {
 impl Request {
     /// A creation of a config map `c` in namespace `n`, which has the label `team: a`.
     pub fn new() -> Request {
-        let mut api = Objects::default();
-        api.put("namespaces", json!({"metadata": {"name": "n", "labels": {"team": "a"}}}));
+        let api = FakeApi::default();
+        api.put(
+            &GroupResource::new("", "namespaces"),
+            json!({"metadata": {"name": "n", "labels": {"team": "a"}}}),
+        );
         let def = ResourceDef::builtin("", "v1", "ConfigMap", "configmaps", Scope::Namespaced, &[], NoHooks);
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": "c", "namespace": "n", "labels": {"app": "x"}}, "data": {"k": "v"}});
@@ -128,10 +54,10 @@ impl Request {
             old: None,
             object: Some(object),
             dry_run: false,
-            again: None,
+            reinvocation: None,
             warnings: Mutex::default(),
             annotations: Annotations::default(),
-            together: Together::default(),
+            extras: TransactionExtras::default(),
             deadline: Deadline::default(),
             random: SeededRandom::new(1),
         }
@@ -169,13 +95,13 @@ impl Request {
             old: self.old.as_ref(),
             object: self.object.as_mut(),
             dry_run: self.dry_run,
-            inside: false,
-            again: self.again.take(),
+            internal: false,
+            reinvocation: self.reinvocation.take(),
             def: &self.def,
             api: &self.api,
             warnings: &self.warnings,
             annotations: &self.annotations,
-            together: &self.together,
+            extras: &self.extras,
             now: jiff::Timestamp::UNIX_EPOCH,
             deadline: self.deadline,
             random: &self.random,

@@ -113,7 +113,7 @@ impl Webhooks {
 impl Webhooks {
     /// Whether a webhook may be about a request; looks at no other object.
     pub(crate) fn concerns(&self, a: &Attributes<'_>) -> bool {
-        if a.inside {
+        if a.internal {
             return false;
         }
         let hooks = self.source.hooks(a.api);

@@ -16,7 +16,7 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use http::HeaderValue;
 use kaji_meta::{GroupResource, Status, time::Time};
 use kaji_outbound::{CallError, Client, Lane};
-use kaji_resource::{Api, UserInfo};
+use kaji_resource::{FieldManagement, ObjectReader, ObjectWriter, UpdateOptions, UserInfo};
 use serde_json::Value;
 use std::{
     sync::{Arc, Weak},
@@ -294,7 +294,11 @@ pub(crate) async fn write(aggregator: &Aggregator, name: &str, condition: &Condi
         condition.put(object, &now);
         Ok(())
     };
-    match aggregator.engine.update(&services, "", name, "status", false, &change).await {
+    match aggregator
+        .engine
+        .update(&services, "", name, UpdateOptions::new("status", FieldManagement::Record), &change)
+        .await
+    {
         Err(status) if status.code == 404 => return Ok(()),
         other => other?,
     };

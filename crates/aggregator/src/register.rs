@@ -12,7 +12,7 @@ use crate::{
 use futures_util::{StreamExt, stream};
 use kaji_engine::{Engine, cache::Follower};
 use kaji_meta::{GroupResource, Status, object};
-use kaji_resource::{Api, DeleteOptions};
+use kaji_resource::{Api, DeleteOptions, FieldManagement, ObjectReader, UpdateOptions};
 use kaji_schema::SchemaRef;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -99,7 +99,9 @@ async fn level(api: &dyn Api, name: &str, wanted: Option<&Value>, starting: bool
                 object["spec"] = wanted["spec"].clone();
                 Ok(())
             };
-            api.update(&services, "", name, "", false, &change).await.map(drop)
+            api.update(&services, "", name, UpdateOptions::new("", FieldManagement::Record), &change)
+                .await
+                .map(drop)
         }
         (Action::Delete, _) => {
             let uid = current.as_deref().map(|c| object::uid(c).to_owned());

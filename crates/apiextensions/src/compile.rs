@@ -14,8 +14,8 @@ use kaji_meta::{
     object::{arr_at, bool_at, str_at, strs_at},
 };
 use kaji_resource::{
-    Column, ColumnSource, Generation, MetadataCheck, MetadataChecks, ResourceDef, ScaleDef, Scope,
-    SelectableField, SubresourceDef, SubresourceKind, Verb, VersionDef,
+    Column, ColumnSource, GarbageCollectionPolicy, Generation, MetadataCheck, MetadataChecks, ResourceDef,
+    ScaleDef, Scope, SelectableField, SubresourceDef, SubresourceKind, Verb, VersionDef,
 };
 use kaji_schema::{Schema, SchemaRef, jsonpath::JsonPath, structural};
 use serde_json::Value;
@@ -104,6 +104,10 @@ pub fn compile(definition: &Value, with: &Conversions) -> Result<ResourceDef, Co
         pod_template: None,
         allow_create_on_update: false,
         allow_unconditional_update: false,
+        returns_deleted_object: false,
+        garbage_collection: GarbageCollectionPolicy::DeleteDependents,
+        writes_wait_for_caches: false,
+        undiscovered_verbs: if terminating { &[Verb::Create, Verb::Patch, Verb::Update] } else { &[] },
         conversion,
         hooks: Arc::new(hooks),
     })

@@ -68,7 +68,7 @@ pub fn of(definition: &Value, versions: &[VersionDef], with: &Conversions) -> Co
         "" => format!("{}List", str_at(definition, &["status", "acceptedNames", "kind"])),
         name => name.to_owned(),
     };
-    Conversion::Foreign(Arc::new(Webhook {
+    Conversion::Webhook(Arc::new(Webhook {
         definition: object::name(definition).to_owned(),
         list_kind,
         config: config(client),

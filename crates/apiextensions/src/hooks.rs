@@ -11,7 +11,7 @@ use kaji_meta::{
     field::{ErrorList, Path},
     object,
 };
-use kaji_resource::{Ctx, Hooks, ScaleDef, SubresourceKind, Verb, VersionDef};
+use kaji_resource::{Ctx, Hooks, Normalizer, ScaleDef, SubresourceKind, VersionDef};
 use kaji_schema::{Schema, SchemaRef, defaulting, prune, validate};
 use serde_json::Value;
 
@@ -138,26 +138,8 @@ impl Hooks for CustomHooks {
         Err(Status::forbidden(&self.resource, ctx.name, reason))
     }
 
-    fn undiscovered_verbs(&self) -> &'static [Verb] {
-        if self.terminating { &[Verb::Create, Verb::Patch, Verb::Update] } else { &[] }
-    }
-
-    fn normalizes(&self) -> bool {
-        true
-    }
-
-    fn normalize(&self, object: &mut Value) {
-        let version = object::api_version(object).rsplit('/').next().unwrap_or_default();
-        if let Some(version) = self.version(version) {
-            pruned(version.schema.get(), object);
-            if version.embeds {
-                embedded::drop_malformed(version.schema.get(), object);
-            }
-            let mut budget = SizeBudget::new(READ_BYTES);
-            if let Err(error) = defaulting::apply_defaults(version.schema.get(), object, &mut budget) {
-                tracing::warn!(name = object::name(object), %error, "defaults of a stored object are left out");
-            }
-        }
+    fn normalizer(&self) -> Option<&dyn Normalizer> {
+        Some(self)
     }
 
     fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
@@ -210,6 +192,22 @@ impl Hooks for CustomHooks {
             ("", true) => &[&["status"]],
             ("status", _) => &[&["metadata"], &["spec"]],
             _ => &[],
+        }
+    }
+}
+
+impl Normalizer for CustomHooks {
+    fn normalize(&self, object: &mut Value) {
+        let version = object::api_version(object).rsplit('/').next().unwrap_or_default();
+        if let Some(version) = self.version(version) {
+            pruned(version.schema.get(), object);
+            if version.embeds {
+                embedded::drop_malformed(version.schema.get(), object);
+            }
+            let mut budget = SizeBudget::new(READ_BYTES);
+            if let Err(error) = defaulting::apply_defaults(version.schema.get(), object, &mut budget) {
+                tracing::warn!(name = object::name(object), %error, "defaults of a stored object are left out");
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use kaji_meta::{
     GroupResource, Status, object,
     time::{Clock, Time},
 };
-use kaji_resource::{Api, ResourceDef, Verb};
+use kaji_resource::{FieldManagement, ObjectReader, ObjectWriter, ResourceDef, UpdateOptions, Verb};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{
@@ -322,7 +322,10 @@ async fn write(
         judge(d, &taken, &now);
         Ok(())
     };
-    let outcome = match engine.update(&definitions(), "", &name, "status", false, &change).await {
+    let outcome = match engine
+        .update(&definitions(), "", &name, UpdateOptions::new("status", FieldManagement::Record), &change)
+        .await
+    {
         Err(status) if status.code != 404 => Err(LevelError::Status(status)),
         _ => Ok(true),
     };
@@ -429,7 +432,10 @@ async fn clean_up(engine: &Arc<Engine>, served: &mut Served, definition: &Value)
         object::set_at(d, &["metadata", "finalizers"], kept);
         Ok(())
     };
-    match engine.update(&definitions(), "", name, "", false, &release).await {
+    match engine
+        .update(&definitions(), "", name, UpdateOptions::new("", FieldManagement::Record), &release)
+        .await
+    {
         Err(status) if status.code != 404 => return Err(LevelError::Status(status)),
         _ => {}
     }
@@ -450,7 +456,10 @@ async fn note(
         conditions::set(d, "Terminating", terminating, reason, message, now);
         Ok(())
     };
-    match engine.update(&definitions(), "", name, "status", false, &change).await {
+    match engine
+        .update(&definitions(), "", name, UpdateOptions::new("status", FieldManagement::Record), &change)
+        .await
+    {
         Err(status) if status.code != 404 => Err(LevelError::Status(status)),
         _ => Ok(()),
     }

@@ -5,9 +5,9 @@
 
 mod annotations;
 mod chain;
+mod extras;
 mod lifecycle;
 mod reinvocation;
-mod together;
 
 use crate::{deadline::Deadline, engine::Engine, pipeline::options};
 use kaji_meta::{GroupResource, GroupVersionKind, GroupVersionResource, Random, Status, object, text};
@@ -18,8 +18,8 @@ use std::sync::Mutex;
 pub use annotations::Annotations;
 pub(crate) use chain::Chain;
 pub use chain::Phases;
+pub use extras::{ExtraUpdate, TransactionExtras};
 pub use reinvocation::Reinvocation;
-pub use together::{Companion, Together};
 
 /// What is being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,9 +75,9 @@ pub struct Attributes<'a> {
     pub dry_run: bool,
     /// Made by the server itself, as part of another request that was admitted or as it starts: what others have
     /// configured (webhooks, policies) is not asked about it.
-    pub inside: bool,
+    pub internal: bool,
     /// Whether and why mutating plugins run twice; there during that phase, from the first plugin on that notes something.
-    pub again: Option<Box<Reinvocation>>,
+    pub reinvocation: Option<Box<Reinvocation>>,
     /// The definition of the resource.
     pub def: &'a ResourceDef,
     /// Other objects.
@@ -87,7 +87,7 @@ pub struct Attributes<'a> {
     /// What the audit log is to say about this write.
     pub annotations: &'a Annotations,
     /// What is to be written in the same transaction; for validating plugins, and never on dry run.
-    pub together: &'a Together,
+    pub extras: &'a TransactionExtras,
     /// The time of the request.
     pub now: jiff::Timestamp,
     /// Until when: nobody is waited for longer than that.
@@ -150,7 +150,7 @@ pub trait Admission: Send + Sync + 'static {
 
     /// Whether it carries out what others have written (webhooks, policies) rather than code of this server: only then
     /// what it leaves in `metadata.managedFields` is in doubt, and is checked.
-    fn foreign(&self) -> bool {
+    fn dynamic(&self) -> bool {
         false
     }
 
@@ -191,7 +191,7 @@ pub(crate) fn doubtful(engine: &Engine, attributes: &Attributes<'_>) -> bool {
         .of(attributes)
         .mutating
         .iter()
-        .any(|plugin| plugin.foreign() && plugin.handles(attributes))
+        .any(|plugin| plugin.dynamic() && plugin.handles(attributes))
 }
 
 /// Runs the mutating phase.
@@ -209,7 +209,7 @@ async fn mutate(engine: &Engine, attributes: &mut Attributes<'_>) -> Result<(), 
             plugin.admit(attributes).await?;
         }
     }
-    if !attributes.again.as_mut().is_some_and(|again| again.begin()) {
+    if !attributes.reinvocation.as_mut().is_some_and(|again| again.begin()) {
         return Ok(());
     }
     // What a webhook or policy has changed is shown to all of them once more.

@@ -14,7 +14,10 @@ use crate::{
     request::ApiRequest,
 };
 use kaji_meta::{GroupResource, GroupVersion, GroupVersionKind, Status, labels::Selector, object};
-use kaji_resource::{Api, BoxFuture, DeleteOptions, ResourceDef};
+use kaji_resource::{
+    BoxFuture, Change, DeleteOptions, FieldManagement, ObjectReader, ObjectWriter, ResourceDef, TypeRegistry,
+    UpdateOptions,
+};
 use kaji_store::Revision;
 use serde_json::Value;
 use std::{
@@ -108,23 +111,22 @@ impl Engine {
         )
     }
 
-    /// Changes an object with compare-and-set; `to` is the subresource, and whether nothing is stored.
+    /// Changes an object with compare-and-set.
     async fn change(
         &self,
         resource: &GroupResource,
         place: (&str, &str),
-        to: (&str, bool),
-        managed: bool,
-        change: &(dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync),
+        options: UpdateOptions<'_>,
+        change: &Change<'_>,
     ) -> Result<Value, Status> {
         let res = self.resource(resource).ok_or_else(Status::generic_not_found)?;
-        let (name, op) = (place.1, self.write(&res, place, to.0, to.1)?);
+        let (name, op) = (place.1, self.write(&res, place, options.subresource, options.dry_run)?);
         let mut make = |state: Option<&State>| {
             let Some(state) = state else { return Err(op.not_found(name)) };
             let mut new = op.in_version(&state.object)?;
             change(&mut new)?;
             metadata::match_name(&new, name)?;
-            if managed {
+            if options.field_management == FieldManagement::Record {
                 manage::record(&op, Some(&state.object), &mut new)?;
             }
             op.to_hub(&mut new)?;
@@ -148,7 +150,7 @@ impl Engine {
     }
 }
 
-impl Api for Engine {
+impl ObjectReader for Engine {
     fn get(&self, resource: &GroupResource, namespace: &str, name: &str) -> Option<Arc<Value>> {
         let res = self.resource(resource)?;
         let entry = res.cache.get(&res.key(namespace, name))?;
@@ -194,14 +196,52 @@ impl Api for Engine {
         self.resource(resource).is_some_and(|res| each(&res, namespace, &mut |v| want(&v)))
     }
 
+    fn changed(&self, resource: &GroupResource) -> u64 {
+        self.registry.load().by_group_resource(resource).map_or(0, |res| res.cache.changed())
+    }
+
+    fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(self.wait_consistent())
+    }
+
+    fn lags(&self) -> bool {
+        self.store.current_revision_hint().is_some_and(|acknowledged| self.applied() < acknowledged)
+    }
+}
+
+impl TypeRegistry for Engine {
     fn resource_of(&self, kind: &GroupVersionKind) -> Option<(GroupResource, bool)> {
         let registry = self.registry();
         let resource = registry.by_kind(&kind.group, &kind.version, &kind.kind)?;
         Some((resource.group_resource.clone(), resource.def.namespaced()))
     }
 
-    fn changed(&self, resource: &GroupResource) -> u64 {
-        self.registry.load().by_group_resource(resource).map_or(0, |res| res.cache.changed())
+    fn sharing(&self, group: &str, resource: &str) -> Vec<Arc<ResourceDef>> {
+        self.registry().sharing(group, resource)
+    }
+
+    fn converted<'a>(
+        &'a self,
+        mut object: Value,
+        to: &'a GroupVersionKind,
+    ) -> BoxFuture<'a, Result<Value, Status>> {
+        Box::pin(async move {
+            let registry = self.registry();
+            let unknown = || Status::internal(format!("unable to convert to {to}: unknown kind"));
+            let from = GroupVersion::parse(object::api_version(&object)).map_err(|_| unknown())?;
+            let from =
+                registry.by_kind(&from.group, &from.version, object::kind(&object)).ok_or_else(unknown)?;
+            let to_resource = registry.by_kind(&to.group, &to.version, &to.kind).ok_or_else(unknown)?;
+            if !Arc::ptr_eq(&from.cache, &to_resource.cache) {
+                return Err(unknown());
+            }
+            if from.def.conversion.webhook().is_some() {
+                return encode::convert_to(from, object, &to_resource.api_version(&to.version)).await;
+            }
+            encode::convert_in(from, &mut object)?;
+            encode::convert_out(to_resource, &mut object, &to.version)?;
+            Ok(object)
+        })
     }
 
     fn received(&self, mut object: Value, kind: &GroupVersionKind, strict: bool) -> Result<Value, String> {
@@ -231,43 +271,9 @@ impl Api for Engine {
         }
         Ok(object)
     }
+}
 
-    fn sharing(&self, group: &str, resource: &str) -> Vec<Arc<ResourceDef>> {
-        self.registry().sharing(group, resource)
-    }
-
-    fn converted<'a>(
-        &'a self,
-        mut object: Value,
-        to: &'a GroupVersionKind,
-    ) -> BoxFuture<'a, Result<Value, Status>> {
-        Box::pin(async move {
-            let registry = self.registry();
-            let unknown = || Status::internal(format!("unable to convert to {to}: unknown kind"));
-            let from = GroupVersion::parse(object::api_version(&object)).map_err(|_| unknown())?;
-            let from =
-                registry.by_kind(&from.group, &from.version, object::kind(&object)).ok_or_else(unknown)?;
-            let to_resource = registry.by_kind(&to.group, &to.version, &to.kind).ok_or_else(unknown)?;
-            if !Arc::ptr_eq(&from.cache, &to_resource.cache) {
-                return Err(unknown());
-            }
-            if from.def.conversion.foreign().is_some() {
-                return encode::convert_to(from, object, &to_resource.api_version(&to.version)).await;
-            }
-            encode::convert_in(from, &mut object)?;
-            encode::convert_out(to_resource, &mut object, &to.version)?;
-            Ok(object)
-        })
-    }
-
-    fn sync<'a>(&'a self) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(self.wait_consistent())
-    }
-
-    fn lags(&self) -> bool {
-        self.store.current_revision_hint().is_some_and(|acknowledged| self.applied() < acknowledged)
-    }
-
+impl ObjectWriter for Engine {
     fn create<'a>(
         &'a self,
         resource: &'a GroupResource,
@@ -290,23 +296,10 @@ impl Api for Engine {
         resource: &'a GroupResource,
         namespace: &'a str,
         name: &'a str,
-        subresource: &'a str,
-        dry_run: bool,
-        change: &'a (dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync),
+        options: UpdateOptions<'a>,
+        change: &'a Change<'a>,
     ) -> BoxFuture<'a, Result<Value, Status>> {
-        Box::pin(self.change(resource, (namespace, name), (subresource, dry_run), true, change))
-    }
-
-    fn update_unmanaged<'a>(
-        &'a self,
-        resource: &'a GroupResource,
-        namespace: &'a str,
-        name: &'a str,
-        subresource: &'a str,
-        dry_run: bool,
-        change: &'a (dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync),
-    ) -> BoxFuture<'a, Result<Value, Status>> {
-        Box::pin(self.change(resource, (namespace, name), (subresource, dry_run), false, change))
+        Box::pin(self.change(resource, (namespace, name), options, change))
     }
 
     fn delete<'a>(

@@ -4,8 +4,8 @@
 //! committed or given back.
 
 use crate::{
-    decode, encode, engine::Engine, registry::Resource, request::ApiRequest, response::ApiResponse,
-    trail::Trail, verbs,
+    audit::AuditContext, decode, encode, engine::Engine, registry::Resource, request::ApiRequest,
+    response::ApiResponse, verbs,
 };
 use kaji_meta::{GroupResource, Status, validation::path_segment_name};
 use kaji_resource::{SubresourceKind, Verb};
@@ -26,8 +26,8 @@ impl Engine {
             None => return encode::no_such_form().into(),
         }
         let deprecation = res.def.version(&req.version).and_then(|v| v.deprecation.clone());
-        if let (Some(text), Some(trail)) = (&deprecation, &req.trail) {
-            note_deprecation(text, &**trail);
+        if let (Some(text), Some(audit)) = (&deprecation, &req.audit) {
+            note_deprecation(text, &**audit);
         }
         if let Err(status) = decode::check_footprint(&req.content_type, &req.body) {
             return status.into();
@@ -35,12 +35,12 @@ impl Engine {
         let mut response = match req.verb {
             Verb::Get | Verb::List | Verb::Watch => serve(self, &res, &req).await,
             Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
-                let (engine, trail) = (self.clone(), req.trail.clone());
+                let (engine, audit) = (self.clone(), req.audit.clone());
                 let write = tokio::spawn(async move { serve(&engine, &res, &req).await });
                 match write.await.map_err(tokio::task::JoinError::try_into_panic) {
                     Ok(outcome) => outcome,
                     Err(Ok(panic)) => {
-                        trail.iter().for_each(|t| t.panicked());
+                        audit.iter().for_each(|t| t.panicked());
                         std::panic::resume_unwind(panic)
                     }
                     Err(Err(_)) => Err(Status::service_unavailable("the server is shutting down")),
@@ -56,11 +56,11 @@ impl Engine {
 }
 
 /// Upstream's annotations about a version that is going to be removed.
-fn note_deprecation(text: &str, trail: &dyn Trail) {
-    trail.annotate("k8s.io/deprecated", "true");
+fn note_deprecation(text: &str, audit: &dyn AuditContext) {
+    audit.annotate("k8s.io/deprecated", "true");
     let removed = text.split_once("unavailable in v").map(|(_, rest)| rest);
     if let Some(release) = removed.and_then(|rest| rest.split(['+', ' ', ',', ';']).next()) {
-        trail.annotate("k8s.io/removed-release", release);
+        audit.annotate("k8s.io/removed-release", release);
     }
 }
 

@@ -179,9 +179,9 @@ impl Engine {
         shapings.into_iter().for_each(Shaping::finish);
         for resource in &resources {
             // Watches see objects through the definition that they began with.
-            let foreign = |r: &Resource| r.def.conversion.foreign().is_some();
+            let webhook = |r: &Resource| r.def.conversion.webhook().is_some();
             let old = before.by_group_resource(&resource.group_resource);
-            if old.is_some_and(|old| foreign(old) || foreign(resource)) {
+            if old.is_some_and(|old| webhook(old) || webhook(resource)) {
                 resource.cache.end_watches();
             }
         }
@@ -346,14 +346,12 @@ impl Drop for Fresh<'_> {
 
 /// How stored values of a resource are put into shape, if they have to be.
 fn normal_of(def: &Arc<ResourceDef>) -> Option<Normal> {
-    if !def.hooks.normalizes() {
-        return None;
-    }
+    def.hooks.normalizer()?;
     let hooks = def.hooks.clone();
     Some(Arc::new(move |stored| {
         let before: serde_json::Value = serde_json::from_slice(stored).ok()?;
         let mut object = before.clone();
-        hooks.normalize(&mut object);
+        hooks.normalizer()?.normalize(&mut object);
         (object != before).then(|| storage::encode(&object).to_vec())
     }))
 }

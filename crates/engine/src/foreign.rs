@@ -37,7 +37,7 @@ pub(crate) struct Reader {
 impl Reader {
     /// `None` when the resource converts for itself.
     pub fn of(res: &Arc<Resource>, version: &str) -> Option<Reader> {
-        let converter = res.def.conversion.foreign()?.clone();
+        let converter = res.def.conversion.webhook()?.clone();
         let kept = res.converted.clone();
         Some(Reader { res: res.clone(), converter, kept, api_version: res.api_version(version).into() })
     }

@@ -8,6 +8,7 @@
 
 pub mod admission;
 pub mod api;
+mod audit;
 pub mod cache;
 mod continue_token;
 mod deadline;
@@ -25,15 +26,16 @@ mod response;
 pub mod storage;
 #[cfg(test)]
 mod tests;
-mod trail;
 mod verbs;
 
 pub use admission::{
-    Admission, Annotations, Attributes, Companion, Operation, Phases, Reinvocation, Together,
+    Admission, Annotations, Attributes, ExtraUpdate, Operation, Phases, Reinvocation, TransactionExtras,
 };
+pub use audit::AuditContext;
 pub use deadline::Deadline;
 pub use engine::{Engine, EngineError, EngineOptions};
 pub use registry::{Registry, Resource};
-pub use request::{Accept, Alternative, ApiRequest, Creation, Encoding, Form, Memory};
+pub use request::{
+    Accept, ApiRequest, CreateAuthorizer, Encoding, Form, MediaTypeOptions, MemoryReservation,
+};
 pub use response::{ApiResponse, Body, ChunkIter};
-pub use trail::{Trail, Trails};

@@ -20,13 +20,13 @@ pub(crate) mod remove;
 pub(crate) mod update;
 
 use crate::{
-    admission::{self, Annotations, Attributes, Operation, Together},
+    admission::{self, Annotations, Attributes, Operation, TransactionExtras},
     deadline::Deadline,
     decode::{self, Want},
     encode,
     engine::{Engine, store_status},
     registry::Resource,
-    request::{Accept, ApiRequest, Encoding, Form, Memory},
+    request::{Accept, ApiRequest, Encoding, Form, MemoryReservation},
     response::{ApiResponse, Body},
     storage,
 };
@@ -68,18 +68,18 @@ pub(crate) struct Op<'a> {
     /// `now`, RFC 3339 in whole seconds.
     pub now_text: String,
     /// Made by the server itself, as part of another request or as it starts.
-    pub inside: bool,
+    pub internal: bool,
     /// Until when it may be committed.
     pub deadline: Deadline,
     /// Whether the object had labels before its defaults were applied.
     pub labelled: AtomicBool,
     /// Memory that its request has reserved.
-    pub memory: Option<Arc<dyn Memory>>,
+    pub memory: Option<Arc<dyn MemoryReservation>>,
     pub warnings: Mutex<Vec<String>>,
     /// What plugins tell the audit log.
     pub annotations: Annotations,
     /// What plugins want to be written with the object.
-    pub together: Together,
+    pub extras: TransactionExtras,
     /// Conversions by somebody else that field management has asked for; `None` when the resource has none such.
     pub conversions: Option<Conversions>,
     /// Objects stay in the version that they are stored in, and no plugin sees them: for removing what there is.
@@ -100,7 +100,7 @@ impl<'a> Op<'a> {
         let (subresource, namespace, name) = (&req.subresource, &req.namespace, &req.name);
         let op =
             Self::internal(engine, res, &req.version, subresource, &req.user, (namespace, name), options)?;
-        Ok(Op { inside: false, deadline: req.deadline, memory: req.memory.clone(), ..op })
+        Ok(Op { internal: false, deadline: req.deadline, memory: req.memory.clone(), ..op })
     }
 
     /// A write from inside the process.
@@ -136,14 +136,14 @@ impl<'a> Op<'a> {
             ),
             now,
             now_text: rfc3339(now),
-            inside: true,
+            internal: true,
             deadline: Deadline::default(),
             labelled: AtomicBool::new(false),
             memory: None,
             warnings: Mutex::new(vec![]),
             annotations: Annotations::default(),
-            together: Together::default(),
-            conversions: res.def.conversion.foreign().map(|_| Conversions::default()),
+            extras: TransactionExtras::default(),
+            conversions: res.def.conversion.webhook().map(|_| Conversions::default()),
             raw: false,
         })
     }
@@ -197,13 +197,13 @@ impl<'a> Op<'a> {
             old,
             object,
             dry_run: self.options.dry_run,
-            inside: self.inside,
-            again: None,
+            internal: self.internal,
+            reinvocation: None,
             def: &self.res.def,
             api: self.engine,
             warnings: &self.warnings,
             annotations: &self.annotations,
-            together: &self.together,
+            extras: &self.extras,
             now: self.now,
             deadline: self.deadline,
             random: &*self.engine.random,
@@ -229,7 +229,7 @@ impl<'a> Op<'a> {
     pub fn decode(&self, req: &ApiRequest) -> Result<Value, Status> {
         let mut object = self.decode_as(&self.want(), req)?;
         self.default(&mut object)?;
-        req.trail.iter().for_each(|t| t.object(&object));
+        req.audit.iter().for_each(|t| t.object(&object));
         Ok(object)
     }
 
@@ -306,8 +306,8 @@ impl<'a> Op<'a> {
 
     /// Puts an object in the version that it names into the shape that readers see.
     pub fn normalize(&self, object: &mut Value) {
-        if self.res.def.hooks.normalizes() {
-            self.res.def.hooks.normalize(object);
+        if let Some(normalizer) = self.res.def.hooks.normalizer() {
+            normalizer.normalize(object);
         }
     }
 
@@ -437,10 +437,6 @@ impl<'a> Op<'a> {
         if migrate {
             encode::convert_in(self.res, &mut object)?;
         }
-        let hooks = &self.res.def.hooks;
-        if hooks.decorates() {
-            hooks.default(&self.res.def.storage_version().name, &mut object);
-        }
         Ok(State { object, revision, migrate, stored: None })
     }
 }
@@ -523,7 +519,7 @@ pub(crate) async fn finish(op: &Op<'_>, txn: Txn) -> Result<Committed, StoreErro
     let engine = op.engine;
     match engine.leases.commit(&*engine.store, txn, op.res.def.ttl, op.now).await? {
         TxnOutcome::Committed { revision, .. } => {
-            if op.res.def.hooks.counts_at_once() {
+            if op.res.def.writes_wait_for_caches {
                 // In vain at worst: it is written, and the caches will have it.
                 engine.wait_fresh(revision).await;
             }

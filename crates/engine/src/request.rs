@@ -2,7 +2,7 @@
 //!
 //! Invariant: everything here is bounded by the server before it arrives (body size, header size, query size).
 
-use crate::{deadline::Deadline, trail::Trails};
+use crate::{audit::AuditContext, deadline::Deadline};
 use bytes::Bytes;
 use kaji_meta::{GroupResource, Query, Status};
 use kaji_resource::{BoxFuture, UserInfo, Verb};
@@ -37,7 +37,7 @@ pub enum Encoding {
 
 /// What one clause of `Accept` asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Alternative {
+pub struct MediaTypeOptions {
     /// Transformation.
     pub form: Form,
     /// Encoding.
@@ -59,7 +59,7 @@ pub struct Accept {
     pub pretty: bool,
     /// What the client takes when it prefers protobuf and the resource has no such form (custom resources); `None` when
     /// it takes nothing else.
-    pub instead: Option<Alternative>,
+    pub fallback: Option<MediaTypeOptions>,
 }
 
 impl Accept {
@@ -69,28 +69,28 @@ impl Accept {
         if self.encoding != Encoding::Protobuf || self.form != Form::Object || protobuf {
             return Some(self);
         }
-        let Alternative { form, encoding, meta_v1beta1 } = self.instead?;
+        let MediaTypeOptions { form, encoding, meta_v1beta1 } = self.fallback?;
         Some(Accept { form, encoding, meta_v1beta1, ..self })
     }
 }
 
 /// Decides whether somebody who may update or patch may also create: asked only when there is nothing to change, and an
 /// apply (or an update of the few kinds for which that is so) would create it.
-pub trait Creation: fmt::Debug + Send + Sync {
+pub trait CreateAuthorizer: fmt::Debug + Send + Sync {
     /// Whether what the request names may be created.
     ///
     /// # Errors
     /// The 403 that the client gets.
-    fn allowed<'a>(&'a self, request: &'a ApiRequest) -> BoxFuture<'a, Result<(), Status>>;
+    fn authorize<'a>(&'a self, request: &'a ApiRequest) -> BoxFuture<'a, Result<(), Status>>;
 }
 
 /// Memory of the process that requests share.
-pub trait Memory: fmt::Debug + Send + Sync {
+pub trait MemoryReservation: fmt::Debug + Send + Sync {
     /// Reserves what a document of this footprint takes, until the request has ended.
     ///
     /// # Errors
     /// 429 when there is not as much now, 413 when there never is.
-    fn more(&self, footprint: usize) -> Result<(), Status>;
+    fn grow(&self, footprint: usize) -> Result<(), Status>;
 }
 
 /// A request for a resource, its subresource or its collection.
@@ -121,15 +121,15 @@ pub struct ApiRequest {
     /// The whole body.
     pub body: Bytes,
     /// Memory that it has reserved; nothing for the server's own requests.
-    pub memory: Option<Arc<dyn Memory>>,
+    pub memory: Option<Arc<dyn MemoryReservation>>,
     /// Who asks.
     pub user: UserInfo,
     /// For the default field manager name.
     pub user_agent: String,
     /// Who records it.
-    pub trail: Trails,
+    pub audit: Option<Arc<dyn AuditContext>>,
     /// Whom to ask before an update creates; nobody where the request is the server's own.
-    pub creation: Option<Arc<dyn Creation>>,
+    pub create_authorizer: Option<Arc<dyn CreateAuthorizer>>,
     /// Until when: a write that is not committed by then is not made.
     pub deadline: Deadline,
 }
@@ -161,8 +161,8 @@ impl ApiRequest {
             memory: None,
             user: ApiRequest::server().clone(),
             user_agent: user_agent.into(),
-            trail: None,
-            creation: None,
+            audit: None,
+            create_authorizer: None,
             deadline: Default::default(),
         }
     }

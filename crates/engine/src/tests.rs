@@ -5,9 +5,9 @@ mod lists;
 mod outage;
 mod property;
 mod protobuf;
+mod read_your_writes;
 mod registration;
 mod sizes;
-mod together;
 mod watches;
 
 use crate::{Accept, ApiRequest, Body, Encoding, Engine, EngineOptions, Form, cache::Progress, storage};

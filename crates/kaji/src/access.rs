@@ -25,7 +25,7 @@ use kaji_engine::{
     cache::{Cache, Follower},
 };
 use kaji_meta::{Clock, GroupResource};
-use kaji_resource::{Api, BoxFuture, UserInfo};
+use kaji_resource::{BoxFuture, ObjectReader, UserInfo};
 use kaji_server::{Counter, Decisions};
 use reload::Reload;
 use std::{

@@ -14,7 +14,7 @@ use kaji_aggregator::{Aggregator, Identity};
 use kaji_auth::authn::RequestHeader;
 use kaji_engine::{ApiRequest, Body, Engine};
 use kaji_meta::{Clock, GroupResource, Status, text};
-use kaji_resource::{Api, Verb};
+use kaji_resource::{Api, FieldManagement, UpdateOptions, Verb};
 use kaji_server::{
     Certificates,
     pki::{self, Pki},
@@ -87,7 +87,7 @@ pub async fn ensure(api: &dyn Api, trust: &Trust, now: jiff::Timestamp) -> Resul
         map["data"] = combined(&map["data"], trust, now)?;
         Ok(())
     };
-    match api.update(&maps, NAMESPACE, NAME, "", false, &change).await {
+    match api.update(&maps, NAMESPACE, NAME, UpdateOptions::new("", FieldManagement::Record), &change).await {
         Err(status) if status.code == 404 => Ok(()),
         other => other.map(drop),
     }

@@ -9,7 +9,7 @@ use kaji_auth::authz::{
     reconcile::{Action, reconcile},
 };
 use kaji_meta::{GroupResource, Status};
-use kaji_resource::{Api, DeleteOptions};
+use kaji_resource::{Api, DeleteOptions, FieldManagement, UpdateOptions};
 
 /// Writes on their way at the same time; they share commits.
 const PARALLEL: usize = 64;
@@ -66,5 +66,13 @@ async fn update(api: &dyn Api, resource: &GroupResource, wanted: &Default) -> Re
         }
         Ok(())
     };
-    api.update(resource, wanted.namespace, wanted.name, "", false, &change).await.map(drop)
+    api.update(
+        resource,
+        wanted.namespace,
+        wanted.name,
+        UpdateOptions::new("", FieldManagement::Record),
+        &change,
+    )
+    .await
+    .map(drop)
 }

@@ -6,7 +6,7 @@
 
 use kaji_engine::Engine;
 use kaji_meta::{Clock, GroupResource, Status, object};
-use kaji_resource::Api;
+use kaji_resource::{Api, FieldManagement, UpdateOptions};
 use serde_json::{Value, json};
 use std::{
     sync::{Arc, Weak},
@@ -56,7 +56,8 @@ pub async fn ensure(api: &dyn Api, now: jiff::Timestamp, create: bool) -> Result
         object::set_at(map, &["data", SINCE], today.as_str());
         Ok(())
     };
-    match api.update(&maps(), NAMESPACE, NAME, "", false, &repair).await {
+    match api.update(&maps(), NAMESPACE, NAME, UpdateOptions::new("", FieldManagement::Record), &repair).await
+    {
         // Somebody was faster; the next round looks again.
         Err(status) if matches!(status.code, 404 | 409) => Ok(false),
         other => other.map(|_| false),

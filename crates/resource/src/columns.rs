@@ -1,4 +1,6 @@
 //! Table columns (meta.k8s.io/v1 `TableColumnDefinition`).
+//!
+//! Invariant: columns of built-in kinds are constants; those of custom resources come from their definitions.
 
 /// One column of a table.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,4 +59,17 @@ pub const fn age_column() -> Column {
         0,
         "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wide_columns_have_priority_one() {
+        const AGE: Column = age_column().wide();
+        assert_eq!((AGE.priority, age_column().priority), (1, 0));
+        assert_eq!((&*AGE.name, &*AGE.ty, &*AGE.format), ("Age", "string", ""));
+        assert_eq!((&*name_column().name, &*name_column().format), ("Name", "name"));
+    }
 }

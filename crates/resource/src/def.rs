@@ -1,4 +1,6 @@
 //! `ResourceDef`: everything the engine needs to serve a resource, as data.
+//!
+//! Invariants: `storage` is an index into `versions`; a definition never changes once the engine has it.
 
 use crate::{Column, Conversion, Hooks};
 use kaji_meta::{GroupResource, GroupVersionKind};
@@ -70,6 +72,19 @@ pub enum Generation {
     Changes,
     /// 1 on creation, +1 when anything but metadata and status changes.
     Spec,
+}
+
+/// What deletion does with dependents when the client names no propagation policy. Source: upstream's
+/// `rest.GarbageCollectionPolicy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GarbageCollectionPolicy {
+    /// The garbage collector deletes dependents in the background.
+    #[default]
+    DeleteDependents,
+    /// Dependents are orphaned (batch/v1 jobs, replication controllers).
+    OrphanDependents,
+    /// Objects of this resource own nothing (events): deletion never sets a finalizer.
+    Unsupported,
 }
 
 /// A field that field selectors may use besides `metadata.name` and `metadata.namespace`.
@@ -284,7 +299,7 @@ pub struct ResourceDef {
     /// Another resource whose storage this one shares (core `events` and `events.k8s.io` `events`).
     /// Objects live under that resource's keys; `Hooks::convert` translates.
     pub shares_storage_of: Option<GroupResource>,
-    /// Objects go away by themselves this long after they were last written (events).
+    /// Objects expire this long after they were last written (events).
     pub ttl: Option<Duration>,
     /// Upstream names it validates with: DNS subdomain, label, path segment, … (message texts come with it).
     pub validate_name: fn(&str, bool) -> Vec<String>,
@@ -296,7 +311,17 @@ pub struct ResourceDef {
     pub allow_create_on_update: bool,
     /// Whether a PUT without resourceVersion overwrites unconditionally.
     pub allow_unconditional_update: bool,
-    /// Who converts between versions.
+    /// Whether DELETE answers with the object although it was removed, instead of a `Status` with its uid. Upstream's
+    /// `ReturnDeletedObject`: pods, services, volumes and claims, service accounts, quotas, storage and DRA kinds, ….
+    pub returns_deleted_object: bool,
+    /// What deletion does with dependents by default.
+    pub garbage_collection: GarbageCollectionPolicy,
+    /// Whether a write is acknowledged only when the caches have it, so that it applies to every later request: kinds that
+    /// configure the server itself (webhooks, policies).
+    pub writes_wait_for_caches: bool,
+    /// Verbs of the main resource that discovery does not offer, although requests with them are answered.
+    pub undiscovered_verbs: &'static [Verb],
+    /// How objects are converted between versions.
     pub conversion: Conversion,
     /// Behaviour.
     pub hooks: Arc<dyn Hooks>,
@@ -350,6 +375,10 @@ impl ResourceDef {
             pod_template: None,
             allow_create_on_update: false,
             allow_unconditional_update: true,
+            returns_deleted_object: false,
+            garbage_collection: GarbageCollectionPolicy::DeleteDependents,
+            writes_wait_for_caches: false,
+            undiscovered_verbs: &[],
             conversion: Conversion::Hub,
             hooks: Arc::new(hooks),
         }
@@ -424,7 +453,7 @@ impl ResourceDef {
         self
     }
 
-    /// Objects go away by themselves this long after they were last written.
+    /// Objects expire this long after they were last written.
     pub fn expire(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -433,6 +462,24 @@ impl ResourceDef {
     /// PUT needs a resourceVersion.
     pub fn conditional_update_only(mut self) -> Self {
         self.allow_unconditional_update = false;
+        self
+    }
+
+    /// DELETE answers with the deleted object.
+    pub fn return_deleted_object(mut self) -> Self {
+        self.returns_deleted_object = true;
+        self
+    }
+
+    /// What deletion does with dependents by default.
+    pub fn with_garbage_collection(mut self, policy: GarbageCollectionPolicy) -> Self {
+        self.garbage_collection = policy;
+        self
+    }
+
+    /// Writes are acknowledged when the caches have them.
+    pub fn wait_for_caches(mut self) -> Self {
+        self.writes_wait_for_caches = true;
         self
     }
 

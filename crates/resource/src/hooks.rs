@@ -1,4 +1,12 @@
-//! `Hooks`: the behaviour of one resource that data cannot express.
+//! `Hooks`: the behaviour of one resource that data cannot express, in four traits by what calls them.
+//!
+//! - [`Hooks`]: defaulting, conversion, validation and table rows, which create, update, patch and reads call (upstream's
+//!   `RESTCreateStrategy`, `RESTUpdateStrategy` and `TableConvertor`).
+//! - [`DeletionHooks`]: DELETE (upstream's `RESTDeleteStrategy` and `BeforeDelete`).
+//! - [`CallHooks`]: subresources and review kinds that compute an answer (upstream's `Connecter` and `NamedCreater`).
+//! - [`Normalizer`]: stored objects on their way into the watch cache.
+//!
+//! Invariant: a resource without behaviour of one sort implements nothing for it.
 
 use crate::{Ctx, DeleteOptions, Verb};
 use kaji_meta::{Query, Status, field};
@@ -6,11 +14,11 @@ use serde_json::{Map, Value};
 
 pub use futures_util::future::BoxFuture;
 
-/// Something taken before a write is committed (a cluster IP, a node port). Exactly one of the two futures runs.
+/// Something allocated before a write is committed (a cluster IP, a node port). Exactly one of the two futures runs.
 pub struct Reservation {
     /// Runs once the write is durable.
     pub commit: BoxFuture<'static, ()>,
-    /// Runs when the write fails: gives back what was taken.
+    /// Runs when the write fails: releases what was allocated.
     pub rollback: BoxFuture<'static, ()>,
 }
 
@@ -24,7 +32,7 @@ pub struct CallRequest<'a> {
     pub object: Option<&'a Value>,
     /// The query parameters.
     pub query: &'a Query,
-    /// For eviction: options found in the body are the hook's to read.
+    /// The `deleteOptions` of the body (eviction).
     pub delete_options: Option<DeleteOptions>,
 }
 
@@ -36,6 +44,21 @@ pub struct CallRequest<'a> {
 /// the engine puts back what the subresource may not change right before `prepare_update`.
 #[allow(unused_variables)]
 pub trait Hooks: Send + Sync + 'static {
+    /// The hooks of deletion. The default deletes at once.
+    fn deletion(&self) -> &dyn DeletionHooks {
+        &NoHooks
+    }
+
+    /// The hooks of subresources of kind `Call`, and of review kinds. The default refuses every call.
+    fn calls(&self) -> &dyn CallHooks {
+        &NoHooks
+    }
+
+    /// What changes stored objects before they are read; `None` if reads return what is stored.
+    fn normalizer(&self) -> Option<&dyn Normalizer> {
+        None
+    }
+
     /// Defaults of the given version, as upstream's versioned defaulting. Also run on objects read back.
     fn default(&self, version: &str, object: &mut Value) {}
 
@@ -45,7 +68,7 @@ pub trait Hooks: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Clears what a client may not set (status), sets initial values. Upstream's `PrepareForCreate`.
+    /// Clears what a client may not set (status), and sets initial values. Upstream's `PrepareForCreate`.
     fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {}
 
     /// Upstream's `Validate`, without ObjectMeta, which the engine has checked.
@@ -74,60 +97,13 @@ pub trait Hooks: Send + Sync + 'static {
         true
     }
 
-    /// The grace period of a deletion in seconds; `None` deletes at once. Pods answer here.
-    fn grace_period(&self, ctx: &Ctx<'_>, object: &Value, options: &DeleteOptions) -> Option<i64> {
-        None
-    }
-
-    /// Vetoes a creation before anything else looks at it, even admission. `ctx.name` is empty while it is to be generated.
+    /// Refuses a creation before admission runs. `ctx.name` is empty while the name is not generated yet.
     fn check_create(&self, ctx: &Ctx<'_>) -> Result<(), Status> {
         Ok(())
     }
 
-    /// Vetoes or alters a deletion before it begins (namespaces, protected objects). Upstream's `BeforeDelete` checks.
-    fn check_delete(&self, ctx: &Ctx<'_>, object: &Value, options: &DeleteOptions) -> Result<(), Status> {
-        Ok(())
-    }
-
-    /// Changes the object as its deletion is marked but not finished (namespace: `status.phase: Terminating`).
-    fn mark_deleted(&self, ctx: &Ctx<'_>, object: &mut Value) {}
-
-    /// Whether the mark is the deletion timestamp alone, without grace period and without moving the generation: kinds
-    /// whose registries mark by hand (namespaces, definitions of custom resources).
-    fn marks_by_hand(&self) -> bool {
-        false
-    }
-
-    /// Whether the first deletion only marks the object, and the propagation policy counts from the second on: the registry
-    /// of custom resources' definitions.
-    fn marks_regardless_of_propagation(&self) -> bool {
-        false
-    }
-
-    /// Verbs of the main resource that discovery does not offer now, although it answers to them.
-    fn undiscovered_verbs(&self) -> &'static [Verb] {
-        &[]
-    }
-
-    /// Whether deletion must wait even with no finalizers in metadata (namespaces with `spec.finalizers`).
-    fn deletion_waits(&self, object: &Value) -> bool {
-        false
-    }
-
-    /// Whether DELETE answers with the object although it is gone, instead of a `Status` with its uid. Upstream's
-    /// `ReturnDeletedObject`: pods, services, volumes and claims, service accounts, quotas, storage and DRA kinds, ….
-    fn returns_deleted_object(&self) -> bool {
-        false
-    }
-
-    /// The finalizer behaviour when a client names no propagation policy. `Some("Orphan")` for old batch/v1 jobs' style,
-    /// `Some("Unsupported")` for kinds that are no owners (events): their deletion never sets a finalizer.
-    fn default_propagation(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// Takes what must be unique in the cluster, and fills it into `new`. Runs last before the commit; not on dry run
-    /// unless it can answer without keeping anything.
+    /// Allocates what must be unique in the cluster, and fills it into `new`. Runs last before the commit. On dry run it
+    /// allocates nothing.
     fn reserve<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
@@ -137,47 +113,10 @@ pub trait Hooks: Send + Sync + 'static {
         Box::pin(async { Ok(None) })
     }
 
-    /// Runs after an object is gone from the store (releases cluster IPs). Must be idempotent.
+    /// Runs after an object was removed from the store (releases cluster IPs). Must be idempotent.
     fn deleted<'a>(&'a self, ctx: &'a Ctx<'a>, object: &'a Value) -> BoxFuture<'a, ()> {
         Box::pin(async {})
     }
-
-    /// Whether a `Call` subresource wants to be shown the object that it belongs to. If not, the object is not read, nor
-    /// need it be there.
-    fn call_reads_object(&self, subresource: &str) -> bool {
-        true
-    }
-
-    /// Serves a `Call` subresource or a review kind. The answer is the response body, with its HTTP code.
-    fn call<'a>(
-        &'a self,
-        ctx: &'a Ctx<'a>,
-        request: CallRequest<'a>,
-    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
-        Box::pin(async {
-            Err(Status::method_not_supported(&kaji_meta::GroupResource::new("", ctx.subresource), "call"))
-        })
-    }
-
-    /// Whether a write counts for every request that comes after its acknowledgement, not only as soon as the caches have
-    /// it: kinds that configure the server itself (webhooks, policies). Their writers wait for the caches.
-    fn counts_at_once(&self) -> bool {
-        false
-    }
-
-    /// Changes an object as it is read (defaults newer than the stored form, …). Rarely needed: it costs a decode.
-    fn decorates(&self) -> bool {
-        false
-    }
-
-    /// Whether stored objects may differ from what reads show: fields that the schema has lost since, defaults that it has
-    /// gained. Costs a decode once per object, as it enters the cache.
-    fn normalizes(&self) -> bool {
-        false
-    }
-
-    /// Puts a stored object, in the version that it names, into the shape that reads show.
-    fn normalize(&self, object: &mut Value) {}
 
     /// The table's cells for an object, one per column, when the version's columns come from hooks.
     /// The default prints name and age.
@@ -196,10 +135,76 @@ pub trait Hooks: Send + Sync + 'static {
     }
 }
 
+/// How objects of one resource are deleted. Every method has a default: deletion at once, unless finalizers remain.
+#[allow(unused_variables)]
+pub trait DeletionHooks: Send + Sync {
+    /// The grace period of a deletion in seconds; `None` deletes at once. Only pods have one. Upstream's
+    /// `CheckGracefulDelete`.
+    fn grace_period(&self, ctx: &Ctx<'_>, object: &Value, options: &DeleteOptions) -> Option<i64> {
+        None
+    }
+
+    /// Refuses a deletion, or warns of it, before it begins.
+    fn check_delete(&self, ctx: &Ctx<'_>, object: &Value, options: &DeleteOptions) -> Result<(), Status> {
+        Ok(())
+    }
+
+    /// Changes the object when its deletion is marked but not finished (namespace: `status.phase: Terminating`).
+    fn mark_deleted(&self, ctx: &Ctx<'_>, object: &mut Value) {}
+
+    /// Whether a pending deletion sets only `metadata.deletionTimestamp`: no grace period, and no new generation. True of
+    /// kinds whose upstream registries set the timestamp themselves (namespaces, custom resource definitions).
+    fn marks_timestamp_only(&self) -> bool {
+        false
+    }
+
+    /// Whether the first DELETE only marks the object, and the propagation policy counts from the second DELETE on (custom
+    /// resource definitions).
+    fn first_delete_ignores_propagation(&self) -> bool {
+        false
+    }
+
+    /// Whether deletion must wait even with no finalizers in metadata (namespaces with `spec.finalizers`).
+    fn deletion_waits(&self, object: &Value) -> bool {
+        false
+    }
+}
+
+/// The answers of `Call` subresources (`binding`, `eviction`, `token`, …) and of review kinds.
+#[allow(unused_variables)]
+pub trait CallHooks: Send + Sync {
+    /// Whether the subresource needs the object that it belongs to. If not, the object is not read and may be missing.
+    fn call_reads_object(&self, subresource: &str) -> bool {
+        true
+    }
+
+    /// Serves the request. The answer is the response body, with its HTTP code.
+    fn call<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        request: CallRequest<'a>,
+    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
+        Box::pin(async {
+            Err(Status::method_not_supported(&kaji_meta::GroupResource::new("", ctx.subresource), "call"))
+        })
+    }
+}
+
+/// Brings stored objects into the form that reads show, where the two may differ: fields that the schema no longer has are
+/// dropped, new defaults are filled in. Costs one decode per object, when it enters the watch cache.
+pub trait Normalizer: Send + Sync {
+    /// Changes a stored object, which is in the version that its `apiVersion` names.
+    fn normalize(&self, object: &mut Value);
+}
+
 /// Hooks that do nothing.
 pub struct NoHooks;
 
 impl Hooks for NoHooks {}
+
+impl DeletionHooks for NoHooks {}
+
+impl CallHooks for NoHooks {}
 
 /// On `status` updates, upstream's usual strategy for built-ins: keep everything of `old` but `status` and the metadata
 /// that such a write may carry. With `keep_labels` the old labels stay as well (Deployment, ReplicaSet, …).
@@ -222,5 +227,86 @@ pub fn status_only(new: &mut Value, old: &Value, keep_labels: bool) {
             };
         }
         map.insert("metadata".into(), Value::Object(m));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestContext;
+    use futures_util::FutureExt;
+    use serde_json::json;
+
+    #[test]
+    fn default_hooks_change_nothing_and_delete_at_once() {
+        let test = TestContext::default();
+        let mut object = json!({"metadata": {"name": "a", "namespace": "n"}, "spec": {"x": 1}});
+        let (before, seen) = (object.clone(), object.clone());
+        let ctx = test.ctx(&seen, "", "v1");
+        NoHooks.default("v1", &mut object);
+        NoHooks.prepare_create(&ctx, &mut object);
+        NoHooks.prepare_update(&ctx, &mut object, &before);
+        NoHooks.convert(&mut object, "v1", "v2").unwrap();
+        NoHooks.deletion().mark_deleted(&ctx, &mut object);
+        assert_eq!(object, before);
+        assert!(NoHooks.validate_create(&ctx, &object).is_empty());
+        assert!(NoHooks.validate_update(&ctx, &object, &before).is_empty());
+        assert!(NoHooks.bumps_generation(&object, &before));
+        assert!(NoHooks.check_create(&ctx).is_ok());
+        assert!(NoHooks.normalizer().is_none());
+        let deletion = NoHooks.deletion();
+        assert_eq!(deletion.grace_period(&ctx, &object, &DeleteOptions::default()), None);
+        assert!(deletion.check_delete(&ctx, &object, &DeleteOptions::default()).is_ok());
+        assert!(!deletion.deletion_waits(&object) && !deletion.marks_timestamp_only());
+        let reserved = NoHooks.reserve(&ctx, &mut object, None).now_or_never().unwrap();
+        assert!(reserved.is_ok_and(|reservation| reservation.is_none()));
+    }
+
+    #[test]
+    fn default_call_refuses_with_405() {
+        let test = TestContext::default();
+        let object = json!({"metadata": {"name": "a"}});
+        let ctx = test.ctx(&object, "exec", "v1");
+        let query = Query::default();
+        let request = CallRequest {
+            verb: Verb::Create,
+            body: Value::Null,
+            object: Some(&object),
+            query: &query,
+            delete_options: None,
+        };
+        assert!(NoHooks.calls().call_reads_object("exec"));
+        let refused = NoHooks.calls().call(&ctx, request).now_or_never().unwrap().unwrap_err();
+        assert_eq!(refused.code, 405);
+    }
+
+    #[test]
+    fn writers_own_neither_the_others_part_by_default() {
+        assert_eq!(NoHooks.reset_fields("v1", ""), [["status"]]);
+        assert_eq!(NoHooks.reset_fields("v1", "status"), [["spec"]]);
+        assert!(NoHooks.reset_fields("v1", "scale").is_empty());
+    }
+
+    #[test]
+    fn default_row_is_name_and_age() {
+        let object = json!({"metadata": {"name": "a", "creationTimestamp": "2026-01-02T03:03:05Z"}});
+        let now = "2026-01-02T03:04:05Z".parse().unwrap();
+        assert_eq!(NoHooks.row("v1", &object, now), [json!("a"), json!("60s")]);
+    }
+
+    #[test]
+    fn status_only_takes_status_and_metadata_of_the_new_object() {
+        let old = json!({"metadata": {"name": "a", "labels": {"l": "old"}}, "spec": 1, "status": 1});
+        let sent = json!({"metadata": {"name": "a", "labels": {"l": "new"}, "annotations": {"k": "v"}},
+            "spec": 2, "status": 2});
+        let mut new = sent.clone();
+        status_only(&mut new, &old, false);
+        assert_eq!(new, json!({"metadata": sent["metadata"], "spec": 1, "status": 2}));
+        let mut new = sent.clone();
+        status_only(&mut new, &old, true);
+        assert_eq!(new["metadata"], json!({"name": "a", "labels": {"l": "old"}, "annotations": {"k": "v"}}));
+        let mut new = json!({"metadata": {"name": "a", "labels": {"l": "new"}}, "spec": 2});
+        status_only(&mut new, &json!({"metadata": {"name": "a"}, "spec": 1, "status": 1}), true);
+        assert_eq!(new, json!({"metadata": {"name": "a"}, "spec": 1}));
     }
 }

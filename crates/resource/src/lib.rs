@@ -1,23 +1,29 @@
-//! What a resource is: data (`ResourceDef`) plus a small `Hooks` trait.
+//! What a resource is: data (`ResourceDef`) plus the small traits of [`hooks`](Hooks).
 //!
 //! Invariants:
-//! - The engine knows resources only through this crate; nothing here names a kind.
+//! - The engine sees resources only through this crate; nothing here names a kind.
 //! - A built-in kind and a custom resource are the same `ResourceDef`; only their hooks differ.
 //! - Hooks see objects in the storage version, except `default` and `row`, which see the requested version (and of resources
 //!   whose conversion is not that of a hub, where all see the requested version).
 
+mod api;
 mod columns;
 mod context;
 mod conversion;
 mod def;
 mod hooks;
 pub mod nested;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
+pub use api::{Api, Change, FieldManagement, ObjectReader, ObjectWriter, TypeRegistry, UpdateOptions};
 pub use columns::{Column, age_column, name_column};
-pub use context::{Api, Ctx, DeleteOptions, UserInfo};
+pub use context::{Ctx, DeleteOptions, UserInfo};
 pub use conversion::{Conversion, Converter};
 pub use def::{
-    ColumnSource, Generation, MetadataCheck, MetadataChecks, ResourceDef, ScaleDef, Scope, SelectableField,
-    SubresourceDef, SubresourceKind, Verb, VersionDef,
+    ColumnSource, GarbageCollectionPolicy, Generation, MetadataCheck, MetadataChecks, ResourceDef, ScaleDef,
+    Scope, SelectableField, SubresourceDef, SubresourceKind, Verb, VersionDef,
 };
-pub use hooks::{BoxFuture, CallRequest, Hooks, NoHooks, Reservation, status_only};
+pub use hooks::{
+    BoxFuture, CallHooks, CallRequest, DeletionHooks, Hooks, NoHooks, Normalizer, Reservation, status_only,
+};

@@ -8,7 +8,9 @@ use crate::{
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
-use kaji_engine::{ApiRequest, ApiResponse, Body, Creation, Deadline, Memory, Trails};
+use kaji_engine::{
+    ApiRequest, ApiResponse, AuditContext, Body, CreateAuthorizer, Deadline, MemoryReservation,
+};
 use kaji_meta::{Query, Status};
 use kaji_resource::{UserInfo, Verb};
 use std::{collections::HashSet, sync::Arc};
@@ -26,18 +28,18 @@ pub struct Parts<'a> {
     /// The whole body.
     pub body: Bytes,
     /// Memory that it has reserved.
-    pub memory: Option<Arc<dyn Memory>>,
+    pub memory: Option<Arc<dyn MemoryReservation>>,
     /// Who records it.
-    pub trail: Trails,
+    pub audit: Option<Arc<dyn AuditContext>>,
     /// Whom to ask before an update creates.
-    pub creation: Option<Arc<dyn Creation>>,
+    pub create_authorizer: Option<Arc<dyn CreateAuthorizer>>,
     /// Until when.
     pub deadline: Deadline,
 }
 
 /// Builds the engine's request, or tells why not (405, 406).
 pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
-    let Parts { headers, info, target, user, body, memory, trail, creation, deadline } = parts;
+    let Parts { headers, info, target, user, body, memory, audit, create_authorizer, deadline } = parts;
     let verb = verb(&info.verb).ok_or_else(routing::method_not_allowed)?;
     let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
     let mut accept = negotiate::accept(text(header::ACCEPT), verb == Verb::Watch).ok_or_else(|| {
@@ -70,8 +72,8 @@ pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
         memory,
         user,
         user_agent: agent.to_owned(),
-        trail,
-        creation,
+        audit,
+        create_authorizer,
         deadline,
     })
 }

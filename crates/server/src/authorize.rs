@@ -7,7 +7,7 @@ use crate::{
 };
 use http::{HeaderValue, Response};
 use kaji_auth::{Attributes, Authorizer, Outcome};
-use kaji_engine::{ApiRequest, Creation, Trail};
+use kaji_engine::{ApiRequest, AuditContext, CreateAuthorizer};
 use kaji_meta::{GroupResource, Status};
 use kaji_resource::{BoxFuture, UserInfo};
 use std::{fmt, sync::Arc};
@@ -29,13 +29,13 @@ pub fn attributes<'a>(user: &'a UserInfo, info: &'a RequestInfo) -> Attributes<'
 }
 
 /// What the audit log is told about a decision. Source: apiserver `filters.WithAuthorization`.
-pub fn annotate(trail: &dyn Trail, outcome: &Outcome) {
+pub fn annotate(audit: &dyn AuditContext, outcome: &Outcome) {
     if !outcome.allowed() && outcome.error.is_some() {
-        return trail.annotate("authorization.k8s.io/reason", "internal error");
+        return audit.annotate("authorization.k8s.io/reason", "internal error");
     }
     let decision = if outcome.allowed() { "allow" } else { "forbid" };
-    trail.annotate("authorization.k8s.io/decision", decision);
-    trail.annotate("authorization.k8s.io/reason", &outcome.reason);
+    audit.annotate("authorization.k8s.io/decision", decision);
+    audit.annotate("authorization.k8s.io/reason", &outcome.reason);
 }
 
 /// Upstream's answer when something went wrong on the way to a decision: what went wrong, and no `Status`.
@@ -71,7 +71,10 @@ pub fn forbidden(asked: &Attributes<'_>, reason: &str) -> Status {
 
 /// Whom the engine asks before an update or a patch creates what is not there. Source: apiserver
 /// `handlers.withAuthorization`.
-pub fn creation(authorizer: &Arc<dyn Authorizer>, info: &RequestInfo) -> Option<Arc<dyn Creation>> {
+pub fn create_authorizer(
+    authorizer: &Arc<dyn Authorizer>,
+    info: &RequestInfo,
+) -> Option<Arc<dyn CreateAuthorizer>> {
     let may_create = matches!(&*info.verb, "update" | "patch");
     may_create.then(|| Arc::new(ByAuthorizer(authorizer.clone())) as _)
 }
@@ -84,8 +87,8 @@ impl fmt::Debug for ByAuthorizer {
     }
 }
 
-impl Creation for ByAuthorizer {
-    fn allowed<'a>(&'a self, request: &'a ApiRequest) -> BoxFuture<'a, Result<(), Status>> {
+impl CreateAuthorizer for ByAuthorizer {
+    fn authorize<'a>(&'a self, request: &'a ApiRequest) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let ApiRequest { user, group, version, resource, namespace, name, .. } = request;
             let question = Attributes::resource(user, "create", group, resource);

@@ -8,7 +8,7 @@
 //! failed; a request without a body reserves nothing, so that watches and lists do not hold any.
 
 use bytes::Bytes;
-use kaji_engine::Memory;
+use kaji_engine::MemoryReservation;
 use kaji_meta::{
     Status,
     budget::{BODY_BYTES, footprint_of_json},
@@ -91,12 +91,12 @@ impl Reservation {
         let footprint =
             if json && body.len() > SMALL { footprint_of_json(body) } else { body.len() * PER_BYTE };
         // What is more is refused by the decoder.
-        self.more(footprint.min(BODY_BYTES))
+        self.grow(footprint.min(BODY_BYTES))
     }
 }
 
-impl Memory for Reservation {
-    fn more(&self, footprint: usize) -> Result<(), Status> {
+impl MemoryReservation for Reservation {
+    fn grow(&self, footprint: usize) -> Result<(), Status> {
         let bytes = footprint.saturating_mul(COPIES);
         self.demand.take(bytes)?;
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -147,14 +147,14 @@ mod tests {
         let first = demand.reserve(1000).unwrap();
         first.decoded(&Bytes::from(vec![b'x'; 1000])).unwrap();
         assert_eq!(demand.used(), 1000 + 1000 * PER_BYTE * COPIES);
-        first.more(200_000).unwrap();
+        first.grow(200_000).unwrap();
         let second = demand.reserve(1000).unwrap();
-        let refused = second.more(100_000).unwrap_err();
+        let refused = second.grow(100_000).unwrap_err();
         assert_eq!((refused.code, refused.details.unwrap().retry_after_seconds), (429, 1));
         // Never, however long it waits.
-        assert_eq!(second.more(1 << 20).unwrap_err().code, 413);
+        assert_eq!(second.grow(1 << 20).unwrap_err().code, 413);
         drop(first);
-        second.more(100_000).unwrap();
+        second.grow(100_000).unwrap();
         drop(second);
         assert_eq!(demand.used(), 0);
     }

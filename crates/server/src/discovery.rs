@@ -183,7 +183,7 @@ fn verbs(list: &[Verb]) -> Vec<&'static str> {
 fn main_verbs(def: &ResourceDef, custom: bool) -> Vec<&'static str> {
     const RANKS: [&str; 8] =
         ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
-    let hidden = def.hooks.undiscovered_verbs();
+    let hidden = def.undiscovered_verbs;
     let shown = def.verbs.iter().filter(|v| !hidden.contains(v)).map(|v| v.as_str());
     let mut verbs: Vec<&str> = shown.collect();
     if custom {

@@ -1,7 +1,7 @@
 //! Content negotiation: which of the forms we can produce a client's `Accept` header prefers.
 //! Source: Kubernetes API concepts, "Alternate representations of resources".
 
-use kaji_engine::{Accept, Alternative, Encoding, Form};
+use kaji_engine::{Accept, Encoding, Form, MediaTypeOptions};
 
 /// One clause of an `Accept` header.
 #[derive(Debug, PartialEq)]
@@ -67,13 +67,13 @@ pub fn accept(header: Option<&str>, watch: bool) -> Option<Accept> {
     };
     let clauses = clauses(header);
     let mut choices = clauses.iter().filter_map(|clause| one(clause, watch));
-    let Alternative { form, encoding, meta_v1beta1 } = choices.next()?;
-    let binary = |a: &Alternative| a.encoding == Encoding::Protobuf && a.form == Form::Object;
-    let instead = choices.find(|a| !binary(a));
-    Some(Accept { form, encoding, meta_v1beta1, pretty: false, instead })
+    let MediaTypeOptions { form, encoding, meta_v1beta1 } = choices.next()?;
+    let binary = |a: &MediaTypeOptions| a.encoding == Encoding::Protobuf && a.form == Form::Object;
+    let fallback = choices.find(|a| !binary(a));
+    Some(Accept { form, encoding, meta_v1beta1, pretty: false, fallback })
 }
 
-fn one(clause: &Clause<'_>, watch: bool) -> Option<Alternative> {
+fn one(clause: &Clause<'_>, watch: bool) -> Option<MediaTypeOptions> {
     let encoding = match clause.media {
         "application/json" | "*/*" | "application/*" => Encoding::Json,
         "application/yaml" if !watch => Encoding::Yaml,
@@ -93,7 +93,7 @@ fn one(clause: &Clause<'_>, watch: bool) -> Option<Alternative> {
         }
     };
     let meta_v1beta1 = form != Form::Object && clause.param("v") == Some("v1beta1");
-    Some(Alternative { form, encoding, meta_v1beta1 })
+    Some(MediaTypeOptions { form, encoding, meta_v1beta1 })
 }
 
 #[cfg(test)]
@@ -129,14 +129,14 @@ mod tests {
 
     #[test]
     fn what_custom_resources_get_instead() {
-        let instead = |header| accept(Some(header), false).unwrap().instead.map(|a| (a.form, a.encoding));
-        assert_eq!(instead("application/vnd.kubernetes.protobuf"), None);
+        let fallback = |header| accept(Some(header), false).unwrap().fallback.map(|a| (a.form, a.encoding));
+        assert_eq!(fallback("application/vnd.kubernetes.protobuf"), None);
         assert_eq!(
-            instead("application/vnd.kubernetes.protobuf,application/json"),
+            fallback("application/vnd.kubernetes.protobuf,application/json"),
             Some((Form::Object, Encoding::Json))
         );
         assert_eq!(
-            instead("application/vnd.kubernetes.protobuf, application/cbor, application/yaml;q=0.1"),
+            fallback("application/vnd.kubernetes.protobuf, application/cbor, application/yaml;q=0.1"),
             Some((Form::Object, Encoding::Yaml))
         );
     }

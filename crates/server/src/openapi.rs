@@ -13,7 +13,7 @@ use kaji_aggregator::Aggregator;
 use kaji_engine::{Engine, Resource};
 use kaji_meta::text::hex;
 use kaji_meta::{GroupResource, GroupVersion};
-use kaji_resource::{Api, SubresourceDef, SubresourceKind, Verb, VersionDef};
+use kaji_resource::{ObjectReader, SubresourceDef, SubresourceKind, Verb, VersionDef};
 use kaji_schema::{
     SchemaRef,
     openapi::{self, Custom, Group, Model},

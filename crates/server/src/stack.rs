@@ -35,9 +35,9 @@ use http::{HeaderValue, Method, Request, Response, header};
 use http_body_util::BodyExt;
 use kaji_aggregator::{Aggregator, Facts, Route};
 use kaji_auth::{Authorizer, authn::IssuerDocuments};
-use kaji_engine::{ApiRequest, ApiResponse, Deadline, Engine, Trail};
+use kaji_engine::{ApiRequest, ApiResponse, AuditContext, Deadline, Engine};
 use kaji_meta::{Query, Status, query::unescape, random};
-use kaji_resource::{Api, UserInfo};
+use kaji_resource::{ObjectReader, UserInfo};
 use std::{
     panic::{AssertUnwindSafe, resume_unwind},
     sync::Arc,
@@ -250,13 +250,22 @@ impl Stack {
                 }
                 let (body, memory) = receive(parts, body, &self.demand).await?;
                 let memory = memory.map(|m| m as _);
-                let trail = record.clone().map(|r| r as _);
-                let creation = authorize::creation(&self.authorizer, info);
+                let audit = record.clone().map(|r| r as _);
+                let create_authorizer = authorize::create_authorizer(&self.authorizer, info);
                 let (headers, deadline) = (&parts.headers, course.deadline);
                 let connection = parts.extensions.get::<SharedLane>();
                 let socket = (info.verb == "watch").then(|| Opening::of(parts)).flatten();
-                let parts =
-                    api::Parts { headers, info, target, user, body, memory, trail, creation, deadline };
+                let parts = api::Parts {
+                    headers,
+                    info,
+                    target,
+                    user,
+                    body,
+                    memory,
+                    audit,
+                    create_authorizer,
+                    deadline,
+                };
                 let gzip = plain::takes_gzip(parts.headers);
                 let (answer, seat) = self.resource(api::request(parts)?, seat, record, connection).await;
                 let response = match socket {

@@ -25,18 +25,18 @@ fn world(policies: &[(Value, &[Value])]) -> Request {
         let mut spec = spec.clone();
         spec["matchConstraints"] = rules();
         let policy = json!({"metadata": {"name": format!("p{i}"), "uid": format!("u{i}"), "generation": 1}, "spec": spec});
-        request.api.put_in(GROUP, "validatingadmissionpolicies", policy);
+        request.api.put(&GroupResource::new(GROUP, "validatingadmissionpolicies"), policy);
         for (j, spec) in bindings.iter().enumerate() {
             let mut spec = spec.clone();
             spec["policyName"] = json!(format!("p{i}"));
             let binding = json!({"metadata": {"name": format!("p{i}b{j}")}, "spec": spec});
-            request.api.put_in(GROUP, "validatingadmissionpolicybindings", binding);
+            request.api.put(&GroupResource::new(GROUP, "validatingadmissionpolicybindings"), binding);
         }
     }
     for (name, namespace, most) in [("one", "n", 1), ("two", "n", 2), ("three", "other", 3)] {
         let param = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"most": most.to_string()},
             "metadata": {"name": name, "namespace": namespace, "labels": {"for": "policies"}}});
-        request.api.put("configmaps", param);
+        request.api.put(&GroupResource::new("", "configmaps"), param);
     }
     request
 }
@@ -240,21 +240,18 @@ async fn exempts_policies_and_access_reviews() {
 #[tokio::test]
 async fn recompiles_changed_policies_only() {
     let spec = json!({"failurePolicy": "Fail", "validations": [{"expression": "false"}]});
-    let mut request = world(&[(spec, &[deny()])]);
+    let request = world(&[(spec, &[deny()])]);
     let policies: Policies<Validator> = Policies::new();
     let first = policies.hooks(&request.api);
     assert!(Arc::ptr_eq(&first, &policies.hooks(&request.api)));
-    request.api.put_in(
-        GROUP,
-        "validatingadmissionpolicybindings",
+    request.api.put(
+        &GroupResource::new(GROUP, "validatingadmissionpolicybindings"),
         json!({"metadata": {"name": "x"}, "spec": {"policyName": "p0"}}),
     );
     let second = policies.hooks(&request.api);
     assert_eq!(second[0].bindings.len(), 2);
     assert!(Arc::ptr_eq(&first[0].evaluator, &second[0].evaluator));
-    let is_policy = |(r, _): &&mut (GroupResource, Arc<Value>)| r.resource == "validatingadmissionpolicies";
-    let (_, policy) = request.api.objects.iter_mut().find(is_policy).unwrap();
-    Arc::make_mut(policy)["metadata"]["generation"] = json!(2);
-    request.api.put("configmaps", json!({}));
+    let resource = GroupResource::new(GROUP, "validatingadmissionpolicies");
+    assert!(request.api.change(&resource, "", "p0", |policy| policy["metadata"]["generation"] = json!(2)));
     assert!(!Arc::ptr_eq(&first[0].evaluator, &policies.hooks(&request.api)[0].evaluator));
 }

@@ -13,7 +13,7 @@ use kaji_cel::{
 };
 use kaji_engine::{ApiRequest, Body, Engine};
 use kaji_meta::{GroupResource, GroupVersionKind, object};
-use kaji_resource::{Api, UserInfo, Verb};
+use kaji_resource::{ObjectReader, UserInfo, Verb};
 use kaji_schema::{Format, ListKind as SchemaList, Props, Schema, SchemaRef, Type};
 use serde_json::{Value, json};
 use std::{

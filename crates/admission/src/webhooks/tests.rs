@@ -146,13 +146,11 @@ async fn orders_webhooks_by_configuration_and_index() {
     let put = |request: &mut Request, object: Value| {
         let resource =
             kaji_meta::GroupResource::new("admissionregistration.k8s.io", "mutatingwebhookconfigurations");
-        request.api.objects.retain(|(_, o)| object::name(o) != object::name(&object));
-        request.api.objects.push((resource, Arc::new(object)));
+        request.api.put(&resource, object);
     };
     put(&mut request, configuration("b", "1", &["x", "y", "x"]));
     put(&mut request, configuration("a", "2", &["z"]));
     let source = Source::new(true, Auth::default());
-    // The revision of the cache is the number of objects here.
     let first = source.hooks(&request.api);
     let uids = |hooks: &[Arc<Hook>]| hooks.iter().map(|h| h.uid.clone()).collect::<Vec<_>>().join(" ");
     assert_eq!(uids(&first), "a/z/0 b/x/0 b/y/0 b/x/1");

@@ -9,7 +9,7 @@ use super::{
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use kaji_meta::{Clock, GroupResource, object, text::quote};
-use kaji_resource::{Api, BoxFuture};
+use kaji_resource::{Api, BoxFuture, FieldManagement, UpdateOptions};
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
 
@@ -148,7 +148,10 @@ impl LegacyTokens {
             Ok(())
         };
         let secrets = GroupResource::new("", "secrets");
-        if let Err(error) = api.update(&secrets, namespace, name, "", false, &label).await {
+        if let Err(error) = api
+            .update(&secrets, namespace, name, UpdateOptions::new("", FieldManagement::Record), &label)
+            .await
+        {
             tracing::warn!(%namespace, %name, error = %error.message, "cannot label a token secret with its last use");
         }
     }

@@ -1,17 +1,16 @@
 //! Fixtures for tests of authenticators: a clock, a cluster's objects, keys.
 
 use super::SigningKey;
-use kaji_meta::{GroupResource, ManualClock, Status, object};
-use kaji_resource::{Api, BoxFuture, DeleteOptions, UserInfo};
+use kaji_meta::{GroupResource, ManualClock};
+use kaji_resource::{Api, ObjectReader, UserInfo, testing::FakeApi};
 use ring::{
     rand::SystemRandom,
     signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair},
 };
 use serde_json::Value;
 use std::{
-    collections::BTreeMap,
     future::Future,
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Weak},
 };
 
 /// The result of a future that does not wait.
@@ -42,70 +41,11 @@ pub fn ec_key() -> SigningKey {
     SigningKey::from_pem(&ec_pem()).unwrap()
 }
 
-type Key = (String, String, String);
-
-/// A cluster's objects.
-#[derive(Default)]
-pub struct Objects(Mutex<BTreeMap<Key, Arc<Value>>>);
-
-fn key(resource: &str, namespace: &str, name: &str) -> Key {
-    (resource.into(), namespace.into(), name.into())
-}
-
-impl Api for Objects {
-    fn get(&self, resource: &GroupResource, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        self.0.lock().unwrap().get(&key(&resource.resource, namespace, name)).cloned()
-    }
-
-    fn list(&self, _: &GroupResource, _: Option<&str>) -> Vec<Arc<Value>> {
-        unreachable!("authenticators list nothing")
-    }
-
-    fn resource_of(&self, _: &kaji_meta::GroupVersionKind) -> Option<(GroupResource, bool)> {
-        unreachable!("authenticators know no kinds")
-    }
-
-    fn create<'a>(
-        &'a self,
-        _: &'a GroupResource,
-        _: &'a str,
-        _: Value,
-        _: bool,
-    ) -> BoxFuture<'a, Result<Value, Status>> {
-        unreachable!("authenticators create nothing")
-    }
-
-    fn update<'a>(
-        &'a self,
-        resource: &'a GroupResource,
-        namespace: &'a str,
-        name: &'a str,
-        _: &'a str,
-        _: bool,
-        change: &'a (dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync),
-    ) -> BoxFuture<'a, Result<Value, Status>> {
-        let mut objects = self.0.lock().unwrap();
-        let found = objects.get_mut(&key(&resource.resource, namespace, name)).unwrap();
-        let changed = change(Arc::make_mut(found)).map(|()| Value::clone(found));
-        Box::pin(std::future::ready(changed))
-    }
-
-    fn delete<'a>(
-        &'a self,
-        _: &'a GroupResource,
-        _: &'a str,
-        _: &'a str,
-        _: DeleteOptions,
-    ) -> BoxFuture<'a, Result<Value, Status>> {
-        unreachable!("authenticators delete nothing")
-    }
-}
-
 /// A cluster on New Year's Day of 2026.
 pub struct World {
     /// The time.
     pub clock: Arc<ManualClock>,
-    objects: Arc<Objects>,
+    objects: Arc<FakeApi>,
 }
 
 impl Default for World {
@@ -124,8 +64,7 @@ impl World {
 
     /// Puts an object in.
     pub fn put(&self, resource: &str, object: Value) {
-        let key = key(resource, object::namespace(&object), object::name(&object));
-        self.objects.0.lock().unwrap().insert(key, Arc::new(object));
+        self.objects.put(&GroupResource::new("", resource), object);
     }
 
     /// An object.
@@ -135,12 +74,11 @@ impl World {
 
     /// Takes an object out.
     pub fn delete(&self, resource: &str, namespace: &str, name: &str) {
-        assert!(self.objects.0.lock().unwrap().remove(&key(resource, namespace, name)).is_some());
+        assert!(self.objects.remove(&GroupResource::new("", resource), namespace, name));
     }
 
     /// Changes an object.
     pub fn change(&self, resource: &str, namespace: &str, name: &str, change: impl Fn(&mut Value)) {
-        let mut objects = self.objects.0.lock().unwrap();
-        change(Arc::make_mut(objects.get_mut(&key(resource, namespace, name)).unwrap()));
+        assert!(self.objects.change(&GroupResource::new("", resource), namespace, name, change));
     }
 }

@@ -53,10 +53,6 @@ fn actions(errs: &mut ErrorList, path: &Path, spec: &Value) {
 }
 
 impl Hooks for Bindings {
-    fn counts_at_once(&self) -> bool {
-        true
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         if let Some(spec) = object.get_mut("spec") {
             default_match(spec, "matchResources");

@@ -70,10 +70,6 @@ fn mutation(errs: &mut ErrorList, path: &Path, m: &Value, env: &Env) {
 }
 
 impl Hooks for Policies {
-    fn counts_at_once(&self) -> bool {
-        true
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         let spec = ensure_object(object, "spec");
         rules::default_opt_text(spec, "failurePolicy", "Fail");
@@ -127,6 +123,7 @@ pub fn def() -> ResourceDef {
         Policies,
     )
     .metadata_checks(&[metadata::GENERAL_WHOLE], &[])
+    .wait_for_caches()
     .with_generation()
     .conditional_update_only()
     .category(&["api-extensions"])

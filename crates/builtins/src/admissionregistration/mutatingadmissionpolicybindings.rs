@@ -21,6 +21,7 @@ pub fn def() -> ResourceDef {
     )
     .metadata_checks(&[metadata::GENERAL_WHOLE], &[])
     .with_generation()
+    .wait_for_caches()
     .conditional_update_only()
     .category(&["api-extensions"])
 }

@@ -151,10 +151,6 @@ fn validate_status(object: &Value) -> ErrorList {
 }
 
 impl Hooks for Policies {
-    fn counts_at_once(&self) -> bool {
-        true
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         let spec = ensure_object(object, "spec");
         rules::default_opt_text(spec, "failurePolicy", "Fail");
@@ -201,6 +197,7 @@ pub fn def() -> ResourceDef {
         Policies,
     )
     .metadata_checks(&[metadata::GENERAL_WHOLE], &[])
+    .wait_for_caches()
     .with_generation()
     .conditional_update_only()
     .category(&["api-extensions"])

@@ -115,10 +115,6 @@ impl Webhooks {
 }
 
 impl Hooks for Webhooks {
-    fn counts_at_once(&self) -> bool {
-        true
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         for hook in list_mut(object, "webhooks") {
             rules::default_opt_text(hook, "failurePolicy", "Fail");

@@ -12,7 +12,7 @@ use kaji_meta::{
     field::{Error, ErrorList, Path},
     object, validation,
 };
-use kaji_resource::{Ctx, Hooks, ResourceDef, Scope, SubresourceDef};
+use kaji_resource::{Ctx, DeletionHooks, Hooks, ResourceDef, Scope, SubresourceDef};
 use serde_json::{Value, json};
 
 /// The finalizer that keeps a definition until its objects are gone.
@@ -320,6 +320,10 @@ fn store_version(object: &mut Value) {
 }
 
 impl Hooks for Definitions {
+    fn deletion(&self) -> &dyn DeletionHooks {
+        self
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         let spec = ensure_object(object, "spec");
         let names = ensure_object(spec, "names");
@@ -386,11 +390,17 @@ impl Hooks for Definitions {
         errs
     }
 
-    fn marks_by_hand(&self) -> bool {
+    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
+        created::row(object)
+    }
+}
+
+impl DeletionHooks for Definitions {
+    fn marks_timestamp_only(&self) -> bool {
         true
     }
 
-    fn marks_regardless_of_propagation(&self) -> bool {
+    fn first_delete_ignores_propagation(&self) -> bool {
         true
     }
 
@@ -422,10 +432,6 @@ impl Hooks for Definitions {
     /// Every deletion begins with a mark; the finalizer it adds is what later deletions wait for.
     fn deletion_waits(&self, object: &Value) -> bool {
         object::deletion_timestamp(object).is_none()
-    }
-
-    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
-        created::row(object)
     }
 }
 

@@ -77,13 +77,13 @@ impl Hooks for ControllerRevisions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{World, show};
+    use crate::shared::testing::{TestContext, show};
     use expect_test::expect;
     use serde_json::json;
 
     #[test]
     fn validates_and_prints() {
-        let w = World::default();
+        let w = TestContext::default();
         let r = json!({
             "metadata": {"name": "r", "creationTimestamp": "2026-01-02T03:04:00Z", "ownerReferences": [
                 {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "controller": true}]},

@@ -243,7 +243,7 @@ impl Hooks for DaemonSets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{World, show};
+    use crate::shared::testing::{TestContext, show};
     use expect_test::expect;
 
     fn set() -> Value {
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn template_generation_stays_with_the_status() {
-        let w = World::default();
+        let w = TestContext::default();
         let (mut old, mut new) = (set(), set());
         set_template_generation(&mut old, 3);
         DaemonSets.prepare_update(&w.ctx(&new.clone(), "status", "v1"), &mut new, &old);
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn template_generation_follows_the_template() {
-        let w = World::default();
+        let w = TestContext::default();
         let mut ds = set();
         DaemonSets.prepare_create(&w.ctx(&ds.clone(), "", "v1"), &mut ds);
         assert_eq!(template_generation(&ds), 1);
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn validates() {
-        let w = World::default();
+        let w = TestContext::default();
         let mut ds = set();
         assert_eq!(show(&DaemonSets.validate_create(&w.ctx(&ds, "", "v1"), &ds)), "");
         ds["spec"]["updateStrategy"]["rollingUpdate"] = json!({"maxUnavailable": 1, "maxSurge": "101%"});

@@ -229,7 +229,7 @@ impl Hooks for Deployments {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{World, show};
+    use crate::shared::testing::{TestContext, show};
     use expect_test::expect;
 
     fn deployment(change: impl FnOnce(&mut Value)) -> Value {
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn validates() {
-        let w = World::default();
+        let w = TestContext::default();
         let good = deployment(|_| {});
         assert_eq!(show(&Deployments.validate_create(&w.ctx(&good, "", "v1"), &good)), "");
         let bad = deployment(|d| {
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn annotations_make_a_generation() {
-        let w = World::default();
+        let w = TestContext::default();
         let mut old = deployment(|_| {});
         old["metadata"]["generation"] = 3.into();
         let mut new = old.clone();
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn prints() {
-        let w = World::default();
+        let w = TestContext::default();
         let mut d = deployment(|_| {});
         d["status"] = json!({"readyReplicas": 1, "updatedReplicas": 1, "availableReplicas": 1});
         expect![[r#"["web","1/1",1,1,"60s","c","nginx:1","app=web"]"#]]

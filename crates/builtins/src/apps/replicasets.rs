@@ -139,12 +139,12 @@ impl Hooks for ReplicaSets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{World, show};
+    use crate::shared::testing::{TestContext, show};
     use expect_test::expect;
 
     #[test]
     fn defaults_validates_prints() {
-        let w = World::default();
+        let w = TestContext::default();
         let mut rs = json!({
             "metadata": {"name": "rs", "creationTimestamp": "2026-01-02T00:04:05Z"},
             "spec": {

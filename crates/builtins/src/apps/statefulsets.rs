@@ -294,7 +294,7 @@ impl Hooks for StatefulSets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{World, show};
+    use crate::shared::testing::{TestContext, show};
     use expect_test::expect;
 
     fn set() -> Value {
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn validates() {
-        let w = World::default();
+        let w = TestContext::default();
         let s = set();
         assert_eq!(show(&StatefulSets.validate_create(&w.ctx(&s, "", "v1"), &s)), "");
         let mut new = s.clone();

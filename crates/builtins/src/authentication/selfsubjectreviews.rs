@@ -1,7 +1,7 @@
 //! SelfSubjectReviews: the user that the server authenticated the caller as.
 
 use kaji_meta::Status;
-use kaji_resource::{BoxFuture, CallRequest, Ctx, Hooks, ResourceDef, Scope, UserInfo};
+use kaji_resource::{BoxFuture, CallHooks, CallRequest, Ctx, Hooks, ResourceDef, Scope, UserInfo};
 use serde_json::{Map, Value, json};
 
 use crate::shared::{created, value::put};
@@ -23,6 +23,16 @@ pub fn user_info(user: &UserInfo) -> Value {
 }
 
 impl Hooks for SelfSubjectReviews {
+    fn calls(&self) -> &dyn CallHooks {
+        self
+    }
+
+    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
+        created::row(object)
+    }
+}
+
+impl CallHooks for SelfSubjectReviews {
     fn call<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
@@ -35,10 +45,6 @@ impl Hooks for SelfSubjectReviews {
             "status": {"userInfo": user_info(ctx.user)},
         });
         Box::pin(async move { Ok((201, answer)) })
-    }
-
-    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
-        created::row(object)
     }
 }
 
@@ -59,11 +65,11 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{World, call};
+    use crate::shared::testing::{TestContext, call};
 
     #[test]
     fn says_who_asks() {
-        let (code, answer) = call(&World::default(), &def(), json!({})).unwrap();
+        let (code, answer) = call(&TestContext::default(), &def(), json!({})).unwrap();
         assert_eq!(code, 201);
         assert_eq!(answer["status"], json!({"userInfo": {"username": "alice", "groups": ["devs"]}}));
     }

@@ -9,7 +9,7 @@ use crate::{
     },
 };
 use kaji_meta::Status;
-use kaji_resource::{BoxFuture, CallRequest, Ctx, Hooks, ResourceDef, Scope};
+use kaji_resource::{BoxFuture, CallHooks, CallRequest, Ctx, Hooks, ResourceDef, Scope};
 use serde_json::{Value, json};
 
 struct TokenReviews {
@@ -43,16 +43,22 @@ impl TokenReviews {
 }
 
 impl Hooks for TokenReviews {
+    fn calls(&self) -> &dyn CallHooks {
+        self
+    }
+
+    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
+        created::row(object)
+    }
+}
+
+impl CallHooks for TokenReviews {
     fn call<'a>(
         &'a self,
         _ctx: &'a Ctx<'a>,
         request: CallRequest<'a>,
     ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
         Box::pin(self.review(request))
-    }
-
-    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
-        created::row(object)
     }
 }
 
@@ -76,7 +82,7 @@ mod tests {
     use super::*;
     use crate::{
         Tokens,
-        shared::testing::{World, call, deps},
+        shared::testing::{TestContext, call, deps},
     };
     use kaji_auth::authn::{Identity, IssuedToken, KeyError, Refusal, TokenOrder};
     use kaji_resource::UserInfo;
@@ -105,7 +111,7 @@ mod tests {
     #[test]
     fn needs_a_token_and_an_authenticator() {
         let def = def(&deps());
-        let ask = |spec: Value| call(&World::default(), &def, json!({"spec": spec}));
+        let ask = |spec: Value| call(&TestContext::default(), &def, json!({"spec": spec}));
         assert_eq!(
             ask(json!({})).unwrap_err().message,
             "token is required for TokenReview in authentication"
@@ -117,7 +123,7 @@ mod tests {
     #[test]
     fn says_whose_it_is() {
         let def = def(&Deps { tokens: Some(Arc::new(Known)), ..deps() });
-        let ask = |spec: Value| call(&World::default(), &def, json!({"spec": spec}));
+        let ask = |spec: Value| call(&TestContext::default(), &def, json!({"spec": spec}));
         let (code, answer) = ask(json!({"token": "good", "audiences": ["vault"]})).unwrap();
         assert_eq!(code, 201);
         assert_eq!(

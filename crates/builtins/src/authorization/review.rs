@@ -13,7 +13,7 @@ use kaji_meta::{
     GroupKind, Status,
     field::{Error, ErrorList, Path},
 };
-use kaji_resource::{BoxFuture, CallRequest, Ctx, Hooks, UserInfo};
+use kaji_resource::{BoxFuture, CallHooks, CallRequest, Ctx, Hooks, UserInfo};
 use serde_json::{Map, Value};
 
 /// The API group.
@@ -181,16 +181,22 @@ fn status(outcome: Outcome) -> Value {
 }
 
 impl Hooks for AccessReviews {
+    fn calls(&self) -> &dyn CallHooks {
+        self
+    }
+
+    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
+        created::row(object)
+    }
+}
+
+impl CallHooks for AccessReviews {
     fn call<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
         request: CallRequest<'a>,
     ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
         Box::pin(self.review(ctx, request))
-    }
-
-    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
-        created::row(object)
     }
 }
 
@@ -202,7 +208,7 @@ mod tests {
             localsubjectaccessreviews, selfsubjectaccessreviews, selfsubjectrulesreviews,
             subjectaccessreviews,
         },
-        shared::testing::{World, call, deps},
+        shared::testing::{TestContext, call, deps},
     };
     use expect_test::expect;
     use kaji_auth::{Attributes, Authorizer, Outcome, PolicyRule, Rules};
@@ -252,7 +258,7 @@ mod tests {
             if !label.is_null() {
                 attributes["labelSelector"] = label;
             }
-            text(call(&World::default(), &review, json!({"spec": {"resourceAttributes": attributes}})))
+            text(call(&TestContext::default(), &review, json!({"spec": {"resourceAttributes": attributes}})))
         };
         let one = |key: &str, operator: &str, values: &[&str]| json!({"key": key, "operator": operator, "values": values});
         let all = [
@@ -283,7 +289,7 @@ mod tests {
 
     #[test]
     fn reviews() {
-        let (world, deps) = (World::default(), with());
+        let (world, deps) = (TestContext::default(), with());
         let get = json!({"verb": "get", "resource": "pods", "namespace": "n"});
         let sar = subjectaccessreviews::def(&deps);
         let all = [

@@ -10,7 +10,7 @@ use crate::{
 };
 use kaji_auth::PolicyRule;
 use kaji_meta::Status;
-use kaji_resource::{BoxFuture, CallRequest, Ctx, Hooks, ResourceDef, Scope};
+use kaji_resource::{BoxFuture, CallHooks, CallRequest, Ctx, Hooks, ResourceDef, Scope};
 use serde_json::{Value, json};
 
 struct RulesReviews {
@@ -18,6 +18,16 @@ struct RulesReviews {
 }
 
 impl Hooks for RulesReviews {
+    fn calls(&self) -> &dyn CallHooks {
+        self
+    }
+
+    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
+        created::row(object)
+    }
+}
+
+impl CallHooks for RulesReviews {
     fn call<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
@@ -49,10 +59,6 @@ impl Hooks for RulesReviews {
             });
             Ok((201, answer))
         })
-    }
-
-    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
-        created::row(object)
     }
 }
 

@@ -237,7 +237,7 @@ impl Hooks for Autoscalers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{World, show};
+    use crate::shared::testing::{TestContext, show};
     use expect_test::expect;
 
     fn hpa(change: impl FnOnce(&mut Value)) -> Value {
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn defaults_validates_prints() {
-        let w = World::default();
+        let w = TestContext::default();
         let h = hpa(|h| h["spec"]["behavior"] = json!({"scaleDown": {"stabilizationWindowSeconds": 60}}));
         assert_eq!(show(&Autoscalers.validate_create(&w.ctx(&h, "", "v2"), &h)), "");
         expect![[r#"{"behavior":{"scaleDown":{"policies":[{"periodSeconds":15,"type":"Percent","value":100}],"selectPolicy":"Max","stabilizationWindowSeconds":60},"scaleUp":{"policies":[{"periodSeconds":15,"type":"Pods","value":4},{"periodSeconds":15,"type":"Percent","value":100}],"selectPolicy":"Max","stabilizationWindowSeconds":0}},"maxReplicas":3,"metrics":[{"resource":{"name":"cpu","target":{"averageUtilization":80,"type":"Utilization"}},"type":"Resource"}],"minReplicas":1,"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"d"}}"#]]
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn refuses() {
-        let w = World::default();
+        let w = TestContext::default();
         let bad = hpa(|h| {
             h["spec"] = json!({
                 "minReplicas": 0, "maxReplicas": -1, "scaleTargetRef": {"kind": "", "name": "a/b", "apiVersion": "v1"},

@@ -231,7 +231,7 @@ impl Hooks for CronJobs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{World, show};
+    use crate::shared::testing::{TestContext, show};
     use expect_test::expect;
 
     fn cron_job(change: impl FnOnce(&mut Value)) -> Value {
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn validates() {
-        let w = World::default();
+        let w = TestContext::default();
         let good = cron_job(|_| {});
         assert_eq!(show(&CronJobs.validate_create(&w.ctx(&good, "", "v1"), &good)), "");
         let bad = cron_job(|c| {
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn prints() {
-        let w = World::default();
+        let w = TestContext::default();
         let mut c = cron_job(|_| {});
         c["status"] = json!({"active": [{}], "lastScheduleTime": "2026-01-02T03:04:00Z"});
         expect![[r#"["c","*/5 * * * *","<none>","False",1,"5s","4m","c","i:1","<none>"]"#]]

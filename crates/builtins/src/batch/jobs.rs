@@ -20,8 +20,8 @@ use kaji_meta::{
     object, semantic_equal, validation,
 };
 use kaji_resource::{
-    Column, Ctx, DeleteOptions, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, age_column,
-    name_column,
+    Column, Ctx, DeleteOptions, DeletionHooks, GarbageCollectionPolicy, Hooks, ResourceDef, Scope,
+    SelectableField, SubresourceDef, age_column, name_column,
 };
 use serde_json::{Value, json};
 
@@ -62,6 +62,7 @@ pub fn def() -> ResourceDef {
     ResourceDef::builtin("batch", "v1", "Job", "jobs", Scope::Namespaced, COLUMNS, Jobs)
         .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
         .pod_template(&["spec", "template"])
+        .with_garbage_collection(GarbageCollectionPolicy::OrphanDependents)
         .category(&["all"])
         .with_generation()
         .select(&[{
@@ -253,6 +254,10 @@ fn label_as_pods(job: &mut Value) {
 }
 
 impl Hooks for Jobs {
+    fn deletion(&self) -> &dyn DeletionHooks {
+        self
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         spec::default_job(ensure_object(object, "spec"));
         if object.at("metadata").map("labels").is_none_or(|l| l.is_empty()) {
@@ -308,18 +313,6 @@ impl Hooks for Jobs {
         }
     }
 
-    fn check_delete(&self, ctx: &Ctx<'_>, _object: &Value, options: &DeleteOptions) -> Result<(), Status> {
-        if options.propagation_policy.is_none() && options.orphan_dependents.is_none() {
-            ctx.warn(ORPHANS);
-        }
-        Ok(())
-    }
-
-    /// Deleting a job through `batch/v1` leaves its pods, as it always did.
-    fn default_propagation(&self) -> Option<&'static str> {
-        Some("Orphan")
-    }
-
     fn row(&self, _version: &str, job: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let (spec, status) = (job.at("spec"), job.at("status"));
         let done = status.int("succeeded");
@@ -345,14 +338,23 @@ impl Hooks for Jobs {
     }
 }
 
+impl DeletionHooks for Jobs {
+    fn check_delete(&self, ctx: &Ctx<'_>, _object: &Value, options: &DeleteOptions) -> Result<(), Status> {
+        if options.propagation_policy.is_none() && options.orphan_dependents.is_none() {
+            ctx.warn(ORPHANS);
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{World, show};
+    use crate::shared::testing::{TestContext, show};
     use expect_test::expect;
 
     fn new_job(change: impl FnOnce(&mut Value)) -> Value {
-        let w = World::default();
+        let w = TestContext::default();
         let mut j = json!({
             "metadata": {"name": "j", "namespace": "default", "uid": "u1", "creationTimestamp": "2026-01-02T03:00:05Z"},
             "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i:1"}]}}}
@@ -365,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_job_without_labels_has_those_of_its_pods() {
-        let w = World::default();
+        let w = TestContext::default();
         let made = |labelled: bool| {
             let mut j = json!({"metadata": {"name": "j", "uid": "u1"}, "spec": {"template": {"metadata": {"labels": {"a": "b"}}}}});
             if labelled {
@@ -386,7 +388,7 @@ mod tests {
     #[test]
     fn generates_the_selector() {
         let mut j = new_job(|_| {});
-        let w = World::default();
+        let w = TestContext::default();
         assert_eq!(show(&Jobs.validate_create(&w.ctx(&j, "", "v1"), &j)), "");
         j["spec"]["template"]["spec"].take();
         expect![[r#"{"backoffLimit":6,"completionMode":"NonIndexed","completions":1,"manualSelector":false,"parallelism":1,"podReplacementPolicy":"TerminatingOrFailed","selector":{"matchLabels":{"batch.kubernetes.io/controller-uid":"u1"}},"suspend":false,"template":{"metadata":{"labels":{"batch.kubernetes.io/controller-uid":"u1","batch.kubernetes.io/job-name":"j","controller-uid":"u1","job-name":"j"}},"spec":null}}"#]]
@@ -395,7 +397,7 @@ mod tests {
 
     #[test]
     fn validates() {
-        let w = World::default();
+        let w = TestContext::default();
         let j = new_job(|j| {
             j["spec"]["template"]["spec"]["restartPolicy"] = "Always".into();
             j["spec"]["selector"] = json!({"matchLabels": {"a": "b"}});
@@ -423,7 +425,7 @@ mod tests {
 
     #[test]
     fn most_of_the_spec_is_fixed() {
-        let w = World::default();
+        let w = TestContext::default();
         let old = new_job(|_| {});
         let mut new = old.clone();
         new["spec"]["parallelism"] = 5.into();
@@ -458,7 +460,7 @@ mod tests {
 
     #[test]
     fn status_keeps_its_invariants() {
-        let w = World::default();
+        let w = TestContext::default();
         let mut old = new_job(|_| {});
         old["status"] = json!({"active": 1, "startTime": "2026-01-02T03:00:05Z", "succeeded": 2});
         let mut new = old.clone();
@@ -477,7 +479,7 @@ mod tests {
 
     #[test]
     fn prints() {
-        let w = World::default();
+        let w = TestContext::default();
         let mut j = new_job(|_| {});
         j["status"] = json!({"startTime": "2026-01-02T03:01:05Z", "completionTime": "2026-01-02T03:02:05Z", "succeeded": 1,
             "conditions": [{"type": "Complete", "status": "True"}]});

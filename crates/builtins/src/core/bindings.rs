@@ -2,7 +2,7 @@
 
 use super::pods::binding;
 use kaji_meta::{Status, object};
-use kaji_resource::{BoxFuture, CallRequest, Ctx, Hooks, ResourceDef, Scope};
+use kaji_resource::{BoxFuture, CallHooks, CallRequest, Ctx, Hooks, ResourceDef, Scope};
 use serde_json::Value;
 
 /// The bindings resource: `create` binds the pod of the same name.
@@ -13,6 +13,12 @@ pub fn def() -> ResourceDef {
 struct Bindings;
 
 impl Hooks for Bindings {
+    fn calls(&self) -> &dyn CallHooks {
+        self
+    }
+}
+
+impl CallHooks for Bindings {
     fn call<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,

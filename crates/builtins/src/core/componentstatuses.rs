@@ -3,7 +3,9 @@
 
 use crate::shared::{conditions, table::name, value::Fields};
 use kaji_meta::{GroupResource, Status};
-use kaji_resource::{BoxFuture, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, Verb, name_column};
+use kaji_resource::{
+    BoxFuture, CallHooks, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, Verb, name_column,
+};
 use serde_json::{Value, json};
 
 const COLUMNS: &[Column] = &[
@@ -41,6 +43,20 @@ fn is_fresh(lease: &Value, now: jiff::Timestamp) -> bool {
 }
 
 impl Hooks for ComponentStatuses {
+    fn calls(&self) -> &dyn CallHooks {
+        self
+    }
+
+    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
+        let Some(c) = conditions::find(object, "Healthy") else {
+            return vec![name(object), "Unknown".into(), "".into(), "".into()];
+        };
+        let status = if c.text("status") == "True" { "Healthy" } else { "Unhealthy" };
+        vec![name(object), status.into(), c.text("message").into(), c.text("error").into()]
+    }
+}
+
+impl CallHooks for ComponentStatuses {
     fn call<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
@@ -67,14 +83,6 @@ impl Hooks for ComponentStatuses {
             }
         })
     }
-
-    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
-        let Some(c) = conditions::find(object, "Healthy") else {
-            return vec![name(object), "Unknown".into(), "".into(), "".into()];
-        };
-        let status = if c.text("status") == "True" { "Healthy" } else { "Unhealthy" };
-        vec![name(object), status.into(), c.text("message").into(), c.text("error").into()]
-    }
 }
 
 /// The definition of ComponentStatuses.
@@ -98,12 +106,12 @@ pub fn def() -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{World, row};
+    use crate::shared::testing::{TestContext, row};
     use futures_util::FutureExt;
 
     #[test]
     fn a_fresh_lease_is_health() {
-        let world = World::default();
+        let world = TestContext::default();
         let lease = |renewed: &str| {
             json!({"metadata": {"name": "kube-scheduler", "namespace": "kube-system"},
             "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": renewed}})
@@ -118,8 +126,14 @@ mod tests {
                 query: &Default::default(),
                 delete_options: None,
             };
-            let answer =
-                def().hooks.call(&world.ctx(&name, "", "v1"), request).now_or_never().unwrap().unwrap().1;
+            let answer = def()
+                .hooks
+                .calls()
+                .call(&world.ctx(&name, "", "v1"), request)
+                .now_or_never()
+                .unwrap()
+                .unwrap()
+                .1;
             row(&def(), &answer)
         };
         assert_eq!(

@@ -10,7 +10,8 @@ use kaji_meta::{
     object, validation,
 };
 use kaji_resource::{
-    Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, Verb, age_column, name_column,
+    Column, Ctx, DeletionHooks, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, Verb, age_column,
+    name_column,
 };
 use serde_json::{Value, json};
 
@@ -48,8 +49,8 @@ fn spec_finalizers(object: &Value) -> impl Iterator<Item = &str> {
 }
 
 impl Hooks for Namespaces {
-    fn returns_deleted_object(&self) -> bool {
-        true
+    fn deletion(&self) -> &dyn DeletionHooks {
+        self
     }
 
     fn default(&self, _version: &str, object: &mut Value) {
@@ -115,7 +116,17 @@ impl Hooks for Namespaces {
         errs
     }
 
-    fn marks_by_hand(&self) -> bool {
+    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        vec![name(object), object.at("status").text("phase").into(), age(object, now)]
+    }
+
+    fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
+        if subresource == "status" { &[&["spec"]] } else { &[&["status"]] }
+    }
+}
+
+impl DeletionHooks for Namespaces {
+    fn marks_timestamp_only(&self) -> bool {
         true
     }
 
@@ -126,14 +137,6 @@ impl Hooks for Namespaces {
     fn deletion_waits(&self, object: &Value) -> bool {
         spec_finalizers(object).next().is_some()
     }
-
-    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
-        vec![name(object), object.at("status").text("phase").into(), age(object, now)]
-    }
-
-    fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
-        if subresource == "status" { &[&["spec"]] } else { &[&["status"]] }
-    }
 }
 
 /// The definition of namespaces.
@@ -143,6 +146,7 @@ pub fn def() -> ResourceDef {
     let mut def =
         ResourceDef::builtin("", "v1", "Namespace", "namespaces", Scope::Cluster, COLUMNS, Namespaces)
             .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
+            .return_deleted_object()
             .short(&["ns"])
             .named(validation::name_is_dns_label)
             .sub(&[SubresourceDef::status(), SubresourceDef::update("finalize", &[Verb::Update])])

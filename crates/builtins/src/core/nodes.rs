@@ -14,8 +14,8 @@ use kaji_meta::{
     object,
 };
 use kaji_resource::{
-    BoxFuture, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef,
-    age_column, name_column,
+    BoxFuture, CallHooks, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, SelectableField,
+    SubresourceDef, age_column, name_column,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -142,6 +142,10 @@ fn sync_pod_cidrs(node: &mut Value) {
 }
 
 impl Hooks for Nodes {
+    fn calls(&self) -> &dyn CallHooks {
+        self
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         if let Some(status) = object.get_mut("status")
             && !status.has("allocatable")
@@ -203,16 +207,6 @@ impl Hooks for Nodes {
         all
     }
 
-    fn call<'a>(
-        &'a self,
-        ctx: &'a Ctx<'a>,
-        _request: CallRequest<'a>,
-    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
-        Box::pin(async move {
-            Err(Status::service_unavailable(format!("no connection to the kubelet of node {:?}", ctx.name)))
-        })
-    }
-
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let info = object.at("status").at("nodeInfo");
         let known =
@@ -233,6 +227,18 @@ impl Hooks for Nodes {
             kernel.into(),
             known("containerRuntimeVersion").into(),
         ]
+    }
+}
+
+impl CallHooks for Nodes {
+    fn call<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        _request: CallRequest<'a>,
+    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
+        Box::pin(async move {
+            Err(Status::service_unavailable(format!("no connection to the kubelet of node {:?}", ctx.name)))
+        })
     }
 }
 

@@ -258,10 +258,6 @@ fn validate_status(new: &Value) -> ErrorList {
 }
 
 impl Hooks for Claims {
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         rules::default_opt_text(ensure_object(object, "spec"), "volumeMode", "Filesystem");
         default_text(ensure_object(object, "status"), "phase", "Pending");
@@ -354,6 +350,7 @@ pub fn def() -> ResourceDef {
         Claims,
     )
     .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
+    .return_deleted_object()
     .short(&["pvc"])
     .sub(&[SubresourceDef::status()])
     .select(&[named])

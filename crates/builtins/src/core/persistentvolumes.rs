@@ -378,10 +378,6 @@ fn default_source(spec: &mut Value) {
 }
 
 impl Hooks for PersistentVolumes {
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         let spec = ensure_object(object, "spec");
         default_text(spec, "persistentVolumeReclaimPolicy", "Retain");
@@ -501,6 +497,7 @@ pub fn def() -> ResourceDef {
         PersistentVolumes,
     )
     .metadata_checks(&[metadata::WHOLE, metadata::WHOLE], &[metadata::UPDATE])
+    .return_deleted_object()
     .short(&["pv"])
     .sub(&[SubresourceDef::status()])
     .select(&[named])

@@ -28,8 +28,8 @@ use crate::shared::{
 };
 use kaji_meta::{GroupResource, GroupVersionKind, Path, Status, field::ErrorList, object, semantic_equal};
 use kaji_resource::{
-    BoxFuture, CallRequest, Ctx, DeleteOptions, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef,
-    Verb,
+    BoxFuture, CallHooks, CallRequest, Ctx, DeleteOptions, DeletionHooks, Hooks, ResourceDef, Scope,
+    SelectableField, SubresourceDef, Verb,
 };
 use serde_json::{Value, json};
 
@@ -74,6 +74,7 @@ pub fn def() -> ResourceDef {
     host.name = "spec.host".into();
     ResourceDef::builtin("", "v1", "Pod", "pods", Scope::Namespaced, columns::COLUMNS, Pods)
         .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
+        .return_deleted_object()
         .short(&["po"])
         .category(&["all"])
         .with_generation()
@@ -108,8 +109,12 @@ pub fn def() -> ResourceDef {
 }
 
 impl Hooks for Pods {
-    fn returns_deleted_object(&self) -> bool {
-        true
+    fn deletion(&self) -> &dyn DeletionHooks {
+        self
+    }
+
+    fn calls(&self) -> &dyn CallHooks {
+        self
     }
 
     fn default(&self, _version: &str, object: &mut Value) {
@@ -209,6 +214,20 @@ impl Hooks for Pods {
         !semantic_equal(&n, o)
     }
 
+    fn row(&self, _version: &str, pod: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        columns::row(pod, now)
+    }
+
+    fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
+        match subresource {
+            "" => &[&["status"]],
+            "status" => &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]],
+            _ => &[],
+        }
+    }
+}
+
+impl DeletionHooks for Pods {
     /// A pod ends at once if it never started or is over; else it has its own grace period, or the client's.
     fn grace_period(&self, _ctx: &Ctx<'_>, pod: &Value, options: &DeleteOptions) -> Option<i64> {
         let spec = pod.at("spec");
@@ -221,7 +240,9 @@ impl Hooks for Pods {
             n => n,
         })
     }
+}
 
+impl CallHooks for Pods {
     /// A binding looks for the pod itself, as it changes it.
     fn call_reads_object(&self, subresource: &str) -> bool {
         subresource != "binding"
@@ -242,18 +263,6 @@ impl Hooks for Pods {
                 }),
             }
         })
-    }
-
-    fn row(&self, _version: &str, pod: &Value, now: jiff::Timestamp) -> Vec<Value> {
-        columns::row(pod, now)
-    }
-
-    fn reset_fields(&self, _version: &str, subresource: &str) -> &'static [&'static [&'static str]] {
-        match subresource {
-            "" => &[&["status"]],
-            "status" => &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]],
-            _ => &[],
-        }
     }
 }
 

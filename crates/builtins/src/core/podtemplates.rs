@@ -22,6 +22,7 @@ pub fn def() -> ResourceDef {
     ResourceDef::builtin("", "v1", "PodTemplate", "podtemplates", Scope::Namespaced, COLUMNS, PodTemplates)
         .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
         .pod_template(&["template"])
+        .return_deleted_object()
         .with_generation()
 }
 
@@ -32,10 +33,6 @@ fn validate(object: &Value) -> ErrorList {
 }
 
 impl Hooks for PodTemplates {
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         defaults::template(object, "template");
     }
@@ -77,13 +74,13 @@ impl Hooks for PodTemplates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{World, show};
+    use crate::shared::testing::{TestContext, show};
     use expect_test::expect;
     use serde_json::json;
 
     #[test]
     fn defaults_validates_prints() {
-        let w = World::default();
+        let w = TestContext::default();
         let mut t = json!({"metadata": {"name": "t"}, "template": {"metadata": {"labels": {"a": "b"}},
             "spec": {"containers": [{"name": "c", "image": "i:1"}]}}});
         PodTemplates.default("v1", &mut t);

@@ -14,7 +14,8 @@ use kaji_meta::{
     object,
 };
 use kaji_resource::{
-    Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, age_column, name_column,
+    Column, Ctx, GarbageCollectionPolicy, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef,
+    age_column, name_column,
 };
 use serde_json::{Value, json};
 
@@ -59,6 +60,7 @@ pub fn def() -> ResourceDef {
     )
     .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
     .pod_template(&["spec", "template"])
+    .with_garbage_collection(GarbageCollectionPolicy::OrphanDependents)
     .short(&["rc"])
     .category(&["all"])
     .with_generation()
@@ -148,11 +150,6 @@ impl Hooks for ReplicationControllers {
         }
     }
 
-    /// Deleting a controller through `v1` leaves its pods, as it always did.
-    fn default_propagation(&self) -> Option<&'static str> {
-        Some("Orphan")
-    }
-
     fn row(&self, _version: &str, rc: &Value, now: jiff::Timestamp) -> Vec<Value> {
         replicas::row(rc, table::labels(rc.at("spec").at("selector")), now)
     }
@@ -161,12 +158,12 @@ impl Hooks for ReplicationControllers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{World, show};
+    use crate::shared::testing::{TestContext, show};
     use expect_test::expect;
 
     #[test]
     fn defaults_validates_prints() {
-        let w = World::default();
+        let w = TestContext::default();
         let mut rc = json!({
             "metadata": {"name": "rc", "creationTimestamp": "2026-01-02T03:00:05Z"},
             "spec": {"template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}}

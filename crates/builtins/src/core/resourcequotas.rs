@@ -128,10 +128,6 @@ fn validate_spec(errs: &mut ErrorList, spec: &Value) {
 }
 
 impl Hooks for ResourceQuotas {
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
         put(object, "status", json!({}));
     }
@@ -185,6 +181,7 @@ pub fn def() -> ResourceDef {
         ResourceQuotas,
     )
     .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
+    .return_deleted_object()
     .short(&["quota"])
     .sub(&[SubresourceDef::status()])
 }

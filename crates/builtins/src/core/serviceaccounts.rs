@@ -15,8 +15,8 @@ use kaji_meta::{
     object,
 };
 use kaji_resource::{
-    BoxFuture, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, Verb, age_column,
-    name_column,
+    BoxFuture, CallHooks, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, Verb,
+    age_column, name_column,
 };
 use serde_json::{Value, json};
 
@@ -171,8 +171,8 @@ impl ServiceAccounts {
 }
 
 impl Hooks for ServiceAccounts {
-    fn returns_deleted_object(&self) -> bool {
-        true
+    fn calls(&self) -> &dyn CallHooks {
+        self
     }
 
     fn warnings(&self, _ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
@@ -186,16 +186,18 @@ impl Hooks for ServiceAccounts {
         vec![]
     }
 
+    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        vec![name(object), age(object, now)]
+    }
+}
+
+impl CallHooks for ServiceAccounts {
     fn call<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
         request: CallRequest<'a>,
     ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
         Box::pin(self.issue(ctx, request))
-    }
-
-    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
-        vec![name(object), age(object, now)]
     }
 }
 
@@ -205,6 +207,7 @@ pub fn def(deps: &Deps) -> ResourceDef {
     let hooks = ServiceAccounts { deps: deps.clone() };
     ResourceDef::builtin("", "v1", "ServiceAccount", "serviceaccounts", Scope::Namespaced, COLUMNS, hooks)
         .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
+        .return_deleted_object()
         .short(&["sa"])
         .sub(&[SubresourceDef::call("token", request, &[Verb::Create])])
 }

@@ -24,7 +24,7 @@ use kaji_meta::{
     object, validation,
 };
 use kaji_resource::{
-    BoxFuture, CallRequest, Column, Ctx, DeleteOptions, Hooks, Reservation, ResourceDef, Scope,
+    BoxFuture, CallHooks, CallRequest, Column, Ctx, DeleteOptions, Hooks, Reservation, ResourceDef, Scope,
     SelectableField, SubresourceDef, Verb, age_column, name_column,
 };
 use serde_json::{Value, json};
@@ -141,8 +141,8 @@ fn default_spec(spec: &mut Value) {
 }
 
 impl Hooks for Services {
-    fn returns_deleted_object(&self) -> bool {
-        true
+    fn calls(&self) -> &dyn CallHooks {
+        self
     }
 
     fn default(&self, _version: &str, object: &mut Value) {
@@ -230,16 +230,6 @@ impl Hooks for Services {
         })
     }
 
-    fn call<'a>(
-        &'a self,
-        ctx: &'a Ctx<'a>,
-        _request: CallRequest<'a>,
-    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
-        Box::pin(async move {
-            Err(Status::service_unavailable(format!("no endpoints available for service {:?}", ctx.name)))
-        })
-    }
-
     fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let ports = ports_cell(object.at("spec").list("ports"));
         vec![
@@ -251,6 +241,18 @@ impl Hooks for Services {
             age(object, now),
             labels(object.at("spec").at("selector")).into(),
         ]
+    }
+}
+
+impl CallHooks for Services {
+    fn call<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        _request: CallRequest<'a>,
+    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
+        Box::pin(async move {
+            Err(Status::service_unavailable(format!("no endpoints available for service {:?}", ctx.name)))
+        })
     }
 }
 
@@ -431,6 +433,7 @@ pub fn def(deps: &Deps) -> ResourceDef {
     let hooks = Services { allocators: Arc::new(Allocators::new(deps)) };
     ResourceDef::builtin("", "v1", "Service", "services", Scope::Namespaced, COLUMNS, hooks)
         .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
+        .return_deleted_object()
         .short(&["svc"])
         .category(&["all"])
         .named(validation::name_is_dns_label)

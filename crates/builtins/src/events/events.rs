@@ -11,7 +11,9 @@ use kaji_meta::{
     field::{Error, ErrorList, Path},
     object, semantic_equal, validation,
 };
-use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, name_column};
+use kaji_resource::{
+    Column, Ctx, GarbageCollectionPolicy, Hooks, ResourceDef, Scope, SelectableField, name_column,
+};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -169,11 +171,6 @@ fn strict_create(errs: &mut ErrorList, event: &Value) {
 }
 
 impl Hooks for Events {
-    /// Events own nothing: their deletion never waits for a garbage collector.
-    fn default_propagation(&self) -> Option<&'static str> {
-        Some("Unsupported")
-    }
-
     fn convert(&self, object: &mut Value, _from: &str, _to: &str) -> Result<(), Status> {
         // Both groups call their version v1; the object still names the group it comes from.
         if self.strict {
@@ -311,6 +308,7 @@ pub fn events() -> ResourceDef {
 
 fn base(group: &'static str, strict: bool) -> ResourceDef {
     ResourceDef::builtin(group, "v1", "Event", "events", Scope::Namespaced, COLUMNS, Events { strict })
+        .with_garbage_collection(GarbageCollectionPolicy::Unsupported)
         .short(&["ev"])
         .create_on_update()
         .named(validation::path_segment_name)

@@ -108,12 +108,12 @@ impl Hooks for PodDisruptionBudgets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{World, show};
+    use crate::shared::testing::{TestContext, show};
     use expect_test::expect;
 
     #[test]
     fn validates_and_prints() {
-        let w = World::default();
+        let w = TestContext::default();
         let b = json!({"metadata": {"name": "b", "creationTimestamp": "2026-01-02T03:00:05Z"},
             "spec": {"minAvailable": "50%", "selector": {"matchLabels": {"a": "b"}}}, "status": {"disruptionsAllowed": 1}});
         assert_eq!(show(&PodDisruptionBudgets.validate_create(&w.ctx(&b, "", "v1"), &b)), "");

@@ -147,7 +147,7 @@ impl Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{World, deps};
+    use crate::shared::testing::{TestContext, deps};
     use expect_test::expect;
     use futures_util::FutureExt;
     use kaji_auth::{Outcome, Rules};
@@ -176,7 +176,7 @@ mod tests {
     }
 
     fn write(
-        world: &World,
+        world: &TestContext,
         def: fn(&Deps) -> ResourceDef,
         may: &'static [&'static str],
         mut new: Value,
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn grants_need_to_be_held() {
-        let world = World::default();
+        let world = TestContext::default();
         world.api.put(&GroupResource::new(GROUP, "roles"), role(&["get", "delete"]));
         let binding = |role: &str| json!({"metadata": {"name": "b", "namespace": "n"}, "roleRef": {"kind": "Role", "name": role}});
         let (roles, bindings) = (crate::rbac::roles::def, crate::rbac::rolebindings::def);
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn aggregation_is_for_those_who_hold_everything() {
-        let world = World::default();
+        let world = TestContext::default();
         let roles = crate::rbac::clusterroles::def;
         let aggregated =
             json!({"metadata": {"name": "r"}, "aggregationRule": {"clusterRoleSelectors": [{}]}});

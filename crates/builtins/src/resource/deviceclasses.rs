@@ -15,10 +15,6 @@ const COLUMNS: &[Column] = &[name_column(), age_column()];
 struct DeviceClasses;
 
 impl Hooks for DeviceClasses {
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
         selectors(&mut errs, &path.child("selectors"), spec.list("selectors"));
@@ -47,6 +43,7 @@ impl Hooks for DeviceClasses {
 pub fn def() -> ResourceDef {
     ResourceDef::builtin(GROUP, "v1", "DeviceClass", "deviceclasses", Scope::Cluster, COLUMNS, DeviceClasses)
         .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
+        .return_deleted_object()
         .with_generation()
 }
 

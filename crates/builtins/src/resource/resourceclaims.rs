@@ -107,10 +107,6 @@ fn devices(errs: &mut ErrorList, new: &Value) {
 }
 
 impl Hooks for ResourceClaims {
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         if let Some(spec) = object.get_mut("spec") {
             default_claim(spec);
@@ -199,6 +195,7 @@ pub fn def() -> ResourceDef {
         ResourceClaims,
     )
     .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
+    .return_deleted_object()
     .sub(&[SubresourceDef::status()])
 }
 

@@ -18,10 +18,6 @@ const COLUMNS: &[Column] = &[name_column(), age_column()];
 struct Templates;
 
 impl Hooks for Templates {
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         if let Some(spec) = object.pointer_mut("/spec/spec") {
             default_claim(spec);
@@ -61,6 +57,7 @@ pub fn def() -> ResourceDef {
         Templates,
     )
     .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
+    .return_deleted_object()
 }
 
 #[cfg(test)]

@@ -196,10 +196,6 @@ fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
 }
 
 impl Hooks for Slices {
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         let Some(spec) = object.get_mut("spec") else { return };
         for device in list_mut(spec, "devices") {
@@ -235,6 +231,7 @@ pub fn def(deps: &Deps) -> ResourceDef {
     let hooks = Slices { deps: deps.clone() };
     ResourceDef::builtin(GROUP, "v1", "ResourceSlice", "resourceslices", Scope::Cluster, COLUMNS, hooks)
         .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
+        .return_deleted_object()
         .with_generation()
         .select(&[SelectableField::new("spec.nodeName").indexed(), SelectableField::new("spec.driver")])
 }

@@ -10,7 +10,9 @@ use kaji_meta::{
     field::{Error, ErrorList, Path},
     object,
 };
-use kaji_resource::{Column, Ctx, DeleteOptions, Hooks, ResourceDef, Scope, age_column, name_column};
+use kaji_resource::{
+    Column, Ctx, DeleteOptions, DeletionHooks, Hooks, ResourceDef, Scope, age_column, name_column,
+};
 use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
@@ -61,6 +63,10 @@ fn system_rule(errs: &mut ErrorList, object: &Value) {
 }
 
 impl Hooks for PriorityClasses {
+    fn deletion(&self) -> &dyn DeletionHooks {
+        self
+    }
+
     fn default(&self, _version: &str, object: &mut Value) {
         rules::default_opt_text(object, "preemptionPolicy", "PreemptLowerPriority");
     }
@@ -97,6 +103,18 @@ impl Hooks for PriorityClasses {
         false
     }
 
+    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        vec![
+            name(object),
+            object.int("value").into(),
+            object.flag("globalDefault").into(),
+            age(object, now),
+            object.text("preemptionPolicy").into(),
+        ]
+    }
+}
+
+impl DeletionHooks for PriorityClasses {
     fn check_delete(&self, _ctx: &Ctx<'_>, object: &Value, options: &DeleteOptions) -> Result<(), Status> {
         let name = object::name(object);
         // Upstream's registry checks single deletions only.
@@ -109,16 +127,6 @@ impl Hooks for PriorityClasses {
             ));
         }
         Ok(())
-    }
-
-    fn row(&self, _version: &str, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
-        vec![
-            name(object),
-            object.int("value").into(),
-            object.flag("globalDefault").into(),
-            age(object, now),
-            object.text("preemptionPolicy").into(),
-        ]
     }
 }
 

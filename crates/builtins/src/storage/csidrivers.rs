@@ -54,10 +54,6 @@ const COLUMNS: &[Column] = &[
 struct CsiDrivers;
 
 impl Hooks for CsiDrivers {
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         let spec = ensure_object(object, "spec");
         rules::default_flag(spec, "attachRequired", true);
@@ -142,6 +138,7 @@ impl Hooks for CsiDrivers {
 pub fn def() -> ResourceDef {
     ResourceDef::builtin(GROUP, "v1", "CSIDriver", "csidrivers", Scope::Cluster, COLUMNS, CsiDrivers)
         .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
+        .return_deleted_object()
         .conditional_update_only()
         .with_generation_of_changes()
 }

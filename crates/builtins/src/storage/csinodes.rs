@@ -54,10 +54,6 @@ fn driver(errs: &mut ErrorList, path: &Path, driver: &Value, before: &[Value]) {
 }
 
 impl Hooks for CsiNodes {
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         let (mut errs, path) = (vec![], Path::new("spec").child("drivers"));
         let drivers = object.at("spec").list("drivers");
@@ -90,6 +86,7 @@ impl Hooks for CsiNodes {
 pub fn def() -> ResourceDef {
     ResourceDef::builtin(GROUP, "v1", "CSINode", "csinodes", Scope::Cluster, COLUMNS, CsiNodes)
         .metadata_checks(&[metadata::WHOLE], &[])
+        .return_deleted_object()
         .conditional_update_only()
 }
 

@@ -61,10 +61,6 @@ fn topologies(errs: &mut ErrorList, object: &Value) {
 }
 
 impl Hooks for StorageClasses {
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn default(&self, _version: &str, object: &mut Value) {
         rules::default_opt_text(object, "reclaimPolicy", "Delete");
         rules::default_opt_text(object, "volumeBindingMode", "Immediate");
@@ -121,6 +117,7 @@ pub fn def() -> ResourceDef {
         StorageClasses,
     )
     .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
+    .return_deleted_object()
     .short(&["sc"])
 }
 

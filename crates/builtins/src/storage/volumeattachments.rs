@@ -99,10 +99,6 @@ fn validate(object: &Value) -> ErrorList {
 }
 
 impl Hooks for VolumeAttachments {
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
         put(object, "status", json!({"attached": false}));
     }
@@ -153,6 +149,7 @@ pub fn def() -> ResourceDef {
         VolumeAttachments,
     )
     .metadata_checks(&[metadata::WHOLE], &[])
+    .return_deleted_object()
     .conditional_update_only()
     .sub(&[SubresourceDef::status()])
 }

@@ -22,10 +22,6 @@ const COLUMNS: &[Column] = &[
 struct VolumeAttributesClasses;
 
 impl Hooks for VolumeAttributesClasses {
-    fn returns_deleted_object(&self) -> bool {
-        true
-    }
-
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         let mut errs = vec![];
         provisioner(&mut errs, &Path::new("driverName"), object.text("driverName"));
@@ -60,6 +56,7 @@ pub fn def() -> ResourceDef {
         VolumeAttributesClasses,
     )
     .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
+    .return_deleted_object()
     .short(&["vac"])
 }
 

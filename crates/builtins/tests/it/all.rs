@@ -3,7 +3,7 @@
 use expect_test::expect;
 use kaji_builtins::{Deps, all};
 use kaji_meta::{ManualClock, SeededRandom};
-use kaji_resource::{ColumnSource, Generation, ResourceDef, Scope};
+use kaji_resource::{ColumnSource, GarbageCollectionPolicy, Generation, ResourceDef, Scope};
 use serde_json::{Value, json};
 use std::{fmt::Write as _, sync::Arc};
 
@@ -142,7 +142,7 @@ fn odd_objects_do_no_harm() {
                 let mut object = o.clone();
                 d.hooks.default(&v.name, &mut object);
                 d.hooks.row(&v.name, &object, jiff::Timestamp::UNIX_EPOCH);
-                d.hooks.deletion_waits(&object);
+                d.hooks.deletion().deletion_waits(&object);
             }
         }
     }
@@ -151,11 +151,8 @@ fn odd_objects_do_no_harm() {
 /// Kinds whose deletion answers with the object instead of a Status, as upstream's registries are set up.
 #[test]
 fn deletion_answers_with_the_object() {
-    let mut kinds: Vec<String> = defs()
-        .iter()
-        .filter(|d| d.hooks.returns_deleted_object())
-        .map(|d| d.group_resource().to_string())
-        .collect();
+    let mut kinds: Vec<String> =
+        defs().iter().filter(|d| d.returns_deleted_object).map(|d| d.group_resource().to_string()).collect();
     kinds.sort();
     expect![[r#"
         ["csidrivers.storage.k8s.io", "csinodes.storage.k8s.io", "deviceclasses.resource.k8s.io", "namespaces", "persistentvolumeclaims", "persistentvolumes", "pods", "podtemplates", "resourceclaims.resource.k8s.io", "resourceclaimtemplates.resource.k8s.io", "resourcequotas", "resourceslices.resource.k8s.io", "serviceaccounts", "services", "storageclasses.storage.k8s.io", "volumeattachments.storage.k8s.io", "volumeattributesclasses.storage.k8s.io"]"#]]
@@ -233,13 +230,13 @@ fn fields_that_strategies_set_have_no_managers() {
     .assert_eq(&out.join("\n"));
 }
 
-/// Only events go away by themselves; they own nothing.
+/// Only events expire; they own nothing.
 #[test]
 fn events_expire_and_are_no_owners() {
     for d in defs() {
         let (group, plural) = (d.group.as_ref(), d.plural.as_ref());
         let event = plural == "events";
         assert_eq!(d.ttl, event.then(|| std::time::Duration::from_secs(3600)), "{group}/{plural}");
-        assert_eq!(d.hooks.default_propagation() == Some("Unsupported"), event, "{group}/{plural}");
+        assert_eq!(d.garbage_collection == GarbageCollectionPolicy::Unsupported, event, "{group}/{plural}");
     }
 }

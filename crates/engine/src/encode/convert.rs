@@ -1,6 +1,6 @@
 //! Between the version that is stored and the one that is asked for.
 //!
-//! Invariant: an object already in the wanted version is not touched (unless its hooks decorate what is read).
+//! Invariant: an object already in the wanted version is not touched.
 
 use crate::{cache::Entry, registry::Resource};
 use kaji_meta::{Status, object};
@@ -19,7 +19,7 @@ fn convert(res: &Resource, value: &mut Value, to: &str, kind: &str) -> Result<()
     if from == to {
         return Ok(());
     }
-    if res.def.conversion.foreign().is_some() {
+    if res.def.conversion.webhook().is_some() {
         // What is somebody else's to convert is converted before it gets here.
         return Err(Status::internal(format!("an object in {from} was not converted to {to}")));
     }
@@ -48,9 +48,6 @@ pub(crate) fn convert_out(res: &Resource, value: &mut Value, version: &str) -> R
             crate::pipeline::as_written(&version.schema, value);
         }
     }
-    if res.def.hooks.decorates() {
-        res.def.hooks.default(version, value);
-    }
     Ok(())
 }
 
@@ -71,7 +68,7 @@ pub(crate) async fn convert_to(res: &Resource, mut value: Value, api_version: &s
         return Ok(value);
     }
     match &res.def.conversion {
-        Conversion::Foreign(converter) => {
+        Conversion::Webhook(converter) => {
             let converted = converter.convert(vec![value], api_version).await?;
             let none = || Status::internal("a conversion has no outcome");
             converted.into_iter().next().ok_or_else(none)
@@ -90,12 +87,9 @@ pub(crate) async fn convert_to(res: &Resource, mut value: Value, api_version: &s
 /// What the resource's hooks say.
 pub(crate) fn stored_value(res: &Resource, entry: &Entry) -> Result<Value, Status> {
     let mut value = entry.decode();
-    if res.def.conversion.foreign().is_some() {
+    if res.def.conversion.webhook().is_some() {
         return Ok(value);
     }
     convert_in(res, &mut value)?;
-    if res.def.hooks.decorates() && res.def.shares_storage_of.is_none() {
-        res.def.hooks.default(&res.def.storage_version().name, &mut value);
-    }
     Ok(value)
 }

@@ -1,6 +1,6 @@
 //! How one request wants to see objects: version and form.
 //!
-//! Invariant: as long as the stored version is the one asked for (and nothing decorates it), a view hands out the
+//! Invariant: as long as the stored version is the one asked for, a view hands out the
 //! cache's own bytes.
 
 use super::{
@@ -30,7 +30,6 @@ pub(crate) struct View<R = Arc<Resource>> {
     form: Form,
     include: Include,
     meta_version: &'static str,
-    decorates: bool,
     /// How objects of a built-in kind begin. Elements of their lists begin after it, with `metadata`: upstream encodes
     /// those from typed structs, which say nothing of their kind.
     head: Option<Box<[u8]>>,
@@ -61,7 +60,6 @@ impl<R: Borrow<Resource>> View<R> {
         if !res.def.stored && accept.form != Form::Object {
             return Err(no_such_form());
         }
-        let decorates = res.def.hooks.decorates();
         let api_version = res.api_version(version);
         let custom = res.def.version(version).is_none_or(|v| decode::is_custom(&v.schema));
         let head = (accept.form == Form::Object && !custom)
@@ -76,7 +74,6 @@ impl<R: Borrow<Resource>> View<R> {
             form: accept.form,
             include,
             meta_version: if accept.meta_v1beta1 { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" },
-            decorates,
             head,
             custom,
             protobuf: accept.encoding == Encoding::Protobuf,
@@ -101,7 +98,7 @@ impl<R: Borrow<Resource>> View<R> {
     pub fn infallible(&self) -> bool {
         let def = &self.res.borrow().def;
         // Between versions of a custom resource, fields are dropped and defaults added, which always works.
-        if def.conversion.direct() && def.conversion.foreign().is_none() {
+        if def.conversion.direct() && def.conversion.webhook().is_none() {
             return true;
         }
         let conversion = self.form != Form::PartialMetadata && def.versions.len() > 1;
@@ -109,7 +106,7 @@ impl<R: Borrow<Resource>> View<R> {
     }
 
     fn is_direct(&self, object: &[u8]) -> bool {
-        !self.decorates && storage::peek_api_version(object) == Some(self.api_version.as_str())
+        storage::peek_api_version(object) == Some(self.api_version.as_str())
     }
 
     /// The object in this view's version.
@@ -187,7 +184,7 @@ impl<R: Borrow<Resource>> View<R> {
     /// What a conversion says.
     pub fn listed(&self, entry: &Entry) -> Result<Bytes, Status> {
         let Some(head) = &self.head else { return self.element(entry) };
-        let direct = !self.decorates && entry.beginning().starts_with(head);
+        let direct = entry.beginning().starts_with(head);
         let mut object = if direct { entry.object() } else { self.whole(entry.object())? };
         let begun = if direct || object.starts_with(head) { head.len() } else { self.opening().len() };
         object.advance(begun.min(object.len()));

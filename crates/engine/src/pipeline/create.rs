@@ -85,13 +85,13 @@ pub(crate) async fn attempt(op: &Op<'_>, mut object: Value, name: &str) -> Resul
     op.as_stored(&mut object);
     check(op, &object, name)?;
     for _ in 0..MAX_ATTEMPTS {
-        op.together.clear();
+        op.extras.clear();
         let attributes = op.attributes(name, Operation::Create, Some(&mut object), None);
         admission::validate(op.engine, &attributes).await?;
-        let unreserved = op.together.any().then(|| object.clone());
+        let unreserved = op.extras.any().then(|| object.clone());
         let reservation = hooks.reserve(&ctx, &mut object, None).await?;
         let result = store(op, &mut object, name).await;
-        op.together.clear();
+        op.extras.clear();
         settle(reservation, matches!(&result, Ok(Created::Done(w)) if w.revision != 0)).await;
         match (result?, unreserved) {
             (Created::Done(mut written), _) => {
@@ -189,7 +189,7 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
     refuse_versioned(object)?;
     let txn = |bytes: &bytes::Bytes| {
         let mut txn = Txn::create(key.clone(), bytes.clone());
-        op.together.extend(op.engine, &mut txn).map(|()| txn)
+        op.extras.extend(op.engine, &mut txn).map(|()| txn)
     };
     let mut stored = form.as_ref().unwrap_or(object);
     let mut bytes = storage::encode(stored);
@@ -207,8 +207,8 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
             }
             Ok(done(bytes, revision))
         }
-        // The name is free, so it was a companion.
-        Err(None) if op.together.any() => Ok(Created::Again),
+        // The name is free, so it was a update.
+        Err(None) if op.extras.any() => Ok(Created::Again),
         Err(current) => Ok(Created::Exists(current)),
     }
 }

@@ -27,7 +27,7 @@ impl Op<'_> {
     /// Reserves what defaults take, if that is much.
     fn reserve(&self, added: usize) -> Result<(), Status> {
         match &self.memory {
-            Some(memory) if added > UNRESERVED => memory.more(added),
+            Some(memory) if added > UNRESERVED => memory.grow(added),
             _ => Ok(()),
         }
     }

@@ -137,7 +137,7 @@ pub(crate) fn delete_options(req: &ApiRequest) -> Result<DeleteOptions, Status> 
         delete_query(&req.query).map_err(Status::bad_request)?
     } else {
         let body = delete_body(req)?;
-        req.trail.iter().for_each(|t| t.object(&body));
+        req.audit.iter().for_each(|t| t.object(&body));
         body
     };
     // Upstream honours it behind the feature gate AllowUnsafeMalformedObjectDeletion alone, which is off by default.

@@ -7,7 +7,7 @@
 use super::{MAX_ATTEMPTS, MODIFIED, Op, State, commit, delete_attributes, finish, metadata, rfc3339};
 use crate::{admission, engine::store_status, storage};
 use kaji_meta::{Details, GroupResource, Status, object};
-use kaji_resource::DeleteOptions;
+use kaji_resource::{DeleteOptions, GarbageCollectionPolicy};
 use kaji_store::{KeyValue, Txn};
 use serde_json::Value;
 
@@ -98,8 +98,8 @@ async fn attempt(
         admission::validate(op.engine, &attributes).await?;
     }
     let ctx = op.ctx(name);
-    hooks.check_delete(&ctx, &state.object, options)?;
-    let shows = hooks.returns_deleted_object();
+    hooks.deletion().check_delete(&ctx, &state.object, options)?;
+    let shows = op.res.def.returns_deleted_object;
     let done = |object, show, gone| Ok(Step::Done(Removed { object, show, gone }));
     let (mut object, mut revision) = (None, state.revision);
     match decide(op, name, &state.object, options) {
@@ -157,7 +157,7 @@ fn check_preconditions(
     options: &DeleteOptions,
 ) -> Result<(), Status> {
     let def = &op.res.def;
-    if def.hooks.marks_by_hand() {
+    if def.hooks.deletion().marks_timestamp_only() {
         return check_preconditions_by_hand(op, name, state, options);
     }
     // Upstream names the kind here, where other conflicts name the resource: the kind that is stored.
@@ -220,8 +220,8 @@ fn decide(op: &Op<'_>, name: &str, old: &Value, options: &DeleteOptions) -> Deci
         Grace::Seconds(s) => Some(s),
     };
     let first = object::deletion_timestamp(old).is_none();
-    let ignored = first && hooks.marks_regardless_of_propagation();
-    let finalizers = gc_finalizers(&object, &options, hooks.default_propagation()).filter(|_| !ignored);
+    let ignored = first && hooks.deletion().first_delete_ignores_propagation();
+    let finalizers = gc_finalizers(&object, &options, op.res.def.garbage_collection).filter(|_| !ignored);
     if let Some(finalizers) = finalizers {
         let meta = object::meta_mut(&mut object);
         if finalizers.is_empty() {
@@ -230,17 +230,17 @@ fn decide(op: &Op<'_>, name: &str, old: &Value, options: &DeleteOptions) -> Deci
             meta.insert("finalizers".into(), finalizers.into());
         }
     }
-    let waits = object::finalizers(&object).next().is_some() || hooks.deletion_waits(&object);
+    let waits = object::finalizers(&object).next().is_some() || hooks.deletion().deletion_waits(&object);
     let ctx = op.ctx(name);
     match grace {
         Some(seconds) => {
-            hooks.mark_deleted(&ctx, &mut object);
+            hooks.deletion().mark_deleted(&ctx, &mut object);
             Decision::Mark { object, then_remove: !waits && seconds <= 0 }
         }
         None if waits => {
             mark(op, &mut object);
             if first {
-                hooks.mark_deleted(&ctx, &mut object);
+                hooks.deletion().mark_deleted(&ctx, &mut object);
             }
             Decision::Mark { object, then_remove: false }
         }
@@ -261,7 +261,9 @@ enum Grace {
 fn grace(op: &Op<'_>, name: &str, object: &mut Value, options: &DeleteOptions) -> Grace {
     let Some(since) = object::deletion_timestamp(object).map(str::to_owned) else {
         let ctx = op.ctx(name);
-        let Some(seconds) = op.res.def.hooks.grace_period(&ctx, object, options) else { return Grace::None };
+        let Some(seconds) = op.res.def.hooks.deletion().grace_period(&ctx, object, options) else {
+            return Grace::None;
+        };
         let at = after(op.now, seconds);
         let generation = object::generation(object);
         set_deletion(object, &at, seconds);
@@ -303,7 +305,8 @@ fn set_deletion(object: &mut Value, at: &str, grace: i64) {
 fn mark(op: &Op<'_>, object: &mut Value) {
     let generation = object::generation(object);
     let hooks = &op.res.def.hooks;
-    let (by_hand, first) = (hooks.marks_by_hand(), object::deletion_timestamp(object).is_none());
+    let (by_hand, first) =
+        (hooks.deletion().marks_timestamp_only(), object::deletion_timestamp(object).is_none());
     let at = match object::deletion_timestamp(object) {
         None => {
             if generation > 0 && !by_hand {
@@ -314,7 +317,7 @@ fn mark(op: &Op<'_>, object: &mut Value) {
         Some(since) if since.parse::<jiff::Timestamp>().is_ok_and(|t| t > op.now) => op.now_text.clone(),
         Some(since) => since.to_owned(),
     };
-    if by_hand && (first || !hooks.marks_regardless_of_propagation()) {
+    if by_hand && (first || !hooks.deletion().first_delete_ignores_propagation()) {
         object::meta_mut(object).insert("deletionTimestamp".into(), at.into());
     } else {
         set_deletion(object, &at, 0);
@@ -322,18 +325,22 @@ fn mark(op: &Op<'_>, object: &mut Value) {
 }
 
 /// The finalizers after adding or removing those of the garbage collector; `None` when they stay.
-fn gc_finalizers(object: &Value, options: &DeleteOptions, default: Option<&str>) -> Option<Vec<String>> {
+fn gc_finalizers(
+    object: &Value,
+    options: &DeleteOptions,
+    default: GarbageCollectionPolicy,
+) -> Option<Vec<String>> {
     let old: Vec<&str> = object::finalizers(object).collect();
     let (orphan, foreground) =
         match (default, options.orphan_dependents, options.propagation_policy.as_deref()) {
-            (Some("Unsupported"), _, _) => (false, false),
+            (GarbageCollectionPolicy::Unsupported, _, _) => (false, false),
             (_, Some(orphan), _) => (orphan, false),
             (_, _, Some("Orphan")) => (true, false),
             (_, _, Some("Foreground")) => (false, true),
             (_, _, Some("Background")) => (false, false),
             _ => match old.iter().find(|f| matches!(**f, ORPHAN | FOREGROUND)) {
                 Some(f) => (*f == ORPHAN, *f == FOREGROUND),
-                None => (default == Some("Orphan"), false),
+                None => (default == GarbageCollectionPolicy::OrphanDependents, false),
             },
         };
     if orphan == old.contains(&ORPHAN) && foreground == old.contains(&FOREGROUND) {
@@ -349,6 +356,9 @@ fn gc_finalizers(object: &Value, options: &DeleteOptions, default: Option<&str>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use GarbageCollectionPolicy::{
+        DeleteDependents as DELETE, OrphanDependents as ORPHAN_DEPENDENTS, Unsupported as UNSUPPORTED,
+    };
     use serde_json::json;
 
     #[test]
@@ -359,23 +369,23 @@ mod tests {
         let policy = |p: &str| DeleteOptions { propagation_policy: Some(p.into()), ..Default::default() };
         let orphan = |b| DeleteOptions { orphan_dependents: Some(b), ..Default::default() };
         let none = DeleteOptions::default;
-        assert_eq!(gc(json!([]), none(), None), None);
-        assert_eq!(gc(json!([]), none(), Some("Orphan")), Some(vec!["orphan".into()]));
-        assert_eq!(gc(json!([]), policy("Background"), Some("Orphan")), None);
-        assert_eq!(gc(json!(["a"]), policy("Orphan"), None), Some(vec!["a".into(), "orphan".into()]));
+        assert_eq!(gc(json!([]), none(), DELETE), None);
+        assert_eq!(gc(json!([]), none(), ORPHAN_DEPENDENTS), Some(vec!["orphan".into()]));
+        assert_eq!(gc(json!([]), policy("Background"), ORPHAN_DEPENDENTS), None);
+        assert_eq!(gc(json!(["a"]), policy("Orphan"), DELETE), Some(vec!["a".into(), "orphan".into()]));
         assert_eq!(
-            gc(json!(["a"]), policy("Foreground"), None),
+            gc(json!(["a"]), policy("Foreground"), DELETE),
             Some(vec!["a".into(), "foregroundDeletion".into()])
         );
         assert_eq!(
-            gc(json!(["orphan"]), policy("Foreground"), None),
+            gc(json!(["orphan"]), policy("Foreground"), DELETE),
             Some(vec!["foregroundDeletion".into()])
         );
-        assert_eq!(gc(json!(["orphan", "b"]), policy("Background"), None), Some(vec!["b".into()]));
-        assert_eq!(gc(json!(["orphan"]), none(), None), None);
-        assert_eq!(gc(json!(["foregroundDeletion"]), none(), Some("Orphan")), None);
-        assert_eq!(gc(json!([]), orphan(true), None), Some(vec!["orphan".into()]));
-        assert_eq!(gc(json!(["foregroundDeletion"]), orphan(false), None), Some(vec![]));
-        assert_eq!(gc(json!(["x"]), policy("Orphan"), Some("Unsupported")), None);
+        assert_eq!(gc(json!(["orphan", "b"]), policy("Background"), DELETE), Some(vec!["b".into()]));
+        assert_eq!(gc(json!(["orphan"]), none(), DELETE), None);
+        assert_eq!(gc(json!(["foregroundDeletion"]), none(), ORPHAN_DEPENDENTS), None);
+        assert_eq!(gc(json!([]), orphan(true), DELETE), Some(vec!["orphan".into()]));
+        assert_eq!(gc(json!(["foregroundDeletion"]), orphan(false), DELETE), Some(vec![]));
+        assert_eq!(gc(json!(["x"]), policy("Orphan"), UNSUPPORTED), None);
     }
 }

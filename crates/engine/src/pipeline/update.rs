@@ -126,7 +126,7 @@ async fn attempt(
     admit(op, name, plan, &mut new, old).await?;
     check_revision(op, name, &mut new, state)?;
     before_update(op, name, &mut new, old)?;
-    op.together.clear();
+    op.extras.clear();
     validate_admission(op, name, plan, &mut new, old).await?;
     if should_delete(op, &new, old) {
         return delete_instead(op, name, key, new, state).await;
@@ -138,7 +138,7 @@ async fn attempt(
     let ctx = op.ctx(name);
     let reservation = op.res.def.hooks.reserve(&ctx, &mut new, Some(old)).await?;
     let result = store(op, key, (&mut new, form), state, plan).await;
-    op.together.clear();
+    op.extras.clear();
     let committed = matches!(result, Ok(Step::Done(_))) && !op.options.dry_run;
     settle(reservation, committed).await;
     let mut step = result?;
@@ -192,8 +192,8 @@ async fn create_instead(
         );
         return Err(op.conflict(name, text));
     }
-    if let Some(creation) = &request.creation {
-        op.deadline.within(creation.allowed(request)).await?;
+    if let Some(authorizer) = &request.create_authorizer {
+        op.deadline.within(authorizer.authorize(request)).await?;
     }
     metadata::wipe(&mut new);
     create::admit(op, &mut new).await?;
@@ -391,7 +391,7 @@ fn should_delete(op: &Op<'_>, new: &Value, old: &Value) -> bool {
     object::finalizers(new).next().is_none()
         && object::deletion_timestamp(old).is_some()
         && matches!(object::deletion_grace_period_seconds(old), None | Some(0))
-        && !op.res.def.hooks.deletion_waits(new)
+        && !op.res.def.hooks.deletion().deletion_waits(new)
 }
 
 async fn delete_instead(
@@ -433,7 +433,7 @@ async fn store(
     }
     let txn = |bytes: &bytes::Bytes| {
         let mut txn = Txn::update(key, state.revision, bytes.clone());
-        op.together.extend(op.engine, &mut txn).map(|()| txn)
+        op.extras.extend(op.engine, &mut txn).map(|()| txn)
     };
     let mut outcome = limit::put(op, key, form.as_ref().unwrap_or(new), bytes.len(), txn(&bytes)?).await;
     let too_large = outcome.as_ref().is_err_and(Uncommitted::too_large);

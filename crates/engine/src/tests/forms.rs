@@ -15,8 +15,13 @@ fn get(accept: Accept, query: &str) -> ApiRequest {
     ApiRequest { verb: Verb::Get, namespace, name, accept, query: pairs(query), ..request() }
 }
 
-const TABLE: Accept =
-    Accept { form: Form::Table, meta_v1beta1: false, encoding: Encoding::Json, pretty: false, instead: None };
+const TABLE: Accept = Accept {
+    form: Form::Table,
+    meta_v1beta1: false,
+    encoding: Encoding::Json,
+    pretty: false,
+    fallback: None,
+};
 const PARTIAL: Accept = Accept { form: Form::PartialMetadata, ..TABLE };
 
 /// Without the long descriptions.

@@ -195,9 +195,12 @@ async fn no_watch_begins_within_lost_history() {
 struct Words;
 
 impl kaji_resource::Hooks for Words {
-    fn normalizes(&self) -> bool {
-        true
+    fn normalizer(&self) -> Option<&dyn kaji_resource::Normalizer> {
+        Some(self)
     }
+}
+
+impl kaji_resource::Normalizer for Words {
     fn normalize(&self, object: &mut Value) {
         if object["data"]["n"] == "0" {
             object["data"]["n"] = "zero".into();

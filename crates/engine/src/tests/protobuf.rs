@@ -1,7 +1,7 @@
 //! Answers and events in protobuf: the same objects as in JSON, for those kinds that have the form.
 
 use super::*;
-use crate::Alternative;
+use crate::MediaTypeOptions;
 use expect_test::expect;
 use kaji_schema::{protobuf, types};
 
@@ -10,7 +10,7 @@ const PROTOBUF: Accept = Accept {
     meta_v1beta1: false,
     encoding: Encoding::Protobuf,
     pretty: false,
-    instead: None,
+    fallback: None,
 };
 
 /// An enveloped object as JSON.
@@ -135,10 +135,10 @@ async fn watches() {
 
 #[test]
 fn who_has_the_form() {
-    let yaml = Alternative { encoding: Encoding::Yaml, ..Alternative::default() };
+    let yaml = MediaTypeOptions { encoding: Encoding::Yaml, ..MediaTypeOptions::default() };
     assert_eq!(PROTOBUF.settle(true), Some(PROTOBUF));
     assert_eq!(PROTOBUF.settle(false), None);
-    let either = Accept { instead: Some(yaml), ..PROTOBUF };
+    let either = Accept { fallback: Some(yaml), ..PROTOBUF };
     assert_eq!(either.settle(false).unwrap().encoding, Encoding::Yaml);
     let partial = Accept { form: Form::PartialMetadata, ..PROTOBUF };
     assert_eq!(partial.settle(false), Some(partial));

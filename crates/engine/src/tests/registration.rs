@@ -219,7 +219,7 @@ impl Hooks for Counts {
 
 #[tokio::test]
 async fn what_a_selector_does_not_want_is_not_decoded() {
-    use kaji_resource::Api;
+    use kaji_resource::ObjectReader;
     let w = World::new().await;
     for (ns, i) in (0..100).map(|i| (if i % 2 == 0 { "x" } else { "y" }, i)) {
         let v = json!({"apiVersion": "example.com/v1", "kind": "Widget",
@@ -268,9 +268,12 @@ async fn many_resources() {
 struct Shape(&'static [&'static str], &'static str);
 
 impl Hooks for Shape {
-    fn normalizes(&self) -> bool {
-        true
+    fn normalizer(&self) -> Option<&dyn kaji_resource::Normalizer> {
+        Some(self)
     }
+}
+
+impl kaji_resource::Normalizer for Shape {
     fn normalize(&self, object: &mut Value) {
         let map = object.as_object_mut().unwrap();
         map.retain(|k, _| {

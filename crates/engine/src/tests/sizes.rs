@@ -133,9 +133,12 @@ async fn objects_are_as_large_as_upstreams() {
 struct Grown(&'static str);
 
 impl Hooks for Grown {
-    fn normalizes(&self) -> bool {
-        true
+    fn normalizer(&self) -> Option<&dyn kaji_resource::Normalizer> {
+        Some(self)
     }
+}
+
+impl kaji_resource::Normalizer for Grown {
     fn normalize(&self, object: &mut Value) {
         let map = object.as_object_mut().unwrap();
         map.entry("color").or_insert("red".into());

@@ -42,7 +42,7 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
     // Upstream's connect options: they come in the query, and the body is a stream.
     let connects = op.sub.is_some() && kind.kind.ends_with("Options");
     let mut body = if connects { connect_options(&kind, req) } else { body(op, &kind, req)? };
-    let shown = op.sub.is_some() && op.res.def.hooks.call_reads_object(op.subresource());
+    let shown = op.sub.is_some() && op.res.def.hooks.calls().call_reads_object(op.subresource());
     let parent = if shown { Some(parent(op).await?) } else { None };
     if connects || matches!(req.verb, Verb::Create | Verb::Update) {
         let operation = if connects {
@@ -71,7 +71,7 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
         query: &req.query,
         delete_options: options,
     };
-    let answer = op.res.def.hooks.call(&ctx, request);
+    let answer = op.res.def.hooks.calls().call(&ctx, request);
     if op.sub.is_none() {
         // A review changes nothing; whom it asks is waited for no longer than its client waits.
         return op.deadline.within(answer).await;
@@ -169,7 +169,7 @@ fn body(op: &Op<'_>, kind: &GroupVersionKind, req: &ApiRequest) -> Result<Value,
     if op.sub.is_none() {
         op.default(&mut body)?;
     }
-    req.trail.iter().for_each(|t| t.object(&body));
+    req.audit.iter().for_each(|t| t.object(&body));
     if body.get("metadata").is_some() {
         metadata::match_namespace(op, &mut body)?;
     }

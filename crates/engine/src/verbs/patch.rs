@@ -303,7 +303,7 @@ pub(crate) async fn patch(
 
 async fn run(op: &Op<'_>, kind: Kind, req: &ApiRequest) -> Result<Written, Status> {
     let patch = Patch::parse(op, kind, &req.body)?;
-    req.trail.iter().for_each(|t| t.patch(&patch.body));
+    req.audit.iter().for_each(|t| t.patch(&patch.body));
     let apply = kind == Kind::Apply;
     let creates = (apply || op.res.def.allow_create_on_update) && op.sub.is_none();
     let plan = Plan { create: creates.then_some(req), keep_managed_fields: apply, ..Plan::default() };

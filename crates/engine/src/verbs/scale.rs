@@ -77,7 +77,7 @@ async fn get(op: &Op<'_>, def: &ScaleDef) -> Result<Value, Status> {
 async fn put(op: &Op<'_>, def: &ScaleDef, req: &ApiRequest) -> Result<Value, Status> {
     let schema = scale_schema()?;
     let mut sent = op.decode_as(&want(&schema), req)?;
-    req.trail.iter().for_each(|t| t.object(&sent));
+    req.audit.iter().for_each(|t| t.object(&sent));
     metadata::match_namespace(op, &mut sent)?;
     metadata::match_name(&sent, op.name)?;
     let uid = object::uid(&sent).to_owned();
@@ -97,7 +97,7 @@ async fn put(op: &Op<'_>, def: &ScaleDef, req: &ApiRequest) -> Result<Value, Sta
 async fn patched(op: &Op<'_>, def: &ScaleDef, kind: patch::Kind, req: &ApiRequest) -> Result<Value, Status> {
     let schema = scale_schema()?;
     let patch = Patch::parse(op, kind, &req.body)?;
-    req.trail.iter().for_each(|t| t.patch(patch.config()));
+    req.audit.iter().for_each(|t| t.patch(patch.config()));
     let apply = kind == patch::Kind::Apply;
     let plan = Plan { scale: Some(def), keep_managed_fields: apply, ..Plan::default() };
     let mut make = |state: Option<&State>| {

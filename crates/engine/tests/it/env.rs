@@ -3,8 +3,9 @@
 use kaji_engine::{Accept, ApiRequest, Engine, EngineOptions};
 use kaji_meta::{GroupVersionKind, ManualClock, SeededRandom, Status, field, object};
 use kaji_resource::{
-    BoxFuture, CallRequest, ColumnSource, Ctx, DeleteOptions, Generation, Hooks, NoHooks, Reservation,
-    ResourceDef, ScaleDef, Scope, SubresourceDef, SubresourceKind, UserInfo, Verb, VersionDef,
+    BoxFuture, CallHooks, CallRequest, ColumnSource, Ctx, DeleteOptions, DeletionHooks, FieldManagement,
+    GarbageCollectionPolicy, Generation, Hooks, NoHooks, Reservation, ResourceDef, ScaleDef, Scope,
+    SubresourceDef, SubresourceKind, UpdateOptions, UserInfo, Verb, VersionDef,
 };
 use kaji_schema::{Property, Props, Schema, SchemaRef, Type};
 use kaji_store::memory::{MemoryOptions, MemoryStore};
@@ -42,24 +43,37 @@ impl Counters {
 struct Namespaces;
 
 impl Hooks for Namespaces {
+    fn deletion(&self) -> &dyn DeletionHooks {
+        self
+    }
+
     fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
         object::set_at(object, &["spec", "finalizers"], json!(["kubernetes"]));
         object::set_at(object, &["status"], json!({"phase": "Active"}));
     }
+}
+
+impl DeletionHooks for Namespaces {
     fn mark_deleted(&self, _: &Ctx<'_>, object: &mut Value) {
         object::set_at(object, &["status", "phase"], "Terminating");
     }
+
     fn deletion_waits(&self, object: &Value) -> bool {
         !object::arr_at(object, &["spec", "finalizers"]).is_empty()
-    }
-    fn returns_deleted_object(&self) -> bool {
-        true
     }
 }
 
 struct Pods(Arc<Counters>);
 
 impl Hooks for Pods {
+    fn deletion(&self) -> &dyn DeletionHooks {
+        self
+    }
+
+    fn calls(&self) -> &dyn CallHooks {
+        self
+    }
+
     fn default(&self, _: &str, object: &mut Value) {
         if object::at(object, &["spec", "restartPolicy"]).is_none() {
             object::set_at(object, &["spec", "restartPolicy"], "Always");
@@ -76,9 +90,6 @@ impl Hooks for Pods {
     }
     fn warnings(&self, _: &Ctx<'_>, new: &Value, _: Option<&Value>) -> Vec<String> {
         object::annotation(new, "warn").map(str::to_owned).into_iter().collect()
-    }
-    fn grace_period(&self, _: &Ctx<'_>, _: &Value, options: &DeleteOptions) -> Option<i64> {
-        Some(options.grace_period_seconds.unwrap_or(30))
     }
     fn reserve<'a>(
         &'a self,
@@ -108,6 +119,15 @@ impl Hooks for Pods {
             let _ = self.0.deleted.fetch_add(1, Ordering::SeqCst);
         })
     }
+}
+
+impl DeletionHooks for Pods {
+    fn grace_period(&self, _: &Ctx<'_>, _: &Value, options: &DeleteOptions) -> Option<i64> {
+        Some(options.grace_period_seconds.unwrap_or(30))
+    }
+}
+
+impl CallHooks for Pods {
     fn call<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
@@ -120,7 +140,8 @@ impl Hooks for Pods {
                 object::set_at(pod, &["spec", "nodeName"], node.as_str());
                 Ok(())
             };
-            ctx.api.update_unmanaged(&pods, ctx.namespace, ctx.name, "", ctx.dry_run, &bind).await?;
+            let options = UpdateOptions::new("", FieldManagement::Skip).dry_run(ctx.dry_run);
+            ctx.api.update(&pods, ctx.namespace, ctx.name, options, &bind).await?;
             Ok((201, Status::success(201)))
         })
     }
@@ -128,15 +149,17 @@ impl Hooks for Pods {
 
 struct Orphaning;
 
-impl Hooks for Orphaning {
-    fn default_propagation(&self) -> Option<&'static str> {
-        Some("Orphan")
-    }
-}
+impl Hooks for Orphaning {}
 
 struct Reviews;
 
 impl Hooks for Reviews {
+    fn calls(&self) -> &dyn CallHooks {
+        self
+    }
+}
+
+impl CallHooks for Reviews {
     fn call<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
@@ -254,6 +277,10 @@ pub fn widgets() -> ResourceDef {
         pod_template: None,
         allow_create_on_update: false,
         allow_unconditional_update: false,
+        returns_deleted_object: false,
+        garbage_collection: GarbageCollectionPolicy::DeleteDependents,
+        writes_wait_for_caches: false,
+        undiscovered_verbs: &[],
         conversion: kaji_resource::Conversion::Hub,
         hooks: Arc::new(Widgets),
     }
@@ -265,6 +292,7 @@ fn defs(counters: &Arc<Counters>) -> Vec<ResourceDef> {
         SubresourceDef::call("binding", GroupVersionKind::new("", "v1", "Binding"), &[Verb::Create]);
     vec![
         ResourceDef::builtin("", "v1", "Namespace", "namespaces", Cluster, &[], Namespaces)
+            .return_deleted_object()
             .sub(&[SubresourceDef::status(), SubresourceDef::update("finalize", &[Verb::Update])]),
         ResourceDef::builtin("", "v1", "ConfigMap", "configmaps", Namespaced, &[], NoHooks),
         ResourceDef::builtin("", "v1", "Pod", "pods", Namespaced, &[], Pods(counters.clone()))
@@ -273,7 +301,8 @@ fn defs(counters: &Arc<Counters>) -> Vec<ResourceDef> {
         ResourceDef::builtin("apps", "v1", "Deployment", "deployments", Namespaced, &[], NoHooks)
             .sub(&[SubresourceDef::status(), SubresourceDef::scale()])
             .with_generation(),
-        ResourceDef::builtin("batch", "v1", "Job", "jobs", Namespaced, &[], Orphaning),
+        ResourceDef::builtin("batch", "v1", "Job", "jobs", Namespaced, &[], Orphaning)
+            .with_garbage_collection(GarbageCollectionPolicy::OrphanDependents),
         ResourceDef::builtin("coordination.k8s.io", "v1", "Lease", "leases", Namespaced, &[], NoHooks)
             .create_on_update(),
         ResourceDef::builtin("", "v1", "Event", "events", Namespaced, &[], NoHooks)
@@ -392,9 +421,9 @@ impl Env {
             body: body.to_string().into(),
             user: UserInfo { name: "alice".into(), ..UserInfo::default() },
             user_agent: "tester/1.0".into(),
-            trail: None,
+            audit: None,
             memory: None,
-            creation: None,
+            create_authorizer: None,
             deadline: Default::default(),
         }
     }

@@ -61,7 +61,7 @@ struct World {
 }
 
 fn definition(converter: &Arc<Renamer>, storage: usize) -> ResourceDef {
-    let mut def = ResourceDef { storage, conversion: Conversion::Foreign(converter.clone()), ..widgets() };
+    let mut def = ResourceDef { storage, conversion: Conversion::Webhook(converter.clone()), ..widgets() };
     def.versions[0].selectable.push(SelectableField::new("spec.size"));
     def.versions[1].selectable.push(SelectableField::new("spec.length"));
     def

@@ -279,7 +279,8 @@ async fn unused_tokens_are_watched() {
     let test = TestCluster::start(0).await;
     let maps = kaji_meta::GroupResource::new("", "configmaps");
     let name = "kube-apiserver-legacy-service-account-token-tracking";
-    let map = kaji_resource::Api::get(&*test.cluster.stack.engine, &maps, "kube-system", name).unwrap();
+    let map =
+        kaji_resource::ObjectReader::get(&*test.cluster.stack.engine, &maps, "kube-system", name).unwrap();
     let since = map["data"]["since"].as_str().unwrap();
     assert!(jiff::civil::Date::strptime("%Y-%m-%d", since).is_ok(), "{since}");
     test.stop().await;

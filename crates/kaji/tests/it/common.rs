@@ -77,7 +77,7 @@ impl TestCluster {
 
 /// The account that pods of the default namespace run as, where no controller makes it.
 async fn account(cluster: &Cluster) {
-    use kaji_resource::Api;
+    use kaji_resource::{ObjectReader, ObjectWriter};
     let engine = &cluster.stack.engine;
     let accounts = kaji_meta::GroupResource::new("", "serviceaccounts");
     if engine.get(&accounts, "default", "default").is_none() {

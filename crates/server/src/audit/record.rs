@@ -8,7 +8,7 @@ use crate::body::ResponseBody;
 use bytes::Bytes;
 use http::Response;
 use kaji_audit::{Event, Level, ResponseStatus, Stage, Verdict, without_managed_fields};
-use kaji_engine::{ApiResponse, Body, Trail};
+use kaji_engine::{ApiResponse, AuditContext, Body};
 use kaji_meta::{Status, object};
 use kaji_resource::UserInfo;
 use serde_json::Value;
@@ -202,7 +202,7 @@ impl Drop for Record {
     }
 }
 
-impl Trail for Record {
+impl AuditContext for Record {
     fn object(&self, body: &Value) {
         if body.is_null() {
             return;

@@ -8,7 +8,7 @@ use futures_util::{FutureExt, StreamExt, future, stream::BoxStream};
 use kaji_engine::{ApiRequest, Body, Engine};
 use kaji_flowcontrol::{FlowSchema, PriorityLevel, bootstrap, config::GROUP, controller::Marking};
 use kaji_meta::{GroupResource, Status, time::Time};
-use kaji_resource::{Api, Verb};
+use kaji_resource::{ObjectReader, Verb};
 use serde_json::{Value, json};
 use std::{
     collections::VecDeque,

@@ -10,7 +10,7 @@ use kaji_meta::{
     field::{self, Error},
     object,
 };
-use kaji_resource::Ctx;
+use kaji_resource::{Ctx, FieldManagement, UpdateOptions};
 use serde_json::Value;
 
 fn pods() -> GroupResource {
@@ -28,7 +28,8 @@ pub async fn bind(ctx: &Ctx<'_>, name: &str, binding: &Value) -> Result<(u16, Va
         return Err(Status::new(500, Reason::Unknown, field::aggregate(&errs)));
     }
     let change = |pod: &mut Value| assign(pod, binding, ctx.now);
-    ctx.api.update_unmanaged(&pods(), ctx.namespace, name, "binding", ctx.dry_run, &change).await?;
+    let options = UpdateOptions::new("binding", FieldManagement::Skip).dry_run(ctx.dry_run);
+    ctx.api.update(&pods(), ctx.namespace, name, options, &change).await?;
     Ok((201, Status::success(201)))
 }
 

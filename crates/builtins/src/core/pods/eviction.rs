@@ -12,7 +12,7 @@ use crate::shared::{
 use kaji_meta::{
     Cause, GroupKind, GroupResource, Path, Reason, Status, Time, field::Error, labels::Selector, object,
 };
-use kaji_resource::{Ctx, DeleteOptions};
+use kaji_resource::{Ctx, DeleteOptions, FieldManagement, UpdateOptions};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -83,7 +83,8 @@ pub async fn evict(ctx: &Ctx<'_>, eviction: &Value) -> Result<(u16, Value), Stat
             .map_err(|e| if free && e.is_conflict() { still_processed(name) } else { e });
     }
     let take = |b: &mut Value| take_allowance(b, ctx.name, ctx.now);
-    ctx.api.update(&budgets(), ctx.namespace, name, "status", options.dry_run, &take).await?;
+    let update = UpdateOptions::new("status", FieldManagement::Record).dry_run(options.dry_run);
+    ctx.api.update(&budgets(), ctx.namespace, name, update, &take).await?;
     delete(ctx, &pod, options, false).await
 }
 
@@ -196,8 +197,8 @@ async fn delete(
             conditions::set(p, &c, ctx.now);
             Ok(())
         };
-        let marked =
-            ctx.api.update_unmanaged(&pods(), ctx.namespace, ctx.name, "status", false, &mark).await?;
+        let update = UpdateOptions::new("status", FieldManagement::Skip);
+        let marked = ctx.api.update(&pods(), ctx.namespace, ctx.name, update, &mark).await?;
         if options.resource_version.is_some() {
             options.resource_version = Some(object::resource_version(&marked).to_owned());
         }

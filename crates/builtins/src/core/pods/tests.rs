@@ -1,7 +1,7 @@
 //! Tests of `pod`: fixtures in, expectations out.
 
 use super::*;
-use crate::shared::testing::{World, show};
+use crate::shared::testing::{TestContext, show};
 use expect_test::expect;
 use futures_util::FutureExt;
 
@@ -18,7 +18,7 @@ fn pod(change: impl FnOnce(&mut Value)) -> Value {
 }
 
 fn row(p: &Value) -> String {
-    Value::from(Pods.row("v1", p, World::default().now)).to_string()
+    Value::from(Pods.row("v1", p, TestContext::default().now)).to_string()
 }
 
 fn pods() -> GroupResource {
@@ -27,7 +27,7 @@ fn pods() -> GroupResource {
 
 #[test]
 fn a_new_pod_is_pending_with_its_qos_class() {
-    let w = World::default();
+    let w = TestContext::default();
     let mut p = pod(|p| p["spec"]["schedulingGates"] = json!([{"name": "example.com/g"}]));
     Pods.prepare_create(&w.ctx(&p.clone(), "", "v1"), &mut p);
     expect![[r#"{"conditions":[{"lastProbeTime":null,"lastTransitionTime":"2026-01-02T03:04:05Z","message":"Scheduling is blocked due to non-empty scheduling gates","reason":"SchedulingGated","status":"False","type":"PodScheduled"}],"phase":"Pending","qosClass":"BestEffort"}"#]]
@@ -39,7 +39,7 @@ fn a_new_pod_is_pending_with_its_qos_class() {
 
 #[test]
 fn refuses_what_upstream_refuses() {
-    let w = World::default();
+    let w = TestContext::default();
     let p = pod(|p| {
         p["spec"] = json!({
             "restartPolicy": "Sometimes",
@@ -104,7 +104,7 @@ fn refuses_what_upstream_refuses() {
 
 #[test]
 fn pod_certificates_have_bounds() {
-    let w = World::default();
+    let w = TestContext::default();
     let with = |signer: &str, seconds: i64| {
         let p = pod(|p| {
             p["spec"]["serviceAccountName"] = "s".into();
@@ -124,7 +124,7 @@ fn pod_certificates_have_bounds() {
 
 #[test]
 fn little_of_a_pod_may_change() {
-    let w = World::default();
+    let w = TestContext::default();
     let old = pod(|_| {});
     let mut new = old.clone();
     new["spec"]["containers"][0]["image"] = "nginx:2".into();
@@ -152,7 +152,7 @@ fn little_of_a_pod_may_change() {
 
 #[test]
 fn gated_pods_may_be_narrowed() {
-    let w = World::default();
+    let w = TestContext::default();
     let old = pod(|p| {
         p["spec"]["schedulingGates"] = json!([{"name": "g"}]);
         p["spec"]["nodeSelector"] = json!({"a": "b"});
@@ -171,7 +171,7 @@ fn gated_pods_may_be_narrowed() {
 
 #[test]
 fn resize_changes_cpu_and_memory_alone() {
-    let w = World::default();
+    let w = TestContext::default();
     let old = pod(|p| {
         p["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}});
         p["status"] = json!({"qosClass": "Burstable"});
@@ -193,7 +193,7 @@ fn resize_changes_cpu_and_memory_alone() {
 
 #[test]
 fn ephemeral_containers_are_added_only() {
-    let w = World::default();
+    let w = TestContext::default();
     let old = pod(|_| {});
     let mut new = old.clone();
     new["spec"]["ephemeralContainers"] = json!([{"name": "debug", "image": "b", "targetContainerName": "c"}]);
@@ -255,7 +255,7 @@ fn status_words() {
 
 #[test]
 fn grace_periods() {
-    let w = World::default();
+    let w = TestContext::default();
     let grace = |p: &Value, seconds: Option<i64>| {
         let options = DeleteOptions { grace_period_seconds: seconds, ..DeleteOptions::default() };
         Pods.grace_period(&w.ctx(p, "", "v1"), p, &options)
@@ -270,7 +270,7 @@ fn grace_periods() {
     assert_eq!(grace(&over, Some(60)), Some(0));
 }
 
-fn call(w: &World, p: &Value, sub: &str, body: Value) -> String {
+fn call(w: &TestContext, p: &Value, sub: &str, body: Value) -> String {
     let ctx = w.ctx(p, sub, "v1");
     let request = CallRequest {
         verb: Verb::Create,
@@ -288,13 +288,13 @@ fn call(w: &World, p: &Value, sub: &str, body: Value) -> String {
 
 #[test]
 fn binding_assigns_once() {
-    let w = World::default();
+    let w = TestContext::default();
     let p = pod(|_| {});
     w.api.put(&pods(), p.clone());
     let to = |n: &str| json!({"metadata": {"name": "p", "annotations": {"a": "b"}}, "target": {"kind": "Node", "name": n}});
     expect![[r#"201 {"apiVersion":"v1","code":201,"kind":"Status","metadata":{},"status":"Success"}"#]]
         .assert_eq(&call(&w, &p, "binding", to("n1")));
-    let bound = kaji_resource::Api::get(w.api.as_ref(), &pods(), "default", "p").unwrap();
+    let bound = kaji_resource::ObjectReader::get(w.api.as_ref(), &pods(), "default", "p").unwrap();
     assert_eq!(bound["spec"]["nodeName"], "n1");
     assert_eq!(bound["metadata"]["annotations"]["a"], "b");
     assert!(!Pods.bumps_generation(&bound, &p));
@@ -306,7 +306,7 @@ fn binding_assigns_once() {
 
 #[test]
 fn eviction_takes_from_the_budget() {
-    let w = World::default();
+    let w = TestContext::default();
     let budgets = GroupResource::new("policy", "poddisruptionbudgets");
     let p = pod(|p| {
         p["status"] = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]})
@@ -328,7 +328,7 @@ fn eviction_takes_from_the_budget() {
     w.api.put(&budgets, b);
     expect![[r#"201 {"apiVersion":"v1","code":201,"kind":"Status","metadata":{},"status":"Success"}"#]]
         .assert_eq(&call(&w, &p, "eviction", eviction.clone()));
-    let left = kaji_resource::Api::get(w.api.as_ref(), &budgets, "default", "b").unwrap();
+    let left = kaji_resource::ObjectReader::get(w.api.as_ref(), &budgets, "default", "b").unwrap();
     expect![[r#"{"conditions":[{"lastTransitionTime":"2026-01-02T03:04:05Z","message":"","observedGeneration":2,"reason":"InsufficientPods","status":"False","type":"DisruptionAllowed"}],"currentHealthy":3,"desiredHealthy":2,"disruptedPods":{"p":"2026-01-02T03:04:05Z"},"disruptionsAllowed":0,"observedGeneration":2}"#]]
     .assert_eq(&left["status"].to_string());
     assert!(w.api.names(&pods()).is_empty());
@@ -338,7 +338,7 @@ fn eviction_takes_from_the_budget() {
 
 #[test]
 fn status_updates() {
-    let w = World::default();
+    let w = TestContext::default();
     let old = pod(|p| {
         p["status"] = json!({"phase": "Running", "qosClass": "BestEffort", "containerStatuses": [
             {"name": "c", "state": {"terminated": {"exitCode": 0}}}]});
@@ -358,7 +358,7 @@ fn status_updates() {
 
 #[test]
 fn warns() {
-    let w = World::default();
+    let w = TestContext::default();
     let p = pod(|p| {
         p["metadata"]["name"] = "a.b".into();
         p["spec"]["nodeSelector"] = json!({"beta.kubernetes.io/os": "linux"});

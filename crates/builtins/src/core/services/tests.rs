@@ -1,7 +1,7 @@
 //! Tests of `services`: fixtures in, expectations out.
 
 use super::*;
-use crate::shared::testing::{World, create_errors, created, deps, row, update, update_errors};
+use crate::shared::testing::{TestContext, create_errors, created, deps, row, update, update_errors};
 use expect_test::expect;
 
 fn def1() -> ResourceDef {
@@ -18,7 +18,7 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 
 /// Defaults, validates and reserves as the engine does; the result's spec, or the error.
 fn put_in(
-    world: &World,
+    world: &TestContext,
     def: &ResourceDef,
     mut new: Value,
     old: Option<&Value>,
@@ -121,7 +121,7 @@ fn cluster_ip_may_not_change() {
 
 #[test]
 fn addresses_are_unique_and_given_back() {
-    let (world, deps) = (World::default(), deps());
+    let (world, deps) = (TestContext::default(), deps());
     deps.api.set(Arc::downgrade(&world.api) as std::sync::Weak<dyn kaji_resource::Api>);
     let def = def(&deps);
     let ports = || json!([{"port": 80}]);
@@ -160,7 +160,7 @@ fn addresses_are_unique_and_given_back() {
 
 #[test]
 fn node_ports_come_and_go() {
-    let (world, def) = (World::default(), def1());
+    let (world, def) = (TestContext::default(), def1());
     let spec = json!({"type": "NodePort", "ports": [{"name": "u", "port": 53, "protocol": "UDP"}, {"name": "t", "port": 53}]});
     let a = put_in(&world, &def, service("a", spec), None, true).unwrap();
     let got = node_ports(&a);
@@ -184,7 +184,7 @@ fn node_ports_come_and_go() {
 
 #[test]
 fn health_check_port() {
-    let (world, def) = (World::default(), def1());
+    let (world, def) = (TestContext::default(), def1());
     let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 80}]});
     assert_eq!(create_errors(&def, json!({"spec": spec})), "");
     let a = put_in(&world, &def, service("a", spec), None, true).unwrap();
@@ -232,7 +232,7 @@ proptest::proptest! {
     /// holds them, and nothing else is held.
     #[test]
     fn nothing_is_held_twice_or_lost(steps in proptest::collection::vec(step(), 1..40)) {
-        let world = World::default();
+        let world = TestContext::default();
         let mut deps = deps();
         // Ranges so small that they run full: 14 addresses, 8 ports.
         deps.service_cidrs = vec!["10.0.0.0/28".into()];

@@ -7,7 +7,7 @@ use http::{Request, Response, header};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use kaji_resource::{Api, DeleteOptions};
+use kaji_resource::{DeleteOptions, ObjectWriter};
 use kaji_server::{LocalService, pki::Pki};
 use serde_json::{Value, json};
 use std::{

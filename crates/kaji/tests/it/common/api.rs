@@ -52,9 +52,9 @@ impl Api<'_> {
             },
             user,
             user_agent: "tester".into(),
-            trail: None,
+            audit: None,
             memory: None,
-            creation: None,
+            create_authorizer: None,
             deadline: Default::default(),
         };
         self.0.cluster.stack.engine.handle(request).await

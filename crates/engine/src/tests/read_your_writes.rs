@@ -1,4 +1,4 @@
-//! Writes and reads of the engine together: what is acknowledged is seen.
+//! Writes and reads through one engine: a read after an acknowledged write returns it.
 
 use super::*;
 use expect_test::expect;
@@ -95,7 +95,7 @@ async fn the_answer_is_what_a_get_shows() {
 
 #[tokio::test]
 async fn hooks_api_reads_what_was_written() {
-    use kaji_resource::Api;
+    use kaji_resource::{ObjectReader, ObjectWriter};
     let w = world().await;
     let gr = kaji_meta::GroupResource::new("", "configmaps");
     w.engine.create(&gr, "x", config_map("a", 1), false).await.unwrap();

@@ -17,7 +17,7 @@ use std::{
 /// A change of an object of another resource: the whole object in its storage version, whose metadata say which it is
 /// and at which resourceVersion it was read.
 #[derive(Clone, Debug)]
-pub struct Companion {
+pub struct ExtraUpdate {
     /// Its resource.
     pub resource: GroupResource,
     /// The object as it shall be.
@@ -26,19 +26,19 @@ pub struct Companion {
 
 #[derive(Default)]
 struct Inner {
-    companions: Vec<Companion>,
+    updates: Vec<ExtraUpdate>,
     /// Dropped when the write is over, however it ends.
     guards: Vec<Box<dyn Any + Send>>,
 }
 
 /// What one write has registered.
 #[derive(Default)]
-pub struct Together(Mutex<Inner>);
+pub struct TransactionExtras(Mutex<Inner>);
 
-impl Together {
+impl TransactionExtras {
     /// Has an object change if, and only if, the write is made.
-    pub fn commit(&self, companion: Companion) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).companions.push(companion);
+    pub fn update(&self, update: ExtraUpdate) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).updates.push(update);
     }
 
     /// Keeps a value (a lock, mostly) until the write is over.
@@ -48,7 +48,7 @@ impl Together {
 
     /// Whether anything is to be written besides the object.
     pub(crate) fn any(&self) -> bool {
-        !self.0.lock().unwrap_or_else(PoisonError::into_inner).companions.is_empty()
+        !self.0.lock().unwrap_or_else(PoisonError::into_inner).updates.is_empty()
     }
 
     /// Forgets everything, before validation and after the write.
@@ -58,23 +58,23 @@ impl Together {
         drop(old);
     }
 
-    /// Adds the companions to a transaction.
+    /// Adds the updates to a transaction.
     ///
     /// # Errors
-    /// A companion's resource is not served, or it has no resourceVersion.
+    /// A update's resource is not served, or it has no resourceVersion.
     pub(crate) fn extend(&self, engine: &Engine, txn: &mut Txn) -> Result<(), Status> {
         let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for companion in &inner.companions {
+        for update in &inner.updates {
             let registry = engine.registry();
-            let Some(resource) = registry.by_group_resource(&companion.resource) else {
-                return Err(Status::internal(format!("{} is not served", companion.resource)));
+            let Some(resource) = registry.by_group_resource(&update.resource) else {
+                return Err(Status::internal(format!("{} is not served", update.resource)));
             };
-            let revision = object::resource_version(&companion.object).parse().map_err(|_| {
-                Status::internal(format!("a {} without a resourceVersion", companion.resource))
-            })?;
-            let key = resource.key(object::namespace(&companion.object), object::name(&companion.object));
+            let revision = object::resource_version(&update.object)
+                .parse()
+                .map_err(|_| Status::internal(format!("a {} without a resourceVersion", update.resource)))?;
+            let key = resource.key(object::namespace(&update.object), object::name(&update.object));
             txn.compare.push(Compare { key: key.clone(), mod_revision: revision });
-            txn.ops.push(Op::Put { key, value: storage::encode(&companion.object), lease: None });
+            txn.ops.push(Op::Put { key, value: storage::encode(&update.object), lease: None });
         }
         Ok(())
     }
