@@ -12,7 +12,7 @@ def secret(name, value="x", **meta):
 
 
 def setup(server, mine, other):
-    """A user who may read secrets in `mine`; secrets in both; the revision from before them."""
+    """A user with the right to read secrets in `mine`; secrets in both; the revision from before them."""
     user = server.account(mine, "reader", [rule(["list", "watch"], ["secrets"])])
     server.namespace(other)
     before = server.admin.get("/api/v1/namespaces").json["metadata"]["resourceVersion"]

@@ -97,7 +97,7 @@ same "its Secret is one of TLS" "kubernetes.io/tls root Issuer" field secret/roo
   '{.type} {.metadata.annotations.cert-manager\.io/certificate-name} {.metadata.annotations.cert-manager\.io/issuer-kind}'
 same "its request was approved and signed" "True True" field certificaterequest \
   '{.items[0].status.conditions[?(@.type=="Approved")].status} {.items[0].status.conditions[?(@.type=="Ready")].status}'
-same "the webhook wrote who asked" "system:masters system:authenticated" field certificaterequest '{.items[0].spec.groups[*]}'
+same "the webhook wrote the requester" "system:masters system:authenticated" field certificaterequest '{.items[0].spec.groups[*]}'
 kubectl apply -f - >/dev/null <<'YAML'
 apiVersion: cert-manager.io/v1
 kind: Issuer
@@ -126,13 +126,13 @@ ok "the Secret is deleted" kubectl delete secret leaf-tls
 soon "and made anew" kubectl get secret leaf-tls
 says "a request cannot be approved by an edit of its spec" "cannot change" kubectl patch certificaterequest/root-1 --type=merge -p '{"spec":{"isCA":false,"username":"other"}}'
 kubectl create clusterrole nearly --verb=get,patch --resource=certificaterequests.cert-manager.io,certificaterequests.cert-manager.io/status >/dev/null
-kubectl create clusterrolebinding nearly --clusterrole=nearly --user=stranger >/dev/null
+kubectl create clusterrolebinding nearly --clusterrole=nearly --user=unprivileged >/dev/null
 deny() {
   kubectl --as="$@" patch certificaterequest/root-1 --subresource=status --type=json \
     -p '[{"op":"add","path":"/status/conditions/-","value":{"type":"Denied","status":"True","reason":"x","message":"x"}}]'
 }
-says "who may not approve for the signer is refused by the webhook, which asks the API" "does not have permissions to set approved/denied conditions" deny stranger
-says "and nobody may approve and deny" "conditions cannot coexist" deny root --as-group=system:masters
+says "a user without the right to approve for the signer is refused by the webhook, which asks the API" "does not have permissions to set approved/denied conditions" deny unprivileged
+says "and a request is not both approved and denied" "conditions cannot coexist" deny root --as-group=system:masters
 
 kubectl apply -f - >/dev/null <<'YAML'
 apiVersion: networking.k8s.io/v1

@@ -38,7 +38,7 @@ ok "a deployment is spread over the nodes" ready web
 kubectl taint node sim-1 broken=yes:NoSchedule >/dev/null
 ok "a round for taints" descheduled RemovePodsViolatingNodeTaints deschedule
 soon "nothing stays on the tainted node" on web sim-1 0
-ok "the deployment has all its pods, elsewhere" ready web
+ok "the deployment has all its pods, on other nodes" ready web
 kubectl taint node sim-1 broken- >/dev/null
 
 ok "a round for duplicates" descheduled RemoveDuplicates balance

@@ -11,7 +11,7 @@
 #   stop NAME                 ends it and waits for that
 #   certificate NAME HOST…    makes $work/NAME-ca.crt and, signed by it, $work/NAME.crt and .key for these hosts
 #   kubeconfig_of NS ACCOUNT FILE  writes a kubeconfig with a token of a service account
-#   free_port                 prints a port of the loopback that nobody listens on
+#   free_port                 prints a port of the loopback without a listener
 #   ok TEXT COMMAND…          passes when the command succeeds
 #   says TEXT WANTED COMMAND… passes when what the command prints (both streams) has the text WANTED in it
 #   same TEXT WANTED COMMAND… passes when what the command prints is exactly WANTED

@@ -98,9 +98,9 @@ assert 0.24 < cpu < 0.76 and 0.24 < memory < 0.76'
 soon "figures are what they should be" plausible
 
 echo "== rights"
-says "who may not sees nothing" 'cannot list resource "pods" in API group "metrics.k8s.io"' kubectl top pods --as alice
+says "a user without rights sees nothing" 'cannot list resource "pods" in API group "metrics.k8s.io"' kubectl top pods --as alice
 ok "a role for it" kubectl create clusterrole tops --verb get,list --resource pods.metrics.k8s.io,nodes.metrics.k8s.io
 ok "and its binding" kubectl create clusterrolebinding alice --clusterrole tops --user alice
 shows "opens it" "busy" kubectl top pods --as alice
-# That nodes refuse whoever lacks a right is tested elsewhere (kubelets): here they keep their answers for minutes.
+# That nodes refuse users without a right is tested in crates/kaji/tests/it/kubelets.rs: here they keep their answers for minutes.
 finish

@@ -124,7 +124,7 @@ fischer() { kubectl create --filename - <<<"{\"apiVersion\":\"$group/v1alpha1\",
 ok "a fischer, which has no namespace" fischer
 says "its admission shows" "this name may not be used" create banned
 
-echo "== who may"
+echo "== rights"
 says "Kaji asks first" 'User "alice" cannot list resource "flunders"' kubectl get flunders --as alice
 kubectl create clusterrole flunders --verb get,list --resource "flunders.$group" >/dev/null
 kubectl create clusterrolebinding alice --clusterrole flunders --user alice >/dev/null
@@ -136,8 +136,8 @@ kubectl config view --raw -o 'jsonpath={.users[0].user.client-certificate-data}'
 kubectl config view --raw -o 'jsonpath={.users[0].user.client-key-data}' | base64 -d >"$work/admin.key"
 says "asked directly, it knows the cluster's certificates" '"kind": "FlunderList"' direct "${credentials[@]}"
 says "and its tokens" 'system:serviceaccount:default:default\" cannot list' direct --header "Authorization: Bearer $(kubectl create token default)"
-says "a stranger is anonymous" 'system:anonymous' direct
-says "whatever a stranger says" 'system:anonymous' direct --header 'X-Remote-User: alice'
+says "a client without credentials is anonymous" 'system:anonymous' direct
+says "with any header" 'system:anonymous' direct --header 'X-Remote-User: alice'
 says "and whatever a client's certificate says of others" '"kind": "FlunderList"' direct "${credentials[@]}" --header 'X-Remote-User: nobody'
 
 echo "== a namespace's end"

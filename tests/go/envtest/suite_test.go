@@ -173,7 +173,7 @@ func TestReconcile(t *testing.T) {
 		t.Fatalf("%+v", web)
 	}
 
-	// A new generation is followed, and what somebody else changes is put right.
+	// A new generation is followed, and changes by others are reverted.
 	patch := client.MergeFrom(s.DeepCopyObject().(client.Object))
 	replicas := int32(5)
 	s.Spec.Replicas, s.Spec.Greeting = &replicas, "good night"

@@ -8,14 +8,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// hosts is who has which host. A config map in the operator's namespace stands for what a real operator would ask a DNS
+// hosts has the owner of each host. A config map in the operator's namespace stands for what a real operator would ask a DNS
 // server: something outside, which garbage collection knows nothing of. That is why a WebApp has a finalizer.
 type hosts struct {
 	client    client.Client
 	namespace string
 }
 
-// holder says who has this host, as namespace/name; nobody is "".
+// holder returns the owner of this host, as namespace/name; "" if there is none.
 func (h hosts) holder(ctx context.Context, host string) (string, error) {
 	list, err := h.read(ctx)
 	return list.Data[host], err
@@ -49,7 +49,7 @@ func (h hosts) read(ctx context.Context) (*corev1.ConfigMap, error) {
 	return list, client.IgnoreNotFound(h.client.Get(ctx, client.ObjectKeyFromObject(list), list))
 }
 
-// write puts back what was read, unless somebody else wrote in between: then it is a conflict, and tried again later.
+// write puts back what was read, unless another writer wrote in between: then it is a conflict, and tried again later.
 func (h hosts) write(ctx context.Context, list *corev1.ConfigMap) error {
 	if list.ResourceVersion == "" {
 		return h.client.Create(ctx, list)

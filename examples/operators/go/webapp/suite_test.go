@@ -121,7 +121,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	if err := until(ctx, func(ctx context.Context) error { _, err := leader(ctx); return err }); err != nil {
-		return 1, fmt.Errorf("nobody leads: %w", err)
+		return 1, fmt.Errorf("no process leads: %w", err)
 	}
 	serving := env.WebhookInstallOptions
 	two, err = start(kubeconfig, "--webhook-cert-dir", serving.LocalServingCertDir, "--webhook-host", serving.LocalServingHost,
@@ -131,7 +131,7 @@ func run(m *testing.M) (code int, err error) {
 	}
 	address := net.JoinHostPort(serving.LocalServingHost, strconv.Itoa(serving.LocalServingPort))
 	if err := until(ctx, func(context.Context) error { return dial(address) }); err != nil {
-		return 1, fmt.Errorf("nobody serves webhooks: %w", err)
+		return 1, fmt.Errorf("no process serves webhooks: %w", err)
 	}
 	return m.Run(), nil
 }
@@ -190,14 +190,14 @@ func stop(operator *exec.Cmd) error {
 	return operator.Wait()
 }
 
-// leader is who holds the lease.
+// leader returns the holder of the lease.
 func leader(ctx context.Context) (string, error) {
 	lease := &coordinationv1.Lease{}
 	if err := k8s.Get(ctx, types.NamespacedName{Namespace: "default", Name: name}, lease); err != nil {
 		return "", err
 	}
 	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
-		return "", errors.New("nobody holds the lease")
+		return "", errors.New("the lease has no holder")
 	}
 	return *lease.Spec.HolderIdentity, nil
 }

@@ -168,7 +168,7 @@ func TestTheHostIsTaken(t *testing.T) {
 	app := newApp(ns, "late", "nginx:1")
 	must(t, k8s.Create(t.Context(), app))
 	ready(t, app, metav1.ConditionTrue)
-	// Somebody else gets it nevertheless.
+	// Another object gets it nevertheless.
 	set := func(holder string) {
 		t.Helper()
 		list := &corev1.ConfigMap{}
