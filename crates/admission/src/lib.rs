@@ -46,7 +46,7 @@ mod webhooks;
 use kaji_auth::Authorizer;
 use kaji_engine::Attributes;
 use kaji_meta::{GroupResource, Status};
-use kaji_outbound::Callers;
+use kaji_outbound::ClientCache;
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ pub struct Deps {
     /// Decides what users may do.
     pub authorizer: Arc<dyn Authorizer>,
     /// Calls webhooks.
-    pub callers: Arc<Callers>,
+    pub callers: Arc<ClientCache>,
     /// Counts calls of webhooks.
     pub metrics: Arc<WebhookMetrics>,
     /// Counts evaluations of policies.

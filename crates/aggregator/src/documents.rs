@@ -8,11 +8,11 @@
 //!
 //! Source: upstream's `discoveryManager`; KEP-3352.
 
-use crate::{Route, Table, keeper, outgoing, service::ApiService};
+use crate::{Route, Table, availability_controller, forwarded_request, service::ApiService};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
-use kaji_outbound::{Callers, Client, Lane};
+use kaji_outbound::{Client, ClientCache, RequestClass};
 use kaji_resource::UserInfo;
 use serde_json::{Map, Value, json};
 use std::{
@@ -36,7 +36,7 @@ type Version = (String, String);
 
 /// What a server said.
 #[derive(Clone)]
-struct Heard {
+struct CachedDiscovery {
     /// Before it was asked.
     at: Instant,
     etag: Option<HeaderValue>,
@@ -66,7 +66,7 @@ struct Known {
     generation: u64,
     /// By the APIService's name.
     documents: HashMap<String, Arc<Value>>,
-    servers: HashMap<Server, Arc<tokio::sync::Mutex<Option<Heard>>>>,
+    servers: HashMap<Server, Arc<tokio::sync::Mutex<Option<CachedDiscovery>>>>,
 }
 
 /// All that is known.
@@ -127,13 +127,13 @@ impl Documents {
     ///
     /// # Errors
     /// It does not say.
-    pub async fn ask(&self, route: &Route, table: &Table, callers: &Callers) -> Result<(), String> {
+    pub async fn ask(&self, route: &Route, table: &Table, clients: &ClientCache) -> Result<(), String> {
         let since = Instant::now();
         let place = server_of(&route.service);
         let server = self.lock().servers.entry(place.clone()).or_default().clone();
         let same = table.routes().map(|r| &r.service).filter(|s| server_of(s) == place);
         let wanted = same.chain([&route.service]).map(|s| (s.group.clone(), s.version.clone())).collect();
-        let found = match route.client(callers) {
+        let found = match route.client(clients) {
             Ok(client) => heard(&client, route, &server, (since, wanted)).await,
             Err(error) => Err(error.to_string()),
         };
@@ -167,7 +167,7 @@ fn stale(service: &ApiService) -> Value {
 async fn heard(
     client: &Client,
     route: &Route,
-    server: &tokio::sync::Mutex<Option<Heard>>,
+    server: &tokio::sync::Mutex<Option<CachedDiscovery>>,
     (since, wanted): (Instant, BTreeSet<Version>),
 ) -> Result<Option<Arc<Value>>, String> {
     let key = (route.service.group.clone(), route.service.version.clone());
@@ -180,7 +180,8 @@ async fn heard(
     let at = Instant::now();
     let etag = last.as_ref().and_then(|h| h.etag.clone());
     let accept = HeaderValue::from_static(ACCEPT);
-    let answer = get(client, "/apis", &keeper::prober(), (accept, etag), (TIME, LARGEST)).await?;
+    let answer =
+        get(client, "/apis", &availability_controller::prober(), (accept, etag), (TIME, LARGEST)).await?;
     let form = answer.content_type.to_ascii_lowercase();
     let aggregated = form.contains("apigroupdiscoverylist") || form.contains("apidiscovery.k8s.io");
     match answer.code {
@@ -201,13 +202,13 @@ async fn heard(
             });
             let versions = versions.await?;
             let found = versions.get(&key).cloned();
-            *last = Some(Heard { at, etag: answer.etag, wanted, versions });
+            *last = Some(CachedDiscovery { at, etag: answer.etag, wanted, versions });
             Ok(found)
         }
         // It knows the old form only, which is about one group version.
         _ => {
             let path = route.service.path();
-            let user = UserInfo { groups: vec![], ..keeper::prober() };
+            let user = UserInfo { groups: vec![], ..availability_controller::prober() };
             let accept = HeaderValue::from_static("application/json");
             let answer = get(client, &path, &user, (accept, None), (TIME, LARGEST)).await?;
             if answer.code != StatusCode::OK {
@@ -264,12 +265,12 @@ pub(crate) async fn get(
     (accept, etag): (HeaderValue, Option<HeaderValue>),
     (time, largest): (Duration, usize),
 ) -> Result<Answer, String> {
-    let mut request = outgoing::own_request(path, user, accept);
+    let mut request = forwarded_request::own_request(path, user, accept);
     if let Some(etag) = etag {
         request.headers_mut().insert(header::IF_NONE_MATCH, etag);
     }
     let exchange = async {
-        let answer = client.send(request, Lane::Own).await.map_err(|e| e.to_string())?;
+        let answer = client.send(request, RequestClass::Internal).await.map_err(|e| e.to_string())?;
         let (parts, body) = answer.into_parts();
         let body = Limited::new(body, largest).collect().await.map_err(|e| e.to_string())?.to_bytes();
         let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok());

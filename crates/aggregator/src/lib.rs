@@ -1,7 +1,7 @@
 //! The aggregation layer: group versions that other servers serve behind this one.
 //!
-//! An APIService with a service sends all requests of its group version there (`proxy`), once a keeper has found out that
-//! somebody answers (`keeper`, `judge`), which also asks what is served (`documents`). APIServices of what this server
+//! An APIService with a service sends all requests of its group version there (`proxy`), once a controller has found out that
+//! somebody answers (`controller`, `judge`), which also asks what is served (`documents`). APIServices of what this server
 //! serves itself are made here, too (`register`).
 //!
 //! Invariants:
@@ -10,24 +10,24 @@
 //!
 //! Source: upstream's kube-aggregator.
 
+mod autoregister;
+mod availability;
+mod availability_controller;
 mod changes;
 mod documents;
-mod judge;
-mod keeper;
+mod forwarded_request;
 mod merge;
 mod metrics;
-mod outgoing;
 pub mod priorities;
 mod proxy;
-mod register;
 mod routes;
 mod service;
 mod specs;
 mod v3;
 
+pub use autoregister::ensure;
 pub use documents::Extension;
-pub use proxy::{Broken, Facts, ForeignBody, is_upgrade};
-pub use register::ensure;
+pub use proxy::{ForwardContext, ProxiedBody, ProxiedBodyError, is_upgrade};
 pub use routes::{Identity, Route, Table};
 pub use service::{ApiService, Backend, Condition, api_services};
 pub use specs::Swaggers;
@@ -36,7 +36,7 @@ use changes::{Changes, Watched};
 use documents::Documents;
 use kaji_engine::{Engine, cache::Follower};
 use kaji_meta::Clock;
-use kaji_outbound::Callers;
+use kaji_outbound::ClientCache;
 use metrics::Metrics;
 use routes::Routes;
 use specs::Specs;
@@ -55,7 +55,7 @@ const LOOKS: usize = 32;
 /// The aggregation layer of one server.
 pub struct Aggregator {
     engine: Arc<Engine>,
-    callers: Arc<Callers>,
+    clients: Arc<ClientCache>,
     routes: Routes,
     documents: Documents,
     specs: Specs,
@@ -78,14 +78,14 @@ impl Aggregator {
     /// Over an engine that serves APIServices. `identity` is how this server proves itself to others.
     pub fn new(
         engine: Arc<Engine>,
-        callers: Arc<Callers>,
+        clients: Arc<ClientCache>,
         identity: Identity,
         clock: Arc<dyn Clock>,
     ) -> Arc<Aggregator> {
         Arc::new(Aggregator {
             routes: Routes::new(&engine, identity),
             engine,
-            callers,
+            clients,
             documents: Documents::default(),
             specs: Specs::default(),
             metrics: Metrics::default(),
@@ -151,7 +151,7 @@ impl Aggregator {
     /// Looks after APIServices until told to stop.
     pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let (this, engine) = (Arc::downgrade(&self), Arc::downgrade(&self.engine));
-        let work = async { tokio::join!(supervise(this), register::follow(engine)) };
+        let work = async { tokio::join!(supervise(this), autoregister::follow(engine)) };
         tokio::select! {
             _ = work => {}
             _ = stop.wait_for(|s| *s) => {}
@@ -174,11 +174,11 @@ struct Kept {
     task: AbortHandle,
 }
 
-/// Sees to it that each APIService that is served elsewhere has its keeper, and that the others say that they are served
+/// Sees to it that each APIService that is served elsewhere has its availability_controller, and that the others say that they are served
 /// here.
 async fn supervise(aggregator: Weak<Aggregator>) {
     let mut tasks = JoinSet::new();
-    let mut keepers: HashMap<String, Kept> = HashMap::new();
+    let mut controllers: HashMap<String, Kept> = HashMap::new();
     let mut local: Option<Follower> = None;
     loop {
         let Some(this) = aggregator.upgrade() else { return };
@@ -188,9 +188,9 @@ async fn supervise(aggregator: Weak<Aggregator>) {
         drop(this);
         loop {
             let Some(this) = aggregator.upgrade() else { return };
-            // Ended keepers are not kept.
+            // Ended controllers are not kept.
             while tasks.try_join_next().is_some() {}
-            level(&this, &mut keepers, &mut tasks);
+            level(&this, &mut controllers, &mut tasks);
             locals(&this, &mut local).await;
             drop(this);
             if !changes.next().await {
@@ -200,9 +200,9 @@ async fn supervise(aggregator: Weak<Aggregator>) {
     }
 }
 
-fn level(this: &Arc<Aggregator>, keepers: &mut HashMap<String, Kept>, tasks: &mut JoinSet<()>) {
+fn level(this: &Arc<Aggregator>, controllers: &mut HashMap<String, Kept>, tasks: &mut JoinSet<()>) {
     let table = this.routes.table();
-    keepers.retain(|name, kept| {
+    controllers.retain(|name, kept| {
         let there = table.named(name).is_some() && !kept.task.is_finished();
         if !there {
             kept.task.abort();
@@ -212,7 +212,7 @@ fn level(this: &Arc<Aggregator>, keepers: &mut HashMap<String, Kept>, tasks: &mu
     this.documents.retain(&table);
     this.specs.retain(&table);
     for route in table.routes() {
-        match keepers.get(&route.service.name) {
+        match controllers.get(&route.service.name) {
             Some(kept) => {
                 kept.route.send_if_modified(|old| {
                     let news = !Arc::ptr_eq(old, route);
@@ -224,9 +224,12 @@ fn level(this: &Arc<Aggregator>, keepers: &mut HashMap<String, Kept>, tasks: &mu
                 let (sender, receiver) = watch::channel(route.clone());
                 let (weak, other) = (Arc::downgrade(this), receiver.clone());
                 let task = tasks.spawn(async move {
-                    tokio::join!(keeper::keep(weak.clone(), receiver), specs::follow(weak, other));
+                    tokio::join!(
+                        availability_controller::keep(weak.clone(), receiver),
+                        specs::follow(weak, other)
+                    );
                 });
-                keepers.insert(route.service.name.clone(), Kept { route: sender, task });
+                controllers.insert(route.service.name.clone(), Kept { route: sender, task });
             }
         }
     }
@@ -250,7 +253,7 @@ async fn locals(this: &Arc<Aggregator>, follower: &mut Option<Follower>) {
             this.metrics.is(entry.name(), available);
             continue;
         }
-        if let Err(error) = keeper::write(this, entry.name(), &Condition::local()).await {
+        if let Err(error) = availability_controller::write(this, entry.name(), &Condition::local()).await {
             tracing::warn!(name = entry.name(), %error, "an APIService's condition could not be written");
         }
     }

@@ -1,13 +1,13 @@
 //! Forwarding a request to the server that stands behind an APIService.
 //!
 //! Invariants:
-//! - What is sent is made in `outgoing`, out of what was authorized.
+//! - What is sent is made in `forwarded_request`, out of what was authorized.
 //! - A request that is answered in pieces, or that switches protocols, is passed on as it comes; when one side ends, so
 //!   does the other. An answer that breaks off breaks off here too and never looks complete.
 //!
 //! Source: upstream's `proxyHandler` and the reverse proxy that it uses.
 
-use crate::{Aggregator, Route, outgoing};
+use crate::{Aggregator, Route, forwarded_request};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use http_body::{Body, Frame, SizeHint};
@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use kaji_meta::{Query, Reason, Status};
-use kaji_outbound::{CallError, Lane, RequestBody, Slot};
+use kaji_outbound::{CallError, RequestBody, RequestClass, RequestPermit};
 use kaji_resource::{BoxFuture, UserInfo};
 use std::{
     any::Any,
@@ -39,15 +39,15 @@ const CORS: [HeaderName; 4] = [
 ];
 
 /// The body of an answer from elsewhere.
-pub type ForeignBody = UnsyncBoxBody<Bytes, Broken>;
+pub type ProxiedBody = UnsyncBoxBody<Bytes, ProxiedBodyError>;
 
 /// The other side did not finish what it began.
 #[derive(Debug, thiserror::Error)]
 #[error("an answer from elsewhere broke off: {0}")]
-pub struct Broken(String);
+pub struct ProxiedBodyError(String);
 
 /// What is known of a request besides what the client sent.
-pub struct Facts<'a> {
+pub struct ForwardContext<'a> {
     /// Its path, as it was understood and authorized.
     pub path: &'a str,
     /// Likewise its query.
@@ -73,15 +73,15 @@ impl Aggregator {
         route: &Route,
         parts: &mut Parts,
         request_body: RequestBody,
-        facts: &Facts<'_>,
-    ) -> Response<ForeignBody> {
-        if outgoing::is_loop(&parts.headers) {
+        facts: &ForwardContext<'_>,
+    ) -> Response<ProxiedBody> {
+        if forwarded_request::is_loop(&parts.headers) {
             return loop_detected();
         }
         if !route.service.is_available() {
             return text(StatusCode::SERVICE_UNAVAILABLE, "service unavailable\n");
         }
-        let client = match route.client(&self.callers) {
+        let client = match route.client(&self.clients) {
             Ok(client) => client,
             Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         };
@@ -92,7 +92,7 @@ impl Aggregator {
         if upgrade && ours.is_none() {
             return unavailable("request connection cannot be hijacked");
         }
-        let request = match outgoing::request(parts, request_body, facts, upgrade) {
+        let request = match forwarded_request::request(parts, request_body, facts, upgrade) {
             Ok(request) => request,
             Err(why) => return unavailable(&format!("error trying to reach service: {why}")),
         };
@@ -102,8 +102,8 @@ impl Aggregator {
             format!("https://{}{}", route.authority(), request.uri())
         );
         let is_document = !facts.resource && facts.path.trim_matches('/').split('/').count() == 3;
-        let lane = if facts.time.is_none() { Lane::Open } else { Lane::Short };
-        let sent = client.send(request, lane);
+        let class = if facts.time.is_none() { RequestClass::LongRunning } else { RequestClass::Regular };
+        let sent = client.send(request, class);
         let answer = match is_document {
             true => tokio::time::timeout(DOCUMENT, sent)
                 .await
@@ -124,7 +124,7 @@ impl Aggregator {
                 }
             }
             Ok(answer) => {
-                let answer = answer.map(|b| b.map_err(|e| Broken(e.to_string())).boxed_unsync());
+                let answer = answer.map(|b| b.map_err(|e| ProxiedBodyError(e.to_string())).boxed_unsync());
                 match ours {
                     Some(ours) => self.switch(answer, protocol.as_ref(), ours, facts.connection.clone()),
                     None => pass(answer, self.end(until)),
@@ -152,11 +152,11 @@ impl Aggregator {
     /// Connects both sides once they have agreed on another protocol.
     fn switch(
         &self,
-        mut answer: Response<ForeignBody>,
+        mut answer: Response<ProxiedBody>,
         protocol: Option<&HeaderValue>,
         ours: OnUpgrade,
         connection: Option<Arc<dyn Any + Send + Sync>>,
-    ) -> Response<ForeignBody> {
+    ) -> Response<ProxiedBody> {
         let code = answer.status();
         if code != StatusCode::SWITCHING_PROTOCOLS {
             if code.as_u16() < 400 {
@@ -168,7 +168,7 @@ impl Aggregator {
             return text(StatusCode::BAD_GATEWAY, why);
         }
         let theirs = hyper::upgrade::on(&mut answer);
-        let slot = answer.extensions_mut().remove::<Slot>();
+        let slot = answer.extensions_mut().remove::<RequestPermit>();
         let mut stop = self.stop.subscribe();
         tokio::spawn(async move {
             let _held = (slot, connection);
@@ -226,7 +226,7 @@ fn verb(method: &Method) -> String {
 }
 
 /// The answer as the client gets it.
-fn pass(answer: Response<ForeignBody>, end: BoxFuture<'static, End>) -> Response<ForeignBody> {
+fn pass(answer: Response<ProxiedBody>, end: BoxFuture<'static, End>) -> Response<ProxiedBody> {
     let (mut parts, inner) = answer.into_parts();
     if parts.status.is_informational() {
         return text(StatusCode::BAD_GATEWAY, "the backend switched protocols, which nobody asked for");
@@ -239,7 +239,7 @@ fn pass(answer: Response<ForeignBody>, end: BoxFuture<'static, End>) -> Response
         // The length is not the body's then (RFC 9112, 6.3).
         parts.headers.remove(header::CONTENT_LENGTH);
     }
-    outgoing::remove_hops(&mut parts.headers);
+    forwarded_request::remove_hops(&mut parts.headers);
     CORS.iter().for_each(|name| drop(parts.headers.remove(name)));
     parts.extensions = http::Extensions::new();
     parts.version = http::Version::HTTP_11;
@@ -256,29 +256,31 @@ enum End {
 
 /// A body that ends in any case.
 struct Ending {
-    inner: ForeignBody,
+    inner: ProxiedBody,
     end: BoxFuture<'static, End>,
 }
 
 impl Body for Ending {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = ProxiedBodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ProxiedBodyError>>> {
         match Pin::new(&mut self.inner).poll_frame(cx) {
             Poll::Pending => {}
             ready => return ready,
         }
         match (self.end.as_mut().poll(cx), self.inner.size_hint().exact()) {
             (Poll::Pending, _) => Poll::Pending,
-            (Poll::Ready(End::Late), _) => Poll::Ready(Some(Err(Broken("its time is over".into())))),
+            (Poll::Ready(End::Late), _) => {
+                Poll::Ready(Some(Err(ProxiedBodyError("its time is over".into()))))
+            }
             // A stream ends as the server's own do.
             (Poll::Ready(End::Stopped), None) => Poll::Ready(None),
             (Poll::Ready(End::Stopped), Some(_)) => {
-                Poll::Ready(Some(Err(Broken("the server is shutting down".into()))))
+                Poll::Ready(Some(Err(ProxiedBodyError("the server is shutting down".into()))))
             }
         }
     }
@@ -292,16 +294,16 @@ impl Body for Ending {
     }
 }
 
-fn empty() -> ForeignBody {
+fn empty() -> ProxiedBody {
     Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync()
 }
 
-fn unavailable(why: &str) -> Response<ForeignBody> {
+fn unavailable(why: &str) -> Response<ProxiedBody> {
     text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"))
 }
 
 /// A request goes around in a circle: an extension server sends it back to where it came from.
-fn loop_detected() -> Response<ForeignBody> {
+fn loop_detected() -> Response<ProxiedBody> {
     let message = "the request was forwarded to extension servers too often: one of them sends requests back";
     let status = Status::new(StatusCode::LOOP_DETECTED.as_u16(), Reason::Unknown, message);
     let mut response = text(StatusCode::LOOP_DETECTED, status.to_value().to_string());
@@ -309,7 +311,7 @@ fn loop_detected() -> Response<ForeignBody> {
     response
 }
 
-fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<ForeignBody> {
+fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<ProxiedBody> {
     let full = Full::new(text.into()).map_err(|never: std::convert::Infallible| match never {});
     let mut response = Response::new(full.boxed_unsync());
     *response.status_mut() = code;

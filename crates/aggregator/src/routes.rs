@@ -11,7 +11,7 @@ use kaji_engine::{
     Engine,
     cache::{Cache, Follower},
 };
-use kaji_outbound::{CallError, Callers, Client, ClientConfig, Target};
+use kaji_outbound::{CallError, Client, ClientCache, ClientConfig, Target};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -37,7 +37,7 @@ impl Route {
     ///
     /// # Errors
     /// The APIService holds certificates that cannot be read.
-    pub fn client(&self, callers: &Callers) -> Result<Arc<Client>, CallError> {
+    pub fn client(&self, clients: &ClientCache) -> Result<Arc<Client>, CallError> {
         let make = || {
             let backend = &self.service.backend;
             let target = Target::Service {
@@ -49,7 +49,7 @@ impl Route {
             let mut config = ClientConfig::new(target, backend.ca_bundle.clone());
             config.insecure = backend.insecure;
             config.identity = Some(Identity::clone(&self.identity));
-            callers.client(&config)
+            clients.client(&config)
         };
         self.client.get_or_init(make).clone()
     }

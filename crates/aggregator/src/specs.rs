@@ -7,10 +7,10 @@
 //!
 //! Source: upstream's OpenAPI aggregation controllers.
 
-use crate::{Route, Table, documents, keeper, merge, service::ApiService, v3};
+use crate::{Route, Table, availability_controller, documents, merge, service::ApiService, v3};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
-use kaji_outbound::Callers;
+use kaji_outbound::ClientCache;
 use kaji_resource::UserInfo;
 use serde_json::Value;
 use std::{
@@ -166,8 +166,8 @@ impl Specs {
     }
 
     /// Asks a server.
-    async fn read(&self, route: &Route, callers: &Callers) -> Result<(), String> {
-        let client = route.client(callers).map_err(|e| e.to_string())?;
+    async fn read(&self, route: &Route, clients: &ClientCache) -> Result<(), String> {
+        let client = route.client(clients).map_err(|e| e.to_string())?;
         let user = UserInfo { name: READER.into(), ..UserInfo::default() };
         let json = HeaderValue::from_static("application/json");
         let service = &route.service;
@@ -231,13 +231,13 @@ fn own_documents(service: &ApiService, index: &Value) -> BTreeMap<String, String
 
 /// Keeps what is known of one APIService's documents up to date, until whoever started it ends it.
 pub(crate) async fn follow(aggregator: Weak<crate::Aggregator>, mut routes: watch::Receiver<Arc<Route>>) {
-    let mut delay = keeper::Delay::new(RETRY);
+    let mut delay = availability_controller::Delay::new(RETRY);
     loop {
         let route = routes.borrow_and_update().clone();
         let pause = match aggregator.upgrade() {
             None => return,
             Some(_) if !route.service.is_available() => None,
-            Some(this) => match this.specs.read(&route, &this.callers).await {
+            Some(this) => match this.specs.read(&route, &this.clients).await {
                 Ok(()) => {
                     delay.reset();
                     Some(REFRESH)

@@ -18,7 +18,7 @@ use kaji_meta::{
     object::{self, str_at, strs_at},
     random,
 };
-use kaji_outbound::{Callers, ClientConfig, Target};
+use kaji_outbound::{ClientCache, ClientConfig, Target};
 use kaji_resource::{BoxFuture, Conversion, Converter, VersionDef};
 use kaji_schema::{SchemaRef, defaulting};
 use review::{Failure, Review};
@@ -38,7 +38,7 @@ const GROWTH: usize = 4;
 #[derive(Clone, Default)]
 pub struct Conversions {
     /// Who calls webhooks.
-    pub callers: Arc<Callers>,
+    pub callers: Arc<ClientCache>,
     /// Where it is counted.
     pub metrics: ConversionMetrics,
 }

@@ -1,12 +1,13 @@
-//! Audit: which requests are recorded, at which level, and what is written about them; pure. No files, no sockets, no
-//! tasks: the server brings those.
+//! Audit: the policy that selects requests and levels, the events that are recorded of them, and the backends that store
+//! events. The server observes the requests (`crates/server/src/audit.rs`).
 //!
 //! Invariants:
-//! - A policy that is not valid is refused with upstream's words; what a strict reader would mind is said, not ignored.
-//! - The first rule that matches decides; what no rule matches is not recorded.
-//! - What a level does not allow (bodies below Request, answers below RequestResponse) never gets into an event.
+//! - An invalid policy is refused with upstream's message; what strict decoding would refuse is reported, not ignored.
+//! - The first matching rule decides; a request that matches none is not recorded.
+//! - An event holds nothing that its level excludes (request bodies below Request, response bodies below RequestResponse).
 //! - An event is one line of JSON, whatever a client sends.
 
+pub mod backend;
 mod backoff;
 mod batch;
 mod event;
@@ -17,6 +18,7 @@ mod policy;
 mod redact;
 mod truncate;
 
+pub use backend::{AuditDependencies, AuditError, Backends, FileOptions, LogFile, Post};
 pub use backoff::Backoff;
 pub use batch::{Batcher, Throttle};
 pub use event::{Event, Head, ObjectRef, ResponseStatus, events, source_ips, user_agent};

@@ -1,7 +1,7 @@
 //! From a request to the verb that serves it.
 //!
-//! Invariant: a write runs to its end even when the client goes away meanwhile, so that what it has reserved is either
-//! committed or given back.
+//! Invariant: a write runs to its end even when the caller's future is dropped meanwhile, so that what it has reserved is
+//! either committed or released: [`Engine::handle`] spawns it, [`Engine::handle_to_completion`] leaves that to the caller.
 
 use crate::{
     audit::AuditContext, decode, encode, engine::Engine, registry::Resource, request::ApiRequest,
@@ -12,11 +12,32 @@ use kaji_resource::{SubresourceKind, Verb};
 use std::sync::Arc;
 
 impl Engine {
-    /// Serves a request. Whatever goes wrong becomes the answer.
+    /// Serves a request, a write in a task. Every error becomes the response.
     ///
     /// # Panics
-    /// When something that handles it does: whoever asked knows what to make of that.
-    pub async fn handle(self: &Arc<Self>, mut req: ApiRequest) -> ApiResponse {
+    /// When the request's handler does.
+    pub async fn handle(self: &Arc<Self>, req: ApiRequest) -> ApiResponse {
+        if matches!(req.verb, Verb::Get | Verb::List | Verb::Watch) {
+            return self.handle_to_completion(req).await;
+        }
+        let (engine, audit) = (self.clone(), req.audit.clone());
+        let write = tokio::spawn(async move { engine.handle_to_completion(req).await });
+        match write.await.map_err(tokio::task::JoinError::try_into_panic) {
+            Ok(response) => response,
+            Err(Ok(panic)) => {
+                audit.iter().for_each(|a| a.panicked());
+                std::panic::resume_unwind(panic)
+            }
+            Err(Err(_)) => Status::service_unavailable("the server is shutting down").into(),
+        }
+    }
+
+    /// Serves a request in the caller's task. The future of a write has to be polled to its end: a caller whose own future
+    /// may be dropped spawns a task.
+    ///
+    /// # Panics
+    /// When the request's handler does.
+    pub async fn handle_to_completion(self: &Arc<Self>, mut req: ApiRequest) -> ApiResponse {
         let Some(res) = self.registry().lookup(&req.group, &req.version, &req.resource).cloned() else {
             return Status::generic_not_found().into();
         };
@@ -32,22 +53,7 @@ impl Engine {
         if let Err(status) = decode::check_footprint(&req.content_type, &req.body) {
             return status.into();
         }
-        let mut response = match req.verb {
-            Verb::Get | Verb::List | Verb::Watch => serve(self, &res, &req).await,
-            Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
-                let (engine, audit) = (self.clone(), req.audit.clone());
-                let write = tokio::spawn(async move { serve(&engine, &res, &req).await });
-                match write.await.map_err(tokio::task::JoinError::try_into_panic) {
-                    Ok(outcome) => outcome,
-                    Err(Ok(panic)) => {
-                        audit.iter().for_each(|t| t.panicked());
-                        std::panic::resume_unwind(panic)
-                    }
-                    Err(Err(_)) => Err(Status::service_unavailable("the server is shutting down")),
-                }
-            }
-        }
-        .unwrap_or_else(ApiResponse::from);
+        let mut response = serve(self, &res, &req).await.unwrap_or_else(ApiResponse::from);
         if let Some(text) = deprecation {
             response.warnings.insert(0, text.into_owned());
         }

@@ -26,7 +26,7 @@ use kaji_engine::{
 };
 use kaji_meta::{Clock, GroupResource};
 use kaji_resource::{BoxFuture, ObjectReader, UserInfo};
-use kaji_server::{Counter, Decisions};
+use kaji_server::{AuthorizationMetrics, Counter};
 use reload::Reload;
 use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
@@ -161,7 +161,7 @@ struct Counted {
     inner: Arc<dyn Authorizer>,
     kind: &'static str,
     name: String,
-    decisions: Arc<Decisions>,
+    decisions: Arc<AuthorizationMetrics>,
     // Made when they are first needed, as upstream's are.
     allowed: OnceLock<Counter>,
     denied: OnceLock<Counter>,
@@ -218,11 +218,11 @@ struct Parts {
     node: Arc<Node>,
     abac: Arc<Policies>,
     source: Source,
-    decisions: Arc<Decisions>,
+    decisions: Arc<AuthorizationMetrics>,
 }
 
 impl Parts {
-    fn new(decisions: Arc<Decisions>, abac: Policies) -> Parts {
+    fn new(decisions: Arc<AuthorizationMetrics>, abac: Policies) -> Parts {
         let source = Source::default();
         let feed = |group, resource| EngineFeed::boxed(&source, group, resource);
         let roles = |resource| feed("rbac.authorization.k8s.io", resource);
@@ -299,7 +299,7 @@ pub struct Access {
     /// RBAC alone.
     pub rbac: Arc<Rbac>,
     /// What they decided.
-    pub decisions: Arc<Decisions>,
+    pub decisions: Arc<AuthorizationMetrics>,
     node: Arc<Node>,
     source: Source,
     reload: Option<Reload>,
@@ -318,7 +318,7 @@ impl Access {
     ) -> Result<Access, AuthzError> {
         let configured = options.read()?;
         let policies = options.policies(&configured.modes)?.unwrap_or_default();
-        let parts = Parts::new(Arc::new(Decisions::new(server)), policies);
+        let parts = Parts::new(Arc::new(AuthorizationMetrics::new(server)), policies);
         let current = Arc::new(Current::default());
         current.set(parts.build(&configured.modes, clock).await.map_err(AuthzError::Config)?);
         let reload = configured

@@ -4,13 +4,12 @@
 
 use bytes::Bytes;
 use clap::Args;
-use kaji_audit::{BatchOptions, LogOptions, Options, TruncateOptions, WebhookOptions};
+use kaji_audit::{
+    AuditDependencies, AuditError, BatchOptions, LogOptions, Options, Post, TruncateOptions, WebhookOptions,
+};
 use kaji_meta::{SystemClock, random::SystemRandom};
 use kaji_resource::BoxFuture;
-use kaji_server::{
-    Audit, Metrics,
-    audit::{AuditError, Means, Post},
-};
+use kaji_server::{Audit, Metrics};
 use kube::{
     client::Body,
     config::{KubeConfigOptions, Kubeconfig},
@@ -184,8 +183,8 @@ pub(crate) async fn start(
         }
         _ => None,
     };
-    let means = Means { clock: Arc::new(SystemClock), random: Arc::new(SystemRandom), webhook };
-    Audit::start(options, means, metrics)
+    let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom));
+    Audit::start(options, AuditDependencies { clock, random, webhook }, metrics)
 }
 
 /// A server that events are posted to.

@@ -17,7 +17,7 @@ use kaji_auth::authn::{
 use kaji_builtins::Tokens;
 use kaji_meta::{Clock, random::SystemRandom};
 use kaji_resource::{Api, BoxFuture};
-use kaji_server::{Reloads, pki::Pki};
+use kaji_server::{ReloadMetrics, pki::Pki};
 use reload::{Issuers, Reload};
 use std::{
     path::{Path, PathBuf},
@@ -64,7 +64,7 @@ pub struct Authn {
     /// Who signs certificates.
     pub authorities: Authorities,
     /// How the file fared that names issuers.
-    pub reloads: Arc<Reloads>,
+    pub reloads: Arc<ReloadMetrics>,
     reload: Option<Reload>,
     keys: KeySet,
     keys_at: Option<String>,
@@ -115,7 +115,7 @@ impl Authn {
         };
         foreign.set(foreign.build(configuration.jwt.clone())?);
         chain.push(foreign.current.clone());
-        let reloads = Arc::new(Reloads::new("authentication", server));
+        let reloads = Arc::new(ReloadMetrics::new("authentication", server));
         let reload = file.map(|file| Reload::new(file, &configuration, foreign, reloads.clone()));
         if let Some(path) = &options.authentication_token_webhook_config_file {
             let service = Arc::new(Reviewer::new(path).await.map_err(AuthnError::Flag)?);

@@ -18,7 +18,7 @@ use crate::{
     tracking, trust,
 };
 use kaji_aggregator::Aggregator;
-use kaji_audit::Options as AuditOptions;
+use kaji_audit::{AuditError, Options as AuditOptions};
 use kaji_auth::authn::SigningKey;
 use kaji_builtins::Deps;
 use kaji_controllers::{NodeRanges, Selection};
@@ -30,14 +30,13 @@ use kaji_meta::{
     random::SystemRandom,
     time::{Clock, SystemClock},
 };
-use kaji_outbound::Callers;
+use kaji_outbound::ClientCache;
 use kaji_resource::Api;
 use kaji_runtime::{Client, Informers, Selected, VirtualClock};
 use kaji_server::{
-    Audit, Authentication, Certificates, Demand, Discovery, Flow, Front, Health, Identities, Impersonation,
-    Listener, LocalService, Metrics, OpenApi, Stack, StackError,
-    audit::AuditError,
-    flow::Limits,
+    Audit, Authentication, BodyMemory, Certificates, Discovery, FlowControl, Health, Identities,
+    Impersonation, Listener, LocalService, Metrics, OpenApi, Stack, StackError, TlsConfigHandle,
+    flowcontrol::Limits,
     pki::{Pki, PkiError},
 };
 use kaji_store::{
@@ -262,12 +261,12 @@ impl Cluster {
         let tokens = Arc::new(LateTokens::default());
         let plugins = kaji_admission::Deps {
             authorizer: access.authorizer.clone(),
-            callers: Arc::new(Callers::default()),
+            callers: Arc::new(ClientCache::default()),
             metrics: Arc::default(),
             policies: Arc::default(),
         };
         let engine = open_engine(store.clone(), &options, &access, &plugins, tokens.clone()).await?;
-        plugins.callers.look_up_in(Arc::downgrade(&(engine.clone() as Arc<dyn Api>)));
+        plugins.callers.set_service_lookup(Arc::downgrade(&(engine.clone() as Arc<dyn Api>)));
         let conversions =
             kaji_apiextensions::Conversions { callers: plugins.callers.clone(), ..Default::default() };
         conversions.metrics.register(metrics.registry());
@@ -302,7 +301,7 @@ impl Cluster {
         tokio::try_join!(
             roles::run(&*engine),
             joining,
-            kaji_server::flow::ensure(&engine),
+            kaji_server::flowcontrol::ensure(&engine),
             kaji_aggregator::ensure(&engine),
             delegation::ensure(&*engine, &trusted, now),
             tracking::ensure(&*engine, now, true),
@@ -314,7 +313,7 @@ impl Cluster {
         let shown = proxy.load(&pki)?;
         let aggregator = Aggregator::new(engine.clone(), callers, shown.clone(), time.clone());
         aggregator.register_metrics(metrics.registry());
-        let flow = Flow::new(options.limits, Arc::new(SystemClock));
+        let flow = FlowControl::new(options.limits, Arc::new(SystemClock));
         let stack = Arc::new(Stack {
             engine,
             issuer: authn.documents(&format!("https://{}", advertised(address))),
@@ -325,8 +324,8 @@ impl Cluster {
             health: Health::default(),
             metrics: metrics
                 .with_flow(&flow)
-                .with_decisions(&access.decisions)
-                .with_reloads(&authn.reloads)
+                .with_authorization_metrics(&access.decisions)
+                .with_reload_metrics(&authn.reloads)
                 .with(|registry| plugins.metrics.register(registry))
                 .with(|registry| plugins.policies.register(registry)),
             discovery: Discovery::default(),
@@ -334,7 +333,7 @@ impl Cluster {
             address: advertised(address).to_string(),
             flow,
             request_timeout: options.request_timeout,
-            demand: options.serving.request_memory.map_or_else(Demand::of_process, Demand::new),
+            body_memory: options.serving.request_memory.map_or_else(BodyMemory::of_process, BodyMemory::new),
             audit,
             random: Arc::new(SystemRandom),
         });
@@ -363,7 +362,7 @@ impl Cluster {
         tasks.spawn(aggregator.run(stopped.clone()));
         let engine = Arc::downgrade(&stack.engine);
         tasks.spawn(delegation::follow(engine.clone(), trusted.clone(), clock, stopped.clone()));
-        tasks.spawn(kaji_server::flow::follow(stack.flow.clone(), engine, stopped.clone()));
+        tasks.spawn(kaji_server::flowcontrol::follow(stack.flow.clone(), engine, stopped.clone()));
         tasks.spawn(access.follow(stopped.clone()));
         let engine = Arc::downgrade(&stack.engine);
         tasks.spawn(tracking::follow(engine, time, stopped.clone()));
@@ -473,7 +472,7 @@ async fn listen(
     options: &Options,
     certificates: &Certificates,
     authn: &Authn,
-) -> Result<(Listener, Front), StartError> {
+) -> Result<(Listener, TlsConfigHandle), StartError> {
     let front = trust::front(&options.serving, certificates, &authn.authorities)?;
     let bound = Listener::bind(options.listen, front.clone()).await;
     let listener = bound.map_err(|source| StartError::Listen { address: options.listen, source })?;

@@ -13,7 +13,7 @@ use crate::{
 };
 use kaji_encryption::{Config, ConfigError, Deps, EncryptedStore, InForce, Metrics, Transformers};
 use kaji_meta::{Clock, SystemClock, SystemRandom};
-use kaji_server::{Health, Reloads};
+use kaji_server::{Health, ReloadMetrics};
 use kaji_store::Store;
 use std::{
     path::{Path, PathBuf},
@@ -77,7 +77,7 @@ impl Encryption {
                 fingerprint: None,
             });
         };
-        let (metrics, reloads) = (Arc::new(Metrics::new(server)), Reloads::new("encryption", server));
+        let (metrics, reloads) = (Arc::new(Metrics::new(server)), ReloadMetrics::new("encryption", server));
         metrics.register(page.registry());
         reloads.register(page.registry());
         let deps = Deps { metrics, ..Deps::new(random) };
@@ -140,7 +140,7 @@ struct Reload {
     path: PathBuf,
     deps: Deps,
     current: InForce,
-    reloads: Reloads,
+    reloads: ReloadMetrics,
     /// Tells of the file in force.
     configured: watch::Sender<Fingerprint>,
 }

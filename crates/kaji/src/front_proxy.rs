@@ -7,7 +7,7 @@
 use crate::{delegation, follow::Followed};
 use clap::Args;
 use kaji_aggregator::{Aggregator, Identity};
-use kaji_outbound::{Callers, ClientConfig, Target};
+use kaji_outbound::{ClientCache, ClientConfig, Target};
 use kaji_server::pki::{Pki, PkiError};
 use std::{fs, io, path::PathBuf, sync::Arc};
 use tokio::sync::watch;
@@ -27,7 +27,7 @@ pub struct ProxyClient {
 fn check(identity: &Identity) -> Result<(), String> {
     let nobody = ClientConfig::new(Target::Url("https://localhost".into()), "");
     let config = ClientConfig { identity: Some(identity.clone()), insecure: true, ..nobody };
-    Callers::default().client(&config).map(drop).map_err(|e| e.to_string())
+    ClientCache::default().client(&config).map(drop).map_err(|e| e.to_string())
 }
 
 impl ProxyClient {

@@ -8,7 +8,7 @@ use kaji::{
     token::{self, TokenCommand},
 };
 use kaji_admission::Flags;
-use kaji_server::flow::Limits;
+use kaji_server::flowcontrol::Limits;
 use std::{
     io::Write,
     net::{IpAddr, SocketAddr},

@@ -9,7 +9,7 @@ use crate::{
     follow::Followed,
     serving::Serving,
 };
-use kaji_server::{Certificates, Front, StackError, pki::Pki};
+use kaji_server::{Certificates, StackError, TlsConfigHandle, pki::Pki};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -21,9 +21,9 @@ pub(crate) fn front(
     serving: &Serving,
     certificates: &Certificates,
     signers: &Authorities,
-) -> Result<Front, StackError> {
+) -> Result<TlsConfigHandle, StackError> {
     let (tls, authorities) = parts(serving, certificates, signers)?;
-    Ok(Front::new(tls, authorities))
+    Ok(TlsConfigHandle::new(tls, authorities))
 }
 
 type Parts = (kaji_server::TlsAcceptor, Arc<kaji_server::Authorities>);
@@ -43,7 +43,7 @@ pub(crate) struct Reload {
     serving: Serving,
     pki: Arc<Pki>,
     certificates: Arc<Certificates>,
-    front: Option<Front>,
+    front: Option<TlsConfigHandle>,
     /// Who is told of authorities besides.
     believed: watch::Sender<Trust>,
 }
@@ -56,7 +56,7 @@ impl Reload {
         serving: &Serving,
         signers: &Authorities,
         certificates: Arc<Certificates>,
-        (front, believed): (Option<Front>, watch::Sender<Trust>),
+        (front, believed): (Option<TlsConfigHandle>, watch::Sender<Trust>),
     ) -> Reload {
         let signers = Followed::new(signers.files.clone());
         let pki = certificates.current();

@@ -2,17 +2,17 @@
 //!
 //! HTTP/2 is spoken where the other side offers it; requests that switch protocols are HTTP/1.1.
 //!
-//! Invariants: no more than a fixed number of requests is under way (`lanes`), whoever wants another waits. A request is
+//! Invariants: no more than a fixed number of requests is under way (`classes`), whoever wants another waits. A request is
 //! sent again, once, only if the other side has done nothing about it, or if it changes nothing and the connection, which
 //! had served others, ended before anything of an answer came. Source: Go's `shouldRetryRequest` and `isReplayable`, and
 //! `canRetryError` of its HTTP/2; RFC 9110, 9.2.2.
 
 use crate::{
     CallError, ClientConfig,
-    callers::Finder,
+    clients::ServiceResolver,
+    concurrency::{ConcurrencyLimits, RequestClass, RequestPermit},
     connect::{Connected, Dialler},
     error::{DEADLINE, UNREAD, broken, cause, cut},
-    lanes::{Lane, Rooms, Slot},
     pool::{Idle, Place, Sender, Shared, Single, Stream},
 };
 use bytes::Bytes;
@@ -43,16 +43,16 @@ pub struct Client {
     dialler: Arc<Dialler>,
     idle: Arc<Idle>,
     shared: Arc<Shared>,
-    rooms: Rooms,
+    limits: ConcurrencyLimits,
 }
 
 impl Client {
-    pub(crate) fn new(config: Arc<ClientConfig>, finder: Arc<Finder>) -> Result<Client, CallError> {
+    pub(crate) fn new(config: Arc<ClientConfig>, finder: Arc<ServiceResolver>) -> Result<Client, CallError> {
         Ok(Client {
             dialler: Arc::new(Dialler::new(config, finder)?),
             idle: Arc::default(),
             shared: Arc::default(),
-            rooms: Rooms::default(),
+            limits: ConcurrencyLimits::default(),
         })
     }
 
@@ -105,9 +105,9 @@ impl Client {
         let asked = async {
             let (first, began) = (request()?, self.shared.count());
             let idempotent = is_idempotent(&first);
-            let answer = match self.once(first, Lane::Short, None).await {
+            let answer = match self.once(first, RequestClass::Regular, None).await {
                 Err(failed) if failed.loss.may_repeat(idempotent) => {
-                    self.once(request()?, Lane::Short, Some(began)).await
+                    self.once(request()?, RequestClass::Regular, Some(began)).await
                 }
                 other => other,
             };
@@ -121,7 +121,7 @@ impl Client {
     }
 
     /// Sends a request, whose URI is a path and a query, and gives the answer whatever its code. The body of the answer
-    /// holds the connection until it was read or dropped; so does the [`Slot`] among its extensions, for those who
+    /// holds the connection until it was read or dropped; so does the [`RequestPermit`] among its extensions, for those who
     /// switch protocols (`hyper::upgrade::on`). The caller sees to the time.
     ///
     /// # Errors
@@ -129,14 +129,14 @@ impl Client {
     pub async fn send(
         &self,
         request: Request<RequestBody>,
-        lane: Lane,
-    ) -> Result<Response<Streamed>, CallError> {
+        class: RequestClass,
+    ) -> Result<Response<StreamedBody>, CallError> {
         let (method, url) = (request.method().clone(), self.url(&request.uri().to_string()));
         let (again, idempotent) = (copy(&request), is_idempotent(&request));
         let began = self.shared.count();
-        let answer = match (self.once(request, lane, None).await, again) {
+        let answer = match (self.once(request, class, None).await, again) {
             (Err(failed), Some(again)) if failed.loss.may_repeat(idempotent) => {
-                self.once(again, lane, Some(began)).await
+                self.once(again, class, Some(began)).await
             }
             (other, _) => other,
         };
@@ -147,26 +147,26 @@ impl Client {
     async fn once(
         &self,
         mut request: Request<RequestBody>,
-        lane: Lane,
+        class: RequestClass,
         mut after: Option<u64>,
-    ) -> Result<Response<Streamed>, Failed> {
+    ) -> Result<Response<StreamedBody>, Failed> {
         let fatal = |error| Failed { error, loss: Loss::Final };
         self.dress(&mut request).map_err(fatal)?;
         let single =
             request.headers().contains_key(header::UPGRADE) || request.extensions().get::<Alone>().is_some();
         let began = self.shared.count();
         loop {
-            let (line, reused, slot) = self.line(lane, single, after).await.map_err(fatal)?;
+            let (line, reused, permit) = self.line(class, single, after).await.map_err(fatal)?;
             let sent = match line {
                 Line::Single(mut sender) => {
                     relative(&mut request);
                     let sent = sender.try_send_request(request).await;
-                    sent.map(|response| self.streamed(response, Line::Single(sender), slot))
+                    sent.map(|response| self.streamed(response, Line::Single(sender), permit))
                 }
                 Line::Stream(mut stream) => {
                     absolute(&mut request, &self.dialler.place.authority).map_err(fatal)?;
                     match stream.sender.try_send_request(request).await {
-                        Ok(response) => Ok(self.streamed(response, Line::Stream(stream), slot)),
+                        Ok(response) => Ok(self.streamed(response, Line::Stream(stream), permit)),
                         Err(error) => {
                             // The end of one request says nothing about the others.
                             if !cause::<h2::Error>(error.error()).is_some_and(h2::Error::is_reset) {
@@ -189,46 +189,49 @@ impl Client {
     /// Something to send a request on, whether it was used before, and the right to use it.
     async fn line(
         &self,
-        lane: Lane,
+        class: RequestClass,
         single: bool,
         after: Option<u64>,
-    ) -> Result<(Line, bool, Slot), CallError> {
+    ) -> Result<(Line, bool, RequestPermit), CallError> {
         if !single && self.shared.spoken() {
-            let slot = self.rooms.take(lane, true).await?;
+            let permit = self.limits.acquire(class, true).await?;
             while self.shared.spoken() {
-                match self.shared.place(lane, after, || self.dial(lane)) {
+                match self.shared.place(class, after, || self.dial(class)) {
                     Place::There(stream) => {
                         let reused = stream.reused;
-                        return Ok((Line::Stream(stream), reused, slot));
+                        return Ok((Line::Stream(stream), reused, permit));
                     }
                     Place::Coming(dial) => dial.wait().await?,
                 }
             }
         }
-        let slot = self.rooms.take(lane, false).await?;
+        let permit = self.limits.acquire(class, false).await?;
         if after.is_none()
             && let Some(sender) = self.idle.take().await
         {
-            return Ok((Line::Single(sender), true, slot));
+            return Ok((Line::Single(sender), true, permit));
         }
-        match self.dialler.connect(lane, single).await? {
-            Connected::Single(sender) => Ok((Line::Single(sender), false, slot)),
+        match self.dialler.connect(class, single).await? {
+            Connected::Single(sender) => Ok((Line::Single(sender), false, permit)),
             Connected::Shared(sender) => {
-                drop(slot);
-                let slot = self.rooms.take(lane, true).await?;
+                drop(permit);
+                let permit = self.limits.acquire(class, true).await?;
                 let gone = || CallError::Transport("EOF".into());
-                let stream = self.shared.put(lane, sender).ok_or_else(gone)?;
+                let stream = self.shared.put(class, sender).ok_or_else(gone)?;
                 let reused = stream.reused;
-                Ok((Line::Stream(stream), reused, slot))
+                Ok((Line::Stream(stream), reused, permit))
             }
         }
     }
 
     /// A dial for whoever waits.
-    fn dial(&self, lane: Lane) -> impl Future<Output = Result<Option<Sender>, CallError>> + Send + use<> {
+    fn dial(
+        &self,
+        class: RequestClass,
+    ) -> impl Future<Output = Result<Option<Sender>, CallError>> + Send + use<> {
         let (dialler, idle) = (self.dialler.clone(), self.idle.clone());
         async move {
-            match dialler.connect(lane, false).await? {
+            match dialler.connect(class, false).await? {
                 Connected::Shared(sender) => Ok(Some(sender)),
                 Connected::Single(sender) => {
                     idle.put(sender);
@@ -253,12 +256,17 @@ impl Client {
         Ok(())
     }
 
-    fn streamed(&self, response: Response<Incoming>, on: Line, slot: Slot) -> Response<Streamed> {
+    fn streamed(
+        &self,
+        response: Response<Incoming>,
+        on: Line,
+        permit: RequestPermit,
+    ) -> Response<StreamedBody> {
         let (mut parts, inner) = response.into_parts();
-        parts.extensions.insert(slot.clone());
-        let held = Held { on, idle: Arc::downgrade(&self.idle), _slot: slot };
+        parts.extensions.insert(permit.clone());
+        let held = Held { on, idle: Arc::downgrade(&self.idle), _permit: permit };
         let switched = parts.status == http::StatusCode::SWITCHING_PROTOCOLS;
-        let mut body = Streamed { inner, held: (!switched).then_some(held) };
+        let mut body = StreamedBody { inner, held: (!switched).then_some(held) };
         if body.inner.is_end_stream() {
             body.give_back();
         }
@@ -377,16 +385,16 @@ enum Line {
 struct Held {
     on: Line,
     idle: Weak<Idle>,
-    _slot: Slot,
+    _permit: RequestPermit,
 }
 
 /// The body of an answer as it comes.
-pub struct Streamed {
+pub struct StreamedBody {
     inner: Incoming,
     held: Option<Held>,
 }
 
-impl Streamed {
+impl StreamedBody {
     fn give_back(&mut self) {
         if let Some(Held { on: Line::Single(sender), idle, .. }) = self.held.take()
             && let Some(idle) = idle.upgrade()
@@ -396,7 +404,7 @@ impl Streamed {
     }
 }
 
-impl Body for Streamed {
+impl Body for StreamedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -423,7 +431,7 @@ impl Body for Streamed {
 }
 
 /// Reads an answer as upstream's REST client does.
-async fn read(answer: Response<Streamed>, method: &Method, limit: usize) -> Result<Bytes, CallError> {
+async fn read(answer: Response<StreamedBody>, method: &Method, limit: usize) -> Result<Bytes, CallError> {
     let (parts, body) = answer.into_parts();
     let large = || Err(CallError::Transport(format!("the response body is larger than {limit} bytes")));
     if body.size_hint().lower() > limit as u64 {

@@ -1,8 +1,8 @@
 //! A new connection: find, dial, shake hands.
 
 use crate::{
-    CallError, ClientConfig, Endpoint, Lane, Target,
-    callers::Finder,
+    CallError, ClientConfig, Endpoint, RequestClass, Target,
+    clients::ServiceResolver,
     config::Place,
     error::{cause, words},
     pool::{STREAMS, Sender, Single, window},
@@ -39,11 +39,11 @@ pub(crate) struct Dialler {
     tls: Arc<Tls>,
     /// Offers the one that can be switched from.
     tls_http1: Arc<Tls>,
-    finder: Arc<Finder>,
+    finder: Arc<ServiceResolver>,
 }
 
 impl Dialler {
-    pub fn new(config: Arc<ClientConfig>, finder: Arc<Finder>) -> Result<Dialler, CallError> {
+    pub fn new(config: Arc<ClientConfig>, finder: Arc<ServiceResolver>) -> Result<Dialler, CallError> {
         let tls = tls::config(&config)?;
         let mut tls_http1 = tls.clone();
         tls_http1.alpn_protocols.retain(|protocol| protocol != tls::HTTP2);
@@ -51,8 +51,8 @@ impl Dialler {
         Ok(Dialler { place, tls: Arc::new(tls), tls_http1: Arc::new(tls_http1), config, finder })
     }
 
-    /// A connection for requests of a lane; for one at a time only, if that is wanted.
-    pub async fn connect(&self, lane: Lane, single: bool) -> Result<Connected, CallError> {
+    /// A connection for requests of a class; for one at a time only, if that is wanted.
+    pub async fn connect(&self, class: RequestClass, single: bool) -> Result<Connected, CallError> {
         let endpoint = match &self.config.target {
             Target::Url(_) => Endpoint { host: self.place.host.clone(), port: self.place.port },
             Target::Service { namespace, name, port, .. } => {
@@ -75,8 +75,8 @@ impl Dialler {
                 .keep_alive_interval(PING.0)
                 .keep_alive_timeout(PING.1)
                 .max_header_list_size(MAX_HEAD)
-                .initial_stream_window_size(window(lane))
-                .initial_connection_window_size(window(lane) * STREAMS)
+                .initial_stream_window_size(window(class))
+                .initial_connection_window_size(window(class) * STREAMS)
                 .handshake(stream)
                 .await
                 .map_err(wrong)?;

@@ -7,20 +7,20 @@
 //!   stranger that hangs holds up those who wait for it and nobody else.
 //! - Failures are worded as Go's HTTP client words them: users see them in messages about their webhooks.
 
-mod callers;
 mod client;
+mod clients;
+mod concurrency;
 mod config;
 mod connect;
 mod error;
-mod lanes;
 mod pool;
 mod resolve;
 mod tls;
 
-pub use callers::Callers;
-pub use client::{Client, RequestBody, Streamed, body};
+pub use client::{Client, RequestBody, StreamedBody, body};
+pub use clients::ClientCache;
+pub use concurrency::{RequestClass, RequestPermit};
 pub use config::{ClientConfig, Target};
 pub use error::CallError;
-pub use lanes::{Lane, Slot};
 pub use resolve::{Endpoint, resolve};
 pub use tls::{check_bundle, check_identity};

@@ -3,13 +3,13 @@
 //! Invariants: a connection of HTTP/1.1 carries one request at a time and is used again only after its answer was read to
 //! the end. One of HTTP/2 carries no more than `STREAMS` at a time, and its window has room for all of them: a client
 //! that does not read its answer holds up nobody else's, and all that do not hold no more than the window. Requests of
-//! different lanes share none: a server that allows fewer requests at a time holds up those of one lane only.
+//! different classes share none: a server that allows fewer requests at a time holds up those of one class only.
 //!
 //! Those who want a connection of HTTP/2 and find none wait for one dial together, and share what comes of it, a failure
-//! too. A dial that takes long is joined by another, no more than `MOST_DIALS` in a lane; it is nobody's own: who gives up
+//! too. A dial that takes long is joined by another, no more than `MOST_DIALS` in a class; it is nobody's own: who gives up
 //! ends none.
 
-use crate::{CallError, RequestBody, lanes::Lane};
+use crate::{CallError, RequestBody, concurrency::RequestClass};
 use hyper::client::conn::{http1, http2};
 use std::{
     sync::{
@@ -24,17 +24,17 @@ use tokio::sync::watch;
 const MOST_SHARED: usize = 128;
 /// Requests on one connection of HTTP/2: fewer than servers allow.
 pub(crate) const STREAMS: u32 = 64;
-/// Dials of one lane at a time.
+/// Dials of one class at a time.
 const MOST_DIALS: usize = 4;
 /// After so long another dial may be begun: it may lead to somebody else behind a service.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Bytes of one answer that may be on their way: of a watch, which says little at a time and may be read by nobody for
 /// hours, fewer. Those of a connection are `STREAMS` times that.
-pub(crate) fn window(lane: Lane) -> u32 {
-    match lane {
-        Lane::Open => 64 << 10,
-        Lane::Short | Lane::Own => 256 << 10,
+pub(crate) fn window(class: RequestClass) -> u32 {
+    match class {
+        RequestClass::LongRunning => 64 << 10,
+        RequestClass::Regular | RequestClass::Internal => 256 << 10,
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Stream {
 }
 
 struct Connection {
-    lane: Lane,
+    class: RequestClass,
     /// Counts connections.
     number: u64,
     sender: Sender,
@@ -123,7 +123,7 @@ type Outcome = Option<Result<(), CallError>>;
 
 /// A dial that is under way.
 struct Dial {
-    lane: Lane,
+    class: RequestClass,
     number: u64,
     since: Instant,
     outcome: watch::Receiver<Outcome>,
@@ -166,14 +166,14 @@ impl State {
         self.count
     }
 
-    fn take(&mut self, lane: Lane, after: Option<u64>) -> Option<Stream> {
+    fn take(&mut self, class: RequestClass, after: Option<u64>) -> Option<Stream> {
         self.connections.retain(|c| !c.sender.is_closed() && (c.busy() > 0 || c.used.elapsed() < IDLE));
         let young = |c: &Connection| after.is_none_or(|after| c.number > after);
         let mut all = self.connections.iter_mut();
-        all.find(|c| c.lane == lane && young(c) && c.busy() < STREAMS as usize).map(Connection::stream)
+        all.find(|c| c.class == class && young(c) && c.busy() < STREAMS as usize).map(Connection::stream)
     }
 
-    fn put(&mut self, lane: Lane, sender: Sender) {
+    fn put(&mut self, class: RequestClass, sender: Sender) {
         if self.connections.len() >= MOST_SHARED {
             // What is on it stays there.
             let idle = self.connections.iter().position(|c| c.busy() == 0);
@@ -181,7 +181,7 @@ impl State {
         }
         let number = self.next();
         let (busy, used) = (Arc::default(), Instant::now());
-        self.connections.push(Connection { lane, number, sender, busy, reused: false, used });
+        self.connections.push(Connection { class, number, sender, busy, reused: false, used });
     }
 }
 
@@ -216,15 +216,20 @@ impl Shared {
     /// A place on the first connection that has one: so those that are not needed become idle, and go. Only connections
     /// after a number count, if there is one. Without a place there is a dial to wait for; `dial` makes one, which finds
     /// out as well whether there is HTTP/2 at all.
-    pub fn place<F>(self: &Arc<Self>, lane: Lane, after: Option<u64>, dial: impl FnOnce() -> F) -> Place
+    pub fn place<F>(
+        self: &Arc<Self>,
+        class: RequestClass,
+        after: Option<u64>,
+        dial: impl FnOnce() -> F,
+    ) -> Place
     where
         F: Future<Output = Result<Option<Sender>, CallError>> + Send + 'static,
     {
         let mut state = self.lock();
-        if let Some(stream) = state.take(lane, after) {
+        if let Some(stream) = state.take(class, after) {
             return Place::There(stream);
         }
-        let mut going = state.dials.iter().filter(|d| d.lane == lane);
+        let mut going = state.dials.iter().filter(|d| d.class == class);
         if let (many, Some(last)) = (going.clone().count() >= MOST_DIALS, going.next_back())
             && (many || last.since.elapsed() < PATIENCE)
         {
@@ -232,32 +237,36 @@ impl Shared {
         }
         let (said, outcome) = watch::channel(None);
         let number = state.next();
-        state.dials.push(Dial { lane, number, since: Instant::now(), outcome: outcome.clone() });
+        state.dials.push(Dial { class, number, since: Instant::now(), outcome: outcome.clone() });
         drop(state);
         let (going, work) = (Going(self.clone(), number), dial());
         tokio::spawn(async move {
             let found = work.await;
-            let outcome = going.0.dialled(lane, found);
+            let outcome = going.0.dialled(class, found);
             drop(going);
             said.send_replace(Some(outcome));
         });
         Place::Coming(Coming(outcome))
     }
 
-    fn dialled(&self, lane: Lane, found: Result<Option<Sender>, CallError>) -> Result<(), CallError> {
+    fn dialled(
+        &self,
+        class: RequestClass,
+        found: Result<Option<Sender>, CallError>,
+    ) -> Result<(), CallError> {
         let sender = found?;
         self.spoken.store(sender.is_some(), Ordering::Relaxed);
-        sender.into_iter().for_each(|sender| self.lock().put(lane, sender));
+        sender.into_iter().for_each(|sender| self.lock().put(class, sender));
         Ok(())
     }
 
     /// A place on a new connection, or on one that others have got meanwhile.
-    pub fn put(&self, lane: Lane, sender: Sender) -> Option<Stream> {
+    pub fn put(&self, class: RequestClass, sender: Sender) -> Option<Stream> {
         self.spoken.store(true, Ordering::Relaxed);
         let mut state = self.lock();
-        state.take(lane, None).or_else(|| {
-            state.put(lane, sender);
-            state.take(lane, None)
+        state.take(class, None).or_else(|| {
+            state.put(class, sender);
+            state.take(class, None)
         })
     }
 

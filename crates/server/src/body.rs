@@ -8,7 +8,7 @@ use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use futures_util::stream::{BoxStream, StreamExt};
 use http_body::{Body, Frame, SizeHint};
-use kaji_aggregator::{Broken, ForeignBody};
+use kaji_aggregator::{ProxiedBody, ProxiedBodyError};
 use kaji_engine::ChunkIter;
 use std::{
     any::Any,
@@ -43,9 +43,9 @@ pub enum ResponseBody {
     /// Until the stream ends.
     Stream(BoxStream<'static, Bytes>),
     /// An extension server's.
-    Foreign {
+    Proxied {
         /// As it comes.
-        inner: ForeignBody,
+        inner: ProxiedBody,
         /// What its request holds until it has ended.
         held: Vec<Box<dyn Any + Send>>,
     },
@@ -75,7 +75,7 @@ impl ResponseBody {
                     })
                     .boxed();
             }
-            ResponseBody::Foreign { held, .. } => held.push(Box::new(what)),
+            ResponseBody::Proxied { held, .. } => held.push(Box::new(what)),
             _ => {}
         }
     }
@@ -109,9 +109,12 @@ fn compress(pieces: &mut ChunkIter, encoder: &mut Option<Box<GzEncoder<Vec<u8>>>
 
 impl Body for ResponseBody {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = ProxiedBodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ProxiedBodyError>>> {
         let next = match self.get_mut() {
             ResponseBody::Full(bytes) => bytes.take().filter(|b| !b.is_empty()),
             ResponseBody::Chunks { pieces, left } => {
@@ -125,7 +128,7 @@ impl Body for ResponseBody {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(piece) => piece,
             },
-            ResponseBody::Foreign { inner, .. } => return Pin::new(inner).poll_frame(cx),
+            ResponseBody::Proxied { inner, .. } => return Pin::new(inner).poll_frame(cx),
         };
         Poll::Ready(next.map(|b| Ok(Frame::data(b))))
     }
@@ -136,7 +139,7 @@ impl Body for ResponseBody {
             ResponseBody::Chunks { pieces, .. } => pieces.len() == 0,
             ResponseBody::Gzip { encoder, .. } => encoder.is_none(),
             ResponseBody::Lazy(_) | ResponseBody::Stream(_) => false,
-            ResponseBody::Foreign { inner, .. } => inner.is_end_stream(),
+            ResponseBody::Proxied { inner, .. } => inner.is_end_stream(),
         }
     }
 
@@ -147,7 +150,7 @@ impl Body for ResponseBody {
             ResponseBody::Lazy(_) | ResponseBody::Gzip { .. } | ResponseBody::Stream(_) => {
                 SizeHint::default()
             }
-            ResponseBody::Foreign { inner, .. } => inner.size_hint(),
+            ResponseBody::Proxied { inner, .. } => inner.size_hint(),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! - A client that is refused learns only that it is.
 
 use crate::{
-    attempts::{Attempt, Attempts},
+    authentication_metrics::{Attempt, AuthenticationMetrics},
     stack::StackError,
 };
 use kaji_auth::authn::{
@@ -64,7 +64,7 @@ impl Authentication {
     pub(crate) async fn attempt(
         &self,
         parts: &http::request::Parts,
-        attempts: &Attempts,
+        attempts: &AuthenticationMetrics,
     ) -> Result<Identity, Status> {
         let started = Instant::now();
         let found = self.identify(parts).await;

@@ -1,18 +1,20 @@
-//! The HTTP face of a cluster: TLS, authentication, authorization, discovery, OpenAPI, health, metrics, and the way of a
-//! request to the engine. The stack reads in one file, `stack.rs`.
+//! The HTTP server of a cluster: TLS, authentication, authorization, discovery, OpenAPI, health, metrics, and the path of a
+//! request to the engine. `stack.rs` shows the whole request path.
 
 mod api;
-mod attempts;
 pub mod audit;
+mod authentication_metrics;
+mod authorization_metrics;
 mod authorize;
 mod body;
+mod body_memory;
+mod cpu_fairness;
 mod deadline;
-mod decisions;
-mod demand;
 mod discovery;
 mod documents;
-pub mod flow;
+pub mod flowcontrol;
 mod health;
+mod http_connection;
 mod identity;
 mod impersonate;
 mod listen;
@@ -23,37 +25,35 @@ mod negotiate;
 mod openapi;
 pub mod pki;
 mod plain;
-mod protocol;
 mod receive;
-mod reloads;
-mod renewal;
-mod roam;
+mod reload_metrics;
 mod route;
 mod routing;
+mod serving_certificates;
 mod stack;
 mod tls;
 mod version;
 mod websocket;
 
 pub use audit::Audit;
+pub use authorization_metrics::{AuthorizationMetrics, Counter};
 pub use body::ResponseBody;
+pub use body_memory::BodyMemory;
 pub use deadline::{duration as parse_duration, flag as parse_timeout};
-pub use decisions::{Counter, Decisions};
-pub use demand::Demand;
 pub use discovery::Discovery;
-pub use flow::Flow;
+pub use flowcontrol::FlowControl;
 pub use health::{Check, Health, SlowCheck};
+pub use http_connection::{FirstRequestTimeout, protocol};
 pub use identity::{Authentication, Authorities, Peer, from_certificate};
 pub use impersonate::Impersonation;
-pub use listen::{Front, Listener, MAX_CONNECTIONS, MAX_STREAMS, Visitor};
+pub use listen::{Listener, MAX_CONNECTIONS, MAX_STREAMS, PeerIdentity, TlsConfigHandle};
 pub use local::{Identities, LocalService};
 pub use metrics::Metrics;
 pub use openapi::{Docs, OpenApi};
-pub use protocol::{Spoken, protocol};
 pub use receive::MAX_BODY;
-pub use reloads::Reloads;
-pub use renewal::Certificates;
+pub use reload_metrics::ReloadMetrics;
 pub use route::{RequestInfo, Target, Undetermined};
+pub use serving_certificates::Certificates;
 pub use stack::{Stack, StackError};
 pub use tls::{TlsCurve, TlsOptions, TlsSuite, TlsVersion, tls};
 pub use tokio_rustls::TlsAcceptor;

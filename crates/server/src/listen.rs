@@ -1,15 +1,14 @@
 //! The listener: TLS with optional client certificates, HTTP/1.1 and h2, graceful end.
 //!
 //! Invariants: the number of connections is bounded; a handshake or a request head that does not arrive in time ends its
-//! connection; on shutdown no new connection is taken, running requests finish, watches end cleanly.
+//! connection; on shutdown no new connection is accepted, requests in flight finish, watches end cleanly.
 
 use crate::{
-    audit::Remote,
-    flow::SharedLane,
+    audit::RemoteAddress,
+    cpu_fairness::{AtomicLane, MigratingConnection, MigratingSocket},
+    http_connection::{FirstRequestTimeout, protocol},
     identity::{Authorities, Peer},
     malformed,
-    protocol::{Spoken, protocol},
-    roam::{Roaming, Socket},
     stack::{Stack, StackError},
 };
 use arc_swap::ArcSwap;
@@ -28,95 +27,94 @@ use tokio_rustls::{TlsAcceptor, rustls::pki_types::CertificateDer};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// When the other side of a connection on which nothing happens is asked whether it is there, how often it is asked again,
-/// and how often in vain.
+/// TCP keep-alive: idle time before the first probe, interval of probes, number of unanswered probes.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(15), 4);
 /// Connections at once.
 pub const MAX_CONNECTIONS: usize = 20_000;
 /// Streams a single h2 connection may have open: controllers keep one watch per resource on one connection.
 pub const MAX_STREAMS: u32 = 1_000;
 
-/// What connections are met with: TLS, and the authorities that certificates of clients are measured by. Both may be
-/// replaced while the server runs; a connection that is open goes on, and what its certificate counts for is found out
-/// anew.
+/// The TLS configuration of a listener, and the authorities that verify client certificates. Both may be replaced while the
+/// server runs: open connections stay open, and their certificates are verified again.
 #[derive(Clone)]
-pub struct Front(Arc<ArcSwap<(TlsAcceptor, Arc<Authorities>)>>);
+pub struct TlsConfigHandle(Arc<ArcSwap<(TlsAcceptor, Arc<Authorities>)>>);
 
-impl Front {
-    /// With these.
-    pub fn new(tls: TlsAcceptor, authorities: Arc<Authorities>) -> Front {
-        Front(Arc::new(ArcSwap::from_pointee((tls, authorities))))
+impl TlsConfigHandle {
+    /// A handle of this configuration.
+    pub fn new(tls: TlsAcceptor, authorities: Arc<Authorities>) -> TlsConfigHandle {
+        TlsConfigHandle(Arc::new(ArcSwap::from_pointee((tls, authorities))))
     }
 
-    /// What handshakes are made with now.
+    /// The configuration of new handshakes.
     pub fn tls(&self) -> TlsAcceptor {
         self.0.load().0.clone()
     }
 
-    /// With others from now on.
+    /// Replaces the configuration.
     pub fn set(&self, tls: TlsAcceptor, authorities: Arc<Authorities>) {
         self.0.store(Arc::new((tls, authorities)));
     }
 }
 
-/// The other end of a connection, and what it counts for.
-pub struct Visitor {
-    front: Front,
+/// The identity of a connection's peer, by its certificate.
+pub struct PeerIdentity {
+    tls_config: TlsConfigHandle,
     certificates: Option<Vec<CertificateDer<'static>>>,
-    /// What these authorities make of it.
-    known: ArcSwap<(Arc<Authorities>, Peer)>,
+    /// The identity according to these authorities.
+    verified: ArcSwap<(Arc<Authorities>, Peer)>,
 }
 
-impl Visitor {
-    /// Whoever showed these certificates in the handshake.
-    pub fn new(front: Front, certificates: Option<&[CertificateDer<'_>]>) -> Visitor {
+impl PeerIdentity {
+    /// The peer that presented these certificates in the handshake.
+    pub fn new(tls_config: TlsConfigHandle, certificates: Option<&[CertificateDer<'_>]>) -> PeerIdentity {
         let own = |chain: &[CertificateDer<'_>]| chain.iter().map(|c| c.clone().into_owned()).collect();
         let certificates: Option<Vec<_>> = certificates.map(own);
-        let authorities = front.0.load().1.clone();
+        let authorities = tls_config.0.load().1.clone();
         let peer = authorities.peer(certificates.as_deref());
-        Visitor { front, certificates, known: ArcSwap::from_pointee((authorities, peer)) }
+        PeerIdentity { tls_config, certificates, verified: ArcSwap::from_pointee((authorities, peer)) }
     }
 
-    /// What it counts for now.
+    /// The identity according to the current authorities.
     pub fn peer(&self) -> Peer {
-        let (now, known) = (self.front.0.load(), self.known.load());
-        if Arc::ptr_eq(&now.1, &known.0) {
-            return known.1.clone();
+        let (now, verified) = (self.tls_config.0.load(), self.verified.load());
+        if Arc::ptr_eq(&now.1, &verified.0) {
+            return verified.1.clone();
         }
         let peer = now.1.peer(self.certificates.as_deref());
-        self.known.store(Arc::new((now.1.clone(), peer.clone())));
+        self.verified.store(Arc::new((now.1.clone(), peer.clone())));
         peer
     }
 }
 
-/// What counts a connection: its part in a graceful end and its slot. Held until it ends, also when it speaks another
-/// protocol by then.
+/// Counts a connection: its part in a graceful shutdown and its slot. Held until it ends, also after a protocol upgrade.
 #[derive(Clone)]
-pub struct Held(#[expect(dead_code, reason = "held, not read")] Arc<(Watcher, OwnedSemaphorePermit)>);
+pub struct ConnectionGuard(
+    #[expect(dead_code, reason = "held, not read")] Arc<(Watcher, OwnedSemaphorePermit)>,
+);
 
 /// A listener that is bound but not yet serving.
 pub struct Listener {
     tcp: TcpListener,
-    front: Front,
+    tls_config: TlsConfigHandle,
     streams: u32,
     connections: usize,
 }
 
 impl Listener {
     /// Binds. Port 0 takes a free one; see [`Listener::address`].
-    pub async fn bind(address: SocketAddr, front: Front) -> Result<Self, StackError> {
+    pub async fn bind(address: SocketAddr, tls_config: TlsConfigHandle) -> Result<Self, StackError> {
         let tcp = TcpListener::bind(address).await?;
-        Ok(Listener { tcp, front, streams: MAX_STREAMS, connections: MAX_CONNECTIONS })
+        Ok(Listener { tcp, tls_config, streams: MAX_STREAMS, connections: MAX_CONNECTIONS })
     }
 
-    /// Lets an h2 connection have so many streams open.
+    /// Limits the open streams of an h2 connection.
     #[must_use]
     pub fn with_streams(mut self, streams: u32) -> Self {
         self.streams = streams;
         self
     }
 
-    /// Takes so many connections; more wait to be accepted.
+    /// Limits open connections; further ones wait to be accepted.
     #[must_use]
     pub fn with_connections(mut self, connections: usize) -> Self {
         self.connections = connections;
@@ -140,12 +138,20 @@ impl Listener {
             };
             match accepted {
                 Ok((stream, remote)) => {
-                    let (front, stack, watcher) = (self.front.clone(), stack.clone(), graceful.watcher());
+                    let (tls_config, stack, watcher) =
+                        (self.tls_config.clone(), stack.clone(), graceful.watcher());
                     let streams = self.streams;
-                    let counted = (watcher, Held(Arc::new((graceful.watcher(), slot))));
-                    tokio::spawn(connection(stream, Remote(remote.ip()), front, streams, stack, counted));
+                    let counted = (watcher, ConnectionGuard(Arc::new((graceful.watcher(), slot))));
+                    tokio::spawn(connection(
+                        stream,
+                        RemoteAddress(remote.ip()),
+                        tls_config,
+                        streams,
+                        stack,
+                        counted,
+                    ));
                 }
-                // Out of file descriptors, mostly: give running requests a moment to return some.
+                // Out of file descriptors, mostly: wait until requests in flight have closed some.
                 Err(error) => {
                     tracing::warn!(%error, "accept failed");
                     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -156,34 +162,34 @@ impl Listener {
         if tokio::time::timeout(DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
             tracing::warn!("some connections did not end in time");
         }
-        lanes.end();
+        lanes.shut_down();
     }
 }
 
-/// Serves a connection. What it returns is done when the handshake has failed, or the connection ended or went on
-/// elsewhere.
+/// Serves a connection. Returns when the handshake has failed, the connection has ended, or it has moved to another task.
 async fn connection(
     stream: TcpStream,
-    remote: Remote,
-    front: Front,
+    remote: RemoteAddress,
+    tls_config: TlsConfigHandle,
     streams: u32,
     stack: Arc<Stack>,
-    (watcher, held): (Watcher, Held),
+    (watcher, held): (Watcher, ConnectionGuard),
 ) {
     prepare(&stream);
-    let (here, wish, spoken) = (SharedLane::default(), SharedLane::default(), Spoken::default());
-    let accepted = front.tls().accept(Socket::new(stream, here.clone()));
+    let (current, target, first_request) =
+        (AtomicLane::default(), AtomicLane::default(), FirstRequestTimeout::default());
+    let accepted = tls_config.tls().accept(MigratingSocket::new(stream, current.clone()));
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, accepted).await else { return };
     let handshake = stream.get_ref().1;
     let builder = protocol(handshake, streams);
-    let visitor = Visitor::new(front, handshake.peer_certificates());
+    let peer_identity = PeerIdentity::new(tls_config, handshake.peer_certificates());
     let lanes = stack.flow.lanes();
     let service = {
-        let (wish, spoken, held) = (wish.clone(), spoken.clone(), held.clone());
+        let (target, first_request, held) = (target.clone(), first_request.clone(), held.clone());
         hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-            spoken.note();
-            request.extensions_mut().insert(visitor.peer());
-            request.extensions_mut().insert(wish.clone());
+            first_request.received();
+            request.extensions_mut().insert(peer_identity.peer());
+            request.extensions_mut().insert(target.clone());
             if request.headers().contains_key(header::UPGRADE) {
                 request.extensions_mut().insert(held.clone());
             }
@@ -201,19 +207,19 @@ async fn connection(
     };
     let served = async move {
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-        if let Some(Err(error)) = spoken.serve(watcher.watch(connection)).await {
+        if let Some(Err(error)) = first_request.serve(watcher.watch(connection)).await {
             tracing::debug!(%error, "a connection ended");
         }
         drop(held);
     };
-    Roaming::new(served, lanes, wish, here).await;
+    MigratingConnection::new(served, lanes, target, current).await;
 }
 
 /// Sets a connection's options. One without them works, too.
 fn prepare(stream: &TcpStream) {
-    // Answers are written whole; waiting to fill a segment only adds latency.
+    // Responses are written whole; waiting to fill a segment only adds latency.
     let _ = stream.set_nodelay(true);
-    // Watches are silent for long: a client that is gone without a word would hold its connection for ever.
+    // Watches are idle for long: without probes, a vanished client would hold its connection forever.
     let (after, every, times) = KEEPALIVE;
     let keepalive = TcpKeepalive::new().with_time(after).with_interval(every).with_retries(times);
     let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
@@ -224,7 +230,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn asks_silent_connections_whether_they_are_there() {
+    async fn enables_tcp_keepalive() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();

@@ -29,7 +29,7 @@ impl LocalService {
         Self::by_agent(stack, Arc::new(move |_| user.clone()))
     }
 
-    /// Each request comes from whom its `User-Agent` stands for. Only for callers inside this process: whoever can name
+    /// Each request comes from whom its `User-Agent` stands for. Only for clients inside this process: whoever can name
     /// an agent here can be any of them.
     pub fn by_agent(stack: Arc<Stack>, identities: Identities) -> Self {
         LocalService { stack, identities }

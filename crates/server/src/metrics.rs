@@ -1,6 +1,9 @@
 //! `/metrics`, with upstream's names where the meaning is the same.
 
-use crate::{attempts::Attempts, decisions::Decisions, flow::Flow, reloads::Reloads, route::RequestInfo};
+use crate::{
+    authentication_metrics::AuthenticationMetrics, authorization_metrics::AuthorizationMetrics,
+    flowcontrol::FlowControl, reload_metrics::ReloadMetrics, route::RequestInfo,
+};
 use kaji_engine::Engine;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -52,7 +55,7 @@ pub struct Metrics {
     long_running: Gauge,
     objects: Family<ResourceLabels, Gauge>,
     watchers: Family<ResourceLabels, Gauge>,
-    pub(crate) attempts: Attempts,
+    pub(crate) attempts: AuthenticationMetrics,
 }
 
 /// Buckets of upstream's `apiserver_request_duration_seconds`, thinned.
@@ -89,7 +92,7 @@ impl Default for Metrics {
         );
         registry.register("apiserver_storage_objects", "Stored objects by resource", objects.clone());
         registry.register("apiserver_registered_watchers", "Watchers by resource", watchers.clone());
-        let attempts = Attempts::default();
+        let attempts = AuthenticationMetrics::default();
         attempts.register(&mut registry);
         Metrics {
             registry,
@@ -151,7 +154,7 @@ impl Drop for InFlight {
 
 impl Metrics {
     /// Makes flow control's metrics part of the page.
-    pub fn with_flow(mut self, flow: &Flow) -> Self {
+    pub fn with_flow(mut self, flow: &FlowControl) -> Self {
         flow.register(&mut self.registry);
         self
     }
@@ -163,13 +166,13 @@ impl Metrics {
     }
 
     /// Makes authorizers' metrics part of the page.
-    pub fn with_decisions(mut self, decisions: &Decisions) -> Self {
+    pub fn with_authorization_metrics(mut self, decisions: &AuthorizationMetrics) -> Self {
         decisions.register(&mut self.registry);
         self
     }
 
     /// Makes those of a file that is followed part of the page.
-    pub fn with_reloads(mut self, reloads: &Reloads) -> Self {
+    pub fn with_reload_metrics(mut self, reloads: &ReloadMetrics) -> Self {
         reloads.register(&mut self.registry);
         self
     }
@@ -208,7 +211,7 @@ impl Metrics {
     }
 
     /// The page.
-    pub fn render(&self, engine: &Engine, flow: &Flow) -> String {
+    pub fn render(&self, engine: &Engine, flow: &FlowControl) -> String {
         flow.observe();
         self.objects.clear();
         self.watchers.clear();

@@ -3,7 +3,7 @@
 //! Invariant: a client that is still sending what is refused can read why. What it sends is passed over while the answer is
 //! on its way, as far as that goes: a connection that is closed with unread bytes loses the answer.
 
-use crate::demand::{Demand, Reservation};
+use crate::body_memory::{BodyMemory, Reservation};
 use bytes::{Bytes, BytesMut};
 use http::{Method, header, request::Parts};
 use http_body::Body;
@@ -26,7 +26,7 @@ pub type Received = (Bytes, Option<Arc<Reservation>>);
 ///
 /// # Errors
 /// 413 for one that is too large, 429 while others take too much memory, 400 for one that breaks off.
-pub async fn receive<B>(parts: &Parts, body: B, demand: &Arc<Demand>) -> Result<Received, Status>
+pub async fn receive<B>(parts: &Parts, body: B, body_memory: &Arc<BodyMemory>) -> Result<Received, Status>
 where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -50,7 +50,7 @@ where
     };
     // A body of unknown length may have any that is allowed.
     let exact = body.size_hint().exact().is_some();
-    let reservation = match demand.reserve(if exact { length } else { MAX_BODY }) {
+    let reservation = match body_memory.reserve(if exact { length } else { MAX_BODY }) {
         Ok(reservation) => reservation,
         Err(status) => return refuse(body, status),
     };

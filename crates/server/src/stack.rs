@@ -4,36 +4,37 @@
 //!
 //! Invariants:
 //! - Every request, from a socket or from inside the process, takes this path; nothing bypasses authorization.
-//! - A request that changes something here runs to its end even when its client goes away.
-//! - A panic answers 500 and harms nobody else.
-//! - A request that is being served holds its seats, even when its client goes away.
+//! - A write runs to its end, in one task, even when its client disconnects.
+//! - A panic is answered with 500 and affects no other request.
+//! - A request that is being served holds its seats, even when its client disconnects.
 
 use crate::{
     api,
-    audit::{Audit, Draft, ID_HEADER, Record, Remote},
+    audit::{Audit, AuditContext, ID_HEADER, Record, RemoteAddress},
     authorize,
     body::ResponseBody,
+    body_memory::BodyMemory,
+    cpu_fairness::{AtomicLane, with_permit},
     deadline,
-    demand::Demand,
     discovery::Discovery,
-    flow::{self, Flow, Seat, SharedLane},
+    flowcontrol::{self, FlowControl, Seat},
     health::Health,
     identity::Authentication,
     impersonate::{self, Impersonation},
-    listen::Held,
+    listen::ConnectionGuard,
     metrics::Metrics,
     openapi::OpenApi,
     plain,
     receive::receive,
     route::{RequestInfo, Target},
     routing,
-    websocket::{self, Opening},
+    websocket::{self, Handshake},
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderValue, Method, Request, Response, header};
 use http_body_util::BodyExt;
-use kaji_aggregator::{Aggregator, Facts, Route};
+use kaji_aggregator::{Aggregator, ForwardContext, Route};
 use kaji_auth::{Authorizer, authn::IssuerDocuments};
 use kaji_engine::{ApiRequest, ApiResponse, AuditContext, Deadline, Engine};
 use kaji_meta::{Query, Status, query::unescape, random};
@@ -44,10 +45,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What can go wrong below the API.
+/// Errors below the API.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
-    /// A certificate that says nothing usable.
+    /// An unusable certificate.
     #[error("{0}")]
     Certificate(String),
     /// The listener.
@@ -58,19 +59,19 @@ pub enum StackError {
     Tls(String),
 }
 
-/// What a server is made of.
+/// The parts of a server.
 pub struct Stack {
     /// The objects.
     pub engine: Arc<Engine>,
-    /// Who somebody is.
+    /// Authenticates requests.
     pub authentication: Authentication,
-    /// Who may act as somebody else.
+    /// Impersonation of users.
     pub impersonation: Impersonation,
-    /// Where others find the keys of the cluster's tokens.
+    /// Discovery documents of the service account token issuer.
     pub issuer: Option<IssuerDocuments>,
-    /// Who serves what is not served here.
+    /// Group versions that extension servers serve.
     pub aggregator: Arc<Aggregator>,
-    /// Who may do what.
+    /// Authorizes requests.
     pub authorizer: Arc<dyn Authorizer>,
     /// Health checks.
     pub health: Health,
@@ -82,12 +83,12 @@ pub struct Stack {
     pub openapi: Arc<OpenApi>,
     /// `host:port` that discovery names.
     pub address: String,
-    /// Who runs and who waits.
-    pub flow: Arc<Flow>,
+    /// API Priority and Fairness.
+    pub flow: Arc<FlowControl>,
     /// How long a request may take (`--request-timeout`).
     pub request_timeout: Duration,
     /// Memory for the bodies of requests.
-    pub demand: Arc<Demand>,
+    pub body_memory: Arc<BodyMemory>,
     /// Records requests; `None` when nothing is recorded.
     pub audit: Option<Arc<Audit>>,
     /// For audit ids.
@@ -103,7 +104,7 @@ impl Stack {
     {
         let started = Instant::now();
         let (method, uri) = (request.method().clone(), request.uri().clone());
-        // What breaks before a request is understood, or after it is answered. Between them it is recorded, too.
+        // A panic before a request is parsed, or after it is answered. One between them is caught, and recorded, below.
         let response = AssertUnwindSafe(self.clone().respond(request, started)).catch_unwind().await;
         response.unwrap_or_else(|_| {
             self.metrics.finish(&RequestInfo::default(), false, 500, started.elapsed());
@@ -117,7 +118,7 @@ impl Stack {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (mut parts, body) = request.into_parts();
-        let draft = Draft::new(self.audit.as_ref(), &parts.headers, &*self.random);
+        let audit = AuditContext::new(self.audit.as_ref(), &parts.headers, &*self.random);
         let query = parts.uri.query().map(Query::parse).unwrap_or_default();
         let path = unescape(parts.uri.path(), false);
         let info = match RequestInfo::parse(&parts.method, &path, query) {
@@ -125,24 +126,24 @@ impl Stack {
             Err(error) => {
                 self.metrics.finish(&RequestInfo::default(), false, 500, started.elapsed());
                 let mut response = authorize::undecided(&parts.uri, &format!("{error}, {}", parts.uri));
-                response.headers_mut().insert(ID_HEADER, draft.id);
+                response.headers_mut().insert(ID_HEADER, audit.id);
                 return response;
             }
         };
         let in_flight = self.metrics.begin(&info);
-        let (marks, deadline) = (flow::Marks::default(), Deadline::default());
-        let mut course = Course { marks, warnings: vec![], draft, deadline };
+        let (classification, deadline) = (flowcontrol::Classification::default(), Deadline::default());
+        let mut context = RequestContext { classification, warnings: vec![], audit, deadline };
         let mut cut_short = false;
         let answer = match deadline::of(&info, self.request_timeout) {
             Err(status) => {
-                self.stranger(&parts, &info, &mut course);
+                self.record_unauthenticated(&parts, &info, &mut context);
                 Err(status)
             }
             Ok(limit) => {
                 let time = limit.unwrap_or(self.request_timeout);
-                course.deadline = limit.map(Deadline::after).unwrap_or_default();
-                let end = course.deadline.instant();
-                let answer = self.admit(&mut parts, &info, body, time, &mut course);
+                context.deadline = limit.map(Deadline::after).unwrap_or_default();
+                let end = context.deadline.instant();
+                let answer = self.admit(&mut parts, &info, body, time, &mut context);
                 let answer = AssertUnwindSafe(answer).catch_unwind();
                 let answer = match end {
                     None => answer.await,
@@ -152,35 +153,35 @@ impl Stack {
                     }),
                 };
                 answer.unwrap_or_else(|_| {
-                    course.draft.record.iter().for_each(|r| r.panicked());
-                    Ok(panicked(&parts.method, &parts.uri, Some(&course.draft.id)))
+                    context.audit.record.iter().for_each(|r| r.panicked());
+                    Ok(panicked(&parts.method, &parts.uri, Some(&context.audit.id)))
                 })
             }
         };
-        let Course { marks, warnings, draft, .. } = course;
+        let RequestContext { classification, warnings, audit, .. } = context;
         let mut response = answer.unwrap_or_else(|status| {
-            draft.record.iter().for_each(|r| r.refused(&status));
+            audit.record.iter().for_each(|r| r.refused(&status));
             let mut response = api::response(ApiResponse::from(status.clone()), false);
             if let Some(seconds) = status.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0) {
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
             }
             response
         });
-        cut_short |= marks.refused;
-        marks.put(response.headers_mut());
+        cut_short |= classification.refused;
+        classification.put(response.headers_mut());
         api::add_warnings(response.headers_mut(), &warnings);
         let known = info.resource.as_ref().is_some_and(|t| self.is_served(t));
         self.metrics.finish(&info, known, response.status().as_u16(), started.elapsed());
         if cut_short {
             self.metrics.terminated(&info, known, response.status().as_u16());
         }
-        response.headers_mut().insert(ID_HEADER, draft.id);
-        if let Some(record) = draft.record {
+        response.headers_mut().insert(ID_HEADER, audit.id);
+        if let Some(record) = audit.record {
             response = record.finish(response).await;
         }
-        // A stream is in flight until its client has had enough of it.
+        // A stream is in flight until it ends.
         response.body_mut().hold(in_flight);
-        websocket::send_off(response)
+        websocket::start_upgrade(response)
     }
 
     #[expect(clippy::too_many_lines, reason = "to be divided")]
@@ -190,7 +191,7 @@ impl Stack {
         info: &RequestInfo,
         body: B,
         time: Duration,
-        course: &mut Course,
+        context: &mut RequestContext,
     ) -> Result<Response<ResponseBody>, Status>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -199,14 +200,14 @@ impl Stack {
         let identity = match self.authentication.attempt(parts, &self.metrics.attempts).await {
             Ok(identity) => identity,
             Err(status) => {
-                self.stranger(parts, info, course);
+                self.record_unauthenticated(parts, info, context);
                 return Err(status);
             }
         };
-        course.warnings.extend(identity.warnings);
+        context.warnings.extend(identity.warnings);
         self.authentication.chain.strip(&mut parts.headers);
         let mut user = identity.user;
-        let record = self.record(parts, info, &user, &mut course.draft);
+        let record = self.record(parts, info, &user, &mut context.audit);
         if let Some(record) = &record
             && record.received().await.is_err()
         {
@@ -220,7 +221,7 @@ impl Stack {
             user = other;
         }
         impersonate::strip(&mut parts.headers);
-        let seat = match self.flow.admit(&self.engine, &user, info, time, &mut course.marks).await {
+        let seat = match self.flow.admit(&self.engine, &user, info, time, &mut context.classification).await {
             Ok(seat) => seat,
             Err(refusal) => return Ok(refusal),
         };
@@ -238,7 +239,7 @@ impl Stack {
             };
         }
         if let Some(route) = self.route(info).await {
-            return Ok(self.elsewhere(&route, parts, body, info, (&user, seat), course).await);
+            return Ok(self.proxy(&route, parts, body, info, (&user, seat), context).await);
         }
         let parts = &*parts;
         match &info.resource {
@@ -248,13 +249,13 @@ impl Stack {
                 if let Err(refused) = routed {
                     return plain::no_route(refused);
                 }
-                let (body, memory) = receive(parts, body, &self.demand).await?;
+                let (body, memory) = receive(parts, body, &self.body_memory).await?;
                 let memory = memory.map(|m| m as _);
                 let audit = record.clone().map(|r| r as _);
                 let create_authorizer = authorize::create_authorizer(&self.authorizer, info);
-                let (headers, deadline) = (&parts.headers, course.deadline);
-                let connection = parts.extensions.get::<SharedLane>();
-                let socket = (info.verb == "watch").then(|| Opening::of(parts)).flatten();
+                let (headers, deadline) = (&parts.headers, context.deadline);
+                let connection = parts.extensions.get::<AtomicLane>();
+                let socket = (info.verb == "watch").then(|| Handshake::of(parts)).flatten();
                 let parts = api::Parts {
                     headers,
                     info,
@@ -267,18 +268,18 @@ impl Stack {
                     deadline,
                 };
                 let gzip = plain::takes_gzip(parts.headers);
-                let (answer, seat) = self.resource(api::request(parts)?, seat, record, connection).await;
+                let (answer, seat) = self.dispatch(api::request(parts)?, seat, record, connection).await;
                 let response = match socket {
                     Some(opening) => websocket::watch(opening, answer),
                     None => api::response(answer, gzip),
                 };
-                Ok(response.map(|body| flow::hold(body, seat, time)))
+                Ok(response.map(|body| flowcontrol::hold(body, seat, time)))
             }
         }
     }
 
-    /// Who serves a request, if that is not this server. Before anything is said not to be there, the caches catch up: an
-    /// APIService counts from the moment that its write is acknowledged.
+    /// The extension server that serves a request, if one does. Before a group version is reported as not found, the caches
+    /// catch up: an APIService counts from the moment that its write is acknowledged.
     async fn route(&self, info: &RequestInfo) -> Option<Arc<Route>> {
         let found = self.aggregator.route(&info.path);
         let known = match &info.resource {
@@ -288,21 +289,21 @@ impl Stack {
         if found.is_some() || known {
             return found;
         }
-        // Without an answer from the store, what is known has to do.
+        // If the store does not answer, the caches decide as they are.
         let _ = self.engine.sync().await;
         self.aggregator.route(&info.path)
     }
 
-    /// A request of a group version that an extension server serves leaves here. It streams in both directions, and its
-    /// client's leaving ends it.
-    async fn elsewhere<B>(
+    /// Proxies a request to the extension server of its group version. It streams in both directions, and ends when the
+    /// client disconnects.
+    async fn proxy<B>(
         &self,
         route: &Route,
         parts: &mut http::request::Parts,
         body: B,
         info: &RequestInfo,
         (user, mut seat): (&UserInfo, Option<Seat>),
-        course: &mut Course,
+        context: &mut RequestContext,
     ) -> Response<ResponseBody>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -310,26 +311,26 @@ impl Stack {
     {
         let time = deadline::of(info, self.request_timeout).unwrap_or_default();
         if time.is_none() {
-            // What a watch costs at its beginning is the other server's affair.
+            // The initial events of a watch cost the extension server, not this one.
             seat = None;
         }
-        let facts = Facts {
+        let forward = ForwardContext {
             path: &info.path,
             query: &info.query,
             resource: info.resource.is_some(),
             user,
-            audit_id: &course.draft.id,
-            remote: parts.extensions.get::<Remote>().map(|r| r.0),
+            audit_id: &context.audit.id,
+            remote: parts.extensions.get::<RemoteAddress>().map(|r| r.0),
             time,
-            connection: parts.extensions.get::<Held>().map(|held| Arc::new(held.clone()) as _),
+            connection: parts.extensions.get::<ConnectionGuard>().map(|guard| Arc::new(guard.clone()) as _),
         };
         let body = body.map_err(Into::into).boxed_unsync();
-        let response = self.aggregator.forward(route, parts, body, &facts).await;
-        let response = response.map(|inner| ResponseBody::Foreign { inner, held: vec![] });
-        response.map(|body| flow::hold(body, seat, self.request_timeout))
+        let response = self.aggregator.forward(route, parts, body, &forward).await;
+        let response = response.map(|inner| ResponseBody::Proxied { inner, held: vec![] });
+        response.map(|body| flowcontrol::hold(body, seat, self.request_timeout))
     }
 
-    /// Whether such a target is served here. What is not is counted without its names: they are the client's.
+    /// Whether such a target is served here. Others are counted without names, which the client may choose freely.
     fn is_served(&self, target: &Target) -> bool {
         let registry = self.engine.registry();
         let resource = registry.lookup(&target.group, &target.version, &target.resource);
@@ -338,43 +339,49 @@ impl Stack {
         })
     }
 
-    /// The beginning of a request's record, if it has one.
+    /// Begins the audit record of a request, if the policy selects it.
     fn record(
         &self,
         parts: &http::request::Parts,
         info: &RequestInfo,
         user: &UserInfo,
-        draft: &mut Draft,
+        context: &mut AuditContext,
     ) -> Option<Arc<Record>> {
-        draft.record = self.audit.as_ref()?.begin(parts, info, user, draft);
-        draft.record.clone()
+        context.record = self.audit.as_ref()?.begin(parts, info, user, context);
+        context.record.clone()
     }
 
-    /// A request that is refused before it is known who asks.
-    fn stranger(&self, parts: &http::request::Parts, info: &RequestInfo, course: &mut Course) {
-        let record = self.record(parts, info, &UserInfo::default(), &mut course.draft);
-        record.iter().for_each(|r| r.outsider());
+    /// Records a request that is refused before it is authenticated.
+    fn record_unauthenticated(
+        &self,
+        parts: &http::request::Parts,
+        info: &RequestInfo,
+        context: &mut RequestContext,
+    ) {
+        let record = self.record(parts, info, &UserInfo::default(), &mut context.audit);
+        record.iter().for_each(|r| r.unauthenticated());
     }
 
-    async fn resource(
+    /// Runs the engine's handler with a CPU permit, a write in a task.
+    async fn dispatch(
         &self,
         request: ApiRequest,
         seat: Option<Seat>,
         record: Option<Arc<Record>>,
-        connection: Option<&SharedLane>,
+        connection: Option<&AtomicLane>,
     ) -> (ApiResponse, Option<Seat>) {
         let engine = self.engine.clone();
         let reads = matches!(
             request.verb,
             kaji_resource::Verb::Get | kaji_resource::Verb::List | kaji_resource::Verb::Watch
         );
-        let place = self.flow.place(seat.as_ref(), connection).await;
+        let permit = self.flow.cpu_permit(seat.as_ref(), connection).await;
         if reads {
-            return (flow::during(place, handle(&engine, request, record.as_deref())).await, seat);
+            return (with_permit(permit, handle(&engine, request, record.as_deref())).await, seat);
         }
-        // A task of its own: hyper drops the request's future when the client goes away.
+        // The one task of a write: hyper drops the request's future when the client disconnects.
         let write =
-            async move { (flow::during(place, handle(&engine, request, record.as_deref())).await, seat) };
+            async move { (with_permit(permit, handle(&engine, request, record.as_deref())).await, seat) };
         match tokio::spawn(write).await.map_err(tokio::task::JoinError::try_into_panic) {
             Ok(done) => done,
             Err(Ok(panic)) => resume_unwind(panic),
@@ -383,31 +390,34 @@ impl Stack {
     }
 }
 
-/// What a request takes along, and what it leaves behind on its way.
-struct Course {
+/// The state of a request on its path.
+struct RequestContext {
     deadline: Deadline,
-    marks: flow::Marks,
+    classification: flowcontrol::Classification,
     warnings: Vec<String>,
-    draft: Draft,
+    audit: AuditContext,
 }
 
-/// The engine's answer, recorded even if nobody waits for it any more.
+/// The engine's response, recorded even if the client has disconnected; so is a panic.
 async fn handle(engine: &Arc<Engine>, request: ApiRequest, record: Option<&Record>) -> ApiResponse {
-    let mut answer = engine.handle(request).await;
-    if let Some(record) = record {
-        record.answered(&mut answer);
-    }
-    answer
+    let Some(record) = record else { return engine.handle_to_completion(request).await };
+    let handled = AssertUnwindSafe(engine.handle_to_completion(request)).catch_unwind().await;
+    let mut response = handled.unwrap_or_else(|panic| {
+        record.panicked();
+        resume_unwind(panic)
+    });
+    record.responded(&mut response);
+    response
 }
 
-/// Upstream's answer to a request that broke its handler. What happened is in the log, by the process' panic hook.
+/// Upstream's response to a request whose handler panicked. The process' panic hook has logged the panic.
 fn panicked(method: &Method, uri: &http::Uri, id: Option<&HeaderValue>) -> Response<ResponseBody> {
     tracing::error!(%method, %uri, audit_id = ?id, "apiserver panic'd");
     let text = "This request caused apiserver to panic. Look in the logs for details.\n";
     plain::text(500, "text/plain; charset=utf-8", text)
 }
 
-/// Upstream's answer to a request that may not go on unrecorded.
+/// Upstream's response to a request that may not continue without an audit record.
 fn not_recorded(parts: &http::request::Parts) -> Response<ResponseBody> {
     let uri = kaji_meta::text::quote(&parts.uri.to_string());
     let text = format!("Internal Server Error: {uri}: failed to store audit event\n");

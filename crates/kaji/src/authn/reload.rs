@@ -9,7 +9,7 @@ use kaji_auth::authn::{
     Agnostic, AnonymousConfig, AuthenticationConfiguration, JwtAuthenticator, Oidc, Swappable,
 };
 use kaji_meta::Clock;
-use kaji_server::Reloads;
+use kaji_server::ReloadMetrics;
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::watch;
 
@@ -52,7 +52,7 @@ pub(super) struct Reload {
     issuers: Issuers,
     /// Who may be anonymous since the start.
     anonymous: Option<AnonymousConfig>,
-    reloads: Arc<Reloads>,
+    reloads: Arc<ReloadMetrics>,
 }
 
 /// Why a file changes nothing, and whether that may pass.
@@ -64,7 +64,7 @@ impl Reload {
         (path, data): (PathBuf, Vec<u8>),
         configuration: &AuthenticationConfiguration,
         issuers: Issuers,
-        reloads: Arc<Reloads>,
+        reloads: Arc<ReloadMetrics>,
     ) -> Reload {
         reloads.configured(&data);
         let anonymous = configuration.anonymous.clone();

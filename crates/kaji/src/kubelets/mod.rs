@@ -24,7 +24,7 @@ use kaji_kubelet::fake::{Facing, Pages};
 use kaji_meta::Clock;
 use kaji_runtime::Client;
 use kaji_server::{
-    Authorities, Front, Spoken, StackError, TlsAcceptor, TlsOptions, Visitor,
+    Authorities, FirstRequestTimeout, PeerIdentity, StackError, TlsAcceptor, TlsConfigHandle, TlsOptions,
     pki::{Identity, PkiError},
     protocol,
 };
@@ -91,7 +91,7 @@ impl Facing for Kubelets {
 /// The server of one node.
 struct Server {
     serving: Arc<Serving>,
-    front: Front,
+    front: TlsConfigHandle,
     access: Access,
     pages: Pages,
 }
@@ -106,7 +106,7 @@ impl Server {
     fn new(serving: Serving, clients: &str, access: Access, pages: Pages) -> Result<Server, StackError> {
         let serving = Arc::new(serving);
         let (tls, authorities) = met(serving.clone(), clients)?;
-        let front = Front::new(tls, authorities);
+        let front = TlsConfigHandle::new(tls, authorities);
         Ok(Server { serving, front, access, pages })
     }
 
@@ -164,17 +164,17 @@ impl Server {
         let accepted = self.front.tls().accept(stream);
         let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, accepted).await else { return };
         let handshake = stream.get_ref().1;
-        let (builder, spoken) = (protocol(handshake, STREAMS), Spoken::default());
-        let visitor = Visitor::new(self.front.clone(), handshake.peer_certificates());
-        let asked = spoken.clone();
+        let (builder, first_request) = (protocol(handshake, STREAMS), FirstRequestTimeout::default());
+        let peer = PeerIdentity::new(self.front.clone(), handshake.peer_certificates());
+        let asked = first_request.clone();
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-            asked.note();
-            request.extensions_mut().insert(visitor.peer());
+            asked.received();
+            request.extensions_mut().insert(peer.peer());
             let server = self.clone();
             async move { Ok::<_, Infallible>(server.answer(request).await) }
         });
         let connection = builder.serve_connection(TokioIo::new(stream), service);
-        if let Some(Err(error)) = spoken.serve(connection).await {
+        if let Some(Err(error)) = first_request.serve(connection).await {
             tracing::debug!(error, "a connection to a kubelet ended");
         }
     }

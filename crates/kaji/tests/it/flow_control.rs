@@ -7,11 +7,18 @@ use http::{Method, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kaji_resource::{UserInfo, Verb};
-use kaji_server::{LocalService, RequestInfo, ResponseBody, flow::Seat};
+use kaji_meta::field::ErrorList;
+use kaji_resource::{Ctx, Hooks, ResourceDef, Scope, UserInfo, Verb, name_column};
+use kaji_server::{FlowControl, LocalService, RequestInfo, ResponseBody, flowcontrol::Seat};
 use kube::api::WatchEvent;
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
@@ -126,6 +133,41 @@ async fn rejects_requests_without_a_seat() {
     cluster.stop().await;
 }
 
+/// Stores how many CPU permits are held while a create is validated.
+struct HeldPermits {
+    flow: Arc<FlowControl>,
+    held: Arc<AtomicUsize>,
+}
+
+impl Hooks for HeldPermits {
+    fn validate_create(&self, _: &Ctx<'_>, _: &Value) -> ErrorList {
+        self.held.store(self.flow.held_cpu_permits(), Ordering::Relaxed);
+        ErrorList::default()
+    }
+}
+
+#[tokio::test]
+async fn a_write_holds_its_cpu_permit_while_it_computes() {
+    let cluster = TestCluster::start(0).await;
+    let stack = &cluster.cluster.stack;
+    let held = Arc::new(AtomicUsize::new(usize::MAX));
+    let hooks = HeldPermits { flow: stack.flow.clone(), held: held.clone() };
+    let columns = const { &[name_column()] };
+    let def = ResourceDef::builtin("", "v1", "ConfigMap", "probes", Scope::Cluster, columns, hooks);
+    stack.engine.register(vec![def]).await.unwrap();
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "tiny"}, "subjects": [{"kind": "User", "name": "tiny"}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
+    Api(&cluster).ok(Verb::Create, "rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await;
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "p"}}).to_string();
+    let request = Request::post("/api/v1/probes").header("content-type", "application/json");
+    let request = request.body(Full::new(Bytes::from(object))).unwrap();
+    let client = LocalService::new(stack.clone(), user());
+    assert_eq!(client.oneshot(request).await.unwrap().status(), 201);
+    assert_eq!(held.load(Ordering::Relaxed), 1);
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_has_its_seat_until_it_has_begun() {
     let cluster = TestCluster::start_with(|options| options.limits.reading = 10).await;
@@ -133,7 +175,7 @@ async fn a_watch_has_its_seat_until_it_has_begun() {
     let seat = seat(&cluster, &format!("{PODS}?watch=1")).await;
     // One event that is there at once, then nothing.
     let events = stream::iter([Bytes::from_static(b"{}")]).chain(stream::pending()).boxed();
-    let mut body = kaji_server::flow::hold(ResponseBody::Stream(events), Some(seat), MINUTE);
+    let mut body = kaji_server::flowcontrol::hold(ResponseBody::Stream(events), Some(seat), MINUTE);
     assert!(body.frame().await.is_some());
     assert_eq!(get(&client, "/version").await.status(), 429);
     assert!(futures_util::poll!(body.frame()).is_pending());
@@ -148,7 +190,7 @@ async fn a_client_that_does_not_read_loses_its_seat() {
     let (_client, admin) = (tiny(&cluster, json!({"type": "Reject"})).await, admin(&cluster));
     let seat = seat(&cluster, PODS).await;
     let pieces = ResponseBody::Lazy(Box::new(std::iter::repeat(Bytes::from_static(b"{}"))));
-    let _unread = kaji_server::flow::hold(pieces, Some(seat), Duration::from_millis(1));
+    let _unread = kaji_server::flowcontrol::hold(pieces, Some(seat), Duration::from_millis(1));
     until_cell(&admin, EXECUTING, "0").await;
     cluster.stop().await;
 }
@@ -276,7 +318,7 @@ async fn the_server_keeps_its_own_configuration_up() {
     let shares = json!([{"op": "replace", "path": "/spec/limited/nominalConcurrencyShares", "value": 7},
         {"op": "replace", "path": "/metadata/annotations/apf.kubernetes.io~1autoupdate-spec", "value": "false"}]);
     api.ok(Verb::Patch, &format!("{LEVELS}/workload-low"), shares).await;
-    kaji_server::flow::ensure(&cluster.cluster.stack.engine).await.unwrap();
+    kaji_server::flowcontrol::ensure(&cluster.cluster.stack.engine).await.unwrap();
     api.ok(Verb::Get, &format!("{SCHEMAS}/catch-all"), Value::Null).await;
     let system = api.ok(Verb::Get, &format!("{LEVELS}/system"), Value::Null).await;
     assert_eq!(system["spec"]["limited"]["nominalConcurrencyShares"], 30);
@@ -284,7 +326,7 @@ async fn the_server_keeps_its_own_configuration_up() {
     assert_eq!(taken["spec"]["limited"]["nominalConcurrencyShares"], 7);
     // Nothing to do the second time.
     let before = api.ok(Verb::List, LEVELS, Value::Null).await;
-    kaji_server::flow::ensure(&cluster.cluster.stack.engine).await.unwrap();
+    kaji_server::flowcontrol::ensure(&cluster.cluster.stack.engine).await.unwrap();
     assert_eq!(before["items"], api.ok(Verb::List, LEVELS, Value::Null).await["items"]);
     cluster.stop().await;
 }
@@ -292,7 +334,7 @@ async fn the_server_keeps_its_own_configuration_up() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_fairness_requests_are_counted() {
     let cluster = TestCluster::start_with(|options| {
-        options.limits = kaji_server::flow::Limits { reading: 1, mutating: 0, fair: false };
+        options.limits = kaji_server::flowcontrol::Limits { reading: 1, mutating: 0, fair: false };
     })
     .await;
     let (client, admin) = (LocalService::new(cluster.cluster.stack.clone(), user()), admin(&cluster));

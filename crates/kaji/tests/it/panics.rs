@@ -79,7 +79,7 @@ async fn broken(test: &TestCluster) -> Arc<Stack> {
         address: good.address.clone(),
         flow: good.flow.clone(),
         request_timeout: good.request_timeout,
-        demand: good.demand.clone(),
+        body_memory: good.body_memory.clone(),
         audit: good.audit.clone(),
         random: good.random.clone(),
     })

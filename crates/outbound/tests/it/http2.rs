@@ -6,7 +6,9 @@ use crate::{
 };
 use futures_util::{FutureExt, StreamExt, future::join_all, stream};
 use http_body_util::{BodyExt, Full, StreamBody};
-use kaji_outbound::{CallError, Callers, ClientConfig, Lane, RequestBody, Streamed, Target, body};
+use kaji_outbound::{
+    CallError, ClientCache, ClientConfig, RequestBody, RequestClass, StreamedBody, Target, body,
+};
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, atomic::Ordering},
@@ -51,16 +53,16 @@ async fn serve_http2(stream: Stream, most: u32) {
 #[tokio::test]
 async fn a_server_of_few_requests() {
     let server = offering(&["h2"], &["127.0.0.1"], |stream| serve_http2(stream, 2)).await;
-    let (callers, config) = (Callers::default(), to(&server));
+    let (callers, config) = (ClientCache::default(), to(&server));
     let mut watches = vec![];
     for _ in 0..2 {
-        watches.push(callers.send(&config, get("/watch"), Lane::Open).await.unwrap());
+        watches.push(callers.send(&config, get("/watch"), RequestClass::LongRunning).await.unwrap());
     }
-    let third = callers.send(&config, get("/watch"), Lane::Open);
+    let third = callers.send(&config, get("/watch"), RequestClass::LongRunning);
     let mut third = std::pin::pin!(third);
-    for lane in [Lane::Short, Lane::Own] {
+    for class in [RequestClass::Regular, RequestClass::Internal] {
         let answer = tokio::select! {
-            answer = callers.send(&config, get("/x"), lane) => answer.unwrap(),
+            answer = callers.send(&config, get("/x"), class) => answer.unwrap(),
             _ = &mut third => panic!("more than the server allows"),
         };
         assert_eq!(answer.status(), 200);
@@ -73,17 +75,17 @@ async fn a_server_of_few_requests() {
 #[tokio::test]
 async fn http2_where_it_is_offered() {
     let server = offering(&["h2", "http/1.1"], &["127.0.0.1"], multiplex).await;
-    let (callers, config) = (Callers::default(), to(&server));
+    let (callers, config) = (ClientCache::default(), to(&server));
     let mut watches = vec![];
     for _ in 0..100 {
-        let mut answer = callers.send(&config, get("/watch"), Lane::Open).await.unwrap();
+        let mut answer = callers.send(&config, get("/watch"), RequestClass::LongRunning).await.unwrap();
         let first = answer.body_mut().frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(first, "begun");
         watches.push(answer);
     }
     assert_eq!(server.connections.load(Ordering::SeqCst), 2);
     let other_host = http::Request::get("/x?y").header("host", "other:1").body(body(""));
-    let answer = callers.send(&config, other_host.unwrap(), Lane::Own).await.unwrap();
+    let answer = callers.send(&config, other_host.unwrap(), RequestClass::Internal).await.unwrap();
     let said = answer.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(said, "GET https://other:1/x?y false");
     // What it asks for itself shares no connection with what others hold open.
@@ -91,7 +93,7 @@ async fn http2_where_it_is_offered() {
     // Watches that ended make room.
     watches.truncate(3);
     for _ in 0..90 {
-        watches.push(callers.send(&config, get("/watch"), Lane::Open).await.unwrap());
+        watches.push(callers.send(&config, get("/watch"), RequestClass::LongRunning).await.unwrap());
     }
     assert_eq!(server.connections.load(Ordering::SeqCst), 3);
 }
@@ -120,10 +122,10 @@ async fn http2_connections_end() {
         }
     })
     .await;
-    let callers = Callers::default();
+    let callers = ClientCache::default();
     for _ in 0..3 {
         let get = http::Request::get("/").body(body("")).unwrap();
-        let answer = callers.send(&to(&server), get, Lane::Short).await.unwrap();
+        let answer = callers.send(&to(&server), get, RequestClass::Regular).await.unwrap();
         assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "{}");
     }
     assert_eq!(server.connections.load(Ordering::SeqCst), 3);
@@ -154,13 +156,14 @@ async fn mortal() -> (Server, Arc<watch::Sender<u32>>) {
 #[tokio::test]
 async fn a_restart_under_many_watches() {
     let (server, deaths) = mortal().await;
-    let (callers, config) = (Callers::default(), to(&server));
+    let (callers, config) = (ClientCache::default(), to(&server));
     let client = callers.client(&config).unwrap();
     let mut before = 0;
     // They reach an untrusted server first, then a trusted one.
     for _ in 0..2 {
-        let watches = join_all((0..300).map(|_| client.send(get("/watch"), Lane::Open))).await;
-        let mut watches: Vec<http::Response<Streamed>> = watches.into_iter().map(Result::unwrap).collect();
+        let watches = join_all((0..300).map(|_| client.send(get("/watch"), RequestClass::LongRunning))).await;
+        let mut watches: Vec<http::Response<StreamedBody>> =
+            watches.into_iter().map(Result::unwrap).collect();
         let now = server.connections.load(Ordering::SeqCst);
         // Five are enough; where all is slow there may be another now and then.
         assert!((5..30).contains(&(now - before)), "{before} {now}");
@@ -182,8 +185,8 @@ async fn a_dial_is_shared() {
     let tcp = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let url = format!("https://{}", tcp.local_addr().unwrap());
     let config = ClientConfig { insecure: true, ..ClientConfig::new(Target::Url(url), "") };
-    let client = Callers::default().client(&config).unwrap();
-    let ask = || Box::pin(tokio::task::unconstrained(client.send(get("/x"), Lane::Open)));
+    let client = ClientCache::default().client(&config).unwrap();
+    let ask = || Box::pin(tokio::task::unconstrained(client.send(get("/x"), RequestClass::LongRunning)));
     let mut asked: Vec<_> = (0..200).map(|_| ask()).collect();
     assert!(asked.iter_mut().all(|a| a.now_or_never().is_none()));
     asked.drain(..50);
@@ -313,16 +316,16 @@ async fn what_is_sent_again() {
         ("GET", &[Close]),
     ] {
         let (server, script, _heard) = scripted(acts).await;
-        let callers = Callers::default();
+        let callers = ClientCache::default();
         let client = callers.client(&to(&server)).unwrap();
         if matches!(acts[0], Answer) {
-            assert_eq!(client.send(get("/"), Lane::Short).await.unwrap().status(), 200);
+            assert_eq!(client.send(get("/"), RequestClass::Regular).await.unwrap().status(), 200);
         }
         // One more is left than is needed if it is asked for again.
         script.lock().unwrap().extend([Answer; 4]);
         let before = script.lock().unwrap().len();
         let request = http::Request::builder().method(method).uri("/").body(body("")).unwrap();
-        let said = match client.send(request, Lane::Short).await {
+        let said = match client.send(request, RequestClass::Regular).await {
             Ok(answer) => answer.status().to_string(),
             Err(error) => error.to_string().replace(&server.url, "https://here"),
         };
@@ -350,12 +353,12 @@ async fn what_is_sent_again() {
 /// Data on its way to slow readers is bounded, and enough for all that share a connection.
 #[tokio::test]
 async fn windows() {
-    for (lane, stream) in [(Lane::Open, 64 << 10), (Lane::Short, 256 << 10)] {
+    for (class, stream) in [(RequestClass::LongRunning, 64 << 10), (RequestClass::Regular, 256 << 10)] {
         let (server, _, mut heard) = scripted(&[]).await;
-        Callers::default().send(&to(&server), get("/"), lane).await.unwrap();
+        ClientCache::default().send(&to(&server), get("/"), class).await.unwrap();
         let mut all = [heard.recv().await.unwrap(), heard.recv().await.unwrap()];
         all.sort_unstable();
         // Every connection has 65535 bytes to begin with.
-        assert_eq!(all, [(false, 64 * stream - 65_535), (true, stream)], "{lane:?}");
+        assert_eq!(all, [(false, 64 * stream - 65_535), (true, stream)], "{class:?}");
     }
 }

@@ -6,7 +6,7 @@ mod http2;
 mod server;
 
 use http_body_util::BodyExt;
-use kaji_outbound::{CallError, Callers, ClientConfig, Lane, Target};
+use kaji_outbound::{CallError, ClientCache, ClientConfig, RequestClass, Target};
 use server::{Server, Stream, answers, only_http1, request, say, server};
 use std::{sync::atomic::Ordering, time::Duration};
 use tokio::{
@@ -21,14 +21,14 @@ fn to(server: &Server) -> ClientConfig {
     ClientConfig::new(Target::Url(format!("{}/path", server.url)), server.ca.as_str())
 }
 
-async fn post(callers: &Callers, config: &ClientConfig, limit: usize) -> Result<String, CallError> {
+async fn post(callers: &ClientCache, config: &ClientConfig, limit: usize) -> Result<String, CallError> {
     let answer = callers.post_json(config, "{\"a\":1}".into(), LONG, limit).await?;
     Ok(String::from_utf8(answer.to_vec()).unwrap())
 }
 
 /// The failure without the port, which differs each time.
 async fn failure(server: &Server, config: &ClientConfig) -> String {
-    let error = post(&Callers::default(), config, 1000).await.unwrap_err();
+    let error = post(&ClientCache::default(), config, 1000).await.unwrap_err();
     error.to_string().replace(&server.url, "https://here")
 }
 
@@ -45,7 +45,7 @@ async fn a_connection_is_used_again() {
         }
     })
     .await;
-    let callers = Callers::default();
+    let callers = ClientCache::default();
     for _ in 0..3 {
         assert_eq!(post(&callers, &to(&server), 100).await.unwrap(), "{}");
     }
@@ -71,7 +71,7 @@ async fn stale() -> Server {
 #[tokio::test]
 async fn nothing_is_done_twice() {
     let server = stale().await;
-    let callers = Callers::default();
+    let callers = ClientCache::default();
     assert_eq!(post(&callers, &to(&server), 100).await.unwrap(), "{}");
     let error = post(&callers, &to(&server), 100).await.unwrap_err().to_string();
     assert_eq!(error.replace(&server.url, "https://here"), r#"Post "https://here/path?timeout=10s": EOF"#);
@@ -83,14 +83,14 @@ async fn nothing_is_done_twice() {
 #[tokio::test]
 async fn reads_survive_a_stale_connection() {
     let server = stale().await;
-    let callers = Callers::default();
+    let callers = ClientCache::default();
     let ask = async |method: &str, key: &str| {
         let mut request = http::Request::builder().method(method).uri("/x");
         if !key.is_empty() {
             request = request.header(key, "k");
         }
         let request = request.body(kaji_outbound::body("")).unwrap();
-        let answer = callers.send(&to(&server), request, Lane::Short).await?;
+        let answer = callers.send(&to(&server), request, RequestClass::Regular).await?;
         answer.into_body().collect().await.map_err(|e| CallError::Transport(e.to_string()))
     };
     for _ in 0..3 {
@@ -117,7 +117,7 @@ async fn a_closed_connection_is_no_failure() {
         }
     })
     .await;
-    let callers = Callers::default();
+    let callers = ClientCache::default();
     for _ in 0..3 {
         assert_eq!(post(&callers, &to(&server), 100).await.unwrap(), "{}");
         gone.recv().await.unwrap();
@@ -139,7 +139,7 @@ async fn an_early_answer_does_not_delay_other_requests() {
         }
     })
     .await;
-    let callers = Callers::default();
+    let callers = ClientCache::default();
     let (_slow, body) = tokio::sync::mpsc::channel::<()>(1);
     let body = futures_util::stream::unfold(body, |mut body| async move {
         body.recv().await;
@@ -147,7 +147,7 @@ async fn an_early_answer_does_not_delay_other_requests() {
     });
     let body = http_body_util::StreamBody::new(body).boxed_unsync();
     let request = http::Request::post("/x").body(body).unwrap();
-    let answer = callers.send(&to(&server), request, Lane::Short).await.unwrap();
+    let answer = callers.send(&to(&server), request, RequestClass::Regular).await.unwrap();
     answer.into_body().collect().await.unwrap();
     assert_eq!(post(&callers, &to(&server), 100).await.unwrap(), "{}");
     assert_eq!(server.connections.load(Ordering::SeqCst), 2);
@@ -177,9 +177,9 @@ async fn certificates_are_verified() {
         failure(&named, &renamed("a.test")).await,
         r#"Post "https://here/path?timeout=10s": tls: failed to verify certificate: x509: certificate is valid for webhook.test, not a.test"#
     );
-    assert_eq!(post(&Callers::default(), &renamed("webhook.test"), 100).await.unwrap(), "{}");
+    assert_eq!(post(&ClientCache::default(), &renamed("webhook.test"), 100).await.unwrap(), "{}");
     let insecure = ClientConfig { insecure: true, ..machine };
-    assert_eq!(post(&Callers::default(), &insecure, 100).await.unwrap(), "{}");
+    assert_eq!(post(&ClientCache::default(), &insecure, 100).await.unwrap(), "{}");
     let nonsense = ClientConfig { ca_bundle: b"no".to_vec(), ..to(&good) };
     assert_eq!(
         failure(&good, &nonsense).await,
@@ -233,18 +233,18 @@ async fn reports_hosts_that_cannot_be_reached() {
     let address = free.local_addr().unwrap();
     drop(free);
     let config = ClientConfig::new(Target::Url(format!("https://{address}/x")), "");
-    let error = post(&Callers::default(), &config, 100).await.unwrap_err().to_string();
+    let error = post(&ClientCache::default(), &config, 100).await.unwrap_err().to_string();
     let error = error.replace(&address.to_string(), "here");
     assert_eq!(error, r#"Post "https://here/x?timeout=10s": dial tcp here: connect: connection refused"#);
     let config = ClientConfig::new(Target::Url("https://nobody.invalid/x".into()), "");
-    let error = post(&Callers::default(), &config, 100).await.unwrap_err().to_string();
+    let error = post(&ClientCache::default(), &config, 100).await.unwrap_err().to_string();
     assert_eq!(
         error,
         r#"Post "https://nobody.invalid/x?timeout=10s": dial tcp: lookup nobody.invalid: no such host"#
     );
     let service = Target::Service { namespace: "n".into(), name: "s".into(), path: "/x".into(), port: 443 };
     let error =
-        post(&Callers::default(), &ClientConfig::new(service, ""), 100).await.unwrap_err().to_string();
+        post(&ClientCache::default(), &ClientConfig::new(service, ""), 100).await.unwrap_err().to_string();
     assert_eq!(error, r#"Post "https://s.n.svc:443/x?timeout=10s": services cannot be looked up yet"#);
 }
 
@@ -255,7 +255,7 @@ async fn a_server_that_hangs_costs_its_time() {
         std::future::pending::<()>().await;
     })
     .await;
-    let error = Callers::default()
+    let error = ClientCache::default()
         .post_json(&to(&server), "{}".into(), Duration::from_millis(100), 100)
         .await
         .unwrap_err();
@@ -280,9 +280,10 @@ async fn upgrades() {
     .await;
     let request = http::Request::get("/exec").header("connection", "upgrade").header("upgrade", "echo");
     let request = request.body(kaji_outbound::body("")).unwrap();
-    let mut response = Callers::default().send(&to(&server), request, Lane::Short).await.unwrap();
+    let mut response =
+        ClientCache::default().send(&to(&server), request, RequestClass::Regular).await.unwrap();
     assert_eq!(response.status(), 101);
-    let slot = response.extensions().get::<kaji_outbound::Slot>().cloned().unwrap();
+    let slot = response.extensions().get::<kaji_outbound::RequestPermit>().cloned().unwrap();
     let upgraded = hyper::upgrade::on(&mut response).await.unwrap();
     let mut stream = hyper_util::rt::TokioIo::new(upgraded);
     stream.write_all(b"ping").await.unwrap();
@@ -297,7 +298,7 @@ async fn upgrades() {
 #[tokio::test]
 async fn posts_are_http1() {
     let server = only_http1(OK).await;
-    assert_eq!(post(&Callers::default(), &to(&server), 100).await.unwrap(), "{}");
+    assert_eq!(post(&ClientCache::default(), &to(&server), 100).await.unwrap(), "{}");
 }
 
 /// A request that switches protocols uses HTTP/1.1, also where HTTP/2 is offered.
@@ -306,6 +307,7 @@ async fn upgrades_are_http1() {
     let server = only_http1("HTTP/1.1 101 x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n").await;
     let request = http::Request::get("/exec").header("connection", "upgrade").header("upgrade", "echo");
     let request = request.body(kaji_outbound::body("")).unwrap();
-    let response = Callers::default().send(&to(&server), request, Lane::Open).await.unwrap();
+    let response =
+        ClientCache::default().send(&to(&server), request, RequestClass::LongRunning).await.unwrap();
     assert_eq!(response.status(), 101);
 }

@@ -1,9 +1,9 @@
-//! The record of one request, from its coming to its end.
+//! The audit record of one request, from its arrival to its end.
 //!
-//! Invariants: each stage gives at most one event; the last is given also when nobody is there any more to answer to;
-//! nothing is added after it.
+//! Invariants: each stage gives at most one event; the last is given also when the client has disconnected; no event follows
+//! it.
 
-use super::{Audit, answer};
+use super::{Audit, response};
 use crate::body::ResponseBody;
 use bytes::Bytes;
 use http::Response;
@@ -17,7 +17,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// What the keys of patches begin with that mutating webhooks have made.
+/// The prefix of annotations that hold the patches of mutating webhooks.
 const PATCH: &str = "patch.webhook.admission.k8s.io/";
 
 /// The record of one request.
@@ -32,10 +32,10 @@ struct State {
     event: Event,
     /// The response has begun, of requests that stay open.
     started: bool,
-    /// Nobody knows who asked, so the request was refused before it was one.
-    outsider: bool,
+    /// The request was refused because it could not be authenticated or parsed.
+    unauthenticated: bool,
     panicked: bool,
-    /// What came of the request is known for good.
+    /// The response status is final.
     settled: bool,
     ended: bool,
 }
@@ -48,8 +48,14 @@ impl fmt::Debug for Record {
 
 impl Record {
     pub(super) fn new(audit: Arc<Audit>, verdict: Verdict, event: Event, long_running: bool) -> Record {
-        let state =
-            State { event, started: false, outsider: false, panicked: false, settled: false, ended: false };
+        let state = State {
+            event,
+            started: false,
+            unauthenticated: false,
+            panicked: false,
+            settled: false,
+            ended: false,
+        };
         Record { audit, verdict, long_running, state: Mutex::new(state) }
     }
 
@@ -57,26 +63,26 @@ impl Record {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The request comes in.
+    /// The request arrives.
     ///
     /// # Errors
-    /// When it cannot be recorded and may not go on without.
+    /// It cannot be recorded and may not continue without a record.
     pub async fn received(&self) -> Result<(), ()> {
         if self.stage(Stage::RequestReceived).await {
             return Ok(());
         }
         self.audit.metrics.rejected();
-        // Upstream says nothing further about it either.
+        // Upstream gives no further event either.
         self.lock().ended = true;
         Err(())
     }
 
-    /// The request will be refused because nobody knows who asks, or what.
-    pub fn outsider(&self) {
-        self.lock().outsider = true;
+    /// The request will be refused because it could not be authenticated or parsed.
+    pub fn unauthenticated(&self) {
+        self.lock().unauthenticated = true;
     }
 
-    /// The user acts as somebody else; `constraint` is the verb that limits it, or empty.
+    /// The user impersonates another; `constraint` is the verb that limits it, or empty.
     pub fn impersonated(&self, user: &UserInfo, constraint: &str) {
         self.lock().event.impersonated = Some(Arc::new((user.clone(), constraint.to_owned())));
     }
@@ -93,17 +99,17 @@ impl Record {
         }
     }
 
-    /// The engine has answered. A list that would be made while it is sent is made here, if it is to be recorded.
-    pub fn answered(&self, response: &mut ApiResponse) {
+    /// The engine has responded. A list that is encoded lazily is encoded here if it is recorded.
+    pub fn responded(&self, response: &mut ApiResponse) {
         response.annotations.drain(..).for_each(|(key, value)| self.annotate(&key, &value));
         let mut body = None;
         if self.verdict.level >= Level::RequestResponse && !matches!(response.body, Body::Watch(_)) {
             let whole = std::mem::replace(&mut response.body, Body::Full(Bytes::new()));
             let whole = whole.into_bytes().unwrap_or_default();
-            body = answer::json(response.content_type, &whole).and_then(|json| self.redacted(json));
+            body = response::json(response.content_type, &whole).and_then(|json| self.redacted(json));
             response.body = Body::Full(whole);
         }
-        let status = answer::status(response);
+        let status = response::status(response);
         let mut state = self.lock();
         if !state.settled {
             let code = response.code;
@@ -123,21 +129,21 @@ impl Record {
         Some(without_managed_fields(value).to_string().into())
     }
 
-    /// The answer is on its way out: the request ends, or will when its stream does.
+    /// The response is sent: the request ends now, or when its stream does.
     pub async fn finish(self: Arc<Self>, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
-        let (outsider, panicked) = {
+        let (unauthenticated, panicked) = {
             let mut state = self.lock();
             let status = state.event.status.get_or_insert_default();
             Arc::make_mut(status).code = response.status().as_u16();
-            (state.outsider, state.panicked)
+            (state.unauthenticated, state.panicked)
         };
-        if outsider || (self.long_running && !panicked) {
+        if unauthenticated || (self.long_running && !panicked) {
             self.stage(Stage::ResponseStarted).await;
         }
         match response.body_mut() {
-            _ if outsider => self.lock().ended = true,
+            _ if unauthenticated => self.lock().ended = true,
             // When the body is dropped, so is the record.
-            body @ (ResponseBody::Stream(_) | ResponseBody::Foreign { .. }) => body.hold(self),
+            body @ (ResponseBody::Stream(_) | ResponseBody::Proxied { .. }) => body.hold(self),
             _ => {
                 self.stage(if panicked { Stage::Panic } else { Stage::ResponseComplete }).await;
             }
@@ -145,14 +151,12 @@ impl Record {
         response
     }
 
-    /// Gives a stage's event to all who want it; whether all who must have it do.
+    /// Passes a stage's event to the backends. False if the request may not continue.
     async fn stage(&self, stage: Stage) -> bool {
-        let Some(event) = self.event(stage) else { return true };
-        let mut recorded = true;
-        for sink in &self.audit.sinks {
-            recorded &= sink.put(&event).await;
+        match self.event(stage) {
+            Some(event) => self.audit.backends.process(&event).await,
+            None => true,
         }
-        recorded
     }
 
     /// The event of a stage, unless the policy omits it.
@@ -185,7 +189,7 @@ impl Drop for Record {
                 return;
             }
             if state.event.status.is_none() {
-                // The client went away before there was an answer. Source: upstream's audit filter.
+                // The client disconnected before there was a response. Source: upstream's audit filter.
                 let message = "Connection closed early".into();
                 let status =
                     ResponseStatus { status: "Success".into(), message, code: 200, ..Default::default() };
@@ -196,7 +200,7 @@ impl Drop for Record {
         let last = [Stage::ResponseStarted, Stage::ResponseComplete];
         for stage in &last[usize::from(started)..] {
             if let Some(event) = self.event(*stage) {
-                self.audit.sinks.iter().for_each(|sink| sink.put_now(&event));
+                self.audit.backends.try_process(&event);
             }
         }
     }
@@ -238,7 +242,7 @@ impl AuditContext for Record {
     }
 
     fn annotate(&self, key: &str, value: &str) {
-        // It shows what was in the request.
+        // It contains parts of the request.
         if key.starts_with(PATCH) && self.verdict.level < Level::Request {
             return;
         }
@@ -262,7 +266,7 @@ impl AuditContext for Record {
         let mut state = self.lock();
         (state.panicked, state.settled) = (true, true);
         let status = Status::internal("");
-        let message = "APIServer panic'd: what handled the request broke".into();
+        let message = "APIServer panic'd: the handler of the request panicked".into();
         state.event.status = Some(Arc::new(ResponseStatus { message, ..(&status).into() }));
     }
 }

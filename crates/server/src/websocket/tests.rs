@@ -4,7 +4,7 @@ use super::*;
 use futures_util::{StreamExt, stream};
 use http::Request;
 use tokio::io::{DuplexStream, duplex};
-use tokio_tungstenite::tungstenite::protocol::Message;
+use tokio_tungstenite::tungstenite::http_connection::Message;
 
 /// A handshake as clients make it, with these headers instead.
 fn parts(change: &[(&'static str, Option<&'static str>)]) -> Parts {
@@ -42,7 +42,7 @@ fn events(texts: &[&'static str]) -> ApiResponse {
 
 /// The answer to such a handshake: its code and what it says.
 fn answer(change: &[(&'static str, Option<&'static str>)]) -> String {
-    let Some(opening) = Opening::of(&parts(change)) else { return "none".into() };
+    let Some(opening) = Handshake::of(&parts(change)) else { return "none".into() };
     let response = watch(opening, events(&[]));
     let said = |name| response.headers().get(name).map(|v| v.to_str().unwrap()).unwrap_or("-");
     let text = match response.body() {
@@ -77,15 +77,15 @@ fn handshakes_are_answered_as_upstream_does() {
     assert_eq!(answer(&[("upgrade", Some("SPDY/3.1"))]), "none");
     let mut within = parts(&[]);
     within.extensions.clear();
-    assert!(matches!(Opening::of(&within), Some(Err(Refused::Protocol))));
+    assert!(matches!(Handshake::of(&within), Some(Err(HandshakeError::Protocol))));
     let mut other = parts(&[]);
     other.method = Method::HEAD;
-    assert!(Opening::of(&other).is_none());
+    assert!(Handshake::of(&other).is_none());
 }
 
 #[test]
 fn refused_watches_are_plain_answers() {
-    let opening = Opening::of(&parts(&[])).unwrap();
+    let opening = Handshake::of(&parts(&[])).unwrap();
     let refused = watch(opening, ApiResponse::from(kaji_meta::Status::bad_request("no")));
     assert_eq!(refused.status(), 400);
     assert!(!refused.headers().contains_key(header::UPGRADE));

@@ -13,7 +13,7 @@ use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{
         Error, Message,
-        protocol::frame::{
+        http_connection::frame::{
             Frame,
             coding::{CloseCode, Data, OpCode},
         },

@@ -11,7 +11,7 @@
 mod stall;
 mod watch;
 
-use crate::{api, body::ResponseBody, listen::Held, plain};
+use crate::{api, body::ResponseBody, listen::ConnectionGuard, plain};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use futures_util::SinkExt;
@@ -27,7 +27,7 @@ use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{
         Error, Message,
-        protocol::{CloseFrame, Role, WebSocketConfig, frame::coding::CloseCode},
+        http_connection::{CloseFrame, Role, WebSocketConfig, frame::coding::CloseCode},
     },
 };
 
@@ -52,7 +52,7 @@ const LEFTOVERS: u64 = 1 << 20;
 
 /// Why a handshake is refused, in Go's words; the last two are refused without any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum HandshakeError {
     /// The connection cannot change its protocol.
     #[error("not websocket protocol")]
     Protocol,
@@ -70,13 +70,13 @@ pub enum Refused {
     Subprotocols,
 }
 
-impl Refused {
+impl HandshakeError {
     fn response(self) -> Response<ResponseBody> {
-        let code = if self == Refused::Origin { 403 } else { 400 };
+        let code = if self == HandshakeError::Origin { 403 } else { 400 };
         let mut response = plain::text(code, "text/plain; charset=utf-8", self.to_string());
         let headers = response.headers_mut();
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-        if self == Refused::Version {
+        if self == HandshakeError::Version {
             headers.insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static(VERSION));
         }
         response
@@ -91,7 +91,7 @@ pub fn is_requested(headers: &HeaderMap) -> bool {
 }
 
 /// A client's opening handshake.
-pub struct Opening {
+pub struct Handshake {
     accept: HeaderValue,
     origin: bool,
     protocols: Vec<HeaderValue>,
@@ -102,31 +102,31 @@ pub struct Opening {
 #[derive(Clone)]
 struct Connection {
     switched: OnUpgrade,
-    held: Option<Held>,
+    held: Option<ConnectionGuard>,
 }
 
-impl Opening {
+impl Handshake {
     /// The handshake of a request that asks for a WebSocket; `None` if it does not.
-    pub fn of(parts: &Parts) -> Option<Result<Opening, Refused>> {
-        (parts.method == Method::GET && is_requested(&parts.headers)).then(|| Opening::read(parts))
+    pub fn of(parts: &Parts) -> Option<Result<Handshake, HandshakeError>> {
+        (parts.method == Method::GET && is_requested(&parts.headers)).then(|| Handshake::read(parts))
     }
 
-    fn read(parts: &Parts) -> Result<Opening, Refused> {
+    fn read(parts: &Parts) -> Result<Handshake, HandshakeError> {
         let text = |name| parts.headers.get(name).map(HeaderValue::as_bytes).unwrap_or_default();
         // Without one this is HTTP/1.0, HTTP/2, or a request from within the process.
-        let switched = parts.extensions.get::<OnUpgrade>().cloned().ok_or(Refused::Protocol)?;
+        let switched = parts.extensions.get::<OnUpgrade>().cloned().ok_or(HandshakeError::Protocol)?;
         let key = text(header::SEC_WEBSOCKET_KEY);
         if key.is_empty() {
-            return Err(Refused::Key);
+            return Err(HandshakeError::Key);
         }
         if text(header::SEC_WEBSOCKET_VERSION) != VERSION.as_bytes() {
-            return Err(Refused::Version);
+            return Err(HandshakeError::Version);
         }
         let offered = text(header::SEC_WEBSOCKET_PROTOCOL).trim_ascii();
         let protocols = offered.split(|b| *b == b',').map(<[u8]>::trim_ascii);
         let protocols = protocols.filter_map(|p| HeaderValue::from_bytes(p).ok());
         let origin = std::str::from_utf8(text(header::ORIGIN)).unwrap_or_default();
-        Ok(Opening {
+        Ok(Handshake {
             accept: accept(key)?,
             origin: kaji_schema::validate::request_uri(origin),
             protocols: if offered.is_empty() { vec![] } else { protocols.collect() },
@@ -136,14 +136,14 @@ impl Opening {
 
     /// The answer of a handler that needs no subprotocol of its own, as Go's plain handler gives it: any origin will do, but
     /// there has to be one, and the one subprotocol that was offered is agreed to, whatever it is.
-    fn agree(self) -> Result<Response<ResponseBody>, Refused> {
-        let Opening { accept, origin, mut protocols, connection } = self;
+    fn agree(self) -> Result<Response<ResponseBody>, HandshakeError> {
+        let Handshake { accept, origin, mut protocols, connection } = self;
         if !origin {
-            return Err(Refused::Origin);
+            return Err(HandshakeError::Origin);
         }
         let protocol = protocols.pop();
         if !protocols.is_empty() {
-            return Err(Refused::Subprotocols);
+            return Err(HandshakeError::Subprotocols);
         }
         let mut response = Response::new(ResponseBody::full(Bytes::new()));
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
@@ -161,9 +161,9 @@ impl Opening {
 
 /// The answer to a watch that asks for a WebSocket: its events, each a message, or what is wrong with the handshake. A watch
 /// that has not begun is refused in plain HTTP.
-pub fn watch(opening: Result<Opening, Refused>, answer: ApiResponse) -> Response<ResponseBody> {
+pub fn watch(opening: Result<Handshake, HandshakeError>, answer: ApiResponse) -> Response<ResponseBody> {
     let Body::Watch(events) = answer.body else { return api::response(answer, false) };
-    match opening.and_then(Opening::agree) {
+    match opening.and_then(Handshake::agree) {
         Ok(mut response) => {
             *response.body_mut() = ResponseBody::Stream(events);
             response.extensions_mut().insert(Framing::of(answer.content_type));
@@ -174,16 +174,16 @@ pub fn watch(opening: Result<Opening, Refused>, answer: ApiResponse) -> Response
 }
 
 /// The proof that the handshake was understood.
-fn accept(key: &[u8]) -> Result<HeaderValue, Refused> {
+fn accept(key: &[u8]) -> Result<HeaderValue, HandshakeError> {
     let mut hash = digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY);
     hash.update(key);
     hash.update(GUID);
-    HeaderValue::from_str(&STANDARD.encode(hash.finish())).map_err(|_| Refused::Key)
+    HeaderValue::from_str(&STANDARD.encode(hash.finish())).map_err(|_| HandshakeError::Key)
 }
 
 /// Sends a response off. If its handshake was agreed to, what it holds and its events go on over the socket, in a task that
 /// ends with either.
-pub fn send_off(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+pub fn start_upgrade(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
     let extensions = response.extensions_mut();
     let (Some(connection), Some(framing)) =
         (extensions.remove::<Connection>(), extensions.remove::<Framing>())

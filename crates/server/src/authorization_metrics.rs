@@ -3,7 +3,7 @@
 //!
 //! Invariant: labels come from the configuration, never from a request.
 
-use crate::reloads::Reloads;
+use crate::reload_metrics::ReloadMetrics;
 use kaji_auth::authz::webhook::Witness;
 pub use prometheus_client::metrics::counter::Counter;
 use prometheus_client::{
@@ -43,7 +43,7 @@ fn short_buckets() -> Histogram {
 }
 
 /// The metrics of a server's authorizers.
-pub struct Decisions {
+pub struct AuthorizationMetrics {
     made: Family<DecisionLabels, Counter>,
     trips: Family<ResultLabels, Counter>,
     durations: Family<ResultLabels, Histogram, fn() -> Histogram>,
@@ -52,13 +52,13 @@ pub struct Decisions {
     failed: Family<ConditionLabels, Counter>,
     judged: Family<ConditionLabels, Histogram, fn() -> Histogram>,
     /// How the file fared.
-    pub reloads: Reloads,
+    pub reloads: ReloadMetrics,
 }
 
-impl Decisions {
+impl AuthorizationMetrics {
     /// Those of a server that goes by this name.
-    pub fn new(server: &str) -> Decisions {
-        Decisions {
+    pub fn new(server: &str) -> AuthorizationMetrics {
+        AuthorizationMetrics {
             made: Family::default(),
             trips: Family::default(),
             durations: Family::new_with_constructor(buckets),
@@ -66,7 +66,7 @@ impl Decisions {
             excluded: Family::default(),
             failed: Family::default(),
             judged: Family::new_with_constructor(short_buckets),
-            reloads: Reloads::new("authorization", server),
+            reloads: ReloadMetrics::new("authorization", server),
         }
     }
 
@@ -102,7 +102,7 @@ impl Decisions {
     }
 }
 
-impl Witness for Decisions {
+impl Witness for AuthorizationMetrics {
     fn failed_open(&self, name: &str, result: &'static str) {
         self.open.get_or_create(&ResultLabels { name: name.to_owned(), result }).inc();
     }
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn page() {
-        let decisions = Decisions::new("server");
+        let decisions = AuthorizationMetrics::new("server");
         let mut registry = Registry::default();
         decisions.register(&mut registry);
         decisions.counter("RBAC", "rbac", "allowed").inc();

@@ -1,17 +1,17 @@
-//! Events in a file, or on standard output.
+//! The log backend: events in a file, or on standard output.
 //!
-//! Invariants: an event is one line; a file is put aside under the time of day before it outgrows its size; what a write
-//! that failed half-way left behind is never glued to the next line.
+//! Invariants: an event is one line; a file is rotated before it exceeds its size; a partially written line is ended before
+//! the next one is written.
 //!
-//! Names and order of files put aside are those of upstream's rotation, so that its tools find them.
+//! Names and order of rotated files are upstream's (lumberjack's).
 
 use super::{
     AuditError,
-    sink::{Backend, Lost},
+    buffer::{Backend, LossReporter},
 };
+use crate::{Event, Fit, Format, LogOptions, TruncateOptions, fit};
 use flate2::{Compression, write::GzEncoder};
 use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
-use kaji_audit::{Event, Fit, Format, LogOptions, TruncateOptions, fit};
 use kaji_resource::BoxFuture;
 use std::{
     collections::BTreeSet,
@@ -22,23 +22,23 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// The time in the names of files put aside, in UTC.
+/// The time in the names of rotated files, in UTC.
 const STAMP: &str = "%Y-%m-%dT%H-%M-%S%.3f";
 
-/// How a file is kept.
+/// How a file is rotated.
 #[derive(Clone, Debug, Default)]
 pub struct FileOptions {
-    /// Bytes that it may have; 0 for any number.
+    /// Size limit in bytes; 0 for none.
     pub max_size: u64,
-    /// How many old ones are kept; 0 for all.
+    /// How many rotated files are kept; 0 for all.
     pub max_backups: usize,
-    /// Days that old ones are kept; 0 for ever.
+    /// Days that rotated files are kept; 0 for no limit.
     pub max_age: i64,
-    /// Whether old ones are compressed.
+    /// Whether rotated files are compressed.
     pub compress: bool,
 }
 
-/// A file of lines that is put aside when it is full.
+/// A file of lines that is rotated when it is full.
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
@@ -49,7 +49,7 @@ pub struct LogFile {
 }
 
 impl LogFile {
-    /// Opens it, or makes it and its directory for the eyes of its owner only.
+    /// Opens the file, or creates it and its directory, readable by the owner only.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -159,10 +159,10 @@ fn old_files(path: &Path) -> io::Result<Vec<(Timestamp, PathBuf)>> {
     Ok(found)
 }
 
-/// Removes files that were put aside too long ago or are too many, and compresses the others if asked to.
+/// Removes rotated files that are too old or too many, and compresses the others if configured.
 ///
 /// # Errors
-/// The first of what went wrong; the rest is done all the same.
+/// The first error; the other files are processed nevertheless.
 pub fn clean(path: &Path, options: &FileOptions, now: Timestamp) -> io::Result<()> {
     let cutoff = now - SignedDuration::from_hours(24 * options.max_age);
     let mut outcome = Ok(());
@@ -201,7 +201,7 @@ fn zip(file: &Path) -> io::Result<()> {
     fs::remove_file(file)
 }
 
-/// Where lines go.
+/// The destination of lines.
 enum Output {
     Stdout,
     File(LogFile),
@@ -212,23 +212,23 @@ pub(super) struct Log(Arc<Inner>);
 
 struct Inner {
     output: Mutex<Output>,
-    /// Held while old files are looked after.
+    /// Held while rotated files are cleaned up.
     cleaning: Mutex<()>,
     path: PathBuf,
     options: FileOptions,
     format: Format,
     truncate: TruncateOptions,
-    lost: Lost,
+    losses: LossReporter,
 }
 
 impl Log {
-    pub fn open(options: &LogOptions, lost: Lost) -> Result<Log, AuditError> {
+    pub fn open(options: &LogOptions, losses: LossReporter) -> Result<Log, AuditError> {
         let format = options.format().map_err(|e| AuditError::Options(vec![e]))?;
         let path = PathBuf::from(&options.path);
         let file = FileOptions {
             max_size: u64::try_from(options.max_size).unwrap_or_default().saturating_mul(1 << 20),
             max_backups: usize::try_from(options.max_backups).unwrap_or_default(),
-            // A thousand years are for ever, and can be subtracted.
+            // A thousand years, which can still be subtracted from a time.
             max_age: options.max_age.min(365_000),
             compress: options.compress,
         };
@@ -240,12 +240,12 @@ impl Log {
         };
         let (output, cleaning) = (Mutex::new(output), Mutex::default());
         let truncate = options.truncate.clone();
-        Ok(Log(Arc::new(Inner { output, cleaning, path, options: file, format, truncate, lost })))
+        Ok(Log(Arc::new(Inner { output, cleaning, path, options: file, format, truncate, losses })))
     }
 }
 
 impl Backend for Log {
-    /// Lines come one after the other.
+    /// Lines are written one after the other.
     fn parallel(&self) -> usize {
         1
     }
@@ -256,7 +256,7 @@ impl Backend for Log {
             let all = events.clone();
             let written = tokio::task::spawn_blocking(move || inner.write(&events)).await;
             let (delivered, rotated) = written.unwrap_or_else(|_| {
-                self.0.lost.tell(self.0.lost.plugin, "the writer broke", &all);
+                self.0.losses.report(self.0.losses.plugin, "the writer panicked", &all);
                 (false, false)
             });
             if rotated {
@@ -269,7 +269,7 @@ impl Backend for Log {
 }
 
 impl Inner {
-    /// Whether all is written, and whether a file was put aside.
+    /// Whether all events were written, and whether the file was rotated.
     fn write(&self, events: &[Arc<Event>]) -> (bool, bool) {
         let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         let encode = |event: &Event| match self.format {
@@ -278,20 +278,20 @@ impl Inner {
         };
         let (mut delivered, mut rotated) = (true, false);
         for event in events {
-            let tell = |plugin, error: &str| self.lost.tell(plugin, error, std::slice::from_ref(event));
+            let report = |plugin, error: &str| self.losses.report(plugin, error, std::slice::from_ref(event));
             let Fit::Encoded(line) = fit(event, &self.truncate, encode) else {
-                tell("truncate", "event is too large even after truncating");
+                report("truncate", "event is too large even after truncating");
                 continue;
             };
             let written = match &mut *output {
                 Output::Stdout => io::stdout().lock().write_all(&line).map(|()| false),
-                Output::File(file) => file.write(&line, self.lost.now()),
+                Output::File(file) => file.write(&line, self.losses.now()),
             };
             match written {
-                Ok(aside) => rotated |= aside,
+                Ok(now_rotated) => rotated |= now_rotated,
                 Err(error) => {
                     delivered = false;
-                    tell(self.lost.plugin, &error.to_string());
+                    report(self.losses.plugin, &error.to_string());
                 }
             }
         }
@@ -300,8 +300,8 @@ impl Inner {
 
     fn clean(&self) {
         let _one = self.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = clean(&self.path, &self.options, self.lost.now()) {
-            tracing::warn!(%error, "old audit logs could not be looked after");
+        if let Err(error) = clean(&self.path, &self.options, self.losses.now()) {
+            tracing::warn!(%error, "rotated audit logs could not be cleaned up");
         }
     }
 }
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_file_is_put_aside() {
+    fn a_full_file_is_rotated() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("logs/audit.log");
         let options = FileOptions { max_size: 10, ..FileOptions::default() };
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn old_files_go() {
+    fn old_files_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in [
             ("audit.log", "now"),

@@ -1,6 +1,6 @@
-//! How HTTP is spoken on a connection, here and by whoever else listens.
+//! The configuration of HTTP/1.1 and h2 on a connection, for this server and those of simulated kubelets.
 //!
-//! Invariants: a client that says nothing is not waited for for ever; heads and streams are bounded.
+//! Invariants: a connection without a request is closed after a while; request heads and streams are bounded.
 
 use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
@@ -19,15 +19,14 @@ use tokio_rustls::rustls::ServerConnection;
 
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Upstream's `IdleTimeout`.
-const SILENCE: Duration = Duration::from_secs(90);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Bytes of a request's line and headers, as Go's servers take them.
 const MAX_HEAD: usize = 1 << 20;
 
 /// Headers of a request over HTTP/1. Go counts bytes alone; here each needs a place before it is read.
 const MAX_HEADERS: usize = 2048;
 
-/// Speaks what was agreed on in that handshake, with so many streams at once where there are streams. Served with upgrades,
-/// it is found out by what the client says first.
+/// The protocol that the handshake negotiated, with a limit of open streams.
 pub fn protocol(handshake: &ServerConnection, streams: u32) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -46,24 +45,24 @@ pub fn protocol(handshake: &ServerConnection, streams: u32) -> auto::Builder<Tok
     if handshake.alpn_protocol() == Some(b"h2") { builder.http2_only() } else { builder.http1_only() }
 }
 
-/// Whether a client has asked anything yet.
+/// Closes a connection on which no first request arrives in time.
 #[derive(Clone, Default)]
-pub struct Spoken(Arc<AtomicBool>);
+pub struct FirstRequestTimeout(Arc<AtomicBool>);
 
-impl Spoken {
-    /// It has.
-    pub fn note(&self) {
+impl FirstRequestTimeout {
+    /// A request has arrived.
+    pub fn received(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Serves a connection, unless its client asks nothing for a while after the handshake: `None`.
+    /// Serves a connection; `None` if no request arrives in time after the handshake.
     pub async fn serve<F: Future>(&self, connection: F) -> Option<F::Output> {
-        self.within(SILENCE, connection).await
+        self.within(IDLE_TIMEOUT, connection).await
     }
 
-    async fn within<F: Future>(&self, silence: Duration, connection: F) -> Option<F::Output> {
+    async fn within<F: Future>(&self, timeout: Duration, connection: F) -> Option<F::Output> {
         let mut connection = pin!(connection);
-        match tokio::time::timeout(silence, &mut connection).await {
+        match tokio::time::timeout(timeout, &mut connection).await {
             Ok(outcome) => Some(outcome),
             Err(_) if self.0.load(Ordering::Relaxed) => Some(connection.await),
             Err(_) => None,
@@ -77,12 +76,12 @@ mod tests {
     use std::future::pending;
 
     #[tokio::test]
-    async fn who_says_nothing_is_let_go_and_who_has_asked_is_not() {
-        let silent = Spoken::default();
-        assert_eq!(silent.within(Duration::ZERO, pending::<()>()).await, None);
-        let asks = Spoken::default();
-        asks.note();
-        let served = asks.within(Duration::ZERO, tokio::time::sleep(Duration::from_millis(1)));
+    async fn closes_connections_without_a_request_only() {
+        let idle = FirstRequestTimeout::default();
+        assert_eq!(idle.within(Duration::ZERO, pending::<()>()).await, None);
+        let active = FirstRequestTimeout::default();
+        active.received();
+        let served = active.within(Duration::ZERO, tokio::time::sleep(Duration::from_millis(1)));
         assert_eq!(served.await, Some(()));
     }
 }

@@ -31,20 +31,20 @@ const PART: usize = 4;
 
 /// Memory for requests.
 #[derive(Debug)]
-pub struct Demand {
+pub struct BodyMemory {
     limit: usize,
     used: AtomicUsize,
 }
 
-impl Demand {
+impl BodyMemory {
     /// So many bytes.
-    pub fn new(limit: usize) -> Arc<Demand> {
-        Arc::new(Demand { limit, used: AtomicUsize::new(0) })
+    pub fn new(limit: usize) -> Arc<BodyMemory> {
+        Arc::new(BodyMemory { limit, used: AtomicUsize::new(0) })
     }
 
     /// A quarter of what this process may use.
-    pub fn of_process() -> Arc<Demand> {
-        Demand::new((available() / PART).max(LEAST))
+    pub fn of_process() -> Arc<BodyMemory> {
+        BodyMemory::new((available() / PART).max(LEAST))
     }
 
     /// Bytes that are reserved.
@@ -70,14 +70,14 @@ impl Demand {
     /// 429 when there is none now.
     pub fn reserve(self: &Arc<Self>, length: usize) -> Result<Reservation, Status> {
         self.take(length)?;
-        Ok(Reservation { demand: self.clone(), bytes: AtomicUsize::new(length) })
+        Ok(Reservation { body_memory: self.clone(), bytes: AtomicUsize::new(length) })
     }
 }
 
 /// Memory that a request has reserved. Dropping it gives that back.
 #[derive(Debug)]
 pub struct Reservation {
-    demand: Arc<Demand>,
+    body_memory: Arc<BodyMemory>,
     bytes: AtomicUsize,
 }
 
@@ -98,7 +98,7 @@ impl Reservation {
 impl MemoryReservation for Reservation {
     fn grow(&self, footprint: usize) -> Result<(), Status> {
         let bytes = footprint.saturating_mul(COPIES);
-        self.demand.take(bytes)?;
+        self.body_memory.take(bytes)?;
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -106,7 +106,7 @@ impl MemoryReservation for Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.demand.used.fetch_sub(self.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.body_memory.used.fetch_sub(self.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
@@ -143,12 +143,12 @@ mod tests {
 
     #[test]
     fn turns_away_what_exceeds_the_limit_and_frees_what_has_ended() {
-        let demand = Demand::new(1 << 20);
-        let first = demand.reserve(1000).unwrap();
+        let body_memory = BodyMemory::new(1 << 20);
+        let first = body_memory.reserve(1000).unwrap();
         first.decoded(&Bytes::from(vec![b'x'; 1000])).unwrap();
-        assert_eq!(demand.used(), 1000 + 1000 * PER_BYTE * COPIES);
+        assert_eq!(body_memory.used(), 1000 + 1000 * PER_BYTE * COPIES);
         first.grow(200_000).unwrap();
-        let second = demand.reserve(1000).unwrap();
+        let second = body_memory.reserve(1000).unwrap();
         let refused = second.grow(100_000).unwrap_err();
         assert_eq!((refused.code, refused.details.unwrap().retry_after_seconds), (429, 1));
         // Never, however long it waits.
@@ -156,16 +156,16 @@ mod tests {
         drop(first);
         second.grow(100_000).unwrap();
         drop(second);
-        assert_eq!(demand.used(), 0);
+        assert_eq!(body_memory.used(), 0);
     }
 
     #[test]
     fn a_body_of_many_maps_reserves_what_they_take() {
-        let demand = Demand::new(1 << 30);
+        let body_memory = BodyMemory::new(1 << 30);
         let reserved = |body: String| {
-            let reservation = demand.reserve(0).unwrap();
+            let reservation = body_memory.reserve(0).unwrap();
             reservation.decoded(&Bytes::from(body)).unwrap();
-            demand.used() / COPIES
+            body_memory.used() / COPIES
         };
         let maps = format!("[{}]", vec![r#"{"":0}"#; 30_000].join(","));
         assert!(reserved(maps) > 30_000 * 600);

@@ -2,7 +2,7 @@
 //!
 //! Invariant: no more clients are kept than `MOST`; who was called longest ago goes first, its idle connections with it.
 
-use crate::{CallError, Client, ClientConfig, Endpoint, Lane, RequestBody, Streamed, resolve};
+use crate::{CallError, Client, ClientConfig, Endpoint, RequestBody, RequestClass, StreamedBody, resolve};
 use bytes::Bytes;
 use kaji_meta::{Random, Status, SystemRandom};
 use kaji_resource::Api;
@@ -23,12 +23,12 @@ struct Kept {
 }
 
 /// What finds services.
-pub(crate) struct Finder {
+pub(crate) struct ServiceResolver {
     api: OnceLock<Weak<dyn Api>>,
     random: Arc<dyn Random>,
 }
 
-impl Finder {
+impl ServiceResolver {
     /// Somebody behind a service, as of now.
     pub async fn find(&self, place: (&str, &str), port: u16) -> Result<Endpoint, CallError> {
         let api = self.api.get().and_then(Weak::upgrade);
@@ -45,25 +45,28 @@ impl Finder {
 }
 
 /// Everybody who is called. One of these serves a whole process.
-pub struct Callers {
+pub struct ClientCache {
     kept: Mutex<Kept>,
-    finder: Arc<Finder>,
+    finder: Arc<ServiceResolver>,
 }
 
-impl Default for Callers {
+impl Default for ClientCache {
     fn default() -> Self {
-        Callers::new(Arc::new(SystemRandom))
+        ClientCache::new(Arc::new(SystemRandom))
     }
 }
 
-impl Callers {
+impl ClientCache {
     /// With this randomness, which chooses among endpoints.
-    pub fn new(random: Arc<dyn Random>) -> Callers {
-        Callers { kept: Mutex::default(), finder: Arc::new(Finder { api: OnceLock::new(), random }) }
+    pub fn new(random: Arc<dyn Random>) -> ClientCache {
+        ClientCache {
+            kept: Mutex::default(),
+            finder: Arc::new(ServiceResolver { api: OnceLock::new(), random }),
+        }
     }
 
     /// Says where services are looked up. Until then they cannot be called; later calls change nothing.
-    pub fn look_up_in(&self, api: Weak<dyn Api>) {
+    pub fn set_service_lookup(&self, api: Weak<dyn Api>) {
         drop(self.finder.api.set(api));
     }
 
@@ -111,8 +114,8 @@ impl Callers {
         &self,
         config: &ClientConfig,
         request: http::Request<RequestBody>,
-        lane: Lane,
-    ) -> Result<http::Response<Streamed>, CallError> {
-        self.client(config)?.send(request, lane).await
+        class: RequestClass,
+    ) -> Result<http::Response<StreamedBody>, CallError> {
+        self.client(config)?.send(request, class).await
     }
 }

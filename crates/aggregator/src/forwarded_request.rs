@@ -6,7 +6,7 @@
 //! - What was authorized is what is sent: path and query go on as they were understood here.
 //! - Every pass through an API server leaves a mark, so that a request that comes back again and again is refused.
 
-use crate::Facts;
+use crate::ForwardContext;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header, request::Parts};
 use kaji_outbound::{RequestBody, body};
@@ -52,7 +52,7 @@ pub(crate) fn is_loop(headers: &HeaderMap) -> bool {
 pub(crate) fn request(
     parts: &Parts,
     request_body: RequestBody,
-    facts: &Facts<'_>,
+    facts: &ForwardContext<'_>,
     upgrade: bool,
 ) -> Result<Request<RequestBody>, String> {
     let mut headers = parts.headers.clone();
@@ -206,7 +206,7 @@ mod tests {
             groups: vec!["devs".into(), "ops".into()],
             extra: BTreeMap::from([("a.io/Scope %".to_owned(), vec!["x".to_owned(), "y".to_owned()])]),
         };
-        let facts = Facts {
+        let facts = ForwardContext {
             path: "/apis/a.io/v1/x y/é",
             query: &Query::parse("watch=f&watch=0&labelSelector=a%3Db,c&dryRun=All&dryRun=&b=1;2"),
             resource: true,
@@ -297,7 +297,7 @@ mod tests {
                 request = request.header("via", value);
             }
             let (parts, ()) = request.body(()).unwrap().into_parts();
-            let facts = Facts {
+            let facts = ForwardContext {
                 path: "/apis/a.io/v1/x",
                 query: &Query::default(),
                 resource: true,

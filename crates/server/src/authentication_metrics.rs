@@ -30,7 +30,7 @@ pub(crate) enum Attempt<'a> {
 }
 
 /// The metrics of authentication. Upstream's counters do not end in `_total`, as this library's do.
-pub(crate) struct Attempts {
+pub(crate) struct AuthenticationMetrics {
     users: Family<UserLabel, Gauge>,
     attempts: Family<ResultLabel, Gauge>,
     durations: Family<ResultLabel, Histogram, fn() -> Histogram>,
@@ -40,9 +40,9 @@ fn buckets() -> Histogram {
     Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(0.001, 2.0, 15))
 }
 
-impl Default for Attempts {
+impl Default for AuthenticationMetrics {
     fn default() -> Self {
-        Attempts {
+        AuthenticationMetrics {
             users: Family::default(),
             attempts: Family::default(),
             durations: Family::new_with_constructor(buckets as fn() -> Histogram),
@@ -50,7 +50,7 @@ impl Default for Attempts {
     }
 }
 
-impl Attempts {
+impl AuthenticationMetrics {
     /// Makes them part of a page.
     pub fn register(&self, registry: &mut Registry) {
         let help = "Counter of authenticated requests broken out by username.";
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn names_do_not_get_on_the_page() {
-        let attempts = Attempts::default();
+        let attempts = AuthenticationMetrics::default();
         for user in ["admin", "alice", "alice@example.com", "bob"] {
             attempts.count(Attempt::Success(user), Duration::from_millis(3));
         }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: an event says only that something changed; everything is read anew.
 
-use super::{ADJUSTMENT, Flow};
+use super::{ADJUSTMENT, FlowControl};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, future, stream::BoxStream};
 use kaji_engine::{ApiRequest, Body, Engine};
@@ -83,7 +83,7 @@ async fn ensure_one(
 }
 
 /// Follows the configuration until `stop` turns true or the engine is gone.
-pub async fn follow(flow: Arc<Flow>, engine: Weak<Engine>, mut stop: watch::Receiver<bool>) {
+pub async fn follow(flow: Arc<FlowControl>, engine: Weak<Engine>, mut stop: watch::Receiver<bool>) {
     let mut follower = Follower { flow, engine, recent: VecDeque::new() };
     tokio::select! {
         () = follower.run() => {}
@@ -92,7 +92,7 @@ pub async fn follow(flow: Arc<Flow>, engine: Weak<Engine>, mut stop: watch::Rece
 }
 
 struct Follower {
-    flow: Arc<Flow>,
+    flow: Arc<FlowControl>,
     engine: Weak<Engine>,
     /// Conditions written in the last minute.
     recent: VecDeque<(Instant, String)>,
@@ -105,7 +105,7 @@ impl Follower {
         upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first tick of an interval is immediate; the start has seen to the objects.
         upkeep.tick().await;
-        while self.flow.counts.is_some() && self.engine.strong_count() > 0 {
+        while self.flow.is_disabled() && self.engine.strong_count() > 0 {
             upkeep.tick().await;
             self.upkeep().await;
         }
@@ -129,7 +129,7 @@ impl Follower {
                         retry = self.level().await;
                     }
                     () = again => retry = self.level().await,
-                    _ = adjust.tick() => Flow::wake(self.flow.controller.adjust(self.flow.now())),
+                    _ = adjust.tick() => FlowControl::wake(self.flow.controller.adjust(self.flow.now())),
                     _ = upkeep.tick() => self.upkeep().await,
                 }
             }
@@ -177,7 +177,7 @@ impl Follower {
         let levels = list(LEVELS).iter().filter_map(parse).collect();
         let schemas = list(SCHEMAS).iter().map(|o| FlowSchema::parse(o)).collect();
         let (markings, woken) = self.flow.controller.configure(self.flow.now(), levels, schemas);
-        Flow::wake(woken);
+        FlowControl::wake(woken);
         let mut late = false;
         for marking in markings {
             late |= !self.mark(&engine, &marking).await;
@@ -188,7 +188,7 @@ impl Follower {
     /// Writes a condition. False when that has to wait.
     async fn mark(&mut self, engine: &Arc<Engine>, marking: &Marking) -> bool {
         let now = Instant::now();
-        while self.recent.front().is_some_and(|(at, _)| now - *at > UPKEEP) {
+        while self.recent.tls_config().is_some_and(|(at, _)| now - *at > UPKEEP) {
             self.recent.pop_front();
         }
         if self.recent.iter().filter(|(_, name)| *name == marking.schema).count() >= MOST_MARKINGS {

@@ -1,13 +1,15 @@
-//! The way of events from requests to where they go: a bounded queue and a worker that empties it.
+//! A bounded queue in front of a backend, and the worker that delivers its events.
 //!
 //! Invariants:
-//! - In batch mode nothing waits: what finds no room is lost, counted and told of.
+//! - In batch mode no request waits: an event that does not fit is lost, counted and logged.
 //! - In the blocking modes a request waits until its event is delivered or cannot be.
-//! - At the end everything that was taken is delivered or told of.
+//! - On shutdown every accepted event is delivered, or reported as lost.
+//!
+//! Source: upstream's `plugin/pkg/audit/buffered`.
 
+use crate::{BatchOptions, Batcher, Event, Metrics, Mode, Throttle};
 use futures_util::FutureExt;
 use jiff::Timestamp;
-use kaji_audit::{BatchOptions, Batcher, Event, Metrics, Mode, Throttle};
 use kaji_meta::Clock;
 use kaji_resource::BoxFuture;
 use std::{
@@ -24,36 +26,36 @@ use tokio::{
     time::Instant,
 };
 
-/// The name of this part in metrics.
+/// The name of this plugin in metrics.
 const BUFFERED: &str = "buffered";
-/// Bytes of bodies that may wait in batch mode: events are small, bodies need not be.
-const MOST_BYTES: usize = 256 << 20;
-/// Events that are taken at once when they need not wait for each other.
-const AT_ONCE: usize = 400;
-/// Events that requests may wait for in the blocking modes.
-const WAITING: usize = 1024;
+/// Bytes of bodies in the queue in batch mode.
+const MAX_QUEUED_BYTES: usize = 256 << 20;
+/// Events that a worker without a batcher takes at once.
+const RECEIVE_BATCH: usize = 400;
+/// Length of the queue in the blocking modes.
+const BLOCKING_QUEUE: usize = 1024;
 
-/// How far the end has come.
+/// Stages of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
-    /// It has not begun.
+    /// Not shutting down.
     Running,
-    /// Nothing new is taken.
+    /// No new events are accepted.
     Draining,
-    /// What could not be delivered is lost.
+    /// Events that are not delivered yet are lost.
     GivenUp,
 }
 
-/// Tells of lost events.
+/// Counts and logs lost events.
 #[derive(Clone)]
-pub(super) struct Lost {
+pub(super) struct LossReporter {
     pub metrics: Arc<Metrics>,
     pub clock: Arc<dyn Clock>,
     pub plugin: &'static str,
 }
 
-impl Lost {
-    pub fn tell(&self, plugin: &'static str, error: &str, events: &[Arc<Event>]) {
+impl LossReporter {
+    pub fn report(&self, plugin: &'static str, error: &str, events: &[Arc<Event>]) {
         self.metrics.lost(plugin, error, events, self.now());
     }
 
@@ -62,19 +64,19 @@ impl Lost {
     }
 }
 
-/// Where events go.
+/// A destination of events.
 pub(super) trait Backend: Send + Sync + 'static {
-    /// How many deliveries may be under way.
+    /// How many deliveries may be in flight.
     fn parallel(&self) -> usize;
 
-    /// Delivers, and tells of what it cannot; whether it was all.
+    /// Delivers events and reports those that it cannot deliver. True if all were delivered.
     fn deliver(&self, events: Vec<Arc<Event>>) -> BoxFuture<'_, bool>;
 }
 
-/// Gives bytes back when dropped.
-struct Held(Arc<AtomicUsize>, usize);
+/// Bytes of the queue, released when this is dropped.
+struct QueuedBytes(Arc<AtomicUsize>, usize);
 
-impl Drop for Held {
+impl Drop for QueuedBytes {
     fn drop(&mut self) {
         self.0.fetch_sub(self.1, Ordering::Relaxed);
     }
@@ -83,30 +85,30 @@ impl Drop for Held {
 struct Entry {
     event: Arc<Event>,
     done: Option<oneshot::Sender<bool>>,
-    _held: Option<Held>,
+    _bytes: Option<QueuedBytes>,
 }
 
-/// One destination of events, as requests see it.
-pub(super) struct Sink {
+/// A backend behind its queue.
+pub(super) struct BufferedBackend {
     mode: Mode,
     queue: mpsc::Sender<Entry>,
     bytes: Arc<AtomicUsize>,
-    lost: Lost,
+    losses: LossReporter,
 }
 
-/// Tells of an event whose request went away while it waited for room.
-struct Waiting<'a>(&'a Sink, Option<&'a Arc<Event>>);
+/// Reports an event as lost if its request is dropped while it waits for room.
+struct WaitingEvent<'a>(&'a BufferedBackend, Option<&'a Arc<Event>>);
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingEvent<'_> {
     fn drop(&mut self) {
         if let Some(event) = self.1 {
             let error = "the request ended before there was room for its event";
-            self.0.lost.tell(BUFFERED, error, std::slice::from_ref(event));
+            self.0.losses.report(BUFFERED, error, std::slice::from_ref(event));
         }
     }
 }
 
-impl Sink {
+impl BufferedBackend {
     /// Starts the worker.
     pub fn start(
         backend: Arc<dyn Backend>,
@@ -114,39 +116,39 @@ impl Sink {
         options: &BatchOptions,
         phases: &watch::Receiver<Phase>,
         workers: &mut JoinSet<()>,
-        lost: &Lost,
-    ) -> Sink {
+        losses: &LossReporter,
+    ) -> BufferedBackend {
         let batch = mode == Mode::Batch;
-        let capacity = if batch { usize::try_from(options.buffer_size).unwrap_or(1) } else { WAITING };
+        let capacity = if batch { usize::try_from(options.buffer_size).unwrap_or(1) } else { BLOCKING_QUEUE };
         let (queue, entries) = mpsc::channel(capacity.clamp(1, Semaphore::MAX_PERMITS));
-        let paced = options.throttle_enable;
+        let throttled = options.throttle_enable;
         let throttle = |_| {
             Throttle::new(options.throttle_qps, u32::try_from(options.throttle_burst).unwrap_or(u32::MAX))
         };
         let size = usize::try_from(options.max_size).unwrap_or(1);
         let worker = Worker {
             entries,
-            batcher: (batch && (size > 1 || paced)).then(|| Batcher::new(size, options.max_wait)),
-            throttle: (batch && paced).then_some(()).map(throttle),
+            batcher: (batch && (size > 1 || throttled)).then(|| Batcher::new(size, options.max_wait)),
+            throttle: (batch && throttled).then_some(()).map(throttle),
             slots: Arc::new(Semaphore::new(backend.parallel())),
             backend,
             phases: phases.clone(),
-            lost: lost.clone(),
+            losses: losses.clone(),
             origin: Instant::now(),
         };
         workers.spawn(worker.run());
-        Sink { mode, queue, bytes: Arc::default(), lost: lost.clone() }
+        BufferedBackend { mode, queue, bytes: Arc::default(), losses: losses.clone() }
     }
 
-    /// Takes an event; whether the request may go on.
-    pub async fn put(&self, event: &Arc<Event>) -> bool {
+    /// Accepts an event. False if the request may not continue.
+    pub async fn process(&self, event: &Arc<Event>) -> bool {
         if self.mode == Mode::Batch {
-            self.put_now(event);
+            self.try_process(event);
             return true;
         }
         let (done, outcome) = oneshot::channel();
-        let mut waiting = Waiting(self, Some(event));
-        let entry = Entry { event: event.clone(), done: Some(done), _held: None };
+        let mut waiting = WaitingEvent(self, Some(event));
+        let entry = Entry { event: event.clone(), done: Some(done), _bytes: None };
         let taken = self.queue.send(entry).await.is_ok();
         waiting.1 = None;
         if !taken {
@@ -155,36 +157,36 @@ impl Sink {
         (taken && outcome.await.unwrap_or(false)) || self.mode == Mode::Blocking
     }
 
-    /// Takes an event if there is room. For those who cannot wait.
-    pub fn put_now(&self, event: &Arc<Event>) {
+    /// Accepts an event if there is room.
+    pub fn try_process(&self, event: &Arc<Event>) {
         let size = event.bodies();
         let before = self.bytes.fetch_add(size, Ordering::Relaxed);
-        let held = Held(self.bytes.clone(), size);
-        let entry = Entry { event: event.clone(), done: None, _held: Some(held) };
-        let full = before.saturating_add(size) > MOST_BYTES;
+        let bytes = QueuedBytes(self.bytes.clone(), size);
+        let entry = Entry { event: event.clone(), done: None, _bytes: Some(bytes) };
+        let full = before.saturating_add(size) > MAX_QUEUED_BYTES;
         match if full { Err(mpsc::error::TrySendError::Full(entry)) } else { self.queue.try_send(entry) } {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(_)) => {
-                self.lost.tell(BUFFERED, "audit buffer queue blocked", std::slice::from_ref(event));
+                self.losses.report(BUFFERED, "audit buffer queue blocked", std::slice::from_ref(event));
             }
             Err(mpsc::error::TrySendError::Closed(_)) => self.closed(event),
         }
     }
 
     fn closed(&self, event: &Arc<Event>) {
-        self.lost.tell(BUFFERED, "audit backend shut down", std::slice::from_ref(event));
+        self.losses.report(BUFFERED, "audit backend shut down", std::slice::from_ref(event));
     }
 }
 
 struct Worker {
     entries: mpsc::Receiver<Entry>,
-    /// Without one, whatever is there goes at once.
+    /// Without one, all queued events are delivered at once.
     batcher: Option<Batcher<Entry>>,
     throttle: Option<Throttle>,
     slots: Arc<Semaphore>,
     backend: Arc<dyn Backend>,
     phases: watch::Receiver<Phase>,
-    lost: Lost,
+    losses: LossReporter,
     origin: Instant,
 }
 
@@ -192,12 +194,12 @@ impl Worker {
     async fn run(mut self) {
         let mut deliveries = JoinSet::new();
         while let Some(batch) = self.collect().await {
-            self.pace().await;
-            // Nobody closes the semaphore.
+            self.throttle().await;
+            // The semaphore is never closed.
             let Ok(slot) = self.slots.clone().acquire_owned().await else { break };
-            let (backend, lost) = (self.backend.clone(), self.lost.clone());
+            let (backend, losses) = (self.backend.clone(), self.losses.clone());
             deliveries.spawn(async move {
-                deliver(&*backend, &lost, batch).await;
+                deliver(&*backend, &losses, batch).await;
                 drop(slot);
             });
             while deliveries.try_join_next().is_some() {}
@@ -205,7 +207,7 @@ impl Worker {
         while deliveries.join_next().await.is_some() {}
     }
 
-    /// The next batch; `None` when no further ones will come.
+    /// The next batch; `None` after the last.
     async fn collect(&mut self) -> Option<Vec<Entry>> {
         loop {
             let open = !self.entries.is_closed();
@@ -214,11 +216,11 @@ impl Worker {
             tokio::select! {
                 biased;
                 ended = self.phases.wait_for(|p| *p >= Phase::Draining), if open => {
-                    // When nobody is left who could say so, it has ended as well.
+                    // A dropped sender ends the worker as well.
                     drop(ended);
                     self.entries.close();
                 }
-                count = self.entries.recv_many(&mut batch, if self.batcher.is_some() { 1 } else { AT_ONCE }) => {
+                count = self.entries.recv_many(&mut batch, if self.batcher.is_some() { 1 } else { RECEIVE_BATCH }) => {
                     let Some(batcher) = &mut self.batcher else {
                         return (count > 0).then_some(batch);
                     };
@@ -236,8 +238,8 @@ impl Worker {
         }
     }
 
-    /// Waits until the next batch may go.
-    async fn pace(&mut self) {
+    /// Waits until the next batch may be delivered.
+    async fn throttle(&mut self) {
         let Some(throttle) = &mut self.throttle else { return };
         let wait = throttle.take(self.origin.elapsed());
         if wait > Duration::ZERO {
@@ -249,16 +251,16 @@ impl Worker {
     }
 }
 
-async fn deliver(backend: &dyn Backend, lost: &Lost, batch: Vec<Entry>) {
+async fn deliver(backend: &dyn Backend, losses: &LossReporter, batch: Vec<Entry>) {
     let events: Vec<Arc<Event>> = batch.iter().map(|e| e.event.clone()).collect();
     let delivered = AssertUnwindSafe(backend.deliver(events.clone())).catch_unwind().await;
     let delivered = delivered.unwrap_or_else(|_| {
-        lost.tell(lost.plugin, "the backend panicked", &events);
+        losses.report(losses.plugin, "the backend panicked", &events);
         false
     });
     for entry in batch {
         if let Some(done) = entry.done {
-            // Whoever does not listen any more has gone.
+            // The receiver is gone if the request was dropped.
             let _ = done.send(delivered);
         }
     }
@@ -266,19 +268,19 @@ async fn deliver(backend: &dyn Backend, lost: &Lost, batch: Vec<Entry>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::webhook::{Post, Webhook};
     use super::*;
-    use crate::audit::webhook::{Post, Webhook};
+    use crate::{Head, Level, Stage, TruncateOptions};
     use bytes::Bytes;
-    use kaji_audit::{Head, Level, Stage, TruncateOptions};
     use kaji_meta::{SeededRandom, SystemClock};
     use kaji_resource::UserInfo;
     use prometheus_client::registry::Registry;
     use std::sync::Mutex;
 
-    /// Takes what it is given when it is let; a batch that has "bad" in it is not delivered.
+    /// Delivers a batch per permit; a batch with the event "bad" is not delivered.
     struct Gate {
         open: Semaphore,
-        came: mpsc::UnboundedSender<Vec<String>>,
+        received: mpsc::UnboundedSender<Vec<String>>,
     }
 
     impl Backend for Gate {
@@ -290,7 +292,7 @@ mod tests {
             Box::pin(async move {
                 let ids: Vec<String> = events.iter().map(|e| e.head.audit_id.clone()).collect();
                 let delivered = !ids.contains(&"bad".to_owned());
-                self.came.send(ids).unwrap();
+                self.received.send(ids).unwrap();
                 self.open.acquire().await.unwrap().forget();
                 delivered
             })
@@ -321,31 +323,32 @@ mod tests {
         })
     }
 
-    struct World {
+    struct Fixture {
         registry: Registry,
-        lost: Lost,
+        losses: LossReporter,
         phase: watch::Sender<Phase>,
         workers: JoinSet<()>,
     }
 
-    impl World {
-        fn new() -> World {
+    impl Fixture {
+        fn new() -> Fixture {
             let mut registry = Registry::default();
             let metrics = Arc::new(Metrics::new(&mut registry));
-            let lost = Lost { metrics, clock: Arc::new(SystemClock), plugin: "test" };
-            World { registry, lost, phase: watch::Sender::new(Phase::Running), workers: JoinSet::new() }
+            let losses = LossReporter { metrics, clock: Arc::new(SystemClock), plugin: "test" };
+            Fixture { registry, losses, phase: watch::Sender::new(Phase::Running), workers: JoinSet::new() }
         }
 
         fn gate(
             &mut self,
             mode: Mode,
             options: &BatchOptions,
-        ) -> (Sink, Arc<Gate>, mpsc::UnboundedReceiver<Vec<String>>) {
-            let (came, comes) = mpsc::unbounded_channel();
-            let gate = Arc::new(Gate { open: Semaphore::new(0), came });
+        ) -> (BufferedBackend, Arc<Gate>, mpsc::UnboundedReceiver<Vec<String>>) {
+            let (received, batches) = mpsc::unbounded_channel();
+            let gate = Arc::new(Gate { open: Semaphore::new(0), received });
             let phases = self.phase.subscribe();
-            let sink = Sink::start(gate.clone(), mode, options, &phases, &mut self.workers, &self.lost);
-            (sink, gate, comes)
+            let sink =
+                BufferedBackend::start(gate.clone(), mode, options, &phases, &mut self.workers, &self.losses);
+            (sink, gate, batches)
         }
 
         fn errors(&self) -> String {
@@ -364,87 +367,87 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn in_batch_mode_nothing_waits() {
-        let mut world = World::new();
-        let (sink, gate, mut came) = world.gate(Mode::Batch, &batches(3, 2));
-        sink.put_now(&event("a", 1));
-        sink.put_now(&event("b", 1));
-        // The first batch is being delivered, and will be for a while.
+    async fn batch_mode_does_not_wait() {
+        let mut fixture = Fixture::new();
+        let (sink, gate, mut came) = fixture.gate(Mode::Batch, &batches(3, 2));
+        sink.try_process(&event("a", 1));
+        sink.try_process(&event("b", 1));
+        // The first batch is being delivered until permits are added.
         assert_eq!(came.recv().await.unwrap(), ["a", "b"]);
         // Room: the queue, a batch that waits to go, and one that fills.
         for n in 0..100 {
-            assert!(sink.put(&event(&n.to_string(), 1)).await);
+            assert!(sink.process(&event(&n.to_string(), 1)).await);
         }
-        world.phase.send_replace(Phase::Draining);
+        fixture.phase.send_replace(Phase::Draining);
         gate.open.add_permits(100);
-        world.workers.join_next().await.unwrap().unwrap();
+        fixture.workers.join_next().await.unwrap().unwrap();
         let mut delivered = vec![];
         while let Ok(batch) = came.try_recv() {
             assert!(batch.len() <= 2);
             delivered.extend(batch);
         }
-        // What came first was kept, the rest was counted.
+        // The first events were kept, the others were counted as lost.
         let kept: Vec<String> = (0..delivered.len()).map(|n| n.to_string()).collect();
         assert_eq!(delivered, kept);
         assert_eq!(
-            world.errors(),
+            fixture.errors(),
             format!("apiserver_audit_error_total{{plugin=\"buffered\"}} {}", 100 - delivered.len())
         );
         assert_eq!(sink.bytes.load(Ordering::Relaxed), 0);
-        sink.put_now(&event("late", 1));
-        assert!(world.errors().ends_with(&(101 - delivered.len()).to_string()));
+        sink.try_process(&event("late", 1));
+        assert!(fixture.errors().ends_with(&(101 - delivered.len()).to_string()));
     }
 
     #[tokio::test]
-    async fn bodies_that_wait_are_bounded_too() {
-        let mut world = World::new();
-        let (sink, gate, _came) = world.gate(Mode::Batch, &batches(100, 1));
-        let body = Bytes::from(vec![b' '; MOST_BYTES / 2]);
+    async fn queued_bytes_are_bounded() {
+        let mut fixture = Fixture::new();
+        let (sink, gate, _came) = fixture.gate(Mode::Batch, &batches(100, 1));
+        let body = Bytes::from(vec![b' '; MAX_QUEUED_BYTES / 2]);
         for n in 0..3 {
             let event = event(&n.to_string(), 0);
-            sink.put_now(&Arc::new(Event { request_object: Some(body.clone()), ..(*event).clone() }));
+            sink.try_process(&Arc::new(Event { request_object: Some(body.clone()), ..(*event).clone() }));
         }
-        assert_eq!(world.errors(), "apiserver_audit_error_total{plugin=\"buffered\"} 1");
+        assert_eq!(fixture.errors(), "apiserver_audit_error_total{plugin=\"buffered\"} 1");
         gate.open.add_permits(100);
-        world.phase.send_replace(Phase::Draining);
-        world.workers.join_next().await.unwrap().unwrap();
+        fixture.phase.send_replace(Phase::Draining);
+        fixture.workers.join_next().await.unwrap().unwrap();
         assert_eq!(sink.bytes.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test]
-    async fn in_blocking_modes_requests_wait() {
-        let mut world = World::new();
+    async fn blocking_modes_wait_for_delivery() {
+        let mut fixture = Fixture::new();
         for (mode, goes_on) in [(Mode::Blocking, true), (Mode::BlockingStrict, false)] {
-            let (sink, gate, mut came) = world.gate(mode, &batches(1, 1));
+            let (sink, gate, mut came) = fixture.gate(mode, &batches(1, 1));
             let bad = event("bad", 1);
-            let mut put = std::pin::pin!(sink.put(&bad));
+            let mut put = std::pin::pin!(sink.process(&bad));
             assert!(futures_util::poll!(&mut put).is_pending());
             assert_eq!(came.recv().await.unwrap(), ["bad"]);
             assert!(futures_util::poll!(&mut put).is_pending());
             gate.open.add_permits(2);
             assert_eq!(put.await, goes_on);
-            assert!(sink.put(&event("good", 1)).await);
+            assert!(sink.process(&event("good", 1)).await);
         }
-        world.phase.send_replace(Phase::Draining);
-        while world.workers.join_next().await.is_some() {}
-        assert_eq!(world.errors(), "");
+        fixture.phase.send_replace(Phase::Draining);
+        while fixture.workers.join_next().await.is_some() {}
+        assert_eq!(fixture.errors(), "");
     }
 
     #[tokio::test]
-    async fn a_full_batch_or_the_end_sends() {
-        let mut world = World::new();
-        let (sink, gate, mut came) = world.gate(Mode::Batch, &batches(10, 3));
+    async fn delivers_full_batches_and_the_rest_on_shutdown() {
+        let mut fixture = Fixture::new();
+        let (sink, gate, mut came) = fixture.gate(Mode::Batch, &batches(10, 3));
         gate.open.add_permits(10);
         for id in ["a", "b", "c", "d"] {
-            sink.put_now(&event(id, 0));
+            sink.try_process(&event(id, 0));
         }
         assert_eq!(came.recv().await.unwrap(), ["a", "b", "c"]);
-        world.phase.send_replace(Phase::Draining);
+        fixture.phase.send_replace(Phase::Draining);
         assert_eq!(came.recv().await.unwrap(), ["d"]);
-        world.workers.join_next().await.unwrap().unwrap();
+        fixture.workers.join_next().await.unwrap().unwrap();
     }
 
-    /// Answers as it is told, then never again.
+    /// Gives these answers, the last first, then never answers.
     struct Server(Mutex<Vec<Result<(), String>>>, mpsc::UnboundedSender<Bytes>);
 
     impl Post for Server {
@@ -461,7 +464,7 @@ mod tests {
     }
 
     fn webhook(
-        world: &World,
+        fixture: &Fixture,
         answers: Vec<Result<(), String>>,
         truncate: TruncateOptions,
     ) -> (Webhook, mpsc::UnboundedReceiver<Bytes>) {
@@ -471,44 +474,44 @@ mod tests {
             initial: Duration::ZERO,
             truncate,
             random: Arc::new(SeededRandom::new(1)),
-            phases: world.phase.subscribe(),
-            lost: world.lost.clone(),
+            phases: fixture.phase.subscribe(),
+            losses: fixture.losses.clone(),
         };
         (hook, posts)
     }
 
     #[tokio::test]
     async fn a_webhook_is_tried_five_times() {
-        let world = World::new();
+        let fixture = Fixture::new();
         let down = || Err("down".to_owned());
-        let (hook, mut posts) = webhook(&world, vec![Ok(()), down(), down()], TruncateOptions::default());
+        let (hook, mut posts) = webhook(&fixture, vec![Ok(()), down(), down()], TruncateOptions::default());
         assert!(hook.deliver(vec![event("a", 0)]).await);
-        assert_eq!((posts.len(), world.errors().as_str()), (3, ""));
+        assert_eq!((posts.len(), fixture.errors().as_str()), (3, ""));
         let body = posts.recv().await.unwrap();
         assert!(body.starts_with(b"{\"kind\":\"EventList\""));
-        let (hook, posts) = webhook(&world, (0..9).map(|_| down()).collect(), TruncateOptions::default());
+        let (hook, posts) = webhook(&fixture, (0..9).map(|_| down()).collect(), TruncateOptions::default());
         assert!(!hook.deliver(vec![event("a", 0), event("b", 0)]).await);
         assert_eq!(posts.len(), 5);
-        assert_eq!(world.errors(), "apiserver_audit_error_total{plugin=\"test\"} 2");
+        assert_eq!(fixture.errors(), "apiserver_audit_error_total{plugin=\"test\"} 2");
     }
 
     #[tokio::test]
-    async fn a_server_that_ends_waits_for_no_webhook() {
-        let world = World::new();
-        let (hook, mut posts) = webhook(&world, vec![], TruncateOptions::default());
+    async fn shutdown_does_not_wait_for_a_webhook() {
+        let fixture = Fixture::new();
+        let (hook, mut posts) = webhook(&fixture, vec![], TruncateOptions::default());
         let mut delivery = std::pin::pin!(hook.deliver(vec![event("a", 0)]));
         assert!(futures_util::poll!(&mut delivery).is_pending());
         assert!(posts.recv().await.is_some());
-        world.phase.send_replace(Phase::GivenUp);
+        fixture.phase.send_replace(Phase::GivenUp);
         assert!(!delivery.await);
-        assert_eq!(world.errors(), "apiserver_audit_error_total{plugin=\"test\"} 1");
+        assert_eq!(fixture.errors(), "apiserver_audit_error_total{plugin=\"test\"} 1");
     }
 
     #[tokio::test]
-    async fn lists_are_as_large_as_they_may_be() {
-        let world = World::new();
+    async fn lists_are_limited_in_size() {
+        let fixture = Fixture::new();
         let limits = TruncateOptions { enabled: true, max_batch_size: 500, max_event_size: 300 };
-        let (hook, mut posts) = webhook(&world, vec![Ok(()), Ok(()), Ok(())], limits);
+        let (hook, mut posts) = webhook(&fixture, vec![Ok(()), Ok(()), Ok(())], limits);
         let huge = "x".repeat(400);
         let events = vec![event("a", 0), event("b", 0), event(&huge, 0), event("c", 0)];
         let events = events.into_iter().map(|e| Arc::new(Event { request_object: None, ..(*e).clone() }));
@@ -521,6 +524,6 @@ mod tests {
             lists.push(ids.collect::<Vec<_>>().join(" "));
         }
         assert_eq!(lists, ["a b", "c"]);
-        assert_eq!(world.errors(), "apiserver_audit_error_total{plugin=\"truncate\"} 1");
+        assert_eq!(fixture.errors(), "apiserver_audit_error_total{plugin=\"truncate\"} 1");
     }
 }

@@ -1,4 +1,6 @@
-//! How many requests are served at once when fairness is off: two plain counts, nobody waits.
+//! The limits of requests in flight when fairness is off: two counters, no queue.
+//!
+//! Source: upstream's `WithMaxInFlightLimit` (`server/filters/maxinflight.go`).
 
 use kaji_resource::UserInfo;
 use std::sync::Arc;
@@ -37,29 +39,31 @@ impl Limits {
     }
 }
 
-/// One being served.
-pub type Counted = OwnedSemaphorePermit;
+/// A request in flight, counted until it is dropped.
+pub type InFlightPermit = OwnedSemaphorePermit;
 
-pub struct Counts {
+/// Counters of requests in flight.
+pub struct MaxInFlight {
     reading: Option<Arc<Semaphore>>,
     mutating: Option<Arc<Semaphore>>,
 }
 
-impl Counts {
+impl MaxInFlight {
+    /// Counters with these limits.
     pub fn new(limits: Limits) -> Self {
-        let count = |most: u32| {
-            let most = (most as usize).min(Semaphore::MAX_PERMITS);
-            (most > 0).then(|| Arc::new(Semaphore::new(most)))
+        let count = |limit: u32| {
+            let limit = (limit as usize).min(Semaphore::MAX_PERMITS);
+            (limit > 0).then(|| Arc::new(Semaphore::new(limit)))
         };
-        Counts { reading: count(limits.reading), mutating: count(limits.mutating) }
+        MaxInFlight { reading: count(limits.reading), mutating: count(limits.mutating) }
     }
 
-    /// `None` when there are too many, `Some(None)` for one that is served whatever is going on.
-    pub fn admit(&self, user: &UserInfo, mutating: bool) -> Option<Option<Counted>> {
+    /// `None` when there are too many, `Some(None)` for a request that is served in any case.
+    pub fn admit(&self, user: &UserInfo, mutating: bool) -> Option<Option<InFlightPermit>> {
         let Some(count) = (if mutating { &self.mutating } else { &self.reading }) else { return Some(None) };
         match count.clone().try_acquire_owned() {
             Ok(permit) => Some(Some(permit)),
-            // Who may do everything always gets an answer.
+            // Administrators are served in any case.
             Err(_) => user.groups.iter().any(|g| g == "system:masters").then_some(None),
         }
     }

@@ -1,4 +1,4 @@
-//! What the engine answered, as JSON, whatever the client asked for.
+//! The engine's response as JSON, whatever media type the client requested.
 
 use bytes::Bytes;
 use kaji_audit::{ResponseStatus, compact};
@@ -43,7 +43,7 @@ fn decoded(body: &[u8]) -> Option<Value> {
     Some(value)
 }
 
-/// The Status that was answered, if it was one.
+/// The response as a Status, if it is one.
 pub(super) fn status(response: &ApiResponse) -> Option<ResponseStatus> {
     let Body::Full(body) = &response.body else { return None };
     let media = media(response.content_type);
@@ -54,7 +54,7 @@ pub(super) fn status(response: &ApiResponse) -> Option<ResponseStatus> {
     (value.get("kind").and_then(Value::as_str) == Some("Status")).then(|| ResponseStatus::of(&value))
 }
 
-/// Objects say near their beginning what they are.
+/// Whether a body has the kind Status near its beginning.
 fn looks_like_status(media: &str, body: &[u8]) -> bool {
     const NEAR: usize = 96;
     if media == "application/vnd.kubernetes.protobuf" {

@@ -2,20 +2,20 @@
 //!
 //! Invariants:
 //! - A condition is written when it differs from the one that is there, never otherwise.
-//! - A server that hangs holds up its own keeper; how many are looked at at once is bounded.
+//! - A server that hangs holds up its own controller; how many are looked at at once is bounded.
 //! - Whatever changes about the service, its endpoints or the APIService itself is looked at at once, and everything again
 //!   after half a minute; failures in between with growing delays.
 
 use crate::{
     Aggregator, Route,
+    availability::{self, OWNER},
     changes::{Changes, Watched},
-    judge::{self, OWNER},
     service::{Backend, Condition, api_services},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use http::HeaderValue;
 use kaji_meta::{GroupResource, Status, time::Time};
-use kaji_outbound::{CallError, Client, Lane};
+use kaji_outbound::{CallError, Client, RequestClass};
 use kaji_resource::{FieldManagement, ObjectReader, ObjectWriter, UpdateOptions, UserInfo};
 use serde_json::Value;
 use std::{
@@ -69,7 +69,7 @@ pub(crate) fn prober() -> UserInfo {
 /// Looks after an APIService until whoever started it ends it.
 pub(crate) async fn keep(aggregator: Weak<Aggregator>, routes: watch::Receiver<Arc<Route>>) {
     let route = routes.borrow().clone();
-    let mut keeper = Keeper {
+    let mut controller = AvailabilityController {
         aggregator,
         route,
         routes,
@@ -79,10 +79,10 @@ pub(crate) async fn keep(aggregator: Weak<Aggregator>, routes: watch::Receiver<A
         look_at: Instant::now(),
         fetch_at: None,
     };
-    while keeper.follow().await.is_some() {}
+    while controller.follow().await.is_some() {}
 }
 
-struct Keeper {
+struct AvailabilityController {
     aggregator: Weak<Aggregator>,
     route: Arc<Route>,
     routes: watch::Receiver<Arc<Route>>,
@@ -107,7 +107,7 @@ enum Next {
     Over,
 }
 
-impl Keeper {
+impl AvailabilityController {
     async fn watch(&self, backend: &Backend) -> Option<Changes> {
         let aggregator = self.aggregator.upgrade()?;
         let Backend { namespace, name, .. } = backend;
@@ -210,7 +210,7 @@ impl Keeper {
     /// Asks the server what it serves. How long to wait until the next time.
     async fn ask(&mut self, aggregator: &Arc<Aggregator>) -> Duration {
         let route = self.route.clone();
-        match aggregator.documents.ask(&route, &aggregator.routes.table(), &aggregator.callers).await {
+        match aggregator.documents.ask(&route, &aggregator.routes.table(), &aggregator.clients).await {
             Ok(()) => {
                 self.fetch.reset();
                 REFRESH
@@ -243,13 +243,13 @@ async fn judge(aggregator: &Aggregator, route: &Route) -> Result<(), Found> {
         }
         None => vec![],
     };
-    if let Some(condition) = judge::obstacle(backend, service.as_deref(), &slices) {
+    if let Some(condition) = availability::unavailable_reason(backend, service.as_deref(), &slices) {
         return Err(Found { condition, again: false });
     }
     drop((service, slices));
     let failed =
         |text: String| Found { condition: Condition::unavailable("FailedDiscoveryCheck", text), again: true };
-    let client = route.client(&aggregator.callers).map_err(|e| failed(e.to_string()))?;
+    let client = route.client(&aggregator.clients).map_err(|e| failed(e.to_string()))?;
     let mut attempts: FuturesUnordered<_> = (0..ATTEMPTS).map(|_| probe(&client, route)).collect();
     let mut last = String::new();
     while let Some(outcome) = attempts.next().await {
@@ -267,8 +267,8 @@ async fn probe(client: &Client, route: &Route) -> Result<(), String> {
     let url = format!("https://{}{path}", route.authority());
     let missing = |why: String| format!("failing or missing response from {url}: {why}");
     let request =
-        crate::outgoing::own_request(&path, &prober(), HeaderValue::from_static("application/json"));
-    match tokio::time::timeout(PROBE, client.send(request, Lane::Own)).await {
+        crate::forwarded_request::own_request(&path, &prober(), HeaderValue::from_static("application/json"));
+    match tokio::time::timeout(PROBE, client.send(request, RequestClass::Internal)).await {
         Err(_) => {
             let late = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
             Err(missing(format!("Get {url:?}: {late}")))

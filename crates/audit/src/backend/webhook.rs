@@ -1,23 +1,25 @@
-//! Events by HTTP: lists of them, posted to a server, again and again for a while if it does not take them.
+//! The webhook backend: lists of events are posted to a server, with retries.
 //!
-//! Source: `plugin/pkg/audit/webhook`: whatever goes wrong is worth another try.
+//! Invariants: a list has a bounded size; attempts, their time and the posts in flight are bounded; shutdown ends retries.
+//!
+//! Source: upstream's `plugin/pkg/audit/webhook`, which retries after every error.
 
-use super::sink::{Backend, Lost, Phase};
+use super::buffer::{Backend, LossReporter, Phase};
+use crate::{Backoff, Event, Fit, TruncateOptions, fit};
 use bytes::Bytes;
-use kaji_audit::{Backoff, Event, Fit, TruncateOptions, fit};
 use kaji_meta::Random;
 use kaji_resource::BoxFuture;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 
-/// How long a server may take. Source: upstream's `defaultRequestTimeout`.
+/// Time limit of a post. Source: upstream's `defaultRequestTimeout`.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Posts that may be under way.
+/// Posts in flight.
 const PARALLEL: usize = 16;
 
-/// Sends documents to a server.
+/// The HTTP client of the webhook.
 pub trait Post: Send + Sync + 'static {
-    /// Sends one; in words why it was not taken.
+    /// Posts a list; the error says why it was not accepted.
     fn post(&self, body: Bytes) -> BoxFuture<'_, Result<(), String>>;
 }
 
@@ -28,12 +30,12 @@ pub(super) struct Webhook {
     pub truncate: TruncateOptions,
     pub random: Arc<dyn Random>,
     pub phases: watch::Receiver<Phase>,
-    pub lost: Lost,
+    pub losses: LossReporter,
 }
 
-/// Events and what is sent of them.
+/// A list of events, with their encoded items.
 #[derive(Default)]
-struct Parcel {
+struct EventList {
     events: Vec<Arc<Event>>,
     items: Vec<Vec<u8>>,
     bytes: u64,
@@ -47,9 +49,9 @@ impl Backend for Webhook {
     fn deliver(&self, events: Vec<Arc<Event>>) -> BoxFuture<'_, bool> {
         Box::pin(async move {
             let mut delivered = true;
-            for parcel in self.parcels(events) {
-                if let Err(error) = self.send(kaji_audit::events(&parcel.items)).await {
-                    self.lost.tell(self.lost.plugin, &error, &parcel.events);
+            for list in self.lists(events) {
+                if let Err(error) = self.send(crate::events(&list.items)).await {
+                    self.losses.report(self.losses.plugin, &error, &list.events);
                     delivered = false;
                 }
             }
@@ -59,28 +61,28 @@ impl Backend for Webhook {
 }
 
 impl Webhook {
-    /// Encoded events, in lists of a size that the server takes.
-    fn parcels(&self, events: Vec<Arc<Event>>) -> Vec<Parcel> {
-        let (mut parcels, mut parcel) = (vec![], Parcel::default());
+    /// Encodes events into lists of the configured size.
+    fn lists(&self, events: Vec<Arc<Event>>) -> Vec<EventList> {
+        let (mut lists, mut list) = (vec![], EventList::default());
         for event in events {
             let Fit::Encoded(item) = fit(&event, &self.truncate, Event::item) else {
                 let error = "event is too large even after truncating";
-                self.lost.tell("truncate", error, &[event]);
+                self.losses.report("truncate", error, &[event]);
                 continue;
             };
             let size = item.len() as u64;
-            let most = self.truncate.max_batch_size;
-            if self.truncate.enabled && !parcel.items.is_empty() && parcel.bytes + size > most {
-                parcels.push(std::mem::take(&mut parcel));
+            let limit = self.truncate.max_batch_size;
+            if self.truncate.enabled && !list.items.is_empty() && list.bytes + size > limit {
+                lists.push(std::mem::take(&mut list));
             }
-            parcel.bytes += size;
-            parcel.items.push(item);
-            parcel.events.push(event);
+            list.bytes += size;
+            list.items.push(item);
+            list.events.push(event);
         }
-        if !parcel.items.is_empty() {
-            parcels.push(parcel);
+        if !list.items.is_empty() {
+            lists.push(list);
         }
-        parcels
+        lists
     }
 
     async fn send(&self, body: Bytes) -> Result<(), String> {
@@ -97,7 +99,7 @@ impl Webhook {
                 _ = phases.wait_for(|p| *p == Phase::GivenUp) => return Err("the server is ending".into()),
             };
             let Some(wait) = backoff.next(&*self.random) else { return Err(error) };
-            tracing::debug!(error, ?wait, "audit events were not taken");
+            tracing::debug!(error, ?wait, "audit events were not accepted");
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 _ = phases.wait_for(|p| *p == Phase::GivenUp) => return Err(error),

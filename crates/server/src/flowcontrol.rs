@@ -1,30 +1,32 @@
-//! Flow control at the HTTP edge (KEP-1040): every request but the streaming ones gets its seats here, or waits for them,
-//! or is turned away with 429. What decides is `kaji_flowcontrol`; this is its clock, its sleep and its wake.
+//! The filter of API Priority and Fairness (KEP-1040): every request but the streaming ones gets its seats here, waits for
+//! them, or is rejected with 429. `kaji_flowcontrol` decides; this is its clock, its timers and its wake-ups.
+//!
+//! It lies in the server, not in that crate, because it needs the server's types: [`RequestInfo`] is what is classified, the
+//! engine's caches give the size of a list (here) and the configuration objects (`configuration.rs`), and a response body
+//! releases the seats (`release.rs`).
 //!
 //! Invariants:
 //! - A [`Seat`] gives back what it holds when it is dropped, however its request ends.
 //! - No lock is held across an await.
 //! - A watch holds its seats until it has sent what was there when it began.
 
-mod counted;
-mod follow;
-mod hold;
-mod lanes;
-mod pace;
-mod watches;
+mod configuration;
+mod release;
 
-pub use counted::Limits;
-pub use follow::{ensure, follow};
-pub use hold::hold;
-pub use lanes::{Lane, Lanes, SharedLane};
-pub use pace::{Place, during};
+pub use configuration::{ensure, follow};
+pub use kaji_flowcontrol::Limits;
+pub use release::hold;
 
-use crate::{body::ResponseBody, route::RequestInfo};
+use crate::{
+    body::ResponseBody,
+    cpu_fairness::{AtomicLane, CpuPermit, Lane, Lanes},
+    route::RequestInfo,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use kaji_engine::Engine;
 use kaji_flowcontrol::{
-    Controller, Detail, Digest, Estimate, Level, Nanos, Reason, Request, ResourceDigest, Route,
-    SchemaMetrics, Started, controller, estimate, shard,
+    Controller, Detail, Digest, Estimate, InFlightPermit, Level, MaxInFlight, Nanos, Reason, Request,
+    ResourceDigest, Route, SchemaMetrics, Started, WatchGuard, WatchTracker, controller, estimate, shard,
 };
 use kaji_meta::{Query, time::Clock};
 use kaji_resource::UserInfo;
@@ -34,9 +36,8 @@ use prometheus_client::{
 };
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::oneshot, time::Instant};
-use watches::{Watches, Watching};
 
-/// Who waits for a seat.
+/// Wakes a request that waits for its seats.
 type Token = oneshot::Sender<()>;
 
 const SCHEMA_HEADER: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
@@ -44,14 +45,14 @@ const LEVEL_HEADER: HeaderName = HeaderName::from_static("x-kubernetes-pf-priori
 /// No request waits longer, whatever its timeout.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// The gate of one server.
-pub struct Flow {
+/// The flow control of one server.
+pub struct FlowControl {
     controller: Controller<Token>,
     /// Instead of the controller, when fairness is off.
-    counts: Option<counted::Counts>,
+    max_in_flight: Option<MaxInFlight>,
     /// Requests that wait, of those that read and those that write.
     waiting: Family<[(&'static str, &'static str); 1], Gauge>,
-    watches: Arc<Watches>,
+    watches: Arc<WatchTracker>,
     lanes: Arc<Lanes>,
     clock: Arc<dyn Clock>,
     origin: Instant,
@@ -59,17 +60,17 @@ pub struct Flow {
     began: jiff::Timestamp,
 }
 
-/// What became of a request here.
+/// How flow control classified a request.
 #[derive(Default)]
-pub struct Marks {
+pub struct Classification {
     /// Uids of its FlowSchema and its PriorityLevelConfiguration, once it is classified.
     uids: Option<(HeaderValue, HeaderValue)>,
-    /// Whether it was turned away.
+    /// Whether it was rejected.
     pub refused: bool,
 }
 
-impl Marks {
-    /// Puts what it was classified as on its response.
+impl Classification {
+    /// Sets the headers of the response.
     pub fn put(self, headers: &mut HeaderMap) {
         if let Some((schema, level)) = self.uids {
             headers.insert(LEVEL_HEADER, level);
@@ -87,21 +88,21 @@ impl Drop for Waiting {
     }
 }
 
-/// What one request holds. Dropping it gives that back.
+/// What an admitted request holds, until it is dropped.
 pub struct Seat {
     /// With fairness.
-    turn: Option<Turn>,
-    /// Without.
-    _counted: Option<counted::Counted>,
-    watching: Option<Watching>,
+    request: Option<QueuedRequest>,
+    /// Without fairness.
+    _in_flight: Option<InFlightPermit>,
+    watch: Option<WatchGuard>,
 }
 
-/// A request's place on its priority level.
-struct Turn {
-    flow: Arc<Flow>,
+/// A request in its priority level: queued, or executing with its seats.
+struct QueuedRequest {
+    flow: Arc<FlowControl>,
     level: Arc<Level<Token>>,
     metrics: Arc<SchemaMetrics>,
-    /// Whom it takes turns with at the processors; `None` for one that need not.
+    /// The flow that it takes CPU permits for; `None` for an exempt request.
     flow_hash: Option<u64>,
     id: u32,
     /// `None` until it has its seats.
@@ -110,15 +111,15 @@ struct Turn {
     watch: bool,
 }
 
-impl Flow {
-    /// A gate with the mandatory configuration until [`follow`] brings another.
-    pub fn new(limits: Limits, clock: Arc<dyn Clock>) -> Arc<Flow> {
-        Arc::new(Flow {
+impl FlowControl {
+    /// With the mandatory configuration, until [`follow`] reads another.
+    pub fn new(limits: Limits, clock: Arc<dyn Clock>) -> Arc<FlowControl> {
+        Arc::new(FlowControl {
             controller: Controller::new(limits.reading.saturating_add(limits.mutating), 0),
-            counts: (!limits.fair).then(|| counted::Counts::new(limits)),
+            max_in_flight: (!limits.fair).then(|| MaxInFlight::new(limits)),
             waiting: Family::default(),
             watches: Arc::default(),
-            lanes: Lanes::new(places()),
+            lanes: Lanes::new(cpu_permits()),
             origin: Instant::now(),
             began: clock.now(),
             clock,
@@ -129,9 +130,14 @@ impl Flow {
         u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Makes the gate's metrics part of a page.
+    /// Whether fairness is off.
+    fn is_disabled(&self) -> bool {
+        self.max_in_flight.is_some()
+    }
+
+    /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
-        if self.counts.is_some() {
+        if self.max_in_flight.is_some() {
             return;
         }
         self.controller.metrics.register(registry);
@@ -139,7 +145,7 @@ impl Flow {
         registry.register("apiserver_current_inqueue_requests", help, self.waiting.clone());
     }
 
-    /// Brings metrics up to date that are only looked at when somebody asks.
+    /// Updates the metrics that are computed when they are read.
     pub fn observe(&self) {
         self.controller.observe(self.now());
     }
@@ -147,7 +153,7 @@ impl Flow {
     /// A page of `/debug/api_priority_and_fairness/`.
     pub fn debug(&self, page: &str, query: &Query) -> Option<String> {
         match page {
-            _ if self.counts.is_some() => None,
+            _ if self.max_in_flight.is_some() => None,
             "dump_priority_levels" => Some(self.controller.dump_priority_levels()),
             "dump_queues" => Some(self.controller.dump_queues()),
             "dump_requests" => {
@@ -158,68 +164,85 @@ impl Flow {
         }
     }
 
-    /// Seats for a request, after waiting for them if need be; `None` for one that needs none. `timeout` is the
-    /// request's own, a quarter of which it may spend waiting. The marks are set as soon as it is classified.
+    /// Acquires the seats of a request, waiting for them if necessary; `None` for one that needs none. It may wait for a
+    /// quarter of `timeout`, the request's.
     ///
     /// # Errors
-    /// The 429 that its client gets.
+    /// The 429 for the client.
     pub async fn admit(
         self: &Arc<Self>,
         engine: &Engine,
         user: &UserInfo,
         info: &RequestInfo,
         timeout: Duration,
-        marks: &mut Marks,
+        classification: &mut Classification,
     ) -> Result<Option<Seat>, Response<ResponseBody>> {
         let watch = info.verb == "watch";
         if info.long_running() && !watch {
             return Ok(None);
         }
         let mutating = !matches!(&*info.verb, "get" | "list" | "watch");
-        if let Some(counts) = &self.counts {
-            let counted = if watch { Some(None) } else { counts.admit(user, mutating) };
-            marks.refused = counted.is_none();
-            let seat = |count| Seat { turn: None, _counted: Some(count), watching: None };
-            return counted.map(|count| count.map(seat)).ok_or_else(|| refusal(1));
+        if let Some(limits) = &self.max_in_flight {
+            let permit = if watch { Some(None) } else { limits.admit(user, mutating) };
+            classification.refused = permit.is_none();
+            let seat = |permit| Seat { request: None, _in_flight: Some(permit), watch: None };
+            return permit.map(|permit| permit.map(seat)).ok_or_else(|| too_many_requests(1));
         }
         let digest = digest(user, info);
         let active = self.controller.active();
         let route = active.classify(&digest);
         let uid = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
-        marks.uids = Some((uid(&route.schema.uid), uid(&route.level_uid)));
+        classification.uids = Some((uid(&route.schema.uid), uid(&route.level_uid)));
         let mut request = self.request(engine, &digest, &info.query, route);
         let (level, metrics) = (route.level.clone(), route.metrics.clone());
         let waits = !route.exempt;
         let flow_hash =
             waits.then(|| if route.sharded { request.hash } else { shard::hash(&route.schema.name, "") });
         request.busy = flow_hash.is_some_and(|flow| self.lanes.lane(flow) == Lane::Busy);
-        let mut turn =
-            Turn { flow: self.clone(), level, metrics, flow_hash, id: 0, since: None, mutating, watch };
+        let mut queued = QueuedRequest {
+            flow: self.clone(),
+            level,
+            metrics,
+            flow_hash,
+            id: 0,
+            since: None,
+            mutating,
+            watch,
+        };
         drop(active);
         let arrived = self.now();
-        let admitted = turn.take(request, arrived, (timeout / 4).min(LONGEST_WAIT)).await;
+        let admitted = queued.acquire(request, arrived, (timeout / 4).min(LONGEST_WAIT)).await;
         if waits {
             let waited = self.now().saturating_sub(arrived);
-            turn.metrics.waited(waited as f64 / 1e9, admitted.is_ok());
+            queued.metrics.waited(waited as f64 / 1e9, admitted.is_ok());
         }
         if admitted.is_err() {
-            let seconds = turn.level.dropped(arrived / 1_000_000_000);
-            marks.refused = true;
-            return Err(refusal(seconds));
+            let seconds = queued.level.dropped(arrived / 1_000_000_000);
+            classification.refused = true;
+            return Err(too_many_requests(seconds));
         }
-        let target = info.resource.as_ref().filter(|_| watch);
-        let watching = target.map(|t| Watches::register(&self.watches, t, info));
-        Ok(Some(Seat { turn: Some(turn), _counted: None, watching }))
+        let target = digest.resource.as_ref().filter(|target| watch && is_tracked(target, &info.query));
+        let watch = target.map(|target| WatchTracker::register(&self.watches, target));
+        Ok(Some(Seat { request: Some(queued), _in_flight: None, watch }))
     }
 
-    /// A place at the processors for the holder of such a seat; `None` for whom nothing holds up. Says where its connection
-    /// should go on.
-    pub async fn place(&self, seat: Option<&Seat>, connection: Option<&SharedLane>) -> Option<Place> {
-        let flow = seat?.turn.as_ref()?.flow_hash?;
-        Some(self.lanes.place(flow, connection).await)
+    /// Acquires a CPU permit for a request with such a seat; `None` for an exempt request. Sets the target lane of its
+    /// connection.
+    pub async fn cpu_permit(
+        &self,
+        seat: Option<&Seat>,
+        connection: Option<&AtomicLane>,
+    ) -> Option<CpuPermit> {
+        let flow = seat?.request.as_ref()?.flow_hash?;
+        Some(self.lanes.acquire(flow, connection).await)
     }
 
-    /// What connections move between.
+    /// How many CPU permits are held at this moment.
+    pub fn held_cpu_permits(&self) -> usize {
+        self.lanes.held_permits()
+    }
+
+    /// The lanes that connections migrate between.
     pub fn lanes(&self) -> Arc<Lanes> {
         self.lanes.clone()
     }
@@ -249,11 +272,11 @@ impl Flow {
                 Estimate::ONE
             }
             "list" | "watch" => {
-                let Some(what) = collection(engine, target) else { return Estimate::ONE };
+                let Some(collection) = collection(engine, target) else { return Estimate::ONE };
                 let limit = query.number("limit").ok().flatten().and_then(|n| u64::try_from(n).ok());
-                estimate::list(what, limit, !target.name.is_empty(), route.most_seats)
+                estimate::list(collection, limit, !target.name.is_empty(), route.most_seats)
             }
-            // A token that is made changes no object.
+            // A token request changes no object.
             "create" | "update" | "patch" | "delete"
                 if (target.resource, target.subresource) != ("serviceaccounts", "token") =>
             {
@@ -265,22 +288,22 @@ impl Flow {
         }
     }
 
-    fn waits(&self, mutating: bool) -> Waiting {
+    fn count_waiting(&self, mutating: bool) -> Waiting {
         let labels = [("request_kind", if mutating { "mutating" } else { "readOnly" })];
         let gauge = self.waiting.get_or_create_owned(&labels);
         gauge.inc();
         Waiting(gauge)
     }
 
-    /// Wakes those whose turn has come. Nobody's lock may be held: what they do is their own affair.
+    /// Wakes requests that have got their seats. No lock may be held: a dropped request takes locks.
     fn wake(woken: Vec<Token>) {
         for token in woken {
-            // Whoever does not listen any more gives its seats back when it is dropped.
+            // A request that is being dropped returns its seats itself.
             let _ = token.send(());
         }
     }
 
-    /// Gives lingering seats back in time while there are any.
+    /// Releases lingering seats when their time has passed, while there are any.
     async fn release(self: Arc<Self>, level: Arc<Level<Token>>) {
         loop {
             let next = {
@@ -293,14 +316,14 @@ impl Flow {
             tokio::time::sleep_until(self.origin + Duration::from_nanos(at)).await;
             let mut woken = vec![];
             level.queues().advance(self.now(), &mut woken);
-            Flow::wake(woken);
+            FlowControl::wake(woken);
         }
     }
 }
 
-impl Turn {
-    /// Gets the seats, waiting at most so long.
-    async fn take(&mut self, request: Request, now: Nanos, most: Duration) -> Result<(), Reason> {
+impl QueuedRequest {
+    /// Acquires the seats, waiting at most `limit`.
+    async fn acquire(&mut self, request: Request, now: Nanos, limit: Duration) -> Result<(), Reason> {
         let mut woken = vec![];
         let started = {
             let mut set = self.level.queues();
@@ -314,17 +337,17 @@ impl Turn {
                 }
             }
         };
-        Flow::wake(woken);
+        FlowControl::wake(woken);
         let (id, turn) = started?;
         self.id = id;
         self.since = Some(now);
         if let Some(turn) = turn {
-            let _counted = self.flow.waits(self.mutating);
-            if !matches!(tokio::time::timeout(most, turn).await, Ok(Ok(()))) {
+            let _counted = self.flow.count_waiting(self.mutating);
+            if !matches!(tokio::time::timeout(limit, turn).await, Ok(Ok(()))) {
                 let mut woken = vec![];
-                let gave_up = self.level.queues().cancel(self.flow.now(), id, &mut woken);
-                Flow::wake(woken);
-                if gave_up {
+                let still_queued = self.level.queues().cancel(self.flow.now(), id, &mut woken);
+                FlowControl::wake(woken);
+                if still_queued {
                     self.since = None;
                     return Err(Reason::TimeOut);
                 }
@@ -335,21 +358,21 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for QueuedRequest {
     fn drop(&mut self) {
         let Some(since) = self.since else { return };
         let now = self.flow.now();
         let mut woken = vec![];
         let (waited, lingers, _ended) = {
             let mut set = self.level.queues();
-            // One that is dropped while it waits leaves its queue.
+            // A request that is dropped while it waits leaves its queue.
             let waited = set.cancel(now, self.id, &mut woken);
             let ended = (!waited).then(|| set.finish(now, self.id, &mut woken));
             let lingers = ended.as_ref().is_some_and(|e| e.later.is_some()) && !set.timed;
             set.timed |= lingers;
             (waited, lingers, ended)
         };
-        Flow::wake(woken);
+        FlowControl::wake(woken);
         if !waited {
             self.metrics.executed(now.saturating_sub(since) as f64 / 1e9, self.watch);
         }
@@ -357,6 +380,13 @@ impl Drop for Turn {
             runtime.spawn(self.flow.clone().release(self.level.clone()));
         }
     }
+}
+
+/// Whether a watch counts in the estimates of writes. One of the pods of a node does not: few writes are about them.
+fn is_tracked(target: &ResourceDigest<'_>, query: &Query) -> bool {
+    let fields = query.field_selector().unwrap_or_default();
+    target.resource != "pods"
+        || fields.and_then(|s| s.requires_exact("spec.nodeName").map(str::is_empty)).unwrap_or(true)
 }
 
 fn digest<'a>(user: &'a UserInfo, info: &'a RequestInfo) -> Digest<'a> {
@@ -407,17 +437,35 @@ fn collection(engine: &Engine, target: &ResourceDigest<'_>) -> Option<estimate::
 }
 
 /// Upstream's answer, which is plain text.
-fn refusal(seconds: u64) -> Response<ResponseBody> {
+fn too_many_requests(seconds: u64) -> Response<ResponseBody> {
     let mut response =
         crate::plain::text(429, "text/plain; charset=utf-8", "Too many requests, please try again later.\n");
     response.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from(seconds));
     response
 }
 
-/// Handlers that may be ready to run at once: enough that no processor waits for one.
-fn places() -> usize {
+/// CPU permits of a lane: enough that no processor is idle while handlers wait.
+fn cpu_permits() -> usize {
     4 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 /// How often [`follow`] lets limits follow demand.
 const ADJUSTMENT: Duration = controller::ADJUSTMENT;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Method;
+
+    #[test]
+    fn watches_of_one_nodes_pods_are_not_tracked() {
+        let tracked = |path: &str, query: &str| {
+            let info = RequestInfo::parse(&Method::GET, path, Query::parse(query)).unwrap();
+            is_tracked(digest(&UserInfo::default(), &info).resource.as_ref().unwrap(), &info.query)
+        };
+        assert!(tracked("/api/v1/pods", "watch=1"));
+        assert!(tracked("/api/v1/namespaces/a/pods", "watch=1&fieldSelector=metadata.name%3Dq"));
+        assert!(tracked("/api/v1/nodes", "watch=1&fieldSelector=spec.nodeName%3Dn1"));
+        assert!(!tracked("/api/v1/pods", "watch=1&fieldSelector=spec.nodeName%3Dn1"));
+    }
+}

@@ -22,7 +22,7 @@ struct ConfigLabels {
 }
 
 /// The metrics of one file.
-pub struct Reloads {
+pub struct ReloadMetrics {
     what: &'static str,
     reloads: Family<ReloadLabels, Counter>,
     reloaded_at: Family<ReloadLabels, Gauge<f64, AtomicU64>>,
@@ -31,11 +31,11 @@ pub struct Reloads {
     server: String,
 }
 
-impl Reloads {
+impl ReloadMetrics {
     /// Those of the `what` configuration (`authentication`, `authorization`, `encryption`) of a server that goes by this
     /// name.
-    pub fn new(what: &'static str, server: &str) -> Reloads {
-        Reloads {
+    pub fn new(what: &'static str, server: &str) -> ReloadMetrics {
+        ReloadMetrics {
             what,
             reloads: Family::default(),
             reloaded_at: Family::default(),
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn page() {
-        let reloads = Reloads::new("authorization", "server");
+        let reloads = ReloadMetrics::new("authorization", "server");
         let mut registry = Registry::default();
         reloads.register(&mut registry);
         reloads.configured(b"old");

@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub(crate) const OWNER: &str = "kubernetes.io/service-name";
 
 /// What keeps the service from being called; `None` when it is to be tried.
-pub(crate) fn obstacle(
+pub(crate) fn unavailable_reason(
     backend: &Backend,
     service: Option<&Value>,
     slices: &[Arc<Value>],
@@ -75,7 +75,7 @@ mod tests {
             )
         };
         let tell = |service: Option<Value>, slices: &[Arc<Value>]| {
-            obstacle(&backend, service.as_ref(), slices)
+            unavailable_reason(&backend, service.as_ref(), slices)
                 .map_or("none".to_owned(), |c| format!("{}: {}", c.reason, c.message))
         };
         let good = slice("s", Value::Null, "https");
