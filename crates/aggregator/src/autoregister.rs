@@ -1,8 +1,7 @@
-//! APIServices of what this server serves itself: those of built-in groups are made when it starts, those of custom
-//! resources come and go with their definitions.
+//! APIServices of the groups that this server serves: those of built-in groups are created when it starts, those of custom
+//! resources are created and deleted with their definitions.
 //!
-//! Invariants: an APIService that does not say that it is managed here is left alone; one that is as it should be is not
-//! written. Source: upstream's `autoregister` and `crdregistration` controllers.
+//! Invariants: an APIService without the label of this controller is not changed; one that is up to date is not written. Source: upstream's `autoregister` and `crdregistration` controllers.
 
 use crate::{
     changes::{Changes, Watched},
@@ -22,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-/// Says who manages an APIService, and when.
+/// The label of managed APIServices; its value says when they are synchronized.
 const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 /// Its value for those that a start of the server sees to.
 const ON_START: &str = "onstart";
@@ -111,7 +110,7 @@ async fn level(api: &dyn Api, name: &str, wanted: Option<&Value>, starting: bool
         _ => Ok(()),
     };
     match outcome {
-        // Made, changed or deleted by somebody else meanwhile: that is an event of its own.
+        // Created, changed or deleted by another writer meanwhile: that gives another event.
         Err(status) if matches!(status.code, 404 | 409) => Ok(()),
         other => other,
     }

@@ -1,4 +1,4 @@
-//! Whether a service could be reached at all: what its objects say, before anybody is called.
+//! Whether an APIService can be available according to its Service and EndpointSlices, before its server is called.
 //!
 //! Source: the order, reasons and texts of upstream's `AvailableConditionController`.
 
@@ -7,10 +7,10 @@ use kaji_meta::{object, text::quote};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// The label that says whose endpoints a slice holds.
+/// The label with the name of a slice's service.
 pub(crate) const OWNER: &str = "kubernetes.io/service-name";
 
-/// What keeps the service from being called; `None` when it is to be tried.
+/// Why the service is unavailable; `None` if its server is to be called.
 pub(crate) fn unavailable_reason(
     backend: &Backend,
     service: Option<&Value>,
@@ -22,7 +22,7 @@ pub(crate) fn unavailable_reason(
     let Some(service) = service else {
         return no("ServiceNotFound", format!("{} is not present", place()));
     };
-    // Only of these it is known who is behind them.
+    // Only services of this type have endpoints.
     if !matches!(object::str_at(service, &["spec", "type"]), "" | "ClusterIP") {
         return None;
     }

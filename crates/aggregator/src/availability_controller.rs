@@ -1,10 +1,11 @@
-//! Looks after one APIService that is served elsewhere: whether its server can be reached, and what it serves.
+//! The controller of one APIService with an extension server: probes the server, writes the Available condition, fetches the
+//! server's discovery documents.
 //!
 //! Invariants:
-//! - A condition is written when it differs from the one that is there, never otherwise.
-//! - A server that hangs holds up its own controller; how many are looked at at once is bounded.
-//! - Whatever changes about the service, its endpoints or the APIService itself is looked at at once, and everything again
-//!   after half a minute; failures in between with growing delays.
+//! - A condition is written only when it differs from the stored one.
+//! - A server that hangs delays its controller alone; the number of concurrent probes is bounded.
+//! - A change of the service, its endpoints or the APIService is processed at once, and everything again after half a
+//!   minute; failures are retried with exponential backoff.
 
 use crate::{
     Aggregator, Route,
@@ -24,7 +25,7 @@ use std::{
 };
 use tokio::{sync::watch, time::Instant};
 
-/// Who the server is told that asks.
+/// The user of probes, as the server sees it.
 const PROBER: &str = "system:kube-aggregator";
 /// Tries at once, of which one has to succeed: there may be bad endpoints among the good.
 const ATTEMPTS: usize = 5;
@@ -61,12 +62,12 @@ impl Delay {
     }
 }
 
-/// The identity of those who look after servers: it may see everything everywhere.
+/// The identity of probes, which servers authorize for everything.
 pub(crate) fn prober() -> UserInfo {
     UserInfo { name: PROBER.into(), groups: vec!["system:masters".into()], ..UserInfo::default() }
 }
 
-/// Looks after an APIService until whoever started it ends it.
+/// Runs the controller of an APIService until it is aborted.
 pub(crate) async fn keep(aggregator: Weak<Aggregator>, routes: watch::Receiver<Arc<Route>>) {
     let route = routes.borrow().clone();
     let mut controller = AvailabilityController {
@@ -91,7 +92,7 @@ struct AvailabilityController {
     probe: Delay,
     fetch: Delay,
     look_at: Instant,
-    /// When to ask what is served; `None` while nobody can be asked.
+    /// When to fetch discovery documents; `None` while the server is unavailable.
     fetch_at: Option<Instant>,
 }
 

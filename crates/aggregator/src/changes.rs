@@ -1,6 +1,6 @@
-//! Hearing of changes inside the process.
+//! Watches inside the process.
 //!
-//! Invariant: an event says only that something changed; whoever hears it reads everything anew.
+//! Invariant: an event only signals a change; its consumer reads the current objects.
 
 use bytes::Bytes;
 use futures_util::{
@@ -12,7 +12,7 @@ use kaji_meta::GroupResource;
 use kaji_resource::Verb;
 use std::{sync::Arc, time::Duration};
 
-/// Changes that come together are looked at together.
+/// Changes within this time are processed together.
 const LINGER: Duration = Duration::from_millis(5);
 
 /// Some objects of a kind.
@@ -55,7 +55,7 @@ impl Watched {
 /// Changes of several kinds; it ends when one of its watches does, which all do now and then.
 pub(crate) struct Changes {
     events: BoxStream<'static, Bytes>,
-    /// Something came that nobody was told of yet.
+    /// An event has arrived that `next` has not returned yet.
     heard: bool,
 }
 

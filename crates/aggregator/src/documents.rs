@@ -1,10 +1,10 @@
-//! What extension servers say that they serve.
+//! A cache of the discovery documents of extension servers.
 //!
 //! Invariants:
-//! - Reading never waits for anybody: what was heard last is there, or that nothing is known (`Stale`).
-//! - A server with several group versions is asked once for all of them.
-//! - Of what a stranger says only known fields of wanted group versions are kept, within a bound; what it takes to find
-//!   them holds up no other task.
+//! - Reading never waits for a server: the last document is cached, or an empty one that is marked `Stale`.
+//! - A server with several group versions is requested once for all of them.
+//! - Only known fields of the registered group versions are kept of a response, within a bound; parsing it delays no other
+//!   task.
 //!
 //! Source: upstream's `discoveryManager`; KEP-3352.
 
@@ -34,18 +34,18 @@ type Server = (String, String, u16);
 /// Group and version.
 type Version = (String, String);
 
-/// What a server said.
+/// The last response of a server.
 #[derive(Clone)]
 struct CachedDiscovery {
-    /// Before it was asked.
+    /// Before the request.
     at: Instant,
     etag: Option<HeaderValue>,
-    /// What was looked for.
+    /// The group versions that were registered.
     wanted: Arc<BTreeSet<Version>>,
     versions: BTreeMap<Version, Arc<Value>>,
 }
 
-/// A group version that is served elsewhere, for discovery.
+/// A group version of an extension server, for discovery.
 #[derive(Clone, Debug)]
 pub struct Extension {
     /// `example.com`
@@ -69,7 +69,7 @@ struct Known {
     servers: HashMap<Server, Arc<tokio::sync::Mutex<Option<CachedDiscovery>>>>,
 }
 
-/// All that is known.
+/// The cache.
 #[derive(Default)]
 pub(crate) struct Documents(Mutex<Known>);
 
@@ -163,7 +163,7 @@ fn stale(service: &ApiService) -> Value {
     json!({"version": service.version, "freshness": "Stale"})
 }
 
-/// What a server says now, or said to somebody else after `since`; all that is wanted of it is kept.
+/// The response of a server, now or to another controller after `since`; the registered group versions of it are kept.
 async fn heard(
     client: &Client,
     route: &Route,
@@ -228,7 +228,7 @@ async fn heard(
     }
 }
 
-/// Does what takes as long, and as much memory, as a stranger likes where no client waits behind it.
+/// Parses responses of extension servers, of unknown cost, on a thread that serves no client.
 pub(crate) async fn apart<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
@@ -236,7 +236,7 @@ pub(crate) async fn apart<T: Send + 'static>(
     within(&ROOM, work).await
 }
 
-/// The place is held until the work is done, even if nobody waits for it any more.
+/// The permit is held until the work is done, even if the caller is cancelled.
 async fn within<T: Send + 'static>(
     room: &'static Semaphore,
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
@@ -416,9 +416,9 @@ mod tests {
     use super::*;
     use expect_test::expect;
 
-    /// Work that nobody waits for any more is work all the same.
+    /// Work continues after its caller is cancelled, and still counts.
     #[tokio::test]
-    async fn who_gives_up_makes_no_room() {
+    async fn cancelled_callers_release_no_permit() {
         static ROOM: Semaphore = Semaphore::const_new(1);
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
@@ -467,7 +467,7 @@ mod tests {
             ("a.io", "v2") {"version":"v2"}"#]]
         .assert_eq(&got.join("\n"));
         assert!(versions(&json!([]), &wanted(&["v1"])).is_empty());
-        // What nobody asks for is not kept.
+        // Group versions that are not registered are not kept.
         assert_eq!(versions(&document, &wanted(&["v2"])).len(), 1);
     }
 
@@ -480,7 +480,7 @@ mod tests {
         ]});
         expect![[r#"{"resources":[{"categories":["all"],"resource":"a","responseKind":{"group":"","kind":"A","version":""},"scope":"Namespaced","singularResource":"","subresources":[{"responseKind":{"group":"","kind":"A","version":""},"subresource":"status","verbs":["get"]}],"verbs":["list"]},{"resource":"b","responseKind":{"group":"","kind":"","version":""},"scope":"Cluster","singularResource":"","subresources":[{"responseKind":{"group":"g","kind":"X","version":"v"},"subresource":"x","verbs":["create"]}],"verbs":[]}],"version":"v1"}"#]]
         .assert_eq(&from_legacy("v1", &list).unwrap().to_string());
-        // As many as a stranger likes cost no more than their number.
+        // The cost is linear in their number.
         let name = |i: usize| json!({"name": format!("r{i}/x"), "kind": "X"});
         let many = json!({"resources": (0..20_000).map(name).collect::<Vec<_>>()});
         assert_eq!(array(&from_legacy("v1", &many).unwrap()["resources"]).len(), 20_000);

@@ -1,8 +1,8 @@
 //! The aggregation layer: group versions that other servers serve behind this one.
 //!
-//! An APIService with a service sends all requests of its group version there (`proxy`), once a controller has found out that
-//! somebody answers (`controller`, `judge`), which also asks what is served (`documents`). APIServices of what this server
-//! serves itself are made here, too (`register`).
+//! Requests of a group version whose APIService names a service are proxied there (`proxy`), once a controller has found the
+//! server available (`availability_controller`, `availability`); the controller also fetches the server's discovery
+//! documents (`documents`). APIServices of the groups that this server serves are created by `autoregister`.
 //!
 //! Invariants:
 //! - Whether a request leaves is decided by the APIServices alone, as of the moment that it is routed (`routes`).
@@ -49,7 +49,7 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-/// Servers that are looked at at the same time.
+/// Concurrent probes.
 const LOOKS: usize = 32;
 
 /// The aggregation layer of one server.
@@ -100,7 +100,7 @@ impl Aggregator {
         self.metrics.register(registry);
     }
 
-    /// Who serves a path, if that is not this server.
+    /// The route of a path that an extension server serves.
     pub fn route(&self, path: &str) -> Option<Arc<Route>> {
         let found = self.routes.route(path);
         match path.strip_prefix("/openapi/v3/") {
@@ -125,7 +125,7 @@ impl Aggregator {
         self.specs.made(&self.routes.table(), name)
     }
 
-    /// Whether anything is served elsewhere.
+    /// Whether no APIService names a service.
     pub fn is_idle(&self) -> bool {
         self.routes.table().is_empty()
     }
@@ -135,7 +135,7 @@ impl Aggregator {
         (self.routes.table().generation, self.documents.generation())
     }
 
-    /// All group versions that are served elsewhere.
+    /// All group versions of extension servers.
     pub fn extensions(&self) -> Extensions {
         let table = self.routes.table();
         // Before the documents are looked at: what comes meanwhile counts as news.
@@ -168,14 +168,13 @@ impl Route {
     }
 }
 
-/// Who looks after an APIService.
+/// The controller of an APIService.
 struct Kept {
     route: watch::Sender<Arc<Route>>,
     task: AbortHandle,
 }
 
-/// Sees to it that each APIService that is served elsewhere has its availability_controller, and that the others say that they are served
-/// here.
+/// Starts a controller for each APIService with a service, and writes the condition of the others.
 async fn supervise(aggregator: Weak<Aggregator>) {
     let mut tasks = JoinSet::new();
     let mut controllers: HashMap<String, Kept> = HashMap::new();
@@ -235,7 +234,7 @@ fn level(this: &Arc<Aggregator>, controllers: &mut HashMap<String, Kept>, tasks:
     }
 }
 
-/// Those that this server serves itself are always available; one that was served elsewhere before does not say so yet.
+/// APIServices without a service are always available; the condition of one that had a service has to be written.
 async fn locals(this: &Arc<Aggregator>, follower: &mut Option<Follower>) {
     if follower.is_none() {
         let registry = this.engine.registry();

@@ -1,7 +1,7 @@
 //! Forwarding a request to the server that stands behind an APIService.
 //!
 //! Invariants:
-//! - What is sent is made in `forwarded_request`, out of what was authorized.
+//! - The forwarded request is built in `forwarded_request`, from what was authorized.
 //! - A request that is answered in pieces, or that switches protocols, is passed on as it comes; when one side ends, so
 //!   does the other. An answer that breaks off breaks off here too and never looks complete.
 //!
@@ -38,12 +38,12 @@ const CORS: [HeaderName; 4] = [
     header::ACCESS_CONTROL_ALLOW_ORIGIN,
 ];
 
-/// The body of an answer from elsewhere.
+/// The body of an extension server's response.
 pub type ProxiedBody = UnsyncBoxBody<Bytes, ProxiedBodyError>;
 
-/// The other side did not finish what it began.
+/// An extension server did not finish its response.
 #[derive(Debug, thiserror::Error)]
-#[error("an answer from elsewhere broke off: {0}")]
+#[error("the response of an extension server ended early: {0}")]
 pub struct ProxiedBodyError(String);
 
 /// What is known of a request besides what the client sent.
@@ -54,7 +54,7 @@ pub struct ForwardContext<'a> {
     pub query: &'a Query,
     /// Whether it is about a resource.
     pub resource: bool,
-    /// Who asks.
+    /// The authenticated user.
     pub user: &'a UserInfo,
     /// The id in the audit log.
     pub audit_id: &'a HeaderValue,
@@ -142,7 +142,7 @@ impl Aggregator {
                 End::Late
             }),
             None => Box::pin(async move {
-                // An error says that nobody is left who could stop it.
+                // An error says that the sender is gone, and with it the server.
                 let _ = stop.wait_for(|s| *s).await;
                 End::Stopped
             }),
@@ -229,7 +229,7 @@ fn verb(method: &Method) -> String {
 fn pass(answer: Response<ProxiedBody>, end: BoxFuture<'static, End>) -> Response<ProxiedBody> {
     let (mut parts, inner) = answer.into_parts();
     if parts.status.is_informational() {
-        return text(StatusCode::BAD_GATEWAY, "the backend switched protocols, which nobody asked for");
+        return text(StatusCode::BAD_GATEWAY, "the backend switched protocols without a request to");
     }
     if parts.status.is_redirection() && parts.headers.contains_key(header::LOCATION) {
         let refused = "the backend attempted to redirect this request, which is not permitted";

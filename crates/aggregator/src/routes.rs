@@ -1,9 +1,9 @@
-//! Which group versions are served elsewhere.
+//! The routing table of group versions that extension servers serve.
 //!
 //! Invariants:
-//! - The table is as new as the cache of APIServices whenever somebody looks at it: an APIService counts from the moment
-//!   that its write is acknowledged.
-//! - Looking costs two loads while no APIService changes, whatever number of them there is.
+//! - The table is as new as the cache of APIServices at every read: an APIService counts from the moment that its write is
+//!   acknowledged.
+//! - A read costs two loads while no APIService changes, whatever number of them there is.
 
 use crate::{ApiService, service::api_services};
 use arc_swap::ArcSwap;
@@ -20,7 +20,7 @@ use std::{
 /// Certificate chain and key, PEM, with which this server proves that it is the one that forwards.
 pub type Identity = (Vec<u8>, Vec<u8>);
 
-/// A group version that is served elsewhere.
+/// A group version of an extension server.
 pub struct Route {
     /// Its APIService.
     pub service: ApiService,
@@ -73,7 +73,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Who serves a path, if that is not this server.
+    /// The route of a path that an extension server serves.
     pub fn route(&self, path: &str) -> Option<&Arc<Route>> {
         if self.by_version.is_empty() {
             return None;
@@ -141,7 +141,7 @@ impl Routes {
         }
     }
 
-    /// Whether a path is served elsewhere, and where.
+    /// The route of a path, if an extension server serves it.
     pub fn route(&self, path: &str) -> Option<Arc<Route>> {
         let table = self.table.load();
         match &self.source {

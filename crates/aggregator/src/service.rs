@@ -9,7 +9,7 @@ pub fn api_services() -> GroupResource {
     GroupResource::new("apiregistration.k8s.io", "apiservices")
 }
 
-/// An APIService that a server elsewhere stands behind.
+/// An APIService that names a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiService {
     /// `v1.example.com`
@@ -22,13 +22,13 @@ pub struct ApiService {
     pub group_priority: i64,
     /// Of the version, in its group.
     pub version_priority: i64,
-    /// Who stands behind it.
+    /// Its service.
     pub backend: Backend,
     /// What is known of it.
     pub available: Option<Condition>,
 }
 
-/// The service behind an APIService, and whether it is believed.
+/// The service of an APIService, and how its certificate is verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
     /// Of the service.

@@ -1,7 +1,7 @@
 //! The OpenAPI documents of extension servers.
 //!
-//! Invariants: reading never waits for anybody; what was heard last stays until its APIService goes, for clients do better
-//! with an old document than with none. Of a v2 document only the paths of the APIService's own group version count, of a
+//! Invariants: reading never waits for a server; the last document is kept until its APIService is deleted, as an old
+//! document serves clients better than none. Of a v2 document only the paths of the APIService's own group version count, of a
 //! v3 index only its own documents, which are forwarded like any other request. For a server without v3 the document is made
 //! of its v2.
 //!
@@ -21,7 +21,7 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Who the server is told that asks.
+/// The user of requests, as the server sees it.
 const READER: &str = "system:aggregator";
 /// After a success.
 const REFRESH: Duration = Duration::from_secs(60);
@@ -152,7 +152,7 @@ impl Specs {
         Some((made.body, made.hash))
     }
 
-    /// Who has a document.
+    /// The route of the server that has a document.
     pub fn owner(&self, table: &Table, document: &str) -> Option<Arc<Route>> {
         let known = self.lock();
         let has =
@@ -229,7 +229,7 @@ fn own_documents(service: &ApiService, index: &Value) -> BTreeMap<String, String
         .collect()
 }
 
-/// Keeps what is known of one APIService's documents up to date, until whoever started it ends it.
+/// Fetches the documents of one APIService again and again, until it is aborted.
 pub(crate) async fn follow(aggregator: Weak<crate::Aggregator>, mut routes: watch::Receiver<Arc<Route>>) {
     let mut delay = availability_controller::Delay::new(RETRY);
     loop {

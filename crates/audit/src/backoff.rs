@@ -6,7 +6,7 @@ use std::time::Duration;
 const STEPS: u32 = 5;
 const FACTOR: f64 = 1.5;
 const JITTER: f64 = 0.2;
-/// Nobody waits longer than this for the next try.
+/// The longest delay before a retry.
 const MOST: f64 = 3600.0;
 
 /// The waits before the second and every further try: each half as long again as the one before, and up to a fifth more

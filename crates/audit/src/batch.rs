@@ -59,7 +59,7 @@ impl Throttle {
         let passed = now.saturating_sub(self.at).as_secs_f64();
         self.at = self.at.max(now);
         self.tokens = (self.tokens + passed * self.rate).min(self.burst) - 1.0;
-        // Half a day is longer than anybody waits for a token.
+        // Half a day is longer than any wait for a token.
         let wait = (-self.tokens / self.rate).clamp(0.0, 43_200.0);
         Duration::from_secs_f64(wait)
     }

@@ -24,7 +24,7 @@ pub struct Head {
     pub request_uri: String,
     /// API verb, or the method in lower case.
     pub verb: String,
-    /// Who asks; without a name when that is not known.
+    /// The user; without a name if the request is not authenticated.
     pub user: UserInfo,
     /// Where from, proxies first.
     pub source_ips: Vec<IpAddr>,
@@ -100,7 +100,7 @@ pub struct Event {
     pub stage: Stage,
     /// The request.
     pub head: Arc<Head>,
-    /// Whom the user acts as, and the verb that constrains it (KEP-5284; `""` without).
+    /// The impersonated user, and the verb that constrains it (KEP-5284; `""` without).
     pub impersonated: Option<Arc<(UserInfo, String)>>,
     /// What it is about; `None` for paths.
     pub object: Option<Arc<ObjectRef>>,

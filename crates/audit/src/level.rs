@@ -6,7 +6,7 @@ pub enum Level {
     /// Nothing.
     #[default]
     None,
-    /// Who did what, when, and what came of it.
+    /// User, verb, target, time and response status.
     Metadata,
     /// Also what was sent.
     Request,

@@ -116,7 +116,7 @@ impl Policy {
         Policy { rules: raw.rules.into_iter().map(|r| Rule::new(r, fallback)).collect(), fallback }
     }
 
-    /// What the policy says about a request. Nobody's requests have a user without a name.
+    /// Evaluates the policy for a request. Requests without authentication have a user without a name.
     pub fn evaluate(&self, request: &Attributes<'_>) -> Verdict {
         let rule = self.rules.iter().find(|r| r.matches(request));
         rule.map_or(self.fallback, |r| r.verdict)

@@ -1,5 +1,5 @@
-//! The configuration that every cluster has: mandatory objects, which are always put right, and suggested ones, which
-//! are kept up to date as long as nobody takes them over (annotation `apf.kubernetes.io/autoupdate-spec`).
+//! The configuration that every cluster has: mandatory objects, which are always restored, and suggested ones, which are
+//! updated until a user takes them over (annotation `apf.kubernetes.io/autoupdate-spec`).
 //! Source: Kubernetes, "API Priority and Fairness", maintenance of the mandatory and suggested configuration objects.
 
 use crate::config::{CATCH_ALL, EXEMPT};
@@ -44,7 +44,7 @@ pub fn priority_levels() -> Vec<(Value, bool)> {
 pub fn flow_schemas() -> Vec<(Value, bool)> {
     let leases = |verbs: &[&str]| resources(verbs, "coordination.k8s.io", &["leases"], false);
     let nodes = vec![resources(&["*"], "", &["nodes", "nodes/status"], true), leases(&["*"])];
-    let everybody = || groups(&[UNAUTHENTICATED, AUTHENTICATED]);
+    let all_users = || groups(&[UNAUTHENTICATED, AUTHENTICATED]);
     let kube_system =
         || json!({"kind": "ServiceAccount", "serviceAccount": {"name": "*", "namespace": "kube-system"}});
     let mut elections = users(&["system:kube-controller-manager", "system:kube-scheduler"]);
@@ -68,7 +68,7 @@ pub fn flow_schemas() -> Vec<(Value, bool)> {
             Some("ByUser"),
             json!({"subjects": groups(&["system:nodes"]), "resourceRules": nodes}),
         ),
-        schema("probes", EXEMPT, 2, None, json!({"subjects": everybody(), "nonResourceRules": probes})),
+        schema("probes", EXEMPT, 2, None, json!({"subjects": all_users(), "nonResourceRules": probes})),
         schema(
             "system-leader-election",
             "leader-election",
@@ -104,11 +104,11 @@ pub fn flow_schemas() -> Vec<(Value, bool)> {
             Some("ByUser"),
             everything(groups(&["system:serviceaccounts"])),
         ),
-        schema("global-default", "global-default", 9900, Some("ByUser"), everything(everybody())),
+        schema("global-default", "global-default", 9900, Some("ByUser"), everything(all_users())),
     ];
     let mandatory = [
         schema(EXEMPT, EXEMPT, 1, None, everything(groups(&["system:masters"]))),
-        schema(CATCH_ALL, CATCH_ALL, 10_000, Some("ByUser"), everything(everybody())),
+        schema(CATCH_ALL, CATCH_ALL, 10_000, Some("ByUser"), everything(all_users())),
     ];
     suggested.into_iter().map(|s| (s, false)).chain(mandatory.into_iter().map(|s| (s, true))).collect()
 }
@@ -158,7 +158,7 @@ fn boolean(text: &str) -> Option<bool> {
 /// What a present object has to become, or `None` when it is as it should be.
 pub fn revise(current: &Value, wanted: &Value, mandatory: bool) -> Option<Value> {
     let said = current["metadata"]["annotations"][AUTO_UPDATE].as_str().and_then(boolean);
-    // Without a word about it, an object whose spec nobody ever changed is the server's.
+    // Without the annotation, an object whose spec was never changed is the server's.
     let ours = mandatory || said.unwrap_or_else(|| current["metadata"]["generation"] == 1);
     let mut spec = wanted["spec"].clone();
     if spec["type"] == "Exempt" && current["spec"]["exempt"].is_object() {

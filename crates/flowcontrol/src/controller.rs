@@ -1,7 +1,7 @@
 //! From configuration objects to routes: which FlowSchema leads where, and how many seats each priority level has.
 //!
 //! Invariants:
-//! - `exempt` and `catch-all` always exist, imagined when nobody has created them.
+//! - `exempt` and `catch-all` always exist, with default values if they have not been created.
 //! - A priority level that is no longer wanted keeps its queues until they have run empty.
 //! - Requests read one immutable table; only a change of the configuration, and the adjustment of limits, take the
 //!   controller's own lock.

@@ -166,7 +166,7 @@ impl<T> Controller<T> {
         table(&rows)
     }
 
-    /// Brings up to date what nobody counts as it happens; for the metrics page.
+    /// Updates the metrics that are not counted continuously; for the metrics page.
     pub fn observe(&self, now: Nanos) {
         let mut utilization = vec![];
         self.levels(|levels| {

@@ -35,7 +35,7 @@ pub(crate) struct Entry<T> {
 pub struct Ended<T> {
     /// When its seats come back, if they do so later.
     pub later: Option<Nanos>,
-    #[expect(dead_code, reason = "kept to be dropped by whoever holds this")]
+    #[expect(dead_code, reason = "kept to be dropped with this")]
     pub(crate) remains: Option<Entry<T>>,
 }
 

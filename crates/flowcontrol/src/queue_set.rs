@@ -6,8 +6,8 @@
 //!   the limit, or when nothing else runs.
 //! - Among waiting requests, the queue whose oldest would finish first in virtual time goes first; a wide one at its
 //!   head is waited for, not overtaken.
-//! - A few seats are not for busy flows, whose requests compete for the processors rather than for seats. With all seats
-//!   theirs, everybody else would wait until one of them had its turn there.
+//! - A few seats are not for busy flows, whose requests compete for the processors rather than for seats. If they held all
+//!   seats, the other flows would wait until a request of theirs had its turn at the processors.
 //! - Virtual time is counted in whole seat-nanoseconds and never wound back.
 
 use crate::{
@@ -248,7 +248,7 @@ impl<T> QueueSet<T> {
         }
     }
 
-    /// The usual case: nobody to choose among, so the queue is passed through without a stop.
+    /// The usual case: no request waits, so the queue is passed through at once.
     fn start_at_once(&mut self, index: usize, request: Request) -> Started {
         request.metrics.length.observe(1.0);
         let id = self.insert(Some(index), request);
@@ -274,7 +274,7 @@ impl<T> QueueSet<T> {
         Started::Rejected(reason)
     }
 
-    /// The queue of the flow's hand with the least work waiting; the visit begins elsewhere each time.
+    /// The queue of the flow's hand with the least work waiting; the scan begins at another card each time.
     fn pick(&mut self, dealer: Dealer, hash: u64) -> usize {
         let mut cards = [0; MAX_HAND];
         let hand = dealer.deal(hash, &mut cards);

@@ -109,7 +109,7 @@ fn array(value: &Value) -> &[Value] {
 }
 
 impl Rule {
-    /// Reads one; subjects of unknown kinds match nobody.
+    /// Parses a rule; subjects of unknown kinds match no user.
     pub fn parse(value: &Value) -> Rule {
         let subjects = array(&value["subjects"]).iter().filter_map(Subject::parse).collect();
         let resources = array(&value["resourceRules"])

@@ -121,7 +121,7 @@ impl Utilization {
     }
 }
 
-/// What the metrics page says; brought up to date when somebody asks for it.
+/// The values of the metrics page, updated when it is read.
 #[derive(Clone, Debug, Default)]
 pub struct Page(Arc<Mutex<Vec<(String, Utilization)>>>);
 

@@ -35,7 +35,7 @@ use kaji_resource::Api;
 use kaji_runtime::{Client, Informers, Selected, VirtualClock};
 use kaji_server::{
     Audit, Authentication, BodyMemory, Certificates, Discovery, FlowControl, Health, Identities,
-    Impersonation, Listener, LocalService, Metrics, OpenApi, Stack, StackError, TlsConfigHandle,
+    Impersonation, Listener, LocalService, Metrics, OpenApi, SlowCheck, Stack, StackError, TlsConfigHandle,
     flowcontrol::Limits,
     pki::{Pki, PkiError},
 };
@@ -554,6 +554,9 @@ async fn open_engine(
 fn add_checks(stack: &Stack, store: &Arc<dyn Store>) {
     let engine = Arc::downgrade(&stack.engine);
     let store = Arc::downgrade(store);
+    let writable = store.clone();
+    let check: SlowCheck = Arc::new(move || Box::pin(can_write(writable.upgrade())));
+    stack.health.add_readiness("etcd-readiness", check);
     stack.health.add(
         "etcd",
         Arc::new(move || match store.upgrade() {
@@ -568,6 +571,19 @@ fn add_checks(stack: &Stack, store: &Arc<dyn Store>) {
             None => Err("the engine has ended".into()),
         }),
     );
+}
+
+/// Whether the store can write. While its last write failed this writes a lease and removes it, which changes no revision:
+/// a server without traffic would not become ready again otherwise.
+async fn can_write(store: Option<Arc<dyn Store>>) -> Result<(), String> {
+    const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+    let store = store.ok_or("the store is closed")?;
+    let Some(failure) = store.write_failure() else { return Ok(()) };
+    let probe = async { store.revoke(store.grant_lease(Duration::from_secs(60)).await?).await };
+    match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
+        Ok(outcome) => outcome.map_err(|error| error.to_string()),
+        Err(_) => Err(failure.to_string()),
+    }
 }
 
 /// The second address of a range: the first host, which is the `kubernetes` service's.

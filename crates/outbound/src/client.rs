@@ -1,10 +1,10 @@
-//! One stranger: its connections and requests to it.
+//! The client of one server: its connections, and the requests on them.
 //!
-//! HTTP/2 is spoken where the other side offers it; requests that switch protocols are HTTP/1.1.
+//! HTTP/2 is used where the server offers it; requests that upgrade the connection use HTTP/1.1.
 //!
-//! Invariants: no more than a fixed number of requests is under way (`classes`), whoever wants another waits. A request is
-//! sent again, once, only if the other side has done nothing about it, or if it changes nothing and the connection, which
-//! had served others, ended before anything of an answer came. Source: Go's `shouldRetryRequest` and `isReplayable`, and
+//! Invariants: the number of requests in flight is limited (`concurrency`), further ones wait. A request is retried, once,
+//! only if the server has not processed it, or if it is idempotent and the connection, which had served others, ended
+//! before any byte of the response. Source: Go's `shouldRetryRequest` and `isReplayable`, and
 //! `canRetryError` of its HTTP/2; RFC 9110, 9.2.2.
 
 use crate::{
@@ -38,7 +38,7 @@ pub fn body(bytes: impl Into<Bytes>) -> RequestBody {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// Somebody who can be called.
+/// A client of one configuration.
 pub struct Client {
     dialler: Arc<Dialler>,
     idle: Arc<Idle>,
@@ -121,8 +121,8 @@ impl Client {
     }
 
     /// Sends a request, whose URI is a path and a query, and gives the answer whatever its code. The body of the answer
-    /// holds the connection until it was read or dropped; so does the [`RequestPermit`] among its extensions, for those who
-    /// switch protocols (`hyper::upgrade::on`). The caller sees to the time.
+    /// holds the connection until it was read or dropped; so does the [`RequestPermit`] among its extensions, which is for
+    /// upgraded connections (`hyper::upgrade::on`). The caller limits the time.
     ///
     /// # Errors
     /// There is no answer.
@@ -224,7 +224,7 @@ impl Client {
         }
     }
 
-    /// A dial for whoever waits.
+    /// A dial that waiting requests share.
     fn dial(
         &self,
         class: RequestClass,

@@ -1,6 +1,6 @@
-//! The clients of everybody who is called, by configuration.
+//! A cache of clients, by configuration.
 //!
-//! Invariant: no more clients are kept than `MOST`; who was called longest ago goes first, its idle connections with it.
+//! Invariant: no more than `MOST` clients are cached; the least recently used is evicted, with its idle connections.
 
 use crate::{CallError, Client, ClientConfig, Endpoint, RequestBody, RequestClass, StreamedBody, resolve};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-/// Clients that are kept. Upstream's `defaultCacheSize`.
+/// Cached clients. Upstream's `defaultCacheSize`.
 const MOST: usize = 200;
 
 #[derive(Default)]
@@ -22,14 +22,14 @@ struct Kept {
     clock: u64,
 }
 
-/// What finds services.
+/// Resolves services to endpoints.
 pub(crate) struct ServiceResolver {
     api: OnceLock<Weak<dyn Api>>,
     random: Arc<dyn Random>,
 }
 
 impl ServiceResolver {
-    /// Somebody behind a service, as of now.
+    /// An endpoint of a service, as of now.
     pub async fn find(&self, place: (&str, &str), port: u16) -> Result<Endpoint, CallError> {
         let api = self.api.get().and_then(Weak::upgrade);
         let missing = || Status::service_unavailable("services cannot be looked up yet");
@@ -44,7 +44,7 @@ impl ServiceResolver {
     }
 }
 
-/// Everybody who is called. One of these serves a whole process.
+/// The clients of a process.
 pub struct ClientCache {
     kept: Mutex<Kept>,
     finder: Arc<ServiceResolver>,
@@ -57,7 +57,7 @@ impl Default for ClientCache {
 }
 
 impl ClientCache {
-    /// With this randomness, which chooses among endpoints.
+    /// A cache with this randomness, which chooses among endpoints.
     pub fn new(random: Arc<dyn Random>) -> ClientCache {
         ClientCache {
             kept: Mutex::default(),
@@ -65,7 +65,7 @@ impl ClientCache {
         }
     }
 
-    /// Says where services are looked up. Until then they cannot be called; later calls change nothing.
+    /// Sets the API in which services are looked up. Services cannot be called before; later calls have no effect.
     pub fn set_service_lookup(&self, api: Weak<dyn Api>) {
         drop(self.finder.api.set(api));
     }
@@ -73,7 +73,7 @@ impl ClientCache {
     /// The client of a configuration.
     ///
     /// # Errors
-    /// The configuration is no way to call anybody: a bad URL, certificates that cannot be read.
+    /// The configuration is unusable: a bad URL, certificates that cannot be read.
     pub fn client(&self, config: &ClientConfig) -> Result<Arc<Client>, CallError> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.clock += 1;
@@ -95,7 +95,7 @@ impl ClientCache {
     /// Posts JSON to the target itself and reads the answer. See [`Client::post_json`].
     ///
     /// # Errors
-    /// Whatever keeps the answer of a success from being there in time.
+    /// No successful response arrives in time.
     pub async fn post_json(
         &self,
         config: &ClientConfig,
@@ -106,10 +106,10 @@ impl ClientCache {
         self.client(config)?.post_json(body, timeout, limit).await
     }
 
-    /// Sends a request and gives the answer whatever its code. See [`Client::send`].
+    /// Sends a request and returns the response whatever its code. See [`Client::send`].
     ///
     /// # Errors
-    /// There is no answer.
+    /// There is no response.
     pub async fn send(
         &self,
         config: &ClientConfig,

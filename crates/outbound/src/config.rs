@@ -1,9 +1,9 @@
-//! Who is called, and how both sides prove who they are.
+//! The configuration of a client: the target, and how both sides are authenticated.
 
 use crate::CallError;
 use std::fmt;
 
-/// Who is called.
+/// The server that is called.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// `https://host[:port]/path`
@@ -21,14 +21,14 @@ pub enum Target {
     },
 }
 
-/// What is needed to call somebody. Two that are equal share their connections.
+/// The configuration of a client. Equal ones share their connections.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ClientConfig {
-    /// Who.
+    /// The server.
     pub target: Target,
-    /// Whose certificates are believed: PEM; empty for the machine's own authorities.
+    /// Authorities of the server's certificate, PEM; empty for the machine's.
     pub ca_bundle: Vec<u8>,
-    /// The certificate is not looked at.
+    /// The server's certificate is not verified.
     pub insecure: bool,
     /// The name that the certificate must be for, if it is not that of the target.
     pub server_name: Option<String>,

@@ -1,4 +1,4 @@
-//! A new connection: find, dial, shake hands.
+//! A new connection: resolve, dial, handshake.
 
 use crate::{
     CallError, ClientConfig, Endpoint, RequestClass, Target,
@@ -31,7 +31,7 @@ pub(crate) enum Connected {
     Shared(Sender),
 }
 
-/// All that it takes to connect to somebody.
+/// Opens connections of one configuration.
 pub(crate) struct Dialler {
     pub config: Arc<ClientConfig>,
     pub place: Place,
@@ -68,7 +68,7 @@ impl Dialler {
             .map_err(|e| tls::failed(&e))?;
         let shares = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
         let (stream, wrong) = (TokioIo::new(stream), |e: hyper::Error| CallError::Transport(e.to_string()));
-        let ended = |error| tracing::debug!(%error, "a connection to somebody else ended");
+        let ended = |error| tracing::debug!(%error, "an outgoing connection ended");
         if shares {
             let (sender, connection) = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
@@ -114,7 +114,7 @@ async fn connect_any(host: &str, port: u16) -> Result<TcpStream, CallError> {
     for address in addresses {
         match TcpStream::connect(address).await {
             Ok(stream) => {
-                // Without it an answer waits for acknowledgements; failing to set it harms nobody.
+                // Without it a response may wait for acknowledgements; the connection works if it cannot be set.
                 drop(stream.set_nodelay(true));
                 return Ok(stream);
             }

@@ -6,16 +6,16 @@ use std::{error::Error, io};
 /// Why a call failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CallError {
-    /// What was configured is no way to call anybody.
+    /// The configuration is unusable.
     #[error("{0}")]
     Config(String),
-    /// No answer, for a reason other than time.
+    /// No response, for a reason other than a timeout.
     #[error("{0}")]
     Transport(String),
     /// There was not enough time.
     #[error("{0}")]
     Timeout(String),
-    /// The service cannot be found or has nobody behind it.
+    /// The service does not exist or has no endpoint.
     #[error("{text}")]
     Service {
         /// With the URL that was to be called.

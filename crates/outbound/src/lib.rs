@@ -1,11 +1,11 @@
-//! Calls to others over HTTPS: webhooks, aggregated servers, identity providers.
+//! HTTPS clients for webhooks, extension servers and identity providers.
 //!
 //! Invariants:
-//! - Nobody is believed without a certificate of the given authorities (or, without any, the machine's) for the name that
-//!   was asked for; `insecure` is the only exception and has to be asked for.
-//! - Whatever a stranger does is bounded: requests and connections to each of them, bytes of an answer, time until it is there. A
-//!   stranger that hangs holds up those who wait for it and nobody else.
-//! - Failures are worded as Go's HTTP client words them: users see them in messages about their webhooks.
+//! - A server is trusted only with a certificate for the requested name by the given authorities (or, without any, the
+//!   machine's); `insecure` is the only exception and has to be configured.
+//! - Requests and connections to each server, bytes of a response and the time until it arrives are bounded. A server that
+//!   hangs delays its callers alone.
+//! - Errors have the texts of Go's HTTP client: users see them in messages about their webhooks.
 
 mod client;
 mod clients;

@@ -1,13 +1,12 @@
-//! Connections that are there for the next request.
+//! The connection pool of one client.
 //!
-//! Invariants: a connection of HTTP/1.1 carries one request at a time and is used again only after its answer was read to
-//! the end. One of HTTP/2 carries no more than `STREAMS` at a time, and its window has room for all of them: a client
-//! that does not read its answer holds up nobody else's, and all that do not hold no more than the window. Requests of
-//! different classes share none: a server that allows fewer requests at a time holds up those of one class only.
+//! Invariants: a connection of HTTP/1.1 carries one request at a time and is reused only after its response was read to the
+//! end. One of HTTP/2 carries no more than `STREAMS` at a time, and its window has room for all of them: a response that is
+//! not read blocks no other, and all that are not read hold no more than the window. Requests of different classes share no
+//! connection: a server that allows fewer concurrent requests delays those of one class only.
 //!
-//! Those who want a connection of HTTP/2 and find none wait for one dial together, and share what comes of it, a failure
-//! too. A dial that takes long is joined by another, no more than `MOST_DIALS` in a class; it is nobody's own: who gives up
-//! ends none.
+//! Requests that find no connection of HTTP/2 wait for one dial together and share its outcome, also an error. A dial that
+//! takes long is joined by another, no more than `MOST_DIALS` in a class; a request that is cancelled cancels no dial.
 
 use crate::{CallError, RequestBody, concurrency::RequestClass};
 use hyper::client::conn::{http1, http2};
@@ -20,17 +19,17 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Connections of HTTP/2 that are kept, more than requests to one stranger ever need.
+/// Pooled connections of HTTP/2, more than the requests to one server need.
 const MOST_SHARED: usize = 128;
 /// Requests on one connection of HTTP/2: fewer than servers allow.
 pub(crate) const STREAMS: u32 = 64;
 /// Dials of one class at a time.
 const MOST_DIALS: usize = 4;
-/// After so long another dial may be begun: it may lead to somebody else behind a service.
+/// After so long another dial may begin: it may reach another endpoint of the service.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Bytes of one answer that may be on their way: of a watch, which says little at a time and may be read by nobody for
-/// hours, fewer. Those of a connection are `STREAMS` times that.
+/// The flow-control window of one response: smaller for watches, which send little at a time and may not be read for hours.
+/// That of a connection is `STREAMS` times as large.
 pub(crate) fn window(class: RequestClass) -> u32 {
     match class {
         RequestClass::LongRunning => 64 << 10,
@@ -61,7 +60,7 @@ impl Idle {
                 all.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < IDLE);
                 all.pop()?
             };
-            // One whose request is still being sent, though its answer is there, is of no use to anybody else.
+            // A connection whose request is still being sent, after its response, cannot be reused.
             if since.elapsed() < IDLE
                 && matches!(tokio::time::timeout(SETTLE, sender.ready()).await, Ok(Ok(())))
             {
@@ -129,7 +128,7 @@ struct Dial {
     outcome: watch::Receiver<Outcome>,
 }
 
-/// A dial that somebody waits for.
+/// A dial in progress.
 pub(crate) struct Coming(watch::Receiver<Outcome>);
 
 impl Coming {

@@ -16,7 +16,7 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// Finds somebody who serves a port of a service.
+/// Finds an endpoint of a service's port.
 ///
 /// # Errors
 /// 404 for a service that does not exist, 503 for one without that port or without ready endpoints.

@@ -1,7 +1,7 @@
-//! Who is believed: certificates are verified for the name that was asked for, against the authorities that were given.
+//! Verification of server certificates, for the requested name, against the configured authorities.
 //!
-//! Besides what the library does, a certificate that is itself among the authorities is believed as it is, as Go does:
-//! webhooks often come with one self-signed certificate that is both. Failures are in Go's words.
+//! In addition to the library's verification, a certificate that is itself among the authorities is accepted, as Go does:
+//! webhooks often have one self-signed certificate that is both. Errors have Go's texts.
 
 use crate::{CallError, ClientConfig, config::Place, error::cause};
 use std::{
@@ -26,7 +26,7 @@ use x509_parser::{extensions::GeneralName, prelude::X509Certificate};
 /// As ALPN calls it.
 pub(crate) const HTTP2: &[u8] = b"h2";
 
-/// A certificate that is not believed, with Go's reason.
+/// A certificate that is rejected, with Go's reason.
 #[derive(Debug)]
 struct Untrusted(String);
 

@@ -15,7 +15,7 @@ use kaji_meta::{Query, Status};
 use kaji_resource::{UserInfo, Verb};
 use std::{collections::HashSet, sync::Arc};
 
-/// Everything of a request that the engine wants to know.
+/// The parts of a request that the engine needs.
 pub struct Parts<'a> {
     /// Request headers.
     pub headers: &'a HeaderMap,
@@ -23,7 +23,7 @@ pub struct Parts<'a> {
     pub info: &'a RequestInfo,
     /// Its target.
     pub target: &'a Target,
-    /// Who asks.
+    /// The authenticated user.
     pub user: UserInfo,
     /// The whole body.
     pub body: Bytes,

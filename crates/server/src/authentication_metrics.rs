@@ -1,5 +1,4 @@
-//! How authentication fared, with upstream's names and labels. Who somebody is does not get on the page, but for a few
-//! well-known names. Source: apiserver `endpoints/filters/metrics.go`.
+//! Metrics of authentication, with upstream's names and labels. Only a few well-known user names become labels. Source: apiserver `endpoints/filters/metrics.go`.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -18,14 +17,14 @@ struct ResultLabel {
     result: &'static str,
 }
 
-/// What became of a request's credentials.
+/// The outcome of authenticating a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Attempt<'a> {
-    /// They are somebody's.
+    /// The request is authenticated as this user.
     Success(&'a str),
-    /// There were none that anybody knows.
+    /// No authenticator accepted the request.
     Failure,
-    /// They were no good.
+    /// The credentials are invalid.
     Error,
 }
 

@@ -1,4 +1,4 @@
-//! What authorizers decided, and how the services that they asked and the file that names them fared: metrics with
+//! Metrics of authorizers: decisions, webhook requests, match conditions and reloads of the configuration file, with
 //! upstream's names.
 //!
 //! Invariant: labels come from the configuration, never from a request.
@@ -89,7 +89,7 @@ impl AuthorizationMetrics {
         self.reloads.register(registry);
     }
 
-    /// The counter of an authorizer's decisions, `allowed` or `denied`, to be kept by whoever counts.
+    /// The counter of an authorizer's decisions, `allowed` or `denied`, for the authorizer to keep.
     pub fn counter(&self, kind: &'static str, name: &str, decision: &'static str) -> Counter {
         self.made.get_or_create_owned(&DecisionLabels { r#type: kind, name: name.to_owned(), decision })
     }

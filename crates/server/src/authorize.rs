@@ -1,4 +1,4 @@
-//! Authorization at the HTTP edge: the question that a request asks, and upstream's 403.
+//! Authorization of HTTP requests: the attributes of a request, and upstream's 403.
 
 use crate::{
     body::ResponseBody,
@@ -69,7 +69,7 @@ pub fn forbidden(asked: &Attributes<'_>, reason: &str) -> Status {
     Status::forbidden(&GroupResource::new(group, resource), name, text)
 }
 
-/// Whom the engine asks before an update or a patch creates what is not there. Source: apiserver
+/// Authorizes an update or a patch that creates its object. Source: apiserver
 /// `handlers.withAuthorization`.
 pub fn create_authorizer(
     authorizer: &Arc<dyn Authorizer>,

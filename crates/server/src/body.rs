@@ -1,8 +1,8 @@
 //! Response bodies over HTTP: whole, in shared pieces, or streamed.
 //!
 //! Invariants: pieces are handed to the connection as they are (no copy); at most one piece is in flight per poll, so
-//! the connection's own back-pressure bounds memory; a compressed body is compressed piece by piece. Only a body from
-//! elsewhere can fail, and does so visibly: its connection is cut.
+//! the connection's own back-pressure bounds memory; a compressed body is compressed piece by piece. Only a
+//! proxied body can fail, which aborts its connection.
 
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};

@@ -48,7 +48,7 @@ enum Content {
     /// Resources of this server, by name.
     Here(Vec<Arc<Resource>>),
     /// What another server says.
-    Elsewhere(Arc<Value>),
+    Extension(Arc<Value>),
 }
 
 impl Discovery {
@@ -127,13 +127,13 @@ fn priority(group: &str, version: &str) -> Priority {
 }
 
 /// Groups by the highest priority of any of their versions, then by name; versions by priority, then as Kubernetes orders
-/// them. What is served elsewhere goes before what would be served here under the same name.
+/// them. Group versions of extension servers take precedence over those of this server with the same name.
 fn grouped<'a>(resources: impl Iterator<Item = &'a Arc<Resource>>, extensions: &Extensions) -> Vec<Group> {
     type Versions = BTreeMap<String, (Priority, Content)>;
     let mut found: BTreeMap<String, Versions> = BTreeMap::new();
     for Extension { group, version, group_priority, version_priority, document } in &extensions.versions {
         let priority = Priority { group: *group_priority, version: *version_priority };
-        let content = Content::Elsewhere(document.clone());
+        let content = Content::Extension(document.clone());
         found.entry(group.clone()).or_default().insert(version.clone(), (priority, content));
     }
     for resource in resources {
@@ -276,7 +276,7 @@ fn aggregated_group(group: &Group) -> Value {
                     .collect();
                 json!({"version": name, "resources": list, "freshness": "Current"})
             }
-            Content::Elsewhere(document) => Value::clone(document),
+            Content::Extension(document) => Value::clone(document),
         })
         .collect();
     let mut metadata = json!({});

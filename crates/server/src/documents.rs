@@ -1,15 +1,16 @@
-//! Documents of discovery in the form that a client prefers: JSON, YAML or protobuf, lists of groups also with all that is in
-//! them.
+//! Content negotiation of discovery documents and their errors: JSON, YAML or protobuf; lists of groups also in the
+//! aggregated form.
 //!
-//! Invariant: a form is chosen before a document is made, so that a client that takes none of them costs nothing.
+//! Invariant: the form is negotiated before a document is built, so that an unacceptable request costs nothing.
 //! Source: upstream's `WriteObjectNegotiated`, and go-restful's choice of a route.
 
 use crate::{
     api,
     negotiate::{self, Clause},
+    route::RequestInfo,
 };
 use http::{header, request::Parts};
-use kaji_engine::{Encoding, encode};
+use kaji_engine::{ApiResponse, Body, Encoding, encode};
 use kaji_meta::{Query, Status, object};
 use kaji_schema::{order, protobuf, types, yaml};
 use serde_json::Value;
@@ -105,6 +106,24 @@ impl Form {
     }
 }
 
+/// An error in the form that the client prefers, as upstream's `ErrorNegotiated` writes it: JSON if it accepts none. Errors
+/// of resources are JSON, as the engine's are.
+pub fn error_response(parts: &Parts, info: &RequestInfo, status: &Status) -> ApiResponse {
+    let form = Form::of(parts, &info.query, Offer::Plain).ok();
+    let form = form.filter(|form| info.resource.is_none() && form.encoding != Encoding::Json);
+    let encoded = form.and_then(|form| Some((form.content_type(), form.encode(&status.to_value()).ok()?)));
+    match encoded {
+        Some((content_type, body)) => ApiResponse {
+            code: status.code,
+            content_type,
+            warnings: vec![],
+            annotations: vec![],
+            body: Body::Full(body.into()),
+        },
+        None => ApiResponse::from(status.clone()),
+    }
+}
+
 impl Offer {
     /// The form that a clause asks for, if it is offered.
     fn form(self, clause: &Clause<'_>, pretty: bool) -> Option<Form> {
@@ -190,6 +209,34 @@ mod tests {
 
             Available representations: application/json
             application/json"#]]
+        .assert_eq(&got.join("\n"));
+    }
+
+    #[test]
+    fn errors_are_negotiated() {
+        let show = |path: &str, accept: &str| {
+            let (parts, ()) =
+                Request::get(path).header(header::ACCEPT, accept).body(()).unwrap().into_parts();
+            let info = RequestInfo::parse(&parts.method, path, Query::default()).unwrap();
+            let response = error_response(&parts, &info, &Status::generic_not_found());
+            let body = response.body.into_bytes().unwrap();
+            let body = match protobuf::open(&body) {
+                Ok(envelope) => format!("{} {}", envelope.api_version, envelope.kind),
+                Err(_) => String::from_utf8(body.to_vec()).unwrap().lines().next().unwrap().to_owned(),
+            };
+            format!("{} {} {body}", response.code, response.content_type)
+        };
+        let got = [
+            show("/apis/apps/v9", "application/yaml"),
+            show("/apis/apps/v9", "application/vnd.kubernetes.protobuf"),
+            show("/apis/apps/v9", "text/plain"),
+            show("/api/v1/pods", "application/yaml"),
+        ];
+        expect_test::expect![[r#"
+            404 application/yaml apiVersion: v1
+            404 application/vnd.kubernetes.protobuf v1 Status
+            404 application/json {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the server could not find the requested resource","reason":"NotFound","details":{},"code":404}
+            404 application/json {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the server could not find the requested resource","reason":"NotFound","details":{},"code":404}"#]]
         .assert_eq(&got.join("\n"));
     }
 

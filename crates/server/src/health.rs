@@ -1,4 +1,4 @@
-//! `/livez`, `/readyz`, `/healthz`: named checks, each with a path of its own, `?verbose` and `?exclude=`.
+//! `/livez`, `/readyz`, `/healthz`: named checks, each with its path, `?verbose` and `?exclude=`.
 //! Texts as upstream's `healthz` package writes them.
 
 use futures_util::future::BoxFuture;
@@ -11,20 +11,22 @@ use std::sync::{
 /// Answers `Ok` or a reason (which only the log sees, as upstream withholds it).
 pub type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// The same by asking somebody; it bounds its own time.
+/// A check that waits for another component; it bounds its own time.
 pub type SlowCheck = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
 #[derive(Clone)]
 enum Named {
     Quick(Check),
     Slow(SlowCheck),
+    /// For `/readyz` alone.
+    Readiness(SlowCheck),
 }
 
 impl Named {
-    async fn ask(&self) -> Result<(), String> {
+    async fn run(&self) -> Result<(), String> {
         match self {
             Named::Quick(check) => check(),
-            Named::Slow(check) => check().await,
+            Named::Slow(check) | Named::Readiness(check) => check().await,
         }
     }
 }
@@ -47,11 +49,18 @@ impl Health {
         }
     }
 
-    /// Adds a check of somebody else's health to `/readyz` and `/healthz`: a restart of this server, which `/livez` would
-    /// lead to, does not help them.
+    /// Adds a check of another component to `/readyz` and `/healthz`, not to `/livez`: a restart of this server does not help
+    /// that component.
     pub fn add_slow(&self, name: &str, check: SlowCheck) {
         if let Ok(mut checks) = self.checks.lock() {
             checks.push((name.to_owned(), Named::Slow(check)));
+        }
+    }
+
+    /// Adds a check to `/readyz` alone.
+    pub fn add_readiness(&self, name: &str, check: SlowCheck) {
+        if let Ok(mut checks) = self.checks.lock() {
+            checks.push((name.to_owned(), Named::Readiness(check)));
         }
     }
 
@@ -65,7 +74,7 @@ impl Health {
         let checks = self.named(endpoint);
         if !check.is_empty() {
             let (name, found) = checks.iter().find(|(n, _)| n == check)?;
-            return Some(match found.ask().await {
+            return Some(match found.run().await {
                 Ok(()) => (200, "ok".into()),
                 Err(reason) => {
                     tracing::warn!(check = %name, %reason, "health check failed");
@@ -81,8 +90,12 @@ impl Health {
         let ok = Named::Quick(Arc::new(|| Ok(())));
         let mut checks = vec![("ping".to_owned(), ok.clone()), ("log".to_owned(), ok)];
         if let Ok(own) = self.checks.lock() {
-            let asked = |check: &Named| endpoint != "livez" || matches!(check, Named::Quick(_));
-            checks.extend(own.iter().filter(|(_, check)| asked(check)).cloned());
+            let included = |check: &Named| match check {
+                Named::Quick(_) => true,
+                Named::Slow(_) => endpoint != "livez",
+                Named::Readiness(_) => endpoint == "readyz",
+            };
+            checks.extend(own.iter().filter(|(_, check)| included(check)).cloned());
         }
         if endpoint == "readyz" {
             let stopping = self.stopping.load(Ordering::Acquire);
@@ -101,7 +114,7 @@ async fn summary(endpoint: &str, checks: &[(String, Named)], excluded: &[&str], 
             text += &format!("[+]{name} excluded: ok\n");
             continue;
         }
-        match check.ask().await {
+        match check.run().await {
             Ok(()) => text += &format!("[+]{name} ok\n"),
             Err(reason) => {
                 tracing::warn!(check = %name, %reason, "health check failed");
@@ -152,7 +165,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn others_are_asked_but_not_for_life() {
+    async fn slow_checks_do_not_affect_liveness() {
+        let health = Health::default();
+        health.add_readiness("etcd-readiness", Arc::new(|| Box::pin(async { Err("full".to_owned()) })));
+        for (endpoint, code) in [("livez", 200), ("readyz", 500), ("healthz", 200)] {
+            assert_eq!(health.serve(endpoint, "", &Query::default()).await.unwrap().0, code, "{endpoint}");
+        }
         let health = Health::default();
         health.add_slow("kms-providers", Arc::new(|| Box::pin(async { Err("away".to_owned()) })));
         for (endpoint, code) in [("livez", 200), ("readyz", 500), ("healthz", 500)] {

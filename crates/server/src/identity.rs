@@ -1,8 +1,8 @@
-//! Authentication at the HTTP edge: what a connection's certificate says, and who a request comes from.
+//! Authentication of HTTP requests, by the connection's certificate and by headers.
 //!
 //! Invariants:
-//! - The handshake proves that a client owns its certificate; which authority signed it decides what it counts for.
-//! - A client that is refused learns only that it is.
+//! - The handshake proves that a client owns its certificate; the authority that signed it decides what it may be used for.
+//! - A refused client receives no reason.
 
 use crate::{
     authentication_metrics::{Attempt, AuthenticationMetrics},
@@ -27,7 +27,7 @@ use tokio_rustls::rustls::{
     },
 };
 
-/// Who is at the other end of the connection, put into each request's extensions by the transport.
+/// The peer of a connection, which the transport puts into each request's extensions.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
     certificates: Arc<Certificates>,
@@ -45,14 +45,14 @@ impl Peer {
 
 /// The authentication of a server.
 pub struct Authentication {
-    /// Who is asked, in which order.
+    /// The authenticators, in order.
     pub chain: Chain,
     /// Tells which certificates have ended.
     pub clock: Arc<dyn Clock>,
 }
 
 impl Authentication {
-    /// Who sent a request, for servers beside this one: nobody counts.
+    /// Authenticates a request without metrics, for other servers of the process.
     ///
     /// # Errors
     /// 401, without a reason: that is logged.
@@ -60,7 +60,7 @@ impl Authentication {
         self.identify(parts).await.map_err(|refusal| unauthorized(&refusal))
     }
 
-    /// Who sent a request, counted.
+    /// Authenticates a request, with metrics.
     pub(crate) async fn attempt(
         &self,
         parts: &http::request::Parts,
@@ -78,8 +78,8 @@ impl Authentication {
     }
 
     async fn identify(&self, parts: &http::request::Parts) -> Result<Identity, Refusal> {
-        let nobody = Peer::default();
-        let peer = parts.extensions.get::<Peer>().unwrap_or(&nobody);
+        let anonymous = Peer::default();
+        let peer = parts.extensions.get::<Peer>().unwrap_or(&anonymous);
         let ended = peer.until.is_some_and(|t| t < self.clock.now()).then(|| {
             let why = || "x509: certificate has expired or is not yet valid".to_owned();
             Certificates {
@@ -193,7 +193,7 @@ fn common_name(der: &[u8]) -> Result<String, StackError> {
     Ok(subject::read(certificate.subject()).map_err(malformed)?.common_name)
 }
 
-/// Who a client certificate names: CN is the user, every O is a group.
+/// The user of a client certificate: CN is the name, every O is a group.
 /// Source: Kubernetes, "Authenticating", X509 client certificates.
 pub fn from_certificate(der: &[u8]) -> Result<UserInfo, StackError> {
     let (_, certificate) = x509_parser::parse_x509_certificate(der).map_err(malformed)?;

@@ -1,11 +1,11 @@
-//! Acting as somebody else: the `Impersonate-*` headers.
+//! Impersonation: the `Impersonate-*` headers.
 //!
 //! Modes are tried from the narrowest to the widest (KEP-5284): a mode asks `impersonate-on:MODE:VERB` about the
 //! request itself and `impersonate:MODE` about each part of the wanted user; the last one is the plain `impersonate` of
 //! old. Source: `apiserver/pkg/endpoints/filters/impersonation`.
 //!
 //! Invariants:
-//! - Every part of the wanted user was allowed by the authorizer, one by one, for the user who asks.
+//! - Every part of the wanted user was allowed by the authorizer, one by one, for the requesting user.
 //! - The headers go no further, whether they were used or not.
 
 use http::{HeaderMap, HeaderName};
@@ -97,7 +97,7 @@ fn account_name(user: &str) -> Option<(&str, &str)> {
         .then_some((namespace, name))
 }
 
-/// Decides who may act as whom.
+/// Authorizes impersonation.
 #[derive(Default)]
 pub struct Impersonation {
     /// The mode that worked last for a requestor, tried first the next time.
@@ -105,8 +105,8 @@ pub struct Impersonation {
 }
 
 impl Impersonation {
-    /// The user that a request is to be carried out as, if its headers name one, and the verb that limits what that user
-    /// may be, empty for the unlimited one. `request` is what it asks for, by the user who sends it.
+    /// The user that a request impersonates, if its headers name one, and the verb that limits the impersonation, empty for
+    /// the unlimited one. `request` has the attributes of the request by its own user.
     pub async fn act_as(
         &self,
         authorizer: &dyn Authorizer,
@@ -196,7 +196,7 @@ fn go_syntax(user: &UserInfo) -> String {
     format!("&user.DefaultInfo{{Name:{name}, UID:{uid}, Groups:{groups}, Extra:{extra}}}")
 }
 
-/// The user as whom a mode lets act; `None` when the mode is not about such users.
+/// The user that a mode permits to impersonate; `None` if the mode does not cover such users.
 async fn try_mode(
     mode: Mode,
     authorizer: &dyn Authorizer,

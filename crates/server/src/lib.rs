@@ -33,6 +33,7 @@ mod serving_certificates;
 mod stack;
 mod tls;
 mod version;
+mod watch_deadline;
 mod websocket;
 
 pub use audit::Audit;

@@ -10,6 +10,7 @@ use crate::{
     identity::{Authorities, Peer},
     malformed,
     stack::{Stack, StackError},
+    watch_deadline::ConnectionAbort,
 };
 use arc_swap::ArcSwap;
 use http::header;
@@ -91,6 +92,15 @@ impl PeerIdentity {
 pub struct ConnectionGuard(
     #[expect(dead_code, reason = "held, not read")] Arc<(Watcher, OwnedSemaphorePermit)>,
 );
+
+/// What a request can do with its connection. In the request's extensions.
+#[derive(Clone, Default)]
+pub struct ConnectionHandle {
+    /// The lane that the connection should move to.
+    pub target: AtomicLane,
+    /// Aborts it while its client does not read.
+    pub abort: ConnectionAbort,
+}
 
 /// A listener that is bound but not yet serving.
 pub struct Listener {
@@ -176,20 +186,21 @@ async fn connection(
     (watcher, held): (Watcher, ConnectionGuard),
 ) {
     prepare(&stream);
-    let (current, target, first_request) =
-        (AtomicLane::default(), AtomicLane::default(), FirstRequestTimeout::default());
-    let accepted = tls_config.tls().accept(MigratingSocket::new(stream, current.clone()));
+    let (current, handle, first_request) =
+        (AtomicLane::default(), ConnectionHandle::default(), FirstRequestTimeout::default());
+    let socket = handle.abort.socket(MigratingSocket::new(stream, current.clone()));
+    let accepted = tls_config.tls().accept(socket);
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, accepted).await else { return };
     let handshake = stream.get_ref().1;
     let builder = protocol(handshake, streams);
     let peer_identity = PeerIdentity::new(tls_config, handshake.peer_certificates());
     let lanes = stack.flow.lanes();
     let service = {
-        let (target, first_request, held) = (target.clone(), first_request.clone(), held.clone());
+        let (handle, first_request, held) = (handle.clone(), first_request.clone(), held.clone());
         hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
             first_request.received();
             request.extensions_mut().insert(peer_identity.peer());
-            request.extensions_mut().insert(target.clone());
+            request.extensions_mut().insert(handle.clone());
             if request.headers().contains_key(header::UPGRADE) {
                 request.extensions_mut().insert(held.clone());
             }
@@ -212,7 +223,7 @@ async fn connection(
         }
         drop(held);
     };
-    MigratingConnection::new(served, lanes, target, current).await;
+    MigratingConnection::new(served, lanes, handle.target, current).await;
 }
 
 /// Sets a connection's options. One without them works, too.

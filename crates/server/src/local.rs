@@ -1,5 +1,5 @@
 //! The in-process transport: a tower service that carries requests of the cluster's own parts straight to the stack,
-//! with an identity of their own. No socket, no TLS, the same authorization.
+//! each with its identity. No socket, no TLS, the same authorization.
 
 use crate::{body::ResponseBody, identity::Peer, stack::Stack};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use std::{
     task::{Context, Poll},
 };
 
-/// Who a request comes from, by what its client calls itself (`User-Agent`).
+/// The user of a request, by its `User-Agent`.
 pub type Identities = Arc<dyn Fn(&str) -> Arc<UserInfo> + Send + Sync>;
 
 /// A client's transport for one identity, or for several that the client's parts go by.
@@ -29,8 +29,8 @@ impl LocalService {
         Self::by_agent(stack, Arc::new(move |_| user.clone()))
     }
 
-    /// Each request comes from whom its `User-Agent` stands for. Only for clients inside this process: whoever can name
-    /// an agent here can be any of them.
+    /// Each request has the user of its `User-Agent`. Only for clients inside this process: a client may choose any agent,
+    /// and so any of these users.
     pub fn by_agent(stack: Arc<Stack>, identities: Identities) -> Self {
         LocalService { stack, identities }
     }

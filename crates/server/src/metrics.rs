@@ -159,7 +159,7 @@ impl Metrics {
         self
     }
 
-    /// Makes somebody else's metrics part of the page.
+    /// Registers further metrics.
     pub fn with(mut self, register: impl FnOnce(&mut Registry)) -> Self {
         register(&mut self.registry);
         self

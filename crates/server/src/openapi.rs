@@ -3,10 +3,10 @@
 //! Invariants:
 //! - A v3 document's hash is a function of what the document is made from, so the index costs no rendering; a document
 //!   under its own hash never changes and may be cached for ever.
-//! - What extension servers serve is part of the index and of v2; nobody waits for any of them.
-//! - Documents are made when asked for and kept within a bound; a cluster nobody asks pays nothing.
-//! - Whoever asks for a document that is being made gets that one. However many ask and give up, no more than a few threads
-//!   are at work.
+//! - Group versions of extension servers are part of the index and of v2; no request waits for an extension server.
+//! - Documents are built on request and cached within a bound; a cluster without such requests pays nothing.
+//! - Concurrent requests for a document share one build. However many requests are cancelled, no more than a few threads
+//!   build.
 
 use bytes::Bytes;
 use kaji_aggregator::Aggregator;
@@ -73,7 +73,7 @@ type Make = Box<dyn FnOnce() -> Bytes + Send>;
 /// Documents that were made, by their keys.
 struct Kept {
     documents: Mutex<VecDeque<(String, Bytes)>>,
-    /// Those that somebody waits for.
+    /// Documents that are being built.
     coming: Mutex<HashMap<String, Weak<OnceCell<Bytes>>>>,
     /// One is made at a time: that takes many times its size.
     making: Arc<Semaphore>,
@@ -87,8 +87,8 @@ impl Kept {
         Arc::new(Kept { documents: Mutex::default(), coming: Mutex::default(), making, least })
     }
 
-    /// A document, made if it is not there: once for all who wait for it. Who gives up leaves the place to another, but for
-    /// one who is being served; what comes of that is kept.
+    /// A document, built if it is not cached, once for all waiting requests. A cancelled request leaves its turn to another;
+    /// a build that has begun is completed and cached.
     async fn get(self: &Arc<Self>, key: String, make: Make) -> Result<Bytes, JoinError> {
         if let Some(body) = self.there(&key) {
             return Ok(body);
@@ -155,8 +155,8 @@ impl OpenApi {
         OpenApi { docs, v3: Kept::new(1), v2: Kept::new(2), looking }
     }
 
-    /// Serves a path below `/openapi/`. Documents are large, and others make them larger: nobody else's request waits for
-    /// that, and one that is given up before its turn costs nothing.
+    /// Serves a path below `/openapi/`. Documents are large, and extension servers make them larger: no other request
+    /// waits for a build, and a request that is cancelled before its turn costs nothing.
     ///
     /// # Errors
     /// The work did not come to its end.
@@ -203,8 +203,8 @@ impl OpenApi {
                         )
                     })
                     .collect();
-                let elsewhere = aggregator.openapi_v3().into_iter();
-                paths.extend(elsewhere.map(|(root, at)| (root, json!({"serverRelativeURL": at}))));
+                let extensions = aggregator.openapi_v3().into_iter();
+                paths.extend(extensions.map(|(root, at)| (root, json!({"serverRelativeURL": at}))));
                 let body = Bytes::from(json!({"paths": paths}).to_string());
                 let etag = format!("\"{}\"", hex(&Sha256::digest(&body)).to_uppercase());
                 Found::Served(Served::Document { body, content_type: JSON, etag, immutable: false })
@@ -232,7 +232,7 @@ impl OpenApi {
         if !takes(accept, JSON) {
             return Found::Served(Served::NotAcceptable);
         }
-        let elsewhere = |current: &str| {
+        let extension = |current: &str| {
             let other = hash.is_some_and(|h| h != current);
             other.then(|| Found::Served(Served::Redirect(format!("/openapi/v3/{wanted}?hash={current}"))))
         };
@@ -240,11 +240,11 @@ impl OpenApi {
         if let Some((body, current)) = made {
             let etag = format!("\"{current}\"");
             let served = || Found::Served(Served::Document { body, content_type, etag, immutable });
-            return elsewhere(&current).unwrap_or_else(served);
+            return extension(&current).unwrap_or_else(served);
         }
         let Some((gv, resources)) = own else { return Found::Served(Served::NotFound) };
         let current = fingerprint(engine, gv, resources);
-        if let Some(found) = elsewhere(&current) {
+        if let Some(found) = extension(&current) {
             return found;
         }
         let (engine, docs, gv, resources) = (engine.clone(), self.docs, gv.clone(), resources.clone());
@@ -263,8 +263,8 @@ impl OpenApi {
             return Found::Served(Served::NotAcceptable);
         }
         let mut prints: Vec<String> = groups.iter().map(|(gv, r)| fingerprint(engine, gv, r)).collect();
-        let elsewhere = aggregator.swaggers();
-        prints.push(elsewhere.mark.clone());
+        let extensions = aggregator.swaggers();
+        prints.push(extensions.mark.clone());
         let current = hex(&Sha256::digest(prints.concat().as_bytes())).to_uppercase();
         let form = if protobuf { "protobuf" } else { "json" };
         let (engine, docs) = (engine.clone(), self.docs);
@@ -277,7 +277,7 @@ impl OpenApi {
                 .map(|((gv, resources), customs)| group(gv, resources, customs))
                 .collect();
             let mut document = openapi::v2(&all, &docs);
-            elsewhere.merge_into(&mut document);
+            extensions.merge_into(&mut document);
             if protobuf { openapi::to_protobuf(&document).into() } else { Bytes::from(document.to_string()) }
         });
         let content_type = if protobuf { openapi::V2_PROTOBUF } else { JSON };
@@ -450,9 +450,9 @@ mod tests {
         assert_eq!(make(&v2, "json 1", || Bytes::from_static(b"made anew")).await, "made anew");
     }
 
-    /// A thousand who ask and give up keep one thread, and all who stay get one document.
+    /// A thousand cancelled requests occupy one thread, and all others get one document.
     #[test]
-    fn who_gives_up_costs_nothing() {
+    fn cancelled_requests_cost_nothing() {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.max_blocking_threads(2).build().unwrap();
         runtime.block_on(async {
@@ -473,9 +473,9 @@ mod tests {
             for i in 0..1000 {
                 assert!(ask(["a", "b"][i % 2]).now_or_never().is_none());
             }
-            // Somebody else's work is done.
+            // Other blocking work is done.
             spawn_blocking(|| ()).await.unwrap();
-            // What is being made is given to all who wait, though none of it can be kept for all.
+            // All waiting requests get the document that is being built, though the cache has no room for it.
             let mut staying: Vec<_> = (0..100).map(|i| ask(["a", "b"][i % 2])).collect();
             assert!(staying.iter_mut().all(|s| s.now_or_never().is_none()));
             go.send(()).unwrap();

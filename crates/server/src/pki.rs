@@ -171,7 +171,7 @@ impl Pki {
         renewal([&self.serving].into_iter().chain(self.clients()))
     }
 
-    /// The same for a server whose serving certificate was issued elsewhere.
+    /// The same for a server with a given serving certificate.
     pub fn renew_clients_at(&self) -> Option<jiff::Timestamp> {
         renewal(self.clients().into_iter())
     }
@@ -198,7 +198,7 @@ pub fn authority(common_name: &str, now: jiff::Timestamp) -> Result<Identity, Pk
     make_ca(common_name, now)
 }
 
-/// Whether an authority's key is at hand: it may be kept elsewhere.
+/// Whether an authority's key is available: it may be kept outside.
 pub fn can_sign(authority: &Identity) -> bool {
     key_pair(&authority.key).is_ok_and(|key| Issuer::from_ca_cert_pem(&authority.certificate, key).is_ok())
 }
@@ -383,7 +383,7 @@ fn read_identity(dir: &Path, file: &str) -> Result<Option<Identity>, PkiError> {
     kaji_files::keep_private(&key).map_err(at(&key))?;
     match (read_optional(&crt)?, read_optional(&key)?) {
         (Some(certificate), Some(key)) => {
-            // What is no key at all is told by what uses it: an authority whose key is kept elsewhere signs nothing.
+            // An invalid key is reported where it is used: an authority without its key signs nothing.
             let key = traditional_pem(&key).unwrap_or(key);
             Ok(Some(Identity { certificate, key }))
         }

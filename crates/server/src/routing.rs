@@ -1,21 +1,21 @@
-//! Upstream's route table: which paths and methods there are, told before a request is handled.
+//! Upstream's route table: which paths and methods exist, checked before a request is handled.
 //!
-//! Invariants: it is consulted after authorization, so that it tells nothing to clients that may not ask; built-in
-//! resources have upstream's routes, custom resources what its handler of custom resources takes.
+//! Invariants: it is consulted after authorization, so that it reveals nothing to unauthorized clients; built-in resources
+//! have upstream's routes, custom resources those of its handler of custom resources.
 
 use crate::route::{RequestInfo, Target};
 use http::Method;
 use kaji_engine::{Registry, Resource};
-use kaji_meta::{Reason, Status};
+use kaji_meta::{GroupResource, Status};
 use kaji_resource::Verb;
 use kaji_schema::SchemaRef;
 
 /// Why there is no route.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NoRoute {
-    /// 404 as plain text: no server of the chain knows the path.
+    /// 404 as plain text: no server of the delegation chain has the path.
     Page,
-    /// An answer of the API.
+    /// An error of the API.
     Status(Box<Status>),
 }
 
@@ -49,7 +49,7 @@ pub fn check(
     }
 }
 
-/// Whether a group belongs to the server itself: whatever is not found in it is not found by the API.
+/// Whether a group is built in: what is not found in it is a 404 of the API.
 pub fn is_builtin_group(registry: &Registry, group: &str) -> bool {
     let builtin = |r: &Resource| r.def.versions.iter().any(|v| !matches!(v.schema, SchemaRef::Owned(_)));
     group.is_empty() || registry.iter().any(|r| r.def.group == group && builtin(r))
@@ -59,10 +59,9 @@ fn is_custom(resource: &Resource, version: &str) -> bool {
     resource.def.version(version).is_some_and(|v| matches!(v.schema, SchemaRef::Owned(_)))
 }
 
-/// 405 in the words of the route table.
+/// Upstream's 405 for a path whose routes have other methods.
 pub fn method_not_allowed() -> Status {
-    let text = "the server does not allow this method on the requested resource";
-    Status::new(405, Reason::MethodNotAllowed, text)
+    Status::generic(405, "", &GroupResource::default(), "", "")
 }
 
 fn no_name() -> NoRoute {

@@ -1,10 +1,8 @@
-//! Certificates that are renewed while the server runs: the files, what new connections are shown, and whoever else
-//! holds a copy.
+//! Certificates that are renewed while the server runs: in their files, for new connections, and for subscribers.
 //!
-//! Invariants: a renewed certificate is on disk before anybody is shown it; connections that are open keep theirs;
-//! authorities and the service account key are never renewed. A renewal that fails leaves everything as it was and is
-//! tried again within the hour, for which ninety days are left. A serving certificate that came from elsewhere is never
-//! replaced.
+//! Invariants: a renewed certificate is on disk before it is presented; open connections keep theirs; authorities and the
+//! service account key are never renewed. A renewal that fails changes nothing and is retried within the hour, for which
+//! ninety days are left. A serving certificate that was given is never replaced.
 
 use crate::pki::{Identity, Pki, PkiError};
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -31,7 +29,7 @@ const CHECK: Duration = Duration::from_secs(3600);
 pub struct Certificates {
     /// `None` for certificates that end with the process.
     dir: Option<PathBuf>,
-    /// The serving certificate, when it was issued elsewhere.
+    /// The serving certificate, if one was given.
     given: ArcSwapOption<Identity>,
     names: Vec<String>,
     current: watch::Sender<Arc<Pki>>,
@@ -105,7 +103,7 @@ impl Certificates {
 
     /// What a client must trust to reach this server, PEM.
     pub fn trust(&self) -> String {
-        // Whose signature a given certificate bears is not known, but whoever trusts it itself trusts the server.
+        // The issuer of a given certificate is unknown; a client that trusts the certificate itself trusts the server.
         let given = self.given.load();
         given.as_ref().map_or_else(|| self.current().ca.certificate.clone(), |g| g.certificate.clone())
     }
@@ -219,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_serving_certificate_from_elsewhere_stays() {
+    fn a_given_serving_certificate_is_kept() {
         let other = Certificates::in_memory(vec!["localhost".into()], start()).unwrap().current();
         let certificates = Certificates::in_memory(vec![], start()).unwrap();
         certificates.present(other.serving.clone()).unwrap();

@@ -17,17 +17,18 @@ use crate::{
     cpu_fairness::{AtomicLane, with_permit},
     deadline,
     discovery::Discovery,
+    documents,
     flowcontrol::{self, FlowControl, Seat},
     health::Health,
     identity::Authentication,
     impersonate::{self, Impersonation},
-    listen::ConnectionGuard,
+    listen::{ConnectionGuard, ConnectionHandle},
     metrics::Metrics,
     openapi::OpenApi,
     plain,
     receive::receive,
     route::{RequestInfo, Target},
-    routing,
+    routing, watch_deadline,
     websocket::{self, Handshake},
 };
 use bytes::Bytes;
@@ -161,7 +162,7 @@ impl Stack {
         let RequestContext { classification, warnings, audit, .. } = context;
         let mut response = answer.unwrap_or_else(|status| {
             audit.record.iter().for_each(|r| r.refused(&status));
-            let mut response = api::response(ApiResponse::from(status.clone()), false);
+            let mut response = api::response(documents::error_response(&parts, &info, &status), false);
             if let Some(seconds) = status.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0) {
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
             }
@@ -181,6 +182,11 @@ impl Stack {
         }
         // A stream is in flight until it ends.
         response.body_mut().hold(in_flight);
+        if info.verb == "watch" {
+            let connection = parts.extensions.get::<ConnectionHandle>().map(|c| c.abort.clone());
+            let timeout = watch_deadline::timeout(&info.query);
+            response = response.map(|body| watch_deadline::enforce(body, timeout, connection));
+        }
         websocket::start_upgrade(response)
     }
 
@@ -254,7 +260,7 @@ impl Stack {
                 let audit = record.clone().map(|r| r as _);
                 let create_authorizer = authorize::create_authorizer(&self.authorizer, info);
                 let (headers, deadline) = (&parts.headers, context.deadline);
-                let connection = parts.extensions.get::<AtomicLane>();
+                let connection = parts.extensions.get::<ConnectionHandle>().map(|c| &c.target);
                 let socket = (info.verb == "watch").then(|| Handshake::of(parts)).flatten();
                 let parts = api::Parts {
                     headers,

@@ -5,7 +5,7 @@
 /// Passes methods of [`Store`](crate::Store) on to the store in a field; stands in an `impl Store`.
 ///
 /// `delegate_store!(FIELD: METHOD, METHOD…)` is for those who change the others; `delegate_store!(FIELD)` passes on all of
-/// them. A method that is neither listed nor written does not compile, but for `stale` and `scrub`, which have defaults.
+/// them. A method that is neither listed nor written does not compile, but for `stale`, `write_failure` and `scrub`, which have defaults.
 ///
 /// ```
 /// use kaji_store::{BoxFuture, Revision, Store, StoreError, Txn, TxnOutcome, memory::MemoryStore};
@@ -28,8 +28,8 @@
 macro_rules! delegate_store {
     ($field:tt) => {
         $crate::delegate_store!(
-            $field: txn, range, watch, stale, revision, current_revision_hint, request_progress, grant_lease,
-            keep_alive, revoke, compact, scrub, compacted, close
+            $field: txn, range, watch, stale, revision, current_revision_hint, write_failure, request_progress,
+            grant_lease, keep_alive, revoke, compact, scrub, compacted, close
         );
     };
     ($field:tt: $($method:ident),+ $(,)?) => {
@@ -70,6 +70,11 @@ macro_rules! delegate_store {
     (@ $field:tt current_revision_hint) => {
         fn current_revision_hint(&self) -> Option<$crate::Revision> {
             self.$field.current_revision_hint()
+        }
+    };
+    (@ $field:tt write_failure) => {
+        fn write_failure(&self) -> Option<$crate::StoreError> {
+            self.$field.write_failure()
         }
     };
     (@ $field:tt request_progress) => {

@@ -74,6 +74,12 @@ pub trait Store: Send + Sync + 'static {
     /// What [`Store::revision`] would answer, when that is known in this process; `None` for remote stores.
     fn current_revision_hint(&self) -> Option<Revision>;
 
+    /// Why the store cannot write, by its own state: the last write failed, or the disk is nearly full. `None` while writes
+    /// succeed, and for stores that do not track it. After a failure it changes only with a later write.
+    fn write_failure(&self) -> Option<StoreError> {
+        None
+    }
+
     /// Asks for a progress batch on every watch, without waiting for it. A hint: cheap, coalesced, never blocks.
     fn request_progress(&self);
 

@@ -96,7 +96,7 @@ impl LogFile {
     fn rotate(&mut self, now: Timestamp) -> io::Result<()> {
         let mode = self.file.metadata().map_or(0o600, |m| m.permissions().mode() & 0o777);
         match fs::rename(&self.path, aside(&self.path, now)) {
-            // Somebody else took it away.
+            // Another process has removed it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             outcome => outcome?,
         }
@@ -367,7 +367,7 @@ mod tests {
             ("audit-2026-01-08T00-00-00.000.log", "too many"),
             ("audit-2026-01-08T12-00-00.000.log.gz", "kept"),
             ("audit-2026-01-09T00-00-00.000.log", "kept"),
-            ("audit-of-somebody.log", "not ours"),
+            ("audit-of-another.log", "not ours"),
             ("audit-2026-01-01T00-00-00.000.txt", "not ours"),
         ] {
             fs::write(dir.path().join(name), text).unwrap();
@@ -378,7 +378,7 @@ mod tests {
             audit-2026-01-01T00-00-00.000.txt 644 "not ours"
             audit-2026-01-08T12-00-00.000.log.gz 644 "kept"
             audit-2026-01-09T00-00-00.000.log.gz 644 "(compressed)"
-            audit-of-somebody.log 644 "not ours"
+            audit-of-another.log 644 "not ours"
             audit.log 644 "now""#]]
         .assert_eq(&show(dir.path()));
         let options = FileOptions { max_age: 1, ..FileOptions::default() };

@@ -1,6 +1,6 @@
-//! Keeps the gate level with its configuration objects, and the server's own ones among these as they should be.
+//! Applies the configuration objects of flow control, and maintains the mandatory and suggested ones among them.
 //!
-//! Invariant: an event says only that something changed; everything is read anew.
+//! Invariant: an event only signals a change; the current objects are read after it.
 
 use super::{ADJUSTMENT, FlowControl};
 use bytes::Bytes;
@@ -26,19 +26,19 @@ const LEVELS: &str = "prioritylevelconfigurations";
 /// Field managers, as upstream names them.
 const PRODUCER: &str = "api-priority-and-fairness-config-producer-v1";
 const CONSUMER: &str = "api-priority-and-fairness-config-consumer-v1";
-/// How often the server looks after its own objects.
+/// How often the server maintains its objects.
 const UPKEEP: Duration = Duration::from_secs(60);
-/// Changes that come together are taken in together.
+/// Changes within this time are applied together.
 const LINGER: Duration = Duration::from_millis(5);
 /// Servers that disagree must not fight: a FlowSchema's status is written so often in a minute.
 const MOST_MARKINGS: usize = 6;
 
-/// Creates what is missing of the configuration every cluster has, and brings level what is the server's.
+/// Creates the missing mandatory and suggested objects, and updates those that the server maintains.
 ///
 /// # Errors
-/// The first that comes up; the rest is tried nevertheless.
+/// The first error; the other objects are written nevertheless.
 pub async fn ensure(engine: &Arc<Engine>) -> Result<(), Status> {
-    // What others have written is to be seen.
+    // Objects that other servers have written have to be seen.
     engine.sync().await?;
     let levels = bootstrap::priority_levels();
     let schemas = bootstrap::flow_schemas();
@@ -76,7 +76,7 @@ async fn ensure_one(
         },
     };
     match outcome {
-        // Somebody was faster; the next round looks again.
+        // Another writer was faster; the next round checks again.
         Err(status) if status.code == 409 => Ok(()),
         other => other.map(drop),
     }
@@ -124,7 +124,7 @@ impl Follower {
                             break;
                         }
                         tokio::time::sleep(LINGER).await;
-                        // What has come in the meantime is taken in with it.
+                        // Events that have arrived meanwhile are applied with it.
                         while let Some(Some(_)) = futures_util::FutureExt::now_or_never(events.next()) {}
                         retry = self.level().await;
                     }
@@ -139,7 +139,7 @@ impl Follower {
     async fn upkeep(&self) {
         let Some(engine) = self.engine.upgrade() else { return };
         if let Err(error) = ensure(&engine).await {
-            tracing::warn!(%error, "the server's flow control objects could not be looked after; the next round tries again");
+            tracing::warn!(%error, "the flow control objects could not be maintained; the next round tries again");
         }
     }
 
@@ -162,7 +162,7 @@ impl Follower {
         Some(all.take_while(|piece| future::ready(!piece.is_empty())).boxed())
     }
 
-    /// Reads everything, gives it to the gate and writes conditions. Whether some had to be put off.
+    /// Reads all objects, configures flow control and writes conditions. True if some conditions were postponed.
     async fn level(&mut self) -> bool {
         let Some(engine) = self.engine.upgrade() else { return false };
         let list = |plural: &str| engine.list(&GroupResource::new(GROUP, plural), None);
@@ -185,10 +185,10 @@ impl Follower {
         late
     }
 
-    /// Writes a condition. False when that has to wait.
+    /// Writes a condition. False if that is postponed.
     async fn mark(&mut self, engine: &Arc<Engine>, marking: &Marking) -> bool {
         let now = Instant::now();
-        while self.recent.tls_config().is_some_and(|(at, _)| now - *at > UPKEEP) {
+        while self.recent.front().is_some_and(|(at, _)| now - *at > UPKEEP) {
             self.recent.pop_front();
         }
         if self.recent.iter().filter(|(_, name)| *name == marking.schema).count() >= MOST_MARKINGS {
@@ -213,7 +213,7 @@ impl Follower {
                 tracing::warn!(name = marking.schema, error = %status, "a FlowSchema's condition could not be written");
                 false
             }
-            // One that is gone needs no condition.
+            // A deleted object needs no condition.
             _ => true,
         }
     }
@@ -244,7 +244,7 @@ async fn call(
         request.query = [("fieldManager", manager)].into_iter().chain(force).collect();
         request.body = body.to_string().into();
     }
-    // What breaks there must not end what follows the configuration.
+    // A panic must not end the task that follows the configuration.
     let response = AssertUnwindSafe(engine.handle(request)).catch_unwind().await;
     let response = response.map_err(|_| Status::internal("the request broke what handled it"))?;
     let code = response.code;

@@ -1,4 +1,4 @@
-//! Who may act as whom, which questions that takes, and the texts of refusals.
+//! Permitted impersonations, the authorization requests of each, and the texts of refusals.
 
 use super::*;
 use kaji_auth::Rules;
@@ -45,7 +45,7 @@ fn act(rbac: &Rbac, requestor: &UserInfo, pairs: &[(&str, &str)]) -> String {
     let map = headers(pairs);
     let answer = impersonation.act_as(rbac, &map, &request);
     match futures_util::FutureExt::now_or_never(answer).unwrap() {
-        Ok(None) => "nobody".into(),
+        Ok(None) => "no user".into(),
         Ok(Some((u, by))) => {
             let by = if by.is_empty() { by } else { format!(" by {by}") };
             format!("{} {} {:?} {:?}{by}", u.name, u.uid, u.groups, u.extra)
@@ -111,7 +111,7 @@ fn groups_are_completed() {
         act(&[("impersonate-user", "system:node:n")]),
         r#"system:node:n  ["system:authenticated"] {}"#
     );
-    assert_eq!(act(&[("accept", "*/*")]), "nobody");
+    assert_eq!(act(&[("accept", "*/*")]), "no user");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::*;
 use futures_util::{StreamExt, stream};
 use http::Request;
 use tokio::io::{DuplexStream, duplex};
-use tokio_tungstenite::tungstenite::http_connection::Message;
+use tokio_tungstenite::tungstenite::protocol::Message;
 
 /// A handshake as clients make it, with these headers instead.
 fn parts(change: &[(&'static str, Option<&'static str>)]) -> Parts {

@@ -13,7 +13,7 @@ use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{
         Error, Message,
-        http_connection::frame::{
+        protocol::frame::{
             Frame,
             coding::{CloseCode, Data, OpCode},
         },

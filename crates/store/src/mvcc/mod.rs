@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     /// Taken away when the store is closed, so that the files are.
     reader: RwLock<Option<ReaderHandle>>,
     failure: Mutex<Option<StoreError>>,
+    /// Why the last write failed, until one succeeds.
+    write_failure: Mutex<Option<StoreError>>,
 }
 
 #[derive(Clone)]
@@ -86,6 +88,16 @@ impl Shared {
     /// The reason why the store does not serve, if it does not.
     fn check(&self) -> Result<(), StoreError> {
         lock(&self.failure).clone().map_or(Ok(()), Err)
+    }
+
+    /// Why writes fail at present.
+    pub fn write_failure(&self) -> Option<StoreError> {
+        self.check().err().or_else(|| lock(&self.write_failure).clone())
+    }
+
+    /// Sets or clears the reason why writes fail.
+    pub fn set_write_failure(&self, error: Option<StoreError>) {
+        *lock(&self.write_failure) = error;
     }
 
     /// The store refuses to serve from now on; the first reason stays.
@@ -128,7 +140,13 @@ impl Engine {
         let hub = Hub::new(loaded.revision(), limits.hub);
         let reader = RwLock::new(Some(ReaderHandle(log.reader())));
         let Loaded { state, index, leases, marks } = loaded;
-        let shared = Arc::new(Shared { index: RwLock::new(index), hub, reader, failure: Mutex::new(None) });
+        let shared = Arc::new(Shared {
+            index: RwLock::new(index),
+            hub,
+            reader,
+            failure: Mutex::new(None),
+            write_failure: Mutex::new(None),
+        });
         let queue = Arc::new(Queue::new());
         let (done_sender, done) = signal::channel(false);
         let (their_shared, their_queue) = (shared.clone(), queue.clone());
@@ -218,6 +236,10 @@ impl Store for Engine {
 
     fn current_revision_hint(&self) -> Option<Revision> {
         Some(self.shared.index().revision())
+    }
+
+    fn write_failure(&self) -> Option<StoreError> {
+        self.shared.write_failure()
     }
 
     fn request_progress(&self) {

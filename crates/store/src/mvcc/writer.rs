@@ -173,7 +173,10 @@ impl Writer {
         let Some(free) = self.log.free() else { return true };
         let cramped = free < RESERVE;
         match (cramped, std::mem::replace(&mut self.cramped, cramped)) {
-            (false, true) => tracing::info!(free, "there is room on the disk again; the store takes writes"),
+            (false, true) => {
+                self.shared.set_write_failure(None);
+                tracing::info!(free, "there is room on the disk again; the store takes writes");
+            }
             (true, false) => tracing::error!(
                 free,
                 "the disk is nearly full; the store takes no writes until there is room again"
@@ -183,6 +186,9 @@ impl Writer {
         let error = StoreError::NoSpace(format!(
             "the disk has {free} bytes left; free some space, and writes are taken again"
         ));
+        if cramped {
+            self.shared.set_write_failure(Some(error.clone()));
+        }
         let all = free < LAST_RESERVE;
         let mut room = free.checked_sub(RESERVE).map(|room| room / OVERHEAD);
         // A large one leaves its room to those after it.
@@ -311,6 +317,9 @@ impl Writer {
         if let Err(error) = done {
             self.unsettled = Some(Unsettled { after: before.revision, plan, state });
             return Err(error);
+        }
+        if self.trouble.is_some() {
+            self.shared.set_write_failure(None);
         }
         (self.durable, self.trouble) = (state, None);
         let mut index = self.shared.index_mut();

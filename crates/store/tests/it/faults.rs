@@ -44,8 +44,10 @@ async fn after_a_full_disk_it_goes_on_and_nothing_is_lost() {
         let said = matches!(&error, Some(StoreError::NoSpace(m)) if m.contains("store.redb") && m.contains("free some space"));
         assert!(said, "{error:?}");
     };
+    assert_eq!(store.write_failure(), None);
     full(store.txn(Txn::put("/b", "1")).await.err());
     full(store.txn(Txn::put("/b", "1")).await.err());
+    full(store.write_failure());
     full(store.tick().await.err());
     full(store.range(Range::prefix("/")).await.err());
     assert_eq!(store.revision().await, Ok(2));
@@ -53,7 +55,9 @@ async fn after_a_full_disk_it_goes_on_and_nothing_is_lost() {
     fault.writes.store(false, Ordering::SeqCst);
     store.tick().await.unwrap();
     assert_eq!(store.range(Range::prefix("/")).await.unwrap().count, 1);
+    full(store.write_failure());
     store.txn(Txn::put("/b", "2")).await.unwrap();
+    assert_eq!(store.write_failure(), None);
     assert_eq!(watch.next().await.unwrap().unwrap().events[0].kv.value, "2");
     let before = store.range(Range::prefix("/")).await.unwrap();
     assert_eq!((before.revision, before.count), (3, 2));

@@ -64,6 +64,7 @@ impl Writer {
             return Err(error);
         }
         let until = Instant::now() + (TICK * (1 << (failures - 1).min(10))).min(LONGEST);
+        self.shared.set_write_failure(Some(error.clone()));
         self.trouble = Some(Trouble { error, failures, open: false, until });
         Ok(())
     }
