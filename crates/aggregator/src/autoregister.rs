@@ -250,7 +250,7 @@ impl Registrar {
         });
         let failed: Vec<_> = stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
         for (version, error) in failed.into_iter().flatten() {
-            tracing::warn!(name = name(&version), %error, "an APIService could not be brought level");
+            tracing::warn!(name = name(&version), %error, "an APIService could not be synchronized");
             self.dirty.insert(version);
         }
         self.dirty.is_empty()

@@ -35,7 +35,7 @@ pub(crate) const PROBE: Duration = Duration::from_secs(5);
 const RESYNC: Duration = Duration::from_secs(30);
 /// Between failures, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), RESYNC);
-/// How often it is asked what it serves.
+/// How often discovery documents are fetched.
 const REFRESH: Duration = Duration::from_secs(60);
 /// Between failures to find that out.
 const REFETCH: (Duration, Duration) = (Duration::from_millis(500), REFRESH);

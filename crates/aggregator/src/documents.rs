@@ -205,7 +205,7 @@ async fn heard(
             *last = Some(CachedDiscovery { at, etag: answer.etag, wanted, versions });
             Ok(found)
         }
-        // It knows the old form only, which is about one group version.
+        // The server supports only the old form, which is about one group version.
         _ => {
             let path = route.service.path();
             let user = UserInfo { groups: vec![], ..availability_controller::prober() };

@@ -47,7 +47,7 @@ struct Spec {
     v3: BTreeMap<String, String>,
     /// The server has no v3.
     old: bool,
-    /// What its v2 is in v3; there if it has none of its own.
+    /// Its v2 document converted to v3; present if it has no v3 document.
     made: Option<Made>,
 }
 

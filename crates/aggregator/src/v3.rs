@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// Media types of one operation that are told: each repeats the schema.
+/// Media types of one operation that a document names: each repeats the schema.
 const MOST_TYPES: usize = 4;
 
 const VERBS: [&str; 7] = ["get", "put", "post", "delete", "options", "head", "patch"];

@@ -180,7 +180,7 @@ pub fn revise(current: &Value, wanted: &Value, mandatory: bool) -> Option<Value>
     Some(revised)
 }
 
-/// Whether an object is one that the server once made and no longer knows.
+/// Whether an object is one that the server has created and no longer maintains.
 pub fn unwanted(object: &Value, wanted: &[(Value, bool)]) -> bool {
     let name = &object["metadata"]["name"];
     object["metadata"]["annotations"][AUTO_UPDATE].as_str().and_then(boolean) == Some(true)
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_suggested_stay_with_who_took_them_over() {
+    fn suggested_objects_stay_with_users_that_took_them_over() {
         let wanted = level("system");
         assert_eq!(revise(&wanted, &wanted, false), None);
         let mut taken = wanted.clone();

@@ -1,5 +1,5 @@
 //! The debug pages `/debug/api_priority_and_fairness/dump_*`, as text tables in upstream's layout, and what the metrics
-//! page reads from the queues when it is asked for.
+//! page reads from the queues when it is requested.
 
 use crate::{
     Nanos,

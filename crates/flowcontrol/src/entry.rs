@@ -1,4 +1,4 @@
-//! What a priority level knows of one request and of one queue.
+//! The state of one request and of one queue in a priority level.
 
 use crate::{Nanos, detail::Detail, estimate::Estimate, metrics::SchemaMetrics};
 use std::{collections::VecDeque, sync::Arc};

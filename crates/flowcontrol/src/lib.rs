@@ -7,7 +7,7 @@
 //! Invariants:
 //! - A seat that is taken is released exactly once, however its request ends.
 //! - Every queue is bounded, and so is the number of them.
-//! - A request that finds a seat free takes one short lock of its own priority level, and no other.
+//! - A request that finds a seat free takes one short lock, that of its priority level.
 
 pub mod allocation;
 pub mod bootstrap;

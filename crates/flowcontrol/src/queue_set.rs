@@ -121,7 +121,7 @@ pub struct QueueSet<T> {
     pub(crate) utilization: Utilization,
     /// What it did so far.
     pub totals: Totals,
-    /// The caller's: whether something of its own calls `advance` at [`QueueSet::next_release`].
+    /// For the caller: whether a timer calls `advance` at [`QueueSet::next_release`].
     pub timed: bool,
 }
 

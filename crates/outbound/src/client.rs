@@ -274,7 +274,7 @@ impl Client {
     }
 }
 
-/// A request that shares its connection with no other at the same time, and so speaks HTTP/1.1: what a webhook is asked. The
+/// A request that shares its connection with no other at the same time, and so uses HTTP/1.1: a webhook request. The
 /// replicas of a service share the work by connections. Source: kubernetes #75791.
 #[derive(Clone, Copy)]
 struct Alone;

@@ -19,7 +19,7 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of an answer's head.
 const MAX_HEAD: u32 = 64 << 10;
-/// After so long without anything a shared connection is asked whether it is still there, and has so long to say so. As
+/// HTTP/2 keep-alive: idle time of a shared connection before a ping, and time for its acknowledgement. As
 /// client-go's.
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
 

@@ -29,9 +29,9 @@ pub struct Parts<'a> {
     pub body: Bytes,
     /// Memory that it has reserved.
     pub memory: Option<Arc<dyn MemoryReservation>>,
-    /// Who records it.
+    /// Its audit record.
     pub audit: Option<Arc<dyn AuditContext>>,
-    /// Whom to ask before an update creates.
+    /// Authorizes an update that creates.
     pub create_authorizer: Option<Arc<dyn CreateAuthorizer>>,
     /// Until when.
     pub deadline: Deadline,

@@ -80,7 +80,7 @@ impl Audit {
         parts: &Parts,
         info: &RequestInfo,
         user: &UserInfo,
-        context: &AuditContext,
+        context: &RequestAudit,
     ) -> Option<Arc<Record>> {
         let verdict = self.policy.evaluate(&authorize::attributes(user, info));
         self.metrics.level(verdict.level);
@@ -110,7 +110,7 @@ impl Audit {
 }
 
 /// The audit state of a request, from its arrival on.
-pub(crate) struct AuditContext {
+pub(crate) struct RequestAudit {
     /// The client's id, or a new one.
     pub id: HeaderValue,
     /// When it arrived; set when requests are recorded.
@@ -119,12 +119,12 @@ pub(crate) struct AuditContext {
     pub record: Option<Arc<Record>>,
 }
 
-impl AuditContext {
-    pub fn new(audit: Option<&Arc<Audit>>, headers: &HeaderMap, random: &dyn Random) -> AuditContext {
+impl RequestAudit {
+    pub fn new(audit: Option<&Arc<Audit>>, headers: &HeaderMap, random: &dyn Random) -> RequestAudit {
         let given = headers.get(ID_HEADER).filter(|id| !id.is_empty()).cloned();
         let id = given.or_else(|| HeaderValue::from_str(&kaji_meta::random::uid(random)).ok());
         let id = id.unwrap_or(HeaderValue::from_static(""));
-        AuditContext { id, arrived: audit.map(|a| a.clock.now()), record: None }
+        RequestAudit { id, arrived: audit.map(|a| a.clock.now()), record: None }
     }
 }
 
@@ -132,7 +132,7 @@ fn head(
     parts: &Parts,
     info: &RequestInfo,
     user: &UserInfo,
-    context: &AuditContext,
+    context: &RequestAudit,
     received: jiff::Timestamp,
 ) -> Head {
     let text = |name: &str| parts.headers.get(name).map(|v| String::from_utf8_lossy(v.as_bytes()));

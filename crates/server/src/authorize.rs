@@ -28,7 +28,7 @@ pub fn attributes<'a>(user: &'a UserInfo, info: &'a RequestInfo) -> Attributes<'
     attributes
 }
 
-/// What the audit log is told about a decision. Source: apiserver `filters.WithAuthorization`.
+/// The annotations of a decision in the audit log. Source: apiserver `filters.WithAuthorization`.
 pub fn annotate(audit: &dyn AuditContext, outcome: &Outcome) {
     if !outcome.allowed() && outcome.error.is_some() {
         return audit.annotate("authorization.k8s.io/reason", "internal error");

@@ -1,11 +1,11 @@
-//! Memory that the requests under way may take together.
+//! A memory budget for the bodies of all requests in flight.
 //!
-//! Seats bound how many requests are served at once, not how much each of them makes of its body: a few bytes become a map
-//! of several hundred, and an object exists more than once while it is merged, admitted and encoded. So a request with a
-//! body reserves what that may take before it is decoded, and is turned away when others have reserved too much.
+//! Seats bound the number of requests in flight, not the memory of their decoded bodies: a few bytes become a map of several
+//! hundred, and an object exists more than once while it is merged, admitted and encoded. So a request with a body reserves
+//! memory before the body is decoded, and is rejected while others have reserved too much.
 //!
-//! Invariants: what is reserved never exceeds the limit; what a request reserved is free again when it is answered, or has
-//! failed; a request without a body reserves nothing, so that watches and lists do not hold any.
+//! Invariants: reservations never exceed the limit; a reservation is released when its request is answered or has failed; a
+//! request without a body reserves nothing, so that watches and lists hold none.
 
 use bytes::Bytes;
 use kaji_engine::MemoryReservation;
@@ -24,12 +24,12 @@ const COPIES: usize = 3;
 const SMALL: usize = 16 << 10;
 /// What a byte of a body takes, decoded, in the worst case that is likely.
 const PER_BYTE: usize = 64;
-/// No process serves with less.
+/// The smallest limit of a process.
 const LEAST: usize = 128 << 20;
-/// The part of the memory that requests may take.
+/// The fraction of the process' memory.
 const PART: usize = 4;
 
-/// Memory for requests.
+/// The budget.
 #[derive(Debug)]
 pub struct BodyMemory {
     limit: usize,
@@ -37,12 +37,12 @@ pub struct BodyMemory {
 }
 
 impl BodyMemory {
-    /// So many bytes.
+    /// A budget of so many bytes.
     pub fn new(limit: usize) -> Arc<BodyMemory> {
         Arc::new(BodyMemory { limit, used: AtomicUsize::new(0) })
     }
 
-    /// A quarter of what this process may use.
+    /// A quarter of the memory that this process may use.
     pub fn of_process() -> Arc<BodyMemory> {
         BodyMemory::new((available() / PART).max(LEAST))
     }

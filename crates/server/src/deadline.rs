@@ -1,4 +1,4 @@
-//! How long a request may take: `--request-timeout`, or less when its client says so with `?timeout=`.
+//! The deadline of a request: `--request-timeout`, or less if its client requests that with `?timeout=`.
 
 use crate::route::RequestInfo;
 use kaji_meta::Status;
@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The time of a request; `None` for those that stay open by design.
 ///
 /// # Errors
-/// 400 when the client's word is no duration.
+/// 400 if the client's value is no duration.
 pub fn of(info: &RequestInfo, most: Duration) -> Result<Option<Duration>, Status> {
     if info.long_running() {
         return Ok(None);
@@ -18,7 +18,7 @@ pub fn of(info: &RequestInfo, most: Duration) -> Result<Option<Duration>, Status
             let asked = parse(text).map_err(|error| {
                 Status::bad_request(format!("invalid timeout specified in the request URL - {error}"))
             })?;
-            // Nothing, or a negative time, asks for none of its own.
+            // Zero, or a negative time, means no timeout of the request.
             Ok(Some(asked.filter(|a| !a.is_zero()).map_or(most, |a| a.min(most))))
         }
     }

@@ -110,7 +110,7 @@ impl Discovery {
             .collect();
         let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
         let mut value = json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": list});
-        // As upstream has it: the core group's says no version of its own.
+        // As upstream: the core group's list has no apiVersion.
         if !group.is_empty() {
             value["apiVersion"] = "v1".into();
         }

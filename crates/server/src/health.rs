@@ -8,7 +8,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-/// Answers `Ok` or a reason (which only the log sees, as upstream withholds it).
+/// Returns `Ok` or a reason, which is logged and, as upstream does, withheld from clients.
 pub type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// A check that waits for another component; it bounds its own time.

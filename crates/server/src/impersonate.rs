@@ -33,7 +33,7 @@ const UID: &str = "impersonate-uid";
 const GROUP: &str = "impersonate-group";
 const EXTRA: &str = "impersonate-extra-";
 const GROUP_NAME: &str = "authentication.k8s.io";
-/// From so many parts on, the question for all of them is asked first.
+/// From so many parts on, all of them are authorized together first.
 const MANY: usize = 4;
 /// Most requestors whose last mode is remembered.
 const REMEMBERED: usize = 10_000;

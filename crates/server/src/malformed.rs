@@ -4,7 +4,7 @@ use crate::{body::ResponseBody, plain};
 use http::{HeaderValue, Request, Response, Version, header};
 use kaji_meta::query::has_broken_escape;
 
-/// The answer to a request that is no proper HTTP: 400, after which the connection ends. Source: Go's `net/http`
+/// The response to a malformed request: 400, after which the connection ends. Source: Go's `net/http`
 /// (`readRequest`, `conn.readRequest`).
 pub fn refusal<B>(request: &Request<B>) -> Option<Response<ResponseBody>> {
     let text = reason(request)?;

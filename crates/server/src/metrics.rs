@@ -153,7 +153,7 @@ impl Drop for InFlight {
 }
 
 impl Metrics {
-    /// Makes flow control's metrics part of the page.
+    /// Registers the metrics of flow control.
     pub fn with_flow(mut self, flow: &FlowControl) -> Self {
         flow.register(&mut self.registry);
         self
@@ -165,19 +165,19 @@ impl Metrics {
         self
     }
 
-    /// Makes authorizers' metrics part of the page.
+    /// Registers the metrics of authorizers.
     pub fn with_authorization_metrics(mut self, decisions: &AuthorizationMetrics) -> Self {
         decisions.register(&mut self.registry);
         self
     }
 
-    /// Makes those of a file that is followed part of the page.
+    /// Registers the metrics of a configuration file's reloads.
     pub fn with_reload_metrics(mut self, reloads: &ReloadMetrics) -> Self {
         reloads.register(&mut self.registry);
         self
     }
 
-    /// Where others put theirs.
+    /// The registry, for further metrics.
     pub fn registry(&mut self) -> &mut Registry {
         &mut self.registry
     }
@@ -205,7 +205,7 @@ impl Metrics {
         self.requests.get_or_create(&labels.with(code)).inc();
     }
 
-    /// A request was turned away, or ran out of time: the server's doing.
+    /// A request was rejected or timed out by the server.
     pub fn terminated(&self, info: &RequestInfo, known: bool, code: u16) {
         self.terminations.get_or_create(&labels(info, known).with(code)).inc();
     }

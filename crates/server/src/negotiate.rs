@@ -1,4 +1,4 @@
-//! Content negotiation: which of the forms we can produce a client's `Accept` header prefers.
+//! Content negotiation of resources, by the `Accept` header.
 //! Source: Kubernetes API concepts, "Alternate representations of resources".
 
 use kaji_engine::{Accept, Encoding, Form, MediaTypeOptions};

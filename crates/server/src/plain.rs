@@ -1,4 +1,4 @@
-//! Everything that is no resource: discovery, OpenAPI, version, health, metrics, the index.
+//! Non-resource requests: discovery, OpenAPI, version, health, metrics, the index.
 
 use crate::{
     body::ResponseBody,
@@ -24,7 +24,7 @@ pub fn takes_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Serves a path that is no resource's.
+/// Serves a non-resource path.
 pub async fn serve(
     stack: &Stack,
     parts: &Parts,
@@ -138,7 +138,7 @@ fn discovery_root(
     Ok(response)
 }
 
-/// A document in the form that was asked for.
+/// A document in the negotiated form.
 fn document(form: Form, value: &Value) -> Result<Response<ResponseBody>, Status> {
     Ok(text(200, form.content_type(), form.encode(value)?))
 }
@@ -208,7 +208,7 @@ async fn openapi(
     })
 }
 
-/// `GET /`: the paths there are.
+/// `GET /`: the index of paths.
 fn index(stack: &Stack) -> Value {
     let registry = stack.engine.registry();
     let mut paths = vec!["/api".to_owned(), "/api/v1".into(), "/apis".into(), "/apis/".into()];
@@ -243,7 +243,7 @@ fn index(stack: &Stack) -> Value {
 
 const JSON: &str = "application/json";
 
-/// The answer to a request for a resource without a route.
+/// The response to a request without a route.
 pub fn no_route(refused: NoRoute) -> Result<Response<ResponseBody>, Status> {
     match refused {
         NoRoute::Page => Ok(not_found()),

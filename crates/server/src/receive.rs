@@ -1,7 +1,7 @@
-//! Bodies of requests, read whole: bounded in size, in time, and in what all of them take together.
+//! Reads request bodies whole, bounded in size, in time, and in the memory of all of them.
 //!
-//! Invariant: a client that is still sending what is refused can read why. What it sends is passed over while the answer is
-//! on its way, as far as that goes: a connection that is closed with unread bytes loses the answer.
+//! Invariant: a client that is still sending a refused body can read the response. The rest of the body is discarded
+//! meanwhile, up to a limit: a connection that is closed with unread bytes loses the response.
 
 use crate::body_memory::{BodyMemory, Reservation};
 use bytes::{Bytes, BytesMut};
@@ -15,7 +15,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 pub const MAX_BODY: usize = 3 * 1024 * 1024;
 /// How long a client may take to send its body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-/// What is passed over of a body that is refused, and for how long.
+/// How much of a refused body is discarded, and for how long.
 const PASSED_OVER: usize = 16 << 20;
 const PASSING_TIME: Duration = Duration::from_secs(10);
 
@@ -25,7 +25,7 @@ pub type Received = (Bytes, Option<Arc<Reservation>>);
 /// Reads a body.
 ///
 /// # Errors
-/// 413 for one that is too large, 429 while others take too much memory, 400 for one that breaks off.
+/// 413 for one that is too large, 429 while others take too much memory, 400 for one that ends early.
 pub async fn receive<B>(parts: &Parts, body: B, body_memory: &Arc<BodyMemory>) -> Result<Received, Status>
 where
     B: Body<Data = Bytes> + Send + 'static,
@@ -35,7 +35,7 @@ where
         return Ok((Bytes::new(), None));
     }
     let expected = body.size_hint().lower();
-    // A client that waits to be told to go on has not sent anything yet.
+    // A client that waits for `100 Continue` has not sent anything yet.
     let waits = parts.headers.contains_key(header::EXPECT);
     let mut body: Pin<Box<B>> = Box::pin(body);
     let refuse = |body: Pin<Box<B>>, status: Status| {

@@ -1,4 +1,4 @@
-//! How files that are followed fared: metrics with upstream's names, `apiserver_<what>_config_controller_*`.
+//! Metrics of configuration file reloads, with upstream's names, `apiserver_<what>_config_controller_*`.
 
 use jiff::Timestamp;
 use prometheus_client::{
@@ -27,13 +27,12 @@ pub struct ReloadMetrics {
     reloads: Family<ReloadLabels, Counter>,
     reloaded_at: Family<ReloadLabels, Gauge<f64, AtomicU64>>,
     config: Family<ConfigLabels, Gauge>,
-    /// Which server says it, as metrics have it.
+    /// The id of the server, in its hashed form.
     server: String,
 }
 
 impl ReloadMetrics {
-    /// Those of the `what` configuration (`authentication`, `authorization`, `encryption`) of a server that goes by this
-    /// name.
+    /// Metrics of the `what` configuration (`authentication`, `authorization`, `encryption`) of the server with this name.
     pub fn new(what: &'static str, server: &str) -> ReloadMetrics {
         ReloadMetrics {
             what,
@@ -44,7 +43,7 @@ impl ReloadMetrics {
         }
     }
 
-    /// Makes them part of a page.
+    /// Registers them.
     pub fn register(&self, registry: &mut Registry) {
         let what = self.what;
         let group = registry.sub_registry_with_prefix(format!("apiserver_{what}_config_controller"));
@@ -70,7 +69,7 @@ impl ReloadMetrics {
         self.config.get_or_create(&labels).set(1);
     }
 
-    /// A changed file was looked at.
+    /// A changed file was read.
     pub fn reloaded(&self, good: bool, now: Timestamp) {
         let status = if good { "success" } else { "failure" };
         let labels = ReloadLabels { status, apiserver_id_hash: self.server.clone() };
@@ -79,7 +78,7 @@ impl ReloadMetrics {
     }
 }
 
-/// What metrics show of a text that is not theirs to show.
+/// The hash that metrics show of a text.
 pub(crate) fn hash(data: &[u8]) -> String {
     if data.is_empty() {
         return String::new();

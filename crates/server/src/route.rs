@@ -1,7 +1,7 @@
-//! From method, path and query to what a request is about, as upstream's `RequestInfoFactory` tells it.
+//! The request info of method, path and query, as upstream's `RequestInfoFactory` resolves it.
 //!
-//! Invariant: this is worked out once. Authorization, audit, flow control, forwarding and the engine take the same names,
-//! verb and parameters.
+//! Invariant: it is resolved once. Authorization, audit, flow control, proxying and the engine use the same names, verb and
+//! parameters.
 
 use http::Method;
 use kaji_meta::{Query, validation::path_segment_name};
@@ -36,7 +36,7 @@ pub struct RequestInfo {
     pub query: Query,
     /// The target when it is a resource request.
     pub resource: Option<Target>,
-    /// The one name that a list's or watch's field selector asks for: the request is taken for one about that object.
+    /// The one name that a list's or watch's field selector requires: the request is authorized for that object.
     pub selected_name: String,
     /// The verb stands in the path (`/api/v1/watch/pods`). Selectors are no part of what is authorized then.
     pub verb_in_path: bool,
@@ -51,7 +51,7 @@ impl RequestInfo {
     /// Reads a request; the path is decoded already.
     ///
     /// # Errors
-    /// For a path that names a verb and nothing that it is about.
+    /// A path that names a verb and no resource.
     pub fn parse(method: &Method, path: &str, query: Query) -> Result<RequestInfo, Undetermined> {
         let mut info = RequestInfo { path: path.to_owned(), query, ..RequestInfo::default() };
         let Some((target, special)) = target(path)? else {

@@ -74,7 +74,7 @@ impl Certificates {
         Self::new(None, names, now)
     }
 
-    /// Serves with this certificate, PEM, instead of one of its own, and instead of another that was given before.
+    /// Serves with this certificate, PEM, instead of a generated one or one that was given before.
     ///
     /// # Errors
     /// When the certificate and its key do not fit; then nothing changes.

@@ -10,7 +10,7 @@
 
 use crate::{
     api,
-    audit::{Audit, AuditContext, ID_HEADER, Record, RemoteAddress},
+    audit::{Audit, ID_HEADER, Record, RemoteAddress, RequestAudit},
     authorize,
     body::ResponseBody,
     body_memory::BodyMemory,
@@ -23,7 +23,7 @@ use crate::{
     identity::Authentication,
     impersonate::{self, Impersonation},
     listen::{ConnectionGuard, ConnectionHandle},
-    metrics::Metrics,
+    metrics::{InFlight, Metrics},
     openapi::OpenApi,
     plain,
     receive::receive,
@@ -119,7 +119,7 @@ impl Stack {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (mut parts, body) = request.into_parts();
-        let audit = AuditContext::new(self.audit.as_ref(), &parts.headers, &*self.random);
+        let audit = RequestAudit::new(self.audit.as_ref(), &parts.headers, &*self.random);
         let query = parts.uri.query().map(Query::parse).unwrap_or_default();
         let path = unescape(parts.uri.path(), false);
         let info = match RequestInfo::parse(&parts.method, &path, query) {
@@ -180,14 +180,7 @@ impl Stack {
         if let Some(record) = audit.record {
             response = record.finish(response).await;
         }
-        // A stream is in flight until it ends.
-        response.body_mut().hold(in_flight);
-        if info.verb == "watch" {
-            let connection = parts.extensions.get::<ConnectionHandle>().map(|c| c.abort.clone());
-            let timeout = watch_deadline::timeout(&info.query);
-            response = response.map(|body| watch_deadline::enforce(body, timeout, connection));
-        }
-        websocket::start_upgrade(response)
+        send(response, in_flight, &parts, &info)
     }
 
     #[expect(clippy::too_many_lines, reason = "to be divided")]
@@ -351,7 +344,7 @@ impl Stack {
         parts: &http::request::Parts,
         info: &RequestInfo,
         user: &UserInfo,
-        context: &mut AuditContext,
+        context: &mut RequestAudit,
     ) -> Option<Arc<Record>> {
         context.record = self.audit.as_ref()?.begin(parts, info, user, context);
         context.record.clone()
@@ -401,7 +394,24 @@ struct RequestContext {
     deadline: Deadline,
     classification: flowcontrol::Classification,
     warnings: Vec<String>,
-    audit: AuditContext,
+    audit: RequestAudit,
+}
+
+/// Prepares a response for its connection: a stream is in flight until it ends, a watch ends also when its client does not
+/// read, a WebSocket's events continue in a task.
+fn send(
+    mut response: Response<ResponseBody>,
+    in_flight: InFlight,
+    parts: &http::request::Parts,
+    info: &RequestInfo,
+) -> Response<ResponseBody> {
+    response.body_mut().hold(in_flight);
+    if info.verb == "watch" {
+        let connection = parts.extensions.get::<ConnectionHandle>().map(|c| c.abort.clone());
+        let timeout = watch_deadline::timeout(&info.query);
+        response = response.map(|body| watch_deadline::enforce(body, timeout, connection));
+    }
+    websocket::start_upgrade(response)
 }
 
 /// The engine's response, recorded even if the client has disconnected; so is a panic.

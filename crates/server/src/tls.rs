@@ -1,7 +1,7 @@
-//! TLS as the server offers it: versions, cipher suites and curves, by the names and numbers that Go has for them.
+//! The TLS options of the server: versions, cipher suites and curves, by Go's names and numbers.
 //! Source: upstream's `SecureServingOptions` and `component-base/cli/flag`.
 //!
-//! Invariant: what cannot be offered is refused when it is asked for, and nothing else is offered in its place.
+//! Invariant: an option that is not supported is refused, and nothing else is offered in its place.
 
 use crate::{identity::Authorities, stack::StackError};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub struct TlsSuite(Option<CipherSuite>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TlsCurve(NamedGroup);
 
-/// What a server offers.
+/// The TLS options of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
     /// `--tls-min-version`
@@ -103,10 +103,10 @@ impl std::str::FromStr for TlsCurve {
 }
 
 impl TlsOptions {
-    /// Upstream's checks of what fits together.
+    /// Upstream's validation of the options.
     ///
     /// # Errors
-    /// What does not.
+    /// Options that contradict each other.
     pub fn validate(&self) -> Result<(), String> {
         for (i, TlsCurve(curve)) in self.curves.iter().enumerate() {
             if self.curves[..i].contains(&TlsCurve(*curve)) {

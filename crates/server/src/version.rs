@@ -1,4 +1,4 @@
-//! `/version`: which Kubernetes this is for clients, and which Kaji it is for people.
+//! `/version`: the emulated version of Kubernetes, and the version of Kaji.
 
 use serde_json::Value;
 

@@ -134,7 +134,7 @@ impl Handshake {
         })
     }
 
-    /// The answer of a handler that needs no subprotocol of its own, as Go's plain handler gives it: any origin will do, but
+    /// The response of a handler that needs no subprotocol, as Go's plain handler gives it: any origin is accepted, but
     /// there has to be one, and the one subprotocol that was offered is agreed to, whatever it is.
     fn agree(self) -> Result<Response<ResponseBody>, HandshakeError> {
         let Handshake { accept, origin, mut protocols, connection } = self;
@@ -223,7 +223,7 @@ fn limits() -> WebSocketConfig {
         .max_frame_size(Some(MAX_MESSAGE))
 }
 
-/// What a client is told that broke the protocol; `None` when its connection is gone.
+/// The close code for a client that violated the protocol; `None` if its connection has ended.
 fn fault(error: &Error) -> Option<CloseCode> {
     match error {
         Error::Capacity(_) => Some(CloseCode::Size),

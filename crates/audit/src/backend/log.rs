@@ -345,7 +345,7 @@ mod tests {
             rotations.push(file.write(line.as_bytes(), at(time)).unwrap());
         }
         assert_eq!(rotations, [false, false, true, true]);
-        // One that is opened again knows how much it holds.
+        // A file that is opened again has its size.
         let mut file = LogFile::open(&path, options).unwrap();
         assert!(file.write(b"five__\n", at("2026-01-02T03:04:08Z")).unwrap());
         let error = file.write(b"too long a line\n", at("2026-01-02T03:04:08Z")).unwrap_err();

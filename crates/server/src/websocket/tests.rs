@@ -127,7 +127,7 @@ async fn each_event_is_a_message() {
     assert_eq!(messages, [Message::binary(vec![9]), Message::binary(large)]);
 }
 
-/// Serves a watch without events to a client that sends this; the code that it is told.
+/// Serves a watch without events to a client that sends this; the close code that it receives.
 async fn told(sent: impl IntoIterator<Item = Vec<u8>>) -> Option<CloseCode> {
     let (ours, mut theirs) = duplex(1024);
     let served = tokio::spawn(async move {

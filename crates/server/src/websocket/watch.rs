@@ -20,7 +20,7 @@ use tokio_tungstenite::{
     },
 };
 
-/// How the events in the pieces of a watch are told apart. A piece holds whole events.
+/// How the events in the pieces of a watch are delimited. A piece holds whole events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// JSON: each on a line, which ends with it.
@@ -54,7 +54,7 @@ impl Framing {
     }
 }
 
-/// Sends a watch's events until it ends or its client has had enough.
+/// Sends a watch's events until it ends or its client closes.
 pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     mut socket: WebSocketStream<S>,
     mut events: BoxStream<'static, Bytes>,
@@ -75,7 +75,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             },
         }
     };
-    // The watch is over, and what it holds is free, before its client has taken note.
+    // The watch has ended, and what it holds is released, before its client reads the close frame.
     drop(events);
     match ended {
         Ok(code) => close(socket, code).await,
