@@ -37,6 +37,9 @@ pub(crate) struct Plugin {
     pub constructor: Option<Constructor>,
 }
 
+/// A plugin, or what is wrong with its configuration.
+type Constructed = Result<Arc<dyn Admission>, String>;
+
 /// Makes a plugin.
 #[derive(Clone, Copy)]
 pub(crate) enum Constructor {
@@ -44,8 +47,8 @@ pub(crate) enum Constructor {
     Engine,
     /// It takes no configuration.
     Plain(fn(&Deps) -> Arc<dyn Admission>),
-    /// It takes a part of the `AdmissionConfiguration`, if there is one; the error says what is wrong with that.
-    Configured(fn(Option<Configuration<'_>>, &Deps) -> Result<Arc<dyn Admission>, String>),
+    /// It takes a part of the `AdmissionConfiguration`, if there is one.
+    Configured(fn(Option<Configuration<'_>>, &Deps) -> Constructed),
 }
 
 use Constructor::{Configured, Engine, Plain};

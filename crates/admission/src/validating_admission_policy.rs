@@ -372,32 +372,43 @@ impl<'a> Dispatch<'a> {
                 outcomes.push(outcome.await);
             }
         }
-        for (decisions, annotations) in outcomes {
-            for decision in decisions {
-                let Decision { index, action, elapsed } = decision;
-                match action {
-                    Action::Admit => {}
-                    Action::Ignore(error) => {
-                        let names = (hook.name.as_str(), binding.name.as_str());
-                        self.metrics.checked(names, Some(&error), "allow", elapsed);
-                    }
-                    Action::Deny(message, reason) => {
-                        self.act(hook, binding, (index, message, reason), elapsed);
-                    }
+        for outcome in outcomes {
+            self.record(hook, binding, outcome, published);
+        }
+        Ok(())
+    }
+
+    /// Takes the actions of a binding for one evaluation, and keeps its annotations.
+    fn record(
+        &mut self,
+        hook: &Hook<Validator>,
+        binding: &Binding,
+        (decisions, annotations): Outcome,
+        published: &mut BTreeMap<String, Vec<String>>,
+    ) {
+        for decision in decisions {
+            let Decision { index, action, elapsed } = decision;
+            match action {
+                Action::Admit => {}
+                Action::Ignore(error) => {
+                    let names = (hook.name.as_str(), binding.name.as_str());
+                    self.metrics.checked(names, Some(&error), "allow", elapsed);
                 }
-            }
-            for annotation in annotations {
-                match annotation {
-                    Annotation::Publish(key, value) => publish(published, key, &value),
-                    Annotation::Error(error) => {
-                        let names = (hook.name.as_str(), binding.name.as_str());
-                        self.metrics.checked(names, Some(&error), "deny", Duration::ZERO);
-                        self.deny(&hook.name, Some(&binding.name), error, Reason::Invalid);
-                    }
+                Action::Deny(message, reason) => {
+                    self.act(hook, binding, (index, message, reason), elapsed);
                 }
             }
         }
-        Ok(())
+        for annotation in annotations {
+            match annotation {
+                Annotation::Publish(key, value) => publish(published, key, &value),
+                Annotation::Error(error) => {
+                    let names = (hook.name.as_str(), binding.name.as_str());
+                    self.metrics.checked(names, Some(&error), "deny", Duration::ZERO);
+                    self.deny(&hook.name, Some(&binding.name), error, Reason::Invalid);
+                }
+            }
+        }
     }
 
     /// Takes the validation actions of the binding for a failed validation.

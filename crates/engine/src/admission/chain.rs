@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    fn names(plugins: &Plugins) -> Vec<&'static str> {
+    fn names(plugins: &[Arc<dyn Admission>]) -> Vec<&'static str> {
         plugins.iter().map(|plugin| plugin.name()).collect()
     }
 
