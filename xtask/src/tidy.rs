@@ -28,13 +28,11 @@ const TOO_LONG: &[&str] = &["crates/kaji/src/cluster.rs"];
 
 /// Crates that still have a `mod.rs`. Only remove lines here.
 const MOD_FILES: &[&str] = &[
-    "crates/audit",
     "crates/controllers",
     "crates/kaji",
     "crates/kubelet",
     "crates/meta",
     "crates/runtime",
-    "crates/server",
     "crates/store",
 ];
 

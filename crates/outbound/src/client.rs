@@ -56,8 +56,8 @@ impl Client {
         })
     }
 
-    /// Posts JSON to the target's own path and reads the answer, no more than `limit` bytes of it. The other side is
-    /// told how long it has (`?timeout=10s`).
+    /// Posts JSON to the target's own path and reads the answer, no more than `limit` bytes of it. The query has the
+    /// server's deadline (`?timeout=10s`).
     ///
     /// # Errors
     /// Whatever keeps the answer of a success from being there in time.
