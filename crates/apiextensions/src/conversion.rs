@@ -2,7 +2,7 @@
 //!
 //! Source: apiextensions.k8s.io/v1 `CustomResourceConversion`; KEP-598.
 //!
-//! Invariants: what a webhook says is believed only as far as [`review`] allows; a call has an end in time and an answer
+//! Invariants: an answer is used only if [`review`] accepts it; a call has an end in time and an answer
 //! an end in size; nothing is kept of a call that failed.
 
 mod metadata;
@@ -37,7 +37,7 @@ const GROWTH: usize = 4;
 /// What conversions need of the process.
 #[derive(Clone, Default)]
 pub struct Conversions {
-    /// Who calls webhooks.
+    /// Calls webhooks.
     pub callers: Arc<ClientCache>,
     /// Where it is counted.
     pub metrics: ConversionMetrics,
@@ -55,7 +55,7 @@ struct Webhook {
     random: SystemRandom,
 }
 
-/// Who converts the objects of a definition.
+/// How the objects of a definition are converted.
 pub fn of(definition: &Value, versions: &[VersionDef], with: &Conversions) -> Conversion {
     if str_at(definition, &["spec", "conversion", "strategy"]) != "Webhook" {
         return Conversion::Direct;

@@ -1,6 +1,6 @@
 //! Metadata of embedded resources, as it may be stored from a time when the schema did not call it that.
 //!
-//! Invariant: what is shown as metadata has the types of metadata; writes are checked elsewhere, and refused.
+//! Invariant: what is shown as metadata has the types of metadata; writes are validated by the schema, and refused.
 //! Source: apiextensions-apiserver, `pkg/apiserver/schema/objectmeta`.
 
 use kaji_schema::{Schema, decode::check_types, prune::object_meta};

@@ -5,7 +5,7 @@ use kaji_meta::{object, text::quote, validation::is_qualified_name};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Those that the server itself knows.
+/// The finalizers that the server itself uses.
 const STANDARD: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
 
 /// Texts about the finalizers that a write adds.

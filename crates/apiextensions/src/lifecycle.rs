@@ -79,7 +79,7 @@ struct Names {
     group: Box<str>,
     plural: Box<str>,
     accepted: Taken,
-    /// Somebody else has a name that it asks for.
+    /// A name that it specifies belongs to another definition.
     conflict: bool,
 }
 
@@ -153,7 +153,7 @@ impl Served {
         }
     }
 
-    /// Definitions that may get names now that were somebody else's.
+    /// Definitions that may now get names which belonged to another definition.
     fn hopeful(&mut self) -> Vec<String> {
         let freed = std::mem::take(&mut self.freed);
         let hopeful = self.names.iter().filter(|(_, n)| n.conflict && freed.contains(&n.group));
@@ -298,7 +298,7 @@ async fn level(engine: &Arc<Engine>, served: &mut Served, names: &[String]) -> V
         // Compiling takes as long as hundreds of reads, which are not to wait for more than one of them.
         tokio::task::yield_now().await;
     }
-    // Served first: who waits for the condition may create at once.
+    // Served first: a client that waits for the condition may create at once.
     if let Err(error) = served.serve(engine, compiled).await {
         established.iter().for_each(|name| note(name, Err(LevelError::Engine(error.clone()))));
         return later;

@@ -1,4 +1,4 @@
-//! Which names a definition gets: those it asks for, as far as nobody else in its group has them.
+//! The names that a definition is accepted with: those of its spec that no other definition of its group has.
 //! Source: apiextensions-apiserver, `controller/status/naming_controller.go`.
 
 use kaji_meta::object::{str_at, strs_at};

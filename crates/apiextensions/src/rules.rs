@@ -48,7 +48,7 @@ pub(crate) fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Valu
     schema.get("properties").and_then(Value::as_object).into_iter().flatten()
 }
 
-/// `x-kubernetes-embedded-resource`: an object with apiVersion, kind and metadata of its own.
+/// `x-kubernetes-embedded-resource`: an object with its own apiVersion, kind and metadata.
 fn embedded(schema: &Value) -> bool {
     schema.get("x-kubernetes-embedded-resource") == Some(&Value::Bool(true))
 }

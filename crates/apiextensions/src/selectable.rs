@@ -99,7 +99,7 @@ fn find<'s, 'p>(path: &'p str, schema: &'s Value) -> Result<(Vec<&'p str>, &'s V
         if after.is_empty() {
             return Err("unexpected end of JSON path".into());
         }
-        // A delimiter is a name of its own here.
+        // A delimiter is a separate name here.
         let end = after.find(['.', '[', ']']).unwrap_or(after.len()).max(1);
         let name = &after[..end];
         schema = if properties(schema).next().is_some() {

@@ -49,9 +49,9 @@ impl Operation {
 /// One write, as plugins see it.
 ///
 /// `object` and `old` are in the storage version of `def` (plugins that need another one convert), except for `scale`
-/// and for subresources with a body of their own, where they are that body and `kind` is its kind.
+/// and for subresources with a separate body, where they are that body and `kind` is its kind.
 pub struct Attributes<'a> {
-    /// Who asks.
+    /// The user of the request.
     pub user: &'a UserInfo,
     /// The kind in the request's version (`autoscaling/v1 Scale` for scale, `policy/v1 Eviction` for eviction, …).
     pub kind: &'a GroupVersionKind,
@@ -90,7 +90,7 @@ pub struct Attributes<'a> {
     pub extras: &'a TransactionExtras,
     /// The time of the request.
     pub now: jiff::Timestamp,
-    /// Until when: nobody is waited for longer than that.
+    /// Until when plugins may wait.
     pub deadline: Deadline,
     /// Randomness.
     pub random: &'a dyn Random,

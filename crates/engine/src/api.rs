@@ -26,7 +26,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-/// Who writes from inside, also the name of the field manager.
+/// The field manager of writes by the server itself.
 const MANAGER: &str = "kube-apiserver";
 
 /// Of a resource with no more objects than this, lists are decoded once.
@@ -81,7 +81,7 @@ impl Engine {
         self.registry().by_group_resource(gr).cloned()
     }
 
-    /// An object as a value, which may be shared with others who looked at it lately.
+    /// An object as a value, which other readers may share.
     fn decoded(&self, res: &Resource, entry: &Entry) -> Option<Arc<Value>> {
         if let Some(known) = self.decoded.get(res, entry) {
             return Some(known);

@@ -1,7 +1,7 @@
 //! How long a request may go on.
 //!
 //! Invariants: a write whose time is over is not committed any more, whatever plugins and webhooks have said; nothing that
-//! others answer is waited for longer than the request lasts, so that its seats are free soon after its client was told.
+//! other processes answer is awaited longer than the request lasts, so that its seats are free soon after its client got an answer.
 
 use kaji_meta::Status;
 use std::time::Duration;

@@ -115,7 +115,7 @@ pub(crate) fn check_footprint(content_type: &str, body: &[u8]) -> Result<(), Sta
     if !json || other || footprint_of_json(body) <= BODY_BYTES {
         return Ok(());
     }
-    // What is malformed is told so, without being decoded up to there.
+    // Malformed bodies are refused as such, without being decoded up to there.
     match serde_json::from_slice::<IgnoredAny>(body) {
         Ok(_) => Err(OverBudget { limit: BODY_BYTES }.into()),
         Err(error) => Err(Status::bad_request(json::explain(body, &error))),
@@ -143,7 +143,7 @@ pub(crate) struct Document {
 /// Parses bytes without looking at what they hold.
 ///
 /// # Errors
-/// The parser's text, without any frame. Protobuf says nothing to those who do not know the kind.
+/// The parser's text, without any frame. Protobuf cannot be decoded without the kind's schema.
 pub(crate) fn document(body: &[u8], syntax: Syntax) -> Result<Document, String> {
     match syntax {
         Syntax::Json => {

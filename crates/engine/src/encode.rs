@@ -56,7 +56,7 @@ pub(crate) fn object_response(
 /// The answer with something that is no object of a resource: a Status, the outcome of a review.
 ///
 /// # Errors
-/// 406 when it is asked for as a table, unless it is a Status (which is never transformed).
+/// 406 when it is requested as a table, unless it is a Status (which is never transformed).
 pub(crate) fn value_response(accept: &Accept, code: u16, value: &Value) -> Result<ApiResponse, Status> {
     let json = match (accept.form, object::kind(value)) {
         (Form::Object, _) | (_, "Status") => storage::encode_object(value),
@@ -88,7 +88,7 @@ pub(crate) fn finish(accept: &Accept, code: u16, body: Body) -> Result<ApiRespon
             let value: Value = serde_json::from_slice(&json).map_err(|e| Status::internal(e.to_string()))?;
             match protobuf::whole(&value)? {
                 Some(bytes) => return Ok(protobuf_response(code, bytes)),
-                // What is of no kind that the table knows says so by its content type.
+                // A kind without a protobuf form is sent as JSON, and the content type says so.
                 None => ("application/json", Body::Full(json)),
             }
         }
@@ -109,7 +109,7 @@ pub(crate) fn ended(body: Body) -> Body {
     }
 }
 
-/// The body with every value on a line of its own. What comes in pieces goes in pieces.
+/// The body with every value on a separate line. A streamed body stays streamed.
 fn indented(body: Body) -> Body {
     let Body::Lazy(pieces) = body else {
         return Body::Full(pretty::indent(&body.into_bytes().unwrap_or_default()).into());

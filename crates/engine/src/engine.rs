@@ -175,7 +175,7 @@ impl Engine {
             resources.iter().for_each(|r| new.insert(r.clone()));
             new
         });
-        // Whoever sees an object in its new shape finds the definition that it is written by.
+        // A reader that sees an object in its new shape finds the definition that it is written by.
         shapings.into_iter().for_each(Shaping::finish);
         for resource in &resources {
             // Watches see objects through the definition that they began with.
@@ -332,7 +332,7 @@ impl Drop for Engine {
     }
 }
 
-/// Caches that are fed for a registration under way: no more if it comes to nothing.
+/// Caches that are fed for a registration in progress, and no longer if it fails.
 struct Fresh<'a> {
     feed: &'a Feed,
     caches: Vec<Arc<Cache>>,

@@ -1,4 +1,4 @@
-//! Time to live: objects of some kinds (events) go away by themselves. Leases of the store do that.
+//! Time to live: objects of some kinds (events) expire. Leases of the store implement that.
 //!
 //! Invariant: an object lives at least as long as its kind says. Objects written within a short while share one lease,
 //! so that there are few of them; the lease lives longer by that while.

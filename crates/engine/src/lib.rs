@@ -1,7 +1,7 @@
 //! The object engine: one pipeline per verb over a revisioned store and a watch cache; it names no kind.
 //!
 //! Invariants:
-//! - Reads never touch the store unless history older than the cache's window is asked for.
+//! - Reads never touch the store unless history older than the cache's window is requested.
 //! - An object is encoded once, when its event arrives; GET, LIST and WATCH share those bytes.
 //! - A list and its revision are read atomically; a watch that begins there misses nothing and repeats nothing.
 //! - Every resource, built-in or custom, takes the same path.

@@ -63,7 +63,7 @@ pub struct Accept {
 }
 
 impl Accept {
-    /// The form for a resource that has (or has not) a protobuf form of its own; `None` when there is none that the
+    /// The form for a resource that has (or has not) a protobuf form; `None` when there is none that the
     /// client takes. Partial metadata always has one.
     pub(crate) fn settle(self, protobuf: bool) -> Option<Accept> {
         if self.encoding != Encoding::Protobuf || self.form != Form::Object || protobuf {
@@ -74,7 +74,7 @@ impl Accept {
     }
 }
 
-/// Decides whether somebody who may update or patch may also create: asked only when there is nothing to change, and an
+/// Authorizes the creation by a user who may update or patch: called only when there is nothing to change, and an
 /// apply (or an update of the few kinds for which that is so) would create it.
 pub trait CreateAuthorizer: fmt::Debug + Send + Sync {
     /// Whether what the request names may be created.
@@ -122,19 +122,19 @@ pub struct ApiRequest {
     pub body: Bytes,
     /// Memory that it has reserved; nothing for the server's own requests.
     pub memory: Option<Arc<dyn MemoryReservation>>,
-    /// Who asks.
+    /// The user of the request.
     pub user: UserInfo,
     /// For the default field manager name.
     pub user_agent: String,
-    /// Who records it.
+    /// The audit event of the request, if it is recorded.
     pub audit: Option<Arc<dyn AuditContext>>,
-    /// Whom to ask before an update creates; nobody where the request is the server's own.
+    /// Authorizes an update that creates; `None` for requests of the server itself.
     pub create_authorizer: Option<Arc<dyn CreateAuthorizer>>,
     /// Until when: a write that is not committed by then is not made.
     pub deadline: Deadline,
 }
 
-/// Who the server is when it asks itself.
+/// The user of requests by the server itself.
 static SERVER: LazyLock<UserInfo> = LazyLock::new(|| UserInfo {
     name: "system:apiserver".into(),
     groups: vec!["system:masters".into(), "system:authenticated".into()],
@@ -142,7 +142,7 @@ static SERVER: LazyLock<UserInfo> = LazyLock::new(|| UserInfo {
 });
 
 impl ApiRequest {
-    /// A request of the server itself, which nobody records, for all objects of a resource; whoever wants less, or
+    /// A request of the server itself, which is not recorded, for all objects of a resource; a caller that wants less, or
     /// something else, says so.
     pub fn own(verb: Verb, resource: GroupResource, version: &str, user_agent: &str) -> ApiRequest {
         ApiRequest {

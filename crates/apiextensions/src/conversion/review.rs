@@ -1,4 +1,4 @@
-//! `ConversionReview`: what a webhook is asked, and whether its answer is one.
+//! `ConversionReview`: the request to a conversion webhook, and the validation of its answer.
 //!
 //! Source: apiextensions.k8s.io/v1 and v1beta1; apiextensions-apiserver, `apiserver/conversion`. Texts are upstream's.
 //!
@@ -182,7 +182,7 @@ fn parsed(answer: &[u8]) -> Result<Value, String> {
     Ok(review)
 }
 
-/// The beginning of a text that a stranger chose the length of.
+/// The beginning of a text whose length the webhook chose.
 pub fn shortened(text: &str) -> String {
     const MOST: usize = 4096;
     match text.char_indices().nth(MOST) {

@@ -197,7 +197,7 @@ fn too_dear(what: &str, cost: u64, limit: u64) -> String {
     )
 }
 
-/// A rule that does not compile, shown as upstream's messages do: in its internal form, with names and an order of its own.
+/// A rule that does not compile, shown as upstream's messages do: in its internal form, with that form's names and order.
 fn broken(rule: &Value, at: &Path, why: &str) -> Error {
     let given = |key: &str| rule.get(key).cloned().unwrap_or(Value::Null);
     let shown = [

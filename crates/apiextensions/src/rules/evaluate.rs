@@ -33,7 +33,7 @@ pub(crate) fn blocked(errors: &ErrorList) -> Option<Error> {
 pub(crate) fn validate(rules: &Rules, schema: &Schema, new: &Value, old: Option<&Value>) -> ErrorList {
     let mut run = Run { budget: REQUEST_BUDGET, errors: vec![] };
     let same = Ratchet { current: old.map(|old| Pair { schema, new, old }), parent: None };
-    // Stopping early is an error of its own, already gathered.
+    // Stopping early is a separate error, already collected.
     let _: Result<(), Stop> = run.node(rules, &Path::root(), new, old, same);
     run.errors
 }

@@ -4,7 +4,7 @@ use super::below;
 use kaji_meta::Path;
 use serde_json::Value;
 
-/// The path as field errors print it; none if the schema knows no such field.
+/// The path as field errors print it; none if the schema has no such field.
 pub(super) fn normalized(path: &str, schema: &Value) -> Option<String> {
     let (mut rest, mut at, mut schema) = (path, Path::root(), schema);
     if rest.is_empty() {

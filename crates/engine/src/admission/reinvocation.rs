@@ -1,7 +1,7 @@
 //! The second round of mutating plugins: what a webhook or policy has changed, those before it may want to see.
 //!
 //! Invariants: there is one further round at most; in it the plugins of the server itself run as ever, and those that carry
-//! out what others have written decide by what they noted in the first round whom they ask again.
+//! out what users have configured decide by what they noted in the first round what they call again.
 //!
 //! Source: upstream's `ReinvocationContext` of k8s.io/apiserver/pkg/admission.
 

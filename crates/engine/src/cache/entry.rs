@@ -1,8 +1,8 @@
 //! One version of one object, as it is sent.
 //!
 //! Invariants: an entry never changes. Its bytes are a whole watch event; the object is a slice of them. Everything
-//! else it knows is positions in those bytes. Where what reads show is much larger than what is stored, because a definition
-//! has gained large defaults, only the latter is kept, and the former made whenever it is asked for: what small objects
+//! else in it is positions in those bytes. Where what reads show is much larger than what is stored, because a definition
+//! has gained large defaults, only the latter is kept, and the former is computed at each use: what small objects
 //! become is sent piece by piece, and never lies in memory as a whole.
 
 use super::{
@@ -260,7 +260,7 @@ impl Entry {
         framed(self.change, &self.object(), self.revision)
     }
 
-    /// Whether the object is made anew whenever it is asked for.
+    /// Whether the object is computed at each use.
     pub(crate) fn is_sparse(&self) -> bool {
         self.rest.is_some()
     }

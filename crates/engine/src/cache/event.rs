@@ -1,4 +1,4 @@
-//! Events: what happened to one object, encoded once for all who watch.
+//! Events: what happened to one object, encoded once for all watchers.
 //!
 //! Invariant: an [`Event`], wherever it comes from (the store's history, the window, the index), tells nothing about its
 //! object outside the cache. Only a [`WatchEvent`] can be sent, and the one way to make one is that a watch's filter, its
@@ -118,7 +118,7 @@ impl WatchEvent {
         filter.matches(&event.entry).then_some(WatchEvent { event, seen: self.seen })
     }
 
-    /// What the watch is told.
+    /// The type of the event that the watch gets.
     pub fn change(&self) -> Change {
         self.seen.change()
     }

@@ -29,7 +29,7 @@ impl Cache {
             (inner.fields.clone(), inner.normal.clone())
         };
         for kv in page {
-            // Later values come from this process; these may be anybody's, so they are checked to the last byte.
+            // Later values come from this process; these may come from another process, so they are checked to the last byte.
             if let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&kv.value) {
                 tracing::error!(key = &*kv.key, %error, "a stored object is not valid JSON");
                 continue;
@@ -108,7 +108,7 @@ fn differences(old: &State, kvs: Vec<KeyValue>, revision: Revision) -> Vec<Store
     let mut events: Vec<StoreEvent> = gone.map(|key| deletion(key, revision)).collect();
     for kv in kvs.into_iter().filter(|kv| kv.mod_revision > old.changed) {
         if kv.create_revision > old.changed && old.objects.contains_key(&*kv.key) {
-            // Another object of the same name: who watches is to see the first one go.
+            // Another object of the same name: watchers must see the first one deleted.
             events.push(deletion(&kv.key, (kv.create_revision - 1).max(old.changed + 1)));
         }
         events.push(StoreEvent { kind: EventKind::Put, kv, previous: None });
@@ -117,7 +117,7 @@ fn differences(old: &State, kvs: Vec<KeyValue>, revision: Revision) -> Vec<Store
     events
 }
 
-/// A cache's objects on their way into another shape, which nobody sees before [`Shaping::finish`]; dropped, it leaves no
+/// A cache's objects on their way into another shape, which readers see only after [`Shaping::finish`]; dropped, it leaves no
 /// trace.
 pub(crate) struct Shaping {
     cache: Arc<Cache>,

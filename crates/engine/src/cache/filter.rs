@@ -62,7 +62,7 @@ impl Filter {
     }
 
     /// Adds a field selector. `known` says whether the request's version has a field of that name;
-    /// `unknown` is told of the first that it does not have.
+    /// the error is the first field that it does not have.
     pub fn with_fields(
         mut self,
         selector: &fields::Selector,

@@ -8,7 +8,7 @@ use imbl::ordmap::DiffItem;
 use kaji_store::Revision;
 use std::sync::Arc;
 
-/// An entry is told by what it is of and what wrote it.
+/// An entry is identified by its key and its revision.
 impl PartialEq for Entry {
     fn eq(&self, other: &Self) -> bool {
         self.revision == other.revision && self.key == other.key

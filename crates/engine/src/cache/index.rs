@@ -1,7 +1,7 @@
 //! Watchers found by the events that may concern them.
 //!
 //! Invariants: a live watcher is in exactly one place, that of its interest. An event looks at the places that its object
-//! (before and after) belongs to, and at no other watcher. The index only narrows down: whether a watcher is told is
+//! (before and after) belongs to, and at no other watcher. The index only narrows down: whether a watcher gets the event is
 //! decided by its filter.
 
 use super::{Fields, entry::Entry, event::Event, filter::Interest, watcher::Watcher};

@@ -5,7 +5,7 @@
 //! with very many watchers does not spend its time on waking them for each event, and what happens between two rounds
 //! goes out in one piece.
 //!
-//! Invariants: the first event after a pause is told at once; a few watchers are always told at once; nobody waits longer
+//! Invariants: the first event after a pause is sent at once; a few watchers are always woken at once; no watcher waits longer
 //! than [`LONGEST`] for what is queued.
 
 use std::{
@@ -104,9 +104,9 @@ mod tests {
         assert_eq!((rounds.wake(wakers(40), after(1999)), woken()), (Some(after(2000)), 100));
         rounds.begin(after(2000));
         assert_eq!(woken(), 200);
-        // Nobody waits: nothing is due.
+        // No watcher waits: nothing is due.
         assert_eq!((rounds.wake(vec![], after(2001)), woken()), (None, 200));
-        // An event after the round takes along who waits.
+        // An event after the round wakes the waiting watchers, too.
         assert_eq!(rounds.wake(wakers(10), after(2001)), Some(after(4000)));
         assert_eq!((rounds.wake(wakers(1), after(4000)), woken()), (None, 211));
         // A few are no round.

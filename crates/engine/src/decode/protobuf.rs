@@ -44,7 +44,7 @@ pub(super) fn object(registry: &Registry, want: &Want<'_>, body: &[u8]) -> Resul
     Ok(value)
 }
 
-/// Decodes a helper object (`DeleteOptions`) of whatever version; its kind is left for the caller to judge.
+/// Decodes a helper object (`DeleteOptions`) of any version; the caller validates its kind.
 ///
 /// # Errors
 /// The decoder's text.

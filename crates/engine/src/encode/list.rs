@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// About how long a piece is.
 const CHUNK: usize = 64 << 10;
-/// Elements this long are pieces of their own and share the cache's memory; shorter ones are gathered, which costs less
+/// Elements this long are separate pieces and share the cache's memory; shorter ones are gathered, which costs less
 /// than sending each by itself.
 const LARGE: usize = 16 << 10;
 

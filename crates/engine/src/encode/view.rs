@@ -84,7 +84,7 @@ impl<R: Borrow<Resource>> View<R> {
         })
     }
 
-    /// The same view, for events: what it makes of them is kept with them under a key of its own.
+    /// The same view, for events: its encodings are cached with the events under a separate key.
     pub fn for_events(mut self) -> Self {
         // With the definition's address: a new definition may have other columns.
         let def = Arc::as_ptr(&self.res.borrow().def);
@@ -191,7 +191,7 @@ impl<R: Borrow<Resource>> View<R> {
         Ok(object)
     }
 
-    /// An object as an answer of its own. `headers`: a table says what its columns are.
+    /// An object as a whole answer. `headers`: a table says what its columns are.
     pub fn single(&self, object: Bytes, metadata: &[u8], headers: bool) -> Result<Bytes, Status> {
         let mut out = Vec::new();
         match self.form {
@@ -207,7 +207,7 @@ impl<R: Borrow<Resource>> View<R> {
         Ok(out.into())
     }
 
-    /// An entry as an answer of its own.
+    /// An entry as a whole answer.
     pub fn entry(&self, entry: &Entry) -> Result<Bytes, Status> {
         match self.form {
             Form::Object => self.whole(entry.object()),

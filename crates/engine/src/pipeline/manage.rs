@@ -54,7 +54,7 @@ fn reset_fields(op: &Op<'_>) -> Option<FieldSet> {
     (!paths.is_empty()).then(|| FieldSet::from_paths(paths))
 }
 
-/// Records who owns what after a create, update or patch. `new` is in the request's version, `live` in the pipeline's.
+/// Records field managers after a create, update or patch. `new` is in the request's version, `live` in the pipeline's.
 pub(crate) fn record(op: &Op<'_>, live: Option<&Value>, new: &mut Value) -> Result<(), Status> {
     let converted;
     let live = match live {
@@ -100,7 +100,7 @@ pub(crate) fn apply(op: &Op<'_>, live: &Value, config: &Value) -> Result<Option<
 
 /// The managed fields from before admission, if there are plugins that may damage them.
 pub(crate) enum Snapshot {
-    /// Nobody damages them.
+    /// No plugin damages them.
     Trusted,
     /// As they were; `None` when there were none.
     Before(Option<Value>),

@@ -16,7 +16,7 @@ pub struct WriteOptions {
     pub field_validation: String,
     /// `force`, for apply.
     pub force: Option<bool>,
-    /// Who the fields belong to: `field_manager`, else the first part of the user agent.
+    /// The manager that the fields are recorded under: `field_manager`, else the first part of the user agent.
     pub manager: String,
 }
 

@@ -1,7 +1,7 @@
 //! Deletion: at once, gracefully, or when the last finalizer is gone.
 //!
 //! The rules are those of upstream's `BeforeDelete` and generic registry. A deletion that has to wait is an update that
-//! sets the deletion timestamp (and the garbage collector's finalizers); whoever removes the last finalizer, or deletes
+//! sets the deletion timestamp (and the garbage collector's finalizers); the request that removes the last finalizer, or deletes
 //! again with grace period 0, ends it.
 
 use super::{MAX_ATTEMPTS, MODIFIED, Op, State, commit, delete_attributes, finish, metadata, rfc3339};
@@ -133,7 +133,7 @@ async fn attempt(
             None => commit(op, txn).await?,
         };
         match outcome {
-            // Somebody else finished what was marked here.
+            // Another request finished the deletion that was marked here.
             Err(None) if object.is_some() => {}
             Err(current) => return Ok(Step::Conflict(current)),
             Ok(at) => gone_at = Some(at),

@@ -36,7 +36,7 @@ pub(crate) type Make<'m> = dyn FnMut(Option<&State>) -> Result<Made, Status> + S
 /// What is particular about one update.
 #[derive(Default)]
 pub(crate) struct Plan<'a> {
-    /// A missing object is created, if whoever sent this request may do that.
+    /// A missing object is created, if the user of this request is authorized to.
     pub create: Option<&'a ApiRequest>,
     /// The uid that the client's object names.
     pub uid: Option<&'a str>,
@@ -48,14 +48,14 @@ pub(crate) struct Plan<'a> {
 
 enum Step {
     Done(Box<Written>),
-    /// Somebody was faster; this is what is there now.
+    /// Another write was faster; this is the key's present value.
     Conflict(Option<KeyValue>),
 }
 
 /// Reads, makes, validates and writes with compare-and-set until it holds.
 ///
 /// # Errors
-/// Everything that upstream refuses an update for. Errors that come of a cached object are not believed until the
+/// Everything that upstream refuses an update for. Errors that result from a cached object are not returned until the
 /// store has confirmed that it is the latest.
 pub(crate) async fn update(
     op: &Op<'_>,
@@ -148,7 +148,7 @@ async fn attempt(
     Ok(step)
 }
 
-/// Whether a write changes nothing: where conversions lose something, that is told by what is stored.
+/// Whether a write changes nothing: where conversions lose something, the stored forms are compared.
 fn same(op: &Op<'_>, new: &Value, form: Option<&Value>, state: &State) -> bool {
     let Some(form) = form else { return *new == state.object };
     let Some(stored) = &state.stored else { return false };

@@ -3,7 +3,7 @@
 use super::*;
 use expect_test::expect;
 
-/// Three objects at 2, 3, 4; `b` changes at 5; 6 is elsewhere.
+/// Three objects at 2, 3, 4; `b` changes at 5; 6 is another resource's.
 async fn world() -> World {
     let w = World::new().await;
     w.put("x", "a", "app=web", &[("color", "red")]).await;

@@ -1,4 +1,4 @@
-//! The store goes away and comes back, with or without its history.
+//! The store is unavailable and comes back, with or without its history.
 
 use super::*;
 use futures_util::{FutureExt, future::BoxFuture};
@@ -185,9 +185,9 @@ async fn no_watch_begins_within_lost_history() {
         let Body::Watch(stream) = engine.handle(req).await.body else { panic!("no watch") };
         Watch { stream, text: String::new() }.short().await
     };
-    // Whoever knows `c` from the answer to its creation would never hear that it is gone.
+    // A client that has `c` from the answer to its creation would never get its deletion.
     assert_eq!(from(4).await, "ERROR 410 too old resource version: 4 (6)");
-    // The store still knows what came after that.
+    // The store still has what came after that.
     assert_eq!(from(6).await, "MODIFIED a@7 n=2");
 }
 

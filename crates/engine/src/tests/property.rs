@@ -94,7 +94,7 @@ async fn law(queue: usize, window: usize, seed: u64) {
     for (i, follower) in followers.into_iter().enumerate() {
         let selector = selectors[i % 4];
         let mut seen = follower.await.unwrap();
-        // Whoever listed last may have seen one more.
+        // The last list may have returned one more.
         seen.remove("stop2");
         let (_, list) =
             w.list("", &format!("resourceVersion={at}&resourceVersionMatch=Exact&{selector}")).await;

@@ -173,7 +173,7 @@ async fn shutdown_ends_watches() {
     let mut watch = w.watch("", "").await;
     w.engine.shutdown().await;
     assert_eq!(watch.short().await, "end");
-    // Who would begin again is told not to.
+    // A new watch is refused.
     let again = ApiRequest { verb: Verb::Watch, query: pairs("watch=true"), ..request() };
     assert_eq!(w.send(again).await.0, 503);
     assert!(matches!(w.engine.register(vec![widgets()]).await, Err(EngineError::Closed)));
@@ -264,7 +264,7 @@ async fn many_resources() {
     }
 }
 
-/// Keeps only the fields that it knows, and has a default.
+/// Keeps only the fields of its list, and has a default.
 struct Shape(&'static [&'static str], &'static str);
 
 impl Hooks for Shape {

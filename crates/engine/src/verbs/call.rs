@@ -73,7 +73,7 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
     };
     let answer = op.res.def.hooks.calls().call(&ctx, request);
     if op.sub.is_none() {
-        // A review changes nothing; whom it asks is waited for no longer than its client waits.
+        // A review changes nothing; what it calls is awaited no longer than its client waits.
         return op.deadline.within(answer).await;
     }
     op.deadline.check()?;

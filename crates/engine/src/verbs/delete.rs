@@ -25,7 +25,7 @@ pub(crate) async fn delete(
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
     let op = Op::new(engine, res, req, write)?;
     let result = remove::remove(&op, op.name, &options).await.and_then(|removed| {
-        // Upstream says 202 only to those who ask for cascading in the old way.
+        // Upstream answers 202 only to requests for cascading in the old way.
         let code = if !removed.gone && options.orphan_dependents == Some(false) { 202 } else { 200 };
         if removed.show {
             encode::object_response(engine, res, &op.version.name, &req.accept, code, removed.object)

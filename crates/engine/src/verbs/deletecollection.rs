@@ -81,7 +81,7 @@ fn exactly(query: &Query) -> Query {
     }
 }
 
-/// One deletion. Whoever was faster has done the work.
+/// One deletion. If another request was faster, the work is done.
 async fn delete(op: &Op<'_>, name: &str, options: &DeleteOptions) -> Result<(), Status> {
     match remove::remove(op, name, options).await {
         Err(status) if !status.is_not_found() => Err(status),

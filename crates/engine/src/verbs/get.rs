@@ -1,6 +1,6 @@
 //! GET of one object.
 //!
-//! Invariant: in the usual case (the cache is up to date, the stored version is asked for) nothing is awaited, locked,
+//! Invariant: in the usual case (the cache is up to date, the stored version is requested) nothing is awaited, locked,
 //! decoded or copied.
 
 use crate::{

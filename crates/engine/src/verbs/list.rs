@@ -1,6 +1,6 @@
 //! GET of a collection: one atomic snapshot, whole or in chunks.
 //!
-//! Invariant: all chunks of a list show the same revision, or the client is told otherwise (410, with a token for
+//! Invariant: all chunks of a list show the same revision, or the client gets 410 (with a token for
 //! going on inconsistently).
 
 use crate::{
@@ -62,10 +62,10 @@ pub(crate) async fn list(
     let start = from.as_ref().map_or_else(|| prefix.clone(), |c| format!("{prefix}{}", c.start));
     let single = filter.name.as_ref().filter(|_| !res.def.namespaced() || !filter.namespace.is_empty());
     let single = single.map(|name| res.key(&filter.namespace, name));
-    // Any version will do, so it is the cheapest one, whole: upstream's watch cache knows no limit there.
+    // Any version will do, so it is the cheapest one, whole: upstream's watch cache ignores the limit there.
     let limit = if options.rv == Rv::Any { 0 } else { options.limit };
     let reader = Reader::of(res, &req.version);
-    // What somebody else converts is chosen by its place first, and by what is in it once that is known.
+    // Objects that a webhook converts are selected by namespace and name first, and by labels and fields once converted.
     let place = reader.is_some().then(|| filter.place());
     let later = reader.is_some() && filter.looks_inside();
     let query = Query {

@@ -60,7 +60,7 @@ impl Kind {
             STRATEGIC if !custom => Ok(Kind::Strategic),
             APPLY => Ok(Kind::Apply),
             _ if custom => Err(Status::unsupported_media_types(&[JSON, MERGE, APPLY])),
-            // Built-in kinds are refused by the router, which knows no more.
+            // For built-in kinds upstream's router refuses, without a list.
             _ => Err(Status {
                 details: Some(Box::default()),
                 ..Status::unsupported_media_type("415: Unsupported Media Type")

@@ -48,7 +48,7 @@ pub(crate) async fn watch(
 ) -> Result<ApiResponse, Status> {
     let options = ListOptions::for_watch(req)?;
     if engine.is_shut_down() {
-        // Not a watch that ends: who follows a resource would begin it again, and again.
+        // Not a watch that ends: clients would begin it again, and again.
         return Err(Status::service_unavailable("the server is shutting down"));
     }
     let include =
@@ -196,7 +196,7 @@ struct History {
     era: u64,
 }
 
-/// What a watch of objects that somebody else converts is doing: they come out of the phases as stored, and are sent
+/// The conversion stage of a watch of objects that a webhook converts: they come out of the phases as stored, and are sent
 /// when they have been converted. Meanwhile nothing else is taken; the queue is bounded.
 struct Foreign {
     reader: Reader,

@@ -20,7 +20,7 @@ async fn deletes_expired_objects_an_hour_after_their_last_write_with_events() {
     let store = Arc::new(MemoryStore::with_options(options).unwrap());
     let env = Env::over(store.clone(), vec![]).await;
     let pass = async |minutes: u32| {
-        // Objects written within one minute go together; here each has a minute of its own.
+        // Objects written within one minute go together; here each has a separate minute.
         env.clock.advance(jiff::SignedDuration::from_mins(minutes.into()));
         clock.advance(MINUTE * minutes);
         store.tick().await.unwrap();
@@ -59,7 +59,7 @@ async fn deletes_expired_objects_an_hour_after_their_last_write_with_events() {
     pass(10).await;
     assert_eq!(names().await, Vec::<String>::new());
     assert_eq!(env.get("v1/events/default/a").await.brief(), "404 NotFound: events \"a\" not found");
-    // Nothing of the lease is left to the name: a new object has an hour of its own.
+    // Nothing of the lease is left to the name: a new object has a new hour.
     assert_eq!(env.create("v1/events/default", event("a")).await.code, 201);
     pass(59).await;
     assert_eq!(names().await, ["a"]);
