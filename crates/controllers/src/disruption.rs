@@ -1,11 +1,14 @@
 //! Pod disruption budgets: how many pods may go just now.
 //!
 //! Invariants:
-//! - When the number cannot be told, nothing may go.
-//! - A pod that the API server let go counts as gone, until it is or two minutes have passed.
+//! - When the count is unknown, no disruption is allowed.
+//! - A pod whose eviction the API server has allowed counts as disrupted until it is deleted or two minutes have passed.
 //! - The API server lowers the number as well; every write names the resourceVersion that it was decided for.
 
-use crate::{conditions::seconds, pods::status_patch};
+use crate::{
+    Descriptor, Start,
+    shared::{conditions::seconds, pods::status_patch},
+};
 use kaji_meta::intstr::IntOrString;
 use kaji_runtime::{
     Change, Controller, Cx, EventRecord, Informers, Key, OwnerRef, Plan, Projection, Reconciler, View,
@@ -22,11 +25,21 @@ use std::{
 };
 
 const ALLOWED: &str = "DisruptionAllowed";
-/// Seconds until a pod that was let go counts again.
+/// Seconds until a disrupted pod that was not deleted counts again.
 const PATIENCE: i64 = 120;
 
+const COMPONENT: &str = "disruption-controller";
+
+/// The controller's line in the table.
+pub const CONTROLLER: Descriptor = Descriptor {
+    name: "disruption-controller",
+    components: &[COMPONENT],
+    service_account: Some("disruption-controller"),
+    start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
+};
+
 /// The controller.
-pub fn controller(informers: &Arc<Informers>) -> Controller {
+fn controller(informers: &Arc<Informers>) -> Controller {
     Controller::new(Budgets, informers)
         .reads::<PodDisruptionBudget>(|change, _| vec![change.any().metadata.key()])
         .reads::<Deployment>(|_, _| vec![])
@@ -52,7 +65,7 @@ struct Budgets;
 
 impl Reconciler for Budgets {
     fn name(&self) -> &'static str {
-        "disruption-controller"
+        COMPONENT
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
@@ -201,7 +214,7 @@ fn controller_scale(owner: &OwnerRef, namespace: &str, view: &View) -> Option<(S
     None
 }
 
-/// Keeps of the pods that were let go those that may still go; says when to look again.
+/// Keeps the disrupted pods whose deletion is still expected; returns when to check again.
 fn disrupted(
     status: &mut PodDisruptionBudgetStatus,
     pods: &[&Arc<Pod>],
@@ -295,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers() {
+    fn computes_allowed_disruptions() {
         let pods = || {
             vec![
                 pod("a", Some("ReplicaSet"), true),
@@ -320,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told() {
+    fn allows_no_disruption_when_the_count_is_unknown() {
         expect![[r#"
             merge /apis/policy/v1/namespaces/ns/poddisruptionbudgets/b/status {"metadata":{"resourceVersion":"7","uid":"b1"},"status":{"conditions":[{"lastTransitionTime":"2025-01-01T12:00:00Z","message":"found no controllers for pod \"a\"","reason":"SyncFailed","status":"False","type":"DisruptionAllowed"}],"currentHealthy":0,"desiredHealthy":0,"disruptionsAllowed":0,"expectedPods":0,"observedGeneration":null}}
             event: Warning CalculateExpectedPodCountFailed: Failed to calculate the number of expected pods: found no controllers for pod "a"
@@ -334,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_were_let_go() {
+    fn keeps_disrupted_pods_until_they_are_deleted() {
         let status =
             json!({"observedGeneration": 3, "disruptedPods": {"a": ago(20), "b": ago(200), "x": ago(1)}});
         let pods = vec![pod("a", None, true), pod("b", None, true), pod("c", None, true)];

@@ -1,57 +1,107 @@
-//! The controllers that keep a cluster's objects in order: deployments, replica sets, garbage, namespaces, endpoints,
-//! service accounts.
+//! The controllers of kube-controller-manager. A controller is one file (with its folder of parts) and one line in
+//! [`CONTROLLERS`]; its names, service account and informers are in its file.
 //!
 //! Invariants:
-//! - A controller that only reads projections and writes plans is a [`kaji_runtime::Reconciler`]; those that must look
-//!   at resources nobody knows beforehand (garbage collection, namespace deletion) drive a pure core themselves.
+//! - A controller that only reads projections and writes plans is a [`kaji_runtime::Reconciler`]; those whose resources are
+//!   found by discovery (garbage collection, namespace deletion, quota) drive a pure core with their own tasks.
 //! - No controller keeps state that it could not rebuild from the API.
 
-mod bootstrap;
-mod certificates;
-mod claim;
-mod clusterroles;
-mod conditions;
+mod bootstrap_signer;
+mod certificatesigningrequest_approving;
+mod certificatesigningrequest_cleaner;
+mod certificatesigningrequest_signing;
+mod clusterrole_aggregation;
 mod cronjob;
 mod daemonset;
 mod deployment;
-mod discovery;
+mod descriptor;
 mod disruption;
 mod endpoints;
-mod gc;
-mod history;
+mod endpointslice;
+mod endpointslice_mirroring;
+mod garbage_collector;
 mod job;
-mod legacytokens;
-mod migration;
+mod kube_apiserver_serving_clustertrustbundle_publisher;
+mod legacy_serviceaccount_token_cleaner;
 mod namespace;
-mod nodeipam;
-mod podgc;
-mod pods;
-mod protection;
-mod quota;
+mod node_ipam;
+mod node_lifecycle;
+mod persistentvolume_protection;
+mod persistentvolumeclaim_protection;
+mod pod_garbage_collector;
+mod podcertificaterequest_cleaner;
 mod replicaset;
-mod rootca;
+mod replicationcontroller;
+mod resourcequota;
+mod root_ca_certificate_publisher;
 mod selection;
 mod serviceaccount;
+mod serviceaccount_token;
+mod shared;
 mod statefulset;
-mod taints;
+mod storage_version_migrator;
 #[cfg(test)]
 mod testing;
-mod tokens;
-mod workers;
+mod token_cleaner;
+mod ttl_after_finished;
+mod validatingadmissionpolicy_status;
+mod volumeattributesclass_protection;
 
-pub use bootstrap::verify as verify_cluster_info;
-pub use certificates::Authority;
-pub use nodeipam::{MaskSizes, NodeRanges};
+pub use bootstrap_signer::verify as verify_cluster_info;
+pub use certificatesigningrequest_signing::Authority;
+pub use descriptor::{Descriptor, Start};
+pub use node_ipam::{MaskSizes, NodeRanges};
 pub use selection::Selection;
 
-use kaji_runtime::{
-    Controller, Informers, Shared,
-    objects::{ReplicaSet, ReplicationController},
-};
+use kaji_runtime::{Informers, Shared};
 use std::sync::Arc;
 use tokio::{sync::watch, task::JoinSet};
 
-/// What the controllers need to know of the cluster.
+/// Every controller, by name.
+pub const CONTROLLERS: &[Descriptor] = &[
+    bootstrap_signer::CONTROLLER,
+    certificatesigningrequest_approving::CONTROLLER,
+    certificatesigningrequest_cleaner::CONTROLLER,
+    certificatesigningrequest_signing::CONTROLLER,
+    clusterrole_aggregation::CONTROLLER,
+    cronjob::CONTROLLER,
+    daemonset::CONTROLLER,
+    deployment::CONTROLLER,
+    disruption::CONTROLLER,
+    endpoints::CONTROLLER,
+    endpointslice::CONTROLLER,
+    endpointslice_mirroring::CONTROLLER,
+    garbage_collector::CONTROLLER,
+    job::CONTROLLER,
+    kube_apiserver_serving_clustertrustbundle_publisher::CONTROLLER,
+    legacy_serviceaccount_token_cleaner::CONTROLLER,
+    namespace::CONTROLLER,
+    node_ipam::CONTROLLER,
+    node_lifecycle::CONTROLLER,
+    persistentvolume_protection::CONTROLLER,
+    persistentvolumeclaim_protection::CONTROLLER,
+    pod_garbage_collector::CONTROLLER,
+    podcertificaterequest_cleaner::CONTROLLER,
+    replicaset::CONTROLLER,
+    replicationcontroller::CONTROLLER,
+    resourcequota::CONTROLLER,
+    root_ca_certificate_publisher::CONTROLLER,
+    serviceaccount::CONTROLLER,
+    serviceaccount_token::CONTROLLER,
+    statefulset::CONTROLLER,
+    storage_version_migrator::CONTROLLER,
+    token_cleaner::CONTROLLER,
+    ttl_after_finished::CONTROLLER,
+    validatingadmissionpolicy_status::CONTROLLER,
+    volumeattributesclass_protection::CONTROLLER,
+];
+
+/// The controller that allocates the pod CIDRs of nodes.
+pub const NODE_IPAM: &str = node_ipam::CONTROLLER.name;
+/// The type checker of validating admission policies, which starts outside this crate.
+pub const POLICY_STATUS: &str = validatingadmissionpolicy_status::CONTROLLER.name;
+
+/// What the controllers are configured with.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// The certificates that clients in pods trust, PEM.
@@ -60,94 +110,35 @@ pub struct Config {
     pub selection: Selection,
     /// What signs certificates; without it approved requests stay unsigned.
     pub authority: Option<Arc<Authority>>,
-    /// How long tokens in secrets stay that nobody uses; a year without it.
+    /// How long unused tokens in secrets are kept; a year without it.
     pub unused_token_period: Option<std::time::Duration>,
     /// Signs the tokens in secrets of service accounts.
     pub token_signer: Option<Arc<kaji_auth::authn::SigningKey>>,
-    /// What nodes' ranges of pod addresses are taken from; without it they get none.
+    /// What pod CIDRs of nodes are allocated from; without it they get none.
     pub node_ranges: Option<NodeRanges>,
 }
 
-type Make = fn(&Arc<Informers>, &Config) -> Vec<Controller>;
-
-/// The controllers that are plain reconcilers, under the names that `--controllers` has for them upstream
-/// (`cmd/kube-controller-manager/names`).
-const PLAIN: &[(&str, Make)] = &[
-    ("deployment-controller", |i, _| vec![deployment::controller(i)]),
-    ("replicaset-controller", |i, _| vec![replicaset::controller::<ReplicaSet>(i)]),
-    ("replicationcontroller-controller", |i, _| vec![replicaset::controller::<ReplicationController>(i)]),
-    ("serviceaccount-controller", |i, _| vec![serviceaccount::controller(i)]),
-    ("endpointslice-controller", |i, _| vec![endpoints::slices::controller(i)]),
-    ("endpoints-controller", |i, _| vec![endpoints::legacy::controller(i)]),
-    ("endpointslice-mirroring-controller", |i, _| vec![endpoints::mirroring::controller(i)]),
-    ("job-controller", |i, _| job::controllers(i)),
-    ("ttl-after-finished-controller", |i, _| vec![job::ttl::controller(i)]),
-    ("daemonset-controller", |i, _| vec![daemonset::controller(i)]),
-    ("statefulset-controller", |i, _| vec![statefulset::controller(i)]),
-    ("cronjob-controller", |i, _| vec![cronjob::controller(i)]),
-    ("disruption-controller", |i, _| vec![disruption::controller(i)]),
-    ("pod-garbage-collector-controller", |i, _| vec![podgc::controller(i)]),
-    (NODE_RANGES, |i, config| config.node_ranges.iter().map(|r| nodeipam::controller(i, r)).collect()),
-    ("node-lifecycle-controller", |i, _| vec![taints::controller(i)]),
-    ("persistentvolumeclaim-protection-controller", |i, _| vec![protection::claims(i)]),
-    ("persistentvolume-protection-controller", |i, _| vec![protection::volumes(i)]),
-    ("volumeattributesclass-protection-controller", |i, _| vec![protection::classes(i)]),
-    ("certificatesigningrequest-cleaner-controller", |i, _| vec![certificates::cleaner::requests(i)]),
-    ("podcertificaterequest-cleaner-controller", |i, _| vec![certificates::cleaner::pod_requests(i)]),
-    ("certificatesigningrequest-signing-controller", |i, config| {
-        config.authority.iter().flat_map(|a| certificates::signing::controllers(i, a)).collect()
-    }),
-    ("kube-apiserver-serving-clustertrustbundle-publisher-controller", |i, config| {
-        published(config).map(|ca| certificates::bundle::controller(i, ca)).into_iter().collect()
-    }),
-    ("bootstrap-signer-controller", |i, _| vec![bootstrap::signer::controller(i)]),
-    ("token-cleaner-controller", |i, _| vec![bootstrap::cleaner::controller(i)]),
-    ("clusterrole-aggregation-controller", |i, _| vec![clusterroles::controller(i)]),
-    ("root-ca-certificate-publisher-controller", |i, config| {
-        published(config).map(|ca| rootca::controller(i, ca)).into_iter().collect()
-    }),
-    ("legacy-serviceaccount-token-cleaner-controller", |i, config| {
-        vec![legacytokens::controller(i, config.unused_token_period.unwrap_or(legacytokens::PERIOD))]
-    }),
-    ("serviceaccount-token-controller", |i, config| {
-        config.token_signer.iter().map(|signer| tokens::controller(i, signer, &config.root_ca)).collect()
-    }),
-];
-const APPROVER: &str = "certificatesigningrequest-approving-controller";
-const GARBAGE: &str = "garbage-collector-controller";
-/// The controller that gives nodes their ranges.
-pub const NODE_RANGES: &str = "node-ipam-controller";
-const NAMESPACES: &str = "namespace-controller";
-/// Tells in the status of policies what is suspicious about their expressions. It needs schemas, so whoever has them runs it.
-pub const POLICY_TYPES: &str = "validatingadmissionpolicy-status-controller";
-const QUOTAS: &str = "resourcequota-controller";
-const MIGRATIONS: &str = "storage-version-migrator-controller";
-
-/// Without certificates there is nothing to publish.
-fn published(config: &Config) -> Option<&str> {
-    Some(config.root_ca.as_str()).filter(|ca| !ca.is_empty())
+impl Config {
+    /// The root certificates, unless there are none to publish.
+    fn root_ca(&self) -> Option<&str> {
+        Some(self.root_ca.as_str()).filter(|ca| !ca.is_empty())
+    }
 }
 
-/// The names of all controllers.
+/// The names of all controllers in `--controllers`.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    PLAIN.iter().map(|(name, _)| *name).chain([
-        APPROVER,
-        GARBAGE,
-        NAMESPACES,
-        POLICY_TYPES,
-        QUOTAS,
-        MIGRATIONS,
-    ])
+    CONTROLLERS.iter().map(|descriptor| descriptor.name)
 }
 
-/// The controllers that are plain reconcilers and wanted.
-pub fn all(informers: &Arc<Informers>, config: &Config) -> Vec<Controller> {
-    // One that is not wanted is not even made: making it starts what it reads.
-    let wanted = PLAIN.iter().filter(|(name, _)| config.selection.includes(name));
-    wanted.flat_map(|(_, make)| make(informers, config)).collect()
+/// The service accounts of components: the component's name and the account's name in `kube-system`.
+pub fn service_accounts() -> impl Iterator<Item = (&'static str, &'static str)> {
+    CONTROLLERS.iter().flat_map(|descriptor| {
+        let account = descriptor.service_account.into_iter();
+        account.flat_map(|account| descriptor.components.iter().map(move |component| (*component, account)))
+    })
 }
 
-/// Starts all wanted controllers; they end when `stop` turns true.
+/// Starts all selected controllers; they end when `stop` turns true.
 pub fn spawn(
     tasks: &mut JoinSet<()>,
     informers: &Arc<Informers>,
@@ -155,22 +146,18 @@ pub fn spawn(
     config: &Config,
     stop: &watch::Receiver<bool>,
 ) {
-    for controller in all(informers, config) {
-        tasks.spawn(kaji_runtime::run(controller, shared.clone(), stop.clone()));
-    }
-    if config.selection.includes(APPROVER) {
-        certificates::spawn(tasks, informers, shared, stop.clone());
-    }
-    if config.selection.includes(GARBAGE) {
-        gc::spawn(tasks, shared, stop.clone());
-    }
-    if config.selection.includes(NAMESPACES) {
-        namespace::spawn(tasks, informers, shared, stop.clone());
-    }
-    if config.selection.includes(QUOTAS) {
-        quota::spawn(tasks, informers, shared, stop.clone());
-    }
-    if config.selection.includes(MIGRATIONS) {
-        migration::spawn(tasks, informers, shared, stop.clone());
+    for descriptor in CONTROLLERS.iter().filter(|descriptor| config.selection.includes(descriptor.name)) {
+        match descriptor.start {
+            Start::Reconcilers(build) => {
+                for controller in build(informers, config) {
+                    tasks.spawn(kaji_runtime::run(controller, shared.clone(), stop.clone()));
+                }
+            }
+            Start::Tasks(spawn) => spawn(tasks, informers, shared, stop.clone()),
+            Start::External => {}
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,15 +6,18 @@
 //! - The failure of the last plan's creates or deletes is in the `ReplicaFailure` condition before new ones are tried.
 
 use crate::{
-    claim::{claim, unchanged},
-    conditions,
-    pods::{delete_pod, namespace_terminating, pod_from_template, pods_to_delete, status_patch},
+    Descriptor, Start,
+    shared::{
+        conditions,
+        controller_ref::{claim, labels_differ, owner_keys, unchanged},
+        pods::{delete_pod, namespace_terminating, pod_from_template, pods_to_delete, status_patch},
+    },
 };
 use kaji_runtime::{
     Change, Controller, Cx, EventRecord, Informers, Key, Meta, Plan, Projection, Reconciler, Step, View,
     Write,
     client::Target,
-    objects::{Condition, Pod, ReplicaSet, ReplicaStatus, ReplicationController},
+    objects::{Condition, Pod, ReplicaSet, ReplicaStatus},
 };
 use serde_json::{Value, json};
 use std::{marker::PhantomData, sync::Arc, time::Duration};
@@ -26,7 +29,7 @@ const FAILURE: &str = "ReplicaFailure";
 /// What replica sets and replication controllers have in common.
 pub trait Replicated: Projection {
     /// The controller's name.
-    const CONTROLLER: &'static str;
+    const COMPONENT: &'static str;
     /// Whether `status.terminatingReplicas` exists.
     const TERMINATING: bool;
     /// Pods wanted.
@@ -42,7 +45,7 @@ pub trait Replicated: Projection {
 }
 
 impl Replicated for ReplicaSet {
-    const CONTROLLER: &'static str = "replicaset-controller";
+    const COMPONENT: &'static str = COMPONENT;
     const TERMINATING: bool = true;
     fn wanted(&self) -> usize {
         usize::try_from(self.replicas()).unwrap_or(0)
@@ -61,25 +64,15 @@ impl Replicated for ReplicaSet {
     }
 }
 
-impl Replicated for ReplicationController {
-    const CONTROLLER: &'static str = "replication-controller";
-    const TERMINATING: bool = false;
-    fn wanted(&self) -> usize {
-        usize::try_from(self.spec.replicas.unwrap_or(1)).unwrap_or(0)
-    }
-    fn selects(&self, meta: &Meta) -> bool {
-        self.spec.selector.matches(&meta.labels)
-    }
-    fn template(&self) -> &Value {
-        &self.spec.template
-    }
-    fn min_ready_seconds(&self) -> i64 {
-        self.spec.min_ready_seconds
-    }
-    fn status(&self) -> &ReplicaStatus {
-        &self.status
-    }
-}
+const COMPONENT: &str = "replicaset-controller";
+
+/// The controller's line in the table.
+pub const CONTROLLER: Descriptor = Descriptor {
+    name: "replicaset-controller",
+    components: &[COMPONENT],
+    service_account: Some("replicaset-controller"),
+    start: Start::Reconcilers(|informers, _| vec![controller::<ReplicaSet>(informers)]),
+};
 
 /// The controller of `T`.
 pub fn controller<T: Replicated>(informers: &Arc<Informers>) -> Controller {
@@ -88,37 +81,16 @@ pub fn controller<T: Replicated>(informers: &Arc<Informers>) -> Controller {
         .reads::<Pod>(keys_of_pod::<T>)
 }
 
-/// The owners, past and present, of a changed pod; for an orphan those that might adopt it.
+/// The owners of a changed pod, and for an orphan those that may adopt it.
 fn keys_of_pod<T: Replicated>(change: &Change<Pod>, view: &View) -> Vec<Key> {
-    let owner = |pod: &Arc<Pod>| {
-        let reference = pod.metadata.controller()?;
-        let ours = reference.kind == T::KIND && reference.api_version == T::api_version();
-        ours.then(|| Key::new(pod.metadata.namespace.as_str(), reference.name.as_str()))
-    };
-    let mut keys: Vec<Key> = change.old.iter().chain(&change.new).filter_map(owner).collect();
-    keys.dedup();
-    if let Some(pod) = &change.new
-        && pod.metadata.controller().is_none()
-        && !pod.metadata.deleting()
-    {
-        let news = change.old.as_ref().is_none_or(|old| {
-            old.metadata.labels != pod.metadata.labels || old.metadata.controller().is_some()
-        });
-        if news {
-            let sets = view.get::<T>();
-            let matching =
-                sets.in_namespace(&pod.metadata.namespace).filter(|set| set.selects(&pod.metadata));
-            keys.extend(matching.map(|set| set.meta().key()));
-        }
-    }
-    keys
+    owner_keys::<T, Pod>(change, view, |set, meta| set.selects(meta), labels_differ)
 }
 
 struct ReplicaSets<T>(PhantomData<fn() -> T>);
 
 impl<T: Replicated> Reconciler for ReplicaSets<T> {
     fn name(&self) -> &'static str {
-        T::CONTROLLER
+        T::COMPONENT
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_as_upstream() {
+    fn selects_as_upstream() {
         assert_eq!(running(&["*"]).len(), crate::names().count());
         assert_eq!(running(&[]), Vec::<&str>::new());
         assert_eq!(
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_can_be_switched_off() {
+    fn disables_all() {
         for none in [&[""][..], &["-*"], &["-*", "*"], &["-*", "-scheduler"], &["-job", "job"]] {
             let selection = Selection::new(none).unwrap();
             assert!(selection.is_empty(), "{none:?}");
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scheduler_counts() {
+    fn selects_the_scheduler() {
         assert!(Selection::default().scheduler());
         assert!(!Selection::none().scheduler());
         assert!(Selection::new(["scheduler"]).unwrap().scheduler());
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_refused() {
+    fn rejects_unknown_names() {
         for bad in ["nothing", "-", "-nothing", "controller", "--*", "**"] {
             let error = Selection::new([bad]).unwrap_err();
             assert_eq!(error, format!("{bad:?} is not in the list of known controllers"));

@@ -2,7 +2,7 @@
 //!
 //! Invariant: keys are namespaces; nothing is created in one that is on its way out.
 
-use crate::pods::namespace_terminating;
+use crate::{Descriptor, Start, shared::pods::namespace_terminating};
 use kaji_runtime::{
     Change, Controller, Cx, Informers, Key, Plan, Projection, Reconciler, View, Write,
     client::Target,
@@ -14,8 +14,18 @@ use std::sync::Arc;
 /// The account's name.
 const DEFAULT: &str = "default";
 
+const COMPONENT: &str = "service-account-controller";
+
+/// The controller's line in the table.
+pub const CONTROLLER: Descriptor = Descriptor {
+    name: "serviceaccount-controller",
+    components: &[COMPONENT],
+    service_account: Some("service-account-controller"),
+    start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
+};
+
 /// The service account controller.
-pub fn controller(informers: &Arc<Informers>) -> Controller {
+fn controller(informers: &Arc<Informers>) -> Controller {
     Controller::new(ServiceAccounts, informers)
         .reads::<Namespace>(|change, _| vec![change.any().metadata.key()])
         .reads::<ServiceAccount>(|change: &Change<ServiceAccount>, _| {
@@ -35,7 +45,7 @@ struct ServiceAccounts;
 
 impl Reconciler for ServiceAccounts {
     fn name(&self) -> &'static str {
-        "service-account-controller"
+        COMPONENT
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
@@ -73,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn an_active_namespace_gets_its_account() {
+    fn creates_the_default_account_in_active_namespaces() {
         expect![[r#"
             create /api/v1/namespaces/ns/serviceaccounts {"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"default","namespace":"ns"}}
         "#]]

@@ -402,7 +402,7 @@ impl Cluster {
         node_ranges: Option<NodeRanges>,
         stop: watch::Receiver<bool>,
     ) {
-        let given = node_ranges.is_some() && options.selection.includes(kaji_controllers::NODE_RANGES);
+        let given = node_ranges.is_some() && options.selection.includes(kaji_controllers::NODE_IPAM);
         let shared = |client: Client| kaji_runtime::Shared {
             client,
             clock: options.time(),
@@ -424,7 +424,7 @@ impl Cluster {
             node_ranges,
         };
         kaji_controllers::spawn(&mut self.loops, &informers, &shared(client), &config, &stop);
-        if options.selection.includes(kaji_controllers::POLICY_TYPES) {
+        if options.selection.includes(kaji_controllers::POLICY_STATUS) {
             let engine = Arc::downgrade(&self.stack.engine);
             self.loops.spawn(kaji_admission::check_types(engine, stop.clone()));
         }

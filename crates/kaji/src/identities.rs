@@ -11,23 +11,6 @@ use kaji_resource::UserInfo;
 use kaji_server::Identities;
 use std::{collections::HashMap, sync::Arc};
 
-/// Controllers whose service accounts have another name than they give themselves.
-const RENAMED: &[(&str, &str)] = &[
-    ("cidrAllocator", "node-controller"),
-    ("csrapproving", "certificate-controller"),
-    ("csrcleaner", "certificate-controller"),
-    ("csrsigning-kube-apiserver-client", "certificate-controller"),
-    ("csrsigning-kubelet-client", "certificate-controller"),
-    ("csrsigning-kubelet-serving", "certificate-controller"),
-    ("csrsigning-legacy-unknown", "certificate-controller"),
-    ("daemonset-controller", "daemon-set-controller"),
-    ("endpoint-slice-controller", "endpointslice-controller"),
-    ("endpoint-slice-mirroring-controller", "endpointslicemirroring-controller"),
-    ("garbage-collector-controller", "generic-garbage-collector"),
-    ("node-taints", "node-controller"),
-    ("vac-protection-controller", "volumeattributesclass-protection-controller"),
-];
-
 /// A user with groups, authenticated.
 fn user(name: String, groups: &[&str]) -> Arc<UserInfo> {
     let groups = groups.iter().copied().chain([AUTHENTICATED]).map(str::to_owned).collect();
@@ -48,7 +31,7 @@ pub fn controllers() -> Identities {
     };
     let mut known: HashMap<&str, Arc<UserInfo>> =
         policy::controller_accounts().map(|name| (name, account(name))).collect();
-    known.extend(RENAMED.iter().map(|(own, name)| (*own, account(name))));
+    known.extend(kaji_controllers::service_accounts().map(|(component, name)| (component, account(name))));
     let manager = user("system:kube-controller-manager".into(), &[]);
     Arc::new(move |agent| known.get(agent).unwrap_or(&manager).clone())
 }
@@ -67,38 +50,15 @@ pub fn kubelets(first: &str) -> Identities {
 mod tests {
     use super::*;
 
-    /// A controller without an account of its own would act as the manager, which may do next to nothing.
-    #[tokio::test]
-    async fn every_controller_has_an_account() {
-        type Answer = Result<http::Response<kube::client::Body>, std::convert::Infallible>;
-        let silent =
-            tower::service_fn(|_: http::Request<kube::client::Body>| std::future::pending::<Answer>());
-        let client = kaji_runtime::Client::new(kube::Client::new(silent, "default"), "test");
-        let informers = kaji_runtime::Informers::new(client);
-        let key = rcgen::KeyPair::generate().unwrap();
-        let ca = rcgen::CertificateParams::new(vec![]).unwrap().self_signed(&key).unwrap();
-        let authority = kaji_controllers::Authority::new(&ca.pem(), &key.serialize_pem()).unwrap();
-        let signer = kaji_auth::authn::SigningKey::from_pem(&key.serialize_pem()).unwrap();
-        let config = kaji_controllers::Config {
-            root_ca: ca.pem(),
-            authority: Some(Arc::new(authority)),
-            token_signer: Some(Arc::new(signer)),
-            node_ranges: Some(
-                kaji_controllers::NodeRanges::new(&["10.0.0.0/8"], Default::default(), &[]).unwrap(),
-            ),
-            ..kaji_controllers::Config::default()
-        };
+    #[test]
+    fn every_component_of_a_controller_has_a_service_account() {
         let identities = controllers();
-        let all = kaji_controllers::all(&informers, &config);
-        let names = all.iter().map(|c| c.name()).chain([
-            "garbage-collector-controller",
-            "namespace-controller",
-            "resourcequota-controller",
-            "storage-version-migrator-controller",
-        ]);
-        let without: Vec<&str> =
-            names.filter(|name| identities(name).name == "system:kube-controller-manager").collect();
-        // Tokens are the manager's own business, as upstream, where they come before any account can be used.
+        let components = kaji_controllers::CONTROLLERS.iter().flat_map(|d| d.components);
+        let without: Vec<&str> = components
+            .filter(|name| identities(name).name == "system:kube-controller-manager")
+            .copied()
+            .collect();
+        // The tokens controller acts as the manager, as upstream: it runs before any service account can be used.
         assert_eq!(without, ["serviceaccount-token-controller"]);
     }
 

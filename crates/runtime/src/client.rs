@@ -1,4 +1,6 @@
-//! The client of every part: `kube`'s transport (in process or HTTPS), JSON in and out, `Status` errors.
+//! The API client: `kube`'s transport (in process or HTTPS), JSON requests and responses, `Status` errors.
+//!
+//! Invariant: a call other than a watch ends within [`CALL_TIMEOUT`].
 
 use bytes::Bytes;
 use http::{Method, Request, Response, header};
@@ -9,19 +11,19 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::time::Duration;
 
-/// What a call can fail with.
+/// The failure of a call.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// The server refused; its own words.
+    /// The server's error.
     #[error("{0}")]
     Api(Box<Status>),
-    /// The transport broke.
+    /// A failure of the transport.
     #[error("transport: {0}")]
     Transport(String),
-    /// The answer was not what it should be.
+    /// A response that does not decode.
     #[error("decode: {0}")]
     Decode(String),
-    /// No answer in time.
+    /// No response in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
 }
@@ -40,7 +42,7 @@ impl Error {
         self.code() == Some(404)
     }
 
-    /// 409, be it a conflict or something that exists already.
+    /// 409: a conflict, or an object that exists already.
     pub fn conflict(&self) -> bool {
         self.code() == Some(409)
     }
@@ -54,7 +56,7 @@ impl Error {
     }
 }
 
-/// Where a call goes.
+/// The resource or object that a call is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// `""` for core.
@@ -111,7 +113,7 @@ impl Target {
     }
 }
 
-/// Percent-encodes what a path or query value may not hold as it is.
+/// Percent-encodes a path segment or query value.
 pub fn escape(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~');
     text.bytes().fold(String::with_capacity(text.len()), |mut out, b| {
@@ -124,10 +126,10 @@ pub fn escape(text: &str) -> String {
     })
 }
 
-/// How long a call that is no watch may take.
+/// The time limit of a call other than a watch.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A client with a name of its own (`User-Agent`, and so its field manager).
+/// A client with a name (`User-Agent`, and so its field manager).
 #[derive(Clone)]
 pub struct Client {
     kube: kube::Client,
@@ -135,7 +137,7 @@ pub struct Client {
     accept: &'static str,
 }
 
-/// Everything of an object but its metadata is left out of the answer.
+/// Objects are returned with their metadata alone.
 /// Source: Kubernetes API concepts, "Metadata-only fetches".
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 /// The same for lists.
@@ -152,12 +154,12 @@ impl Client {
         Client { agent: agent.to_owned(), ..self.clone() }
     }
 
-    /// The same client, asking for objects and watches of objects without anything but their metadata.
+    /// The same client, for the metadata of objects and of watched objects.
     pub fn metadata_only(&self) -> Self {
         Client { accept: METADATA_ONLY, ..self.clone() }
     }
 
-    /// The same client, asking for lists of metadata.
+    /// The same client, for lists of metadata.
     pub fn metadata_list(&self) -> Self {
         Client { accept: METADATA_LIST, ..self.clone() }
     }
@@ -167,7 +169,7 @@ impl Client {
         &self.kube
     }
 
-    /// Sends a request and gives back the open response (watches).
+    /// Sends a request and returns the open response (watches).
     pub async fn open(
         &self,
         method: Method,
@@ -201,7 +203,7 @@ impl Client {
         ))
     }
 
-    /// Sends a request and reads the whole answer.
+    /// Sends a request and reads the whole response.
     pub async fn call(
         &self,
         method: Method,
@@ -223,7 +225,7 @@ impl Client {
         decode(&self.call(Method::POST, &target.path(), JSON, json(body)).await?)
     }
 
-    /// POST, for those who do not look at the answer.
+    /// POST, without decoding the response.
     pub async fn post(&self, target: &Target, body: &Value) -> Result<(), Error> {
         self.call(Method::POST, &target.path(), JSON, json(body)).await.map(drop)
     }

@@ -1,4 +1,8 @@
-//! A controller: informers feed keys into a queue, workers reconcile them and carry out the plans.
+//! A controller: event handlers of informers add keys to a queue, workers reconcile them and apply the plans.
+//!
+//! Invariants:
+//! - A key is retried with backoff after a failed write or a panic; other keys go on.
+//! - A worker observes its own writes in the informers, or waits [`OBSERVE`], before it processes the same key again.
 
 use crate::{
     client::{Client, Error, Target},
@@ -20,12 +24,12 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Writes of one stage that run at once.
+/// Writes of one stage in flight at once.
 const PARALLEL: usize = 16;
-/// How long to wait for an own write to show up before going on without.
+/// How long to wait for the informer to show a write.
 const OBSERVE: Duration = Duration::from_secs(5);
-/// A key whose reconcile is dear (a replica set of ten thousand pods) rests this many times as long as it took, so that
-/// a stream of events about it costs a tenth of a core at most. Cheap keys do not rest at all.
+/// A key whose reconcile is expensive (a replica set of ten thousand pods) is not processed again before this many times its
+/// duration, so that a stream of its events uses a tenth of a core at most. Cheap keys are not delayed.
 const REST_FACTOR: u32 = 10;
 const SHORTEST_REST: Duration = Duration::from_millis(2);
 const LONGEST_REST: Duration = Duration::from_millis(200);
@@ -33,34 +37,34 @@ const LONGEST_REST: Duration = Duration::from_millis(200);
 /// A write of the last plan that failed.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Where.
+    /// The object.
     pub target: Target,
-    /// Why.
+    /// The error.
     pub error: Error,
 }
 
-/// What a reconcile knows besides the view.
+/// The context of a reconcile, besides the view.
 pub struct Cx<'a> {
     /// The time.
     pub now: jiff::Timestamp,
     /// Randomness.
     pub random: &'a dyn Random,
-    /// What failed when this key's last plan was carried out.
+    /// The failed writes of this key's last plan.
     pub failures: &'a [Failure],
 }
 
-/// A control loop's decision: pure, level-triggered.
+/// The decision of a controller: pure, level-triggered.
 pub trait Reconciler: Send + Sync + 'static {
     /// The component's name in events and field managers (`deployment-controller`).
     fn name(&self) -> &'static str;
 
-    /// What the client calls itself in the writes for a key, where that is not the controller's name: a part that stands
-    /// for several others (the kubelets of simulated nodes) acts as the one that the key belongs to.
+    /// The client's `User-Agent` for the writes of a key, where that is not the controller's name: one process of several
+    /// simulated kubelets acts as the kubelet of the key's node.
     fn agent(&self, _view: &View, _key: &Key) -> Option<String> {
         None
     }
 
-    /// What should be written, given what there is.
+    /// The writes that turn the observed state into the desired one.
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan;
 }
 
@@ -91,8 +95,7 @@ impl Controller {
         }
     }
 
-    /// Reads a resource. `keys` says which keys a change concerns; it sees the view as it is at that moment for the
-    /// resources added before this one.
+    /// Reads a resource. `keys` maps a change to keys; its view has the resources that were added before this one.
     pub fn reads<T: Projection>(
         mut self,
         keys: impl Fn(&Change<T>, &View) -> Vec<Key> + Send + Sync + 'static,
@@ -114,19 +117,19 @@ impl Controller {
         self
     }
 
-    /// How many keys are worked on at once (5 unless said otherwise).
+    /// The number of workers (5 by default).
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = count.max(1);
         self
     }
 
-    /// Works on a key every so often whatever happens (`Key::default()` for loops without keys).
+    /// Adds a key at the start (`Key::default()` for controllers without keys).
     pub fn seed(self, key: Key) -> Self {
         self.queue.add(key);
         self
     }
 
-    /// What it calls itself.
+    /// The component's name.
     pub fn name(&self) -> &'static str {
         self.reconciler.name()
     }
@@ -136,7 +139,7 @@ impl Controller {
     }
 }
 
-/// What every controller of a process shares.
+/// What the controllers of a process share.
 #[derive(Clone)]
 pub struct Shared {
     /// The client; each controller names itself.
@@ -172,7 +175,7 @@ pub async fn run(controller: Controller, shared: Shared, mut stop: watch::Receiv
     }
     let _ = stop.wait_for(|s| *s).await;
     worker.controller.queue.close();
-    // Writes under way end by themselves; what is not begun by now is not begun.
+    // Pending writes are aborted.
     tasks.shutdown().await;
 }
 
@@ -185,17 +188,16 @@ struct Worker {
 }
 
 impl Worker {
-    /// Works on a key; says how long the decision took.
+    /// Processes a key; returns how long the decision took.
     async fn work(&self, key: &Key) -> Duration {
         let known =
             self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key).unwrap_or_default();
-        // Before the time that the decision goes by: a clock that jumps meanwhile makes no wait longer.
+        // Before the time of the decision: a clock that jumps meanwhile makes no wait longer.
         let began = time::instant(&*self.shared.clock);
         let cx = Cx { now: self.shared.clock.now(), random: &*self.shared.random, failures: &known };
         let started = tokio::time::Instant::now();
         let view = self.controller.view();
-        // A panic over one object must not end the work on all others. A reconcile has nothing that it could leave
-        // half changed: it is pure.
+        // A panic of one reconcile must not end the others. It is pure, so it leaves nothing half changed.
         let decide = std::panic::AssertUnwindSafe(|| self.controller.reconciler.reconcile(&view, key, &cx));
         let decided = std::panic::catch_unwind(decide);
         let effort = started.elapsed();
@@ -207,7 +209,7 @@ impl Worker {
         let again = plan.requeue_after;
         let agent = self.controller.reconciler.agent(&view, key);
         let client = agent.map_or_else(|| self.client.clone(), |agent| self.client.named(&agent));
-        let failures = self.carry_out(plan, &client).await;
+        let failures = self.apply(plan, &client).await;
         let queue = &self.controller.queue;
         if failures.is_empty() {
             queue.forget(key);
@@ -221,7 +223,7 @@ impl Worker {
         effort
     }
 
-    async fn carry_out(&self, plan: Plan, client: &Client) -> Vec<Failure> {
+    async fn apply(&self, plan: Plan, client: &Client) -> Vec<Failure> {
         plan.events.into_iter().for_each(|e| self.recorder.record(e));
         for stage in plan.stages {
             let outcomes: Vec<_> = stream::iter(stage)
@@ -240,13 +242,13 @@ impl Worker {
     async fn step(&self, step: Step, client: &Client) -> Result<(), Failure> {
         let target = step.write.target().clone();
         match self.write(&step.write, client).await {
-            Ok(answer) => {
+            Ok(response) => {
                 if let Some(event) = step.on_success {
                     let name =
-                        answer.pointer("/metadata/name").and_then(Value::as_str).unwrap_or(&target.name);
+                        response.pointer("/metadata/name").and_then(Value::as_str).unwrap_or(&target.name);
                     self.recorder.record(event.filled(name, ""));
                 }
-                self.observe(&step.write, &answer).await;
+                self.observe(&step.write, &response).await;
                 Ok(())
             }
             Err(error) => {
@@ -281,14 +283,14 @@ impl Worker {
         }
     }
 
-    /// Waits until the informer of the written resource, if this controller has one, shows the write.
-    async fn observe(&self, write: &Write, answer: &Value) {
+    /// Waits until the informer of the written resource, if the controller has one, shows the write.
+    async fn observe(&self, write: &Write, response: &Value) {
         let target = write.target();
         let Some(informer) = self.controller.observed.get(&(target.group.clone(), target.resource.clone()))
         else {
             return;
         };
-        let revision = answer.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+        let revision = response.pointer("/metadata/resourceVersion").and_then(Value::as_str);
         let key = Key::new(target.namespace.as_str(), target.name.as_str());
         let seen = async {
             match (write, revision.and_then(|r| r.parse().ok())) {
@@ -300,7 +302,10 @@ impl Worker {
             }
         };
         if tokio::time::timeout(OBSERVE, seen).await.is_err() {
-            tracing::debug!(path = target.path(), "an own write did not show up in time");
+            tracing::debug!(path = target.path(), "a write was not observed in time");
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

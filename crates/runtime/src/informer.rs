@@ -3,7 +3,7 @@
 //! Invariants:
 //! - A snapshot is replaced atomically; handlers run after it is visible, in order, on the informer's own task.
 //! - After a broken watch the informer resumes from its last revision; after 410 it lists again and reports the differences.
-//! - Retries back off up to 5 s and never end before the process does.
+//! - Retries back off up to 5 s and end with the process.
 
 use crate::{
     client::{Client, Error, Target, escape},
@@ -37,7 +37,7 @@ pub struct Change<T> {
 }
 
 impl<T> Change<T> {
-    /// The newest known state.
+    /// The newest state.
     pub fn any(&self) -> &Arc<T> {
         match (&self.new, &self.old) {
             (Some(object), _) | (None, Some(object)) => object,
@@ -58,7 +58,7 @@ pub struct Informer<T> {
     progress: tokio::sync::watch::Sender<Option<u64>>,
 }
 
-/// What the plan applier asks of an informer, whatever its type.
+/// An informer of any type, as the plan applier uses it.
 pub trait Observed: Send + Sync {
     /// Resolves once the informer has seen this revision.
     fn reached(&self, revision: u64) -> BoxFuture<'_, ()>;
@@ -81,7 +81,7 @@ impl<T: Projection> Informer<T> {
         Snapshot::clone(&self.snapshot.load())
     }
 
-    /// Adds a handler. It is told of every object already there as an addition, then of every change.
+    /// Adds a handler. It is called for every existing object as an addition, then for every change.
     pub fn handle(&self, handler: impl Fn(&Change<T>) + Send + Sync + 'static) {
         let mut handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
         for object in self.snapshot.load().iter() {
@@ -90,13 +90,13 @@ impl<T: Projection> Informer<T> {
         handlers.push(Box::new(handler));
     }
 
-    /// Resolves once the first list is in.
+    /// Resolves once the first list is complete.
     pub async fn synced(&self) {
         // The sender lives in self, so this cannot fail.
         let _ = self.progress.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Applies changes to the snapshot, publishes it, then tells handlers.
+    /// Applies changes to the snapshot, publishes it, then calls the handlers.
     fn publish(&self, upserts: Vec<Arc<T>>, removals: Vec<Key>, revision: Option<u64>) {
         // The lock orders publications against `handle`, so that no handler misses or sees a change twice.
         let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,7 +122,7 @@ impl<T: Projection> Informer<T> {
                 if newer {
                     *p = Some(revision);
                 }
-                // Waiters for a deletion look at the snapshot, so wake them for every change.
+                // Waiters for a deletion check the snapshot: every change wakes them.
                 newer || !changes.is_empty()
             });
         }
@@ -152,7 +152,7 @@ impl<T: Projection> Informer<T> {
         }
     }
 
-    /// The collection, with what selects of it; ends with `?` or `&`.
+    /// The path of the collection with its field selector; ends with `?` or `&`.
     fn uri(&self) -> String {
         let path = Target::of::<T>("", "").path();
         match self.fields.as_str() {
@@ -185,7 +185,7 @@ impl<T: Projection> Informer<T> {
         Ok(list.metadata.resource_version)
     }
 
-    /// Watches until the stream ends; gives back the revision to resume from.
+    /// Watches until the stream ends; returns the revision to resume from.
     async fn watch(&self, client: &Client, from: &str) -> Result<Option<String>, Error> {
         let uri = format!("{}watch=true&allowWatchBookmarks=true&resourceVersion={from}", self.uri());
         let mut body = client.open(Method::GET, &uri, "application/json", Bytes::new()).await?.into_body();
@@ -298,12 +298,12 @@ impl Selected {
     }
 }
 
-/// All informers of a process, one per resource, started when first asked for.
+/// All informers of a process, one per resource, started at their first use.
 pub struct Informers {
     client: Client,
-    /// What the loops go by that read here.
+    /// The clock of the controllers that read from these informers.
     clock: Arc<dyn Clock>,
-    /// Field selectors of the resources of which not everything is to be read.
+    /// Field selectors by resource.
     selected: HashMap<TypeId, String>,
     started: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
     tasks: Mutex<tokio::task::JoinSet<()>>,
@@ -315,13 +315,13 @@ impl Informers {
         Self::selecting(client, Selected::default())
     }
 
-    /// No informers yet; of some resources, they will read only what is selected: whoever may not read everything has to
-    /// say what it asks for.
+    /// No informers yet. Of some resources they will read only the selected objects, as clients must that have no permission
+    /// for all.
     pub fn selecting(client: Client, selected: Selected) -> Arc<Self> {
         Self::timed(client, selected, Arc::new(SystemClock))
     }
 
-    /// The same, for loops that go by a clock.
+    /// The same, for controllers with a given clock.
     pub fn timed(client: Client, selected: Selected, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Informers {
             client,
@@ -332,7 +332,7 @@ impl Informers {
         })
     }
 
-    /// What loops over these informers go by.
+    /// The clock of the controllers that read from these informers.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
@@ -351,3 +351,6 @@ impl Informers {
         any.clone().downcast().unwrap_or_else(|_| Arc::new(Informer::new(String::new())))
     }
 }
+
+#[cfg(test)]
+mod tests;

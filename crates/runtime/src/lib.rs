@@ -1,10 +1,10 @@
-//! What every control loop stands on: a client, shared informers over projections, plans and the applier that carries
-//! them out, a deduplicating rate-limited queue, and an event recorder.
+//! The runtime of controllers: a client, shared informers over projections, plans and their applier, a deduplicating
+//! rate-limited work queue, and an event recorder.
 //!
 //! Invariants:
 //! - `reconcile` is pure: it sees a [`View`] (snapshots), a key and the time, and returns a [`Plan`].
-//! - No event payload reaches `reconcile`; only keys are queued, and a key is worked on by one worker at a time.
-//! - The runner waits to see its own writes in the informers before it works on the same key again.
+//! - No event payload reaches `reconcile`; only keys are queued, and a key is processed by one worker at a time.
+//! - The applier waits until the informers show its writes before the same key is reconciled again.
 //! - Queues, retries, batches and waits are bounded.
 
 pub mod client;
@@ -15,6 +15,8 @@ pub mod meta;
 pub mod objects;
 pub mod plan;
 pub mod queue;
+#[cfg(test)]
+mod testing;
 pub mod time;
 pub mod view;
 pub mod watch;

@@ -1,4 +1,6 @@
-//! A plan: what a reconcile wants written. Data, so that tests can read it.
+//! A plan: the writes that a reconcile decides on, as data, so that tests can compare it as text.
+//!
+//! Invariant: a stage runs only after all writes of the stages before it have succeeded.
 
 use crate::{client::Target, events::EventRecord};
 use serde_json::Value;
@@ -34,30 +36,30 @@ impl PatchKind {
 pub enum Write {
     /// POST to a collection or a subresource.
     Create {
-        /// Where.
+        /// The object or collection.
         target: Target,
-        /// What.
+        /// The object.
         body: Value,
     },
     /// PUT.
     Update {
-        /// Where.
+        /// The object or collection.
         target: Target,
-        /// What, with its resourceVersion.
+        /// The object, with its resourceVersion.
         body: Value,
     },
     /// PATCH.
     Patch {
-        /// Where.
+        /// The object or collection.
         target: Target,
-        /// How.
+        /// The type of the patch.
         kind: PatchKind,
-        /// What.
+        /// The object.
         body: Value,
     },
     /// DELETE. A missing object counts as done.
     Delete {
-        /// Where.
+        /// The object or collection.
         target: Target,
         /// `DeleteOptions`, with preconditions.
         options: Value,
@@ -65,7 +67,7 @@ pub enum Write {
 }
 
 impl Write {
-    /// Where it goes.
+    /// The object or collection.
     pub fn target(&self) -> &Target {
         match self {
             Write::Create { target, .. }
@@ -76,7 +78,7 @@ impl Write {
     }
 }
 
-/// A write with the events that its outcome deserves. `{name}` in a message stands for the written object's name,
+/// A write with the events of its outcomes. `{name}` in a message stands for the written object's name,
 /// `{error}` for the failure's text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
@@ -88,14 +90,14 @@ pub struct Step {
     pub on_failure: Option<EventRecord>,
 }
 
-/// What a reconcile wants done.
+/// The result of a reconcile.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Stages in order; the writes of one stage run side by side. A stage runs only if all before it succeeded.
     pub stages: Vec<Vec<Step>>,
     /// Recorded whatever the writes do.
     pub events: Vec<EventRecord>,
-    /// Work on the key again after this long, even if nothing changes.
+    /// Reconcile the key again after this delay, even without a change.
     pub requeue_after: Option<Duration>,
 }
 
@@ -124,13 +126,13 @@ impl Plan {
         self
     }
 
-    /// Asks to be called again; the earliest wish wins.
+    /// Requests another reconcile after a delay; the shortest one counts.
     pub fn again_after(mut self, wait: Duration) -> Self {
         self.requeue_after = Some(self.requeue_after.map_or(wait, |w| w.min(wait)));
         self
     }
 
-    /// Whether it asks for nothing at all.
+    /// Whether it has neither writes nor events nor a delay.
     pub fn is_empty(&self) -> bool {
         self.stages.is_empty() && self.events.is_empty() && self.requeue_after.is_none()
     }

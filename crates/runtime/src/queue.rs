@@ -1,4 +1,9 @@
-//! A work queue: each key waits at most once, is worked on by one worker at a time, and is retried with a growing delay.
+//! A work queue, as client-go's: it deduplicates keys, and retries failed ones with exponential backoff.
+//!
+//! Invariants:
+//! - A key is queued once at most, and processed by one worker at a time.
+//! - Keys are processed in the order in which they became ready; a key that is added while it is processed goes to the end.
+//!
 //! Source of the delays: client-go's default controller rate limiter (5 ms doubling to 1000 s).
 
 use crate::{meta::Key, time};
@@ -18,12 +23,12 @@ struct State {
     ready: VecDeque<Key>,
     queued: HashSet<Key>,
     active: HashSet<Key>,
-    /// Asked for while being worked on.
+    /// Added while being processed.
     again: HashSet<Key>,
-    /// Each key waits for one instant at most, the earliest that was asked for.
+    /// Each key has one due time at most, the earliest that was requested.
     delayed: BTreeSet<(Instant, Key)>,
     due: HashMap<Key, Instant>,
-    /// Worked on a moment ago, and left alone for a while: still active.
+    /// Processed a moment ago and not to be processed again before a while: still active.
     resting: BTreeSet<(Instant, Key)>,
     failures: HashMap<Key, u32>,
     closed: bool,
@@ -43,7 +48,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// An empty one, whose delays go by a clock.
+    /// An empty queue, whose delays are measured by a clock.
     pub fn new(clock: Arc<dyn Clock>) -> Queue {
         Queue { state: Mutex::default(), wake: Notify::new(), clock }
     }
@@ -53,11 +58,11 @@ impl Queue {
     }
 
     fn locked<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        // A poisoned lock means a panic between two pushes; the state itself is whole.
+        // A poisoned lock is a panic of another caller; every update of the state is complete.
         f(&mut self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
-    /// Asks for a key to be worked on.
+    /// Adds a key.
     pub fn add(&self, key: Key) {
         let wake = self.locked(|s| s.add(key));
         if wake {
@@ -65,7 +70,7 @@ impl Queue {
         }
     }
 
-    /// Asks for a key after a delay.
+    /// Adds a key after a delay.
     pub fn add_after(&self, key: Key, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
@@ -73,13 +78,13 @@ impl Queue {
         self.add_at(key, self.now() + delay);
     }
 
-    /// Asks for a key at a point in time ([`time::instant`]).
+    /// Adds a key at a point in time ([`time::instant`]).
     pub fn add_at(&self, key: Key, at: Instant) {
         self.locked(|s| s.delay(at, key));
         self.wake.notify_one();
     }
 
-    /// Asks for a key after a delay that grows with its failures in a row.
+    /// Adds a key after a delay that grows with its consecutive failures.
     pub fn retry(&self, key: Key) {
         let delay = self.locked(|s| {
             let count = s.failures.entry(key.clone()).or_default();
@@ -91,7 +96,7 @@ impl Queue {
         self.add_after(key, delay);
     }
 
-    /// A success: the next failure starts over.
+    /// Resets the failures of a key after a success.
     pub fn forget(&self, key: &Key) {
         self.locked(|s| s.failures.remove(key));
     }
@@ -107,7 +112,7 @@ impl Queue {
             });
             match (key, due) {
                 (Some(key), _) => {
-                    // Others may be ready too: pass the word on.
+                    // Another key may be ready: wake the next worker.
                     self.wake.notify_one();
                     return Some(key);
                 }
@@ -120,7 +125,7 @@ impl Queue {
         }
     }
 
-    /// The work on a key is over.
+    /// A key has been processed.
     pub fn done(&self, key: &Key) {
         let wake = self.locked(|s| s.done(key.clone()));
         if wake {
@@ -128,7 +133,7 @@ impl Queue {
         }
     }
 
-    /// The work on a key is over, and is not to be taken up again before `rest` has passed.
+    /// A key has been processed, and is not processed again before `rest` has passed.
     pub fn done_after(&self, key: &Key, rest: Duration) {
         if rest.is_zero() {
             return self.done(key);
@@ -138,14 +143,14 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    /// Ends the queue: workers get `None` once the ready keys are taken.
+    /// Closes the queue: workers get `None` once the ready keys are taken.
     pub fn close(&self) {
         self.locked(|s| s.closed = true);
         self.wake.notify_waiters();
         self.wake.notify_one();
     }
 
-    /// Whether nothing waits and nobody works (delayed keys aside).
+    /// Whether no key is ready or in progress (delayed keys aside).
     pub fn idle(&self) -> bool {
         self.locked(|s| s.ready.is_empty() && s.active.is_empty())
     }
@@ -215,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_key_waits_once_and_is_worked_on_by_one() {
+    async fn queues_a_key_once_and_gives_it_to_one_worker() {
         let queue = Queue::default();
         queue.add(key("a"));
         queue.add(key("a"));
@@ -232,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_resting_key_waits_and_delays_do_not_pile_up() {
+    async fn delays_a_resting_key_and_keeps_the_earliest_delay() {
         let queue = Queue::default();
         let started = Instant::now();
         queue.add(key("a"));
@@ -252,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn retries_wait_longer_each_time() {
+    async fn doubles_the_delay_of_retries() {
         let queue = Queue::default();
         let started = Instant::now();
         let mut waits = vec![];
@@ -268,5 +273,71 @@ mod tests {
         queue.retry(key("a"));
         queue.next().await.unwrap();
         assert_eq!(started.elapsed().as_millis(), 80);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bounds_the_delay_of_retries() {
+        let queue = Queue::default();
+        for _ in 0..40 {
+            queue.retry(key("a"));
+            let before = Instant::now();
+            let k = queue.next().await.unwrap();
+            assert!(before.elapsed() <= LAST_RETRY);
+            queue.done(&k);
+        }
+        queue.retry(key("a"));
+        let before = Instant::now();
+        queue.next().await.unwrap();
+        assert_eq!(before.elapsed(), LAST_RETRY);
+    }
+
+    #[tokio::test]
+    async fn a_key_that_is_added_again_and_again_does_not_starve_others() {
+        let queue = Queue::default();
+        for name in ["a", "b", "c"] {
+            queue.add(key(name));
+        }
+        let mut order = String::new();
+        for _ in 0..6 {
+            let k = queue.next().await.unwrap();
+            order += &k.name;
+            // Added while it is processed: it goes behind the keys that wait.
+            queue.add(k.clone());
+            queue.done(&k);
+        }
+        assert_eq!(order, "abcabc");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wakes_one_worker_per_ready_key() {
+        let queue = Arc::new(Queue::default());
+        let mut workers = tokio::task::JoinSet::new();
+        for _ in 0..3 {
+            let queue = queue.clone();
+            workers.spawn(async move { queue.next().await });
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        for name in ["a", "b"] {
+            queue.add(key(name));
+        }
+        let mut taken =
+            vec![workers.join_next().await.unwrap().unwrap(), workers.join_next().await.unwrap().unwrap()];
+        taken.sort();
+        assert_eq!(taken, [Some(key("a")), Some(key("b"))]);
+        assert!(!queue.idle());
+        queue.close();
+        assert_eq!(workers.join_next().await.unwrap().unwrap(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_retry_of_a_key_in_progress_waits_for_its_end() {
+        let queue = Queue::default();
+        queue.add(key("a"));
+        let a = queue.next().await.unwrap();
+        queue.retry(a.clone());
+        let next = tokio::time::timeout(Duration::from_secs(1), queue.next());
+        assert!(next.await.is_err());
+        queue.done(&a);
+        assert_eq!(queue.next().await, Some(a));
     }
 }

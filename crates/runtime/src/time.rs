@@ -1,9 +1,9 @@
-//! Timers that keep step with a [`Clock`], and a clock that jumps.
+//! Timers that follow a [`Clock`], and a clock that can be advanced.
 //!
-//! Control loops measure what they wait for by the clock that they also stamp objects with. On the machine's clock a wait
-//! here is tokio's own. On a [`VirtualClock`] a jump ends the waits that it reaches over.
+//! Controllers wait by the clock that they also stamp objects with. On the system clock a wait is tokio's. An advance of a
+//! [`VirtualClock`] ends the waits that are due by then.
 //!
-//! Invariant: a jump that happens at any moment during [`sleep_until`] is noticed.
+//! Invariant: an advance at any moment during [`sleep_until`] is noticed.
 
 use futures_util::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
@@ -22,7 +22,7 @@ pub fn instant(clock: &dyn Clock) -> Instant {
 /// Waits for a point in time.
 pub async fn sleep_until(clock: &dyn Clock, at: Instant) {
     loop {
-        // Before the look: a jump between the two is not missed.
+        // Before the check: a jump between the two is not missed.
         let jumped = clock.jumped();
         let Some(left) = at.checked_duration_since(instant(clock)) else { return };
         tokio::select! { () = tokio::time::sleep(left) => return, () = jumped => {} }
@@ -34,7 +34,7 @@ pub async fn sleep(clock: &dyn Clock, time: Duration) {
     sleep_until(clock, instant(clock) + time).await;
 }
 
-/// A clock that goes on like the machine's and can be moved ahead of it.
+/// A clock that runs as the system clock does and can be advanced.
 #[derive(Debug, Default)]
 pub struct VirtualClock {
     ahead: Mutex<Duration>,
@@ -42,7 +42,7 @@ pub struct VirtualClock {
 }
 
 impl VirtualClock {
-    /// Moves it on, and ends the waits that are over by then.
+    /// Advances the clock, and ends the waits that are due by then.
     pub fn advance(&self, by: Duration) {
         let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
         *ahead = ahead.saturating_add(by).min(FURTHEST);
@@ -78,7 +78,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[tokio::test]
-    async fn a_jump_ends_the_waits_that_it_reaches_over() {
+    async fn an_advance_ends_the_waits_that_are_due() {
         let clock = VirtualClock::default();
         let before = clock.now();
         let mut short = Box::pin(sleep(&clock, HOUR));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_jump_before_the_first_look_counts() {
+    async fn an_advance_before_the_first_poll_counts() {
         let clock = VirtualClock::default();
         let wait = sleep_until(&clock, instant(&clock) + HOUR);
         clock.advance(HOUR);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn time_has_an_end() {
+    async fn advances_up_to_a_maximum() {
         let clock = VirtualClock::default();
         clock.advance(Duration::MAX);
         clock.advance(Duration::MAX);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_machines_clock_is_tokios() {
+    async fn the_system_clock_uses_tokios_timers() {
         let began = Instant::now();
         sleep(&SystemClock, HOUR).await;
         assert_eq!(began.elapsed(), HOUR);

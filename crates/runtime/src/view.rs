@@ -187,12 +187,12 @@ impl Source {
 #[derive(Clone, Default)]
 pub struct View {
     snapshots: HashMap<TypeId, Arc<dyn Any + Send + Sync>>,
-    /// What else can be had, as of the moment it is asked for.
+    /// Snapshots that are taken at their first use.
     sources: Arc<[Source]>,
 }
 
 impl View {
-    /// A view of the present: nothing is looked at before it is asked for. For those who mostly ask for nothing.
+    /// A view that takes each snapshot at its first use, for event handlers that mostly use none.
     pub(crate) fn present(sources: Arc<[Source]>) -> Self {
         View { snapshots: HashMap::new(), sources }
     }

@@ -1,4 +1,6 @@
-//! The lines of a watch: what informers of unknown resources read, without a type.
+//! The lines of a watch, for watches of resources that discovery finds.
+//!
+//! Invariant: a malformed line is an error, never skipped.
 
 use crate::client::{Client, Error};
 use bytes::{Bytes, BytesMut};
@@ -18,7 +20,7 @@ impl Watch {
     /// Opens a watch at a path with its query.
     ///
     /// # Errors
-    /// What the server says (410 for a revision that is gone), or a broken transport.
+    /// The server's error (410 for a compacted revision), or a transport failure.
     pub async fn open(client: &Client, uri: &str) -> Result<Self, Error> {
         let response = client.open(Method::GET, uri, "application/json", Bytes::new()).await?;
         Ok(Watch { body: response.into_body(), buffer: BytesMut::new() })
@@ -39,7 +41,7 @@ impl Watch {
 
 /// The events in whole lines: what happened, and the object's text.
 pub fn events(lines: &[u8]) -> impl Iterator<Item = Result<(Cow<'_, str>, &str), Error>> {
-    let broken = || Error::Decode("a watch sent something that is no event".into());
+    let broken = || Error::Decode("a watch sent a malformed event".into());
     let mut reader = std::str::from_utf8(lines).map(Reader::new).map_err(|_| broken());
     std::iter::from_fn(move || match &mut reader {
         Ok(lines) => {
@@ -75,7 +77,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn events_are_told_apart() {
+    fn splits_events() {
         let show = |lines: &[u8]| {
             let event = |e| format!("{e:?}\n");
             events(lines).map(event).collect::<String>()
@@ -87,13 +89,13 @@ mod tests {
         .assert_eq(&show(b"{\"type\":\"ADDED\",\"object\":{\"a\":\"}\"}}\n\n{\"object\": { }, \"more\":[1], \"type\":\"DELETED\"}\n"));
         expect![[r#"
             Ok(("A", "1"))
-            Err(Decode("a watch sent something that is no event"))
+            Err(Decode("a watch sent a malformed event"))
         "#]]
         .assert_eq(&show(
             b"{\"type\":\"A\",\"object\":1}\n{\"type\":\"B\"}\n{\"type\":\"A\",\"object\":1}\n",
         ));
         expect![[r#"
-            Err(Decode("a watch sent something that is no event"))
+            Err(Decode("a watch sent a malformed event"))
         "#]]
         .assert_eq(&show(b"\xff\n"));
         assert_eq!(show(b"\n"), "");

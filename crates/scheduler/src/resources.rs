@@ -1,4 +1,7 @@
-//! Amounts of resources: what pods ask for and what nodes have.
+//! Amounts of resources: requests of pods, allocatable of nodes.
+//!
+//! Invariant: sums saturate; they never wrap.
+//!
 //! Source: Kubernetes, "Resource management for pods and containers"; KEP-753 for sidecar containers.
 
 use kaji_meta::quantity::Quantity;
@@ -21,7 +24,7 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// From quantities by name. Nonsense counts as nothing: the API has refused it before.
+    /// From quantities by name. A malformed quantity counts as zero: validation has rejected it before.
     pub fn parse<'a>(quantities: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut all = Resources::default();
         for (name, text) in quantities {
@@ -39,7 +42,7 @@ impl Resources {
         all
     }
 
-    /// What a pod asks for: the sum of its containers and sidecars, or the largest moment of its start, plus overhead.
+    /// The requests of a pod: the sum of its containers and sidecars, or the largest sum during initialization, plus overhead.
     pub fn of_pod(pod: &Pod) -> Self {
         let mut sum = Resources::default();
         let requests = |c: &Container| Resources::parse(c.resources.requests.iter());
@@ -67,7 +70,7 @@ impl Resources {
         self.combine(more, |a, b| a.saturating_add(b));
     }
 
-    /// Takes away.
+    /// Subtracts.
     pub fn subtract(&mut self, less: &Resources) {
         self.combine(less, |a, b| a.saturating_sub(b));
     }
@@ -119,27 +122,27 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()
     }
 
-    fn asks(cpu: &str) -> Value {
+    fn requests(cpu: &str) -> Value {
         json!({"requests": {"cpu": cpu}})
     }
 
     #[test]
-    fn init_containers_count_by_their_largest_moment() {
+    fn init_containers_count_by_the_largest_sum() {
         let p = pod(json!({
-            "containers": [{"resources": asks("100m")}, {"resources": asks("200m")}],
-            "initContainers": [{"resources": asks("1")}, {"resources": asks("50m")}],
+            "containers": [{"resources": requests("100m")}, {"resources": requests("200m")}],
+            "initContainers": [{"resources": requests("1")}, {"resources": requests("50m")}],
         }));
         assert_eq!(Resources::of_pod(&p).cpu, 1000);
         let p = pod(json!({
-            "containers": [{"resources": asks("100m")}],
-            "initContainers": [{"resources": asks("300m"), "restartPolicy": "Always"}, {"resources": asks("200m")}],
+            "containers": [{"resources": requests("100m")}],
+            "initContainers": [{"resources": requests("300m"), "restartPolicy": "Always"}, {"resources": requests("200m")}],
             "overhead": {"cpu": "5m"},
         }));
         assert_eq!(Resources::of_pod(&p).cpu, 505);
     }
 
     #[test]
-    fn what_is_missing_is_named_as_upstream_names_it() {
+    fn reports_missing_resources_as_upstream() {
         let node = Resources::parse([("cpu", "1"), ("memory", "1Gi"), ("pods", "1")].into_iter());
         let used = Resources { cpu: 900, pods: 1, ..Resources::default() };
         let mut wants = Resources::parse([("cpu", "200m"), ("example.com/gpu", "1")].into_iter());

@@ -12,7 +12,7 @@ pub const CEILINGS: &[(&str, usize)] = &[
     ("StatefulSet", 11),
     ("CronJob", 6),
     // A controller.
-    ("PodGc", 2),
+    ("PodGarbageCollector", 2),
     // An admission plugin.
     ("EventRateLimit", 3),
 ];

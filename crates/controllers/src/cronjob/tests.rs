@@ -42,7 +42,7 @@ fn plan(cron: Value, jobs: Vec<Value>) -> String {
 }
 
 #[test]
-fn a_job_when_it_is_due() {
+fn creates_a_job_when_it_is_due() {
     expect![[r#"
         create jobs {"apiVersion":"batch/v1","kind":"Job","metadata":{"annotations":{"batch.kubernetes.io/cronjob-scheduled-timestamp":"2025-01-01T12:00:00Z"},"labels":{"a":"b"},"name":"tick-28928880","namespace":"ns","ownerReferences":[{"apiVersion":"batch/v1","blockOwnerDeletion":true,"controller":true,"kind":"CronJob","name":"tick","uid":"c1"}]},"spec":{"template":{}}}
             ok: Normal SuccessfulCreate: Created job {name}
@@ -62,7 +62,7 @@ fn a_job_when_it_is_due() {
 }
 
 #[test]
-fn the_status_follows_the_jobs() {
+fn updates_the_status_from_jobs() {
     let status = || json!({"lastScheduleTime": ago(600), "active": [{"name": "lost", "uid": "lost"}]});
     expect![[r#"
         merge cronjobs/tick/status {"metadata":{"resourceVersion":"7","uid":"c1"},"status":{"active":[{"apiVersion":"batch/v1","kind":"Job","name":"tick-28928880","namespace":"ns","resourceVersion":"","uid":"tick-28928880"}],"lastScheduleTime":"2025-01-01T12:00:00Z","lastSuccessfulTime":null}}
@@ -79,7 +79,7 @@ fn the_status_follows_the_jobs() {
 }
 
 #[test]
-fn concurrency() {
+fn applies_the_concurrency_policy() {
     let running = job(600, "");
     let status = || {
         json!({"lastScheduleTime": ago(600),
@@ -107,7 +107,7 @@ fn concurrency() {
 }
 
 #[test]
-fn old_jobs_go() {
+fn deletes_old_jobs() {
     let jobs = vec![job(3000, "Complete"), job(2400, "Complete"), job(1800, "Failed"), job(1200, "Failed")];
     let status = json!({"lastScheduleTime": ago(0), "lastSuccessfulTime": ago(0)});
     expect![[r#"
@@ -122,7 +122,7 @@ fn old_jobs_go() {
 }
 
 #[test]
-fn what_cannot_be_scheduled() {
+fn reports_invalid_schedules() {
     expect![[r#"
         event: Warning UnparseableSchedule: unparseable schedule: "x" : expected exactly 5 fields, found 1: [x]
     "#]].assert_eq(&plan(cron(json!({"schedule": "x"}), json!({})), vec![]));

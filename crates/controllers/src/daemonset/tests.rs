@@ -70,7 +70,7 @@ fn verbs(text: &str) -> String {
 }
 
 #[test]
-fn history_comes_first() {
+fn creates_the_revision_before_pods() {
     expect![[r#"
         create controllerrevisions {"apiVersion":"apps/v1","data":{"spec":{"template":{"$patch":"replace","metadata":{"labels":{"app":"agent"}},"spec":{"containers":[{"name":"c"}]}}}},"kind":"ControllerRevision","metadata":{"annotations":{"deprecated.daemonset.template.generation":"1"},"labels":{"app":"agent","controller-revision-hash":"64c66f5559"},"name":"agent-64c66f5559","namespace":"ns","ownerReferences":[{"apiVersion":"apps/v1","blockOwnerDeletion":true,"controller":true,"kind":"DaemonSet","name":"agent","uid":"d1"}]},"revision":1}
     "#]].assert_eq(&plan(set(json!({})), vec![node("n1", json!([]))], vec![], vec![]));
@@ -86,7 +86,7 @@ fn history_comes_first() {
 }
 
 #[test]
-fn one_pod_a_node() {
+fn runs_one_pod_per_node() {
     let set = set(json!({}));
     let nodes = vec![
         node("n1", json!([])),
@@ -109,7 +109,7 @@ fn one_pod_a_node() {
 }
 
 #[test]
-fn too_young_to_be_deleted() {
+fn backs_off_before_it_deletes_failed_pods() {
     let set = set(json!({}));
     let mut failed = pod("failed", "n1", "aaa", false);
     failed["status"]["phase"] = "Failed".into();
@@ -119,7 +119,7 @@ fn too_young_to_be_deleted() {
 }
 
 #[test]
-fn rolling_updates() {
+fn updates_within_the_bounds() {
     let set = |strategy: Value| {
         set(json!({"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": strategy}}))
     };
@@ -155,7 +155,7 @@ fn rolling_updates() {
 }
 
 #[test]
-fn placement() {
+fn selects_nodes() {
     let fits = |spec: Value| {
         let template = json!({"spec": spec});
         let node: Node = object(node("n1", json!([])));
@@ -180,7 +180,7 @@ fn placement() {
 }
 
 #[test]
-fn old_revisions_go() {
+fn deletes_old_revisions() {
     let set = set(json!({"revisionHistoryLimit": 1}));
     let mut others: Vec<Value> = (1..=3)
         .map(|i| {

@@ -5,7 +5,7 @@ use super::{
     sets::{Bounds, REVISION, Set, rolls},
     status, template_hash,
 };
-use crate::{claim::quiet, conditions};
+use crate::shared::{conditions, controller_ref::quiet};
 use kaji_runtime::{
     EventRecord, PatchKind, Plan, Projection, Step, Write,
     client::Target,
@@ -68,7 +68,7 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// Plans the next step. `old_pods_running` tells whether sets with these uids still have pods.
+    /// Plans the next step. `old_pods_running` returns whether sets with these uids still have pods.
     pub fn decide(&mut self, old_pods_running: impl Fn(&[&str]) -> bool) {
         if self.d.metadata.deleting() {
             self.sync_revision();

@@ -98,7 +98,7 @@ impl Set {
     pub fn new(seen: Arc<ReplicaSet>) -> Self {
         Set {
             replicas: seen.replicas(),
-            annotations: seen.metadata.annotations.clone(),
+            annotations: BTreeMap::clone(&seen.metadata.annotations),
             min_ready_seconds: seen.spec.min_ready_seconds,
             sizes: vec![seen.replicas()],
             seen,
@@ -185,7 +185,7 @@ impl Set {
         }
         let before = match self.count(MAX) {
             Some(n) if n != 0 => n,
-            // Someone took the annotation away: the present size is the best guess.
+            // The annotation was removed: the current size is the best estimate.
             _ => d.status.replicas,
         };
         if before == 0 {

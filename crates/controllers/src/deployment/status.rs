@@ -1,7 +1,7 @@
 //! A deployment's status: counts, `Available`, `Progressing`, and the failures of its replica sets.
 
 use super::sets::{Bounds, Set};
-use crate::conditions::{self, seconds};
+use crate::shared::conditions::{self, seconds};
 use kaji_runtime::objects::{Condition, Deployment, DeploymentStatus};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -67,9 +67,9 @@ pub fn calculate(
     status
 }
 
-/// Sum over the sets; unknown when one that has been worked on does not tell.
+/// Sum over the sets; unknown when the status of a reconciled one lacks the field.
 fn terminating(sets: &[Set]) -> Option<i64> {
-    let told = |set: &Set| {
+    let count = |set: &Set| {
         let status = &set.seen.status;
         if status.observed_generation == 0 {
             Some(status.terminating_replicas.unwrap_or(0))
@@ -77,7 +77,7 @@ fn terminating(sets: &[Set]) -> Option<i64> {
             status.terminating_replicas
         }
     };
-    sets.iter().map(told).sum()
+    sets.iter().map(count).sum()
 }
 
 /// Whether the rollout is over: everything is new, wanted and available.

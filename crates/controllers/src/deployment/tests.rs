@@ -155,7 +155,7 @@ fn rolls_step_by_step() {
 }
 
 #[test]
-fn rolls_one_by_one_when_both_bounds_round_to_nothing() {
+fn rolls_one_by_one_when_both_bounds_round_to_zero() {
     let mut d = deployment(2, "i:2");
     d["spec"]["strategy"]["rollingUpdate"] = json!({"maxSurge": 0, "maxUnavailable": "25%"});
     expect![[r#"
@@ -168,7 +168,7 @@ fn rolls_one_by_one_when_both_bounds_round_to_nothing() {
 }
 
 #[test]
-fn recreates() {
+fn recreates_pods() {
     let mut d = deployment(2, "i:2");
     d["spec"]["strategy"] = json!({"type": "Recreate"});
     expect![[r#"
@@ -191,7 +191,7 @@ fn recreation_waits_for_old_pods() {
 }
 
 #[test]
-fn going_back_reuses_the_old_set() {
+fn rollback_reuses_the_old_replica_set() {
     let sets = vec![set("old", "i:1", 100, 0, 0, 2), set("new", "i:2", 50, 2, 2, 2)];
     expect![[r#"
         merge /apis/apps/v1/namespaces/ns/replicasets/web-old {"metadata":{"annotations":{"deployment.kubernetes.io/revision":"951","deployment.kubernetes.io/revision-history":"900"},"resourceVersion":"1","uid":"old"},"spec":{"replicas":1}}
@@ -229,7 +229,7 @@ fn scales_proportionally() {
 }
 
 #[test]
-fn unhealthy_old_pods_go_first() {
+fn scales_down_unhealthy_old_pods_first() {
     // The new set does not come up; two of the old one's pods are broken as well.
     let mut d = deployment(10, "i:2");
     d["spec"]["strategy"]["rollingUpdate"] = json!({"maxSurge": 3, "maxUnavailable": 2});
@@ -239,7 +239,7 @@ fn unhealthy_old_pods_go_first() {
 }
 
 #[test]
-fn a_paused_deployment_scales_but_does_not_roll() {
+fn scales_without_rollout_while_paused() {
     let mut d = deployment(3, "i:2");
     d["spec"]["paused"] = true.into();
     expect![[r#"
@@ -251,7 +251,7 @@ fn a_paused_deployment_scales_but_does_not_roll() {
 }
 
 #[test]
-fn a_stuck_rollout_is_noticed() {
+fn reports_an_exceeded_progress_deadline() {
     let stuck = |seconds: i64| {
         let mut d = deployment(1, "i:1");
         d["metadata"]["annotations"][sets::REVISION] = "900".into();
@@ -295,7 +295,7 @@ fn failure(status: Status) -> [Failure; 1] {
 }
 
 #[test]
-fn a_collision_is_counted() {
+fn counts_hash_collisions() {
     let d = deployment(1, "i:1");
     let hash = template_hash(&template("i:1"), None);
     let mut other = set("x", "i:0", 10, 0, 0, 1);
@@ -309,7 +309,7 @@ fn a_collision_is_counted() {
 }
 
 #[test]
-fn a_failed_creation_is_reported() {
+fn reports_a_failed_creation() {
     let denied = Status::forbidden(&GroupResource::new("apps", "replicasets"), "x", "no");
     expect![[r#"
         merge /apis/apps/v1/namespaces/ns/deployments/web/status {"metadata":{"resourceVersion":"9","uid":"d1"},"status":{"conditions":[{"lastTransitionTime":"2025-01-01T12:00:00Z","lastUpdateTime":"2025-01-01T12:00:00Z","message":"Failed to create new replica set \"web-55745ff497\": replicasets.apps \"x\" is forbidden: no","reason":"ReplicaSetCreateError","status":"False","type":"Progressing"}]}}
@@ -317,7 +317,7 @@ fn a_failed_creation_is_reported() {
 }
 
 #[test]
-fn a_deployment_that_selects_all_is_left_alone() {
+fn ignores_a_deployment_that_selects_all_pods() {
     let mut d = deployment(1, "i:1");
     d["spec"]["selector"] = json!({});
     expect![[r#"

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_back() {
+    fn parses_what_it_formats() {
         for (text, completions, canonical) in [
             ("", 5, ""),
             ("0,1,2,5", 9, "0-2,5"),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn as_sets() {
+    fn behaves_as_a_set() {
         let set = Indexes::parse("1-3,7", 10);
         assert_eq!(
             (set.len(), set.has(0), set.has(3), set.has(7), set.has(8)),

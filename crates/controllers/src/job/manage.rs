@@ -4,11 +4,11 @@
 //! after failures, pods come back later and later.
 
 use super::{
-    pods::{self, FINALIZER, INDEX, Judgement},
+    pods::{self, FINALIZER, FailureAction, INDEX},
     track::{State, release_body},
 };
-use crate::{
-    claim::quiet,
+use crate::shared::{
+    controller_ref::quiet,
     pods::{delete_pod, pod_from_template, pods_to_delete},
 };
 use kaji_runtime::{
@@ -58,7 +58,7 @@ pub fn manage(plan: Plan, state: &State<'_>, doomed: bool, now: jiff::Timestamp)
     let wanted = if job.suspended() { 0 } else { wanted(state) };
     let surplus = surplus(state, active.saturating_sub(wanted), now);
     if !surplus.is_empty() {
-        // A pod that is not needed has not failed: it is let go before it is deleted.
+        // A surplus pod has not failed: its finalizer is removed before it is deleted.
         return plan.stage(release(&surplus)).stage(delete(job, &surplus));
     }
     let leaving =
@@ -220,7 +220,7 @@ fn with_index(mut pod: Value, state: &State<'_>, index: i64) -> Value {
             None => (0, 0),
             Some(last) => {
                 let (counted, ignored) = pods::former_failures(last);
-                match Judgement::of(last, job.spec.pod_failure_policy.as_ref()).counts() {
+                match FailureAction::of(last, job.spec.pod_failure_policy.as_ref()).counts() {
                     true => (counted + 1, ignored),
                     false => (counted, ignored + 1),
                 }

@@ -57,7 +57,7 @@ pub fn terminating(pod: &Pod) -> bool {
 
 /// What a job's policy says about a failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Judgement {
+pub enum FailureAction {
     /// It counts against the limits.
     Count,
     /// It does not count.
@@ -68,15 +68,15 @@ pub enum Judgement {
     FailJob(String),
 }
 
-impl Judgement {
+impl FailureAction {
     /// Of the first rule that matches.
     pub fn of(pod: &Pod, policy: Option<&PodFailurePolicy>) -> Self {
         let rules = policy.map(|p| p.rules.as_slice()).unwrap_or_default();
         let verdict = |why: String, action: &str| match action {
-            "Ignore" => Some(Judgement::Ignore),
-            "FailIndex" => Some(Judgement::FailIndex),
-            "Count" => Some(Judgement::Count),
-            "FailJob" => Some(Judgement::FailJob(why)),
+            "Ignore" => Some(FailureAction::Ignore),
+            "FailIndex" => Some(FailureAction::FailIndex),
+            "Count" => Some(FailureAction::Count),
+            "FailJob" => Some(FailureAction::FailJob(why)),
             _ => None,
         };
         let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
@@ -99,12 +99,12 @@ impl Judgement {
                 format!("Pod {namespace}/{name} has condition {} matching {action} rule at index {i}", condition.kind);
             verdict(why, action)
         });
-        found.unwrap_or(Judgement::Count)
+        found.unwrap_or(FailureAction::Count)
     }
 
     /// Whether it counts against the limits.
     pub fn counts(&self) -> bool {
-        *self != Judgement::Ignore
+        *self != FailureAction::Ignore
     }
 }
 
@@ -121,7 +121,7 @@ fn matching_code<'a>(status: &'a ContainerStatus, rule: &OnExitCodes) -> Option<
     (named && matches).then_some((status.name.as_str(), code))
 }
 
-/// When a pod ended, as well as can be told: by its containers, its readiness, its deletion, or its creation.
+/// When a pod ended, by the best evidence: its containers, its readiness, its deletion, or its creation.
 pub fn finished_at(pod: &Pod) -> Option<jiff::Timestamp> {
     let terminated = |c: &ContainerStatus| c.state.terminated.as_ref().and_then(|t| t.finished_at);
     let sidecar = |name: &str| pod.spec.init_containers.iter().any(|c| &*c.name == name && c.sidecar());

@@ -1,6 +1,6 @@
 //! Tests of `job`: fixtures in, expectations out.
 
-use super::{ttl::TimeToLive, *};
+use super::*;
 use crate::testing::{ago, now, object, reconcile, snapshot, text};
 use expect_test::expect;
 use kaji_runtime::Snapshot;
@@ -67,7 +67,7 @@ fn plan(job: Value, pods: Vec<Value>) -> String {
 }
 
 #[test]
-fn pods_are_created() {
+fn creates_pods() {
     expect![[r#"
         merge jobs/work/status {"metadata":{"resourceVersion":"7","uid":"j1"},"status":{"active":null,"completedIndexes":null,"completionTime":null,"conditions":null,"failed":null,"failedIndexes":null,"ready":0,"startTime":"2025-01-01T12:00:00Z","succeeded":null,"terminating":0,"uncountedTerminatedPods":{"failed":null,"succeeded":null}}}
         --
@@ -80,16 +80,16 @@ fn pods_are_created() {
 }
 
 #[test]
-fn ends_are_counted_in_three_steps() {
+fn counts_finished_pods_in_three_steps() {
     let spec = || json!({"parallelism": 1, "completions": 2});
     let pods = || vec![ended("a", "Succeeded", None, 5, 0), pod("b", "Running", None)];
-    // Written down, then let go.
+    // Recorded in the status, then the finalizer is removed.
     expect![[r#"
         merge jobs/work/status {"metadata":{"resourceVersion":"7","uid":"j1"},"status":{"active":1,"completedIndexes":null,"completionTime":null,"conditions":null,"failed":null,"failedIndexes":null,"ready":0,"startTime":"2025-01-01T11:58:20Z","succeeded":null,"terminating":0,"uncountedTerminatedPods":{"failed":null,"succeeded":["a"]}}}
         --
         strategic pods/a {"metadata":{"$deleteFromPrimitiveList/finalizers":["batch.kubernetes.io/job-tracking"],"uid":"a"}}
     "#]].assert_eq(&plan(job(spec(), started(json!({"active": 1}))), pods()));
-    // Counted once it is let go.
+    // Counted once its finalizer is removed.
     let status = started(json!({"active": 1, "uncountedTerminatedPods": {"succeeded": ["a"]}}));
     let pods = vec![released(ended("a", "Succeeded", None, 5, 0)), pod("b", "Running", None)];
     expect![[r#"
@@ -99,7 +99,7 @@ fn ends_are_counted_in_three_steps() {
 }
 
 #[test]
-fn a_job_completes() {
+fn completes() {
     let spec = || json!({"parallelism": 1, "completions": 1});
     let done = || vec![released(ended("a", "Succeeded", None, 5, 0))];
     expect![[r#"
@@ -122,7 +122,7 @@ fn a_job_completes() {
 }
 
 #[test]
-fn failures_are_retried_with_patience_until_the_limit() {
+fn retries_failures_with_backoff_up_to_the_limit() {
     let spec = || json!({"parallelism": 1, "completions": 1});
     let status = || started(json!({"failed": 1}));
     let failed = |seconds| released(ended("a", "Failed", None, seconds, 1));
@@ -144,7 +144,7 @@ fn failures_are_retried_with_patience_until_the_limit() {
 }
 
 #[test]
-fn deadlines() {
+fn fails_after_the_active_deadline() {
     let spec = |s: i64| json!({"activeDeadlineSeconds": s, "parallelism": 1});
     let status = || started(json!({"active": 1}));
     expect![[r#"
@@ -156,7 +156,7 @@ fn deadlines() {
 }
 
 #[test]
-fn suspended_and_resumed() {
+fn suspends_and_resumes() {
     let spec = |s: bool| json!({"suspend": s, "parallelism": 1});
     expect![[r#"
         merge jobs/work/status {"metadata":{"resourceVersion":"7","uid":"j1"},"status":{"active":1,"completedIndexes":null,"completionTime":null,"conditions":[{"lastProbeTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:00:00Z","message":"Job suspended","reason":"JobSuspended","status":"True","type":"Suspended"}],"failed":null,"failedIndexes":null,"ready":0,"startTime":null,"succeeded":null,"terminating":0,"uncountedTerminatedPods":{"failed":null,"succeeded":null}}}
@@ -175,7 +175,7 @@ fn suspended_and_resumed() {
 }
 
 #[test]
-fn indexed_jobs() {
+fn creates_pods_of_missing_indexes() {
     let spec = || json!({"completionMode": "Indexed", "completions": 5, "parallelism": 3});
     let pods = vec![
         ended("p0", "Succeeded", Some(0), 5, 0),
@@ -211,7 +211,7 @@ fn indexed_jobs() {
 }
 
 #[test]
-fn backoff_per_index() {
+fn applies_the_backoff_limit_per_index() {
     let spec = |max: Value| {
         json!({"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": 99,
             "backoffLimitPerIndex": 1, "maxFailedIndexes": max})
@@ -240,7 +240,7 @@ fn backoff_per_index() {
 }
 
 #[test]
-fn policies() {
+fn applies_failure_and_success_policies() {
     let rules = |action: &str| {
         json!({"podFailurePolicy": {"rules": [
         {"action": action, "onExitCodes": {"operator": "In", "values": [42]}},
@@ -269,7 +269,7 @@ fn policies() {
 }
 
 #[test]
-fn pods_are_adopted_with_their_finalizer() {
+fn adopts_pods_with_the_finalizer() {
     let mut stray = released(pod("stray", "Running", None));
     stray["metadata"]["ownerReferences"] = json!([]);
     let mut lost = pod("lost", "Running", None);
@@ -284,7 +284,7 @@ fn pods_are_adopted_with_their_finalizer() {
 }
 
 #[test]
-fn what_jobs_leave_behind() {
+fn removes_finalizers_of_orphaned_pods() {
     let release = |jobs: Vec<Value>, pod: Value| {
         let view = View::default().with(snapshot::<Job>(jobs)).with(snapshot::<Pod>([pod]));
         !reconcile(&Orphans, &view, "ns", "a", &[]).is_empty()
@@ -296,22 +296,4 @@ fn what_jobs_leave_behind() {
     let mut other = pod("a", "Running", None);
     other["metadata"]["ownerReferences"][0]["kind"] = "Other".into();
     assert!(!release(vec![], other));
-}
-
-#[test]
-fn time_to_live() {
-    let plan = |ttl: i64| {
-        let status =
-            json!({"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": ago(30)}]});
-        let view =
-            View::default().with(snapshot::<Job>([job(json!({"ttlSecondsAfterFinished": ttl}), status)]));
-        text(&reconcile(&TimeToLive, &view, "ns", "work", &[]))
-    };
-    expect![[r#"
-        again after 10s
-    "#]]
-    .assert_eq(&plan(40));
-    expect![[r#"
-        delete /apis/batch/v1/namespaces/ns/jobs/work {"preconditions":{"resourceVersion":"7","uid":"j1"},"propagationPolicy":"Foreground"}
-    "#]].assert_eq(&plan(30));
 }

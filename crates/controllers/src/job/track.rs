@@ -7,9 +7,9 @@
 
 use super::{
     indexes::Indexes,
-    pods::{self, FINALIZER, Judgement},
+    pods::{self, FINALIZER, FailureAction},
 };
-use crate::conditions::seconds;
+use crate::shared::conditions::seconds;
 use kaji_runtime::{
     Meta,
     objects::{Job, JobCondition, JobStatus, Pod},
@@ -27,27 +27,27 @@ pub const FAILURE_TARGET: &str = "FailureTarget";
 /// Announces success.
 pub const SUCCESS_CRITERIA_MET: &str = "SuccessCriteriaMet";
 
-/// How a job ends.
+/// The outcome of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Or failure.
+    /// Success or failure.
     pub success: bool,
     /// `BackoffLimitExceeded`
     pub reason: String,
     /// Text.
     pub message: String,
-    /// Whether the status says so already.
-    pub told: bool,
+    /// Whether the status has it already.
+    pub recorded: bool,
 }
 
 impl Verdict {
     fn new(success: bool, reason: &str, message: impl Into<String>) -> Option<Self> {
-        Some(Verdict { success, reason: reason.into(), message: message.into(), told: false })
+        Some(Verdict { success, reason: reason.into(), message: message.into(), recorded: false })
     }
 
-    fn told(success: bool, condition: &JobCondition) -> Self {
+    fn recorded(success: bool, condition: &JobCondition) -> Self {
         let (reason, message) = (condition.reason.clone(), condition.message.clone());
-        Verdict { success, reason, message, told: true }
+        Verdict { success, reason, message, recorded: true }
     }
 }
 
@@ -78,7 +78,7 @@ pub struct State<'a> {
 pub struct Tracked {
     /// The next status.
     pub status: JobStatus,
-    /// Pods to be let go, once the status is written.
+    /// Pods whose finalizer is removed once the status is written.
     pub release: Vec<Arc<Pod>>,
     /// The condition that the job ends with, if it is new.
     pub finished: bool,
@@ -115,8 +115,8 @@ impl<'a> State<'a> {
         state
     }
 
-    fn judge(&self, pod: &Pod) -> Judgement {
-        Judgement::of(pod, self.job.spec.pod_failure_policy.as_ref())
+    fn failure_action(&self, pod: &Pod) -> FailureAction {
+        FailureAction::of(pod, self.job.spec.pod_failure_policy.as_ref())
     }
 
     fn count(&mut self) {
@@ -127,7 +127,7 @@ impl<'a> State<'a> {
             uncounted.map_or((&none.succeeded[..], &none.failed[..]), |u| (&u.succeeded, &u.failed));
         let new = self.fresh_count(succeeded, |p| p.status.phase == "Succeeded");
         self.succeeded = status.succeeded + count(succeeded.len()) + new;
-        let new = self.fresh_count(failed, |p| pods::failed(p, self.job) && self.judge(p).counts());
+        let new = self.fresh_count(failed, |p| pods::failed(p, self.job) && self.failure_action(p).counts());
         self.failed = status.failed + count(failed.len()) + new;
     }
 
@@ -160,9 +160,9 @@ impl<'a> State<'a> {
         };
         let fails = |p: &&Arc<Pod>| {
             pods::failed(p, job)
-                && match self.judge(p) {
-                    Judgement::FailIndex => true,
-                    judgement => judgement.counts() && pods::former_failures(p).0 >= limit,
+                && match self.failure_action(p) {
+                    FailureAction::FailIndex => true,
+                    action => action.counts() && pods::former_failures(p).0 >= limit,
                 }
         };
         let known = job.status.failed_indexes.as_deref().unwrap_or_default();
@@ -196,18 +196,20 @@ impl<'a> State<'a> {
     pub fn verdict(&self) -> Option<Verdict> {
         let job = self.job;
         if let Some(condition) = job.has(SUCCESS_CRITERIA_MET) {
-            return Some(Verdict::told(true, condition));
+            return Some(Verdict::recorded(true, condition));
         }
         if let Some(condition) = job.has(FAILURE_TARGET) {
-            return Some(Verdict::told(false, condition));
+            return Some(Verdict::recorded(false, condition));
         }
         self.failure().or_else(|| self.success())
     }
 
     fn failure(&self) -> Option<Verdict> {
         let (job, spec) = (self.job, &self.job.spec);
-        let by_policy = |p: &Arc<Pod>| match self.judge(p) {
-            Judgement::FailJob(why) if pods::failed(p, job) => Verdict::new(false, "PodFailurePolicy", why),
+        let by_policy = |p: &Arc<Pod>| match self.failure_action(p) {
+            FailureAction::FailJob(why) if pods::failed(p, job) => {
+                Verdict::new(false, "PodFailurePolicy", why)
+            }
             _ => None,
         };
         if spec.pod_failure_policy.is_some()
@@ -301,7 +303,7 @@ impl<'a> State<'a> {
         })
     }
 
-    /// The next status, and the pods that may be let go once it is written.
+    /// The next status, and the pods whose finalizer may be removed once it is written.
     pub fn track(&self, verdict: Option<&Verdict>) -> Tracked {
         let job = self.job;
         let mut status = job.status.clone();
@@ -336,7 +338,7 @@ impl<'a> State<'a> {
             } else if (over || verdict.is_some_and(|v| !v.success))
                 && !failed.contains(uid)
                 && (!job.indexed() || index.is_some())
-                && self.judge(pod).counts()
+                && self.failure_action(pod).counts()
             {
                 uncounted.failed.push(uid.clone());
             }
@@ -380,7 +382,7 @@ impl<'a> State<'a> {
             status.start_time = Some(seconds(self.now));
         }
         match verdict {
-            Some(v) if !v.told => {
+            Some(v) if !v.recorded => {
                 let kind = if v.success { SUCCESS_CRITERIA_MET } else { FAILURE_TARGET };
                 self.set(status, kind, "True", &v.reason, &v.message);
                 false

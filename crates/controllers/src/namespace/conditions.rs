@@ -1,7 +1,7 @@
 //! What a pass over a namespace's content found, and how its conditions and the next pass follow from that.
 //! Source: the condition types of `NamespaceStatus`; reasons and texts are those that kubectl users see upstream.
 
-use crate::conditions::seconds;
+use crate::shared::conditions::seconds;
 use kaji_runtime::objects::Condition;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -88,7 +88,7 @@ impl Pass {
         !self.left.is_empty()
     }
 
-    /// Whether nothing is left, as far as anybody can know.
+    /// Whether no content is left, and all resources could be listed.
     pub fn clean(&self) -> bool {
         !self.remains() && self.errors.is_empty() && self.undiscovered.is_none()
     }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_gone() {
+    fn reports_deleted_content() {
         expect![[r#"
             NamespaceDeletionDiscoveryFailure=False ResourcesDiscovered: All resources successfully discovered
             NamespaceDeletionGroupVersionParsingFailure=False ParsedGroupVersions: All legacy kube types successfully parsed
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn something_is_left() {
+    fn reports_remaining_content() {
         let mut pass = Pass::new(Some((1, "a/v1: down".into())));
         let held = Left { objects: 2, finalizers: BTreeMap::from([("f/g".into(), 2)]), estimate: 0 };
         pass.add("ns", "apps", "v1", "deployments", held);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_written_when_they_change() {
+    fn writes_changed_conditions_only() {
         let first = Pass::default().conditions(&[], now()).unwrap();
         assert_eq!(Pass::default().conditions(&first, "2026-01-01T00:00:00Z".parse().unwrap()), None);
         let mut pass = Pass::default();

@@ -38,7 +38,7 @@ fn plan(set: Value, pods: Vec<Value>, failures: &[Failure]) -> String {
 }
 
 #[test]
-fn creates_in_growing_batches() {
+fn creates_in_doubling_batches() {
     let text = plan(set(4, json!({})), vec![], &[]);
     let lines: Vec<&str> = text.lines().map(|l| l.split('{').next().unwrap_or_default().trim_end()).collect();
     expect![[r"
@@ -62,7 +62,7 @@ fn creates_in_growing_batches() {
 }
 
 #[test]
-fn a_large_set_grows_by_bursts() {
+fn limits_creations_per_plan() {
     let view = View::default()
         .with(Snapshot::of([object::<ReplicaSet>(set(10_000, json!({})))]))
         .with(Snapshot::<Pod>::default());
@@ -94,7 +94,7 @@ fn adopts_and_releases() {
 }
 
 #[test]
-fn deletes_the_surplus_and_says_so() {
+fn deletes_surplus_pods_with_events() {
     let status = json!({"replicas": 2, "readyReplicas": 1, "availableReplicas": 1, "observedGeneration": 2, "terminatingReplicas": 0});
     let pods = vec![pod("ready", Some("rs1"), Some(100)), pod("unready", Some("rs1"), None)];
     expect![[r#"
@@ -106,7 +106,7 @@ fn deletes_the_surplus_and_says_so() {
 }
 
 #[test]
-fn a_failed_create_is_reported_before_the_next_try() {
+fn reports_a_failed_creation_before_it_retries() {
     let denied = Status::forbidden(&GroupResource::new("", "pods"), "web-", "exceeded quota");
     let failures = [Failure { target: Target::of::<Pod>("ns", ""), error: Error::Api(Box::new(denied)) }];
     let text = plan(set(1, json!({})), vec![], &failures);
@@ -127,14 +127,14 @@ fn waits_for_availability() {
 }
 
 #[test]
-fn a_set_that_goes_away_creates_nothing() {
+fn creates_nothing_while_it_is_deleted() {
     let mut set = set(3, json!({"observedGeneration": 2, "terminatingReplicas": 0}));
     set["metadata"]["deletionTimestamp"] = now().to_string().into();
     expect![""].assert_eq(&plan(set, vec![pod("orphan", None, None)], &[]));
 }
 
 #[test]
-fn pods_wake_their_owners() {
+fn a_changed_pod_enqueues_its_owner() {
     let view = View::default().with(Snapshot::of([object::<ReplicaSet>(set(1, json!({})))]));
     let keys = |old: Option<Value>, new: Option<Value>| {
         let change = Change { old: old.map(|p| Arc::new(object(p))), new: new.map(|p| Arc::new(object(p))) };

@@ -62,7 +62,7 @@ pub fn claims(set: &StatefulSet, ordinal: i64) -> Vec<(String, String, Value)> {
 pub fn pod(set: &StatefulSet, template: &Value, revision: &str, ordinal: i64) -> Value {
     let meta = &set.metadata;
     let reference = meta.controller_ref(&StatefulSet::api_version(), StatefulSet::KIND);
-    let mut pod = crate::pods::pod_from_template(template, meta, &reference);
+    let mut pod = crate::shared::pods::pod_from_template(template, meta, &reference);
     let name = pod_name(set, ordinal);
     if let Some(metadata) = pod["metadata"].as_object_mut() {
         metadata.remove("generateName");
@@ -72,7 +72,7 @@ pub fn pod(set: &StatefulSet, template: &Value, revision: &str, ordinal: i64) ->
     for (label, value) in identity_labels(set, ordinal) {
         pod["metadata"]["labels"][label] = value.into();
     }
-    pod["metadata"]["labels"][crate::history::HASH_LABEL] = revision.into();
+    pod["metadata"]["labels"][crate::shared::history::HASH_LABEL] = revision.into();
     pod["spec"]["hostname"] = name.into();
     pod["spec"]["subdomain"] = set.spec.service_name.as_str().into();
     let claims = claims(set, ordinal);

@@ -1,6 +1,6 @@
 //! A stateful set's status out of its pods.
 
-use crate::history::HASH_LABEL;
+use crate::shared::history::HASH_LABEL;
 use kaji_runtime::objects::{Pod, StatefulSet, StatefulSetStatus};
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -79,7 +79,7 @@ fn created(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn pods_one_after_another() {
+fn creates_pods_in_order() {
     let text = plan(set(json!({}), json!({})), vec![], vec![]);
     expect![[r#"
         merge statefulsets/db/status {"metadata":{"resourceVersion":"7","uid":"s1"},"status":{"availableReplicas":0,"collisionCount":0,"currentReplicas":null,"currentRevision":"new","observedGeneration":1,"readyReplicas":null,"replicas":0,"updateRevision":"new","updatedReplicas":null}}
@@ -96,7 +96,7 @@ fn pods_one_after_another() {
 }
 
 #[test]
-fn claims_come_first_and_follow_their_policy() {
+fn creates_claims_before_pods_and_applies_their_policy() {
     let template = json!([{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]);
     let spec = |policy: Value| json!({"replicas": 1, "volumeClaimTemplates": template, "persistentVolumeClaimRetentionPolicy": policy});
     let keep = json!({"whenDeleted": "Retain", "whenScaled": "Retain"});
@@ -110,9 +110,9 @@ fn claims_come_first_and_follow_their_policy() {
             ok: Normal SuccessfulCreate: Create Pod db-0 in StatefulSet db successful
     "#]].assert_eq(&plan(set(spec(keep), json!({})), vec![], vec![]));
     let claim = |number: i64| json!({"metadata": {"name": format!("data-db-{number}"), "namespace": "ns", "uid": "c", "resourceVersion": "4"}});
-    let go = json!({"whenDeleted": "Delete", "whenScaled": "Delete"});
+    let delete = json!({"whenDeleted": "Delete", "whenScaled": "Delete"});
     let text = plan(
-        set(spec(go), json!({})),
+        set(spec(delete), json!({})),
         vec![pod(0, "new", true), pod(1, "new", true)],
         vec![claim(0), claim(1)],
     );
@@ -129,7 +129,7 @@ fn claims_come_first_and_follow_their_policy() {
 }
 
 #[test]
-fn scaling_down_goes_from_the_last() {
+fn scales_down_from_the_highest_ordinal() {
     let one = || set(json!({"replicas": 1}), json!({}));
     let pods = |ready: [bool; 3]| (0..3).map(|i| pod(i, "new", ready[i as usize])).collect::<Vec<_>>();
     assert_eq!(short(one(), pods([true, true, true])), "delete pods/db-2");
@@ -141,7 +141,7 @@ fn scaling_down_goes_from_the_last() {
 }
 
 #[test]
-fn updates_go_from_the_last() {
+fn updates_from_the_highest_ordinal() {
     let plain = || set(json!({}), json!({"currentRevision": "old"}));
     let pods = |revisions: [&str; 3]| (0..3).map(|i| pod(i, revisions[i as usize], true)).collect::<Vec<_>>();
     assert_eq!(short(plain(), pods(["old", "old", "old"])), "delete pods/db-2");
@@ -162,7 +162,7 @@ fn updates_go_from_the_last() {
 }
 
 #[test]
-fn status() {
+fn writes_the_status() {
     let strategy = json!({"currentRevision": "old", "updateRevision": "new"});
     let line = |pods: Vec<Value>| {
         let text = plan(set(json!({"minReadySeconds": 60}), strategy.clone()), pods, vec![]);
@@ -179,7 +179,7 @@ fn status() {
 }
 
 #[test]
-fn failed_pods_are_replaced() {
+fn replaces_failed_pods() {
     let mut failed = pod(0, "new", false);
     failed["status"]["phase"] = "Failed".into();
     assert_eq!(short(set(json!({}), json!({})), vec![failed.clone()]), "delete pods/db-0");

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What is asked for, and who asks.
+/// A certificate signing request's spec.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CertificateSigningRequestSpec {
@@ -15,23 +15,23 @@ pub struct CertificateSigningRequestSpec {
     pub signer_name: String,
     /// `client auth`
     pub usages: Vec<String>,
-    /// The wished lifetime.
+    /// The requested lifetime.
     pub expiration_seconds: Option<i64>,
-    /// The user who asks.
+    /// The user that created the request.
     pub username: String,
     /// The user's uid.
     pub uid: String,
     /// The user's groups.
     pub groups: Vec<String>,
-    /// What else is known of the user.
+    /// Further attributes of the user.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// What became of it.
+/// A certificate signing request's status.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CertificateSigningRequestStatus {
-    /// As they are: a condition is added to them, never changed.
+    /// Raw: controllers append conditions and change none.
     pub conditions: Vec<Value>,
     /// PEM in base64.
     pub certificate: String,

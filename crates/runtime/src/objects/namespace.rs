@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NamespaceSpec {
-    /// Who must finish before the namespace goes (`kubernetes`).
+    /// The finalizers that block the deletion of the namespace (`kubernetes`).
     pub finalizers: Vec<String>,
 }
 

@@ -69,7 +69,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Whether it has no address of its own.
+    /// Whether it has no cluster IP.
     pub fn headless(&self) -> bool {
         self.spec.cluster_ip == "None"
     }

@@ -1,0 +1,35 @@
+//! What the controller manager has of a controller, as upstream's `ControllerDescriptor`: a constant in the controller's file.
+
+use crate::Config;
+use kaji_runtime::{Controller, Informers, Shared};
+use std::sync::Arc;
+use tokio::{sync::watch, task::JoinSet};
+
+/// The names of a controller, and how it starts.
+#[derive(Clone, Copy)]
+pub struct Descriptor {
+    /// The name in `--controllers` (upstream's `cmd/kube-controller-manager/names`).
+    pub name: &'static str,
+    /// The components that it runs: their name is the client's `User-Agent` and the source of their events.
+    pub components: &'static [&'static str],
+    /// The service account in `kube-system`, bound to the role `system:controller:NAME` of the default policy; without one
+    /// it acts as the controller manager.
+    pub service_account: Option<&'static str>,
+    /// How it starts.
+    pub start: Start,
+}
+
+/// Starts a controller that drives its queue itself.
+pub type SpawnTasks = fn(&mut JoinSet<()>, &Arc<Informers>, &Shared, watch::Receiver<bool>);
+
+/// How a controller starts.
+#[derive(Clone, Copy)]
+pub enum Start {
+    /// As reconcilers, which the runtime drives. Building one starts its informers. None where the configuration lacks what
+    /// they need.
+    Reconcilers(fn(&Arc<Informers>, &Config) -> Vec<Controller>),
+    /// As tasks, for controllers of resources that discovery finds at run time.
+    Tasks(SpawnTasks),
+    /// By another crate.
+    External,
+}

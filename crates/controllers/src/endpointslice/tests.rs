@@ -1,0 +1,219 @@
+//! Tests of `slices`: fixtures in, expectations out.
+
+use super::*;
+use crate::testing::{ago, now, reconcile, snapshot, text};
+use expect_test::expect;
+use kaji_meta::Status;
+use kaji_runtime::{Error, Failure};
+
+fn service() -> Value {
+    json!({
+        "metadata": {"name": "web", "namespace": "ns", "uid": "s1", "labels": {"team": "a"}, "creationTimestamp": ago(60)},
+        "spec": {
+            "selector": {"app": "web"}, "clusterIP": "10.0.0.1", "ipFamilies": ["IPv4"],
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080}],
+        },
+    })
+}
+
+fn pod(name: &str, ip: &str, ready: Option<i64>) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "ns", "uid": format!("uid-{name}"), "labels": {"app": "web"}},
+        "spec": {"nodeName": "n1", "containers": [{"ports": [{"name": "h", "containerPort": 8081, "protocol": "TCP"}]}]},
+        "status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
+            "conditions": ready.map(|s| json!([{"type": "Ready", "status": "True", "lastTransitionTime": ago(s)}]))
+                .unwrap_or_else(|| json!([]))},
+    })
+}
+
+fn node() -> Value {
+    json!({"metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "z1"}}})
+}
+
+fn view(service: Value, pods: Vec<Value>, slices: Vec<Value>) -> View {
+    View::default()
+        .with(snapshot::<Service>([service]))
+        .with(snapshot::<Pod>(pods))
+        .with(snapshot::<EndpointSlice>(slices))
+        .with(snapshot::<Node>([node()]))
+}
+
+fn plan(service: Value, pods: Vec<Value>, slices: Vec<Value>) -> String {
+    short(&text(&reconcile(&Slices, &view(service, pods, slices), "ns", "web", &[])))
+}
+
+/// Without the lines of events for failures, which all steps have.
+fn short(text: &str) -> String {
+    text.lines().filter(|l| !l.starts_with("    failed:")).map(|l| format!("{l}\n")).collect()
+}
+
+/// What the API server would hold after the creates of a plan.
+fn created(service: Value, pods: Vec<Value>) -> Vec<Value> {
+    let plan = reconcile(&Slices, &view(service, pods, vec![]), "ns", "web", &[]);
+    let writes = plan.writes().enumerate();
+    let created = writes.filter_map(|(i, w)| match w {
+        Write::Create { body, .. } => {
+            let mut body = body.clone();
+            body["metadata"]["name"] = format!("web-{i}").into();
+            body["metadata"]["uid"] = format!("slice{i}").into();
+            body["metadata"]["resourceVersion"] = "9".into();
+            Some(body)
+        }
+        _ => None,
+    });
+    created.collect()
+}
+
+#[test]
+fn creates_slices_of_a_service() {
+    let mut leaving = pod("c", "10.1.0.3", Some(90));
+    leaving["metadata"]["deletionTimestamp"] = now().to_string().into();
+    let mut over = pod("d", "10.1.0.4", None);
+    over["status"]["phase"] = "Succeeded".into();
+    let mut foreign = pod("e", "10.1.0.5", Some(1));
+    foreign["metadata"]["labels"] = json!({"app": "other"});
+    let mut lost = pod("f", "10.1.0.6", Some(1));
+    lost["spec"]["nodeName"] = "gone".into();
+    let mut named = pod("g", "10.1.0.7", Some(5));
+    named["spec"]["hostname"] = "g-0".into();
+    named["spec"]["subdomain"] = "web".into();
+    let pods = vec![
+        pod("a", "10.1.0.1", Some(30)),
+        pod("b", "10.1.0.2", None),
+        leaving,
+        over,
+        foreign,
+        lost,
+        named,
+        pod("h", "", None),
+    ];
+    let text = text(&reconcile(&Slices, &view(service(), pods, vec![]), "ns", "web", &[]));
+    expect![[r#"
+        create /apis/discovery.k8s.io/v1/namespaces/ns/endpointslices {"addressType":"IPv4","apiVersion":"discovery.k8s.io/v1","endpoints":[{"addresses":["10.1.0.1"],"conditions":{"ready":true,"serving":true,"terminating":false},"nodeName":"n1","targetRef":{"kind":"Pod","name":"a","namespace":"ns","uid":"uid-a"},"zone":"z1"},{"addresses":["10.1.0.2"],"conditions":{"ready":false,"serving":false,"terminating":false},"nodeName":"n1","targetRef":{"kind":"Pod","name":"b","namespace":"ns","uid":"uid-b"},"zone":"z1"},{"addresses":["10.1.0.3"],"conditions":{"ready":false,"serving":true,"terminating":true},"nodeName":"n1","targetRef":{"kind":"Pod","name":"c","namespace":"ns","uid":"uid-c"},"zone":"z1"},{"addresses":["10.1.0.7"],"conditions":{"ready":true,"serving":true,"terminating":false},"hostname":"g-0","nodeName":"n1","targetRef":{"kind":"Pod","name":"g","namespace":"ns","uid":"uid-g"},"zone":"z1"}],"kind":"EndpointSlice","metadata":{"annotations":{"endpoints.kubernetes.io/last-change-trigger-time":"2025-01-01T11:59:00Z"},"generateName":"web-","labels":{"endpointslice.kubernetes.io/managed-by":"endpointslice-controller.k8s.io","kubernetes.io/service-name":"web","team":"a"},"namespace":"ns","ownerReferences":[{"apiVersion":"v1","blockOwnerDeletion":true,"controller":true,"kind":"Service","name":"web","uid":"s1"}]},"ports":[{"name":"http","port":8080,"protocol":"TCP"}]}
+            failed: Warning FailedToUpdateEndpointSlices: Error updating Endpoint Slices for Service ns/web: failed to create EndpointSlice for Service ns/web: {error}
+    "#]].assert_eq(&text);
+}
+
+#[test]
+fn writes_nothing_when_slices_are_current() {
+    let pods = || vec![pod("a", "10.1.0.1", Some(30)), pod("b", "10.1.0.2", None)];
+    expect![""].assert_eq(&plan(service(), pods(), created(service(), pods())));
+    expect![""].assert_eq(&plan(service(), vec![], created(service(), vec![])));
+}
+
+#[test]
+fn fills_the_placeholder_slice_first() {
+    expect![[r#"
+        merge /apis/discovery.k8s.io/v1/namespaces/ns/endpointslices/web-0 {"endpoints":[{"addresses":["10.1.0.1"],"conditions":{"ready":true,"serving":true,"terminating":false},"nodeName":"n1","targetRef":{"kind":"Pod","name":"a","namespace":"ns","uid":"uid-a"},"zone":"z1"}],"metadata":{"annotations":{"endpoints.kubernetes.io/last-change-trigger-time":"2025-01-01T11:59:30Z"},"resourceVersion":"9","uid":"slice0"},"ports":[{"name":"http","port":8080,"protocol":"TCP"}]}
+    "#]].assert_eq(&plan(
+        service(),
+        vec![pod("a", "10.1.0.1", Some(30))],
+        created(service(), vec![]),
+    ));
+}
+
+#[test]
+fn updates_after_changes_of_pods_and_labels() {
+    let slices = created(service(), vec![pod("a", "10.1.0.1", None), pod("b", "10.1.0.2", Some(50))]);
+    // One becomes ready, one goes.
+    expect![[r#"
+        merge /apis/discovery.k8s.io/v1/namespaces/ns/endpointslices/web-0 {"endpoints":[{"addresses":["10.1.0.1"],"conditions":{"ready":true,"serving":true,"terminating":false},"nodeName":"n1","targetRef":{"kind":"Pod","name":"a","namespace":"ns","uid":"uid-a"},"zone":"z1"}],"metadata":{"annotations":{"endpoints.kubernetes.io/last-change-trigger-time":"2025-01-01T11:59:57Z"},"resourceVersion":"9","uid":"slice0"},"ports":[{"name":"http","port":8080,"protocol":"TCP"}]}
+    "#]].assert_eq(&plan(service(), vec![pod("a", "10.1.0.1", Some(3))], slices.clone()));
+    // All go.
+    expect![[r#"
+        merge /apis/discovery.k8s.io/v1/namespaces/ns/endpointslices/web-0 {"endpoints":[],"metadata":{"annotations":{"endpoints.kubernetes.io/last-change-trigger-time":null},"resourceVersion":"9","uid":"slice0"},"ports":[]}
+    "#]].assert_eq(&plan(service(), vec![], slices.clone()));
+    let mut renamed = service();
+    renamed["metadata"]["labels"] = json!({"team": "b"});
+    let pods = vec![pod("a", "10.1.0.1", None), pod("b", "10.1.0.2", Some(50))];
+    let text = plan(renamed, pods, slices);
+    assert!(text.contains(r#""labels":{"team":"b"}"#), "{text}");
+}
+
+#[test]
+fn splits_slices_by_named_ports_and_families() {
+    let mut dual = service();
+    dual["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
+    dual["spec"]["clusterIP"] = "None".into();
+    dual["spec"]["publishNotReadyAddresses"] = true.into();
+    dual["spec"]["ports"][0]["targetPort"] = "h".into();
+    let mut two = pod("b", "10.1.0.2", None);
+    two["status"]["podIPs"] = json!([{"ip": "10.1.0.2"}, {"ip": "fd00:0::2"}]);
+    two["spec"]["containers"][0]["ports"][0]["containerPort"] = 9000.into();
+    let slices = created(dual.clone(), vec![pod("a", "10.1.0.1", None), two]);
+    let line = |s: &Value| {
+        let addresses: Vec<&Value> =
+            s["endpoints"].as_array().unwrap().iter().map(|e| &e["addresses"][0]).collect();
+        format!("{} {} {addresses:?} {}\n", s["addressType"], s["ports"][0]["port"], s["metadata"]["labels"])
+    };
+    expect![[r#"
+        "IPv4" 8081 [String("10.1.0.1")] {"endpointslice.kubernetes.io/managed-by":"endpointslice-controller.k8s.io","kubernetes.io/service-name":"web","service.kubernetes.io/headless":"","team":"a"}
+        "IPv4" 9000 [String("10.1.0.2")] {"endpointslice.kubernetes.io/managed-by":"endpointslice-controller.k8s.io","kubernetes.io/service-name":"web","service.kubernetes.io/headless":"","team":"a"}
+        "IPv6" 9000 [String("fd00::2")] {"endpointslice.kubernetes.io/managed-by":"endpointslice-controller.k8s.io","kubernetes.io/service-name":"web","service.kubernetes.io/headless":"","team":"a"}
+    "#]].assert_eq(&slices.iter().map(line).collect::<String>());
+}
+
+#[test]
+fn limits_endpoints_per_slice() {
+    let pods: Vec<Value> =
+        (0..250).map(|i| pod(&format!("p{i:03}"), &format!("10.1.0.{i}"), Some(1))).collect();
+    let sizes = |slices: &[Value]| {
+        slices.iter().map(|s| s["endpoints"].as_array().unwrap().len()).collect::<Vec<_>>()
+    };
+    let slices = created(service(), pods.clone());
+    assert_eq!(sizes(&slices), [100, 100, 50]);
+    assert_eq!(plan(service(), pods, slices), "");
+}
+
+#[test]
+fn sets_hints_for_zones_and_nodes() {
+    let mut near = service();
+    near["spec"]["trafficDistribution"] = "PreferSameNode".into();
+    let pods = || vec![pod("a", "10.1.0.1", Some(3)), pod("b", "10.1.0.2", None)];
+    let slices = created(near.clone(), pods());
+    expect![[r#"{"forNodes":[{"name":"n1"}],"forZones":[{"name":"z1"}]} null"#]]
+        .assert_eq(&format!("{} {}", slices[0]["endpoints"][0]["hints"], slices[0]["endpoints"][1]["hints"]));
+    assert_eq!(plan(near, pods(), slices.clone()), "");
+    assert!(plan(service(), pods(), slices).starts_with("merge "));
+}
+
+#[test]
+fn deletes_slices_of_services_without_endpoints() {
+    let slices = created(service(), vec![pod("a", "10.1.0.1", Some(3))]);
+    let gone =
+        View::default().with(Snapshot::<Service>::default()).with(snapshot::<EndpointSlice>(slices.clone()));
+    expect![[r#"
+        delete /apis/discovery.k8s.io/v1/namespaces/ns/endpointslices/web-0 {"preconditions":{"uid":"slice0"}}
+    "#]]
+    .assert_eq(&text(&reconcile(&Slices, &gone, "ns", "web", &[])));
+    let mut external = service();
+    external["spec"]["type"] = "ExternalName".into();
+    assert_eq!(plan(external, vec![pod("a", "10.1.0.1", Some(3))], vec![]), "");
+    // Slices of a former service of the same name are not taken over.
+    let mut again = service();
+    again["metadata"]["uid"] = "s2".into();
+    let text = plan(again, vec![pod("a", "10.1.0.1", Some(3))], slices);
+    let verbs: Vec<&str> = text.lines().map(|l| l.split(' ').next().unwrap()).collect();
+    assert_eq!(verbs, ["create", "--", "delete"]);
+}
+
+#[test]
+fn creates_nothing_in_a_terminating_namespace() {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no",
+        "details": {"causes": [{"reason": "NamespaceTerminating"}]}});
+    let error = Error::Api(Box::new(Status::from_value(&status).unwrap()));
+    let failures = [Failure { target: Target::of::<EndpointSlice>("ns", ""), error }];
+    let view = view(service(), vec![], vec![]);
+    assert_eq!(text(&reconcile(&Slices, &view, "ns", "web", &failures)), "");
+}
+
+#[test]
+fn a_changed_node_enqueues_the_services_of_its_pods() {
+    let view = view(service(), vec![pod("a", "10.1.0.1", Some(3))], vec![]);
+    let node = |zone: &str| {
+        let value = json!({"metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": zone}}});
+        Some(Arc::new(crate::testing::object::<Node>(value)))
+    };
+    let keys = |old, new| keys_of_node(&Change { old, new }, &view).len();
+    assert_eq!((keys(None, node("a")), keys(node("a"), node("b")), keys(node("a"), node("a"))), (1, 1, 0));
+}

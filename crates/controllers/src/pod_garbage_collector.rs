@@ -1,0 +1,172 @@
+//! Deletes pods that no other component deletes: pods of absent or out-of-service nodes, unscheduled terminating pods, and
+//! finished pods above the threshold.
+//!
+//! Invariants:
+//! - A pod is marked failed before it is deleted by force, unless it is over already.
+//! - A node counts as gone only for pods that were bound to it at least [`QUARANTINE`] seconds ago, so that a node that is
+//!   not seen yet is not taken for one that is gone.
+
+use crate::{
+    Descriptor, Start,
+    shared::{conditions::seconds, controller_ref::quiet},
+};
+use kaji_runtime::{
+    Controller, Cx, Informers, Key, PatchKind, Plan, Reconciler, Step, View, Write,
+    client::Target,
+    objects::{Node, Pod},
+};
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+
+const PERIOD: Duration = Duration::from_secs(20);
+const QUARANTINE: i64 = 40;
+/// Pods that are over and stay, kube-controller-manager's default.
+const THRESHOLD: usize = 12_500;
+/// Pods deleted at a time.
+const BURST: usize = 500;
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+const COMPONENT: &str = "pod-garbage-collector";
+
+/// The controller's line in the table.
+pub const CONTROLLER: Descriptor = Descriptor {
+    name: "pod-garbage-collector-controller",
+    components: &[COMPONENT],
+    service_account: Some("pod-garbage-collector"),
+    start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
+};
+
+/// The controller; it looks at everything every [`PERIOD`].
+fn controller(informers: &Arc<Informers>) -> Controller {
+    Controller::new(PodGc { threshold: THRESHOLD }, informers)
+        .reads::<Node>(|_, _| vec![])
+        .reads::<Pod>(|_, _| vec![])
+        .workers(1)
+        .seed(Key::default())
+}
+
+struct PodGc {
+    threshold: usize,
+}
+
+impl Reconciler for PodGc {
+    fn name(&self) -> &'static str {
+        COMPONENT
+    }
+
+    fn reconcile(&self, view: &View, _: &Key, cx: &Cx<'_>) -> Plan {
+        let (pods, nodes) = (view.get::<Pod>(), view.get::<Node>());
+        let mut doomed: Vec<(&Arc<Pod>, bool)> = vec![];
+        let mut over = vec![];
+        for pod in pods.iter() {
+            let node = nodes.get("", &pod.spec.node_name);
+            let deleting = pod.metadata.deleting();
+            match node {
+                _ if pod.spec.node_name.is_empty() && deleting => doomed.push((pod, false)),
+                None if !pod.spec.node_name.is_empty() && bound_before(pod, cx.now) => {
+                    doomed.push((pod, true))
+                }
+                Some(n)
+                    if deleting && !n.ready() && n.spec.taints.iter().any(|t| t.key == OUT_OF_SERVICE) =>
+                {
+                    doomed.push((pod, false));
+                }
+                _ if pod.finished() && !deleting => over.push(pod),
+                _ => {}
+            }
+        }
+        let surplus = over.len().saturating_sub(self.threshold);
+        if surplus > 0 {
+            let evicted = |p: &Pod| p.status.phase == "Failed" && p.status.reason == "Evicted";
+            over.sort_by_key(|p| (!evicted(p), p.metadata.creation_timestamp, p.metadata.name.clone()));
+            doomed.extend(over.into_iter().take(surplus).map(|p| (p, false)));
+        }
+        doomed.truncate(BURST);
+        let marks =
+            doomed.iter().filter(|(p, _)| !p.finished()).map(|(p, lost)| mark(p, *lost, cx.now)).collect();
+        let deletes = doomed.iter().map(|(p, _)| delete(p)).collect();
+        Plan::nothing().stage(marks).stage(deletes).again_after(PERIOD)
+    }
+}
+
+fn bound_before(pod: &Pod, now: jiff::Timestamp) -> bool {
+    let bound =
+        pod.condition("PodScheduled").filter(|c| c.status == "True").and_then(|c| c.last_transition_time);
+    let since = bound.or(pod.metadata.creation_timestamp);
+    since.is_none_or(|t| t.as_second() + QUARANTINE <= now.as_second())
+}
+
+fn mark(pod: &Pod, lost: bool, now: jiff::Timestamp) -> Step {
+    let mut status = json!({"phase": "Failed"});
+    let generation = pod.metadata.generation;
+    if generation != 0 {
+        status["observedGeneration"] = generation.into();
+    }
+    if lost {
+        status["conditions"] = json!([{
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "DeletionByPodGC",
+            "message": "PodGC: node no longer exists",
+            "lastTransitionTime": seconds(now),
+        }]);
+        if generation != 0 {
+            status["conditions"][0]["observedGeneration"] = generation.into();
+        }
+    }
+    let body: Value = json!({"metadata": {"uid": pod.metadata.uid}, "status": status});
+    let target = Target::of::<Pod>(&pod.metadata.namespace, &pod.metadata.name).subresource("status");
+    quiet(Write::Patch { target, kind: PatchKind::Strategic, body })
+}
+
+fn delete(pod: &Pod) -> Step {
+    quiet(Write::Delete {
+        target: Target::of::<Pod>(&pod.metadata.namespace, &pod.metadata.name),
+        options: json!({"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}}),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ago, now, reconcile, snapshot, text};
+    use expect_test::expect;
+
+    #[test]
+    fn deletes_orphaned_unscheduled_and_surplus_pods() {
+        let pod = |name: &str, node: &str, phase: &str, age: i64, deleting: bool| {
+            json!({
+                "metadata": {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": ago(age),
+                    "deletionTimestamp": deleting.then(|| now().to_string())},
+                "spec": {"nodeName": node},
+                "status": {"phase": phase},
+            })
+        };
+        let pods = [
+            pod("fine", "n1", "Running", 100, false),
+            pod("leaving", "n1", "Running", 100, true),
+            pod("lost", "gone", "Running", 100, false),
+            pod("new", "gone", "Pending", 10, false),
+            pod("never-scheduled", "", "Pending", 100, true),
+            pod("stuck", "n2", "Running", 100, true),
+            pod("over-old", "n1", "Succeeded", 100, false),
+            pod("over-new", "n1", "Failed", 50, false),
+        ];
+        let nodes = [
+            json!({"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}),
+            json!({"metadata": {"name": "n2"}, "spec": {"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]}}),
+        ];
+        let view = View::default().with(snapshot::<Pod>(pods)).with(snapshot::<Node>(nodes));
+        expect![[r#"
+            strategic /api/v1/namespaces/ns/pods/lost/status {"metadata":{"uid":"lost"},"status":{"conditions":[{"lastTransitionTime":"2025-01-01T12:00:00Z","message":"PodGC: node no longer exists","reason":"DeletionByPodGC","status":"True","type":"DisruptionTarget"}],"phase":"Failed"}}
+            strategic /api/v1/namespaces/ns/pods/never-scheduled/status {"metadata":{"uid":"never-scheduled"},"status":{"phase":"Failed"}}
+            strategic /api/v1/namespaces/ns/pods/stuck/status {"metadata":{"uid":"stuck"},"status":{"phase":"Failed"}}
+            --
+            delete /api/v1/namespaces/ns/pods/lost {"gracePeriodSeconds":0,"preconditions":{"uid":"lost"}}
+            delete /api/v1/namespaces/ns/pods/never-scheduled {"gracePeriodSeconds":0,"preconditions":{"uid":"never-scheduled"}}
+            delete /api/v1/namespaces/ns/pods/stuck {"gracePeriodSeconds":0,"preconditions":{"uid":"stuck"}}
+            delete /api/v1/namespaces/ns/pods/over-old {"gracePeriodSeconds":0,"preconditions":{"uid":"over-old"}}
+            again after 20s
+        "#]].assert_eq(&text(&reconcile(&PodGc { threshold: 1 }, &view, "", "", &[])));
+    }
+}

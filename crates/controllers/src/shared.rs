@@ -1,0 +1,13 @@
+//! What several controllers share: claims by controller reference, revision histories, conditions, pods, endpoints.
+
+pub mod bootstrap_tokens;
+pub mod certificates;
+pub mod conditions;
+pub mod controller_ref;
+pub mod discovery;
+pub mod endpoints;
+pub mod history;
+pub mod pods;
+pub mod protection;
+pub mod template_hash;
+pub mod workers;

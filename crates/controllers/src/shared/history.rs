@@ -1,0 +1,149 @@
+//! The history of pod templates that daemon sets and stateful sets keep as controller revisions.
+//!
+//! Invariants:
+//! - The revision of the present template has the highest number.
+//! - Revisions are compared by what their templates mean, not by their bytes.
+
+use crate::shared::{
+    controller_ref::{claim, quiet, unchanged},
+    template_hash::template_hash,
+};
+use kaji_runtime::{
+    Meta, PatchKind, Plan, Projection, Step, View, Write, client::Target, objects::ControllerRevision,
+};
+use serde_json::{Value, json};
+use std::{collections::HashSet, sync::Arc};
+
+/// On pods and revisions: which revision.
+pub const HASH_LABEL: &str = "controller-revision-hash";
+
+/// Whose history.
+pub struct Subject<'a> {
+    /// ObjectMeta.
+    pub meta: &'a Meta,
+    /// The controller reference that its revisions carry.
+    pub reference: Value,
+    /// The present template.
+    pub template: &'a Value,
+    /// Collisions of hashes so far.
+    pub collisions: Option<i64>,
+    /// The label that carries a revision's hash.
+    pub hash_label: &'static str,
+}
+
+/// A history, looked at.
+pub enum History {
+    /// The present template's revision, and all others from the oldest to the newest.
+    Settled {
+        /// Of the present template.
+        current: Arc<ControllerRevision>,
+        /// The others.
+        old: Vec<Arc<ControllerRevision>>,
+    },
+    /// This must be written first.
+    Open(Plan),
+    /// Another revision has the name that the present template's should have.
+    Collision,
+}
+
+impl Subject<'_> {
+    /// Looks at the history of a `T`.
+    pub fn history<T: Projection>(&self, view: &View, selects: impl Fn(&Meta) -> bool) -> History {
+        let all = view.get::<ControllerRevision>();
+        let candidates = all.owned_by(&self.meta.uid).chain(all.orphans(&self.meta.namespace)).cloned();
+        let claimed = claim(self.meta, &self.reference, selects, candidates);
+        let (mut revisions, plan) = claimed.into_plan(unchanged::<T>(self.meta));
+        if !plan.is_empty() {
+            return History::Open(plan);
+        }
+        revisions.sort_by(|a, b| {
+            let rank = |r: &ControllerRevision| (r.revision, r.metadata.creation_timestamp);
+            rank(a).cmp(&rank(b)).then_with(|| a.metadata.name.cmp(&b.metadata.name))
+        });
+        let Some(place) = revisions.iter().rposition(|r| same(template_of(r), self.template)) else {
+            let next = revisions.last().map_or(0, |r| r.revision) + 1;
+            let name = self.name();
+            return match all.get(&self.meta.namespace, &name) {
+                Some(_) => History::Collision,
+                None => History::Open(Plan::nothing().then(self.create(&name, next))),
+            };
+        };
+        let current = revisions.remove(place);
+        let next = revisions.last().map_or(0, |r| r.revision) + 1;
+        if current.revision < next && !revisions.is_empty() {
+            return History::Open(Plan::nothing().then(renumber(&current.metadata, next)));
+        }
+        History::Settled { current, old: revisions }
+    }
+
+    fn hash(&self) -> String {
+        template_hash(self.template, self.collisions)
+    }
+
+    /// Longest part of a revision's name before its hash.
+    fn name(&self) -> String {
+        let prefix: String = self.meta.name.chars().take(223).collect();
+        format!("{prefix}-{}", self.hash())
+    }
+
+    fn create(&self, name: &str, revision: i64) -> Write {
+        let mut template = self.template.clone();
+        template["$patch"] = "replace".into();
+        let labels = self.template.pointer("/metadata/labels").filter(|l| l.is_object());
+        let mut labels = labels.cloned().unwrap_or_else(|| json!({}));
+        labels[self.hash_label] = self.hash().into();
+        Write::Create {
+            target: Target::of::<ControllerRevision>(&self.meta.namespace, ""),
+            body: json!({
+                "apiVersion": ControllerRevision::api_version(),
+                "kind": ControllerRevision::KIND,
+                "metadata": {
+                    "name": name,
+                    "namespace": self.meta.namespace,
+                    "labels": labels,
+                    "annotations": self.meta.annotations,
+                    "ownerReferences": [self.reference],
+                },
+                "data": {"spec": {"template": template}},
+                "revision": revision,
+            }),
+        }
+    }
+}
+
+fn renumber(meta: &Meta, revision: i64) -> Write {
+    Write::Patch {
+        target: Target::of::<ControllerRevision>(&meta.namespace, &meta.name),
+        kind: PatchKind::Merge,
+        body: json!({"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "revision": revision}),
+    }
+}
+
+/// The template that a revision keeps.
+pub fn template_of(revision: &ControllerRevision) -> &Value {
+    revision.data.pointer("/spec/template").unwrap_or(&Value::Null)
+}
+
+/// Whether a kept template (with its patch directive) means the same as another.
+fn same(kept: &Value, template: &Value) -> bool {
+    let part = |t: &Value, name: &str| t.get(name).cloned().unwrap_or(Value::Null);
+    ["metadata", "spec"]
+        .iter()
+        .all(|name| kaji_meta::equality::semantic_equal(&part(kept, name), &part(template, name)))
+}
+
+/// The steps that delete the oldest revisions over the limit, but for those that pods still have.
+pub fn truncate(old: &[Arc<ControllerRevision>], limit: i64, live: &HashSet<&str>, label: &str) -> Vec<Step> {
+    let surplus = old.len().saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
+    let name = |r: &ControllerRevision| {
+        let hash = r.metadata.labels.get(label).map_or("", String::as_str);
+        live.contains(hash) || live.contains(r.metadata.name.as_str())
+    };
+    let delete = |r: &Arc<ControllerRevision>| {
+        quiet(Write::Delete {
+            target: Target::of::<ControllerRevision>(&r.metadata.namespace, &r.metadata.name),
+            options: json!({"preconditions": {"uid": r.metadata.uid}}),
+        })
+    };
+    old.iter().filter(|r| !name(r)).take(surplus).map(delete).collect()
+}

@@ -1,0 +1,396 @@
+//! Stateful sets: pods with stable names and dedicated claims, one after another unless the policy is parallel.
+//!
+//! Invariants:
+//! - A pod's claims exist before the pod does.
+//! - In order: pod n+1 is created only when pod n is ready; the highest goes first; one update at a time.
+//! - The present template has a controller revision before any pod is made of it; pods carry that revision's name.
+
+mod identity;
+mod status;
+
+use crate::{
+    Descriptor, Start,
+    shared::{
+        controller_ref::{claim, labels_differ, owner_keys, quiet, unchanged},
+        history::{self, HASH_LABEL, History, Subject, template_of},
+        pods::{delete_pod, namespace_terminating, status_patch},
+    },
+};
+use identity::{claims, identity_labels, in_range, ordinal, owners, pod_name, stale};
+use kaji_runtime::{
+    Change, Controller, Cx, EventRecord, Informers, Key, Meta, PatchKind, Plan, Projection, Reconciler,
+    Snapshot, Step, View, Write,
+    client::Target,
+    objects::{ControllerRevision, PersistentVolumeClaim, Pod, StatefulSet},
+};
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+/// The label that carries a revision's hash.
+const REVISION_HASH_LABEL: &str = "controller.kubernetes.io/hash";
+/// How long to wait for a claim that is being deleted.
+const CLAIM_WAIT: Duration = Duration::from_secs(1);
+
+const COMPONENT: &str = "statefulset-controller";
+
+/// The controller's line in the table.
+pub const CONTROLLER: Descriptor = Descriptor {
+    name: "statefulset-controller",
+    components: &[COMPONENT],
+    service_account: Some("statefulset-controller"),
+    start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
+};
+
+/// The stateful set controller.
+fn controller(informers: &Arc<Informers>) -> Controller {
+    Controller::new(StatefulSets, informers)
+        .reads::<StatefulSet>(|change, _| vec![change.any().metadata.key()])
+        .reads::<Pod>(keys_of)
+        .reads::<ControllerRevision>(keys_of)
+        .reads::<PersistentVolumeClaim>(|_, _| vec![])
+}
+
+/// The owners of what changed, and for an orphan those that may adopt it.
+fn keys_of<T: Projection>(change: &Change<T>, view: &View) -> Vec<Key> {
+    owner_keys::<StatefulSet, T>(change, view, |set, meta| selects(set, meta), labels_differ)
+}
+
+fn selects(set: &StatefulSet, meta: &Meta) -> bool {
+    !set.spec.selector.parsed.is_everything() && set.spec.selector.matches(&meta.labels)
+}
+
+struct StatefulSets;
+
+impl Reconciler for StatefulSets {
+    fn name(&self) -> &'static str {
+        COMPONENT
+    }
+
+    fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
+        let sets = view.get::<StatefulSet>();
+        let Some(set) = sets.by_key(key) else { return Plan::nothing() };
+        let meta = &set.metadata;
+        let reference = meta.controller_ref(&StatefulSet::api_version(), StatefulSet::KIND);
+        let all = view.get::<Pod>();
+        let candidates = all.owned_by(&meta.uid).chain(all.orphans(&meta.namespace)).cloned();
+        let claimed = claim(meta, &reference, |m| selects(set, m) && ordinal(set, m).is_some(), candidates);
+        let (pods, plan) = claimed.into_plan(unchanged::<StatefulSet>(meta));
+        if !plan.is_empty() {
+            return plan;
+        }
+        let subject = Subject {
+            meta,
+            reference,
+            template: &set.spec.template,
+            collisions: set.status.collision_count,
+            hash_label: REVISION_HASH_LABEL,
+        };
+        let (update, old) = match subject.history::<StatefulSet>(view, |m| selects(set, m)) {
+            History::Open(_) if meta.deleting() => return Plan::nothing(),
+            History::Open(plan) => return plan,
+            History::Collision => {
+                let count = set.status.collision_count.unwrap_or(0) + 1;
+                return plan.then(status_patch::<StatefulSet>(meta, json!({"collisionCount": count})));
+            }
+            History::Settled { current, old } => (current, old),
+        };
+        let current = old.iter().find(|r| r.metadata.name == set.status.current_revision).unwrap_or(&update);
+        let mut work = Work {
+            set,
+            now: cx.now,
+            claims: view.get::<PersistentVolumeClaim>(),
+            current: current.clone(),
+            update: update.clone(),
+            regarding: meta.reference(&StatefulSet::api_version(), StatefulSet::KIND),
+            plan,
+        };
+        let status = status::of(set, &pods, &current.metadata.name, &update.metadata.name, cx.now);
+        if let Some(body) = status::patch(set, &status) {
+            work.plan = work.plan.then(status_patch::<StatefulSet>(meta, body));
+        }
+        if !meta.deleting() && !cx.failures.iter().any(|f| namespace_terminating(&f.error)) {
+            work.go(&pods);
+        }
+        let mut live: HashSet<&str> =
+            pods.iter().filter_map(|p| p.metadata.labels.get(HASH_LABEL)).map(String::as_str).collect();
+        live.insert(&current.metadata.name);
+        let limit = set.spec.revision_history_limit.unwrap_or(10);
+        work.plan.stage(history::truncate(&old, limit, &live, REVISION_HASH_LABEL))
+    }
+}
+
+/// Whether to go on with the next pod.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Go,
+    Stop,
+}
+
+/// The work on one set.
+struct Work<'a> {
+    set: &'a StatefulSet,
+    now: jiff::Timestamp,
+    claims: Snapshot<PersistentVolumeClaim>,
+    current: Arc<ControllerRevision>,
+    update: Arc<ControllerRevision>,
+    regarding: Value,
+    plan: Plan,
+}
+
+impl Work<'_> {
+    fn ordered(&self) -> bool {
+        self.set.spec.pod_management_policy != "Parallel"
+    }
+
+    fn available(&self, pod: &Pod) -> bool {
+        pod.available(self.set.spec.min_ready_seconds, self.now)
+    }
+
+    fn ready(pod: &Pod) -> bool {
+        pod.status.phase == "Running" && pod.ready()
+    }
+
+    fn healthy(&self, pod: &Pod) -> bool {
+        self.available(pod) && !pod.metadata.deleting()
+    }
+
+    /// Replicas from the first to the last, then those too many from the last to the first, then an update.
+    fn go(&mut self, pods: &[Arc<Pod>]) {
+        let numbered: BTreeMap<i64, &Arc<Pod>> =
+            pods.iter().filter_map(|p| Some((ordinal(self.set, &p.metadata)?, p))).collect();
+        let (start, count) = (self.set.start(), self.set.replicas());
+        let mut stopped = false;
+        for number in start..start + count {
+            if self.replica(number, numbered.get(&number).copied()) == Next::Stop && self.ordered() {
+                return;
+            }
+            stopped |= !numbered.contains_key(&number);
+        }
+        let condemned: Vec<&Arc<Pod>> =
+            numbered.iter().rev().filter(|(n, _)| !in_range(self.set, **n)).map(|(_, p)| *p).collect();
+        for pod in &condemned {
+            self.retain(pod);
+        }
+        let replicas: Vec<(i64, &Arc<Pod>)> =
+            numbered.iter().filter(|(n, _)| in_range(self.set, **n)).map(|(n, p)| (*n, *p)).collect();
+        let first_sick = replicas
+            .iter()
+            .map(|(_, p)| *p)
+            .chain(condemned.iter().rev().copied())
+            .find(|p| !self.healthy(p));
+        for pod in condemned {
+            if self.condemned(pod, first_sick) == Next::Stop && self.ordered() {
+                return;
+            }
+        }
+        if !stopped && self.set.spec.update_strategy.kind != "OnDelete" {
+            self.roll(&replicas);
+        }
+    }
+
+    fn replica(&mut self, number: i64, pod: Option<&Arc<Pod>>) -> Next {
+        let Some(pod) = pod else { return self.create(number) };
+        if pod.finished() {
+            if !pod.metadata.deleting() {
+                self.delete(pod);
+            }
+            return Next::Stop;
+        }
+        if pod.status.phase == "Pending" {
+            self.create_claims(number);
+        }
+        if self.ordered() {
+            if pod.metadata.deleting() || !Self::ready(pod) {
+                return Next::Stop;
+            }
+            if !self.available(pod) {
+                self.wait(pod);
+                return Next::Stop;
+            }
+        }
+        self.identify(number, pod);
+        self.retain(pod);
+        Next::Go
+    }
+
+    /// Looks again when a ready pod becomes available.
+    fn wait(&mut self, pod: &Pod) {
+        let since = pod.condition("Ready").and_then(|c| c.last_transition_time);
+        let due = since
+            .and_then(|t| jiff::Timestamp::from_second(t.as_second() + self.set.spec.min_ready_seconds).ok());
+        if let Some(left) = due.and_then(|due| Duration::try_from(due.duration_since(self.now)).ok()) {
+            self.again(left);
+        }
+    }
+
+    fn again(&mut self, wait: Duration) {
+        self.plan = std::mem::take(&mut self.plan).again_after(wait);
+    }
+
+    fn stage(&mut self, steps: Vec<Step>) {
+        self.plan = std::mem::take(&mut self.plan).stage(steps);
+    }
+
+    fn event(&self, verb: &str, pod: &str) -> (EventRecord, EventRecord) {
+        let about = format!("{verb} Pod {pod} in StatefulSet {}", self.set.metadata.name);
+        (
+            EventRecord::normal(
+                self.regarding.clone(),
+                &format!("Successful{verb}"),
+                format!("{about} successful"),
+            ),
+            EventRecord::warning(
+                self.regarding.clone(),
+                &format!("Failed{verb}"),
+                format!("{about} failed error: {{error}}"),
+            ),
+        )
+    }
+
+    /// Creates the claims of a pod that are missing. Says whether the pod may be created.
+    fn create_claims(&mut self, number: i64) -> bool {
+        let namespace = &self.set.metadata.namespace;
+        let (mut steps, mut free) = (vec![], true);
+        for (_, name, body) in claims(self.set, number) {
+            match self.claims.get(namespace, &name) {
+                Some(claim) => free &= !claim.metadata.deleting(),
+                None => {
+                    let about = format!("Claim {name} Pod {}", pod_name(self.set, number));
+                    let set = &self.set.metadata.name;
+                    let good = format!("Create {about} in StatefulSet {set} success");
+                    let bad = format!("Create {about} in StatefulSet {set} failed error: {{error}}");
+                    steps.push(Step {
+                        write: Write::Create {
+                            target: Target::of::<PersistentVolumeClaim>(namespace, ""),
+                            body,
+                        },
+                        on_success: Some(EventRecord::normal(
+                            self.regarding.clone(),
+                            "SuccessfulCreate",
+                            good,
+                        )),
+                        on_failure: Some(EventRecord::warning(self.regarding.clone(), "FailedCreate", bad)),
+                    });
+                }
+            }
+        }
+        self.stage(steps);
+        free
+    }
+
+    fn create(&mut self, number: i64) -> Next {
+        let namespace = self.set.metadata.namespace.clone();
+        let name = pod_name(self.set, number);
+        // A claim that a former pod of this name owns is about to go.
+        let former = Meta { name: name.clone(), ..Meta::default() };
+        let leaving = claims(self.set, number).iter().any(|(_, claim, _)| {
+            self.claims.get(&namespace, claim).is_some_and(|c| stale::<Pod>(c, &former))
+        });
+        if leaving || !self.create_claims(number) {
+            self.again(CLAIM_WAIT);
+            return Next::Stop;
+        }
+        let revision = if self.of_current(number) { &self.current } else { &self.update };
+        let body = identity::pod(self.set, template_of(revision), &revision.metadata.name, number);
+        let (good, bad) = self.event("Create", &name);
+        let write = Write::Create { target: Target::of::<Pod>(&namespace, ""), body };
+        self.stage(vec![Step { write, on_success: Some(good), on_failure: Some(bad) }]);
+        Next::Stop
+    }
+
+    /// Whether a new pod is made of the template that is being replaced.
+    fn of_current(&self, number: i64) -> bool {
+        let (set, strategy) = (self.set, &self.set.spec.update_strategy);
+        let below = match &strategy.rolling_update {
+            None => set.status.current_replicas,
+            Some(rolling) => rolling.partition.unwrap_or(0),
+        };
+        strategy.kind == "RollingUpdate" && number < set.start() + below
+    }
+
+    fn delete(&mut self, pod: &Pod) {
+        let (good, bad) = self.event("Delete", &pod.metadata.name);
+        self.stage(vec![Step { write: delete_pod(pod), on_success: Some(good), on_failure: Some(bad) }]);
+    }
+
+    /// Puts lost labels back.
+    fn identify(&mut self, number: i64, pod: &Pod) {
+        let labels = identity_labels(self.set, number);
+        if pod.metadata.labels.get(labels[0].0) == Some(&labels[0].1) {
+            return;
+        }
+        let (good, bad) = self.event("Update", &pod.metadata.name);
+        let labels: serde_json::Map<String, Value> =
+            labels.into_iter().map(|(k, v)| (k.into(), v.into())).collect();
+        let write = Write::Patch {
+            target: Target::of::<Pod>(&pod.metadata.namespace, &pod.metadata.name),
+            kind: PatchKind::Merge,
+            body: json!({"metadata": {"uid": pod.metadata.uid, "labels": labels}}),
+        };
+        self.stage(vec![Step { write, on_success: Some(good), on_failure: Some(bad) }]);
+    }
+
+    /// Gives a pod's claims the owners that the retention policy wants.
+    fn retain(&mut self, pod: &Pod) {
+        let Some(number) = ordinal(self.set, &pod.metadata) else { return };
+        let namespace = &self.set.metadata.namespace;
+        let patch = |claim: &Arc<PersistentVolumeClaim>| {
+            let owners = owners(self.set, pod, claim)?;
+            let meta = &claim.metadata;
+            Some(quiet(Write::Patch {
+                target: Target::of::<PersistentVolumeClaim>(namespace, &meta.name),
+                kind: PatchKind::Merge,
+                body: json!({"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version,
+                    "ownerReferences": owners}}),
+            }))
+        };
+        let names = claims(self.set, number);
+        let steps =
+            names.iter().filter_map(|(_, name, _)| patch(self.claims.get(namespace, name)?)).collect();
+        self.stage(steps);
+    }
+
+    fn condemned(&mut self, pod: &Arc<Pod>, first_sick: Option<&Arc<Pod>>) -> Next {
+        if pod.metadata.deleting() {
+            return Next::Stop;
+        }
+        let sick = !(Self::ready(pod) && self.available(pod));
+        // In order, one that is not ready goes only if it is the one that holds up the rest.
+        if self.ordered() && sick && first_sick.is_none_or(|f| f.metadata.uid != pod.metadata.uid) {
+            return Next::Stop;
+        }
+        self.delete(pod);
+        Next::Stop
+    }
+
+    /// Replaces the last pod that is not of the update's revision, if all after it are available.
+    fn roll(&mut self, replicas: &[(i64, &Arc<Pod>)]) {
+        let rolling = self.set.spec.update_strategy.rolling_update.as_ref();
+        let partition = rolling.and_then(|r| r.partition).unwrap_or(0);
+        for (number, pod) in replicas.iter().rev() {
+            if number - self.set.start() < partition {
+                return;
+            }
+            if pod.metadata.labels.get(HASH_LABEL) != Some(&self.update.metadata.name)
+                && !pod.metadata.deleting()
+            {
+                // One that is over is deleted anyway.
+                if !pod.finished() {
+                    self.delete(pod);
+                }
+                return;
+            }
+            if !self.healthy(pod) {
+                self.wait(pod);
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

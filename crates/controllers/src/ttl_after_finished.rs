@@ -1,0 +1,86 @@
+//! Deletes finished jobs after their time to live.
+
+use crate::{Descriptor, Start};
+use kaji_runtime::{
+    Controller, Cx, Informers, Key, Plan, Reconciler, View, Write, client::Target, objects::Job,
+};
+use serde_json::json;
+use std::{sync::Arc, time::Duration};
+
+const COMPONENT: &str = "ttl-after-finished-controller";
+
+/// The controller's line in the table.
+pub const CONTROLLER: Descriptor = Descriptor {
+    name: "ttl-after-finished-controller",
+    components: &[COMPONENT],
+    service_account: Some("ttl-after-finished-controller"),
+    start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
+};
+
+/// The controller.
+fn controller(informers: &Arc<Informers>) -> Controller {
+    Controller::new(TimeToLive, informers).reads::<Job>(|change, _| {
+        let due = change
+            .new
+            .as_ref()
+            .filter(|j| j.spec.ttl_seconds_after_finished.is_some() && j.finished().is_some());
+        due.map(|j| j.metadata.key()).into_iter().collect()
+    })
+}
+
+struct TimeToLive;
+
+impl Reconciler for TimeToLive {
+    fn name(&self) -> &'static str {
+        COMPONENT
+    }
+
+    fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
+        let jobs = view.get::<Job>();
+        let due = |job: &Job| {
+            let end = job.finished()?.last_transition_time?;
+            let ttl = job.spec.ttl_seconds_after_finished?;
+            jiff::Timestamp::from_second(end.as_second().saturating_add(ttl)).ok()
+        };
+        let Some(job) = jobs.by_key(key).filter(|j| !j.metadata.deleting()) else { return Plan::nothing() };
+        let Some(due) = due(job) else { return Plan::nothing() };
+        match Duration::try_from(due.duration_since(cx.now)) {
+            Ok(left) if !left.is_zero() => Plan::nothing().again_after(left),
+            // The time to live may be longer by now: only the job as it is here goes.
+            _ => Plan::nothing().then(Write::Delete {
+                target: Target::of::<Job>(&job.metadata.namespace, &job.metadata.name),
+                options: json!({
+                    "propagationPolicy": "Foreground",
+                    "preconditions": {"uid": job.metadata.uid, "resourceVersion": job.metadata.resource_version},
+                }),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ago, reconcile, snapshot, text};
+    use expect_test::expect;
+
+    #[test]
+    fn deletes_finished_jobs_after_their_time_to_live() {
+        let plan = |ttl: i64| {
+            let job = json!({
+                "metadata": {"name": "work", "namespace": "ns", "uid": "j1", "resourceVersion": "7"},
+                "spec": {"ttlSecondsAfterFinished": ttl},
+                "status": {"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": ago(30)}]},
+            });
+            let view = View::default().with(snapshot::<Job>([job]));
+            text(&reconcile(&TimeToLive, &view, "ns", "work", &[]))
+        };
+        expect![[r#"
+            again after 10s
+        "#]]
+        .assert_eq(&plan(40));
+        expect![[r#"
+            delete /apis/batch/v1/namespaces/ns/jobs/work {"preconditions":{"resourceVersion":"7","uid":"j1"},"propagationPolicy":"Foreground"}
+        "#]].assert_eq(&plan(30));
+    }
+}

@@ -1,0 +1,211 @@
+//! Tests of the plan applier against a server that the test plays, in paused time.
+
+use super::*;
+use crate::{
+    EventRecord, PatchKind,
+    testing::{Exchange, FakeServer, Item, WatchStream, client, item},
+};
+use http::Method;
+use kaji_meta::{random::SeededRandom, time::ManualClock};
+use serde_json::json;
+use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
+
+type Decide = Box<dyn Fn(&View, &Key, &Cx<'_>) -> Plan + Send + Sync>;
+
+/// Calls a function and reports each call: the key, and what failed before.
+struct Scripted {
+    decide: Decide,
+    calls: mpsc::UnboundedSender<(String, Vec<u16>)>,
+}
+
+impl Reconciler for Scripted {
+    fn name(&self) -> &'static str {
+        "test-controller"
+    }
+
+    fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
+        let codes = cx.failures.iter().filter_map(|f| f.error.code()).collect();
+        self.calls.send((key.name.to_string(), codes)).unwrap();
+        (self.decide)(view, key, cx)
+    }
+}
+
+struct Fixture {
+    server: FakeServer,
+    watch: WatchStream,
+    calls: mpsc::UnboundedReceiver<(String, Vec<u16>)>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Fixture {
+    /// Runs a controller over items; each item is a key.
+    async fn new(
+        items: &[Value],
+        decide: impl Fn(&View, &Key, &Cx<'_>) -> Plan + Send + Sync + 'static,
+    ) -> Self {
+        let (client, mut server) = client();
+        let informers = Informers::new(client.clone());
+        let (sender, calls) = mpsc::unbounded_channel();
+        let controller = Controller::new(Scripted { decide: Box::new(decide), calls: sender }, &informers)
+            .reads::<Item>(|change, _| vec![change.any().metadata.key()])
+            .workers(2);
+        let (stop, stopped) = watch::channel(false);
+        let shared = Shared {
+            client,
+            clock: Arc::new(ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap())),
+            random: Arc::new(SeededRandom::new(1)),
+        };
+        let task = tokio::spawn(async move {
+            run(controller, shared, stopped).await;
+            drop(informers);
+        });
+        let watch = server.sync("10", items).await;
+        Fixture { server, watch, calls, stop, task }
+    }
+
+    async fn called(&mut self) -> (String, Vec<u16>) {
+        self.calls.recv().await.unwrap()
+    }
+
+    /// The next request other than an event's.
+    async fn write(&mut self) -> Exchange {
+        self.server.next().await
+    }
+}
+
+fn target(name: &str) -> Target {
+    Target::of::<Item>("ns", name)
+}
+
+fn patch(name: &str) -> Write {
+    Write::Patch { target: target(name), kind: PatchKind::Merge, body: json!({"value": 2}) }
+}
+
+fn value(view: &View, key: &Key) -> i64 {
+    view.get::<Item>().by_key(key).map_or(-1, |item| item.value)
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_a_conflict_with_the_failure_in_the_context_and_without_an_event() {
+    let mut f = Fixture::new(&[item("a", 5, 1)], |view, key, _| {
+        if value(view, key) == 2 {
+            return Plan::nothing();
+        }
+        let event = |reason| Some(EventRecord::warning(json!({"name": "a"}), reason, "{error}"));
+        let step = Step { write: patch(&key.name), on_success: None, on_failure: event("Failed") };
+        Plan::nothing().stage(vec![step])
+    })
+    .await;
+    assert_eq!(f.called().await, ("a".into(), vec![]));
+    f.server.expect(Method::PATCH, "/apis/test/v1/namespaces/ns/items/a").await.status(409, "Conflict");
+    assert_eq!(f.called().await, ("a".into(), vec![409]));
+    // No event in between: the next request is the patch again.
+    let retried = f.server.expect(Method::PATCH, "/apis/test/v1/namespaces/ns/items/a").await;
+    retried.json(200, &item("a", 11, 2));
+    f.watch.send(&[("MODIFIED", item("a", 11, 2))]);
+    assert_eq!(f.called().await, ("a".into(), vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_the_event_of_a_failed_step_and_skips_later_stages() {
+    let mut f = Fixture::new(&[item("a", 5, 1)], |_, key, cx| {
+        if !cx.failures.is_empty() {
+            return Plan::nothing();
+        }
+        let event = EventRecord::warning(
+            json!({"kind": "Item", "namespace": "ns", "name": "a"}),
+            "FailedPatch",
+            "{name}: {error}",
+        );
+        let step = Step { write: patch(&key.name), on_success: None, on_failure: Some(event) };
+        Plan::nothing().stage(vec![step]).then(patch("later"))
+    })
+    .await;
+    f.write().await.status(403, "Forbidden");
+    let event = f.server.expect(Method::POST, "/api/v1/namespaces/ns/events").await;
+    assert_eq!(event.body["reason"], "FailedPatch");
+    assert_eq!(event.body["message"], "a: Forbidden by the test");
+    event.json(201, &json!({}));
+    assert_eq!(f.called().await, ("a".into(), vec![]));
+    assert_eq!(f.called().await, ("a".into(), vec![403]));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(f.server.idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_retries_its_key_and_leaves_other_keys_alone() {
+    let panicked = std::sync::atomic::AtomicBool::new(false);
+    let mut f = Fixture::new(&[item("a", 5, 1), item("b", 6, 1)], move |_, key, _| {
+        let first = key.name == "a" && !panicked.swap(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(!first, "this panic is part of the test");
+        Plan::nothing()
+    })
+    .await;
+    let mut calls = [f.called().await.0, f.called().await.0, f.called().await.0];
+    calls.sort();
+    assert_eq!(calls, ["a", "a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn observes_its_own_write_before_it_works_on_the_key_again() {
+    let mut f = Fixture::new(&[item("a", 5, 1)], |view, key, _| match value(view, key) {
+        1 => Plan::nothing().then(patch(&key.name)),
+        _ => Plan::nothing(),
+    })
+    .await;
+    assert_eq!(f.called().await.0, "a");
+    f.write().await.json(200, &item("a", 20, 2));
+    // A change of the same key that is older than the write must not be reconciled: it would patch again.
+    f.watch.send(&[("MODIFIED", item("a", 11, 1))]);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(f.calls.try_recv().is_err() && f.server.idle());
+    f.watch.send(&[("MODIFIED", item("a", 20, 2))]);
+    assert_eq!(f.called().await.0, "a");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(f.calls.try_recv().is_err() && f.server.idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn goes_on_after_a_while_when_its_own_write_is_not_observed() {
+    let mut f = Fixture::new(&[item("a", 5, 1)], |_, key, _| Plan::nothing().then(patch(&key.name))).await;
+    f.write().await.json(200, &item("a", 20, 2));
+    f.called().await;
+    let began = Instant::now();
+    f.watch.send(&[("MODIFIED", item("a", 11, 1))]);
+    f.called().await;
+    assert!(began.elapsed() >= OBSERVE && began.elapsed() < OBSERVE + Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_of_an_absent_object_succeeds() {
+    let mut f = Fixture::new(&[item("a", 5, 1)], |view, key, _| match value(view, key) {
+        1 => Plan::nothing()
+            .then(Write::Delete { target: target("absent"), options: json!({}) })
+            .then(patch("a")),
+        _ => Plan::nothing(),
+    })
+    .await;
+    f.server.expect(Method::DELETE, "/apis/test/v1/namespaces/ns/items/absent").await.status(404, "NotFound");
+    f.server.expect(Method::PATCH, "/apis/test/v1/namespaces/ns/items/a").await.json(200, &item("a", 11, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn reconciles_again_after_the_requested_delay() {
+    let mut f =
+        Fixture::new(&[item("a", 5, 1)], |_, _, _| Plan::nothing().again_after(Duration::from_secs(90)))
+            .await;
+    f.called().await;
+    let began = Instant::now();
+    f.called().await;
+    assert!(began.elapsed().abs_diff(Duration::from_secs(90)) < Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn stops_while_a_write_is_in_flight() {
+    let mut f = Fixture::new(&[item("a", 5, 1)], |_, key, _| Plan::nothing().then(patch(&key.name))).await;
+    let unanswered = f.write().await;
+    f.stop.send(true).unwrap();
+    f.task.await.unwrap();
+    drop(unanswered);
+}
