@@ -11,7 +11,6 @@ pub const NOT_CLEAN: &[&str] = &[
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "README.md",
-    "crates/apiextensions",
     "crates/builtins",
     "crates/engine",
     "crates/files",
