@@ -102,6 +102,7 @@ pub fn compile(definition: &Value, with: &Conversions) -> Result<ResourceDef, Co
         validate_name: kaji_meta::validation::name_is_dns_subdomain,
         metadata_checks: METADATA_CHECKS,
         pod_template: None,
+        storage_prefix: format!("{group}/{}", names("plural")).into(),
         allow_create_on_update: false,
         allow_unconditional_update: false,
         returns_deleted_object: false,

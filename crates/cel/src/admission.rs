@@ -129,7 +129,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    fn invalid(text: String) -> Refusal {
+    pub(crate) fn invalid(text: String) -> Refusal {
         Refusal { text, internal: false }
     }
 

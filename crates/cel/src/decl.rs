@@ -20,6 +20,8 @@ pub struct Decl {
     pub max_elements: u64,
     /// The fewest bytes in which it can be written as JSON.
     pub min_size: u64,
+    /// The most characters of a map's keys, as estimates of costs have it.
+    pub max_key: u64,
 }
 
 /// How a list compares with others and joins them (`x-kubernetes-list-type`).
@@ -69,6 +71,8 @@ pub enum DeclKind {
     Date,
     /// A string of `format: date-time`.
     DateTime,
+    /// A quantity, of the library's type.
+    Quantity,
     /// `type: array`.
     List {
         /// The elements.
@@ -92,7 +96,7 @@ pub enum DeclKind {
 
 impl Decl {
     fn scalar(kind: DeclKind, max_elements: u64, min_size: u64) -> Decl {
-        Decl { kind, nullable: false, max_elements, min_size }
+        Decl { kind, nullable: false, max_elements, min_size, max_key: 0 }
     }
 
     /// Any JSON value; estimates know nothing of its size.
@@ -174,6 +178,12 @@ impl Decl {
         if let DeclKind::Object { name, .. } = &mut self.kind {
             *name = Some(of.into());
         }
+        self
+    }
+
+    /// The same map, its keys at most so long.
+    pub fn keys_up_to(mut self, max_key: u64) -> Decl {
+        self.max_key = max_key;
         self
     }
 

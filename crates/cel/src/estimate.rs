@@ -42,8 +42,8 @@ enum Place<'c> {
     Constructed,
     /// Data, but not declared.
     Unknown,
-    /// A key of a map.
-    Key,
+    /// A key of a map, of at most so many characters.
+    Key(u64),
     /// Declared data.
     At(&'c Decl),
 }
@@ -138,13 +138,13 @@ impl<'c> Estimator<'c> {
     fn step(&self, place: Place<'c>, step: Step<'_>) -> Place<'c> {
         let decl = match place {
             Place::Constructed => return self.root.map_or(Place::Unknown, Place::At),
-            Place::Unknown | Place::Key => return Place::Unknown,
+            Place::Unknown | Place::Key(_) => return Place::Unknown,
             Place::At(decl) => decl,
         };
         let part = match step {
-            Step::Field(name) => decl.field(name),
+            Step::Field(name) => decl.field(name).or_else(|| sized_any(decl)),
             Step::Element => decl.element(),
-            Step::Key if matches!(decl.kind, DeclKind::Map { .. }) => return Place::Key,
+            Step::Key if matches!(decl.kind, DeclKind::Map { .. }) => return Place::Key(decl.max_key),
             Step::Key | Step::Index => None,
         };
         part.map_or(Place::Unknown, |d| Place::At(d))
@@ -304,12 +304,17 @@ fn written_size(e: &Expr) -> Option<Range> {
     }))
 }
 
+/// The values of a map that may be anything of a bounded size; fields of other maps have no known size.
+fn sized_any(decl: &Decl) -> Option<&std::sync::Arc<Decl>> {
+    decl.element().filter(|e| e.kind == DeclKind::Any && e.max_elements > 0)
+}
+
 fn size_at(place: Place<'_>) -> Option<Range> {
     match place {
-        Place::At(Decl { kind: DeclKind::Any | DeclKind::Loose, .. })
+        Place::At(Decl { kind: DeclKind::Any | DeclKind::Loose, max_elements: 0, .. })
         | Place::Constructed
         | Place::Unknown => None,
         Place::At(decl) => Some(Range::at_most(decl.max_elements)),
-        Place::Key => Some(Range::ZERO),
+        Place::Key(max) => Some(Range::at_most(max)),
     }
 }

@@ -11,8 +11,8 @@ use base64::Engine;
 use kaji_meta::text::go_type;
 use serde_json::Value as Json;
 
-static ANY: Decl = Decl { kind: DeclKind::Any, nullable: true, max_elements: 0, min_size: 1 };
-static LOOSE: Decl = Decl { kind: DeclKind::Loose, nullable: true, max_elements: 0, min_size: 1 };
+static ANY: Decl = Decl { kind: DeclKind::Any, nullable: true, max_elements: 0, min_size: 1, max_key: 0 };
+static LOOSE: Decl = Decl { kind: DeclKind::Loose, nullable: true, max_elements: 0, min_size: 1, max_key: 0 };
 static ATOMIC: ListKind = ListKind::Atomic;
 
 pub(crate) fn value<'a>(json: &'a Json, decl: &'a Decl) -> Result<Value<'a>, Error> {
@@ -71,6 +71,9 @@ fn string<'a>(s: &'a str, kind: &DeclKind) -> Result<Value<'a>, Error> {
         DeclKind::DateTime => {
             time::parse_date_time(s).map(Value::Timestamp).ok_or_else(|| failed("date-time formatted string"))
         }
+        DeclKind::Quantity => kaji_meta::Quantity::parse(s)
+            .map(|q| Value::Ext(crate::Ext::Quantity(q.into())))
+            .map_err(|_| failed("quantity")),
         DeclKind::Bytes => base64::engine::general_purpose::STANDARD
             .decode(s)
             .map(|b| Value::Bytes(b.into()))

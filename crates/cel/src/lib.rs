@@ -28,6 +28,7 @@ mod compare;
 mod constructed;
 mod cost;
 mod decl;
+pub mod devices;
 mod error;
 pub mod escape;
 mod estimate;

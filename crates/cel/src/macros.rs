@@ -44,6 +44,7 @@ impl Parser<'_> {
         target: Expr,
         args: Vec<Expr>,
     ) -> Result<Expr, Abort> {
+        let binds = self.bindings && ident(&target) == Some("cel");
         let mut m = Macro { at: self.offset(id), p: self };
         let constructed = match (name, args.len()) {
             ("all" | "exists" | "exists_one" | "existsOne", 2 | 3) => m.quantifier(name, target, args),
@@ -53,6 +54,7 @@ impl Parser<'_> {
                 m.transform(name, target, args)
             }
             ("optMap" | "optFlatMap", 2) => m.optional(name, target, args),
+            ("bind", 3) if binds => m.cel_bind(args),
             ("sortBy", 2) => m.sort_by(target, args),
             _ => Ok(Ok(Kind::Call { target: Some(Box::new(target)), function: name.to_owned(), args })),
         }?;
@@ -332,6 +334,17 @@ impl Macro<'_, '_> {
         }
         let none = self.call("optional.none", vec![])?;
         Ok(Ok(Kind::Call { target: None, function: "_?_:_".into(), args: vec![has, bound, none] }))
+    }
+
+    fn cel_bind(&mut self, mut args: Vec<Expr>) -> Made {
+        let (Some(body), Some(value), Some(var)) = (args.pop(), args.pop(), args.pop()) else {
+            return Err(Abort);
+        };
+        let Some(name) = ident(&var).map(str::to_owned) else {
+            let message = "cel.bind() variable names must be simple identifiers";
+            return Ok(Err((self.p.offset(var.id), message.into())));
+        };
+        self.bind(name, value, body).map(|bound| Ok(bound.kind))
     }
 
     fn bind(&mut self, name: String, value: Expr, body: Expr) -> Result<Expr, Abort> {

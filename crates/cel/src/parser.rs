@@ -57,10 +57,12 @@ pub(crate) struct Parser<'t> {
     nesting: u16,
     pub(crate) offsets: Vec<Offset>,
     pub(crate) report: Report,
+    /// Whether `cel.bind` is a macro.
+    pub(crate) bindings: bool,
 }
 
-/// Parses `text`.
-pub(crate) fn parse(text: &str) -> Result<Parsing, Issues> {
+/// Parses `text`, with the macro `cel.bind` or without it.
+pub(crate) fn parse(text: &str, bindings: bool) -> Result<Parsing, Issues> {
     let mut report = Report::new(text);
     let length = text.chars().count();
     if length > MAX_LENGTH {
@@ -69,7 +71,7 @@ pub(crate) fn parse(text: &str) -> Result<Parsing, Issues> {
         return Err(report.finish());
     }
     let tokens = lexer::lex(text, &mut report);
-    let mut parser = Parser { tokens, pos: 0, nesting: 0, offsets: vec![], report };
+    let mut parser = Parser { tokens, pos: 0, nesting: 0, offsets: vec![], report, bindings };
     let root = parser.expr().and_then(|e| parser.end().map(|()| e));
     match root {
         Ok(root) if parser.report.is_empty() => {

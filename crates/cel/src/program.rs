@@ -40,6 +40,7 @@ pub struct Env {
     types: Variables,
     decls: HashMap<String, Arc<Decl>>,
     makes: bool,
+    bindings: bool,
     named: NamedExpressions,
 }
 
@@ -103,6 +104,13 @@ impl Env {
     #[must_use]
     pub fn making_objects(mut self) -> Env {
         self.makes = true;
+        self
+    }
+
+    /// Adds the macro `cel.bind(name, value, expression)`.
+    #[must_use]
+    pub fn with_bindings(mut self) -> Env {
+        self.bindings = true;
         self
     }
 
@@ -174,7 +182,7 @@ impl Env {
     }
 
     fn compile_here(&self, text: &str) -> Result<Program, CompileError> {
-        let checked = check::check(parser::parse(text)?, &self.types, self.makes)?;
+        let checked = check::check(parser::parse(text, self.bindings)?, &self.types, self.makes)?;
         self.program(&checked).map_err(CompileError::Program)
     }
 

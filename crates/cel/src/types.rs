@@ -132,6 +132,7 @@ impl Type {
             DeclKind::Bytes => Type::Bytes,
             DeclKind::Duration => Type::Duration,
             DeclKind::Date | DeclKind::DateTime => Type::Timestamp,
+            DeclKind::Quantity => Type::Named(Named::Quantity),
             DeclKind::List { elem, .. } => Type::list(Type::of_decl(elem, &format!("{name}.@idx"))),
             DeclKind::Map { value } => {
                 Type::map(Type::String, Type::of_decl(value, &format!("{name}.@elem")))

@@ -3,6 +3,7 @@
 use crate::{
     amounts::{Usage, add, compare, number},
     evaluator::Context,
+    names::STORAGE_REQUESTS,
 };
 use kaji_meta::{
     object,
@@ -40,9 +41,9 @@ pub(crate) fn storage(claim: &Value) -> Usage {
         storage = allocated;
     }
     if let Some(prefix) = prefix {
-        usage.insert(format!("{prefix}requests.storage"), storage.clone());
+        usage.insert(format!("{prefix}{STORAGE_REQUESTS}"), storage.clone());
     }
-    usage.insert("requests.storage".into(), storage);
+    usage.insert(STORAGE_REQUESTS.into(), storage);
     usage
 }
 

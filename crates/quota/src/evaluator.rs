@@ -3,6 +3,7 @@
 use crate::{
     amounts::{Usage, number},
     claims::{self, CLASS_REQUESTS, DEVICES},
+    names::{self, LOAD_BALANCERS, NODE_PORTS, STORAGE_REQUESTS},
     pods, scopes,
 };
 use kaji_meta::{GroupResource, object};
@@ -35,21 +36,7 @@ pub enum Evaluator {
 
 /// Core resources that had names in quotas before all resources had.
 const PLAIN: [&str; 4] = ["configmaps", "replicationcontrollers", "resourcequotas", "secrets"];
-const PODS: [&str; 11] = [
-    "count/pods",
-    "cpu",
-    "memory",
-    "ephemeral-storage",
-    "requests.cpu",
-    "requests.memory",
-    "requests.ephemeral-storage",
-    "limits.cpu",
-    "limits.memory",
-    "limits.ephemeral-storage",
-    "pods",
-];
-const SERVICES: [&str; 4] = ["count/services", "services", "services.nodeports", "services.loadbalancers"];
-const CLAIMS: [&str; 2] = ["persistentvolumeclaims", "requests.storage"];
+const CLAIMS: [&str; 2] = ["persistentvolumeclaims", STORAGE_REQUESTS];
 
 /// Whether quotas do not count a resource: what is never stored, and events.
 fn ignored(gr: &GroupResource) -> bool {
@@ -64,17 +51,16 @@ fn ignored(gr: &GroupResource) -> bool {
 
 /// Whether a name is an extended resource's.
 pub(crate) fn extended(name: &str) -> bool {
-    let native = !name.contains('/') || name.contains("kubernetes.io/");
-    (!native && !name.starts_with("requests.")) || name.starts_with("deviceclass.resource.kubernetes.io/")
+    (!names::is_native(name) && !name.starts_with("requests."))
+        || name.starts_with("deviceclass.resource.kubernetes.io/")
 }
 
 fn pod_name(name: &str) -> bool {
-    let requested = name.strip_prefix("requests.").is_some_and(|_| {
-        let native = !name.contains('/') || name.contains("kubernetes.io/");
-        !native || name.starts_with(CLASS_REQUESTS)
-    });
-    PODS.contains(&name)
-        || name.starts_with("hugepages-")
+    let requested =
+        name.starts_with("requests.") && (!names::is_native(name) || name.starts_with(CLASS_REQUESTS));
+    matches!(name, "count/pods" | "pods")
+        || names::is_compute(name)
+        || names::is_hugepages(name)
         || name.starts_with("requests.hugepages-")
         || requested
 }
@@ -104,7 +90,9 @@ impl Evaluator {
     pub fn tracks(&self, name: &str, cx: &Context<'_>) -> bool {
         match self {
             Evaluator::Pods => pod_name(name),
-            Evaluator::Services => SERVICES.contains(&name),
+            Evaluator::Services => {
+                matches!(name, "count/services" | "services" | NODE_PORTS | LOAD_BALANCERS)
+            }
             Evaluator::Claims => {
                 name == "count/persistentvolumeclaims"
                     || CLAIMS.contains(&name)
@@ -167,8 +155,8 @@ fn service(service: &Value) -> Usage {
     Usage::from([
         ("count/services".to_owned(), number(1)),
         ("services".to_owned(), number(1)),
-        ("services.nodeports".to_owned(), number(node_ports)),
-        ("services.loadbalancers".to_owned(), number(usize::from(kind == "LoadBalancer"))),
+        (NODE_PORTS.to_owned(), number(node_ports)),
+        (LOAD_BALANCERS.to_owned(), number(usize::from(kind == "LoadBalancer"))),
     ])
 }
 

@@ -9,6 +9,7 @@ mod amounts;
 mod check;
 mod claims;
 mod evaluator;
+pub mod names;
 mod pods;
 mod scopes;
 

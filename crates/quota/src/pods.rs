@@ -3,6 +3,7 @@
 use crate::{
     amounts::{Usage, add, amounts, at, largest, number},
     evaluator::extended,
+    names,
 };
 use kaji_meta::object;
 use serde_json::Value;
@@ -39,7 +40,7 @@ pub fn limits(pod: &Value, how: Demand) -> Usage {
 
 /// Whether a pod may request the resource at its own level.
 fn pod_level(name: &str) -> bool {
-    matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
+    matches!(name, "cpu" | "memory") || names::is_hugepages(name)
 }
 
 fn is_sidecar(container: &Value) -> bool {
@@ -109,8 +110,7 @@ fn effective(spec: Usage, state: &Value, kind: &str, infeasible: bool) -> Usage 
 fn compute(requests: &Usage, limits: &Usage) -> Usage {
     let mut usage = Usage::from([("pods".to_owned(), number(1))]);
     for (name, amount) in requests {
-        let plain =
-            matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
+        let plain = names::is_container_standard(name) || names::is_hugepages(name);
         if plain {
             usage.insert(name.clone(), amount.clone());
         }
@@ -119,7 +119,7 @@ fn compute(requests: &Usage, limits: &Usage) -> Usage {
         }
     }
     for (name, amount) in limits {
-        if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") {
+        if names::is_container_standard(name) {
             usage.insert(format!("limits.{name}"), amount.clone());
         }
     }

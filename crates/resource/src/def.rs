@@ -305,9 +305,11 @@ pub struct ResourceDef {
     pub validate_name: fn(&str, bool) -> Vec<String>,
     /// Which of upstream's validators look at metadata besides the general ones.
     pub metadata_checks: MetadataChecks,
+    /// Where upstream's etcd has the objects, below `/registry/`; texts of errors show it.
+    pub storage_prefix: Str,
     /// The path to the pod template that objects hold; `None` for kinds without one.
     pub pod_template: Option<&'static [&'static str]>,
-    /// Whether a PUT to a missing object creates it (Lease, Endpoints, Event, …).
+    /// Whether a PUT to a missing object creates it.
     pub allow_create_on_update: bool,
     /// Whether a PUT without resourceVersion overwrites unconditionally.
     pub allow_unconditional_update: bool,
@@ -372,6 +374,7 @@ impl ResourceDef {
             ttl: None,
             validate_name: kaji_meta::validation::name_is_dns_subdomain,
             metadata_checks: MetadataChecks::default(),
+            storage_prefix: plural.into(),
             pod_template: None,
             allow_create_on_update: false,
             allow_unconditional_update: true,
@@ -433,6 +436,18 @@ impl ResourceDef {
     ) -> Self {
         self.metadata_checks = MetadataChecks { update, status };
         self
+    }
+
+    /// Upstream's etcd has the objects below another prefix than the plural.
+    pub fn storage_prefix(mut self, prefix: &'static str) -> Self {
+        self.storage_prefix = prefix.into();
+        self
+    }
+
+    /// The key of an object in upstream's etcd.
+    pub fn storage_key(&self, namespace: &str, name: &str) -> String {
+        let namespace = if self.namespaced() { format!("{namespace}/") } else { String::new() };
+        format!("/registry/{}/{namespace}{name}", self.storage_prefix)
     }
 
     /// Objects hold a pod template at this path.

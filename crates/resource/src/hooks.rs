@@ -9,7 +9,7 @@
 //! Invariant: a resource without behaviour of one sort implements nothing for it.
 
 use crate::{Ctx, DeleteOptions, Verb};
-use kaji_meta::{Query, Status, field};
+use kaji_meta::{Query, Random, Status, field};
 use serde_json::{Map, Value};
 
 pub use futures_util::future::BoxFuture;
@@ -40,7 +40,7 @@ pub struct CallRequest<'a> {
 ///
 /// Order of a create, as upstream's: decode, prune, `default`, managed fields, `convert` to the storage version, mutating
 /// admission, engine fills metadata (name, uid, creationTimestamp, generation), `prepare_create`, `validate_create`,
-/// `warnings`, validating admission, `reserve`, commit. An update: the same with `prepare_update` and `validate_update`;
+/// `warnings`, `canonicalize`, validating admission, `reserve`, commit. An update: the same with `prepare_update` and `validate_update`;
 /// the engine puts back what the subresource may not change right before `prepare_update`.
 #[allow(unused_variables)]
 pub trait Hooks: Send + Sync + 'static {
@@ -89,6 +89,14 @@ pub trait Hooks: Send + Sync + 'static {
     /// Upstream's `WarningsOnCreate/Update` texts.
     fn warnings(&self, ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
         vec![]
+    }
+
+    /// Upstream's `Canonicalize`: brings an object that was validated into the form in which it is read back.
+    fn canonicalize(&self, object: &mut Value) {}
+
+    /// The name of a new object without a name and a base for one; `None` refuses such an object.
+    fn default_name(&self, random: &dyn Random) -> Option<String> {
+        None
     }
 
     /// Whether the change moves `metadata.generation`, for resources with `Generation::Spec`.

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn illegal_base64_is_found_where_go_finds_it() {
+    fn reports_illegal_base64_at_the_offset_of_go() {
         for (text, at) in [
             ("Bad_Name!", 3),
             ("abc", 0),

@@ -390,6 +390,17 @@ impl Hooks for Definitions {
         errs
     }
 
+    /// Formats that are not recognized, but for those that the stored definition has already.
+    fn warnings(&self, ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        if !ctx.subresource.is_empty() {
+            return vec![];
+        }
+        let before = old.map(formats_of).unwrap_or_default();
+        let mut formats = formats_of(new);
+        formats.retain(|f| !before.contains(f));
+        formats.iter().map(|f| format!("unrecognized format {}", kaji_meta::text::quote(f))).collect()
+    }
+
     fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
         created::row(object)
     }
@@ -435,6 +446,17 @@ impl DeletionHooks for Definitions {
     }
 }
 
+/// The formats in the schemas of a definition that are not recognized.
+fn formats_of(definition: &Value) -> Vec<String> {
+    let mut formats = vec![];
+    for version in definition.at("spec").list("versions") {
+        kaji_schema::validate::unrecognized_formats(version.at("schema").at("openAPIV3Schema"), &mut formats);
+    }
+    let mut found = std::collections::BTreeSet::new();
+    formats.retain(|f| found.insert(f.clone()));
+    formats
+}
+
 /// The definition of CustomResourceDefinitions.
 pub fn def(deps: &Deps) -> ResourceDef {
     let hooks = Definitions { deep: deps.validate_crd.clone() };
@@ -447,6 +469,7 @@ pub fn def(deps: &Deps) -> ResourceDef {
         created::COLUMNS,
         hooks,
     )
+    .storage_prefix("apiextensions.k8s.io/customresourcedefinitions")
     .metadata_checks(&[metadata::GENERAL_UPDATE], &[metadata::GENERAL_UPDATE])
     .short(&["crd", "crds"])
     .category(&["api-extensions"])
@@ -458,7 +481,7 @@ pub fn def(deps: &Deps) -> ResourceDef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::testing::{create_errors, created, deps, update_errors};
+    use crate::shared::testing::{TestContext, create_errors, created, deps, update_errors};
     use expect_test::expect;
 
     fn crd() -> Value {
@@ -477,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_versions_share_is_spoken_of_once() {
+    fn reports_problems_of_all_versions_once() {
         let mut bad = crd();
         bad["status"] = json!({"storedVersions": ["v1"]});
         for (f, text) in [("singular", "widget"), ("listKind", "WidgetList")] {
@@ -556,5 +579,25 @@ mod tests {
             update_errors(&def(&deps()), "", new, old),
             r#"spec.scope: Invalid value: "Cluster": field is immutable"#
         );
+    }
+    #[test]
+    fn warns_about_new_unrecognized_formats() {
+        let fixture = TestContext::default();
+        let def = def(&deps());
+        let mut new = crd();
+        new["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] = json!({
+            "a": {"type": "string", "format": "nope"},
+            "b": {"type": "array", "items": {"type": "string", "format": "hex"}},
+            "c": {"type": "integer", "format": "int7"},
+            "d": {"type": "string", "format": "date-time"},
+            "e": {"type": "boolean", "format": "byte"},
+            "f": {"type": "string", "format": "nope"},
+            "g": {"format": "k8s-short-name"},
+        });
+        let ctx = fixture.ctx(&new, "", "v1");
+        let found = def.hooks.warnings(&ctx, &new, None);
+        let expected = ["nope", "hex", "int7", "byte"].map(|f| format!("unrecognized format \"{f}\""));
+        assert_eq!(found, expected);
+        assert!(def.hooks.warnings(&ctx, &new, Some(&new)).is_empty());
     }
 }

@@ -148,6 +148,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         ApiServices,
     )
+    .storage_prefix("apiregistration.k8s.io/apiservices")
     .metadata_checks(&[metadata::GENERAL_UPDATE, metadata::GENERAL_WHOLE], &[])
     .category(&["api-extensions"])
     .named(validation::path_segment_name)

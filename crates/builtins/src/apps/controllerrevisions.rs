@@ -86,11 +86,11 @@ mod tests {
         let w = TestContext::default();
         let r = json!({
             "metadata": {"name": "r", "creationTimestamp": "2026-01-02T03:04:00Z", "ownerReferences": [
-                {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "controller": true}]},
+                {"apiVersion": "apps/v1", "kind": "Widget", "name": "web", "controller": true}]},
             "revision": 2, "data": {"a": 1}
         });
         assert_eq!(show(&ControllerRevisions.validate_create(&w.ctx(&r, "", "v1"), &r)), "");
-        expect![[r#"["r","statefulset.apps/web",2,"5s"]"#]]
+        expect![[r#"["r","widget.apps/web",2,"5s"]"#]]
             .assert_eq(&Value::from(ControllerRevisions.row("v1", &r, w.now)).to_string());
         let mut bad = r.clone();
         bad["data"] = json!([1]);

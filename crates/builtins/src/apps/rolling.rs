@@ -32,7 +32,7 @@ pub fn is_zero(value: &Value) -> bool {
     check::int_or_percent_value(value) == 0
 }
 
-/// A StatefulSet's `maxUnavailable`.
+/// A `maxUnavailable` that may not be 0.
 pub fn not_zero(errs: &mut ErrorList, path: &Path, value: &Value) {
     check::int_or_percent(errs, path, value);
     if is_zero(value) {

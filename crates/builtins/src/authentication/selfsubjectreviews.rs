@@ -68,7 +68,7 @@ mod tests {
     use crate::shared::testing::{TestContext, call};
 
     #[test]
-    fn says_who_asks() {
+    fn returns_the_authenticated_user() {
         let (code, answer) = call(&TestContext::default(), &def(), json!({})).unwrap();
         assert_eq!(code, 201);
         assert_eq!(answer["status"], json!({"userInfo": {"username": "alice", "groups": ["devs"]}}));

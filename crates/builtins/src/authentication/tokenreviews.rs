@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn says_whose_it_is() {
+    fn returns_the_user_of_the_token() {
         let def = def(&Deps { tokens: Some(Arc::new(Known)), ..deps() });
         let ask = |spec: Value| call(&TestContext::default(), &def, json!({"spec": spec}));
         let (code, answer) = ask(json!({"token": "good", "audiences": ["vault"]})).unwrap();

@@ -289,28 +289,28 @@ mod tests {
 
     #[test]
     fn reviews() {
-        let (world, deps) = (TestContext::default(), with());
+        let (fixture, deps) = (TestContext::default(), with());
         let get = json!({"verb": "get", "resource": "pods", "namespace": "n"});
         let sar = subjectaccessreviews::def(&deps);
         let all = [
             text(call(
-                &world,
+                &fixture,
                 &selfsubjectaccessreviews::def(&deps),
                 json!({"spec": {"resourceAttributes": get}}),
             )),
-            text(call(&world, &sar, json!({"spec": {"user": "bob", "resourceAttributes": get}}))),
+            text(call(&fixture, &sar, json!({"spec": {"user": "bob", "resourceAttributes": get}}))),
             text(call(
-                &world,
+                &fixture,
                 &sar,
                 json!({"metadata": {"name": "x"}, "spec": {"resourceAttributes": get, "nonResourceAttributes": {}}}),
             )),
             text(call(
-                &world,
+                &fixture,
                 &localsubjectaccessreviews::def(&deps),
                 json!({"metadata": {"namespace": "m"}, "spec": {"user": "a", "resourceAttributes": get}}),
             )),
-            text(call(&world, &selfsubjectrulesreviews::def(&deps), json!({"spec": {"namespace": "n"}}))),
-            text(call(&world, &selfsubjectrulesreviews::def(&deps), json!({"spec": {}}))),
+            text(call(&fixture, &selfsubjectrulesreviews::def(&deps), json!({"spec": {"namespace": "n"}}))),
+            text(call(&fixture, &selfsubjectrulesreviews::def(&deps), json!({"spec": {}}))),
         ];
         expect![[r#"
             {"allowed":true,"reason":"get pods"}

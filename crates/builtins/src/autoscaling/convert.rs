@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn v1_without_a_target_aims_at_the_default() {
+    fn v1_without_a_target_has_the_default() {
         let mut v1 = json!({"metadata": {"name": "h"}, "spec": {"maxReplicas": 5}});
         to_v2(&mut v1);
         assert_eq!(v1["spec"]["metrics"], json!([cpu_metric(80)]));

@@ -1,11 +1,9 @@
 //! Metrics of a HorizontalPodAutoscaler (`v2`): validation and the text of the table.
 
-use crate::{
-    core::pods::validate::container_resource_name,
-    shared::{
-        Fields,
-        check::{self, quantity},
-    },
+use crate::shared::{
+    Fields,
+    check::{self, quantity},
+    rules::container_resource_name,
 };
 use kaji_meta::{
     GroupVersion, Path,

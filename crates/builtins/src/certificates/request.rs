@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told_as_go_tells_them() {
+    fn reports_faults_with_the_texts_of_go() {
         let good = STANDARD.decode(GOOD).unwrap();
         let with = |at: usize, byte: u8| {
             let mut der = good.clone();
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_at_all() {
+    fn refuses_what_is_no_certificate_request() {
         let text = "PEM block type must be CERTIFICATE REQUEST";
         assert_eq!(problem(b"hello").as_deref(), Some(text));
         let other = kaji_meta::text::pem("CERTIFICATE", &STANDARD.decode(GOOD).unwrap());

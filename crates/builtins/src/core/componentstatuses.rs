@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_fresh_lease_is_health() {
-        let world = TestContext::default();
+        let fixture = TestContext::default();
         let lease = |renewed: &str| {
             json!({"metadata": {"name": "kube-scheduler", "namespace": "kube-system"},
             "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": renewed}})
@@ -129,7 +129,7 @@ mod tests {
             let answer = def()
                 .hooks
                 .calls()
-                .call(&world.ctx(&name, "", "v1"), request)
+                .call(&fixture.ctx(&name, "", "v1"), request)
                 .now_or_never()
                 .unwrap()
                 .unwrap()
@@ -140,7 +140,7 @@ mod tests {
             get(),
             "scheduler | Unhealthy |  | no holder has renewed the lease kube-system/kube-scheduler"
         );
-        world.api.put(&leases, lease("2026-01-02T03:04:00.000000Z"));
+        fixture.api.put(&leases, lease("2026-01-02T03:04:00.000000Z"));
         assert_eq!(get(), "scheduler | Healthy | ok | ");
     }
 }

@@ -6,9 +6,10 @@ use crate::shared::{
     value::{Fields, ensure_object, list_mut, put},
 };
 use kaji_meta::{
-    Quantity,
+    Quantity, Random,
     field::{Error, ErrorList, Path},
 };
+use kaji_quota::names;
 use kaji_resource::{Ctx, Hooks, ResourceDef, Scope};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -102,7 +103,7 @@ fn amounts(errs: &mut ErrorList, path: &Path, limit: &Value, key: &str, ty: &str
     if let Some(r) = &ratio {
         ratio_rules(errs, &path.child("maxLimitRequestRatio").key(key), r, min.as_ref(), max.as_ref());
     }
-    if (rules::is_huge_page(key) || !rules::is_native_resource(key))
+    if (names::is_hugepages(key) || !names::is_native(key))
         && let (Some(d), Some(r)) = (default, request)
         && d != r
     {
@@ -138,6 +139,10 @@ impl Hooks for LimitRanges {
                 .filter(|l| l.text("type") == "Container")
                 .for_each(default_container);
         }
+    }
+
+    fn default_name(&self, random: &dyn Random) -> Option<String> {
+        Some(kaji_meta::random::uid(random))
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {

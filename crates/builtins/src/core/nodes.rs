@@ -273,6 +273,7 @@ fn address<'a>(node: &'a Value, ty: &str) -> &'a str {
 pub fn def() -> ResourceDef {
     let proxy = GroupVersionKind::new("", "v1", "NodeProxyOptions");
     ResourceDef::builtin("", "v1", "Node", "nodes", Scope::Cluster, COLUMNS, Nodes)
+        .storage_prefix("minions")
         .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
         .short(&["no"])
         .sub(&[SubresourceDef::status(), SubresourceDef::call("proxy", proxy, PROXY_VERBS)])

@@ -58,6 +58,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         ReplicationControllers,
     )
+    .storage_prefix("controllers")
     .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
     .pod_template(&["spec", "template"])
     .with_garbage_collection(GarbageCollectionPolicy::OrphanDependents)

@@ -6,6 +6,7 @@ use crate::shared::{
     value::{Fields, put},
 };
 use kaji_meta::field::{Error, ErrorList, Path};
+use kaji_quota::names;
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, age_column, name_column};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -39,7 +40,7 @@ fn amounts(errs: &mut ErrorList, path: &Path, map: &Value) {
         let at = path.key(k);
         let mut named = vec![];
         rules::resource_name(&mut named, &at, k);
-        if !k.contains('/') && !rules::is_standard_quota_resource(k) {
+        if !k.contains('/') && !names::is_standard_for_quota(k) {
             named.push(Error::invalid(&at, k.as_str(), "must be a standard resource for quota"));
         }
         errs.extend(named);
@@ -67,7 +68,7 @@ fn conflicting(scopes: &BTreeSet<&str>) -> usize {
 
 fn misfits(spec: &Value, scope: &str) -> usize {
     let hard = spec.map("hard").into_iter().flatten().map(|(k, _)| k.as_str());
-    hard.filter(|k| rules::is_standard_quota_resource(k) && !scope_fits(scope, k)).count()
+    hard.filter(|k| names::is_standard_for_quota(k) && !scope_fits(scope, k)).count()
 }
 
 fn scopes(errs: &mut ErrorList, spec: &Value) {

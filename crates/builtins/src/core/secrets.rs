@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn types_need_their_keys() {
+    fn types_require_their_keys() {
         let all: Vec<String> = [
             json!({"type": "kubernetes.io/service-account-token"}),
             json!({"type": "kubernetes.io/dockercfg"}),

@@ -432,6 +432,7 @@ pub fn def(deps: &Deps) -> ResourceDef {
     let proxy = GroupVersionKind::new("", "v1", "ServiceProxyOptions");
     let hooks = Services { allocators: Arc::new(Allocators::new(deps)) };
     ResourceDef::builtin("", "v1", "Service", "services", Scope::Namespaced, COLUMNS, hooks)
+        .storage_prefix("services/specs")
         .metadata_checks(&[metadata::UPDATE], &[metadata::UPDATE])
         .return_deleted_object()
         .short(&["svc"])

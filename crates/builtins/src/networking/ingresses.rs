@@ -265,6 +265,7 @@ pub fn def() -> ResourceDef {
         COLUMNS,
         Ingresses,
     )
+    .storage_prefix("ingress")
     .metadata_checks(&[metadata::UPDATE, metadata::WHOLE], &[metadata::UPDATE])
     .short(&["ing"])
     .sub(&[SubresourceDef::status()])

@@ -2,7 +2,7 @@
 
 use super::{
     escalation::Guard,
-    rules::{GROUP, policy_rules},
+    rules::{self, GROUP, policy_rules},
 };
 use crate::{
     Deps,
@@ -39,6 +39,10 @@ impl Hooks for ClusterRoles {
 
     fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, _old: &Value) -> ErrorList {
         self.validate_create(ctx, new)
+    }
+
+    fn canonicalize(&self, object: &mut Value) {
+        rules::empty_to_null(object);
     }
 
     fn reserve<'a>(

@@ -176,7 +176,7 @@ mod tests {
     }
 
     fn write(
-        world: &TestContext,
+        fixture: &TestContext,
         def: fn(&Deps) -> ResourceDef,
         may: &'static [&'static str],
         mut new: Value,
@@ -184,7 +184,7 @@ mod tests {
     ) -> String {
         let deps = Deps { authorizer: Arc::new(Holds(may)), grants: Arc::new(Holds(may)), ..deps() };
         let seen = new.clone();
-        let ctx = world.ctx(&seen, "", "v1");
+        let ctx = fixture.ctx(&seen, "", "v1");
         let taken = def(&deps).hooks.reserve(&ctx, &mut new, old).now_or_never().unwrap();
         taken.map_or_else(|s| s.message, |_| "ok".into())
     }
@@ -194,9 +194,9 @@ mod tests {
     }
 
     #[test]
-    fn grants_need_to_be_held() {
-        let world = TestContext::default();
-        world.api.put(&GroupResource::new(GROUP, "roles"), role(&["get", "delete"]));
+    fn grants_require_the_permissions() {
+        let fixture = TestContext::default();
+        fixture.api.put(&GroupResource::new(GROUP, "roles"), role(&["get", "delete"]));
         let binding = |role: &str| json!({"metadata": {"name": "b", "namespace": "n"}, "roleRef": {"kind": "Role", "name": role}});
         let (roles, bindings) = (crate::rbac::roles::def, crate::rbac::rolebindings::def);
         let old = role(&["delete"]);
@@ -205,17 +205,17 @@ mod tests {
         let mut broken = role(&["put"]);
         broken["metadata"]["namespace"] = "broken".into();
         let all = [
-            write(&world, roles, &[], role(&["get"]), None),
-            write(&world, roles, &[], role(&["get", "delete", "*"]), None),
-            write(&world, roles, &["escalate roles "], role(&["delete"]), None),
-            write(&world, roles, &["escalate roles r"], role(&["delete"]), None),
-            write(&world, roles, &["escalate roles r"], role(&["put"]), Some(&old)),
-            write(&world, roles, &[], role(&["put"]), Some(&old)),
-            write(&world, roles, &[], collected, Some(&old)),
-            write(&world, roles, &[], broken, None),
-            write(&world, bindings, &[], binding("r"), None),
-            write(&world, bindings, &["bind roles r"], binding("r"), None),
-            write(&world, bindings, &["bind roles r"], binding("gone"), None),
+            write(&fixture, roles, &[], role(&["get"]), None),
+            write(&fixture, roles, &[], role(&["get", "delete", "*"]), None),
+            write(&fixture, roles, &["escalate roles "], role(&["delete"]), None),
+            write(&fixture, roles, &["escalate roles r"], role(&["delete"]), None),
+            write(&fixture, roles, &["escalate roles r"], role(&["put"]), Some(&old)),
+            write(&fixture, roles, &[], role(&["put"]), Some(&old)),
+            write(&fixture, roles, &[], collected, Some(&old)),
+            write(&fixture, roles, &[], broken, None),
+            write(&fixture, bindings, &[], binding("r"), None),
+            write(&fixture, bindings, &["bind roles r"], binding("r"), None),
+            write(&fixture, bindings, &["bind roles r"], binding("gone"), None),
         ];
         expect![[r#"
             ok
@@ -237,16 +237,16 @@ mod tests {
     }
 
     #[test]
-    fn aggregation_is_for_those_who_hold_everything() {
-        let world = TestContext::default();
+    fn aggregation_requires_all_permissions() {
+        let fixture = TestContext::default();
         let roles = crate::rbac::clusterroles::def;
         let aggregated =
             json!({"metadata": {"name": "r"}, "aggregationRule": {"clusterRoleSelectors": [{}]}});
         let plain = json!({"metadata": {"name": "r"}});
         let all = [
-            write(&world, roles, &[], aggregated.clone(), None),
-            write(&world, roles, &[], plain.clone(), Some(&aggregated)),
-            write(&world, roles, &[], plain, None),
+            write(&fixture, roles, &[], aggregated.clone(), None),
+            write(&fixture, roles, &[], plain.clone(), Some(&aggregated)),
+            write(&fixture, roles, &[], plain, None),
         ];
         expect![[r#"
             clusterroles.rbac.authorization.k8s.io "r" is forbidden: must have cluster-admin privileges to use the aggregationRule

@@ -2,7 +2,7 @@
 
 use super::{
     escalation::Guard,
-    rules::{GROUP, policy_rules},
+    rules::{self, GROUP, policy_rules},
 };
 use crate::shared::metadata;
 use crate::{Deps, shared::created};
@@ -21,6 +21,10 @@ impl Hooks for Roles {
 
     fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, _old: &Value) -> ErrorList {
         policy_rules(new, true)
+    }
+
+    fn canonicalize(&self, object: &mut Value) {
+        rules::empty_to_null(object);
     }
 
     fn reserve<'a>(
@@ -63,5 +67,13 @@ mod tests {
             rules[1].nonResourceURLs: Invalid value: ["/x"]: namespaced rules cannot apply to non-resource URLs
             rules[1].nonResourceURLs: Invalid value: ["/x"]: rules cannot apply to both regular resources and non-resource URLs"#]]
         .assert_eq(&create_errors(&def(&deps()), bad));
+    }
+
+    #[test]
+    fn reads_an_empty_list_of_rules_back_as_null() {
+        let def = def(&deps());
+        let mut role = json!({"metadata": {"name": "r"}, "rules": []});
+        def.hooks.canonicalize(&mut role);
+        assert_eq!(role["rules"], Value::Null);
     }
 }

@@ -7,6 +7,13 @@ use serde_json::Value;
 /// The API group of RBAC.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 
+/// Makes an empty list of rules null: protobuf, in which upstream stores roles, does not distinguish the two.
+pub fn empty_to_null(role: &mut Value) {
+    if let Some(rules) = role.get_mut("rules").filter(|r| r.as_array().is_some_and(Vec::is_empty)) {
+        *rules = Value::Null;
+    }
+}
+
 /// Checks the rules of a role.
 pub fn policy_rules(object: &Value, namespaced: bool) -> ErrorList {
     let mut errs = vec![];

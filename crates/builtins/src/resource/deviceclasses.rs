@@ -2,11 +2,12 @@
 
 use super::rules::{GROUP, limited, opaque, selectors};
 use crate::shared::{
-    metadata, rules,
+    metadata,
     table::{age, name},
     value::Fields,
 };
 use kaji_meta::field::{Error, ErrorList, Path};
+use kaji_quota::names;
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
 use serde_json::Value;
 
@@ -21,9 +22,7 @@ impl Hooks for DeviceClasses {
         let (at, configs) = (path.child("config"), spec.list("config"));
         limited(&mut errs, &at, configs, 32);
         configs.iter().enumerate().for_each(|(i, c)| opaque(&mut errs, &at.index(i), c));
-        if let Some(resource) =
-            spec.opt_text("extendedResourceName").filter(|r| !rules::is_extended_resource(r))
-        {
+        if let Some(resource) = spec.opt_text("extendedResourceName").filter(|r| !names::is_extended(r)) {
             let at = path.child("extendedResourceName");
             errs.push(Error::invalid(&at, resource, "must be a valid extended resource name"));
         }
@@ -53,6 +52,30 @@ mod tests {
     use crate::shared::testing::{create_errors, row};
     use expect_test::expect;
     use serde_json::json;
+
+    #[test]
+    fn compiles_selectors() {
+        let selectors = |texts: &[&str]| {
+            let list: Vec<Value> = texts.iter().map(|t| json!({"cel": {"expression": t}})).collect();
+            create_errors(&def(), json!({"metadata": {"name": "c"}, "spec": {"selectors": list}}))
+        };
+        assert_eq!(selectors(&[r#"device.driver == "d" && device.attributes["d"].on"#]), "");
+        let list = "[1,2,3,4,5,6,7,8,9,10]";
+        let mut costly = "true".to_owned();
+        for name in ["a", "b", "c", "d", "e", "f"] {
+            costly = format!("{list}.all({name}, {costly})");
+        }
+        expect![[r#"
+            spec.selectors[0].cel.expression: Invalid value: "device.nope": compilation failed: ERROR: <input>:1:7: undefined field 'nope'
+             | device.nope
+             | ......^
+            spec.selectors[1].cel.expression: Invalid value: "1": must evaluate to bool or the unknown type, not int
+            spec.selectors[2].cel.expression: Invalid value: "": compilation failed: ERROR: <input>:1:1: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}
+             | 
+             | ^
+            spec.selectors[3].cel.expression: Forbidden: too complex, exceeds cost limit
+            spec.selectors[4].cel.expression: Too long: may not be more than 10240 bytes"#]].assert_eq(&selectors(&["device.nope", "1", "", &costly, &"x".repeat(10241)]));
+    }
 
     #[test]
     fn rules_and_row() {

@@ -5,6 +5,7 @@ use crate::shared::{
     check, rules,
     value::{Fields, list_mut},
 };
+use kaji_cel::devices;
 use kaji_meta::{
     field::{Error, ErrorList, Path},
     validation,
@@ -19,7 +20,6 @@ const MAX_CONSTRAINTS: usize = 32;
 const MAX_CONFIGS: usize = 32;
 const MAX_SELECTORS: usize = 32;
 const MAX_ALTERNATIVES: usize = 8;
-const MAX_EXPRESSION: usize = 10 * 1024;
 const MAX_PARAMETERS: usize = 10 * 1024;
 const MAX_POOL_NAME: usize = 253;
 
@@ -96,11 +96,26 @@ pub fn selectors(errs: &mut ErrorList, path: &Path, list: &[Value]) {
     limited(errs, path, list, MAX_SELECTORS);
     for (i, s) in list.iter().enumerate() {
         let at = path.index(i).child("cel");
-        if !s.has("cel") {
+        if s.has("cel") {
+            expression(errs, &at.child("expression"), s.at("cel").text("expression"));
+        } else {
             errs.push(Error::required(&at, ""));
-        } else if s.at("cel").text("expression").len() > MAX_EXPRESSION {
-            errs.push(Error::too_long(&at.child("expression"), "", MAX_EXPRESSION));
         }
+    }
+}
+
+fn expression(errs: &mut ErrorList, path: &Path, text: &str) {
+    if text.len() > devices::MAX_EXPRESSION {
+        errs.push(Error::too_long(path, "", devices::MAX_EXPRESSION));
+        return;
+    }
+    match devices::compile(text) {
+        Err(refusal) if refusal.is_internal() => errs.push(Error::internal(path, &refusal)),
+        Err(refusal) => errs.push(Error::invalid(path, text, refusal.to_string())),
+        Ok(program) if program.max_cost() > devices::MAX_COST => {
+            errs.push(Error::forbidden(path, "too complex, exceeds cost limit"));
+        }
+        Ok(_) => {}
     }
 }
 

@@ -1,4 +1,4 @@
-//! Claim templates of pods and StatefulSets: the spec is that of a PersistentVolumeClaim, the metadata is less.
+//! Claim templates of pods and workloads: the spec is that of a PersistentVolumeClaim, the metadata is less.
 
 use super::value::Fields;
 pub use crate::core::persistentvolumeclaims::validate_spec as spec;

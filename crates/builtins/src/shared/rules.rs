@@ -8,6 +8,7 @@ use kaji_meta::{
     field::{Error, ErrorList},
     validation,
 };
+use kaji_quota::names;
 use serde_json::Value;
 
 /// Go's zero value of any JSON type: absent, `""`, `0`, `false`, `[]`, `{}`.
@@ -54,77 +55,24 @@ pub fn protocol(errs: &mut ErrorList, path: &Path, value: &str) {
     check::required_one_of(errs, path, value, &["SCTP", "TCP", "UDP"]);
 }
 
-const COUNTED: &[&str] = &[
-    "pods",
-    "resourcequotas",
-    "services",
-    "replicationcontrollers",
-    "secrets",
-    "configmaps",
-    "persistentvolumeclaims",
-    "services.nodeports",
-    "services.loadbalancers",
-];
-
-const MEASURED: &[&str] = &[
-    "cpu",
-    "memory",
-    "ephemeral-storage",
-    "requests.cpu",
-    "requests.memory",
-    "requests.ephemeral-storage",
-    "limits.cpu",
-    "limits.memory",
-    "limits.ephemeral-storage",
-    "storage",
-    "requests.storage",
-];
-
-/// `hugepages-*`
-pub fn is_huge_page(name: &str) -> bool {
-    name.starts_with("hugepages-")
-}
-
-/// A name that quota knows without a prefix.
-pub fn is_standard_quota_resource(name: &str) -> bool {
-    (name != "storage" && MEASURED.contains(&name)) || COUNTED.contains(&name) || is_quota_huge_page(name)
-}
-
-fn is_quota_huge_page(name: &str) -> bool {
-    is_huge_page(name) || name.starts_with("requests.hugepages-")
-}
-
-/// Whether the resource belongs to Kubernetes itself.
-pub fn is_native_resource(name: &str) -> bool {
-    !name.contains('/') || name.contains("kubernetes.io/")
-}
-
-/// Whether the resource is an extended one (`example.com/gpu`).
-pub fn is_extended_resource(name: &str) -> bool {
-    !is_native_resource(name)
-        && !name.starts_with("requests.")
-        && validation::is_qualified_name(&format!("requests.{name}")).is_empty()
-}
-
-/// A resource name: qualified, or one of Kubernetes' own.
-pub fn resource_name(errs: &mut ErrorList, path: &Path, name: &str) {
+/// A resource name: qualified, or a defined one without a prefix. Returns whether it is valid.
+pub fn resource_name(errs: &mut ErrorList, path: &Path, name: &str) -> bool {
     let before = errs.len();
     check::qualified_name(errs, path, name);
-    let standard = MEASURED.contains(&name) || COUNTED.contains(&name) || is_quota_huge_page(name);
-    if errs.len() == before && !name.contains('/') && !standard {
+    if errs.len() == before && !name.contains('/') && !names::is_standard(name) {
         errs.push(Error::invalid(path, name, "must be a standard resource type or fully qualified"));
     }
+    errs.len() == before
 }
 
-/// A resource name that containers may ask for.
+/// A resource name that containers may request.
 pub fn container_resource_name(errs: &mut ErrorList, path: &Path, name: &str) {
     resource_name(errs, path, name);
-    let standard = ["cpu", "memory", "ephemeral-storage"].contains(&name) || is_huge_page(name);
     if !name.contains('/') {
-        if !standard {
+        if !names::is_container_standard(name) && !names::is_hugepages(name) {
             errs.push(Error::invalid(path, name, "must be a standard resource for containers"));
         }
-    } else if !is_native_resource(name) && !is_extended_resource(name) {
+    } else if !names::is_native(name) && !names::is_extended(name) {
         errs.push(Error::invalid(path, name, "doesn't follow extended resource name standard"));
     }
 }
@@ -133,7 +81,7 @@ pub fn container_resource_name(errs: &mut ErrorList, path: &Path, name: &str) {
 pub fn resource_amount(errs: &mut ErrorList, path: &Path, name: &str, value: &Value) {
     let amount = quantity(value);
     check::not_negative_quantity(errs, path, value);
-    if (COUNTED.contains(&name) || is_extended_resource(name)) && amount.milli_value() % 1000 != 0 {
+    if names::is_integer(name) && amount.milli_value() % 1000 != 0 {
         errs.push(Error::invalid(path, amount.to_string(), "must be an integer"));
     }
 }

@@ -36,7 +36,9 @@ pub(crate) async fn create(op: &Op<'_>, mut object: Value) -> Result<Written, St
     admit(op, &mut object).await?;
     let base = object::generate_name(&object).to_owned();
     if base.is_empty() || !object::name(&object).is_empty() {
-        let name = object::name(&object).to_owned();
+        let unnamed = base.is_empty() && object::name(&object).is_empty();
+        let given = if unnamed { op.res.def.hooks.default_name(&*op.engine.random) } else { None };
+        let name = given.unwrap_or_else(|| object::name(&object).to_owned());
         return match attempt(op, object, &name).await? {
             Created::Done(written) => Ok(*written),
             Created::Exists(current) => Err(exists(op, &name, &base, current.as_ref())),
@@ -84,6 +86,7 @@ pub(crate) async fn attempt(op: &Op<'_>, mut object: Value, name: &str) -> Resul
     hooks.prepare_create(&ctx, &mut object);
     op.as_stored(&mut object);
     check(op, &object, name)?;
+    hooks.canonicalize(&mut object);
     for _ in 0..MAX_ATTEMPTS {
         op.extras.clear();
         let attributes = op.attributes(name, Operation::Create, Some(&mut object), None);

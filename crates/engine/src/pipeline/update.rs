@@ -107,13 +107,13 @@ async fn attempt(
     make: &mut Make<'_>,
 ) -> Result<Step, Status> {
     let Some(state) = state else {
-        return create_instead(op, name, key, plan, make).await;
+        return create_instead(op, name, plan, make).await;
     };
     let old = &state.object;
     if let Some(uid) = plan.uid
         && uid != object::uid(old)
     {
-        return Err(uid_precondition(op, name, key, uid, object::uid(old)));
+        return Err(uid_precondition(op, name, uid, object::uid(old)));
     }
     let mut new = match foreign::made(op, make, Some(state)).await? {
         Made::Object(new) => new,
@@ -126,6 +126,7 @@ async fn attempt(
     admit(op, name, plan, &mut new, old).await?;
     check_revision(op, name, &mut new, state)?;
     before_update(op, name, &mut new, old)?;
+    op.res.def.hooks.canonicalize(&mut new);
     op.extras.clear();
     validate_admission(op, name, plan, &mut new, old).await?;
     if should_delete(op, &new, old) {
@@ -176,13 +177,12 @@ fn unchanged(state: State) -> Step {
 async fn create_instead(
     op: &Op<'_>,
     name: &str,
-    key: &str,
     plan: &Plan<'_>,
     make: &mut Make<'_>,
 ) -> Result<Step, Status> {
     let Some(request) = plan.create else { return Err(op.not_found(name)) };
     if let Some(uid) = plan.uid {
-        return Err(uid_precondition(op, name, key, uid, ""));
+        return Err(uid_precondition(op, name, uid, ""));
     }
     let Made::Object(mut new) = foreign::made(op, make, None).await? else { return Err(op.not_found(name)) };
     let uid = object::uid(&new);
@@ -210,7 +210,8 @@ async fn create_instead(
     }
 }
 
-fn uid_precondition(op: &Op<'_>, name: &str, key: &str, wanted: &str, found: &str) -> Status {
+fn uid_precondition(op: &Op<'_>, name: &str, wanted: &str, found: &str) -> Status {
+    let key = op.res.def.storage_key(op.namespace, name);
     let reason = format!(
         "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
     );

@@ -274,6 +274,7 @@ pub fn widgets() -> ResourceDef {
         ttl: None,
         validate_name: kaji_meta::validation::name_is_dns_subdomain,
         metadata_checks: kaji_resource::MetadataChecks::default(),
+        storage_prefix: "example.com/widgets".into(),
         pod_template: None,
         allow_create_on_update: false,
         allow_unconditional_update: false,

@@ -89,7 +89,7 @@ async fn refusals() {
         404 NotFound: configmaps "b" not found
         400 BadRequest: the name of the object (a based on URL) was undeterminable: name must be provided
         400 BadRequest: the namespace of the provided object does not match the namespace sent on the request
-        409 Conflict: Operation cannot be fulfilled on configmaps "a": StorageError: invalid object, Code: 4, Key: /registry/core/configmaps/default/a, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: other, UID in object meta: f893a2ee-fb32-455e-b1c1-8690ee42c90b
+        409 Conflict: Operation cannot be fulfilled on configmaps "a": StorageError: invalid object, Code: 4, Key: /registry/configmaps/default/a, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: other, UID in object meta: f893a2ee-fb32-455e-b1c1-8690ee42c90b
         500 : strconv.ParseUint: parsing "x": invalid syntax
         400 BadRequest: Foo in version "v1" cannot be handled as a ConfigMap: no kind "Foo" is registered for version "v1" in scheme "pkg/api/legacyscheme/scheme.go:30"
         400 BadRequest: ConfigMap in version "v9" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "v9" in scheme "pkg/api/legacyscheme/scheme.go:30"
@@ -119,7 +119,7 @@ async fn created_by_update() {
     assert_eq!(put.code, 201, "{}", put.show());
     assert_eq!(env.put("coordination.k8s.io/v1/leases/default/l", &lease).await.code, 200);
     let with_uid = with(json!({"metadata": {"name": "m"}}), &["metadata", "uid"], json!("u"));
-    expect![[r#"409 Conflict: Operation cannot be fulfilled on leases.coordination.k8s.io "m": StorageError: invalid object, Code: 4, Key: /registry/coordination.k8s.io/leases/default/m, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: u, UID in object meta: "#]].assert_eq(&env.put("coordination.k8s.io/v1/leases/default/m", with_uid).await.brief());
+    expect![[r#"409 Conflict: Operation cannot be fulfilled on leases.coordination.k8s.io "m": StorageError: invalid object, Code: 4, Key: /registry/leases/default/m, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: u, UID in object meta: "#]].assert_eq(&env.put("coordination.k8s.io/v1/leases/default/m", with_uid).await.brief());
 }
 
 #[tokio::test]

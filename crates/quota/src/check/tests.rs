@@ -50,7 +50,7 @@ fn sidecars_run_beside_everything() {
 }
 
 #[test]
-fn resized_pods_use_the_most_of_what_is_asked_and_what_is_given() {
+fn resized_pods_use_the_maximum_of_requested_and_allocated() {
     let status = |reason: &str| {
         json!({"containerStatuses": [{"name": "c", "allocatedResources": {"cpu": "3"}, "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "5"}}}],
         "conditions": [{"type": "PodResizePending", "reason": reason}]})
@@ -64,7 +64,7 @@ fn resized_pods_use_the_most_of_what_is_asked_and_what_is_given() {
 }
 
 #[test]
-fn pods_say_what_they_use_as_a_whole() {
+fn pod_level_resources_replace_those_of_containers() {
     let spec = json!({"containers": [ask("500m")], "resources": {"requests": {"cpu": "3"}, "limits": {"memory": "5Gi"}}});
     expect!["count/pods=1,cpu=3,limits.cpu=2,limits.memory=5Gi,memory=1Gi,pods=1,requests.cpu=3,requests.memory=1Gi"]
         .assert_eq(&usage("", "pods", pod(spec, json!({}))));
@@ -176,7 +176,7 @@ fn changes_are_charged_by_what_they_add() {
 }
 
 #[test]
-fn scopes_take_pods_in() {
+fn scopes_select_pods() {
     let takes = |spec: Value, pod: &Value| Evaluator::Pods.in_scopes(&json!({"spec": spec}), pod);
     let scope = |s: &str| json!({"scopes": [s]});
     let plain = pod(json!({"containers": [{"name": "c"}]}), json!({}));
@@ -235,7 +235,7 @@ fn totals_have_every_limited_name() {
 }
 
 #[test]
-fn writes_that_change_no_usage_are_not_looked_at() {
+fn ignores_writes_that_change_no_usage() {
     let p = pod(json!({}), json!({}));
     let mut ending = p.clone();
     ending["spec"]["activeDeadlineSeconds"] = 5.into();

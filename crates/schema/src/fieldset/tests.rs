@@ -230,7 +230,7 @@ fn created_deployment_and_custom_resource() {
 }
 
 #[test]
-fn reading_brings_any_spelling_to_one() {
+fn reading_canonicalizes_any_spelling() {
     let read = |v: Value| match FieldSet::from_fields_v1(&v) {
         Ok(set) => set.to_fields_v1().to_string(),
         Err(e) => format!("error: {e}"),

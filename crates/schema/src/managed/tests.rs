@@ -200,7 +200,7 @@ impl Server {
 }
 
 #[test]
-fn updates_take_ownership_and_give_it_up() {
+fn updates_take_and_release_ownership() {
     let mut s = Server::custom();
     s.update("a", json!({"string": "1", "map": {"x": "1", "y": "1"}}));
     s.check(&expect![[r#"
@@ -240,7 +240,7 @@ fn updates_take_ownership_and_give_it_up() {
 }
 
 #[test]
-fn managers_may_be_reset_but_not_forgotten() {
+fn managers_may_be_reset_but_not_removed() {
     let mut s = Server::custom();
     s.update("a", json!({"string": "1"})).apply("b", json!({"bool": true}));
     // Clients that do not send managedFields.
@@ -298,7 +298,7 @@ fn subresources_do_not_set_managed_fields() {
 }
 
 #[test]
-fn reset_fields_belong_to_nobody() {
+fn reset_fields_have_no_owner() {
     let reset = FieldSet::from_paths(&[&["struct"], &["metadata", "labels"]]);
     let mut s = Server { reset: Some(reset), ..Server::custom() };
     s.update("a", json!({"string": "1", "struct": {"a": "1"}, "metadata": {"labels": {"x": "y"}}}));
@@ -375,7 +375,7 @@ fn managers_of_other_versions() {
 }
 
 #[test]
-fn managers_of_versions_that_are_no_more_are_forgotten() {
+fn drops_managers_of_removed_versions() {
     let old = json!([{"manager": "old", "operation": "Update", "apiVersion": "v0", "fieldsType": "FieldsV1",
         "fieldsV1": {"f:string": {}}}]);
     let mut s = Server::custom();

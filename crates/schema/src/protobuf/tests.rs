@@ -35,7 +35,7 @@ fn zero_values_are_what_go_leaves_out() {
 }
 
 #[test]
-fn what_comes_again_replaces_or_joins() {
+fn repeated_fields_replace_or_join() {
     let name = |n: &str| field(1, &field(1, n.as_bytes()));
     let label =
         |k: &str, v: &str| field(1, &field(11, &join(&[&field(1, k.as_bytes()), &field(2, v.as_bytes())])));

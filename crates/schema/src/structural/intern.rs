@@ -89,7 +89,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn equal_parts_are_one() {
+    fn equal_parts_are_shared() {
         let schema = |name: &str| {
             build(&json!({"properties": {name: {"type": "object", "properties": {
                 "x": {"type": "string", "pattern": "^intern$"}}}, "other": {"type": "integer", "maximum": 5}}}))

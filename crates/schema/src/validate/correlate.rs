@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_described_is_never_known_to_be_unchanged() {
+    fn undescribed_values_always_count_as_changed() {
         let open = unchecked(&json!({"type": "object", "additionalProperties": true}));
         let kept = unchecked(&json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
         let map = unchecked(&json!({"type": "object", "additionalProperties": {"type": "string"}}));

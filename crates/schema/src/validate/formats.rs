@@ -4,6 +4,7 @@ use std::net::Ipv6Addr;
 use std::sync::LazyLock;
 
 use regex::Regex;
+use serde_json::Value;
 
 use crate::schema::{Format, Type};
 
@@ -24,6 +25,36 @@ pub(crate) fn parse(name: &str, ty: Type) -> Format {
         _ => false,
     };
     if belongs { format } else { Format::None }
+}
+
+/// Whether a value of `type: ty` may have this format, as `GetUnrecognizedFormats` of upstream has it.
+pub(crate) fn is_recognized(ty: &str, format: &str) -> bool {
+    let ty = match ty {
+        "" | "string" => Type::String,
+        "integer" => Type::Integer,
+        "number" => Type::Number,
+        _ => return false,
+    };
+    parse(format, ty) != Format::None
+}
+
+/// The formats in an OpenAPI v3 schema of a definition that are not recognized, hence never checked.
+pub fn unrecognized(schema: &Value, out: &mut Vec<String>) {
+    let text = |key: &str| schema.get(key).and_then(Value::as_str).unwrap_or_default();
+    if !text("format").is_empty() && !is_recognized(text("type"), text("format")) {
+        out.push(text("format").to_owned());
+    }
+    let part = |key: &str| schema.get(key).unwrap_or(&Value::Null);
+    let single = ["items", "not", "additionalProperties", "additionalItems"];
+    let lists = ["items", "allOf", "anyOf", "oneOf"];
+    let maps = ["properties", "patternProperties", "definitions", "dependencies"];
+    let parts = single.iter().map(|k| part(k)).chain(
+        lists
+            .iter()
+            .flat_map(|k| part(k).as_array().into_iter().flatten())
+            .chain(maps.iter().flat_map(|k| part(k).as_object().into_iter().flat_map(|m| m.values()))),
+    );
+    parts.filter(|p| p.is_object()).for_each(|p| unrecognized(p, out));
 }
 
 /// The name of a format; none for [`Format::None`].

@@ -2,33 +2,17 @@
 
 use super::is_sidecar;
 use crate::shared::{Fields, check::quantity, value::ensure_object};
-use kaji_meta::{Quantity, validation};
+use kaji_meta::Quantity;
+use kaji_quota::names::{is_hugepages, is_native};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Quantities by resource name.
 pub type Resources = BTreeMap<String, Quantity>;
 
-/// Whether a resource is of the `hugepages-` family.
-pub fn is_hugepages(name: &str) -> bool {
-    name.starts_with("hugepages-")
-}
-
-/// Whether a resource is Kubernetes' own: unprefixed, or under `kubernetes.io/`.
-pub fn is_native(name: &str) -> bool {
-    !name.contains('/') || name.contains("kubernetes.io/")
-}
-
 /// Whether limits may exceed requests.
 pub fn is_overcommit_allowed(name: &str) -> bool {
     is_native(name) && !is_hugepages(name)
-}
-
-/// Whether a resource is an extended one (`example.com/gpu`).
-pub fn is_extended(name: &str) -> bool {
-    !is_native(name)
-        && !name.starts_with("requests.")
-        && validation::is_qualified_name(&format!("requests.{name}")).is_empty()
 }
 
 /// Whether a pod as a whole may name the resource.

@@ -16,7 +16,7 @@ mod volumes;
 
 pub use paths::no_backsteps;
 pub use projected::{is_kubernetes_signer, signer_name};
-pub use requirements::{container_resource_name, requirements as container_requirements};
+pub use requirements::requirements as container_requirements;
 pub(crate) use scheduling::only_deleted_gates;
 pub use scheduling::{node_selector, node_selector_term, tolerations};
 

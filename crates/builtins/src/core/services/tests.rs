@@ -18,7 +18,7 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 
 /// Defaults, validates and reserves as the engine does; the result's spec, or the error.
 fn put_in(
-    world: &TestContext,
+    fixture: &TestContext,
     def: &ResourceDef,
     mut new: Value,
     old: Option<&Value>,
@@ -26,7 +26,7 @@ fn put_in(
 ) -> Result<Value, String> {
     def.hooks.default("v1", &mut new);
     let seen = new.clone();
-    let ctx = world.ctx(&seen, "", "v1");
+    let ctx = fixture.ctx(&seen, "", "v1");
     match old {
         None => def.hooks.prepare_create(&ctx, &mut new),
         Some(old) => def.hooks.prepare_update(&ctx, &mut new, old),
@@ -120,54 +120,54 @@ fn cluster_ip_may_not_change() {
 }
 
 #[test]
-fn addresses_are_unique_and_given_back() {
-    let (world, deps) = (TestContext::default(), deps());
-    deps.api.set(Arc::downgrade(&world.api) as std::sync::Weak<dyn kaji_resource::Api>);
+fn addresses_are_unique_and_released() {
+    let (fixture, deps) = (TestContext::default(), deps());
+    deps.api.set(Arc::downgrade(&fixture.api) as std::sync::Weak<dyn kaji_resource::Api>);
     let def = def(&deps);
     let ports = || json!([{"port": 80}]);
     let a =
-        put_in(&world, &def, service("a", json!({"ports": ports(), "clusterIP": "10.96.0.7"})), None, true)
+        put_in(&fixture, &def, service("a", json!({"ports": ports(), "clusterIP": "10.96.0.7"})), None, true)
             .unwrap();
     assert_eq!((families(&a), policy(&a)), (vec!["IPv4"], "SingleStack"));
     let all = [
-        put_in(&world, &def, service("b", json!({"ports": ports(), "clusterIP": "10.96.0.7"})), None, true),
-        put_in(&world, &def, service("b", json!({"ports": ports(), "clusterIP": "1.2.3.4"})), None, true),
-        put_in(&world, &def, service("b", json!({"ports": ports(), "clusterIP": "10.96.0.0"})), None, true),
+        put_in(&fixture, &def, service("b", json!({"ports": ports(), "clusterIP": "10.96.0.7"})), None, true),
+        put_in(&fixture, &def, service("b", json!({"ports": ports(), "clusterIP": "1.2.3.4"})), None, true),
+        put_in(&fixture, &def, service("b", json!({"ports": ports(), "clusterIP": "10.96.0.0"})), None, true),
     ];
     expect![[r#"
         Service "b" is invalid: spec.clusterIPs: Invalid value: ["10.96.0.7"]: failed to allocate IP 10.96.0.7: provided IP is already allocated
         Service "b" is invalid: spec.clusterIPs: Invalid value: ["1.2.3.4"]: failed to allocate IP 1.2.3.4: the provided network does not match the current range
         Service "b" is invalid: spec.clusterIPs: Invalid value: ["10.96.0.0"]: failed to allocate IP 10.96.0.0: the provided IP (10.96.0.0) is not in the valid range. The range of valid IPs is 10.96.0.0/12"#]]
     .assert_eq(&all.map(|r| r.unwrap_err()).join("\n"));
-    let b = put_in(&world, &def, service("b", json!({"ports": ports()})), None, true).unwrap();
+    let b = put_in(&fixture, &def, service("b", json!({"ports": ports()})), None, true).unwrap();
     let ip = cluster_ips(&b)[0].to_owned();
     assert_eq!(b["spec"]["clusterIP"], ip.as_str());
-    assert_eq!(world.api.names(&addresses::resource()).len(), 2);
+    assert_eq!(fixture.api.names(&addresses::resource()).len(), 2);
     // A failed write gives its address back.
-    put_in(&world, &def, service("c", json!({"ports": ports()})), None, false).unwrap();
-    assert_eq!(world.api.names(&addresses::resource()).len(), 2);
+    put_in(&fixture, &def, service("c", json!({"ports": ports()})), None, false).unwrap();
+    assert_eq!(fixture.api.names(&addresses::resource()).len(), 2);
     // So does a deletion, and a change to ExternalName.
-    wait(def.hooks.deleted(&world.ctx(&a, "", "v1"), &a));
-    assert_eq!(world.api.names(&addresses::resource()), [ip]);
+    wait(def.hooks.deleted(&fixture.ctx(&a, "", "v1"), &a));
+    assert_eq!(fixture.api.names(&addresses::resource()), [ip]);
     let mut named = b.clone();
     named["spec"]["type"] = "ExternalName".into();
     named["spec"]["externalName"] = "example.com".into();
-    let named = put_in(&world, &def, named, Some(&b), true).unwrap();
+    let named = put_in(&fixture, &def, named, Some(&b), true).unwrap();
     assert_eq!(named["spec"].get("clusterIP"), None);
     assert_eq!(named["spec"].get("ipFamilies"), None);
-    assert!(world.api.names(&addresses::resource()).is_empty());
+    assert!(fixture.api.names(&addresses::resource()).is_empty());
 }
 
 #[test]
-fn node_ports_come_and_go() {
-    let (world, def) = (TestContext::default(), def1());
+fn node_ports_are_allocated_and_released() {
+    let (fixture, def) = (TestContext::default(), def1());
     let spec = json!({"type": "NodePort", "ports": [{"name": "u", "port": 53, "protocol": "UDP"}, {"name": "t", "port": 53}]});
-    let a = put_in(&world, &def, service("a", spec), None, true).unwrap();
+    let a = put_in(&fixture, &def, service("a", spec), None, true).unwrap();
     let got = node_ports(&a);
     assert_eq!(got[0], got[1]);
     assert!((30086..=32767).contains(&got[0]));
     let wish = json!({"type": "NodePort", "ports": [{"port": 1, "nodePort": got[0]}]});
-    let taken = put_in(&world, &def, service("b", wish.clone()), None, true).unwrap_err();
+    let taken = put_in(&fixture, &def, service("b", wish.clone()), None, true).unwrap_err();
     assert_eq!(
         taken,
         format!(
@@ -178,16 +178,16 @@ fn node_ports_come_and_go() {
     let (plain, _) =
         update(&def, "", service("a", json!({"type": "ClusterIP", "ports": a["spec"]["ports"]})), a.clone());
     assert!(node_ports(&plain).is_empty());
-    put_in(&world, &def, plain, Some(&a), true).unwrap();
-    assert!(put_in(&world, &def, service("b", wish), None, true).is_ok());
+    put_in(&fixture, &def, plain, Some(&a), true).unwrap();
+    assert!(put_in(&fixture, &def, service("b", wish), None, true).is_ok());
 }
 
 #[test]
 fn health_check_port() {
-    let (world, def) = (TestContext::default(), def1());
+    let (fixture, def) = (TestContext::default(), def1());
     let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 80}]});
     assert_eq!(create_errors(&def, json!({"spec": spec})), "");
-    let a = put_in(&world, &def, service("a", spec), None, true).unwrap();
+    let a = put_in(&fixture, &def, service("a", spec), None, true).unwrap();
     assert!(a["spec"]["healthCheckNodePort"].as_i64().unwrap() >= 30086);
 }
 
@@ -232,12 +232,12 @@ proptest::proptest! {
     /// holds them, and nothing else is held.
     #[test]
     fn nothing_is_held_twice_or_lost(steps in proptest::collection::vec(step(), 1..40)) {
-        let world = TestContext::default();
+        let fixture = TestContext::default();
         let mut deps = deps();
         // Ranges so small that they run full: 14 addresses, 8 ports.
         deps.service_cidrs = vec!["10.0.0.0/28".into()];
         deps.node_port_range = 30000..=30007;
-        deps.api.set(Arc::downgrade(&world.api) as std::sync::Weak<dyn kaji_resource::Api>);
+        deps.api.set(Arc::downgrade(&fixture.api) as std::sync::Weak<dyn kaji_resource::Api>);
         let def = def(&deps);
         let mut live: std::collections::BTreeMap<usize, Value> = Default::default();
         for step in steps {
@@ -245,7 +245,7 @@ proptest::proptest! {
                 Step::Write { which, ty, commit } => {
                     let old = live.get(&which).cloned();
                     let new = service(&format!("s{which}"), spec_of(ty));
-                    if let Ok(made) = put_in(&world, &def, new, old.as_ref(), commit)
+                    if let Ok(made) = put_in(&fixture, &def, new, old.as_ref(), commit)
                         && commit
                     {
                         live.insert(which, made);
@@ -254,13 +254,13 @@ proptest::proptest! {
                 Step::Delete { which, twice } => {
                     let Some(gone) = live.remove(&which) else { continue };
                     for _ in 0..=usize::from(twice) {
-                        wait(def.hooks.deleted(&world.ctx(&gone, "", "v1"), &gone));
+                        wait(def.hooks.deleted(&fixture.ctx(&gone, "", "v1"), &gone));
                     }
                 }
             }
             let mut ips: Vec<String> = live.values().flat_map(|s| cluster_ips(s).into_iter().map(str::to_owned).collect::<Vec<_>>()).collect();
             ips.sort();
-            proptest::prop_assert_eq!(&world.api.names(&addresses::resource()), &ips);
+            proptest::prop_assert_eq!(&fixture.api.names(&addresses::resource()), &ips);
             let mut held: Vec<u16> = live.values().flat_map(ports::ports_of).collect();
             held.sort_unstable();
             let count = held.len();
@@ -271,7 +271,7 @@ proptest::proptest! {
         let used = live.values().flat_map(ports::ports_of).count();
         let free = (0..8).filter(|i| {
             let new = service(&format!("probe{i}"), json!({"type": "NodePort", "clusterIP": "", "ports": [{"port": 1, "nodePort": 30000 + i}]}));
-            let probed = put_in(&world, &def, new, None, false);
+            let probed = put_in(&fixture, &def, new, None, false);
             probed.is_ok()
         }).count();
         proptest::prop_assert_eq!(free, 8 - used);

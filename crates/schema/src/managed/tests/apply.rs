@@ -49,7 +49,7 @@ fn scalars_conflict_and_are_shared() {
 }
 
 #[test]
-fn what_is_no_longer_applied_goes_unless_owned() {
+fn removes_fields_no_longer_applied_unless_owned() {
     let mut s = Server::custom();
     s.apply(
         "a",
@@ -282,7 +282,7 @@ fn first_apply_of_an_untracked_object() {
 }
 
 #[test]
-fn subresources_have_managers_of_their_own() {
+fn subresources_have_separate_managers() {
     let mut s = Server::custom();
     s.apply("a", json!({"string": "1"}));
     s.subresource = "status";
@@ -311,7 +311,7 @@ fn subresources_have_managers_of_their_own() {
 }
 
 #[test]
-fn names_and_versions_are_nobodys() {
+fn names_and_versions_have_no_owner() {
     let mut s = Server::custom();
     s.apply("", json!({"metadata": {"namespace": "ns", "labels": {"a": "b"}, "uid": "u", "resourceVersion": "5", "generation": 1}}));
     s.check(&expect![[r#"
@@ -332,7 +332,7 @@ fn broken_stored_entries_refuse_applies_only() {
 }
 
 #[test]
-fn an_apply_that_creates_is_a_change_whatever_it_says() {
+fn an_apply_that_creates_always_is_a_change() {
     let mut s = Server::custom();
     assert_eq!(s.try_apply("a", false, json!({})), Ok(true));
     assert_eq!(s.managed(), "");

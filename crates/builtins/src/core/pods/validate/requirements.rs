@@ -2,12 +2,11 @@
 
 use super::Cx;
 use crate::{
-    core::pods::resources::{
-        self, is_extended, is_hugepages, is_native, is_overcommit_allowed, is_pod_level,
-    },
+    core::pods::resources::{self, is_overcommit_allowed, is_pod_level},
     shared::{
         Fields,
         check::{self, quantity},
+        rules,
     },
 };
 use kaji_meta::{
@@ -15,87 +14,22 @@ use kaji_meta::{
     field::{Error, ErrorList},
     validation,
 };
+use kaji_quota::names;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Unprefixed names that mean something somewhere.
-const STANDARD: [&str; 20] = [
-    "cpu",
-    "memory",
-    "ephemeral-storage",
-    "requests.cpu",
-    "requests.memory",
-    "requests.ephemeral-storage",
-    "limits.cpu",
-    "limits.memory",
-    "limits.ephemeral-storage",
-    "pods",
-    "resourcequotas",
-    "services",
-    "replicationcontrollers",
-    "secrets",
-    "configmaps",
-    "persistentvolumeclaims",
-    "storage",
-    "requests.storage",
-    "services.nodeports",
-    "services.loadbalancers",
-];
-/// Resources that are counted in whole numbers.
-const WHOLE: [&str; 9] = [
-    "pods",
-    "resourcequotas",
-    "services",
-    "replicationcontrollers",
-    "secrets",
-    "configmaps",
-    "persistentvolumeclaims",
-    "services.nodeports",
-    "services.loadbalancers",
-];
-
-/// The name of any resource: qualified, or unprefixed and known.
-fn resource_name(errs: &mut ErrorList, path: &Path, name: &str) -> bool {
-    let before = errs.len();
-    check::qualified_name(errs, path, name);
-    if errs.len() != before {
-        return false;
-    }
-    if !name.contains('/')
-        && !STANDARD.contains(&name)
-        && !is_hugepages(name)
-        && !name.starts_with("requests.hugepages-")
-    {
-        errs.push(Error::invalid(path, name, "must be a standard resource type or fully qualified"));
-        return false;
-    }
-    true
-}
-
-/// The name of a resource that a container may have.
-pub fn container_resource_name(errs: &mut ErrorList, path: &Path, name: &str) {
-    resource_name(errs, path, name);
-    if !name.contains('/') {
-        if !matches!(name, "cpu" | "memory" | "ephemeral-storage") && !is_hugepages(name) {
-            errs.push(Error::invalid(path, name, "must be a standard resource for containers"));
-        }
-    } else if !is_native(name) && !is_extended(name) {
-        errs.push(Error::invalid(path, name, "doesn't follow extended resource name standard"));
-    }
-}
-
 fn pod_resource_name(errs: &mut ErrorList, path: &Path, name: &str) {
-    if resource_name(errs, path, name) && !is_pod_level(name) {
+    if rules::resource_name(errs, path, name) && !is_pod_level(name) {
         errs.push(Error::not_supported(path, name, &["cpu", "hugepages-", "memory"]));
     }
 }
 
 fn amount(errs: &mut ErrorList, path: &Path, name: &str, value: &Value, q: &Quantity) {
     check::not_negative_quantity(errs, path, value);
-    if (WHOLE.contains(&name) || is_extended(name)) && q.milli_value() % 1000 != 0 {
+    if names::is_integer(name) && q.milli_value() % 1000 != 0 {
         errs.push(Error::invalid(path, q.to_string(), "must be an integer"));
     }
-    if is_hugepages(name) {
+    if names::is_hugepages(name) {
         let page = name.strip_prefix("hugepages-").and_then(|s| Quantity::parse(s).ok());
         let whole = page.is_some_and(|p| {
             p.sign() > 0 && p.milli_value() % 1000 == 0 && p.value() != 0 && q.value() % p.value() == 0
@@ -109,7 +43,7 @@ fn amount(errs: &mut ErrorList, path: &Path, name: &str, value: &Value, q: &Quan
 
 /// `resources` of a container.
 pub fn requirements(errs: &mut ErrorList, path: &Path, r: &Value, claims: &BTreeSet<&str>) {
-    check_requirements(errs, path, r, claims, container_resource_name);
+    check_requirements(errs, path, r, claims, rules::container_resource_name);
 }
 
 fn check_requirements(
@@ -121,7 +55,7 @@ fn check_requirements(
 ) {
     let (mut huge, mut compute) = (false, false);
     let mut note = |name: &str| {
-        huge |= is_hugepages(name);
+        huge |= names::is_hugepages(name);
         compute |= matches!(name, "cpu" | "memory");
     };
     if let Some(limits) = r.map("limits") {
@@ -226,7 +160,9 @@ pub(super) fn pod_level(errs: &mut ErrorList, cx: &Cx<'_>, path: &Path) {
             errs.push(Error::invalid(&path.child("requests").key(&name), q.to_string(), text));
         }
     }
-    for (name, sum) in resources::aggregate(cx.spec, "limits").into_iter().filter(|(n, _)| is_hugepages(n)) {
+    for (name, sum) in
+        resources::aggregate(cx.spec, "limits").into_iter().filter(|(n, _)| names::is_hugepages(n))
+    {
         if let Some(q) = r.at("limits").get_field(&name).and_then(quantity).filter(|q| sum > *q) {
             let text = format!("must be greater than or equal to aggregate container limits of {sum}");
             errs.push(Error::invalid(&path.child("limits").key(&name), q.to_string(), text));
