@@ -1,4 +1,4 @@
-//! What kinds are given from outside: configuration, time, randomness, and the parts they cannot do alone.
+//! The dependencies of the built-in kinds: configuration, time, randomness, authorizer, tokens, the engine.
 
 use kaji_auth::{
     Attributes, Authorizer, Grants, Outcome, PolicyRule, Rules,
@@ -17,7 +17,7 @@ use std::{
 pub struct ApiHandle(Arc<OnceLock<Weak<dyn Api>>>);
 
 impl ApiHandle {
-    /// Makes the engine known. Only the first call counts.
+    /// Sets the engine. Only the first call counts.
     pub fn set(&self, api: Weak<dyn Api>) {
         let _ = self.0.set(api);
     }
@@ -28,7 +28,7 @@ impl ApiHandle {
     }
 }
 
-/// Allows nothing, and says that no authorizer is there.
+/// Denies everything, with the reason that no authorizer is configured.
 struct NoAuthorizer;
 
 const NO_AUTHORIZER: &str = "no authorizer is configured";
@@ -67,10 +67,10 @@ pub trait Tokens: Send + Sync {
 /// The second argument is the stored object on updates.
 pub type ValidateCrd = Arc<dyn Fn(&Value, Option<&Value>) -> ErrorList + Send + Sync>;
 
-/// What kinds need from outside.
+/// The dependencies of the built-in kinds.
 #[derive(Clone)]
 pub struct Deps {
-    /// Where hooks without a request context take the time from.
+    /// The clock of hooks without a request context.
     pub clock: Arc<dyn Clock>,
     /// Randomness for allocators.
     pub random: Arc<dyn Random>,

@@ -336,7 +336,7 @@ impl Macro<'_, '_> {
         Ok(Ok(Kind::Call { target: None, function: "_?_:_".into(), args: vec![has, bound, none] }))
     }
 
-    fn cel_bind(&mut self, mut args: Vec<Expr>) -> Made {
+    fn cel_bind(&mut self, mut args: Vec<Expr>) -> Constructed {
         let (Some(body), Some(value), Some(var)) = (args.pop(), args.pop(), args.pop()) else {
             return Err(Abort);
         };

@@ -16,7 +16,7 @@ pub(crate) type Offset = Option<u32>;
 pub struct Issue {
     /// Line, from 1; 0 when the finding concerns the expression as a whole.
     pub line: usize,
-    /// Column, from 0; -1 when the finding concerns the expression as a whole.
+    /// Column, from 0; -1 when the finding concerns the expression as a whole, or there is no text.
     pub column: i64,
     /// What is wrong.
     pub message: String,
@@ -49,7 +49,9 @@ impl Report {
                 starts.push(count);
             }
         }
-        Report { starts, lines: text.split('\n').map(str::to_owned).collect(), list: vec![], more: 0 }
+        // An empty text has no lines; cel-go then counts columns from -1.
+        let lines = if text.is_empty() { vec![] } else { text.split('\n').map(str::to_owned).collect() };
+        Report { starts, lines, list: vec![], more: 0 }
     }
 
     pub(crate) fn add(&mut self, at: Offset, message: impl Into<String>) {
@@ -59,6 +61,7 @@ impl Report {
         }
         let (line, column) = match at {
             None => (0, -1),
+            Some(_) if self.lines.is_empty() => (1, -1),
             Some(at) => {
                 let line = self.starts.partition_point(|s| *s <= at);
                 (line, i64::from(at) - i64::from(self.starts.get(line - 1).copied().unwrap_or_default()))

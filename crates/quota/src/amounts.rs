@@ -45,7 +45,7 @@ pub(crate) fn largest(a: &mut Usage, b: &Usage) {
     }
 }
 
-/// By amount, whatever the spelling.
+/// By amount, independent of the spelling.
 pub(crate) fn compare(a: &Quantity, b: &Quantity) -> Ordering {
     a.sub(b).sign().cmp(&0)
 }

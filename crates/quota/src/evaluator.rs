@@ -1,4 +1,4 @@
-//! Which names of a quota an object counts for, by its resource.
+//! The names of a quota that an object counts for, by its resource.
 
 use crate::{
     amounts::{Usage, number},

@@ -147,7 +147,7 @@ fn live(pod: &Value, now: jiff::Timestamp) -> bool {
     now.as_second() <= at.as_second().saturating_add(grace)
 }
 
-/// Names which every container must give an amount of when a quota limits them. Upstream regrets the rule.
+/// Names which every container must give an amount of when a quota limits them. Source: `ValidateResourceConstraints`.
 const REQUIRED: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 

@@ -20,7 +20,7 @@ mod json;
 
 pub use json::{Parsed, parse};
 
-/// Checks the JSON types in `value` and brings quantities, times and base64 into canonical form; nulls that Go reads as
+/// Checks the JSON types in `value` and converts quantities, times and base64 to canonical form; nulls that Go reads as
 /// "absent" go. What Go would add or leave out when writing stays as it is, so that this fits apply configurations.
 ///
 /// The error is what Go's decoder says: "json: cannot unmarshal string into Go struct field ...".
@@ -209,7 +209,7 @@ fn plain(s: &Schema) -> bool {
         Type::Object => s.properties.is_some() != s.additional.is_some(),
         Type::Array => s.items.is_some(),
         Type::Any | Type::SchemaOr => false,
-        // A mistake, whatever is in it.
+        // A mistake for any content.
         _ => true,
     };
     inside && !s.preserve_unknown && !s.embedded_resource

@@ -113,7 +113,7 @@ impl FieldSet {
         out
     }
 
-    /// Like [`FieldSet::difference`], but a member of `other` takes everything below it along.
+    /// Like [`FieldSet::difference`], but a member of `other` removes everything below it, too.
     #[must_use]
     pub fn recursive_difference(&self, other: &FieldSet) -> FieldSet {
         let mut out = self.clone();

@@ -29,7 +29,7 @@ pub fn of_kind(api_version: &str, kind: &str) -> Option<&'static Schema> {
     entry.map(types::Entry::schema)
 }
 
-/// [`of_kind`] of what an object says of itself.
+/// [`of_kind`] of an object's apiVersion and kind.
 pub fn of(object: &Value) -> Option<&'static Schema> {
     let text = |key| object.get(key).and_then(Value::as_str);
     // The oldest discovery documents are of a kind without version.
@@ -121,7 +121,7 @@ struct Member<'v> {
 
 struct Writer<'o, 'v> {
     out: &'o mut Vec<u8>,
-    /// Members of the objects on the way down, those of the innermost last.
+    /// Members of the enclosing objects, those of the innermost last.
     members: Vec<Member<'v>>,
 }
 

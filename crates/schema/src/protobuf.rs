@@ -34,9 +34,9 @@ pub const MAX_DEPTH: usize = 100;
 /// An envelope: `runtime.Unknown`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Envelope<'a> {
-    /// `apps/v1`; empty if the sender did not say.
+    /// `apps/v1`; empty if the sender left it out.
     pub api_version: String,
-    /// `Deployment`; empty if the sender did not say.
+    /// `Deployment`; empty if the sender left it out.
     pub kind: String,
     /// The encoded fields.
     pub raw: &'a [u8],

@@ -3,7 +3,7 @@
 //! For custom resources this follows structural pruning: `x-kubernetes-preserve-unknown-fields` keeps what is unknown at
 //! its level and below, until a declared property switches pruning on again; embedded resources keep `apiVersion`, `kind`
 //! and `metadata`, and their metadata is pruned by the server's own `ObjectMeta`. For built-in types every field that is
-//! not declared goes.
+//! not declared is removed.
 //!
 //! Laws: idempotent; what remains is unchanged.
 
@@ -55,7 +55,7 @@ impl Pruner {
         self.unknown
     }
 
-    /// Notes that a field goes.
+    /// Records that a field is removed.
     pub(crate) fn report(&mut self, at: &At<'_>) {
         if self.unknown.len() < REPORT_LIMIT {
             self.unknown.push(at.to_string());

@@ -30,7 +30,7 @@ pub const COLUMNS: &[Column] = &[
 
 /// The hooks of both kinds.
 pub struct Bindings {
-    /// Bindings of validating policies say what happens on a violation.
+    /// Bindings of validating policies have actions for violations.
     pub validating: bool,
 }
 

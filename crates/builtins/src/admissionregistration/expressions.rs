@@ -28,7 +28,7 @@ fn refused(errs: &mut ErrorList, path: &Path, shown: &str, refusal: &Refusal) {
 }
 
 /// The environment of a policy: with its parameters, and with its variables if it has any or `composed` says so.
-/// Variables are checked on the way.
+/// Variables are validated as they are added.
 pub fn policy_env(errs: &mut ErrorList, path: &Path, spec: &Value, composed: bool) -> Env {
     let list = spec.list("variables");
     let mut env = admission::env(Setting {

@@ -161,7 +161,7 @@ pub fn service(errs: &mut ErrorList, at: &Path, service: &Value) {
     }
 }
 
-/// A rule's scope is `*` unless it says otherwise.
+/// A rule's scope is `*` by default.
 pub fn default_rules(owner: &mut Value, field: &str) {
     list_mut(owner, field).iter_mut().for_each(|r| rules::default_opt_text(r, "scope", "*"));
 }
@@ -251,7 +251,7 @@ fn api_version(errs: &mut ErrorList, at: &Path, whole: &str, group: &str, versio
     }
 }
 
-/// Which parameters a binding gives its policy.
+/// The reference of a binding to its policy's parameters.
 pub fn param_ref(errs: &mut ErrorList, path: &Path, r: &Value) {
     if r.is_null() {
         return;

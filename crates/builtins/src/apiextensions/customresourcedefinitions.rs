@@ -15,7 +15,7 @@ use kaji_meta::{
 use kaji_resource::{Ctx, DeletionHooks, Hooks, ResourceDef, Scope, SubresourceDef};
 use serde_json::{Value, json};
 
-/// The finalizer that keeps a definition until its objects are gone.
+/// The finalizer that keeps a definition until its objects are deleted.
 pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 struct Definitions {
@@ -111,7 +111,7 @@ fn scale(errs: &mut ErrorList, path: &Path, s: &Value) {
     }
 }
 
-/// What all versions have alike is spoken of once, where v1beta1 had it.
+/// Problems that all versions share are reported once, at the field where v1beta1 had it.
 #[derive(Clone, Copy)]
 struct Shared {
     subresources: bool,
@@ -255,7 +255,7 @@ fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
     let (mut errs, spec) = (vec![], object.at("spec"));
     let (group, plural) = (spec.text("group"), spec.at("names").text("plural"));
     let name = object::name(object);
-    // Without a name that is all there is to say of it.
+    // Without a name nothing else is checked.
     if !name.is_empty() && name != format!("{plural}.{group}") {
         let text = r#"must be spec.names.plural+"."+spec.group"#;
         errs.push(Error::invalid(&Path::new("metadata").child("name"), object::name(object), text));

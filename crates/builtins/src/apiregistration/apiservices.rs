@@ -26,7 +26,7 @@ fn validate(object: &Value) -> ErrorList {
     let (mut errs, spec, path) = (vec![], object.at("spec"), Path::new("spec"));
     let (group, version) = (spec.text("group"), spec.text("version"));
     let wanted = format!("{version}.{group}");
-    // Without a name that is all there is to say of it.
+    // Without a name nothing else is checked.
     if !object::name(object).is_empty() && object::name(object) != wanted {
         let text = format!("must be `spec.version+\".\"+spec.group`: {wanted:?}");
         errs.push(Error::invalid(&Path::new("metadata").child("name"), object::name(object), text));

@@ -17,7 +17,7 @@ use kaji_meta::{
 use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, SubresourceDef, age_column, name_column};
 use serde_json::{Value, json};
 
-/// The annotation that holds the template's generation (the field it stood for is gone from `apps/v1`).
+/// The annotation that holds the template's generation (the field of that name was removed in `apps/v1`).
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 const COLUMNS: &[Column] = &[

@@ -1,4 +1,4 @@
-//! The selectors of an access review's attributes, as the authorizer takes them.
+//! The selectors of an access review's attributes, as the authorizer receives them.
 //!
 //! What cannot be understood is left out: the rest is wider, so that nothing is allowed which should not be. That it was
 //! left out is reported. Source: KEP-4601; upstream's `authorizationutil.ResourceAttributesFrom`.

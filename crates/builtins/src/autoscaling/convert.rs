@@ -13,7 +13,7 @@ const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
-/// Every annotation that stands for a field of `v2`.
+/// The annotations that hold fields of `v2` in `v1`.
 const ALL: [&str; 6] = [
     METRICS,
     BEHAVIOR,
@@ -22,7 +22,7 @@ const ALL: [&str; 6] = [
     CURRENT_METRICS,
     CONDITIONS,
 ];
-/// What upstream aims at when a client says nothing, in percent.
+/// Upstream's default target, in percent.
 pub const DEFAULT_CPU_UTILIZATION: i64 = 80;
 
 /// Removes the annotations that stand for fields.
@@ -124,7 +124,7 @@ struct Names {
     value: &'static str,
     average_value: &'static str,
     utilization: &'static str,
-    /// Specs say what kind of target it is.
+    /// Specs have the type of the target, statuses do not.
     typed: bool,
 }
 

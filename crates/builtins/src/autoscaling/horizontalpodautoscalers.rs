@@ -68,7 +68,7 @@ pub fn def() -> ResourceDef {
         .also_version("v1", None)
 }
 
-/// Fills what a client left out of scaling rules, once it gives any.
+/// Defaults of scaling rules, where a client sets any.
 fn default_rules(behavior: &mut Value) {
     let up = json!([
         {"type": "Pods", "value": 4, "periodSeconds": 15},

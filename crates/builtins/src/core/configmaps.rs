@@ -26,7 +26,7 @@ const COLUMNS: &[Column] = &[
 
 /// How many bytes of data a ConfigMap or Secret may hold.
 pub const MAX_DATA: usize = 1024 * 1024;
-/// What upstream says of a change to an immutable ConfigMap or Secret.
+/// Upstream's text for a change to an immutable ConfigMap or Secret.
 pub const FROZEN: &str = "field is immutable when `immutable` is set";
 
 struct ConfigMaps;

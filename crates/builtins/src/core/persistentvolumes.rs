@@ -193,7 +193,7 @@ fn paths(errs: &mut ErrorList, source: &str, value: &Value) {
     }
 }
 
-/// The secrets of a CSI volume, but for that of staging, which upstream takes as it is.
+/// The secrets of a CSI volume, but for that of staging, which upstream does not check.
 fn secrets(errs: &mut ErrorList, csi: &Value) {
     let roles = ["controllerPublish", "controllerExpand", "nodePublish", "nodeExpand"];
     for field in roles.map(|role| format!("{role}SecretRef")) {
@@ -337,7 +337,7 @@ fn validate(object: &Value, old: Option<&Value>) -> ErrorList {
     errs
 }
 
-/// The part of the spec that says what the volume is. A secret for expansion may be added later.
+/// The volume source of the spec. A secret for expansion may be added later.
 fn source(object: &Value, old: &Value) -> Map<String, Value> {
     let mut all = Map::new();
     for s in SOURCES.iter().filter(|s| object.at("spec").has(s)) {

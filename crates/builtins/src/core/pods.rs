@@ -119,7 +119,7 @@ impl Hooks for Pods {
 
     fn default(&self, _version: &str, object: &mut Value) {
         defaults::pod(object);
-        // Of pods alone: templates keep what they say.
+        // Of pods only: templates keep their value.
         if object.at("spec").int("terminationGracePeriodSeconds") < 0 {
             put(ensure_object(object, "spec"), "terminationGracePeriodSeconds", 1);
         }

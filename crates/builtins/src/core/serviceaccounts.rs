@@ -66,7 +66,7 @@ async fn bound(ctx: &Ctx<'_>, spec: &Value) -> Result<Bound, Status> {
         }
     };
     let resource = GroupResource::new("", resource);
-    // What was made a moment ago counts.
+    // Objects created just before count.
     ctx.api.sync().await?;
     let found =
         ctx.api.get(&resource, namespace, wanted).ok_or_else(|| Status::not_found(&resource, wanted))?;
@@ -97,7 +97,7 @@ fn token_request() -> GroupKind {
     GroupKind::new("authentication.k8s.io", "TokenRequest")
 }
 
-/// What the request says about itself has to be what its path says.
+/// The request's metadata has to match its path.
 fn check_metadata(ctx: &Ctx<'_>, account: &Value, body: &Value) -> Result<(), Status> {
     for (field, actual, title) in [("name", ctx.name, "name"), ("namespace", ctx.namespace, "namespace")] {
         let given = object::str_at(body, &["metadata", field]);

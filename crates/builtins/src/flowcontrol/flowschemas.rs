@@ -58,7 +58,7 @@ fn verbs(errs: &mut ErrorList, path: &Path, rule: &Value) {
     }
 }
 
-/// `*` stands alone.
+/// `*` excludes other entries.
 fn alone(errs: &mut ErrorList, path: &Path, rule: &Value, field: &str, what: &str) {
     if rule.list(field).len() > 1 && wild(rule, field) {
         let text = format!("if '*' is present, must not specify other {what}");

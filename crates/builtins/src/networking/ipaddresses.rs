@@ -1,4 +1,4 @@
-//! IPAddresses: each stands for a cluster IP in use, and is named after it.
+//! IPAddresses: each represents a cluster IP in use, and is named after it.
 
 use crate::shared::{
     check, metadata,

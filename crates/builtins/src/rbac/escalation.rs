@@ -29,7 +29,7 @@ pub struct Guard {
     resource: &'static str,
 }
 
-/// What an aggregated role may come to hold.
+/// The rules that an aggregated role may get.
 static EVERYTHING: LazyLock<Vec<PolicyRule>> = LazyLock::new(everything);
 
 /// Whether nothing differs but what garbage collection needs to change.
@@ -79,7 +79,7 @@ impl Guard {
         if look().0.is_empty() {
             return Ok(());
         }
-        // It may have been granted a moment ago. If the store gives no answer, what is known has to do.
+        // It may have been granted just before. If the store does not answer, the cached roles decide.
         let _ = ctx.api.sync().await;
         let (missing, error) = look();
         if missing.is_empty() {

@@ -70,9 +70,7 @@ mod tests {
              | device.nope
              | ......^
             spec.selectors[1].cel.expression: Invalid value: "1": must evaluate to bool or the unknown type, not int
-            spec.selectors[2].cel.expression: Invalid value: "": compilation failed: ERROR: <input>:1:1: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}
-             | 
-             | ^
+            spec.selectors[2].cel.expression: Invalid value: "": compilation failed: ERROR: <input>:1:0: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}
             spec.selectors[3].cel.expression: Forbidden: too complex, exceeds cost limit
             spec.selectors[4].cel.expression: Too long: may not be more than 10240 bytes"#]].assert_eq(&selectors(&["device.nope", "1", "", &costly, &"x".repeat(10241)]));
     }

@@ -41,7 +41,7 @@ const MAX_ADVANCED_DEVICES: usize = 64;
 const MAX_ATTRIBUTES: usize = 32;
 const MAX_TAINTS: usize = 16;
 const MAX_COUNTER_SETS: usize = 8;
-/// The ways to say where devices are.
+/// The fields that select the nodes of devices.
 const PLACES: &[&str] = &["nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection"];
 const LISTS: &[&str] = &["bools", "ints", "strings", "versions"];
 

@@ -68,12 +68,12 @@ pub fn taint(errs: &mut ErrorList, path: &Path, taint: &Value, old: Option<&Valu
     }
 }
 
-/// When a taint was added, unless it says so.
+/// The time at which a taint was added, by default now.
 pub fn default_taint(taint: &mut Value, now: jiff::Timestamp) {
     crate::shared::value::set_default(taint, "timeAdded", || kaji_meta::Time::new(now).to_string().into());
 }
 
-/// One device each, unless a request says otherwise.
+/// One device a request, by default.
 pub fn default_claim(spec: &mut Value) {
     let Some(devices) = spec.get_mut("devices") else { return };
     for request in list_mut(devices, "requests") {

@@ -107,12 +107,12 @@ fn is_mapped(text: &str) -> bool {
     text.parse::<Ipv6Addr>().is_ok_and(|v6| v6.to_ipv4_mapped().is_some())
 }
 
-/// Checks an address in a field that once took sloppy ones; values already stored stay acceptable.
+/// Checks an address in a field that accepted sloppy ones before; values already stored stay acceptable.
 pub fn check_legacy_ip(path: &Path, value: &str, known: &[&str]) -> ErrorList {
     validation::validate_ip_legacy(path, value, true, known)
 }
 
-/// Checks a CIDR in a field that once took sloppy ones; values already stored stay acceptable.
+/// Checks a CIDR in a field that accepted sloppy ones before; values already stored stay acceptable.
 pub fn check_legacy_cidr(path: &Path, value: &str, known: &[&str]) -> ErrorList {
     validation::validate_cidr_legacy(path, value, true, known)
 }

@@ -58,7 +58,7 @@ pub fn update(def: &ResourceDef, subresource: &str, mut new: Value, mut old: Val
     (new, errors)
 }
 
-/// The table's row, cells parted by ` | `. The clock stands at 2026-01-02T03:04:05Z.
+/// The table's row, cells parted by ` | `. The time is 2026-01-02T03:04:05Z.
 pub fn row(def: &ResourceDef, object: &Value) -> String {
     let cells = def.hooks.row(&storage(def), object, TestContext::default().now);
     cells

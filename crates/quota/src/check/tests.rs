@@ -1,4 +1,4 @@
-//! Fixtures: what objects use, and what quotas say to them.
+//! Fixtures: the usage of objects, and the results of checking quotas.
 
 use super::*;
 use expect_test::expect;
@@ -149,7 +149,7 @@ fn quotas_are_charged_or_refuse() {
         None,
         &plain,
     ));
-    // A quota about other things has no say.
+    // A quota of other resources does not count.
     assert_eq!(verdict(&quota(json!({}), json!({"secrets": "0"}), json!({"secrets": "0"})), None, &p), "");
 }
 

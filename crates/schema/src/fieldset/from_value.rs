@@ -1,4 +1,4 @@
-//! Field sets of values: what an apply configuration claims, what an added value brings, what a creation writes.
+//! Field sets of values: the fields that an apply configuration, an added value or a creation sets.
 
 use serde_json::{Map, Value};
 
@@ -68,7 +68,7 @@ fn applied_items(list: &ListShape<'_>, value: &Value, out: &mut Tree) {
     }
 }
 
-/// The node of a value that is wholly new (or wholly gone): itself and everything below it.
+/// The node of a value that is wholly new (or wholly removed): itself and everything below it.
 ///
 /// # Errors
 /// The text of a list item that cannot be identified.

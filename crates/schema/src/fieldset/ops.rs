@@ -138,7 +138,7 @@ pub(crate) fn subtract(a: &mut Tree, b: &Tree) {
     }
 }
 
-/// `a −= b`, where a member of `b` takes everything below it along.
+/// `a −= b`, where a member of `b` removes everything below it, too.
 pub(crate) fn subtract_recursively(a: &mut Tree, b: &Tree) {
     for (key, theirs) in b {
         let (Some(Value::Object(ours)), false) = (a.get_mut(key), key == SELF) else { continue };

@@ -39,7 +39,7 @@ pub struct ApplyArgs<'a> {
     pub force: bool,
     /// The kind's other versions, for managers recorded there.
     pub convert: &'a dyn Versions,
-    /// Until when it may take.
+    /// The deadline and size budget.
     pub work: &'a Work<'a>,
 }
 

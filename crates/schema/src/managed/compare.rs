@@ -126,7 +126,7 @@ impl<'v> Walker<'v> {
             return Ok(());
         }
         let (left, right) = (node.shape(a), node.shape(b));
-        // An open type may change its shape: both then have their say.
+        // An open type may change its shape: both schemas then apply.
         if std::mem::discriminant(&left) != std::mem::discriminant(&right) {
             self.shaped(&left, a, b)?;
         }

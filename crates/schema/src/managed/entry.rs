@@ -148,7 +148,7 @@ impl Entry {
     }
 }
 
-/// Reads entries from anywhere into canonical form. Of two entries of one manager the later counts.
+/// Decodes entries in any spelling to canonical form. Of two entries of one manager the later counts.
 ///
 /// # Errors
 /// Upstream's text of the first thing that is wrong.

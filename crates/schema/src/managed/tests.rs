@@ -264,7 +264,7 @@ fn managers_may_be_reset_but_not_removed() {
         s.update("c", json!({"string": "1", "bool": true, "number": 1, "metadata": {"managedFields": bad}}));
         assert_eq!(s.managed(), before);
     }
-    // What is sent counts, brought into the canonical form.
+    // What is sent counts, in canonical form.
     s.update("c", json!({"string": "1", "bool": true, "number": 1, "metadata": {"managedFields": [
         {"manager": "x", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "time": "2026-01-01T01:00:09.5+01:00",
          "fieldsV1": {"f:string": {".": {}}, "f:set": {"v: \"a\"": {}}}}]}}));

@@ -32,12 +32,12 @@ pub struct UpdateArgs<'a> {
     pub reset: Option<&'a FieldSet>,
     /// The kind's other versions, for managers recorded there.
     pub convert: &'a dyn Versions,
-    /// Until when it may take.
+    /// The deadline and size budget.
     pub work: &'a Work<'a>,
 }
 
 /// Recomputes `metadata.managedFields` of `new`: the writer owns what it changed, all other managers lose that and what
-/// is gone, managers without fields disappear, and the writer's time moves only if it changed something. An object
+/// is removed, managers without fields disappear, and the writer's time moves only if it changed something. An object
 /// without managers stays so, unless it is being created.
 ///
 /// # Errors

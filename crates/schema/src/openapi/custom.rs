@@ -206,7 +206,7 @@ fn embedded(value: &mut Value, docs: Docs<'_>, version: Version) {
     }
 }
 
-/// A copy of a schema with known keywords that say something, in the form of `version`.
+/// A copy of a schema with the known keywords that are set, in the form of `version`.
 fn published(s: &Map<String, Value>, version: Version) -> Map<String, Value> {
     let empty = |v: &Value| match v {
         Value::Null | Value::Bool(false) => true,
@@ -241,7 +241,7 @@ fn published(s: &Map<String, Value>, version: Version) -> Map<String, Value> {
     out
 }
 
-/// Drops what v2 cannot say.
+/// Drops what v2 cannot express.
 fn reduce(s: &mut Map<String, Value>) {
     for key in ["allOf", "anyOf", "oneOf", "not", "default"] {
         s.remove(key);

@@ -1,4 +1,4 @@
-//! Embedded resources (`x-kubernetes-embedded-resource`): they must say what they are, and their metadata must be valid.
+//! Embedded resources (`x-kubernetes-embedded-resource`): they must have apiVersion and kind, and valid metadata.
 
 use kaji_meta::field::{Error, ErrorList, Path};
 use kaji_meta::{GroupVersion, objectmeta, validation};

@@ -23,7 +23,7 @@ const MANY_LIMIT: i64 = 10_000;
 /// The most pods of an Indexed job, running or failed, at a time.
 const MAX_INDEXED: i64 = 100_000;
 
-/// Defaults of a job that stands for itself (upstream gives a job template only those of its pods).
+/// Defaults of a Job object (upstream gives a job template only those of its pods).
 pub fn default_job(spec: &mut Value) {
     if !spec.has("completions") && !spec.has("parallelism") {
         put(spec, "completions", 1);

@@ -46,7 +46,7 @@ fn validate(binding: &Value) -> field::ErrorList {
     errs
 }
 
-/// Puts the node's name in, and what the binding says about the pod (annotations, labels).
+/// Sets the node's name, and the annotations and labels of the binding.
 fn assign(pod: &mut Value, binding: &Value, now: jiff::Timestamp) -> Result<(), Status> {
     let name = object::name(pod).to_owned();
     let refuse = |why: String| {

@@ -48,7 +48,7 @@ pub const COLUMNS: &[Column] = &[
     ),
 ];
 
-/// What the containers of a pod say together.
+/// The status that the containers of a pod sum up to.
 struct Summary {
     reason: String,
     ready: usize,

@@ -108,7 +108,7 @@ fn still_processed(name: &str) -> Status {
     with_cause(Status::too_many_requests(REFUSED, 10), text)
 }
 
-/// Takes one disruption from a budget's allowance, or says why there is none.
+/// Takes one disruption from a budget's allowance, or returns the reason why there is none.
 fn take_allowance(budget: &mut Value, pod: &str, now: jiff::Timestamp) -> Result<(), Status> {
     let name = object::name(budget).to_owned();
     let status = budget.at("status");

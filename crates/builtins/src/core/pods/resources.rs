@@ -77,7 +77,7 @@ pub fn aggregate(spec: &Value, what: &str) -> Resources {
     total
 }
 
-/// Fills `spec.resources` of a pod that gives part of it (KEP-2837).
+/// Defaults `spec.resources` of a pod that sets part of it (KEP-2837).
 pub fn default_pod_level(spec: &mut Value) {
     let count = |spec: &Value, what| spec.at("resources").map(what).map_or(0, |m| m.len());
     if !spec.has("resources") || count(spec, "limits") + count(spec, "requests") == 0 {

@@ -40,7 +40,7 @@ pub fn prepare(new: &mut Value, old: &Value) {
     }
 }
 
-/// `podIP` is the first of `podIPs`; if a client gives both and they differ, the single one wins.
+/// `podIP` is the first of `podIPs`; if a client sets both and they differ, the single one wins.
 pub fn sync_ips(status: &mut Value) {
     let first = status.list("podIPs").first().map_or("", |p| p.text("ip")).to_owned();
     let single = status.text("podIP").to_owned();
@@ -134,7 +134,7 @@ fn claim_statuses(errs: &mut ErrorList, path: &Path, status: &Value, spec: &Valu
     }
 }
 
-/// A container that ended stays ended, unless its restart policy brings it back.
+/// A terminated container stays terminated, unless its restart policy restarts it.
 fn transitions(errs: &mut ErrorList, path: &Path, new: &Value, old: &Value, spec: &Value) {
     let all_may_restart = ["initContainers", "containers"]
         .iter()

@@ -30,7 +30,7 @@ pub fn container<'a>(pod: &'a Value, requested: &'a str) -> Result<&'a str, Stat
     }
 }
 
-/// Checks a request, then says that no stream can be had.
+/// Checks a request, then refuses it: there is no kubelet to stream from.
 pub fn answer(subresource: &str, pod: &Value, query: &Query) -> Status {
     let requested = query.text("container");
     if matches!(subresource, "log" | "exec" | "attach")

@@ -11,7 +11,7 @@ use kaji_meta::{
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 
-/// Node labels that should no longer be used, and what to say.
+/// Deprecated node labels, and the warnings about them.
 const NODE_LABELS: [(&str, &str); 8] = [
     ("beta.kubernetes.io/arch", r#"deprecated since v1.14; use "kubernetes.io/arch" instead"#),
     ("beta.kubernetes.io/os", r#"deprecated since v1.14; use "kubernetes.io/os" instead"#),
@@ -59,7 +59,7 @@ const VOLUMES: [(&str, &str, &str); 9] = [
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// What to say about a node label that should no longer be used.
+/// The warning about a deprecated node label.
 pub fn deprecated_node_label(key: &str) -> Option<&'static str> {
     NODE_LABELS.iter().find(|(k, _)| *k == key).map(|(_, m)| *m)
 }

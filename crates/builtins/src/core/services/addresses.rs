@@ -1,7 +1,7 @@
 //! Cluster IPs: one `IPAddress` object each, so that the store itself keeps them unique (KEP-1880).
 //!
 //! Invariants: an address is taken by creating its object, which only one writer can; it is given back by deleting it.
-//! What could not be given back at once (no engine at hand) waits in a bounded list and goes with the next write.
+//! Addresses that could not be released at once (without an engine) are kept in a bounded list and released by the next write.
 
 use super::families::{V4, V6};
 use crate::{
@@ -45,7 +45,7 @@ pub enum AddressError {
     Api(Status),
 }
 
-/// An address to give back.
+/// An address to release.
 #[derive(Clone, Debug)]
 struct Release {
     ip: String,
@@ -198,26 +198,26 @@ impl Addresses {
         pending.drain(..excess);
     }
 
-    /// Gives back addresses that this process took for a write that failed.
+    /// Releases addresses that this process allocated for a write that failed.
     pub fn queue_taken(&self, ips: &[String]) {
         self.queue(ips.iter().map(|ip| Release { ip: ip.clone(), parent: None }));
     }
 
-    /// Gives back a service's addresses, those that are still its own.
+    /// Releases those of a service's addresses that it still holds.
     pub fn queue_of(&self, service: &Value, ips: &[&str]) {
         let parent = (object::namespace(service).to_owned(), object::name(service).to_owned());
         let known = ips.iter().filter_map(|ip| parse_ip_sloppy(ip));
         self.queue(known.map(|ip| Release { ip: ip.to_string(), parent: Some(parent.clone()) }));
     }
 
-    /// Deletes what waits to be given back, with the engine itself if it is known.
+    /// Releases what is queued, through the engine if it is set.
     pub async fn flush_alone(&self) {
         if let Some(api) = self.deps.api.get() {
             self.flush(api.as_ref()).await;
         }
     }
 
-    /// Deletes what waits to be given back.
+    /// Releases what is queued.
     pub async fn flush(&self, api: &dyn Api) {
         let waiting = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
         let mut again = vec![];

@@ -1,4 +1,4 @@
-//! What a service takes when it is written: cluster IPs and node ports, all or nothing.
+//! Allocation for a service that is written: cluster IPs and node ports, all or nothing.
 
 use super::{
     EXTERNAL_NAME,

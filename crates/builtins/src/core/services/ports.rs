@@ -39,7 +39,7 @@ pub struct Claim {
     owner: String,
     dry_run: bool,
     taken: Vec<u16>,
-    /// Ports to give back once the write is committed.
+    /// Ports to release once the write is committed.
     pub released: Vec<u16>,
 }
 
@@ -131,7 +131,7 @@ impl NodePorts {
     }
 
     /// Gives back what the service still holds of `ports`. Ports that passed to others meanwhile stay theirs.
-    fn give_back(&self, owner: &str, ports: &[u16]) {
+    fn free(&self, owner: &str, ports: &[u16]) {
         if let Some(table) = self.lock().as_mut() {
             for p in ports {
                 if table.get(p).is_some_and(|o| o == owner) {
@@ -144,20 +144,20 @@ impl NodePorts {
     /// The write holds.
     pub fn commit(&self, claim: &Claim) {
         if !claim.dry_run {
-            self.give_back(&claim.owner, &claim.released);
+            self.free(&claim.owner, &claim.released);
         }
     }
 
     /// The write failed.
     pub fn rollback(&self, claim: &Claim) {
         if !claim.dry_run {
-            self.give_back(&claim.owner, &claim.taken);
+            self.free(&claim.owner, &claim.taken);
         }
     }
 
-    /// A service is gone.
+    /// Releases the ports of a deleted service.
     pub fn release(&self, service: &Value) {
-        self.give_back(&owner(service), &ports_of(service));
+        self.free(&owner(service), &ports_of(service));
     }
 }
 

@@ -143,7 +143,7 @@ fn addresses_are_unique_and_released() {
     let ip = cluster_ips(&b)[0].to_owned();
     assert_eq!(b["spec"]["clusterIP"], ip.as_str());
     assert_eq!(fixture.api.names(&addresses::resource()).len(), 2);
-    // A failed write gives its address back.
+    // A failed write releases its address.
     put_in(&fixture, &def, service("c", json!({"ports": ports()})), None, false).unwrap();
     assert_eq!(fixture.api.names(&addresses::resource()).len(), 2);
     // So does a deletion, and a change to ExternalName.
@@ -206,7 +206,7 @@ fn table() {
 enum Step {
     /// Creates or changes the service of this number to this type; the write may fail.
     Write { which: usize, ty: usize, commit: bool },
-    /// Deletes it; the engine may say so twice.
+    /// Deletes it; the engine may call the hook twice.
     Delete { which: usize, twice: bool },
 }
 

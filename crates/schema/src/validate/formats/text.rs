@@ -1,4 +1,4 @@
-//! Formats that are easier read by hand than by pattern.
+//! Formats that are parsed by code instead of a pattern.
 
 use std::sync::LazyLock;
 

@@ -75,7 +75,7 @@ fn seccomp_value(errs: &mut ErrorList, path: &Path, p: &str) {
     }
 }
 
-/// On creation, deprecated annotations and the fields that replaced them must say the same.
+/// On creation, deprecated annotations and the fields that replaced them must have equal values.
 pub fn match_fields(errs: &mut ErrorList, path: &Path, metadata: &Value, spec: &Value) {
     let a = metadata.at("annotations");
     let pod = spec.at("securityContext");
@@ -122,7 +122,7 @@ fn matches(errs: &mut ErrorList, path: &Path, annotation: &str, field: &Value, w
     }
 }
 
-/// The `appArmorProfile` that a deprecated annotation stands for; none if it stands for none.
+/// The `appArmorProfile` that a deprecated annotation means, if any.
 pub fn app_armor_field(annotation: &str) -> Option<Value> {
     match annotation {
         "unconfined" => Some(json!({"type": "Unconfined"})),
