@@ -22,6 +22,7 @@ mod creates;
 mod fanout;
 mod fixture;
 mod flood;
+mod instructions;
 mod kubeconfig;
 mod load;
 mod objects;
@@ -102,6 +103,8 @@ enum Step {
     Flood,
     /// What flow control and audit cost; with --exec only.
     Overhead,
+    /// Machine instructions of a request, counted by callgrind; with --exec, and only when it is named.
+    Instructions,
 }
 
 fn scale(text: &str) -> Result<f64, String> {
@@ -272,6 +275,11 @@ async fn measure(args: &Args) -> Result<(), Error> {
             overhead::run(&mut b.report, command, &args.kubeconfig).await
         })
         .await;
+    }
+    if let (Some(command), true) = (&args.exec, args.only.contains(&Step::Instructions)) {
+        bench.server = Server::Unknown;
+        phase(&mut bench, "instructions", async |b| instructions::run(b, command, &args.kubeconfig).await)
+            .await;
     }
     conclude(&bench.report, args.json.as_deref())
 }

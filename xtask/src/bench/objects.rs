@@ -11,6 +11,7 @@ pub const LABEL: &str = "bench.kaji.example/run";
 const ABSENT_SCHEDULER: &str = "bench.kaji.example/nobody";
 
 /// An object's JSON in pieces, between which its name belongs.
+#[derive(Clone)]
 pub struct Template(Vec<String>);
 
 impl Template {
@@ -117,6 +118,16 @@ pub fn small_config_map() -> Template {
         "kind": "ConfigMap",
         "metadata": {"name": HOLE},
         "data": {"state": "changed"},
+    }))
+}
+
+/// A Secret of a few bytes, which no control loop has a use for.
+pub fn small_secret() -> Template {
+    Template::new(&json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": HOLE},
+        "data": {"k": "dg=="},
     }))
 }
 

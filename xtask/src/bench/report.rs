@@ -93,6 +93,10 @@ const fn less(id: &'static str, label: &'static str, unit: Unit, against: [f64; 
     }
 }
 
+const fn instructions(id: &'static str, label: &'static str) -> Measure {
+    less(id, label, Unit::Count, [NONE, NONE], false)
+}
+
 const fn more(id: &'static str, label: &'static str, against: [f64; 2]) -> Measure {
     let [reference, aim] = against;
     Measure {
@@ -178,6 +182,12 @@ pub const MEASURES: &[Measure] = &[
     ),
     less("cost_fair", "server CPU for a GET: with flow control by without", Unit::Ratio, [NONE, NONE], false),
     less("cost_audit", "server CPU for a GET: with audit by without", Unit::Ratio, [NONE, NONE], false),
+    instructions("instructions_get", "instructions: GET of a ConfigMap"),
+    instructions("instructions_config_map", "instructions: create, one client, ConfigMap of 1 kB"),
+    instructions("instructions_pod", "instructions: create, one client, pod of 4 kB"),
+    instructions("instructions_config_maps", "instructions: create, 16 clients, ConfigMap of 1 kB"),
+    instructions("instructions_pods", "instructions: create, 16 clients, pod of 4 kB"),
+    instructions("instructions_event", "instructions: event to one of 50 watchers"),
 ];
 
 /// A phase as it went.
