@@ -2,7 +2,7 @@
 //! ([`SizeBudget`]), and steps of a computation over it ([`Work`]).
 //!
 //! Invariants: memory is charged before it is allocated, so that what exceeds the budget never exists; a computation that
-//! reports its steps ends soon after its time is over. Both count, so that tests look at counters instead of a clock or the
+//! reports its steps ends soon after its time is over. Both count, so that tests read counters instead of a clock or the
 //! process.
 
 use crate::Status;
@@ -73,7 +73,7 @@ impl SizeBudget {
         Ok(())
     }
 
-    /// Charges a value, node by node: one that exceeds the budget is not looked at to its end.
+    /// Charges a value, node by node: one that exceeds the budget is not walked to its end.
     ///
     /// # Errors
     /// When it exceeds what is left.
@@ -141,7 +141,7 @@ pub fn footprint(value: &Value) -> usize {
     budget.used()
 }
 
-/// No less than the memory that a text in JSON takes when it is decoded, told by its punctuation. Each map counts as one
+/// No less than the memory that a text in JSON takes when it is decoded, estimated from its punctuation. Each map counts as one
 /// that has entries: those of built-in kinds get some.
 pub fn footprint_of_json(text: &[u8]) -> usize {
     let (mut maps, mut entries, mut others) = (0_usize, 0_usize, 0_usize);
@@ -186,7 +186,7 @@ impl From<Late> for Status {
     }
 }
 
-/// Steps between two looks at the clock.
+/// Steps between two reads of the clock.
 const STEPS: u64 = 1024;
 
 /// The steps of a computation that must end when its request does.
@@ -196,7 +196,7 @@ pub struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// Until `over` says so, which is asked now and then.
+    /// Until `over` returns true; it is called every [`STEPS`] steps.
     pub fn new(over: &'a dyn Fn() -> bool) -> Work<'a> {
         Work { over, steps: Cell::new(0) }
     }
@@ -217,7 +217,7 @@ impl<'a> Work<'a> {
         if before / STEPS != after / STEPS && (self.over)() { Err(Late) } else { Ok(()) }
     }
 
-    /// Looks at the clock now: before something whose steps are not known.
+    /// Reads the clock now: before something whose steps are not known.
     ///
     /// # Errors
     /// When the time is over.

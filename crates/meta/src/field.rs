@@ -16,7 +16,7 @@ pub struct Path {
     text: Text,
 }
 
-/// Bytes of a path that are kept in place. Validation makes a path for each field that it looks at, to use it only when
+/// Bytes of a path that are kept in place. Validation makes a path for each field that it checks, to use it only when
 /// something is wrong there: most of them should cost no allocation.
 const IN_PLACE: usize = 62;
 
@@ -339,7 +339,7 @@ impl Error {
         self
     }
 
-    /// The same error, this text in place of its value: what upstream holds in a struct of its own, whose fields have other
+    /// The same error, this text in place of its value: what upstream holds in a separate struct, whose fields have other
     /// names and another order than JSON's.
     #[must_use]
     pub fn showing(mut self, text: impl fmt::Display) -> Self {

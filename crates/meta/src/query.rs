@@ -180,7 +180,7 @@ impl Query {
         })
     }
 
-    /// Whether a GET of a collection asks for a watch; told apart even where other options do not convert.
+    /// Whether a GET of a collection requests a watch; recognised even where other options do not convert.
     pub fn watches(&self) -> bool {
         self.flag("watch").unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! A cursor over JSON text that passes quickly over what nobody wants.
+//! A cursor over JSON text that skips unwanted values quickly.
 
 use std::borrow::Cow;
 

@@ -16,7 +16,7 @@ fn entries(v: &Value) -> impl Iterator<Item = (&str, &str)> {
     v.as_object().into_iter().flat_map(Map::iter).map(|(k, v)| (k.as_str(), v.as_str().unwrap_or("")))
 }
 
-/// A label key in a field of its own.
+/// A label key that is the value of a field.
 pub fn validate_label_name(key: &str, path: &Path) -> ErrorList {
     is_qualified_name(key).into_iter().map(|m| Error::invalid(path, key, m)).collect()
 }

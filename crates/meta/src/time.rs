@@ -114,7 +114,7 @@ pub trait Clock: Send + Sync {
         Duration::ZERO
     }
 
-    /// Resolves when that has grown since the call: timers are to look again. Never, on a clock that does not jump.
+    /// Resolves when that has grown since the call: timers have to read the clock again. Never, on a clock that does not jump.
     fn jumped(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(std::future::pending())
     }
@@ -130,7 +130,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told to, for tests and simulation.
+/// A clock that moves only when it is set, for tests and simulation.
 #[derive(Debug)]
 pub struct ManualClock {
     now: Mutex<Timestamp>,

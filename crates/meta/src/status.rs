@@ -243,7 +243,7 @@ impl Status {
         Self::new(400, Reason::BadRequest, message)
     }
 
-    /// 401: who are you? An empty message reads `not authorized`.
+    /// 401: the request is not authenticated. An empty message reads `not authorized`.
     pub fn unauthorized(message: impl Into<String>) -> Self {
         let message: String = message.into();
         Self::new(
@@ -320,7 +320,7 @@ impl Status {
         Self::with(504, Reason::Timeout, format!("Timeout: {message}"), retry(retry_after))
     }
 
-    /// 504 for a read at a resource version that the server has not reached, with the cause clients look for.
+    /// 504 for a read at a resource version that the server has not reached, with the cause that clients check.
     pub fn resource_version_too_large(requested: u64, current: u64, retry_after: u32) -> Self {
         let message = format!("Too large resource version: {requested}, current: {current}");
         let mut status = Self::timeout(message, retry_after);
