@@ -21,7 +21,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves when told to.
+/// A clock that moves only by [`ManualClock::advance`].
 #[derive(Debug)]
 pub struct ManualClock(AtomicU64);
 

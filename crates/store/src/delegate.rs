@@ -4,7 +4,7 @@
 
 /// Passes methods of [`Store`](crate::Store) on to the store in a field; stands in an `impl Store`.
 ///
-/// `delegate_store!(FIELD: METHOD, METHOD…)` is for those who change the others; `delegate_store!(FIELD)` passes on all of
+/// `delegate_store!(FIELD: METHOD, METHOD…)` is for stores that change the other methods; `delegate_store!(FIELD)` passes on all of
 /// them. A method that is neither listed nor written does not compile, but for `stale`, `write_failure` and `scrub`, which have defaults.
 ///
 /// ```

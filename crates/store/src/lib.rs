@@ -80,7 +80,7 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Asks for a progress batch on every watch, without waiting for it. A hint: cheap, coalesced, never blocks.
+    /// Requests a progress batch on every watch, without waiting for it. A hint: cheap, coalesced, never blocks.
     fn request_progress(&self);
 
     /// Creates a lease. When it is not kept alive for `ttl` the keys attached to it are deleted, in one transaction.

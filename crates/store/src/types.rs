@@ -38,7 +38,7 @@ pub struct KeyValue {
 /// A condition of a transaction: the key's last change was at exactly this revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compare {
-    /// The key to look at.
+    /// The key to compare.
     pub key: String,
     /// The expected `mod_revision`; 0 means that the key must not exist.
     pub mod_revision: Revision,
@@ -53,7 +53,7 @@ pub enum Op {
         key: String,
         /// Any bytes.
         value: Bytes,
-        /// The key goes away with this lease.
+        /// The key is deleted when this lease ends.
         lease: Option<LeaseId>,
     },
     /// Removes a key; nothing happens when it does not exist.
@@ -248,7 +248,7 @@ pub struct WatchBatch {
 /// The batches of a watch. Dropping it ends the watch.
 pub type WatchStream = BoxStream<'static, Result<WatchBatch, StoreError>>;
 
-/// Why a store did not do what was asked.
+/// Why a store did not carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// History that was needed is gone.

@@ -127,15 +127,15 @@ pub(super) async fn prefixes_are_kept_apart(subject: &Subject) -> Outcome {
 pub(super) async fn progress_follows_other_keys(subject: &Subject) -> Outcome {
     let store = &*subject.store;
     let start = store.revision().await? + 1;
-    let mut asked = store.watch("/quiet/", 0).await?;
+    let mut progress = store.watch("/quiet/", 0).await?;
     let last = put(store, "/noise", "1").await?;
     store.request_progress();
-    ensure_eq!(events(&drain(&mut asked, start, last).await?), Vec::<String>::new());
+    ensure_eq!(events(&drain(&mut progress, start, last).await?), Vec::<String>::new());
     if store.current_revision_hint().is_some() {
         // In one process progress comes by itself, also to a watch that sleeps already: this polls only what was
         // woken.
         let mut both = FuturesUnordered::new();
-        let waiting = &mut asked;
+        let waiting = &mut progress;
         both.push(async move { drain(waiting, start + 1, start + 1).await.map(|b| events(&b)) }.boxed());
         both.push(async { put(store, "/noise", "2").await.map(|_| Vec::new()) }.boxed());
         while let Some(seen) = both.next().await {
@@ -143,7 +143,7 @@ pub(super) async fn progress_follows_other_keys(subject: &Subject) -> Outcome {
         }
     }
     let end = put(store, "/quiet/a", "1").await?;
-    ensure_eq!(events(&drain(&mut asked, end, end).await?), ["P /quiet/a=1"]);
+    ensure_eq!(events(&drain(&mut progress, end, end).await?), ["P /quiet/a=1"]);
     Ok(())
 }
 

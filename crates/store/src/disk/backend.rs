@@ -2,7 +2,7 @@
 //!
 //! Invariants: nothing is read from a file once it is closed, because it may have been opened anew by then and changed;
 //! an error of the file system or of the database becomes a [`StoreError`] that says which file it is about
-//! and what to do; a full disk and damage are told apart from everything else.
+//! and what to do; a full disk and damage have separate errors.
 
 use super::DiskOptions;
 use crate::StoreError;
@@ -38,7 +38,7 @@ pub trait Fault: Debug + Send + Sync + 'static {
     }
 }
 
-/// How many bytes are left on the disk that a file is on, for whoever this process runs as; `None` where nobody knows.
+/// How many bytes the user of this process may still write on the file system of a file; `None` where the system does not say.
 pub(super) fn free(path: &Path) -> Option<u64> {
     #[cfg(unix)]
     {

@@ -116,8 +116,8 @@ mod tests {
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(decode(entry.loc(), &bytes).is_err());
             bytes[bit / 8] ^= 1 << (bit % 8);
-            let elsewhere = Loc { sub: 4, ..entry.loc() };
-            prop_assert!(decode(elsewhere, &bytes).is_err());
+            let other_location = Loc { sub: 4, ..entry.loc() };
+            prop_assert!(decode(other_location, &bytes).is_err());
         }
 
         #[test]

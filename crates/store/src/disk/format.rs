@@ -3,8 +3,8 @@
 //! `LOCK` is locked by the process that has the store open; `FORMAT` says that a store was made here and how its files
 //! are to be read; `store.redb` is the database. Invariants: the database gets its name only once it is complete, and
 //! `FORMAT` is written after that; so a directory with `FORMAT` and without a database has lost it, and is refused. An
-//! empty store is only ever made in a directory that has neither. A database that another one replaces keeps a name of its
-//! own, `store.redb.former`, until its bytes are erased; one whose name is a second one of the database in use is not erased.
+//! empty store is only ever made in a directory that has neither. A database that another one replaces keeps a second
+//! name, `store.redb.former`, until its bytes are erased; one whose name is a second one of the database in use is not erased.
 
 use super::backend::{in_use, io_error};
 use crate::StoreError;
@@ -66,7 +66,7 @@ impl Directory {
         self.path.join(NEW_DATA)
     }
 
-    /// Looks at what is there, and refuses what cannot be a whole store.
+    /// Inspects what the directory holds, and refuses what cannot be a whole store.
     pub fn inspect(&self) -> Result<Found, StoreError> {
         let format_path = self.path.join(FORMAT);
         let format = match fs::read(&format_path) {

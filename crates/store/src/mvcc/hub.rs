@@ -3,7 +3,7 @@
 //! Invariants: the recent batches are contiguous and end at `published`; a live subscriber has been given every batch
 //! since the revision at which it became live; a subscriber that falls behind loses its liveness, never a batch that
 //! it was given, and the writer never waits for it. Memory is bounded by the limits of the recent batches and of each
-//! queue, and batches are shared by everyone who holds them.
+//! queue, and batches are shared by all their holders.
 
 use super::index::Version;
 use super::lock;
@@ -67,7 +67,7 @@ struct Inner {
     waker: Option<Waker>,
 }
 
-/// What a watch finds when it looks.
+/// What a watch receives when it polls.
 #[derive(Debug)]
 pub(crate) enum Next {
     Batches(VecDeque<Arc<Batch>>),
@@ -143,7 +143,7 @@ impl Hub {
         wake.into_iter().for_each(Waker::wake);
     }
 
-    /// Lets every watch look for progress.
+    /// Wakes every watch, so that it sees progress.
     pub fn wake_all(&self) {
         let state = lock(&self.state);
         let wake: Vec<_> = state.subscribers.iter().filter_map(|s| lock(&s.inner).waker.take()).collect();
@@ -151,7 +151,7 @@ impl Hub {
         wake.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether anybody watches.
+    /// Whether there is a watch.
     pub fn is_watched(&self) -> bool {
         !lock(&self.state).subscribers.is_empty()
     }
@@ -207,7 +207,7 @@ impl Hub {
         }
         inner.waker = Some(cx.waker().clone());
         drop(inner);
-        // Looked at after the waker is in place, so that an end cannot be missed.
+        // Read after the waker is in place, so that an end cannot be missed.
         match &lock(&self.state).ended {
             Some(reason) => Poll::Ready(Next::Ended(reason.clone())),
             None => Poll::Pending,

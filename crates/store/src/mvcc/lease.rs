@@ -1,4 +1,4 @@
-//! Leases: who hangs on them and when they end. Pure bookkeeping; the writer turns an ended lease into a transaction.
+//! Leases: which keys are attached to them, and when they expire. Pure bookkeeping; the writer turns an ended lease into a transaction.
 //!
 //! Invariant: a key is attached to exactly the lease that its latest version names.
 

@@ -179,7 +179,7 @@ pub(crate) fn read_key_value(
     }
 }
 
-/// The error for a version that the index knows and the log does not.
+/// The error for a version that is in the index and not in the log.
 pub(crate) fn missing(loc: Loc) -> StoreError {
     StoreError::Corrupt(format!("change {}.{} is missing from the log", loc.revision, loc.sub))
 }

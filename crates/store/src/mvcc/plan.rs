@@ -34,7 +34,7 @@ pub(crate) struct Plan {
 }
 
 /// The version of a key that a transaction sees.
-enum Seen {
+enum Visible {
     Pending(usize),
     Committed(Version),
 }
@@ -53,8 +53,11 @@ impl Plan {
         }
         let mut previous = Vec::with_capacity(txn.ops.len());
         for op in &txn.ops {
-            previous
-                .push(self.see(cx.index, op.key()).map(|(key, seen)| self.load(cx, key, seen)).transpose()?);
+            previous.push(
+                self.visible(cx.index, op.key())
+                    .map(|(key, visible)| self.load(cx, key, visible))
+                    .transpose()?,
+            );
         }
         // From here on nothing fails.
         let revision = self.revision + 1;
@@ -82,8 +85,8 @@ impl Plan {
         let mut sub = 0;
         let revision = self.revision + 1;
         for key in keys {
-            let Some((key, seen)) = self.see(cx.index, key) else { continue };
-            let previous = self.load(cx, key, seen)?;
+            let Some((key, visible)) = self.visible(cx.index, key) else { continue };
+            let previous = self.load(cx, key, visible)?;
             self.delete(cx, (revision, sub), previous);
             sub += 1;
         }
@@ -130,36 +133,36 @@ impl Plan {
     }
 
     fn loc(&self, index: &Index, key: &str) -> Option<Loc> {
-        match self.see(index, key)?.1 {
-            Seen::Pending(entry) => Some(self.entries[entry].loc()),
-            Seen::Committed(version) => Some(version.loc()),
+        match self.visible(index, key)?.1 {
+            Visible::Pending(entry) => Some(self.entries[entry].loc()),
+            Visible::Committed(version) => Some(version.loc()),
         }
     }
 
-    fn see(&self, index: &Index, key: &str) -> Option<(Arc<str>, Seen)> {
+    fn visible(&self, index: &Index, key: &str) -> Option<(Arc<str>, Visible)> {
         if let Some(&entry) = self.latest.get(key) {
             let event = &self.entries[entry].event;
-            return (event.kind == EventKind::Put).then(|| (event.kv.key.clone(), Seen::Pending(entry)));
+            return (event.kind == EventKind::Put).then(|| (event.kv.key.clone(), Visible::Pending(entry)));
         }
-        index.get(key).map(|(key, version)| (key.clone(), Seen::Committed(*version)))
+        index.get(key).map(|(key, version)| (key.clone(), Visible::Committed(*version)))
     }
 
     fn mod_revision(&self, index: &Index, key: &str) -> Revision {
-        match self.see(index, key) {
+        match self.visible(index, key) {
             None => 0,
-            Some((_, Seen::Pending(entry))) => self.entries[entry].event.kv.mod_revision,
-            Some((_, Seen::Committed(version))) => version.revision,
+            Some((_, Visible::Pending(entry))) => self.entries[entry].event.kv.mod_revision,
+            Some((_, Visible::Committed(version))) => version.revision,
         }
     }
 
     fn key_value(&self, cx: &mut Context<'_>, key: &str) -> Result<Option<KeyValue>, StoreError> {
-        self.see(cx.index, key).map(|(key, seen)| self.load(cx, key, seen)).transpose()
+        self.visible(cx.index, key).map(|(key, visible)| self.load(cx, key, visible)).transpose()
     }
 
-    fn load(&self, cx: &mut Context<'_>, key: Arc<str>, seen: Seen) -> Result<KeyValue, StoreError> {
-        match seen {
-            Seen::Pending(entry) => Ok(self.entries[entry].event.kv.clone()),
-            Seen::Committed(version) => cx.values.load(&key, &version),
+    fn load(&self, cx: &mut Context<'_>, key: Arc<str>, visible: Visible) -> Result<KeyValue, StoreError> {
+        match visible {
+            Visible::Pending(entry) => Ok(self.entries[entry].event.kv.clone()),
+            Visible::Committed(version) => cx.values.load(&key, &version),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The bounded queue in front of the writer thread. Async on the producers' side, blocking on the writer's.
 //!
-//! Invariant: what was accepted is answered: either the writer takes it, or whoever closes the queue does.
+//! Invariant: what was accepted is answered: either by the writer, or by the code that closes the queue.
 
 use super::lock;
 use crate::{LeaseId, Op, Revision, StoreError, Txn, TxnOutcome};
@@ -47,7 +47,7 @@ impl Command {
 
     /// Answers with an error.
     pub fn refuse(self, error: StoreError) {
-        // Whoever asked may have gone away.
+        // The caller may have dropped its future.
         match self {
             Command::Txn(_, answer) => drop(answer.send(Err(error))),
             Command::Grant(_, answer) => drop(answer.send(Err(error))),

@@ -2,11 +2,11 @@
 //! readers and watchers, and then answers, in this order.
 //!
 //! Invariants: nothing is visible before it is durable, and nothing is acknowledged before it is visible. After a failed
-//! commit nobody knows what is on disk, so nothing is written before that has been read again (see [`trouble`]). A disk
-//! that is nearly full does not come to that: what has no room is refused before it is begun.
+//! commit the state on disk is unknown, so nothing is written before it has been read again (see [`recovery`]). On a disk
+//! that is nearly full, commands that have no room are refused before a commit is begun.
 
+mod recovery;
 mod scrub;
-mod trouble;
 
 use super::hub::Batch;
 use super::index::{Index, Version};
@@ -16,12 +16,12 @@ use super::plan::{Context, Plan, Values};
 use super::queue::{Answer, Command, Queue};
 use super::{Limits, Shared};
 use crate::{Clock, EventKind, KeyValue, LeaseId, Revision, StoreError, TxnOutcome};
+use recovery::{Outage, UncertainCommit};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use trouble::{Trouble, Unsettled};
 
-/// How often leases and the age of history are looked at.
+/// How often leases and the age of history are checked.
 const TICK: Duration = Duration::from_millis(500);
 /// How long watches that nothing happened to may wait for their progress.
 const PROGRESS: Duration = Duration::from_millis(5);
@@ -48,7 +48,7 @@ enum Reply {
 impl Reply {
     fn send(self, failure: Option<&StoreError>) {
         fn send<T>(answer: Answer<T>, result: Result<T, StoreError>, failure: Option<&StoreError>) {
-            // Whoever asked may have gone away.
+            // The caller may have dropped its future.
             let _ = answer.send(failure.map_or(result, |f| Err(f.clone())));
         }
         match self {
@@ -94,12 +94,12 @@ pub(crate) struct Writer {
     last_tick: Instant,
     /// Since when watches wait for progress.
     progress: Option<Instant>,
-    /// There was too little room on the disk when it was last looked at.
-    cramped: bool,
+    /// There was too little room on the disk at the last check.
+    low_on_space: bool,
     /// Why nothing can be written at present.
-    trouble: Option<Trouble>,
+    outage: Option<Outage>,
     /// What the last commit was to do, if it failed.
-    unsettled: Option<Unsettled>,
+    uncertain_commit: Option<UncertainCommit>,
     /// Those that wait until nothing but current values is left.
     scrubs: Vec<Answer<()>>,
 }
@@ -125,9 +125,9 @@ impl Writer {
             marks,
             last_tick,
             progress,
-            cramped: false,
-            trouble: None,
-            unsettled: None,
+            low_on_space: false,
+            outage: None,
+            uncertain_commit: None,
             scrubs: Vec::new(),
         }
     }
@@ -136,11 +136,11 @@ impl Writer {
     pub fn run(&mut self) -> Result<(), StoreError> {
         let mut commands = Vec::new();
         loop {
-            let open = self.queue.take(self.patience(), &mut commands);
+            let open = self.queue.take(self.wait_limit(), &mut commands);
             let tick = self.last_tick.elapsed() >= TICK;
-            let mend = self.trouble.as_ref().is_some_and(Trouble::is_due);
-            if !commands.is_empty() || tick || mend || self.shared.index().has_garbage() {
-                if self.out_of_trouble(&mut commands)? && self.make_do(&mut commands) {
+            let recovery_due = self.outage.as_ref().is_some_and(Outage::is_due);
+            if !commands.is_empty() || tick || recovery_due || self.shared.index().has_garbage() {
+                if self.try_recover(&mut commands)? && self.refuse_without_space(&mut commands) {
                     self.step(commands.drain(..), tick)?;
                 } else {
                     self.last_tick = Instant::now();
@@ -157,22 +157,22 @@ impl Writer {
     }
 
     /// How long there is nothing to do but for commands.
-    fn patience(&self) -> Option<Duration> {
+    fn wait_limit(&self) -> Option<Duration> {
         let progress = self.progress.map(|since| PROGRESS.saturating_sub(since.elapsed()));
-        let soon = if self.cramped || self.trouble.is_some() { TICK } else { PROGRESS };
+        let soon = if self.low_on_space || self.outage.is_some() { TICK } else { PROGRESS };
         let garbage = self.shared.index().has_garbage().then_some(soon);
         let timed = !self.leases.is_empty() || !self.marks.is_empty();
         let tick = timed.then(|| TICK.saturating_sub(self.last_tick.elapsed()));
-        let trouble = self.trouble.as_ref().filter(|t| !t.open).map(Trouble::left);
-        [progress, garbage, tick, trouble].into_iter().flatten().min()
+        let outage = self.outage.as_ref().filter(|t| !t.open).map(Outage::left);
+        [progress, garbage, tick, outage].into_iter().flatten().min()
     }
 
     /// Refuses those of the commands for which the disk has no room, before anything comes of them. Whether the others
     /// can be carried out.
-    fn make_do(&mut self, commands: &mut Vec<Command>) -> bool {
+    fn refuse_without_space(&mut self, commands: &mut Vec<Command>) -> bool {
         let Some(free) = self.log.free() else { return true };
-        let cramped = free < RESERVE;
-        match (cramped, std::mem::replace(&mut self.cramped, cramped)) {
+        let low_on_space = free < RESERVE;
+        match (low_on_space, std::mem::replace(&mut self.low_on_space, low_on_space)) {
             (false, true) => {
                 self.shared.set_write_failure(None);
                 tracing::info!(free, "there is room on the disk again; the store takes writes");
@@ -186,7 +186,7 @@ impl Writer {
         let error = StoreError::NoSpace(format!(
             "the disk has {free} bytes left; free some space, and writes are taken again"
         ));
-        if cramped {
+        if low_on_space {
             self.shared.set_write_failure(Some(error.clone()));
         }
         let all = free < LAST_RESERVE;
@@ -216,10 +216,10 @@ impl Writer {
             self.compact_by_limits(tick, now);
             self.scrub(now)
         });
-        // Before the answers, so that whoever gets one finds the store refusing, or in order again.
+        // Before the answers, so that a caller that has one finds the store refusing, or recovered.
         let outcome = match outcome {
             Ok(()) => Ok(None),
-            Err(error) => self.after(error).inspect_err(|error| self.shared.fail(error)),
+            Err(error) => self.handle_failure(error).inspect_err(|error| self.shared.fail(error)),
         };
         let failure = outcome.as_ref().map_or_else(Some, Option::as_ref);
         replies.into_iter().for_each(|reply| reply.send(failure));
@@ -265,10 +265,10 @@ impl Writer {
                     }
                     Command::Scrub(answer) => scrubs.push(answer),
                     other => {
-                        let (reply, sound) = execute(&mut plan, &mut cx, other, now);
+                        let (reply, store_error) = execute(&mut plan, &mut cx, other, now);
                         replies.push(reply);
-                        if let Err(error) = sound {
-                            // Everybody is answered, whatever the store comes to.
+                        if let Err(error) = store_error {
+                            // Every command is answered, also when the store ends.
                             commands.for_each(|command| command.refuse(error.clone()));
                             self.scrubs.extend(scrubs);
                             return Err(error);
@@ -315,13 +315,13 @@ impl Writer {
         let (state, leases) = (self.state, &leases);
         let done = self.log.commit(&Commit { state, entries, remove: &remove, leases, mark, marks_from });
         if let Err(error) = done {
-            self.unsettled = Some(Unsettled { after: before.revision, plan, state });
+            self.uncertain_commit = Some(UncertainCommit { after: before.revision, plan, state });
             return Err(error);
         }
-        if self.trouble.is_some() {
+        if self.outage.is_some() {
             self.shared.set_write_failure(None);
         }
-        (self.durable, self.trouble) = (state, None);
+        (self.durable, self.outage) = (state, None);
         let mut index = self.shared.index_mut();
         for entry in &plan.entries {
             index.apply(&entry.event.kv.key, version(entry));
@@ -383,8 +383,8 @@ fn execute(
     match command {
         Command::Txn(txn, answer) => {
             let result = plan.txn(cx, txn);
-            let sound = sound(&result);
-            (Reply::Txn(answer, result), sound)
+            let store_error = store_error(&result);
+            (Reply::Txn(answer, result), store_error)
         }
         Command::Grant(ttl, answer) => (Reply::Grant(answer, cx.leases.grant(ttl, now)), Ok(())),
         Command::KeepAlive(id, answer) => (Reply::KeepAlive(answer, cx.leases.keep_alive(id, now)), Ok(())),
@@ -399,8 +399,8 @@ fn execute(
     }
 }
 
-/// Tells errors of the store from those of the caller, which are nobody else's.
-fn sound<T>(result: &Result<T, StoreError>) -> Result<(), StoreError> {
+/// The error, if it is one of the store; an error of one caller does not concern the others.
+fn store_error<T>(result: &Result<T, StoreError>) -> Result<(), StoreError> {
     match result {
         Err(e @ (StoreError::Corrupt(_) | StoreError::Unavailable(_) | StoreError::NoSpace(_))) => {
             Err(e.clone())

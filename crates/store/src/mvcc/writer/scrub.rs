@@ -6,7 +6,7 @@ use super::{Plan, REAP_IDLE, Writer};
 use crate::StoreError;
 
 impl Writer {
-    /// Does what was asked for, if anything was; compaction has been raised to the current revision by then.
+    /// Carries out the requested scrubs, if there are any; compaction has been raised to the current revision by then.
     pub(super) fn scrub(&mut self, now: u64) -> Result<(), StoreError> {
         if self.scrubs.is_empty() {
             return Ok(());
@@ -28,7 +28,7 @@ impl Writer {
             tracing::info!(revision = self.state.compacted, "the store holds nothing but current values");
         }
         for answer in self.scrubs.drain(..) {
-            // Whoever asked may have gone away.
+            // The caller may have dropped its future.
             let _ = answer.send(rewritten.clone());
         }
         Ok(())

@@ -29,7 +29,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch as signal};
 use writer::{Loaded, Writer};
 
-/// Ranges up to this many keys are read where they are asked for, larger ones on a thread for blocking work.
+/// Ranges up to this many keys are read by the caller, larger ones on a thread for blocking work.
 const INLINE_KEYS: usize = 16;
 
 /// Sizes and ages; see the options of the backends.
@@ -106,7 +106,7 @@ impl Shared {
         self.hub.end(first);
     }
 
-    /// Looks at an error of a read: damage ends service.
+    /// Handles an error of a read: damage ends service.
     pub fn note(&self, error: &StoreError) {
         if matches!(error, StoreError::Corrupt(_)) {
             tracing::error!(%error, "store stops serving");
@@ -149,19 +149,19 @@ impl Engine {
         });
         let queue = Arc::new(Queue::new());
         let (done_sender, done) = signal::channel(false);
-        let (their_shared, their_queue) = (shared.clone(), queue.clone());
+        let (thread_shared, thread_queue) = (shared.clone(), queue.clone());
         let writer = Writer::new(shared.clone(), queue.clone(), log, (state, leases, marks), (clock, limits));
         let thread = std::thread::Builder::new()
             .name("kaji-store".into())
             .spawn(move || {
-                write_until_closed(writer, &their_shared, &their_queue);
+                write_until_closed(writer, &thread_shared, &thread_queue);
                 done_sender.send_replace(true);
             })
             .map_err(|e| StoreError::Unavailable(format!("cannot start the writer thread: {e}")))?;
         Ok(Engine { shared, queue, done, thread: Some(thread) })
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Result<T, StoreError> {
+    async fn send<T>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Result<T, StoreError> {
         self.shared.check()?;
         let (answer, outcome) = oneshot::channel();
         // Between the failure of a writer and the closing of its queue both are true; the failure says more.
@@ -179,7 +179,7 @@ impl Engine {
 
     /// Runs the periodic work (leases, compaction) now.
     pub async fn tick(&self) -> Result<(), StoreError> {
-        self.ask(Command::Tick).await
+        self.send(Command::Tick).await
     }
 
     /// Reads a range; once more if the file was replaced under it.
@@ -211,7 +211,7 @@ impl Engine {
 
 impl Store for Engine {
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, StoreError>> {
-        Box::pin(self.ask(move |answer| Command::Txn(txn, answer)))
+        Box::pin(self.send(move |answer| Command::Txn(txn, answer)))
     }
 
     fn range(&self, range: Range) -> BoxFuture<'_, Result<RangeResult, StoreError>> {
@@ -247,23 +247,23 @@ impl Store for Engine {
     }
 
     fn grant_lease(&self, ttl: Duration) -> BoxFuture<'_, Result<LeaseId, StoreError>> {
-        Box::pin(self.ask(move |answer| Command::Grant(ttl, answer)))
+        Box::pin(self.send(move |answer| Command::Grant(ttl, answer)))
     }
 
     fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Duration, StoreError>> {
-        Box::pin(self.ask(move |answer| Command::KeepAlive(lease, answer)))
+        Box::pin(self.send(move |answer| Command::KeepAlive(lease, answer)))
     }
 
     fn revoke(&self, lease: LeaseId) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(self.ask(move |answer| Command::Revoke(lease, answer)))
+        Box::pin(self.send(move |answer| Command::Revoke(lease, answer)))
     }
 
     fn compact(&self, to: Revision) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(self.ask(move |answer| Command::Compact(to, answer)))
+        Box::pin(self.send(move |answer| Command::Compact(to, answer)))
     }
 
     fn scrub(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(self.ask(Command::Scrub))
+        Box::pin(self.send(Command::Scrub))
     }
 
     fn compacted(&self) -> Revision {
@@ -283,7 +283,7 @@ impl Store for Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.queue.close();
-        // Waits for the commit under way, so that whoever opens the files next finds them free.
+        // Waits for the commit under way, so that the next process or store that opens the files finds them free.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

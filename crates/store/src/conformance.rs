@@ -1,6 +1,6 @@
 //! The laws of a [`Store`], as one suite that runs against any backend.
 //!
-//! A law gets a [`Subject`], uses only keys under a prefix of its own, and assumes nothing about the revision it starts
+//! A law gets a [`Subject`], uses only keys under a separate prefix, and assumes nothing about the revision it starts
 //! at; so it also runs against a shared server. Invariant: a law never sleeps; it waits for what has to happen.
 //!
 //! ```no_run
@@ -30,7 +30,7 @@ pub type Advance = Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>
 /// Opens the store anew after it was closed, on the same data.
 pub type Reopen = Box<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn Store>, StoreError>> + Send + Sync>;
 
-/// A store to look at, with what the suite may do to its surroundings.
+/// A store under test, with what the suite may do to its surroundings.
 pub struct Subject {
     /// The store. Empty under the laws' prefixes.
     pub store: Arc<dyn Store>,
@@ -108,7 +108,7 @@ const LAWS: &[(&str, Law)] = laws![
     durable::closed_is_closed,
 ];
 
-/// Runs every law against a subject of its own. Answers the laws that do not hold.
+/// Runs every law against a new subject. Answers the laws that do not hold.
 pub async fn run(mut factory: impl FnMut() -> Subject) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (law, check) in LAWS {

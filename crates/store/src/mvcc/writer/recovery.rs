@@ -1,8 +1,8 @@
-//! What the writer does when the log fails: it has it opened anew, and goes on from what is on disk.
+//! Recovery of the writer after the log has failed: it opens the log again, and continues from what is on disk.
 //!
 //! Invariants: a commit that failed is, once the log is open again, known to be on disk or not to be there. If it is, it is
-//! shown to readers and watchers like any other, although whoever asked for it may have been told otherwise ("may have
-//! happened"); so the watches miss nothing and need not end. A log that goes on failing is given up after [`MOST`]
+//! shown to readers and watchers like any other, although its caller may have got an error ("may have
+//! happened"); so the watches miss nothing and need not end. A log that goes on failing is given up after [`MAX_FAILURES`]
 //! failures without a commit in between.
 
 use super::{Batch, Command, Loaded, Plan, State, TICK, Writer};
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Failures in a row: some eight minutes of them.
-const MOST: u32 = 20;
+const MAX_FAILURES: u32 = 20;
 /// Between two tries.
-const LONGEST: Duration = Duration::from_secs(30);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 /// Why nothing can be written at present.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(super) struct Outage {
     error: StoreError,
     /// In a row.
     failures: u32,
@@ -27,7 +27,7 @@ pub(super) struct Trouble {
     until: Instant,
 }
 
-impl Trouble {
+impl Outage {
     /// How long nothing is tried.
     pub fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
@@ -41,7 +41,7 @@ impl Trouble {
 
 /// A commit that may be on disk or not.
 #[derive(Debug)]
-pub(super) struct Unsettled {
+pub(super) struct UncertainCommit {
     /// The revision before it.
     pub after: Revision,
     pub plan: Plan,
@@ -49,52 +49,52 @@ pub(super) struct Unsettled {
 }
 
 impl Writer {
-    /// After a failure: what to answer to those who were concerned, or the error with which the store ends.
-    pub(super) fn after(&mut self, error: StoreError) -> Result<Option<StoreError>, StoreError> {
-        self.failed(error.clone())?;
+    /// After a failure: what to answer to the callers concerned, or the error with which the store ends.
+    pub(super) fn handle_failure(&mut self, error: StoreError) -> Result<Option<StoreError>, StoreError> {
+        self.record_failure(error.clone())?;
         tracing::error!(%error, "the store could not write; it opens its file anew");
-        let committed = self.open_anew()?;
+        let committed = self.reopen_log()?;
         Ok((!committed).then_some(error))
     }
 
     /// Notes a failure. Says when it was one too many, or one of a kind that does not pass.
-    fn failed(&mut self, error: StoreError) -> Result<(), StoreError> {
-        let failures = self.trouble.as_ref().map_or(0, |t| t.failures) + 1;
-        if failures > MOST || !matches!(error, StoreError::NoSpace(_) | StoreError::Unavailable(_)) {
+    fn record_failure(&mut self, error: StoreError) -> Result<(), StoreError> {
+        let failures = self.outage.as_ref().map_or(0, |t| t.failures) + 1;
+        if failures > MAX_FAILURES || !matches!(error, StoreError::NoSpace(_) | StoreError::Unavailable(_)) {
             return Err(error);
         }
-        let until = Instant::now() + (TICK * (1 << (failures - 1).min(10))).min(LONGEST);
+        let until = Instant::now() + (TICK * (1 << (failures - 1).min(10))).min(MAX_BACKOFF);
         self.shared.set_write_failure(Some(error.clone()));
-        self.trouble = Some(Trouble { error, failures, open: false, until });
+        self.outage = Some(Outage { error, failures, open: false, until });
         Ok(())
     }
 
     /// Whether commands can be carried out, perhaps because the log could be opened again now. Otherwise they are refused.
-    pub(super) fn out_of_trouble(&mut self, commands: &mut Vec<Command>) -> Result<bool, StoreError> {
-        let Some(trouble) = &self.trouble else { return Ok(true) };
+    pub(super) fn try_recover(&mut self, commands: &mut Vec<Command>) -> Result<bool, StoreError> {
+        let Some(outage) = &self.outage else { return Ok(true) };
         let now = commands.iter().any(|command| matches!(command, Command::Tick(_)));
-        if now || trouble.left().is_zero() {
-            if !trouble.open {
-                self.open_anew()?;
+        if now || outage.left().is_zero() {
+            if !outage.open {
+                self.reopen_log()?;
             }
-            if let Some(trouble) = self.trouble.as_mut().filter(|trouble| trouble.open) {
-                trouble.until = Instant::now();
+            if let Some(outage) = self.outage.as_mut().filter(|outage| outage.open) {
+                outage.until = Instant::now();
                 return Ok(true);
             }
         }
-        if let Some(trouble) = &self.trouble {
-            commands.drain(..).for_each(|command| command.refuse(trouble.error.clone()));
+        if let Some(outage) = &self.outage {
+            commands.drain(..).for_each(|command| command.refuse(outage.error.clone()));
         }
         Ok(false)
     }
 
     /// Reads what is on disk. Whether the commit that failed last is there.
-    fn open_anew(&mut self) -> Result<bool, StoreError> {
+    fn reopen_log(&mut self) -> Result<bool, StoreError> {
         match self.log.reopen() {
             Ok(Some(loaded)) => self.adopt(loaded),
-            Ok(None) => Err(self.trouble.take().map_or(StoreError::Closed, |trouble| trouble.error)),
+            Ok(None) => Err(self.outage.take().map_or(StoreError::Closed, |outage| outage.error)),
             Err(error) => {
-                self.failed(error.clone())?;
+                self.record_failure(error.clone())?;
                 tracing::warn!(%error, "the store's file cannot be opened yet");
                 Ok(false)
             }
@@ -103,9 +103,9 @@ impl Writer {
 
     fn adopt(&mut self, loaded: Loaded) -> Result<bool, StoreError> {
         let Loaded { state, mut index, leases, marks } = loaded;
-        let committed = match self.unsettled.take() {
+        let committed = match self.uncertain_commit.take() {
             _ if state == self.durable => None,
-            Some(unsettled) if state == unsettled.state => Some(unsettled),
+            Some(uncertain_commit) if state == uncertain_commit.state => Some(uncertain_commit),
             _ => {
                 return Err(StoreError::Corrupt(format!(
                     "revision {} was read after a failure, where {} or the next was expected",
@@ -119,13 +119,13 @@ impl Writer {
         (self.leases, self.marks) = (leases, marks);
         *self.shared.index_mut() = index;
         let happened = committed.is_some();
-        if let Some(Unsettled { after, plan, .. }) = committed
+        if let Some(UncertainCommit { after, plan, .. }) = committed
             && !plan.entries.is_empty()
         {
             self.shared.hub.publish(Arc::new(Batch::new(after, plan.revision, plan.entries)));
         }
-        if let Some(trouble) = &mut self.trouble {
-            trouble.open = true;
+        if let Some(outage) = &mut self.outage {
+            outage.open = true;
         }
         tracing::info!(revision = state.revision, happened, "the store has opened its file anew");
         Ok(happened)
@@ -163,18 +163,18 @@ mod tests {
         /// What is on disk.
         state: crate::mvcc::log::State,
         /// Whether nothing can be read.
-        blind: Arc<AtomicBool>,
+        unreadable: Arc<AtomicBool>,
     }
 
     struct Failed {
         inner: Arc<dyn Reader>,
-        blind: Arc<AtomicBool>,
+        unreadable: Arc<AtomicBool>,
     }
 
     impl Reader for Failed {
         fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
-            if self.blind.load(Ordering::Relaxed) {
-                return Err(StoreError::Unavailable("blind".into()));
+            if self.unreadable.load(Ordering::Relaxed) {
+                return Err(StoreError::Unavailable("unreadable".into()));
             }
             self.inner.snapshot()
         }
@@ -207,7 +207,7 @@ mod tests {
         }
 
         fn reader(&self) -> Arc<dyn Reader> {
-            Arc::new(Failed { inner: self.inner.reader(), blind: self.blind.clone() })
+            Arc::new(Failed { inner: self.inner.reader(), unreadable: self.unreadable.clone() })
         }
     }
 
@@ -215,9 +215,9 @@ mod tests {
         start_with(next, Arc::default(), Limits::DEFAULT_HUB)
     }
 
-    fn start_with(next: &Arc<Mutex<VecDeque<Next>>>, blind: Arc<AtomicBool>, hub: HubLimits) -> Engine {
+    fn start_with(next: &Arc<Mutex<VecDeque<Next>>>, unreadable: Arc<AtomicBool>, hub: HubLimits) -> Engine {
         let state = crate::mvcc::log::State::EMPTY;
-        let log = Failing { inner: MemoryLog::default(), next: next.clone(), state, blind };
+        let log = Failing { inner: MemoryLog::default(), next: next.clone(), state, unreadable };
         let (history_age_millis, history_bytes) = (u64::MAX, Limits::DEFAULT_HISTORY_BYTES);
         let max_txn_bytes = Limits::DEFAULT_TXN_BYTES;
         let limits = Limits { history_age_millis, history_bytes, max_txn_bytes, hub };
@@ -255,18 +255,18 @@ mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_read_is_refused_and_writes_go_on() {
-        let blind = Arc::<AtomicBool>::default();
+        let unreadable = Arc::<AtomicBool>::default();
         let nothing_kept = HubLimits { recent_bytes: 0, ..Limits::DEFAULT_HUB };
-        let store = start_with(&Arc::default(), blind.clone(), nothing_kept);
+        let store = start_with(&Arc::default(), unreadable.clone(), nothing_kept);
         store.txn(Txn::put("/a", "1")).await.unwrap();
         store.txn(Txn::put("/b", "1")).await.unwrap();
-        blind.store(true, Ordering::Relaxed);
+        unreadable.store(true, Ordering::Relaxed);
         // The first needs what was there before; the second is behind it, in its batch or the next.
         let both = futures_util::join!(store.txn(Txn::put("/a", "2")), store.txn(Txn::put("/b", "2")));
         for outcome in [both.0, both.1] {
             assert!(matches!(&outcome, Err(StoreError::Unavailable(_))), "{outcome:?}");
         }
-        blind.store(false, Ordering::Relaxed);
+        unreadable.store(false, Ordering::Relaxed);
         store.tick().await.unwrap();
         store.txn(Txn::put("/a", "3")).await.unwrap();
         let found = store.range(Range::prefix("/")).await.unwrap().kvs;
@@ -278,8 +278,8 @@ mod tests {
     async fn what_goes_on_failing_is_given_up() {
         let next = Arc::default();
         let store = start(&next);
-        lock(&next).extend([Next::Lost; super::MOST as usize + 1]);
-        for _ in 0..super::MOST {
+        lock(&next).extend([Next::Lost; super::MAX_FAILURES as usize + 1]);
+        for _ in 0..super::MAX_FAILURES {
             assert!(store.txn(Txn::put("/a", "1")).await.is_err());
             store.range(Range::prefix("/")).await.unwrap();
             store.tick().await.unwrap();
