@@ -517,10 +517,11 @@ async fn open_store(options: &Options) -> Result<Arc<dyn Store>, StartError> {
         }
         StoreKind::Disk => {
             let dir = options.data_dir.clone();
+            let disk = DiskOptions { erase_replaced: options.encryption.is_some(), ..DiskOptions::default() };
             let opened = tokio::task::spawn_blocking(move || {
                 kaji_files::parent_of_private(&dir)
                     .map_err(|e| StoreError::Unavailable(format!("{}: {e}", dir.display())))?;
-                DiskStore::open(dir.join(STORE), DiskOptions::default())
+                DiskStore::open(dir.join(STORE), disk)
             });
             let opened = opened.await;
             Arc::new(opened.map_err(|e| StoreError::Unavailable(e.to_string()))??)

@@ -182,8 +182,8 @@ pub async fn scrub(data_dir: &Path, configuration: Option<&Path>) -> Result<usiz
         }
     };
     let opened = {
-        let dir = dir.clone();
-        tokio::task::spawn_blocking(move || DiskStore::open(dir, DiskOptions::default())).await
+        let (dir, disk) = (dir.clone(), DiskOptions { erase_replaced: true, ..DiskOptions::default() });
+        tokio::task::spawn_blocking(move || DiskStore::open(dir, disk)).await
     };
     let inner: Arc<dyn Store> = Arc::new(opened.map_err(|e| StoreError::Unavailable(e.to_string()))??);
     let written = match begun {

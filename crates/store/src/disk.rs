@@ -39,6 +39,9 @@ pub struct DiskOptions {
     pub recent_bytes: usize,
     /// Bytes of changes that wait for one watch before it is served from history instead.
     pub watch_queue_bytes: usize,
+    /// Whether a file that a smaller one replaces at the start is overwritten before it is removed, as a scrub always does:
+    /// where values are encrypted, the former file may hold older ones in plain text.
+    pub erase_replaced: bool,
     /// Makes the disk fail. For tests.
     pub fault: Option<Arc<dyn Fault>>,
 }
@@ -53,6 +56,7 @@ impl Default for DiskOptions {
             cache_bytes: 2 << 20,
             recent_bytes: Limits::DEFAULT_HUB.recent_bytes,
             watch_queue_bytes: Limits::DEFAULT_HUB.queue_bytes,
+            erase_replaced: false,
             fault: None,
         }
     }

@@ -28,6 +28,7 @@ type Replacement = (Opened, Unsynced);
 impl DiskLog {
     /// Gives back what the file is larger than what is in it, if that is much and quickly done: what is in it goes into a
     /// new file, which takes its name once it is complete. Until then the former is in use, and stays so if that fails.
+    /// The former is erased if [`DiskOptions::erase_replaced`](super::DiskOptions::erase_replaced) says so.
     ///
     /// # Errors
     /// When it is not certain which of the files has the name.
@@ -38,17 +39,21 @@ impl DiskLog {
         if len < SHRINK_FROM || len / 4 < used || used > SHRINK_MOST || !room {
             return Ok(());
         }
-        match self.replace(|_| Ok(())) {
+        let erase = self.options.erase_replaced;
+        match self.replace(|directory| if erase { directory.keep_former() } else { Ok(()) }) {
             Ok(replacement) => {
                 self.adopt(replacement)?;
                 let path = &self.files.path;
+                if let Err(error) = self.files.directory.erase_former() {
+                    tracing::warn!(%error, path = %path.display(), "the store's former file cannot be erased; the next start tries again");
+                }
                 let now = std::fs::metadata(path).map_or(0, |file| file.len());
                 tracing::info!(path = %path.display(), before = len, now, "the store's file was larger than need be");
             }
             Err(error) => {
                 let Files { path, directory, .. } = &*self.files;
                 tracing::warn!(%error, path = %path.display(), len, "the store's file, which is larger than need be, cannot be made smaller and stays in use as it is");
-                if let Err(error) = directory.remove_draft() {
+                if let Err(error) = directory.erase_former().and_then(|()| directory.remove_draft()) {
                     tracing::warn!(%error, "what was to become a smaller file stays until the next start");
                 }
             }

@@ -90,6 +90,41 @@ async fn nothing_but_current_values_is_left() {
 }
 
 #[tokio::test]
+async fn shrinking_erases_the_replaced_file_if_configured() {
+    for erase_replaced in [false, true] {
+        let temp = tempfile::tempdir().unwrap();
+        let (dir, witness) = (temp.path().join("store"), temp.path().join("witness"));
+        let store = DiskStore::open(&dir, DiskOptions::default()).unwrap();
+        for n in 0..40 {
+            let value = marker(n) + &"x".repeat(1 << 20);
+            store.txn(Txn::put(format!("/old/{n}"), value)).await.unwrap();
+        }
+        for n in 0..40 {
+            store.txn(Txn::put(format!("/old/{n}"), "replaced")).await.unwrap();
+        }
+        store.compact(store.revision().await.unwrap()).await.unwrap();
+        for _ in 0..5 {
+            store.tick().await.unwrap();
+        }
+        let before = values(&store).await;
+        drop(store);
+        // Shows what is in the file after its name has been removed.
+        std::fs::hard_link(dir.join("store.redb"), &witness).unwrap();
+        assert!(holds(&std::fs::read(&witness).unwrap(), "MARKER-"), "the file holds nothing to erase");
+
+        let options = DiskOptions { erase_replaced, ..DiskOptions::default() };
+        let store = DiskStore::open(&dir, options).unwrap();
+        let (large, small) =
+            (std::fs::metadata(&witness).unwrap(), std::fs::metadata(dir.join("store.redb")));
+        assert!(small.unwrap().len() < large.len() / 4, "the file did not shrink");
+        let former = std::fs::read(&witness).unwrap();
+        assert_eq!(former.iter().all(|byte| *byte == 0), erase_replaced);
+        assert_eq!(values(&store).await, before);
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 3);
+    }
+}
+
+#[tokio::test]
 async fn reads_and_writes_go_on_beside_it() {
     let temp = tempfile::tempdir().unwrap();
     let store = DiskStore::open(temp.path(), DiskOptions { recent_bytes: 0, ..Default::default() }).unwrap();
