@@ -156,23 +156,32 @@ pub struct Range {
     pub limit: usize,
     /// As of this revision; 0 means the latest.
     pub revision: Revision,
+    /// The caller has no use for [`RangeResult::count`]: a store need not walk the keys beyond the limit.
+    pub uncounted: bool,
 }
 
 impl Range {
     /// All keys that start with `prefix`, which must not be empty.
     pub fn prefix(prefix: &str) -> Range {
-        Range { start: prefix.to_owned(), end: prefix_end(prefix), limit: 0, revision: 0 }
+        Range { start: prefix.to_owned(), end: prefix_end(prefix), limit: 0, revision: 0, uncounted: false }
     }
 
     /// One key.
     pub fn key(key: impl Into<String>) -> Range {
-        Range { start: key.into(), end: String::new(), limit: 0, revision: 0 }
+        Range { start: key.into(), end: String::new(), limit: 0, revision: 0, uncounted: false }
     }
 
     /// The same range with at most `limit` keys.
     #[must_use]
     pub fn limit(mut self, limit: usize) -> Range {
         self.limit = limit;
+        self
+    }
+
+    /// The same range without the count of its keys.
+    #[must_use]
+    pub fn uncounted(mut self) -> Range {
+        self.uncounted = true;
         self
     }
 
@@ -212,7 +221,7 @@ pub struct RangeResult {
     pub kvs: Vec<KeyValue>,
     /// Whether the limit cut keys off.
     pub more: bool,
-    /// How many keys the range held regardless of the limit.
+    /// How many keys the range held regardless of the limit; at least those in `kvs` when the range was `uncounted`.
     pub count: usize,
 }
 

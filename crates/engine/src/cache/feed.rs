@@ -3,21 +3,26 @@
 //! Invariants: each cache sees its events in revision order, none missing and none twice, also across a lost
 //! connection to the store; progress moves only after every cache has its events.
 
-use super::{Cache, Limits, Objects, Progress, Shaping};
+use super::{Cache, Entry, Limits, Objects, Progress, Shaping};
 use futures_util::StreamExt;
 use kaji_store::{Event, KeyValue, Range, Revision, Store, StoreError, WatchBatch, WatchStream};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 use tokio::{
     sync::watch,
+    task::JoinHandle,
     time::{Instant, sleep_until},
 };
 
 /// Keys read at once while a cache loads.
 const PAGE: usize = 1000;
+/// A page of so few keys is decoded where it is read.
+const PAGE_INLINE: usize = 64;
+/// Pages that are decoded at the same time, while the store reads the next one. Bounds the memory of a load.
+const DECODERS: usize = 2;
 /// How often a load begins anew when its revision is compacted under it.
 const LOAD_TRIES: usize = 5;
 /// Waits between attempts to reach a store that is away.
@@ -31,6 +36,40 @@ const BACKOFF: [Duration; 5] = [
 
 /// Caches by storage prefix.
 type Caches = HashMap<Arc<str>, Arc<Cache>>;
+
+/// A read of a prefix, page by page.
+struct Pages<'a> {
+    store: &'a dyn Store,
+    /// The next page.
+    range: Range,
+    more: bool,
+}
+
+impl Pages<'_> {
+    /// The next page; `None` after the last.
+    async fn next(&mut self) -> Result<Option<Vec<KeyValue>>, StoreError> {
+        if !self.more {
+            return Ok(None);
+        }
+        let page = self.store.range(self.range.clone()).await?;
+        self.range.revision = page.revision;
+        match page.kvs.last() {
+            Some(last) if page.more => self.range.start = format!("{}\0", last.key),
+            _ => self.more = false,
+        }
+        Ok(Some(page.kvs))
+    }
+
+    /// The revision that the pages are of, once there was one.
+    fn revision(&self) -> Revision {
+        self.range.revision
+    }
+}
+
+/// The outcome of decoding a page on another thread.
+async fn decoded(page: JoinHandle<Vec<Arc<Entry>>>) -> Result<Vec<Arc<Entry>>, StoreError> {
+    page.await.map_err(|error| StoreError::Unavailable(format!("a page of objects was not decoded: {error}")))
+}
 
 /// Takes events from the store to the caches.
 pub(crate) struct Feed {
@@ -83,10 +122,30 @@ impl Feed {
         self.try_load(&cache).await
     }
 
-    async fn try_load(&self, cache: &Cache) -> Result<(), StoreError> {
+    async fn try_load(&self, cache: &Arc<Cache>) -> Result<(), StoreError> {
         let mut objects = Objects::new();
-        let revision = self.pages(cache.prefix(), 0, |page| cache.load_page(&mut objects, page)).await?;
-        cache.loaded(objects, revision);
+        let mut add = |page: Vec<Arc<Entry>>| {
+            objects.extend(page.into_iter().map(|entry| (entry.key.clone(), entry)));
+        };
+        let mut pages = self.pages(cache.prefix(), 0);
+        let mut decoding = VecDeque::new();
+        while let Some(page) = pages.next().await? {
+            if page.len() <= PAGE_INLINE {
+                add(cache.decode_page(page));
+                continue;
+            }
+            if decoding.len() >= DECODERS
+                && let Some(first) = decoding.pop_front()
+            {
+                add(decoded(first).await?);
+            }
+            let cache = cache.clone();
+            decoding.push_back(tokio::task::spawn_blocking(move || cache.decode_page(page)));
+        }
+        while let Some(first) = decoding.pop_front() {
+            add(decoded(first).await?);
+        }
+        cache.loaded(objects, pages.revision());
         Ok(())
     }
 
@@ -94,33 +153,26 @@ impl Feed {
     pub async fn shape(&self, shaping: &mut Shaping) -> Result<(), StoreError> {
         let Some(prefix) = shaping.wanted() else { return Ok(()) };
         for attempt in 1.. {
-            match self.pages(&prefix, 0, |page| shaping.read(&page)).await {
+            match self.read_shape(&prefix, shaping).await {
                 Err(StoreError::Compacted { .. }) if attempt < LOAD_TRIES => shaping.restart(),
-                done => return done.map(drop),
+                done => return done,
             }
         }
         Ok(())
     }
 
-    /// Reads all keys of a prefix page by page, as of one revision (0: the present one), which is returned.
-    async fn pages(
-        &self,
-        prefix: &str,
-        mut revision: Revision,
-        mut each: impl FnMut(Vec<KeyValue>),
-    ) -> Result<Revision, StoreError> {
-        let mut range = Range::prefix(prefix).limit(PAGE).at(revision);
-        loop {
-            let result = self.store.range(range.clone()).await?;
-            revision = result.revision;
-            range.revision = revision;
-            let last = result.kvs.last().map(|kv| format!("{}\0", kv.key));
-            each(result.kvs);
-            match last {
-                Some(next) if result.more => range.start = next,
-                _ => return Ok(revision),
-            }
+    async fn read_shape(&self, prefix: &str, shaping: &mut Shaping) -> Result<(), StoreError> {
+        let mut pages = self.pages(prefix, 0);
+        while let Some(page) = pages.next().await? {
+            shaping.read(&page);
         }
+        Ok(())
+    }
+
+    /// All keys of a prefix page by page, as of one revision (0: the present one).
+    fn pages(&self, prefix: &str, revision: Revision) -> Pages<'_> {
+        let range = Range::prefix(prefix).limit(PAGE).at(revision).uncounted();
+        Pages { store: &*self.store, range, more: true }
     }
 
     /// Delivers a batch to the caches it concerns. Those whose watchers are to be woken later go to `late`.
@@ -216,7 +268,10 @@ impl Feed {
         let revision = self.store.revision().await?;
         for cache in self.all() {
             let mut kvs = vec![];
-            self.pages(cache.prefix(), revision, |page| kvs.extend(page)).await?;
+            let mut pages = self.pages(cache.prefix(), revision);
+            while let Some(page) = pages.next().await? {
+                kvs.extend(page);
+            }
             cache.replace(kvs, revision);
         }
         self.progress.advance(revision);

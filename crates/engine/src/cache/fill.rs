@@ -22,22 +22,22 @@ pub(super) enum Fed {
 }
 
 impl Cache {
-    /// Adds stored values to the objects of a load.
-    pub(crate) fn load_page(&self, objects: &mut Objects, page: Vec<KeyValue>) {
+    /// The objects of a page of stored values.
+    pub(crate) fn decode_page(&self, page: Vec<KeyValue>) -> Vec<Arc<Entry>> {
         let (fields, normal) = {
             let inner = self.lock();
             (inner.fields.clone(), inner.normal.clone())
         };
+        let mut entries = Vec::with_capacity(page.len());
         for kv in page {
             // Later values come from this process; these may come from another process, so they are checked to the last byte.
             if let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&kv.value) {
                 tracing::error!(key = &*kv.key, %error, "a stored object is not valid JSON");
                 continue;
             }
-            if let Some(entry) = self.entry(&fields, normal.as_ref(), &kv, Change::Added) {
-                objects.insert(entry.key.clone(), entry);
-            }
+            entries.extend(self.entry(&fields, normal.as_ref(), &kv, Change::Added));
         }
+        entries
     }
 
     /// Ends the load: these are the objects at `revision`. What came meanwhile is applied.
@@ -211,9 +211,8 @@ mod tests {
     }
 
     fn load(cache: &Cache, kvs: Vec<KeyValue>, revision: Revision) {
-        let mut objects = Objects::new();
-        cache.load_page(&mut objects, kvs);
-        cache.loaded(objects, revision);
+        let entries = cache.decode_page(kvs).into_iter();
+        cache.loaded(entries.map(|entry| (entry.key.clone(), entry)).collect(), revision);
     }
 
     /// Names and revisions, and the revision of the whole.

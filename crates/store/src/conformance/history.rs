@@ -22,7 +22,7 @@ pub(super) async fn ranges_select_and_limit(subject: &Subject) -> Outcome {
     ensure_eq!((page.kvs.len(), page.more, page.count), (1, false, 1));
     let page = store.range(Range::prefix("/r/").limit(4)).await?;
     ensure_eq!((page.kvs.len(), page.more, page.count), (4, false, 4));
-    let backwards = Range { start: "/r/c".into(), end: "/r/a".into(), limit: 0, revision: 0 };
+    let backwards = Range { start: "/r/c".into(), end: "/r/a".into(), ..Range::default() };
     ensure_eq!(show(store, backwards).await?, Vec::<String>::new());
     for i in 0..200 {
         put(store, &format!("/many/{i:03}"), &format!("{i}")).await?;

@@ -12,6 +12,7 @@ use crate::mvcc::lease::Leases;
 use crate::mvcc::log::{
     Commit, LeaseRecord, Loc, Log, Reader, Record, Snapshot, State, TimeMark, Visit, missing,
 };
+use crate::mvcc::panic_text;
 use crate::mvcc::writer::Loaded;
 use crate::{EventKind, LeaseId, Revision, StoreError};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition};
@@ -19,6 +20,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::available_parallelism;
 
 pub(super) const LOG: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("log");
 pub(super) const LEASES: TableDefinition<'_, i64, (u64, u64)> = TableDefinition::new("leases");
@@ -26,6 +28,10 @@ pub(super) const TIMES: TableDefinition<'_, u64, u64> = TableDefinition::new("ti
 /// Revision, compacted revision, last lease, number of changes in the log.
 pub(super) const META: TableDefinition<'_, &str, (u64, u64, i64, u64)> = TableDefinition::new("meta");
 const STATE: &str = "state";
+/// A log with fewer records is read by one thread.
+const PARALLEL_LOAD: u64 = 4096;
+/// More threads would wait for the disk.
+const MAX_LOAD_THREADS: usize = 8;
 
 /// The database and what must not be released before it.
 pub(super) struct Files {
@@ -149,26 +155,71 @@ impl DiskLog {
 
     fn read_index(&self, tx: &redb::ReadTransaction, state: &State) -> Result<Index, StoreError> {
         let files = &*self.files;
-        let mut index = Index::new(state);
-        let mut last = Loc { revision: 0, sub: 0 };
-        let mut entries = 0;
         let log = tx.open_table(LOG).map_err(|e| files.error(e))?;
-        for row in log.iter().map_err(|e| files.error(e))? {
-            let (key, value) = row.map_err(|e| files.error(e))?;
-            let (revision, sub) = key.value();
-            let loc = Loc { revision, sub };
-            if loc <= last || revision > state.revision {
-                return Err(files.corrupt(format_args!("change {revision}.{sub} is out of order")));
-            }
-            let record = codec::decode(loc, value.value())?;
-            index.apply(&Arc::from(record.key), version(&record));
-            (last, entries) = (loc, entries + 1);
+        let first = log.first().map_err(|e| files.error(e))?.map_or(0, |(key, _)| key.value().0);
+        let last = log.last().map_err(|e| files.error(e))?.map_or(0, |(key, _)| key.value().0);
+        if last > state.revision {
+            return Err(files.corrupt(format_args!("change {last} is later than the last one")));
+        }
+        // Most of this is copying and checking values, which threads do side by side.
+        let parts =
+            if state.entries < PARALLEL_LOAD { 1 } else { available_parallelism().map_or(1, usize::from) };
+        let parts = parts.min(MAX_LOAD_THREADS) as u64;
+        let end = last.saturating_add(1);
+        let bounds = |part: u64| first.saturating_add(end.saturating_sub(first) / parts * part);
+        let ranges = (0..parts).map(|part| {
+            let upper = if part + 1 == parts { end } else { bounds(part + 1) };
+            (bounds(part)..upper, &log)
+        });
+        let read: Vec<Result<Part, StoreError>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = ranges
+                .map(|(revisions, log)| {
+                    scope.spawn(move || guarded(&files.path, || read_part(files, log, revisions)))
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|t| t.join().unwrap_or_else(|p| Err(files.corrupt(panic_text(&*p)))))
+                .collect()
+        });
+        let mut index = Index::new(state);
+        let mut entries = 0;
+        for part in read {
+            let part = part?;
+            entries += part.len() as u64;
+            part.into_iter().for_each(|(key, version)| index.apply(&key, version));
         }
         if entries != state.entries {
             return Err(files.corrupt(format_args!("{entries} changes where {} should be", state.entries)));
         }
         Ok(index)
     }
+}
+
+/// The keys and versions of some of the log's records, in order.
+type Part = Vec<(Arc<str>, Version)>;
+
+/// Reads and checks the records of some revisions.
+fn read_part(
+    files: &Files,
+    log: &ReadOnlyTable<(u64, u32), &'static [u8]>,
+    revisions: std::ops::Range<u64>,
+) -> Result<Part, StoreError> {
+    let mut part = Vec::new();
+    let mut last = Loc { revision: 0, sub: 0 };
+    let rows = ReadableTable::range(log, (revisions.start, 0)..(revisions.end, 0));
+    for row in rows.map_err(|e| files.error(e))? {
+        let (key, value) = row.map_err(|e| files.error(e))?;
+        let (revision, sub) = key.value();
+        let loc = Loc { revision, sub };
+        if loc <= last || !revisions.contains(&revision) {
+            return Err(files.corrupt(format_args!("change {revision}.{sub} is out of order")));
+        }
+        let record = codec::decode(loc, value.value())?;
+        part.push((Arc::from(record.key), version(&record)));
+        last = loc;
+    }
+    Ok(part)
 }
 
 fn version(record: &Record<'_>) -> Version {

@@ -204,6 +204,9 @@ impl Index {
                 selection.versions.push((key.clone(), *version));
             } else {
                 selection.more = true;
+                if range.uncounted {
+                    break;
+                }
             }
         }
         Ok(selection)
@@ -291,6 +294,10 @@ mod tests {
         assert_eq!(keys(&index, all()), [("a".into(), 4), ("b".into(), 6)]);
         assert_eq!(keys(&index, all().at(5)), [("a".into(), 4)]);
         assert_eq!(keys(&index, all().at(3)), [("a".into(), 2), ("b".into(), 3)]);
+        let limited = index.select(&all().limit(1)).unwrap();
+        assert_eq!((limited.versions.len(), limited.more, limited.count), (1, true, 2));
+        let limited = index.select(&all().limit(1).uncounted()).unwrap();
+        assert_eq!((limited.versions.len(), limited.more), (1, true));
         assert_eq!(index.select(&all().at(7)).unwrap_err(), StoreError::FutureRevision { current: 6 });
     }
 

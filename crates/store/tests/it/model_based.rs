@@ -150,7 +150,7 @@ impl Run {
             Step::Range { start, end, limit, back } => {
                 let revision = back.map_or(0, |back| (self.model.revision() + 2).saturating_sub(back));
                 let end = if start == end { String::new() } else { key(*end) };
-                let range = Range { start: key(*start), end, limit: *limit, revision };
+                let range = Range { start: key(*start), end, limit: *limit, revision, ..Range::default() };
                 prop_assert_eq!(store.range(range.clone()).await, self.model.range(&range));
             }
             Step::Compact(back) => {
