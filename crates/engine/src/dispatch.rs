@@ -77,6 +77,7 @@ fn has_protobuf(res: &Resource, req: &ApiRequest) -> bool {
     !decode::is_custom(&version.schema) || sub.is_some_and(|s| matches!(s.kind, SubresourceKind::Scale(_)))
 }
 
+/// Futures of verbs other than GET are large, and futures are moved several times before they run: they are boxed.
 async fn serve(engine: &Arc<Engine>, res: &Arc<Resource>, req: &ApiRequest) -> Result<ApiResponse, Status> {
     let def = &res.def;
     let version = def.version(&req.version).ok_or_else(Status::generic_not_found)?;
@@ -109,14 +110,14 @@ async fn serve(engine: &Arc<Engine>, res: &Arc<Resource>, req: &ApiRequest) -> R
         }
     }
     match sub.map(|s| &s.kind) {
-        None if !def.stored => verbs::call::call(engine, res, req).await,
+        None if !def.stored => Box::pin(verbs::call::call(engine, res, req)).await,
         None => main(engine, res, req).await,
-        Some(SubresourceKind::Scale(_)) => verbs::scale::scale(engine, res, req).await,
-        Some(SubresourceKind::Call { .. }) => verbs::call::call(engine, res, req).await,
+        Some(SubresourceKind::Scale(_)) => Box::pin(verbs::scale::scale(engine, res, req)).await,
+        Some(SubresourceKind::Call { .. }) => Box::pin(verbs::call::call(engine, res, req)).await,
         Some(SubresourceKind::Status | SubresourceKind::Update) => match req.verb {
             Verb::Get => verbs::get::get(engine, res, req).await,
-            Verb::Update => verbs::update::update(engine, res, req).await,
-            Verb::Patch => verbs::patch::patch(engine, res, req).await,
+            Verb::Update => Box::pin(verbs::update::update(engine, res, req)).await,
+            Verb::Patch => Box::pin(verbs::patch::patch(engine, res, req)).await,
             _ => Err(method_not_allowed()),
         },
     }
@@ -125,13 +126,13 @@ async fn serve(engine: &Arc<Engine>, res: &Arc<Resource>, req: &ApiRequest) -> R
 async fn main(engine: &Arc<Engine>, res: &Arc<Resource>, req: &ApiRequest) -> Result<ApiResponse, Status> {
     match req.verb {
         Verb::Get => verbs::get::get(engine, res, req).await,
-        Verb::List => verbs::list::list(engine, res, req).await,
-        Verb::Watch => verbs::watch::watch(engine, res, req).await,
-        Verb::Create => verbs::create::create(engine, res, req).await,
-        Verb::Update => verbs::update::update(engine, res, req).await,
-        Verb::Patch => verbs::patch::patch(engine, res, req).await,
-        Verb::Delete => verbs::delete::delete(engine, res, req).await,
-        Verb::DeleteCollection => verbs::deletecollection::deletecollection(engine, res, req).await,
+        Verb::List => Box::pin(verbs::list::list(engine, res, req)).await,
+        Verb::Watch => Box::pin(verbs::watch::watch(engine, res, req)).await,
+        Verb::Create => Box::pin(verbs::create::create(engine, res, req)).await,
+        Verb::Update => Box::pin(verbs::update::update(engine, res, req)).await,
+        Verb::Patch => Box::pin(verbs::patch::patch(engine, res, req)).await,
+        Verb::Delete => Box::pin(verbs::delete::delete(engine, res, req)).await,
+        Verb::DeleteCollection => Box::pin(verbs::deletecollection::deletecollection(engine, res, req)).await,
     }
 }
 

@@ -145,7 +145,8 @@ impl Stack {
                 context.deadline = limit.map(Deadline::after).unwrap_or_default();
                 let end = context.deadline.instant();
                 let answer = self.admit(&mut parts, &info, body, time, &mut context);
-                let answer = AssertUnwindSafe(answer).catch_unwind();
+                // Boxed, because it is large and would be copied with every future around it.
+                let answer = Box::pin(AssertUnwindSafe(answer).catch_unwind());
                 let answer = match end {
                     None => answer.await,
                     Some(end) => tokio::time::timeout_at(end, answer).await.unwrap_or_else(|_| {
@@ -238,11 +239,11 @@ impl Stack {
             };
         }
         if let Some(route) = self.route(info).await {
-            return Ok(self.proxy(&route, parts, body, info, (&user, seat), context).await);
+            return Ok(Box::pin(self.proxy(&route, parts, body, info, (&user, seat), context)).await);
         }
         let parts = &*parts;
         match &info.resource {
-            None => plain::serve(self, parts, info).await,
+            None => Box::pin(plain::serve(self, parts, info)).await,
             Some(target) => {
                 let routed = routing::check(&self.engine.registry(), &parts.method, info, target);
                 if let Err(refused) = routed {
