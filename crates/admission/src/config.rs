@@ -133,7 +133,7 @@ fn load_with(flags: &Flags, deps: &Deps, read: Read<'_>) -> Result<Vec<Arc<dyn A
         let value = values.remove(plugin.name);
         let invalid = |reason| ConfigError::Plugin { plugin: plugin.name, reason };
         match plugin.constructor {
-            Some(Constructor::Engine | Constructor::Plain(_)) if value.is_some() => {
+            Some(Constructor::Plain(_)) if value.is_some() => {
                 return Err(invalid("it takes no configuration".into()));
             }
             Some(Constructor::Plain(new)) => chain.push(new(deps)),
@@ -141,7 +141,7 @@ fn load_with(flags: &Flags, deps: &Deps, read: Read<'_>) -> Result<Vec<Arc<dyn A
                 let configuration = value.map(|value| Configuration { value, read });
                 chain.push(new(configuration, deps).map_err(invalid)?);
             }
-            Some(Constructor::Engine) | None => {}
+            None => {}
         }
     }
     Ok(chain)

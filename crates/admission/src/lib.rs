@@ -23,6 +23,7 @@ mod match_conditions;
 mod matching;
 mod mutating_admission_policy;
 mod mutating_admission_webhook;
+mod namespace_lifecycle;
 mod node_restriction;
 mod owner_references_permission_enforcement;
 mod persistent_volume_claim_resize;

@@ -15,7 +15,7 @@ use crate::{
     default_toleration_seconds::DefaultTolerationSeconds, event_rate_limit::EventRateLimit,
     extended_resource_toleration::ExtendedResourceToleration, limit_ranger::LimitRanger,
     mutating_admission_policy::MutatingAdmissionPolicy, mutating_admission_webhook::MutatingAdmissionWebhook,
-    node_restriction::NodeRestriction,
+    namespace_lifecycle::NamespaceLifecycle, node_restriction::NodeRestriction,
     owner_references_permission_enforcement::OwnerReferencesPermissionEnforcement,
     persistent_volume_claim_resize::PersistentVolumeClaimResize, pod_security::PodSecurity,
     pod_topology_labels::PodTopologyLabels, priority::Priority, resource_quota::ResourceQuota,
@@ -43,15 +43,13 @@ type Constructed = Result<Arc<dyn Admission>, String>;
 /// Makes a plugin.
 #[derive(Clone, Copy)]
 pub(crate) enum Constructor {
-    /// The engine runs it before all others.
-    Engine,
     /// It takes no configuration.
     Plain(fn(&Deps) -> Arc<dyn Admission>),
     /// It takes a part of the `AdmissionConfiguration`, if there is one.
     Configured(fn(Option<Configuration<'_>>, &Deps) -> Constructed),
 }
 
-use Constructor::{Configured, Engine, Plain};
+use Constructor::{Configured, Plain};
 
 const fn on(name: &'static str, constructor: Constructor) -> Plugin {
     Plugin { name, default: true, constructor: Some(constructor) }
@@ -71,7 +69,7 @@ const fn missing(name: &'static str) -> Plugin {
 pub(crate) static PLUGINS: [Plugin; 41] = [
     off("AlwaysAdmit", Plain(|_| Arc::new(AlwaysAdmit))),
     missing("NamespaceAutoProvision"),
-    on("NamespaceLifecycle", Engine),
+    on("NamespaceLifecycle", Plain(|_| Arc::new(NamespaceLifecycle))),
     missing("NamespaceExists"),
     missing("LimitPodHardAntiAffinityTopology"),
     on("LimitRanger", Plain(|_| Arc::new(LimitRanger))),
@@ -142,7 +140,7 @@ mod tests {
             let made = match line.constructor {
                 Some(Plain(new)) => new(&deps),
                 Some(Configured(new)) => new(None, &deps).unwrap(),
-                Some(Engine) | None => continue,
+                None => continue,
             };
             assert_eq!(made.name(), line.name);
         }

@@ -1,7 +1,7 @@
 //! Fixtures for tests of webhooks and policies: a cluster's objects, and requests about them.
 
 use kaji_engine::{
-    Annotations, Attributes, Deadline, Operation, TransactionExtras, pipeline::options::OperationOptions,
+    Annotations, Attributes, Deadline, Operation, TransactionExtras, options::OperationOptions,
 };
 use kaji_meta::{GroupResource, GroupVersionKind, GroupVersionResource, SeededRandom};
 use kaji_resource::{NoHooks, ResourceDef, Scope, UserInfo, testing::FakeApi};

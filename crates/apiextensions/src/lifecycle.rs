@@ -285,7 +285,7 @@ async fn level(engine: &Arc<Engine>, served: &mut Served, names: &[String]) -> V
         // One at a time, and without a second copy: decoded, a definition takes ten times its size.
         let mut wanted = Arc::unwrap_or_clone(definition);
         let before = wanted["status"].clone();
-        judge(&mut wanted, &taken, &now);
+        set_conditions(&mut wanted, &taken, &now);
         // Known to those judged after it, which may be before it is written.
         served.remember(&wanted);
         if wanted["status"] != before {
@@ -319,7 +319,7 @@ async fn write(
     now: String,
 ) -> (String, Result<bool, LevelError>) {
     let change = |d: &mut Value| {
-        judge(d, &taken, &now);
+        set_conditions(d, &taken, &now);
         Ok(())
     };
     let outcome = match engine
@@ -333,7 +333,7 @@ async fn write(
 }
 
 /// Names and the two conditions that follow from them.
-fn judge(definition: &mut Value, taken: &Taken, now: &str) {
+fn set_conditions(definition: &mut Value, taken: &Taken, now: &str) {
     let outcome = names::accept(definition, taken);
     let accepted = outcome.conflict.is_none();
     if !definition["status"].is_object() {

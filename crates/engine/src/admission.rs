@@ -1,15 +1,14 @@
 //! Admission: plugins that may change or refuse a write before it is made.
 //!
 //! Invariants: mutating plugins run in order, each seeing what those before it did; validating ones run on the object as
-//! it will be stored; dry runs go through all of them; `NamespaceLifecycle` is always first.
+//! it will be stored; dry runs go through all of them.
 
 mod annotations;
 mod chain;
 mod extras;
-mod lifecycle;
 mod reinvocation;
 
-use crate::{deadline::Deadline, engine::Engine, pipeline::options};
+use crate::{deadline::Deadline, options};
 use kaji_meta::{GroupResource, GroupVersionKind, GroupVersionResource, Random, Status, object, text};
 use kaji_resource::{Api, BoxFuture, ResourceDef, UserInfo};
 use serde_json::Value;
@@ -148,8 +147,13 @@ pub trait Admission: Send + Sync + 'static {
     /// of its phases.
     fn handles(&self, attributes: &Attributes<'_>) -> bool;
 
-    /// Whether it carries out what others have written (webhooks, policies) rather than code of this server: only then
-    /// what it leaves in `metadata.managedFields` is in doubt, and is checked.
+    /// Whether it must see updates that change nothing. False for plugins that only look at the request's target.
+    fn handles_unchanged(&self) -> bool {
+        true
+    }
+
+    /// Whether it runs what users have configured (webhooks, policies) rather than code of this server: only then
+    /// `metadata.managedFields` is validated after it.
     fn dynamic(&self) -> bool {
         false
     }
@@ -178,32 +182,29 @@ pub(crate) fn warn(warnings: &Mutex<Vec<String>>, text: String) {
     }
 }
 
-/// Whether any plugin wants to see this write.
-pub(crate) fn watched(engine: &Engine, attributes: &Attributes<'_>) -> bool {
-    engine.admission.load().of(attributes).all().any(|plugin| plugin.handles(attributes))
+/// Whether any plugin handles this write.
+pub(crate) fn handled(chain: &Chain, attributes: &Attributes<'_>) -> bool {
+    chain.of(attributes).all().any(|plugin| plugin.handles(attributes))
 }
 
-/// Whether a plugin that may damage managed fields wants to see this write.
-pub(crate) fn doubtful(engine: &Engine, attributes: &Attributes<'_>) -> bool {
-    engine
-        .admission
-        .load()
-        .of(attributes)
-        .mutating
-        .iter()
-        .any(|plugin| plugin.dynamic() && plugin.handles(attributes))
+/// Whether a plugin that may damage managed fields handles this write.
+pub(crate) fn handled_dynamically(chain: &Chain, attributes: &Attributes<'_>) -> bool {
+    let selected = chain.of(attributes);
+    selected.mutating.iter().any(|plugin| plugin.dynamic() && plugin.handles(attributes))
+}
+
+/// Whether any plugin must see an update that changes nothing.
+pub(crate) fn handles_unchanged(chain: &Chain, attributes: &Attributes<'_>) -> bool {
+    chain.of(attributes).all().any(|plugin| plugin.handles_unchanged() && plugin.handles(attributes))
 }
 
 /// Runs the mutating phase.
-pub(crate) async fn admit(engine: &Engine, attributes: &mut Attributes<'_>) -> Result<(), Status> {
-    attributes.deadline.within(mutate(engine, attributes)).await
+pub(crate) async fn admit(chain: &Chain, attributes: &mut Attributes<'_>) -> Result<(), Status> {
+    attributes.deadline.within(mutate(chain, attributes)).await
 }
 
-async fn mutate(engine: &Engine, attributes: &mut Attributes<'_>) -> Result<(), Status> {
-    if lifecycle::NamespaceLifecycle.handles(attributes) {
-        lifecycle::check(attributes).await?;
-    }
-    let plugins = engine.admission.load().of(attributes);
+async fn mutate(chain: &Chain, attributes: &mut Attributes<'_>) -> Result<(), Status> {
+    let plugins = chain.of(attributes);
     for plugin in &plugins.mutating {
         if plugin.handles(attributes) {
             plugin.admit(attributes).await?;
@@ -222,8 +223,8 @@ async fn mutate(engine: &Engine, attributes: &mut Attributes<'_>) -> Result<(), 
 }
 
 /// Runs the validating phase.
-pub(crate) async fn validate(engine: &Engine, attributes: &Attributes<'_>) -> Result<(), Status> {
-    let plugins = engine.admission.load().of(attributes);
+pub(crate) async fn validate(chain: &Chain, attributes: &Attributes<'_>) -> Result<(), Status> {
+    let plugins = chain.of(attributes);
     let check = async {
         for plugin in &plugins.validating {
             if plugin.handles(attributes) {

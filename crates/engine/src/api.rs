@@ -2,12 +2,12 @@
 
 use crate::{
     cache::Entry,
+    conversion,
     decode::{self, Want},
-    encode,
     engine::Engine,
+    options::WriteOptions,
     pipeline::{
         self, Op, State, manage, metadata,
-        options::WriteOptions,
         update::{self, Made, Plan},
     },
     registry::Resource,
@@ -18,63 +18,14 @@ use kaji_resource::{
     BoxFuture, Change, DeleteOptions, FieldManagement, ObjectReader, ObjectWriter, ResourceDef, TypeRegistry,
     UpdateOptions,
 };
-use kaji_store::Revision;
 use serde_json::Value;
-use std::{
-    collections::HashMap,
-    ops::Bound,
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::{ops::Bound, sync::Arc};
 
 /// The field manager of writes by the server itself.
 const MANAGER: &str = "kube-apiserver";
 
 /// Of a resource with no more objects than this, lists are decoded once.
 const FEW: usize = 64;
-
-struct Known {
-    revision: Revision,
-    /// What converted and defaulted it.
-    def: Arc<ResourceDef>,
-    value: Arc<Value>,
-}
-
-/// Small objects that were decoded lately (namespaces, above all, are looked at by every write), by key and revision.
-/// Bounded by their encoded size; decoded they take several times that.
-#[derive(Default)]
-pub(crate) struct Decoded(RwLock<Kept>);
-
-#[derive(Default)]
-struct Kept {
-    objects: HashMap<Arc<str>, Known>,
-    /// Bytes of their encodings since the last clearing.
-    bytes: usize,
-}
-
-impl Decoded {
-    const TOTAL_BYTES: usize = 512 * 1024;
-    const MAX_BYTES: usize = 4 * 1024;
-
-    fn get(&self, res: &Resource, entry: &Entry) -> Option<Arc<Value>> {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let known = all.objects.get(&entry.key)?;
-        (known.revision == entry.revision && Arc::ptr_eq(&known.def, &res.def)).then(|| known.value.clone())
-    }
-
-    fn keep(&self, res: &Resource, entry: &Entry, value: &Arc<Value>) {
-        let size = entry.object_len();
-        if size > Self::MAX_BYTES {
-            return;
-        }
-        let known = Known { revision: entry.revision, def: res.def.clone(), value: value.clone() };
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if all.bytes + size > Self::TOTAL_BYTES {
-            *all = Kept::default();
-        }
-        all.bytes += size;
-        all.objects.insert(entry.key.clone(), known);
-    }
-}
 
 impl Engine {
     fn resource(&self, gr: &GroupResource) -> Option<Arc<Resource>> {
@@ -86,9 +37,9 @@ impl Engine {
         if let Some(known) = self.decoded.get(res, entry) {
             return Some(known);
         }
-        let value = encode::stored_value(res, entry);
+        let value = conversion::stored_value(res, entry);
         let value = value.inspect_err(|error| cannot_convert(entry, error)).map(Arc::new).ok()?;
-        self.decoded.keep(res, entry, &value);
+        self.decoded.insert(res, entry, &value);
         Some(value)
     }
 
@@ -122,14 +73,14 @@ impl Engine {
         let res = self.resource(resource).ok_or_else(Status::generic_not_found)?;
         let (name, op) = (place.1, self.write(&res, place, options.subresource, options.dry_run)?);
         let mut make = |state: Option<&State>| {
-            let Some(state) = state else { return Err(op.not_found(name)) };
-            let mut new = op.in_version(&state.object)?;
+            let Some(state) = state else { return Err(op.target.not_found(name)) };
+            let mut new = op.conversion.in_version(&state.object)?;
             change(&mut new)?;
             metadata::match_name(&new, name)?;
             if options.field_management == FieldManagement::Record {
                 manage::record(&op, Some(&state.object), &mut new)?;
             }
-            op.to_hub(&mut new)?;
+            op.conversion.to_hub(&mut new)?;
             Ok(Made::Object(new))
         };
         let written = update::update(&op, name, &Plan::default(), &mut make).await?;
@@ -145,7 +96,7 @@ impl Engine {
     pub async fn discard(&self, resource: &GroupResource, namespace: &str, name: &str) -> Result<(), Status> {
         let res = self.resource(resource).ok_or_else(Status::generic_not_found)?;
         let mut op = self.write(&res, (namespace, name), "", false)?;
-        op.raw = true;
+        op.conversion.raw = true;
         pipeline::remove::remove(&op, name, &DeleteOptions::default()).await.map(drop)
     }
 }
@@ -236,10 +187,10 @@ impl TypeRegistry for Engine {
                 return Err(unknown());
             }
             if from.def.conversion.webhook().is_some() {
-                return encode::convert_to(from, object, &to_resource.api_version(&to.version)).await;
+                return conversion::convert_to(from, object, &to_resource.api_version(&to.version)).await;
             }
-            encode::convert_in(from, &mut object)?;
-            encode::convert_out(to_resource, &mut object, &to.version)?;
+            conversion::convert_in(from, &mut object)?;
+            conversion::convert_out(to_resource, &mut object, &to.version)?;
             Ok(object)
         })
     }
@@ -284,7 +235,7 @@ impl ObjectWriter for Engine {
         Box::pin(async move {
             let res = self.resource(resource).ok_or_else(Status::generic_not_found)?;
             let op = self.write(&res, (namespace, ""), "", dry_run)?;
-            object::set_at(&mut object, &["apiVersion"], res.api_version(&op.version.name));
+            object::set_at(&mut object, &["apiVersion"], res.api_version(&op.target.version.name));
             object::set_at(&mut object, &["kind"], res.def.kind.as_ref());
             op.default(&mut object)?;
             Ok(pipeline::create::create(&op, object).await?.into_object())
@@ -331,7 +282,7 @@ fn entries(res: &Resource, namespace: Option<&str>, stop: &mut dyn FnMut(&Entry)
 
 /// The same with the objects decoded.
 fn each(res: &Resource, namespace: Option<&str>, stop: &mut dyn FnMut(Value) -> bool) -> bool {
-    entries(res, namespace, &mut |entry| match encode::stored_value(res, entry) {
+    entries(res, namespace, &mut |entry| match conversion::stored_value(res, entry) {
         Ok(value) => stop(value),
         Err(error) => {
             cannot_convert(entry, &error);

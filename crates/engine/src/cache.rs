@@ -5,6 +5,7 @@
 //! - A snapshot at revision R holds exactly what the store held at R under the cache's prefix.
 //! - A subscription begins at a revision and misses and repeats nothing after it.
 
+mod converted;
 mod entry;
 mod event;
 mod feed;
@@ -19,12 +20,13 @@ mod subscription;
 mod watcher;
 mod window;
 
+pub(crate) use converted::{ConversionOutcome, ConvertedEntries, ConvertedKey, Lookup, PendingConversion};
 pub(crate) use entry::TAIL;
 pub use entry::{Change, Entry, EntryMeta};
 pub(crate) use event::{Event, WatchEvent};
 pub(crate) use feed::Feed;
 pub(crate) use fill::Shaping;
-pub(crate) use filter::Filter;
+pub(crate) use filter::{Filter, SelectedEntry};
 pub use follow::Follower;
 pub(crate) use progress::Progress;
 pub(crate) use scan::Fields;
@@ -115,7 +117,7 @@ struct Inner {
     index: Index,
     kept: VecDeque<(Snapshot, Timestamp)>,
     /// Moves when the watches of before are not to go on.
-    era: u64,
+    epoch: u64,
 }
 
 impl Inner {
@@ -145,7 +147,7 @@ impl Cache {
                 window: Window::new(limits.window, limits.window_bytes),
                 index: Index::default(),
                 kept: VecDeque::new(),
-                era: 0,
+                epoch: 0,
             }),
             progress,
             rounds: Rounds::default(),
@@ -397,16 +399,16 @@ impl Cache {
         inner.kept.retain(|(s, _)| s.revision >= floor);
     }
 
-    /// Which watches may go on: those that began in this era.
-    pub(crate) fn era(&self) -> u64 {
-        self.lock().era
+    /// Which watches may go on: those that began in this epoch.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.lock().epoch
     }
 
     /// Ends all watches that there are: their clients begin anew, with definitions that have come meanwhile.
     pub(crate) fn end_watches(&self) {
         let mut wake = vec![];
         let mut inner = self.lock();
-        inner.era += 1;
+        inner.epoch += 1;
         for watcher in inner.index.take_all() {
             watcher.close(&mut wake);
         }

@@ -10,7 +10,7 @@ mod scalar;
 pub(crate) mod strict;
 pub(crate) mod yaml;
 
-use crate::{pipeline::metadata::tidy, registry::Registry};
+use crate::registry::Registry;
 use kaji_meta::{
     GroupKind, GroupVersion, OverBudget, Path, Status,
     budget::{BODY_BYTES, MOST_PER_BYTE, footprint_of_json},
@@ -20,7 +20,7 @@ use kaji_meta::{
 };
 use kaji_schema::{SchemaRef, decode::check_types, prune::prune, types};
 use serde::de::IgnoredAny;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Media types of request bodies, as upstream lists them in its refusal. The last is for built-in kinds only.
 const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
@@ -72,6 +72,27 @@ impl Want<'_> {
     pub(crate) fn api_version(&self) -> String {
         GroupVersion::new(self.group, self.version).api_version()
     }
+}
+
+/// Brings an object of a built-in kind into the form in which Go writes it: empty values of optional fields are dropped, fields
+/// that Go always writes appear. So a stored object, a changed one and one that a client sends back compare as upstream's
+/// do. Custom resources are as their clients write them.
+pub(crate) fn canonicalize(schema: &SchemaRef, object: &mut Value) {
+    if !is_custom(schema)
+        && let Err(error) = kaji_schema::decode::typed(schema.get(), object)
+    {
+        // Clients' types were checked when the body was decoded.
+        tracing::error!(%error, kind = object::kind(object), "an object has a value of a wrong type");
+    }
+}
+
+/// Removes nulls and empty collections, which in metadata mean the same as absent fields.
+pub(crate) fn prune_empty_metadata(meta: &mut Map<String, Value>) {
+    meta.retain(|key, value| match key.as_str() {
+        "labels" | "annotations" => value.as_object().is_some_and(|m| !m.is_empty()),
+        "finalizers" | "ownerReferences" => value.as_array().is_some_and(|l| !l.is_empty()),
+        _ => !value.is_null(),
+    });
 }
 
 /// Whether a schema is that of a custom resource rather than of a built-in type.
@@ -214,7 +235,7 @@ pub(crate) fn object(
         doc.warnings.clone_from(&doc.strict);
         unknown.clear();
     }
-    judge(doc.strict, doc.warnings, unknown, directive, warn)
+    apply_directive(doc.strict, doc.warnings, unknown, directive, warn)
         .map_err(|e| cannot(&format!("strict decoding error: {e}")))?;
     if let Value::Object(map) = &mut doc.value {
         map.insert("apiVersion".into(), want.api_version().into());
@@ -225,7 +246,7 @@ pub(crate) fn object(
 
 /// Sorts out strictness errors by the directive: nothing, warnings, or the text of a refusal. What was found in the
 /// document goes before what its type does not know.
-pub(crate) fn judge(
+pub(crate) fn apply_directive(
     strict: Vec<String>,
     warnings: Vec<String>,
     unknown: Vec<String>,
@@ -254,7 +275,7 @@ pub(crate) fn judge(
 pub(crate) fn conform(want: &Want<'_>, value: &mut Value) -> Result<Vec<String>, String> {
     let unknown = conform_types(want, value)?;
     if let Some(Value::Object(meta)) = value.get_mut("metadata") {
-        tidy(meta);
+        prune_empty_metadata(meta);
         keep_reset(meta, want.custom());
     }
     Ok(unknown)

@@ -1,7 +1,6 @@
 //! From cached bytes to answers: versions, forms (object, table, partial metadata), encodings.
 
 mod computed;
-mod convert;
 mod list;
 mod pretty;
 pub(crate) mod protobuf;
@@ -9,13 +8,13 @@ mod table;
 mod view;
 
 pub(crate) use computed::{read_response, scale_response};
-pub(crate) use convert::{convert_in, convert_out, convert_to, stored_value};
 pub(crate) use list::{body as list_body, yaml as yaml_list};
 pub use pretty::indent;
 pub(crate) use table::Include;
 pub(crate) use view::{View, error_event, no_such_form};
 
 use crate::{
+    conversion,
     engine::Engine,
     registry::Resource,
     request::{Accept, Encoding, Form},
@@ -41,7 +40,7 @@ pub(crate) fn object_response(
 ) -> Result<ApiResponse, Status> {
     if accept.encoding == Encoding::Protobuf && accept.form == Form::Object && res.def.stored {
         let mut object = object;
-        convert_out(res, &mut object, version)?;
+        conversion::convert_out(res, &mut object, version)?;
         if let Some(bytes) = protobuf::whole(&object)? {
             return Ok(protobuf_response(code, bytes));
         }

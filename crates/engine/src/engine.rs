@@ -6,8 +6,8 @@
 
 use crate::{
     admission::{Admission, Chain},
-    api::Decoded,
     cache::{Cache, Feed, Limits, Normal, Progress, Shaping},
+    decoded::DecodedObjects,
     leases::Leases,
     registry::{Registry, Resource, prefix_of},
     storage,
@@ -92,7 +92,7 @@ pub struct Engine {
     pub(crate) admission: ArcSwap<Chain>,
     pub(crate) options: EngineOptions,
     /// Objects that hooks and plugins read again and again.
-    pub(crate) decoded: Decoded,
+    pub(crate) decoded: DecodedObjects,
     /// What objects with a time to live hang on.
     pub(crate) leases: Leases,
     pub(crate) registry: ArcSwap<Registry>,
@@ -122,7 +122,7 @@ impl Engine {
             random: options.random.clone(),
             admission: ArcSwap::from_pointee(Chain::new(options.admission.clone())),
             options,
-            decoded: Decoded::default(),
+            decoded: DecodedObjects::default(),
             leases: Leases::default(),
             registry: ArcSwap::default(),
             registering: tokio::sync::Mutex::new(()),
@@ -153,8 +153,8 @@ impl Engine {
                 let (cache, normal) = (&resource.cache, normal_of(&resource.def));
                 if !def.stored || fresh.caches.iter().any(|c| Arc::ptr_eq(c, cache)) {
                     // Written through another version, an object has not the defaults of the stored one.
-                    let rough = def.conversion.direct() && def.versions.len() > 1;
-                    cache.set_normal(normal, rough);
+                    let later_writes = def.conversion.direct() && def.versions.len() > 1;
+                    cache.set_normal(normal, later_writes);
                 } else {
                     shapings.push(Shaping::new(cache.clone(), normal));
                 }

@@ -1,5 +1,23 @@
 //! The object engine: one pipeline per verb over a revisioned store and a watch cache; it names no kind.
 //!
+//! The modules, from the bottom up; each uses only modules above it in this list (a test checks that):
+//!
+//! 1. `audit`, `deadline`: what a request carries
+//! 2. `storage`, `response`: stored and sent bytes
+//! 3. `request`: one API request
+//! 4. `cache`: the watch cache of one resource
+//! 5. `registry`: the resources that are served
+//! 6. `decode`: request bodies
+//! 7. `continue_token`, `list_options`, `options`: query parameters
+//! 8. `leases`, `decoded`, `admission`: what the engine holds
+//! 9. `engine`: the store, the registry and the caches
+//! 10. `conversion`: between versions of a resource
+//! 11. `encode`: answers
+//! 12. `pipeline`: writes
+//! 13. `verbs`: one file a verb
+//! 14. `api`: the engine for hooks and plugins
+//! 15. `dispatch`: from a request to its verb
+//!
 //! Invariants:
 //! - Reads never touch the store unless history older than the cache's window is requested.
 //! - An object is encoded once, when its event arrives; GET, LIST and WATCH share those bytes.
@@ -11,15 +29,17 @@ pub mod api;
 mod audit;
 pub mod cache;
 mod continue_token;
+mod conversion;
 mod deadline;
 pub mod decode;
+mod decoded;
 mod dispatch;
 pub mod encode;
 mod engine;
-mod foreign;
 mod leases;
 mod list_options;
-pub mod pipeline;
+pub mod options;
+mod pipeline;
 mod registry;
 mod request;
 mod response;

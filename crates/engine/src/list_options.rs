@@ -2,7 +2,7 @@
 //!
 //! Defaults, checks and texts are those of apimachinery's `meta/internalversion`.
 
-use crate::request::ApiRequest;
+use crate::{cache::Filter, registry::Resource, request::ApiRequest};
 use kaji_meta::{
     GroupKind, Reason, Status, field,
     field::Path,
@@ -10,6 +10,7 @@ use kaji_meta::{
     labels::Selector as LabelSelector,
     query::{self, go_int},
 };
+use kaji_resource::ColumnSource;
 use kaji_store::Revision;
 use std::time::Duration;
 
@@ -227,6 +228,41 @@ pub(crate) fn parse_rv(text: &str) -> Result<Rv, field::Error> {
 /// Upstream's answer to a GET or watch of a resource version that is none: its storage's error, which says no code.
 pub(crate) fn unreadable_rv(error: &field::Error) -> Status {
     Status::new(500, Reason::Unknown, error.to_string())
+}
+
+/// The filter of a list or watch request.
+///
+/// # Errors
+/// 400 for a field that is not selectable, and for a name that contradicts the request's.
+pub(crate) fn filter(res: &Resource, req: &ApiRequest, options: &ListOptions) -> Result<Filter, Status> {
+    let namespace = if res.def.namespaced() { &*req.namespace } else { "" };
+    let mut filter = Filter::namespace(namespace).with_labels(options.labels.clone());
+    let version = res.def.version(&req.version);
+    let custom = version.is_some_and(|v| matches!(v.columns, ColumnSource::Paths(_)));
+    if let Some(selector) = &options.fields {
+        let known = version.map_or(&[][..], |v| &v.selectable);
+        let has_namespace = !custom || res.def.namespaced();
+        filter = filter.with_fields(selector, &res.cache.fields(), known, has_namespace).map_err(|name| {
+            let quoted = kaji_meta::text::quote(&name);
+            Status::bad_request(if custom || !known.is_empty() {
+                format!("field label not supported: {name}")
+            } else {
+                format!(
+                    r#"{quoted} is not a known field selector: only "metadata.name", "metadata.namespace""#
+                )
+            })
+        })?;
+    }
+    if !req.name.is_empty() {
+        match &filter.name {
+            Some(name) if **name == *req.name => {}
+            None if options.fields.as_ref().is_none_or(|s| s.is_everything()) => {
+                filter = filter.with_name(&req.name)
+            }
+            _ => return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name")),
+        }
+    }
+    Ok(filter)
 }
 
 #[cfg(test)]

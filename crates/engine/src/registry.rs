@@ -3,7 +3,10 @@
 //! Invariant: a `Registry` is a snapshot. It is never changed, only replaced; its maps are persistent, so that adding
 //! one resource to hundreds copies a few nodes.
 
-use crate::{cache::Cache, foreign::Kept, storage};
+use crate::{
+    cache::{Cache, ConvertedEntries},
+    storage,
+};
 use imbl::{HashMap, OrdMap};
 use kaji_meta::{GroupKind, GroupResource};
 use kaji_resource::ResourceDef;
@@ -27,8 +30,8 @@ pub struct Resource {
     pub storage_api_version: String,
     /// The `kind` that objects are stored under.
     pub storage_kind: Str,
-    /// Objects that somebody else has converted for this definition.
-    pub(crate) converted: Arc<Kept>,
+    /// Objects that the conversion webhook has converted for this definition.
+    pub(crate) converted: Arc<ConvertedEntries>,
     /// The shape that objects are stored in.
     pub(crate) storage_schema: SchemaRef,
 }
@@ -117,7 +120,7 @@ impl Registry {
         found.def.version(version).filter(|v| v.served).map(|_| found)
     }
 
-    /// A resource in whatever version.
+    /// A resource in any version.
     pub fn by_group_resource(&self, gr: &GroupResource) -> Option<&Arc<Resource>> {
         self.by_plural.get(gr.resource.as_str())?.iter().find(|r| r.def.group == gr.group)
     }

@@ -2,6 +2,7 @@
 
 mod forms;
 mod lists;
+mod modules;
 mod outage;
 mod property;
 mod protobuf;
@@ -95,7 +96,7 @@ impl World {
 
     /// Something else happens in the store.
     async fn tick(&self) -> Revision {
-        self.commit(Op::Put { key: "/elsewhere".into(), value: bytes::Bytes::new(), lease: None }).await
+        self.commit(Op::Put { key: "/outside".into(), value: bytes::Bytes::new(), lease: None }).await
     }
 
     async fn send(&self, req: ApiRequest) -> (u16, Value) {

@@ -321,6 +321,8 @@ pub struct ResourceDef {
     /// Whether a write is acknowledged only when the caches have it, so that it applies to every later request: kinds that
     /// configure the server itself (webhooks, policies).
     pub writes_wait_for_caches: bool,
+    /// Whether admission sees each object as in the namespace that it is: the resource of namespaces themselves.
+    pub is_own_namespace: bool,
     /// Verbs of the main resource that discovery does not offer, although requests with them are answered.
     pub undiscovered_verbs: &'static [Verb],
     /// How objects are converted between versions.
@@ -381,6 +383,7 @@ impl ResourceDef {
             returns_deleted_object: false,
             garbage_collection: GarbageCollectionPolicy::DeleteDependents,
             writes_wait_for_caches: false,
+            is_own_namespace: false,
             undiscovered_verbs: &[],
             conversion: Conversion::Hub,
             hooks: Arc::new(hooks),
@@ -495,6 +498,12 @@ impl ResourceDef {
     /// Writes are acknowledged when the caches have them.
     pub fn wait_for_caches(mut self) -> Self {
         self.writes_wait_for_caches = true;
+        self
+    }
+
+    /// Each object is the namespace that admission sees it in.
+    pub fn own_namespace(mut self) -> Self {
+        self.is_own_namespace = true;
         self
     }
 

@@ -108,13 +108,13 @@ fn lists_of_maps_are_unchanged_in_any_order() {
         "x-kubernetes-validations": [{"rule": "self.size() < 2", "message": "too many"}]}}});
     let rules = Rules::new(&schema).unwrap();
     let built = kaji_schema::structural::build(&schema);
-    let judge = |new: Value| {
+    let errors_of = |new: Value| {
         let old = json!({"l": [{"k": "1"}, {"k": "2"}]});
         let list = validate(&rules, &built, &new, Some(&old));
         list.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    assert!(judge(json!({"l": [{"k": "2"}, {"k": "1"}]})).is_empty());
-    assert_eq!(judge(json!({"l": [{"k": "2"}, {"k": "3"}]})), ["l: Invalid value: too many"]);
+    assert!(errors_of(json!({"l": [{"k": "2"}, {"k": "1"}]})).is_empty());
+    assert_eq!(errors_of(json!({"l": [{"k": "2"}, {"k": "3"}]})), ["l: Invalid value: too many"]);
 }
 
 fn refused(schema: Value) -> String {

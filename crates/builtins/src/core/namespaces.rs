@@ -147,6 +147,7 @@ pub fn def() -> ResourceDef {
         ResourceDef::builtin("", "v1", "Namespace", "namespaces", Scope::Cluster, COLUMNS, Namespaces)
             .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
             .return_deleted_object()
+            .own_namespace()
             .short(&["ns"])
             .named(validation::name_is_dns_label)
             .sub(&[SubresourceDef::status(), SubresourceDef::update("finalize", &[Verb::Update])])

@@ -5,7 +5,7 @@
 //!
 //! Invariant: when one of the other objects has changed meanwhile, nothing is written and validation runs again.
 
-use crate::{engine::Engine, storage};
+use crate::{registry::Registry, storage};
 use kaji_meta::{GroupResource, Status, object};
 use kaji_store::{Compare, Op, Txn};
 use serde_json::Value;
@@ -62,10 +62,9 @@ impl TransactionExtras {
     ///
     /// # Errors
     /// A update's resource is not served, or it has no resourceVersion.
-    pub(crate) fn extend(&self, engine: &Engine, txn: &mut Txn) -> Result<(), Status> {
+    pub(crate) fn extend(&self, registry: &Registry, txn: &mut Txn) -> Result<(), Status> {
         let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for update in &inner.updates {
-            let registry = engine.registry();
             let Some(resource) = registry.by_group_resource(&update.resource) else {
                 return Err(Status::internal(format!("{} is not served", update.resource)));
             };

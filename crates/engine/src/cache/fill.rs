@@ -87,10 +87,10 @@ impl Cache {
         inner.window.gap(revision);
     }
 
-    /// Sets the shape of a cache's objects before there are any (`rough`: also of those written later).
-    pub(crate) fn set_normal(&self, normal: Option<Normal>, rough: bool) {
+    /// Sets the shape of a cache's objects before there are any (`later_writes`: also of those written later).
+    pub(crate) fn set_normal(&self, normal: Option<Normal>, later_writes: bool) {
         let mut inner = self.lock();
-        inner.reshaped |= rough && normal.is_some();
+        inner.reshaped |= later_writes && normal.is_some();
         inner.normal = normal;
     }
 }

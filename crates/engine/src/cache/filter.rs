@@ -1,8 +1,12 @@
-//! What a list or a watch wants to see.
+//! The filter of a list or a watch: namespace, name, labels and fields.
+//!
+//! Invariant: a [`SelectedEntry`] exists only for an entry that a request's filter, its namespace included, has accepted; only
+//! such entries are encoded as elements of lists and as initial events. (For events it is `WatchEvent`.)
 
 use super::{Fields, entry::Entry};
 use kaji_meta::{fields, labels};
 use kaji_resource::SelectableField;
+use std::sync::Arc;
 
 /// Where a field selector's value comes from.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +33,25 @@ pub(crate) struct Filter {
     pub name: Option<Box<str>>,
     labels: Option<labels::Selector>,
     terms: Vec<Term>,
+}
+
+/// An entry that a filter has accepted.
+#[derive(Clone, Debug)]
+pub(crate) struct SelectedEntry(Arc<Entry>);
+
+impl SelectedEntry {
+    /// The entry, to be converted; the outcome has to be accepted again.
+    pub fn into_entry(self) -> Arc<Entry> {
+        self.0
+    }
+}
+
+impl std::ops::Deref for SelectedEntry {
+    type Target = Entry;
+
+    fn deref(&self) -> &Entry {
+        &self.0
+    }
 }
 
 /// The one place where a watcher is looked up. Every entry that a filter matches is found under its interest.
@@ -116,7 +139,17 @@ impl Filter {
         Filter { labels: None, terms, ..self.clone() }
     }
 
-    /// Whether it wants an entry.
+    /// The entry, if the filter accepts it.
+    pub fn accept(&self, entry: &Arc<Entry>) -> Option<SelectedEntry> {
+        self.matches(entry).then(|| SelectedEntry(entry.clone()))
+    }
+
+    /// The same for an entry that nothing else holds.
+    pub fn accept_owned(&self, entry: Entry) -> Option<SelectedEntry> {
+        self.matches(&entry).then(|| SelectedEntry(Arc::new(entry)))
+    }
+
+    /// Whether it accepts an entry.
     pub fn matches(&self, entry: &Entry) -> bool {
         (self.namespace.is_empty() || *self.namespace == *entry.namespace()) && self.selects(entry)
     }

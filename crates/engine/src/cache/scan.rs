@@ -129,7 +129,7 @@ enum Place {
     Metadata,
     Labels,
     Owner,
-    Elsewhere,
+    Other,
 }
 
 struct Scanner<'a> {
@@ -205,7 +205,7 @@ impl<'a> Scanner<'a> {
                     Some(Node { field: Some(i), children }) if children.is_empty() => {
                         self.found.fields[*i] = self.scalar()?;
                     }
-                    Some(_) => self.object(child, Place::Elsewhere)?,
+                    Some(_) => self.object(child, Place::Other)?,
                     None => drop(self.reader.value()?),
                 },
             }

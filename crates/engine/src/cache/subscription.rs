@@ -30,7 +30,7 @@ pub(crate) struct TooOld {
 pub(crate) struct Subscription {
     cache: Arc<Cache>,
     watcher: Arc<Watcher>,
-    era: u64,
+    epoch: u64,
 }
 
 impl Cache {
@@ -59,7 +59,7 @@ impl Cache {
             inner.index.add(watcher.clone());
         }
         self.watchers.fetch_add(1, Ordering::Relaxed);
-        Ok((Subscription { cache: self.clone(), watcher, era: inner.era }, snapshot))
+        Ok((Subscription { cache: self.clone(), watcher, epoch: inner.epoch }, snapshot))
     }
 }
 
@@ -89,7 +89,7 @@ impl Subscription {
     /// Refills the queue from the window, and goes live again when that was all.
     fn catch_up(&self, number: u64) -> bool {
         let mut inner = self.cache.lock();
-        if inner.closed || inner.era != self.era {
+        if inner.closed || inner.epoch != self.epoch {
             return false;
         }
         let Some(events) = inner.window.from(number) else {

@@ -3,8 +3,8 @@
 //! Invariants: what comes out is what the same object in JSON would give; nothing is unknown or duplicate here, as
 //! upstream's decoder passes over what it does not know, whatever `fieldValidation` says.
 
-use super::{Want, check_kind, summarize, unsupported};
-use crate::{pipeline::metadata::tidy, registry::Registry};
+use super::{Want, check_kind, prune_empty_metadata, summarize, unsupported};
+use crate::registry::Registry;
 use kaji_meta::{Status, gvk::split_api_version, text};
 use kaji_schema::{SchemaRef, protobuf};
 use serde_json::Value;
@@ -38,7 +38,7 @@ pub(super) fn object(registry: &Registry, want: &Want<'_>, body: &[u8]) -> Resul
         map.insert("apiVersion".into(), want.api_version().into());
         map.insert("kind".into(), want.kind.into());
         if let Some(Value::Object(meta)) = map.get_mut("metadata") {
-            tidy(meta);
+            prune_empty_metadata(meta);
         }
     }
     Ok(value)

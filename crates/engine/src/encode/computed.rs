@@ -9,12 +9,11 @@ use super::{
 };
 use crate::{
     cache::Entry,
-    decode,
+    decode, list_options,
     registry::Resource,
     request::{Accept, ApiRequest, Form},
     response::{ApiResponse, Body},
     storage,
-    verbs::list,
 };
 use jiff::Timestamp;
 use kaji_meta::{Status, object};
@@ -81,8 +80,8 @@ pub(crate) fn read_response(
 
 /// Leaves in a list what the request's selectors want.
 fn select(res: &Resource, req: &ApiRequest, list: &mut Value) -> Result<(), Status> {
-    let options = crate::list_options::ListOptions::for_list(req)?;
-    let filter = list::filter(res, req, &options)?;
+    let options = list_options::ListOptions::for_list(req)?;
+    let filter = list_options::filter(res, req, &options)?;
     if let Some(items) = list.get_mut("items").and_then(Value::as_array_mut) {
         let fields = res.cache.fields();
         items.retain(|item| {

@@ -3,12 +3,11 @@
 //! Invariant: at no time does more than one piece of it exist here, whatever its size.
 
 use super::view::View;
-use crate::{cache::Entry, response::Body};
+use crate::{cache::SelectedEntry, response::Body};
 use bytes::Bytes;
 use kaji_meta::Status;
 use kaji_schema::yaml;
 use serde_json::Value;
-use std::sync::Arc;
 
 /// About how long a piece is.
 const CHUNK: usize = 64 << 10;
@@ -22,9 +21,9 @@ type Elements = Box<dyn Iterator<Item = Bytes> + Send + Sync>;
 ///
 /// # Errors
 /// When an element cannot be converted.
-fn elements(view: View, entries: Vec<Arc<Entry>>) -> Result<Elements, Status> {
+fn elements(view: View, entries: Vec<SelectedEntry>) -> Result<Elements, Status> {
     if view.infallible() {
-        let element = move |entry: Arc<Entry>| match view.listed(&entry) {
+        let element = move |entry: SelectedEntry| match view.listed(&entry) {
             Ok(bytes) => bytes,
             Err(error) => {
                 tracing::error!(?entry, %error, "encoding an element of a list");
@@ -42,7 +41,7 @@ fn elements(view: View, entries: Vec<Arc<Entry>>) -> Result<Elements, Status> {
 ///
 /// # Errors
 /// When an element cannot be converted.
-pub(crate) fn body(view: View, metadata: &Value, entries: Vec<Arc<Entry>>) -> Result<Body, Status> {
+pub(crate) fn body(view: View, metadata: &Value, entries: Vec<SelectedEntry>) -> Result<Body, Status> {
     let (head, tail, opening) = (view.list_head(metadata), view.list_tail(metadata), view.opening());
     let elements = elements(view, entries)?;
     let mut chunks = Chunks { buffer: head, tail, opening, elements, large: None, first: true, done: false };
@@ -57,7 +56,7 @@ pub(crate) fn body(view: View, metadata: &Value, entries: Vec<Arc<Entry>>) -> Re
 ///
 /// # Errors
 /// When an element cannot be converted.
-pub(crate) fn yaml(view: View, metadata: &Value, entries: Vec<Arc<Entry>>) -> Result<Body, Status> {
+pub(crate) fn yaml(view: View, metadata: &Value, entries: Vec<SelectedEntry>) -> Result<Body, Status> {
     let (mut empty, opening) = (view.list_head(metadata), view.opening());
     empty.extend_from_slice(&view.list_tail(metadata));
     let list: Value = serde_json::from_slice(&empty).map_err(|e| Status::internal(e.to_string()))?;

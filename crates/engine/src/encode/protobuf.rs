@@ -4,12 +4,11 @@
 //! know is left out, as by a client of upstream's that is older than the server.
 
 use super::view::View;
-use crate::{cache::Entry, response::Body};
+use crate::{cache::SelectedEntry, response::Body};
 use bytes::Bytes;
 use kaji_meta::{Status, gvk::split_api_version, object};
 use kaji_schema::{SchemaRef, protobuf, types};
 use serde_json::Value;
-use std::sync::Arc;
 
 /// `Content-Type` of objects and lists.
 pub(crate) const CONTENT_TYPE: &str = "application/vnd.kubernetes.protobuf";
@@ -75,7 +74,7 @@ pub(super) fn error_event(status: &Status) -> Bytes {
 ///
 /// # Errors
 /// When an element cannot be converted or does not fit its type.
-pub(crate) async fn list(view: View, metadata: &Value, entries: Vec<Arc<Entry>>) -> Result<Body, Status> {
+pub(crate) async fn list(view: View, metadata: &Value, entries: Vec<SelectedEntry>) -> Result<Body, Status> {
     let (api_version, kind) = view.list_names();
     let schema = match view.element_schema() {
         Some(schema) => schema,
@@ -127,7 +126,7 @@ pub(crate) async fn list(view: View, metadata: &Value, entries: Vec<Arc<Entry>>)
     Ok(Body::Lazy(Box::new(kept.chain(again).chain([Bytes::from(tail)]))))
 }
 
-fn element(view: &View, schema: &SchemaRef, entry: &Entry) -> Result<Vec<u8>, Status> {
+fn element(view: &View, schema: &SchemaRef, entry: &SelectedEntry) -> Result<Vec<u8>, Status> {
     let value = parse(&view.element(entry)?)?;
     protobuf::element(schema, &value).map_err(|e| failed(&entry.key, &e))
 }

@@ -4,12 +4,12 @@
 //! cache's own bytes.
 
 use super::{
-    convert, protobuf,
+    protobuf,
     table::{self, Include},
 };
 use crate::{
-    cache::{Change, Entry, TAIL, WatchEvent},
-    decode,
+    cache::{Change, Entry, SelectedEntry, TAIL, WatchEvent},
+    conversion, decode,
     engine::Engine,
     registry::Resource,
     request::{Accept, Encoding, Form},
@@ -119,7 +119,7 @@ impl<R: Borrow<Resource>> View<R> {
 
     fn value(&self, object: &[u8]) -> Result<Value, Status> {
         let mut value = serde_json::from_slice(object).map_err(|e| Status::internal(e.to_string()))?;
-        convert::convert_out(self.res.borrow(), &mut value, &self.version)?;
+        conversion::convert_out(self.res.borrow(), &mut value, &self.version)?;
         Ok(value)
     }
 
@@ -155,7 +155,7 @@ impl<R: Borrow<Resource>> View<R> {
     }
 
     /// An object as an element of a list (of a table: a row).
-    pub fn element(&self, entry: &Entry) -> Result<Bytes, Status> {
+    pub fn element(&self, entry: &SelectedEntry) -> Result<Bytes, Status> {
         let object = entry.object();
         match self.form {
             Form::Object => self.whole(object),
@@ -182,7 +182,7 @@ impl<R: Borrow<Resource>> View<R> {
     ///
     /// # Errors
     /// What a conversion says.
-    pub fn listed(&self, entry: &Entry) -> Result<Bytes, Status> {
+    pub fn listed(&self, entry: &SelectedEntry) -> Result<Bytes, Status> {
         let Some(head) = &self.head else { return self.element(entry) };
         let direct = entry.beginning().starts_with(head);
         let mut object = if direct { entry.object() } else { self.whole(entry.object())? };
@@ -331,7 +331,7 @@ impl<R: Borrow<Resource>> View<R> {
     }
 
     /// An ADDED event for an object that was there before the watch.
-    pub fn added(&self, entry: &Entry, headers: bool) -> Result<Bytes, Status> {
+    pub fn added(&self, entry: &SelectedEntry, headers: bool) -> Result<Bytes, Status> {
         let plain = self.form == Form::Object && !self.protobuf && self.is_direct(entry.beginning());
         if plain && entry.change() == Change::Added {
             return Ok(entry.frame());
@@ -368,7 +368,7 @@ impl<R: Borrow<Resource>> View<R> {
                     "metadata": metadata,
                 });
                 if let Some(version) = res.def.version(&self.version) {
-                    crate::pipeline::as_written(&version.schema, &mut object);
+                    decode::canonicalize(&version.schema, &mut object);
                 }
                 out.extend_from_slice(&storage::encode_object(&object));
             }

@@ -1,6 +1,8 @@
 //! Creation: from a decoded object to one in the store.
 
-use super::{MAX_ATTEMPTS, MODIFIED, Op, Uncommitted, Written, foreign, limit, manage, metadata, settle};
+use super::{
+    MAX_ATTEMPTS, MODIFIED, Op, Uncommitted, Written, conversion_stage, limit, manage, metadata, settle,
+};
 use crate::{
     admission::{self, Operation},
     decode, storage,
@@ -31,18 +33,18 @@ pub(crate) async fn create(op: &Op<'_>, mut object: Value) -> Result<Written, St
     metadata::wipe(&mut object);
     metadata::match_namespace(op, &mut object)?;
     metadata::dedup_owners(op, &mut object, false);
-    foreign::record_new(op, &mut object).await?;
-    op.to_hub(&mut object)?;
+    conversion_stage::record_new(op, &mut object).await?;
+    op.conversion.to_hub(&mut object)?;
     admit(op, &mut object).await?;
     let base = object::generate_name(&object).to_owned();
     if base.is_empty() || !object::name(&object).is_empty() {
         let unnamed = base.is_empty() && object::name(&object).is_empty();
-        let given = if unnamed { op.res.def.hooks.default_name(&*op.engine.random) } else { None };
+        let given = if unnamed { op.target.res.def.hooks.default_name(&*op.engine.random) } else { None };
         let name = given.unwrap_or_else(|| object::name(&object).to_owned());
         return match attempt(op, object, &name).await? {
             Created::Done(written) => Ok(*written),
             Created::Exists(current) => Err(exists(op, &name, &base, current.as_ref())),
-            Created::Again => Err(op.conflict(&name, MODIFIED)),
+            Created::Again => Err(op.target.conflict(&name, MODIFIED)),
         };
     }
     let mut taken = None;
@@ -53,20 +55,21 @@ pub(crate) async fn create(op: &Op<'_>, mut object: Value) -> Result<Written, St
         match attempt(op, copy, &name).await? {
             Created::Done(written) => return Ok(*written),
             Created::Exists(current) => taken = Some(exists(op, &name, &base, current.as_ref())),
-            Created::Again => return Err(op.conflict(&name, MODIFIED)),
+            Created::Again => return Err(op.target.conflict(&name, MODIFIED)),
         }
     }
-    Err(taken.unwrap_or_else(|| op.conflict(&base, MODIFIED)))
+    Err(taken.unwrap_or_else(|| op.target.conflict(&base, MODIFIED)))
 }
 
 /// Mutating admission of a creation, if the kind takes new objects at all.
 pub(crate) async fn admit(op: &Op<'_>, object: &mut Value) -> Result<(), Status> {
     let name = object::name(object).to_owned();
-    op.res.def.hooks.check_create(&op.ctx(&name))?;
-    let doubtful = admission::doubtful(op.engine, &op.attributes(&name, Operation::Create, None, None));
+    op.target.res.def.hooks.check_create(&op.ctx(&name))?;
+    let doubtful =
+        admission::handled_dynamically(&op.plugins(), &op.attributes(&name, Operation::Create, None, None));
     let before = manage::snapshot(doubtful, object);
     let mut attributes = op.attributes(&name, Operation::Create, Some(object), None);
-    admission::admit(op.engine, &mut attributes).await?;
+    admission::admit(&op.plugins(), &mut attributes).await?;
     manage::guard(op, before, object);
     metadata::dedup_owners(op, object, true);
     Ok(())
@@ -74,27 +77,27 @@ pub(crate) async fn admit(op: &Op<'_>, object: &mut Value) -> Result<(), Status>
 
 /// Fills, validates and stores an admitted object (of the pipeline's version) under a name.
 pub(crate) async fn attempt(op: &Op<'_>, mut object: Value, name: &str) -> Result<Created, Status> {
-    let hooks = &op.res.def.hooks;
+    let hooks = &op.target.res.def.hooks;
     fill(op, &mut object, name)?;
     let ctx = op.ctx(name);
-    if decode::is_custom(&op.version.schema)
-        && op.version.has_status()
+    if decode::is_custom(&op.target.version.schema)
+        && op.target.version.has_status()
         && let Value::Object(map) = &mut object
     {
         map.remove("status");
     }
     hooks.prepare_create(&ctx, &mut object);
-    op.as_stored(&mut object);
+    op.conversion.as_stored(&mut object);
     check(op, &object, name)?;
     hooks.canonicalize(&mut object);
     for _ in 0..MAX_ATTEMPTS {
-        op.extras.clear();
+        op.output.extras.clear();
         let attributes = op.attributes(name, Operation::Create, Some(&mut object), None);
-        admission::validate(op.engine, &attributes).await?;
-        let unreserved = op.extras.any().then(|| object.clone());
+        admission::validate(&op.plugins(), &attributes).await?;
+        let unreserved = op.output.extras.any().then(|| object.clone());
         let reservation = hooks.reserve(&ctx, &mut object, None).await?;
         let result = store(op, &mut object, name).await;
-        op.extras.clear();
+        op.output.extras.clear();
         settle(reservation, matches!(&result, Ok(Created::Done(w)) if w.revision != 0)).await;
         match (result?, unreserved) {
             (Created::Done(mut written), _) => {
@@ -105,16 +108,16 @@ pub(crate) async fn attempt(op: &Op<'_>, mut object: Value, name: &str) -> Resul
             (other, _) => return Ok(other),
         }
     }
-    Err(op.conflict(name, MODIFIED))
+    Err(op.target.conflict(name, MODIFIED))
 }
 
 /// Name, uid, creation time, generation.
 fn fill(op: &Op<'_>, object: &mut Value, name: &str) -> Result<(), Status> {
     metadata::match_namespace(op, object)?;
-    let counted = op.res.def.generation == Generation::Spec;
+    let counted = op.target.res.def.generation == Generation::Spec;
     metadata::set_generation(object, if counted { 1 } else { object::generation(object) });
     let meta = object::meta_mut(object);
-    metadata::tidy(meta);
+    decode::prune_empty_metadata(meta);
     if !name.is_empty() {
         meta.insert("name".into(), name.into());
     }
@@ -125,7 +128,7 @@ fn fill(op: &Op<'_>, object: &mut Value, name: &str) -> Result<(), Status> {
 
 /// Validation and warnings.
 fn check(op: &Op<'_>, object: &Value, name: &str) -> Result<(), Status> {
-    let def = &op.res.def;
+    let def = &op.target.res.def;
     let ctx = op.ctx(name);
     let meta = object.get("metadata").unwrap_or(&Value::Null);
     let path = Path::new("metadata");
@@ -136,9 +139,9 @@ fn check(op: &Op<'_>, object: &Value, name: &str) -> Result<(), Status> {
     }
     errs.extend(def.hooks.validate_create(&ctx, object));
     if !errs.is_empty() {
-        return Err(Status::invalid(&op.res.group_kind(), name, &errs));
+        return Err(Status::invalid(&op.target.res.group_kind(), name, &errs));
     }
-    def.hooks.warnings(&ctx, object, None).into_iter().for_each(|w| op.warn(w));
+    def.hooks.warnings(&ctx, object, None).into_iter().for_each(|w| op.output.warn(w));
     Ok(())
 }
 
@@ -150,9 +153,9 @@ pub(crate) fn check_renamed(op: &Op<'_>, object: &Value, name: &str) -> Result<(
         return Ok(());
     }
     let meta = object.get("metadata").unwrap_or(&Value::Null);
-    let (def, path) = (&op.res.def, Path::new("metadata"));
+    let (def, path) = (&op.target.res.def, Path::new("metadata"));
     let errs = objectmeta::validate_object_meta(meta, def.namespaced(), def.validate_name, &path);
-    if errs.is_empty() { Ok(()) } else { Err(Status::invalid(&op.res.group_kind(), own, &errs)) }
+    if errs.is_empty() { Ok(()) } else { Err(Status::invalid(&op.target.res.group_kind(), own, &errs)) }
 }
 
 /// Refuses an object that says which version it has. As upstream, the store does that, hence after everything else, and a
@@ -169,7 +172,7 @@ fn refuse_versioned(object: &Value) -> Result<(), Status> {
 
 /// Puts the object where nothing must be yet. `written.object` is left empty.
 async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, Status> {
-    let key = op.key(name);
+    let key = op.target.key(name);
     let done = |bytes, revision| {
         Created::Done(Box::new(Written { object: Value::Null, bytes: Some(bytes), revision, code: 201 }))
     };
@@ -177,10 +180,10 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
         // A client's is gone by now; upstream's store drops one that admission brought.
         object::meta_mut(object).remove("selfLink");
     }
-    let mut form = op.stored_form(object).await?;
+    let mut form = op.conversion.stored_form(object).await?;
     if op.options.dry_run {
         if let Some(form) = form {
-            *object = op.read_back(form).await?;
+            *object = op.conversion.read_back(form).await?;
         }
         // The answer has the resourceVersion that was sent, if one was.
         return Ok(if op.exists(&key).await? {
@@ -192,7 +195,7 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
     refuse_versioned(object)?;
     let txn = |bytes: &bytes::Bytes| {
         let mut txn = Txn::create(key.clone(), bytes.clone());
-        op.extras.extend(op.engine, &mut txn).map(|()| txn)
+        op.output.extras.extend(&op.engine.registry(), &mut txn).map(|()| txn)
     };
     let mut stored = form.as_ref().unwrap_or(object);
     let mut bytes = storage::encode(stored);
@@ -206,19 +209,19 @@ async fn store(op: &Op<'_>, object: &mut Value, name: &str) -> Result<Created, S
     match outcome? {
         Ok(revision) => {
             if let Some(form) = form {
-                *object = op.read_back(form).await?;
+                *object = op.conversion.read_back(form).await?;
             }
             Ok(done(bytes, revision))
         }
         // The name is free, so it was a update.
-        Err(None) if op.extras.any() => Ok(Created::Again),
+        Err(None) if op.output.extras.any() => Ok(Created::Again),
         Err(current) => Ok(Created::Exists(current)),
     }
 }
 
 /// The 409 for a name that is taken.
 fn exists(op: &Op<'_>, name: &str, generated_from: &str, current: Option<&KeyValue>) -> Status {
-    let gr = &op.res.group_resource;
+    let gr = &op.target.res.group_resource;
     let mut status = if generated_from.is_empty() {
         Status::already_exists(gr, name)
     } else {
@@ -227,7 +230,7 @@ fn exists(op: &Op<'_>, name: &str, generated_from: &str, current: Option<&KeyVal
     let deleting = match current {
         Some(kv) => serde_json::from_slice::<Value>(&kv.value)
             .is_ok_and(|stored| object::deletion_timestamp(&stored).is_some()),
-        None => op.res.cache.get(&op.key(name)).is_some_and(|entry| entry.deleting()),
+        None => op.target.res.cache.get(&op.target.key(name)).is_some_and(|entry| entry.deleting()),
     };
     if deleting {
         status.message = format!("object is being deleted: {}", status.message);

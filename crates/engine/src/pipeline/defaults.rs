@@ -2,7 +2,7 @@
 //!
 //! Invariant: they are charged before they are filled in, and what is much is reserved until the request has ended.
 
-use super::{Op, as_written};
+use super::Op;
 use crate::{decode, registry::Resource};
 use kaji_meta::{SizeBudget, Status};
 use kaji_resource::VersionDef;
@@ -20,7 +20,7 @@ impl Op<'_> {
     pub fn default(&self, object: &mut Value) -> Result<(), Status> {
         let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
         self.labelled.store(labels.is_some_and(|l| !l.is_empty()), Ordering::Relaxed);
-        let added = default(self.res, self.version, object)?;
+        let added = default(self.target.res, self.target.version, object)?;
         self.reserve(added)
     }
 
@@ -37,12 +37,12 @@ impl Op<'_> {
     /// # Errors
     /// As [`Op::default`].
     pub fn default_applied(&self, object: &mut Value) -> Result<(), Status> {
-        if !decode::is_custom(&self.version.schema) {
+        if !decode::is_custom(&self.target.version.schema) {
             return self.default(object);
         }
         let mut budget = SizeBudget::default();
-        kaji_schema::defaulting::fill(self.version.schema.get(), object, &mut budget)?;
-        self.res.def.hooks.default(&self.version.name, object);
+        kaji_schema::defaulting::fill(self.target.version.schema.get(), object, &mut budget)?;
+        self.target.res.def.hooks.default(&self.target.version.name, object);
         self.reserve(budget.used())
     }
 }
@@ -58,6 +58,6 @@ pub(crate) fn default(res: &Resource, version: &VersionDef, object: &mut Value) 
         kaji_schema::defaulting::apply_defaults(version.schema.get(), object, &mut budget)?;
     }
     res.def.hooks.default(&version.name, object);
-    as_written(&version.schema, object);
+    decode::canonicalize(&version.schema, object);
     Ok(budget.used())
 }

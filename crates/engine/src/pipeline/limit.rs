@@ -53,7 +53,7 @@ fn check(op: &Op<'_>, key: &str, object: &Value, bytes: usize) -> Result<(), Sta
 /// The length of an object in protobuf, if upstream stores its kind so.
 fn in_protobuf(op: &Op<'_>, object: &Value) -> Option<usize> {
     // These two are stored in JSON.
-    if matches!(&*op.res.def.group, "apiextensions.k8s.io" | "apiregistration.k8s.io") {
+    if matches!(&*op.target.res.def.group, "apiextensions.k8s.io" | "apiregistration.k8s.io") {
         return None;
     }
     encode::protobuf::whole(object).ok().flatten().map(|bytes| bytes.len())

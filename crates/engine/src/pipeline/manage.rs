@@ -1,6 +1,6 @@
 //! Field management inside the pipeline: objects go through it in the request's version.
 
-use super::{Op, foreign::Conversions};
+use super::{ConversionStage, Op};
 use crate::registry::Resource;
 use kaji_meta::{GroupVersion, Status, Work, object};
 use kaji_schema::{
@@ -13,11 +13,11 @@ use serde_json::Value;
 /// The versions of a resource, for managers that wrote through another one.
 pub(crate) struct ResourceVersions<'a> {
     res: &'a Resource,
-    foreign: Option<&'a Conversions>,
+    stage: &'a ConversionStage<'a>,
 }
 
 fn versions<'a>(op: &'a Op<'_>) -> ResourceVersions<'a> {
-    ResourceVersions { res: op.res, foreign: op.conversions.as_ref() }
+    ResourceVersions { res: op.target.res, stage: &op.conversion }
 }
 
 impl ResourceVersions<'_> {
@@ -33,8 +33,10 @@ impl Versions for ResourceVersions<'_> {
         let (Some(from), Some(to)) = (self.version(from), self.version(api_version)) else {
             return Err(Status::generic_not_found());
         };
-        if let Some(foreign) = self.foreign.filter(|_| from.name != to.name) {
-            return foreign.get(object, api_version);
+        if from.name != to.name
+            && let Some(converted) = self.stage.converted_by_webhook(object, api_version)
+        {
+            return converted;
         }
         let mut object = object.clone();
         if from.name != to.name {
@@ -50,7 +52,7 @@ impl Versions for ResourceVersions<'_> {
 }
 
 fn reset_fields(op: &Op<'_>) -> Option<FieldSet> {
-    let paths = op.res.def.hooks.reset_fields(&op.version.name, op.subresource());
+    let paths = op.target.res.def.hooks.reset_fields(&op.target.version.name, op.target.subresource());
     (!paths.is_empty()).then(|| FieldSet::from_paths(paths))
 }
 
@@ -58,21 +60,21 @@ fn reset_fields(op: &Op<'_>) -> Option<FieldSet> {
 pub(crate) fn record(op: &Op<'_>, live: Option<&Value>, new: &mut Value) -> Result<(), Status> {
     let converted;
     let live = match live {
-        Some(live) if op.in_hub() => live,
+        Some(live) if op.conversion.in_hub() => live,
         Some(live) => {
-            converted = op.in_version(live)?;
+            converted = op.conversion.in_version(live)?;
             &converted
         }
         None => &Value::Null,
     };
     let over = || op.deadline.is_over();
     managed::update(UpdateArgs {
-        schema: &op.version.schema,
+        schema: &op.target.version.schema,
         live,
         new,
         manager: &op.options.manager,
-        api_version: &op.res.api_version(&op.version.name),
-        subresource: op.subresource(),
+        api_version: &op.target.res.api_version(&op.target.version.name),
+        subresource: op.target.subresource(),
         now: &op.now_text,
         reset: reset_fields(op).as_ref(),
         convert: &versions(op),
@@ -84,13 +86,13 @@ pub(crate) fn record(op: &Op<'_>, live: Option<&Value>, new: &mut Value) -> Resu
 pub(crate) fn apply(op: &Op<'_>, live: &Value, config: &Value) -> Result<Option<Value>, Status> {
     let over = || op.deadline.is_over();
     managed::apply(ApplyArgs {
-        schema: &op.version.schema,
+        schema: &op.target.version.schema,
         live,
         config,
         manager: &op.options.field_manager,
         force: op.options.force.unwrap_or(false),
-        api_version: &op.res.api_version(&op.version.name),
-        subresource: op.subresource(),
+        api_version: &op.target.res.api_version(&op.target.version.name),
+        subresource: op.target.subresource(),
         now: &op.now_text,
         reset: reset_fields(op).as_ref(),
         convert: &versions(op),
@@ -122,7 +124,7 @@ pub(crate) fn guard(op: &Op<'_>, before: Snapshot, object: &mut Value) {
         return;
     }
     if let Err(reason) = managed::check_entries(now.unwrap_or(&Value::Null)) {
-        op.warn(format!(
+        op.output.warn(format!(
             ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: {reason}"
         ));
         match before {

@@ -1,6 +1,7 @@
 //! What the server itself does to `metadata`.
 
 use super::Op;
+use crate::decode::prune_empty_metadata;
 use kaji_meta::{Status, object};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
@@ -17,21 +18,12 @@ pub(crate) fn wipe(object: &mut Value) {
     }
 }
 
-/// Removes nulls and empty collections, which in metadata are the same as nothing.
-pub(crate) fn tidy(meta: &mut Map<String, Value>) {
-    meta.retain(|key, value| match key.as_str() {
-        "labels" | "annotations" => value.as_object().is_some_and(|m| !m.is_empty()),
-        "finalizers" | "ownerReferences" => value.as_array().is_some_and(|l| !l.is_empty()),
-        _ => !value.is_null(),
-    });
-}
-
 /// Makes the object's namespace that of the request.
 ///
 /// # Errors
 /// 400 when it names another one.
 pub(crate) fn match_namespace(op: &Op<'_>, object: &mut Value) -> Result<(), Status> {
-    let expected = if op.res.def.namespaced() { op.namespace } else { "" };
+    let expected = if op.target.res.def.namespaced() { op.target.namespace } else { "" };
     let found = object::namespace(object);
     if found == expected {
         if found.is_empty() {
@@ -91,7 +83,7 @@ pub(crate) fn dedup_owners(op: &Op<'_>, object: &mut Value, after_admission: boo
         return;
     }
     let after = if after_admission { " after mutating admission happens" } else { "" };
-    op.warn(format!(
+    op.output.warn(format!(
         ".metadata.ownerReferences contains duplicate entries{after}; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
         duplicates.join(", ")
     ));
@@ -118,7 +110,7 @@ pub(crate) fn keep_system_fields(new: &mut Value, old: &Value) {
     {
         new.insert("deletionGracePeriodSeconds".into(), v.clone());
     }
-    tidy(new);
+    prune_empty_metadata(new);
     new.remove("selfLink");
 }
 

@@ -58,7 +58,7 @@ enum Step {
 /// # Errors
 /// Everything that upstream refuses a deletion for.
 pub(crate) async fn remove(op: &Op<'_>, name: &str, options: &DeleteOptions) -> Result<Removed, Status> {
-    let key = op.key(name);
+    let key = op.target.key(name);
     let (mut state, mut latest) = op.cached(&key).await?;
     for _ in 0..MAX_ATTEMPTS {
         let unconfirmed = match attempt(op, name, &key, state.as_ref(), options).await {
@@ -79,7 +79,7 @@ pub(crate) async fn remove(op: &Op<'_>, name: &str, options: &DeleteOptions) -> 
         }
         (state, latest) = (stored, true);
     }
-    Err(op.conflict(name, MODIFIED))
+    Err(op.target.conflict(name, MODIFIED))
 }
 
 async fn attempt(
@@ -89,17 +89,17 @@ async fn attempt(
     state: Option<&State>,
     options: &DeleteOptions,
 ) -> Result<Step, Status> {
-    let Some(state) = state else { return Err(op.not_found(name)) };
-    let hooks = &op.res.def.hooks;
+    let Some(state) = state else { return Err(op.target.not_found(name)) };
+    let hooks = &op.target.res.def.hooks;
     check_preconditions(op, name, state, options)?;
-    if !op.raw {
+    if !op.conversion.raw {
         let mut attributes = delete_attributes(op, options, Some(&state.object));
-        admission::admit(op.engine, &mut attributes).await?;
-        admission::validate(op.engine, &attributes).await?;
+        admission::admit(&op.plugins(), &mut attributes).await?;
+        admission::validate(&op.plugins(), &attributes).await?;
     }
     let ctx = op.ctx(name);
     hooks.deletion().check_delete(&ctx, &state.object, options)?;
-    let shows = op.res.def.returns_deleted_object;
+    let shows = op.target.res.def.returns_deleted_object;
     let done = |object, show, gone| Ok(Step::Done(Removed { object, show, gone }));
     let (mut object, mut revision) = (None, state.revision);
     match decide(op, name, &state.object, options) {
@@ -107,7 +107,7 @@ async fn attempt(
         Decision::Remove => {}
         Decision::Mark { object: mut marked, then_remove } => {
             if marked != state.object && !options.dry_run {
-                let form = op.stored_form(&marked).await?;
+                let form = op.conversion.stored_form(&marked).await?;
                 let txn = Txn::update(key, state.revision, storage::encode(form.as_ref().unwrap_or(&marked)));
                 match commit(op, txn).await? {
                     Ok(at) => revision = at,
@@ -156,7 +156,7 @@ fn check_preconditions(
     state: &State,
     options: &DeleteOptions,
 ) -> Result<(), Status> {
-    let def = &op.res.def;
+    let def = &op.target.res.def;
     if def.hooks.deletion().marks_timestamp_only() {
         return check_preconditions_by_hand(op, name, state, options);
     }
@@ -201,14 +201,14 @@ fn check_preconditions_by_hand(
             let text = format!(
                 "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
             );
-            return Err(Status::conflict(&op.res.group_resource, name, text));
+            return Err(Status::conflict(&op.target.res.group_resource, name, text));
         }
     }
     Ok(())
 }
 
 fn decide(op: &Op<'_>, name: &str, old: &Value, options: &DeleteOptions) -> Decision {
-    let hooks = &op.res.def.hooks;
+    let hooks = &op.target.res.def.hooks;
     let mut options = options.clone();
     if options.grace_period_seconds.is_some_and(|s| s < 0) {
         options.grace_period_seconds = Some(1);
@@ -221,7 +221,8 @@ fn decide(op: &Op<'_>, name: &str, old: &Value, options: &DeleteOptions) -> Deci
     };
     let first = object::deletion_timestamp(old).is_none();
     let ignored = first && hooks.deletion().first_delete_ignores_propagation();
-    let finalizers = gc_finalizers(&object, &options, op.res.def.garbage_collection).filter(|_| !ignored);
+    let finalizers =
+        gc_finalizers(&object, &options, op.target.res.def.garbage_collection).filter(|_| !ignored);
     if let Some(finalizers) = finalizers {
         let meta = object::meta_mut(&mut object);
         if finalizers.is_empty() {
@@ -261,7 +262,7 @@ enum Grace {
 fn grace(op: &Op<'_>, name: &str, object: &mut Value, options: &DeleteOptions) -> Grace {
     let Some(since) = object::deletion_timestamp(object).map(str::to_owned) else {
         let ctx = op.ctx(name);
-        let Some(seconds) = op.res.def.hooks.deletion().grace_period(&ctx, object, options) else {
+        let Some(seconds) = op.target.res.def.hooks.deletion().grace_period(&ctx, object, options) else {
             return Grace::None;
         };
         let at = after(op.now, seconds);
@@ -304,7 +305,7 @@ fn set_deletion(object: &mut Value, at: &str, grace: i64) {
 /// Marks an object whose deletion is not graceful but has to wait.
 fn mark(op: &Op<'_>, object: &mut Value) {
     let generation = object::generation(object);
-    let hooks = &op.res.def.hooks;
+    let hooks = &op.target.res.def.hooks;
     let (by_hand, first) =
         (hooks.deletion().marks_timestamp_only(), object::deletion_timestamp(object).is_none());
     let at = match object::deletion_timestamp(object) {

@@ -1,8 +1,8 @@
 //! Changing what is stored: PUT, PATCH and every subresource that writes its parent.
 
 use super::{
-    MAX_ATTEMPTS, MODIFIED, Op, State, Uncommitted, Written, commit, create, foreign, limit, manage,
-    metadata, settle,
+    MAX_ATTEMPTS, MODIFIED, Op, State, Uncommitted, Written, commit, create, limit, manage, metadata, scale,
+    settle,
 };
 use crate::{
     admission::{self, Attributes, Operation},
@@ -12,7 +12,6 @@ use crate::{
     pipeline::create::Created,
     request::ApiRequest,
     storage,
-    verbs::scale,
 };
 use kaji_meta::{
     ErrorList, GroupKind, GroupVersionKind, Path, Reason, Status, field, object, objectmeta, validation,
@@ -63,10 +62,10 @@ pub(crate) async fn update(
     plan: &Plan<'_>,
     make: &mut Make<'_>,
 ) -> Result<Written, Status> {
-    let key = op.key(name);
+    let key = op.target.key(name);
     let (mut state, mut latest) = op.cached(&key).await?;
     for _ in 0..MAX_ATTEMPTS {
-        let warned = op.warnings.lock().map(|w| w.len()).unwrap_or(0);
+        let warned = op.output.warnings.lock().map(|w| w.len()).unwrap_or(0);
         let result = attempt(op, name, &key, state.as_ref(), plan, make).await;
         let retry = match result {
             // What was written was the latest; so was what was not, if that is known.
@@ -90,12 +89,12 @@ pub(crate) async fn update(
             (state, latest) = (stored, true);
         }
         // The next attempt warns anew.
-        if let Ok(mut w) = op.warnings.lock() {
+        if let Ok(mut w) = op.output.warnings.lock() {
             w.truncate(warned);
         }
-        op.annotations.take();
+        op.output.annotations.take();
     }
-    Err(op.conflict(name, MODIFIED))
+    Err(op.target.conflict(name, MODIFIED))
 }
 
 async fn attempt(
@@ -115,9 +114,9 @@ async fn attempt(
     {
         return Err(uid_precondition(op, name, uid, object::uid(old)));
     }
-    let mut new = match foreign::made(op, make, Some(state)).await? {
+    let mut new = match op.conversion.compute(|| make(Some(state))).await? {
         Made::Object(new) => new,
-        Made::Unchanged if !state.migrate && !watched(op, name, old) && !stale(op, key).await? => {
+        Made::Unchanged if !state.migrate && !must_be_seen(op, name, old) && !stale(op, key).await? => {
             return Ok(unchanged(state.clone()));
         }
         // Plugins see what changes nothing, too.
@@ -126,20 +125,20 @@ async fn attempt(
     admit(op, name, plan, &mut new, old).await?;
     check_revision(op, name, &mut new, state)?;
     before_update(op, name, &mut new, old)?;
-    op.res.def.hooks.canonicalize(&mut new);
-    op.extras.clear();
+    op.target.res.def.hooks.canonicalize(&mut new);
+    op.output.extras.clear();
     validate_admission(op, name, plan, &mut new, old).await?;
     if should_delete(op, &new, old) {
         return delete_instead(op, name, key, new, state).await;
     }
-    let form = op.stored_form(&new).await?;
+    let form = op.conversion.stored_form(&new).await?;
     if same(op, &new, form.as_ref(), state) && !state.migrate && !stale(op, key).await? {
         return Ok(unchanged(state.clone()));
     }
     let ctx = op.ctx(name);
-    let reservation = op.res.def.hooks.reserve(&ctx, &mut new, Some(old)).await?;
+    let reservation = op.target.res.def.hooks.reserve(&ctx, &mut new, Some(old)).await?;
     let result = store(op, key, (&mut new, form), state, plan).await;
-    op.extras.clear();
+    op.output.extras.clear();
     let committed = matches!(result, Ok(Step::Done(_))) && !op.options.dry_run;
     settle(reservation, committed).await;
     let mut step = result?;
@@ -154,7 +153,7 @@ fn same(op: &Op<'_>, new: &Value, form: Option<&Value>, state: &State) -> bool {
     let Some(form) = form else { return *new == state.object };
     let Some(stored) = &state.stored else { return false };
     let mut form = form.clone();
-    op.normalize(&mut form);
+    op.conversion.normalize(&mut form);
     // Made without, since it is not stored.
     let revision = object::resource_version(stored).to_owned();
     object::meta_mut(&mut form).insert("resourceVersion".into(), revision.into());
@@ -180,17 +179,19 @@ async fn create_instead(
     plan: &Plan<'_>,
     make: &mut Make<'_>,
 ) -> Result<Step, Status> {
-    let Some(request) = plan.create else { return Err(op.not_found(name)) };
+    let Some(request) = plan.create else { return Err(op.target.not_found(name)) };
     if let Some(uid) = plan.uid {
         return Err(uid_precondition(op, name, uid, ""));
     }
-    let Made::Object(mut new) = foreign::made(op, make, None).await? else { return Err(op.not_found(name)) };
+    let Made::Object(mut new) = op.conversion.compute(|| make(None)).await? else {
+        return Err(op.target.not_found(name));
+    };
     let uid = object::uid(&new);
     if !uid.is_empty() {
         let text = format!(
             "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
         );
-        return Err(op.conflict(name, text));
+        return Err(op.target.conflict(name, text));
     }
     if let Some(authorizer) = &request.create_authorizer {
         op.deadline.within(authorizer.authorize(request)).await?;
@@ -204,29 +205,28 @@ async fn create_instead(
     }
     match create::attempt(op, new, name).await? {
         Created::Done(written) => Ok(Step::Done(written)),
-        Created::Exists(None) if op.options.dry_run => Err(op.conflict(name, MODIFIED)),
+        Created::Exists(None) if op.options.dry_run => Err(op.target.conflict(name, MODIFIED)),
         Created::Exists(current) => Ok(Step::Conflict(current)),
         Created::Again => Ok(Step::Conflict(None)),
     }
 }
 
 fn uid_precondition(op: &Op<'_>, name: &str, wanted: &str, found: &str) -> Status {
-    let key = op.res.def.storage_key(op.namespace, name);
+    let key = op.target.res.def.storage_key(op.target.namespace, name);
     let reason = format!(
         "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
     );
-    op.conflict(name, reason)
+    op.target.conflict(name, reason)
 }
 
-/// Whether a plugin looks at this update.
-fn watched(op: &Op<'_>, name: &str, old: &Value) -> bool {
-    admission::watched(op.engine, &op.attributes(name, Operation::Update, None, Some(old)))
+/// Whether a plugin must see this update even if it changes nothing.
+fn must_be_seen(op: &Op<'_>, name: &str, old: &Value) -> bool {
+    admission::handles_unchanged(&op.plugins(), &op.attributes(name, Operation::Update, None, Some(old)))
 }
 
 /// Mutating admission. Through scale it sees, and may change, the scale.
 async fn admit(op: &Op<'_>, name: &str, plan: &Plan<'_>, new: &mut Value, old: &Value) -> Result<(), Status> {
-    let watched = watched(op, name, old);
-    if !watched && op.namespace.is_empty() {
+    if !admission::handled(&op.plugins(), &op.attributes(name, Operation::Update, None, Some(old))) {
         metadata::dedup_owners(op, new, true);
         return Ok(());
     }
@@ -234,13 +234,16 @@ async fn admit(op: &Op<'_>, name: &str, plan: &Plan<'_>, new: &mut Value, old: &
         let (mut new_scale, old_scale) = (scale::of(op, def, new)?, scale::of(op, def, old)?);
         let kind = scale_kind();
         let attributes = op.attributes(name, Operation::Update, Some(&mut new_scale), Some(&old_scale));
-        admission::admit(op.engine, &mut Attributes { kind: &kind, ..attributes }).await?;
+        admission::admit(&op.plugins(), &mut Attributes { kind: &kind, ..attributes }).await?;
         return scale::set_replicas(op, def, new, scale::replicas(&new_scale));
     }
-    let doubtful = admission::doubtful(op.engine, &op.attributes(name, Operation::Update, None, Some(old)));
+    let doubtful = admission::handled_dynamically(
+        &op.plugins(),
+        &op.attributes(name, Operation::Update, None, Some(old)),
+    );
     let before = manage::snapshot(doubtful, new);
     let mut attributes = op.attributes(name, Operation::Update, Some(new), Some(old));
-    admission::admit(op.engine, &mut attributes).await?;
+    admission::admit(&op.plugins(), &mut attributes).await?;
     manage::guard(op, before, new);
     metadata::dedup_owners(op, new, true);
     Ok(())
@@ -264,24 +267,24 @@ async fn validate_admission(
         let (mut new_scale, old_scale) = (scale::of(op, def, new)?, scale::of(op, def, old)?);
         let kind = scale_kind();
         let attributes = op.attributes(name, Operation::Update, Some(&mut new_scale), Some(&old_scale));
-        return admission::validate(op.engine, &Attributes { kind: &kind, ..attributes }).await;
+        return admission::validate(&op.plugins(), &Attributes { kind: &kind, ..attributes }).await;
     }
     let attributes = op.attributes(name, Operation::Update, Some(new), Some(old));
-    admission::validate(op.engine, &attributes).await
+    admission::validate(&op.plugins(), &attributes).await
 }
 
 /// Optimistic concurrency: the object's resourceVersion must be the stored one, or absent where that is allowed.
 fn check_revision(op: &Op<'_>, name: &str, new: &mut Value, state: &State) -> Result<(), Status> {
     let sent = object::resource_version(new);
     if matches!(sent, "" | "0") {
-        if !op.res.def.allow_unconditional_update {
+        if !op.target.res.def.allow_unconditional_update {
             return Err(revision_required(op, name));
         }
     } else {
         // As upstream, whose store reads it, an internal error without a reason.
         let sent = list_options::go_uint(sent).map_err(|e| Status::new(500, Reason::Unknown, e))?;
         if sent != state.revision {
-            return Err(op.conflict(name, MODIFIED));
+            return Err(op.target.conflict(name, MODIFIED));
         }
     }
     object::meta_mut(new).insert("resourceVersion".into(), state.revision.to_string().into());
@@ -291,23 +294,26 @@ fn check_revision(op: &Op<'_>, name: &str, new: &mut Value, state: &State) -> Re
 fn revision_required(op: &Op<'_>, name: &str) -> Status {
     let path = Path::new("metadata").child("resourceVersion");
     let error = field::Error::invalid(&path, 0, "must be specified for an update");
-    let kind = GroupKind::new(op.res.group_resource.group.as_str(), op.res.group_resource.resource.as_str());
+    let kind = GroupKind::new(
+        op.target.res.group_resource.group.as_str(),
+        op.target.res.group_resource.resource.as_str(),
+    );
     Status::invalid(&kind, name, &[error])
 }
 
 /// Upstream's `BeforeUpdate`: puts back what may not change, prepares, validates.
 fn before_update(op: &Op<'_>, name: &str, new: &mut Value, old: &Value) -> Result<(), Status> {
-    let def = &op.res.def;
+    let def = &op.target.res.def;
     let hooks = &def.hooks;
     let ctx = op.ctx(name);
     metadata::match_namespace(op, new)?;
     metadata::set_generation(new, object::generation(old));
     restrict(op, new, old);
     hooks.prepare_update(&ctx, new, old);
-    op.as_stored(new);
+    op.conversion.as_stored(new);
     metadata::keep_system_fields(new, old);
     // Where status is no subresource, it counts as content.
-    let status_apart = op.version.has_status() || !decode::is_custom(&op.version.schema);
+    let status_apart = op.target.version.has_status() || !decode::is_custom(&op.target.version.schema);
     if def.generation != Generation::None
         && object::generation(new) == object::generation(old)
         && metadata::content_differs(new, old, status_apart)
@@ -324,17 +330,17 @@ fn before_update(op: &Op<'_>, name: &str, new: &mut Value, old: &Value) -> Resul
     errs.extend(hooks.validate_update(&ctx, new, old));
     if !errs.is_empty() {
         // By the object's own name, which admission may have changed.
-        return Err(Status::invalid(&op.res.group_kind(), object::name(new), &errs));
+        return Err(Status::invalid(&op.target.res.group_kind(), object::name(new), &errs));
     }
-    hooks.warnings(&ctx, new, Some(old)).into_iter().for_each(|w| op.warn(w));
+    hooks.warnings(&ctx, new, Some(old)).into_iter().for_each(|w| op.output.warn(w));
     managed::revert_timestamps(old, new);
     Ok(())
 }
 
 /// What the kind's own validators say about metadata.
 fn checked_again(op: &Op<'_>, new: &Value, old: &Value, path: &Path) -> ErrorList {
-    let def = &op.res.def;
-    let checks = match op.subresource() {
+    let def = &op.target.res.def;
+    let checks = match op.target.subresource() {
         "" => def.metadata_checks.update,
         "status" => def.metadata_checks.status,
         _ => &[],
@@ -361,8 +367,8 @@ fn checked_again(op: &Op<'_>, new: &Value, old: &Value, path: &Path) -> ErrorLis
 
 /// Takes back what this endpoint does not write.
 fn restrict(op: &Op<'_>, new: &mut Value, old: &Value) {
-    match op.sub.map(|s| &s.kind) {
-        None if op.version.has_status() => {
+    match op.target.sub.map(|s| &s.kind) {
+        None if op.target.version.has_status() => {
             if let Value::Object(map) = new {
                 match old.get("status") {
                     Some(status) => drop(map.insert("status".into(), status.clone())),
@@ -370,7 +376,7 @@ fn restrict(op: &Op<'_>, new: &mut Value, old: &Value) {
                 }
             }
         }
-        Some(SubresourceKind::Status) if decode::is_custom(&op.version.schema) => {
+        Some(SubresourceKind::Status) if decode::is_custom(&op.target.version.schema) => {
             let managed = new.get_mut("metadata").and_then(|m| m.get_mut("managedFields")).map(Value::take);
             status_only(new, old, false);
             let mut meta = old.get("metadata").cloned().unwrap_or_default();
@@ -392,7 +398,7 @@ fn should_delete(op: &Op<'_>, new: &Value, old: &Value) -> bool {
     object::finalizers(new).next().is_none()
         && object::deletion_timestamp(old).is_some()
         && matches!(object::deletion_grace_period_seconds(old), None | Some(0))
-        && !op.res.def.hooks.deletion().deletion_waits(new)
+        && !op.target.res.def.hooks.deletion().deletion_waits(new)
 }
 
 async fn delete_instead(
@@ -407,7 +413,7 @@ async fn delete_instead(
         if let Err(current @ Some(_)) = outcome {
             return Ok(Step::Conflict(current));
         }
-        op.res.def.hooks.deleted(&op.ctx(name), &new).await;
+        op.target.res.def.hooks.deleted(&op.ctx(name), &new).await;
     }
     let bytes = Some(storage::encode(&new));
     Ok(Step::Done(Box::new(Written { object: new, bytes, revision: state.revision, code: 200 })))
@@ -428,13 +434,13 @@ async fn store(
     let mut bytes = storage::encode(form.as_ref().unwrap_or(new));
     if op.options.dry_run {
         if let Some(form) = form {
-            *new = op.read_back(form).await?;
+            *new = op.conversion.read_back(form).await?;
         }
         return Ok(done(bytes, state.revision));
     }
     let txn = |bytes: &bytes::Bytes| {
         let mut txn = Txn::update(key, state.revision, bytes.clone());
-        op.extras.extend(op.engine, &mut txn).map(|()| txn)
+        op.output.extras.extend(&op.engine.registry(), &mut txn).map(|()| txn)
     };
     let mut outcome = limit::put(op, key, form.as_ref().unwrap_or(new), bytes.len(), txn(&bytes)?).await;
     let too_large = outcome.as_ref().is_err_and(Uncommitted::too_large);
@@ -447,7 +453,7 @@ async fn store(
     match outcome? {
         Ok(revision) => {
             if let Some(form) = form {
-                *new = op.read_back(form).await?;
+                *new = op.conversion.read_back(form).await?;
             }
             Ok(done(bytes, revision))
         }

@@ -72,7 +72,7 @@ async fn selectors_turn_changes_into_additions_and_deletions() {
     let mut by_index = w.watch("x", "fieldSelector=data.color=red").await;
     let mut by_field = w.watch("", "fieldSelector=data.size=none").await;
     let mut by_name = w.watch("x", "fieldSelector=metadata.name=a").await;
-    let mut elsewhere = w.watch("y", "").await;
+    let mut other_namespace = w.watch("y", "").await;
     w.put("x", "a", "app=db", &[("color", "red")]).await; // 2
     w.put("x", "a", "app=web", &[("color", "blue")]).await; // 3
     w.put("x", "a", "app=web", &[("color", "red"), ("size", "1")]).await; // 4
@@ -90,7 +90,7 @@ async fn selectors_turn_changes_into_additions_and_deletions() {
         ("by_index", &mut by_index, 6),
         ("by_field", &mut by_field, 9),
         ("by_name", &mut by_name, 5),
-        ("elsewhere", &mut elsewhere, 2),
+        ("other_namespace", &mut other_namespace, 2),
     ] {
         let _ = writeln!(out, "{name}: {}", watch.shorts(n).await.join(", "));
     }
@@ -100,7 +100,7 @@ async fn selectors_turn_changes_into_additions_and_deletions() {
         by_index: ADDED a@2 color=red, DELETED a@3 color=red, ADDED a@4 color=red size=1, MODIFIED a@5 color=red, DELETED a@7 color=red, ADDED end@11 color=red
         by_field: ADDED a@2 color=red, MODIFIED a@3 color=blue, DELETED a@4 color=blue, ADDED a@5 color=red, ADDED b@6, DELETED a@7 color=red, DELETED b@9, ADDED end@10, ADDED end@11 color=red
         by_name: ADDED a@2 color=red, MODIFIED a@3 color=blue, MODIFIED a@4 color=red size=1, MODIFIED a@5 color=red, DELETED a@7 color=red
-        elsewhere: ADDED z@8 color=red size=2, ADDED end@10
+        other_namespace: ADDED z@8 color=red size=2, ADDED end@10
     "#]].assert_eq(&out);
 }
 

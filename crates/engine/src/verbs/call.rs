@@ -6,10 +6,8 @@ use crate::{
     decode::{self, Want},
     encode,
     engine::Engine,
-    pipeline::{
-        Op, metadata,
-        options::{WriteOptions, parse_delete},
-    },
+    options::{WriteOptions, parse_delete},
+    pipeline::{Op, metadata},
     registry::Resource,
     request::ApiRequest,
     response::ApiResponse,
@@ -27,7 +25,7 @@ pub(crate) async fn call(
     req: &ApiRequest,
 ) -> Result<ApiResponse, Status> {
     let op = Op::new(engine, res, req, WriteOptions::of(req, false)?)?;
-    let result = run(&op, req).await.and_then(|(code, value)| match (op.sub, req.verb) {
+    let result = run(&op, req).await.and_then(|(code, value)| match (op.target.sub, req.verb) {
         (None, Verb::Get | Verb::List) => encode::read_response(res, req, op.now, (code, value)),
         _ => encode::value_response(&req.accept, code, &value),
     });
@@ -35,14 +33,15 @@ pub(crate) async fn call(
 }
 
 async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
-    let kind = match op.sub.map(|s| &s.kind) {
+    let kind = match op.target.sub.map(|s| &s.kind) {
         Some(SubresourceKind::Call { kind }) => kind.clone(),
-        _ => op.kind.clone(),
+        _ => op.target.kind.clone(),
     };
     // Upstream's connect options: they come in the query, and the body is a stream.
-    let connects = op.sub.is_some() && kind.kind.ends_with("Options");
+    let connects = op.target.sub.is_some() && kind.kind.ends_with("Options");
     let mut body = if connects { connect_options(&kind, req) } else { body(op, &kind, req)? };
-    let shown = op.sub.is_some() && op.res.def.hooks.calls().call_reads_object(op.subresource());
+    let shown =
+        op.target.sub.is_some() && op.target.res.def.hooks.calls().call_reads_object(op.target.subresource());
     let parent = if shown { Some(parent(op).await?) } else { None };
     if connects || matches!(req.verb, Verb::Create | Verb::Update) {
         let operation = if connects {
@@ -52,18 +51,22 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
         } else {
             Operation::Update
         };
-        let name = if op.name.is_empty() { object::name(&body).to_owned() } else { op.name.to_owned() };
+        let name = if op.target.name.is_empty() {
+            object::name(&body).to_owned()
+        } else {
+            op.target.name.to_owned()
+        };
         let attributes = op.attributes(&name, operation, Some(&mut body), None);
         let mut attributes = Attributes { kind: &kind, ..attributes };
-        admission::admit(op.engine, &mut attributes).await?;
-        admission::validate(op.engine, &attributes).await?;
+        admission::admit(&op.plugins(), &mut attributes).await?;
+        admission::validate(&op.plugins(), &attributes).await?;
     }
     if connects {
         // It has served its purpose: hooks read the query.
         body = Value::Null;
     }
     let options = body.get("deleteOptions").filter(|v| v.is_object()).map(parse_delete);
-    let ctx = op.ctx(op.name);
+    let ctx = op.ctx(op.target.name);
     let request = CallRequest {
         verb: req.verb,
         body,
@@ -71,8 +74,8 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
         query: &req.query,
         delete_options: options,
     };
-    let answer = op.res.def.hooks.calls().call(&ctx, request);
-    if op.sub.is_none() {
+    let answer = op.target.res.def.hooks.calls().call(&ctx, request);
+    if op.target.sub.is_none() {
         // A review changes nothing; what it calls is awaited no longer than its client waits.
         return op.deadline.within(answer).await;
     }
@@ -149,11 +152,11 @@ fn connect_options(kind: &GroupVersionKind, req: &ApiRequest) -> Value {
 
 /// The decoded body, null without one.
 fn body(op: &Op<'_>, kind: &GroupVersionKind, req: &ApiRequest) -> Result<Value, Status> {
-    if !matches!(req.verb, Verb::Create | Verb::Update) || (req.body.is_empty() && op.sub.is_some()) {
+    if !matches!(req.verb, Verb::Create | Verb::Update) || (req.body.is_empty() && op.target.sub.is_some()) {
         return Ok(Value::Null);
     }
-    let schema = match op.sub {
-        None => Some(op.version.schema.clone()),
+    let schema = match op.target.sub {
+        None => Some(op.target.version.schema.clone()),
         Some(_) => types::for_gvk(&kind.group, &kind.version, &kind.kind),
     };
     let mut body = match &schema {
@@ -166,7 +169,7 @@ fn body(op: &Op<'_>, kind: &GroupVersionKind, req: &ApiRequest) -> Result<Value,
             decode::document(&req.body, syntax).map_err(Status::bad_request)?.value
         }
     };
-    if op.sub.is_none() {
+    if op.target.sub.is_none() {
         op.default(&mut body)?;
     }
     req.audit.iter().for_each(|t| t.object(&body));
@@ -178,13 +181,13 @@ fn body(op: &Op<'_>, kind: &GroupVersionKind, req: &ApiRequest) -> Result<Value,
 
 /// The object that the subresource belongs to, as of now.
 async fn parent(op: &Op<'_>) -> Result<Value, Status> {
-    let key = op.key(op.name);
+    let key = op.target.key(op.target.name);
     let (state, latest) = op.cached(&key).await?;
     let state = match state {
         Some(state) if latest => Some(state),
         _ => op.stored(&key).await?,
     };
-    state.map(|s| s.object).ok_or_else(|| op.not_found(op.name))
+    state.map(|s| s.object).ok_or_else(|| op.target.not_found(op.target.name))
 }
 
 #[cfg(test)]

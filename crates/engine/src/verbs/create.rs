@@ -2,7 +2,8 @@
 
 use crate::{
     engine::Engine,
-    pipeline::{self, Op, options::WriteOptions},
+    options::WriteOptions,
+    pipeline::{self, Op},
     registry::Resource,
     request::ApiRequest,
     response::ApiResponse,

@@ -3,11 +3,8 @@
 use crate::{
     encode,
     engine::Engine,
-    pipeline::{
-        Op,
-        options::{WriteOptions, delete_options},
-        remove,
-    },
+    options::{WriteOptions, delete_options},
+    pipeline::{Op, remove},
     registry::Resource,
     request::ApiRequest,
     response::ApiResponse,
@@ -24,11 +21,11 @@ pub(crate) async fn delete(
     let options = delete_options(req)?;
     let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
     let op = Op::new(engine, res, req, write)?;
-    let result = remove::remove(&op, op.name, &options).await.and_then(|removed| {
+    let result = remove::remove(&op, op.target.name, &options).await.and_then(|removed| {
         // Upstream answers 202 only to requests for cascading in the old way.
         let code = if !removed.gone && options.orphan_dependents == Some(false) { 202 } else { 200 };
         if removed.show {
-            encode::object_response(engine, res, &op.version.name, &req.accept, code, removed.object)
+            encode::object_response(engine, res, &op.target.version.name, &req.accept, code, removed.object)
         } else {
             encode::value_response(&req.accept, code, &removed.status(&res.group_resource))
         }

@@ -5,11 +5,8 @@
 use crate::{
     encode,
     engine::Engine,
-    pipeline::{
-        Op,
-        options::{WriteOptions, delete_options},
-        remove,
-    },
+    options::{WriteOptions, delete_options},
+    pipeline::{Op, remove},
     registry::Resource,
     request::{Accept, ApiRequest, Form},
     response::{ApiResponse, Body},

@@ -4,9 +4,9 @@
 //! decoded or copied.
 
 use crate::{
+    conversion::Reader,
     encode::{self, Include, View},
     engine::Engine,
-    foreign::Reader,
     list_options::{Rv, parse_rv, unreadable_rv},
     registry::Resource,
     request::{ApiRequest, Encoding, Form},

@@ -4,18 +4,17 @@
 //! going on inconsistently).
 
 use crate::{
-    cache::{Entry, Filter, Objects},
+    cache::{Filter, Objects, SelectedEntry},
     continue_token::Continue,
+    conversion::{self, Reader},
     encode::{self, Include, View},
     engine::{Engine, store_status},
-    foreign::{self, Reader},
-    list_options::{ListOptions, Match, Rv},
+    list_options::{self, ListOptions, Match, Rv},
     registry::Resource,
     request::{ApiRequest, Encoding, Form},
     response::ApiResponse,
 };
 use kaji_meta::Status;
-use kaji_resource::ColumnSource;
 use kaji_store::{Range, Revision, StoreError};
 use serde_json::{Map, Value};
 use std::{ops::Bound, sync::Arc};
@@ -23,7 +22,7 @@ use std::{ops::Bound, sync::Arc};
 /// A part of a list.
 #[derive(Default)]
 struct Page {
-    entries: Vec<Arc<Entry>>,
+    entries: Vec<SelectedEntry>,
     /// Whether more objects match after these.
     more: bool,
     /// How many objects come after these, where that is known.
@@ -53,7 +52,7 @@ pub(crate) async fn list(
     let include =
         if req.accept.form == Form::Table { Include::from_request(req)? } else { Include::default() };
     let view = View::new(engine, res.clone(), &req.version, &req.accept, include)?;
-    let filter = filter(res, req, &options)?;
+    let filter = list_options::filter(res, req, &options)?;
     let prefix = res.key_prefix(if res.def.namespaced() { &req.namespace } else { "" });
     let from = match options.continue_token.as_str() {
         "" => None,
@@ -111,7 +110,7 @@ pub(crate) async fn list(
             }
             page
         } else {
-            Page { entries: reader.all(page.entries).await?, ..page }
+            Page { entries: reader.select(page.entries, &filter).await?, ..page }
         };
     }
     let metadata = list_meta(&query, revision, &page);
@@ -131,18 +130,18 @@ pub(crate) async fn list(
 /// Those of the objects that are wanted once they are converted.
 async fn chosen(
     reader: &Reader,
-    mut entries: Vec<Arc<Entry>>,
+    mut entries: Vec<SelectedEntry>,
     filter: &Filter,
     limit: usize,
 ) -> Result<Page, Status> {
     let mut page = Page::default();
     // A page needs no more conversions than it takes to fill it; where few are wanted, calls are what costs.
     let mut step = if limit == 0 { usize::MAX } else { 2 * limit + 16 };
-    let most = step.max(foreign::BATCH);
+    let most = step.max(conversion::BATCH);
     while !entries.is_empty() {
         let rest = entries.split_off(entries.len().min(step));
         step = step.saturating_mul(2).min(most);
-        for entry in reader.all(entries).await?.into_iter().filter(|e| filter.matches(e)) {
+        for entry in reader.select(entries, filter).await? {
             if limit > 0 && page.entries.len() == limit {
                 page.more = true;
                 return Ok(page);
@@ -165,47 +164,12 @@ fn exact_revision(options: &ListOptions, from: Option<&Continue>) -> Option<Revi
     }
 }
 
-/// The filter of a list or watch request.
-///
-/// # Errors
-/// 400 for a field that is not selectable, and for a name that contradicts the request's.
-pub(crate) fn filter(res: &Resource, req: &ApiRequest, options: &ListOptions) -> Result<Filter, Status> {
-    let namespace = if res.def.namespaced() { &*req.namespace } else { "" };
-    let mut filter = Filter::namespace(namespace).with_labels(options.labels.clone());
-    let version = res.def.version(&req.version);
-    let custom = version.is_some_and(|v| matches!(v.columns, ColumnSource::Paths(_)));
-    if let Some(selector) = &options.fields {
-        let known = version.map_or(&[][..], |v| &v.selectable);
-        let has_namespace = !custom || res.def.namespaced();
-        filter = filter.with_fields(selector, &res.cache.fields(), known, has_namespace).map_err(|name| {
-            let quoted = kaji_meta::text::quote(&name);
-            Status::bad_request(if custom || !known.is_empty() {
-                format!("field label not supported: {name}")
-            } else {
-                format!(
-                    r#"{quoted} is not a known field selector: only "metadata.name", "metadata.namespace""#
-                )
-            })
-        })?;
-    }
-    if !req.name.is_empty() {
-        match &filter.name {
-            Some(name) if **name == *req.name => {}
-            None if options.fields.as_ref().is_none_or(|s| s.is_everything()) => {
-                filter = filter.with_name(&req.name)
-            }
-            _ => return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name")),
-        }
-    }
-    Ok(filter)
-}
-
 /// Takes what a query wants out of a state.
 fn collect(objects: &Objects, query: &Query<'_>) -> Page {
     let mut page = Page::default();
     if let Some(key) = &query.single {
-        let found = objects.get(key.as_str()).filter(|e| **key >= *query.start && query.filter.matches(e));
-        page.entries.extend(found.cloned());
+        let found = objects.get(key.as_str()).filter(|_| **key >= *query.start);
+        page.entries.extend(found.and_then(|entry| query.filter.accept(entry)));
         return page;
     }
     let range = (Bound::Included(query.start.as_str()), Bound::Unbounded);
@@ -214,14 +178,12 @@ fn collect(objects: &Objects, query: &Query<'_>) -> Page {
     let mut seen = 0;
     for (_, entry) in rest.by_ref() {
         seen += 1;
-        if !query.filter.matches(entry) {
-            continue;
-        }
+        let Some(selected) = query.filter.accept(entry) else { continue };
         if page.entries.len() == limit {
             page.more = true;
             break;
         }
-        page.entries.push(entry.clone());
+        page.entries.push(selected);
     }
     if page.more && query.filter.is_plain() {
         let all = query.filter.namespace.is_empty() && query.start == query.prefix;
@@ -262,7 +224,7 @@ async fn at_revision(
         let total = result.count;
         let last = result.kvs.last().map(|kv| format!("{}\0", kv.key));
         for (seen, kv) in result.kvs.iter().enumerate() {
-            let Some(entry) = res.cache.read(&fields, kv).filter(|e| query.filter.matches(e)) else {
+            let Some(entry) = res.cache.read(&fields, kv).and_then(|e| query.filter.accept_owned(e)) else {
                 continue;
             };
             if query.limit > 0 && page.entries.len() == query.limit {
@@ -270,7 +232,7 @@ async fn at_revision(
                 page.remaining = query.filter.is_plain().then(|| total - seen);
                 return Ok(page);
             }
-            page.entries.push(Arc::new(entry));
+            page.entries.push(entry);
         }
         match last {
             Some(next) if result.more => range.start = next,

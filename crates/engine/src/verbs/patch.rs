@@ -3,9 +3,9 @@
 use crate::{
     decode::{self, Directive, Want},
     engine::Engine,
+    options::WriteOptions,
     pipeline::{
         Op, State, Written, manage, metadata,
-        options::WriteOptions,
         update::{self, Made, Plan},
     },
     registry::Resource,
@@ -126,7 +126,7 @@ impl Patch {
                     "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  {list}"
                 )));
             }
-            Directive::Warn => parsed.duplicates.into_iter().for_each(|w| op.warn(w)),
+            Directive::Warn => parsed.duplicates.into_iter().for_each(|w| op.output.warn(w)),
             _ => {}
         }
         Ok(Patch { kind: Kind::Apply, body: parsed.value, strict: vec![], directive })
@@ -168,7 +168,7 @@ impl Patch {
         let unknown = decode::conform(want, &mut new).map_err(|e| self.invalid(want, &before, &new, e))?;
         let (strict, warnings) = (self.strict.clone(), self.strict.clone());
         // Upstream lists what is wrong with the patch before what is wrong with its outcome.
-        decode::judge(strict, warnings, unknown, self.directive, &mut |w| op.warn(w))
+        decode::apply_directive(strict, warnings, unknown, self.directive, &mut |w| op.output.warn(w))
             .map_err(|e| self.invalid(want, &before, &new, format!("strict decoding error: {e}")))?;
         Ok(new)
     }
@@ -305,35 +305,35 @@ async fn run(op: &Op<'_>, kind: Kind, req: &ApiRequest) -> Result<Written, Statu
     let patch = Patch::parse(op, kind, &req.body)?;
     req.audit.iter().for_each(|t| t.patch(&patch.body));
     let apply = kind == Kind::Apply;
-    let creates = (apply || op.res.def.allow_create_on_update) && op.sub.is_none();
+    let creates = (apply || op.target.res.def.allow_create_on_update) && op.target.sub.is_none();
     let plan = Plan { create: creates.then_some(req), keep_managed_fields: apply, ..Plan::default() };
     let mut make =
         |state: Option<&State>| if apply { applied(op, &patch, state) } else { patched(op, &patch, state) };
-    update::update(op, op.name, &plan, &mut make).await
+    update::update(op, op.target.name, &plan, &mut make).await
 }
 
 fn patched(op: &Op<'_>, patch: &Patch, state: Option<&State>) -> Result<Made, Status> {
-    let Some(state) = state else { return Err(op.not_found(op.name)) };
-    let mut new = patch.patched(op, &op.want(), op.in_version(&state.object)?)?;
+    let Some(state) = state else { return Err(op.target.not_found(op.target.name)) };
+    let mut new = patch.patched(op, &op.target.want(), op.conversion.in_version(&state.object)?)?;
     op.default(&mut new)?;
     metadata::match_namespace(op, &mut new)?;
-    metadata::match_name(&new, op.name)?;
+    metadata::match_name(&new, op.target.name)?;
     manage::record(op, Some(&state.object), &mut new)?;
-    op.to_hub(&mut new)?;
+    op.conversion.to_hub(&mut new)?;
     Ok(Made::Object(new))
 }
 
 fn applied(op: &Op<'_>, patch: &Patch, state: Option<&State>) -> Result<Made, Status> {
     let live = match state {
-        Some(state) => op.in_version(&state.object)?,
+        Some(state) => op.conversion.in_version(&state.object)?,
         None => Value::Null,
     };
     let Some(mut new) = manage::apply(op, &live, patch.config())? else { return Ok(Made::Unchanged) };
-    decode::conform(&op.want(), &mut new).map_err(Status::bad_request)?;
+    decode::conform(&op.target.want(), &mut new).map_err(Status::bad_request)?;
     op.default_applied(&mut new)?;
     metadata::match_namespace(op, &mut new)?;
-    metadata::match_name(&new, op.name)?;
-    op.to_hub(&mut new)?;
+    metadata::match_name(&new, op.target.name)?;
+    op.conversion.to_hub(&mut new)?;
     Ok(Made::Object(new))
 }
 

@@ -1,15 +1,16 @@
 //! The `scale` subresource: the replicas of any object as `autoscaling/v1` Scale.
 //!
-//! A write turns the stored object into its Scale, changes that, and puts the replicas back, so that field managers of
-//! the Scale and of the object are the same people (upstream's scale handler). Paths are those of the request's version.
+//! A write converts the stored object to its Scale, changes that, and puts the replicas back, so that the object and its
+//! Scale have the same field managers (upstream's scale handler). Paths are those of the request's version.
 
 use crate::{
     decode::{self, Want},
     encode,
     engine::Engine,
+    options::WriteOptions,
     pipeline::{
         Op, State, metadata,
-        options::WriteOptions,
+        scale::{API_VERSION, custom, of, replicas, segments, set_replicas, view},
         update::{self, Made, Plan},
     },
     registry::Resource,
@@ -18,22 +19,17 @@ use crate::{
     verbs::patch::{self, Patch},
 };
 use kaji_meta::{
-    GroupKind, GroupResource, Path, Reason, Status, Work, field, labels, object,
-    objectmeta::validate_object_meta, validation,
+    GroupKind, GroupResource, Path, Status, Work, field, object, objectmeta::validate_object_meta, validation,
 };
-use kaji_resource::{
-    ScaleDef, SubresourceKind, Verb,
-    nested::{self, dotted},
-};
+use kaji_resource::{ScaleDef, SubresourceKind, Verb, nested::dotted};
 use kaji_schema::{
     SchemaRef,
     managed::{self, ApplyArgs, UpdateArgs},
     types,
 };
-use serde_json::{Map, Value, json};
-use std::{borrow::Cow, sync::Arc};
+use serde_json::Value;
+use std::sync::Arc;
 
-const API_VERSION: &str = "autoscaling/v1";
 /// Stands for replicas that a custom resource does not have, while its Scale is patched.
 const NO_REPLICAS: i64 = i32::MIN as i64;
 
@@ -51,7 +47,7 @@ pub(crate) async fn scale(
         _ => None,
     };
     let op = Op::new(engine, res, req, WriteOptions::of(req, kind == Some(patch::Kind::Apply))?)?;
-    let Some(SubresourceKind::Scale(def)) = op.sub.map(|s| &s.kind) else {
+    let Some(SubresourceKind::Scale(def)) = op.target.sub.map(|s| &s.kind) else {
         return Err(Status::generic_not_found());
     };
     let result = match kind {
@@ -64,8 +60,8 @@ pub(crate) async fn scale(
 
 async fn get(op: &Op<'_>, def: &ScaleDef) -> Result<Value, Status> {
     op.engine.wait_consistent().await?;
-    let (state, _) = op.cached(&op.key(op.name)).await?;
-    let state = state.ok_or_else(|| op.not_found(op.name))?;
+    let (state, _) = op.cached(&op.target.key(op.target.name)).await?;
+    let state = state.ok_or_else(|| op.target.not_found(op.target.name))?;
     let scale = of(op, def, &state.object)?;
     if custom(op) && !has_replicas(op, def, &state.object)? {
         let path = dotted(&def.spec_replicas);
@@ -79,7 +75,7 @@ async fn put(op: &Op<'_>, def: &ScaleDef, req: &ApiRequest) -> Result<Value, Sta
     let mut sent = op.decode_as(&want(&schema), req)?;
     req.audit.iter().for_each(|t| t.object(&sent));
     metadata::match_namespace(op, &mut sent)?;
-    metadata::match_name(&sent, op.name)?;
+    metadata::match_name(&sent, op.target.name)?;
     let uid = object::uid(&sent).to_owned();
     let plan =
         Plan { uid: Some(uid.as_str()).filter(|u| !u.is_empty()), scale: Some(def), ..Plan::default() };
@@ -90,7 +86,7 @@ async fn put(op: &Op<'_>, def: &ScaleDef, req: &ApiRequest) -> Result<Value, Sta
         record(op, &schema, &live, &mut new)?;
         to_parent(op, def, state, &new).map(Made::Object)
     };
-    let written = update::update(op, op.name, &plan, &mut make).await?;
+    let written = update::update(op, op.target.name, &plan, &mut make).await?;
     of(op, def, &written.into_object())
 }
 
@@ -114,10 +110,10 @@ async fn patched(op: &Op<'_>, def: &ScaleDef, kind: patch::Kind, req: &ApiReques
             new
         };
         metadata::match_namespace(op, &mut new)?;
-        metadata::match_name(&new, op.name)?;
+        metadata::match_name(&new, op.target.name)?;
         to_parent(op, def, state, &new).map(Made::Object)
     };
-    let written = update::update(op, op.name, &plan, &mut make).await?;
+    let written = update::update(op, op.target.name, &plan, &mut make).await?;
     of(op, def, &written.into_object())
 }
 
@@ -129,78 +125,12 @@ fn want(schema: &SchemaRef) -> Want<'_> {
     Want { group: "autoscaling", version: "v1", kind: "Scale", schema }
 }
 
-fn custom(op: &Op<'_>) -> bool {
-    decode::is_custom(&op.version.schema)
-}
-
 fn not_found(op: &Op<'_>) -> Status {
-    op.not_found(op.name)
-}
-
-fn segments<'a>(path: &'a [Cow<'static, str>]) -> Vec<&'a str> {
-    path.iter().map(AsRef::as_ref).collect()
-}
-
-/// The stored object in the request's version, copied only if it has to be converted.
-fn view<'a>(op: &Op<'_>, stored: &'a Value) -> Result<Cow<'a, Value>, Status> {
-    if op.in_hub() { Ok(Cow::Borrowed(stored)) } else { op.in_version(stored).map(Cow::Owned) }
+    op.target.not_found(op.target.name)
 }
 
 fn has_replicas(op: &Op<'_>, def: &ScaleDef, stored: &Value) -> Result<bool, Status> {
     Ok(object::at(&*view(op, stored)?, &segments(&def.spec_replicas)).is_some_and(|v| !v.is_null()))
-}
-
-fn number(object: &Value, path: &[Cow<'static, str>]) -> Result<i64, Status> {
-    nested::integer(object, path).map(Option::unwrap_or_default).map_err(unreadable)
-}
-
-/// An object from before its definition called these paths replicas: upstream answers with the bare error.
-fn unreadable(text: String) -> Status {
-    Status::new(500, Reason::Unknown, text)
-}
-
-/// The selector as text. Custom resources hold text; built-ins a label selector, or a map of labels.
-fn selector(op: &Op<'_>, def: &ScaleDef, object: &Value) -> Result<String, Status> {
-    let Some(path) = &def.selector else { return Ok(String::new()) };
-    if custom(op) {
-        let text = nested::string(object, path).map_err(unreadable)?;
-        return Ok(text.unwrap_or_default().to_owned());
-    }
-    let label_selector =
-        |m: &Map<String, Value>| m.keys().all(|k| matches!(k.as_str(), "matchLabels" | "matchExpressions"));
-    match object::at(object, &segments(path)) {
-        Some(Value::Object(map)) if !label_selector(map) => {
-            let labels = map.iter().filter_map(|(k, v)| Some((k.as_str(), v.as_str()?)));
-            Ok(labels::Selector::from_map(labels).to_string())
-        }
-        Some(v @ Value::Object(_)) => labels::Selector::from_label_selector(v)
-            .map(|s| s.to_string())
-            .map_err(|e| Status::bad_request(e.to_string())),
-        _ => Ok(String::new()),
-    }
-}
-
-/// The Scale of a stored object.
-pub(crate) fn of(op: &Op<'_>, def: &ScaleDef, stored: &Value) -> Result<Value, Status> {
-    let object = view(op, stored)?;
-    let mut meta = Map::new();
-    for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
-        if let Some(v) = object.get("metadata").and_then(|m| m.get(key)).filter(|v| !v.is_null()) {
-            meta.insert(key.into(), v.clone());
-        }
-    }
-    let mut spec = Map::new();
-    let replicas = number(&object, &def.spec_replicas)?;
-    if replicas != 0 {
-        spec.insert("replicas".into(), replicas.into());
-    }
-    let mut status = Map::new();
-    status.insert("replicas".into(), number(&object, &def.status_replicas)?.into());
-    let selector = selector(op, def, &object)?;
-    if !selector.is_empty() {
-        status.insert("selector".into(), selector.into());
-    }
-    Ok(json!({"kind": "Scale", "apiVersion": API_VERSION, "metadata": meta, "spec": spec, "status": status}))
 }
 
 /// The Scale as patches and field management see it.
@@ -221,6 +151,7 @@ fn live_scale(op: &Op<'_>, def: &ScaleDef, stored: &Value) -> Result<Value, Stat
 /// Calls `f` with the replicas paths of all versions.
 fn with_paths<T>(op: &Op<'_>, f: impl FnOnce(managed::ScalePaths<'_>) -> T) -> T {
     let versions: Vec<(String, Option<Vec<&str>>)> = op
+        .target
         .res
         .def
         .versions
@@ -230,7 +161,7 @@ fn with_paths<T>(op: &Op<'_>, f: impl FnOnce(managed::ScalePaths<'_>) -> T) -> T
                 SubresourceKind::Scale(def) => Some(segments(&def.spec_replicas)),
                 _ => None,
             });
-            (op.res.api_version(&v.name), path)
+            (op.target.res.api_version(&v.name), path)
         })
         .collect();
     let paths: Vec<(&str, Option<&[&str]>)> =
@@ -251,7 +182,7 @@ fn record(op: &Op<'_>, schema: &SchemaRef, live: &Value, new: &mut Value) -> Res
         new,
         manager: &op.options.manager,
         api_version: API_VERSION,
-        subresource: op.subresource(),
+        subresource: op.target.subresource(),
         now: &op.now_text,
         reset: None,
         convert: &one_version,
@@ -273,36 +204,12 @@ fn apply_scale(
         manager: &op.options.field_manager,
         force: op.options.force.unwrap_or(false),
         api_version: API_VERSION,
-        subresource: op.subresource(),
+        subresource: op.target.subresource(),
         now: &op.now_text,
         reset: None,
         convert: &one_version,
         work: &Work::new(&over),
     })
-}
-
-/// `spec.replicas` of a Scale.
-pub(crate) fn replicas(scale: &Value) -> i64 {
-    object::i64_at(scale, &["spec", "replicas"]).unwrap_or(0)
-}
-
-/// Sets the replicas of a stored object.
-pub(crate) fn set_replicas(
-    op: &Op<'_>,
-    def: &ScaleDef,
-    stored: &mut Value,
-    replicas: i64,
-) -> Result<(), Status> {
-    let path = segments(&def.spec_replicas);
-    if op.in_hub() {
-        object::set_at(stored, &path, replicas);
-        return Ok(());
-    }
-    let mut object = op.in_version(stored)?;
-    object::set_at(&mut object, &path, replicas);
-    op.to_hub(&mut object)?;
-    *stored = object;
-    Ok(())
 }
 
 /// The stored object with what its new Scale says.
@@ -314,7 +221,7 @@ fn to_parent(op: &Op<'_>, def: &ScaleDef, state: &State, scale: &Value) -> Resul
     let null = Value::Null;
     let old = state.object.get("metadata").and_then(|m| m.get("managedFields")).unwrap_or(&null);
     let new = scale.get("metadata").and_then(|m| m.get("managedFields")).unwrap_or(&null);
-    let here = op.res.api_version(&op.version.name);
+    let here = op.target.res.api_version(&op.target.version.name);
     let entries =
         with_paths(op, |paths| managed::scale_to_parent(old, new, &here, paths)).map_err(Status::internal)?;
     let meta = object::meta_mut(&mut parent);
@@ -333,11 +240,11 @@ fn to_parent(op: &Op<'_>, def: &ScaleDef, state: &State, scale: &Value) -> Resul
 fn check(op: &Op<'_>, def: &ScaleDef, state: &State, scale: &Value, replicas: i64) -> Result<(), Status> {
     let uid = object::uid(scale);
     if !uid.is_empty() && uid != object::uid(&state.object) {
-        let gr = &op.res.group_resource;
+        let gr = &op.target.res.group_resource;
         let about = GroupResource::new(gr.group.as_str(), format!("{}/scale", gr.resource));
         let found = object::uid(&state.object);
         let text = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {found}");
-        return Err(Status::conflict(&about, op.name, text));
+        return Err(Status::conflict(&about, op.target.name, text));
     }
     if custom(op) {
         // Its range is checked with the object.
@@ -357,5 +264,5 @@ fn check(op: &Op<'_>, def: &ScaleDef, state: &State, scale: &Value, replicas: i6
     if errors.is_empty() {
         return Ok(());
     }
-    Err(Status::invalid(&GroupKind::new("autoscaling", "Scale"), op.name, &errors))
+    Err(Status::invalid(&GroupKind::new("autoscaling", "Scale"), op.target.name, &errors))
 }

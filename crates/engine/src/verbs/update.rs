@@ -2,9 +2,9 @@
 
 use crate::{
     engine::Engine,
+    options::WriteOptions,
     pipeline::{
         Op, Written, manage, metadata,
-        options::WriteOptions,
         update::{self, Made, Plan},
     },
     registry::Resource,
@@ -30,7 +30,7 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<Written, Status> {
     let object = checked(op, op.decode(req)?)?;
     let uid = object::uid(&object).to_owned();
     let plan = Plan {
-        create: (op.res.def.allow_create_on_update && op.sub.is_none()).then_some(req),
+        create: (op.target.res.def.allow_create_on_update && op.target.sub.is_none()).then_some(req),
         uid: Some(uid.as_str()).filter(|u| !u.is_empty()),
         ..Plan::default()
     };
@@ -45,15 +45,15 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<Written, Status> {
             metadata::wipe(&mut new);
         }
         manage::record(op, state.map(|s| &s.object), &mut new)?;
-        op.to_hub(&mut new)?;
+        op.conversion.to_hub(&mut new)?;
         Ok(Made::Object(new))
     };
-    update::update(op, op.name, &plan, &mut make).await
+    update::update(op, op.target.name, &plan, &mut make).await
 }
 
 fn checked(op: &Op<'_>, mut object: Value) -> Result<Value, Status> {
     metadata::match_namespace(op, &mut object)?;
-    metadata::match_name(&object, op.name)?;
+    metadata::match_name(&object, op.target.name)?;
     metadata::dedup_owners(op, &mut object, false);
     Ok(object)
 }

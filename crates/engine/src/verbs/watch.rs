@@ -6,13 +6,12 @@
 //! - A bookmark's revision is one after which this watcher has everything up to it.
 //! - A watch ends at its deadline, whatever is still queued for it.
 
-use super::list::filter;
 use crate::{
-    cache::{Cache, Entry, Fields, Filter, Start, Subscription, WatchEvent},
+    cache::{Cache, Fields, Filter, SelectedEntry, Start, Subscription, WatchEvent},
+    conversion::{self, Reader},
     encode::{Include, View, error_event, protobuf},
     engine::{Engine, store_status},
-    foreign::{self, Reader},
-    list_options::{ListOptions, Rv},
+    list_options::{self, ListOptions, Rv},
     registry::Resource,
     request::{ApiRequest, Encoding, Form},
     response::{ApiResponse, Body},
@@ -58,11 +57,11 @@ pub(crate) async fn watch(
     }
     let binary = req.accept.encoding == Encoding::Protobuf;
     let view = View::new(engine, res.clone(), &req.version, &req.accept, include)?.for_events();
-    let mut filter = filter(res, req, &options)?;
-    let foreign = Reader::of(res, &req.version).map(|reader| {
+    let mut filter = list_options::filter(res, req, &options)?;
+    let webhook = Reader::of(res, &req.version).map(|reader| {
         let place = filter.place();
         let filter = Arc::new(std::mem::replace(&mut filter, place));
-        Foreign { reader, filter, work: None, waiting: VecDeque::new() }
+        WebhookStage { reader, filter, work: None, waiting: VecDeque::new() }
     });
     let timeout = options.timeout.unwrap_or_else(|| {
         let least = engine.options.min_request_timeout;
@@ -81,7 +80,7 @@ pub(crate) async fn watch(
                 cache: res.cache.clone(),
                 out: Out::default(),
                 items: vec![],
-                foreign,
+                webhook,
                 headers,
                 last: 0,
                 deadline: Box::pin(sleep_until(Instant::now() + timeout)),
@@ -135,8 +134,8 @@ async fn begin(
         let (subscription, snapshot) =
             res.cache.subscribe(filter.clone(), namespaced, Start::Now).map_err(|e| too_old(0, e.floor))?;
         let range = snapshot.objects.range::<_, str>((Bound::Included(prefix.as_str()), Bound::Unbounded));
-        let wanted = range.take_while(|(key, _)| key.starts_with(&prefix)).filter(|(_, e)| filter.matches(e));
-        let entries: Vec<Arc<Entry>> = wanted.map(|(_, e)| e.clone()).collect();
+        let wanted = range.take_while(|(key, _)| key.starts_with(&prefix));
+        let entries: Vec<SelectedEntry> = wanted.filter_map(|(_, e)| filter.accept(e)).collect();
         return Ok(Phase::Initial {
             entries: entries.into_iter(),
             revision: snapshot.revision,
@@ -158,8 +157,8 @@ async fn begin(
             })?;
             store.request_progress();
             let fields = res.cache.fields();
-            let era = res.cache.era();
-            Ok(Phase::History(Box::new(History { store, stream, fields, filter, namespaced, after, era })))
+            let epoch = res.cache.epoch();
+            Ok(Phase::History(Box::new(History { store, stream, fields, filter, namespaced, after, epoch })))
         }
     }
 }
@@ -172,7 +171,7 @@ fn too_old(wanted: Revision, oldest: Revision) -> Status {
 enum Phase {
     /// The objects that were there, then the bookmark that says so.
     Initial {
-        entries: vec::IntoIter<Arc<Entry>>,
+        entries: vec::IntoIter<SelectedEntry>,
         revision: Revision,
         bookmark: bool,
         subscription: Subscription,
@@ -193,12 +192,12 @@ struct History {
     namespaced: bool,
     after: Revision,
     /// Of the definitions that this watch began with.
-    era: u64,
+    epoch: u64,
 }
 
 /// The conversion stage of a watch of objects that a webhook converts: they come out of the phases as stored, and are sent
 /// when they have been converted. Meanwhile nothing else is taken; the queue is bounded.
-struct Foreign {
+struct WebhookStage {
     reader: Reader,
     /// What the client wants; the phases know only where.
     filter: Arc<Filter>,
@@ -208,18 +207,15 @@ struct Foreign {
 }
 
 enum Converted {
-    Initial(Vec<Arc<Entry>>),
+    Initial(Vec<SelectedEntry>),
     Events(Vec<WatchEvent>),
 }
 
-impl Foreign {
-    fn initial(&mut self, entries: Vec<Arc<Entry>>) {
+impl WebhookStage {
+    fn initial(&mut self, entries: Vec<SelectedEntry>) {
         let (reader, filter) = (self.reader.clone(), self.filter.clone());
-        self.work = Some(Box::pin(async move {
-            let mut all = reader.all(entries).await?;
-            all.retain(|entry| filter.matches(entry));
-            Ok(Converted::Initial(all))
-        }));
+        self.work =
+            Some(Box::pin(async move { reader.select(entries, &filter).await.map(Converted::Initial) }));
     }
 
     /// Converts the next events, as many as may be at once.
@@ -274,7 +270,7 @@ struct Watching {
     phase: Phase,
     out: Out,
     items: Vec<WatchEvent>,
-    foreign: Option<Foreign>,
+    webhook: Option<WebhookStage>,
     /// The next object is the first of a table, which says what its columns are.
     headers: bool,
     /// The last revision sent.
@@ -305,8 +301,8 @@ impl Watching {
     /// Nothing more is sent than what is ready.
     fn end(&mut self) {
         self.phase = Phase::End;
-        if let Some(foreign) = &mut self.foreign {
-            foreign.waiting.clear();
+        if let Some(webhook) = &mut self.webhook {
+            webhook.waiting.clear();
         }
     }
 
@@ -315,13 +311,13 @@ impl Watching {
         let mut bytes = 0;
         while bytes < CHUNK {
             let Phase::Initial { entries, .. } = &mut self.phase else { return };
-            if let Some(foreign) = &mut self.foreign {
+            if let Some(webhook) = &mut self.webhook {
                 let some = Reader::at_once(entries.as_slice(), |entry| entry.object_len());
-                let some: Vec<Arc<Entry>> = entries.by_ref().take(some).collect();
+                let some: Vec<SelectedEntry> = entries.by_ref().take(some).collect();
                 if some.is_empty() {
                     self.initial_end();
                 } else {
-                    foreign.initial(some);
+                    webhook.initial(some);
                 }
                 break;
             }
@@ -368,8 +364,8 @@ impl Watching {
         for event in &batch.events {
             let Some(event) = self.cache.replay(&fields, event) else { continue };
             let Some(event) = WatchEvent::accept(&filter, &Arc::new(event)) else { continue };
-            if let Some(foreign) = &mut self.foreign {
-                foreign.waiting.push_back(event);
+            if let Some(webhook) = &mut self.webhook {
+                webhook.waiting.push_back(event);
                 continue;
             }
             let frame = self.view.event(&event, self.headers);
@@ -378,7 +374,7 @@ impl Watching {
         }
         self.out.flush();
         let Phase::History(history) = &self.phase else { return };
-        if history.era != self.cache.era() {
+        if history.epoch != self.cache.epoch() {
             self.phase = Phase::End;
             return;
         }
@@ -390,8 +386,8 @@ impl Watching {
 
     fn events(&mut self) {
         let mut items = std::mem::take(&mut self.items);
-        if let Some(foreign) = &mut self.foreign {
-            return foreign.waiting.extend(items);
+        if let Some(webhook) = &mut self.webhook {
+            return webhook.waiting.extend(items);
         }
         self.cache.count_sent(items.len());
         for event in items.drain(..) {
@@ -424,7 +420,7 @@ impl Watching {
                     self.send(event.revision(), frame);
                 }
             }
-            Err(status) => self.fail(&foreign::as_event(status)),
+            Err(status) => self.fail(&conversion::as_event(status)),
         }
         self.out.flush();
     }
@@ -466,14 +462,14 @@ impl Stream for Watching {
             if let Some(frame) = this.out.ready.pop_front() {
                 return Poll::Ready(Some(frame));
             }
-            if let Some(work) = this.foreign.as_mut().and_then(|f| f.work.as_mut()) {
+            if let Some(work) = this.webhook.as_mut().and_then(|f| f.work.as_mut()) {
                 let done = match work.poll_unpin(cx) {
                     Poll::Ready(done) => Some(done),
                     Poll::Pending if over => None,
                     Poll::Pending => return Poll::Pending,
                 };
-                if let Some(foreign) = &mut this.foreign {
-                    foreign.work = None;
+                if let Some(webhook) = &mut this.webhook {
+                    webhook.work = None;
                 }
                 match done {
                     Some(done) => this.converted(done),
@@ -481,11 +477,11 @@ impl Stream for Watching {
                 }
                 continue;
             }
-            if let Some(foreign) = this.foreign.as_mut().filter(|f| !f.waiting.is_empty()) {
+            if let Some(webhook) = this.webhook.as_mut().filter(|f| !f.waiting.is_empty()) {
                 if over {
                     this.end()
                 } else {
-                    foreign.events()
+                    webhook.events()
                 }
                 continue;
             }

@@ -364,39 +364,6 @@ async fn custom_resources() {
 }
 
 #[tokio::test]
-async fn terminating_namespace() {
-    let env = Env::new().await;
-    assert_eq!(env.create("v1/namespaces", json!({"metadata": {"name": "going"}})).await.code, 201);
-    assert_eq!(env.delete("v1/namespaces/going", "").await.code, 200);
-    let refused = env.create("v1/configmaps/going", json!({"metadata": {"name": "a"}})).await;
-    expect![[r#"
-        403
-        {
-          "apiVersion": "v1",
-          "code": 403,
-          "details": {
-            "causes": [
-              {
-                "field": "metadata.namespace",
-                "message": "namespace going is being terminated",
-                "reason": "NamespaceTerminating"
-              }
-            ],
-            "kind": "configmaps",
-            "name": "a"
-          },
-          "kind": "Status",
-          "message": "configmaps \"a\" is forbidden: unable to create new content in namespace going because it is being terminated",
-          "metadata": {},
-          "reason": "Forbidden",
-          "status": "Failure"
-        }
-    "#]].assert_eq(&refused.show());
-    expect![[r#"403 Forbidden: namespaces "default" is forbidden: this namespace may not be deleted"#]]
-        .assert_eq(&env.delete("v1/namespaces/default", "").await.brief());
-}
-
-#[tokio::test]
 async fn reviews_and_calls() {
     let env = Env::new().await;
     let review = env.create("authentication.k8s.io/v1/tokenreviews", json!({"spec": {"token": "t"}})).await;

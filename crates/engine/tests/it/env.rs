@@ -1,7 +1,7 @@
 //! A small cluster of test resources, and requests in one line.
 
-use kaji_engine::{Accept, ApiRequest, Engine, EngineOptions};
-use kaji_meta::{GroupVersionKind, ManualClock, SeededRandom, Status, field, object};
+use kaji_engine::{Accept, Admission, ApiRequest, Attributes, Engine, EngineOptions, Operation};
+use kaji_meta::{GroupResource, GroupVersionKind, ManualClock, SeededRandom, Status, field, object};
 use kaji_resource::{
     BoxFuture, CallHooks, CallRequest, ColumnSource, Ctx, DeleteOptions, DeletionHooks, FieldManagement,
     GarbageCollectionPolicy, Generation, Hooks, NoHooks, Reservation, ResourceDef, ScaleDef, Scope,
@@ -135,7 +135,7 @@ impl CallHooks for Pods {
     ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
         Box::pin(async move {
             let node = object::str_at(&request.body, &["target", "name"]).to_owned();
-            let pods = kaji_meta::GroupResource::new("", "pods");
+            let pods = GroupResource::new("", "pods");
             let bind = move |pod: &mut Value| {
                 object::set_at(pod, &["spec", "nodeName"], node.as_str());
                 Ok(())
@@ -281,6 +281,7 @@ pub fn widgets() -> ResourceDef {
         returns_deleted_object: false,
         garbage_collection: GarbageCollectionPolicy::DeleteDependents,
         writes_wait_for_caches: false,
+        is_own_namespace: false,
         undiscovered_verbs: &[],
         conversion: kaji_resource::Conversion::Hub,
         hooks: Arc::new(Widgets),
@@ -294,6 +295,7 @@ fn defs(counters: &Arc<Counters>) -> Vec<ResourceDef> {
     vec![
         ResourceDef::builtin("", "v1", "Namespace", "namespaces", Cluster, &[], Namespaces)
             .return_deleted_object()
+            .own_namespace()
             .sub(&[SubresourceDef::status(), SubresourceDef::update("finalize", &[Verb::Update])]),
         ResourceDef::builtin("", "v1", "ConfigMap", "configmaps", Namespaced, &[], NoHooks),
         ResourceDef::builtin("", "v1", "Pod", "pods", Namespaced, &[], Pods(counters.clone()))
@@ -321,6 +323,33 @@ fn defs(counters: &Arc<Counters>) -> Vec<ResourceDef> {
         widgets(),
         mirrors(),
     ]
+}
+
+/// Refuses objects in namespaces that do not exist, as every cluster's first plugin does.
+struct NamespaceExists;
+
+impl Admission for NamespaceExists {
+    fn name(&self) -> &'static str {
+        "NamespaceExists"
+    }
+
+    fn handles(&self, a: &Attributes<'_>) -> bool {
+        let writes = matches!(a.operation, Operation::Create | Operation::Update);
+        writes && !a.namespace.is_empty() && a.resource.resource != "namespaces"
+    }
+
+    fn handles_unchanged(&self) -> bool {
+        false
+    }
+
+    fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let namespaces = GroupResource::new("", "namespaces");
+            a.api.sync().await?;
+            let found = a.api.get(&namespaces, "", a.namespace);
+            found.map(drop).ok_or_else(|| Status::not_found(&namespaces, a.namespace))
+        })
+    }
 }
 
 /// A running engine.
@@ -367,7 +396,7 @@ impl Answer {
 
 impl Env {
     pub async fn new() -> Env {
-        Env::with(vec![]).await
+        Env::with(vec![Arc::new(NamespaceExists)]).await
     }
 
     pub async fn with(admission: Vec<Arc<dyn kaji_engine::Admission>>) -> Env {

@@ -11,10 +11,10 @@ mod create;
 mod delete;
 mod env;
 mod expiry;
-mod foreign;
 mod late;
 mod patch;
 mod scale;
 mod update;
+mod webhook_conversion;
 
 use env::Env;

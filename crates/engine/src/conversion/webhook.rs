@@ -1,28 +1,26 @@
-//! Reading objects that somebody else converts: they are converted before anything is made of them, so that selectors,
-//! tables and partial metadata are those of the version that was asked for.
+//! Reading objects that a webhook converts: they are converted before they are filtered and encoded, so that selectors,
+//! tables and partial metadata are those of the requested version.
 //!
-//! Invariants: what is in that version already is not sent anywhere; nothing here is touched by resources that convert
-//! for themselves; one converter's trouble is that of its own resource's readers only.
-
-mod kept;
-
-pub(crate) use kept::Kept;
+//! Invariants: objects that are in that version already are not sent to the webhook; a slow or failing webhook affects only
+//! requests for its own resource.
 
 use crate::{
-    cache::{Entry, Filter, WatchEvent},
+    cache::{
+        ConversionOutcome, ConvertedEntries, ConvertedKey, Entry, Filter, Lookup, PendingConversion,
+        SelectedEntry, WatchEvent,
+    },
     registry::Resource,
     storage,
 };
 use futures_util::{FutureExt, future::BoxFuture};
 use kaji_meta::{Reason, Status};
 use kaji_resource::Converter;
-use kept::{Flight, Key, Known, Outcome};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Objects sent to a converter at once.
+/// Objects in one request to a webhook.
 pub(crate) const BATCH: usize = 500;
-/// Bytes of objects sent to a converter at once (one larger object goes alone).
+/// Bytes of objects in one request to a webhook (one larger object is sent alone).
 const BATCH_BYTES: usize = 4 << 20;
 
 /// Reads a resource in one of its versions.
@@ -30,16 +28,16 @@ const BATCH_BYTES: usize = 4 << 20;
 pub(crate) struct Reader {
     res: Arc<Resource>,
     converter: Arc<dyn Converter>,
-    kept: Arc<Kept>,
+    cache: Arc<ConvertedEntries>,
     api_version: Arc<str>,
 }
 
 impl Reader {
-    /// `None` when the resource converts for itself.
+    /// `None` when the resource is converted in the process.
     pub fn of(res: &Arc<Resource>, version: &str) -> Option<Reader> {
         let converter = res.def.conversion.webhook()?.clone();
-        let kept = res.converted.clone();
-        Some(Reader { res: res.clone(), converter, kept, api_version: res.api_version(version).into() })
+        let cache = res.converted.clone();
+        Some(Reader { res: res.clone(), converter, cache, api_version: res.api_version(version).into() })
     }
 
     fn needs(&self, entry: &Entry) -> bool {
@@ -60,7 +58,7 @@ impl Reader {
     /// One object, converted anew.
     ///
     /// # Errors
-    /// What the converter says.
+    /// The webhook refuses it.
     pub async fn one(&self, entry: Arc<Entry>) -> Result<Arc<Entry>, Status> {
         if !self.needs(&entry) {
             return Ok(entry);
@@ -72,22 +70,22 @@ impl Reader {
     /// Objects in the order given.
     ///
     /// # Errors
-    /// What the converter says of any of them.
-    pub async fn all(&self, mut entries: Vec<Arc<Entry>>) -> Result<Vec<Arc<Entry>>, Status> {
-        let needy: Vec<usize> =
+    /// The webhook refuses any of them.
+    async fn all(&self, mut entries: Vec<Arc<Entry>>) -> Result<Vec<Arc<Entry>>, Status> {
+        let unconverted: Vec<usize> =
             entries.iter().enumerate().filter(|(_, e)| self.needs(e)).map(|(i, _)| i).collect();
-        if needy.is_empty() {
+        if unconverted.is_empty() {
             return Ok(entries);
         }
-        let wanted: Vec<Arc<Entry>> = needy.iter().filter_map(|i| entries.get(*i).cloned()).collect();
-        let keys: Vec<Key> = wanted.iter().map(|e| self.key(e)).collect();
-        let known = self.kept.find(&keys, |unknown| self.launch(&wanted, unknown));
-        for (i, known) in needy.into_iter().zip(known) {
+        let wanted: Vec<Arc<Entry>> = unconverted.iter().filter_map(|i| entries.get(*i).cloned()).collect();
+        let keys: Vec<ConvertedKey> = wanted.iter().map(|e| self.key(e)).collect();
+        let known = self.cache.find(&keys, |missing| self.start(&wanted, missing));
+        for (i, known) in unconverted.into_iter().zip(known) {
             let converted = match known {
-                Known::Kept(entry) => Some(entry),
-                // One after the other: a long list is no reason to press the converter.
-                Known::Flying(flight, at) => flight.await?.get(at).cloned(),
-                Known::Nothing => None,
+                Lookup::Cached(entry) => Some(entry),
+                // One batch after the other, so that a long list does not flood the webhook.
+                Lookup::Pending(conversion, at) => conversion.await?.get(at).cloned(),
+                Lookup::Missing => None,
             };
             let converted = converted.ok_or_else(|| Status::internal("a conversion has no outcome"))?;
             if let Some(slot) = entries.get_mut(i) {
@@ -97,41 +95,54 @@ impl Reader {
         Ok(entries)
     }
 
-    fn key(&self, entry: &Entry) -> Key {
+    /// Those of the objects, converted, that a filter of this version accepts, in the order given.
+    ///
+    /// # Errors
+    /// The webhook refuses any of them.
+    pub async fn select(
+        &self,
+        entries: Vec<SelectedEntry>,
+        filter: &Filter,
+    ) -> Result<Vec<SelectedEntry>, Status> {
+        let converted = self.all(entries.into_iter().map(SelectedEntry::into_entry).collect()).await?;
+        Ok(converted.iter().filter_map(|entry| filter.accept(entry)).collect())
+    }
+
+    fn key(&self, entry: &Entry) -> ConvertedKey {
         (self.api_version.clone(), entry.key.clone(), entry.revision)
     }
 
     /// Begins to convert these of the objects.
-    fn launch(&self, wanted: &[Arc<Entry>], unknown: &[usize]) -> Vec<(Flight, Vec<usize>)> {
-        let mut flights = vec![];
+    fn start(&self, wanted: &[Arc<Entry>], missing: &[usize]) -> Vec<(PendingConversion, Vec<usize>)> {
+        let mut conversions = vec![];
         let mut batch: Vec<usize> = vec![];
         let mut bytes = 0;
-        let take_off = |batch: Vec<usize>| {
+        let begin = |batch: Vec<usize>| {
             let entries: Vec<Arc<Entry>> = batch.iter().filter_map(|i| wanted.get(*i).cloned()).collect();
-            let keys: Vec<Key> = entries.iter().map(|e| self.key(e)).collect();
-            let (reader, kept) = (self.clone(), self.kept.clone());
-            let flight: BoxFuture<'static, Outcome> = Box::pin(async move {
+            let keys: Vec<ConvertedKey> = entries.iter().map(|e| self.key(e)).collect();
+            let (reader, cache) = (self.clone(), self.cache.clone());
+            let conversion: BoxFuture<'static, ConversionOutcome> = Box::pin(async move {
                 let outcome = reader.convert(entries).await;
-                kept.landed(keys, &outcome);
+                cache.completed(keys, &outcome);
                 outcome
             });
-            (flight.shared(), batch)
+            (conversion.shared(), batch)
         };
-        for &i in unknown {
+        for &i in missing {
             let size = wanted.get(i).map_or(0, |e| e.object_len());
             if batch.len() == BATCH || (bytes + size > BATCH_BYTES && !batch.is_empty()) {
-                flights.push(take_off(std::mem::take(&mut batch)));
+                conversions.push(begin(std::mem::take(&mut batch)));
                 bytes = 0;
             }
             bytes += size;
             batch.push(i);
         }
-        flights.push(take_off(batch));
-        flights
+        conversions.push(begin(batch));
+        conversions
     }
 
-    /// Has the converter convert these.
-    async fn convert(self, entries: Vec<Arc<Entry>>) -> Outcome {
+    /// Calls the webhook.
+    async fn convert(self, entries: Vec<Arc<Entry>>) -> ConversionOutcome {
         let objects: Vec<Value> = entries.iter().map(|e| e.decode()).collect();
         let converted = self.converter.convert(objects, &self.api_version).await?;
         if converted.len() != entries.len() {
@@ -157,7 +168,7 @@ impl Reader {
     /// What a watch sees of these events, each converted. They were accepted by `filter.place()`.
     ///
     /// # Errors
-    /// What the converter says of any of them.
+    /// The webhook refuses any of them.
     pub async fn events(
         self,
         events: Vec<WatchEvent>,
@@ -195,7 +206,7 @@ impl Reader {
     }
 }
 
-/// How a watch tells of a conversion that failed.
+/// The status of an ERROR event for a conversion that failed.
 pub(crate) fn as_event(status: Status) -> Status {
     if status.reason == Reason::Unknown && status.code == 500 {
         return Status { reason: Reason::InternalError, ..status };

@@ -1,8 +1,8 @@
-//! Between the version that is stored and the one that is asked for.
+//! Conversion between the stored version and the requested one, by the resource's hooks.
 //!
 //! Invariant: an object already in the wanted version is not touched.
 
-use crate::{cache::Entry, registry::Resource};
+use crate::{cache::Entry, decode, registry::Resource};
 use kaji_meta::{Status, object};
 use kaji_resource::Conversion;
 use serde_json::Value;
@@ -12,7 +12,7 @@ fn split(api_version: &str) -> (&str, &str) {
     api_version.split_once('/').unwrap_or(("", api_version))
 }
 
-/// Calls the hook. Within one group it is told the versions (`v1`, `v2`); between the groups of resources that
+/// Calls the hook. Within one group it receives the versions (`v1`, `v2`); between the groups of resources that
 /// share storage, the whole `apiVersion`s (`v1`, `events.k8s.io/v1`).
 fn convert(res: &Resource, value: &mut Value, to: &str, kind: &str) -> Result<(), Status> {
     let from = object::api_version(value).to_owned();
@@ -20,7 +20,7 @@ fn convert(res: &Resource, value: &mut Value, to: &str, kind: &str) -> Result<()
         return Ok(());
     }
     if res.def.conversion.webhook().is_some() {
-        // What is somebody else's to convert is converted before it gets here.
+        // The webhook's conversions are awaited before this is called.
         return Err(Status::internal(format!("an object in {from} was not converted to {to}")));
     }
     let ((from_group, from_version), (to_group, to_version)) = (split(&from), split(to));
@@ -36,33 +36,33 @@ fn convert(res: &Resource, value: &mut Value, to: &str, kind: &str) -> Result<()
     Ok(())
 }
 
-/// Turns an object as it is stored (in whatever version) into the one that a client asked for.
+/// Converts a stored object (of any version) to the requested version.
 ///
 /// # Errors
-/// What the resource's hooks say.
+/// The hooks refuse the conversion.
 pub(crate) fn convert_out(res: &Resource, value: &mut Value, version: &str) -> Result<(), Status> {
     let wanted = res.api_version(version);
     if object::api_version(value) != wanted {
         convert(res, value, &wanted, &res.def.kind)?;
         if let Some(version) = res.def.version(version) {
-            crate::pipeline::as_written(&version.schema, value);
+            decode::canonicalize(&version.schema, value);
         }
     }
     Ok(())
 }
 
-/// Turns an object in any version into the one that is stored and that hooks see.
+/// Converts an object of any version to the storage version, which hooks see.
 ///
 /// # Errors
-/// What the resource's hooks say.
+/// The hooks refuse the conversion.
 pub(crate) fn convert_in(res: &Resource, value: &mut Value) -> Result<(), Status> {
     convert(res, value, &res.storage_api_version, &res.storage_kind)
 }
 
-/// Turns an object into that of another of its resource's versions, whoever converts.
+/// Converts an object to another of its resource's versions, by hooks or webhook.
 ///
 /// # Errors
-/// What the resource's hooks, or its converter, say.
+/// The hooks, or the webhook, refuse the conversion.
 pub(crate) async fn convert_to(res: &Resource, mut value: Value, api_version: &str) -> Result<Value, Status> {
     if object::api_version(&value) == api_version {
         return Ok(value);
@@ -80,11 +80,11 @@ pub(crate) async fn convert_to(res: &Resource, mut value: Value, api_version: &s
     }
 }
 
-/// A cached object as hooks see it: decoded and, when it was stored under another version than now, converted. What
-/// somebody else would have to convert stays in the version that it was stored in.
+/// A cached object as hooks see it: decoded and, when it was stored under another version than now, converted. Objects
+/// that a webhook converts stay in the version that they were stored in.
 ///
 /// # Errors
-/// What the resource's hooks say.
+/// The hooks refuse the conversion.
 pub(crate) fn stored_value(res: &Resource, entry: &Entry) -> Result<Value, Status> {
     let mut value = entry.decode();
     if res.def.conversion.webhook().is_some() {
