@@ -51,11 +51,9 @@ pub const CONTROLLER: Descriptor = Descriptor {
 fn controller(informers: &Arc<Informers>) -> Controller {
     Controller::new(DaemonSets, informers)
         .reads::<DaemonSet>(|change, _| vec![change.any().metadata.key()])
-        .reads::<Pod>(|change, view| {
-            owner_keys::<DaemonSet, Pod>(change, view, |d, m| selects(d, m), pods_differ)
-        })
+        .reads::<Pod>(|change, view| owner_keys::<DaemonSet, Pod>(change, view, selects, pods_differ))
         .reads::<ControllerRevision>(|change, view| {
-            owner_keys::<DaemonSet, ControllerRevision>(change, view, |d, m| selects(d, m), labels_differ)
+            owner_keys::<DaemonSet, ControllerRevision>(change, view, selects, labels_differ)
         })
         .reads::<Node>(keys_of_node)
 }

@@ -56,7 +56,7 @@ fn controller(informers: &Arc<Informers>) -> Controller {
 
 /// The owners of what changed, and for an orphan those that may adopt it.
 fn keys_of<T: Projection>(change: &Change<T>, view: &View) -> Vec<Key> {
-    owner_keys::<StatefulSet, T>(change, view, |set, meta| selects(set, meta), labels_differ)
+    owner_keys::<StatefulSet, T>(change, view, selects, labels_differ)
 }
 
 fn selects(set: &StatefulSet, meta: &Meta) -> bool {

@@ -3,6 +3,8 @@
 //!
 //! `cargo bench -p kaji-runtime --bench pod_memory`
 
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints what it measured")]
+
 use kaji_runtime::{Snapshot, objects::Pod};
 use serde_json::{Value, json};
 
