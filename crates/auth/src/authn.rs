@@ -33,7 +33,7 @@ pub use keys::{KeyError, KeySet, PublicKey, SigningKey, pkcs8_from_pem, traditio
 pub use legacy::{LegacyTokens, SecretToken, legacy_token};
 pub use oidc::{Fetch, Oidc};
 pub use request::{Anonymous, Certificates, Chain, anonymous};
-pub use requestheader::{RequestHeader, unescape_key};
+pub use requestheader::{ClusterAuthenticationInfo, RequestHeader, unescape_key};
 pub use serviceaccount::{BoundTo, IssuedToken, Issuer, ServiceAccountTokens, TokenOrder};
 pub use tokenfile::{TokenFile, TokenFileError};
 pub use union::{Agnostic, Swappable, TokenChain};

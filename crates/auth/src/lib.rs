@@ -2,6 +2,7 @@
 
 pub mod authn;
 pub mod authz;
+pub mod cluster_info;
 pub mod names;
 
 pub use authz::{

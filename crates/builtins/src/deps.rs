@@ -9,22 +9,22 @@ use kaji_resource::{Api, BoxFuture, UserInfo};
 use serde_json::Value;
 use std::{
     ops::RangeInclusive,
-    sync::{Arc, OnceLock, Weak},
+    sync::{Arc, Weak},
 };
 
-/// The engine, once it is open. Futures that outlive a request (giving back a cluster IP) reach it through this.
+/// The engine. Futures that outlive a request (giving back a cluster IP) reach it through this.
 #[derive(Clone, Default)]
-pub struct ApiHandle(Arc<OnceLock<Weak<dyn Api>>>);
+pub struct ApiHandle(Option<Weak<dyn Api>>);
 
 impl ApiHandle {
-    /// Sets the engine. Only the first call counts.
-    pub fn set(&self, api: Weak<dyn Api>) {
-        let _ = self.0.set(api);
+    /// A handle of an engine.
+    pub fn new(api: Weak<dyn Api>) -> ApiHandle {
+        ApiHandle(Some(api))
     }
 
     /// The engine, while it lives.
     pub fn get(&self) -> Option<Arc<dyn Api>> {
-        self.0.get()?.upgrade()
+        self.0.as_ref()?.upgrade()
     }
 }
 
@@ -78,7 +78,7 @@ pub struct Deps {
     pub service_cidrs: Vec<String>,
     /// Ports that `NodePort` services may have.
     pub node_port_range: RangeInclusive<u16>,
-    /// The engine; set it once it is open.
+    /// The engine.
     pub api: ApiHandle,
     /// Decides about requests; answers access reviews.
     pub authorizer: Arc<dyn Authorizer>,

@@ -47,7 +47,6 @@ mod ttl_after_finished;
 mod validatingadmissionpolicy_status;
 mod volumeattributesclass_protection;
 
-pub use bootstrap_signer::verify as verify_cluster_info;
 pub use certificatesigningrequest_signing::Authority;
 pub use descriptor::{Descriptor, Start};
 pub use node_ipam::{MaskSizes, NodeRanges};

@@ -1,7 +1,7 @@
-//! Erasing a file: its bytes are overwritten before its name goes.
+//! Erasing a file: its bytes are overwritten before it is removed.
 //!
-//! A file system that writes elsewhere than in place (copy on write, a journal of data, a flash translation layer) may keep
-//! former blocks; what can be done by a program is done here.
+//! A file system that does not write in place (copy on write, a journal of data, a flash translation layer) may keep former
+//! blocks, which a program cannot overwrite.
 
 use std::{
     fs::{self, OpenOptions},

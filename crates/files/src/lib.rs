@@ -1,9 +1,9 @@
 //! Files and directories that hold secrets: their modes, and replacing and erasing them.
 //!
 //! Invariants:
-//! - What is made here has the mode that is asked for, whatever the process's umask is.
-//! - What exists and is open to other users is closed to them, with a warning. What belongs to another user than this
-//!   process's or root is refused: its owner can read and replace it at any time.
+//! - Created files and directories have the requested mode, whatever the process's umask is.
+//! - Existing ones that other users may use are closed to them, with a warning. One that belongs to another user than this
+//!   process's or root is rejected: its owner can read and replace it at any time.
 //! - A file that is replaced is whole at any moment: the new one is synced under a temporary name and renamed.
 
 use std::{
@@ -14,6 +14,7 @@ use std::{
 };
 
 mod erase;
+pub mod kubeconfig;
 
 pub use erase::erase;
 
@@ -53,7 +54,7 @@ impl From<Refused> for io::Error {
 /// Makes a directory and its missing parents for this user only; one that exists is closed to other users.
 ///
 /// # Errors
-/// When it cannot be made or closed, or belongs to another user.
+/// When it cannot be created or closed, or belongs to another user.
 pub fn private_dir(path: &Path) -> io::Result<()> {
     make_dirs(path, PRIVATE_DIR)?;
     close(path, ANY)
@@ -63,17 +64,17 @@ pub fn private_dir(path: &Path) -> io::Result<()> {
 /// other directories into the place of those in it.
 ///
 /// # Errors
-/// When it cannot be made or closed, or belongs to another user.
+/// When it cannot be created or closed, or belongs to another user.
 pub fn parent_of_private(path: &Path) -> io::Result<()> {
     make_dirs(path, PRIVATE_DIR)?;
     let mode = fs::metadata(path)?.mode();
     match close(path, if mode & STICKY == 0 { WRITING } else { 0 }) {
-        // A volume that root made and opened: what is made in it belongs to this user all the same, and is refused later
-        // if it does not.
+        // A volume that root has created and opened: files in it belong to this user all the same, and are rejected later if
+        // they do not.
         Err(error)
             if error.get_ref().is_some_and(|e| matches!(e.downcast_ref(), Some(Refused::Open { .. }))) =>
         {
-            tracing::warn!(path = %path.display(), %error, "other users can rename what is kept in this directory");
+            tracing::warn!(path = %path.display(), %error, "other users can rename files in this directory");
             Ok(())
         }
         outcome => outcome,
@@ -83,7 +84,7 @@ pub fn parent_of_private(path: &Path) -> io::Result<()> {
 /// Makes a directory and its missing parents with a mode; one that exists is left as it is.
 ///
 /// # Errors
-/// When it cannot be made.
+/// When it cannot be created.
 pub fn make_dirs(path: &Path, mode: u32) -> io::Result<()> {
     let missing = !path.exists();
     DirBuilder::new().recursive(true).mode(mode).create(path)?;
@@ -121,7 +122,7 @@ fn close(path: &Path, bits: u32) -> io::Result<()> {
         return Err(Refused::Owner { owner, user }.into());
     }
     if owner != user {
-        // Root lets a group read keys where services run as users of their own.
+        // Root lets a group read keys where services run as separate users.
         let open = mode & bits & !0o040;
         let dir_of_group = if found.is_dir() { 0o010 } else { 0 };
         return if open & !dir_of_group == 0 { Ok(()) } else { Err(Refused::Open { mode }.into()) };
@@ -142,12 +143,12 @@ fn close(path: &Path, bits: u32) -> io::Result<()> {
 /// When it cannot be written; the former is as it was then.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let temporary = temporary(path);
-    // What a killed process left behind may have another mode.
+    // A file that a killed process left may have another mode.
     existing(fs::remove_file(&temporary))?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
     let written = write_all(&mut file, content, mode).and_then(|()| fs::rename(&temporary, path));
     written.inspect_err(|_| {
-        // The first error is the one to tell; what is left behind is private, and removed by the next attempt.
+        // The first error is returned; the temporary file is private, and the next attempt removes it.
         let _ = fs::remove_file(&temporary);
     })
 }
@@ -192,8 +193,8 @@ pub fn replace_linked(path: &Path, content: &[u8]) -> io::Result<()> {
         let (former, now) = (format!("{former:04o}"), format!("{mode:04o}"));
         tracing::warn!(path = %path.display(), mode = former, now, "was open to other users, and is no longer");
     }
-    let made = fs::metadata(path)?;
-    if (made.uid(), made.gid()) != (found.uid(), found.gid()) {
+    let replaced = fs::metadata(path)?;
+    if (replaced.uid(), replaced.gid()) != (found.uid(), found.gid()) {
         give(path, &found)?;
     }
     Ok(())

@@ -11,7 +11,7 @@ fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// Runs a step as a process of its own, with a umask: it is the whole process's, and tests share one.
+/// Runs a step in a separate process with a umask, which belongs to the process and would affect other tests.
 fn with_umask(umask: &str, dir: &Path) {
     let program = std::env::current_exe().unwrap();
     let command =
@@ -70,7 +70,7 @@ fn closes_what_was_open_to_other_users() {
     chmod(&at("dir"), 0o777);
     parent_of_private(&at("dir")).unwrap();
     assert_eq!(mode(&at("dir")), 0o755);
-    // Everybody's directory of temporary files stays everybody's.
+    // The mode of a shared directory of temporary files stays.
     chmod(&at("dir"), 0o1777);
     parent_of_private(&at("dir")).unwrap();
     assert_eq!(mode(&at("dir")), 0o1777);
@@ -116,7 +116,7 @@ fn writes_through_symbolic_links() {
     assert_eq!(fs::read_link(at("second")).unwrap(), Path::new("dotfiles/config"));
     assert_eq!(fs::read_to_string(at("dotfiles/config")).unwrap(), "new");
     assert_eq!(mode(&at("dotfiles/config")), 0o640);
-    // A link may lead to what is to be made.
+    // A link may lead to a missing file.
     symlink("later/config", at("dangling")).unwrap();
     replace_linked(&at("dangling"), b"made").unwrap();
     assert_eq!(fs::read_to_string(at("later/config")).unwrap(), "made");

@@ -1,13 +1,11 @@
-//! Who may do what in this cluster: the authorizers in their order, fed from the engine's caches.
+//! Authorization of a cluster: the authorizers in their order, which decide from the engine's caches.
 //!
-//! Invariant: a refusal is as new as the store was when it was asked for; a permission as new as the caches are.
+//! Invariant: a denial is as recent as the store was when the request was authorized, a permission as recent as the caches.
 
-mod flags;
 mod reload;
 
-use crate::fetch::{Reviewer, Trips};
+use crate::fetch::{AttemptObserver, Reviewer};
 use arc_swap::ArcSwap;
-pub use flags::{AuthzError, AuthzOptions};
 use kaji_auth::{
     Always, Attributes, Authorizer, Decision, Masters, Outcome, Rules, Union,
     authz::{
@@ -25,6 +23,7 @@ use kaji_engine::{
     cache::{Cache, Follower},
 };
 use kaji_meta::{Clock, GroupResource};
+use kaji_options::{AuthzError, AuthzOptions};
 use kaji_resource::{BoxFuture, ObjectReader, UserInfo};
 use kaji_server::{AuthorizationMetrics, Counter};
 use reload::Reload;
@@ -34,35 +33,32 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// How often the node graph follows the caches when no node asks.
+/// How often the node graph is updated from the caches while nodes send no requests.
 const TICK: Duration = Duration::from_secs(2);
-
-/// The engine once it is open: authorizers are made before it, because admission and hooks ask them.
-#[derive(Clone, Default)]
-struct Source(Arc<OnceLock<Weak<Engine>>>);
 
 struct Followed {
     cache: Arc<Cache>,
     follower: Mutex<Follower>,
 }
 
-/// One resource of the engine.
+/// The changes of one resource of the engine.
 struct EngineFeed {
-    source: Source,
+    engine: Weak<Engine>,
     resource: GroupResource,
+    /// Initialized once the resource is registered.
     followed: OnceLock<Followed>,
 }
 
 impl EngineFeed {
-    fn boxed(source: &Source, group: &str, resource: &str) -> Box<dyn Feed> {
+    fn boxed(engine: &Weak<Engine>, group: &str, resource: &str) -> Box<dyn Feed> {
         let resource = GroupResource::new(group, resource);
-        Box::new(EngineFeed { source: source.clone(), resource, followed: OnceLock::new() })
+        Box::new(EngineFeed { engine: engine.clone(), resource, followed: OnceLock::new() })
     }
 
     /// `None` until the engine serves the resource.
     fn followed(&self) -> Option<&Followed> {
         if self.followed.get().is_none() {
-            let engine = self.source.0.get()?.upgrade()?;
+            let engine = self.engine.upgrade()?;
             let cache = engine.registry().by_group_resource(&self.resource)?.cache.clone();
             let follower = Mutex::new(Follower::new(cache.clone()));
             let _ = self.followed.set(Followed { cache, follower });
@@ -89,24 +85,24 @@ impl Feed for EngineFeed {
     }
 }
 
-/// Refuses nobody on account of caches that lag behind the store: before that, they catch up, as long as a read would wait
-/// for them. So whoever was told that a role is written may use it. What is allowed is allowed at once.
-struct Fresh {
+/// Denies no request because of caches that lag behind the store: before a denial they catch up, for as long as a read would
+/// wait for them, so that a role is effective once its write is acknowledged. What is allowed is allowed at once.
+struct RetryWithFreshCaches {
     authorizers: Union,
-    source: Source,
+    engine: Weak<Engine>,
 }
 
-impl Authorizer for Fresh {
+impl Authorizer for RetryWithFreshCaches {
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> BoxFuture<'a, Outcome> {
         Box::pin(async move {
-            let engine = self.source.0.get().and_then(Weak::upgrade);
-            // Looked at before the answer, so that what is applied meanwhile counts as news.
+            let engine = self.engine.upgrade();
+            // Read before the decision, so that changes applied meanwhile lead to another one.
             let before = engine.as_ref().map(|engine| engine.applied());
             let outcome = self.authorizers.authorize(attributes).await;
             let (Some(engine), Some(before), Decision::NoOpinion) = (engine, before, outcome.decision) else {
                 return outcome;
             };
-            // Without an answer from the store, what is known has to do.
+            // Without an answer from the store the caches decide.
             if engine.sync().await.is_err() || engine.applied() == before {
                 return outcome;
             }
@@ -116,8 +112,8 @@ impl Authorizer for Fresh {
 
     fn rules<'a>(&'a self, user: &'a UserInfo, namespace: &'a str) -> BoxFuture<'a, Rules> {
         Box::pin(async move {
-            if let Some(engine) = self.source.0.get().and_then(Weak::upgrade) {
-                // As above: what is known has to do.
+            if let Some(engine) = self.engine.upgrade() {
+                // As above.
                 let _ = engine.sync().await;
             }
             self.authorizers.rules(user, namespace).await
@@ -125,15 +121,14 @@ impl Authorizer for Fresh {
     }
 }
 
-/// Controllers here patch what upstream's update, so that they write no more than they mean to. Whoever is one of their
-/// service accounts or their manager and may update an object may do it by a patch: that gives them nothing new, and leaves the default
-/// roles what they are upstream.
+/// Controllers here patch where upstream's update, so that they write only the fields that they own. Their service accounts
+/// and the controller manager may patch what they may update, which keeps the default roles as they are upstream.
 struct ControllerPatches(Arc<Rbac>);
 
 impl ControllerPatches {
-    fn stands_for(user: &str) -> bool {
+    fn is_controller(user: &str) -> bool {
         match user.strip_prefix("system:serviceaccount:kube-system:") {
-            Some(account) => policy::controller_accounts().any(|known| known == account),
+            Some(account) => policy::controller_accounts().any(|name| name == account),
             None => user == "system:kube-controller-manager",
         }
     }
@@ -141,12 +136,12 @@ impl ControllerPatches {
 
 impl Authorizer for ControllerPatches {
     fn authorize<'a>(&'a self, a: &'a Attributes<'a>) -> BoxFuture<'a, Outcome> {
-        if a.verb != "patch" || !Self::stands_for(&a.user.name) {
+        if a.verb != "patch" || !Self::is_controller(&a.user.name) {
             return Box::pin(std::future::ready(Outcome::default()));
         }
         Box::pin(async move {
             let outcome = self.0.authorize(&Attributes { verb: "update", ..*a }).await;
-            // What is missing was said of the patch already.
+            // The reason for denying the patch is given already.
             if outcome.allowed() { outcome } else { Outcome::default() }
         })
     }
@@ -156,13 +151,13 @@ impl Authorizer for ControllerPatches {
     }
 }
 
-/// Counts the decisions of one authorizer that end the matter.
+/// Counts the final decisions of one authorizer.
 struct Counted {
     inner: Arc<dyn Authorizer>,
     kind: &'static str,
     name: String,
     decisions: Arc<AuthorizationMetrics>,
-    // Made when they are first needed, as upstream's are.
+    // Registered with the first decision, as upstream's are.
     allowed: OnceLock<Counter>,
     denied: OnceLock<Counter>,
 }
@@ -186,7 +181,7 @@ impl Authorizer for Counted {
     }
 }
 
-/// Those that decide now; the file may name others later.
+/// The authorizers in use, which a reload replaces.
 #[derive(Default)]
 pub(crate) struct Current(ArcSwap<Union>);
 
@@ -208,23 +203,22 @@ impl Authorizer for Current {
     }
 }
 
-/// Who is asked, in this order.
-type Asked = Vec<Arc<dyn Authorizer>>;
+/// Authorizers in their order.
+type Chain = Vec<Arc<dyn Authorizer>>;
 
-/// What authorizers are put together from.
+/// What authorizers are built from.
 #[derive(Clone)]
 struct Parts {
     rbac: Arc<Rbac>,
     node: Arc<Node>,
     abac: Arc<Policies>,
-    source: Source,
+    engine: Weak<Engine>,
     decisions: Arc<AuthorizationMetrics>,
 }
 
 impl Parts {
-    fn new(decisions: Arc<AuthorizationMetrics>, abac: Policies) -> Parts {
-        let source = Source::default();
-        let feed = |group, resource| EngineFeed::boxed(&source, group, resource);
+    fn new(decisions: Arc<AuthorizationMetrics>, abac: Policies, engine: Weak<Engine>) -> Parts {
+        let feed = |group, resource| EngineFeed::boxed(&engine, group, resource);
         let roles = |resource| feed("rbac.authorization.k8s.io", resource);
         let rbac = Arc::new(Rbac::new(rbac::Feeds {
             cluster_roles: roles("clusterroles"),
@@ -240,18 +234,18 @@ impl Parts {
             certificate_requests: feed("certificates.k8s.io", "podcertificaterequests"),
         };
         let node = Arc::new(Node::new(feeds, policy::node_rules()));
-        Parts { rbac, node, abac: Arc::new(abac), source, decisions }
+        Parts { rbac, node, abac: Arc::new(abac), engine, decisions }
     }
 
-    /// The authorizers of a list, and before them the one that no list names. Those that decide from the caches share the
-    /// waiting for them, and do that before anybody elsewhere is asked.
+    /// `system:masters`, then the authorizers of a list. Adjacent authorizers that decide from the caches are retried with
+    /// fresh caches together, before the next webhook is called.
     async fn build(&self, modes: &[Mode], clock: &Arc<dyn Clock>) -> Result<Union, String> {
-        let mut all: Asked = vec![Arc::new(Masters)];
-        let mut here: Asked = vec![];
-        let fresh = |here: &mut Asked| -> Option<Arc<dyn Authorizer>> {
-            let authorizers = Union(std::mem::take(here));
+        let mut all: Chain = vec![Arc::new(Masters)];
+        let mut local: Chain = vec![];
+        let retried = |local: &mut Chain| -> Option<Arc<dyn Authorizer>> {
+            let authorizers = Union(std::mem::take(local));
             let any = !authorizers.0.is_empty();
-            any.then(|| Arc::new(Fresh { authorizers, source: self.source.clone() }) as _)
+            any.then(|| Arc::new(RetryWithFreshCaches { authorizers, engine: self.engine.clone() }) as _)
         };
         for mode in modes {
             let inner: Arc<dyn Authorizer> = match mode {
@@ -274,20 +268,20 @@ impl Parts {
                 denied: OnceLock::new(),
             });
             if matches!(mode, Mode::Webhook(_)) {
-                all.extend(fresh(&mut here));
+                all.extend(retried(&mut local));
                 all.push(counted);
             } else {
-                here.push(counted);
+                local.push(counted);
             }
         }
-        all.extend(fresh(&mut here));
+        all.extend(retried(&mut local));
         Ok(Union(all))
     }
 
     async fn webhook(&self, config: &WebhookConfig, clock: &Arc<dyn Clock>) -> Result<Webhook, String> {
         let (name, decisions) = (config.name.clone(), self.decisions.clone());
-        let trips: Trips = Arc::new(move |result, took| decisions.asked(&name, result, took));
-        let reviewer = Reviewer::timed(&config.kubeconfig, config.timeout, Some(trips)).await?;
+        let observer: AttemptObserver = Arc::new(move |result, took| decisions.asked(&name, result, took));
+        let reviewer = Reviewer::timed(&config.kubeconfig, config.timeout, Some(observer)).await?;
         Ok(Webhook::new(Arc::new(reviewer), config.clone(), clock.clone(), self.decisions.clone()))
     }
 }
@@ -301,13 +295,12 @@ pub struct Access {
     /// What they decided.
     pub decisions: Arc<AuthorizationMetrics>,
     node: Arc<Node>,
-    source: Source,
     reload: Option<Reload>,
 }
 
 impl Access {
-    /// They allow nothing but what `system:masters` may do until they know the engine. `server` is the name by which
-    /// metrics know this one.
+    /// Until the engine has resources, only `system:masters` is allowed anything. `server` is the label of this server in
+    /// metrics.
     ///
     /// # Errors
     /// Options that cannot be used.
@@ -315,25 +308,21 @@ impl Access {
         options: &AuthzOptions,
         server: &str,
         clock: &Arc<dyn Clock>,
+        engine: Weak<Engine>,
     ) -> Result<Access, AuthzError> {
         let configured = options.read()?;
         let policies = options.policies(&configured.modes)?.unwrap_or_default();
-        let parts = Parts::new(Arc::new(AuthorizationMetrics::new(server)), policies);
+        let parts = Parts::new(Arc::new(AuthorizationMetrics::new(server)), policies, engine);
         let current = Arc::new(Current::default());
         current.set(parts.build(&configured.modes, clock).await.map_err(AuthzError::Config)?);
         let reload = configured
             .file
             .map(|file| Reload::new(file, configured.modes, parts.clone(), current.clone(), clock.clone()));
-        let Parts { rbac, node, source, decisions, .. } = parts;
-        Ok(Access { authorizer: current, rbac, decisions, node, source, reload })
+        let Parts { rbac, node, decisions, .. } = parts;
+        Ok(Access { authorizer: current, rbac, decisions, node, reload })
     }
 
-    /// Makes the engine known. Only the first call counts.
-    pub fn set(&self, engine: &Arc<Engine>) {
-        let _ = self.source.0.set(Arc::downgrade(engine));
-    }
-
-    /// Follows what nodes seldom ask for, and the file that says who decides, until told to stop.
+    /// Keeps the node graph up to date and reloads the configuration file, until `stop` turns true.
     pub async fn follow(self, stop: watch::Receiver<bool>) {
         if let Some(reload) = self.reload {
             tokio::join!(reload.run(stop.clone()), tick(self.node, stop));

@@ -1,69 +1,39 @@
-//! How a cluster finds out who somebody is: flags, keys, and the chain of authenticators.
+//! Authentication of a cluster: keys, and the chain of authenticators.
 //!
-//! Invariant: whatever is configured and cannot be used keeps the cluster from starting.
+//! Invariant: a configuration that cannot be used keeps the cluster from starting.
 
-mod flags;
 mod reload;
 
-pub use flags::{AuthnOptions, Authorities};
-
 use crate::fetch::Reviewer;
-use flags::read;
 use kaji_auth::authn::{
     Agnostic, Anonymous, BootstrapTokens, Chain, Identity, IssuedToken, Issuer, IssuerDocuments, KeyError,
     KeySet, LegacyTokens, PublicKey, Refusal, ServiceAccountTokens, SigningKey, Swappable, TokenChain,
-    TokenFile, TokenFileError, TokenOrder, Webhook,
+    TokenFile, TokenOrder, Webhook,
 };
 use kaji_builtins::Tokens;
 use kaji_meta::{Clock, random::SystemRandom};
+use kaji_options::authentication::{AuthnError, AuthnOptions, Authorities, read};
 use kaji_resource::{Api, BoxFuture};
 use kaji_server::{ReloadMetrics, pki::Pki};
 use reload::{Issuers, Reload};
 use std::{
-    path::{Path, PathBuf},
-    sync::{Arc, OnceLock, Weak},
+    path::Path,
+    sync::{Arc, Weak},
 };
 use tokio::sync::watch;
 
 /// The issuer of tokens, and with it their audience, unless flags name others.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
-/// Why authentication cannot be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum AuthnError {
-    /// A file could not be read.
-    #[error("{path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What went wrong.
-        source: std::io::Error,
-    },
-    /// A file without usable keys.
-    #[error("{path}: {source}")]
-    Key {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: KeyError,
-    },
-    /// The file of tokens.
-    #[error(transparent)]
-    Tokens(#[from] TokenFileError),
-    /// A flag.
-    #[error("{0}")]
-    Flag(String),
-}
-
 /// The authentication of a cluster.
 pub struct Authn {
-    /// Who is asked, in which order.
+    /// The authenticators in their order.
     pub chain: Chain,
     /// Issues and reviews tokens.
-    pub tokens: Arc<Service>,
-    /// Who signs certificates.
+    pub tokens: Arc<TokenService>,
+    /// Certificate authorities of clients and of front proxies.
     pub authorities: Authorities,
-    /// How the file fared that names issuers.
+    /// Metrics of reloads of the configuration file.
     pub reloads: Arc<ReloadMetrics>,
     reload: Option<Reload>,
     keys: KeySet,
@@ -71,8 +41,7 @@ pub struct Authn {
 }
 
 impl Authn {
-    /// Sets it up. `api` is where accounts and secrets are looked up; `server` is the name by which metrics know this
-    /// one.
+    /// `api` has the accounts and secrets of tokens; `server` is the label of this server in metrics.
     pub async fn new(
         options: &AuthnOptions,
         pki: &Pki,
@@ -100,12 +69,14 @@ impl Authn {
             .map_err(|e| AuthnError::Flag(format!("invalid authentication configuration: {e}")))?;
         let anonymous = match &configuration.anonymous {
             Some(rule) => rule.rule(),
-            None if options.anonymous_auth.unwrap_or(true) && !options.closed => Anonymous::Everywhere,
+            None if options.anonymous_auth.unwrap_or(true) && !options.deny_anonymous => {
+                Anonymous::Everywhere
+            }
             None => Anonymous::Nowhere,
         };
         let mut chain = TokenChain::new(issuer.audiences.clone());
         own_tokens(&mut chain, options, &issuers, &keys, &issuer.audiences, api, clock)?;
-        // After the server's own tokens: asking others takes time.
+        // After the server's own tokens: remote calls take time.
         let foreign = Issuers {
             algorithms: options.algorithms(),
             audiences: issuer.audiences.clone(),
@@ -132,7 +103,7 @@ impl Authn {
         let chain = Arc::new(chain);
         Ok(Authn {
             chain: Chain { proxy: Some(options.proxy()), tokens: chain.clone(), anonymous },
-            tokens: Arc::new(Service { issuer, chain }),
+            tokens: Arc::new(TokenService { issuer, chain }),
             authorities,
             reloads,
             reload,
@@ -141,21 +112,20 @@ impl Authn {
         })
     }
 
-    /// Follows the file that names issuers, until told to stop. The second time there is nothing to follow.
-    pub fn follow(&mut self, stop: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + use<> {
-        let reload = self.reload.take();
-        async move {
-            if let Some(reload) = reload {
-                reload.run(stop).await;
-            }
+    /// Reloads the configuration file when it changes, until `stop` turns true.
+    pub async fn follow(self, stop: watch::Receiver<bool>) {
+        if let Some(reload) = self.reload {
+            reload.run(stop).await;
         }
     }
 
-    /// What others need to verify tokens; `None` for an issuer that cannot be discovered. `url` is the server's.
+    /// The OpenID discovery documents; `None` for an issuer whose URL allows none. `url` is the server's.
     pub fn documents(&self, url: &str) -> Option<IssuerDocuments> {
         let keys_at = self.keys_at.clone().unwrap_or_else(|| format!("{url}/openid/v1/jwks"));
         IssuerDocuments::new(&self.tokens.issuer.name, &keys_at, &self.keys)
-            .inspect_err(|why| tracing::warn!(%why, "the issuer of tokens will not be discoverable"))
+            .inspect_err(
+                |why| tracing::warn!(%why, "OpenID discovery of the service account issuer is disabled"),
+            )
             .ok()
     }
 
@@ -165,7 +135,7 @@ impl Authn {
     }
 }
 
-/// The authenticators of tokens that this cluster made, in upstream's order.
+/// The authenticators of tokens that this cluster issues, in upstream's order.
 fn own_tokens(
     chain: &mut TokenChain,
     options: &AuthnOptions,
@@ -210,42 +180,13 @@ fn keys(options: &AuthnOptions, pki: &Pki) -> Result<(SigningKey, KeySet), Authn
     Ok((key, KeySet::new(all)))
 }
 
-/// The service for kinds that are registered before the keys are read. Until then there is nobody to ask it.
-#[derive(Default)]
-pub struct LateTokens(OnceLock<Arc<Service>>);
-
-impl LateTokens {
-    /// Gives it what it stands for.
-    pub fn set(&self, service: Arc<Service>) {
-        // A second time changes nothing.
-        let _ = self.0.set(service);
-    }
-}
-
-impl Tokens for LateTokens {
-    fn issue(&self, order: &TokenOrder, now: jiff::Timestamp) -> Result<IssuedToken, KeyError> {
-        self.0.get().ok_or(KeyError::Sign)?.issue(order, now)
-    }
-
-    fn identify<'a>(
-        &'a self,
-        token: &'a str,
-        audiences: &'a [String],
-    ) -> BoxFuture<'a, Result<Identity, Refusal>> {
-        match self.0.get() {
-            Some(service) => service.identify(token, audiences),
-            None => Box::pin(std::future::ready(Err(Refusal("authentication is not ready".into())))),
-        }
-    }
-}
-
-/// Issues tokens and says whose they are, for the kinds that do.
-pub struct Service {
+/// Issues and authenticates tokens for TokenRequest and TokenReview.
+pub struct TokenService {
     issuer: Issuer,
     chain: Arc<TokenChain>,
 }
 
-impl Tokens for Service {
+impl Tokens for TokenService {
     fn issue(&self, order: &TokenOrder, now: jiff::Timestamp) -> Result<IssuedToken, KeyError> {
         self.issuer.issue(order, now)
     }

@@ -1,57 +1,108 @@
-//! The objects a cluster has before anybody creates one: namespaces, the `kubernetes` service with its endpoints, the
-//! default service range, the system priority classes.
+//! The objects that every cluster has: namespaces, the `kubernetes` service with its endpoints, the default service range,
+//! the system priority classes, and those of roles, flow control, aggregation and joining.
 //!
-//! Invariant: creating is idempotent; what is there already (after a restart) stays as its owner left it, except the
-//! endpoints of this server, which follow its address.
+//! Invariants: writing them is idempotent; existing objects (after a restart) stay as their owners left them, except the
+//! endpoints of this server, which have its address. An object is written after the namespace that it is in.
 
-use futures_util::future::{try_join_all, try_join3};
+use crate::{delegation, roles, tracking};
+use futures_util::{
+    future::{try_join, try_join_all, try_join3},
+    try_join,
+};
+use jiff::Timestamp;
+use kaji_auth::authn::ClusterAuthenticationInfo;
+use kaji_engine::Engine;
+use kaji_kubelet::cluster_info;
 use kaji_meta::{GroupResource, Status};
 use kaji_resource::{Api, DeleteOptions};
 use serde_json::{Value, json};
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 /// Namespaces that always exist.
 const NAMESPACES: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// Where the service network is and where this server listens.
+const PRIORITY_CLASSES: &[(&str, i64, &str)] = &[
+    (
+        "system-cluster-critical",
+        2_000_000_000,
+        "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+    ),
+    (
+        "system-node-critical",
+        2_000_001_000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
+];
+
+/// What the objects say about the cluster.
 pub struct Facts<'a> {
     /// `10.96.0.0/12`
     pub service_cidrs: &'a [String],
     /// The first address of the primary range, which is the `kubernetes` service's.
     pub service_ip: IpAddr,
-    /// The address that endpoints name.
+    /// The address in the endpoints of the `kubernetes` service.
     pub advertise: SocketAddr,
+    /// The URL of the server.
+    pub url: &'a str,
+    /// The certificate authority of the server, PEM.
+    pub root_ca: &'a str,
+    /// How the server authenticates clients by certificates.
+    pub authentication: &'a ClusterAuthenticationInfo,
+    /// The machine's time.
+    pub now: Timestamp,
 }
 
-/// Creates what is missing.
-pub async fn run(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Status> {
-    let mut first = vec![];
-    for name in NAMESPACES {
-        first.push((GroupResource::new("", "namespaces"), object("v1", "Namespace", name)));
-    }
+/// Creates missing objects.
+///
+/// # Errors
+/// The first write that is rejected.
+pub async fn run(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> {
+    let api: &dyn Api = &**engine;
+    // As many writes as possible run at the same time, since those that wait together share an fsync.
+    let namespaced = async {
+        try_join(namespaces(api), service_cidr(api, facts)).await?;
+        try_join!(
+            kubernetes_service(api, facts),
+            roles::ensure_namespaced(api),
+            cluster_info::ensure(api, facts.url, facts.root_ca),
+            delegation::ensure(api, facts.authentication, facts.now),
+            tracking::ensure(api, facts.now, true),
+        )
+    };
+    try_join!(
+        namespaced,
+        priority_classes(api),
+        roles::ensure_cluster_wide(api),
+        kaji_server::flowcontrol::ensure(engine),
+        kaji_aggregator::ensure(engine),
+    )
+    .map(drop)
+}
+
+async fn namespaces(api: &dyn Api) -> Result<(), Status> {
+    let resource = GroupResource::new("", "namespaces");
+    let all = NAMESPACES.iter().map(|name| ensure(api, &resource, "", object("v1", "Namespace", name)));
+    try_join_all(all).await.map(drop)
+}
+
+async fn service_cidr(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Status> {
     let mut range = object("networking.k8s.io/v1", "ServiceCIDR", "kubernetes");
     range["spec"] = json!({"cidrs": facts.service_cidrs});
-    first.push((GroupResource::new("networking.k8s.io", "servicecidrs"), range));
-    for (name, value, description) in [
-        (
-            "system-cluster-critical",
-            2_000_000_000,
-            "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
-        ),
-        (
-            "system-node-critical",
-            2_000_001_000,
-            "Used for system critical pods that must not be moved from their current node.",
-        ),
-    ] {
+    ensure(api, &GroupResource::new("networking.k8s.io", "servicecidrs"), "", range).await
+}
+
+async fn priority_classes(api: &dyn Api) -> Result<(), Status> {
+    let resource = GroupResource::new("scheduling.k8s.io", "priorityclasses");
+    let all = PRIORITY_CLASSES.iter().map(|(name, value, description)| {
         let mut class = object("scheduling.k8s.io/v1", "PriorityClass", name);
-        class["value"] = value.into();
-        class["description"] = description.into();
-        first.push((GroupResource::new("scheduling.k8s.io", "priorityclasses"), class));
-    }
-    // At once, for writes that wait together share an fsync.
-    try_join_all(first.iter().map(|(resource, object)| ensure(api, resource, "", object.clone()))).await?;
-    kubernetes_service(api, facts).await
+        class["value"] = (*value).into();
+        class["description"] = (*description).into();
+        ensure(api, &resource, "", class)
+    });
+    try_join_all(all).await.map(drop)
 }
 
 async fn kubernetes_service(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Status> {
@@ -98,7 +149,7 @@ async fn ensure(
     namespace: &str,
     object: Value,
 ) -> Result<(), Status> {
-    // Asked first: creating a service again would find its own address taken.
+    // Read first: creating a service again would find its own address allocated.
     if api.get(resource, namespace, kaji_meta::object::name(&object)).is_some() {
         return Ok(());
     }

@@ -1,17 +1,17 @@
-//! What extension servers need to know to tell who asks them: `extension-apiserver-authentication` in `kube-system`, the
-//! authorities of clients and of front proxies, and the headers that the latter name users with; and the certificate that
-//! this server shows them.
+//! The ConfigMap `kube-system/extension-apiserver-authentication`, by which extension API servers authenticate requests: the
+//! certificate authorities of clients and of front proxies, and the headers in which front proxies name users. And the client
+//! certificate that the aggregator presents to extension API servers.
 //!
 //! Invariants:
-//! - What others wrote there stays, for several servers may share it; certificates that have ended go.
-//! - It is written only when something is missing, and made again when somebody deletes it; it follows the files that name
-//!   authorities.
+//! - Entries of other servers stay, since several servers may share the map; expired certificates are removed.
+//! - The map is written only when something is missing, and created again after it was deleted; it has the authorities of the
+//!   current files.
 //!
 //! Source: upstream's `clusterauthenticationtrust` controller.
 
 use futures_util::StreamExt;
 use kaji_aggregator::{Aggregator, Identity};
-use kaji_auth::authn::RequestHeader;
+use kaji_auth::authn::{ClusterAuthenticationInfo, RequestHeader};
 use kaji_engine::{ApiRequest, Body, Engine};
 use kaji_meta::{Clock, GroupResource, Status, text};
 use kaji_resource::{Api, FieldManagement, UpdateOptions, Verb};
@@ -26,29 +26,18 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// The map.
+/// The name of the ConfigMap.
 pub const NAME: &str = "extension-apiserver-authentication";
-/// Where it is.
+/// Its namespace.
 pub const NAMESPACE: &str = "kube-system";
-/// How often it is looked at while nothing happens: certificates end.
+/// How often it is reconciled without changes, because certificates expire.
 const RESYNC: Duration = Duration::from_secs(60);
-/// How long after a failure it is tried again.
-const AGAIN: Duration = Duration::from_secs(1);
-/// Certificates that ended less than this ago may still be good for somebody whose clock is behind.
-const SLACK: i64 = 300;
+/// The pause after a failure.
+const RETRY: Duration = Duration::from_secs(1);
+/// Seconds for which expired certificates are kept, for clients with slow clocks.
+const CLOCK_SKEW: i64 = 300;
 
-/// Whom this server believes.
-#[derive(Clone, Debug)]
-pub struct Trust {
-    /// Who signs clients' certificates, PEM.
-    pub clients: String,
-    /// Who signs front proxies' certificates, PEM.
-    pub proxies: String,
-    /// How they name users.
-    pub headers: RequestHeader,
-}
-
-/// Why what is there cannot be completed.
+/// Why the existing map cannot be completed.
 #[derive(Debug, thiserror::Error)]
 #[error("{NAMESPACE}/{NAME}: {key}: {why}")]
 pub struct TrustError {
@@ -62,29 +51,33 @@ impl From<TrustError> for Status {
     }
 }
 
-/// Brings the map up to date.
+/// Creates or completes the map.
 ///
 /// # Errors
-/// What is there cannot be read, or a refusal.
-pub async fn ensure(api: &dyn Api, trust: &Trust, now: jiff::Timestamp) -> Result<(), Status> {
+/// When the existing map cannot be parsed, or a write is rejected.
+pub async fn ensure(
+    api: &dyn Api,
+    info: &ClusterAuthenticationInfo,
+    now: jiff::Timestamp,
+) -> Result<(), Status> {
     let maps = GroupResource::new("", "configmaps");
     let Some(found) = api.get(&maps, NAMESPACE, NAME) else {
         let map = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": NAME, "namespace": NAMESPACE},
-            "data": combined(&Value::Null, trust, now)?,
+            "data": combined(&Value::Null, info, now)?,
         });
         return match api.create(&maps, NAMESPACE, map, false).await {
             Err(status) if status.code == 409 => Ok(()),
             other => other.map(drop),
         };
     };
-    if combined(&found["data"], trust, now)? == found["data"] {
+    if combined(&found["data"], info, now)? == found["data"] {
         return Ok(());
     }
     let change = |map: &mut Value| {
-        map["data"] = combined(&map["data"], trust, now)?;
+        map["data"] = combined(&map["data"], info, now)?;
         Ok(())
     };
     match api.update(&maps, NAMESPACE, NAME, UpdateOptions::new("", FieldManagement::Record), &change).await {
@@ -93,19 +86,23 @@ pub async fn ensure(api: &dyn Api, trust: &Trust, now: jiff::Timestamp) -> Resul
     }
 }
 
-/// What is there already and what this server adds.
-fn combined(data: &Value, trust: &Trust, now: jiff::Timestamp) -> Result<Value, TrustError> {
+/// The data of the existing map, completed with this server's.
+fn combined(
+    data: &Value,
+    info: &ClusterAuthenticationInfo,
+    now: jiff::Timestamp,
+) -> Result<Value, TrustError> {
     let mut out = Map::new();
-    let clients = certificates(data, "client-ca-file", &trust.clients, now)?;
+    let clients = certificates(data, "client-ca-file", &info.client_ca, now)?;
     if !clients.is_empty() {
         out.insert("client-ca-file".into(), clients.into());
     }
-    let proxies = certificates(data, "requestheader-client-ca-file", &trust.proxies, now)?;
+    let proxies = certificates(data, "requestheader-client-ca-file", &info.request_header_ca, now)?;
     if proxies.is_empty() {
         return Ok(out.into());
     }
     out.insert("requestheader-client-ca-file".into(), proxies.into());
-    let RequestHeader { allowed, user, uid, groups, extra } = &trust.headers;
+    let RequestHeader { allowed, user, uid, groups, extra } = &info.request_header;
     for (key, own) in [
         ("requestheader-allowed-names", allowed),
         ("requestheader-username-headers", user),
@@ -119,7 +116,7 @@ fn combined(data: &Value, trust: &Trust, now: jiff::Timestamp) -> Result<Value, 
                 all.push(text);
             }
         }
-        // Servers from before there were uids do not expect the key.
+        // Servers that do not have UIDs do not expect the key.
         if key != "requestheader-uid-headers" || !all.is_empty() {
             out.insert(key.into(), json!(all).to_string().into());
         }
@@ -134,7 +131,7 @@ fn list(data: &Value, key: &'static str) -> Result<Vec<String>, TrustError> {
     }
 }
 
-/// The certificates of both that have not ended, each once, PEM.
+/// The union of the unexpired certificates, PEM.
 fn certificates(
     data: &Value,
     key: &'static str,
@@ -147,7 +144,7 @@ fn certificates(
         for der in pki::certificates(pem).map_err(|e| error(e.to_string()))? {
             let (_, parsed) = x509_parser::parse_x509_certificate(&der).map_err(|e| error(e.to_string()))?;
             let ends = parsed.validity().not_after.timestamp();
-            if ends > now.as_second() - SLACK && !all.contains(&der) {
+            if ends > now.as_second() - CLOCK_SKEW && !all.contains(&der) {
                 all.push(der);
             }
         }
@@ -155,10 +152,10 @@ fn certificates(
     Ok(all.iter().map(|der| text::pem("CERTIFICATE", der)).collect())
 }
 
-/// Keeps the map up to date until `stop` turns true or the engine is gone.
+/// Keeps the map up to date until `stop` turns true or the engine has ended.
 pub async fn follow(
     engine: Weak<Engine>,
-    mut trust: watch::Receiver<Trust>,
+    mut info: watch::Receiver<ClusterAuthenticationInfo>,
     clock: Arc<dyn Clock>,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -168,16 +165,16 @@ pub async fn follow(
             drop(strong);
             loop {
                 let Some(strong) = engine.upgrade() else { return };
-                let now = trust.borrow_and_update().clone();
+                let now = info.borrow_and_update().clone();
                 let outcome = ensure(&*strong, &now, clock.now()).await;
                 drop(strong);
-                let pause = if outcome.is_ok() { RESYNC } else { AGAIN };
+                let pause = if outcome.is_ok() { RESYNC } else { RETRY };
                 if let Err(error) = outcome {
-                    tracing::warn!(%error, "what extension servers need to know could not be written");
+                    tracing::warn!(%error, "kube-system/extension-apiserver-authentication could not be written");
                 }
                 tokio::select! {
                     piece = changes.next() => if piece.is_none() { break },
-                    Ok(()) = trust.changed() => {}
+                    Ok(()) = info.changed() => {}
                     () = tokio::time::sleep(pause) => {}
                 }
             }
@@ -189,13 +186,13 @@ pub async fn follow(
     }
 }
 
-/// How this server proves to extension servers that it is the one that forwards.
+/// The client certificate that the aggregator presents to extension API servers.
 pub fn identity(pki: &Pki) -> Identity {
     let client = &pki.front_proxy_client;
     (client.certificate.clone().into_bytes(), client.key.clone().into_bytes())
 }
 
-/// Shows extension servers the certificate of the day.
+/// Gives renewed client certificates to the aggregator.
 pub async fn identify(
     aggregator: Arc<Aggregator>,
     certificates: Arc<Certificates>,
@@ -230,24 +227,24 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn trust(now: jiff::Timestamp) -> Trust {
+    fn info(now: jiff::Timestamp) -> ClusterAuthenticationInfo {
         let pki = Pki::in_memory(None, &[], now).unwrap();
-        Trust {
-            clients: pki.ca.certificate,
-            proxies: pki.front_proxy_ca.certificate,
-            headers: RequestHeader::default(),
+        ClusterAuthenticationInfo {
+            client_ca: pki.ca.certificate,
+            request_header_ca: pki.front_proxy_ca.certificate,
+            request_header: RequestHeader::default(),
         }
     }
 
     #[test]
-    fn what_others_wrote_stays() {
+    fn keeps_entries_of_other_servers() {
         let now = at("2026-01-01T00:00:00Z");
-        let (ours, theirs) = (trust(now), trust(now));
+        let (ours, theirs) = (info(now), info(now));
         let first = combined(&Value::Null, &ours, now).unwrap();
         assert_eq!(combined(&first, &ours, now).unwrap(), first);
         assert_eq!(
             first["client-ca-file"].as_str().unwrap().replace("\r", ""),
-            ours.clients.replace("\r", "")
+            ours.client_ca.replace("\r", "")
         );
         let mut data = first.clone();
         data["requestheader-allowed-names"] = r#"["other"]"#.into();
@@ -269,19 +266,19 @@ mod tests {
     }
 
     #[test]
-    fn certificates_that_have_ended_go() {
+    fn removes_expired_certificates() {
         let old = at("2010-01-01T00:00:00Z");
-        let data = combined(&Value::Null, &trust(old), old).unwrap();
+        let data = combined(&Value::Null, &info(old), old).unwrap();
         let now = at("2026-01-01T00:00:00Z");
-        let ours = trust(now);
+        let ours = info(now);
         assert_eq!(combined(&data, &ours, now).unwrap(), combined(&Value::Null, &ours, now).unwrap());
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_replaced() {
+    fn rejects_a_malformed_map() {
         let now = at("2026-01-01T00:00:00Z");
         let data = json!({"requestheader-group-headers": "X-Remote-Group"});
-        let error = combined(&data, &trust(now), now).unwrap_err().to_string();
+        let error = combined(&data, &info(now), now).unwrap_err().to_string();
         assert!(
             error
                 .starts_with("kube-system/extension-apiserver-authentication: requestheader-group-headers: ")

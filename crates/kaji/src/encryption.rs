@@ -1,18 +1,15 @@
-//! Encryption at rest in a cluster: the file that a flag names, which may be followed, and the health of the KMS plugins
-//! that it names.
+//! Encryption at rest of a cluster: the configuration file, which may be reloaded, and the health of its KMS plugins.
 //!
 //! Invariants:
-//! - A start waits a bounded time for a plugin. If what is stored cannot be read then, it fails and says why, since
-//!   whatever is served is read from memory: who served half of it would deny objects that are there.
-//! - A file that is followed and cannot be used changes nothing; nor does one whose plugins are not well, or with which
-//!   something that is stored could not be read. It is tried again.
+//! - A start waits a bounded time for a plugin. If stored values cannot be decrypted then, it fails with the reason: objects
+//!   are served from complete caches only.
+//! - A reloaded file that cannot be used changes nothing; neither does one with an unhealthy plugin, or one that cannot
+//!   decrypt a stored value. It is retried.
 
-use crate::{
-    follow::Followed,
-    scrub::{Fingerprint, Scrubbing},
-};
+use crate::scrub::{Fingerprint, Scrubbing};
 use kaji_encryption::{Config, ConfigError, Deps, EncryptedStore, InForce, Metrics, Transformers};
 use kaji_meta::{Clock, SystemClock, SystemRandom};
+use kaji_options::{EncryptionFile, WatchedFiles};
 use kaji_server::{Health, ReloadMetrics};
 use kaji_store::Store;
 use std::{
@@ -22,47 +19,22 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// How long a start waits for plugins that are not well, and as long as one call may take.
-const PATIENCE: Duration = Duration::from_secs(3);
-
-/// The file that says which values are encrypted, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EncryptionFile {
-    /// An `EncryptionConfiguration` (`--encryption-provider-config`).
-    pub path: PathBuf,
-    /// Whether it is followed (`--encryption-provider-config-automatic-reload`).
-    pub follow: bool,
-}
-
-impl EncryptionFile {
-    /// As upstream's two flags have it.
-    ///
-    /// # Errors
-    /// When there is no file to follow.
-    pub fn from_flags(path: Option<PathBuf>, follow: bool) -> Result<Option<EncryptionFile>, String> {
-        match path {
-            None if follow => Err(
-                "--encryption-provider-config-automatic-reload must be set with --encryption-provider-config"
-                    .into(),
-            ),
-            path => Ok(path.map(|path| EncryptionFile { path, follow })),
-        }
-    }
-}
+/// How long a start waits for unhealthy plugins; the timeout of one call.
+const PLUGIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How values are encrypted.
 pub struct Encryption {
     current: InForce,
     reload: Option<Reload>,
-    /// Of the file in force; `None` without one.
+    /// Of the file in use; `None` without one.
     fingerprint: Option<watch::Receiver<Fingerprint>>,
 }
 
 impl Encryption {
-    /// As a file says. `server` is the name by which metrics know this one.
+    /// Reads the file. `server` is the label of this server in metrics.
     ///
     /// # Errors
-    /// A file that cannot be used. A plugin that is away is none.
+    /// A file that cannot be used. An unavailable plugin is no error.
     pub async fn new(
         file: Option<&EncryptionFile>,
         server: &str,
@@ -70,7 +42,7 @@ impl Encryption {
     ) -> Result<Encryption, ConfigError> {
         let random = Arc::new(SystemRandom);
         let Some(EncryptionFile { path, follow }) = file else {
-            // Values that were encrypted are told apart from damaged ones even so.
+            // Encrypted values are distinguished from damaged ones even so.
             return Ok(Encryption {
                 current: Transformers::none(random).into(),
                 reload: None,
@@ -88,7 +60,7 @@ impl Encryption {
         let (configured, fingerprint) = watch::channel(Fingerprint::of(&data));
         let reload = follow.then(|| Reload {
             configured,
-            file: Followed::new([(path.clone(), data)]),
+            file: WatchedFiles::new([(path.clone(), data)]),
             path: path.clone(),
             deps,
             current: current.clone(),
@@ -97,17 +69,17 @@ impl Encryption {
         Ok(Encryption { current, reload, fingerprint: Some(fingerprint) })
     }
 
-    /// Keeps values that were written anew from staying in the files of `inner`, which are in `dir`.
+    /// Removes the former forms of rewritten values from the files of `inner`, which are in `dir`.
     pub async fn scrubbing(&self, inner: &Arc<dyn Store>, dir: &Path) -> Option<Scrubbing> {
         Scrubbing::new(self.current.clone(), inner.clone(), dir, self.fingerprint.clone()).await
     }
 
-    /// A store that keeps its values in this one.
+    /// A store that encrypts its values and writes them to `inner`.
     pub fn around(&self, inner: Arc<dyn Store>) -> Arc<dyn Store> {
         Arc::new(EncryptedStore::new(inner, self.current.clone()))
     }
 
-    /// Makes plugins part of the server's health. While a file is followed there may be some later.
+    /// Adds the health of plugins to the server's. A reload may add plugins later.
     pub fn add_check(&self, health: &Health) {
         if self.reload.is_some() || self.current.get().has_plugins() {
             let current = self.current.clone();
@@ -119,7 +91,7 @@ impl Encryption {
         }
     }
 
-    /// Follows the file, if it is to be, until told to stop. `inner` is the store that holds encrypted values.
+    /// Reloads the file when it changes, if that is enabled, until `stop` turns true. `inner` has the encrypted values.
     pub async fn follow(self, inner: Arc<dyn Store>, stop: watch::Receiver<bool>) {
         if let Some(reload) = self.reload {
             reload.run(&*inner, stop).await;
@@ -127,21 +99,21 @@ impl Encryption {
     }
 }
 
-/// A configuration whose plugins have been asked once.
+/// The transformers of a configuration, whose plugins have been called once.
 pub(crate) async fn begun(path: &Path, data: &[u8], deps: &Deps) -> Result<Arc<Transformers>, ConfigError> {
     let transformers = Transformers::new(&Config::of_file(path, data)?, deps)?;
-    transformers.begin(PATIENCE).await;
+    transformers.begin(PLUGIN_TIMEOUT).await;
     Ok(Arc::new(transformers))
 }
 
-/// Follows the file.
+/// Watches the file.
 struct Reload {
-    file: Followed,
+    file: WatchedFiles,
     path: PathBuf,
     deps: Deps,
     current: InForce,
     reloads: ReloadMetrics,
-    /// Tells of the file in force.
+    /// The file in use.
     configured: watch::Sender<Fingerprint>,
 }
 
@@ -163,8 +135,8 @@ impl Reload {
                 Err(error) => {
                     tracing::error!(%path, error, "the encryption configuration is not reloaded");
                     self.reloads.reloaded(false, now);
-                    // Plugins come, and what cannot be read may be written anew.
-                    self.file.again();
+                    // The plugin may become healthy, and unreadable values may be rewritten.
+                    self.file.retry();
                 }
             }
         }
@@ -174,22 +146,5 @@ impl Reload {
         let new = begun(&self.path, data, &self.deps).await.map_err(|e| e.to_string())?;
         new.check().await.map_err(|e| format!("health check for new transformers failed: {e}"))?;
         self.current.replace(new, inner).await.map_err(|e| e.to_string())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flags() {
-        let file = |follow| Some(EncryptionFile { path: "f".into(), follow });
-        assert_eq!(EncryptionFile::from_flags(None, false), Ok(None));
-        assert_eq!(EncryptionFile::from_flags(Some("f".into()), false), Ok(file(false)));
-        assert_eq!(EncryptionFile::from_flags(Some("f".into()), true), Ok(file(true)));
-        assert_eq!(
-            EncryptionFile::from_flags(None, true).unwrap_err(),
-            "--encryption-provider-config-automatic-reload must be set with --encryption-provider-config"
-        );
     }
 }

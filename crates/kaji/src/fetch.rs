@@ -1,18 +1,16 @@
-//! Documents of identity providers and answers of those who review tokens and access, fetched over HTTPS.
+//! HTTPS clients: documents of identity providers, and webhooks that review tokens and access.
 //!
-//! Invariants: a fetch ends in time, its answer is bounded, and only a certificate of the given authorities (or, without
+//! Invariants: requests have a timeout, responses are bounded, and only a certificate of the given authorities (or, without
 //! any, the machine's) is trusted.
 
+use crate::webhook_config::WebhookConfig;
 use http_body_util::{BodyExt, Limited};
 use kaji_auth::{
     authn::{Fetch, Review},
     authz::webhook::{Failure, Service},
 };
 use kaji_resource::BoxFuture;
-use kube::{
-    client::Body,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::client::Body;
 use serde_json::Value;
 use std::{
     path::Path,
@@ -21,7 +19,7 @@ use std::{
 };
 use tokio::sync::Semaphore;
 
-/// A provider that takes longer is taken for one that is down.
+/// The timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of the largest document.
 const LARGEST: usize = 1 << 20;
@@ -69,41 +67,41 @@ impl Fetch for Https {
     }
 }
 
-/// Tries before a reviewer counts as down, each later than the one before. Source: upstream's `DefaultRetryBackoff`.
+/// Attempts of a review, with growing pauses. Source: upstream's `DefaultRetryBackoff`.
 const TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
-/// Most questions that are open at once; further ones wait.
-const AT_ONCE: usize = 64;
+/// Concurrent reviews; further ones wait.
+const MAX_CONCURRENT: usize = 64;
 
-/// Hears of each try: how it ended (`success`, `timeout`, `error`, `canceled`), and how long it took.
-pub type Trips = Arc<dyn Fn(&'static str, Duration) + Send + Sync>;
+/// Observes each attempt: its result (`success`, `timeout`, `error`, `canceled`) and its duration.
+pub type AttemptObserver = Arc<dyn Fn(&'static str, Duration) + Send + Sync>;
 
-/// A try that nobody waits for any more is told, too.
-struct Trip<'a> {
-    trips: Option<&'a Trips>,
+/// An attempt, which is observed when it is dropped, also if it was canceled.
+struct Attempt<'a> {
+    observer: Option<&'a AttemptObserver>,
     began: Instant,
     result: &'static str,
 }
 
-impl Drop for Trip<'_> {
+impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if let Some(trips) = self.trips {
-            trips(self.result, self.began.elapsed());
+        if let Some(observer) = self.observer {
+            observer(self.result, self.began.elapsed());
         }
     }
 }
 
-/// Why a try failed.
-struct Trouble {
+/// Why an attempt failed.
+struct AttemptError {
     failure: Failure,
-    /// Whether trying again may help.
-    again: bool,
+    /// Whether to retry.
+    retry: bool,
 }
 
-impl Trouble {
-    fn new(again: bool, text: impl ToString) -> Trouble {
-        Trouble { failure: Failure { text: text.to_string(), timeout: false }, again }
+impl AttemptError {
+    fn new(retry: bool, text: impl ToString) -> AttemptError {
+        AttemptError { failure: Failure { text: text.to_string(), timeout: false }, retry }
     }
 }
 
@@ -112,8 +110,8 @@ pub struct Reviewer {
     client: kube::Client,
     path: String,
     timeout: Duration,
-    trips: Option<Trips>,
-    /// Strangers must not open more connections than this.
+    observer: Option<AttemptObserver>,
+    /// Bounds the connections that requests with unknown tokens open.
     slots: Semaphore,
 }
 
@@ -123,80 +121,72 @@ impl Reviewer {
         Self::timed(kubeconfig, TIMEOUT, None).await
     }
 
-    /// The same, with this much time for a try, and with somebody who hears of tries.
+    /// The same, with a timeout of attempts and an observer of them.
     pub async fn timed(
         kubeconfig: &Path,
         timeout: Duration,
-        trips: Option<Trips>,
+        observer: Option<AttemptObserver>,
     ) -> Result<Reviewer, String> {
-        let error = |e: &dyn std::fmt::Display| format!("{}: {e}", kubeconfig.display());
-        let file = Kubeconfig::read_from(kubeconfig).map_err(|e| error(&e))?;
-        let mut config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-            .await
-            .map_err(|e| error(&e))?;
-        // Reviews go to the very URL that the file names: the client must not add a slash to its path.
-        let path = config.cluster_url.path_and_query().map_or("/", |p| p.as_str()).to_owned();
-        let mut origin = config.cluster_url.into_parts();
-        origin.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
-        config.cluster_url = http::Uri::from_parts(origin).map_err(|e| error(&e))?;
-        let client = kube::Client::try_from(config).map_err(|e| error(&e))?;
-        Ok(Reviewer { client, path, timeout, trips, slots: Semaphore::new(AT_ONCE) })
+        let WebhookConfig { config, path } = WebhookConfig::read(kubeconfig).await?;
+        let client = kube::Client::try_from(config).map_err(|e| format!("{}: {e}", kubeconfig.display()))?;
+        Ok(Reviewer { client, path, timeout, observer, slots: Semaphore::new(MAX_CONCURRENT) })
     }
 
-    async fn ask(&self, body: String) -> Result<Value, Trouble> {
+    async fn post(&self, body: String) -> Result<Value, AttemptError> {
         let request = http::Request::post(&self.path)
             .header("accept", "application/json")
             .header("content-type", "application/json")
             .body(Body::from(body.into_bytes()));
-        let request = request.map_err(|e| Trouble::new(false, e))?;
-        let answer = self.client.send(request).await.map_err(|e| Trouble::new(was_reset(&e), e))?;
+        let request = request.map_err(|e| AttemptError::new(false, e))?;
+        let answer = self.client.send(request).await.map_err(|e| AttemptError::new(was_reset(&e), e))?;
         let status = answer.status();
         if !status.is_success() {
-            // As upstream's `DefaultShouldRetry`: those that say that it is for a moment.
-            let again =
+            // As upstream's `DefaultShouldRetry`: transient statuses.
+            let retry =
                 matches!(status.as_u16(), 429 | 500 | 504) || answer.headers().contains_key("retry-after");
-            return Err(Trouble::new(again, format!("{} answered {status}", self.path)));
+            return Err(AttemptError::new(retry, format!("{} answered {status}", self.path)));
         }
         let body = Limited::new(answer.into_body(), LARGEST).collect().await;
-        let body = body.map_err(|e| Trouble::new(was_reset(&*e), e))?.to_bytes();
-        serde_json::from_slice(&body).map_err(|e| Trouble::new(false, e))
+        let body = body.map_err(|e| AttemptError::new(was_reset(&*e), e))?.to_bytes();
+        serde_json::from_slice(&body).map_err(|e| AttemptError::new(false, e))
     }
 
-    async fn timely(&self, body: String) -> Result<Value, Trouble> {
-        let mut trip = Trip { trips: self.trips.as_ref(), began: Instant::now(), result: "canceled" };
-        let answer = tokio::time::timeout(self.timeout, self.ask(body)).await.unwrap_or_else(|_| {
+    async fn attempt(&self, body: String) -> Result<Value, AttemptError> {
+        let mut attempt =
+            Attempt { observer: self.observer.as_ref(), began: Instant::now(), result: "canceled" };
+        let answer = tokio::time::timeout(self.timeout, self.post(body)).await.unwrap_or_else(|_| {
             let failure = Failure { text: format!("no answer within {:?}", self.timeout), timeout: true };
-            Err(Trouble { failure, again: false })
+            Err(AttemptError { failure, retry: false })
         });
-        trip.result = match &answer {
+        attempt.result = match &answer {
             Ok(_) => "success",
-            Err(trouble) if trouble.failure.timeout => "timeout",
+            Err(error) if error.failure.timeout => "timeout",
             Err(_) => "error",
         };
         answer
     }
 
-    /// The review with its status, after as many tries as it takes.
+    /// The review with its status; retries.
     async fn answer(&self, review: Value) -> Result<Value, Failure> {
         let failure = |text: String| Failure { text, timeout: false };
         let _slot = self.slots.acquire().await.map_err(|e| failure(e.to_string()))?;
         let body = review.to_string();
         let mut wait = FIRST_WAIT;
         for last in (0..TRIES).map(|i| i + 1 == TRIES) {
-            match self.timely(body.clone()).await {
+            match self.attempt(body.clone()).await {
                 Ok(review) => return Ok(review),
-                Err(trouble) if trouble.again && !last => {
+                Err(error) if error.retry && !last => {
                     tokio::time::sleep(wait).await;
                     wait = wait * 3 / 2;
                 }
-                Err(trouble) => return Err(trouble.failure),
+                Err(error) => return Err(error.failure),
             }
         }
         Err(failure("no answer".into()))
     }
 }
 
-/// Whether a connection was there and broke.
+/// Whether an open connection was reset.
 fn was_reset(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {

@@ -1,7 +1,7 @@
-//! Who the cluster's own parts are: the users that upstream's parts have, with no more rights than those.
+//! The users of the cluster's own components: those of upstream's components, with no more permissions.
 //!
-//! A part of the controller manager goes by the service account of its controller, a simulated kubelet by its node; both
-//! say which one they are in `User-Agent`, which counts inside this process only.
+//! A controller has its service account, a simulated kubelet its node's user; which one is read from `User-Agent`, which
+//! is trusted inside this process only.
 
 use kaji_auth::{
     authz::policy,
@@ -17,13 +17,13 @@ fn user(name: String, groups: &[&str]) -> Arc<UserInfo> {
     Arc::new(UserInfo { name, groups, ..UserInfo::default() })
 }
 
-/// A part of the control plane: `system:kube-scheduler`.
+/// A component of the control plane: `system:kube-scheduler`.
 pub fn component(name: &str) -> Identities {
     let user = user(format!("system:{name}"), &[]);
     Arc::new(move |_| user.clone())
 }
 
-/// The controller manager: each controller by its service account, everything else by the manager's own user.
+/// The controller manager: controllers have their service accounts, other requests the manager's user.
 pub fn controllers() -> Identities {
     let account = |name: &str| {
         let namespaced = format!("{SERVICE_ACCOUNTS}:kube-system");
@@ -36,7 +36,7 @@ pub fn controllers() -> Identities {
     Arc::new(move |agent| known.get(agent).unwrap_or(&manager).clone())
 }
 
-/// Kubelets: `kubelet/NODE` is that node. What they say together (events) comes from `first`.
+/// Kubelets: `kubelet/NODE` is that node. Requests for all of them (events) are those of `first`.
 pub fn kubelets(first: &str) -> Identities {
     let node = |name: &str| user(format!("{NODE_PREFIX}{name}"), &[NODES]);
     let first = node(first);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_who() {
+    fn user_agents_select_users() {
         let text = |identities: &Identities, agent| {
             let user = identities(agent);
             format!("{} {}", user.name, user.groups.join(","))

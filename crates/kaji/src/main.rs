@@ -1,21 +1,16 @@
 //! The command line.
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use kaji::{
-    AuditFlags, AuthnOptions, AuthzOptions, Cluster, EncryptionFile, Nodes, Options, RangeFlags,
+    Cluster, Nodes,
     agent::{Agent, AgentOptions},
-    envtest, kubeconfig, serving,
+    kubeconfig,
     token::{self, TokenCommand},
+    webhook_config,
 };
-use kaji_admission::Flags;
-use kaji_server::flowcontrol::Limits;
-use std::{
-    io::Write,
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-    process::ExitCode,
-    time::Instant,
-};
+use kaji_envtest as envtest;
+use kaji_options::{ServerFlags, server_flags::shorten_help};
+use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -31,16 +26,16 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Starts a whole cluster in the foreground and writes a kubeconfig context for it.
-    Up(Up),
+    Up(ServerFlags),
     /// Starts an API server alone: no controllers, no scheduler, no nodes.
-    Apiserver(Up),
-    /// Stands in for the binaries that controller-runtime's envtest starts.
+    Apiserver(ServerFlags),
+    /// Replaces the binaries that controller-runtime's envtest starts.
     Envtest(Envtest),
-    /// Bootstrap tokens, with which nodes join.
+    /// Manages bootstrap tokens, with which nodes join.
     Token(Token),
-    /// The store of a data directory, while no server runs over it.
+    /// Maintains the store of a data directory while no server uses it.
     Store(StoreArgs),
-    /// A node that joins a cluster over the network; simulated, as no container runtime is driven yet.
+    /// Runs a node that joins a cluster over the network; it is simulated, without a container runtime.
     Agent(Join),
 }
 
@@ -68,18 +63,18 @@ struct StoreArgs {
 
 #[derive(Subcommand)]
 enum StoreCommand {
-    /// Leaves nothing but current values in the store's files: gives up history and writes the file anew, so that what was
-    /// deleted, or written before it was encrypted, cannot be found in it.
+    /// Removes everything but current values from the store's files: drops history and rewrites the file, so that it has no
+    /// values that were deleted, or written before they were encrypted.
     Scrub(Scrub),
 }
 
 #[derive(Args)]
 struct Scrub {
-    /// Where the cluster keeps its objects.
+    /// The directory of the cluster's objects.
     #[arg(long, env = "KAJI_DATA_DIR")]
     data_dir: Option<PathBuf>,
-    /// An EncryptionConfiguration file: what would be stored otherwise under it (in the clear, with an old key) is written
-    /// anew first.
+    /// An EncryptionConfiguration file: values that it would store differently (unencrypted, with an old key) are rewritten
+    /// first.
     #[arg(long, value_name = "FILE")]
     encryption_provider_config: Option<PathBuf>,
 }
@@ -89,7 +84,7 @@ struct Join {
     /// The API server, host:port.
     #[arg(long, value_name = "HOST:PORT")]
     join: String,
-    /// The bootstrap token; needed until the data directory holds a certificate.
+    /// The bootstrap token; required until the data directory has a certificate.
     #[arg(long, env = "KAJI_TOKEN", hide_env_values = true, default_value = "")]
     token: String,
     /// The public key of the cluster's authority, sha256:HEX; may be repeated.
@@ -103,82 +98,20 @@ struct Join {
     /// The node's name; the machine's if it is left out.
     #[arg(long)]
     node_name: Option<String>,
-    /// Where the node keeps its key and certificate.
+    /// The directory of the node's key and certificate.
     #[arg(long, env = "KAJI_AGENT_DIR")]
     data_dir: Option<PathBuf>,
-}
-
-#[derive(Args)]
-struct Up {
-    #[command(flatten)]
-    flags: serving::Flags,
-    /// Where the cluster keeps its objects and certificates.
-    #[arg(long, env = "KAJI_DATA_DIR")]
-    data_dir: Option<PathBuf>,
-    /// The port of the API server; 0 takes a free one.
-    #[arg(long, alias = "secure-port", default_value_t = 6443)]
-    port: u16,
-    /// The address to listen on.
-    #[arg(long, default_value = "127.0.0.1")]
-    bind_address: IpAddr,
-    /// Writes this kubeconfig file instead of merging into the user's.
-    #[arg(long)]
-    kubeconfig: Option<PathBuf>,
-    /// Nodes to bring along: sim:N or none.
-    #[arg(long, default_value = "sim:3")]
-    nodes: Nodes,
-    #[command(flatten)]
-    ranges: RangeFlags,
-    /// A further name or address in the serving certificate; may be repeated.
-    #[arg(long = "tls-san")]
-    names: Vec<String>,
-    /// The range of service addresses; a second one makes the cluster dual-stack.
-    #[arg(long, alias = "service-cluster-ip-range", value_delimiter = ',', default_value = "10.96.0.0/12")]
-    service_cidr: Vec<String>,
-    /// An EncryptionConfiguration file (apiserver.config.k8s.io/v1): which resources are encrypted at rest, and how.
-    #[arg(long, value_name = "FILE")]
-    encryption_provider_config: Option<PathBuf>,
-    /// Whether that file is followed: what it says counts without a restart.
-    #[arg(long, default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
-    encryption_provider_config_automatic_reload: bool,
-    /// Whether requests share the server by API Priority and Fairness; if not, they are only counted.
-    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
-    enable_priority_and_fairness: bool,
-    /// Reading requests served at once; together with the mutating ones, the seats of API Priority and Fairness.
-    #[arg(long, default_value_t = 400)]
-    max_requests_inflight: u32,
-    /// Mutating requests served at once.
-    #[arg(long, default_value_t = 200)]
-    max_mutating_requests_inflight: u32,
-    /// How long a request may take, watches and streams apart (60s, 1m30s).
-    #[arg(long, default_value = "60s", value_parser = kaji_server::parse_timeout)]
-    request_timeout: std::time::Duration,
-    #[command(flatten)]
-    authz: AuthzOptions,
-    #[command(flatten)]
-    authn: AuthnOptions,
-    #[command(flatten)]
-    audit: AuditFlags,
-    /// Admission plugins besides those that are on by default.
-    #[arg(long, value_delimiter = ',')]
-    enable_admission_plugins: Vec<String>,
-    /// Admission plugins that are on by default and shall not be.
-    #[arg(long, value_delimiter = ',')]
-    disable_admission_plugins: Vec<String>,
-    /// A file with an AdmissionConfiguration.
-    #[arg(long)]
-    admission_control_config_file: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
     let started = Instant::now();
     let filter = tracing_subscriber::EnvFilter::try_from_env("KAJI_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,kaji::envtest=info"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,kaji_envtest=info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let program = std::env::args_os().next().unwrap_or_default();
     let cli = match envtest::Role::of(program.as_ref()) {
-        None => Cli::parse(),
-        Some(role) => match stand_in(role) {
+        None => parse_command_line(),
+        Some(role) => match run_as(role) {
             Ok(Some(cli)) => cli,
             Ok(None) => return ExitCode::SUCCESS,
             Err(error) => return fail(&*error),
@@ -202,18 +135,26 @@ fn main() -> ExitCode {
     }
 }
 
+fn parse_command_line() -> Cli {
+    let command = shorten_help(shorten_help(Cli::command(), "up"), "apiserver");
+    match Cli::from_arg_matches(&command.get_matches()) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    }
+}
+
 fn fail(error: &dyn std::error::Error) -> ExitCode {
-    // Nothing is left to be done when standard error is gone.
+    // Standard error may be closed.
     let _ = writeln!(std::io::stderr(), "kaji: {error}");
     ExitCode::FAILURE
 }
 
-/// The parts that envtest starts: the command line of an API server, or `None` for what is done already.
-fn stand_in(role: envtest::Role) -> Result<Option<Cli>, Box<dyn std::error::Error>> {
+/// Runs under the names of envtest's programs: the command line of an API server, or `None` when it is done.
+fn run_as(role: envtest::Role) -> Result<Option<Cli>, Box<dyn std::error::Error>> {
     let args = std::env::args().skip(1);
     let text = match role {
         envtest::Role::Etcd => {
-            // It has little to do, and there may be many.
+            // One thread is enough, and there may be many processes.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let stop = async { drop(stop_signal().await) };
             runtime.block_on(envtest::etcd(args, stop))?.unwrap_or_default()
@@ -243,45 +184,23 @@ fn assets(args: &Envtest) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-#[expect(clippy::too_many_lines, reason = "to be divided")]
-async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dyn std::error::Error>> {
+async fn serve(
+    flags: ServerFlags,
+    controllers: bool,
+    started: Instant,
+) -> Result<(), Box<dyn std::error::Error>> {
     let variable = |name: &str| std::env::var(name).ok();
-    let data_dir = up.data_dir.unwrap_or_else(|| default_data_dir(variable("HOME").as_deref()));
-    let nodes = if controllers { up.nodes } else { Nodes::None };
-    let limits = Limits {
-        reading: up.max_requests_inflight,
-        mutating: up.max_mutating_requests_inflight,
-        fair: up.enable_priority_and_fairness,
-    };
-    let options = Options {
-        listen: SocketAddr::new(up.bind_address, up.port),
-        names: up.names,
-        nodes,
-        node_ranges: up.ranges,
-        controllers,
-        service_cidrs: up.service_cidr,
-        encryption: EncryptionFile::from_flags(
-            up.encryption_provider_config,
-            up.encryption_provider_config_automatic_reload,
-        )?,
-        limits: limits.checked()?,
-        request_timeout: up.request_timeout,
-        authn: up.authn,
-        audit: up.audit.into(),
-        admission: Flags {
-            enable: up.enable_admission_plugins,
-            disable: up.disable_admission_plugins,
-            config_file: up.admission_control_config_file,
-        },
-        authz: up.authz,
-        ..Options::new(&data_dir)
-    };
-    let (lasting, writes) = (up.flags.lasting(), up.flags.kubeconfig());
-    let cluster = Cluster::start(up.flags.apply(options)?).await?;
+    let home = variable("HOME");
+    let data_dir = flags.data_dir.clone().unwrap_or_else(|| default_data_dir(home.as_deref()));
+    let (persistent, writes) = (flags.is_persistent(), flags.writes_kubeconfig());
+    let path = flags
+        .kubeconfig
+        .clone()
+        .unwrap_or_else(|| kubeconfig::default_path(variable("KUBECONFIG").as_deref(), home.as_deref()));
+    let options = flags.into_options(&data_dir, controllers)?;
+    let nodes = options.nodes;
+    let cluster = Cluster::start(options).await?;
     let ready = started.elapsed();
-    let path = up.kubeconfig.unwrap_or_else(|| {
-        kubeconfig::default_path(variable("KUBECONFIG").as_deref(), variable("HOME").as_deref())
-    });
     if writes {
         kubeconfig::write(&path, &cluster.url(), &cluster.certificates.trust(), &cluster.pki.admin)?;
     }
@@ -292,7 +211,7 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
     let mut out = std::io::stdout().lock();
     writeln!(out, "Kubernetes {}", kaji_server::version())?;
     writeln!(out, "  server      {} (ready after {} ms)", cluster.url(), ready.as_millis())?;
-    match lasting {
+    match persistent {
         true => writeln!(out, "  data        {}", data_dir.display())?,
         false => writeln!(out, "  data        in memory")?,
     }
@@ -300,7 +219,11 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
     if writes {
         writeln!(out, "  kubeconfig  {} (context {})", path.display(), kubeconfig::NAME)?;
     }
-    writeln!(out, "Ctrl-C ends it; the data {}.", if lasting { "stays" } else { "goes" })?;
+    writeln!(
+        out,
+        "Ctrl-C stops the cluster; the data {}.",
+        if persistent { "stays" } else { "is discarded" }
+    )?;
     out.flush()?;
     drop(out);
     let mut renewed = cluster.certificates.subscribe();
@@ -311,7 +234,7 @@ async fn serve(up: Up, controllers: bool, started: Instant) -> Result<(), Box<dy
             stopped = &mut stop => break stopped?,
             Ok(()) = renewed.changed(), if writes => {
                 let pki = renewed.borrow_and_update().clone();
-                // The old certificate is good for a while; the next start writes the new one at the latest.
+                // The old certificate stays valid for a while; the next start writes the new one at the latest.
                 let trust = cluster.certificates.trust();
                 if let Err(error) = kubeconfig::renew(&path, &cluster.url(), &trust, &pki.admin) {
                     tracing::error!(%error, "the renewed client certificate is not in the kubeconfig");
@@ -328,8 +251,7 @@ async fn tokens(args: Token) -> Result<(), Box<dyn std::error::Error>> {
     let path = args.kubeconfig.unwrap_or_else(|| {
         kubeconfig::default_path(variable("KUBECONFIG").as_deref(), variable("HOME").as_deref())
     });
-    let config = kube::config::Kubeconfig::read_from(&path)?;
-    let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await?;
+    let config = webhook_config::client_config(&path).await?;
     let at = token::ClusterAt::of(&config);
     let client = kaji_runtime::Client::new(kube::Client::try_from(config)?, "kaji");
     let now = jiff::Timestamp::now();
@@ -344,7 +266,7 @@ async fn scrub(args: Scrub) -> Result<(), Box<dyn std::error::Error>> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "The store in {} holds nothing but current values.", data_dir.display())?;
     if args.encryption_provider_config.is_some() {
-        writeln!(out, "Values written anew: {written}.")?;
+        writeln!(out, "Rewritten values: {written}.")?;
     }
     Ok(())
 }
@@ -401,15 +323,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_server_is_for_this_machine_unless_told_otherwise() {
+    fn listens_on_the_loopback_by_default() {
         let address = |args: &[&str]| match Cli::try_parse_from([&["kaji"], args].concat()).unwrap().command {
             Command::Up(up) | Command::Apiserver(up) => up.bind_address,
             _ => panic!("{args:?} starts no server"),
         };
         for command in ["up", "apiserver"] {
             assert!(address(&[command]).is_loopback());
-            assert_eq!(address(&[command, "--bind-address=0.0.0.0"]), IpAddr::from([0, 0, 0, 0]));
+            assert_eq!(address(&[command, "--bind-address=0.0.0.0"]), std::net::IpAddr::from([0, 0, 0, 0]));
         }
-        assert!(Options::new("d").listen.ip().is_loopback());
+        assert!(kaji::Options::new("d").listen.ip().is_loopback());
     }
 }

@@ -1,7 +1,7 @@
-//! The default roles and bindings: created at the first start, completed at later ones.
+//! The default roles and bindings: created by the first start, completed by later ones.
 //!
-//! Invariants: what an administrator added stays; an object that says `autoupdate: false` is left alone; when nothing
-//! differs, nothing is written. Source: upstream's `rbac/bootstrap-roles` post-start hook.
+//! Invariants: additions of an administrator stay; an object with `autoupdate: false` is not changed; without differences
+//! nothing is written. Source: upstream's `rbac/bootstrap-roles` post-start hook.
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use kaji_auth::authz::{
@@ -11,18 +11,30 @@ use kaji_auth::authz::{
 use kaji_meta::{GroupResource, Status};
 use kaji_resource::{Api, DeleteOptions, FieldManagement, UpdateOptions};
 
-/// Writes on their way at the same time; they share commits.
-const PARALLEL: usize = 64;
-/// How often an object that changes under us is looked at anew.
+/// Concurrent writes, which share commits.
+const MAX_CONCURRENT_WRITES: usize = 128;
+/// Attempts to write an object that other clients change at the same time.
 const TRIES: usize = 5;
 
-/// Brings all of them up to date.
+/// Creates or completes the cluster roles and their bindings.
 ///
 /// # Errors
-/// The first refusal.
-pub async fn run(api: &dyn Api) -> Result<(), Status> {
-    let all = stream::iter(policy::defaults().into_iter().map(|d| async move { ensure(api, &d).await }));
-    all.buffer_unordered(PARALLEL).try_collect::<Vec<()>>().await.map(drop)
+/// The first write that is rejected.
+pub async fn ensure_cluster_wide(api: &dyn Api) -> Result<(), Status> {
+    ensure_all(api, policy::defaults().into_iter().filter(|d| d.namespace.is_empty())).await
+}
+
+/// Creates or completes the roles and bindings in namespaces.
+///
+/// # Errors
+/// The first write that is rejected.
+pub async fn ensure_namespaced(api: &dyn Api) -> Result<(), Status> {
+    ensure_all(api, policy::defaults().into_iter().filter(|d| !d.namespace.is_empty())).await
+}
+
+async fn ensure_all(api: &dyn Api, all: impl Iterator<Item = Default>) -> Result<(), Status> {
+    let all = stream::iter(all.map(|wanted| async move { ensure(api, &wanted).await }));
+    all.buffer_unordered(MAX_CONCURRENT_WRITES).try_collect::<Vec<()>>().await.map(drop)
 }
 
 async fn ensure(api: &dyn Api, wanted: &Default) -> Result<(), Status> {
@@ -46,7 +58,7 @@ async fn ensure(api: &dyn Api, wanted: &Default) -> Result<(), Status> {
             }
         };
         match done {
-            // Made, changed or deleted by somebody else meanwhile: look again.
+            // Another client has created, changed or deleted it: read it again.
             Err(status) if matches!(status.code, 404 | 409) => last = Err(status),
             other => return other,
         }

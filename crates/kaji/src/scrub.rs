@@ -1,12 +1,12 @@
-//! What is encrypted, or deleted, does not stay readable in the store's files.
+//! Scrubbing: former forms of encrypted or deleted values do not stay readable in the store's files.
 //!
-//! A value that is written anew leaves its former one in the store's history and in free pages of its file. Once nothing of
-//! a resource is left that is stored otherwise than it would be now, the store is scrubbed: its history is given up, as by a
-//! compaction, and its file is written anew. `kaji store scrub` does both by hand, over a store that no server has open.
+//! A rewritten value leaves its former one in the store's history and in free pages of its file. Once all values of a
+//! resource are stored under the current configuration, the store is scrubbed: its history is compacted and its file is
+//! rewritten. `kaji store scrub` does both for a store that no server has open.
 //!
 //! Invariants:
-//! - A scrub comes after the last of a resource's values was written anew, once that has been quiet for a while; not after
-//!   every write of a value that is stored in an old way.
+//! - A scrub follows the rewrite of the last of a resource's values, after a quiet period; it does not follow every write of a
+//!   value that was stored under a former configuration.
 //! - Which configuration the files were scrubbed under is recorded beside them, so that neither a server that was killed
 //!   before it scrubbed nor values that were deleted before there was encryption are forgotten.
 
@@ -31,12 +31,12 @@ use tokio::sync::watch;
 const RECORD: &str = "SCRUBBED";
 /// The revision of a store in which nothing was ever written.
 const EMPTY: Revision = 1;
-/// For so long nothing more is written anew when a rewriting is over.
-const QUIET: Duration = Duration::from_secs(2);
-/// When a scrub that failed is tried again.
-const AGAIN: Duration = Duration::from_secs(60);
+/// A rewrite is complete once no value was rewritten for this long.
+const QUIET_PERIOD: Duration = Duration::from_secs(2);
+/// The pause after a scrub that failed.
+const RETRY: Duration = Duration::from_secs(60);
 
-/// Tells configurations apart.
+/// Identifies a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint(String);
 
@@ -47,7 +47,7 @@ impl Fingerprint {
     }
 }
 
-/// Scrubs a store when its values have been written anew.
+/// Scrubs a store when its values have been rewritten.
 pub(crate) struct Scrubbing {
     current: InForce,
     inner: Arc<dyn Store>,
@@ -65,7 +65,7 @@ impl Scrubbing {
     ) -> Option<Scrubbing> {
         let record = dir.join(RECORD);
         let Some(configured) = configured else {
-            // What is written from now on is not encrypted.
+            // Values are not encrypted from now on.
             match fs::remove_file(&record) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     tracing::warn!(path = %record.display(), %error, "cannot be removed");
@@ -93,12 +93,12 @@ impl Scrubbing {
         }
     }
 
-    /// Works until told to stop.
+    /// Runs until `stop` turns true.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         let mut waiting = BTreeSet::new();
-        let mut look = !self.recorded();
+        let mut due = !self.recorded();
         loop {
-            if !look {
+            if !due {
                 tokio::select! {
                     () = self.current.replaced().next() => {}
                     Ok(()) = self.configured.changed() => {}
@@ -109,15 +109,15 @@ impl Scrubbing {
             while tokio::select! {
                 () = self.current.replaced().next() => true,
                 Ok(()) = self.configured.changed() => true,
-                () = tokio::time::sleep(QUIET) => false,
+                () = tokio::time::sleep(QUIET_PERIOD) => false,
                 _ = stop.wait_for(|stop| *stop) => return,
             } {}
             waiting.append(&mut self.current.replaced().take());
-            look = false;
+            due = false;
             if let Err(error) = self.round(&mut waiting).await {
-                tracing::error!(%error, "the store is not scrubbed: what was written anew may still be in its files");
+                tracing::error!(%error, "the store is not scrubbed: former values may still be in its files");
                 tokio::select! {
-                    () = tokio::time::sleep(AGAIN) => look = true,
+                    () = tokio::time::sleep(RETRY) => due = true,
                     _ = stop.wait_for(|stop| *stop) => return,
                 }
             }
@@ -161,8 +161,8 @@ pub enum ScrubError {
     Store(#[from] StoreError),
 }
 
-/// Scrubs the store of a data directory, which no server may have open. With a configuration, what would be stored otherwise
-/// under it is written anew before. How many values those were.
+/// Scrubs the store of a data directory, which no server may have open. With a configuration, values that it would store
+/// differently are rewritten before. Returns their number.
 ///
 /// # Errors
 /// When the store or the configuration cannot be used, or a value cannot be read.

@@ -1,8 +1,8 @@
-//! Since when the use of tokens in secrets is watched: a config map, by which others know which of them nobody uses.
-//! Source: KEP-2799; upstream's `legacytokentracking`.
+//! The ConfigMap with the date since when the use of legacy service account tokens is recorded, by which the cleaner finds
+//! unused tokens. Source: KEP-2799; upstream's `legacytokentracking`.
 //!
-//! Invariant: a day that is there stays. One that was deleted comes back with the day on which it does, but not more often
-//! than servers that disagree about it could bear.
+//! Invariant: an existing date stays. A deleted map is created again with the current date, at a limited rate, so that servers
+//! that disagree do not compete.
 
 use kaji_engine::Engine;
 use kaji_meta::{Clock, GroupResource, Status, object};
@@ -20,10 +20,10 @@ use tokio::{
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "kube-apiserver-legacy-service-account-token-tracking";
 const SINCE: &str = "since";
-/// How often it is looked after.
-const UPKEEP: Duration = Duration::from_secs(60);
-/// How often it is made anew at the most.
-const CREATION: Duration = Duration::from_secs(30 * 60);
+/// The period of reconciliation.
+const RESYNC: Duration = Duration::from_secs(60);
+/// The minimum period between creations.
+const CREATE_PERIOD: Duration = Duration::from_secs(30 * 60);
 
 fn is_day(text: &str) -> bool {
     jiff::civil::Date::strptime("%Y-%m-%d", text).is_ok_and(|day| day.to_string() == text)
@@ -33,7 +33,7 @@ fn maps() -> GroupResource {
     GroupResource::new("", "configmaps")
 }
 
-/// Makes it if it is not there and `create` says so, and repairs it. Whether it was made.
+/// Creates a missing map if `create` is true, and repairs an invalid date. Whether it was created.
 ///
 /// # Errors
 /// Those of the API.
@@ -46,7 +46,7 @@ pub async fn ensure(api: &dyn Api, now: jiff::Timestamp, create: bool) -> Result
         let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME}, "data": {SINCE: today}});
         return match api.create(&maps(), NAMESPACE, map, false).await {
             Err(status) if status.code == 409 => Ok(false),
-            made => made.map(|_| true),
+            created => created.map(|_| true),
         };
     };
     if is_day(object::str_at(&found, &["data", SINCE])) {
@@ -58,27 +58,29 @@ pub async fn ensure(api: &dyn Api, now: jiff::Timestamp, create: bool) -> Result
     };
     match api.update(&maps(), NAMESPACE, NAME, UpdateOptions::new("", FieldManagement::Record), &repair).await
     {
-        // Somebody was faster; the next round looks again.
+        // Another writer was faster; the next period reads it again.
         Err(status) if matches!(status.code, 404 | 409) => Ok(false),
         other => other.map(|_| false),
     }
 }
 
-/// Looks after it, which was made at the start, until told to stop or the engine is gone.
+/// Reconciles the map, which the start created, until `stop` turns true or the engine has ended.
 pub async fn follow(engine: Weak<Engine>, clock: Arc<dyn Clock>, mut stop: watch::Receiver<bool>) {
-    let mut ticks = interval(UPKEEP);
+    let mut ticks = interval(RESYNC);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut made = Instant::now();
+    let mut created = Instant::now();
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
             _ = stop.wait_for(|s| *s) => return,
         }
         let Some(engine) = engine.upgrade() else { return };
-        match ensure(&*engine, clock.now(), made.elapsed() >= CREATION).await {
-            Ok(true) => made = Instant::now(),
+        match ensure(&*engine, clock.now(), created.elapsed() >= CREATE_PERIOD).await {
+            Ok(true) => created = Instant::now(),
             Ok(false) => {}
-            Err(error) => tracing::warn!(error = %error.message, "cannot say since when tokens are watched"),
+            Err(error) => {
+                tracing::warn!(error = %error.message, "cannot write the date of legacy token tracking")
+            }
         }
     }
 }

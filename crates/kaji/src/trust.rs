@@ -1,19 +1,15 @@
-//! Certificates that flags name, followed while the cluster runs: who signs clients' and front proxies', and what the
-//! server shows.
+//! Reloads certificates that flags name while the cluster runs: the certificate authorities of clients and front proxies, and
+//! the serving certificate.
 //!
-//! Invariant: a file that cannot be used changes nothing; the cluster's own authorities always count.
+//! Invariant: a file that cannot be used changes nothing; the cluster's own authorities are always trusted.
 
-use crate::{
-    authn::{AuthnOptions, Authorities},
-    delegation::Trust,
-    follow::Followed,
-    serving::Serving,
-};
+use kaji_auth::authn::ClusterAuthenticationInfo;
+use kaji_options::{AuthnOptions, Serving, WatchedFiles, authentication::Authorities};
 use kaji_server::{Certificates, StackError, TlsConfigHandle, pki::Pki};
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// What connections are met with.
+/// The TLS configuration of the listener.
 ///
 /// # Errors
 /// TLS or authorities that cannot be used.
@@ -33,34 +29,34 @@ fn parts(serving: &Serving, certificates: &Certificates, signers: &Authorities) 
     Ok((kaji_server::tls(&serving.tls, certificates.serving(), authorities.clone())?, authorities))
 }
 
-/// Follows all of them.
+/// Watches all of them.
 pub(crate) struct Reload {
-    /// Authorities.
-    signers: Followed,
-    /// A certificate and its key.
-    shown: Followed,
+    /// Files with certificate authorities.
+    signers: WatchedFiles,
+    /// The serving certificate and its key.
+    shown: WatchedFiles,
     options: AuthnOptions,
     serving: Serving,
     pki: Arc<Pki>,
     certificates: Arc<Certificates>,
     front: Option<TlsConfigHandle>,
-    /// Who is told of authorities besides.
-    believed: watch::Sender<Trust>,
+    /// The authorities in use, for the other consumers.
+    authentication: watch::Sender<ClusterAuthenticationInfo>,
 }
 
 impl Reload {
-    /// Of files whose contents are in force. `front` is where connections come in, if anywhere; `believed` is what others
-    /// are told of authorities.
+    /// For files whose contents are in use. `front` is the listener's configuration, if there is a listener; `authentication`
+    /// gets reloaded authorities.
     pub fn new(
         options: &AuthnOptions,
         serving: &Serving,
         signers: &Authorities,
         certificates: Arc<Certificates>,
-        (front, believed): (Option<TlsConfigHandle>, watch::Sender<Trust>),
+        (front, authentication): (Option<TlsConfigHandle>, watch::Sender<ClusterAuthenticationInfo>),
     ) -> Reload {
-        let signers = Followed::new(signers.files.clone());
+        let signers = WatchedFiles::new(signers.files.clone());
         let pki = certificates.current();
-        let shown = Followed::new(serving.files.held(&pki.serving));
+        let shown = WatchedFiles::new(serving.files.held(&pki.serving));
         Reload {
             signers,
             shown,
@@ -69,13 +65,14 @@ impl Reload {
             pki,
             certificates,
             front,
-            believed,
+            authentication,
         }
     }
 
-    /// Until told to stop.
+    /// Runs until `stop` turns true.
     pub async fn run(self, stop: watch::Receiver<bool>) {
-        let Reload { mut signers, mut shown, options, serving, pki, certificates, front, believed } = self;
+        let Reload { mut signers, mut shown, options, serving, pki, certificates, front, authentication } =
+            self;
         let (mut stop, mut stopped) = (stop.clone(), stop);
         let authorities = async {
             let Some(front) = front.filter(|_| !signers.is_empty()) else { return };
@@ -89,7 +86,9 @@ impl Reload {
                 match outcome {
                     Ok(((tls, authorities), Authorities { clients, proxies, .. })) => {
                         front.set(tls, authorities);
-                        believed.send_modify(|trust| (trust.clients, trust.proxies) = (clients, proxies));
+                        authentication.send_modify(|info| {
+                            (info.client_ca, info.request_header_ca) = (clients, proxies)
+                        });
                         tracing::info!(path, "the authorities of clients are reloaded");
                     }
                     Err(error) => tracing::error!(path, error, "the authorities of clients are not reloaded"),
@@ -102,7 +101,7 @@ impl Reload {
             }
             while let Some(found) = shown.changed(&mut stopped).await {
                 let outcome = found.map_err(|e| e.to_string()).and_then(|files| {
-                    let given = crate::serving::identity(files)?;
+                    let given = kaji_options::serving::identity(files)?;
                     certificates.present(given).map_err(|e| e.to_string())
                 });
                 let path = shown.names();

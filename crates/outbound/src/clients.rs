@@ -8,7 +8,7 @@ use kaji_meta::{Random, Status, SystemRandom};
 use kaji_resource::Api;
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
@@ -24,14 +24,14 @@ struct Kept {
 
 /// Resolves services to endpoints.
 pub(crate) struct ServiceResolver {
-    api: OnceLock<Weak<dyn Api>>,
+    api: Option<Weak<dyn Api>>,
     random: Arc<dyn Random>,
 }
 
 impl ServiceResolver {
     /// An endpoint of a service, as of now.
     pub async fn find(&self, place: (&str, &str), port: u16) -> Result<Endpoint, CallError> {
-        let api = self.api.get().and_then(Weak::upgrade);
+        let api = self.api.as_ref().and_then(Weak::upgrade);
         let missing = || Status::service_unavailable("services cannot be looked up yet");
         let found = match api {
             Some(api) => match api.sync().await {
@@ -59,15 +59,13 @@ impl Default for ClientCache {
 impl ClientCache {
     /// A cache with this randomness, which chooses among endpoints.
     pub fn new(random: Arc<dyn Random>) -> ClientCache {
-        ClientCache {
-            kept: Mutex::default(),
-            finder: Arc::new(ServiceResolver { api: OnceLock::new(), random }),
-        }
+        ClientCache { kept: Mutex::default(), finder: Arc::new(ServiceResolver { api: None, random }) }
     }
 
-    /// Sets the API in which services are looked up. Services cannot be called before; later calls have no effect.
-    pub fn set_service_lookup(&self, api: Weak<dyn Api>) {
-        drop(self.finder.api.set(api));
+    /// A cache of clients that resolve services by the objects of this API. Without one, services cannot be called.
+    pub fn with_services_of(api: Weak<dyn Api>) -> ClientCache {
+        let finder = ServiceResolver { api: Some(api), random: Arc::new(SystemRandom) };
+        ClientCache { kept: Mutex::default(), finder: Arc::new(finder) }
     }
 
     /// The client of a configuration.

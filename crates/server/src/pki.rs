@@ -15,6 +15,7 @@ use std::{
     fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
+    thread,
 };
 
 /// kubeadm's lifetime of certificate authorities.
@@ -58,6 +59,12 @@ pub struct Identity {
     pub certificate: String,
     /// Its key, as kubeadm writes it: SEC 1 or PKCS#1, which clients read that do not know PKCS#8.
     pub key: String,
+}
+
+impl<'a> From<&'a Identity> for kaji_files::kubeconfig::ClientCertificate<'a> {
+    fn from(identity: &'a Identity) -> Self {
+        Self { certificate: &identity.certificate, key: &identity.key }
+    }
 }
 
 /// Everything a control plane needs.
@@ -124,18 +131,43 @@ impl Pki {
     /// Reads what is there and makes what is missing. `names` are the DNS names and addresses clients may use.
     pub fn ensure(dir: &Path, names: &[String], now: jiff::Timestamp) -> Result<Pki, PkiError> {
         kaji_files::private_dir(dir).map_err(at(dir))?;
-        let ca = ensure_ca(dir, "ca", "kubernetes", now)?;
-        let front_proxy_ca = ensure_ca(dir, "front-proxy-ca", "front-proxy-ca", now)?;
-        Ok(Pki {
-            serving: ensure_leaf(dir, &ca, &serving(names), now)?,
-            admin: ensure_leaf(dir, &ca, &ADMIN, now)?,
-            kubelet_client: ensure_leaf(dir, &ca, &KUBELET_CLIENT, now)?,
-            front_proxy_client: ensure_leaf(dir, &front_proxy_ca, &FRONT_PROXY_CLIENT, now)?,
-            service_account: ensure_service_account_key(dir)?,
-            front_proxy_ca,
-            ca,
+        // Each file is synced before the next one is written. Chains of files that do not depend on each other are made by
+        // threads, so that their syncs run at the same time.
+        thread::scope(|scope| {
+            let service_account = scope.spawn(|| ensure_service_account_key(dir));
+            let front_proxy = scope.spawn(|| {
+                let ca = ensure_ca(dir, "front-proxy-ca", "front-proxy-ca", now)?;
+                let client = ensure_leaf(dir, &ca, &FRONT_PROXY_CLIENT, now)?;
+                Ok::<_, PkiError>((ca, client))
+            });
+            let ca = ensure_ca(dir, "ca", "kubernetes", now)?;
+            let (serving, admin, kubelet_client) = thread::scope(|scope| {
+                let admin = scope.spawn(|| ensure_leaf(dir, &ca, &ADMIN, now));
+                let kubelet_client = scope.spawn(|| ensure_leaf(dir, &ca, &KUBELET_CLIENT, now));
+                Ok::<_, PkiError>((
+                    ensure_leaf(dir, &ca, &serving(names), now)?,
+                    join(admin)?,
+                    join(kubelet_client)?,
+                ))
+            })?;
+            let (front_proxy_ca, front_proxy_client) = join(front_proxy)?;
+            let service_account = join(service_account)?;
+            Ok(Pki {
+                serving,
+                admin,
+                kubelet_client,
+                front_proxy_client,
+                service_account,
+                front_proxy_ca,
+                ca,
+            })
         })
     }
+}
+
+/// The result of a thread; a panic goes on in this one.
+fn join<T>(handle: thread::ScopedJoinHandle<'_, T>) -> T {
+    handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 impl Pki {

@@ -1,4 +1,4 @@
-//! What a cluster is to have.
+//! Builds a cluster for a test.
 
 use crate::{Error, TestEnv};
 use kaji::{Cluster, Nodes, Options, Selection, Serving, StoreKind, VirtualClock};
@@ -7,8 +7,8 @@ use std::{
     sync::Arc,
 };
 
-/// Reserved for documentation: an address that the `kubernetes` service may name and that nobody has.
-const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 6443);
+/// Reserved for documentation: an address that the `kubernetes` service may name and that no host has.
+const UNREACHABLE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 6443);
 
 /// What a cluster is to have besides its API.
 #[derive(Clone, Debug, Default)]
@@ -28,8 +28,8 @@ impl Builder {
         self
     }
 
-    /// Brings so many simulated nodes, which are there a moment after the start and on which pods become ready without
-    /// running, and `node-lifecycle-controller`, without which no node takes pods. Pods get there by the scheduler or by their `spec.nodeName`.
+    /// Adds simulated nodes, on which pods become ready without running, and `node-lifecycle-controller`, without which nodes
+    /// stay tainted. The nodes register shortly after the start; pods are bound by the scheduler or by `spec.nodeName`.
     #[must_use]
     pub fn nodes(mut self, count: u16) -> Builder {
         self.nodes = count;
@@ -44,8 +44,8 @@ impl Builder {
         self
     }
 
-    /// Goes by a clock that [`TestEnv::advance`] moves: for what happens after minutes, hours or days. Without a jump it
-    /// goes like the machine's.
+    /// Uses a clock that [`TestEnv::advance`] can advance, for what happens after minutes, hours or days. It runs at the pace
+    /// of the machine's clock otherwise.
     #[must_use]
     pub fn virtual_clock(mut self) -> Builder {
         self.clock = Some(Arc::default());
@@ -63,7 +63,7 @@ impl Builder {
             names.push("node-lifecycle-controller".into());
         }
         let selection = Selection::new(&names).map_err(Error::Controller)?;
-        let listen = if self.listen { SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) } else { NOWHERE };
+        let listen = if self.listen { SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) } else { UNREACHABLE };
         let mut options = Options {
             listen,
             nodes: if self.nodes == 0 { Nodes::None } else { Nodes::Simulated(self.nodes) },
@@ -76,7 +76,8 @@ impl Builder {
             ..Options::new("")
         };
         if !options.selection.includes("serviceaccount-controller") {
-            // Nobody makes the accounts that pods would need. The suites of others switch it off for the same reason.
+            // Without the controller the service accounts that pods need are missing. Upstream's integration tests disable
+            // the plugin for the same reason.
             options.admission.disable.push("ServiceAccount".into());
         }
         let cluster = Cluster::start(options).await?;

@@ -1,11 +1,11 @@
-//! Whom a client acts as.
+//! Users of clients.
 
 use kaji_auth::names::{
     ANONYMOUS, AUTHENTICATED, MASTERS, SERVICE_ACCOUNT_PREFIX, SERVICE_ACCOUNTS, UNAUTHENTICATED,
 };
 use kaji_resource::UserInfo;
 
-/// Who may do everything.
+/// The administrator.
 pub fn admin() -> UserInfo {
     user("kubernetes-admin", vec![MASTERS.into()])
 }

@@ -15,7 +15,7 @@
 //! let made = maps.create(&PostParams::default(), &map).await?;
 //! assert!(made.metadata.uid.is_some());
 //!
-//! // Everybody else needs a role, as anywhere.
+//! // Other users need a role.
 //! let theirs: Api<ConfigMap> = Api::default_namespaced(env.client_as("jane", ["developers"]));
 //! assert!(matches!(theirs.get("settings").await, Err(kube::Error::Api(status)) if status.code == 403));
 //!
@@ -25,13 +25,13 @@
 //! ```
 //!
 //! Custom resources, admission, authorization, apply, watches and garbage collection are the server's own: nothing is
-//! mocked. Each [`TestEnv`] is a cluster of its own, so that tests may run side by side. A loop of `kube-runtime` takes
+//! mocked. Each [`TestEnv`] is a separate cluster, so that tests may run in parallel. A loop of `kube-runtime` takes
 //! [`TestEnv::client`] like any other client.
 //!
 //! Invariants:
-//! - Nothing is written to disk, and no port is opened unless [`Builder::listen`] asks for one.
-//! - A request goes through authorization and admission as one over the network does; the transport alone is missing.
-//! - No control loop runs that was not asked for.
+//! - Nothing is written to disk, and no port is opened unless [`Builder::listen`] is called.
+//! - Requests are authorized and admitted as those over the network are; only the transport is missing.
+//! - Only the selected controllers run.
 //!
 //! Time is the machine's, or with [`Builder::virtual_clock`] a clock that [`TestEnv::advance`] moves on: an hour passes at
 //! once for control loops, timestamps, tokens and the store's leases.
@@ -56,7 +56,7 @@ use std::{
 /// Why there is no cluster, or not that of it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A control loop that there is not.
+    /// An unknown controller.
     #[error("{0}")]
     Controller(String),
     /// The cluster did not start.
@@ -104,7 +104,7 @@ impl TestEnv {
         self.client_of(identity::admin())
     }
 
-    /// A client of a user with these groups, who may do what roles allow; `system:authenticated` goes without saying.
+    /// A client of a user with these groups, authorized by roles; `system:authenticated` is added.
     /// The names of service accounts and of `system:anonymous` bring the groups along that they have anywhere.
     ///
     /// # Panics
@@ -120,7 +120,7 @@ impl TestEnv {
     /// The admin's kubeconfig, YAML, with all certificates in it.
     ///
     /// # Errors
-    /// When no port was asked for.
+    /// Without [`Builder::listen`].
     pub fn kubeconfig(&self) -> Result<String, Error> {
         if !self.listening {
             return Err(Error::NotListening);
@@ -134,11 +134,11 @@ impl TestEnv {
         serde_saphyr::to_string(&config).map_err(|e| Error::Kubeconfig(e.to_string()))
     }
 
-    /// Moves the cluster's clock on. What was to happen until then happens now, in no particular order, as on a machine
-    /// that wakes up after it slept: wait for what you expect. Nodes may be called unready until they report again.
+    /// Advances the cluster's clock. Timers that expire in between fire now, in no particular order, as on a machine that
+    /// resumes after suspension: wait for the expected state. Nodes may be unready until they report again.
     ///
     /// # Errors
-    /// When no [`Builder::virtual_clock`] was asked for.
+    /// Without [`Builder::virtual_clock`].
     pub fn advance(&self, by: Duration) -> Result<(), Error> {
         self.clock.as_ref().ok_or(Error::NoClock)?.advance(by);
         Ok(())

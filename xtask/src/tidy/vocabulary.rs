@@ -10,14 +10,9 @@ use super::source::Source;
 pub const NOT_CLEAN: &[&str] = &[
     "ARCHITECTURE.md",
     "CHANGELOG.md",
-    "README.md",
     "crates/builtins",
     "crates/engine",
-    "crates/files",
-    "crates/kaji",
-    "crates/kubelet",
     "crates/schema",
-    "crates/testenv",
     "docs/benchmarks.md",
     "docs/security.md",
 ];

@@ -23,6 +23,18 @@ pub struct RequestHeader {
     pub extra: Vec<String>,
 }
 
+/// How an API server authenticates clients by certificates, as it publishes it to extension API servers and kubelets.
+/// Source: upstream's `clusterauthenticationtrust.ClusterAuthenticationInfo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterAuthenticationInfo {
+    /// Certificate authorities of clients, PEM.
+    pub client_ca: String,
+    /// Certificate authorities of front proxies, PEM.
+    pub request_header_ca: String,
+    /// The headers in which front proxies name users.
+    pub request_header: RequestHeader,
+}
+
 impl Default for RequestHeader {
     /// What kubeadm configures.
     fn default() -> Self {

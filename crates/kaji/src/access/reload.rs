@@ -1,20 +1,20 @@
-//! Puts the file that says who decides in force anew, while the cluster runs.
+//! Reloads the authorization configuration file while the cluster runs.
 //!
-//! Invariants: a file that cannot be used changes nothing; a kind of authorizer that was there at the start stays, and
-//! one that was not does not come. Source: KEP-3221; upstream's `reloadableAuthorizerResolver`.
+//! Invariants: a file that cannot be used changes nothing; kinds of authorizers other than webhooks are neither added nor
+//! removed by a reload. Source: KEP-3221; upstream's `reloadableAuthorizerResolver`.
 
-use super::{Current, Parts, flags};
-use crate::follow::Followed;
+use super::{Current, Parts};
 use kaji_auth::authz::config::Mode;
 use kaji_meta::Clock;
+use kaji_options::{WatchedFiles, authorization};
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::watch;
 
-/// Follows the file.
+/// Watches the file.
 pub struct Reload {
-    file: Followed,
+    file: WatchedFiles,
     modes: Vec<Mode>,
-    /// Kinds that were there at the start.
+    /// The kinds of authorizers at the start.
     kinds: Vec<&'static str>,
     parts: Parts,
     current: Arc<Current>,
@@ -22,7 +22,7 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// Of a file whose content is in force.
+    /// For a file whose content is in use.
     pub(super) fn new(
         (path, data): (PathBuf, Vec<u8>),
         modes: Vec<Mode>,
@@ -32,10 +32,10 @@ impl Reload {
     ) -> Self {
         parts.decisions.reloads.configured(&data);
         let kinds = modes.iter().map(Mode::kind).filter(|kind| *kind != "Webhook").collect();
-        Reload { file: Followed::new([(path, data)]), modes, kinds, parts, current, clock }
+        Reload { file: WatchedFiles::new([(path, data)]), modes, kinds, parts, current, clock }
     }
 
-    /// Until told to stop.
+    /// Runs until `stop` turns true.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         while let Some(found) = self.file.changed(&mut stop).await {
             let outcome = match found.map(|mut files| files.pop().unwrap_or_default()) {
@@ -58,9 +58,9 @@ impl Reload {
         }
     }
 
-    /// Whether there was anything to change.
+    /// Whether the configuration has changed.
     async fn apply(&mut self, data: &[u8]) -> Result<bool, String> {
-        let modes = flags::parse(data, &self.kinds)?;
+        let modes = authorization::parse(data, &self.kinds)?;
         if modes == self.modes {
             return Ok(false);
         }

@@ -1,28 +1,31 @@
-//! Issuers of tokens, and the file that names them, put in force anew while the cluster runs.
+//! JWT authenticators, and reloads of the authentication configuration file while the cluster runs.
 //!
-//! Invariants: a file that cannot be used changes nothing, nor does one whose issuers give no keys (it is tried again);
-//! who may be anonymous never changes. Source: KEP-3331; upstream's `authenticationConfigUpdater`.
+//! Invariants: a file that cannot be used changes nothing, nor does one with an issuer whose keys cannot be fetched, which
+//! is retried; the configuration of anonymous requests never changes. Source: KEP-3331; upstream's `authenticationConfigUpdater`.
 
-use super::{AuthnError, flags::parse};
-use crate::{fetch::Https, follow::Followed};
+use crate::fetch::Https;
 use kaji_auth::authn::{
     Agnostic, AnonymousConfig, AuthenticationConfiguration, JwtAuthenticator, Oidc, Swappable,
 };
 use kaji_meta::Clock;
+use kaji_options::{
+    WatchedFiles,
+    authentication::{AuthnError, parse},
+};
 use kaji_server::ReloadMetrics;
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::watch;
 
-/// What authenticators of issuers are made with.
+/// What JWT authenticators are built with.
 pub(super) struct Issuers {
-    /// What they may sign with.
+    /// Accepted signature algorithms.
     pub algorithms: Vec<String>,
     /// The server's audiences.
     pub audiences: Vec<String>,
-    /// The server's own issuers, which nobody else may be.
+    /// The server's own issuers, which the file must not name.
     pub own: Vec<String>,
     pub clock: Arc<dyn Clock>,
-    /// Those in force.
+    /// The authenticators in use.
     pub current: Arc<Swappable>,
 }
 
@@ -39,27 +42,27 @@ impl Issuers {
         jwt.into_iter().map(one).collect()
     }
 
-    /// Puts authenticators in force.
+    /// Replaces the authenticators in use.
     pub fn set(&self, all: Vec<Arc<Oidc>>) {
         let agnostic = |oidc| Arc::new(Agnostic::new(oidc, self.audiences.clone())) as _;
         self.current.set(all.into_iter().map(agnostic).collect());
     }
 }
 
-/// Follows the file.
+/// Watches the file.
 pub(super) struct Reload {
-    file: Followed,
+    file: WatchedFiles,
     issuers: Issuers,
-    /// Who may be anonymous since the start.
+    /// The configuration of anonymous requests at the start.
     anonymous: Option<AnonymousConfig>,
     reloads: Arc<ReloadMetrics>,
 }
 
-/// Why a file changes nothing, and whether that may pass.
+/// Why a file is not used, and whether to retry.
 struct Unused(String, bool);
 
 impl Reload {
-    /// Of a file whose content is in force.
+    /// For a file whose content is in use.
     pub fn new(
         (path, data): (PathBuf, Vec<u8>),
         configuration: &AuthenticationConfiguration,
@@ -68,10 +71,10 @@ impl Reload {
     ) -> Reload {
         reloads.configured(&data);
         let anonymous = configuration.anonymous.clone();
-        Reload { file: Followed::new([(path, data)]), issuers, anonymous, reloads }
+        Reload { file: WatchedFiles::new([(path, data)]), issuers, anonymous, reloads }
     }
 
-    /// Until told to stop.
+    /// Runs until `stop` turns true.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         while let Some(found) = self.file.changed(&mut stop).await {
             let outcome = match found.map(|mut files| files.pop().unwrap_or_default()) {
@@ -89,7 +92,7 @@ impl Reload {
                     tracing::error!(path, error, "the authentication configuration is not reloaded");
                     self.reloads.reloaded(false, now);
                     if passes {
-                        self.file.again();
+                        self.file.retry();
                     }
                 }
             }

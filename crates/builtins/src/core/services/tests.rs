@@ -121,8 +121,8 @@ fn cluster_ip_may_not_change() {
 
 #[test]
 fn addresses_are_unique_and_released() {
-    let (fixture, deps) = (TestContext::default(), deps());
-    deps.api.set(Arc::downgrade(&fixture.api) as std::sync::Weak<dyn kaji_resource::Api>);
+    let (fixture, mut deps) = (TestContext::default(), deps());
+    deps.api = crate::ApiHandle::new(Arc::downgrade(&fixture.api) as std::sync::Weak<dyn kaji_resource::Api>);
     let def = def(&deps);
     let ports = || json!([{"port": 80}]);
     let a =
@@ -237,7 +237,7 @@ proptest::proptest! {
         // Ranges so small that they run full: 14 addresses, 8 ports.
         deps.service_cidrs = vec!["10.0.0.0/28".into()];
         deps.node_port_range = 30000..=30007;
-        deps.api.set(Arc::downgrade(&fixture.api) as std::sync::Weak<dyn kaji_resource::Api>);
+        deps.api = crate::ApiHandle::new(Arc::downgrade(&fixture.api) as std::sync::Weak<dyn kaji_resource::Api>);
         let def = def(&deps);
         let mut live: std::collections::BTreeMap<usize, Value> = Default::default();
         for step in steps {

@@ -1,0 +1,519 @@
+//! The stages of a start. Each consumes the stage before it and returns the next, so that no other order compiles:
+//!
+//! 1. [`Configured`]: options are valid; audit and encryption at rest are configured; nothing is opened.
+//! 2. [`StoreOpened`]: this process has the data directory; the cluster's certificates are read or created meanwhile.
+//! 3. [`EngineOpened`]: an engine without resources, with its authorizers and admission plugins.
+//! 4. [`ResourcesRegistered`]: built-in and custom resources are served from complete caches; requests are authenticated.
+//! 5. [`ListenerBound`]: the server's address is final; connections wait.
+//! 6. [`Bootstrapped`]: the objects that every cluster has are there.
+//! 7. [`Cluster`]: requests are served, background tasks and control loops run.
+//!
+//! Invariants: a stage has everything that it needs from the former ones, and nothing is set in it later; a start that fails
+//! after the store is opened closes it.
+
+mod addresses;
+mod control_loops;
+
+pub(crate) use addresses::client_address;
+pub(crate) use control_loops::ControlLoops;
+
+use crate::{
+    access::Access,
+    audit,
+    authn::Authn,
+    bootstrap,
+    cluster::{Cluster, STORE, StartError},
+    delegation,
+    encryption::Encryption,
+    front_proxy, tracking, trust,
+};
+use addresses::{endpoint_address, kubernetes_service_ip, serving_names};
+use control_loops::ControlLoopConfig;
+use kaji_admission::Deps as PluginDeps;
+use kaji_aggregator::Aggregator;
+use kaji_auth::authn::ClusterAuthenticationInfo;
+use kaji_builtins::{ApiHandle, Deps};
+use kaji_controllers::NodeRanges;
+use kaji_engine::{Engine, EngineOptions};
+use kaji_meta::{
+    random::SystemRandom,
+    time::{Clock, SystemClock},
+};
+use kaji_options::{AuthnOptions, Options, ProxyClient, StoreKind};
+use kaji_outbound::ClientCache;
+use kaji_resource::Api;
+use kaji_server::{
+    Audit, Authentication, BodyMemory, Certificates, Discovery, FlowControl, Health, Impersonation, Listener,
+    Metrics, OpenApi, SlowCheck, Stack, TlsConfigHandle,
+    pki::{Pki, PkiError},
+};
+use kaji_store::{
+    Store, StoreError,
+    disk::{DiskOptions, DiskStore},
+    memory::{MemoryOptions, MemoryStore},
+};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+use tokio::{
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+};
+
+/// What every stage has: the options and what follows from them alone.
+struct Settings {
+    options: Options,
+    /// The name by which metrics identify this server.
+    server_name: String,
+    service_ip: IpAddr,
+    node_ranges: Option<NodeRanges>,
+    /// The machine's clock: certificates, deadlines of requests, flow control.
+    clock: Arc<dyn Clock>,
+    /// The clock of objects and control loops.
+    object_clock: Arc<dyn Clock>,
+}
+
+/// Stage 1: options are valid; audit and encryption at rest are configured; nothing is opened.
+pub(crate) struct Configured {
+    settings: Settings,
+    metrics: Metrics,
+    audit: Option<Arc<Audit>>,
+    encryption: Encryption,
+}
+
+impl Configured {
+    pub async fn new(options: Options) -> Result<Configured, StartError> {
+        let mut metrics = Metrics::default();
+        let audit = audit::start(&options.audit, &mut metrics).await?;
+        let server_name = format!("apiserver-{}", options.listen);
+        let encryption = Encryption::new(options.encryption.as_ref(), &server_name, &mut metrics).await?;
+        let settings = Settings {
+            server_name,
+            service_ip: kubernetes_service_ip(&options.service_cidrs)?,
+            node_ranges: options
+                .node_ranges
+                .ranges(&options.service_cidrs)
+                .map_err(StartError::NodeRanges)?,
+            clock: Arc::new(SystemClock),
+            object_clock: options.object_clock(),
+            options,
+        };
+        Ok(Configured { settings, metrics, audit, encryption })
+    }
+
+    pub async fn open_store(self) -> Result<StoreOpened, StartError> {
+        let Configured { settings, metrics, audit, encryption } = self;
+        let raw_store = open_store(&settings.options).await?;
+        let store = encryption.around(raw_store.clone());
+        let Options { data_dir, serving, .. } = &settings.options;
+        let (serving, dir) = (serving.clone(), data_dir.join("pki"));
+        let (names, now) = (serving_names(&settings.options, settings.service_ip), settings.clock.now());
+        let certificates = tokio::task::spawn_blocking(move || serving.load(&dir, names, now));
+        Ok(StoreOpened { settings, metrics, audit, encryption, raw_store, store, certificates })
+    }
+}
+
+/// Stage 2: this process has the data directory; the cluster's certificates are read or created meanwhile.
+pub(crate) struct StoreOpened {
+    settings: Settings,
+    metrics: Metrics,
+    audit: Option<Arc<Audit>>,
+    encryption: Encryption,
+    /// Holds encrypted values.
+    raw_store: Arc<dyn Store>,
+    store: Arc<dyn Store>,
+    certificates: JoinHandle<Result<Certificates, PkiError>>,
+}
+
+impl StoreOpened {
+    pub fn store(&self) -> Arc<dyn Store> {
+        self.store.clone()
+    }
+
+    pub async fn open_engine(self) -> Result<EngineOpened, StartError> {
+        let Settings { options, server_name, object_clock, .. } = &self.settings;
+        let engine_options = EngineOptions { clock: object_clock.clone(), ..EngineOptions::default() };
+        let engine = Engine::open(self.store.clone(), engine_options).await?;
+        let access = Access::new(&options.authz, server_name, object_clock, Arc::downgrade(&engine)).await?;
+        let plugins = PluginDeps {
+            authorizer: access.authorizer.clone(),
+            callers: Arc::new(ClientCache::with_services_of(weak_api(&engine))),
+            metrics: Arc::default(),
+            policies: Arc::default(),
+        };
+        // There are no resources yet, and so no writes that the plugins could miss.
+        engine.set_admission(kaji_admission::load(&options.admission, &plugins)?);
+        Ok(EngineOpened { former: self, engine, access, plugins })
+    }
+}
+
+/// Stage 3: an engine without resources, with its authorizers and admission plugins.
+pub(crate) struct EngineOpened {
+    former: StoreOpened,
+    engine: Arc<Engine>,
+    access: Access,
+    plugins: PluginDeps,
+}
+
+impl EngineOpened {
+    pub async fn register_resources(self) -> Result<ResourcesRegistered, StartError> {
+        let EngineOpened { former, engine, access, plugins } = self;
+        let StoreOpened { settings, mut metrics, audit, encryption, raw_store, store, certificates } = former;
+        let Settings { options, server_name, object_clock, .. } = &settings;
+        let certificates =
+            certificates.await.map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
+        let pki = certificates.current();
+        let api = weak_api(&engine);
+        let authn =
+            Authn::new(&without_anonymous_administrators(options), &pki, &api, object_clock, server_name)
+                .await?;
+        let mut deps = Deps::new(object_clock.clone(), Arc::new(SystemRandom));
+        deps.service_cidrs = options.service_cidrs.clone();
+        deps.authorizer = access.authorizer.clone();
+        deps.grants = access.rbac.clone();
+        deps.validate_crd = Some(kaji_apiextensions::validator());
+        deps.tokens = Some(authn.tokens.clone());
+        deps.api = ApiHandle::new(api);
+        engine.register(kaji_builtins::all(&deps)).await?;
+        let conversions =
+            kaji_apiextensions::Conversions { callers: plugins.callers.clone(), ..Default::default() };
+        conversions.metrics.register(metrics.registry());
+        kaji_apiextensions::start(engine.clone(), object_clock.clone(), conversions).await?;
+        let storage = Storage { encryption, raw_store, store };
+        let certificates = Arc::new(certificates);
+        Ok(ResourcesRegistered {
+            settings,
+            metrics,
+            audit,
+            storage,
+            engine,
+            access,
+            plugins,
+            certificates,
+            pki,
+            authn,
+        })
+    }
+}
+
+/// The store and its encryption.
+struct Storage {
+    encryption: Encryption,
+    /// Holds encrypted values.
+    raw_store: Arc<dyn Store>,
+    store: Arc<dyn Store>,
+}
+
+/// Stage 4: built-in and custom resources are served from complete caches; requests are authenticated.
+pub(crate) struct ResourcesRegistered {
+    settings: Settings,
+    metrics: Metrics,
+    audit: Option<Arc<Audit>>,
+    storage: Storage,
+    engine: Arc<Engine>,
+    access: Access,
+    plugins: PluginDeps,
+    certificates: Arc<Certificates>,
+    pki: Arc<Pki>,
+    authn: Authn,
+}
+
+impl ResourcesRegistered {
+    pub async fn bind(self) -> Result<ListenerBound, StartError> {
+        let Options { serving, listen, .. } = &self.settings.options;
+        if serving.local {
+            return Ok(ListenerBound { address: *listen, listener: None, former: self });
+        }
+        let front = trust::front(serving, &self.certificates, &self.authn.authorities)?;
+        let listener = Listener::bind(*listen, front.clone())
+            .await
+            .map_err(|source| StartError::Listen { address: *listen, source })?
+            .with_streams(serving.streams.unwrap_or(kaji_server::MAX_STREAMS))
+            .with_connections(serving.connections.unwrap_or(kaji_server::MAX_CONNECTIONS));
+        Ok(ListenerBound { address: listener.address()?, listener: Some((listener, front)), former: self })
+    }
+}
+
+/// Stage 5: the server's address is final; connections wait.
+pub(crate) struct ListenerBound {
+    former: ResourcesRegistered,
+    address: SocketAddr,
+    listener: Option<(Listener, TlsConfigHandle)>,
+}
+
+impl ListenerBound {
+    pub async fn bootstrap(self) -> Result<Bootstrapped, StartError> {
+        let ResourcesRegistered { settings, certificates, authn, engine, .. } = &self.former;
+        let authentication = ClusterAuthenticationInfo {
+            client_ca: authn.authorities.clients.clone(),
+            request_header_ca: authn.authorities.proxies.clone(),
+            request_header: authn.chain.proxy.clone().unwrap_or_default(),
+        };
+        let facts = bootstrap::Facts {
+            service_cidrs: &settings.options.service_cidrs,
+            service_ip: settings.service_ip,
+            advertise: endpoint_address(self.address),
+            url: &server_url(self.address),
+            root_ca: &certificates.trust(),
+            authentication: &authentication,
+            now: settings.clock.now(),
+        };
+        bootstrap::run(engine, &facts).await.map_err(StartError::Bootstrap)?;
+        Ok(Bootstrapped {
+            former: self.former,
+            address: self.address,
+            listener: self.listener,
+            authentication,
+        })
+    }
+}
+
+/// Stage 6: the objects that every cluster has are there.
+pub(crate) struct Bootstrapped {
+    former: ResourcesRegistered,
+    address: SocketAddr,
+    listener: Option<(Listener, TlsConfigHandle)>,
+    authentication: ClusterAuthenticationInfo,
+}
+
+impl Bootstrapped {
+    pub async fn serve(self) -> Result<Cluster, StartError> {
+        let Bootstrapped { former, address, listener, authentication } = self;
+        let ResourcesRegistered {
+            settings,
+            metrics,
+            audit,
+            storage,
+            engine,
+            access,
+            plugins,
+            certificates,
+            pki,
+            authn,
+        } = former;
+        let identity = front_proxy::load(&settings.options.serving.proxy, &pki)?;
+        let aggregator = Aggregator::new(
+            engine.clone(),
+            plugins.callers.clone(),
+            identity.clone(),
+            settings.object_clock.clone(),
+        );
+        let metrics = metrics
+            .with(|registry| aggregator.register_metrics(registry))
+            .with_authorization_metrics(&access.decisions)
+            .with_reload_metrics(&authn.reloads)
+            .with(|registry| plugins.metrics.register(registry))
+            .with(|registry| plugins.policies.register(registry));
+        let stack = stack(&settings, engine, &aggregator, &access, &authn, metrics, audit, address);
+        add_checks(&stack, &storage);
+        let (stop, stopped) = watch::channel(false);
+        let (listener, front) = listener.unzip();
+        let mut background = Background { tasks: JoinSet::new(), stopped: stopped.clone() };
+        if let Some(listener) = listener {
+            background.tasks.spawn(listener.serve(stack.clone(), stopped.clone()));
+        }
+        let token_signer = authn.signing_key();
+        let (sender, authentication) = watch::channel(authentication);
+        let reload = trust::Reload::new(
+            &settings.options.authn,
+            &settings.options.serving,
+            &authn.authorities,
+            certificates.clone(),
+            (front, sender),
+        );
+        background.follow_files(&settings, reload, authn, access, &certificates, (identity, &aggregator));
+        background.follow_objects(&settings, &stack, aggregator, authentication.clone());
+        let Storage { encryption, raw_store, store } = storage;
+        background.follow_encryption(&settings.options, encryption, raw_store).await;
+        let control_loops = ControlLoopConfig {
+            options: &settings.options,
+            stack: &stack,
+            certificates: &certificates,
+            node_ranges: settings.node_ranges,
+            token_signer,
+            authentication,
+        };
+        let control_loops = control_loops.start(&stopped);
+        let tasks = background.tasks;
+        Ok(Cluster { stack, pki: Pki::clone(&pki), certificates, address, store, stop, control_loops, tasks })
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "the parts of a stack, which are put together here only")]
+fn stack(
+    settings: &Settings,
+    engine: Arc<Engine>,
+    aggregator: &Arc<Aggregator>,
+    access: &Access,
+    authn: &Authn,
+    metrics: Metrics,
+    audit: Option<Arc<Audit>>,
+    address: SocketAddr,
+) -> Arc<Stack> {
+    let options = &settings.options;
+    let flow = FlowControl::new(options.limits, settings.clock.clone());
+    Arc::new(Stack {
+        engine,
+        issuer: authn.documents(&server_url(address)),
+        authentication: Authentication { chain: authn.chain.clone(), clock: settings.object_clock.clone() },
+        impersonation: Impersonation::default(),
+        aggregator: aggregator.clone(),
+        authorizer: access.authorizer.clone(),
+        health: Health::default(),
+        metrics: metrics.with_flow(&flow),
+        discovery: Discovery::default(),
+        openapi: Arc::new(OpenApi::new(kaji_schema::docs::type_doc)),
+        address: client_address(address).to_string(),
+        flow,
+        request_timeout: options.request_timeout,
+        body_memory: options.serving.request_memory.map_or_else(BodyMemory::of_process, BodyMemory::new),
+        audit,
+        random: Arc::new(SystemRandom),
+    })
+}
+
+/// Tasks that run until the server has served its last request.
+struct Background {
+    tasks: JoinSet<()>,
+    stopped: watch::Receiver<bool>,
+}
+
+impl Background {
+    /// Configuration and certificates that are reloaded or renewed while the server runs.
+    fn follow_files(
+        &mut self,
+        settings: &Settings,
+        reload: trust::Reload,
+        authn: Authn,
+        access: Access,
+        certificates: &Arc<Certificates>,
+        (identity, aggregator): (kaji_aggregator::Identity, &Arc<Aggregator>),
+    ) {
+        let stopped = || self.stopped.clone();
+        self.tasks.spawn(reload.run(stopped()));
+        self.tasks.spawn(authn.follow(stopped()));
+        self.tasks.spawn(access.follow(stopped()));
+        self.tasks.spawn(certificates.clone().run(settings.clock.clone(), stopped()));
+        let proxy = settings.options.serving.proxy.clone();
+        if proxy == ProxyClient::default() {
+            self.tasks.spawn(delegation::identify(aggregator.clone(), certificates.clone(), stopped()));
+        } else {
+            self.tasks.spawn(front_proxy::reload(proxy, identity, aggregator.clone(), stopped()));
+        }
+    }
+
+    /// Objects that the server follows or keeps up to date.
+    fn follow_objects(
+        &mut self,
+        settings: &Settings,
+        stack: &Stack,
+        aggregator: Arc<Aggregator>,
+        authentication: watch::Receiver<ClusterAuthenticationInfo>,
+    ) {
+        let (engine, stopped) = (Arc::downgrade(&stack.engine), || self.stopped.clone());
+        self.tasks.spawn(aggregator.run(stopped()));
+        self.tasks.spawn(delegation::follow(
+            engine.clone(),
+            authentication,
+            settings.clock.clone(),
+            stopped(),
+        ));
+        self.tasks.spawn(kaji_server::flowcontrol::follow(stack.flow.clone(), engine.clone(), stopped()));
+        self.tasks.spawn(tracking::follow(engine, settings.object_clock.clone(), stopped()));
+    }
+
+    /// The encryption configuration, and scrubs after values were rewritten.
+    async fn follow_encryption(
+        &mut self,
+        options: &Options,
+        encryption: Encryption,
+        raw_store: Arc<dyn Store>,
+    ) {
+        if options.store == StoreKind::Disk
+            && let Some(scrubbing) = encryption.scrubbing(&raw_store, &options.data_dir.join(STORE)).await
+        {
+            self.tasks.spawn(scrubbing.run(self.stopped.clone()));
+        }
+        self.tasks.spawn(encryption.follow(raw_store, self.stopped.clone()));
+    }
+}
+
+fn server_url(address: SocketAddr) -> String {
+    format!("https://{}", client_address(address))
+}
+
+fn weak_api(engine: &Arc<Engine>) -> Weak<dyn Api> {
+    let api: Arc<dyn Api> = engine.clone();
+    Arc::downgrade(&api)
+}
+
+/// With the authorizer AlwaysAllow, anonymous requests are rejected. Source: upstream's `ApplyAuthorization`.
+fn without_anonymous_administrators(options: &Options) -> AuthnOptions {
+    let mut authn = options.authn.clone();
+    if options.authz.authorization_mode.iter().any(|mode| mode == "AlwaysAllow") {
+        tracing::warn!(
+            "anonymous requests are rejected with the authorizer AlwaysAllow; use a different authorizer"
+        );
+        authn.deny_anonymous = true;
+    }
+    authn
+}
+
+/// The clock of objects, in milliseconds, as the store's leases use it.
+struct StoreClock(Arc<dyn Clock>);
+
+impl kaji_store::Clock for StoreClock {
+    fn now_millis(&self) -> u64 {
+        u64::try_from(self.0.now().as_millisecond()).unwrap_or(0)
+    }
+}
+
+async fn open_store(options: &Options) -> Result<Arc<dyn Store>, StartError> {
+    Ok(match options.store {
+        StoreKind::Memory => {
+            let clock = Arc::new(StoreClock(options.object_clock()));
+            Arc::new(MemoryStore::with_options(MemoryOptions { clock, ..MemoryOptions::default() })?)
+        }
+        StoreKind::Disk => {
+            let dir = options.data_dir.clone();
+            let disk = DiskOptions { erase_replaced: options.encryption.is_some(), ..DiskOptions::default() };
+            let opened = tokio::task::spawn_blocking(move || {
+                kaji_files::parent_of_private(&dir)
+                    .map_err(|e| StoreError::Unavailable(format!("{}: {e}", dir.display())))?;
+                DiskStore::open(dir.join(STORE), disk)
+            });
+            let opened = opened.await;
+            Arc::new(opened.map_err(|e| StoreError::Unavailable(e.to_string()))??)
+        }
+    })
+}
+
+fn add_checks(stack: &Stack, storage: &Storage) {
+    let engine = Arc::downgrade(&stack.engine);
+    let store = Arc::downgrade(&storage.store);
+    let writable = store.clone();
+    let check: SlowCheck = Arc::new(move || Box::pin(can_write(writable.upgrade())));
+    stack.health.add_readiness("etcd-readiness", check);
+    let closed = |what: &str| format!("{what} is closed");
+    stack.health.add("etcd", Arc::new(move || store.upgrade().map(drop).ok_or_else(|| closed("the store"))));
+    stack.health.add(
+        "informer-sync",
+        Arc::new(move || engine.upgrade().map(drop).ok_or_else(|| closed("the engine"))),
+    );
+    storage.encryption.add_check(&stack.health);
+}
+
+/// Whether the store can write. While its last write failed this writes a lease and removes it, which changes no revision:
+/// a server without traffic would not become ready again otherwise.
+async fn can_write(store: Option<Arc<dyn Store>>) -> Result<(), String> {
+    const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+    let store = store.ok_or("the store is closed")?;
+    let Some(failure) = store.write_failure() else { return Ok(()) };
+    let probe = async { store.revoke(store.grant_lease(Duration::from_secs(60)).await?).await };
+    match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
+        Ok(outcome) => outcome.map_err(|error| error.to_string()),
+        Err(_) => Err(failure.to_string()),
+    }
+}

@@ -1,0 +1,65 @@
+//! Addresses and names of a server: where clients reach it, and what its certificate covers.
+
+use crate::cluster::StartError;
+use kaji_options::Options;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// Reserved for documentation (TEST-NET-1): no host has it.
+const UNREACHABLE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
+/// The first host address of the primary service range, which is the `kubernetes` service's.
+pub(super) fn kubernetes_service_ip(cidrs: &[String]) -> Result<IpAddr, StartError> {
+    let first = cidrs.first().map(String::as_str).unwrap_or_default();
+    let bad = || StartError::ServiceRange(first.to_owned());
+    let base: IpAddr = first.split('/').next().unwrap_or_default().parse().map_err(|_| bad())?;
+    Ok(match base {
+        IpAddr::V4(ip) => IpAddr::V4((u32::from(ip) + 1).into()),
+        IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) + 1).into()),
+    })
+}
+
+/// The names in the serving certificate: kubeadm's, the listen address, and those of `--tls-san`.
+pub(super) fn serving_names(options: &Options, service_ip: IpAddr) -> Vec<String> {
+    let mut names: Vec<String> = [
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+        "localhost",
+        "127.0.0.1",
+        "::1",
+    ]
+    .map(String::from)
+    .to_vec();
+    names.push(service_ip.to_string());
+    if !options.listen.ip().is_unspecified() {
+        names.push(options.listen.ip().to_string());
+    }
+    names.extend(options.names.iter().cloned());
+    names.dedup();
+    names
+}
+
+/// An address that local clients can connect to: the loopback where the server listens on all addresses.
+pub(crate) fn client_address(address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()))
+    } else {
+        address
+    }
+}
+
+/// The address in the endpoints of the `kubernetes` service. The API allows no loopback address there: a server on the
+/// loopback names the machine's address, found by routing a datagram that is never sent, or without one an address that is
+/// reserved for documentation, since simulated pods do not connect.
+pub(super) fn endpoint_address(address: SocketAddr) -> SocketAddr {
+    if !address.ip().is_loopback() && !address.ip().is_unspecified() {
+        return address;
+    }
+    let routed = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+        .and_then(|socket| socket.connect((UNREACHABLE, 9)).and_then(|()| socket.local_addr()))
+        .map(|local| local.ip())
+        .ok()
+        .filter(|ip| !ip.is_loopback() && !ip.is_unspecified());
+    SocketAddr::new(routed.unwrap_or(UNREACHABLE), address.port())
+}

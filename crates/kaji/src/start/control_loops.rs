@@ -1,0 +1,118 @@
+//! The control loops of a cluster: controllers, scheduler and simulated nodes, over one set of informers.
+//!
+//! Invariant: every loop is a client of the API server through the in-process transport, with the user that upstream's
+//! component has.
+
+use crate::identities;
+use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
+use kaji_controllers::NodeRanges;
+use kaji_kubelet::{
+    server::KubeletServerConfig,
+    simulated::{self, Fleet},
+};
+use kaji_meta::{random::SystemRandom, time::SystemClock};
+use kaji_options::{Nodes, Options};
+use kaji_runtime::{Client, Informers, Selected, Shared};
+use kaji_server::{Certificates, Identities, LocalService, Stack};
+use std::sync::Arc;
+use tokio::{sync::watch, task::JoinSet};
+
+/// What control loops need of the server.
+pub(super) struct ControlLoopConfig<'a> {
+    pub options: &'a Options,
+    pub stack: &'a Arc<Stack>,
+    pub certificates: &'a Certificates,
+    pub node_ranges: Option<NodeRanges>,
+    pub token_signer: Arc<SigningKey>,
+    pub authentication: watch::Receiver<ClusterAuthenticationInfo>,
+}
+
+/// The loops that run.
+#[derive(Default)]
+pub(crate) struct ControlLoops {
+    tasks: JoinSet<()>,
+    // Dropped after the tasks: reflectors end with their informers.
+    _informers: Option<Arc<Informers>>,
+}
+
+impl ControlLoops {
+    /// Waits until all have returned, which `stop` makes them do.
+    pub async fn join(mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+impl ControlLoopConfig<'_> {
+    /// Starts the loops that the options select; they return once `stop` turns true.
+    pub fn start(self, stop: &watch::Receiver<bool>) -> ControlLoops {
+        let options = self.options;
+        if !options.controllers || (options.selection.is_empty() && options.nodes == Nodes::None) {
+            return ControlLoops::default();
+        }
+        let client = self.client("kube-controller-manager", identities::controllers());
+        let informers = Informers::timed(client.clone(), Selected::default(), options.object_clock());
+        let mut tasks = JoinSet::new();
+        self.start_controllers(&mut tasks, &informers, client, stop);
+        if options.selection.scheduler() {
+            let client = self.client("kube-scheduler", identities::component("kube-scheduler"));
+            tasks.spawn(kaji_scheduler::run(informers.clone(), self.shared(client), stop.clone()));
+        }
+        if let Nodes::Simulated(count) = options.nodes {
+            let client = self.client("kubelet", identities::kubelets(&simulated::name(1)));
+            let allocated =
+                self.node_ranges.is_some() && options.selection.includes(kaji_controllers::NODE_IPAM);
+            let fleet = if allocated { Fleet::numbered(count) } else { Fleet::with_ranges(count) };
+            let (servers, shared) = (self.kubelet_servers(), self.shared(client));
+            tasks.spawn(simulated::run(fleet, servers, informers.clone(), shared, stop.clone()));
+        }
+        ControlLoops { tasks, _informers: Some(informers) }
+    }
+
+    fn start_controllers(
+        &self,
+        tasks: &mut JoinSet<()>,
+        informers: &Arc<Informers>,
+        client: Client,
+        stop: &watch::Receiver<bool>,
+    ) {
+        let options = self.options;
+        let ca = &self.certificates.current().ca;
+        // A certificate authority without its key verifies clients, and signs no requests.
+        let authority = kaji_controllers::Authority::new(&ca.certificate, &ca.key)
+            .inspect_err(|error| tracing::warn!(error, "certificate signing requests will not be signed"));
+        let config = kaji_controllers::Config {
+            root_ca: self.certificates.trust(),
+            selection: options.selection.clone(),
+            authority: authority.ok().map(Arc::new),
+            unused_token_period: options.unused_token_period,
+            token_signer: Some(self.token_signer.clone()),
+            node_ranges: self.node_ranges.clone(),
+        };
+        kaji_controllers::spawn(tasks, informers, &self.shared(client), &config, stop);
+        if options.selection.includes(kaji_controllers::POLICY_STATUS) {
+            let engine = Arc::downgrade(&self.stack.engine);
+            tasks.spawn(kaji_admission::check_types(engine, stop.clone()));
+        }
+    }
+
+    /// A client of the in-process transport, for a component that sends `agent` as its user agent.
+    fn client(&self, agent: &str, identities: Identities) -> Client {
+        let service = LocalService::by_agent(self.stack.clone(), identities);
+        Client::new(kube::Client::new(service, "default"), agent)
+    }
+
+    fn shared(&self, client: Client) -> Shared {
+        Shared { client, clock: self.options.object_clock(), random: Arc::new(SystemRandom) }
+    }
+
+    /// The HTTPS servers of simulated nodes. In a cluster without a listener nodes have none either.
+    fn kubelet_servers(&self) -> Option<KubeletServerConfig> {
+        if self.options.serving.local {
+            return None;
+        }
+        let ca = &self.certificates.current().ca;
+        KubeletServerConfig::new(ca, self.authentication.clone(), Arc::new(SystemClock))
+            .inspect_err(|error| tracing::warn!(%error, "simulated nodes do not serve the kubelet API"))
+            .ok()
+    }
+}

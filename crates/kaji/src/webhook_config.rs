@@ -1,0 +1,38 @@
+//! Kubeconfig files as webhooks and command-line clients use them: the server and the credentials of the current context.
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use std::path::Path;
+
+/// How to connect to a webhook that a kubeconfig file names.
+pub struct WebhookConfig {
+    /// The server without its path, and credentials.
+    pub config: kube::Config,
+    /// The path and query of the server's URL, which requests are posted to as it is.
+    pub path: String,
+}
+
+/// The configuration of a client for the current context of a kubeconfig file.
+///
+/// # Errors
+/// When the file cannot be read, or has no usable current context.
+pub async fn client_config(file: &Path) -> Result<kube::Config, String> {
+    let error = |e: &dyn std::fmt::Display| format!("{}: {e}", file.display());
+    let kubeconfig = Kubeconfig::read_from(file).map_err(|e| error(&e))?;
+    let options = KubeConfigOptions::default();
+    kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| error(&e))
+}
+
+impl WebhookConfig {
+    /// Reads a kubeconfig file.
+    ///
+    /// # Errors
+    /// Those of [`client_config`].
+    pub async fn read(file: &Path) -> Result<WebhookConfig, String> {
+        let mut config = client_config(file).await?;
+        // The client would add a slash to the path of the server's URL.
+        let mut url = config.cluster_url.into_parts();
+        let path = url.path_and_query.replace(http::uri::PathAndQuery::from_static("/"));
+        config.cluster_url = http::Uri::from_parts(url).map_err(|e| format!("{}: {e}", file.display()))?;
+        Ok(WebhookConfig { config, path: path.map_or_else(|| "/".to_owned(), |p| p.as_str().to_owned()) })
+    }
+}

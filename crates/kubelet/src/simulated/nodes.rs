@@ -1,0 +1,271 @@
+//! The Node objects of simulated nodes, their heartbeats and leases.
+
+use super::{
+    fleet::{Fleet, SimulatedNode},
+    listeners::Listeners,
+};
+use kaji_runtime::{
+    Cx, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write, objects::Node,
+};
+use serde_json::{Value, json};
+use std::{net::SocketAddr, time::Duration};
+
+/// Upstream's `nodeLeaseDurationSeconds`; leases are renewed every quarter of it.
+const LEASE_SECONDS: u64 = 40;
+/// Upstream's `nodeStatusReportFrequency`.
+const STATUS_SECONDS: i64 = 300;
+/// The port that a node without a listener reports: upstream's.
+const PORT: u16 = 10250;
+
+/// Keeps Node objects and leases of a fleet.
+pub struct Nodes {
+    /// The nodes.
+    pub fleet: Fleet,
+    /// Where their servers listen.
+    pub listeners: Listeners,
+}
+
+impl Reconciler for Nodes {
+    fn name(&self) -> &'static str {
+        "kubelet"
+    }
+
+    fn agent(&self, _view: &View, key: &Key) -> Option<String> {
+        Some(super::agent(&key.name))
+    }
+
+    fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
+        let Some(place) = self.fleet.place(&key.name) else { return Plan::nothing() };
+        let now = kaji_meta::time::Time::new(cx.now).to_string();
+        let known = view.get::<Node>();
+        let target = Target::of::<Node>("", &key.name);
+        let renew = Duration::from_secs(LEASE_SECONDS / 4);
+        match known.get("", &key.name) {
+            None => {
+                let mut collection = target.clone();
+                collection.name.clear();
+                let create = Write::Create { target: collection, body: object(&place) };
+                // The object's arrival brings the key back, and with it status and lease.
+                Plan::nothing().then(create)
+            }
+            Some(node) => {
+                let listener = self.listeners.of(&key.name);
+                let fresh = reports(node, listener)
+                    && node.status.conditions.iter().find(|c| c.kind == "Ready").is_some_and(|c| {
+                        c.status == "True"
+                            && c.last_heartbeat_time
+                                .is_some_and(|t| cx.now.as_second() - t.as_second() < STATUS_SECONDS)
+                    });
+                let mut steps = vec![];
+                if !fresh {
+                    let body = json!({"status": status(&place, listener, &now)});
+                    steps.push(plain(Write::Patch {
+                        target: target.subresource("status"),
+                        kind: PatchKind::Strategic,
+                        body,
+                    }));
+                }
+                steps.push(plain(lease(node, cx.now)));
+                Plan::nothing().stage(steps).again_after(renew)
+            }
+        }
+    }
+}
+
+fn plain(write: Write) -> Step {
+    Step { write, on_success: None, on_failure: None }
+}
+
+/// What a kubelet registers.
+fn object(place: &SimulatedNode) -> Value {
+    let name = &place.name;
+    let mut object = json!({
+        "apiVersion": Node::api_version(),
+        "kind": Node::KIND,
+        "metadata": {
+            "name": name,
+            "labels": {
+                "beta.kubernetes.io/arch": "amd64",
+                "beta.kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "node.kubernetes.io/simulated": "true",
+            },
+            "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
+        },
+        "spec": {"providerID": format!("kaji-sim://{name}")},
+    });
+    if let Some(network) = &place.network {
+        object["spec"]["podCIDR"] = network.to_string().into();
+        object["spec"]["podCIDRs"] = json!([network.to_string()]);
+    }
+    object
+}
+
+/// Whether a Node reports the address and port of its listener in this process.
+fn reports(node: &Node, listener: Option<SocketAddr>) -> bool {
+    let port = listener.map_or(PORT, |l| l.port());
+    let is_first = |listener: SocketAddr| {
+        let first = node.status.addresses.iter().find(|a| &*a.kind == "InternalIP");
+        first.is_some_and(|a| *a.address == listener.ip().to_string())
+    };
+    node.status.daemon_endpoints.kubelet_endpoint.port == port && listener.is_none_or(is_first)
+}
+
+/// The node's addresses. Clients of kubelets take the first; the address of pods on the node's network comes after it,
+/// since endpoints may not be on the loopback.
+fn addresses(place: &SimulatedNode, listener: Option<SocketAddr>) -> Value {
+    let internal = |address: String| json!({"type": "InternalIP", "address": address});
+    let listener = listener.map(|l| internal(l.ip().to_string()));
+    let rest = [
+        internal(place.address.to_string()),
+        json!({"type": "Hostname", "address": place.name}),
+        // Merging by type would make one of two that have the same.
+        json!({"$patch": "replace"}),
+    ];
+    listener.into_iter().chain(rest).collect()
+}
+
+fn status(place: &SimulatedNode, listener: Option<SocketAddr>, now: &str) -> Value {
+    let number = place.number;
+    let condition = |kind: &str, status: &str, reason: &str, message: &str| {
+        json!({
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        })
+    };
+    let amounts = json!({
+        "cpu": "32",
+        "memory": "256Gi",
+        "ephemeral-storage": "1Ti",
+        "hugepages-1Gi": "0",
+        "hugepages-2Mi": "0",
+        "pods": "110",
+    });
+    json!({
+        "capacity": amounts,
+        "allocatable": amounts,
+        "addresses": addresses(place, listener),
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": listener.map_or(PORT, |l| l.port())}},
+        "conditions": [
+            condition("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+            condition("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            condition("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+            condition("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+        ],
+        "nodeInfo": {
+            "architecture": "amd64",
+            "bootID": format!("00000000-0000-4000-8000-{number:012x}"),
+            "containerRuntimeVersion": "simulated://1.0",
+            "kernelVersion": "simulated",
+            "kubeProxyVersion": "",
+            "kubeletVersion": "v1.37.0",
+            "machineID": format!("{number:032x}"),
+            "operatingSystem": "linux",
+            "osImage": "simulated",
+            "systemUUID": format!("00000000-0000-4000-8000-{number:012x}"),
+        },
+    })
+}
+
+/// The node's lease, written by apply: created when missing, renewed else.
+fn lease(node: &Node, now: jiff::Timestamp) -> Write {
+    let name = &node.metadata.name;
+    Write::Patch {
+        target: Target {
+            group: "coordination.k8s.io".into(),
+            version: "v1".into(),
+            resource: "leases".into(),
+            namespace: "kube-node-lease".into(),
+            name: name.clone(),
+            subresource: String::new(),
+        },
+        kind: PatchKind::Apply,
+        body: json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {
+                "name": name,
+                "namespace": "kube-node-lease",
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node.metadata.uid},
+                ],
+            },
+            "spec": {
+                "holderIdentity": name,
+                "leaseDurationSeconds": LEASE_SECONDS,
+                "renewTime": kaji_meta::time::MicroTime::new(now).to_string(),
+            },
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kaji_meta::random::SeededRandom;
+    use kaji_runtime::Snapshot;
+
+    fn plan(nodes: Vec<Node>, listeners: &Listeners) -> Vec<String> {
+        let random = SeededRandom::new(1);
+        let now = "2026-01-01T00:10:00Z".parse().unwrap();
+        let cx = Cx { now, random: &random, failures: &[] };
+        let view = View::default().with(Snapshot::of(nodes));
+        let plan = Nodes { fleet: Fleet::numbered(2), listeners: listeners.clone() }.reconcile(
+            &view,
+            &Key::new("", "sim-1"),
+            &cx,
+        );
+        plan.writes()
+            .map(|w| match w {
+                Write::Create { target, .. } => format!("POST {}", target.path()),
+                Write::Patch { target, .. } => format!("PATCH {}", target.path()),
+                _ => "?".into(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn registers_a_node_reports_its_status_and_renews_its_lease() {
+        let closed = Listeners::default();
+        assert_eq!(plan(vec![], &closed), ["POST /api/v1/nodes"]);
+        let lease = "PATCH /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/sim-1";
+        let place = Fleet::numbered(1).place("sim-1").unwrap();
+        let node: Node = serde_json::from_value(object(&place)).unwrap();
+        let both = ["PATCH /api/v1/nodes/sim-1/status", lease];
+        assert_eq!(plan(vec![node], &closed), both);
+        let reported = |listener| {
+            let mut reported = object(&place);
+            reported["status"] = status(&place, listener, "2026-01-01T00:09:00Z");
+            vec![serde_json::from_value(reported).unwrap()]
+        };
+        assert_eq!(plan(reported(None), &closed), [lease]);
+        // The address that a former process reported is replaced.
+        let listeners = |port| Listeners::at([("sim-1", SocketAddr::from(([127, 30, 0, 1], port)))]);
+        let first = listeners(4711);
+        assert_eq!(plan(reported(None), &first), both);
+        assert_eq!(plan(reported(first.of("sim-1")), &first), [lease]);
+        assert_eq!(plan(reported(first.of("sim-1")), &listeners(4712)), both);
+        assert_eq!(plan(reported(first.of("sim-1")), &closed), both);
+    }
+
+    #[test]
+    fn ignores_nodes_of_other_processes() {
+        let random = SeededRandom::new(1);
+        let cx = Cx { now: jiff::Timestamp::UNIX_EPOCH, random: &random, failures: &[] };
+        for other in ["sim-3", "sim-0", "node-1", "sim-"] {
+            let view = View::default().with(Snapshot::<Node>::default());
+            assert!(
+                Nodes { fleet: Fleet::numbered(2), listeners: Listeners::default() }
+                    .reconcile(&view, &Key::new("", other), &cx)
+                    .is_empty(),
+                "{other}"
+            );
+        }
+    }
+}

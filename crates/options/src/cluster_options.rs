@@ -1,0 +1,102 @@
+//! What a cluster is started with.
+
+use crate::{AuthnOptions, AuthzOptions, EncryptionFile, Nodes, RangeFlags, Serving};
+use kaji_audit::Options as AuditOptions;
+use kaji_controllers::Selection;
+use kaji_meta::time::{Clock, SystemClock};
+use kaji_runtime::VirtualClock;
+use kaji_server::flowcontrol::Limits;
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+/// Where objects are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum StoreKind {
+    /// In the data directory.
+    Disk,
+    /// In memory only: they end with the process.
+    Memory,
+}
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Holds the store and the PKI.
+    pub data_dir: PathBuf,
+    /// Where to listen; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Further names that clients use for the server.
+    pub names: Vec<String>,
+    /// Nodes to bring along.
+    pub nodes: Nodes,
+    /// Which ranges of pod addresses nodes are given.
+    pub node_ranges: RangeFlags,
+    /// Whether controllers and the scheduler run.
+    pub controllers: bool,
+    /// Which of them, if so.
+    pub selection: Selection,
+    /// How long unused legacy tokens of service accounts stay; a year without it.
+    pub unused_token_period: Option<Duration>,
+    /// Listener, TLS and certificates.
+    pub serving: Serving,
+    /// Where objects are kept.
+    pub store: StoreKind,
+    /// `10.96.0.0/12`
+    pub service_cidrs: Vec<String>,
+    /// The file that says how values are encrypted at rest.
+    pub encryption: Option<EncryptionFile>,
+    /// What is recorded of requests, and where.
+    pub audit: AuditOptions,
+    /// How many requests are served at once.
+    pub limits: Limits,
+    /// How long a request may take.
+    pub request_timeout: Duration,
+    /// Authorization.
+    pub authz: AuthzOptions,
+    /// Authentication.
+    pub authn: AuthnOptions,
+    /// Which admission plugins run, and their configuration.
+    pub admission: kaji_admission::Flags,
+    /// What objects are stamped with and control loops go by, if that is not the machine's clock. Certificates, deadlines
+    /// of requests and flow control concern other processes, and use the machine's in any case.
+    pub clock: Option<Arc<VirtualClock>>,
+}
+
+impl Options {
+    /// The defaults over a data directory: loopback, port 6443.
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Options {
+            data_dir: data_dir.into(),
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 6443)),
+            names: vec![],
+            nodes: Nodes::Simulated(3),
+            node_ranges: RangeFlags::default(),
+            controllers: true,
+            selection: Selection::default(),
+            unused_token_period: None,
+            serving: Serving::default(),
+            store: StoreKind::Disk,
+            service_cidrs: vec!["10.96.0.0/12".into()],
+            encryption: None,
+            audit: AuditOptions::default(),
+            limits: Limits::default(),
+            request_timeout: Duration::from_secs(60),
+            authz: AuthzOptions::default(),
+            authn: AuthnOptions::default(),
+            admission: kaji_admission::Flags::default(),
+            clock: None,
+        }
+    }
+
+    /// The clock of objects and control loops.
+    pub fn object_clock(&self) -> Arc<dyn Clock> {
+        match &self.clock {
+            Some(clock) => clock.clone(),
+            None => Arc::new(SystemClock),
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Command-line options and configuration files: what `kaji up` and `kaji apiserver` accept, and what it amounts to.
+//!
+//! - `cluster_options`: everything that a cluster is started with, as a library's caller gives it.
+//! - `server_flags`: the command line of a server, which is turned into cluster options.
+//! - One file for each group of flags: `authentication`, `authorization`, `audit`, `admission`, `encryption`, `serving`,
+//!   `nodes`, `proxy_client`.
+//! - `watched_files`: detects changes of files that flags name, for configuration that is reloaded.
+//!
+//! Invariant: flags have upstream's names, defaults and error texts; a combination that upstream rejects is rejected.
+
+pub mod admission;
+pub mod audit;
+pub mod authentication;
+pub mod authorization;
+pub mod cluster_options;
+pub mod encryption;
+pub mod nodes;
+pub mod proxy_client;
+pub mod server_flags;
+pub mod serving;
+pub mod watched_files;
+
+pub use admission::AdmissionFlags;
+pub use audit::AuditFlags;
+pub use authentication::{AuthnError, AuthnOptions};
+pub use authorization::{AuthzError, AuthzOptions};
+pub use cluster_options::{Options, StoreKind};
+pub use encryption::EncryptionFile;
+pub use nodes::{Nodes, RangeFlags};
+pub use proxy_client::ProxyClient;
+pub use server_flags::ServerFlags;
+pub use serving::Serving;
+pub use watched_files::WatchedFiles;

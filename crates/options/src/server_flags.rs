@@ -1,0 +1,182 @@
+//! The command line of `kaji up` and `kaji apiserver`.
+//!
+//! Invariant: the flags without a heading are those that a first-time user needs; `-h` shows only them, `--help` all.
+
+use crate::{
+    AdmissionFlags, AuditFlags, AuthnOptions, AuthzOptions, Nodes, Options, ProxyClient, RangeFlags, Serving,
+    StoreKind,
+    encryption::EncryptionFlags,
+    serving::{ConnectionFlags, Files},
+};
+use clap::{ArgAction, Args, Command};
+use kaji_controllers::Selection;
+use kaji_server::{TlsOptions, flowcontrol::Limits};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// What `kaji up` and `kaji apiserver` take.
+#[derive(Args, Clone, Debug)]
+pub struct ServerFlags {
+    /// The directory of the cluster's objects and certificates.
+    #[arg(long, env = "KAJI_DATA_DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Where objects are stored. With memory, objects and certificates end with the process.
+    #[arg(long, value_enum, default_value_t = StoreKind::Disk)]
+    store: StoreKind,
+    /// The port of the API server; 0 chooses a free one.
+    #[arg(long, alias = "secure-port", default_value_t = 6443)]
+    port: u16,
+    /// The address to listen on.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub bind_address: IpAddr,
+    /// Writes this kubeconfig file instead of merging into the user's.
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Writes no kubeconfig.
+    #[arg(long, conflicts_with = "kubeconfig")]
+    no_kubeconfig: bool,
+    /// Nodes to run: sim:N or none.
+    #[arg(long, default_value = "sim:3")]
+    pub nodes: Nodes,
+    /// Which controllers run: names, * for all others, -name for all but one, -* or nothing for none (the scheduler counts
+    /// as one). Default: all for `kaji up`, none for `kaji apiserver`. Nodes are no controllers: see --nodes.
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
+    controllers: Option<Vec<String>>,
+    #[command(flatten)]
+    network: NetworkFlags,
+    #[command(flatten)]
+    files: Files,
+    #[command(flatten)]
+    connections: ConnectionFlags,
+    #[command(flatten)]
+    requests: RequestFlags,
+    #[command(flatten)]
+    authn: AuthnOptions,
+    #[command(flatten)]
+    authz: AuthzOptions,
+    #[command(flatten)]
+    admission: AdmissionFlags,
+    #[command(flatten)]
+    encryption: EncryptionFlags,
+    #[command(flatten)]
+    proxy: ProxyClient,
+    #[command(flatten)]
+    controller_flags: ControllerFlags,
+    #[command(flatten)]
+    audit: AuditFlags,
+}
+
+/// Addresses of services and pods, and names of the server.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Network")]
+struct NetworkFlags {
+    /// An additional name or address in the serving certificate; may be repeated.
+    #[arg(long = "tls-san")]
+    names: Vec<String>,
+    /// The range of service addresses; a second one makes the cluster dual-stack.
+    #[arg(long, alias = "service-cluster-ip-range", value_delimiter = ',', default_value = "10.96.0.0/12")]
+    service_cidr: Vec<String>,
+    #[command(flatten)]
+    ranges: RangeFlags,
+}
+
+/// Limits of requests.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Requests")]
+struct RequestFlags {
+    /// Whether API Priority and Fairness queues requests; if not, requests in flight are only counted.
+    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    enable_priority_and_fairness: bool,
+    /// Non-mutating requests in flight; together with the mutating ones, the seats of API Priority and Fairness.
+    #[arg(long, default_value_t = 400)]
+    max_requests_inflight: u32,
+    /// Mutating requests in flight.
+    #[arg(long, default_value_t = 200)]
+    max_mutating_requests_inflight: u32,
+    /// The timeout of requests except watches and streams (60s, 1m30s).
+    #[arg(long, default_value = "60s", value_parser = kaji_server::parse_timeout)]
+    request_timeout: Duration,
+}
+
+/// Flags of controllers.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Controllers")]
+struct ControllerFlags {
+    /// How long an auto-generated token secret of a service account may be unused before it is marked invalid, and again
+    /// until it is deleted (default 8760h).
+    #[arg(long, value_name = "DURATION", value_parser = kaji_server::parse_timeout)]
+    legacy_service_account_token_clean_up_period: Option<Duration>,
+}
+
+impl ServerFlags {
+    /// Whether a kubeconfig is to be written.
+    pub fn writes_kubeconfig(&self) -> bool {
+        !self.no_kubeconfig
+    }
+
+    /// Whether objects outlive the process.
+    pub fn is_persistent(&self) -> bool {
+        self.store == StoreKind::Disk
+    }
+
+    /// The options of a cluster over a data directory. Controllers run if `controllers` is true or flags name some.
+    ///
+    /// # Errors
+    /// For flags that contradict each other, unknown controllers and unusable TLS options.
+    pub fn into_options(self, data_dir: &Path, controllers: bool) -> Result<Options, String> {
+        let limits = Limits {
+            reading: self.requests.max_requests_inflight,
+            mutating: self.requests.max_mutating_requests_inflight,
+            fair: self.requests.enable_priority_and_fairness,
+        };
+        let tls = TlsOptions {
+            oldest: self.connections.tls_min_version.unwrap_or_default(),
+            suites: self.connections.tls_cipher_suites,
+            curves: self.connections.tls_curve_preferences,
+        };
+        tls.validate()?;
+        Ok(Options {
+            listen: SocketAddr::new(self.bind_address, self.port),
+            names: self.network.names,
+            nodes: if controllers { self.nodes } else { Nodes::None },
+            node_ranges: self.network.ranges,
+            controllers: controllers || self.controllers.is_some(),
+            selection: self.controllers.map(Selection::new).transpose()?.unwrap_or_default(),
+            unused_token_period: self.controller_flags.legacy_service_account_token_clean_up_period,
+            serving: Serving {
+                local: false,
+                ephemeral: self.store == StoreKind::Memory,
+                files: self.files,
+                proxy: self.proxy,
+                tls,
+                streams: self.connections.http2_max_streams_per_connection.filter(|n| *n > 0),
+                connections: None,
+                request_memory: self.connections.max_request_memory.map(|mib| mib.saturating_mul(1 << 20)),
+            },
+            store: self.store,
+            service_cidrs: self.network.service_cidr,
+            encryption: self.encryption.file()?,
+            audit: self.audit.into(),
+            limits: limits.checked()?,
+            request_timeout: self.requests.request_timeout,
+            authz: self.authz,
+            authn: self.authn,
+            admission: self.admission.into(),
+            ..Options::new(data_dir)
+        })
+    }
+}
+
+/// Leaves only the main flags in a subcommand's short help (`-h`).
+pub fn shorten_help(command: Command, subcommand: &str) -> Command {
+    command.mut_subcommand(subcommand, |command| {
+        let command = command.mut_args(|arg| {
+            let main = arg.get_help_heading().is_none();
+            arg.hide_short_help(!main)
+        });
+        command.after_help("-h shows the main flags only; --help shows all, in groups.")
+    })
+}
