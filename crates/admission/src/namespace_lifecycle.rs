@@ -55,7 +55,7 @@ async fn check(a: &Attributes<'_>) -> Result<(), Status> {
         }
         return Ok(());
     }
-    // The answer would leak to users who review their own access whether the namespace exists.
+    // To users that review their own access, the answer would disclose whether the namespace exists.
     if a.resource.group == "authorization.k8s.io" && a.resource.resource == "localsubjectaccessreviews" {
         return Ok(());
     }

@@ -9,7 +9,7 @@ use super::source::Source;
 /// Names with the number of files that may have them. Only lower these.
 pub const CEILINGS: &[(&str, usize)] = &[
     // Kinds.
-    ("StatefulSet", 11),
+    ("StatefulSet", 10),
     ("CronJob", 6),
     // A controller.
     ("PodGarbageCollector", 2),

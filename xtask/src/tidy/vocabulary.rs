@@ -10,9 +10,7 @@ use super::source::Source;
 pub const NOT_CLEAN: &[&str] = &[
     "ARCHITECTURE.md",
     "CHANGELOG.md",
-    "crates/builtins",
     "crates/engine",
-    "crates/schema",
     "docs/benchmarks.md",
     "docs/security.md",
 ];
