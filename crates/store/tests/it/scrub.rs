@@ -98,6 +98,8 @@ async fn shrinking_erases_the_replaced_file_if_configured() {
         for n in 0..40 {
             let value = marker(n) + &"x".repeat(1 << 20);
             store.txn(Txn::put(format!("/old/{n}"), value)).await.unwrap();
+            // Between the large ones, so that the file is not cut off behind the last one in use.
+            store.txn(Txn::put(format!("/kept/{n}"), "kept")).await.unwrap();
         }
         for n in 0..40 {
             store.txn(Txn::put(format!("/old/{n}"), "replaced")).await.unwrap();
