@@ -293,7 +293,7 @@ impl<'a> Family<'a> {
                 match packed.slice {
                     None => changes.create.push(draft()),
                     Some(slice) if packed.members.is_empty() && packed.changed => changes.delete.push(slice),
-                    Some(slice) if packed.changed || slice.metadata.labels != labels => {
+                    Some(slice) if packed.changed || *slice.metadata.labels != labels => {
                         changes.update.push((slice, draft()));
                     }
                     Some(_) => {}
@@ -342,7 +342,7 @@ impl<'a> Family<'a> {
         let already = |s: &Arc<EndpointSlice>| {
             s.endpoints.is_empty()
                 && s.ports.is_empty()
-                && s.metadata.labels == *labels
+                && *s.metadata.labels == *labels
                 && owned(s, self.service)
         };
         match changes.delete.as_slice() {

@@ -195,8 +195,8 @@ fn right(slice: &EndpointSlice, endpoints: &Endpoints, members: &[Endpoint]) -> 
     };
     let owned = meta.owner_references.iter().any(|o| o.uid == endpoints.metadata.uid);
     owned
-        && meta.labels == labels(&endpoints.metadata)
-        && meta.annotations == annotations(&endpoints.metadata)
+        && *meta.labels == labels(&endpoints.metadata)
+        && *meta.annotations == annotations(&endpoints.metadata)
         && slice.endpoints.len() == members.len()
         && (slice.endpoints == members || sorted(&slice.endpoints) == sorted(members))
 }

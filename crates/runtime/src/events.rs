@@ -1,13 +1,14 @@
-//! Event recording: repeats of one event become a count, floods are cut, nothing blocks the caller.
-//! Source: client-go `tools/record` (correlation by source, object, reason, message; burst 25 per object, then 1 per 5 min).
+//! Event recording, as client-go's `tools/record`: events are correlated and written by one task per component.
+//!
+//! Invariant: recording never blocks the caller; the queue is bounded, and an event that finds it full is dropped.
+
+mod correlator;
 
 use crate::client::{Client, Target};
+use correlator::{Correlator, Observation};
 use kaji_meta::{random::Random, time::Clock};
 use serde_json::{Value, json};
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-};
+use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// `Normal` or `Warning`.
@@ -51,11 +52,8 @@ impl EventRecord {
 
 /// Upstream's limit of messages.
 const MESSAGE_LIMIT: usize = 1024;
+/// Events that wait to be written.
 const QUEUE: usize = 1000;
-/// Distinct events remembered for counting.
-const REMEMBERED: usize = 4096;
-const BURST: f64 = 25.0;
-const REFILL_PER_SECOND: f64 = 1.0 / 300.0;
 
 /// Records events of one component.
 #[derive(Clone)]
@@ -72,34 +70,26 @@ impl Recorder {
             component: component.to_owned(),
             clock,
             random,
-            seen: HashMap::new(),
-            order: VecDeque::new(),
-            budgets: HashMap::new(),
+            correlator: Correlator::default(),
         };
         tokio::spawn(writer.run(receiver));
         Recorder { sender }
     }
 
-    /// Records, unless too many wait already: events are best effort, as upstream's.
+    /// Records an event, or drops it when the queue is full: events are best effort, as upstream's.
     pub fn record(&self, event: EventRecord) {
         if self.sender.try_send(event).is_err() {
-            tracing::debug!("an event was dropped: the recorder's queue is full");
+            tracing::debug!("the recorder dropped an event because its queue is full");
         }
     }
 }
-
-type Seen = (String, String, String, EventType, String);
 
 struct Writer {
     client: Client,
     component: String,
     clock: Arc<dyn Clock>,
     random: Arc<dyn Random>,
-    /// Event object and count so far.
-    seen: HashMap<Seen, (Target, i64)>,
-    order: VecDeque<Seen>,
-    /// Tokens left and when they were counted, per object.
-    budgets: HashMap<String, (f64, jiff::Timestamp)>,
+    correlator: Correlator,
 }
 
 impl Writer {
@@ -112,53 +102,58 @@ impl Writer {
     }
 
     async fn write(&mut self, mut event: EventRecord) -> Result<(), crate::Error> {
-        if event.message.len() > MESSAGE_LIMIT {
-            let mut end = MESSAGE_LIMIT;
-            while !event.message.is_char_boundary(end) {
-                end -= 1;
-            }
-            event.message.truncate(end);
-        }
-        let text =
-            |key: &str| event.regarding.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let (uid, kind, name) = (text("uid"), text("kind"), text("name"));
-        if !self.allowed(&format!("{kind}/{}/{name}/{uid}", text("namespace"))) {
-            return Ok(());
-        }
         let now = self.clock.now();
-        let stamp = kaji_meta::time::Time::new(now).to_string();
-        let seen: Seen =
-            (format!("{uid}{name}"), kind, event.reason.clone(), event.kind, event.message.clone());
-        if let Some((target, count)) = self.seen.get_mut(&seen) {
-            *count += 1;
-            let patch = json!({"count": *count, "lastTimestamp": stamp});
-            let patched = self
-                .client
-                .patch(target, crate::PatchKind::Strategic.content_type(), "", &patch)
-                .await
-                .map(drop);
-            // Expired in the meantime: write it anew.
-            if !matches!(&patched, Err(e) if e.not_found()) {
+        truncate(&mut event.message);
+        let Some(mut observed) = self.correlator.observe(&event, now) else { return Ok(()) };
+        truncate(&mut observed.message);
+        if let Some(target) = &observed.existing {
+            let patched = self.increase(target, &observed, now).await;
+            // Expired meanwhile: it is created again.
+            if !matches!(&patched, Err(error) if error.not_found()) {
                 return patched;
             }
         }
-        let namespace = match text("namespace") {
-            ns if ns.is_empty() => "default".to_owned(),
-            ns => ns,
+        let target = self.create(event, &observed, now).await?;
+        self.correlator.written(&observed.key, target);
+        Ok(())
+    }
+
+    async fn increase(
+        &self,
+        target: &Target,
+        observed: &Observation,
+        now: jiff::Timestamp,
+    ) -> Result<(), crate::Error> {
+        let last = kaji_meta::time::Time::new(now).to_string();
+        let patch = json!({"count": observed.count, "lastTimestamp": last, "message": observed.message});
+        let content_type = crate::PatchKind::Strategic.content_type();
+        self.client.patch(target, content_type, "", &patch).await.map(drop)
+    }
+
+    async fn create(
+        &self,
+        event: EventRecord,
+        observed: &Observation,
+        now: jiff::Timestamp,
+    ) -> Result<Target, crate::Error> {
+        let field = |name: &str| event.regarding.get(name).and_then(Value::as_str).unwrap_or_default();
+        let namespace = match field("namespace") {
+            "" => "default".to_owned(),
+            namespace => namespace.to_owned(),
         };
         // Upstream appends the time; a random number is as unique and does not repeat within a clock tick.
-        let event_name = format!("{name}.{:016x}", self.random.u64());
+        let name = format!("{}.{:016x}", field("name"), self.random.u64());
         let body = json!({
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": event_name, "namespace": namespace},
+            "metadata": {"name": name, "namespace": namespace},
             "involvedObject": event.regarding,
             "reason": event.reason,
-            "message": event.message,
+            "message": observed.message,
             "source": {"component": self.component},
-            "firstTimestamp": stamp,
-            "lastTimestamp": stamp,
-            "count": 1,
+            "firstTimestamp": kaji_meta::time::Time::new(observed.first).to_string(),
+            "lastTimestamp": kaji_meta::time::Time::new(now).to_string(),
+            "count": observed.count,
             "type": match event.kind { EventType::Normal => "Normal", EventType::Warning => "Warning" },
             "eventTime": null,
             "reportingComponent": self.component,
@@ -167,35 +162,19 @@ impl Writer {
         let mut target =
             Target { version: "v1".into(), resource: "events".into(), namespace, ..Target::default() };
         self.client.post(&target, &body).await?;
-        target.name = event_name;
-        self.remember(seen, target);
-        Ok(())
-    }
-
-    fn remember(&mut self, seen: Seen, target: Target) {
-        if self.seen.insert(seen.clone(), (target, 1)).is_none() {
-            self.order.push_back(seen);
-        }
-        while self.order.len() > REMEMBERED {
-            if let Some(oldest) = self.order.pop_front() {
-                self.seen.remove(&oldest);
-            }
-        }
-    }
-
-    fn allowed(&mut self, object: &str) -> bool {
-        let now = self.clock.now();
-        if self.budgets.len() > REMEMBERED {
-            self.budgets.clear();
-        }
-        let (tokens, at) = self.budgets.entry(object.to_owned()).or_insert((BURST, now));
-        let passed = now.duration_since(*at).as_secs_f64().max(0.0);
-        *tokens = (*tokens + passed * REFILL_PER_SECOND).min(BURST);
-        *at = now;
-        let allowed = *tokens >= 1.0;
-        if allowed {
-            *tokens -= 1.0;
-        }
-        allowed
+        target.name = name;
+        Ok(target)
     }
 }
+
+/// Cuts a message at upstream's limit, between two characters.
+fn truncate(message: &mut String) {
+    let mut end = message.len().min(MESSAGE_LIMIT);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    message.truncate(end);
+}
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@ pub mod client;
 pub mod controller;
 pub mod events;
 pub mod informer;
+pub mod intern;
 pub mod meta;
 pub mod objects;
 pub mod plan;

@@ -1,5 +1,6 @@
 //! The part of ObjectMeta that control loops read, and the keys they work on.
 
+use crate::intern::{Shared, share};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fmt};
@@ -31,7 +32,7 @@ impl fmt::Display for Key {
 }
 
 /// An owner reference.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OwnerRef {
     /// `apps/v1`
@@ -49,6 +50,8 @@ pub struct OwnerRef {
     #[serde(skip_serializing_if = "is_false")]
     pub block_owner_deletion: bool,
 }
+
+share!(Vec<OwnerRef>);
 
 fn is_false(b: &bool) -> bool {
     !*b
@@ -75,13 +78,13 @@ pub struct Meta {
     /// Seconds between the request for deletion and `deletion_timestamp`.
     pub deletion_grace_period_seconds: Option<i64>,
     /// Labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Shared<BTreeMap<String, String>>,
     /// Annotations.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Shared<BTreeMap<String, String>>,
     /// Finalizers.
     pub finalizers: Vec<String>,
     /// Owners.
-    pub owner_references: Vec<OwnerRef>,
+    pub owner_references: Shared<Vec<OwnerRef>>,
 }
 
 impl Meta {

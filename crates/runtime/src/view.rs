@@ -10,9 +10,9 @@ use std::{
     sync::Arc,
 };
 
-type Index = GenericHashMap<(&'static str, String), OrdSet<Key>, RandomState, DefaultSharedPtr>;
+type Index = GenericHashMap<(&'static str, String), OrdSet<Arc<Key>>, RandomState, DefaultSharedPtr>;
 
-/// The few fields of a resource that loops read, decoded once and shared by all of them.
+/// The fields of a resource that controllers read, decoded once and shared by all of them.
 pub trait Projection: DeserializeOwned + Send + Sync + 'static {
     /// `""` for core.
     const GROUP: &'static str;
@@ -43,7 +43,8 @@ pub trait Projection: DeserializeOwned + Send + Sync + 'static {
 
 /// All objects of one resource at one moment. Cloning is cheap.
 pub struct Snapshot<T> {
-    objects: OrdMap<Key, Arc<T>>,
+    /// The indexes share the keys.
+    objects: OrdMap<Arc<Key>, Arc<T>>,
     index: Index,
 }
 
@@ -102,7 +103,7 @@ impl<T: Projection> Snapshot<T> {
             .get(&(index, value.to_owned()))
             .into_iter()
             .flatten()
-            .filter_map(|key| self.objects.get(key))
+            .filter_map(|key| self.objects.get(&**key))
     }
 
     /// The objects that a controller with this uid manages.
@@ -125,9 +126,10 @@ impl<T: Projection> Snapshot<T> {
         self.objects.is_empty()
     }
 
-    /// Adds or replaces; gives back the former object.
+    /// Adds or replaces; returns the former object.
     pub fn insert(&mut self, object: Arc<T>) -> Option<Arc<T>> {
         let key = object.meta().key();
+        let key = self.objects.get_key_value(&key).map_or_else(|| Arc::new(key), |(key, _)| key.clone());
         let new = terms(&*object);
         let old = self.objects.insert(key.clone(), object);
         // Most changes are of status: the index stays as it is.
@@ -169,7 +171,7 @@ fn terms<T: Projection>(object: &T) -> Vec<(&'static str, String)> {
     terms
 }
 
-/// A resource's snapshot, taken when it is asked for.
+/// A resource's snapshot, taken when it is used.
 #[derive(Clone)]
 pub(crate) struct Source {
     resource: TypeId,

@@ -7,6 +7,7 @@
 //!   never reused, so absence is final.
 //! - Changes return the objects to check; nothing is decided here.
 
+use kaji_runtime::intern::Text;
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
@@ -34,7 +35,7 @@ pub struct Identity {
     /// Kind, version, name, uid.
     pub at: Arc<Coordinates>,
     /// Namespace.
-    pub namespace: Arc<str>,
+    pub namespace: Text,
 }
 
 impl Identity {

@@ -103,8 +103,8 @@ mod tests {
         );
         let hook = |policy: &str, annotations: serde_json::Value| -> Pod {
             let mut pod = pod(annotations, "none");
-            pod.metadata.annotations.insert("helm.sh/hook".into(), "test".into());
-            pod.spec.restart_policy = policy.into();
+            pod.metadata.annotations.modify(|all| drop(all.insert("helm.sh/hook".into(), "test".into())));
+            pod.spec.modify(|spec| spec.restart_policy = policy.into());
             pod
         };
         for policy in ["Never", "OnFailure"] {
@@ -114,7 +114,7 @@ mod tests {
         let late = hook("Never", json!({"sim.kaji.dev/exit-after": "5s", "sim.kaji.dev/exit-code": "1"}));
         assert_eq!((of(&late).exit_after, of(&late).exit_code), (Some(Duration::from_secs(5)), 1));
         let mut alone = hook("Never", json!({}));
-        alone.metadata.annotations.clear();
+        alone.metadata.annotations.modify(std::collections::BTreeMap::clear);
         assert_eq!(of(&alone).exit_after, None);
         for bad in ["", "5", "s", "5x", "99999999999999999999s", "é"] {
             assert_eq!(duration(bad), None, "{bad}");

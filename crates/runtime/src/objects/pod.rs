@@ -1,13 +1,19 @@
-//! Pod, projected. There may be very many of them: what no loop reads is not kept, and what is kept is kept tight. Only
-//! affinity, which few pods have, stays raw JSON.
+//! Pod, projected. There may be very many of them: what no control loop reads is not kept, what the pods of one template have
+//! in common is kept once, and texts that many pods have are interned.
+//!
+//! Invariant: what differs between the pods of one template (node, host name, volumes of a stateful set, affinity of a
+//! daemon set) is outside [`SharedPodSpec`].
 
-use crate::{Meta, Projection};
+use crate::{
+    Meta, Projection,
+    intern::{Shared, Text, share},
+};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, ops::Deref};
 
 /// A toleration.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Toleration {
     /// Key, `""` for all.
@@ -23,7 +29,7 @@ pub struct Toleration {
 }
 
 /// Quantities by resource name, as text.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Amounts(Box<[(Box<str>, Box<str>)]>);
 
 impl Amounts {
@@ -71,8 +77,8 @@ impl<'de> Deserialize<'de> for Amounts {
     }
 }
 
-/// What a container or a whole pod asks for, and may use at the most.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+/// The resource requests and limits of a container or of a whole pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Demand {
     /// Requests.
@@ -82,7 +88,7 @@ pub struct Demand {
 }
 
 /// A port of a container.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerPort {
     /// Name, unique in the pod, or `""`.
@@ -99,7 +105,7 @@ pub struct ContainerPort {
 }
 
 /// A container, or a container for the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Container {
     /// Name.
@@ -110,7 +116,7 @@ pub struct Container {
     pub restart_policy: Box<str>,
     /// Ports.
     pub ports: Box<[ContainerPort]>,
-    /// What it asks for.
+    /// Requests and limits.
     pub resources: Demand,
     /// Secrets that single variables are from.
     #[serde(rename = "env", deserialize_with = "secrets_of_variables")]
@@ -121,7 +127,7 @@ pub struct Container {
 }
 
 /// A reference by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Named {
     /// The name.
@@ -161,7 +167,7 @@ impl Container {
 }
 
 /// A condition that readiness needs beyond that of the containers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReadinessGate {
     /// The type of the condition.
@@ -169,21 +175,47 @@ pub struct ReadinessGate {
 }
 
 /// A gate that holds scheduling back; which one it is does not matter.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 pub struct SchedulingGate {}
 
-/// A pod's spec.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+/// A pod's spec. What the pods of its template have in common is read through it.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodSpec {
-    /// Where it runs; `""` before it is bound.
-    pub node_name: String,
+    /// The node that it is bound to; `""` before it is bound.
+    pub node_name: Text,
+    /// DNS name below the subdomain.
+    pub hostname: Box<str>,
+    /// Affinity, raw.
+    pub affinity: Option<Box<Value>>,
+    /// What volumes refer to; the volumes are not kept.
+    pub volumes: Volumes,
+    shared: Shared<SharedPodSpec>,
+}
+
+share!(SharedPodSpec);
+
+impl PodSpec {
+    /// Changes what the pods of the template have in common, for this pod alone.
+    pub fn modify(&mut self, change: impl FnOnce(&mut SharedPodSpec)) {
+        self.shared.modify(change);
+    }
+}
+
+impl Deref for PodSpec {
+    type Target = SharedPodSpec;
+
+    fn deref(&self) -> &SharedPodSpec {
+        &self.shared
+    }
+}
+
+/// What the pods of one template have in common.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SharedPodSpec {
     /// `default-scheduler`
     pub scheduler_name: String,
     /// Node labels it needs.
     pub node_selector: BTreeMap<String, String>,
-    /// Affinity, raw.
-    pub affinity: Option<Box<Value>>,
     /// Tolerations.
     pub tolerations: Box<[Toleration]>,
     /// Containers.
@@ -212,8 +244,6 @@ pub struct PodSpec {
     pub service_account_name: String,
     /// Uses the node's network.
     pub host_network: bool,
-    /// DNS name below the subdomain.
-    pub hostname: String,
     /// Headless service that gives DNS names.
     pub subdomain: String,
     /// Conditions that readiness needs.
@@ -222,8 +252,71 @@ pub struct PodSpec {
     pub ephemeral_containers: Box<[Container]>,
     /// Secrets that images are pulled with.
     pub image_pull_secrets: Box<[Named]>,
-    /// What volumes refer to; themselves they are not kept.
-    pub volumes: Volumes,
+}
+
+/// A spec as it is decoded: the fields of [`PodSpec`] and of [`SharedPodSpec`].
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RawPodSpec {
+    node_name: Text,
+    hostname: Box<str>,
+    affinity: Option<Box<Value>>,
+    volumes: Volumes,
+    scheduler_name: String,
+    node_selector: BTreeMap<String, String>,
+    tolerations: Box<[Toleration]>,
+    containers: Box<[Container]>,
+    init_containers: Box<[Container]>,
+    overhead: Amounts,
+    priority: Option<i64>,
+    priority_class_name: String,
+    resources: Demand,
+    preemption_policy: Option<String>,
+    scheduling_gates: Box<[SchedulingGate]>,
+    restart_policy: String,
+    termination_grace_period_seconds: Option<i64>,
+    active_deadline_seconds: Option<i64>,
+    service_account_name: String,
+    host_network: bool,
+    subdomain: String,
+    readiness_gates: Box<[ReadinessGate]>,
+    ephemeral_containers: Box<[Container]>,
+    image_pull_secrets: Box<[Named]>,
+}
+
+impl<'de> Deserialize<'de> for PodSpec {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let raw = RawPodSpec::deserialize(d)?;
+        let shared = SharedPodSpec {
+            scheduler_name: raw.scheduler_name,
+            node_selector: raw.node_selector,
+            tolerations: raw.tolerations,
+            containers: raw.containers,
+            init_containers: raw.init_containers,
+            overhead: raw.overhead,
+            priority: raw.priority,
+            priority_class_name: raw.priority_class_name,
+            resources: raw.resources,
+            preemption_policy: raw.preemption_policy,
+            scheduling_gates: raw.scheduling_gates,
+            restart_policy: raw.restart_policy,
+            termination_grace_period_seconds: raw.termination_grace_period_seconds,
+            active_deadline_seconds: raw.active_deadline_seconds,
+            service_account_name: raw.service_account_name,
+            host_network: raw.host_network,
+            subdomain: raw.subdomain,
+            readiness_gates: raw.readiness_gates,
+            ephemeral_containers: raw.ephemeral_containers,
+            image_pull_secrets: raw.image_pull_secrets,
+        };
+        Ok(PodSpec {
+            node_name: raw.node_name,
+            hostname: raw.hostname,
+            affinity: raw.affinity,
+            volumes: raw.volumes,
+            shared: Shared::new(shared),
+        })
+    }
 }
 
 /// What a pod's volumes refer to.
@@ -251,7 +344,7 @@ struct Claim {
     claim_name: Box<str>,
 }
 
-/// A source that names a secret of its own.
+/// A source that names a secret.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct SecretSource {
@@ -341,13 +434,13 @@ impl From<Option<Vec<Volume>>> for Volumes {
 pub struct PodCondition {
     /// Type.
     #[serde(rename = "type")]
-    pub kind: String,
+    pub kind: Text,
     /// `True`, `False`, `Unknown`
-    pub status: String,
+    pub status: Text,
     /// When status last changed.
     pub last_transition_time: Option<jiff::Timestamp>,
     /// Reason.
-    pub reason: String,
+    pub reason: Text,
 }
 
 /// A container's status.
@@ -355,7 +448,7 @@ pub struct PodCondition {
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerStatus {
     /// Name.
-    pub name: String,
+    pub name: Text,
     /// Readiness.
     pub ready: bool,
     /// Restarts so far.
@@ -395,7 +488,7 @@ pub struct PodIp {
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`
-    pub phase: String,
+    pub phase: Text,
     /// The generation that the node has taken notice of.
     pub observed_generation: i64,
     /// Conditions.
@@ -407,7 +500,7 @@ pub struct PodStatus {
     #[serde(rename = "podIPs")]
     pub pod_ips: Box<[PodIp]>,
     /// Reason.
-    pub reason: String,
+    pub reason: Text,
     /// When the node took notice.
     pub start_time: Option<jiff::Timestamp>,
     /// Container statuses.
@@ -415,7 +508,7 @@ pub struct PodStatus {
     /// Init container statuses.
     pub init_container_statuses: Box<[ContainerStatus]>,
     /// Where preemption made room.
-    pub nominated_node_name: String,
+    pub nominated_node_name: Text,
 }
 
 /// A pod.
@@ -498,6 +591,6 @@ impl Projection for Pod {
         }
         let claims =
             self.claims().map(|(name, _)| (Pod::CLAIM, format!("{}/{name}", self.metadata.namespace)));
-        [("node", self.spec.node_name.clone())].into_iter().chain(claims).collect()
+        [("node", self.spec.node_name.to_string())].into_iter().chain(claims).collect()
     }
 }
