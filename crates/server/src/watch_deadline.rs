@@ -153,6 +153,9 @@ impl Stream for Revocable {
 impl Drop for Revocable {
     fn drop(&mut self) {
         self.timer.abort();
+        // An aborted task drops what it holds later: the watch ends now, and is recorded before what follows it.
+        let events = lock(&self.events).take();
+        drop(events);
     }
 }
 
