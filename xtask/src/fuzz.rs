@@ -55,7 +55,7 @@ pub fn run(root: &Path, args: &Args) -> Result<(), FuzzError> {
         let path = path.to_owned();
         move |e| FuzzError::Io(path, e)
     };
-    let built = Command::new(env!("CARGO"))
+    let built = crate::cargo()
         .args(["build", "--release", "--quiet", "--manifest-path"])
         .arg(home.join("Cargo.toml"))
         // A target triple keeps the flags away from build scripts.

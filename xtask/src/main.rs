@@ -31,6 +31,12 @@ enum Command {
     Tidy,
 }
 
+/// Cargo as it is in the environment. Started by its path in a toolchain instead, it would leave rustup to choose the compiler
+/// by the folder of each dependency.
+fn cargo() -> std::process::Command {
+    std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
 fn main() -> ExitCode {
     let result: Result<(), Box<dyn Error>> = match Cli::parse().command {
         Command::Bench(args) => bench::run(&args).map_err(Into::into),

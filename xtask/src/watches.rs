@@ -6,7 +6,7 @@
 use std::{
     io,
     path::Path,
-    process::{Command, ExitStatus},
+    process::ExitStatus,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -39,7 +39,7 @@ pub enum WatchesError {
 pub fn run(root: &Path, args: &Args) -> Result<(), WatchesError> {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs());
     // Of the whole workspace, so that what its tests were built from is used again.
-    let status = Command::new(env!("CARGO"))
+    let status = crate::cargo()
         .current_dir(root)
         .args(["test", "--workspace", "--test", "it", "--", "watches::", "--nocapture", "--test-threads=1"])
         .env("KAJI_CHECK_WATCHES_SECONDS", (args.seconds / 2).to_string())
