@@ -1,5 +1,5 @@
-//! What the kubelet needs of a container runtime: the [`ContainerRuntime`], [`ImageService`] and [`PodNetwork`] traits and
-//! their messages. Types only.
+//! What the kubelet needs of a container runtime: the [`ContainerRuntime`], [`ImageService`], [`ImageRootfs`] and
+//! [`PodNetwork`] traits and their messages. Types only.
 //!
 //! The shape is that of the Container Runtime Interface (`runtime.v1`), so that a CRI socket is one backend; the other one is
 //! built in. Where CRI hands out a URL for exec, attach and port-forward, these traits hand out the streams themselves.
@@ -17,6 +17,7 @@ mod error;
 mod image;
 mod network;
 mod resources;
+mod rootfs;
 mod sandbox;
 mod security;
 mod stats;
@@ -33,6 +34,7 @@ pub use image::{
 };
 pub use network::{NetworkSetup, PodAddresses, PodNetwork};
 pub use resources::{HugepageLimit, LinuxResources, ResourceUpdate};
+pub use rootfs::{ImageConfig, ImageLayers, ImageRootfs};
 pub use sandbox::{
     DnsConfig, PodSandboxConfig, PodSandboxFilter, PodSandboxInfo, PodSandboxMetadata, PodSandboxState,
     PodSandboxStatus, PortMapping, Protocol,
