@@ -8,7 +8,7 @@ use kaji_auth::authn::{KeySet, PublicKey, SigningKey, Token};
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 
-/// A key whose public half is public.
+/// A fixed public key to verify with.
 static OURS: LazyLock<PublicKey> = LazyLock::new(|| {
     let pem = "-----BEGIN PUBLIC KEY-----\n\
         MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAELTvW+6ne+24cvI9IOHjyzTvQSo/n\n\

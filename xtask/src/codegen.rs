@@ -2,8 +2,8 @@
 //! `docs.txt` beside it, the documentation of their fields.
 //!
 //! Sources, all public: the type definitions of the PyPI package `kubernetes-validate` (`_definitions.json`: names,
-//! JSON types, `x-kubernetes-*` keys), and directory trees of the Kubernetes API modules, whose `generated.proto` files
-//! give protobuf field numbers and whose Go declarations give what JSON schemas cannot say (pointers, `omitempty`,
+//! JSON types, `x-kubernetes-*` keys), and directory trees of the Kubernetes API modules: their `generated.proto` files
+//! give protobuf field numbers, their Go declarations what JSON schemas cannot say (pointers, `omitempty`,
 //! inlined structs, names and values of string enums).
 //!
 //! The output is deterministic: same inputs, same bytes. Its grammar is described in `emit`.

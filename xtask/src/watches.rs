@@ -1,6 +1,6 @@
 //! `cargo xtask check-watches`: the checker of watches and lists, for longer than `cargo test` runs it.
 //!
-//! It runs against a server in memory whose history is compacted, and against a process that is killed, each half of the
+//! It runs against a server in memory with a history that is compacted, and against a process that is killed, each half of the
 //! time. A finding names the seed of its round.
 
 use std::{

@@ -31,7 +31,7 @@ use std::{
 
 /// How many of a namespace's pods are looked at when its labels change.
 const MOST_PODS: usize = 3000;
-/// Subresources of pods whose bodies are no pods, or change no spec.
+/// Subresources of pods that take a body other than a pod, or change no spec.
 const IGNORED: [&str; 8] = ["exec", "attach", "binding", "eviction", "log", "portforward", "proxy", "status"];
 
 /// The plugin.

@@ -34,7 +34,7 @@ const OURS: [&str; 5] = ["x-remote-", "x-forwarded-", "impersonate-", "x-real-ip
 const OURS_WHOLE: [&str; 3] = ["forwarded", "authorization", "via"];
 /// By this name the API servers of a cluster know themselves in `Via` (RFC 9110, 7.6.3).
 const PSEUDONYM: &str = "kube-aggregator";
-/// An extension server may send a request to an API server on behalf of the client whose request it handles, which another
+/// An extension server may send a request to an API server on behalf of the client that it serves, which another
 /// extension server answers; deeper than this it is a loop.
 const MAX_PASSES: usize = 4;
 

@@ -1,12 +1,12 @@
 //! The aggregation layer: group versions that other servers serve behind this one.
 //!
-//! Requests of a group version whose APIService names a service are proxied there (`proxy`), once a controller has found the
+//! Requests of a group version are proxied to the service that its APIService names (`proxy`), once a controller has found the
 //! server available (`availability_controller`, `availability`); the controller also fetches the server's discovery
 //! documents (`documents`). APIServices of the groups that this server serves are created by `autoregister`.
 //!
 //! Invariants:
 //! - Whether a request leaves is decided by the APIServices alone, as of the moment that it is routed (`routes`).
-//! - A cluster without such servers pays two loads a request; one whose servers hang keeps everything else going.
+//! - A cluster without such servers pays two loads a request; servers that hang delay only their own group versions.
 //!
 //! Source: upstream's kube-aggregator.
 

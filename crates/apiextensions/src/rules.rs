@@ -8,7 +8,7 @@
 //! - `evaluate`: rules applied to objects.
 //! - `field_path`: where a failed rule points.
 //!
-//! Invariants: a definition whose rules do not compile is refused, so rules of stored definitions run; what one request may
+//! Invariants: a definition with rules that do not compile is refused, so rules of stored definitions run; what one request may
 //! cost is bounded by [`kaji_cel::REQUEST_BUDGET`], whatever the rules.
 
 mod check;

@@ -31,9 +31,9 @@ pub(crate) fn check(new: &Value, old: Option<&Value>) -> ErrorList {
         match schema {
             Some(schema) => fields_of(fields, schema, &at, had_too_many(version, old), &mut errors),
             None => {
-                let whose =
+                let subject =
                     if shared { "validations.schema is" } else { "`version.schema.openAPIV3Schema` is not" };
-                errors.push(Error::invalid(&at, "", format!("may only be set when {whose} included")));
+                errors.push(Error::invalid(&at, "", format!("may only be set when {subject} included")));
             }
         }
     }

@@ -14,7 +14,7 @@ pub struct Batcher<T> {
 }
 
 impl<T> Batcher<T> {
-    /// Batches of at most so many, whose first item waits at most so long.
+    /// Batches of at most `most` items; the first item of one waits for `wait` at most.
     pub fn new(most: usize, wait: Duration) -> Self {
         Batcher { most: most.max(1), wait, items: vec![], due: None }
     }

@@ -24,7 +24,7 @@ pub(crate) struct Checked {
     pub overloads: HashMap<Id, Vec<&'static str>>,
     /// Select nodes that are names of variables or types.
     pub names: HashMap<Id, String>,
-    /// Calls whose target was the namespace of the function.
+    /// Calls with the function's namespace for a target.
     pub functions: HashMap<Id, &'static str>,
 }
 

@@ -1,6 +1,6 @@
 //! The evaluator. Every step is charged to a budget, by upstream's cost model; when it is used up, evaluation ends.
 //!
-//! Invariants: recursion follows the plan, whose depth is bounded; what a comprehension gathers grows in place, so its
+//! Invariants: recursion follows the plan, and the plan's depth is bounded; what a comprehension gathers grows in place, so its
 //! time is bounded by its cost.
 
 use crate::{

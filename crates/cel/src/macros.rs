@@ -249,7 +249,7 @@ impl Macro<'_, '_> {
         Ok(Ok(Loop { range, vars, init, condition, step, result }.into()))
     }
 
-    /// A comprehension whose result grows by `step`, if `filter` holds.
+    /// A comprehension: its result grows by `step` where `filter` holds.
     fn gathering(
         &mut self,
         range: Expr,

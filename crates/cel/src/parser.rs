@@ -233,7 +233,7 @@ impl<'t> Parser<'t> {
         self.build(0, &mut operands, &operators)
     }
 
-    /// The tree of a chain whose operators are of `level` or stronger.
+    /// The tree of a chain of operators of `level` or stronger.
     fn build(&mut self, level: usize, operands: &mut [Option<Expr>], operators: &[Operator]) -> Parsed<Expr> {
         if level == LEVELS || operators.is_empty() {
             return operands.first_mut().and_then(Option::take).ok_or(Abort);

@@ -121,7 +121,7 @@ impl Env {
         self
     }
 
-    /// The same environment without a variable, whose place among the values stays.
+    /// The same environment without a variable; the variable's index among the values stays.
     #[must_use]
     pub fn without(mut self, name: &str) -> Env {
         self.types.remove(name);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Whose namespace a container or sandbox runs in.
+/// Which namespace a container or sandbox runs in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NamespaceMode {
     /// The pod's.

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - One reconcile plans one write per replica set and one of the status; each names uid and resourceVersion.
-//! - The newest replica set is the oldest whose template equals the deployment's, so going back to a former template
+//! - The newest replica set is the oldest with a template equal to the deployment's, so going back to a former template
 //!   goes back to its replica set.
 //! - At no time are more than `replicas + maxSurge` pods wanted, or fewer than `replicas - maxUnavailable` kept available.
 

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - When the count is unknown, no disruption is allowed.
-//! - A pod whose eviction the API server has allowed counts as disrupted until it is deleted or two minutes have passed.
+//! - After the API server has allowed a pod's eviction, the pod counts as disrupted until it is deleted or two minutes have passed.
 //! - The API server lowers the number as well; every write names the resourceVersion that it was decided for.
 
 use crate::{
@@ -214,7 +214,7 @@ fn controller_scale(owner: &OwnerRef, namespace: &str, view: &View) -> Option<(S
     None
 }
 
-/// Keeps the disrupted pods whose deletion is still expected; returns when to check again.
+/// Keeps the disrupted pods that are still expected to be deleted; returns when to check again.
 fn disrupted(
     status: &mut PodDisruptionBudgetStatus,
     pods: &[&Arc<Pod>],

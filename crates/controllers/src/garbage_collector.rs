@@ -1,4 +1,4 @@
-//! Garbage collection: objects whose owners are absent are deleted, in the background or in the foreground, or orphaned.
+//! Garbage collection: dependents of absent owners are deleted, in the background or in the foreground, or orphaned.
 //!
 //! The graph ([`graph`]) is fed by a metadata watch of every resource that can be deleted ([`monitor`]); resources are
 //! found by discovery, again and again. Decisions ([`decide`]) are pure; this file reads from the server what they need and
@@ -50,7 +50,7 @@ const HINTED: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1
 const SYNC: Duration = Duration::from_secs(30);
 /// Lookups of one decision: the object and each of its owners.
 const LOOKUPS: usize = 200;
-/// Marks keys of objects whose dependents are to be orphaned.
+/// Marks keys of owners that have the finalizer `orphan`: their dependents are to be orphaned.
 const ORPHANING: &str = "orphan";
 
 type Kinds = HashMap<(String, String), Resource>;

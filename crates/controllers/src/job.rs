@@ -161,7 +161,7 @@ fn status_value(status: &JobStatus) -> Value {
     })
 }
 
-/// Takes the finalizer off pods whose job is gone or over.
+/// Removes the tracking finalizer from pods of jobs that are deleted or finished.
 struct Orphans;
 
 impl Reconciler for Orphans {

@@ -2,7 +2,7 @@
 //! [`CONTROLLERS`]; its names, service account and informers are in its file.
 //!
 //! Invariants:
-//! - A controller that only reads projections and writes plans is a [`kaji_runtime::Reconciler`]; those whose resources are
+//! - A controller that only reads projections and writes plans is a [`kaji_runtime::Reconciler`]; those with resources that are
 //!   found by discovery (garbage collection, namespace deletion, quota) drive a pure core with their own tasks.
 //! - No controller keeps state that it could not rebuild from the API.
 

@@ -52,7 +52,7 @@ struct Deleter {
     leaving: Mutex<HashMap<Key, Leaving>>,
 }
 
-/// A namespace whose deletion has been seen.
+/// A namespace that is being deleted.
 struct Leaving {
     since: Instant,
     /// Passes that left something.

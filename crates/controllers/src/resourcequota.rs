@@ -281,7 +281,7 @@ impl Counter {
         }
     }
 
-    /// What is used of each name whose usage is known.
+    /// The usage of each resource name for which it is known.
     async fn usage(&self, key: &Key, quota: &Value) -> Result<Usage, Error> {
         let namespace = key.namespace.as_str();
         let hard = object::obj_at(quota, &["spec", "hard"]).cloned().unwrap_or_default();

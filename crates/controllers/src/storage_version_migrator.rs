@@ -135,7 +135,7 @@ impl From<Error> for Stop {
 /// Why a migration fails for good.
 type Failed = String;
 
-/// Of the migrations of one resource, those that are over but still said to run, and the one whose turn it is.
+/// Of the migrations of one resource, those that are over but still reported as running, and the next one to run.
 fn choose(all: impl Iterator<Item = Arc<Migration>>) -> (Vec<Arc<Migration>>, Option<Arc<Migration>>) {
     let (over, mut open): (Vec<_>, Vec<_>) = all.partition(|m| m.over());
     let over = over.into_iter().filter(|m| m.is("Running")).collect();

@@ -1,6 +1,6 @@
 //! Expired bootstrap tokens go.
 //!
-//! Invariant: a token is deleted by uid, when it expires; one whose expiration cannot be understood at once.
+//! Invariant: a token is deleted by uid, when it expires; one with an expiration that cannot be parsed, at once.
 
 use crate::{
     Descriptor, Start,

@@ -102,7 +102,7 @@ pub struct Resources {
     pub providers: Vec<Provider>,
 }
 
-/// A configuration whose fields were validated.
+/// A configuration with validated fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     /// In the order of the file.

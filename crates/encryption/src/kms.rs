@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - Writing needs no call: the seed is made and encrypted ahead (`probe.rs`), and again when the plugin's key changes.
-//! - Nothing is written with a seed whose key the plugin has not confirmed for three minutes: the administrator that changed the key may
-//!   rely on it that every later write uses the new one, or fails.
+//! - Nothing is written with a seed after three minutes without the plugin's confirmation of its key: the
+//!   administrator that changed the key may rely on it that every later write uses the new one, or fails.
 //! - Reading needs a call once per seed. Seeds stay in memory while the process runs, so a plugin that becomes unavailable does not make
 //!   unreadable what was read.
 //!

@@ -1,4 +1,4 @@
-//! The resources whose stale values (stored by another transformer than the present one) were rewritten or removed.
+//! The resources of which all stale values (stored by another transformer than the present one) were rewritten or removed.
 //!
 //! Invariant: bounded by the number of resources; a note is kept until it is taken.
 

@@ -175,7 +175,7 @@ impl Readers {
     }
 }
 
-/// A store whose inner store sees encrypted values.
+/// A store around a store: the inner one sees encrypted values.
 pub struct EncryptedStore {
     inner: Arc<dyn Store>,
     transformers: InForce,
@@ -223,7 +223,7 @@ fn unreadable(key: &str, error: &TransformError) -> String {
 }
 
 impl Transformers {
-    /// The value in the clear. Values whose key is known, which are nearly all, take no turn.
+    /// The value in the clear. Values with a known key, which are nearly all, take no turn.
     async fn opened(&self, kv: &KeyValue) -> Result<Opened, StoreError> {
         for _ in 0..UNLOCKS {
             match self.open(&kv.key, &kv.value) {

@@ -1,6 +1,6 @@
 //! Transformation of values to stored bytes and back: prefixes, providers in order, keys in order.
 //!
-//! Invariants: the first key of the first provider writes. Reading tries every provider and key whose prefix matches, in
+//! Invariants: the first key of the first provider writes. Reading tries every provider and key with a matching prefix, in
 //! order, because two providers may share a prefix while one is rotated to the other. A value that the writing key did
 //! not make is stale.
 

@@ -19,7 +19,7 @@ pub struct Item {
 /// Why a problem has no solution.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Unsolvable {
-    /// An item whose bounds contradict each other.
+    /// The bounds of an item contradict each other.
     #[error("item {0} has contradicting bounds")]
     Bounds(usize),
     /// Even the lower bounds are too much.

@@ -158,7 +158,7 @@ fn boolean(text: &str) -> Option<bool> {
 /// What a present object has to become, or `None` when it is as it should be.
 pub fn revise(current: &Value, wanted: &Value, mandatory: bool) -> Option<Value> {
     let said = current["metadata"]["annotations"][AUTO_UPDATE].as_str().and_then(boolean);
-    // Without the annotation, an object whose spec was never changed is the server's.
+    // Without the annotation, an object with a spec that was never changed is the server's.
     let ours = mandatory || said.unwrap_or_else(|| current["metadata"]["generation"] == 1);
     let mut spec = wanted["spec"].clone();
     if spec["type"] == "Exempt" && current["spec"]["exempt"].is_object() {

@@ -161,8 +161,8 @@ impl<T> Controller<T> {
         self.lock().levels.get(level).map(|l| l.limits)
     }
 
-    /// Takes in the whole configuration anew. Returns which conditions of FlowSchemas have to change, and whose turn has
-    /// come.
+    /// Takes in the whole configuration anew. Returns which conditions of FlowSchemas have to change, and the
+    /// requests that may execute now.
     pub fn configure(
         &self,
         now: Nanos,
@@ -197,7 +197,7 @@ impl<T> Controller<T> {
         (markings, woken)
     }
 
-    /// Lets limits follow demand, every [`ADJUSTMENT`]. Returns whose turn has come.
+    /// Lets limits follow demand, every [`ADJUSTMENT`]. Returns the requests that may execute now.
     pub fn adjust(&self, now: Nanos) -> Vec<T> {
         let mut inner = self.lock();
         let unused = |l: &LevelState<T>| l.quiescing && l.level.queues().idle();

@@ -4,9 +4,9 @@
 //! Invariants:
 //! - `seats_in_use` is the sum over the requests that execute or linger; a request starts only when its seats fit under
 //!   the limit, or when nothing else runs.
-//! - Among waiting requests, the queue whose oldest would finish first in virtual time goes first; a wide one at its
+//! - Of the queues, the one that holds the oldest request with the earliest virtual finish time goes first; a wide one at its
 //!   head is waited for, not overtaken.
-//! - A few seats are not for busy flows, whose requests compete for the processors rather than for seats. If they held all
+//! - A few seats are not for busy flows: their requests compete for the processors rather than for seats. If they held all
 //!   seats, the other flows would wait until a request of theirs had its turn at the processors.
 //! - Virtual time is counted in whole seat-nanoseconds and never wound back.
 
@@ -196,7 +196,7 @@ impl<T> QueueSet<T> {
         self.lingering.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Lets time pass: virtual time goes on, and lingering requests whose time is over give their seats back.
+    /// Lets time pass: virtual time goes on, and lingering requests give their seats back when their time is over.
     pub fn advance(&mut self, now: Nanos, woken: &mut Vec<T>) {
         self.sync(now);
         let mut released = false;
@@ -376,8 +376,8 @@ impl<T> QueueSet<T> {
         }
     }
 
-    /// The queue whose oldest request would finish first; ties go to the one that was served longest ago. A busy flow's that
-    /// has to wait for its seats does not hold up others.
+    /// The queue with the earliest virtual finish time of an oldest request; ties go to the one that was served longest ago.
+    /// A busy flow's that has to wait for its seats does not hold up others.
     fn next_queue(&mut self) -> Option<usize> {
         let n = self.queues.len();
         let (mut calm, mut busy) = (None, None);

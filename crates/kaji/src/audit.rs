@@ -52,7 +52,7 @@ impl AuditWebhook {
             .map_err(|e| e.to_string())?;
         let response = self.client.send(request).await.map_err(|e| e.to_string())?;
         let status = response.status();
-        // A connection whose answer was read can be used again.
+        // A connection can be used again once its response was read.
         let answer = response.into_body().collect_bytes().await.map_err(|e| e.to_string())?;
         if status.is_success() {
             return Ok(());

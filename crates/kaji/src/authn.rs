@@ -119,7 +119,7 @@ impl Authn {
         }
     }
 
-    /// The OpenID discovery documents; `None` for an issuer whose URL allows none. `url` is the server's.
+    /// The OpenID discovery documents; `None` for an issuer with a URL that allows none. `url` is the server's.
     pub fn documents(&self, url: &str) -> Option<IssuerDocuments> {
         let keys_at = self.keys_at.clone().unwrap_or_else(|| format!("{url}/openid/v1/jwks"));
         IssuerDocuments::new(&self.tokens.issuer.name, &keys_at, &self.keys)

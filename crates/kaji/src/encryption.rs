@@ -99,7 +99,7 @@ impl Encryption {
     }
 }
 
-/// The transformers of a configuration, whose plugins have been called once.
+/// The transformers of a configuration, after one call of each of its plugins.
 pub(crate) async fn begun(path: &Path, data: &[u8], deps: &Deps) -> Result<Arc<Transformers>, ConfigError> {
     let transformers = Transformers::new(&Config::of_file(path, data)?, deps)?;
     transformers.begin(PLUGIN_TIMEOUT).await;

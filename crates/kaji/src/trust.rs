@@ -45,7 +45,7 @@ pub(crate) struct Reload {
 }
 
 impl Reload {
-    /// For files whose contents are in use. `front` is the listener's configuration, if there is a listener; `authentication`
+    /// For files that are in use. `front` is the listener's configuration, if there is a listener; `authentication`
     /// gets reloaded authorities.
     pub fn new(
         options: &AuthnOptions,

@@ -1,6 +1,6 @@
 //! Pinned public keys: a node that joins verifies its cluster by the hash of a certificate authority's public key.
 //!
-//! Invariant: only authorities whose own key is pinned are trusted. (kubeadm trusts a whole bundle for one of its
+//! Invariant: only authorities with a pinned key are trusted. (kubeadm trusts a whole bundle for one of its
 //! members; an attacker with a token could then add another authority to the right one.)
 //!
 //! Source: kubeadm join, "Token-based discovery with CA pinning".
@@ -42,7 +42,7 @@ impl Pins {
         }
     }
 
-    /// Of the certificates in a PEM text, those whose key is pinned, DER.
+    /// Of the certificates in a PEM text, those with a pinned key, DER.
     ///
     /// # Errors
     /// When the text is malformed, and when none is pinned.

@@ -217,7 +217,7 @@ impl<'a> Work<'a> {
         if before / STEPS != after / STEPS && (self.over)() { Err(Late) } else { Ok(()) }
     }
 
-    /// Reads the clock now: before something whose steps are not known.
+    /// Reads the clock now: before a computation of unknown length.
     ///
     /// # Errors
     /// When the time is over.

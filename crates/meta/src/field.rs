@@ -238,7 +238,7 @@ pub struct Error {
     pub ty: ErrorType,
     /// Printed path of the field.
     pub field: String,
-    /// The offending value; ignored for types whose message does not show it.
+    /// The offending value; ignored for types with a message that does not show it.
     pub bad_value: Value,
     /// Explanation; may be empty.
     pub detail: String,
@@ -339,7 +339,7 @@ impl Error {
         self
     }
 
-    /// The same error, this text in place of its value: what upstream holds in a separate struct, whose fields have other
+    /// The same error, this text in place of its value: what upstream holds in a separate struct with fields that have other
     /// names and another order than JSON's.
     #[must_use]
     pub fn showing(mut self, text: impl fmt::Display) -> Self {

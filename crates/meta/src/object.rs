@@ -186,7 +186,7 @@ pub fn owner_references(v: &Value) -> &[Value] {
     arr_at(v, &["metadata", "ownerReferences"])
 }
 
-/// The owner reference whose `controller` is true.
+/// The owner reference with `controller` true.
 pub fn controller_of(v: &Value) -> Option<&Value> {
     owner_references(v).iter().find(|r| bool_at(r, &["controller"]) == Some(true))
 }

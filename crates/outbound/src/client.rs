@@ -120,7 +120,7 @@ impl Client {
         timeout_at(until, read(answer, &method, limit)).await.unwrap_or_else(late)
     }
 
-    /// Sends a request, whose URI is a path and a query, and gives the answer whatever its code. The body of the answer
+    /// Sends a request, with a path and a query for its URI, and returns the response whatever its code. The body of the answer
     /// holds the connection until it was read or dropped; so does the [`RequestPermit`] among its extensions, which is for
     /// upgraded connections (`hyper::upgrade::on`). The caller limits the time.
     ///

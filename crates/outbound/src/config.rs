@@ -46,7 +46,7 @@ impl fmt::Debug for ClientConfig {
 }
 
 impl ClientConfig {
-    /// Calls to a target whose certificate must come from these authorities.
+    /// Calls to a target with a certificate that one of these authorities must have issued.
     pub fn new(target: Target, ca_bundle: impl Into<Vec<u8>>) -> ClientConfig {
         ClientConfig {
             target,

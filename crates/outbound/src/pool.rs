@@ -60,7 +60,7 @@ impl Idle {
                 all.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < IDLE);
                 all.pop()?
             };
-            // A connection whose request is still being sent, after its response, cannot be reused.
+            // A connection cannot be reused while its request is still being sent after the response.
             if since.elapsed() < IDLE
                 && matches!(tokio::time::timeout(SETTLE, sender.ready()).await, Ok(Ok(())))
             {

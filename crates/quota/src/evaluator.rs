@@ -160,7 +160,7 @@ fn service(service: &Value) -> Usage {
     ])
 }
 
-/// The resource whose objects `count/resource.group` counts.
+/// The resource that `count/resource.group` counts the objects of.
 pub fn objects_of(name: &str) -> Option<GroupResource> {
     let rest = name.strip_prefix("count/")?;
     let (resource, group) = rest.split_once('.').unwrap_or((rest, ""));

@@ -17,7 +17,7 @@ pub trait ObjectReader: Send + Sync {
     /// All objects, of one namespace or (`None`) of all.
     fn list(&self, resource: &GroupResource, namespace: Option<&str>) -> Vec<Arc<Value>>;
 
-    /// The objects whose labels match a selector; the others are not decoded.
+    /// The objects with labels that match a selector; the others are not decoded.
     fn selected(
         &self,
         resource: &GroupResource,

@@ -96,7 +96,7 @@ pub struct SelectableField {
     pub path: Vec<Str>,
     /// The value of an absent field: `""` mostly, `"0"` or `"false"` for numbers and booleans.
     pub missing: &'static str,
-    /// The name of another field of the resource, whose value counts when this one is absent or empty.
+    /// The name of another field of the resource; its value counts when this one is absent or empty.
     pub or: Option<&'static str>,
     /// Whether watchers are indexed by it (worth it for fields that many watchers select on, such as `spec.nodeName`).
     pub indexed: bool,
@@ -296,7 +296,7 @@ pub struct ResourceDef {
     pub stored: bool,
     /// How `metadata.generation` moves.
     pub generation: Generation,
-    /// Another resource whose storage this one shares (core `events` and `events.k8s.io` `events`).
+    /// Another resource that this one shares the storage of (core `events` and `events.k8s.io` `events`).
     /// Objects live under that resource's keys; `Hooks::convert` translates.
     pub shares_storage_of: Option<GroupResource>,
     /// Objects expire this long after they were last written (events).

@@ -161,7 +161,7 @@ pub trait DeletionHooks: Send + Sync {
     fn mark_deleted(&self, ctx: &Ctx<'_>, object: &mut Value) {}
 
     /// Whether a pending deletion sets only `metadata.deletionTimestamp`: no grace period, and no new generation. True of
-    /// kinds whose upstream registries set the timestamp themselves (namespaces, custom resource definitions).
+    /// kinds with upstream registries that set the timestamp themselves (namespaces, custom resource definitions).
     fn marks_timestamp_only(&self) -> bool {
         false
     }

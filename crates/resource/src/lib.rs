@@ -4,7 +4,7 @@
 //! - The engine sees resources only through this crate; nothing here names a kind.
 //! - A built-in kind and a custom resource are the same `ResourceDef`; only their hooks differ.
 //! - Hooks see objects in the storage version, except `default` and `row`, which see the requested version (and of resources
-//!   whose conversion is not that of a hub, where all see the requested version).
+//!   without a hub version to convert through, where all see the requested version).
 
 mod api;
 mod columns;

@@ -1,4 +1,4 @@
-//! Reading a nested field whose type no schema promises, with upstream's texts (`unstructured.NestedInt64` and its like).
+//! Reading a nested field of a type that no schema promises, with upstream's texts (`unstructured.NestedInt64` and its like).
 
 use crate::def::Str;
 use kaji_meta::text::{go_type, plain};

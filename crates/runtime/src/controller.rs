@@ -28,7 +28,7 @@ use tokio::sync::watch;
 const PARALLEL: usize = 16;
 /// How long to wait for the informer to show a write.
 const OBSERVE: Duration = Duration::from_secs(5);
-/// A key whose reconcile is expensive (a replica set of ten thousand pods) is not processed again before this many times its
+/// A key with an expensive reconcile (a replica set of ten thousand pods) is not processed again before this many times its
 /// duration, so that a stream of its events uses a tenth of a core at most. Cheap keys are not delayed.
 const REST_FACTOR: u32 = 10;
 const SHORTEST_REST: Duration = Duration::from_millis(2);

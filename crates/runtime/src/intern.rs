@@ -76,7 +76,7 @@ impl<T: Eq + Hash> Table<T> {
     }
 }
 
-/// A type whose equal values are kept once.
+/// A type of which equal values are kept once.
 pub trait Share: Eq + Hash + Send + Sync + 'static {
     /// The table of its values.
     fn table() -> &'static Table<Self>

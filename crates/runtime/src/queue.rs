@@ -48,7 +48,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// An empty queue, whose delays are measured by a clock.
+    /// An empty queue with delays that are measured by a clock.
     pub fn new(clock: Arc<dyn Clock>) -> Queue {
         Queue { state: Mutex::default(), wake: Notify::new(), clock }
     }

@@ -1,4 +1,4 @@
-//! Fixtures for tests: a client whose requests the test itself answers, one by one, and a projection to watch.
+//! Fixtures for tests: a client with requests that the test itself answers, one by one, and a projection to watch.
 
 use crate::{Client, Meta, Projection};
 use bytes::Bytes;
@@ -147,7 +147,7 @@ impl Projection for Item {
     }
 }
 
-/// An item in the namespace `ns`, whose uid is its name unless `uid` says otherwise.
+/// An item in the namespace `ns`; its uid is its name unless `uid` says otherwise.
 pub fn item(name: &str, revision: u64, value: i64) -> Value {
     json!({"metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": revision.to_string()}, "value": value})
 }

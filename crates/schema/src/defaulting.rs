@@ -75,7 +75,7 @@ fn replace_null(schema: &Schema, value: &mut Value, budget: &mut SizeBudget) -> 
     Ok(())
 }
 
-/// Removes nulls that mean "absent": fields whose schema is neither nullable nor has a default.
+/// Removes nulls that mean "absent": fields with a schema that is neither nullable nor has a default.
 pub fn prune_nulls(schema: &Schema, value: &mut Value) {
     match value {
         Value::Object(map) => {

@@ -199,7 +199,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Appends the members of a struct, without braces. Internal types embed their metadata, whose members are then their own.
+/// Appends the members of a struct, without braces. Internal types embed their metadata: its members become their own.
 fn write_fields(out: &mut Vec<u8>, held: Held<'_, '_>, outer: Option<Held<'_, '_>>) {
     for field in fields(held.schema, outer.map(|o| o.schema)) {
         let holder = if field.outer { outer.map_or(&Value::Null, |o| o.value) } else { held.value };

@@ -39,7 +39,7 @@ pub use update::{UpdateArgs, update};
 
 /// The versions of one kind: how field management reaches the version that a manager's entry was recorded in.
 ///
-/// A closure `Fn(&Value, &str) -> Result<Value, Status>` is one too, for kinds whose versions share a schema.
+/// A closure `Fn(&Value, &str) -> Result<Value, Status>` is one too, for kinds with versions that share a schema.
 pub trait Versions {
     /// `object` at `api_version` ("apps/v1").
     ///

@@ -18,7 +18,7 @@ mod text;
 
 pub use text::{Unordered, rewrite};
 
-/// The schema whose order objects of a kind have; none for custom resources.
+/// The schema that gives the order of members of a kind's objects; none for custom resources.
 pub fn of_kind(api_version: &str, kind: &str) -> Option<&'static Schema> {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let entry = match group {

@@ -95,7 +95,7 @@ impl Pruner {
         }
     }
 
-    /// Walks a value whose unknown fields stay.
+    /// Walks a value that keeps its unknown fields.
     fn preserved(&mut self, schema: &Schema, value: &mut Value, at: &At<'_>) {
         match value {
             Value::Object(map) => self.fields(schema, map, at, schema.embedded_resource),

@@ -149,7 +149,7 @@ pub struct Property {
     /// numbers to descend through, outermost first; `number` is the field's number in the innermost. 0 ends the path.
     pub outer: [u8; 2],
     /// Its place among the fields that Go declares, which is the order in which it writes them; 0 for custom resources,
-    /// whose members are written by name.
+    /// which have their members written by name.
     pub place: u16,
     /// When Go leaves the field out.
     pub omit: Omit,

@@ -15,7 +15,7 @@ pub use parse::Union;
 
 static TEXT: &str = include_str!("types/builtin.tbl");
 
-/// The meta package, whose kinds (`Status`, `DeleteOptions`, ...) exist in every group-version.
+/// The meta package; its kinds (`Status`, `DeleteOptions`, ...) exist in every group-version.
 pub(crate) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 /// One API package of the table.

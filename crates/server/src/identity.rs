@@ -97,7 +97,7 @@ fn unauthorized(refusal: &Refusal) -> Status {
     Status::unauthorized("Unauthorized")
 }
 
-/// Takes any certificate whose owner proves to have its key. Requests decide what it is worth.
+/// Accepts any certificate that the client proves to have the key of. Requests decide what it is worth.
 #[derive(Debug)]
 pub struct Authorities {
     client: Arc<dyn ClientCertVerifier>,

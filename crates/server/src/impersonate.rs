@@ -35,7 +35,7 @@ const EXTRA: &str = "impersonate-extra-";
 const GROUP_NAME: &str = "authentication.k8s.io";
 /// From so many parts on, all of them are authorized together first.
 const MANY: usize = 4;
-/// Most requestors whose last mode is remembered.
+/// Most requestors for which the last mode is remembered.
 const REMEMBERED: usize = 10_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -148,7 +148,7 @@ type Groups = BTreeMap<(String, String), Vec<Arc<Resource>>>;
 const JSON: &str = "application/json";
 
 impl OpenApi {
-    /// Documents whose prose comes from `docs`.
+    /// Documents with descriptions from `docs`.
     pub fn new(docs: Docs) -> Self {
         // What others make large, v2 in its two forms, takes no room from what is this server's alone.
         let looking = Arc::new(Semaphore::new(LOOKING));

@@ -171,7 +171,7 @@ fn join<T>(handle: thread::ScopedJoinHandle<'_, T>) -> T {
 }
 
 impl Pki {
-    /// Makes one that no file ever holds, for a server whose data ends with it. What `old` has that never expires in
+    /// Makes one that no file ever holds, for a server that keeps its data in memory. What `old` has that never expires in
     /// practice (authorities, the service account key) is kept.
     ///
     /// # Errors
@@ -374,7 +374,7 @@ fn subject(common_name: &str, organization: Option<&str>) -> DistinguishedName {
 }
 
 fn validity(params: &mut CertificateParams, now: jiff::Timestamp, days: i64) {
-    // Five minutes of slack for clients whose clocks are behind, as upstream's signers give.
+    // Five minutes of slack for clients with clocks that are behind, as upstream's signers give.
     let date = |seconds: i64| {
         let z = jiff::Timestamp::from_second(seconds).unwrap_or(now).to_zoned(jiff::tz::TimeZone::UTC);
         rcgen::date_time_ymd(i32::from(z.year()), z.month() as u8, z.day() as u8)

@@ -59,7 +59,7 @@ fn is_custom(resource: &Resource, version: &str) -> bool {
     resource.def.version(version).is_some_and(|v| matches!(v.schema, SchemaRef::Owned(_)))
 }
 
-/// Upstream's 405 for a path whose routes have other methods.
+/// Upstream's 405 for a path with routes for other methods.
 pub fn method_not_allowed() -> Status {
     Status::generic(405, "", &GroupResource::default(), "", "")
 }

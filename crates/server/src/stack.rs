@@ -427,7 +427,7 @@ async fn handle(engine: &Arc<Engine>, request: ApiRequest, record: Option<&Recor
     response
 }
 
-/// Upstream's response to a request whose handler panicked. The process' panic hook has logged the panic.
+/// Upstream's response to a request after its handler panicked. The process' panic hook has logged the panic.
 fn panicked(method: &Method, uri: &http::Uri, id: Option<&HeaderValue>) -> Response<ResponseBody> {
     tracing::error!(%method, %uri, audit_id = ?id, "apiserver panic'd");
     let text = "This request caused apiserver to panic. Look in the logs for details.\n";

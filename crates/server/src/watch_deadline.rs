@@ -1,4 +1,4 @@
-//! Ends watches whose clients do not read. The engine ends a watch at its deadline when the HTTP connection polls it; a
+//! Ends watches of clients that do not read. The engine ends a watch at its deadline when the HTTP connection polls it; a
 //! connection that waits for its client to read polls nothing.
 //!
 //! Invariants:
@@ -35,7 +35,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The engine chooses the timeout of a watch without `timeoutSeconds` between 30 minutes and this.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Aborts a connection whose writes are blocked. In the extensions of its requests.
+/// Aborts a connection with blocked writes. In the extensions of its requests.
 #[derive(Clone, Default)]
 pub struct ConnectionAbort(Arc<WriteState>);
 
@@ -68,7 +68,7 @@ impl ConnectionAbort {
     }
 }
 
-/// A socket whose blocked writes can be aborted.
+/// A socket: its blocked writes can be aborted.
 pub struct AbortableSocket<S> {
     inner: S,
     state: Arc<WriteState>,

@@ -195,7 +195,7 @@ impl Range {
 
 /// The first string after all strings that start with `prefix`.
 ///
-/// Keys are UTF-8, whose byte order is that of code points, so the last code point that has a successor is raised.
+/// Keys are UTF-8, and its byte order is that of code points, so the last code point that has a successor is raised.
 fn prefix_end(prefix: &str) -> String {
     let mut end = prefix.to_owned();
     while let Some(last) = end.pop() {

@@ -106,7 +106,7 @@ pub async fn remove_namespaces(client: &mut Client, names: &[String]) -> Result<
     Ok(())
 }
 
-/// How many namespaces there are whose names begin so.
+/// How many namespaces there are with names that begin with `prefix`.
 pub async fn namespaces_left(client: &mut Client, prefix: &str) -> Result<usize, Error> {
     let list = client.json(&Call::get("/api/v1/namespaces")).await?;
     let names = list["items"].as_array().into_iter().flatten().filter_map(|n| n["metadata"]["name"].as_str());

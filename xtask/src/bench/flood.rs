@@ -100,7 +100,7 @@ async fn measured(bench: &mut Bench, namespace: &str, sites: &mut Vec<Site>) -> 
     }
     bench.report.set("flood_rate", rates.iter().sum::<f64>() / rates.len().max(1) as f64);
     bench.report.notes.push(format!(
-        "flood: {CONNECTIONS} connections, of whose requests {} were turned away with 429",
+        "flood: {} requests of the {CONNECTIONS} connections were rejected with 429",
         refused.load(Ordering::Relaxed)
     ));
     Ok(())
@@ -209,7 +209,7 @@ async fn account(
     let token = answer["status"]["token"].as_str();
     let token = token.ok_or_else(|| Error::Answer("a TokenRequest was answered without a token".into()))?;
     let target = Arc::new(kubeconfig::load_as(kubeconfig, token)?);
-    // The rights may take a moment on servers whose authorizer follows from behind.
+    // The rights may take a moment on servers with an authorizer that follows from behind.
     let mut client = Client::new(&target);
     let list = Call::get(format!("{}?limit=1", collection(namespace, "configmaps")));
     for _ in 0..200 {

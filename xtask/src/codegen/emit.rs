@@ -46,7 +46,7 @@ const FROM_GO: [(&str, &str); 13] = [
     (DISCOVERY, "APIVersionDiscovery"),
 ];
 
-/// Types whose JSON form is not what their fields say.
+/// Types with a JSON form other than what their fields say.
 fn special(full: &str) -> Option<&'static str> {
     let (package, name) = full.rsplit_once('.')?;
     match (package, name) {

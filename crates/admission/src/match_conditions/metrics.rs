@@ -62,7 +62,7 @@ impl ConditionMetrics {
     }
 }
 
-/// Whose conditions are evaluated.
+/// The webhook or policy that the conditions belong to.
 pub(crate) struct MetricLabels<'a> {
     pub metrics: &'a ConditionMetrics,
     pub name: &'a str,

@@ -182,7 +182,7 @@ fn parsed(answer: &[u8]) -> Result<Value, String> {
     Ok(review)
 }
 
-/// The beginning of a text whose length the webhook chose.
+/// At most 4096 characters of a text that a webhook sent.
 pub fn shortened(text: &str) -> String {
     const MOST: usize = 4096;
     match text.char_indices().nth(MOST) {

@@ -5,7 +5,7 @@ use kaji_cel::{Decl, ListKind};
 use serde_json::Value;
 
 /// The declaration of a schema; none if rules cannot see such values (unknown fields, untyped data). `root`: the schema is
-/// that of a whole object, whose kind, apiVersion, name and generateName are always visible.
+/// that of a whole object: its kind, apiVersion, name and generateName are always visible.
 pub(super) fn decl(schema: &Value, root: bool) -> Option<Decl> {
     let size = |key: &str| schema.get(key).map(|v| v.as_u64().unwrap_or_default());
     let nullable = schema.get("nullable") == Some(&Value::Bool(true));

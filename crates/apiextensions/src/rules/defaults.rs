@@ -9,7 +9,7 @@ use kaji_cel::REQUEST_BUDGET;
 use kaji_meta::field::{ErrorList, Path};
 use serde_json::Value;
 
-/// Checks the defaults in a root schema that is structural and whose rules compile.
+/// Validates the defaults in a root schema against its rules; the schema is structural and its rules compile.
 pub(crate) fn check(schema: &Value, path: &Path) -> ErrorList {
     let mut check = Check { budget: Some(REQUEST_BUDGET), errors: vec![] };
     if has_defaults(schema)

@@ -157,7 +157,7 @@ fn definitions_are_refused() {
 }
 
 #[test]
-fn definitions_whose_rules_cost_too_much() {
+fn definitions_with_rules_that_cost_too_much() {
     // Costs are counted for each place that a value may have in an object.
     let list = |bounds: Value, rules: usize| {
         let rule = json!({"rule": "self.all(x, self.all(y, x == y || x.contains(y)))"});

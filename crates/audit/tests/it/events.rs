@@ -53,7 +53,7 @@ fn event() -> Event {
     }
 }
 
-/// The first stage of a request whose user is not known yet.
+/// The event RequestReceived of a request before it is authenticated.
 fn bare() -> Event {
     let head = Head { user: UserInfo::default(), source_ips: vec![], user_agent: String::new(), ..head() };
     Event {

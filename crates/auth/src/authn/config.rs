@@ -138,7 +138,7 @@ pub struct ClaimOrPrefix {
     pub expression: String,
 }
 
-/// A claim whose value is taken as it is.
+/// A claim; its value is taken as it is.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct ClaimOrExpression {

@@ -110,7 +110,7 @@ const RSA_OID: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
 const EC_OID: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
 
 impl PublicKey {
-    /// All keys of a PEM text: public keys, certificates and private keys (whose public half counts).
+    /// All keys of a PEM text: public keys, certificates and private keys (their public half counts).
     pub fn all_from_pem(text: &str) -> Result<Vec<PublicKey>, KeyError> {
         let mut keys = vec![];
         for block in blocks(text)? {

@@ -1,6 +1,6 @@
 //! Users named by headers of an authenticating proxy (the aggregation layer).
 //!
-//! Invariant: headers count only on a connection whose certificate the front-proxy authority signed and whose name is
+//! Invariant: headers count only on a connection with a client certificate that the front-proxy authority signed for a name that is
 //! allowed; [`RequestHeader::strip`] removes them from every request that goes on.
 
 use super::{Identity, Refusal, Verdict};
@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName};
 use kaji_resource::UserInfo;
 use std::collections::BTreeMap;
 
-/// Which headers, and whose.
+/// Which headers, and the proxies that they are accepted from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
     /// Common names of proxies; empty for every certificate of the authority.
@@ -17,7 +17,7 @@ pub struct RequestHeader {
     pub user: Vec<String>,
     /// Likewise for the uid.
     pub uid: Vec<String>,
-    /// Headers whose values are groups.
+    /// Headers that hold groups.
     pub groups: Vec<String>,
     /// Prefixes of headers that hold further attributes.
     pub extra: Vec<String>,

@@ -28,7 +28,7 @@ const EXTENDED_TO: i64 = 365 * 24 * 60 * 60;
 /// Where the credential's id is in a user's attributes (KEP-4193).
 pub(crate) const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
-/// The object whose end is the end of a token.
+/// The object that a token is bound to: the token is valid until the object is deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BoundTo {
     /// `Pod`, `Secret` or `Node`.
@@ -149,7 +149,7 @@ pub(crate) fn user(namespace: &str, name: &str, uid: &str) -> UserInfo {
     }
 }
 
-/// Tokens of some issuers whose signatures verify.
+/// Tokens of some issuers, with signatures that verify.
 pub(crate) struct Signed {
     issuers: Vec<String>,
     keys: KeySet,

@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 /// The API group.
 pub const GROUP: &str = "authorization.k8s.io";
 
-/// Whose access is reviewed.
+/// The subject of the access that is reviewed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// A user and groups named in the review.
@@ -32,7 +32,7 @@ pub enum Subject {
 
 /// The hooks of the three access reviews.
 pub struct AccessReviews {
-    /// Whose access.
+    /// The subject of the access.
     pub subject: Subject,
     /// `SubjectAccessReview`
     pub kind: &'static str,

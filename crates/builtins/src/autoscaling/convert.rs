@@ -267,7 +267,7 @@ fn rename_all(v: &Value, case: fn(char) -> char) -> Value {
     }
 }
 
-/// The annotation holds upstream's internal type, whose JSON has Go's field names and shows what is not set as null.
+/// The annotation holds upstream's internal type: its JSON has Go's field names and shows what is not set as null.
 fn behavior_to_go(behavior: &Value) -> Value {
     let mut out = rename_all(behavior, |c| c.to_ascii_uppercase());
     for rules in ["ScaleUp", "ScaleDown"] {

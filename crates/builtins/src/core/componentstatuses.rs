@@ -15,7 +15,7 @@ const COLUMNS: &[Column] = &[
     Column::new("Error", "string", 0, "Error of the component conditions"),
 ];
 
-/// Components, and the lease whose holder shows that one is running.
+/// Components, and the lease of each: a holder shows that the component is running.
 const COMPONENTS: &[(&str, &str)] =
     &[("controller-manager", "kube-controller-manager"), ("etcd-0", ""), ("scheduler", "kube-scheduler")];
 

@@ -1,4 +1,4 @@
-//! The configuration objects whose specs are fixed: `exempt` and `catch-all`.
+//! The configuration objects with fixed specs: `exempt` and `catch-all`.
 
 use crate::shared::value::{Fields, ensure_object, put};
 use kaji_resource::Ctx;

@@ -110,7 +110,7 @@ pub fn taints(errs: &mut ErrorList, path: &Path, list: &[Value]) {
         }
         check::required_one_of(errs, &at.child("effect"), effect, TAINT_EFFECTS);
         if seen.contains(&(effect, key)) {
-            // Upstream prints its internal struct, whose field order is not JSON's.
+            // Upstream prints its internal struct: the order of its fields is not JSON's.
             let added = taint.at("timeAdded");
             let mut error = Error::duplicate(&at, Value::Null).without_value();
             error.detail = format!(

@@ -148,7 +148,7 @@ fn odd_objects_do_no_harm() {
     }
 }
 
-/// Kinds whose deletion answers with the object instead of a Status, as upstream's registries are set up.
+/// Kinds for which a delete returns the object instead of a Status, as upstream's registries are set up.
 #[test]
 fn deletion_answers_with_the_object() {
     let mut kinds: Vec<String> =

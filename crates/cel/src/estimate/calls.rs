@@ -128,7 +128,7 @@ impl<'c> Estimator<'c> {
         }
     }
 
-    /// Functions of the language whose cost depends on sizes.
+    /// Functions of the language with a cost that depends on sizes.
     fn standard(&self, call: &Call<'_>) -> Option<Estimate> {
         let size = |e: &Expr| self.size(e);
         Some(match (call.overload, call.target, call.args) {

@@ -195,7 +195,7 @@ impl Graph {
                 let started = (seen.orphaning && !node.orphaning, seen.foreground && !node.foreground);
                 node.deleting |= seen.deleting;
                 node.orphaning = seen.orphaning;
-                // A removed finalizer ends the wait only with the object, whose deletion has begun.
+                // Once its deletion has begun, a removed finalizer ends the wait only with the object.
                 node.foreground |= seen.foreground;
                 if node.owners != seen.owners {
                     let old = std::mem::replace(&mut node.owners, seen.owners.clone());

@@ -78,7 +78,7 @@ pub struct State<'a> {
 pub struct Tracked {
     /// The next status.
     pub status: JobStatus,
-    /// Pods whose finalizer is removed once the status is written.
+    /// Pods to remove the tracking finalizer from, once the status is written.
     pub release: Vec<Arc<Pod>>,
     /// The condition that the job ends with, if it is new.
     pub finished: bool,
@@ -303,7 +303,7 @@ impl<'a> State<'a> {
         })
     }
 
-    /// The next status, and the pods whose finalizer may be removed once it is written.
+    /// The next status, and the pods that the tracking finalizer may be removed from once it is written.
     pub fn track(&self, verdict: Option<&Verdict>) -> Tracked {
         let job = self.job;
         let mut status = job.status.clone();

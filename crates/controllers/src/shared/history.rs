@@ -17,7 +17,7 @@ use std::{collections::HashSet, sync::Arc};
 /// On pods and revisions: which revision.
 pub const HASH_LABEL: &str = "controller-revision-hash";
 
-/// Whose history.
+/// The owner of the revisions.
 pub struct Subject<'a> {
     /// ObjectMeta.
     pub meta: &'a Meta,

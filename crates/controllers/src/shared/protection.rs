@@ -10,7 +10,7 @@ use kaji_runtime::{
 use serde_json::json;
 use std::{marker::PhantomData, time::Duration};
 
-/// A resource whose objects a finalizer protects while they are in use.
+/// A resource with a finalizer that protects its objects while they are in use.
 pub trait Protected: Projection {
     /// The finalizer, which admission adds.
     const FINALIZER: &'static str;

@@ -102,7 +102,7 @@ impl EncryptedObject {
         self.validate_source()
     }
 
-    /// The same of one whose data is yet to come.
+    /// Validates all but the data, for a response that is not complete yet.
     pub fn validate_source(&self) -> Result<(), String> {
         let source = match self.source.len() {
             0 => Err("encrypted DEK source is empty".into()),

@@ -88,7 +88,7 @@ fn derived(seed: &hkdf::Prk, info: &[u8; SIZE]) -> Result<Cipher, TransformError
     filled.ok().and_then(|()| Cipher::gcm(&key)).ok_or_else(failed)
 }
 
-/// A key whose encrypted form was met.
+/// A key that was read in encrypted form.
 pub struct Known {
     pub dek: Arc<Dek>,
     /// Counts the values that it opened.
@@ -143,7 +143,7 @@ mod tests {
         (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
     }
 
-    /// RFC 5869, appendix A.1: the expand step, whose first 32 bytes are our key.
+    /// RFC 5869, appendix A.1: the expand step; its first 32 bytes are our key.
     #[test]
     fn keys_are_derived_as_published() {
         let prk = hex("077709362c2e32df0ddc3f0dc47bba6390b6c73bb50f9c3122ec844ad7c2b3e5");

@@ -230,7 +230,7 @@ fn put(out: &mut Vec<u8>, number: u8, value: &[u8]) {
     out.extend(value);
 }
 
-/// A message whose fields are all bytes.
+/// A message with fields of type bytes only.
 fn fields(mut message: &[u8]) -> Vec<(u32, Vec<u8>)> {
     let mut out = vec![];
     while let [tag, rest @ ..] = message {

@@ -22,7 +22,7 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// For a file whose content is in use.
+    /// For a file; its content `data` is in use.
     pub(super) fn new(
         (path, data): (PathBuf, Vec<u8>),
         modes: Vec<Mode>,

@@ -1,6 +1,6 @@
 //! JWT authenticators, and reloads of the authentication configuration file while the cluster runs.
 //!
-//! Invariants: a file that cannot be used changes nothing, nor does one with an issuer whose keys cannot be fetched, which
+//! Invariants: a file that cannot be used changes nothing, nor does one with an issuer that does not serve its keys, which
 //! is retried; the configuration of anonymous requests never changes. Source: KEP-3331; upstream's `authenticationConfigUpdater`.
 
 use crate::fetch::Https;
@@ -62,7 +62,7 @@ pub(super) struct Reload {
 struct Unused(String, bool);
 
 impl Reload {
-    /// For a file whose content is in use.
+    /// For a file; its content `data` is in use.
     pub fn new(
         (path, data): (PathBuf, Vec<u8>),
         configuration: &AuthenticationConfiguration,

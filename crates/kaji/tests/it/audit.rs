@@ -23,7 +23,7 @@ use tower::ServiceExt;
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// Writes a policy whose rules are about requests of `tim` and of unauthenticated clients.
+/// Writes a policy with rules about requests of `tim` and of unauthenticated clients.
 fn options(dir: &Path, rules: &str) -> AuditOptions {
     let file = dir.join("policy.yaml");
     std::fs::write(&file, format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rules}")).unwrap();

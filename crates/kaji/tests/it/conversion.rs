@@ -35,7 +35,7 @@ enum Reply {
 
 type Behaviour = Box<dyn Fn(&Value) -> Reply + Send>;
 
-/// A cluster with a definition whose objects a webhook converts.
+/// A cluster with a definition that has a conversion webhook.
 struct Ground {
     cluster: TestCluster,
     /// How the webhook answers.

@@ -281,7 +281,7 @@ async fn a_definition_held_by_others_is_served_until_it_is_gone() {
     cluster.stop().await;
 }
 
-/// Field validation of custom objects, whose metadata and embedded objects are known although no schema says so.
+/// Field validation of custom objects: the fields of metadata and embedded objects are known although no schema says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reports_unknown_and_duplicate_fields() {
     let cluster = TestCluster::start(0).await;
@@ -355,7 +355,7 @@ async fn reports_unknown_and_duplicate_fields() {
     cluster.stop().await;
 }
 
-/// The definition of one version whose spec is `spec`.
+/// The definition of one version with this schema of `spec`.
 fn ruled(spec: Value) -> Value {
     let mut definition = definition();
     let status = json!({"type": "object", "properties": {"ready": {"type": "integer"}},

@@ -27,7 +27,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const SCHEMAS: &str = "flowcontrol.apiserver.k8s.io/v1/flowschemas";
 const LEVELS: &str = "flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations";
 
-/// A user whose requests go to the level "tiny", which has one seat.
+/// A user; its requests go to the level "tiny", which has one seat.
 async fn tiny(cluster: &TestCluster, response: Value) -> LocalService {
     let api = Api(cluster);
     let level = json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "PriorityLevelConfiguration",

@@ -1,4 +1,4 @@
-//! Every verb on every kind whose API conformance asks for, from its creation to its deletion by collection.
+//! Every verb on every kind that conformance tests cover, from its creation to its deletion by collection.
 //!
 //! What is expected of all kinds is in `live`; what differs is data, in `kinds.rs`.
 

@@ -145,6 +145,6 @@ async fn whatever_breaks_breaks_one_request() {
     drop(stack);
     test.stop().await;
     let log = std::fs::read_to_string(log).unwrap();
-    // A request whose authentication panics has no user yet, so there is no record to go on with.
+    // A request has no user yet when its authentication panics, so there is no record to go on with.
     assert_eq!(log.lines().filter(|l| l.contains("\"stage\":\"Panic\"")).count(), 4, "{log}");
 }

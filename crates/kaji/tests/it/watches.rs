@@ -1,6 +1,6 @@
 //! Watches and lists under random writes, compared with what was acknowledged.
 //!
-//! Writers change objects in namespaces whose names begin alike, so that they move in and out of selectors; readers list and
+//! Writers change objects in namespaces with names that begin alike, so that they move in and out of selectors; readers list and
 //! watch them in every representation, from revisions of the past, at different paces, in parts and across reconnects;
 //! meanwhile history is compacted, or the server killed. From the acknowledged writes follows what each of them must have
 //! been shown: nothing foreign, nothing missed, nothing twice, the right transitions, no bookmark ahead, and lists exact at

@@ -23,7 +23,7 @@ struct Hooks {
 }
 
 impl Hooks {
-    /// One whose paths say what the webhook does.
+    /// Starts a webhook server; the path of a call says what the webhook does.
     async fn start() -> Hooks {
         let dir = tempfile::tempdir().unwrap();
         let server = Https::bind(dir.path()).await;

@@ -55,7 +55,7 @@ pub enum AgentError {
     OtherNode {
         /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// The node that the identity was issued to.
         held: String,
     },
     /// The kept certificate is no login.

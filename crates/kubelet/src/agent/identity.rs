@@ -74,7 +74,7 @@ pub struct Credential {
     pub certificate: String,
     /// PEM.
     pub key: String,
-    /// Whose it is.
+    /// The node that the certificate was issued to.
     pub node: String,
     /// When it begins to count.
     pub not_before: Timestamp,

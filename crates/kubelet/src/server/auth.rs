@@ -58,7 +58,7 @@ pub(super) struct Auth {
 }
 
 impl Auth {
-    /// For a node whose client of the API server is `client`.
+    /// For a node with the API client `client`.
     pub fn new(node: &str, client: Client, token_reviews: TokenReviewCache, clock: Arc<dyn Clock>) -> Auth {
         let mut tokens = TokenChain::default();
         let reviews = TokenReviews { client: client.clone(), cache: token_reviews, clock: clock.clone() };

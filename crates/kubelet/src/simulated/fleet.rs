@@ -34,7 +34,7 @@ pub struct SimulatedNode {
 }
 
 impl Fleet {
-    /// `sim-1` to `sim-count`, whose pod ranges the cluster gives out.
+    /// `sim-1` to `sim-count`; the cluster gives out their pod ranges.
     pub fn numbered(count: u16) -> Fleet {
         Fleet::Numbered { count, ranges: false }
     }

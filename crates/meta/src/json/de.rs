@@ -156,7 +156,7 @@ impl<'a> Deserializer<'a> for Next<'_, 'a> {
     }
 }
 
-/// Inside an object or a list whose opening bracket was read.
+/// Inside an object or a list, after its opening bracket.
 struct Inside<'r, 'a> {
     reader: &'r mut Reader<'a>,
     /// 0 once its end was read.

@@ -76,7 +76,7 @@ impl<'a> Reader<'a> {
         there
     }
 
-    /// The next key of an object whose `{` was read, and the colon after it; `None` at its `}`, which is read.
+    /// The next key of an object, after its `{`, and the colon after it; `None` at its `}`, which is read.
     ///
     /// # Errors
     /// When there is neither.
@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
         if self.take(b':') { Ok(Some(key)) } else { Err(self.malformed()) }
     }
 
-    /// Whether a list whose `[` was read has a further element, which is next then; else its `]` is read.
+    /// Whether a list, after its `[`, has a further element, which is next then; else its `]` is read.
     pub fn element(&mut self) -> bool {
         if self.take(b']') {
             return false;
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
         owned.map(Cow::Owned).map_err(|_| Malformed(from))
     }
 
-    /// Passes over a string whose opening quote was read; tells whether it has escapes.
+    /// Passes over a string, after its opening quote; returns whether it has escapes.
     fn close(&mut self) -> Result<bool, Malformed> {
         let (bytes, mut escaped) = (self.bytes(), false);
         loop {

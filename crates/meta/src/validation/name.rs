@@ -87,7 +87,7 @@ pub fn is_dns1123_subdomain(value: &str) -> Vec<String> {
     errs
 }
 
-/// A DNS subdomain whose labels may start with or contain underscores.
+/// A DNS subdomain; its labels may start with or contain underscores.
 pub fn is_dns1123_subdomain_with_underscore(value: &str) -> Vec<String> {
     let label = |s: &str| {
         let s = s.strip_prefix('_').unwrap_or(s);

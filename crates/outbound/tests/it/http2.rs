@@ -135,7 +135,7 @@ fn get(path: &str) -> http::Request<RequestBody> {
     http::Request::get(path).body(body("")).unwrap()
 }
 
-/// A server of HTTP/2 whose connections all end when the flag is raised. `/watch` begins and does not end.
+/// A server of HTTP/2; its connections all end when the flag is raised. `/watch` begins and does not end.
 async fn mortal() -> (Server, Arc<watch::Sender<u32>>) {
     let deaths = Arc::new(watch::Sender::new(0));
     let all = deaths.clone();

@@ -31,13 +31,13 @@ pub struct DaemonSetStatus {
     pub number_misscheduled: i64,
     /// Nodes that should have a pod.
     pub desired_number_scheduled: i64,
-    /// Nodes whose pod is ready.
+    /// Nodes with a ready pod.
     pub number_ready: i64,
     /// Generation that the status reflects.
     pub observed_generation: i64,
-    /// Nodes whose pod is of the newest template.
+    /// Nodes with a pod of the newest template.
     pub updated_number_scheduled: i64,
-    /// Nodes whose pod is available.
+    /// Nodes with an available pod.
     pub number_available: i64,
     /// Nodes that lack an available pod.
     pub number_unavailable: i64,

@@ -125,7 +125,7 @@ pub struct JobCondition {
     pub message: String,
 }
 
-/// Uids of pods that are over, and whose finalizer is still to be removed before they are counted.
+/// Uids of pods that are over, and are counted once their finalizer is removed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UncountedTerminatedPods {

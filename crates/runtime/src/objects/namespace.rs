@@ -73,7 +73,7 @@ impl Projection for ServiceAccount {
     }
 }
 
-/// The names of config maps whose content some loop reads.
+/// The names of config maps with content that some loop reads.
 const READ: &[&str] =
     &["kube-root-ca.crt", "cluster-info", "kube-apiserver-legacy-service-account-token-tracking"];
 

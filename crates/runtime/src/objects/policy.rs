@@ -45,7 +45,7 @@ pub struct PodDisruptionBudgetSpec {
 pub struct PodDisruptionBudgetStatus {
     /// Generation that the status reflects.
     pub observed_generation: i64,
-    /// Pods whose eviction the API server has allowed, and when, until their deletion is observed.
+    /// Pods that the API server has allowed to evict, and when, until their deletion is observed.
     pub disrupted_pods: BTreeMap<String, jiff::Timestamp>,
     /// Pods that may go.
     pub disruptions_allowed: i64,

@@ -1,4 +1,4 @@
-//! NodeResourcesBalancedAllocation: prefers nodes whose CPU and memory would be requested to the same share.
+//! NodeResourcesBalancedAllocation: prefers nodes of which CPU and memory would be requested to the same share.
 
 use super::{Plugin, cpu_and_memory_percent};
 use crate::cache::{NodeInfo, PodInfo};

@@ -144,7 +144,7 @@ enum Zero {
     Absent,
     /// `null`: a nil pointer, list or map, or a zero time.
     Null,
-    /// A struct, all of whose fields are zero.
+    /// A struct with zero in all fields.
     Struct,
     /// Any other zero.
     Scalar(Value),

@@ -183,7 +183,7 @@ pub(crate) fn parse(json: &Value) -> Result<Tree, String> {
         }
         let Some(element) = element::normalise(key)? else { continue };
         let children = parse(value)?;
-        // A node all of whose children were dropped reads as a member, as upstream reads it.
+        // A node without any children left reads as a member, as upstream reads it.
         let member = children.is_empty() || value.get(SELF).is_some();
         let subtree = match node(children, member) {
             Some(Value::Object(subtree)) => subtree,

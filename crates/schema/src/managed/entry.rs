@@ -49,7 +49,7 @@ impl<'a> Identity<'a> {
         Identity { manager, operation, api_version, subresource }
     }
 
-    /// Upstream's key of the manager, whose order is that of conflicts.
+    /// Upstream's key of the manager; conflicts are in its order.
     pub(crate) fn key(&self) -> String {
         let mut out = String::from("{");
         let mut put = |name: &str, value: &str| {

@@ -111,7 +111,7 @@ pub(super) struct PathItem<'a> {
     pub(super) models: Vec<Model<'a>>,
 }
 
-/// Kinds whose deletion is answered with the object instead of a Status.
+/// Kinds for which a delete returns the object instead of a Status.
 const ANSWERS_OBJECT: [&str; 18] = [
     "CSIDriver",
     "CSINode",

@@ -49,7 +49,7 @@ struct Member<'a, 's> {
     schema: Option<&'s Schema>,
 }
 
-/// An object whose `{` was read.
+/// An object, after its `{`.
 fn object(out: &mut Vec<u8>, reader: &mut Reader<'_>, schema: &Schema) -> Result<(), Unordered> {
     let how = members(schema);
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Types whose protobuf and JSON forms have little in common: times, quantities, raw JSON.
+//! Types with protobuf and JSON forms that have little in common: times, quantities, raw JSON.
 
 use jiff::Timestamp;
 use kaji_meta::{MicroTime, Quantity, Time};
@@ -72,7 +72,7 @@ pub(super) fn put_time(out: &mut Back, ty: Type, value: Option<&Value>) -> Resul
     Ok(())
 }
 
-/// A message whose one field 1 is a string or bytes.
+/// A message with field 1 only, a string or bytes.
 pub(super) fn only(raw: &[u8]) -> Result<&[u8], Error> {
     let mut reader = Reader(raw);
     let mut out = &raw[..0];

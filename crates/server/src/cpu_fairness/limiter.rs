@@ -12,7 +12,7 @@
 //! - Returned permits count as free only after all tasks that were ready to run have run: requests that arrive meanwhile
 //!   find them taken and queue. Otherwise a permit would be free at every arrival, as no more handlers overlap than there
 //!   are threads.
-//! - Waiting requests hold seats, whose number is bounded. A request that stops waiting is skipped.
+//! - Waiting requests hold seats, and the number of seats is bounded. A request that stops waiting is skipped.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -121,7 +121,7 @@ impl FairCpuLimiter {
 }
 
 impl State {
-    /// The next request that still waits, of the flow whose turn it is.
+    /// The next request that still waits, of the flow that has its turn.
     fn next(&mut self) -> Option<oneshot::Sender<CpuPermit>> {
         while let Some(flow) = self.turns.pop_front() {
             let Some(waiting) = self.waiting.get_mut(&flow) else { continue };
@@ -179,7 +179,7 @@ mod tests {
     const FLOOD: u64 = 1;
     const USER: u64 = 2;
 
-    /// The flows whose requests computed, in order: all `arrivals` queue before one runs.
+    /// The flows of the requests that computed, in order: all `arrivals` queue before one runs.
     async fn order(limit: usize, arrivals: &[u64]) -> Vec<u64> {
         let (limiter, served) = (FairCpuLimiter::new(limit), Arc::new(Mutex::new(vec![])));
         let mut all = JoinSet::new();

@@ -87,7 +87,7 @@ impl<F: Future<Output = ()> + Send + 'static> Future for MigratingConnection<F> 
 pub struct MigratingSocket {
     /// `None` after it could not be moved.
     stream: Option<TcpStream>,
-    /// The lane whose threads it is registered with.
+    /// The lane that it is registered with (its threads poll it).
     registered: Lane,
     current: AtomicLane,
 }

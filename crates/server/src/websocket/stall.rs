@@ -1,4 +1,4 @@
-//! A connection whose other side has to read.
+//! A connection that fails when its peer does not read.
 //!
 //! Invariant: a write that has made no progress for so long fails; one that does, however slowly, goes on.
 

@@ -4,7 +4,7 @@
 //! are to be read; `store.redb` is the database. Invariants: the database gets its name only once it is complete, and
 //! `FORMAT` is written after that; so a directory with `FORMAT` and without a database has lost it, and is refused. An
 //! empty store is only ever made in a directory that has neither. A database that another one replaces keeps a second
-//! name, `store.redb.former`, until its bytes are erased; one whose name is a second one of the database in use is not erased.
+//! name, `store.redb.former`, until its bytes are erased; it is not erased while it is a second name of the database in use.
 
 use super::backend::{in_use, io_error};
 use crate::StoreError;

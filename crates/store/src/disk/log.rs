@@ -2,7 +2,7 @@
 //!
 //! Tables: `log` (revision, position) -> change; `leases` id -> (time to live, deadline); `times` revision -> when;
 //! `meta` holds the counters under one key. Invariant: every commit updates the counters in the same database
-//! transaction, so a database whose tables disagree with them is damaged.
+//! transaction, so a database with tables that disagree with them is damaged.
 
 use super::backend::{self, Opened, Unsynced, db_error, guarded};
 use super::format::Directory;

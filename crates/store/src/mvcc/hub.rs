@@ -36,7 +36,7 @@ impl Batch {
         Batch { after, last, entries, by_key, bytes }
     }
 
-    /// Positions of the entries whose key starts with `prefix`, sorted by key.
+    /// Positions of the entries with keys that start with `prefix`, sorted by key.
     pub fn matching(&self, prefix: &str) -> &[u32] {
         let key = |i: &u32| &*self.entries[*i as usize].event.kv.key;
         let start = self.by_key.partition_point(|i| key(i) < prefix);

@@ -88,7 +88,7 @@ impl Leases {
         Ok(keys)
     }
 
-    /// The lease whose time was up first, if any is.
+    /// The lease that expired first, if any has.
     pub fn expired(&self, now_millis: u64) -> Option<LeaseId> {
         let (deadline, id) = self.by_deadline.first()?;
         (*deadline <= now_millis).then_some(*id)

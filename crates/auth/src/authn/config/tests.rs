@@ -96,7 +96,7 @@ fn builds_configuration_from_flags() {
     assert_eq!(flags(Some("name"), "x:"), pair("name", "x:"));
 }
 
-/// A file whose first issuer has these mappings and rules.
+/// A file; its first issuer has these mappings and rules.
 fn with(mappings: Value, claim_rules: Value, user_rules: Value) -> String {
     check(|f| {
         f["jwt"][0]["claimMappings"] = mappings.clone();

@@ -17,7 +17,7 @@ use std::{
     task::Poll,
 };
 
-/// An issuer whose keys can be replaced; `None` for one that is down.
+/// An issuer with keys that can be replaced; `None` for one that is down.
 struct Provider {
     keys: Lock<Option<KeySet>>,
     asked: AtomicUsize,

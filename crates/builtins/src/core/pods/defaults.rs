@@ -205,7 +205,7 @@ fn volume(v: &mut Value) {
     old_volume(v);
 }
 
-/// Volume plug-ins of old, whose fields still have defaults.
+/// Volume plug-ins of old; their fields still have defaults.
 fn old_volume(v: &mut Value) {
     if let Some(i) = object_mut(v, "iscsi") {
         default_text(i, "iscsiInterface", "default");

@@ -88,7 +88,7 @@ pub async fn evict(ctx: &Ctx<'_>, eviction: &Value) -> Result<(u16, Value), Stat
     delete(ctx, &pod, options, false).await
 }
 
-/// Budgets whose selector matches the pod.
+/// Budgets with a selector that matches the pod.
 fn matching(ctx: &Ctx<'_>, pod: &Value) -> Vec<Arc<Value>> {
     let labels = pod.at("metadata").at("labels");
     let selects = |b: &Arc<Value>| {

@@ -1,6 +1,6 @@
 //! Image references, as far as pull policies need them.
 
-/// The policy for an image whose pull policy is not given: `Always` for the tag `latest` (also when it is implied),
+/// The policy for an image without a given pull policy: `Always` for the tag `latest` (also when it is implied),
 /// else `IfNotPresent`. References that do not parse get `IfNotPresent`, as upstream ignores the error.
 pub fn default_pull_policy(image: &str) -> &'static str {
     if tag(image) == Some("latest") { "Always" } else { "IfNotPresent" }

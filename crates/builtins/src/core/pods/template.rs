@@ -25,7 +25,7 @@ pub fn validate(errs: &mut ErrorList, path: &Path, template: &Value) {
     }
 }
 
-/// The template of a workload whose pods are restarted always: matched by its selector, valid, and without what only
+/// The template of a workload that always restarts its pods: matched by its selector, valid, and without what only
 /// pods without a template may have.
 pub fn validate_restarted(
     errs: &mut ErrorList,

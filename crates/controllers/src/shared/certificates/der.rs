@@ -31,7 +31,7 @@ pub fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// An element whose content is a list of elements.
+/// An element that contains a list of elements.
 pub fn list(tag: u8, items: &[Vec<u8>]) -> Vec<u8> {
     element(tag, &items.iter().map(Vec::as_slice).collect::<Vec<_>>())
 }

@@ -149,7 +149,7 @@ async fn events_are_messages_within_the_scope_that_was_asked_for() {
     let mut initial = Watch::open(&cluster, &format!("{MAPS}?watch=1&{initial}")).await;
     assert_eq!(initial.change().await, "ADDED two");
     assert_eq!(initial.event().await["type"], "BOOKMARK");
-    // A table, whose columns are in its first event alone.
+    // A table: its columns are in its first event alone.
     let table =
         opening(&format!("{MAPS}?watch=1")).header("accept", "application/json;as=Table;g=meta.k8s.io;v=v1");
     let mut table = Watch::of(ask(&cluster, true, table).await).await;

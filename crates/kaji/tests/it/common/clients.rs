@@ -3,7 +3,7 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
-/// A kubeconfig for a server whose authority is this, in PEM, with a user's credentials.
+/// A kubeconfig for a server with this certificate authority, in PEM, with a user's credentials.
 pub fn kubeconfig(server: &str, authority: &str, user: Value) -> Value {
     json!({
         "apiVersion": "v1",

@@ -19,7 +19,7 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Namespaces whose names begin or end alike.
+/// Namespaces with names that begin or end alike.
 pub const NAMESPACES: [&str; 5] = ["team", "team2", "tea", "a-team", "other"];
 /// Names of the objects.
 pub const NAMES: [&str; 5] = ["n", "n1", "n10", "team", "x.n1"];
@@ -297,7 +297,7 @@ pub async fn fence(round: &Round) -> Vec<u64> {
         let collection = resource.path(root, ns);
         let body = body(resource, root, ns, &name, 7, &random, 0);
         let object = format!("{collection}/{name}");
-        // A write whose answer was lost may still happen after it was looked for: then the next is refused with 409.
+        // A write may still happen after its response was lost and the object was read: then the next is refused with 409.
         let mut outcome = carry_out(round, "POST", &collection, &body, &object, 7).await;
         for _ in 0..100 {
             if matches!(outcome, Outcome::Now(_)) {

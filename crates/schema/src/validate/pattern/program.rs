@@ -80,7 +80,7 @@ impl std::fmt::Debug for Program {
 }
 
 impl Program {
-    /// Compiles a pattern that is supported and whose steps were counted.
+    /// Compiles a pattern that is supported, after its steps were counted.
     pub fn new(hir: &Hir) -> Program {
         let mut compiler = Compiler { steps: vec![], classes: HashMap::new() };
         compiler.emit(hir);

@@ -177,12 +177,12 @@ impl Context {
     }
 }
 
-/// Whose the host is.
+/// The owner that a claim of a host names.
 fn owner(app: &WebApp) -> String {
     format!("{}/{}", app.namespace().unwrap_or_default(), app.name_any())
 }
 
-/// The condition `Ready`, whose time is that of the last change of its status.
+/// The condition `Ready`; its time is that of the last change of its status.
 fn condition(app: &WebApp, old: &WebAppStatus, ready: bool, reason: &str, message: &str) -> Condition {
     let status = if ready { "True" } else { "False" };
     let since = old.conditions.iter().find(|c| c.type_ == "Ready" && c.status == status);

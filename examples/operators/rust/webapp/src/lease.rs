@@ -82,7 +82,7 @@ impl Candidate {
         (self.duration / 6).min(Duration::from_secs(2))
     }
 
-    /// Takes or renews the lease; if it is another's, says whose.
+    /// Takes or renews the lease; returns the holder if that is another process.
     async fn attempt(&mut self) -> kube::Result<Option<String>> {
         let Some(mut lease) = self.leases.get_opt(&self.name).await? else {
             let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };

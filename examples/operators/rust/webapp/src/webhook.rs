@@ -139,7 +139,7 @@ async fn validate(request: &AdmissionRequest<WebApp>, hosts: &Hosts) -> Admissio
                 return response.deny(format!("spec.host: {host} belongs to {holder}"));
             }
             Ok(_) => {}
-            Err(error) => return response.deny(format!("spec.host: cannot find out whose it is: {error}")),
+            Err(error) => return response.deny(format!("spec.host: cannot look up its owner: {error}")),
         }
     }
     response
