@@ -47,6 +47,8 @@ pub struct ServiceSpec {
     pub publish_not_ready_addresses: bool,
     /// `PreferClose`, …
     pub traffic_distribution: Option<String>,
+    /// Target of an ExternalName service.
+    pub external_name: String,
     /// Addresses from outside.
     #[serde(rename = "externalIPs")]
     pub external_ips: Vec<String>,

@@ -1,0 +1,94 @@
+use super::*;
+use crate::records::ServiceRecords;
+use crate::zone::ServiceKey;
+
+fn zone(addresses: u8) -> Zone {
+    let mut zone = Zone::new("cluster.local", vec![]);
+    let addresses = (0..addresses).map(|i| IpAddr::from([10, 96, 1, i])).collect();
+    zone.set_service(
+        &ServiceKey::new("a", "web"),
+        Some(ServiceRecords::ClusterIp { addresses, ports: vec![] }),
+    );
+    zone
+}
+
+fn query(name: &str, kind: RecordType) -> Message {
+    let mut query = Message::query();
+    query.metadata.id = 4711;
+    query.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
+    query
+}
+
+fn respond_to(zone: &Zone, query: &Message, transport: Transport) -> (Message, usize) {
+    match handle(zone, &query.to_vec().unwrap(), transport, &mut |_| {}) {
+        Outcome::Respond(response) => (Message::from_vec(&response.bytes).unwrap(), response.bytes.len()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_answer_has_the_id_the_question_as_written_and_authority() {
+    let (response, _) =
+        respond_to(&zone(1), &query("Web.A.svc.CLUSTER.local.", RecordType::A), Transport::Udp);
+    assert_eq!((response.metadata.id, response.metadata.response_code), (4711, ResponseCode::NoError));
+    assert!(response.metadata.authoritative && response.metadata.recursion_available);
+    assert_eq!(response.answers[0].name.to_ascii(), "Web.A.svc.CLUSTER.local.");
+    assert_eq!(response.answers[0].ttl, TTL);
+}
+
+#[test]
+fn an_absent_name_has_the_authority_that_says_how_long() {
+    let (response, _) =
+        respond_to(&zone(1), &query("no.a.svc.cluster.local.", RecordType::A), Transport::Udp);
+    assert_eq!(response.metadata.response_code, ResponseCode::NXDomain);
+    assert_eq!(response.authorities[0].record_type(), RecordType::SOA);
+    let (response, _) =
+        respond_to(&zone(1), &query("web.a.svc.cluster.local.", RecordType::MX), Transport::Udp);
+    assert_eq!(response.metadata.response_code, ResponseCode::NoError);
+    assert_eq!(response.authorities.len(), 1);
+}
+
+#[test]
+fn a_long_answer_is_cut_over_udp_and_says_so() {
+    let question = query("web.a.svc.cluster.local.", RecordType::A);
+    let (response, length) = respond_to(&zone(100), &question, Transport::Udp);
+    assert!(response.metadata.truncation && length <= 512 && !response.answers.is_empty(), "{length}");
+    let mut with_edns = question.clone();
+    with_edns.set_edns(Edns::new()).edns.as_mut().unwrap().set_max_payload(4096);
+    let (response, _) = respond_to(&zone(100), &with_edns, Transport::Udp);
+    assert!(!response.metadata.truncation && response.edns.is_some());
+    assert_eq!(response.answers.len(), 100);
+    let (response, _) = respond_to(&zone(100), &question, Transport::Tcp);
+    assert_eq!(response.answers.len(), 100);
+}
+
+#[test]
+fn refuses_what_it_does_not_serve() {
+    let code = |query: &Message| respond_to(&zone(1), query, Transport::Udp).0.metadata.response_code;
+    assert_eq!(code(&query("cluster.local.", RecordType::AXFR)), ResponseCode::Refused);
+    let mut update = query("cluster.local.", RecordType::A);
+    update.metadata.op_code = OpCode::Status;
+    assert_eq!(code(&update), ResponseCode::NotImp);
+    let mut twice = query("cluster.local.", RecordType::A);
+    twice.add_query(Query::query(Name::root(), RecordType::A));
+    assert_eq!(code(&twice), ResponseCode::FormErr);
+    let mut newer = query("cluster.local.", RecordType::A);
+    newer.set_edns(Edns::new()).edns.as_mut().unwrap().set_version(1);
+    // Two names of one number.
+    assert_eq!(u16::from(code(&newer)), u16::from(ResponseCode::BADVERS));
+}
+
+#[test]
+fn never_answers_a_response_and_survives_any_bytes() {
+    let mut response = query("web.a.svc.cluster.local.", RecordType::A);
+    response.metadata.message_type = MessageType::Response;
+    let bytes = response.to_vec().unwrap();
+    assert!(matches!(handle(&zone(1), &bytes, Transport::Udp, &mut |_| {}), Outcome::Ignore));
+    assert!(matches!(handle(&zone(1), &[1, 2, 3], Transport::Udp, &mut |_| {}), Outcome::Ignore));
+    // A header that announces a question that is not there.
+    let cut = [0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    match handle(&zone(1), &cut, Transport::Udp, &mut |_| {}) {
+        Outcome::Respond(response) => assert_eq!(response.code, ResponseCode::FormErr),
+        other => panic!("{other:?}"),
+    }
+}

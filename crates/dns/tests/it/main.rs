@@ -1,0 +1,3 @@
+//! The server over real sockets, with resolvers of the test behind it.
+
+mod sockets;
