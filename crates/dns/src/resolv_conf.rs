@@ -29,7 +29,7 @@ impl ResolvConf {
             let mut words = line.split_whitespace();
             match words.next() {
                 Some("nameserver") => {
-                    // A link-local address has a scope, which says nothing elsewhere.
+                    // The scope of a link-local address names an interface of the node.
                     let address = words.next().and_then(|w| w.split('%').next()?.parse::<IpAddr>().ok());
                     conf.name_servers.extend(address.map(|a| SocketAddr::new(a, DNS_PORT)));
                 }

@@ -1,3 +1,5 @@
+//! Bytes of queries and of their responses.
+
 use super::*;
 use crate::records::ServiceRecords;
 use crate::zone::ServiceKey;

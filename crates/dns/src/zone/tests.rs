@@ -1,3 +1,5 @@
+//! Questions of every sort to a small zone.
+
 use super::*;
 use expect_test::{Expect, expect};
 use kaji_runtime::objects::{EndpointSlice, Service};
