@@ -33,6 +33,8 @@ impl Projection for ClusterRole {
     const RESOURCE: &'static str = "clusterroles";
     const KIND: &'static str = "ClusterRole";
 
+    kaji_runtime::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }

@@ -298,6 +298,31 @@ impl Selected {
     }
 }
 
+/// An informer, and the task that keeps it up to date.
+pub struct StartedInformer<T> {
+    informer: Arc<Informer<T>>,
+    task: BoxFuture<'static, ()>,
+}
+
+impl<T: Projection> StartedInformer<T> {
+    /// An informer of the objects that a field selector matches (`""` for all).
+    pub fn new(fields: String, client: Client) -> Self {
+        let informer = Arc::new(Informer::<T>::new(fields));
+        StartedInformer { task: Box::pin(informer.clone().run(client)), informer }
+    }
+}
+
+/// Implements [`Projection::informer`]. A function that is not generic is compiled once, with the decoder, the snapshot and
+/// the task of the resource, in the crate of the type; otherwise every crate that reads the resource would compile them.
+#[macro_export]
+macro_rules! compile_informer {
+    () => {
+        fn informer(fields: String, client: $crate::Client) -> $crate::informer::StartedInformer<Self> {
+            $crate::informer::StartedInformer::new(fields, client)
+        }
+    };
+}
+
 /// All informers of a process, one per resource, started at their first use.
 pub struct Informers {
     client: Client,
@@ -342,9 +367,9 @@ impl Informers {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         let any = started.entry(TypeId::of::<T>()).or_insert_with(|| {
             let fields = self.selected.get(&TypeId::of::<T>()).cloned().unwrap_or_default();
-            let informer = Arc::new(Informer::<T>::new(fields));
+            let StartedInformer { informer, task } = T::informer(fields, self.client.clone());
             let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-            tasks.spawn(informer.clone().run(self.client.clone()));
+            tasks.spawn(task);
             informer
         });
         // The map is keyed by the type.

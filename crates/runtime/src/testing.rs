@@ -142,6 +142,8 @@ impl Projection for Item {
     const RESOURCE: &'static str = "items";
     const KIND: &'static str = "Item";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }

@@ -1,6 +1,10 @@
 //! Snapshots of projected objects, and the view that a reconcile sees.
 
-use crate::meta::{Key, Meta};
+use crate::{
+    client::Client,
+    informer::StartedInformer,
+    meta::{Key, Meta},
+};
 use imbl::{GenericHashMap, OrdMap, OrdSet, shared_ptr::DefaultSharedPtr};
 use serde::de::DeserializeOwned;
 use std::{
@@ -25,6 +29,9 @@ pub trait Projection: DeserializeOwned + Send + Sync + 'static {
 
     /// ObjectMeta.
     fn meta(&self) -> &Meta;
+
+    /// Makes the informer of this resource: [`compile_informer!`](crate::compile_informer).
+    fn informer(fields: String, client: Client) -> StartedInformer<Self>;
 
     /// Further index terms besides the controller's uid (`owner`): name of the index and value.
     fn index(&self) -> Vec<(&'static str, String)> {

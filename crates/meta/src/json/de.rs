@@ -2,52 +2,73 @@
 
 use super::{Malformed, Reader};
 use serde::de::{
-    self, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor,
-    value::{StrDeserializer, StringDeserializer},
+    self, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
+    value::{MapAccessDeserializer, StrDeserializer, StringDeserializer},
 };
 use serde::{Deserialize, forward_to_deserialize_any};
 use std::{borrow::Cow, fmt};
 
-/// Values nested deeper are left to `serde_json`, which refuses them.
-const MAX_DEPTH: u8 = 120;
+/// Values nested deeper are refused, as `serde_json` refuses them.
+const MAX_DEPTH: u8 = 127;
 
-/// Decodes a whole document. Whatever this reader cannot make sense of, `serde_json` judges.
+/// Decodes a whole document as `serde_json` does. A type is compiled for this reader alone: `serde_json` reads a failed
+/// document once more for the place of a syntax error only.
 ///
 /// # Errors
-/// Those of `serde_json`.
+/// A syntax error with its place, or the mismatch of a value with its type.
 pub fn from_slice<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, serde_json::Error> {
-    if let Ok(text) = std::str::from_utf8(bytes) {
-        let mut reader = Reader::new(text);
-        if let Ok(value) = T::deserialize(Next { reader: &mut reader, depth: 0 })
-            && reader.peek().is_none()
-        {
-            return Ok(value);
-        }
-    }
-    serde_json::from_slice(bytes)
+    let text = std::str::from_utf8(bytes).map_err(de::Error::custom)?;
+    let mut reader = Reader::new(text);
+    let value =
+        T::deserialize(Next { reader: &mut reader, depth: 0 }).map_err(|failed| failed.explain(text))?;
+    if reader.peek().is_some() { Err(trailing(&reader).explain(text)) } else { Ok(value) }
 }
 
-/// Something went wrong; `serde_json` will say what.
+fn trailing(reader: &Reader<'_>) -> Failed {
+    Failed(format!("trailing characters at byte {}", reader.position()).into())
+}
+
+/// A value that does not fit, or text that is no JSON.
 #[derive(Debug)]
-struct Failed;
+struct Failed(Box<str>);
+
+impl Failed {
+    fn explain(self, text: &str) -> serde_json::Error {
+        match serde_json::from_str::<de::IgnoredAny>(text) {
+            Err(syntax) => syntax,
+            Ok(_) => de::Error::custom(self.0),
+        }
+    }
+}
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("failed")
+        f.write_str(&self.0)
     }
 }
 
 impl std::error::Error for Failed {}
 
 impl de::Error for Failed {
-    fn custom<T: fmt::Display>(_: T) -> Self {
-        Failed
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Failed(message.to_string().into())
+    }
+
+    fn invalid_type(unexpected: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
+        match unexpected {
+            Unexpected::Unit => Failed(format!("invalid type: null, expected {expected}").into()),
+            Unexpected::Float(number) => {
+                let number = serde_json::Value::from(number);
+                Failed(format!("invalid type: floating point `{number}`, expected {expected}").into())
+            }
+            _ => Failed(format!("invalid type: {unexpected}, expected {expected}").into()),
+        }
     }
 }
 
 impl From<Malformed> for Failed {
-    fn from(_: Malformed) -> Self {
-        Failed
+    fn from(malformed: Malformed) -> Self {
+        Failed(malformed.to_string().into())
     }
 }
 
@@ -60,7 +81,7 @@ struct Next<'r, 'a> {
 impl<'r, 'a> Next<'r, 'a> {
     fn deeper(self) -> Result<Inside<'r, 'a>, Failed> {
         if self.depth >= MAX_DEPTH {
-            Err(Failed)
+            Err(Failed("recursion limit exceeded".into()))
         } else {
             Ok(Inside { reader: self.reader, depth: self.depth + 1 })
         }
@@ -81,13 +102,28 @@ impl<'r, 'a> Next<'r, 'a> {
             text => match text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>()) {
                 // As in serde_json, a number that is no small integer may be anything.
                 Some(Ok(n)) if !text.starts_with('0') || n == 0 && text.len() == 1 => visitor.visit_u64(n),
-                _ => match serde_json::from_str::<serde_json::Number>(text) {
-                    Ok(n) => n.deserialize_any(visitor).map_err(|_| Failed),
-                    Err(_) => Err(Failed),
+                _ => match number(text)? {
+                    Number::Unsigned(n) => visitor.visit_u64(n),
+                    Number::Signed(n) => visitor.visit_i64(n),
+                    Number::Float(n) => visitor.visit_f64(n),
                 },
             },
         }
     }
+}
+
+/// A number as `serde_json` shows it to visitors.
+enum Number {
+    Unsigned(u64),
+    Signed(i64),
+    Float(f64),
+}
+
+fn number(text: &str) -> Result<Number, Failed> {
+    let number: serde_json::Number = serde_json::from_str(text).map_err(|e| Failed(e.to_string().into()))?;
+    let integer = number.as_u64().map(Number::Unsigned).or_else(|| number.as_i64().map(Number::Signed));
+    let number = integer.or_else(|| number.as_f64().map(Number::Float));
+    number.ok_or_else(|| Failed(format!("number out of range: {text}").into()))
 }
 
 impl<'a> Deserializer<'a> for Next<'_, 'a> {
@@ -100,14 +136,15 @@ impl<'a> Deserializer<'a> for Next<'_, 'a> {
                 self.reader.take(b'{');
                 let mut inside = self.deeper()?;
                 let value = visitor.visit_map(&mut inside)?;
-                // A visitor may stop early; what it left out is not its object's end.
-                if inside.ended() { Ok(value) } else { Err(Failed) }
+                inside.end_object()?;
+                Ok(value)
             }
             Some(b'[') => {
                 self.reader.take(b'[');
                 let mut inside = self.deeper()?;
                 let value = visitor.visit_seq(&mut inside)?;
-                if inside.ended() { Ok(value) } else { Err(Failed) }
+                inside.end_list()?;
+                Ok(value)
             }
             _ => self.scalar(visitor),
         }
@@ -115,7 +152,10 @@ impl<'a> Deserializer<'a> for Next<'_, 'a> {
 
     fn deserialize_option<V: Visitor<'a>>(self, visitor: V) -> Result<V::Value, Failed> {
         if self.reader.peek() == Some(b'n') {
-            return if self.reader.value()? == "null" { visitor.visit_none() } else { Err(Failed) };
+            return match self.reader.value()? {
+                "null" => visitor.visit_none(),
+                _ => Err(self.reader.malformed().into()),
+            };
         }
         visitor.visit_some(self)
     }
@@ -134,7 +174,12 @@ impl<'a> Deserializer<'a> for Next<'_, 'a> {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Failed> {
-        // Only names; variants with contents are serde_json's.
+        if self.reader.take(b'{') {
+            let mut inside = self.deeper()?;
+            let value = visitor.visit_enum(MapAccessDeserializer::new(&mut inside))?;
+            inside.end_object()?;
+            return Ok(value);
+        }
         let name = self.reader.string()?;
         let name: StrDeserializer<'_, Failed> = (*name).into_deserializer();
         visitor.visit_enum(name)
@@ -164,8 +209,19 @@ struct Inside<'r, 'a> {
 }
 
 impl Inside<'_, '_> {
-    fn ended(&self) -> bool {
-        self.depth == 0
+    /// A visitor may stop before the end: of an object nothing may be left, of a list neither.
+    fn end_object(&mut self) -> Result<(), Failed> {
+        if self.depth == 0 || self.reader.key()?.is_none() {
+            return Ok(());
+        }
+        Err(trailing(self.reader))
+    }
+
+    fn end_list(&mut self) -> Result<(), Failed> {
+        if self.depth == 0 || !self.reader.element() {
+            return Ok(());
+        }
+        Err(trailing(self.reader))
     }
 }
 
@@ -173,6 +229,9 @@ impl<'a> MapAccess<'a> for &mut Inside<'_, 'a> {
     type Error = Failed;
 
     fn next_key_seed<K: DeserializeSeed<'a>>(&mut self, seed: K) -> Result<Option<K::Value>, Failed> {
+        if self.depth == 0 {
+            return Ok(None);
+        }
         match self.reader.key()? {
             None => {
                 self.depth = 0;
@@ -197,7 +256,7 @@ impl<'a> SeqAccess<'a> for &mut Inside<'_, 'a> {
     type Error = Failed;
 
     fn next_element_seed<T: DeserializeSeed<'a>>(&mut self, seed: T) -> Result<Option<T::Value>, Failed> {
-        if self.reader.element() {
+        if self.depth > 0 && self.reader.element() {
             return seed.deserialize(Next { reader: self.reader, depth: self.depth }).map(Some);
         }
         self.depth = 0;

@@ -30,7 +30,8 @@ fn both(text: &str) -> String {
     let (fast, slow) = (from_slice::<Some_>(text.as_bytes()), serde_json::from_str::<Some_>(text));
     match (&fast, &slow) {
         (Ok(fast), Ok(slow)) => assert_eq!(fast, slow),
-        (Err(fast), Err(slow)) => assert_eq!(fast.to_string(), slow.to_string()),
+        // The place of a syntax error is known, that of a mismatch is not.
+        (Err(fast), Err(slow)) => assert!(slow.to_string().starts_with(&fast.to_string()), "{fast} {slow}"),
         _ => panic!("{text}: {fast:?} {slow:?}"),
     }
     fast.map_or_else(|e| e.to_string(), |v| format!("{v:?}"))

@@ -55,6 +55,8 @@ impl Projection for CertificateSigningRequest {
     const RESOURCE: &'static str = "certificatesigningrequests";
     const KIND: &'static str = "CertificateSigningRequest";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }
@@ -98,6 +100,8 @@ impl Projection for ClusterTrustBundle {
     const RESOURCE: &'static str = "clustertrustbundles";
     const KIND: &'static str = "ClusterTrustBundle";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }
@@ -116,6 +120,8 @@ impl Projection for PodCertificateRequest {
     const VERSION: &'static str = "v1";
     const RESOURCE: &'static str = "podcertificaterequests";
     const KIND: &'static str = "PodCertificateRequest";
+
+    crate::compile_informer!();
 
     fn meta(&self) -> &Meta {
         &self.metadata

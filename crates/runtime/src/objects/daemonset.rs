@@ -63,6 +63,8 @@ impl Projection for DaemonSet {
     const RESOURCE: &'static str = "daemonsets";
     const KIND: &'static str = "DaemonSet";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }
@@ -85,6 +87,8 @@ impl Projection for ControllerRevision {
     const VERSION: &'static str = "v1";
     const RESOURCE: &'static str = "controllerrevisions";
     const KIND: &'static str = "ControllerRevision";
+
+    crate::compile_informer!();
 
     fn meta(&self) -> &Meta {
         &self.metadata

@@ -97,6 +97,8 @@ impl Projection for Deployment {
     const RESOURCE: &'static str = "deployments";
     const KIND: &'static str = "Deployment";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }

@@ -211,6 +211,8 @@ impl Projection for Job {
     const RESOURCE: &'static str = "jobs";
     const KIND: &'static str = "Job";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }
@@ -267,6 +269,8 @@ impl Projection for CronJob {
     const VERSION: &'static str = "v1";
     const RESOURCE: &'static str = "cronjobs";
     const KIND: &'static str = "CronJob";
+
+    crate::compile_informer!();
 
     fn meta(&self) -> &Meta {
         &self.metadata

@@ -51,6 +51,8 @@ impl Projection for StorageVersionMigration {
     const RESOURCE: &'static str = "storageversionmigrations";
     const KIND: &'static str = "StorageVersionMigration";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }

@@ -39,6 +39,8 @@ impl Projection for Namespace {
     const RESOURCE: &'static str = "namespaces";
     const KIND: &'static str = "Namespace";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }
@@ -67,6 +69,8 @@ impl Projection for ServiceAccount {
     const VERSION: &'static str = "v1";
     const RESOURCE: &'static str = "serviceaccounts";
     const KIND: &'static str = "ServiceAccount";
+
+    crate::compile_informer!();
 
     fn meta(&self) -> &Meta {
         &self.metadata
@@ -113,6 +117,8 @@ impl Projection for ConfigMap {
     const VERSION: &'static str = "v1";
     const RESOURCE: &'static str = "configmaps";
     const KIND: &'static str = "ConfigMap";
+
+    crate::compile_informer!();
 
     fn meta(&self) -> &Meta {
         &self.metadata

@@ -111,6 +111,8 @@ impl Projection for Node {
     const RESOURCE: &'static str = "nodes";
     const KIND: &'static str = "Node";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }

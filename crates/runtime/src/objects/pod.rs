@@ -581,6 +581,8 @@ impl Projection for Pod {
     const RESOURCE: &'static str = "pods";
     const KIND: &'static str = "Pod";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }

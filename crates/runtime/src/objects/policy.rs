@@ -77,6 +77,8 @@ impl Projection for PodDisruptionBudget {
     const RESOURCE: &'static str = "poddisruptionbudgets";
     const KIND: &'static str = "PodDisruptionBudget";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }
@@ -141,6 +143,8 @@ impl Projection for ResourceQuota {
     const VERSION: &'static str = "v1";
     const RESOURCE: &'static str = "resourcequotas";
     const KIND: &'static str = "ResourceQuota";
+
+    crate::compile_informer!();
 
     fn meta(&self) -> &Meta {
         &self.metadata
@@ -220,6 +224,8 @@ impl Projection for Secret {
     const VERSION: &'static str = "v1";
     const RESOURCE: &'static str = "secrets";
     const KIND: &'static str = "Secret";
+
+    crate::compile_informer!();
 
     fn meta(&self) -> &Meta {
         &self.metadata

@@ -64,6 +64,8 @@ impl Projection for ReplicaSet {
     const RESOURCE: &'static str = "replicasets";
     const KIND: &'static str = "ReplicaSet";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }
@@ -100,6 +102,8 @@ impl Projection for ReplicationController {
     const VERSION: &'static str = "v1";
     const RESOURCE: &'static str = "replicationcontrollers";
     const KIND: &'static str = "ReplicationController";
+
+    crate::compile_informer!();
 
     fn meta(&self) -> &Meta {
         &self.metadata

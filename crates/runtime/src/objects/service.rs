@@ -99,6 +99,8 @@ impl Projection for Service {
     const RESOURCE: &'static str = "services";
     const KIND: &'static str = "Service";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }
@@ -207,6 +209,8 @@ impl Projection for EndpointSlice {
     const RESOURCE: &'static str = "endpointslices";
     const KIND: &'static str = "EndpointSlice";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }
@@ -235,6 +239,8 @@ impl Projection for Endpoints {
     const VERSION: &'static str = "v1";
     const RESOURCE: &'static str = "endpoints";
     const KIND: &'static str = "Endpoints";
+
+    crate::compile_informer!();
 
     fn meta(&self) -> &Meta {
         &self.metadata

@@ -124,6 +124,8 @@ impl Projection for StatefulSet {
     const RESOURCE: &'static str = "statefulsets";
     const KIND: &'static str = "StatefulSet";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }

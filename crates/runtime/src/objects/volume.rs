@@ -66,6 +66,8 @@ impl Projection for PersistentVolumeClaim {
     const RESOURCE: &'static str = "persistentvolumeclaims";
     const KIND: &'static str = "PersistentVolumeClaim";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }
@@ -109,6 +111,8 @@ impl Projection for PersistentVolume {
     const RESOURCE: &'static str = "persistentvolumes";
     const KIND: &'static str = "PersistentVolume";
 
+    crate::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }
@@ -132,6 +136,8 @@ impl Projection for VolumeAttributesClass {
     const VERSION: &'static str = "v1";
     const RESOURCE: &'static str = "volumeattributesclasses";
     const KIND: &'static str = "VolumeAttributesClass";
+
+    crate::compile_informer!();
 
     fn meta(&self) -> &Meta {
         &self.metadata
