@@ -1,4 +1,8 @@
-//! From cached bytes to answers: versions, forms (object, table, partial metadata), encodings.
+//! Encodes responses: objects, lists and watch events, in the requested version, form (object, table, partial metadata) and
+//! encoding (JSON, YAML, protobuf).
+//!
+//! `View::event` gives the bytes of a watch event: those of the cache, which encodes each event once in JSON when it arrives
+//! (`cache/entry.rs`), or another representation of them, which all watches that ask for it share.
 
 mod computed;
 mod list;

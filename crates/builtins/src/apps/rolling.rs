@@ -1,4 +1,5 @@
-//! Numbers of rolling updates.
+//! Validation of the fields of `rollingUpdate` (`maxSurge`, `maxUnavailable`). What a rolling update does is decided in the
+//! crate of controllers.
 
 use crate::shared::check;
 use kaji_meta::{

@@ -1,4 +1,5 @@
-//! One step of a deployment: which replica set is new, and how each is scaled now.
+//! Decides the next step of a deployment: which replica set is the new one, and how each is scaled now, by rolling update
+//! (`Rollout::rolling_update`) or recreation (`Rollout::recreate`).
 
 use super::{
     API_VERSION, HASH_LABEL, equal_ignoring_hash,
@@ -84,7 +85,7 @@ impl<'a> Rollout<'a> {
             return self.sync_status();
         }
         if rolls(self.d) {
-            self.roll();
+            self.rolling_update();
         } else if self.d.spec.strategy.kind == "Recreate" {
             self.recreate(old_pods_running);
         } else {
@@ -243,7 +244,8 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    fn roll(&mut self) {
+    /// Scales up the new replica set within `maxSurge`, then scales down the old ones within `maxUnavailable`.
+    fn rolling_update(&mut self) {
         let new = self.new_set();
         let have = self.sets[new].replicas;
         let size = if have > self.bounds.wanted { self.bounds.wanted } else { self.room(have) };

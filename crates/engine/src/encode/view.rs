@@ -1,4 +1,4 @@
-//! How one request wants to see objects: version and form.
+//! The representation that a request asks for: version, form and encoding of objects, list elements and watch events.
 //!
 //! Invariant: as long as the stored version is the one asked for, a view hands out the
 //! cache's own bytes.
