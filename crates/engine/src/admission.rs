@@ -143,7 +143,7 @@ pub trait Admission: Send + Sync + 'static {
         Phases::BOTH
     }
 
-    /// Whether it acts on this write, whose resource and operation [`Admission::phases`] accepts. Cheap; called before each
+    /// Whether it acts on this write; [`Admission::phases`] accepts its resource and operation. Cheap; called before each
     /// of its phases.
     fn handles(&self, attributes: &Attributes<'_>) -> bool;
 

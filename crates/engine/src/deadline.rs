@@ -1,6 +1,6 @@
 //! How long a request may go on.
 //!
-//! Invariants: a write whose time is over is not committed any more, whatever plugins and webhooks have said; nothing that
+//! Invariants: a write is not committed after its deadline, whatever plugins and webhooks have said; nothing that
 //! other processes answer is awaited longer than the request lasts, so that its seats are free soon after its client got an answer.
 
 use kaji_meta::Status;
@@ -41,7 +41,7 @@ impl Deadline {
         if self.is_over() { Err(Deadline::exceeded()) } else { Ok(()) }
     }
 
-    /// The 504 for a request whose time is over.
+    /// The 504 for a request after its deadline.
     pub fn exceeded() -> Status {
         Status::timeout("request did not complete within the allotted timeout", 0)
     }

@@ -32,7 +32,7 @@ impl Engine {
         }
     }
 
-    /// Serves a request in the caller's task. The future of a write has to be polled to its end: a caller whose own future
+    /// Serves a request in the caller's task. The future of a write has to be polled to its end: a caller with a future that
     /// may be dropped spawns a task.
     ///
     /// # Panics

@@ -24,7 +24,7 @@ struct Current {
 pub(crate) struct Leases(Mutex<HashMap<Duration, Current>>);
 
 impl Leases {
-    /// Commits a transaction whose puts live for `ttl`; for ever when it is `None`.
+    /// Commits a transaction; its puts live for `ttl`, or for ever when that is `None`.
     ///
     /// # Errors
     /// Those of the store.

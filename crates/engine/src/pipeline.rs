@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! - Objects inside the pipeline are in the storage version; only decoding, defaulting, patching and field management
-//!   see the request's version. Of resources whose conversion is not that of a hub, they are in the request's version,
+//!   see the request's version. Of resources without a hub version to convert through, they are in the request's version,
 //!   and are converted as they leave the store and as they enter it.
 //! - A write is one compare-and-set on the object's key. A decision that was made on a stale cached object is made again on
 //!   the stored one.

@@ -74,7 +74,7 @@ impl Accept {
     }
 }
 
-/// Authorizes the creation by a user who may update or patch: called only when there is nothing to change, and an
+/// Authorizes the creation by a user that may update or patch: called only when there is nothing to change, and an
 /// apply (or an update of the few kinds for which that is so) would create it.
 pub trait CreateAuthorizer: fmt::Debug + Send + Sync {
     /// Whether what the request names may be created.

@@ -229,7 +229,7 @@ impl Watch {
 }
 
 #[tokio::test]
-async fn progress_wakes_who_waits() {
+async fn progress_wakes_waiting_requests() {
     let progress = Arc::new(Progress::new(1));
     let waiting = tokio::spawn({
         let progress = progress.clone();

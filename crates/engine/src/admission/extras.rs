@@ -14,7 +14,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// A change of an object of another resource: the whole object in its storage version, whose metadata say which it is
+/// A change of an object of another resource: the whole object in its storage version; its metadata say which it is
 /// and at which resourceVersion it was read.
 #[derive(Clone, Debug)]
 pub struct ExtraUpdate {

@@ -175,7 +175,7 @@ impl Feed {
         Pages { store: &*self.store, range, more: true }
     }
 
-    /// Delivers a batch to the caches it concerns. Those whose watchers are to be woken later go to `late`.
+    /// Delivers a batch to the caches it concerns. Those with watchers that are to be woken later go to `late`.
     fn dispatch(&self, batch: WatchBatch, late: &mut Late) {
         let mut parts: Vec<(Arc<Cache>, Vec<Event>)> = vec![];
         {
@@ -279,7 +279,7 @@ impl Feed {
     }
 }
 
-/// Caches whose watchers are to be woken, and when.
+/// Caches with watchers that are to be woken, and when.
 #[derive(Default)]
 struct Late(Vec<(Arc<Cache>, Instant)>);
 

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn another_shape_is_for_all_or_nobody() {
+    fn applies_a_new_shape_to_all_entries_or_none() {
         let upper: Normal =
             Arc::new(|v| Some(String::from_utf8_lossy(v).replace("\"n\"", "\"N\"").into_bytes()));
         let shown = |c: &Cache| {

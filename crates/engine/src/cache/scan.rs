@@ -25,7 +25,7 @@ impl Ref {
 pub(crate) struct Fields {
     pub list: Vec<SelectableField>,
     root: Node,
-    /// Positions of fields whose value, where there is none, is that of the other field.
+    /// Positions of fields and of other fields that give their values where they have none.
     stand_ins: Vec<(usize, usize)>,
 }
 

@@ -62,7 +62,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed, String> {
 struct Builder<'i> {
     parser: Parser<'i, StrInput<'i>>,
     anchors: HashMap<usize, (Value, usize)>,
-    /// Anchors whose node is not complete yet.
+    /// Anchors of nodes that are not complete yet.
     open: Vec<usize>,
     aliased: usize,
     /// Everything that is made of the document, copies for aliases included.

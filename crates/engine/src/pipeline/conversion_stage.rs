@@ -49,7 +49,7 @@ pub(crate) struct ConversionStage<'a> {
     /// The request's version.
     version: &'a VersionDef,
     deadline: Deadline,
-    /// Objects stay in the version that they are stored in, and no plugin runs: for removing objects whose resource is
+    /// Objects stay in the version that they are stored in, and no plugin runs: for removing objects of a resource that is
     /// being removed.
     pub raw: bool,
     /// `None` when the resource has no conversion webhook.

@@ -32,7 +32,7 @@ impl Op<'_> {
         }
     }
 
-    /// The same for the outcome of an apply, whose nulls are values: those that must not be are refused with it.
+    /// The same for the outcome of an apply, in which nulls are values: those that must not be are refused with it.
     ///
     /// # Errors
     /// As [`Op::default`].

@@ -186,7 +186,7 @@ fn check_preconditions(
     Ok(())
 }
 
-/// Kinds whose registries set deletionTimestamp themselves check preconditions themselves, too.
+/// Kinds with registries that set deletionTimestamp themselves check preconditions themselves, too.
 fn check_preconditions_by_hand(
     op: &Op<'_>,
     name: &str,
@@ -302,7 +302,7 @@ fn set_deletion(object: &mut Value, at: &str, grace: i64) {
     meta.insert("deletionGracePeriodSeconds".into(), grace.into());
 }
 
-/// Marks an object whose deletion is not graceful but has to wait.
+/// Marks an object for a deletion that is not graceful but has to wait.
 fn mark(op: &Op<'_>, object: &mut Value) {
     let generation = object::generation(object);
     let hooks = &op.target.res.def.hooks;

@@ -41,7 +41,7 @@ pub(crate) struct Plan<'a> {
     pub uid: Option<&'a str>,
     /// The update goes through the scale subresource at these paths.
     pub scale: Option<&'a ScaleDef>,
-    /// A patch, whose object always carries the stored resourceVersion unless it sets another.
+    /// A patch: its object always carries the stored resourceVersion unless it sets another.
     pub keep_managed_fields: bool,
 }
 
@@ -281,7 +281,7 @@ fn check_revision(op: &Op<'_>, name: &str, new: &mut Value, state: &State) -> Re
             return Err(revision_required(op, name));
         }
     } else {
-        // As upstream, whose store reads it, an internal error without a reason.
+        // An internal error without a reason, as upstream's: its store parses the value.
         let sent = list_options::go_uint(sent).map_err(|e| Status::new(500, Reason::Unknown, e))?;
         if sent != state.revision {
             return Err(op.target.conflict(name, MODIFIED));

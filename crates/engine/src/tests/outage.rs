@@ -9,7 +9,7 @@ use std::sync::{
 };
 use tokio::sync::watch;
 
-/// A store whose watches can be cut.
+/// A store with watches that can be cut.
 struct Flaky {
     inner: MemoryStore,
     /// Each change ends the running watches with the error.

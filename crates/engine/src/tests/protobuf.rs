@@ -134,7 +134,7 @@ async fn watches() {
 }
 
 #[test]
-fn who_has_the_form() {
+fn resources_with_a_protobuf_form() {
     let yaml = MediaTypeOptions { encoding: Encoding::Yaml, ..MediaTypeOptions::default() };
     assert_eq!(PROTOBUF.settle(true), Some(PROTOBUF));
     assert_eq!(PROTOBUF.settle(false), None);

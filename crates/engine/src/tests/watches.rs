@@ -216,7 +216,7 @@ async fn a_slow_watcher_catches_up_from_the_window() {
     assert_eq!(watch.short().await, "ADDED last@52");
 }
 
-/// Objects in a namespace and in others whose names begin or end alike, in turn.
+/// Objects in a namespace and in others with names that begin or end alike, in turn.
 async fn put_in_namespaces(w: &World, rounds: usize) -> Revision {
     let mut last = 0;
     for i in 0..rounds {

@@ -1,4 +1,4 @@
-//! Requests whose time is over: nothing of them is written.
+//! Requests after their deadline: nothing of them is written.
 
 use super::Env;
 use kaji_engine::{Admission, ApiRequest, Attributes, Deadline};
