@@ -7,6 +7,8 @@
 
 pub mod headers;
 pub mod json;
+#[cfg(target_os = "linux")]
+pub mod netns;
 pub mod ports;
 pub mod process;
 pub mod skip;
