@@ -12,7 +12,7 @@ mod table;
 mod view;
 
 pub(crate) use computed::{read_response, scale_response};
-pub(crate) use list::{body as list_body, yaml as yaml_list};
+pub(crate) use list::{body as list_body, separate as separate_list, yaml as yaml_list};
 pub use pretty::indent;
 pub(crate) use table::Include;
 pub(crate) use view::{View, error_event, no_such_form};
@@ -29,6 +29,9 @@ use bytes::Bytes;
 use kaji_meta::{Status, object};
 use kaji_schema::yaml;
 use serde_json::Value;
+
+/// The content type of answers whose pieces are single objects or events; only requests with [`Accept::separate`] get it.
+pub const SEPARATE_OBJECTS: &str = "application/json;pieces=objects";
 
 /// The answer with one object, given in its storage version (for review kinds: as it is).
 ///

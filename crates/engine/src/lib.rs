@@ -53,6 +53,7 @@ pub use admission::{
 };
 pub use audit::AuditContext;
 pub use deadline::Deadline;
+pub use encode::SEPARATE_OBJECTS;
 pub use engine::{Engine, EngineError, EngineOptions};
 pub use registry::{Registry, Resource};
 pub use request::{

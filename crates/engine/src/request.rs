@@ -60,6 +60,10 @@ pub struct Accept {
     /// What the client takes when it prefers protobuf and the resource has no such form (custom resources); `None` when
     /// it takes nothing else.
     pub fallback: Option<MediaTypeOptions>,
+    /// Each object of a list and each event of a watch is to be a piece of the body by itself, which shares the cache's
+    /// memory. For clients inside the process; JSON objects and partial metadata only. The content type of the answer says
+    /// whether it is so: [`SEPARATE_OBJECTS`](crate::SEPARATE_OBJECTS).
+    pub separate: bool,
 }
 
 impl Accept {

@@ -6,6 +6,7 @@ mod access;
 mod audit;
 mod authn;
 mod bootstrap;
+mod cache_feed;
 pub mod cluster;
 mod delegation;
 mod encryption;
@@ -19,6 +20,7 @@ mod tracking;
 mod trust;
 pub mod webhook_config;
 
+pub use cache_feed::CacheFeed;
 pub use cluster::{Cluster, StartError};
 pub use kaji_controllers::Selection;
 pub use kaji_files::kubeconfig;

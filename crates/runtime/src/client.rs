@@ -1,15 +1,20 @@
 //! The API client: `kube`'s transport (in process or HTTPS), JSON requests and responses, `Status` errors.
 //!
-//! Invariant: a call other than a watch ends within [`CALL_TIMEOUT`].
+//! Invariant: a call other than a watch ends within [`CALL_TIMEOUT`], a list of objects with its last object.
 
+use crate::{
+    feed::{ClientFeed, Collection, Listed, ObjectEvents, ObjectFeed},
+    meta::Meta,
+};
 use bytes::Bytes;
+use futures_util::TryStreamExt;
 use http::{Method, Request, Response, header};
 use http_body_util::BodyExt;
 use kaji_meta::Status;
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// The failure of a call.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -45,6 +50,22 @@ impl Error {
     /// 409: a conflict, or an object that exists already.
     pub fn conflict(&self) -> bool {
         self.code() == Some(409)
+    }
+
+    /// The failure that a response with an error code and this body stands for.
+    pub fn of_response(code: u16, body: &[u8]) -> Error {
+        let status = serde_json::from_slice::<Value>(body).ok().and_then(|v| Status::from_value(&v));
+        let text = || format!("HTTP {code}: {}", String::from_utf8_lossy(&body[..body.len().min(200)]));
+        status.map_or_else(|| Error::Transport(text()), |s| Error::Api(Box::new(s)))
+    }
+
+    /// The failure that the Status of a watch's ERROR event stands for.
+    pub fn of_watch(object: &[u8]) -> Error {
+        let status = serde_json::from_slice::<Value>(object).ok().and_then(|v| Status::from_value(&v));
+        status.map_or_else(
+            || Error::Decode("a watch error without a Status".into()),
+            |s| Error::Api(Box::new(s)),
+        )
     }
 
     /// The API's reason, such as `AlreadyExists`.
@@ -135,23 +156,85 @@ pub struct Client {
     kube: kube::Client,
     agent: String,
     accept: &'static str,
+    /// What lists and watches of whole collections are read from, if that is not the transport.
+    feed: Option<Arc<dyn ObjectFeed>>,
 }
+
+/// Objects of a list that are handled before other tasks have a turn.
+const LIST_BATCH: usize = 128;
 
 /// Objects are returned with their metadata alone.
 /// Source: Kubernetes API concepts, "Metadata-only fetches".
-const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+pub(crate) const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 /// The same for lists.
-const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+pub(crate) const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 impl Client {
     /// Wraps a `kube` client.
     pub fn new(kube: kube::Client, agent: &str) -> Self {
-        Client { kube, agent: agent.to_owned(), accept: JSON }
+        Client { kube, agent: agent.to_owned(), accept: JSON, feed: None }
     }
 
     /// The same transport under another name.
     pub fn named(&self, agent: &str) -> Self {
         Client { agent: agent.to_owned(), ..self.clone() }
+    }
+
+    /// The same client, which reads collections from `feed`.
+    pub fn with_feed(self, feed: Arc<dyn ObjectFeed>) -> Self {
+        Client { feed: Some(feed), ..self }
+    }
+
+    pub(crate) fn accepting(&self, accept: &'static str) -> Self {
+        Client { accept, ..self.clone() }
+    }
+
+    /// Calls `each` with every object of a collection, in JSON; returns the list's revision.
+    ///
+    /// # Errors
+    /// The server's error, a failure of the transport, [`Error::Timeout`], or what `each` says.
+    pub async fn list_objects(
+        &self,
+        collection: &Collection,
+        each: impl FnMut(&[u8]) -> Result<(), Error> + Send,
+    ) -> Result<String, Error> {
+        let whole = self.list_all(collection, each);
+        tokio::time::timeout(CALL_TIMEOUT, whole).await.map_err(|_| Error::Timeout(CALL_TIMEOUT))?
+    }
+
+    async fn list_all(
+        &self,
+        collection: &Collection,
+        mut each: impl FnMut(&[u8]) -> Result<(), Error> + Send,
+    ) -> Result<String, Error> {
+        let (mut revision, mut count) = (None, 0_usize);
+        let mut list = match &self.feed {
+            Some(feed) => feed.list(&self.agent, collection).await?,
+            None => ClientFeed::new(self.clone()).list(&self.agent, collection).await?,
+        };
+        while let Some(part) = list.try_next().await? {
+            match part {
+                Listed::Object(object) => each(&object)?,
+                Listed::Metadata(metadata) => revision = Some(decode::<Meta>(&metadata)?.resource_version),
+            }
+            count += 1;
+            // A list from this process never waits by itself.
+            if count.is_multiple_of(LIST_BATCH) {
+                tokio::task::yield_now().await;
+            }
+        }
+        revision.ok_or_else(|| Error::Decode("a list without metadata".into()))
+    }
+
+    /// Watches a collection from a revision.
+    ///
+    /// # Errors
+    /// The server's error (410 for a compacted revision), or a failure of the transport.
+    pub async fn watch_objects(&self, collection: &Collection, from: &str) -> Result<ObjectEvents, Error> {
+        match &self.feed {
+            Some(feed) => feed.watch(&self.agent, collection, from).await,
+            None => ClientFeed::new(self.clone()).watch(&self.agent, collection, from).await,
+        }
     }
 
     /// The same client, for the metadata of objects and of watched objects.
@@ -190,17 +273,7 @@ impl Client {
             return Ok(response);
         }
         let code = response.status().as_u16();
-        let body = collect(response).await?;
-        let status = serde_json::from_slice::<Value>(&body).ok().and_then(|v| Status::from_value(&v));
-        Err(status.map_or_else(
-            || {
-                Error::Transport(format!(
-                    "HTTP {code}: {}",
-                    String::from_utf8_lossy(&body[..body.len().min(200)])
-                ))
-            },
-            |s| Error::Api(Box::new(s)),
-        ))
+        Err(Error::of_response(code, &collect(response).await?))
     }
 
     /// Sends a request and reads the whole response.

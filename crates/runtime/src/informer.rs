@@ -1,4 +1,5 @@
-//! Shared informers: one list and one watch per resource, however many loops read it.
+//! Shared informers: one list and one watch per resource, however many loops read it, from the
+//! client's [`ObjectFeed`](crate::feed::ObjectFeed).
 //!
 //! Invariants:
 //! - A snapshot is replaced atomically; handlers run after it is visible, in order, on the informer's own task.
@@ -6,16 +7,13 @@
 //! - Retries back off up to 5 s and end with the process.
 
 use crate::{
-    client::{Client, Error, Target, escape},
+    client::{Client, Error, Target},
+    feed::{Collection, ObjectEvent},
     meta::{Key, Meta},
     view::{Projection, Snapshot},
-    watch,
 };
 use arc_swap::ArcSwap;
-use bytes::{Bytes, BytesMut};
-use futures_util::future::BoxFuture;
-use http::Method;
-use http_body_util::BodyExt;
+use futures_util::{StreamExt, future::BoxFuture};
 use kaji_meta::{
     json,
     time::{Clock, SystemClock},
@@ -23,7 +21,7 @@ use kaji_meta::{
 use serde::Deserialize;
 use std::{
     any::{Any, TypeId},
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -50,8 +48,7 @@ type Handler<T> = Box<dyn Fn(&Change<T>) + Send + Sync>;
 
 /// A shared informer.
 pub struct Informer<T> {
-    /// A field selector, `""` for every object of the resource.
-    fields: String,
+    collection: Collection,
     snapshot: ArcSwap<Snapshot<T>>,
     handlers: Mutex<Vec<Handler<T>>>,
     /// The newest revision seen; `None` before the first list.
@@ -68,8 +65,9 @@ pub trait Observed: Send + Sync {
 
 impl<T: Projection> Informer<T> {
     fn new(fields: String) -> Self {
+        let path = Target::of::<T>("", "").path();
         Informer {
-            fields,
+            collection: Collection { path, fields, metadata_only: false },
             snapshot: ArcSwap::default(),
             handlers: Mutex::default(),
             progress: tokio::sync::watch::Sender::new(None),
@@ -152,86 +150,63 @@ impl<T: Projection> Informer<T> {
         }
     }
 
-    /// The path of the collection with its field selector; ends with `?` or `&`.
-    fn uri(&self) -> String {
-        let path = Target::of::<T>("", "").path();
-        match self.fields.as_str() {
-            "" => format!("{path}?"),
-            fields => format!("{path}?fieldSelector={}&", escape(fields)),
-        }
-    }
-
     async fn list(&self, client: &Client) -> Result<String, Error> {
-        #[derive(Deserialize)]
-        struct List<T> {
-            metadata: Meta,
-            items: Option<Vec<T>>,
-        }
-        let list: List<T> = client.get(self.uri().trim_end_matches(['?', '&'])).await?;
-        let items: Vec<Arc<T>> = list.items.unwrap_or_default().into_iter().map(Arc::new).collect();
-        let known = self.snapshot();
-        let present: std::collections::HashSet<Key> = items.iter().map(|o| o.meta().key()).collect();
+        let (known, mut present) = (self.snapshot(), HashSet::new());
+        let mut upserts: Vec<Arc<T>> = vec![];
+        let each = |object: &[u8]| -> Result<(), Error> {
+            let object: T = parse(object)?;
+            let key = object.meta().key();
+            let same = |k: &Arc<T>| {
+                k.meta().resource_version == object.meta().resource_version
+                    && k.meta().uid == object.meta().uid
+            };
+            if !known.by_key(&key).is_some_and(same) {
+                upserts.push(Arc::new(object));
+            }
+            // A first list is compared with nothing.
+            if !known.is_empty() {
+                present.insert(key);
+            }
+            Ok(())
+        };
+        let last = client.list_objects(&self.collection, each).await?;
         let removals = known.iter().map(|o| o.meta().key()).filter(|k| !present.contains(k)).collect();
-        let upserts = items
-            .into_iter()
-            .filter(|o| {
-                let same = |k: &Arc<T>| {
-                    k.meta().resource_version == o.meta().resource_version && k.meta().uid == o.meta().uid
-                };
-                !known.by_key(&o.meta().key()).is_some_and(same)
-            })
-            .collect();
-        self.publish(upserts, removals, revision(&list.metadata).or(Some(0)));
-        Ok(list.metadata.resource_version)
+        self.publish(upserts, removals, last.parse().ok().or(Some(0)));
+        Ok(last)
     }
 
     /// Watches until the stream ends; returns the revision to resume from.
     async fn watch(&self, client: &Client, from: &str) -> Result<Option<String>, Error> {
-        let uri = format!("{}watch=true&allowWatchBookmarks=true&resourceVersion={from}", self.uri());
-        let mut body = client.open(Method::GET, &uri, "application/json", Bytes::new()).await?.into_body();
-        let (mut buffer, mut last) = (BytesMut::new(), from.to_owned());
-        while let Some(frame) = body.frame().await {
-            let Ok(frame) = frame else { break };
-            let Ok(data) = frame.into_data() else { continue };
-            buffer.extend_from_slice(&data);
-            let whole = match buffer.iter().rposition(|b| *b == b'\n') {
-                Some(end) => buffer.split_to(end + 1),
-                None => continue,
-            };
-            self.events(&whole, &mut last)?;
+        let mut events = client.watch_objects(&self.collection, from).await?;
+        let mut last = from.to_owned();
+        while let Some(batch) = events.next().await {
+            self.events(batch?, &mut last)?;
         }
         Ok(Some(last))
     }
 
-    fn events(&self, lines: &[u8], last: &mut String) -> Result<(), Error> {
+    fn events(&self, batch: Vec<ObjectEvent>, last: &mut String) -> Result<(), Error> {
         let (mut upserts, mut removals) = (Vec::new(), Vec::new());
         let mut failure = None;
-        for event in watch::events(lines) {
-            let (kind, object) = event?;
-            match &*kind {
-                "ERROR" => {
-                    failure = Some(watch_error(object));
+        for event in batch {
+            match event {
+                ObjectEvent::Failed(status) => {
+                    failure = Some(Error::of_watch(&status));
                     break;
                 }
-                "BOOKMARK" => {
-                    #[derive(Deserialize)]
-                    struct Bookmark {
-                        metadata: Meta,
-                    }
-                    let bookmark: Bookmark = parse(object)?;
-                    *last = bookmark.metadata.resource_version;
-                }
-                kind => {
-                    let object: T = parse(object)?;
+                ObjectEvent::Bookmark(object) => *last = bookmark(&object)?,
+                ObjectEvent::Changed(object) => {
+                    let object: T = parse(&object)?;
                     last.clone_from(&object.meta().resource_version);
-                    if kind == "DELETED" {
-                        // A batch may hold the object's creation as well: keep their order.
-                        let key = object.meta().key();
-                        upserts.retain(|o: &Arc<T>| o.meta().key() != key);
-                        removals.push(key);
-                    } else {
-                        upserts.push(Arc::new(object));
-                    }
+                    upserts.push(Arc::new(object));
+                }
+                ObjectEvent::Deleted(object) => {
+                    let object: T = parse(&object)?;
+                    last.clone_from(&object.meta().resource_version);
+                    // A batch may hold the object's creation as well: keep their order.
+                    let key = object.meta().key();
+                    upserts.retain(|o: &Arc<T>| o.meta().key() != key);
+                    removals.push(key);
                 }
             }
         }
@@ -240,17 +215,17 @@ impl<T: Projection> Informer<T> {
     }
 }
 
-fn parse<T: serde::de::DeserializeOwned>(object: &str) -> Result<T, Error> {
-    json::from_slice(object.as_bytes()).map_err(|e| Error::Decode(e.to_string()))
+fn parse<T: serde::de::DeserializeOwned>(object: &[u8]) -> Result<T, Error> {
+    json::from_slice(object).map_err(|e| Error::Decode(e.to_string()))
 }
 
-fn watch_error(object: &str) -> Error {
-    let status = serde_json::from_str(object).ok().and_then(|v| kaji_meta::Status::from_value(&v));
-    status.map_or_else(|| Error::Decode("a watch error without a Status".into()), |s| Error::Api(Box::new(s)))
-}
-
-fn revision(meta: &Meta) -> Option<u64> {
-    meta.resource_version.parse().ok()
+/// The revision of a bookmark.
+fn bookmark(object: &[u8]) -> Result<String, Error> {
+    #[derive(Deserialize)]
+    struct Bookmark {
+        metadata: Meta,
+    }
+    parse(object).map(|bookmark: Bookmark| bookmark.metadata.resource_version)
 }
 
 impl<T: Projection> Observed for Informer<T> {

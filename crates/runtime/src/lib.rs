@@ -1,4 +1,4 @@
-//! The runtime of controllers: a client, shared informers over projections, plans and their applier, a deduplicating
+//! The runtime of controllers: a client, feeds of objects, shared informers over projections, plans and their applier, a deduplicating
 //! rate-limited work queue, and an event recorder.
 //!
 //! Invariants:
@@ -10,6 +10,7 @@
 pub mod client;
 pub mod controller;
 pub mod events;
+pub mod feed;
 pub mod informer;
 pub mod intern;
 pub mod meta;
@@ -25,6 +26,7 @@ pub mod watch;
 pub use client::{Client, Error, Target};
 pub use controller::{Controller, Cx, Failure, Reconciler, Shared, run};
 pub use events::{EventRecord, EventType, Recorder};
+pub use feed::{ClientFeed, Collection, ObjectFeed};
 pub use informer::{Change, Informer, Informers, Observed, Selected};
 pub use meta::{Key, Meta, OwnerRef};
 pub use plan::{PatchKind, Plan, Step, Write};

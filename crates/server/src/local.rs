@@ -5,12 +5,19 @@ use crate::{body::ResponseBody, identity::Peer, stack::Stack};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Request, Response, header};
+use http_body_util::Empty;
 use kaji_resource::UserInfo;
 use std::{
     convert::Infallible,
     sync::Arc,
     task::{Context, Poll},
 };
+
+/// In the extensions of a request from inside the process: its objects and events may be pieces of the body by themselves,
+/// with [`SEPARATE_OBJECTS`](kaji_engine::SEPARATE_OBJECTS) as the content type. A request from a socket has no extensions
+/// of its client's.
+#[derive(Clone, Copy)]
+pub(crate) struct SeparateObjects;
 
 /// The user of a request, by its `User-Agent`.
 pub type Identities = Arc<dyn Fn(&str) -> Arc<UserInfo> + Send + Sync>;
@@ -34,6 +41,34 @@ impl LocalService {
     pub fn by_agent(stack: Arc<Stack>, identities: Identities) -> Self {
         LocalService { stack, identities }
     }
+
+    /// Lists or watches a collection, if possible in pieces that share the cache's memory: one object or event each, the
+    /// first of a list being its metadata. The content type of the response says whether it is so.
+    ///
+    /// # Errors
+    /// When `uri` or a header is malformed; refusals are responses.
+    pub async fn collection(
+        &self,
+        agent: &str,
+        accept: &str,
+        uri: &str,
+    ) -> Result<Response<ResponseBody>, http::Error> {
+        let request = Request::get(uri).header(header::USER_AGENT, agent).header(header::ACCEPT, accept);
+        let mut request = request.body(Empty::<Bytes>::new())?;
+        request.extensions_mut().insert(SeparateObjects);
+        Ok(self.serve(request).await)
+    }
+
+    async fn serve<B>(&self, mut request: Request<B>) -> Response<ResponseBody>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+        let peer = Peer::trusted((self.identities)(agent.unwrap_or_default()));
+        request.extensions_mut().insert(peer);
+        self.stack.clone().serve(request).await
+    }
 }
 
 impl<B> tower_service::Service<Request<B>> for LocalService
@@ -49,11 +84,8 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
-        let peer = Peer::trusted((self.identities)(agent.unwrap_or_default()));
-        request.extensions_mut().insert(peer);
-        let stack = self.stack.clone();
-        Box::pin(async move { Ok(stack.serve(request).await) })
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move { Ok(service.serve(request).await) })
     }
 }

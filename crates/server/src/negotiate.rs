@@ -70,7 +70,7 @@ pub fn accept(header: Option<&str>, watch: bool) -> Option<Accept> {
     let MediaTypeOptions { form, encoding, meta_v1beta1 } = choices.next()?;
     let binary = |a: &MediaTypeOptions| a.encoding == Encoding::Protobuf && a.form == Form::Object;
     let fallback = choices.find(|a| !binary(a));
-    Some(Accept { form, encoding, meta_v1beta1, pretty: false, fallback })
+    Some(Accept { form, encoding, meta_v1beta1, pretty: false, fallback, separate: false })
 }
 
 fn one(clause: &Clause<'_>, watch: bool) -> Option<MediaTypeOptions> {

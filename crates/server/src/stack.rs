@@ -23,6 +23,7 @@ use crate::{
     identity::Authentication,
     impersonate::{self, Impersonation},
     listen::{ConnectionGuard, ConnectionHandle},
+    local::SeparateObjects,
     metrics::{InFlight, Metrics},
     openapi::OpenApi,
     plain,
@@ -255,6 +256,7 @@ impl Stack {
                 let create_authorizer = authorize::create_authorizer(&self.authorizer, info);
                 let (headers, deadline) = (&parts.headers, context.deadline);
                 let connection = parts.extensions.get::<ConnectionHandle>().map(|c| &c.target);
+                let separate = parts.extensions.get::<SeparateObjects>().is_some();
                 let socket = (info.verb == "watch").then(|| Handshake::of(parts)).flatten();
                 let parts = api::Parts {
                     headers,
@@ -268,7 +270,9 @@ impl Stack {
                     deadline,
                 };
                 let gzip = plain::takes_gzip(parts.headers);
-                let (answer, seat) = self.dispatch(api::request(parts)?, seat, record, connection).await;
+                let mut request = api::request(parts)?;
+                request.accept.separate = separate && record.as_ref().is_none_or(|r| !r.has_responses());
+                let (answer, seat) = self.dispatch(request, seat, record, connection).await;
                 let response = match socket {
                     Some(opening) => websocket::watch(opening, answer),
                     None => api::response(answer, gzip),

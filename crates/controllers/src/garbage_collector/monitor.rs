@@ -10,13 +10,10 @@ use super::{
     graph::{Coordinates, Identity, Observed, Owner},
 };
 use crate::shared::discovery::Resource;
-use kaji_meta::{Status, json};
-use kaji_runtime::{
-    Error, OwnerRef,
-    watch::{self, Watch},
-};
+use futures_util::StreamExt;
+use kaji_meta::json;
+use kaji_runtime::{Collection, Error, OwnerRef, feed::ObjectEvent};
 use serde::{Deserialize, de::IgnoredAny};
-use serde_json::Value;
 use std::{
     collections::HashSet,
     sync::{
@@ -61,16 +58,10 @@ impl From<Head> for Live {
     }
 }
 
-#[derive(Deserialize)]
-struct List {
-    metadata: Metadata,
-    items: Option<Vec<Head>>,
-}
-
 /// A resource being watched.
 pub(super) struct Monitor {
     collector: Arc<Collector>,
-    path: String,
+    objects: Collection,
     api_version: Arc<str>,
     kind: Arc<str>,
     /// Whether its objects tell of new resources.
@@ -87,7 +78,11 @@ impl Monitor {
         );
         Monitor {
             collector,
-            path: resource.target("", "").path(),
+            objects: Collection {
+                path: resource.target("", "").path(),
+                fields: String::new(),
+                metadata_only: true,
+            },
             api_version: resource.api_version().into(),
             kind: resource.kind.as_str().into(),
             defines_resources,
@@ -112,7 +107,7 @@ impl Monitor {
                     if error.code() == Some(410) {
                         resume = None;
                     }
-                    tracing::debug!(path = self.path, %error, "a monitor of the garbage collector retries");
+                    tracing::debug!(path = self.objects.path, %error, "a monitor of the garbage collector retries");
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(LONGEST_WAIT);
                 }
@@ -121,9 +116,13 @@ impl Monitor {
     }
 
     async fn list(&self) -> Result<String, Error> {
-        let list: List = self.collector.metadata.metadata_list().get(&self.path).await?;
-        let items: Vec<Observed> =
-            list.items.unwrap_or_default().into_iter().map(|head| self.observed(head)).collect();
+        let mut items: Vec<Observed> = vec![];
+        let each = |object: &[u8]| -> Result<(), Error> {
+            let head: Head = json::from_slice(object).map_err(decode)?;
+            items.push(self.observed(head));
+            Ok(())
+        };
+        let revision = self.collector.client.list_objects(&self.objects, each).await?;
         self.collector.change(|graph| {
             let present: HashSet<_> = items.iter().map(|o| o.identity.at.uid.clone()).collect();
             let known = graph.of_kind(&self.api_version, &self.kind);
@@ -137,32 +136,35 @@ impl Monitor {
         });
         self.synced.store(true, Ordering::Release);
         self.collector.synced.notify_waiters();
-        Ok(list.metadata.resource_version)
+        Ok(revision)
     }
 
     async fn watch(&self, from: &str) -> Result<String, Error> {
-        let uri = format!("{}?watch=true&allowWatchBookmarks=true&resourceVersion={from}", self.path);
-        let mut watch = Watch::open(&self.collector.metadata, &uri).await?;
+        let mut events = self.collector.client.watch_objects(&self.objects, from).await?;
         let mut last = from.to_owned();
-        while let Some(lines) = watch.lines().await {
-            self.events(&lines, &mut last)?;
+        while let Some(batch) = events.next().await {
+            self.events(batch?, &mut last)?;
         }
         Ok(last)
     }
 
-    fn events(&self, lines: &[u8], last: &mut String) -> Result<(), Error> {
+    fn events(&self, batch: Vec<ObjectEvent>, last: &mut String) -> Result<(), Error> {
         let mut changes = vec![];
         let mut failure = Ok(());
-        for event in watch::events(lines) {
-            let (kind, object) = event?;
-            if kind == "ERROR" {
-                failure = Err(watch_error(object));
-                break;
-            }
-            let head: Head = json::from_slice(object.as_bytes()).map_err(decode)?;
+        for event in batch {
+            let (object, deleted) = match &event {
+                ObjectEvent::Failed(status) => {
+                    failure = Err(Error::of_watch(status));
+                    break;
+                }
+                ObjectEvent::Bookmark(object) => (object, None),
+                ObjectEvent::Changed(object) => (object, Some(false)),
+                ObjectEvent::Deleted(object) => (object, Some(true)),
+            };
+            let head: Head = json::from_slice(object).map_err(decode)?;
             last.clone_from(&head.metadata.resource_version);
-            if kind != "BOOKMARK" {
-                changes.push((kind == "DELETED", self.observed(head)));
+            if let Some(deleted) = deleted {
+                changes.push((deleted, self.observed(head)));
             }
         }
         if self.defines_resources && !changes.is_empty() {
@@ -207,9 +209,4 @@ impl Monitor {
 
 fn decode(error: serde_json::Error) -> Error {
     Error::Decode(error.to_string())
-}
-
-fn watch_error(object: &str) -> Error {
-    let status = serde_json::from_str::<Value>(object).ok().and_then(|v| Status::from_value(&v));
-    status.map_or_else(|| Error::Decode("a watch error without a Status".into()), |s| Error::Api(Box::new(s)))
 }

@@ -37,6 +37,25 @@ fn elements(view: View, entries: Vec<SelectedEntry>) -> Result<Elements, Status>
     Ok(Box::new(elements?.into_iter()))
 }
 
+/// A list whose pieces are its metadata and then its objects, each by itself, as they lie in the cache.
+///
+/// # Errors
+/// When an object cannot be converted.
+pub(crate) fn separate(view: View, metadata: &Value, entries: Vec<SelectedEntry>) -> Result<Body, Status> {
+    let head = std::iter::once(Bytes::from(metadata.to_string()));
+    if view.infallible() {
+        let object = move |entry: SelectedEntry| {
+            view.element(&entry).unwrap_or_else(|error| {
+                tracing::error!(?entry, %error, "encoding an object of a list");
+                entry.object()
+            })
+        };
+        return Ok(Body::Lazy(Box::new(head.chain(entries.into_iter().map(object)))));
+    }
+    let objects: Result<Vec<Bytes>, Status> = entries.iter().map(|entry| view.element(entry)).collect();
+    Ok(Body::Lazy(Box::new(head.chain(objects?))))
+}
+
 /// A list. Small ones come whole.
 ///
 /// # Errors

@@ -37,6 +37,8 @@ pub(crate) struct View<R = Arc<Resource>> {
     custom: bool,
     /// Events are in protobuf.
     protobuf: bool,
+    /// Objects and events are pieces of the body by themselves.
+    separate: bool,
     /// `columnDefinitions` in JSON.
     columns: Vec<u8>,
     clock: Arc<dyn Clock>,
@@ -77,6 +79,7 @@ impl<R: Borrow<Resource>> View<R> {
             head,
             custom,
             protobuf: accept.encoding == Encoding::Protobuf,
+            separate: accept.separate && accept.encoding == Encoding::Json && accept.form != Form::Table,
             columns,
             clock: engine.clock.clone(),
             key: Arc::default(),
@@ -103,6 +106,11 @@ impl<R: Borrow<Resource>> View<R> {
         }
         let conversion = self.form != Form::PartialMetadata && def.versions.len() > 1;
         !conversion && self.api_version == self.res.borrow().storage_api_version
+    }
+
+    /// Whether objects and events are pieces of the body by themselves.
+    pub fn separate(&self) -> bool {
+        self.separate
     }
 
     fn is_direct(&self, object: &[u8]) -> bool {

@@ -21,6 +21,7 @@ const TABLE: Accept = Accept {
     encoding: Encoding::Json,
     pretty: false,
     fallback: None,
+    separate: false,
 };
 const PARTIAL: Accept = Accept { form: Form::PartialMetadata, ..TABLE };
 

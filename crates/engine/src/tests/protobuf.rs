@@ -11,6 +11,7 @@ const PROTOBUF: Accept = Accept {
     encoding: Encoding::Protobuf,
     pretty: false,
     fallback: None,
+    separate: false,
 };
 
 /// An enveloped object as JSON.

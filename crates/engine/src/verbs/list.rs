@@ -124,6 +124,11 @@ pub(crate) async fn list(
         let content_type = "application/yaml";
         return Ok(ApiResponse { code: 200, content_type, warnings: vec![], annotations: vec![], body });
     }
+    if view.separate() {
+        let body = encode::separate_list(view, &metadata, page.entries)?;
+        let content_type = encode::SEPARATE_OBJECTS;
+        return Ok(ApiResponse { code: 200, content_type, warnings: vec![], annotations: vec![], body });
+    }
     encode::finish(&req.accept, 200, encode::list_body(view, &metadata, page.entries)?)
 }
 

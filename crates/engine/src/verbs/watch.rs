@@ -9,7 +9,7 @@
 use crate::{
     cache::{Cache, Fields, Filter, SelectedEntry, Start, Subscription, WatchEvent},
     conversion::{self, Reader},
-    encode::{Include, View, error_event, protobuf},
+    encode::{Include, SEPARATE_OBJECTS, View, error_event, protobuf},
     engine::{Engine, store_status},
     list_options::{self, ListOptions, Rv},
     registry::Resource,
@@ -57,6 +57,7 @@ pub(crate) async fn watch(
     }
     let binary = req.accept.encoding == Encoding::Protobuf;
     let view = View::new(engine, res.clone(), &req.version, &req.accept, include)?.for_events();
+    let separate = view.separate();
     let mut filter = list_options::filter(res, req, &options)?;
     let webhook = Reader::of(res, &req.version).map(|reader| {
         let place = filter.place();
@@ -78,7 +79,7 @@ pub(crate) async fn watch(
             let headers = view.has_headers();
             Box::pin(Watching {
                 cache: res.cache.clone(),
-                out: Out::default(),
+                out: Out { separate, ..Out::default() },
                 items: vec![],
                 webhook,
                 headers,
@@ -91,7 +92,11 @@ pub(crate) async fn watch(
             })
         }
     };
-    let content_type = if binary { protobuf::WATCH_CONTENT_TYPE } else { "application/json" };
+    let content_type = match (binary, separate) {
+        (true, _) => protobuf::WATCH_CONTENT_TYPE,
+        (false, true) => SEPARATE_OBJECTS,
+        (false, false) => "application/json",
+    };
     Ok(ApiResponse {
         code: 200,
         content_type,
@@ -235,11 +240,13 @@ struct Out {
     /// A first small frame, which stays shared if no other joins it.
     one: Option<Bytes>,
     buffer: Vec<u8>,
+    /// None are gathered.
+    separate: bool,
 }
 
 impl Out {
     fn push(&mut self, frame: Bytes) {
-        if frame.len() >= LARGE {
+        if self.separate || frame.len() >= LARGE {
             self.flush();
             self.ready.push_back(frame);
         } else if self.one.is_none() && self.buffer.is_empty() {

@@ -3,7 +3,7 @@
 //! Invariant: every loop is a client of the API server through the in-process transport, with the user that upstream's
 //! component has.
 
-use crate::identities;
+use crate::{cache_feed::CacheFeed, identities};
 use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
 use kaji_controllers::NodeRanges;
 use kaji_kubelet::{
@@ -98,7 +98,8 @@ impl ControlLoopConfig<'_> {
     /// A client of the in-process transport, for a component that sends `agent` as its user agent.
     fn client(&self, agent: &str, identities: Identities) -> Client {
         let service = LocalService::by_agent(self.stack.clone(), identities);
-        Client::new(kube::Client::new(service, "default"), agent)
+        let feed = Arc::new(CacheFeed::new(service.clone()));
+        Client::new(kube::Client::new(service, "default"), agent).with_feed(feed)
     }
 
     fn shared(&self, client: Client) -> Shared {

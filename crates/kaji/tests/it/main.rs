@@ -32,6 +32,7 @@ mod kubelets;
 mod lifecycles;
 mod limits;
 mod migration;
+mod object_feeds;
 mod panics;
 mod policies;
 mod published;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testing::{FakeServer, Item, client, item, list};
+use http::Method;
 use serde_json::{Value, json};
 use std::sync::mpsc as sync_mpsc;
 use tokio::time::Instant;

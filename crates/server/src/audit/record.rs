@@ -99,11 +99,16 @@ impl Record {
         }
     }
 
+    /// Whether the bodies of responses are recorded.
+    pub fn has_responses(&self) -> bool {
+        self.verdict.level >= Level::RequestResponse
+    }
+
     /// The engine has responded. A list that is encoded lazily is encoded here if it is recorded.
     pub fn responded(&self, response: &mut ApiResponse) {
         response.annotations.drain(..).for_each(|(key, value)| self.annotate(&key, &value));
         let mut body = None;
-        if self.verdict.level >= Level::RequestResponse && !matches!(response.body, Body::Watch(_)) {
+        if self.has_responses() && !matches!(response.body, Body::Watch(_)) {
             let whole = std::mem::replace(&mut response.body, Body::Full(Bytes::new()));
             let whole = whole.into_bytes().unwrap_or_default();
             body = response::json(response.content_type, &whole).and_then(|json| self.redacted(json));
