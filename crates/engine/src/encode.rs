@@ -30,7 +30,7 @@ use kaji_meta::{Status, object};
 use kaji_schema::yaml;
 use serde_json::Value;
 
-/// The content type of answers whose pieces are single objects or events; only requests with [`Accept::separate`] get it.
+/// The content type of answers in pieces of one object or event each; only requests with [`Accept::separate`] get it.
 pub const SEPARATE_OBJECTS: &str = "application/json;pieces=objects";
 
 /// The answer with one object, given in its storage version (for review kinds: as it is).

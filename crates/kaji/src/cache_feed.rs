@@ -1,4 +1,4 @@
-//! The feed of the control loops in the server's process: lists and watches whose objects share the watch cache's memory.
+//! The feed of the control loops in the server's process: objects and events share the watch cache's memory.
 //!
 //! Invariant: a list or watch is a request like any other. It is authenticated as the loop's account, recorded, held by flow
 //! control, authorized and counted by the server's request path; only its answer is not encoded into a stream of bytes.

@@ -158,7 +158,7 @@ impl ObjectFeed for ClientFeed {
     }
 }
 
-/// The parts of a list in JSON whose frames end anywhere.
+/// The parts of a list in JSON, in frames that end anywhere.
 pub fn split_list(frames: Frames) -> ObjectList {
     let begun = (frames, ListSplitter::default());
     let batches = stream::try_unfold(begun, |(mut frames, mut splitter)| async move {
@@ -170,7 +170,7 @@ pub fn split_list(frames: Frames) -> ObjectList {
     batches.map_ok(|parts: Vec<Listed>| stream::iter(parts.into_iter().map(Ok))).try_flatten().boxed()
 }
 
-/// The events of a watch in JSON whose frames end anywhere. A transport that fails ends the watch.
+/// The events of a watch in JSON, in frames that end anywhere. A transport that fails ends the watch.
 pub fn split_events(frames: Frames) -> ObjectEvents {
     let batches = stream::unfold((frames, BytesMut::new()), |(mut frames, mut buffer)| async move {
         loop {

@@ -37,7 +37,7 @@ fn elements(view: View, entries: Vec<SelectedEntry>) -> Result<Elements, Status>
     Ok(Box::new(elements?.into_iter()))
 }
 
-/// A list whose pieces are its metadata and then its objects, each by itself, as they lie in the cache.
+/// A list in pieces: its metadata, and then its objects, each by itself, as they lie in the cache.
 ///
 /// # Errors
 /// When an object cannot be converted.

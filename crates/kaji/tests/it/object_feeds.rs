@@ -115,7 +115,7 @@ fn expired() -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "Expired", "message": "lost by the test", "code": 410})
 }
 
-/// A feed whose watches are lost after a few batches, and expire now and then: as an event, or when they are opened.
+/// A feed that loses its watches after a few batches; now and then one expires: as an event, or when they are opened.
 struct Lossy {
     inner: Arc<dyn ObjectFeed>,
     lists: AtomicUsize,

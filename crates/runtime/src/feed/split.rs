@@ -123,7 +123,7 @@ impl ListSplitter {
 
     /// Drops what was read and is no longer needed.
     fn forget(&mut self) {
-        // A text at the top level may be the name of a member whose colon has not come yet.
+        // A text at the top level may be the name of a member, if its colon has not come yet.
         let needed = self.part.unwrap_or(if self.depth == 1 { self.text.0 } else { self.read });
         let gone = needed.min(self.read);
         drop(self.buffer.split_to(gone));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_lists_whose_metadata_comes_last_and_empty_ones() {
+    fn reads_lists_with_their_metadata_last_and_empty_ones() {
         expect![[r#"
             Object(b"{}")
             Metadata(b"{}")
