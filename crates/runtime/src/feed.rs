@@ -203,22 +203,24 @@ const BATCH: usize = 256;
 /// The events of a watch of which each frame is one event. A transport that fails ends the watch.
 pub fn separate_events(frames: Frames) -> ObjectEvents {
     let frames = frames.take_while(|frame| ready(frame.is_ok())).filter_map(|frame| ready(frame.ok()));
-    frames.ready_chunks(BATCH).map(|batch| batch.into_iter().map(parse_event).collect()).boxed()
+    frames.ready_chunks(BATCH).map(|batch| batch.iter().map(parse_event).collect()).boxed()
 }
 
 /// The frame's object without copying, for the frames that the server's watch cache keeps.
-fn parse_event(frame: Bytes) -> Result<ObjectEvent, Error> {
-    const HEADS: [(&[u8], fn(Bytes) -> ObjectEvent); 3] = [
-        (br#"{"type":"ADDED","object":"#, ObjectEvent::Changed),
-        (br#"{"type":"MODIFIED","object":"#, ObjectEvent::Changed),
-        (br#"{"type":"DELETED","object":"#, ObjectEvent::Deleted),
-    ];
+fn parse_event(frame: &Bytes) -> Result<ObjectEvent, Error> {
+    const CHANGED: [&[u8]; 2] = [br#"{"type":"ADDED","object":"#, br#"{"type":"MODIFIED","object":"#];
+    const DELETED: &[u8] = br#"{"type":"DELETED","object":"#;
     const TAIL: &[u8] = b"}\n";
-    let known = HEADS.iter().find(|(head, _)| frame.starts_with(head) && frame.ends_with(TAIL));
-    if let Some((head, event)) = known {
-        return Ok(event(frame.slice(head.len()..frame.len() - TAIL.len())));
+    let object = |head: &[u8]| frame.slice(head.len()..frame.len() - TAIL.len());
+    if frame.ends_with(TAIL) {
+        if let Some(head) = CHANGED.iter().find(|head| frame.starts_with(head)) {
+            return Ok(ObjectEvent::Changed(object(head)));
+        }
+        if frame.starts_with(DELETED) {
+            return Ok(ObjectEvent::Deleted(object(DELETED)));
+        }
     }
-    let mut events = parse_events(&frame)?;
+    let mut events = parse_events(frame)?;
     match events.pop() {
         Some(event) if events.is_empty() => Ok(event),
         _ => Err(Error::Decode("a frame of a watch is not one event".into())),
@@ -251,3 +253,6 @@ pub async fn refusal(code: u16, mut frames: Frames) -> Error {
     }
     Error::of_response(code, &body)
 }
+
+#[cfg(test)]
+mod tests;

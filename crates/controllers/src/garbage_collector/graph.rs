@@ -9,7 +9,7 @@
 
 use kaji_runtime::intern::Text;
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
@@ -87,9 +87,9 @@ pub struct Node {
     /// The object.
     pub identity: Identity,
     /// Its owners.
-    pub owners: Vec<Owner>,
-    /// The objects that refer to it as an owner.
-    pub dependents: HashSet<Uid>,
+    pub owners: Box<[Owner]>,
+    /// The objects that refer to it as an owner. Most objects have none: an empty tree is small.
+    pub dependents: BTreeSet<Uid>,
     /// It is being deleted.
     pub deleting: bool,
     /// Its deletion waits until its dependents are deleted.
@@ -180,8 +180,8 @@ impl Graph {
             None => {
                 let node = Node {
                     identity: seen.identity,
-                    owners: seen.owners.clone(),
-                    dependents: HashSet::new(),
+                    owners: seen.owners.as_slice().into(),
+                    dependents: BTreeSet::new(),
                     deleting: seen.deleting,
                     foreground: seen.foreground,
                     orphaning: seen.orphaning,
@@ -197,8 +197,8 @@ impl Graph {
                 node.orphaning = seen.orphaning;
                 // Once its deletion has begun, a removed finalizer ends the wait only with the object.
                 node.foreground |= seen.foreground;
-                if node.owners != seen.owners {
-                    let old = std::mem::replace(&mut node.owners, seen.owners.clone());
+                if *node.owners != *seen.owners {
+                    let old = std::mem::replace(&mut node.owners, seen.owners.as_slice().into());
                     self.relink(&uid, &old, &seen.owners, &mut effects);
                 }
                 started
@@ -241,8 +241,8 @@ impl Graph {
                 let identity = Identity { at: owner.at.clone(), namespace: namespace.clone() };
                 let node = Node {
                     identity,
-                    owners: vec![],
-                    dependents: HashSet::from([uid.clone()]),
+                    owners: Box::default(),
+                    dependents: BTreeSet::from([uid.clone()]),
                     deleting: false,
                     foreground: false,
                     orphaning: false,

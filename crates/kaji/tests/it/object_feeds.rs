@@ -43,6 +43,8 @@ impl Projection for Map {
     const RESOURCE: &'static str = "configmaps";
     const KIND: &'static str = "ConfigMap";
 
+    kaji_runtime::compile_informer!();
+
     fn meta(&self) -> &Meta {
         &self.metadata
     }
