@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - In batch mode no request waits: an event that does not fit is lost, counted and logged.
-//! - In the blocking modes a request waits until its event is delivered or cannot be.
+//! - In the blocking modes a request waits until its event is delivered or cannot be: on its thread if the backend can do so
+//!   at once, else in the queue.
 //! - On shutdown every accepted event is delivered, or reported as lost.
 //!
 //! Source: upstream's `plugin/pkg/audit/buffered`.
@@ -71,6 +72,12 @@ pub(super) trait Backend: Send + Sync + 'static {
 
     /// Delivers events and reports those that it cannot deliver. True if all were delivered.
     fn deliver(&self, events: Vec<Arc<Event>>) -> BoxFuture<'_, bool>;
+
+    /// Delivers an event on the caller's thread, or reports it, if that takes microseconds: `Some(true)` if it was delivered.
+    /// `None` if the event has to take the queue.
+    fn deliver_inline(&self, _: &Arc<Event>) -> Option<bool> {
+        None
+    }
 }
 
 /// Bytes of the queue, released when this is dropped.
@@ -91,6 +98,7 @@ struct Entry {
 /// A backend behind its queue.
 pub(super) struct BufferedBackend {
     mode: Mode,
+    backend: Arc<dyn Backend>,
     queue: mpsc::Sender<Entry>,
     bytes: Arc<AtomicUsize>,
     losses: LossReporter,
@@ -131,13 +139,13 @@ impl BufferedBackend {
             batcher: (batch && (size > 1 || throttled)).then(|| Batcher::new(size, options.max_wait)),
             throttle: (batch && throttled).then_some(()).map(throttle),
             slots: Arc::new(Semaphore::new(backend.parallel())),
-            backend,
+            backend: backend.clone(),
             phases: phases.clone(),
             losses: losses.clone(),
             origin: Instant::now(),
         };
         workers.spawn(worker.run());
-        BufferedBackend { mode, queue, bytes: Arc::default(), losses: losses.clone() }
+        BufferedBackend { mode, backend, queue, bytes: Arc::default(), losses: losses.clone() }
     }
 
     /// Accepts an event. False if the request may not continue.
@@ -145,6 +153,12 @@ impl BufferedBackend {
         if self.mode == Mode::Batch {
             self.try_process(event);
             return true;
+        }
+        // A request waits for its event in any case; to hand it to a worker and back costs more than most requests.
+        if !self.queue.is_closed()
+            && let Some(delivered) = self.backend.deliver_inline(event)
+        {
+            return delivered || self.mode == Mode::Blocking;
         }
         let (done, outcome) = oneshot::channel();
         let mut waiting = WaitingEvent(self, Some(event));

@@ -1,7 +1,7 @@
 //! The log backend: events in a file, or on standard output.
 //!
 //! Invariants: an event is one line; a file is rotated before it exceeds its size; a partially written line is ended before
-//! the next one is written.
+//! the next one is written. At most one thread of the async runtime is in a write, and none for a while after a slow one.
 //!
 //! Names and order of rotated files are upstream's (lumberjack's).
 
@@ -19,11 +19,18 @@ use std::{
     io::{self, Write},
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, TryLockError},
+    time::{Duration, Instant},
 };
 
 /// The time in the names of rotated files, in UTC.
 const STAMP: &str = "%Y-%m-%dT%H-%M-%S%.3f";
+/// Lines are written together up to this many bytes.
+const GROUP_BYTES: usize = 64 << 10;
+/// A write to the page cache takes microseconds. One that takes this long waits for the disk.
+const SLOW_WRITE: Duration = Duration::from_millis(1);
+/// How long after a slow write none is made on a thread of the async runtime.
+const SLOW_PAUSE: Duration = Duration::from_secs(1);
 
 /// How a file is rotated.
 #[derive(Clone, Debug, Default)]
@@ -67,7 +74,13 @@ impl LogFile {
         Ok(LogFile { path: path.into(), options, file, size, torn: false })
     }
 
-    /// Writes a line, given with its end. True when a file was put aside for it: see [`clean`].
+    /// Whether a file will be put aside for a line of this length.
+    fn rotates_for(&self, length: usize) -> bool {
+        self.options.max_size > 0 && self.size + length as u64 > self.options.max_size
+    }
+
+    /// Writes a line, or several that fit into the file, given with their ends. True when a file was put aside for it: see
+    /// [`clean`].
     ///
     /// # Errors
     /// When it could not be written, or is larger than a file may be.
@@ -79,7 +92,7 @@ impl LogFile {
                 let text = format!("write length {length} exceeds maximum file size {most}");
                 return Err(io::Error::other(text));
             }
-            if self.size + length > most {
+            if self.rotates_for(line.len()) {
                 self.rotate(now)?;
                 rotated = true;
             }
@@ -207,11 +220,33 @@ enum Output {
     File(LogFile),
 }
 
+impl Output {
+    fn write(&mut self, lines: &[u8], now: Timestamp) -> io::Result<bool> {
+        match self {
+            Output::Stdout => io::stdout().lock().write_all(lines).map(|()| false),
+            Output::File(file) => file.write(lines, now),
+        }
+    }
+
+    fn rotates_for(&self, length: usize) -> bool {
+        matches!(self, Output::File(file) if file.rotates_for(length))
+    }
+}
+
+/// The output, and what its writes have cost.
+struct Destination {
+    output: Output,
+    /// No writes on threads of the async runtime before this time.
+    slow_until: Option<Instant>,
+}
+
 /// The log.
 pub(super) struct Log(Arc<Inner>);
 
 struct Inner {
-    output: Mutex<Output>,
+    /// Whether the destination is a regular file. What reads a pipe or a terminal may stop to do so.
+    regular: bool,
+    destination: Mutex<Destination>,
     /// Held while rotated files are cleaned up.
     cleaning: Mutex<()>,
     path: PathBuf,
@@ -238,9 +273,14 @@ impl Log {
             let opened = LogFile::open(&path, file.clone());
             Output::File(opened.map_err(|source| AuditError::Log { path: options.path.clone(), source })?)
         };
-        let (output, cleaning) = (Mutex::new(output), Mutex::default());
-        let truncate = options.truncate.clone();
-        Ok(Log(Arc::new(Inner { output, cleaning, path, options: file, format, truncate, losses })))
+        let regular = match &output {
+            Output::Stdout => false,
+            Output::File(file) => file.file.metadata().is_ok_and(|m| m.is_file()),
+        };
+        let destination = Mutex::new(Destination { output, slow_until: None });
+        let (cleaning, truncate) = (Mutex::default(), options.truncate.clone());
+        let options = file;
+        Ok(Log(Arc::new(Inner { regular, destination, cleaning, path, options, format, truncate, losses })))
     }
 }
 
@@ -266,35 +306,93 @@ impl Backend for Log {
             delivered
         })
     }
+
+    fn deliver_inline(&self, event: &Arc<Event>) -> Option<bool> {
+        self.0.write_inline(event)
+    }
+}
+
+/// Lines that are written together, and their events.
+#[derive(Default)]
+struct Group<'a> {
+    lines: Vec<u8>,
+    events: Vec<&'a Arc<Event>>,
 }
 
 impl Inner {
-    /// Whether all events were written, and whether the file was rotated.
-    fn write(&self, events: &[Arc<Event>]) -> (bool, bool) {
-        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The line of an event; `None`, and the event is reported, if it is too large.
+    fn encode(&self, event: &Arc<Event>) -> Option<Vec<u8>> {
         let encode = |event: &Event| match self.format {
             Format::Json => event.json(),
             Format::Legacy => (event.line() + "\n").into_bytes(),
         };
+        if let Fit::Encoded(line) = fit(event, &self.truncate, encode) {
+            return Some(line);
+        }
+        let error = "event is too large even after truncating";
+        self.losses.report("truncate", error, std::slice::from_ref(event));
+        None
+    }
+
+    /// Writes the event if the destination is free and fast; see [`Backend::deliver_inline`].
+    fn write_inline(&self, event: &Arc<Event>) -> Option<bool> {
+        if !self.regular {
+            return None;
+        }
+        let Some(line) = self.encode(event) else { return Some(true) };
+        let mut destination = match self.destination.try_lock() {
+            Ok(destination) => destination,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let started = Instant::now();
+        if line.len() > GROUP_BYTES
+            || destination.slow_until.is_some_and(|until| started < until)
+            || destination.output.rotates_for(line.len())
+        {
+            return None;
+        }
+        let written = destination.output.write(&line, self.losses.now());
+        destination.slow_until = (started.elapsed() >= SLOW_WRITE).then(|| started + SLOW_PAUSE);
+        drop(destination);
+        let written = written.map_err(|error| {
+            self.losses.report(self.losses.plugin, &error.to_string(), std::slice::from_ref(event));
+        });
+        Some(written.is_ok())
+    }
+
+    /// Whether all events were written, and whether the file was rotated.
+    fn write(&self, events: &[Arc<Event>]) -> (bool, bool) {
+        let mut destination = self.destination.lock().unwrap_or_else(PoisonError::into_inner);
+        let output = &mut destination.output;
+        let mut group = Group::default();
         let (mut delivered, mut rotated) = (true, false);
-        for event in events {
-            let report = |plugin, error: &str| self.losses.report(plugin, error, std::slice::from_ref(event));
-            let Fit::Encoded(line) = fit(event, &self.truncate, encode) else {
-                report("truncate", "event is too large even after truncating");
-                continue;
-            };
-            let written = match &mut *output {
-                Output::Stdout => io::stdout().lock().write_all(&line).map(|()| false),
-                Output::File(file) => file.write(&line, self.losses.now()),
-            };
-            match written {
+        let mut flush = |group: &mut Group<'_>, output: &mut Output| {
+            if group.events.is_empty() {
+                return;
+            }
+            match output.write(&group.lines, self.losses.now()) {
                 Ok(now_rotated) => rotated |= now_rotated,
                 Err(error) => {
                     delivered = false;
-                    report(self.losses.plugin, &error.to_string());
+                    let lost: Vec<_> = group.events.iter().map(|&event| event.clone()).collect();
+                    self.losses.report(self.losses.plugin, &error.to_string(), &lost);
                 }
             }
+            group.lines.clear();
+            group.events.clear();
+        };
+        for event in events {
+            let Some(line) = self.encode(event) else { continue };
+            let length = group.lines.len() + line.len();
+            // A line that begins a file does not do so with lines before it.
+            if length > GROUP_BYTES || output.rotates_for(length) {
+                flush(&mut group, output);
+            }
+            group.lines.extend_from_slice(&line);
+            group.events.push(event);
         }
+        flush(&mut group, output);
         (delivered, rotated)
     }
 
@@ -309,6 +407,10 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Head, Level, Metrics, Stage};
+    use kaji_meta::SystemClock;
+    use kaji_resource::UserInfo;
+    use prometheus_client::registry::Registry;
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()
@@ -356,6 +458,88 @@ mod tests {
             audit-2026-01-02T03-04-08.000.log 600 "four\n"
             audit.log 600 "five__\n""#]]
         .assert_eq(&show(path.parent().unwrap()));
+    }
+
+    fn event(id: &str) -> Arc<Event> {
+        let head = Head {
+            audit_id: id.into(),
+            request_uri: "/".into(),
+            verb: "get".into(),
+            user: UserInfo::default(),
+            source_ips: vec![],
+            user_agent: String::new(),
+            received: Timestamp::UNIX_EPOCH,
+        };
+        Arc::new(Event {
+            level: Level::Metadata,
+            stage: Stage::ResponseComplete,
+            head: Arc::new(head),
+            impersonated: None,
+            object: None,
+            status: None,
+            request_object: None,
+            response_object: None,
+            at: Timestamp::UNIX_EPOCH,
+            annotations: Arc::default(),
+        })
+    }
+
+    fn log(path: &Path) -> Log {
+        let metrics = Arc::new(Metrics::new(&mut Registry::default()));
+        let losses = LossReporter { metrics, clock: Arc::new(SystemClock), plugin: "log" };
+        let path = path.to_str().unwrap().to_owned();
+        Log::open(&LogOptions { path, format: "json".into(), max_size: 0, ..LogOptions::default() }, losses)
+            .unwrap()
+    }
+
+    #[test]
+    fn events_written_together_rotate_as_single_ones_do() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let events: Vec<_> = (0..20).map(|n| event(&"x".repeat(n))).collect();
+        for (dir, together) in dirs.iter().zip([1, 20]) {
+            let log = log(&dir.path().join("audit.log"));
+            if let Output::File(file) = &mut log.0.destination.lock().unwrap().output {
+                file.options.max_size = 700;
+            }
+            for group in events.chunks(together) {
+                assert!(log.0.write(group).0);
+            }
+        }
+        let files = dirs.map(|dir| {
+            let files = old_files(&dir.path().join("audit.log")).unwrap();
+            files.iter().rev().map(|(_, path)| fs::read_to_string(path).unwrap()).collect::<Vec<_>>()
+        });
+        assert!(files[0].len() > 5);
+        assert_eq!(files[0], files[1]);
+    }
+
+    #[test]
+    fn writes_inline_while_the_destination_is_a_free_and_fast_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        let log = log(&path);
+        let lines = || fs::read_to_string(&path).unwrap().lines().count();
+        assert_eq!((log.deliver_inline(&event("a")), lines()), (Some(true), 1));
+        {
+            let mut destination = log.0.destination.lock().unwrap();
+            assert_eq!(log.deliver_inline(&event("busy")), None);
+            destination.slow_until = Some(Instant::now() + Duration::from_secs(3600));
+        }
+        assert_eq!((log.deliver_inline(&event("slow")), lines()), (None, 1));
+        {
+            let mut destination = log.0.destination.lock().unwrap();
+            destination.slow_until = Some(Instant::now());
+            let Output::File(file) = &mut destination.output else { panic!("no file") };
+            file.options.max_size = 1;
+        }
+        assert_eq!((log.deliver_inline(&event("full")), lines()), (None, 1));
+        assert_eq!(log.deliver_inline(&event(&"x".repeat(GROUP_BYTES))), None);
+    }
+
+    #[test]
+    fn leaves_what_is_no_file_to_the_queue() {
+        let log = log(Path::new("-"));
+        assert_eq!(log.deliver_inline(&event("a")), None);
     }
 
     #[test]
