@@ -23,8 +23,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Bytes of a request's line and headers, as Go's servers take them.
 const MAX_HEAD: usize = 1 << 20;
 
-/// Headers of a request over HTTP/1. Go counts bytes alone; here each needs a place before it is read.
-const MAX_HEADERS: usize = 2048;
+/// Headers of a request over HTTP/1. Go counts bytes alone; here memory for all of them is allocated and written, 64 bytes each,
+/// before a request is read. Enough for a user with as many groups as a Windows token has (1,015), a header each.
+const MAX_HEADERS: usize = 1056;
 
 /// The protocol that the handshake negotiated, with a limit of open streams.
 pub fn protocol(handshake: &ServerConnection, streams: u32) -> auto::Builder<TokioExecutor> {
