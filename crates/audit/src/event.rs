@@ -10,7 +10,12 @@ use jiff::Timestamp;
 use kaji_meta::{MicroTime, Status, text::quote};
 use kaji_resource::UserInfo;
 use serde_json::Value;
-use std::{collections::BTreeMap, io::Write, net::IpAddr, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    net::IpAddr,
+    sync::{Arc, OnceLock},
+};
 
 /// Bytes of a user agent that are kept.
 const MAX_USER_AGENT: usize = 1024;
@@ -32,6 +37,57 @@ pub struct Head {
     pub user_agent: String,
     /// When the request came.
     pub received: Timestamp,
+    /// The above as events write it.
+    pub encoded: EncodedHead,
+}
+
+/// What all events of a request write alike, encoded for the first of them. A clone is empty, for its head may be changed.
+#[derive(Debug, Default)]
+pub struct EncodedHead(OnceLock<HeadFields>);
+
+impl Clone for EncodedHead {
+    fn clone(&self) -> Self {
+        EncodedHead::default()
+    }
+}
+
+/// Fields of the head, in the order of an event, with commas between them.
+#[derive(Debug)]
+struct HeadFields {
+    /// Up to the user.
+    request: Vec<u8>,
+    /// What comes after an impersonated user.
+    client: Vec<u8>,
+    /// The time of arrival.
+    received: Vec<u8>,
+}
+
+impl Head {
+    fn fields(&self) -> &HeadFields {
+        self.encoded.0.get_or_init(|| {
+            let encode = |fill: &dyn Fn(&mut Fields<'_>)| {
+                let mut out = Vec::with_capacity(256);
+                fill(&mut Fields { out: &mut out, first: true });
+                out
+            };
+            HeadFields {
+                request: encode(&|o| {
+                    o.text("requestURI", &self.request_uri);
+                    o.text("verb", &self.verb);
+                    o.user("user", &self.user);
+                }),
+                client: encode(&|o| {
+                    if !self.source_ips.is_empty() {
+                        o.strings("sourceIPs", self.source_ips.iter().map(ToString::to_string));
+                    }
+                    o.some("userAgent", &self.user_agent);
+                }),
+                received: encode(&|o| {
+                    o.text("requestReceivedTimestamp", &MicroTime::new(self.received).to_string());
+                }),
+            }
+        })
+    }
 }
 
 /// What a request is about. Empty fields are not known, or not given.
@@ -142,14 +198,12 @@ impl Event {
     }
 
     fn fields(&self, out: &mut Vec<u8>) {
-        let head = &*self.head;
+        let head = self.head.fields();
         let mut o = Fields { out, first: true };
         o.text("level", self.level.as_str());
-        o.text("auditID", &head.audit_id);
+        o.text("auditID", &self.head.audit_id);
         o.text("stage", self.stage.as_str());
-        o.text("requestURI", &head.request_uri);
-        o.text("verb", &head.verb);
-        o.user("user", &head.user);
+        o.encoded(&head.request);
         if let Some(acting) = &self.impersonated {
             let (user, constraint) = &**acting;
             o.user("impersonatedUser", user);
@@ -157,10 +211,7 @@ impl Event {
                 o.nested("authenticationMetadata", |o| o.text("impersonationConstraint", constraint));
             }
         }
-        if !head.source_ips.is_empty() {
-            o.strings("sourceIPs", head.source_ips.iter().map(ToString::to_string));
-        }
-        o.some("userAgent", &head.user_agent);
+        o.encoded(&head.client);
         if let Some(object) = &self.object {
             o.nested("objectRef", |o| o.object(object));
         }
@@ -169,10 +220,10 @@ impl Event {
         }
         o.raw("requestObject", self.request_object.as_ref());
         o.raw("responseObject", self.response_object.as_ref());
-        o.text("requestReceivedTimestamp", &MicroTime::new(head.received).to_string());
+        o.encoded(&head.received);
         o.text("stageTimestamp", &MicroTime::new(self.at).to_string());
         if !self.annotations.is_empty() {
-            o.nested("annotations", |o| self.annotations.iter().for_each(|(k, v)| o.text(k, v)));
+            o.nested("annotations", |o| self.annotations.iter().for_each(|(k, v)| o.entry(k, v)));
         }
     }
 
@@ -234,13 +285,44 @@ struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    fn key(&mut self, key: &str) {
+    fn comma(&mut self) {
         if !self.first {
             self.out.push(b',');
         }
         self.first = false;
+    }
+
+    /// The name of a field, which is written as it is.
+    fn key(&mut self, key: &'static str) {
+        self.comma();
+        self.out.push(b'"');
+        self.out.extend_from_slice(key.as_bytes());
+        self.out.extend_from_slice(b"\":");
+    }
+
+    /// Fields that were encoded before.
+    fn encoded(&mut self, fields: &[u8]) {
+        if !fields.is_empty() {
+            self.comma();
+            self.out.extend_from_slice(fields);
+        }
+    }
+
+    /// The key of a map, which may hold anything.
+    fn entry_key(&mut self, key: &str) {
+        self.comma();
         self.string(key);
         self.out.push(b':');
+    }
+
+    fn entry(&mut self, key: &str, text: &str) {
+        self.entry_key(key);
+        self.string(text);
+    }
+
+    fn entry_of_strings(&mut self, key: &str, list: &[String]) {
+        self.entry_key(key);
+        self.list(list);
     }
 
     fn string(&mut self, text: &str) {
@@ -248,27 +330,31 @@ impl Fields<'_> {
         let _ = serde_json::to_writer(&mut *self.out, text);
     }
 
-    fn text(&mut self, key: &str, text: &str) {
+    fn text(&mut self, key: &'static str, text: &str) {
         self.key(key);
         self.string(text);
     }
 
     /// Left out when empty.
-    fn some(&mut self, key: &str, text: &str) {
+    fn some(&mut self, key: &'static str, text: &str) {
         if !text.is_empty() {
             self.text(key, text);
         }
     }
 
-    fn nested(&mut self, key: &str, fill: impl FnOnce(&mut Fields<'_>)) {
+    fn nested(&mut self, key: &'static str, fill: impl FnOnce(&mut Fields<'_>)) {
         self.key(key);
         self.out.push(b'{');
         fill(&mut Fields { out: self.out, first: true });
         self.out.push(b'}');
     }
 
-    fn strings(&mut self, key: &str, list: impl IntoIterator<Item = impl AsRef<str>>) {
+    fn strings(&mut self, key: &'static str, list: impl IntoIterator<Item = impl AsRef<str>>) {
         self.key(key);
+        self.list(list);
+    }
+
+    fn list(&mut self, list: impl IntoIterator<Item = impl AsRef<str>>) {
         self.out.push(b'[');
         for (i, text) in list.into_iter().enumerate() {
             if i > 0 {
@@ -279,14 +365,14 @@ impl Fields<'_> {
         self.out.push(b']');
     }
 
-    fn raw(&mut self, key: &str, json: Option<&Bytes>) {
+    fn raw(&mut self, key: &'static str, json: Option<&Bytes>) {
         if let Some(json) = json {
             self.key(key);
             self.out.extend_from_slice(json);
         }
     }
 
-    fn user(&mut self, key: &str, user: &UserInfo) {
+    fn user(&mut self, key: &'static str, user: &UserInfo) {
         self.nested(key, |o| {
             o.some("username", &user.name);
             o.some("uid", &user.uid);
@@ -294,7 +380,7 @@ impl Fields<'_> {
                 o.strings("groups", &user.groups);
             }
             if !user.extra.is_empty() {
-                o.nested("extra", |o| user.extra.iter().for_each(|(k, v)| o.strings(k, v)));
+                o.nested("extra", |o| user.extra.iter().for_each(|(k, v)| o.entry_of_strings(k, v)));
             }
         });
     }

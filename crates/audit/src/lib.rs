@@ -21,7 +21,7 @@ mod truncate;
 pub use backend::{AuditDependencies, AuditError, Backends, FileOptions, LogFile, Post};
 pub use backoff::Backoff;
 pub use batch::{Batcher, Throttle};
-pub use event::{Event, Head, ObjectRef, ResponseStatus, events, source_ips, user_agent};
+pub use event::{EncodedHead, Event, Head, ObjectRef, ResponseStatus, events, source_ips, user_agent};
 pub use level::{Level, Stage, Stages};
 pub use metrics::Metrics;
 pub use options::{BatchOptions, Format, LogOptions, Mode, Options, TruncateOptions, WebhookOptions};

@@ -14,7 +14,8 @@ pub use record::Record;
 use crate::{authorize, metrics, route::RequestInfo};
 use http::{HeaderMap, HeaderValue, request::Parts};
 use kaji_audit::{
-    AuditDependencies, AuditError, Backends, Event, Head, Level, Metrics, ObjectRef, Options, Policy, Stage,
+    AuditDependencies, AuditError, Backends, EncodedHead, Event, Head, Level, Metrics, ObjectRef, Options,
+    Policy, Stage,
 };
 use kaji_meta::{Clock, Random};
 use kaji_resource::UserInfo;
@@ -147,6 +148,7 @@ fn head(
         source_ips: kaji_audit::source_ips(forwarded.as_deref(), real.as_deref(), remote),
         user_agent: kaji_audit::user_agent(&text("user-agent").unwrap_or_default()),
         received,
+        encoded: EncodedHead::default(),
     }
 }
 

@@ -284,7 +284,7 @@ async fn deliver(backend: &dyn Backend, losses: &LossReporter, batch: Vec<Entry>
 mod tests {
     use super::super::webhook::{Post, Webhook};
     use super::*;
-    use crate::{Head, Level, Stage, TruncateOptions};
+    use crate::{EncodedHead, Head, Level, Stage, TruncateOptions};
     use bytes::Bytes;
     use kaji_meta::{SeededRandom, SystemClock};
     use kaji_resource::UserInfo;
@@ -322,6 +322,7 @@ mod tests {
             source_ips: vec![],
             user_agent: String::new(),
             received: Timestamp::UNIX_EPOCH,
+            encoded: EncodedHead::default(),
         };
         Arc::new(Event {
             level: Level::Metadata,

@@ -407,7 +407,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Head, Level, Metrics, Stage};
+    use crate::{EncodedHead, Head, Level, Metrics, Stage};
     use kaji_meta::SystemClock;
     use kaji_resource::UserInfo;
     use prometheus_client::registry::Registry;
@@ -469,6 +469,7 @@ mod tests {
             source_ips: vec![],
             user_agent: String::new(),
             received: Timestamp::UNIX_EPOCH,
+            encoded: EncodedHead::default(),
         };
         Arc::new(Event {
             level: Level::Metadata,

@@ -2,8 +2,8 @@
 
 use expect_test::expect;
 use kaji_audit::{
-    Backoff, Batcher, Event, Fit, Head, Level, Metrics, ObjectRef, Options, ResponseStatus, Stage, Throttle,
-    TruncateOptions, compact, events, fit, source_ips, user_agent, without_managed_fields,
+    Backoff, Batcher, EncodedHead, Event, Fit, Head, Level, Metrics, ObjectRef, Options, ResponseStatus,
+    Stage, Throttle, TruncateOptions, compact, events, fit, source_ips, user_agent, without_managed_fields,
 };
 use kaji_meta::{GroupResource, SeededRandom, Status};
 use kaji_resource::UserInfo;
@@ -26,6 +26,7 @@ fn head() -> Head {
         source_ips: vec!["10.0.0.1".parse().unwrap(), "::1".parse().unwrap()],
         user_agent: "kubectl/v1.37".into(),
         received: "2026-01-02T03:04:05.123456789Z".parse().unwrap(),
+        encoded: EncodedHead::default(),
     }
 }
 
@@ -83,6 +84,15 @@ fn events_are_lines_of_json() {
         {"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Metadata","auditID":"a-1","stage":"RequestReceived","requestURI":"/api/v1/namespaces/ns/pods?dryRun=All","verb":"create","user":{},"requestReceivedTimestamp":"2026-01-02T03:04:05.123456Z","stageTimestamp":"2026-01-02T03:04:06.000000Z"}
     "#]].assert_eq(&string(bare().json()));
     expect![[r#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":[{},{"level":"Metadata","auditID":"a-1","stage":"RequestReceived","requestURI":"/api/v1/namespaces/ns/pods?dryRun=All","verb":"create","user":{},"requestReceivedTimestamp":"2026-01-02T03:04:05.123456Z","stageTimestamp":"2026-01-02T03:04:06.000000Z"}]}"#]].assert_eq(&string(events(&[b"{}".to_vec(), bare().item()])));
+}
+
+#[test]
+fn changed_copies_of_a_head_are_encoded_anew() {
+    let first = event();
+    let before = String::from_utf8(first.json()).unwrap();
+    let head = Head { verb: "patch".into(), ..(*first.head).clone() };
+    let after = String::from_utf8(Event { head: Arc::new(head), ..first }.json()).unwrap();
+    assert!(!before.contains(r#""verb":"patch""#) && after.contains(r#""verb":"patch""#), "{after}");
 }
 
 #[test]

@@ -60,6 +60,10 @@ fn looks_like_status(media: &str, body: &[u8]) -> bool {
     if media == "application/vnd.kubernetes.protobuf" {
         return protobuf::open(body).is_ok_and(|e| e.kind == "Status");
     }
+    // How nearly all bodies begin.
+    if let Some(rest) = body.strip_prefix(b"{\"kind\":\"") {
+        return rest.starts_with(b"Status\"");
+    }
     let bare = |b: &u8| !b.is_ascii_whitespace() && *b != b'"';
     let head: Vec<u8> = body.iter().take(NEAR).copied().filter(bare).collect();
     let kind = b"kind:Status";
