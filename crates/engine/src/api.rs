@@ -93,11 +93,18 @@ impl Engine {
     ///
     /// # Errors
     /// 404 when it is not there.
-    pub async fn discard(&self, resource: &GroupResource, namespace: &str, name: &str) -> Result<(), Status> {
-        let res = self.resource(resource).ok_or_else(Status::generic_not_found)?;
-        let mut op = self.write(&res, (namespace, name), "", false)?;
-        op.conversion.raw = true;
-        pipeline::remove::remove(&op, name, &DeleteOptions::default()).await.map(drop)
+    pub fn discard<'a>(
+        &'a self,
+        resource: &'a GroupResource,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let res = self.resource(resource).ok_or_else(Status::generic_not_found)?;
+            let mut op = self.write(&res, (namespace, name), "", false)?;
+            op.conversion.raw = true;
+            pipeline::remove::remove(&op, name, &DeleteOptions::default()).await.map(drop)
+        })
     }
 }
 

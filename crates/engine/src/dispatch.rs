@@ -2,13 +2,14 @@
 //!
 //! Invariant: a write runs to its end even when the caller's future is dropped meanwhile, so that what it has reserved is
 //! either committed or released: [`Engine::handle`] spawns it, [`Engine::handle_to_completion`] leaves that to the caller.
+//! Both are boxed: the future of an `async fn` would be compiled, with all verbs, in each crate that awaits it.
 
 use crate::{
     audit::AuditContext, decode, encode, engine::Engine, registry::Resource, request::ApiRequest,
     response::ApiResponse, verbs,
 };
 use kaji_meta::{GroupResource, Status, validation::path_segment_name};
-use kaji_resource::{SubresourceKind, Verb};
+use kaji_resource::{BoxFuture, SubresourceKind, Verb};
 use std::sync::Arc;
 
 impl Engine {
@@ -16,20 +17,22 @@ impl Engine {
     ///
     /// # Panics
     /// When the request's handler does.
-    pub async fn handle(self: &Arc<Self>, req: ApiRequest) -> ApiResponse {
-        if matches!(req.verb, Verb::Get | Verb::List | Verb::Watch) {
-            return self.handle_to_completion(req).await;
-        }
-        let (engine, audit) = (self.clone(), req.audit.clone());
-        let write = tokio::spawn(async move { engine.handle_to_completion(req).await });
-        match write.await.map_err(tokio::task::JoinError::try_into_panic) {
-            Ok(response) => response,
-            Err(Ok(panic)) => {
-                audit.iter().for_each(|a| a.panicked());
-                std::panic::resume_unwind(panic)
+    pub fn handle(self: &Arc<Self>, req: ApiRequest) -> BoxFuture<'_, ApiResponse> {
+        Box::pin(async move {
+            if matches!(req.verb, Verb::Get | Verb::List | Verb::Watch) {
+                return self.handle_to_completion(req).await;
             }
-            Err(Err(_)) => Status::service_unavailable("the server is shutting down").into(),
-        }
+            let (engine, audit) = (self.clone(), req.audit.clone());
+            let write = tokio::spawn(async move { engine.handle_to_completion(req).await });
+            match write.await.map_err(tokio::task::JoinError::try_into_panic) {
+                Ok(response) => response,
+                Err(Ok(panic)) => {
+                    audit.iter().for_each(|a| a.panicked());
+                    std::panic::resume_unwind(panic)
+                }
+                Err(Err(_)) => Status::service_unavailable("the server is shutting down").into(),
+            }
+        })
     }
 
     /// Serves a request in the caller's task. The future of a write has to be polled to its end: a caller with a future that
@@ -37,27 +40,29 @@ impl Engine {
     ///
     /// # Panics
     /// When the request's handler does.
-    pub async fn handle_to_completion(self: &Arc<Self>, mut req: ApiRequest) -> ApiResponse {
-        let Some(res) = self.registry().lookup(&req.group, &req.version, &req.resource).cloned() else {
-            return Status::generic_not_found().into();
-        };
-        match req.accept.settle(has_protobuf(&res, &req)) {
-            Some(accept) => req.accept = accept,
-            None if req.verb == Verb::Watch => return verbs::watch::not_acceptable().into(),
-            None => return encode::no_such_form().into(),
-        }
-        let deprecation = res.def.version(&req.version).and_then(|v| v.deprecation.clone());
-        if let (Some(text), Some(audit)) = (&deprecation, &req.audit) {
-            note_deprecation(text, &**audit);
-        }
-        if let Err(status) = decode::check_footprint(&req.content_type, &req.body) {
-            return status.into();
-        }
-        let mut response = serve(self, &res, &req).await.unwrap_or_else(ApiResponse::from);
-        if let Some(text) = deprecation {
-            response.warnings.insert(0, text.into_owned());
-        }
-        response
+    pub fn handle_to_completion(self: &Arc<Self>, mut req: ApiRequest) -> BoxFuture<'_, ApiResponse> {
+        Box::pin(async move {
+            let Some(res) = self.registry().lookup(&req.group, &req.version, &req.resource).cloned() else {
+                return Status::generic_not_found().into();
+            };
+            match req.accept.settle(has_protobuf(&res, &req)) {
+                Some(accept) => req.accept = accept,
+                None if req.verb == Verb::Watch => return verbs::watch::not_acceptable().into(),
+                None => return encode::no_such_form().into(),
+            }
+            let deprecation = res.def.version(&req.version).and_then(|v| v.deprecation.clone());
+            if let (Some(text), Some(audit)) = (&deprecation, &req.audit) {
+                note_deprecation(text, &**audit);
+            }
+            if let Err(status) = decode::check_footprint(&req.content_type, &req.body) {
+                return status.into();
+            }
+            let mut response = serve(self, &res, &req).await.unwrap_or_else(ApiResponse::from);
+            if let Some(text) = deprecation {
+                response.warnings.insert(0, text.into_owned());
+            }
+            response
+        })
     }
 }
 

@@ -6,6 +6,8 @@
 //! only if the server has not processed it, or if it is idempotent and the connection, which had served others, ended
 //! before any byte of the response. Source: Go's `shouldRetryRequest` and `isReplayable`, and
 //! `canRetryError` of its HTTP/2; RFC 9110, 9.2.2.
+//!
+//! Requests are boxed futures: HTTP/2 and TLS would be compiled again in each crate that awaits an `async fn`.
 
 use crate::{
     CallError, ClientConfig,
@@ -21,6 +23,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, client::conn::TrySendError};
 use kaji_meta::{GroupResource, Status};
+use kaji_resource::BoxFuture;
 use std::{
     error::Error,
     pin::Pin,
@@ -81,43 +84,46 @@ impl Client {
     }
 
     /// One request and its whole answer.
-    async fn exchange(
-        &self,
+    fn exchange<'a>(
+        &'a self,
         method: Method,
-        target: &str,
+        target: &'a str,
         bytes: Bytes,
         (time, limit): (Duration, usize),
-    ) -> Result<Bytes, CallError> {
-        let until = Instant::now() + time;
-        let request = || {
-            let mut request = Request::new(body(bytes.clone()));
-            *request.method_mut() = method.clone();
-            *request.uri_mut() = target.parse().map_err(|e| CallError::Config(format!("{target:?}: {e}")))?;
-            let headers = request.headers_mut();
-            headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, */*"));
-            headers.insert(header::USER_AGENT, HeaderValue::from_static("kube-apiserver-admission"));
-            if method == Method::POST {
-                headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                request.extensions_mut().insert(Alone);
-            }
-            Ok(request)
-        };
-        let asked = async {
-            let (first, began) = (request()?, self.shared.count());
-            let idempotent = is_idempotent(&first);
-            let answer = match self.once(first, RequestClass::Regular, None).await {
-                Err(failed) if failed.loss.may_repeat(idempotent) => {
-                    self.once(request()?, RequestClass::Regular, Some(began)).await
+    ) -> BoxFuture<'a, Result<Bytes, CallError>> {
+        Box::pin(async move {
+            let until = Instant::now() + time;
+            let request = || {
+                let mut request = Request::new(body(bytes.clone()));
+                *request.method_mut() = method.clone();
+                *request.uri_mut() =
+                    target.parse().map_err(|e| CallError::Config(format!("{target:?}: {e}")))?;
+                let headers = request.headers_mut();
+                headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, */*"));
+                headers.insert(header::USER_AGENT, HeaderValue::from_static("kube-apiserver-admission"));
+                if method == Method::POST {
+                    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                    request.extensions_mut().insert(Alone);
                 }
-                other => other,
+                Ok(request)
             };
-            answer.map_err(|failed| failed.error)
-        };
-        let late = |_| Err(CallError::Timeout(DEADLINE.into()));
-        let answer = timeout_at(until, asked).await.unwrap_or_else(late);
-        let answer = answer.map_err(|error| error.about(&method, &self.url(target)))?;
-        let late = |_| Err(CallError::Timeout(format!("{UNREAD}{DEADLINE}")));
-        timeout_at(until, read(answer, &method, limit)).await.unwrap_or_else(late)
+            let asked = async {
+                let (first, began) = (request()?, self.shared.count());
+                let idempotent = is_idempotent(&first);
+                let answer = match self.once(first, RequestClass::Regular, None).await {
+                    Err(failed) if failed.loss.may_repeat(idempotent) => {
+                        self.once(request()?, RequestClass::Regular, Some(began)).await
+                    }
+                    other => other,
+                };
+                answer.map_err(|failed| failed.error)
+            };
+            let late = |_| Err(CallError::Timeout(DEADLINE.into()));
+            let answer = timeout_at(until, asked).await.unwrap_or_else(late);
+            let answer = answer.map_err(|error| error.about(&method, &self.url(target)))?;
+            let late = |_| Err(CallError::Timeout(format!("{UNREAD}{DEADLINE}")));
+            timeout_at(until, read(answer, &method, limit)).await.unwrap_or_else(late)
+        })
     }
 
     /// Sends a request, with a path and a query for its URI, and returns the response whatever its code. The body of the answer
@@ -126,21 +132,23 @@ impl Client {
     ///
     /// # Errors
     /// There is no answer.
-    pub async fn send(
+    pub fn send(
         &self,
         request: Request<RequestBody>,
         class: RequestClass,
-    ) -> Result<Response<StreamedBody>, CallError> {
-        let (method, url) = (request.method().clone(), self.url(&request.uri().to_string()));
-        let (again, idempotent) = (copy(&request), is_idempotent(&request));
-        let began = self.shared.count();
-        let answer = match (self.once(request, class, None).await, again) {
-            (Err(failed), Some(again)) if failed.loss.may_repeat(idempotent) => {
-                self.once(again, class, Some(began)).await
-            }
-            (other, _) => other,
-        };
-        answer.map_err(|failed| failed.error.about(&method, &url))
+    ) -> BoxFuture<'_, Result<Response<StreamedBody>, CallError>> {
+        Box::pin(async move {
+            let (method, url) = (request.method().clone(), self.url(&request.uri().to_string()));
+            let (again, idempotent) = (copy(&request), is_idempotent(&request));
+            let began = self.shared.count();
+            let answer = match (self.once(request, class, None).await, again) {
+                (Err(failed), Some(again)) if failed.loss.may_repeat(idempotent) => {
+                    self.once(again, class, Some(began)).await
+                }
+                (other, _) => other,
+            };
+            answer.map_err(|failed| failed.error.about(&method, &url))
+        })
     }
 
     /// Sends a request; if a number is given, on a connection that came after it.
