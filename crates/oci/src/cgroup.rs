@@ -1,0 +1,279 @@
+//! Cgroups of pods and containers, versions 1 and 2: directories, limits, what they use, and their end.
+//!
+//! Invariant: a container's cgroup is `<pod's>/<container's id>` in every hierarchy; nothing outside the pod's is touched.
+
+use kaji_containers::{CpuUsage, LinuxResources, MemoryUsage, RuntimeError};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::records::now_nanos;
+
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// What is mounted at `/sys/fs/cgroup`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hierarchies {
+    /// One hierarchy for all controllers.
+    Unified,
+    /// One directory a controller.
+    Legacy(Vec<String>),
+}
+
+/// What this machine has.
+pub fn hierarchies() -> &'static Hierarchies {
+    static FOUND: OnceLock<Hierarchies> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        if Path::new(ROOT).join("cgroup.controllers").exists() {
+            return Hierarchies::Unified;
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let names = mounts.lines().filter(|line| line.contains(" - cgroup ")).filter_map(|line| {
+            let point = line.split(' ').nth(4)?;
+            point.strip_prefix(ROOT)?.strip_prefix('/').map(str::to_owned)
+        });
+        Hierarchies::Legacy(names.collect())
+    })
+}
+
+/// The directories of a cgroup, one a hierarchy.
+pub fn directories(cgroup: &str) -> Vec<PathBuf> {
+    let relative = cgroup.trim_start_matches('/');
+    match hierarchies() {
+        Hierarchies::Unified => vec![Path::new(ROOT).join(relative)],
+        Hierarchies::Legacy(names) => {
+            names.iter().map(|name| Path::new(ROOT).join(name).join(relative)).collect()
+        }
+    }
+}
+
+/// The directory of a controller.
+fn controller(cgroup: &str, name: &str) -> PathBuf {
+    let relative = cgroup.trim_start_matches('/');
+    match hierarchies() {
+        Hierarchies::Unified => Path::new(ROOT).join(relative),
+        Hierarchies::Legacy(names) => {
+            let found = names.iter().find(|mounted| mounted.split(',').any(|part| part == name));
+            Path::new(ROOT).join(found.map_or(name, String::as_str)).join(relative)
+        }
+    }
+}
+
+/// Process ids in the first of the directories that exists.
+pub fn processes(directories: &[PathBuf]) -> Vec<i32> {
+    let text =
+        directories.iter().find_map(|directory| fs::read_to_string(directory.join("cgroup.procs")).ok());
+    text.unwrap_or_default().lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// Sends SIGKILL to all processes, until there are none or a hundred rounds have found new ones.
+pub fn kill_all(directories: &[PathBuf]) {
+    for round in 0..100 {
+        let processes = processes(directories);
+        if processes.is_empty() {
+            return;
+        }
+        for pid in processes.into_iter().filter_map(rustix::process::Pid::from_raw) {
+            // It may have ended since.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        if round > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// How often the kernel killed a process for want of memory.
+pub fn oom_kills(directories: &[PathBuf]) -> u64 {
+    let count = |path: PathBuf| -> Option<u64> {
+        fs::read_to_string(path)
+            .ok()?
+            .lines()
+            .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+    };
+    let each = directories.iter().filter_map(|directory| {
+        count(directory.join("memory.events")).or_else(|| count(directory.join("memory.oom_control")))
+    });
+    each.max().unwrap_or_default()
+}
+
+/// Removes a cgroup and those below it.
+///
+/// # Errors
+/// When processes are left in it.
+pub fn remove(directories: &[PathBuf]) -> io::Result<()> {
+    directories.iter().try_for_each(|directory| remove_tree(directory))
+}
+
+fn remove_tree(directory: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_tree(&entry.path())?;
+        }
+    }
+    // A process that was killed stays until its parent has collected it.
+    for _ in 0..100 {
+        match fs::remove_dir(directory) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    fs::remove_dir(directory)
+}
+
+/// The weight of version 2 that stands for shares of version 1, as the kubelet and runc convert it.
+pub fn weight_of_shares(shares: u64) -> u64 {
+    if shares == 0 {
+        return 0;
+    }
+    let shares = shares.clamp(2, 262_144);
+    1 + ((shares - 2) * 9_999) / 262_142
+}
+
+/// Writes what is set in `resources` to a cgroup.
+///
+/// # Errors
+/// Those of the kernel, with the name of the file.
+pub fn update(cgroup: &str, resources: &LinuxResources) -> Result<(), RuntimeError> {
+    let unified = *hierarchies() == Hierarchies::Unified;
+    for (name, file, value) in settings(resources, unified) {
+        let path = controller(cgroup, name).join(&file);
+        fs::write(&path, &value).map_err(|error| {
+            RuntimeError::Internal(format!("failed to write {value:?} to {}: {error}", path.display()))
+        })?;
+    }
+    Ok(())
+}
+
+/// Controller, file and value of each limit that is set. Memory with swap comes before memory when it is raised and after it
+/// when it is lowered; both orders are tried by writing it twice.
+fn settings(resources: &LinuxResources, unified: bool) -> Vec<(&'static str, String, String)> {
+    let mut settings = vec![];
+    let mut set = |controller, file: &str, value: String| settings.push((controller, file.to_owned(), value));
+    let limit = |bytes: i64| if bytes < 0 { "max".to_owned() } else { bytes.to_string() };
+    let period = if resources.cpu_period == 0 { 100_000 } else { resources.cpu_period };
+    if unified {
+        if resources.cpu_shares > 0 {
+            set("cpu", "cpu.weight", weight_of_shares(resources.cpu_shares).to_string());
+        }
+        if resources.cpu_quota != 0 {
+            set("cpu", "cpu.max", format!("{} {period}", limit(resources.cpu_quota)));
+        }
+        if resources.memory_limit_bytes != 0 {
+            set("memory", "memory.max", limit(resources.memory_limit_bytes));
+        }
+        if resources.memory_swap_limit_bytes != 0 && resources.memory_limit_bytes > 0 {
+            let swap = resources.memory_swap_limit_bytes;
+            let beyond = if swap < 0 { -1 } else { (swap - resources.memory_limit_bytes).max(0) };
+            set("memory", "memory.swap.max", limit(beyond));
+        }
+    } else {
+        if resources.cpu_shares > 0 {
+            set("cpu", "cpu.shares", resources.cpu_shares.to_string());
+        }
+        if resources.cpu_period > 0 {
+            set("cpu", "cpu.cfs_period_us", resources.cpu_period.to_string());
+        }
+        if resources.cpu_quota != 0 {
+            set("cpu", "cpu.cfs_quota_us", resources.cpu_quota.to_string());
+        }
+        if resources.memory_limit_bytes != 0 {
+            set("memory", "memory.limit_in_bytes", resources.memory_limit_bytes.to_string());
+        }
+    }
+    if !resources.cpuset_cpus.is_empty() {
+        set("cpuset", "cpuset.cpus", resources.cpuset_cpus.clone());
+    }
+    if !resources.cpuset_mems.is_empty() {
+        set("cpuset", "cpuset.mems", resources.cpuset_mems.clone());
+    }
+    if let Some(pids) = resources.pids_limit {
+        set("pids", "pids.max", if pids <= 0 { "max".to_owned() } else { pids.to_string() });
+    }
+    for (file, value) in &resources.unified {
+        if unified && !file.contains('/') {
+            set("unified", file, value.clone());
+        }
+    }
+    settings
+}
+
+fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// Processor time of a cgroup; rates need two readings and are left to the caller.
+pub fn cpu_usage(cgroup: &str) -> CpuUsage {
+    let core_nanos = match hierarchies() {
+        Hierarchies::Unified => {
+            let text = fs::read_to_string(controller(cgroup, "cpu").join("cpu.stat")).unwrap_or_default();
+            field(&text, "usage_usec").unwrap_or_default() * 1_000
+        }
+        Hierarchies::Legacy(_) => {
+            number(&controller(cgroup, "cpuacct").join("cpuacct.usage")).unwrap_or_default()
+        }
+    };
+    CpuUsage { at_nanos: now_nanos(), core_nanos, ..Default::default() }
+}
+
+/// Memory of a cgroup.
+pub fn memory_usage(cgroup: &str) -> MemoryUsage {
+    let directory = controller(cgroup, "memory");
+    let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
+    let get =
+        |names: [&str; 2]| field(&stat, names[0]).or_else(|| field(&stat, names[1])).unwrap_or_default();
+    let either =
+        |names: [&str; 2]| number(&directory.join(names[0])).or_else(|| number(&directory.join(names[1])));
+    let usage = either(["memory.current", "memory.usage_in_bytes"]).unwrap_or_default();
+    let working_set = usage.saturating_sub(get(["total_inactive_file", "inactive_file"]));
+    // Version 1 shows no limit as the largest multiple of a page.
+    let limit = either(["memory.max", "memory.limit_in_bytes"]).filter(|limit| *limit < i64::MAX as u64 / 2);
+    MemoryUsage {
+        at_nanos: now_nanos(),
+        working_set,
+        available: limit.map(|limit| limit.saturating_sub(working_set)),
+        usage,
+        rss: get(["total_rss", "anon"]),
+        page_faults: get(["total_pgfault", "pgfault"]),
+        major_page_faults: get(["total_pgmajfault", "pgmajfault"]),
+        pressure: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn converts_shares() {
+        assert_eq!([0, 2, 1024, 262_144].map(weight_of_shares), [0, 1, 39, 10_000]);
+    }
+
+    #[test]
+    fn writes_only_what_is_set() {
+        assert_eq!(settings(&LinuxResources::default(), true), []);
+        let resources = LinuxResources { memory_limit_bytes: 1 << 20, cpu_quota: -1, ..Default::default() };
+        let names = |unified| settings(&resources, unified).into_iter().map(|(_, f, v)| format!("{f}={v}"));
+        assert_eq!(names(true).collect::<Vec<_>>(), ["cpu.max=max 100000", "memory.max=1048576"]);
+        assert_eq!(
+            names(false).collect::<Vec<_>>(),
+            ["cpu.cfs_quota_us=-1", "memory.limit_in_bytes=1048576"]
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! What containers and pods use.
+
+use super::Inner;
+use super::namespaces::{enter_network, on_thread};
+use crate::records::now_nanos;
+use crate::{cgroup, spec};
+use kaji_containers::{
+    ContainerState, ContainerStats, CpuUsage, InterfaceUsage, NetworkUsage, PodSandboxFilter,
+    PodSandboxState, PodSandboxStats, RuntimeError,
+};
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+impl Inner {
+    /// What a container uses.
+    pub(super) async fn container_stats(self: &Arc<Inner>, id: &str) -> Result<ContainerStats, RuntimeError> {
+        let (record, started) = self.with_container(id, |container| {
+            (container.record.clone(), container.run.as_ref().map_or(0, |run| run.started_at_nanos))
+        })?;
+        let sandbox = self.sandbox(&record.sandbox).ok_or_else(|| super::no_sandbox(&record.sandbox))?;
+        let path = spec::container_cgroup(&sandbox.config, id);
+        let upper = self.layout.bundle(id).join("upper");
+        let measured = tokio::task::spawn_blocking(move || {
+            let directories = cgroup::directories(&path);
+            (
+                cgroup::cpu_usage(&path),
+                cgroup::memory_usage(&path),
+                cgroup::oom_kills(&directories),
+                disk_usage(&upper),
+            )
+        });
+        let (cpu, memory, oom_events, (bytes, inodes)) =
+            measured.await.map_err(|error| RuntimeError::Internal(error.to_string()))?;
+        Ok(ContainerStats {
+            id: id.to_owned(),
+            name: record.config.metadata.name.clone(),
+            attempt: record.config.metadata.attempt,
+            labels: record.config.labels,
+            started_at_nanos: started,
+            cpu: self.with_rate(id, cpu),
+            memory,
+            writable_layer_bytes: bytes,
+            writable_layer_inodes: inodes,
+            oom_events,
+            ..Default::default()
+        })
+    }
+
+    /// What ready sandboxes and their running containers use.
+    pub(super) async fn sandbox_stats(
+        self: &Arc<Inner>,
+        filter: &PodSandboxFilter,
+    ) -> Result<Vec<PodSandboxStats>, RuntimeError> {
+        let records: Vec<_> = {
+            let state = self.state();
+            let ready = state.sandboxes.values().filter(|record| record.state == PodSandboxState::Ready);
+            ready.filter(|record| super::selects(filter, &record.info())).cloned().collect()
+        };
+        let mut all = vec![];
+        for record in records {
+            let parent = record.config.cgroup_parent.clone();
+            let running: Vec<String> = {
+                let state = self.state();
+                let own =
+                    state.containers.values().filter(|c| c.record.sandbox == record.id && !c.record.hidden);
+                own.filter(|c| c.state() == ContainerState::Running).map(|c| c.record.id.clone()).collect()
+            };
+            let mut containers = vec![];
+            for id in running {
+                match self.container_stats(&id).await {
+                    Err(error) if error.is_not_found() => {}
+                    stats => containers.push(stats?),
+                }
+            }
+            let namespace = self.network_setup(&record).map(|setup| setup.namespace);
+            let network = match namespace {
+                Some(namespace) => Some(on_thread(move || network_usage(&namespace)).await?),
+                None => None,
+            };
+            all.push(PodSandboxStats {
+                id: record.id.clone(),
+                pod_uid: record.config.metadata.uid.clone(),
+                cpu: self.with_rate(&record.id, cgroup::cpu_usage(&parent)),
+                memory: cgroup::memory_usage(&parent),
+                swap: None,
+                network,
+                processes: processes_below(&cgroup::directories(&parent)),
+                containers,
+            });
+        }
+        Ok(all)
+    }
+
+    /// Adds the rate since the last reading.
+    fn with_rate(&self, id: &str, mut now: CpuUsage) -> CpuUsage {
+        let mut state = self.state();
+        if let Some(before) = state.readings.get(id) {
+            let (time, used) =
+                (now.at_nanos - before.at_nanos, now.core_nanos.saturating_sub(before.core_nanos));
+            if let Ok(time @ 1..) = u64::try_from(time) {
+                let rate = u128::from(used) * 1_000_000_000 / u128::from(time);
+                now.nano_cores = u64::try_from(rate).ok();
+            }
+        }
+        if state.sandboxes.contains_key(id) || state.containers.contains_key(id) {
+            state.readings.insert(id.to_owned(), now);
+        }
+        now
+    }
+}
+
+fn processes_below(directories: &[PathBuf]) -> u64 {
+    fn count(directory: &Path) -> u64 {
+        let own = cgroup::processes(&[directory.to_owned()]).len() as u64;
+        let below = fs::read_dir(directory).into_iter().flatten().flatten();
+        own + below.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| count(&e.path())).sum::<u64>()
+    }
+    directories.iter().find(|directory| directory.exists()).map_or(0, |directory| count(directory))
+}
+
+/// Bytes and inodes of a directory tree; files with several links count once.
+fn disk_usage(directory: &Path) -> (u64, u64) {
+    let (mut bytes, mut seen) = (0, HashSet::new());
+    let mut pending = vec![directory.to_owned()];
+    while let Some(directory) = pending.pop() {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let Ok(metadata) = entry.metadata() else { continue };
+            if seen.insert((metadata.dev(), metadata.ino())) {
+                bytes += metadata.blocks() * 512;
+            }
+            if metadata.is_dir() {
+                pending.push(entry.path());
+            }
+        }
+    }
+    (bytes, seen.len() as u64)
+}
+
+/// The counters of a network namespace; in a thread of its own.
+fn network_usage(namespace: &Path) -> Result<NetworkUsage, RuntimeError> {
+    enter_network(namespace)?;
+    let table = fs::read_to_string("/proc/thread-self/net/dev")?;
+    let mut interfaces: Vec<InterfaceUsage> = table.lines().filter_map(interface).collect();
+    interfaces.sort_by_key(|interface| (interface.name != "eth0", interface.name.clone()));
+    Ok(NetworkUsage { at_nanos: now_nanos(), interfaces })
+}
+
+/// `name: rx_bytes packets errors drop fifo frame compressed multicast tx_bytes packets errors ...`
+fn interface(line: &str) -> Option<InterfaceUsage> {
+    let (name, counters) = line.split_once(':')?;
+    let counters: Vec<u64> = counters.split_whitespace().filter_map(|counter| counter.parse().ok()).collect();
+    let name = name.trim();
+    if name == "lo" || counters.len() < 11 {
+        return None;
+    }
+    Some(InterfaceUsage {
+        name: name.to_owned(),
+        rx_bytes: counters[0],
+        rx_errors: counters[2],
+        tx_bytes: counters[8],
+        tx_errors: counters[10],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_counters() {
+        let usage = interface("  eth0: 100 2 3 0 0 0 0 0 200 4 5 0 0 0 0 0").unwrap();
+        assert_eq!((usage.rx_bytes, usage.rx_errors, usage.tx_bytes, usage.tx_errors), (100, 3, 200, 5));
+        assert_eq!(interface("    lo: 1 2 3 0 0 0 0 0 4 5 6 0 0 0 0 0"), None);
+    }
+}

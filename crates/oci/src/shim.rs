@@ -1,0 +1,98 @@
+//! The shim: a single-threaded process a container, which creates it, owns its first process, its log file, its exit record
+//! and a socket.
+//!
+//! Invariants:
+//! - It outlives the process that started it, and ends when the container has exited and its record is written.
+//! - The claim in the bundle is created exclusively before anything is done, so that a container is started at most once.
+//! - The lock in the bundle is held as long as the shim lives: what finds it free knows that there is no shim.
+
+mod build;
+mod executor;
+mod log;
+mod peers;
+mod serve;
+mod streams;
+mod system;
+
+use crate::records::{self, ExitRecord, ShimConfig};
+use rustix::fs::{FlockOperation, flock};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Runs a shim: `start BUNDLE` starts the bundle's container, `adopt BUNDLE` takes over one that runs without a shim. One line
+/// is printed once the container's program runs, or has failed to: empty, or what is wrong.
+pub fn main(arguments: Vec<OsString>) -> ExitCode {
+    let [mode, bundle] = arguments.as_slice() else { return usage() };
+    let bundle = PathBuf::from(bundle);
+    let outcome = match mode.to_str() {
+        Some("start") => start(&bundle),
+        Some("adopt") => adopt(&bundle),
+        _ => return usage(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            announce(&format!("shim: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> ExitCode {
+    announce("shim: expected start or adopt and the directory of a bundle");
+    ExitCode::from(2)
+}
+
+/// Answers the process that started the shim, once; the answer is a line, empty for success.
+fn announce(line: &str) {
+    let mut stdout = io::stdout().lock();
+    // Nothing may read any more: the manager can end at any time.
+    let _ = writeln!(stdout, "{}", line.replace('\n', " ")).and_then(|()| stdout.flush());
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        let _ = nix::unistd::dup2(null.as_raw_fd(), 1);
+    }
+}
+
+fn start(bundle: &Path) -> io::Result<()> {
+    let _lock = prepare(bundle)?;
+    let config = config(bundle)?;
+    File::options().write(true).create_new(true).mode(0o600).open(bundle.join(records::CLAIM))?;
+    serve::Shim::start(bundle, config)?.run()
+}
+
+fn adopt(bundle: &Path) -> io::Result<()> {
+    let _lock = prepare(bundle)?;
+    if records::read::<ExitRecord>(&bundle.join(records::EXIT))?.is_some() {
+        announce("");
+        return Ok(());
+    }
+    let config = config(bundle)?;
+    serve::Shim::adopt(bundle, config)?.run()
+}
+
+fn config(bundle: &Path) -> io::Result<ShimConfig> {
+    records::read(&bundle.join(records::SHIM_CONFIG))?.ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Makes this process independent of its parent, and takes the bundle's lock.
+fn prepare(bundle: &Path) -> io::Result<File> {
+    // Fails for a process that leads its group already, which is as good.
+    let _ = rustix::process::setsid();
+    std::env::set_current_dir("/")?;
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let path = bundle.join(records::LOCK);
+    let lock = File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(lock)
+}
+
+/// A path to a file of a directory that fits into a socket address, however long the directory's name is.
+pub(crate) fn short_path(directory: &File, name: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()))
+}

@@ -1,0 +1,300 @@
+//! The OCI runtime configuration of a container, from what the kubelet asks for and the image's configuration.
+//!
+//! Invariants: pure but for the files that [`user`] reads in the image; every field of the configuration is carried out or
+//! refused; defaults are those of containerd's CRI plug-in.
+
+pub mod capabilities;
+mod devices;
+mod mounts;
+pub mod user;
+
+use crate::cgroup;
+use crate::records::{FinalCapabilities, ShimConfig};
+use crate::seccomp::{self, Profile};
+use kaji_containers::{
+    ContainerConfig, ContainerUser, ImageConfig, LinuxResources, NamespaceMode, PodSandboxConfig,
+    RuntimeError, SecurityProfile,
+};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What a configuration is made of.
+pub struct Parts<'a> {
+    /// Of the container.
+    pub id: &'a str,
+    /// Of the container.
+    pub config: &'a ContainerConfig,
+    /// Of its pod.
+    pub sandbox: &'a PodSandboxConfig,
+    /// Of its image.
+    pub image: &'a ImageConfig,
+    /// The mounted root file system.
+    pub rootfs: &'a Path,
+    /// Paths of pinned namespaces, by their OCI names; `pid` for one that is joined.
+    pub namespaces: &'a [(&'static str, PathBuf)],
+    /// Generated `/etc/resolv.conf` and `/etc/hostname`, and the pod's shared memory; with their container paths.
+    pub pod_files: &'a [(&'static str, PathBuf)],
+    /// Image volumes: container path, directory.
+    pub image_mounts: &'a [(String, PathBuf)],
+    /// Capabilities of this process: there are no others to give.
+    pub available: &'a [String],
+    /// Whether the kernel has AppArmor.
+    pub apparmor: bool,
+}
+
+/// A configuration, and what else its shim has to know.
+#[derive(Debug)]
+pub struct Built {
+    /// `config.json`.
+    pub spec: Value,
+    /// `shim.json`.
+    pub shim: ShimConfig,
+    /// The user of the first process.
+    pub user: ContainerUser,
+}
+
+/// Builds the configuration of a container.
+///
+/// # Errors
+/// [`RuntimeError::InvalidArgument`] for what cannot be carried out, [`RuntimeError::Unimplemented`] for what is not.
+pub fn build(parts: &Parts<'_>) -> Result<Built, RuntimeError> {
+    let (config, security) = (parts.config, &parts.config.security);
+    refuse_what_is_missing(parts)?;
+    let user = user::resolve(security, &parts.image.user, parts.rootfs)?;
+    let capabilities = capabilities::of(security, parts.available)?;
+    let seccomp = seccomp_profile(security.privileged, &security.seccomp, &capabilities.bounding)?;
+    let cgroup = container_cgroup(parts.sandbox, parts.id);
+    let mut process = process(parts, &user, &capabilities)?;
+    if let Some(profile) = apparmor_profile(parts)? {
+        process["apparmorProfile"] = json!(profile);
+    }
+    let spec = json!({
+        "ociVersion": "1.0.2",
+        "process": process,
+        "root": {"path": parts.rootfs, "readonly": security.readonly_rootfs},
+        "mounts": mounts::of(parts)?,
+        "annotations": config.annotations,
+        "linux": linux(parts, &cgroup)?,
+    });
+    let log_path = (!config.log_path.is_empty() && !parts.sandbox.log_directory.is_empty())
+        .then(|| Path::new(&parts.sandbox.log_directory).join(&config.log_path));
+    let id_of = |id: i64| u32::try_from(id).unwrap_or_default();
+    let shim = ShimConfig {
+        id: parts.id.to_owned(),
+        log_path,
+        stdin: config.stdin,
+        stdin_once: config.stdin_once,
+        tty: config.tty,
+        uid: id_of(user.uid),
+        gid: id_of(user.gid),
+        capabilities,
+        seccomp,
+        reaper: false,
+        cgroups: cgroup::directories(&cgroup),
+        oom_score_adj: config.resources.oom_score_adj.unwrap_or_default(),
+    };
+    Ok(Built { spec, shim, user })
+}
+
+/// A container's cgroup, below the mount points of the hierarchies.
+pub fn container_cgroup(sandbox: &PodSandboxConfig, id: &str) -> String {
+    format!("/{}/{id}", sandbox.cgroup_parent.trim_matches('/'))
+}
+
+fn refuse_what_is_missing(parts: &Parts<'_>) -> Result<(), RuntimeError> {
+    let unimplemented = |what: &str| {
+        Err(RuntimeError::Unimplemented(format!("{what} is not supported by the built-in runtime")))
+    };
+    let security = &parts.config.security;
+    if security.namespaces.user.is_some() || parts.sandbox.security.namespaces.user.is_some() {
+        return unimplemented("a user namespace");
+    }
+    if !parts.config.cdi_devices.is_empty() {
+        return unimplemented("a CDI device");
+    }
+    if security.selinux.as_ref().is_some_and(|o| !o.level.is_empty() || !o.kind.is_empty())
+        && Path::new("/sys/fs/selinux/enforce").exists()
+    {
+        return unimplemented("an SELinux label");
+    }
+    if parts.config.mounts.iter().any(|m| !m.uid_mappings.is_empty() || !m.gid_mappings.is_empty()) {
+        return unimplemented("an id-mapped mount");
+    }
+    if parts.sandbox.cgroup_parent.split('/').any(|part| part == "..") {
+        return Err(RuntimeError::InvalidArgument("the cgroup parent must not contain \"..\"".into()));
+    }
+    Ok(())
+}
+
+fn process(
+    parts: &Parts<'_>,
+    user: &ContainerUser,
+    capabilities: &FinalCapabilities,
+) -> Result<Value, RuntimeError> {
+    let config = parts.config;
+    let args = arguments(config, parts.image);
+    if args.is_empty() {
+        return Err(RuntimeError::InvalidArgument(format!(
+            "no command specified: container {:?}",
+            config.metadata.name
+        )));
+    }
+    let cwd = [config.working_dir.as_str(), parts.image.working_dir.as_str(), "/"];
+    let cwd = cwd.into_iter().find(|directory| !directory.is_empty()).unwrap_or("/");
+    // Loading the filter and dropping the others takes two more than the program gets; the shim drops them.
+    let mut bounding = capabilities.bounding.clone();
+    for needed in ["CAP_SYS_ADMIN", "CAP_SETPCAP"] {
+        if !bounding.iter().any(|name| name == needed) {
+            bounding.push(needed.to_owned());
+        }
+    }
+    Ok(json!({
+        "terminal": config.tty,
+        "user": {"uid": user.uid, "gid": user.gid, "additionalGids": user.supplemental_groups},
+        "args": args,
+        "env": environment(parts),
+        "cwd": cwd,
+        "noNewPrivileges": config.security.no_new_privs,
+        "capabilities": {
+            "bounding": bounding, "effective": bounding, "permitted": bounding, "inheritable": [], "ambient": [],
+        },
+    }))
+}
+
+/// A command replaces the image's entry point and its arguments, arguments only the latter.
+fn arguments(config: &ContainerConfig, image: &ImageConfig) -> Vec<String> {
+    let (entrypoint, cmd) = match (config.command.is_empty(), config.args.is_empty()) {
+        (true, true) => (&image.entrypoint, &image.cmd),
+        (true, false) => (&image.entrypoint, &config.args),
+        (false, _) => (&config.command, &config.args),
+    };
+    entrypoint.iter().chain(cmd).cloned().collect()
+}
+
+/// Later values of a name replace earlier ones in their place.
+fn environment(parts: &Parts<'_>) -> Vec<String> {
+    let mut environment = vec![PATH.to_owned()];
+    if !parts.sandbox.hostname.is_empty() {
+        environment.push(format!("HOSTNAME={}", parts.sandbox.hostname));
+    }
+    if parts.config.tty {
+        environment.push("TERM=xterm".to_owned());
+    }
+    let own = parts.config.envs.iter().map(|(name, value)| format!("{name}={value}"));
+    for variable in parts.image.env.iter().cloned().chain(own) {
+        let name = |v: &str| v.split('=').next().unwrap_or_default().to_owned();
+        match environment.iter_mut().find(|known| name(known) == name(&variable)) {
+            Some(known) => *known = variable,
+            None => environment.push(variable),
+        }
+    }
+    environment
+}
+
+fn seccomp_profile(
+    privileged: bool,
+    profile: &SecurityProfile,
+    capabilities: &[String],
+) -> Result<Option<Profile>, RuntimeError> {
+    if privileged {
+        return Ok(None);
+    }
+    let profile = match profile {
+        SecurityProfile::Unconfined => return Ok(None),
+        SecurityProfile::RuntimeDefault => seccomp::profile::runtime_default(capabilities),
+        SecurityProfile::Localhost(path) => {
+            let invalid = |error: &dyn std::fmt::Display| {
+                RuntimeError::InvalidArgument(format!("failed to load seccomp profile {path:?}: {error}"))
+            };
+            let bytes = std::fs::read(path).map_err(|error| invalid(&error))?;
+            serde_json::from_slice(&bytes).map_err(|error| invalid(&error))?
+        }
+    };
+    seccomp::compile(&profile).map_err(|error| RuntimeError::InvalidArgument(error.to_string()))?;
+    Ok(Some(profile))
+}
+
+fn apparmor_profile(parts: &Parts<'_>) -> Result<Option<String>, RuntimeError> {
+    match (&parts.config.security.apparmor, parts.apparmor) {
+        (SecurityProfile::Localhost(name), true) => Ok(Some(name.clone())),
+        (SecurityProfile::Localhost(_), false) => {
+            Err(RuntimeError::InvalidArgument("apparmor is not supported".into()))
+        }
+        // No profile of ours is loaded: masked and read-only paths, capabilities and seccomp confine without it.
+        _ => Ok(None),
+    }
+}
+
+fn linux(parts: &Parts<'_>, cgroup: &str) -> Result<Value, RuntimeError> {
+    let security = &parts.config.security;
+    let mut namespaces = vec![json!({"type": "mount"})];
+    if !matches!(security.namespaces.pid, NamespaceMode::Node)
+        && !parts.namespaces.iter().any(|(name, _)| *name == "pid")
+    {
+        namespaces.push(json!({"type": "pid"}));
+    }
+    for (name, path) in parts.namespaces {
+        namespaces.push(json!({"type": name, "path": path}));
+    }
+    if *cgroup::hierarchies() == cgroup::Hierarchies::Unified && !security.privileged {
+        namespaces.push(json!({"type": "cgroup"}));
+    }
+    let (devices, rules) = devices::of(parts)?;
+    let mut resources = resources(&parts.config.resources);
+    resources["devices"] = json!(rules);
+    let mut linux = json!({
+        "namespaces": namespaces,
+        "cgroupsPath": cgroup,
+        "resources": resources,
+        "devices": devices,
+        "rootfsPropagation": mounts::root_propagation(parts),
+    });
+    if !security.privileged {
+        linux["maskedPaths"] = json!(security.masked_paths);
+        linux["readonlyPaths"] = json!(security.readonly_paths);
+    }
+    Ok(linux)
+}
+
+/// The limits, as OCI names them. Those that are not set are absent.
+fn resources(limits: &LinuxResources) -> Value {
+    let (mut cpu, mut memory) = (serde_json::Map::new(), serde_json::Map::new());
+    let set = |map: &mut serde_json::Map<String, Value>, name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            map.insert(name.to_owned(), value);
+        }
+    };
+    let positive = |value: u64| (value > 0).then(|| json!(value));
+    let given = |value: i64| (value != 0).then(|| json!(value));
+    let listed = |value: &str| (!value.is_empty()).then(|| json!(value));
+    set(&mut cpu, "shares", positive(limits.cpu_shares));
+    set(&mut cpu, "period", positive(limits.cpu_period));
+    set(&mut cpu, "quota", given(limits.cpu_quota));
+    set(&mut cpu, "cpus", listed(&limits.cpuset_cpus));
+    set(&mut cpu, "mems", listed(&limits.cpuset_mems));
+    set(&mut memory, "limit", given(limits.memory_limit_bytes));
+    set(&mut memory, "swap", given(limits.memory_swap_limit_bytes).filter(|_| swap_is_counted()));
+    let mut resources = json!({"cpu": cpu, "memory": memory});
+    if let Some(pids) = limits.pids_limit {
+        resources["pids"] = json!({"limit": if pids <= 0 { -1 } else { pids }});
+    }
+    if !limits.hugepage_limits.is_empty() {
+        let each = limits.hugepage_limits.iter().map(|l| json!({"pageSize": l.page_size, "limit": l.limit}));
+        resources["hugepageLimits"] = each.collect();
+    }
+    if !limits.unified.is_empty() {
+        resources["unified"] = json!(limits.unified);
+    }
+    resources
+}
+
+/// Kernels without the accounting have no file for the limit; upstream leaves it out there too.
+fn swap_is_counted() -> bool {
+    *cgroup::hierarchies() == cgroup::Hierarchies::Unified
+        || Path::new("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists()
+}
+
+#[cfg(test)]
+mod tests;

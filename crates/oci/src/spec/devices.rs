@@ -1,0 +1,91 @@
+//! Device nodes of containers and the rules of the device cgroup.
+
+use super::Parts;
+use kaji_containers::RuntimeError;
+use rustix::fs::{FileType, major, minor, stat};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Devices that every container has: type, major, minor. `libcontainer` makes their nodes.
+const DEFAULT: [(&str, Option<i64>, Option<i64>); 9] = [
+    ("c", Some(1), Some(3)),
+    ("c", Some(1), Some(5)),
+    ("c", Some(1), Some(7)),
+    ("c", Some(1), Some(8)),
+    ("c", Some(1), Some(9)),
+    ("c", Some(5), Some(0)),
+    ("c", Some(5), Some(1)),
+    ("c", Some(5), Some(2)),
+    ("c", Some(136), None),
+];
+
+/// Nodes to make, and rules. All devices are admitted to privileged containers; otherwise making nodes is admitted, opening
+/// others than those listed is not.
+pub fn of(parts: &Parts<'_>) -> Result<(Vec<Value>, Vec<Value>), RuntimeError> {
+    let mut nodes = vec![];
+    let mut rules = vec![];
+    if parts.config.security.privileged {
+        rules.push(json!({"allow": true, "access": "rwm"}));
+        for path in host_devices(Path::new("/dev")) {
+            nodes.extend(node(&path, &path)?.map(|(node, _)| node));
+        }
+        return Ok((nodes, rules));
+    }
+    rules.push(json!({"allow": false, "access": "rwm"}));
+    for kind in ["c", "b"] {
+        rules.push(json!({"allow": true, "type": kind, "access": "m"}));
+    }
+    for (kind, major, minor) in &DEFAULT {
+        let mut rule = json!({"allow": true, "type": kind, "major": major, "access": "rwm"});
+        if let Some(minor) = minor {
+            rule["minor"] = json!(minor);
+        }
+        rules.push(rule);
+    }
+    for device in &parts.config.devices {
+        let path = &device.host_path;
+        let invalid = || RuntimeError::InvalidArgument(format!("{path:?} is not a device"));
+        let (node, mut rule) = node(path, &device.container_path)?.ok_or_else(invalid)?;
+        rule["access"] = json!(if device.permissions.is_empty() { "rwm" } else { &device.permissions });
+        nodes.push(node);
+        rules.push(rule);
+    }
+    Ok((nodes, rules))
+}
+
+fn node(host: &str, container: &str) -> Result<Option<(Value, Value)>, RuntimeError> {
+    let failed = |error| RuntimeError::InvalidArgument(format!("device {host:?}: {error}"));
+    let found = stat(host).map_err(failed)?;
+    let kind = match FileType::from_raw_mode(found.st_mode) {
+        FileType::CharacterDevice => "c",
+        FileType::BlockDevice => "b",
+        _ => return Ok(None),
+    };
+    let (major, minor) = (major(found.st_rdev), minor(found.st_rdev));
+    let node = json!({
+        "path": container, "type": kind, "major": major, "minor": minor,
+        "fileMode": found.st_mode & 0o777, "uid": found.st_uid, "gid": found.st_gid,
+    });
+    Ok(Some((node, json!({"allow": true, "type": kind, "major": major, "minor": minor}))))
+}
+
+/// The node's devices, but for terminals and what the container has of its own.
+fn host_devices(directory: &Path) -> Vec<String> {
+    let own =
+        ["pts", "shm", "fd", "mqueue", "console", "ptmx", "null", "zero", "full", "random", "urandom", "tty"];
+    let mut found = vec![];
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let Ok(kind) = entry.file_type() else { continue };
+        if own.contains(&name) || kind.is_symlink() {
+            continue;
+        }
+        if kind.is_dir() {
+            found.extend(host_devices(&entry.path()));
+        } else if let Some(path) = entry.path().to_str() {
+            found.push(path.to_owned());
+        }
+    }
+    found
+}

@@ -1,0 +1,86 @@
+//! Configurations from fixtures.
+
+use super::*;
+use kaji_containers::{Capabilities, ContainerSecurity, Mount};
+
+fn with<T>(config: &ContainerConfig, work: impl FnOnce(&Parts<'_>) -> T) -> T {
+    let image = ImageConfig {
+        env: vec!["PATH=/image".into(), "A=image".into()],
+        entrypoint: vec!["/entry".into()],
+        cmd: vec!["default".into()],
+        working_dir: "/work".into(),
+        ..Default::default()
+    };
+    let sandbox = PodSandboxConfig {
+        hostname: "pod".into(),
+        cgroup_parent: "/kubepods/a".into(),
+        ..Default::default()
+    };
+    let available: Vec<String> =
+        ["CAP_CHOWN", "CAP_KILL", "CAP_NET_ADMIN", "CAP_SYS_ADMIN"].map(str::to_owned).to_vec();
+    work(&Parts {
+        id: "c1",
+        config,
+        sandbox: &sandbox,
+        image: &image,
+        rootfs: Path::new("/nowhere"),
+        namespaces: &[("network", "/pin/net".into())],
+        pod_files: &[("/etc/resolv.conf", "/pin/resolv.conf".into())],
+        image_mounts: &[],
+        available: &available,
+        apparmor: false,
+    })
+}
+
+#[test]
+fn takes_what_the_pod_leaves_out_from_the_image() {
+    let config = ContainerConfig { envs: vec![("A".into(), "pod".into())], ..Default::default() };
+    let built = with(&config, |parts| build(parts).unwrap());
+    let process = &built.spec["process"];
+    assert_eq!(process["args"], json!(["/entry", "default"]));
+    assert_eq!(process["env"], json!(["PATH=/image", "HOSTNAME=pod", "A=pod"]));
+    assert_eq!(process["cwd"], "/work");
+    assert_eq!(built.spec["linux"]["cgroupsPath"], "/kubepods/a/c1");
+    assert_eq!(built.shim.capabilities.bounding, ["CAP_CHOWN", "CAP_KILL"]);
+}
+
+#[test]
+fn a_command_replaces_the_images_arguments() {
+    let config = ContainerConfig { command: vec!["sh".into()], ..Default::default() };
+    assert_eq!(with(&config, |parts| arguments(config_of(parts), parts.image)), ["sh"]);
+    let config = ContainerConfig { args: vec!["x".into()], ..Default::default() };
+    assert_eq!(with(&config, |parts| arguments(config_of(parts), parts.image)), ["/entry", "x"]);
+}
+
+fn config_of<'a>(parts: &Parts<'a>) -> &'a ContainerConfig {
+    parts.config
+}
+
+fn bounding(add: &[&str], drop: &[&str]) -> Result<Vec<String>, RuntimeError> {
+    let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
+    let capabilities = Capabilities { add: names(add), drop: names(drop), ..Default::default() };
+    let security = ContainerSecurity { capabilities, ..Default::default() };
+    with(&ContainerConfig { security, ..Default::default() }, |parts| {
+        build(parts).map(|built| built.shim.capabilities.bounding)
+    })
+}
+
+#[test]
+fn capabilities_are_added_and_dropped() {
+    assert_eq!(bounding(&["NET_ADMIN"], &["ALL"]).unwrap(), ["CAP_NET_ADMIN"]);
+    assert_eq!(bounding(&["ALL"], &["CHOWN"]).unwrap(), ["CAP_KILL", "CAP_NET_ADMIN", "CAP_SYS_ADMIN"]);
+    assert!(matches!(bounding(&["SYS_TIME"], &[]), Err(RuntimeError::InvalidArgument(_))));
+}
+
+#[test]
+fn refuses_mounts_that_lead_out() {
+    let mount = Mount { container_path: "/a/../../b".into(), host_path: "/tmp".into(), ..Default::default() };
+    let config = ContainerConfig { mounts: vec![mount], ..Default::default() };
+    assert!(matches!(with(&config, |parts| build(parts).map(|_| ())), Err(RuntimeError::InvalidArgument(_))));
+}
+
+#[test]
+fn refuses_what_it_cannot_do() {
+    let config = ContainerConfig { cdi_devices: vec!["vendor.com/gpu=0".into()], ..Default::default() };
+    assert!(matches!(with(&config, |parts| build(parts).map(|_| ())), Err(RuntimeError::Unimplemented(_))));
+}

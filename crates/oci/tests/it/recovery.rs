@@ -1,0 +1,76 @@
+//! Containers outlive the manager and the shim.
+
+use crate::common::node;
+use kaji_containers::{ContainerRuntime, ContainerState, PodSandboxState};
+use std::time::Duration;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_manager_adopts_containers() {
+    let Some(mut node) = node("adopts").await else { return };
+    let sandbox = node.sandbox().await;
+    let running = node
+        .start(&sandbox, node.script("echo up; while [ ! -e /tmp/go ]; do sleep 0.01; done; exit 4"))
+        .await;
+    let ended = node.start(&sandbox, node.script("exit 6")).await;
+    node.ended(&ended).await;
+    let created = node.runtime().create_container(&sandbox, node.script("exit 8")).await.unwrap();
+    node.printed(&running, "up").await;
+    let pid = node.runtime().container_status(&running).await.unwrap().pid;
+    node.open().await;
+    let status = node.runtime().container_status(&running).await.unwrap();
+    assert_eq!((status.info.state, status.pid), (ContainerState::Running, pid));
+    assert_eq!(node.runtime().container_status(&ended).await.unwrap().exit_code, 6);
+    let sandbox_status = node.runtime().pod_sandbox_status(&sandbox).await.unwrap();
+    assert_eq!(sandbox_status.info.state, PodSandboxState::Ready);
+    let command = ["touch", "/tmp/go"].map(str::to_owned).to_vec();
+    node.runtime().exec_sync(&running, command, Duration::from_secs(20)).await.unwrap();
+    assert_eq!(node.ended(&running).await.exit_code, 4);
+    node.runtime().start_container(&created).await.unwrap();
+    assert_eq!(node.ended(&created).await.exit_code, 8);
+    node.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_goes_on_when_its_shim_is_killed() {
+    let Some(node) = node("orphan").await else { return };
+    let sandbox = node.sandbox().await;
+    let script = "echo one; while [ ! -e /tmp/go ]; do sleep 0.01; done; echo two; while [ ! -e /tmp/end ]; do sleep 0.01; done";
+    let id = node.start(&sandbox, node.script(script)).await;
+    node.printed(&id, "one").await;
+    let pid = node.runtime().container_status(&id).await.unwrap().pid;
+    let shim = parent_of(pid);
+    let killed = rustix::process::Pid::from_raw(shim).unwrap();
+    rustix::process::kill_process(killed, rustix::process::Signal::KILL).unwrap();
+    // The runtime starts another shim, which serves exec.
+    let touch = |file: &str| ["touch", file].map(str::to_owned).to_vec();
+    let started = std::time::Instant::now();
+    while node.runtime().exec_sync(&id, touch("/tmp/go"), Duration::from_secs(20)).await.is_err() {
+        assert!(started.elapsed() < Duration::from_secs(20));
+    }
+    node.printed(&id, "two").await;
+    let status = node.runtime().container_status(&id).await.unwrap();
+    assert_eq!((status.info.state, status.pid), (ContainerState::Running, pid));
+    node.runtime().exec_sync(&id, touch("/tmp/end"), Duration::from_secs(20)).await.unwrap();
+    assert_eq!(node.ended(&id).await.exit_code, 255);
+    node.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shim_that_is_killed_with_its_container_is_an_exit() {
+    let Some(node) = node("both").await else { return };
+    let sandbox = node.sandbox().await;
+    let id = node.start(&sandbox, node.script("exec sleep 1000")).await;
+    let pid = i32::try_from(node.runtime().container_status(&id).await.unwrap().pid).unwrap();
+    let shim = parent_of(pid.cast_unsigned());
+    for process in [shim, pid] {
+        let process = rustix::process::Pid::from_raw(process).unwrap();
+        rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+    }
+    assert_eq!(node.ended(&id).await.exit_code, 255);
+    node.finish().await;
+}
+
+fn parent_of(pid: u32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
