@@ -105,12 +105,12 @@ pub(crate) struct Configuration<'a> {
 }
 
 impl Configuration<'_> {
-    /// Its content, which has to be of a kind: group, versions and name.
+    /// Its fields without `apiVersion` and `kind`, which have to be those of a kind: group, versions and name.
     ///
     /// # Errors
     /// It is of another kind.
     pub(crate) fn of_kind(self, kind: (&str, &[&str], &str)) -> Result<Value, String> {
-        of_kind(&self.value, kind).map(|()| self.value)
+        fields_of_kind(self.value, kind)
     }
 }
 
@@ -179,15 +179,19 @@ fn read_file(
     Ok(values)
 }
 
-fn of_kind(value: &Value, (group, versions, kind): (&str, &[&str], &str)) -> Result<(), String> {
+fn fields_of_kind(mut value: Value, (group, versions, kind): (&str, &[&str], &str)) -> Result<Value, String> {
     let own = value["apiVersion"].as_str().unwrap_or_default();
     let known =
         versions.iter().any(|v| own.strip_prefix(group).and_then(|r| r.strip_prefix('/')) == Some(*v));
-    if known && value["kind"] == kind {
-        return Ok(());
-    }
     let named = value["kind"].as_str().unwrap_or_default();
-    Err(format!("no kind {named:?} is registered for version {own:?}"))
+    if !known || named != kind {
+        return Err(format!("no kind {named:?} is registered for version {own:?}"));
+    }
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("apiVersion");
+        fields.remove("kind");
+    }
+    Ok(value)
 }
 
 fn yaml(path: &Path, read: Read<'_>) -> Result<Value, ConfigError> {

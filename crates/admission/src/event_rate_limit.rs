@@ -20,10 +20,6 @@ const CACHE_SIZE: usize = 4096;
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct File {
-    #[serde(rename = "apiVersion")]
-    _api_version: String,
-    #[serde(rename = "kind")]
-    _kind: String,
     #[serde(default)]
     limits: Vec<Limit>,
 }
@@ -229,7 +225,7 @@ mod tests {
 
     #[test]
     fn rejects_invalid_limits() {
-        let config = |limits: Value| Config::parse(json!({"apiVersion": "v", "kind": "k", "limits": limits}));
+        let config = |limits: Value| Config::parse(json!({"limits": limits}));
         let texts = [
             config(json!([])),
             config(

@@ -13,7 +13,7 @@ use crate::{
     shared::{
         controller_ref::{claim, labels_differ, owner_keys, unchanged},
         history::{self, HASH_LABEL, History, Subject},
-        pods::{delete_pod, namespace_terminating, pod_from_template, status_patch},
+        pods::{delete_pod_step, namespace_terminating, pod_from_template, status_patch},
     },
 };
 use kaji_runtime::{
@@ -369,17 +369,8 @@ fn work(mut plan: Plan, daemons: &Daemons<'_>, regarding: &Value) -> Plan {
         on_success: Some(EventRecord::normal(regarding.clone(), "SuccessfulCreate", "Created pod: {name}")),
         on_failure: Some(EventRecord::warning(regarding.clone(), "FailedCreate", "Error creating: {error}")),
     };
-    let delete = |pod: &Arc<Pod>| Step {
-        write: delete_pod(pod),
-        on_success: Some(EventRecord::normal(
-            regarding.clone(),
-            "SuccessfulDelete",
-            format!("Deleted pod: {}", pod.metadata.name),
-        )),
-        on_failure: Some(EventRecord::warning(regarding.clone(), "FailedDelete", "Error deleting: {error}")),
-    };
     // What cannot be created must not keep what has to go.
-    plan = plan.stage(work.delete.iter().map(delete).collect());
+    plan = plan.stage(work.delete.iter().map(|pod| delete_pod_step(pod, regarding)).collect());
     let (mut rest, mut batch) = (work.create.as_slice(), 1);
     while !rest.is_empty() {
         let (now, later) = rest.split_at(batch.min(rest.len()));

@@ -10,7 +10,7 @@ use crate::{
     shared::{
         conditions,
         controller_ref::{claim, labels_differ, owner_keys, unchanged},
-        pods::{delete_pod, namespace_terminating, pod_from_template, pods_to_delete, status_patch},
+        pods::{delete_pod_step, namespace_terminating, pod_from_template, pods_to_delete, status_patch},
     },
 };
 use kaji_runtime::{
@@ -186,15 +186,7 @@ fn delete<T: Replicated>(
     };
     let related = siblings.iter().flat_map(|uid| pods.owned_by(uid));
     let doomed = pods_to_delete(active, related, surplus.min(BURST), cx.now);
-    let steps = doomed.iter().map(|pod| Step {
-        write: delete_pod(pod),
-        on_success: Some(EventRecord::normal(
-            regarding.clone(),
-            "SuccessfulDelete",
-            format!("Deleted pod: {}", pod.metadata.name),
-        )),
-        on_failure: Some(EventRecord::warning(regarding.clone(), "FailedDelete", "Error deleting: {error}")),
-    });
+    let steps = doomed.iter().map(|pod| delete_pod_step(pod, &regarding));
     plan.stage(steps.collect())
 }
 

@@ -62,7 +62,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-/// What every stage has: the options and what follows from them alone.
+/// What every stage has: the options, what follows from them alone, and the audit backends.
 struct Settings {
     options: Options,
     /// The name by which metrics identify this server.
@@ -73,13 +73,21 @@ struct Settings {
     clock: Arc<dyn Clock>,
     /// The clock of objects and control loops.
     object_clock: Arc<dyn Clock>,
+    audit: Option<Arc<Audit>>,
+}
+
+/// The store and its encryption.
+struct Storage {
+    encryption: Encryption,
+    /// Holds encrypted values.
+    raw_store: Arc<dyn Store>,
+    store: Arc<dyn Store>,
 }
 
 /// Stage 1: options are valid; audit and encryption at rest are configured; nothing is opened.
 pub(crate) struct Configured {
     settings: Settings,
     metrics: Metrics,
-    audit: Option<Arc<Audit>>,
     encryption: Encryption,
 }
 
@@ -98,20 +106,22 @@ impl Configured {
                 .map_err(StartError::NodeRanges)?,
             clock: Arc::new(SystemClock),
             object_clock: options.object_clock(),
+            audit,
             options,
         };
-        Ok(Configured { settings, metrics, audit, encryption })
+        Ok(Configured { settings, metrics, encryption })
     }
 
     pub async fn open_store(self) -> Result<StoreOpened, StartError> {
-        let Configured { settings, metrics, audit, encryption } = self;
+        let Configured { settings, metrics, encryption } = self;
         let raw_store = open_store(&settings.options).await?;
         let store = encryption.around(raw_store.clone());
         let Options { data_dir, serving, .. } = &settings.options;
         let (serving, dir) = (serving.clone(), data_dir.join("pki"));
         let (names, now) = (serving_names(&settings.options, settings.service_ip), settings.clock.now());
         let certificates = tokio::task::spawn_blocking(move || serving.load(&dir, names, now));
-        Ok(StoreOpened { settings, metrics, audit, encryption, raw_store, store, certificates })
+        let storage = Storage { encryption, raw_store, store };
+        Ok(StoreOpened { settings, metrics, storage, certificates })
     }
 }
 
@@ -119,23 +129,19 @@ impl Configured {
 pub(crate) struct StoreOpened {
     settings: Settings,
     metrics: Metrics,
-    audit: Option<Arc<Audit>>,
-    encryption: Encryption,
-    /// Holds encrypted values.
-    raw_store: Arc<dyn Store>,
-    store: Arc<dyn Store>,
+    storage: Storage,
     certificates: JoinHandle<Result<Certificates, PkiError>>,
 }
 
 impl StoreOpened {
     pub fn store(&self) -> Arc<dyn Store> {
-        self.store.clone()
+        self.storage.store.clone()
     }
 
     pub async fn open_engine(self) -> Result<EngineOpened, StartError> {
         let Settings { options, server_name, object_clock, .. } = &self.settings;
         let engine_options = EngineOptions { clock: object_clock.clone(), ..EngineOptions::default() };
-        let engine = Engine::open(self.store.clone(), engine_options).await?;
+        let engine = Engine::open(self.store(), engine_options).await?;
         let access = Access::new(&options.authz, server_name, object_clock, Arc::downgrade(&engine)).await?;
         let plugins = PluginDeps {
             authorizer: access.authorizer.clone(),
@@ -160,7 +166,7 @@ pub(crate) struct EngineOpened {
 impl EngineOpened {
     pub async fn register_resources(self) -> Result<ResourcesRegistered, StartError> {
         let EngineOpened { former, engine, access, plugins } = self;
-        let StoreOpened { settings, mut metrics, audit, encryption, raw_store, store, certificates } = former;
+        let StoreOpened { settings, mut metrics, storage, certificates } = former;
         let Settings { options, server_name, object_clock, .. } = &settings;
         let certificates =
             certificates.await.map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
@@ -181,12 +187,10 @@ impl EngineOpened {
             kaji_apiextensions::Conversions { callers: plugins.callers.clone(), ..Default::default() };
         conversions.metrics.register(metrics.registry());
         kaji_apiextensions::start(engine.clone(), object_clock.clone(), conversions).await?;
-        let storage = Storage { encryption, raw_store, store };
         let certificates = Arc::new(certificates);
         Ok(ResourcesRegistered {
             settings,
             metrics,
-            audit,
             storage,
             engine,
             access,
@@ -198,19 +202,10 @@ impl EngineOpened {
     }
 }
 
-/// The store and its encryption.
-struct Storage {
-    encryption: Encryption,
-    /// Holds encrypted values.
-    raw_store: Arc<dyn Store>,
-    store: Arc<dyn Store>,
-}
-
 /// Stage 4: built-in and custom resources are served from complete caches; requests are authenticated.
 pub(crate) struct ResourcesRegistered {
     settings: Settings,
     metrics: Metrics,
-    audit: Option<Arc<Audit>>,
     storage: Storage,
     engine: Arc<Engine>,
     access: Access,
@@ -284,7 +279,6 @@ impl Bootstrapped {
         let ResourcesRegistered {
             settings,
             metrics,
-            audit,
             storage,
             engine,
             access,
@@ -306,7 +300,7 @@ impl Bootstrapped {
             .with_reload_metrics(&authn.reloads)
             .with(|registry| plugins.metrics.register(registry))
             .with(|registry| plugins.policies.register(registry));
-        let stack = stack(&settings, engine, &aggregator, &access, &authn, metrics, audit, address);
+        let stack = stack(&settings, engine, &aggregator, &access, &authn, metrics, address);
         add_checks(&stack, &storage);
         let (stop, stopped) = watch::channel(false);
         let (listener, front) = listener.unzip();
@@ -341,7 +335,6 @@ impl Bootstrapped {
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "the parts of a stack, which are put together here only")]
 fn stack(
     settings: &Settings,
     engine: Arc<Engine>,
@@ -349,7 +342,6 @@ fn stack(
     access: &Access,
     authn: &Authn,
     metrics: Metrics,
-    audit: Option<Arc<Audit>>,
     address: SocketAddr,
 ) -> Arc<Stack> {
     let options = &settings.options;
@@ -369,7 +361,7 @@ fn stack(
         flow,
         request_timeout: options.request_timeout,
         body_memory: options.serving.request_memory.map_or_else(BodyMemory::of_process, BodyMemory::new),
-        audit,
+        audit: settings.audit.clone(),
         random: Arc::new(SystemRandom),
     })
 }

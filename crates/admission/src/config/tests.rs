@@ -62,7 +62,9 @@ fn security(text: &str, other: &str) -> String {
     let enabled = enabled(&Flags::default()).unwrap();
     let mut values = read_file(Path::new("/etc/kaji/admission.yaml"), &enabled, &read).unwrap();
     assert_eq!(values.keys().collect::<Vec<_>>(), [&"PodSecurity"], "plugins that are off get nothing");
-    crate::pod_security::Config::parse(values.remove("PodSecurity").unwrap()).unwrap().text()
+    let configuration = Configuration { value: values.remove("PodSecurity").unwrap(), read: &read };
+    let fields = configuration.of_kind(crate::pod_security::Config::KIND).unwrap();
+    crate::pod_security::Config::parse(fields).unwrap().text()
 }
 
 const HEAD: &str = "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n";

@@ -19,10 +19,6 @@ pub(crate) struct Config {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct File {
-    #[serde(rename = "apiVersion")]
-    _api_version: String,
-    #[serde(rename = "kind")]
-    _kind: String,
     #[serde(default)]
     defaults: Defaults,
     #[serde(default)]

@@ -31,10 +31,6 @@ pub(crate) const KIND: (&str, &[&str], &str) =
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct File {
-    #[serde(rename = "apiVersion")]
-    _api_version: String,
-    #[serde(rename = "kind")]
-    _kind: String,
     #[serde(default)]
     kube_config_file: String,
     #[serde(default)]
@@ -470,8 +466,7 @@ users:
     #[test]
     fn rejects_unsupported_kubeconfig_fields() {
         let config = |kubeconfig: &'static str, extra: (&str, &str)| {
-            let mut value =
-                json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": KIND.2, "kubeConfigFile": "/k"});
+            let mut value = json!({"kubeConfigFile": "/k"});
             value[extra.0] = json!(extra.1);
             Auth::parse(value, &|_| Ok(kubeconfig.to_owned()))
                 .map(|_| "fine".to_owned())

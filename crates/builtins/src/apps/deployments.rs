@@ -33,8 +33,8 @@ const COLUMNS: &[Column] = &[
         "Total number of available non-terminating pods (ready for at least minReadySeconds) targeted by this deployment.",
     ),
     age_column(),
-    Column::new("Containers", "string", 1, "Names of each container in the template."),
-    Column::new("Images", "string", 1, "Images referenced by each container in the template."),
+    table::containers_column(1),
+    table::images_column(1),
     Column::new(
         "Selector",
         "string",
@@ -188,17 +188,7 @@ impl Hooks for Deployments {
     }
 
     fn warnings(&self, ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
-        let path = Path::new("spec").child("template");
-        match old {
-            None => {
-                let name = template::warn_name(object::name(new), "Pod names and hostnames");
-                name.into_iter().chain(template::warn(&path, new.at("spec").at("template"))).collect()
-            }
-            Some(o) if ctx.subresource.is_empty() && object::generation(new) != object::generation(o) => {
-                template::warn(&path, new.at("spec").at("template"))
-            }
-            Some(_) => vec![],
-        }
+        template::warn_workload(ctx, new, old)
     }
 
     fn row(&self, _version: &str, d: &Value, now: jiff::Timestamp) -> Vec<Value> {

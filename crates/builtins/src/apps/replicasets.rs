@@ -7,7 +7,7 @@ use crate::{
         value::{ensure_object, put, set_default},
     },
 };
-use kaji_meta::{Path, field::ErrorList, labels::Selector, object};
+use kaji_meta::{Path, field::ErrorList, labels::Selector};
 use kaji_resource::{
     Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, age_column, name_column,
 };
@@ -34,8 +34,8 @@ const COLUMNS: &[Column] = &[
         "The number of non-terminating pods targeted by this ReplicaSet with a Ready Condition.",
     ),
     age_column(),
-    Column::new("Containers", "string", 1, "Names of each container in the template."),
-    Column::new("Images", "string", 1, "Images referenced by each container in the template."),
+    table::containers_column(1),
+    table::images_column(1),
     Column::new(
         "Selector",
         "string",
@@ -118,17 +118,7 @@ impl Hooks for ReplicaSets {
     }
 
     fn warnings(&self, ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
-        let path = Path::new("spec").child("template");
-        match old {
-            None => {
-                let name = template::warn_name(object::name(new), "Pod names and hostnames");
-                name.into_iter().chain(template::warn(&path, new.at("spec").at("template"))).collect()
-            }
-            Some(o) if ctx.subresource.is_empty() && object::generation(new) != object::generation(o) => {
-                template::warn(&path, new.at("spec").at("template"))
-            }
-            Some(_) => vec![],
-        }
+        template::warn_workload(ctx, new, old)
     }
 
     fn row(&self, _version: &str, rs: &Value, now: jiff::Timestamp) -> Vec<Value> {

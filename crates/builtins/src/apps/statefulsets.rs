@@ -23,8 +23,8 @@ const COLUMNS: &[Column] = &[
     name_column(),
     Column::new("Ready", "string", 0, "Number of the pod with ready state"),
     age_column(),
-    Column::new("Containers", "string", 1, "Names of each container in the template."),
-    Column::new("Images", "string", 1, "Images referenced by each container in the template."),
+    table::containers_column(1),
+    table::images_column(1),
 ];
 /// Fields of the spec that may change.
 const MUTABLE: [&str; 7] = [

@@ -45,8 +45,8 @@ const COLUMNS: &[Column] = &[
         "Information when was the last time the job was successfully scheduled.",
     ),
     age_column(),
-    Column::new("Containers", "string", 1, "Names of each container in the template."),
-    Column::new("Images", "string", 1, "Images referenced by each container in the template."),
+    table::containers_column(1),
+    table::images_column(1),
     Column::new(
         "Selector",
         "string",

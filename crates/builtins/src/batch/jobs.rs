@@ -45,8 +45,8 @@ const COLUMNS: &[Column] = &[
     ),
     Column::new("Duration", "string", 0, "Time required to complete the job."),
     age_column(),
-    Column::new("Containers", "string", 1, "Names of each container in the template."),
-    Column::new("Images", "string", 1, "Images referenced by each container in the template."),
+    table::containers_column(1),
+    table::images_column(1),
     Column::new(
         "Selector",
         "string",

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 const COLUMNS: &[Column] = &[
     name_column(),
-    Column::new("Containers", "string", 0, "Names of each container in the template."),
-    Column::new("Images", "string", 0, "Images referenced by each container in the template."),
+    table::containers_column(0),
+    table::images_column(0),
     Column::new("Pod Labels", "string", 0, "The labels for the pod template."),
 ];
 

@@ -11,7 +11,6 @@ use kaji_meta::{
     Path,
     field::{Error, ErrorList},
     labels::Selector,
-    object,
 };
 use kaji_resource::{
     Column, Ctx, GarbageCollectionPolicy, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef,
@@ -35,8 +34,8 @@ const COLUMNS: &[Column] = &[
     ),
     Column::new("Ready", "integer", 0, "The number of ready replicas for this replication controller."),
     age_column(),
-    Column::new("Containers", "string", 1, "Names of each container in the template."),
-    Column::new("Images", "string", 1, "Images referenced by each container in the template."),
+    table::containers_column(1),
+    table::images_column(1),
     Column::new(
         "Selector",
         "string",
@@ -138,17 +137,7 @@ impl Hooks for ReplicationControllers {
     }
 
     fn warnings(&self, ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
-        let path = Path::new("spec").child("template");
-        match old {
-            None => {
-                let name = template::warn_name(object::name(new), "Pod names and hostnames");
-                name.into_iter().chain(template::warn(&path, new.at("spec").at("template"))).collect()
-            }
-            Some(o) if ctx.subresource.is_empty() && object::generation(new) != object::generation(o) => {
-                template::warn(&path, new.at("spec").at("template"))
-            }
-            Some(_) => vec![],
-        }
+        template::warn_workload(ctx, new, old)
     }
 
     fn row(&self, _version: &str, rc: &Value, now: jiff::Timestamp) -> Vec<Value> {

@@ -1,7 +1,8 @@
-//! Cells of tables, as `kubectl get` shows them.
+//! Columns and cells of tables, as `kubectl get` shows them.
 
 use super::value::Fields;
 use kaji_meta::{labels::Selector, object, time};
+use kaji_resource::Column;
 use serde_json::Value;
 
 /// The object's name.
@@ -32,6 +33,16 @@ pub fn seconds_between(from: jiff::Timestamp, to: jiff::Timestamp) -> i64 {
 /// `3m5s`, `2d`, …
 pub fn human(seconds: i64) -> String {
     time::human_duration(seconds)
+}
+
+/// The column of the names of a pod template's containers; `kubectl get` shows it always (priority 0) or with `-o wide` (1).
+pub const fn containers_column(priority: i32) -> Column {
+    Column::new("Containers", "string", priority, "Names of each container in the template.")
+}
+
+/// The column of the images of a pod template's containers, likewise.
+pub const fn images_column(priority: i32) -> Column {
+    Column::new("Images", "string", priority, "Images referenced by each container in the template.")
 }
 
 /// Names and images of containers, each joined by commas.

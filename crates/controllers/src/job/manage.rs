@@ -9,7 +9,7 @@ use super::{
 };
 use crate::shared::{
     controller_ref::quiet,
-    pods::{delete_pod, pod_from_template, pods_to_delete},
+    pods::{delete_pod_step, pod_from_template, pods_to_delete},
 };
 use kaji_runtime::{
     EventRecord, PatchKind, Plan, Projection, Step, Write,
@@ -40,16 +40,7 @@ pub fn release(pods: &[Arc<Pod>]) -> Vec<Step> {
 /// The steps that delete pods, with their events.
 pub fn delete(job: &Job, pods: &[Arc<Pod>]) -> Vec<Step> {
     let regarding = job.metadata.reference(&Job::api_version(), Job::KIND);
-    let step = |pod: &Arc<Pod>| Step {
-        write: delete_pod(pod),
-        on_success: Some(EventRecord::normal(
-            regarding.clone(),
-            "SuccessfulDelete",
-            format!("Deleted pod: {}", pod.metadata.name),
-        )),
-        on_failure: Some(EventRecord::warning(regarding.clone(), "FailedDelete", "Error deleting: {error}")),
-    };
-    pods.iter().map(step).collect()
+    pods.iter().map(|pod| delete_pod_step(pod, &regarding)).collect()
 }
 
 /// Adds what a job that goes on needs: fewer pods, or more of them.

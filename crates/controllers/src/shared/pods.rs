@@ -2,7 +2,7 @@
 
 use kaji_meta::validation::name_is_dns_subdomain;
 use kaji_runtime::{
-    Meta, PatchKind, Write,
+    EventRecord, Meta, PatchKind, Step, Write,
     client::{Error, Target},
     objects::Pod,
 };
@@ -34,6 +34,16 @@ pub fn delete_pod(pod: &Pod) -> Write {
     Write::Delete {
         target: Target::of::<Pod>(&pod.metadata.namespace, &pod.metadata.name),
         options: json!({"preconditions": {"uid": pod.metadata.uid}}),
+    }
+}
+
+/// Deletes exactly this pod, with upstream's events for the object that owns it.
+pub fn delete_pod_step(pod: &Pod, regarding: &Value) -> Step {
+    let text = format!("Deleted pod: {}", pod.metadata.name);
+    Step {
+        write: delete_pod(pod),
+        on_success: Some(EventRecord::normal(regarding.clone(), "SuccessfulDelete", text)),
+        on_failure: Some(EventRecord::warning(regarding.clone(), "FailedDelete", "Error deleting: {error}")),
     }
 }
 

@@ -6,8 +6,9 @@ use kaji_meta::{
     Path,
     field::{Error, ErrorList},
     labels::Selector,
-    validation,
+    object, validation,
 };
+use kaji_resource::Ctx;
 use serde_json::Value;
 
 /// Validates a PodTemplateSpec.
@@ -55,6 +56,22 @@ pub fn only_restarted(errs: &mut ErrorList, path: &Path, template: &Value, kind:
 /// Upstream's warnings for a template, at the path of the template.
 pub fn warn(path: &Path, template: &Value) -> Vec<String> {
     warnings::spec_and_meta(path, true, template.at("spec"), template.at("metadata"))
+}
+
+/// Upstream's warnings for a workload with a template of pods that are named after it: for a new name, and for a template
+/// that is new or may have changed.
+pub fn warn_workload(ctx: &Ctx<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+    let of_template = || warn(&Path::new("spec").child("template"), new.at("spec").at("template"));
+    match old {
+        None => {
+            let of_name = warn_name(object::name(new), "Pod names and hostnames");
+            of_name.into_iter().chain(of_template()).collect()
+        }
+        Some(old) if ctx.subresource.is_empty() && object::generation(new) != object::generation(old) => {
+            of_template()
+        }
+        Some(_) => vec![],
+    }
 }
 
 /// The warning for names that make poor host names. `what` is how the name is used.
