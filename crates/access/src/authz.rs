@@ -287,7 +287,7 @@ impl Parts {
 }
 
 /// The authorizers of a cluster.
-pub struct Access {
+pub struct Authz {
     /// All of them, in their order.
     pub authorizer: Arc<dyn Authorizer>,
     /// RBAC alone.
@@ -298,7 +298,7 @@ pub struct Access {
     reload: Option<Reload>,
 }
 
-impl Access {
+impl Authz {
     /// Until the engine has resources, only `system:masters` is allowed anything. `server` is the label of this server in
     /// metrics.
     ///
@@ -309,7 +309,7 @@ impl Access {
         server: &str,
         clock: &Arc<dyn Clock>,
         engine: Weak<Engine>,
-    ) -> Result<Access, AuthzError> {
+    ) -> Result<Authz, AuthzError> {
         let configured = options.read()?;
         let policies = options.policies(&configured.modes)?.unwrap_or_default();
         let parts = Parts::new(Arc::new(AuthorizationMetrics::new(server)), policies, engine);
@@ -319,7 +319,7 @@ impl Access {
             .file
             .map(|file| Reload::new(file, configured.modes, parts.clone(), current.clone(), clock.clone()));
         let Parts { rbac, node, decisions, .. } = parts;
-        Ok(Access { authorizer: current, rbac, decisions, node, reload })
+        Ok(Authz { authorizer: current, rbac, decisions, node, reload })
     }
 
     /// Keeps the node graph up to date and reloads the configuration file, until `stop` turns true.

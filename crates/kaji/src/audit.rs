@@ -2,8 +2,8 @@
 //!
 //! Invariant: a configuration that cannot be used keeps the cluster from starting.
 
-use crate::webhook_config::WebhookConfig;
 use bytes::Bytes;
+use kaji_access::webhook_config::WebhookConfig;
 use kaji_audit::{AuditDependencies, AuditError, Options, Post};
 use kaji_meta::{SystemClock, random::SystemRandom};
 use kaji_resource::BoxFuture;

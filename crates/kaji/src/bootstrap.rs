@@ -4,17 +4,18 @@
 //! Invariants: writing them is idempotent; existing objects (after a restart) stay as their owners left them, except the
 //! endpoints of this server, which have its address. An object is written after the namespace that it is in.
 
-use crate::{delegation, roles, tracking};
 use futures_util::{
     future::{try_join, try_join_all, try_join3},
     try_join,
 };
 use jiff::Timestamp;
+use kaji_access::default_roles;
 use kaji_auth::authn::ClusterAuthenticationInfo;
 use kaji_engine::Engine;
 use kaji_kubelet::cluster_info;
 use kaji_meta::{GroupResource, Status};
 use kaji_resource::{Api, DeleteOptions};
+use kaji_server::{cluster_authentication_trust, legacy_token_tracking};
 use serde_json::{Value, json};
 use std::{
     net::{IpAddr, SocketAddr},
@@ -66,16 +67,16 @@ pub async fn run(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> 
         try_join(namespaces(api), service_cidr(api, facts)).await?;
         try_join!(
             kubernetes_service(api, facts),
-            roles::ensure_namespaced(api),
+            default_roles::ensure_namespaced(api),
             cluster_info::ensure(api, facts.url, facts.root_ca),
-            delegation::ensure(api, facts.authentication, facts.now),
-            tracking::ensure(api, facts.now, true),
+            cluster_authentication_trust::ensure(api, facts.authentication, facts.now),
+            legacy_token_tracking::ensure(api, facts.now, true),
         )
     };
     try_join!(
         namespaced,
         priority_classes(api),
-        roles::ensure_cluster_wide(api),
+        default_roles::ensure_cluster_wide(api),
         kaji_server::flowcontrol::ensure(engine),
         kaji_aggregator::ensure(engine),
     )

@@ -3,11 +3,13 @@
 //!
 //! Invariants: a file that cannot be used keeps the server from starting; at a reload it changes nothing.
 
-use crate::delegation;
 use kaji_aggregator::{Aggregator, Identity};
 use kaji_options::{ProxyClient, WatchedFiles};
 use kaji_outbound::{ClientCache, ClientConfig, Target};
-use kaji_server::pki::{Pki, PkiError};
+use kaji_server::{
+    cluster_authentication_trust,
+    pki::{Pki, PkiError},
+};
 use std::{fs, io, path::PathBuf, sync::Arc};
 use tokio::sync::watch;
 
@@ -23,7 +25,9 @@ fn check(identity: &Identity) -> Result<(), String> {
 /// # Errors
 /// When a file cannot be read, or holds no certificate or not its key.
 pub fn load(options: &ProxyClient, pki: &Pki) -> Result<Identity, PkiError> {
-    let Some([certificate, key]) = options.paths() else { return Ok(delegation::identity(pki)) };
+    let Some([certificate, key]) = options.paths() else {
+        return Ok(cluster_authentication_trust::identity(pki));
+    };
     let read = |path: &PathBuf| {
         let path = path.clone();
         fs::read(&path).map_err(|source| PkiError::Io { path, source })
@@ -67,7 +71,7 @@ mod tests {
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let certificates = kaji_server::Certificates::in_memory(vec![], now).unwrap();
         let pki = certificates.current();
-        let own = delegation::identity(&pki);
+        let own = cluster_authentication_trust::identity(&pki);
         assert_eq!(load(&ProxyClient::default(), &pki).unwrap(), own);
         let dir = tempfile::tempdir().unwrap();
         let [cert, key] = ["cert", "key"].map(|name| dir.path().join(name));

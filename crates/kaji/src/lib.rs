@@ -2,26 +2,19 @@
 //!
 //! The binary is a thin command line over this; tests start clusters with the same call.
 
-mod access;
 mod audit;
-mod authn;
 mod bootstrap;
 mod cache_feed;
 pub mod cluster;
-mod delegation;
 mod encryption;
-mod fetch;
 mod front_proxy;
-mod identities;
-mod roles;
 pub mod scrub;
 mod start;
-mod tracking;
 mod trust;
-pub mod webhook_config;
 
 pub use cache_feed::CacheFeed;
 pub use cluster::{Cluster, StartError};
+pub use kaji_access::webhook_config;
 pub use kaji_controllers::Selection;
 pub use kaji_files::kubeconfig;
 pub use kaji_kubelet::{agent, token};

@@ -18,17 +18,14 @@ pub(crate) use addresses::client_address;
 pub(crate) use control_loops::ControlLoops;
 
 use crate::{
-    access::Access,
-    audit,
-    authn::Authn,
-    bootstrap,
+    audit, bootstrap,
     cluster::{Cluster, STORE, StartError},
-    delegation,
     encryption::Encryption,
-    front_proxy, tracking, trust,
+    front_proxy, trust,
 };
 use addresses::{endpoint_address, kubernetes_service_ip, serving_names};
 use control_loops::ControlLoopConfig;
+use kaji_access::{Authn, Authz};
 use kaji_admission::Deps as PluginDeps;
 use kaji_aggregator::Aggregator;
 use kaji_auth::authn::ClusterAuthenticationInfo;
@@ -44,7 +41,7 @@ use kaji_outbound::ClientCache;
 use kaji_resource::Api;
 use kaji_server::{
     Audit, Authentication, BodyMemory, Certificates, Discovery, FlowControl, Health, Impersonation, Listener,
-    Metrics, OpenApi, SlowCheck, Stack, TlsConfigHandle,
+    Metrics, OpenApi, SlowCheck, Stack, TlsConfigHandle, cluster_authentication_trust, legacy_token_tracking,
     pki::{Pki, PkiError},
 };
 use kaji_store::{
@@ -142,16 +139,16 @@ impl StoreOpened {
         let Settings { options, server_name, object_clock, .. } = &self.settings;
         let engine_options = EngineOptions { clock: object_clock.clone(), ..EngineOptions::default() };
         let engine = Engine::open(self.store(), engine_options).await?;
-        let access = Access::new(&options.authz, server_name, object_clock, Arc::downgrade(&engine)).await?;
+        let authz = Authz::new(&options.authz, server_name, object_clock, Arc::downgrade(&engine)).await?;
         let plugins = PluginDeps {
-            authorizer: access.authorizer.clone(),
+            authorizer: authz.authorizer.clone(),
             callers: Arc::new(ClientCache::with_services_of(weak_api(&engine))),
             metrics: Arc::default(),
             policies: Arc::default(),
         };
         // There are no resources yet, and so no writes that the plugins could miss.
         engine.set_admission(kaji_admission::load(&options.admission, &plugins)?);
-        Ok(EngineOpened { former: self, engine, access, plugins })
+        Ok(EngineOpened { former: self, engine, authz, plugins })
     }
 }
 
@@ -159,13 +156,13 @@ impl StoreOpened {
 pub(crate) struct EngineOpened {
     former: StoreOpened,
     engine: Arc<Engine>,
-    access: Access,
+    authz: Authz,
     plugins: PluginDeps,
 }
 
 impl EngineOpened {
     pub async fn register_resources(self) -> Result<ResourcesRegistered, StartError> {
-        let EngineOpened { former, engine, access, plugins } = self;
+        let EngineOpened { former, engine, authz, plugins } = self;
         let StoreOpened { settings, mut metrics, storage, certificates } = former;
         let Settings { options, server_name, object_clock, .. } = &settings;
         let certificates =
@@ -177,8 +174,8 @@ impl EngineOpened {
                 .await?;
         let mut deps = Deps::new(object_clock.clone(), Arc::new(SystemRandom));
         deps.service_cidrs = options.service_cidrs.clone();
-        deps.authorizer = access.authorizer.clone();
-        deps.grants = access.rbac.clone();
+        deps.authorizer = authz.authorizer.clone();
+        deps.grants = authz.rbac.clone();
         deps.validate_crd = Some(kaji_apiextensions::validator());
         deps.tokens = Some(authn.tokens.clone());
         deps.api = ApiHandle::new(api);
@@ -193,7 +190,7 @@ impl EngineOpened {
             metrics,
             storage,
             engine,
-            access,
+            authz,
             plugins,
             certificates,
             pki,
@@ -208,7 +205,7 @@ pub(crate) struct ResourcesRegistered {
     metrics: Metrics,
     storage: Storage,
     engine: Arc<Engine>,
-    access: Access,
+    authz: Authz,
     plugins: PluginDeps,
     certificates: Arc<Certificates>,
     pki: Arc<Pki>,
@@ -281,7 +278,7 @@ impl Bootstrapped {
             metrics,
             storage,
             engine,
-            access,
+            authz,
             plugins,
             certificates,
             pki,
@@ -296,11 +293,11 @@ impl Bootstrapped {
         );
         let metrics = metrics
             .with(|registry| aggregator.register_metrics(registry))
-            .with_authorization_metrics(&access.decisions)
+            .with_authorization_metrics(&authz.decisions)
             .with_reload_metrics(&authn.reloads)
             .with(|registry| plugins.metrics.register(registry))
             .with(|registry| plugins.policies.register(registry));
-        let stack = stack(&settings, engine, &aggregator, &access, &authn, metrics, address);
+        let stack = stack(&settings, engine, &aggregator, &authz, &authn, metrics, address);
         add_checks(&stack, &storage);
         let (stop, stopped) = watch::channel(false);
         let (listener, front) = listener.unzip();
@@ -317,7 +314,7 @@ impl Bootstrapped {
             certificates.clone(),
             (front, sender),
         );
-        background.follow_files(&settings, reload, authn, access, &certificates, (identity, &aggregator));
+        background.follow_files(&settings, reload, authn, authz, &certificates, (identity, &aggregator));
         background.follow_objects(&settings, &stack, aggregator, authentication.clone());
         let Storage { encryption, raw_store, store } = storage;
         background.follow_encryption(&settings.options, encryption, raw_store).await;
@@ -339,7 +336,7 @@ fn stack(
     settings: &Settings,
     engine: Arc<Engine>,
     aggregator: &Arc<Aggregator>,
-    access: &Access,
+    authz: &Authz,
     authn: &Authn,
     metrics: Metrics,
     address: SocketAddr,
@@ -352,7 +349,7 @@ fn stack(
         authentication: Authentication { chain: authn.chain.clone(), clock: settings.object_clock.clone() },
         impersonation: Impersonation::default(),
         aggregator: aggregator.clone(),
-        authorizer: access.authorizer.clone(),
+        authorizer: authz.authorizer.clone(),
         health: Health::default(),
         metrics: metrics.with_flow(&flow),
         discovery: Discovery::default(),
@@ -379,18 +376,22 @@ impl Background {
         settings: &Settings,
         reload: trust::Reload,
         authn: Authn,
-        access: Access,
+        authz: Authz,
         certificates: &Arc<Certificates>,
         (identity, aggregator): (kaji_aggregator::Identity, &Arc<Aggregator>),
     ) {
         let stopped = || self.stopped.clone();
         self.tasks.spawn(reload.run(stopped()));
         self.tasks.spawn(authn.follow(stopped()));
-        self.tasks.spawn(access.follow(stopped()));
+        self.tasks.spawn(authz.follow(stopped()));
         self.tasks.spawn(certificates.clone().run(settings.clock.clone(), stopped()));
         let proxy = settings.options.serving.proxy.clone();
         if proxy == ProxyClient::default() {
-            self.tasks.spawn(delegation::identify(aggregator.clone(), certificates.clone(), stopped()));
+            self.tasks.spawn(cluster_authentication_trust::identify(
+                aggregator.clone(),
+                certificates.clone(),
+                stopped(),
+            ));
         } else {
             self.tasks.spawn(front_proxy::reload(proxy, identity, aggregator.clone(), stopped()));
         }
@@ -406,14 +407,14 @@ impl Background {
     ) {
         let (engine, stopped) = (Arc::downgrade(&stack.engine), || self.stopped.clone());
         self.tasks.spawn(aggregator.run(stopped()));
-        self.tasks.spawn(delegation::follow(
+        self.tasks.spawn(cluster_authentication_trust::follow(
             engine.clone(),
             authentication,
             settings.clock.clone(),
             stopped(),
         ));
         self.tasks.spawn(kaji_server::flowcontrol::follow(stack.flow.clone(), engine.clone(), stopped()));
-        self.tasks.spawn(tracking::follow(engine, settings.object_clock.clone(), stopped()));
+        self.tasks.spawn(legacy_token_tracking::follow(engine, settings.object_clock.clone(), stopped()));
     }
 
     /// The encryption configuration, and scrubs after values were rewritten.

@@ -9,16 +9,16 @@
 //!
 //! Source: upstream's `clusterauthenticationtrust` controller.
 
+use crate::{
+    Certificates,
+    pki::{self, Pki},
+};
 use futures_util::StreamExt;
 use kaji_aggregator::{Aggregator, Identity};
 use kaji_auth::authn::{ClusterAuthenticationInfo, RequestHeader};
 use kaji_engine::{ApiRequest, Body, Engine};
 use kaji_meta::{Clock, GroupResource, Status, text};
 use kaji_resource::{Api, FieldManagement, UpdateOptions, Verb};
-use kaji_server::{
-    Certificates,
-    pki::{self, Pki},
-};
 use serde_json::{Map, Value, json};
 use std::{
     sync::{Arc, Weak},

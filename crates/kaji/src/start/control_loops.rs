@@ -3,7 +3,8 @@
 //! Invariant: every loop is a client of the API server through the in-process transport, with the user that upstream's
 //! component has.
 
-use crate::{cache_feed::CacheFeed, identities};
+use crate::cache_feed::CacheFeed;
+use kaji_access::identities;
 use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
 use kaji_controllers::NodeRanges;
 use kaji_kubelet::{

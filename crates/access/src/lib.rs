@@ -1,0 +1,15 @@
+//! Authentication and authorization of a cluster, put together from its options: the chain of authenticators (`authn`), the
+//! authorizers in their order (`authz`), HTTPS clients for issuers and webhooks (`fetch`), reloads of the configuration files,
+//! the users of the cluster's own components (`identities`) and the default roles (`default_roles`).
+//!
+//! The authenticators and authorizers themselves are in `kaji-auth`, which has no HTTP and no engine.
+
+mod authn;
+mod authz;
+pub mod default_roles;
+mod fetch;
+pub mod identities;
+pub mod webhook_config;
+
+pub use authn::{Authn, TokenService};
+pub use authz::Authz;
