@@ -1,0 +1,311 @@
+//! A real node: its Node object, and a worker for each pod that is bound to it.
+//!
+//! Invariants: a pod has one worker, by its uid, until it is gone from the API and from the runtime; what the runtime runs
+//! and the API does not show is stopped, but not before the API's list is complete.
+
+mod api;
+mod cgroups;
+mod machine;
+mod objects;
+mod report;
+
+pub use cgroups::KernelCgroups;
+pub use machine::Machine;
+pub use objects::{FullNode, FullPod};
+
+use crate::pods::admission;
+use crate::pods::context::{NodeConfig, NodeContext, PodCgroups};
+use crate::pods::core::Pod;
+use crate::pods::sources::ApiSources;
+use crate::pods::worker::{Desired, Worker};
+use crate::pods::{labels, model};
+use crate::volumes::{Mounter, VolumeManager};
+use api::{Facts, KubeletApi};
+use futures_util::StreamExt;
+use kaji_containers::{
+    ContainerFilter, ContainerRuntime, ContainerState, ImageService, PodSandboxFilter, PodSandboxInfo,
+};
+use kaji_runtime::objects::Service;
+use kaji_runtime::{Informer, Informers, Recorder, Shared};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
+
+/// How often the runtime is listed when it has no events.
+const POLL: Duration = Duration::from_secs(1);
+/// How often it is listed all the same when it has.
+const RELIST: Duration = Duration::from_secs(60);
+/// News that wait to be looked at.
+const NEWS: usize = 1024;
+
+/// What a real node is made of.
+pub struct NodeParts {
+    /// Names, directories, addresses, resolvers.
+    pub config: NodeConfig,
+    /// The node's own facts, of its Node object.
+    pub machine: Machine,
+    /// Sandboxes and containers.
+    pub runtime: Arc<dyn ContainerRuntime>,
+    /// Images.
+    pub images: Arc<dyn ImageService>,
+    /// Mounts of volumes.
+    pub mounter: Arc<dyn Mounter>,
+    /// Cgroups of pods; `None` where the kubelet may not make any.
+    pub cgroups: Option<Arc<dyn PodCgroups>>,
+}
+
+/// A pod's worker.
+struct Running {
+    desired: watch::Sender<Desired>,
+    wake: Arc<Notify>,
+}
+
+/// News for the dispatcher.
+enum News {
+    /// Pods changed.
+    Pods,
+    /// The runtime has news of a pod.
+    Pod(String),
+    /// The runtime is to be listed.
+    List,
+}
+
+struct Dispatcher {
+    cx: Arc<NodeContext>,
+    pods: Arc<Informer<FullPod>>,
+    workers: HashMap<String, Running>,
+    tasks: JoinSet<String>,
+    /// State of each container and sandbox when it was listed last.
+    listed: HashMap<String, (String, ContainerState)>,
+}
+
+/// Runs a node until `stop` turns true; its containers go on. The informers have to select the node's own pods, and its Node
+/// object if the client may not read others: [`FullPod`] by `spec.nodeName`, [`FullNode`] by `metadata.name`.
+pub async fn run(
+    parts: NodeParts,
+    informers: Arc<Informers>,
+    shared: Shared,
+    mut stop: watch::Receiver<bool>,
+) {
+    let client = shared.client.named(&format!("kubelet/{}", parts.config.node_name));
+    let recorder = Recorder::start(client.clone(), "kubelet", shared.clock.clone(), shared.random.clone());
+    let (pods, nodes) = (informers.get::<FullPod>(), informers.get::<FullNode>());
+    let services = informers.get::<Service>();
+    let facts = Facts::new(parts.config.node_name.clone(), nodes, services.clone(), &parts.machine);
+    let cx = Arc::new(NodeContext {
+        volumes: VolumeManager::new(parts.config.root_dir.clone(), parts.mounter),
+        runtime: parts.runtime,
+        images: parts.images,
+        api: Arc::new(KubeletApi::new(client.clone(), recorder)),
+        sources: Arc::new(ApiSources::new(client.clone(), shared.clock.clone())),
+        facts: Arc::new(facts),
+        cgroups: parts.cgroups,
+        clock: shared.clock.clone(),
+        random: shared.random.clone(),
+        config: parts.config,
+    });
+    let (news, queue) = mpsc::channel(NEWS);
+    let changed = news.clone();
+    pods.handle(move |_| {
+        // A queue that is full holds the same news already.
+        let _ = changed.try_send(News::Pods);
+    });
+    let mut tasks = JoinSet::new();
+    tasks.spawn(follow_runtime(cx.clone(), news));
+    tasks.spawn(report::run(cx.clone(), client, parts.machine, stop.clone()));
+    let dispatcher =
+        Dispatcher { cx, pods, workers: HashMap::new(), tasks: JoinSet::new(), listed: HashMap::new() };
+    tokio::select! {
+        () = dispatcher.run(queue) => {}
+        _ = stop.wait_for(|stop| *stop) => {}
+    }
+}
+
+/// Turns the runtime's events into news; polls where it has none, and lists now and then in any case.
+async fn follow_runtime(cx: Arc<NodeContext>, news: mpsc::Sender<News>) {
+    loop {
+        let Ok(mut events) = cx.runtime.events().await else {
+            if news.send(News::List).await.is_err() {
+                return;
+            }
+            kaji_runtime::time::sleep(&*cx.clock, POLL).await;
+            continue;
+        };
+        if news.send(News::List).await.is_err() {
+            return;
+        }
+        loop {
+            let next = tokio::select! {
+                event = events.next() => match event {
+                    Some(Ok(event)) => News::Pod(event.pod_uid),
+                    // Some were missed.
+                    Some(Err(_)) => News::List,
+                    None => break,
+                },
+                () = kaji_runtime::time::sleep(&*cx.clock, RELIST) => News::List,
+            };
+            if news.send(next).await.is_err() {
+                return;
+            }
+        }
+        kaji_runtime::time::sleep(&*cx.clock, POLL).await;
+    }
+}
+
+impl Dispatcher {
+    async fn run(mut self, mut queue: mpsc::Receiver<News>) {
+        self.pods.synced().await;
+        self.dispatch().await;
+        loop {
+            let news = tokio::select! {
+                news = queue.recv() => news,
+                Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => {
+                    match ended {
+                        Ok(uid) => drop(self.workers.remove(&uid)),
+                        Err(error) => {
+                            tracing::error!(%error, "a pod's worker ended early");
+                            self.workers.retain(|_, w| w.desired.receiver_count() > 0);
+                        }
+                    }
+                    // A pod of the same name may have waited, or the worker has to start anew.
+                    self.dispatch().await;
+                    continue;
+                }
+            };
+            match news {
+                None => return,
+                Some(News::Pods) => self.dispatch().await,
+                Some(News::Pod(uid)) => {
+                    if let Some(worker) = self.workers.get(&uid) {
+                        worker.wake.notify_one();
+                    }
+                }
+                Some(News::List) => {
+                    if let Err(error) = self.list().await {
+                        tracing::warn!(%error, "the container runtime cannot be listed");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands every pod its newest version, in order of creation; those that are new are admitted first.
+    async fn dispatch(&mut self) {
+        let snapshot = self.pods.snapshot();
+        let node = &self.cx.config.node_name;
+        let mut pods: Vec<Arc<Pod>> = snapshot
+            .iter()
+            .filter(|p| p.pod.spec.as_ref().and_then(|s| s.node_name.as_ref()) == Some(node))
+            .map(|p| p.pod.clone())
+            .collect();
+        pods.sort_by_key(|p| (p.metadata.creation_timestamp.clone(), p.metadata.uid.clone()));
+        let shown: HashSet<&str> = pods.iter().map(|p| model::uid(p)).collect();
+        for (uid, worker) in &self.workers {
+            if !shown.contains(uid.as_str()) {
+                worker.desired.send_if_modified(|d| !std::mem::replace(&mut d.gone, true));
+            }
+        }
+        let mut admitted: Vec<Arc<Pod>> = pods
+            .iter()
+            .filter(|p| !model::is_terminal(p) && self.workers.contains_key(model::uid(p)))
+            .cloned()
+            .collect();
+        for pod in &pods {
+            match self.workers.get(model::uid(pod)) {
+                Some(worker) => {
+                    worker.desired.send_if_modified(|d| {
+                        let same = d.pod.metadata.resource_version == pod.metadata.resource_version;
+                        d.pod = pod.clone();
+                        !same
+                    });
+                }
+                None => {
+                    let refused = self.admit(pod, &admitted);
+                    if refused.is_none() && !model::is_terminal(pod) {
+                        admitted.push(pod.clone());
+                    }
+                    self.start(pod.clone(), refused, false);
+                }
+            }
+        }
+    }
+
+    /// A pod that has run already, or ends anyway, is not asked about again.
+    fn admit(&self, pod: &Arc<Pod>, admitted: &[Arc<Pod>]) -> Option<(String, String)> {
+        let began = pod.status.as_ref().is_some_and(|s| s.start_time.is_some());
+        if began || model::deleting(pod) || model::is_terminal(pod) {
+            return None;
+        }
+        let node = self.cx.facts.node()?;
+        let others: Vec<&Pod> = admitted.iter().map(|p| &**p).collect();
+        let refusal = admission::admit(pod, &others, &node).err()?;
+        let event = kaji_runtime::EventRecord::warning(
+            model::reference(pod),
+            &refusal.reason,
+            refusal.message.clone(),
+        );
+        self.cx.api.record(event);
+        let message = format!("Pod was rejected: {}", refusal.message);
+        Some((refusal.reason, message))
+    }
+
+    fn start(&mut self, pod: Arc<Pod>, refused: Option<(String, String)>, gone: bool) {
+        let uid = model::uid(&pod).to_owned();
+        let (desired, changes) = watch::channel(Desired { pod, gone, refused });
+        let wake = Arc::new(Notify::new());
+        let worker = Worker::new(self.cx.clone(), changes, wake.clone());
+        self.workers.insert(uid.clone(), Running { desired, wake });
+        self.tasks.spawn(async move {
+            worker.run().await;
+            uid
+        });
+    }
+
+    /// Compares what the runtime shows with what it showed before, wakes the pods that differ, and stops pods that the API does
+    /// not show any more.
+    async fn list(&mut self) -> Result<(), kaji_containers::RuntimeError> {
+        let runtime = self.cx.runtime.clone();
+        let containers = runtime.list_containers(ContainerFilter::default()).await?;
+        let mut now = HashMap::new();
+        for info in containers {
+            let Some(uid) = labels::container_pod_uid(&info) else { continue };
+            now.insert(info.id.clone(), (uid.to_owned(), info.state));
+        }
+        let mut changed: HashSet<&String> = HashSet::new();
+        for (id, found) in &now {
+            if self.listed.get(id) != Some(found) {
+                changed.insert(&found.0);
+            }
+        }
+        for (id, (uid, _)) in &self.listed {
+            if !now.contains_key(id) {
+                changed.insert(uid);
+            }
+        }
+        for uid in changed {
+            if let Some(worker) = self.workers.get(uid) {
+                worker.wake.notify_one();
+            }
+        }
+        self.listed = now;
+        let sandboxes = runtime.list_pod_sandboxes(PodSandboxFilter::default()).await?;
+        for sandbox in sandboxes {
+            let uid = labels::sandbox_pod_uid(&sandbox).map(str::to_owned);
+            if let Some(uid) = uid.filter(|uid| !self.workers.contains_key(uid)) {
+                self.start(Arc::new(orphan(&sandbox, &uid)), None, true);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the labels of a sandbox say of a pod that was removed from the API while no kubelet ran.
+fn orphan(sandbox: &PodSandboxInfo, uid: &str) -> Pod {
+    let mut pod = Pod::default();
+    pod.metadata.name = Some(sandbox.metadata.name.clone());
+    pod.metadata.namespace = Some(sandbox.metadata.namespace.clone());
+    pod.metadata.uid = Some(uid.to_owned());
+    pod
+}

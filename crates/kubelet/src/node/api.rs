@@ -1,0 +1,184 @@
+//! The API server as the workers of pods see it.
+
+use super::machine::Machine;
+use super::objects::FullNode;
+use crate::pods::context::{ApiError, NodeFacts, PodApi, PodRef};
+use crate::pods::core::{Node, PodStatus};
+use futures_util::future::BoxFuture;
+use kaji_meta::quantity::Quantity;
+use kaji_runtime::objects::Service;
+use kaji_runtime::{Client, Error, EventRecord, Informer, PatchKind, Recorder, Target};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Lists of the status that are replaced as a whole: what is no longer in them has to go. Conditions are merged, since others
+/// write some of them.
+const REPLACED: [&str; 5] =
+    ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses", "podIPs", "hostIPs"];
+
+/// Writes with the node's client.
+pub(super) struct KubeletApi {
+    client: Client,
+    recorder: Recorder,
+}
+
+impl KubeletApi {
+    pub(super) fn new(client: Client, recorder: Recorder) -> KubeletApi {
+        KubeletApi { client, recorder }
+    }
+}
+
+fn target(pod: &PodRef) -> Target {
+    Target {
+        version: "v1".into(),
+        resource: "pods".into(),
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        ..Target::default()
+    }
+}
+
+/// The strategic merge patch from one status to another. Fields that are gone are removed; conditions are never.
+pub(super) fn patch(uid: &str, before: &PodStatus, after: &PodStatus) -> Value {
+    let object = |status: &PodStatus| match serde_json::to_value(status) {
+        Ok(Value::Object(map)) => map,
+        _ => Map::new(),
+    };
+    let (before, after) = (object(before), object(after));
+    let mut status = Map::new();
+    for (field, value) in &after {
+        if before.get(field) != Some(value) {
+            status.insert(field.clone(), value.clone());
+            // Merged by name or address otherwise, where a state that is absent would stay.
+            if REPLACED.contains(&field.as_str())
+                && let Some(Value::Array(items)) = status.get_mut(field)
+            {
+                items.push(json!({"$patch": "replace"}));
+            }
+        }
+    }
+    for field in before.keys().filter(|f| !after.contains_key(*f)) {
+        status.insert(field.clone(), Value::Null);
+    }
+    conditions(&before, &mut status);
+    json!({"metadata": {"uid": uid}, "status": status})
+}
+
+/// Reason and message of a condition that has none any more are removed.
+fn conditions(before: &Map<String, Value>, status: &mut Map<String, Value>) {
+    let Some(Value::Array(conditions)) = status.get_mut("conditions") else { return };
+    let former = before.get("conditions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    for condition in conditions {
+        let Some(old) = former.iter().find(|c| c["type"] == condition["type"]) else { continue };
+        for field in ["reason", "message"] {
+            if condition.get(field).is_none() && old.get(field).is_some() {
+                condition[field] = Value::Null;
+            }
+        }
+    }
+}
+
+fn wrong(error: &Error) -> ApiError {
+    // A conflict is about the uid: another pod has the name.
+    if error.not_found() || error.conflict() { ApiError::Gone } else { ApiError::Failed(error.to_string()) }
+}
+
+impl PodApi for KubeletApi {
+    fn patch_status<'a>(
+        &'a self,
+        pod: &'a PodRef,
+        before: &'a PodStatus,
+        status: &'a PodStatus,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(async move {
+            let body = patch(&pod.uid, before, status);
+            let target = target(pod).subresource("status");
+            let sent = self.client.patch(&target, PatchKind::Strategic.content_type(), "", &body).await;
+            sent.map(drop).map_err(|e| wrong(&e))
+        })
+    }
+
+    fn delete<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<(), ApiError>> {
+        Box::pin(async move {
+            let options = json!({
+                "apiVersion": "v1",
+                "kind": "DeleteOptions",
+                "gracePeriodSeconds": 0,
+                "preconditions": {"uid": pod.uid},
+            });
+            self.client.delete(&target(pod), &options).await.map(drop).map_err(|e| wrong(&e))
+        })
+    }
+
+    fn record(&self, event: EventRecord) {
+        self.recorder.record(event);
+    }
+}
+
+/// What informers show of the node and of services.
+pub(super) struct Facts {
+    name: String,
+    nodes: Arc<Informer<FullNode>>,
+    services: Arc<Informer<Service>>,
+    synced: Arc<std::sync::atomic::AtomicBool>,
+    allocatable: BTreeMap<String, String>,
+}
+
+impl Facts {
+    pub(super) fn new(
+        name: String,
+        nodes: Arc<Informer<FullNode>>,
+        services: Arc<Informer<Service>>,
+        machine: &Machine,
+    ) -> Facts {
+        let synced = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let (done, informer) = (synced.clone(), services.clone());
+        tokio::spawn(async move {
+            informer.synced().await;
+            done.store(true, std::sync::atomic::Ordering::Release);
+        });
+        Facts { name, nodes, services, synced, allocatable: machine.allocatable() }
+    }
+}
+
+impl NodeFacts for Facts {
+    fn services(&self) -> Option<Vec<Arc<Service>>> {
+        let synced = self.synced.load(std::sync::atomic::Ordering::Acquire);
+        synced.then(|| self.services.snapshot().iter().cloned().collect())
+    }
+
+    fn node(&self) -> Option<Arc<Node>> {
+        self.nodes.snapshot().get("", &self.name).map(|n| n.node.clone())
+    }
+
+    fn allocatable(&self) -> BTreeMap<String, i64> {
+        let of = |(name, text): (&String, &String)| {
+            let q = Quantity::parse(text).ok()?;
+            Some((name.clone(), if name == "cpu" { q.milli_value() } else { q.value() }))
+        };
+        self.allocatable.iter().filter_map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patch_has_what_differs_and_removes_what_is_gone() {
+        let parse = |v: Value| -> PodStatus { serde_json::from_value(v).unwrap() };
+        let before = parse(json!({
+            "phase": "Pending", "reason": "R", "hostIP": "1.2.3.4",
+            "conditions": [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}],
+        }));
+        let after = parse(json!({
+            "phase": "Running", "hostIP": "1.2.3.4", "podIPs": [{"ip": "5.6.7.8"}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }));
+        expect_test::expect![[
+            r#"{"metadata":{"uid":"u"},"status":{"conditions":[{"reason":null,"status":"True","type":"Ready"}],"phase":"Running","podIPs":[{"ip":"5.6.7.8"},{"$patch":"replace"}],"reason":null}}"#
+        ]]
+        .assert_eq(&patch("u", &before, &after).to_string());
+    }
+}

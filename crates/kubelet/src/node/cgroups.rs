@@ -1,0 +1,229 @@
+//! Cgroups of pods, v1 and v2: `/kubepods`, `/kubepods/burstable`, `/kubepods/besteffort`, and one a pod below them.
+//!
+//! Invariant: a cgroup is removed only when it has no processes: the kernel refuses otherwise.
+
+use crate::pods::context::PodCgroups;
+use kaji_containers::LinuxResources;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Controllers that are used of v1.
+const V1: [&str; 7] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "devices", "freezer"];
+/// Controllers that are handed down in v2.
+const V2: [&str; 5] = ["cpu", "cpuset", "memory", "pids", "io"];
+
+enum Layout {
+    /// The mount points of the hierarchies by controller; some share one.
+    V1(Vec<(String, PathBuf)>),
+    V2(PathBuf),
+}
+
+/// The kernel's cgroups below a mount point.
+pub struct KernelCgroups {
+    layout: Layout,
+}
+
+impl KernelCgroups {
+    /// Finds out which version is mounted at a path, `/sys/fs/cgroup`. `None` when neither is, or when cgroups cannot be made
+    /// there.
+    #[must_use]
+    pub fn detect(root: &Path) -> Option<KernelCgroups> {
+        let layout = if root.join("cgroup.controllers").exists() {
+            Layout::V2(root.to_owned())
+        } else {
+            let found = V1.iter().map(|c| ((*c).to_owned(), root.join(c)));
+            let found: Vec<_> = found.filter(|(_, dir)| dir.join("cgroup.procs").exists()).collect();
+            if !found.iter().any(|(c, _)| c == "memory" || c == "cpu") {
+                return None;
+            }
+            Layout::V1(found)
+        };
+        let cgroups = KernelCgroups { layout };
+        match cgroups.parents() {
+            Ok(()) => Some(cgroups),
+            Err(error) => {
+                tracing::warn!(%error, "cgroups of pods cannot be made");
+                None
+            }
+        }
+    }
+
+    fn parents(&self) -> io::Result<()> {
+        for path in ["/kubepods", "/kubepods/burstable", "/kubepods/besteffort"] {
+            self.make(path)?;
+        }
+        if let Layout::V1(found) = &self.layout
+            && let Some((_, cpu)) = found.iter().find(|(c, _)| c == "cpu")
+        {
+            write(&cpu.join("kubepods/besteffort/cpu.shares"), "2")?;
+        }
+        Ok(())
+    }
+
+    fn make(&self, path: &str) -> io::Result<()> {
+        let path = path.trim_start_matches('/');
+        match &self.layout {
+            Layout::V1(found) => {
+                for (controller, root) in found {
+                    create(&root.join(path))?;
+                    if controller == "cpuset" {
+                        inherit_cpuset(root, path)?;
+                    }
+                }
+            }
+            Layout::V2(root) => {
+                let mut dir = root.clone();
+                for part in path.split('/') {
+                    hand_down(&dir)?;
+                    dir = dir.join(part);
+                    create(&dir)?;
+                }
+                hand_down(&dir)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn limit(&self, path: &str, resources: &LinuxResources) -> io::Result<()> {
+        let path = path.trim_start_matches('/');
+        match &self.layout {
+            Layout::V1(found) => {
+                let dir = |c: &str| found.iter().find(|(name, _)| name == c).map(|(_, root)| root.join(path));
+                if let Some(cpu) = dir("cpu") {
+                    write(&cpu.join("cpu.shares"), &resources.cpu_shares.max(2).to_string())?;
+                    if cpu.join("cpu.cfs_quota_us").exists() {
+                        write(&cpu.join("cpu.cfs_period_us"), &resources.cpu_period.to_string())?;
+                        let quota = if resources.cpu_quota == 0 { -1 } else { resources.cpu_quota };
+                        write(&cpu.join("cpu.cfs_quota_us"), &quota.to_string())?;
+                    }
+                }
+                if let Some(memory) = dir("memory") {
+                    let limit =
+                        if resources.memory_limit_bytes <= 0 { -1 } else { resources.memory_limit_bytes };
+                    write(&memory.join("memory.limit_in_bytes"), &limit.to_string())?;
+                }
+            }
+            Layout::V2(root) => {
+                let dir = root.join(path);
+                let weight = weight(resources.cpu_shares);
+                optional(&dir.join("cpu.weight"), &weight.to_string())?;
+                let quota = match resources.cpu_quota {
+                    q if q > 0 => q.to_string(),
+                    _ => "max".to_owned(),
+                };
+                optional(&dir.join("cpu.max"), &format!("{quota} {}", resources.cpu_period))?;
+                let memory = match resources.memory_limit_bytes {
+                    m if m > 0 => m.to_string(),
+                    _ => "max".to_owned(),
+                };
+                optional(&dir.join("memory.max"), &memory)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn roots(&self) -> Vec<&Path> {
+        match &self.layout {
+            Layout::V1(found) => found.iter().map(|(_, root)| root.as_path()).collect(),
+            Layout::V2(root) => vec![root],
+        }
+    }
+}
+
+/// The weight of v2 for shares of v1. Source: KEP-2254.
+fn weight(shares: u64) -> u64 {
+    let shares = shares.clamp(2, 262_144);
+    1 + (shares - 2) * 9999 / 262_142
+}
+
+fn create(dir: &Path) -> io::Result<()> {
+    match std::fs::create_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn write(file: &Path, text: &str) -> io::Result<()> {
+    std::fs::write(file, text).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", file.display())))
+}
+
+/// Writes a file that the kernel has only with its controller.
+fn optional(file: &Path, text: &str) -> io::Result<()> {
+    if file.exists() { write(file, text) } else { Ok(()) }
+}
+
+/// Processors and memory nodes have to be set before a process can join a cgroup of v1.
+fn inherit_cpuset(root: &Path, path: &str) -> io::Result<()> {
+    let mut dir = root.to_owned();
+    for part in path.split('/') {
+        let parent = dir.clone();
+        dir = dir.join(part);
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            let own = std::fs::read_to_string(dir.join(file))?;
+            if own.trim().is_empty() {
+                write(&dir.join(file), std::fs::read_to_string(parent.join(file))?.trim())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lets the children of a cgroup of v2 have its controllers.
+fn hand_down(dir: &Path) -> io::Result<()> {
+    let available = std::fs::read_to_string(dir.join("cgroup.controllers"))?;
+    let enabled = std::fs::read_to_string(dir.join("cgroup.subtree_control"))?;
+    let has = |list: &str, name: &str| list.split_whitespace().any(|c| c == name);
+    for name in V2.iter().filter(|c| has(&available, c) && !has(&enabled, c)) {
+        write(&dir.join("cgroup.subtree_control"), &format!("+{name}"))?;
+    }
+    Ok(())
+}
+
+/// Removes a cgroup and those below it.
+fn remove(dir: &Path) -> io::Result<()> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove(&entry.path())?;
+        }
+    }
+    match std::fs::remove_dir(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+impl PodCgroups for KernelCgroups {
+    fn ensure(&self, path: &str, resources: &LinuxResources) -> Result<(), String> {
+        self.make(path).and_then(|()| self.limit(path, resources)).map_err(|e| e.to_string())
+    }
+
+    fn remove(&self, path: &str) -> Result<(), String> {
+        for root in self.roots() {
+            remove(&root.join(path.trim_start_matches('/'))).map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn pods(&self) -> Vec<(String, String)> {
+        let mut found = vec![];
+        for parent in ["kubepods", "kubepods/burstable", "kubepods/besteffort"] {
+            for root in self.roots() {
+                let Ok(entries) = std::fs::read_dir(root.join(parent)) else { continue };
+                for entry in entries.flatten() {
+                    let name = entry.file_name().to_string_lossy().into_owned();
+                    if let Some(uid) = name.strip_prefix("pod") {
+                        found.push((uid.to_owned(), format!("/{parent}/{name}")));
+                    }
+                }
+            }
+        }
+        found.sort();
+        found.dedup();
+        found
+    }
+}

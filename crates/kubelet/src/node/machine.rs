@@ -1,0 +1,149 @@
+//! The machine that a node is: its processors, memory, kernel, operating system.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Pods that a node takes: upstream's default.
+const MOST_PODS: u32 = 110;
+
+/// Facts of a machine, read once when the node starts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// Processors that can be used.
+    pub processors: u32,
+    /// Bytes.
+    pub memory: i64,
+    /// Bytes of the file system that holds pods' volumes and layers.
+    pub storage: i64,
+    /// Pods.
+    pub pods: u32,
+    /// Bytes of pages by size, `2Mi`.
+    pub hugepages: BTreeMap<String, i64>,
+    /// `/etc/machine-id`
+    pub machine_id: String,
+    /// The mainboard's, else the machine's id.
+    pub system_uuid: String,
+    /// Of this boot.
+    pub boot_id: String,
+    /// `uname -r`
+    pub kernel: String,
+    /// `PRETTY_NAME` of `/etc/os-release`.
+    pub os_image: String,
+    /// As Go names it: `amd64`, `arm64`.
+    pub architecture: String,
+    /// The host's name.
+    pub hostname: String,
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).map(|t| t.trim().to_owned()).unwrap_or_default()
+}
+
+/// The first number after a key of `/proc/meminfo`, in bytes.
+fn meminfo(text: &str, key: &str) -> i64 {
+    let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':'));
+    let kib = line.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse::<i64>().ok());
+    kib.unwrap_or(0).saturating_mul(1024)
+}
+
+impl Machine {
+    /// Reads this machine's facts; `root` is where volumes and layers are.
+    #[must_use]
+    pub fn read(root: &Path) -> Machine {
+        let machine_id = read("/etc/machine-id");
+        let uuid = read("/sys/class/dmi/id/product_uuid");
+        let release = read("/etc/os-release");
+        let pretty = release.lines().find_map(|l| l.strip_prefix("PRETTY_NAME="));
+        let storage = rustix::fs::statvfs(root).map(|s| s.f_blocks.saturating_mul(s.f_frsize)).unwrap_or(0);
+        Machine {
+            processors: std::thread::available_parallelism()
+                .map_or(1, |n| u32::try_from(n.get()).unwrap_or(1)),
+            memory: meminfo(&read("/proc/meminfo"), "MemTotal"),
+            storage: i64::try_from(storage).unwrap_or(i64::MAX),
+            pods: MOST_PODS,
+            hugepages: hugepages(),
+            system_uuid: if uuid.is_empty() { machine_id.clone() } else { uuid },
+            machine_id,
+            boot_id: read("/proc/sys/kernel/random/boot_id"),
+            kernel: read("/proc/sys/kernel/osrelease"),
+            os_image: pretty.map(|p| p.trim_matches('"').to_owned()).unwrap_or_else(|| "linux".to_owned()),
+            architecture: match std::env::consts::ARCH {
+                "x86_64" => "amd64",
+                "aarch64" => "arm64",
+                "x86" => "386",
+                other => other,
+            }
+            .to_owned(),
+            hostname: read("/proc/sys/kernel/hostname").to_lowercase(),
+        }
+    }
+
+    /// `status.capacity`
+    #[must_use]
+    pub fn capacity(&self) -> BTreeMap<String, String> {
+        let mut all = BTreeMap::from([
+            ("cpu".to_owned(), self.processors.to_string()),
+            ("memory".to_owned(), format!("{}Ki", self.memory / 1024)),
+            ("ephemeral-storage".to_owned(), format!("{}Ki", self.storage / 1024)),
+            ("pods".to_owned(), self.pods.to_string()),
+            ("hugepages-2Mi".to_owned(), "0".to_owned()),
+            ("hugepages-1Gi".to_owned(), "0".to_owned()),
+        ]);
+        for (size, bytes) in &self.hugepages {
+            let amount = if *bytes == 0 { "0".to_owned() } else { format!("{}Ki", bytes / 1024) };
+            all.insert(format!("hugepages-{size}"), amount);
+        }
+        all
+    }
+
+    /// `status.allocatable`: the capacity less upstream's default thresholds of eviction, 100 Mi of memory and a tenth of the
+    /// storage, and less the memory of huge pages.
+    #[must_use]
+    pub fn allocatable(&self) -> BTreeMap<String, String> {
+        let mut all = self.capacity();
+        let pages: i64 = self.hugepages.values().sum();
+        let memory = (self.memory - (100 << 20) - pages).max(0);
+        all.insert("memory".to_owned(), format!("{}Ki", memory / 1024));
+        all.insert("ephemeral-storage".to_owned(), (self.storage - self.storage / 10).to_string());
+        all
+    }
+}
+
+fn hugepages() -> BTreeMap<String, i64> {
+    let Ok(entries) = std::fs::read_dir("/sys/kernel/mm/hugepages") else { return BTreeMap::new() };
+    let of = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let kib: i64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        let count: i64 =
+            std::fs::read_to_string(entry.path().join("nr_hugepages")).ok()?.trim().parse().ok()?;
+        let size = match kib {
+            k if k >= 1 << 20 => format!("{}Gi", k >> 20),
+            k if k >= 1 << 10 => format!("{}Mi", k >> 10),
+            k => format!("{k}Ki"),
+        };
+        Some((size, count.saturating_mul(kib * 1024)))
+    };
+    entries.flatten().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacity_and_allocatable() {
+        let machine = Machine {
+            processors: 4,
+            memory: 8 << 30,
+            storage: 100 << 30,
+            pods: 110,
+            hugepages: BTreeMap::from([("2Mi".to_owned(), 4 << 20)]),
+            ..Machine::default()
+        };
+        expect_test::expect![[r#"
+            {"cpu": "4", "ephemeral-storage": "104857600Ki", "hugepages-1Gi": "0", "hugepages-2Mi": "4096Ki", "memory": "8388608Ki", "pods": "110"}
+            {"cpu": "4", "ephemeral-storage": "96636764160", "hugepages-1Gi": "0", "hugepages-2Mi": "4096Ki", "memory": "8282112Ki", "pods": "110"}"#]]
+        .assert_eq(&format!("{:?}\n{:?}", machine.capacity(), machine.allocatable()));
+        assert_eq!(meminfo("MemTotal:       16 kB\nMemFree: 1 kB", "MemTotal"), 16 << 10);
+    }
+}

@@ -1,0 +1,75 @@
+//! Pods and nodes with all their fields, as informers keep them for a kubelet.
+
+use crate::pods::core::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kaji_runtime::{Meta, Projection};
+use serde::{Deserialize, Deserializer};
+use std::sync::Arc;
+
+/// A pod.
+pub struct FullPod {
+    meta: Meta,
+    /// The object.
+    pub pod: Arc<Pod>,
+}
+
+/// A node.
+pub struct FullNode {
+    meta: Meta,
+    /// The object.
+    pub node: Arc<Node>,
+}
+
+fn meta(meta: &ObjectMeta) -> Meta {
+    Meta {
+        name: meta.name.clone().unwrap_or_default(),
+        namespace: meta.namespace.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+        resource_version: meta.resource_version.clone().unwrap_or_default(),
+        generation: meta.generation.unwrap_or(0),
+        creation_timestamp: meta.creation_timestamp.as_ref().map(|t| t.0),
+        deletion_timestamp: meta.deletion_timestamp.as_ref().map(|t| t.0),
+        deletion_grace_period_seconds: meta.deletion_grace_period_seconds,
+        ..Meta::default()
+    }
+}
+
+impl<'de> Deserialize<'de> for FullPod {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let pod = Pod::deserialize(deserializer)?;
+        Ok(FullPod { meta: meta(&pod.metadata), pod: Arc::new(pod) })
+    }
+}
+
+impl<'de> Deserialize<'de> for FullNode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let node = Node::deserialize(deserializer)?;
+        Ok(FullNode { meta: meta(&node.metadata), node: Arc::new(node) })
+    }
+}
+
+impl Projection for FullPod {
+    const GROUP: &'static str = "";
+    const VERSION: &'static str = "v1";
+    const RESOURCE: &'static str = "pods";
+    const KIND: &'static str = "Pod";
+
+    kaji_runtime::compile_informer!();
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}
+
+impl Projection for FullNode {
+    const GROUP: &'static str = "";
+    const VERSION: &'static str = "v1";
+    const RESOURCE: &'static str = "nodes";
+    const KIND: &'static str = "Node";
+
+    kaji_runtime::compile_informer!();
+
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+}

@@ -1,0 +1,303 @@
+//! The Node object of a real node: registration, status, lease. Upstream's `kubelet_node_status.go` and `nodestatus`.
+//!
+//! Invariants: the lease is renewed every quarter of its duration, whatever else fails; the status is written when it differs, and
+//! every five minutes; a transition's time changes only with its status.
+
+use super::machine::Machine;
+use crate::pods::context::NodeContext;
+use crate::pods::core::{Node, NodeCondition};
+use kaji_meta::time::{MicroTime, Time};
+use kaji_runtime::{Client, Error, PatchKind, Target};
+use serde_json::{Value, json};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Upstream's `nodeLeaseDurationSeconds`.
+const LEASE_SECONDS: u64 = 40;
+/// Upstream's `nodeStatusUpdateFrequency`.
+const UPDATE: Duration = Duration::from_secs(10);
+/// Upstream's `nodeStatusReportFrequency`, in seconds.
+const REPORT_SECONDS: i64 = 300;
+/// Images that the status lists: upstream's `nodeStatusMaxImages`.
+const MOST_IMAGES: usize = 50;
+/// The kubelet's port.
+const PORT: u16 = 10250;
+
+/// Registers the node and reports it until `stop` turns true.
+pub(super) async fn run(
+    cx: Arc<NodeContext>,
+    client: Client,
+    machine: Machine,
+    mut stop: watch::Receiver<bool>,
+) {
+    let reporter = Reporter { cx: cx.clone(), client, machine };
+    let mut pause = Duration::from_millis(200);
+    while let Err(error) = reporter.register().await {
+        tracing::warn!(%error, "the node could not be registered");
+        tokio::select! {
+            () = kaji_runtime::time::sleep(&*cx.clock, pause) => pause = (pause * 2).min(Duration::from_secs(7)),
+            _ = stop.wait_for(|s| *s) => return,
+        }
+    }
+    let lease = async {
+        loop {
+            if let Err(error) = reporter.lease().await {
+                tracing::warn!(%error, "the node's lease could not be renewed");
+            }
+            kaji_runtime::time::sleep(&*cx.clock, Duration::from_secs(LEASE_SECONDS / 4)).await;
+        }
+    };
+    let status = async {
+        loop {
+            let pause = match reporter.status().await {
+                // A node that is not ready is looked at more often.
+                Ok(ready) => {
+                    if ready {
+                        UPDATE
+                    } else {
+                        Duration::from_millis(500)
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the node's status could not be written");
+                    Duration::from_secs(1)
+                }
+            };
+            kaji_runtime::time::sleep(&*cx.clock, pause).await;
+        }
+    };
+    tokio::select! {
+        () = lease => {}
+        () = status => {}
+        _ = stop.wait_for(|s| *s) => {}
+    }
+}
+
+struct Reporter {
+    cx: Arc<NodeContext>,
+    client: Client,
+    machine: Machine,
+}
+
+impl Reporter {
+    fn target(&self) -> Target {
+        Target {
+            version: "v1".into(),
+            resource: "nodes".into(),
+            name: self.cx.config.node_name.clone(),
+            ..Target::default()
+        }
+    }
+
+    /// Creates the Node object, or brings the labels of one that is there up to date.
+    async fn register(&self) -> Result<(), Error> {
+        let name = &self.cx.config.node_name;
+        let architecture = &self.machine.architecture;
+        let labels = json!({
+            "beta.kubernetes.io/arch": architecture,
+            "beta.kubernetes.io/os": "linux",
+            "kubernetes.io/arch": architecture,
+            "kubernetes.io/hostname": name,
+            "kubernetes.io/os": "linux",
+        });
+        let annotations = json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
+        let body = json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": labels, "annotations": annotations},
+            "status": self.body(None).await.0,
+        });
+        let mut collection = self.target();
+        collection.name.clear();
+        match self.client.create(&collection, &body).await {
+            Err(error) if error.conflict() => {
+                let patch = json!({"metadata": {"labels": labels, "annotations": annotations}});
+                let kind = PatchKind::Strategic.content_type();
+                self.client.patch(&self.target(), kind, "", &patch).await.map(drop)
+            }
+            created => created.map(drop),
+        }
+    }
+
+    async fn lease(&self) -> Result<(), Error> {
+        let name = &self.cx.config.node_name;
+        let owner = self.cx.facts.node().and_then(|n| n.metadata.uid.clone());
+        let owners: Vec<Value> = owner
+            .iter()
+            .map(|uid| json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}))
+            .collect();
+        let target = Target {
+            group: "coordination.k8s.io".into(),
+            version: "v1".into(),
+            resource: "leases".into(),
+            namespace: "kube-node-lease".into(),
+            name: name.clone(),
+            subresource: String::new(),
+        };
+        let body = json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": name, "namespace": "kube-node-lease", "ownerReferences": owners},
+            "spec": {
+                "holderIdentity": name,
+                "leaseDurationSeconds": LEASE_SECONDS,
+                "renewTime": MicroTime::new(self.cx.clock.now()).to_string(),
+            },
+        });
+        let query = "fieldManager=kubelet&force=true";
+        self.client.patch(&target, PatchKind::Apply.content_type(), query, &body).await.map(drop)
+    }
+
+    /// Writes the status if it differs or is old. Whether the node is ready.
+    async fn status(&self) -> Result<bool, Error> {
+        let Some(node) = self.cx.facts.node() else { return Ok(false) };
+        let (status, ready) = self.body(Some(&node)).await;
+        let shown = serde_json::to_value(&node.status).unwrap_or_default();
+        let last = conditions_of(&node)
+            .iter()
+            .find(|c| c.type_ == "Ready")
+            .and_then(|c| c.last_heartbeat_time.clone());
+        let age = last.map_or(i64::MAX, |t| self.cx.clock.now().as_second() - t.0.as_second());
+        if age < REPORT_SECONDS && !differs(&shown, &status) {
+            return Ok(ready);
+        }
+        let body = json!({"status": status});
+        let kind = PatchKind::Strategic.content_type();
+        self.client.patch(&self.target().subresource("status"), kind, "", &body).await?;
+        Ok(ready)
+    }
+
+    /// The status, and whether the node is ready.
+    async fn body(&self, node: Option<&Node>) -> (Value, bool) {
+        let (conditions, ready) = self.conditions(node).await;
+        let machine = &self.machine;
+        let version = match self.cx.runtime.version().await {
+            Ok(version) => format!("{}://{}", version.name, version.version),
+            Err(_) => format!("{}://Unknown", self.cx.config.runtime_name),
+        };
+        let internal = |a: &IpAddr| json!({"type": "InternalIP", "address": a.to_string()});
+        let mut addresses: Vec<Value> = self.cx.config.addresses.iter().map(internal).collect();
+        addresses.push(json!({"type": "Hostname", "address": self.cx.config.node_name}));
+        // Merging by type would make one of two that have the same.
+        addresses.push(json!({"$patch": "replace"}));
+        let status = json!({
+            "capacity": machine.capacity(),
+            "allocatable": machine.allocatable(),
+            "addresses": addresses,
+            "conditions": conditions,
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": PORT}},
+            "images": self.images().await,
+            "nodeInfo": {
+                "architecture": machine.architecture,
+                "bootID": machine.boot_id,
+                "containerRuntimeVersion": version,
+                "kernelVersion": machine.kernel,
+                "kubeProxyVersion": "",
+                "kubeletVersion": "v1.37.0",
+                "machineID": machine.machine_id,
+                "operatingSystem": "linux",
+                "osImage": machine.os_image,
+                "systemUUID": machine.system_uuid,
+            },
+        });
+        (status, ready)
+    }
+
+    /// The largest images.
+    async fn images(&self) -> Vec<Value> {
+        let Ok(mut images) = self.cx.images.list_images().await else { return vec![] };
+        images.sort_by_key(|i| std::cmp::Reverse(i.size));
+        let shown = images.into_iter().take(MOST_IMAGES).map(|i| {
+            let names: Vec<String> = i.repo_digests.into_iter().chain(i.repo_tags).take(5).collect();
+            json!({"names": names, "sizeBytes": i.size})
+        });
+        shown.collect()
+    }
+
+    async fn conditions(&self, node: Option<&Node>) -> (Vec<Value>, bool) {
+        let mut wrong = vec![];
+        match self.cx.runtime.status().await {
+            Err(error) => {
+                wrong.push(format!("container runtime status check may not have completed yet: {error}"))
+            }
+            Ok(status) => {
+                for c in status.conditions.iter().filter(|c| !c.status) {
+                    let what = if c.kind == "NetworkReady" {
+                        "container runtime network not ready"
+                    } else {
+                        "container runtime not ready"
+                    };
+                    wrong.push(format!("{what}: {}=false reason:{} message:{}", c.kind, c.reason, c.message));
+                }
+            }
+        }
+        let ready = wrong.is_empty();
+        let now = self.cx.clock.now();
+        let former = node.map(conditions_of).unwrap_or_default();
+        let condition = |kind: &str, holds: bool, reason: &str, message: &str| {
+            let status = if holds { "True" } else { "False" };
+            let same = former.iter().find(|c| c.type_ == kind && c.status == status);
+            let since = same.and_then(|c| c.last_transition_time.as_ref()).map_or(now, |t| t.0);
+            json!({
+                "type": kind,
+                "status": status,
+                "reason": reason,
+                "message": message,
+                "lastHeartbeatTime": Time::new(now).to_string(),
+                "lastTransitionTime": Time::new(since).to_string(),
+            })
+        };
+        let (reason, message) = if ready {
+            ("KubeletReady", "kubelet is posting ready status".to_owned())
+        } else {
+            ("KubeletNotReady", format!("[{}]", wrong.join(", ")))
+        };
+        let conditions = vec![
+            condition(
+                "MemoryPressure",
+                false,
+                "KubeletHasSufficientMemory",
+                "kubelet has sufficient memory available",
+            ),
+            condition("DiskPressure", false, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            condition(
+                "PIDPressure",
+                false,
+                "KubeletHasSufficientPID",
+                "kubelet has sufficient PID available",
+            ),
+            condition("Ready", ready, reason, &message),
+        ];
+        (conditions, ready)
+    }
+}
+
+fn conditions_of(node: &Node) -> &[NodeCondition] {
+    node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default()
+}
+
+/// Whether a status says something else than the one that is shown, heartbeats aside.
+fn differs(shown: &Value, status: &Value) -> bool {
+    let plain = |conditions: &Value| -> Vec<(String, String, String, String)> {
+        let text = |c: &Value, field: &str| c[field].as_str().unwrap_or_default().to_owned();
+        let of = |c: &Value| (text(c, "type"), text(c, "status"), text(c, "reason"), text(c, "message"));
+        conditions.as_array().map(|c| c.iter().map(of).collect()).unwrap_or_default()
+    };
+    let kept = plain(&shown["conditions"]);
+    if plain(&status["conditions"]).iter().any(|c| !kept.contains(c)) {
+        return true;
+    }
+    let addresses = |v: &Value| -> Vec<Value> {
+        let all = v["addresses"].as_array().cloned().unwrap_or_default();
+        all.into_iter().filter(|a| a.get("type").is_some()).collect()
+    };
+    let images = |v: &Value| v["images"].as_array().cloned().unwrap_or_default();
+    addresses(shown) != addresses(status)
+        || images(shown) != images(status)
+        || ["capacity", "allocatable", "daemonEndpoints"].iter().any(|f| shown[*f] != status[*f])
+        || status["nodeInfo"].as_object().is_some_and(|info| {
+            info.iter().any(|(k, v)| shown["nodeInfo"][k] != *v && v.as_str() != Some(""))
+        })
+}

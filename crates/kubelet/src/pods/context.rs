@@ -1,0 +1,145 @@
+//! What all pods of a node share: the runtime, the API, the node's own facts.
+
+use super::core::{Node, PodStatus};
+use super::network::DnsSettings;
+use super::sources::Sources;
+use crate::volumes::VolumeManager;
+use futures_util::future::BoxFuture;
+use kaji_containers::{ContainerRuntime, ImageService, LinuxResources};
+use kaji_meta::{Clock, random::Random};
+use kaji_runtime::{EventRecord, objects::Service};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Why a write to the API failed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ApiError {
+    /// There is no such pod any more, or one of another uid.
+    #[error("the pod is gone")]
+    Gone,
+    /// Anything else; it is tried again.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// What is written to the API about pods.
+pub trait PodApi: Send + Sync + 'static {
+    /// Patches a pod's status from what was written before, with the uid as precondition.
+    fn patch_status<'a>(
+        &'a self,
+        pod: &'a PodRef,
+        before: &'a PodStatus,
+        status: &'a PodStatus,
+    ) -> BoxFuture<'a, Result<(), ApiError>>;
+
+    /// Deletes a pod of this uid without grace.
+    fn delete<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<(), ApiError>>;
+
+    /// Records an event, or drops it.
+    fn record(&self, event: EventRecord);
+}
+
+/// Names a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PodRef {
+    /// `metadata.namespace`
+    pub namespace: String,
+    /// `metadata.name`
+    pub name: String,
+    /// `metadata.uid`
+    pub uid: String,
+}
+
+/// Makes, limits and removes pods' cgroups.
+pub trait PodCgroups: Send + Sync + 'static {
+    /// Creates a pod's cgroup and sets its limits; again for one that exists.
+    ///
+    /// # Errors
+    /// A text for an event.
+    fn ensure(&self, path: &str, resources: &LinuxResources) -> Result<(), String>;
+
+    /// Removes a pod's cgroup, which has no processes any more; one that is absent is a success.
+    ///
+    /// # Errors
+    /// A text for the log.
+    fn remove(&self, path: &str) -> Result<(), String>;
+
+    /// Uids of pods that have a cgroup.
+    fn pods(&self) -> Vec<(String, String)>;
+}
+
+/// Where the kubelet keeps its files, and what it knows of its node from its configuration.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// The Node object's name.
+    pub node_name: String,
+    /// Directory of pods' volumes, `/var/lib/kaji/kubelet` for example. Owned by root, mode 0750.
+    pub root_dir: PathBuf,
+    /// Directory of containers' logs, `/var/log/pods`.
+    pub pod_log_dir: PathBuf,
+    /// Directory of links to them, `/var/log/containers`.
+    pub container_log_dir: PathBuf,
+    /// The node's addresses, the primary one first; one of each family at most.
+    pub addresses: Vec<IpAddr>,
+    /// Resolvers.
+    pub dns: DnsSettings,
+    /// `/etc/hosts` of the node.
+    pub hosts_file: PathBuf,
+    /// Bytes of memory of the node.
+    pub memory: i64,
+    /// Scheme of container ids: the runtime's name.
+    pub runtime_name: String,
+}
+
+impl NodeConfig {
+    /// A pod's own directory.
+    #[must_use]
+    pub fn pod_dir(&self, uid: &str) -> PathBuf {
+        self.root_dir.join("pods").join(uid)
+    }
+
+    /// The directory of a pod's logs.
+    #[must_use]
+    pub fn log_dir(&self, pod: &PodRef) -> PathBuf {
+        self.pod_log_dir.join(format!("{}_{}_{}", pod.namespace, pod.name, pod.uid))
+    }
+}
+
+/// Facts of the node that change while it runs.
+pub trait NodeFacts: Send + Sync + 'static {
+    /// All services, or `None` before they were read once.
+    fn services(&self) -> Option<Vec<Arc<Service>>>;
+
+    /// The Node object, once it is known.
+    fn node(&self) -> Option<Arc<Node>>;
+
+    /// What pods may use, thousandths for `cpu`.
+    fn allocatable(&self) -> BTreeMap<String, i64>;
+}
+
+/// What all pods of a node share.
+pub struct NodeContext {
+    /// Configuration.
+    pub config: NodeConfig,
+    /// Sandboxes and containers.
+    pub runtime: Arc<dyn ContainerRuntime>,
+    /// Images.
+    pub images: Arc<dyn ImageService>,
+    /// Writes to the API.
+    pub api: Arc<dyn PodApi>,
+    /// Reads from the API.
+    pub sources: Arc<dyn Sources>,
+    /// The node.
+    pub facts: Arc<dyn NodeFacts>,
+    /// Volumes.
+    pub volumes: VolumeManager,
+    /// Cgroups of pods; `None` where the kubelet may not make any.
+    pub cgroups: Option<Arc<dyn PodCgroups>>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub random: Arc<dyn Random>,
+}

@@ -1,0 +1,228 @@
+//! The environment of a container. Upstream's `makeEnvironmentVariables` and `envvars.FromServices`.
+//!
+//! Invariant: a name appears once; what the container sets wins over `envFrom`, which wins over services.
+
+use super::core::{Container, ObjectFieldSelector, Pod, ResourceFieldSelector};
+use super::model;
+use super::sources::Sources;
+use super::{downward, expansion};
+use kaji_runtime::objects::Service;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// What is known of pod and node when a container is configured.
+pub struct EnvironmentInputs<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
+    /// The container.
+    pub container: &'a Container,
+    /// The pod's addresses.
+    pub pod_addresses: &'a [IpAddr],
+    /// The node's addresses.
+    pub host_addresses: &'a [IpAddr],
+    /// All services.
+    pub services: &'a [std::sync::Arc<Service>],
+    /// What the node can hand out, for limits that are not set.
+    pub allocatable: &'a BTreeMap<String, i64>,
+}
+
+/// The variables of a container, in order.
+///
+/// # Errors
+/// The message of `CreateContainerConfigError`.
+pub async fn make(
+    inputs: &EnvironmentInputs<'_>,
+    sources: &dyn Sources,
+) -> Result<(Vec<(String, String)>, Vec<String>), String> {
+    let mut result: BTreeMap<String, String> = BTreeMap::new();
+    let mut invalid = vec![];
+    from_objects(inputs, sources, &mut result, &mut invalid).await?;
+    let services = service_variables(inputs);
+    let mut own: BTreeMap<String, String> = BTreeMap::new();
+    for variable in inputs.container.env.iter().flatten() {
+        let value = if let Some(source) = &variable.value_from {
+            if let Some(selector) = &source.field_ref {
+                field(inputs, selector)?
+            } else if let Some(selector) = &source.resource_field_ref {
+                resource(inputs, selector)?
+            } else if let Some(key) = &source.config_map_key_ref {
+                let optional = key.optional.unwrap_or(false);
+                match config_map_value(inputs, sources, &key.name, &key.key, optional).await? {
+                    Some(value) => value,
+                    None => continue,
+                }
+            } else if let Some(key) = &source.secret_key_ref {
+                let optional = key.optional.unwrap_or(false);
+                match secret_value(inputs, sources, &key.name, &key.key, optional).await? {
+                    Some(value) => value,
+                    None => continue,
+                }
+            } else if source.file_key_ref.is_some() {
+                return Err(
+                    "environment variables from files (fileKeyRef) are not supported by this node".into()
+                );
+            } else {
+                String::new()
+            }
+        } else {
+            let known = |name: &str| {
+                own.get(name).or_else(|| result.get(name)).or_else(|| services.get(name)).cloned()
+            };
+            expansion::expand(variable.value.as_deref().unwrap_or_default(), known)
+        };
+        own.insert(variable.name.clone(), value);
+    }
+    let mut all = services;
+    all.extend(result);
+    all.extend(own);
+    Ok((all.into_iter().collect(), invalid))
+}
+
+async fn from_objects(
+    inputs: &EnvironmentInputs<'_>,
+    sources: &dyn Sources,
+    result: &mut BTreeMap<String, String>,
+    invalid: &mut Vec<String>,
+) -> Result<(), String> {
+    let namespace = model::namespace(inputs.pod);
+    for source in inputs.container.env_from.iter().flatten() {
+        let prefix = source.prefix.as_deref().unwrap_or_default();
+        let mut values: BTreeMap<String, String> = BTreeMap::new();
+        if let Some(reference) = &source.config_map_ref {
+            match sources.config_map(namespace, &reference.name).await? {
+                Some(map) => values.extend(map.data.clone().unwrap_or_default()),
+                None if reference.optional == Some(true) => {}
+                None => return Err(format!("configmap \"{}\" not found", reference.name)),
+            }
+        } else if let Some(reference) = &source.secret_ref {
+            match sources.secret(namespace, &reference.name).await? {
+                Some(secret) => {
+                    let data = secret.data.iter().flatten();
+                    values.extend(data.map(|(k, v)| (k.clone(), String::from_utf8_lossy(&v.0).into_owned())));
+                }
+                None if reference.optional == Some(true) => {}
+                None => return Err(format!("secret \"{}\" not found", reference.name)),
+            }
+        }
+        for (name, value) in values {
+            let name = format!("{prefix}{name}");
+            if name.is_empty()
+                || name.contains('=')
+                || name.chars().any(|c| !c.is_ascii_graphic() && c != ' ')
+            {
+                invalid.push(name);
+            } else {
+                result.insert(name, value);
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn config_map_value(
+    inputs: &EnvironmentInputs<'_>,
+    sources: &dyn Sources,
+    name: &str,
+    key: &str,
+    optional: bool,
+) -> Result<Option<String>, String> {
+    let namespace = model::namespace(inputs.pod);
+    let Some(map) = sources.config_map(namespace, name).await? else {
+        return if optional { Ok(None) } else { Err(format!("configmap \"{name}\" not found")) };
+    };
+    match map.data.as_ref().and_then(|d| d.get(key)) {
+        Some(value) => Ok(Some(value.clone())),
+        None if optional => Ok(None),
+        None => Err(format!("couldn't find key {key} in ConfigMap {namespace}/{name}")),
+    }
+}
+
+async fn secret_value(
+    inputs: &EnvironmentInputs<'_>,
+    sources: &dyn Sources,
+    name: &str,
+    key: &str,
+    optional: bool,
+) -> Result<Option<String>, String> {
+    let namespace = model::namespace(inputs.pod);
+    let Some(secret) = sources.secret(namespace, name).await? else {
+        return if optional { Ok(None) } else { Err(format!("secret \"{name}\" not found")) };
+    };
+    match secret.data.as_ref().and_then(|d| d.get(key)) {
+        Some(value) => Ok(Some(String::from_utf8_lossy(&value.0).into_owned())),
+        None if optional => Ok(None),
+        None => Err(format!("couldn't find key {key} in Secret {namespace}/{name}")),
+    }
+}
+
+fn field(inputs: &EnvironmentInputs<'_>, selector: &ObjectFieldSelector) -> Result<String, String> {
+    let join = |list: &[IpAddr]| list.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let first = |list: &[IpAddr]| list.first().map(ToString::to_string).unwrap_or_default();
+    Ok(match selector.field_path.as_str() {
+        "spec.nodeName" => model::spec(inputs.pod).node_name.clone().unwrap_or_default(),
+        "spec.serviceAccountName" => model::spec(inputs.pod).service_account_name.clone().unwrap_or_default(),
+        "status.hostIP" => first(inputs.host_addresses),
+        "status.hostIPs" => join(inputs.host_addresses),
+        "status.podIP" => first(inputs.pod_addresses),
+        "status.podIPs" => join(inputs.pod_addresses),
+        path => downward::field(inputs.pod, path)?,
+    })
+}
+
+fn resource(inputs: &EnvironmentInputs<'_>, selector: &ResourceFieldSelector) -> Result<String, String> {
+    let name = selector.container_name.as_deref().filter(|n| !n.is_empty());
+    match name {
+        None => downward::resource(inputs.container, selector, inputs.allocatable),
+        Some(name) => {
+            let found = model::find_container(inputs.pod, name);
+            let (container, _) = found.ok_or_else(|| format!("container {name} not found"))?;
+            downward::resource(&container, selector, inputs.allocatable)
+        }
+    }
+}
+
+/// Variables of the services of the pod's namespace, and always of the API server's.
+fn service_variables(inputs: &EnvironmentInputs<'_>) -> BTreeMap<String, String> {
+    let links = model::spec(inputs.pod).enable_service_links.unwrap_or(true);
+    let namespace = model::namespace(inputs.pod);
+    let mut variables = BTreeMap::new();
+    for service in inputs.services {
+        let meta = &service.metadata;
+        let api_server = meta.namespace == "default" && meta.name == "kubernetes";
+        if !(api_server || links && meta.namespace == namespace) {
+            continue;
+        }
+        let address = service.spec.cluster_ip.as_str();
+        let Some(first) = service.spec.ports.first() else { continue };
+        if address.is_empty() || address == "None" {
+            continue;
+        }
+        let prefix = meta.name.to_uppercase().replace('-', "_");
+        let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
+        let mut put = |name: String, value: String| {
+            variables.insert(name, value);
+        };
+        put(format!("{prefix}_SERVICE_HOST"), address.to_owned());
+        put(format!("{prefix}_SERVICE_PORT"), first.port.to_string());
+        for port in &service.spec.ports {
+            if !port.name.is_empty() {
+                let name = port.name.to_uppercase().replace('-', "_");
+                put(format!("{prefix}_SERVICE_PORT_{name}"), port.port.to_string());
+            }
+        }
+        let url = |p: &kaji_runtime::objects::ServicePort| {
+            let protocol = if p.protocol.is_empty() { "TCP" } else { p.protocol.as_str() };
+            (protocol.to_owned(), format!("{}://{host}:{}", protocol.to_lowercase(), p.port))
+        };
+        put(format!("{prefix}_PORT"), url(first).1);
+        for port in &service.spec.ports {
+            let (protocol, url) = url(port);
+            let base = format!("{prefix}_PORT_{}_{protocol}", port.port);
+            put(base.clone(), url);
+            put(format!("{base}_PROTO"), protocol.to_lowercase());
+            put(format!("{base}_PORT"), port.port.to_string());
+            put(format!("{base}_ADDR"), address.to_owned());
+        }
+    }
+    variables
+}

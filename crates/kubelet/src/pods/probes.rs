@@ -1,0 +1,290 @@
+//! Probes of containers: one task a probe and container. Upstream's `prober/worker.go`.
+//!
+//! Invariants: a result changes only after as many equal outcomes in a row as the probe's threshold says; liveness and
+//! readiness are not probed before the startup probe has succeeded; a probe ends with its container.
+
+mod grpc;
+pub mod http;
+
+use super::compute::ProbeResults;
+use super::context::NodeContext;
+use super::core::{Container, ContainerPort, Pod, Probe};
+use super::hooks;
+use super::model::{self, ContainerKind};
+use super::observed::Observed;
+use kaji_containers::{ContainerState, RuntimeError};
+use kaji_runtime::EventRecord;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+/// What a probe decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ProbeKind {
+    /// Whether the container has started.
+    Startup,
+    /// Whether the container may be sent requests.
+    Readiness,
+    /// Whether the container is alive.
+    Liveness,
+}
+
+impl ProbeKind {
+    fn name(self) -> &'static str {
+        match self {
+            ProbeKind::Startup => "Startup",
+            ProbeKind::Readiness => "Readiness",
+            ProbeKind::Liveness => "Liveness",
+        }
+    }
+
+    fn of(self, container: &Container) -> Option<&Probe> {
+        match self {
+            ProbeKind::Startup => container.startup_probe.as_ref(),
+            ProbeKind::Readiness => container.readiness_probe.as_ref(),
+            ProbeKind::Liveness => container.liveness_probe.as_ref(),
+        }
+    }
+
+    fn results(self, results: &mut ProbeResults) -> &mut std::collections::BTreeMap<String, bool> {
+        match self {
+            ProbeKind::Startup => &mut results.startup,
+            ProbeKind::Readiness => &mut results.readiness,
+            ProbeKind::Liveness => &mut results.liveness,
+        }
+    }
+}
+
+/// The probes of one pod.
+pub struct PodProbes {
+    results: Arc<Mutex<ProbeResults>>,
+    tasks: HashMap<(String, ProbeKind), JoinHandle<()>>,
+    wake: Arc<Notify>,
+}
+
+impl Drop for PodProbes {
+    fn drop(&mut self) {
+        self.tasks.values().for_each(JoinHandle::abort);
+    }
+}
+
+impl PodProbes {
+    /// None yet; `wake` is notified when a result changes.
+    #[must_use]
+    pub fn new(wake: Arc<Notify>) -> PodProbes {
+        PodProbes { results: Arc::default(), tasks: HashMap::new(), wake }
+    }
+
+    /// The results of now.
+    #[must_use]
+    pub fn results(&self) -> ProbeResults {
+        self.results.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Starts the probes of containers that run, and ends those of containers that do not. While a pod terminates only
+    /// readiness goes on.
+    pub fn follow(&mut self, cx: &Arc<NodeContext>, pod: &Arc<Pod>, observed: &Observed, terminating: bool) {
+        let running: Vec<_> =
+            observed.containers.iter().filter(|c| c.state() == ContainerState::Running).collect();
+        self.tasks.retain(|(id, kind), task| {
+            let keep =
+                running.iter().any(|c| c.id() == id) && !(terminating && *kind != ProbeKind::Readiness);
+            if !keep {
+                task.abort();
+            }
+            keep
+        });
+        {
+            let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+            for kind in [ProbeKind::Startup, ProbeKind::Readiness, ProbeKind::Liveness] {
+                kind.results(&mut results).retain(|id, _| running.iter().any(|c| c.id() == id));
+            }
+        }
+        if terminating {
+            return;
+        }
+        for found in running {
+            let Some((container, list)) = model::find_container(pod, &found.name) else { continue };
+            let probed = list == ContainerKind::Regular
+                || list == ContainerKind::Init && model::is_sidecar(&container);
+            if !probed {
+                continue;
+            }
+            for kind in [ProbeKind::Startup, ProbeKind::Readiness, ProbeKind::Liveness] {
+                let Some(probe) = kind.of(&container) else { continue };
+                let key = (found.id().to_owned(), kind);
+                if self.tasks.contains_key(&key) {
+                    continue;
+                }
+                let worker = ProbeWorker {
+                    cx: cx.clone(),
+                    pod: pod.clone(),
+                    container: container.clone(),
+                    probe: probe.clone(),
+                    kind,
+                    id: found.id().to_owned(),
+                    started_nanos: found.status.started_at_nanos,
+                    address: observed.addresses().first().copied().or(cx.config.addresses.first().copied()),
+                    results: self.results.clone(),
+                    wake: self.wake.clone(),
+                };
+                self.tasks.insert(key, tokio::spawn(worker.run()));
+            }
+        }
+    }
+}
+
+struct ProbeWorker {
+    cx: Arc<NodeContext>,
+    pod: Arc<Pod>,
+    container: Container,
+    probe: Probe,
+    kind: ProbeKind,
+    id: String,
+    started_nanos: i64,
+    address: Option<IpAddr>,
+    results: Arc<Mutex<ProbeResults>>,
+    wake: Arc<Notify>,
+}
+
+fn seconds(value: Option<i32>, default: u64) -> Duration {
+    Duration::from_secs(value.and_then(|v| u64::try_from(v).ok()).filter(|v| *v > 0).unwrap_or(default))
+}
+
+impl ProbeWorker {
+    fn set(&self, result: bool) {
+        let changed = {
+            let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+            self.kind.results(&mut results).insert(self.id.clone(), result) != Some(result)
+        };
+        if changed {
+            self.wake.notify_one();
+        }
+    }
+
+    fn started(&self) -> bool {
+        let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        self.container.startup_probe.is_none() || results.startup.get(&self.id) == Some(&true)
+    }
+
+    async fn run(self) {
+        match self.kind {
+            // Alive until the contrary is known; ready and started only once it is known.
+            ProbeKind::Liveness => self.set(true),
+            ProbeKind::Readiness => self.set(false),
+            ProbeKind::Startup => {}
+        }
+        let period = seconds(self.probe.period_seconds, 10);
+        let begun = self.started_nanos / 1_000_000_000;
+        let delay = i64::from(self.probe.initial_delay_seconds.unwrap_or(0));
+        let passed = self.cx.clock.now().as_second() - begun;
+        if passed < delay {
+            let left = Duration::from_secs((delay - passed).unsigned_abs());
+            kaji_runtime::time::sleep(&*self.cx.clock, left).await;
+        }
+        let (mut last, mut run) = (None, 0);
+        loop {
+            if self.kind != ProbeKind::Startup && !self.started() {
+                kaji_runtime::time::sleep(&*self.cx.clock, Duration::from_millis(250).min(period)).await;
+                continue;
+            }
+            if let Some(outcome) = self.once().await {
+                run = if last == Some(outcome) { run + 1 } else { 1 };
+                last = Some(outcome);
+                let threshold = if outcome {
+                    self.probe.success_threshold.unwrap_or(1)
+                } else {
+                    self.probe.failure_threshold.unwrap_or(3)
+                };
+                if run >= threshold.max(1) {
+                    self.set(outcome);
+                    let decided =
+                        self.kind == ProbeKind::Startup || self.kind == ProbeKind::Liveness && !outcome;
+                    if decided {
+                        // The container is restarted, or started for good.
+                        return;
+                    }
+                }
+            }
+            kaji_runtime::time::sleep(&*self.cx.clock, period).await;
+        }
+    }
+
+    /// One probe; up to three tries when it cannot be carried out. `None` when its outcome is unknown.
+    async fn once(&self) -> Option<bool> {
+        for attempt in 0..3 {
+            let outcome = self.attempt().await;
+            let kind = self.kind.name();
+            let event = |message: String| {
+                let reference = model::container_reference(&self.pod, &self.container.name);
+                self.cx.api.record(EventRecord::warning(reference, "Unhealthy", message));
+            };
+            match outcome {
+                Ok(Ok(())) => return Some(true),
+                Ok(Err(text)) => {
+                    event(format!("{kind} probe failed: {text}"));
+                    return Some(false);
+                }
+                Err(text) if attempt == 2 => {
+                    event(format!("{kind} probe errored and resulted in unknown state: {text}"))
+                }
+                Err(_) => {}
+            }
+        }
+        None
+    }
+
+    async fn attempt(&self) -> Result<Result<(), String>, String> {
+        let limit = seconds(self.probe.timeout_seconds, 1);
+        let ports: &[ContainerPort] = self.container.ports.as_deref().unwrap_or_default();
+        if let Some(exec) = &self.probe.exec {
+            return self.exec(exec.command.clone().unwrap_or_default(), limit).await;
+        }
+        if let Some(action) = &self.probe.http_get {
+            let target = hooks::http_target(action, ports, self.address)?;
+            return Ok(http::get(&target, limit, "kube-probe").await.map(drop));
+        }
+        if let Some(action) = &self.probe.tcp_socket {
+            let port = hooks::port(&action.port, ports)?;
+            let host = match action.host.as_deref().filter(|h| !h.is_empty()) {
+                Some(host) => host.to_owned(),
+                None => self.address.ok_or("the pod has no address")?.to_string(),
+            };
+            let connected = tokio::net::TcpStream::connect((host.as_str(), port));
+            return Ok(match tokio::time::timeout(limit, connected).await {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(error)) => Err(format!("dial tcp {host}:{port}: {}", http::dial(&error))),
+                Err(_) => Err(format!("dial tcp {host}:{port}: i/o timeout")),
+            });
+        }
+        if let Some(action) = &self.probe.grpc {
+            let port =
+                u16::try_from(action.port).map_err(|_| format!("invalid port number: {}", action.port))?;
+            let address = self.address.ok_or("the pod has no address")?;
+            let service = action.service.as_deref().unwrap_or_default();
+            if action.mode.as_deref().is_some_and(|mode| !mode.is_empty() && mode != "Plaintext") {
+                return Err("gRPC probes with TLS are not supported by this node".to_owned());
+            }
+            return Ok(grpc::check(address, port, service, limit).await);
+        }
+        Err(format!("missing probe handler for {}:{}", model::display(&self.pod), self.container.name))
+    }
+
+    async fn exec(&self, command: Vec<String>, limit: Duration) -> Result<Result<(), String>, String> {
+        let shown = command.join(" ");
+        match self.cx.runtime.exec_sync(&self.id, command, limit).await {
+            Ok(output) if output.exit_code == 0 => Ok(Ok(())),
+            Ok(output) => {
+                let text = [output.stdout, output.stderr].concat();
+                Ok(Err(String::from_utf8_lossy(&text[..text.len().min(10 << 10)]).into_owned()))
+            }
+            Err(RuntimeError::DeadlineExceeded(_)) => {
+                Ok(Err(format!("command timed out: \"{shown}\" timed out after {}s", limit.as_secs())))
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Cgroup limits of containers and pods, from their requests and limits. Upstream's `cm/helpers_linux.go`.
+
+use super::admission;
+use super::core::{Container, Pod};
+use super::model::{self, Amounts, Qos};
+use kaji_containers::{HugepageLimit, LinuxResources};
+
+/// Microseconds of a period of the scheduler.
+const PERIOD: u64 = 100_000;
+
+/// Relative weight of a request in thousandths of a processor.
+#[must_use]
+pub fn cpu_shares(milli: i64) -> u64 {
+    u64::try_from(milli.saturating_mul(1024) / 1000).unwrap_or(0).clamp(2, 262_144)
+}
+
+/// Microseconds in each period of a limit in thousandths of a processor; 0 for no limit.
+#[must_use]
+pub fn cpu_quota(milli: i64) -> i64 {
+    if milli == 0 { 0 } else { (milli.saturating_mul(100_000) / 1000).max(1000) }
+}
+
+/// Which container the kernel kills first for want of memory: the one that uses most of what it asked for.
+/// Source: upstream's `qos/policy.go`.
+#[must_use]
+pub fn oom_score_adj(pod: &Pod, container: &Container, node_memory: i64) -> i64 {
+    if model::is_critical(pod) {
+        return -997;
+    }
+    match model::qos(pod) {
+        Qos::Guaranteed => return -997,
+        Qos::BestEffort => return 1000,
+        Qos::Burstable => {}
+    }
+    let request = model::whole(model::requests(container.resources.as_ref()), "memory").unwrap_or(0);
+    let score = 1000 - 1000_i64.saturating_mul(request) / node_memory.max(1);
+    let score = score.clamp(3, 999);
+    let regular = |c: &&Container| model::whole(model::requests(c.resources.as_ref()), "memory").unwrap_or(0);
+    // A sidecar goes no earlier than the regular container that goes last.
+    if model::is_sidecar(container) && model::init_containers(pod).iter().any(|c| c.name == container.name) {
+        let least = model::containers(pod).iter().map(|c| regular(&c)).min().unwrap_or(0);
+        let theirs = (1000 - 1000_i64.saturating_mul(least) / node_memory.max(1)).clamp(3, 999);
+        return score.min(theirs);
+    }
+    score
+}
+
+/// `hugepages-2Mi` as the cgroup names it: `2MB`.
+fn page_size(resource: &str) -> Option<String> {
+    let size = resource.strip_prefix("hugepages-")?;
+    let bytes = kaji_meta::quantity::Quantity::parse(size).ok()?.value();
+    let (divisor, unit) = match bytes {
+        b if b >= 1 << 30 => (1 << 30, "GB"),
+        b if b >= 1 << 20 => (1 << 20, "MB"),
+        _ => (1 << 10, "KB"),
+    };
+    Some(format!("{}{unit}", bytes / divisor))
+}
+
+fn hugepages(limits: Option<&Amounts>) -> Vec<HugepageLimit> {
+    let of = |(name, q): (&String, _)| {
+        let limit = u64::try_from(model::quantity(q).value()).unwrap_or(0);
+        Some(HugepageLimit { page_size: page_size(name)?, limit })
+    };
+    limits.into_iter().flatten().filter_map(of).collect()
+}
+
+/// The limits of a container. `node_memory` is the node's capacity, in bytes.
+#[must_use]
+pub fn of_container(pod: &Pod, container: &Container, node_memory: i64) -> LinuxResources {
+    let (requests, limits) =
+        (model::requests(container.resources.as_ref()), model::limits(container.resources.as_ref()));
+    let pod_limits = model::limits(model::spec(pod).resources.as_ref());
+    let limit_cpu = model::milli(limits, "cpu").or(model::milli(pod_limits, "cpu")).unwrap_or(0);
+    // A limit without a request stands for both.
+    let asked = model::milli(requests, "cpu").or(model::milli(limits, "cpu")).unwrap_or(0);
+    let memory = model::whole(limits, "memory").or(model::whole(pod_limits, "memory")).unwrap_or(0);
+    LinuxResources {
+        cpu_period: PERIOD,
+        cpu_quota: cpu_quota(limit_cpu),
+        cpu_shares: cpu_shares(asked),
+        memory_limit_bytes: memory,
+        oom_score_adj: Some(oom_score_adj(pod, container, node_memory)),
+        hugepage_limits: hugepages(limits),
+        ..LinuxResources::default()
+    }
+}
+
+/// The limits of a pod's own cgroup. A limit holds for the pod when all of its containers have one.
+#[must_use]
+pub fn of_pod(pod: &Pod) -> LinuxResources {
+    let asked = admission::pod_requests(pod);
+    let cpu = asked.get("cpu").copied().unwrap_or(0);
+    let pod_level = model::limits(model::spec(pod).resources.as_ref());
+    let limit = |name: &str| -> Option<i64> {
+        let of = |amounts: Option<&Amounts>| {
+            if name == "cpu" { model::milli(amounts, name) } else { model::whole(amounts, name) }
+        };
+        if let Some(own) = of(pod_level) {
+            return Some(own);
+        }
+        let all = model::containers(pod).iter().chain(model::init_containers(pod));
+        let counted: Option<Vec<i64>> =
+            all.map(|c| of(model::limits(c.resources.as_ref())).filter(|l| *l > 0)).collect();
+        let counted = counted?;
+        let regular: i64 = counted.iter().take(model::containers(pod).len()).sum();
+        let inits = model::init_containers(pod).iter().zip(counted.iter().skip(model::containers(pod).len()));
+        let (mut sidecars, mut most) = (0, 0);
+        for (container, limit) in inits {
+            most = most.max(sidecars + limit);
+            if model::is_sidecar(container) {
+                sidecars += limit;
+            }
+        }
+        let overhead = of(model::spec(pod).overhead.as_ref()).unwrap_or(0);
+        Some((regular + sidecars).max(most) + overhead)
+    };
+    let quality = model::qos(pod);
+    LinuxResources {
+        cpu_period: PERIOD,
+        cpu_quota: limit("cpu").map_or(-1, cpu_quota),
+        cpu_shares: if quality == Qos::BestEffort { 2 } else { cpu_shares(cpu) },
+        memory_limit_bytes: limit("memory").unwrap_or(-1),
+        ..LinuxResources::default()
+    }
+}
+
+/// The path of a pod's cgroup below the hierarchies' mount points.
+#[must_use]
+pub fn cgroup_path(pod: &Pod) -> String {
+    let uid = model::uid(pod);
+    match model::qos(pod) {
+        Qos::Guaranteed => format!("/kubepods/pod{uid}"),
+        Qos::Burstable => format!("/kubepods/burstable/pod{uid}"),
+        Qos::BestEffort => format!("/kubepods/besteffort/pod{uid}"),
+    }
+}

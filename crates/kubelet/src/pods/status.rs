@@ -1,0 +1,146 @@
+//! The status that the API shows of a pod: [`generate`], pure. Upstream's `generateAPIPodStatus`.
+//!
+//! Invariants: a phase of `Succeeded` or `Failed` is never left; conditions of other owners are kept; the same inputs give the
+//! same status, but for times of transitions, which change only with what they are about.
+
+mod conditions;
+mod containers;
+mod phase;
+
+use super::compute::ProbeResults;
+use super::core::{HostIP, Pod, PodCondition, PodIP, PodStatus};
+use super::model;
+use super::observed::Observed;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Why containers wait: reason and message by container name.
+pub type Waiting = BTreeMap<String, (String, String)>;
+
+/// What a status is made from.
+pub struct Inputs<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
+    /// The status that was generated last, or the API's.
+    pub former: &'a PodStatus,
+    /// What the runtime shows.
+    pub observed: &'a Observed,
+    /// Outcomes of probes.
+    pub results: &'a ProbeResults,
+    /// Failures of starts.
+    pub waiting: &'a Waiting,
+    /// The node's addresses, the primary one first.
+    pub host_addresses: &'a [IpAddr],
+    /// Scheme of container ids, `kaji` of `kaji://…`.
+    pub runtime_name: &'a str,
+    /// No container of the pod will run again.
+    pub terminal: bool,
+    /// Phase, reason and message that were decided otherwise: eviction, a deadline, a refused admission.
+    pub failed: Option<(&'a str, &'a str)>,
+    /// The present.
+    pub now: jiff::Timestamp,
+}
+
+/// The conditions that belong to the kubelet.
+const OWNED: [&str; 7] = [
+    "PodReadyToStartContainers",
+    "Initialized",
+    "Ready",
+    "ContainersReady",
+    "PodScheduled",
+    "PodResizeInProgress",
+    "PodResizePending",
+];
+
+/// The status of a pod.
+#[must_use]
+pub fn generate(inputs: &Inputs<'_>) -> PodStatus {
+    let pod = inputs.pod;
+    let mut status = PodStatus {
+        qos_class: Some(model::qos(pod).name().to_owned()),
+        observed_generation: pod.metadata.generation,
+        start_time: inputs.former.start_time.clone().or(Some(Time(inputs.now))),
+        resource_claim_statuses: inputs.former.resource_claim_statuses.clone(),
+        nominated_node_name: inputs.former.nominated_node_name.clone(),
+        ..PodStatus::default()
+    };
+    containers::fill(inputs, &mut status);
+    set_phase(inputs, &mut status);
+    containers::set_ready(inputs, &mut status);
+    status.conditions = Some(conditions(inputs, &status));
+    addresses(inputs, &mut status);
+    status
+}
+
+fn set_phase(inputs: &Inputs<'_>, status: &mut PodStatus) {
+    let computed = phase::of(inputs, status);
+    let terminal = |phase: Option<&str>| matches!(phase, Some("Succeeded" | "Failed"));
+    let api = inputs.pod.status.as_ref();
+    let shown = api.and_then(|s| s.phase.as_deref());
+    let former = inputs.former.phase.as_deref();
+    let phase = [shown, former].into_iter().flatten().find(|p| terminal(Some(p)));
+    let phase = phase.unwrap_or(computed);
+    if former == Some(phase) {
+        let text = |former: &Option<String>, api: Option<&String>| {
+            former.clone().filter(|t| !t.is_empty()).or_else(|| api.cloned())
+        };
+        status.reason = text(&inputs.former.reason, api.and_then(|s| s.reason.as_ref()));
+        status.message = text(&inputs.former.message, api.and_then(|s| s.message.as_ref()));
+    }
+    status.phase = Some(phase.to_owned());
+    if let Some((reason, message)) = inputs.failed
+        && !terminal(shown)
+    {
+        status.phase = Some("Failed".to_owned());
+        status.reason = Some(reason.to_owned());
+        status.message = Some(message.to_owned());
+    }
+}
+
+fn conditions(inputs: &Inputs<'_>, status: &PodStatus) -> Vec<PodCondition> {
+    let shown = inputs.pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    let restarting = "AllContainersRestarting";
+    let foreign = |c: &&PodCondition| !OWNED.contains(&c.type_.as_str()) && c.type_ != restarting;
+    let mut all: Vec<PodCondition> = shown.iter().filter(foreign).cloned().collect();
+    let former = inputs.former.conditions.as_deref().unwrap_or_default();
+    if let Some(disruption) = former.iter().find(|c| c.type_ == "DisruptionTarget") {
+        all.retain(|c| c.type_ != "DisruptionTarget");
+        all.push(disruption.clone());
+    }
+    let generated = conditions::generate(inputs, status, &all);
+    for mut condition in generated {
+        let same =
+            former.iter().chain(shown).find(|c| c.type_ == condition.type_ && c.status == condition.status);
+        condition.last_transition_time =
+            same.and_then(|c| c.last_transition_time.clone()).or(Some(Time(inputs.now)));
+        condition.observed_generation = inputs.pod.metadata.generation;
+        all.push(condition);
+    }
+    all
+}
+
+fn addresses(inputs: &Inputs<'_>, status: &mut PodStatus) {
+    let hosts = inputs.host_addresses;
+    status.host_ip = hosts.first().map(ToString::to_string);
+    status.host_ips = Some(hosts.iter().take(2).map(|ip| HostIP { ip: ip.to_string() }).collect());
+    let former = inputs.former.pod_ips.clone().unwrap_or_default();
+    let observed = sorted(&inputs.observed.addresses(), hosts);
+    let mut own: Vec<String> = observed.iter().map(ToString::to_string).collect();
+    if own.is_empty() {
+        own = former.into_iter().map(|a| a.ip).collect();
+    }
+    if own.is_empty() && model::host_network(inputs.pod) {
+        own = hosts.iter().take(2).map(ToString::to_string).collect();
+    }
+    status.pod_ip = own.first().cloned();
+    status.pod_ips = (!own.is_empty()).then(|| own.into_iter().map(|ip| PodIP { ip }).collect());
+}
+
+/// One address of each family, that of the node's primary address first.
+#[must_use]
+pub fn sorted(addresses: &[IpAddr], hosts: &[IpAddr]) -> Vec<IpAddr> {
+    let v6_first = hosts.first().is_some_and(IpAddr::is_ipv6);
+    let of = |v6: bool| addresses.iter().find(|a| a.is_ipv6() == v6).copied();
+    [of(v6_first), of(!v6_first)].into_iter().flatten().collect()
+}

@@ -1,0 +1,335 @@
+//! One pod's task: reads what the runtime shows, decides, acts, reports, and waits for what comes next.
+//! Upstream's `pod_workers.go` and `kuberuntime`'s `SyncPod`.
+//!
+//! Invariants: a pod goes from running to terminating to terminated and never back; a start that is under way is given up
+//! when the pod is to be terminated; the pod is deleted from the API only after its containers have ended, its volumes are
+//! gone and its last status was written.
+
+mod execute;
+mod report;
+
+use super::backoff::Backoff;
+use super::compute;
+use super::context::NodeContext;
+use super::core::{Pod, PodStatus};
+use super::kill;
+use super::model;
+use super::observed::Observed;
+use super::probes::PodProbes;
+use super::start::pod_ref;
+use super::status::{self, Inputs, Waiting};
+use kaji_containers::RuntimeError;
+use report::StatusWriter;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+
+/// A pod of which there is no news is looked at again after this long.
+const RESYNC: Duration = Duration::from_secs(60);
+/// After a failure of the runtime.
+const RETRY: Duration = Duration::from_secs(1);
+/// Volumes with contents that may change are looked at this often.
+const REFRESH: Duration = Duration::from_secs(15);
+/// Characters of a termination message.
+const MOST_MESSAGE: u64 = 4096;
+
+/// What the API asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Desired {
+    /// The newest version of the pod.
+    pub pod: Arc<Pod>,
+    /// The API has no such pod any more.
+    pub gone: bool,
+    /// Reason and message of a pod that this node does not take, or that it evicts.
+    pub refused: Option<(String, String)>,
+}
+
+impl Desired {
+    fn ends(&self) -> bool {
+        self.gone || model::deleting(&self.pod) || self.refused.is_some()
+    }
+}
+
+/// The task of one pod.
+pub struct Worker {
+    cx: Arc<NodeContext>,
+    pod: Arc<Pod>,
+    desired: watch::Receiver<Desired>,
+    wake: Arc<Notify>,
+    probes: PodProbes,
+    restarts: Backoff,
+    pulls: Backoff,
+    mounts: Backoff,
+    waiting: Waiting,
+    former: PodStatus,
+    writer: StatusWriter,
+    failed: Option<(String, String)>,
+}
+
+/// What a round found.
+enum Round {
+    /// Look again after this long.
+    Wait(Duration),
+    /// No container will run again.
+    Over,
+}
+
+impl Worker {
+    /// A worker for a pod; `wake` is notified when the runtime has news of it.
+    #[must_use]
+    pub fn new(cx: Arc<NodeContext>, desired: watch::Receiver<Desired>, wake: Arc<Notify>) -> Worker {
+        let pod = desired.borrow().pod.clone();
+        let former = pod.status.clone().unwrap_or_default();
+        let writer = StatusWriter::start(cx.clone(), pod_ref(&pod), former.clone());
+        Worker {
+            probes: PodProbes::new(wake.clone()),
+            restarts: Backoff::standard(),
+            pulls: Backoff::standard(),
+            mounts: Backoff::new(Duration::from_millis(500), Duration::from_secs(122)),
+            waiting: Waiting::default(),
+            failed: None,
+            cx,
+            pod,
+            desired,
+            wake,
+            former,
+            writer,
+        }
+    }
+
+    /// Runs until the pod is gone from the API and from the node.
+    pub async fn run(mut self) {
+        loop {
+            let desired = self.desired.borrow_and_update().clone();
+            self.pod = desired.pod.clone();
+            if self.failed.is_none() {
+                self.failed.clone_from(&desired.refused);
+            }
+            if desired.ends() || model::is_terminal(&self.pod) {
+                break;
+            }
+            let mut changes = self.desired.clone();
+            let round = tokio::select! {
+                biased;
+                ended = changes.wait_for(Desired::ends) => {
+                    if ended.is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                round = self.round() => round,
+            };
+            let wait = match round {
+                Ok(Round::Over) => break,
+                Ok(Round::Wait(wait)) => wait,
+                Err(error) => {
+                    tracing::warn!(pod = model::display(&self.pod), %error, "the pod could not be synchronized");
+                    RETRY
+                }
+            };
+            if !self.rest(wait).await {
+                return;
+            }
+        }
+        self.end().await;
+    }
+
+    /// Waits for news. Whether to go on.
+    async fn rest(&mut self, wait: Duration) -> bool {
+        let wake = self.wake.clone();
+        tokio::select! {
+            changed = self.desired.changed() => changed.is_ok(),
+            () = wake.notified() => true,
+            () = kaji_runtime::time::sleep(&*self.cx.clock, wait) => true,
+        }
+    }
+
+    async fn observe(&self) -> Result<Observed, RuntimeError> {
+        let mut observed = Observed::read(&*self.cx.runtime, model::uid(&self.pod)).await?;
+        for container in &mut observed.containers {
+            if container.state() != kaji_containers::ContainerState::Exited {
+                continue;
+            }
+            let kept = &container.kept;
+            let mount = container.status.mounts.iter().find(|m| m.container_path == kept.message_path);
+            let mut text = mount.map(|m| head(Path::new(&m.host_path), MOST_MESSAGE)).unwrap_or_default();
+            let fallback = kept.message_policy == "FallbackToLogsOnError" && container.status.exit_code != 0;
+            if text.is_empty() && fallback {
+                text = report::log_tail(Path::new(&container.status.log_path));
+            }
+            if !text.is_empty() {
+                container.message = match container.message.as_str() {
+                    "" => text,
+                    runtime => format!("{runtime}: {text}"),
+                };
+            }
+        }
+        Ok(observed)
+    }
+
+    /// Writes the status that follows from what is observed. Whether it is one of a pod that is over.
+    fn report(&mut self, observed: &Observed, terminal: bool) -> bool {
+        self.probes.follow(&self.cx, &self.pod, observed, terminal || self.desired.borrow().ends());
+        let results = self.probes.results();
+        let config = &self.cx.config;
+        let status = status::generate(&Inputs {
+            pod: &self.pod,
+            former: &self.former,
+            observed,
+            results: &results,
+            waiting: &self.waiting,
+            host_addresses: &config.addresses,
+            runtime_name: &config.runtime_name,
+            terminal,
+            failed: self.failed.as_ref().map(|(reason, message)| (reason.as_str(), message.as_str())),
+            // The API keeps whole seconds.
+            now: whole_second(self.cx.clock.now()),
+        });
+        let over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        self.former = status.clone();
+        // Success or failure is final: it is written when no container runs any more.
+        let alive = observed.alive().next().is_some();
+        if !(over && alive) {
+            self.writer.write(status);
+        }
+        over
+    }
+
+    /// The deadline of the pod's activity: how long it has still, or that it is over.
+    fn deadline(&mut self) -> Option<Duration> {
+        let limit = model::spec(&self.pod).active_deadline_seconds?;
+        let started = self.former.start_time.as_ref()?.0;
+        let passed = self.cx.clock.now().duration_since(started).as_secs();
+        if passed >= limit {
+            let message = "Pod was active on the node longer than the specified deadline";
+            self.cx.api.record(kaji_runtime::EventRecord::normal(
+                model::reference(&self.pod),
+                "DeadlineExceeded",
+                message,
+            ));
+            self.failed = Some(("DeadlineExceeded".to_owned(), message.to_owned()));
+        }
+        Some(Duration::from_secs((limit - passed).max(0).unsigned_abs()))
+    }
+
+    async fn round(&mut self) -> Result<Round, RuntimeError> {
+        let mut observed = self.observe().await?;
+        let deadline = self.deadline();
+        if self.report(&observed, self.failed.is_some()) {
+            return Ok(Round::Over);
+        }
+        let mut wait = deadline.unwrap_or(RESYNC).min(RESYNC);
+        self.probes.follow(&self.cx, &self.pod, &observed, false);
+        let actions = compute::actions(&self.pod, &observed, &self.probes.results());
+        if self.cx.volumes.changes(&self.pod) {
+            wait = wait.min(REFRESH);
+        }
+        let next = self.execute(&observed, actions).await?;
+        observed = self.observe().await?;
+        if self.report(&observed, false) {
+            return Ok(Round::Over);
+        }
+        Ok(Round::Wait(next.map_or(wait, |next| next.min(wait))))
+    }
+
+    /// Stops the pod for good, releases what it has, and deletes it from the API once that asks for it.
+    async fn end(mut self) {
+        while let Err(error) = self.terminate().await {
+            tracing::warn!(pod = model::display(&self.pod), %error, "the pod could not be terminated");
+            kaji_runtime::time::sleep(&*self.cx.clock, RETRY).await;
+        }
+        loop {
+            let desired = self.desired.borrow_and_update().clone();
+            if desired.gone {
+                break;
+            }
+            self.pod = desired.pod;
+            if model::deleting(&self.pod) && self.writer.delete(&self.pod).await {
+                break;
+            }
+            let retry = if model::deleting(&self.pod) { RETRY } else { RESYNC };
+            if !self.rest(retry).await {
+                return;
+            }
+        }
+        self.remove().await;
+    }
+
+    async fn terminate(&mut self) -> Result<(), RuntimeError> {
+        loop {
+            let desired = self.desired.borrow_and_update().clone();
+            self.pod = desired.pod.clone();
+            let observed = self.observe().await?;
+            self.report(&observed, false);
+            if observed.alive().next().is_none() {
+                break;
+            }
+            let pod = (!desired.gone || model::deleting(&self.pod)).then(|| self.pod.clone());
+            let cx = self.cx.clone();
+            let grace = desired.pod.metadata.deletion_grace_period_seconds;
+            let mut changes = self.desired.clone();
+            // A deletion with less grace than the one before begins anew with it.
+            let shorter = changes.wait_for(|d| {
+                let new = d.pod.metadata.deletion_grace_period_seconds;
+                matches!((grace, new), (Some(old), Some(new)) if new < old)
+            });
+            tokio::select! {
+                killed = kill::all(&cx, pod.as_deref(), &observed, None) => killed?,
+                Ok(_) = shorter => {}
+            }
+        }
+        let observed = self.observe().await?;
+        for sandbox in &observed.sandboxes {
+            self.cx.runtime.stop_pod_sandbox(&sandbox.info.id).await?;
+        }
+        let observed = self.observe().await?;
+        self.report(&observed, true);
+        if let Err(error) = self.cx.volumes.tear_down(model::uid(&self.pod)).await {
+            return Err(RuntimeError::Internal(error));
+        }
+        self.remove_cgroup();
+        Ok(())
+    }
+
+    fn remove_cgroup(&self) {
+        let Some(cgroups) = &self.cx.cgroups else { return };
+        // By its uid: of a pod that the API does not show any more the quality of service is not known.
+        let own = cgroups.pods().into_iter().filter(|(uid, _)| uid == model::uid(&self.pod));
+        for (_, path) in own {
+            if let Err(error) = cgroups.remove(&path) {
+                tracing::debug!(path, error, "the pod's cgroup could not be removed yet");
+            }
+        }
+    }
+
+    /// Removes what the runtime and the disk keep of a pod that the API does not show any more.
+    async fn remove(&mut self) {
+        if let Ok(observed) = self.observe().await {
+            for sandbox in &observed.sandboxes {
+                if let Err(error) = self.cx.runtime.remove_pod_sandbox(&sandbox.info.id).await {
+                    tracing::warn!(sandbox = sandbox.info.id, %error, "a sandbox could not be removed");
+                }
+            }
+            for container in &observed.containers {
+                self.cx.remove_log_link(&self.pod, &container.name, container.id());
+            }
+        }
+        self.remove_cgroup();
+        self.cx.remove_pod_dirs(&pod_ref(&self.pod));
+    }
+}
+
+fn whole_second(now: jiff::Timestamp) -> jiff::Timestamp {
+    jiff::Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+/// The start of a file, as text.
+fn head(path: &Path, most: u64) -> String {
+    use std::io::Read;
+    let mut bytes = vec![];
+    match std::fs::File::open(path).and_then(|f| f.take(most).read_to_end(&mut bytes)) {
+        Ok(_) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(_) => String::new(),
+    }
+}

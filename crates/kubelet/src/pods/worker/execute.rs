@@ -1,0 +1,303 @@
+//! Carrying out [`Actions`]: kills, then the sandbox, then containers in order.
+
+use super::Worker;
+use crate::pods::backoff::go_duration;
+use crate::pods::compute::Actions;
+use crate::pods::core::Container;
+use crate::pods::images::{self, StartFailure};
+use crate::pods::model::{self, ContainerKind};
+use crate::pods::observed::Observed;
+use crate::pods::start::{self, ContainerInputs};
+use crate::pods::{hooks, kill, resources, status};
+use jiff::Timestamp;
+use kaji_containers::{ContainerState, PodSandboxConfig, RuntimeError};
+use kaji_runtime::EventRecord;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// After a failed start of a container, unless its own delay is known.
+const AGAIN: Duration = Duration::from_secs(1);
+
+impl Worker {
+    /// Carries actions out. Answers when to look again, at the latest.
+    pub(super) async fn execute(
+        &mut self,
+        observed: &Observed,
+        actions: Actions,
+    ) -> Result<Option<Duration>, RuntimeError> {
+        let cx = self.cx.clone();
+        let pod = self.pod.clone();
+        if !actions.reset.is_empty() {
+            for id in &actions.reset {
+                if let Some(found) = observed.containers.iter().find(|c| c.id() == id)
+                    && found.state() == ContainerState::Running
+                {
+                    kill::container(&cx, Some(&pod), found, "", model::grace_period(&pod)).await?;
+                }
+                cx.runtime.remove_container(id).await?;
+            }
+            return Ok(Some(Duration::ZERO));
+        }
+        if actions.kill_pod {
+            kill::all(&cx, Some(&pod), observed, None).await?;
+            for sandbox in &observed.sandboxes {
+                cx.runtime.stop_pod_sandbox(&sandbox.info.id).await?;
+            }
+            if actions.create_sandbox.is_none() {
+                return Ok(None);
+            }
+        }
+        for stop in &actions.kill {
+            if let Some(found) = observed.containers.iter().find(|c| c.id() == stop.id) {
+                let grace = kill::grace_seconds(Some(&pod), found, stop.reason);
+                kill::container(&cx, Some(&pod), found, &stop.message, grace).await?;
+            }
+        }
+        let starts = !(actions.init.is_empty() && actions.regular.is_empty() && actions.ephemeral.is_empty());
+        if let Some(wait) = self.prepare(starts || actions.create_sandbox.is_some()).await {
+            return Ok(Some(wait));
+        }
+        if !starts {
+            return Ok(None);
+        }
+        let Some((sandbox, config)) = self.sandbox(&actions).await? else { return Ok(Some(AGAIN)) };
+        // What was killed just now counts with its exit, and an init container of a former sandbox does not count.
+        let observed = self.observe().await?;
+        let status = cx.runtime.pod_sandbox_status(&sandbox).await?;
+        let addresses = self.addresses(&status.addresses);
+        self.prune(&observed).await?;
+        self.report(&observed, false);
+        self.start_all(&actions, &observed, (&sandbox, &config), &addresses).await
+    }
+
+    fn addresses(&self, own: &[IpAddr]) -> Vec<IpAddr> {
+        let hosts = &self.cx.config.addresses;
+        let own = if model::host_network(&self.pod) { hosts } else { own };
+        status::sorted(own, hosts)
+    }
+
+    async fn start_all(
+        &mut self,
+        actions: &Actions,
+        observed: &Observed,
+        sandbox: (&str, &PodSandboxConfig),
+        addresses: &[IpAddr],
+    ) -> Result<Option<Duration>, RuntimeError> {
+        let pod = self.pod.clone();
+        let mut wait: Option<Duration> = None;
+        let mut sooner = |next: Option<Duration>| {
+            wait = match (wait, next) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+        };
+        for index in &actions.ephemeral {
+            let spec = &model::ephemeral_containers(&pod)[*index];
+            let container = model::as_container(spec);
+            let target = spec.target_container_name.as_deref().filter(|t| !t.is_empty());
+            let target = target.and_then(|t| observed.newest(t)).map(|c| c.id().to_owned());
+            let kind = (ContainerKind::Ephemeral, target.as_deref());
+            sooner(self.start_one(&container, kind, observed, sandbox, addresses).await.err());
+        }
+        for index in &actions.init {
+            let container = &model::init_containers(&pod)[*index];
+            let kind = (ContainerKind::Init, None);
+            let failed = self.start_one(container, kind, observed, sandbox, addresses).await.err();
+            let stop = failed.is_some() && !model::is_sidecar(container);
+            sooner(failed);
+            if stop {
+                break;
+            }
+        }
+        for index in &actions.regular {
+            let container = &model::containers(&pod)[*index];
+            let kind = (ContainerKind::Regular, None);
+            sooner(self.start_one(container, kind, observed, sandbox, addresses).await.err());
+        }
+        if wait.is_none() {
+            // The next step follows from what was started.
+            wait = actions.init.first().map(|_| AGAIN);
+        }
+        Ok(wait)
+    }
+
+    /// Cgroup and volumes. How long to wait when they are not ready.
+    async fn prepare(&mut self, starts: bool) -> Option<Duration> {
+        let cx = self.cx.clone();
+        let pod = self.pod.clone();
+        let event = |reason: &str, message: String| {
+            cx.api.record(EventRecord::warning(model::reference(&pod), reason, message));
+        };
+        if starts && let Some(cgroups) = &cx.cgroups {
+            let ensured = cgroups.ensure(&resources::cgroup_path(&pod), &resources::of_pod(&pod));
+            if let Err(error) = ensured {
+                event("FailedCreatePodContainer", format!("unable to ensure pod container exists: {error}"));
+                return Some(AGAIN);
+            }
+        }
+        let now = cx.clock.now();
+        if let Some(left) = self.mounts.waits("volumes", now) {
+            return starts.then_some(left);
+        }
+        match cx.volumes.set_up(&cx, &pod).await {
+            Ok(()) => {
+                self.mounts.reset("volumes");
+                None
+            }
+            Err(error) => {
+                event("FailedMount", error);
+                self.mounts.next("volumes", now, now);
+                starts.then(|| self.mounts.delay("volumes"))
+            }
+        }
+    }
+
+    /// The sandbox to start containers in, created if need be; `None` after an event about a failure.
+    async fn sandbox(
+        &mut self,
+        actions: &Actions,
+    ) -> Result<Option<(String, PodSandboxConfig)>, RuntimeError> {
+        let cx = self.cx.clone();
+        let event = |message: String| {
+            let reference = model::reference(&self.pod);
+            cx.api.record(EventRecord::warning(reference, "FailedCreatePodSandBox", message));
+        };
+        let config = match start::sandbox_config(&cx, &self.pod, actions.create_sandbox.unwrap_or(0)) {
+            Ok(config) => config,
+            Err(error) => {
+                event(format!("Failed to create pod sandbox: {error}"));
+                return Ok(None);
+            }
+        };
+        let Some(attempt) = actions.create_sandbox else {
+            return Ok(actions.sandbox.clone().map(|id| (id, config)));
+        };
+        if attempt > 0 {
+            let reference = model::reference(&self.pod);
+            let message = "Pod sandbox changed, it will be killed and re-created.";
+            cx.api.record(EventRecord::normal(reference, "SandboxChanged", message));
+        }
+        if !model::host_network(&self.pod) {
+            let conditions = cx.runtime.status().await?.conditions;
+            if let Some(network) = conditions.iter().find(|c| c.kind == "NetworkReady" && !c.status) {
+                let message = format!(
+                    "network is not ready: container runtime network not ready: NetworkReady=false reason:{} message:{}",
+                    network.reason, network.message
+                );
+                let reference = model::reference(&self.pod);
+                cx.api.record(EventRecord::warning(reference, "NetworkNotReady", message));
+                return Ok(None);
+            }
+        }
+        std::fs::create_dir_all(&config.log_directory)?;
+        match cx.runtime.run_pod_sandbox(config.clone()).await {
+            Ok(id) => Ok(Some((id, config))),
+            Err(error) => {
+                event(format!("Failed to create pod sandbox: {error}"));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Removes containers that a newer one of their name has followed twice.
+    async fn prune(&self, observed: &Observed) -> Result<(), RuntimeError> {
+        let mut seen: std::collections::BTreeMap<&str, u32> = Default::default();
+        for found in &observed.containers {
+            let count = seen.entry(found.name.as_str()).or_default();
+            *count += 1;
+            if *count > 2 && found.state() == ContainerState::Exited {
+                self.cx.runtime.remove_container(found.id()).await?;
+                self.cx.remove_log_link(&self.pod, &found.name, found.id());
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts one container. Answers in how long to try again if that failed or has to wait.
+    async fn start_one(
+        &mut self,
+        container: &Container,
+        kind: (ContainerKind, Option<&str>),
+        observed: &Observed,
+        sandbox: (&str, &PodSandboxConfig),
+        addresses: &[IpAddr],
+    ) -> Result<(), Duration> {
+        self.restart_delay(container, observed)?;
+        let cx = self.cx.clone();
+        let pod = self.pod.clone();
+        let started = async {
+            let (image, spec) = images::ensure(&cx, &pod, container, sandbox.1, &mut self.pulls).await?;
+            let inputs = ContainerInputs {
+                pod: &pod,
+                container,
+                observed,
+                addresses,
+                image: (&image, &spec),
+                kind: kind.0,
+                target: kind.1,
+            };
+            let id = start::run(&cx, &inputs, sandbox.0).await?;
+            let first = addresses.first().copied();
+            if let Err(message) = hooks::post_start(&cx, &pod, container, &id, first).await {
+                let grace = Duration::from_secs(model::grace_period(&pod).unsigned_abs());
+                if let Err(error) = cx.runtime.stop_container(&id, grace).await {
+                    tracing::warn!(container = id, %error, "a container whose postStart hook failed could not be stopped");
+                }
+                return Err(StartFailure { reason: "PostStartHookError", message });
+            }
+            Ok(())
+        };
+        match started.await {
+            Ok(()) => {
+                self.waiting.remove(&container.name);
+                Ok(())
+            }
+            Err(failed) => {
+                let image = format!("image {}", container.image.as_deref().unwrap_or_default());
+                let wait = self.pulls.waits(&image, cx.clock.now()).unwrap_or(AGAIN);
+                let message = self.image_message(container, &failed);
+                self.waiting.insert(container.name.clone(), (failed.reason.to_owned(), message));
+                Err(wait)
+            }
+        }
+    }
+
+    /// A pull that waits shows why the last one failed.
+    fn image_message(&self, container: &Container, failed: &StartFailure) -> String {
+        if failed.reason != "ImagePullBackOff" {
+            return failed.message.clone();
+        }
+        match self.waiting.get(&container.name) {
+            Some((reason, message)) if reason == "ImagePullBackOff" => message.clone(),
+            Some((reason, message)) => format!("{}: {reason}: {message}", failed.message),
+            None => failed.message.clone(),
+        }
+    }
+
+    /// Whether a container that has exited may run again already.
+    fn restart_delay(&mut self, container: &Container, observed: &Observed) -> Result<(), Duration> {
+        let Some(newest) = observed.newest(&container.name) else { return Ok(()) };
+        if newest.state() != ContainerState::Exited {
+            return Ok(());
+        }
+        let now = self.cx.clock.now();
+        let ended = i128::from(newest.status.finished_at_nanos);
+        let ended = Timestamp::from_nanosecond(ended).unwrap_or(now);
+        let key = format!("container {} {:x}", container.name, model::container_hash(container));
+        if let Some(left) = self.restarts.remaining(&key, ended, now) {
+            let shown = model::display(&self.pod);
+            let name = &container.name;
+            let delay = go_duration(self.restarts.delay(&key));
+            self.cx.api.record(EventRecord::warning(
+                model::container_reference(&self.pod, name),
+                "BackOff",
+                format!("Back-off restarting failed container {name} in pod {shown}"),
+            ));
+            let message = format!("back-off {delay} restarting failed container={name} pod={shown}");
+            self.waiting.insert(name.clone(), ("CrashLoopBackOff".to_owned(), message));
+            return Err(left);
+        }
+        self.restarts.next(&key, ended, now);
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! Writing a pod's status to the API. Upstream's `status_manager.go`.
+//!
+//! Invariants: the newest status is the one that is written; a write that failed is tried again; statuses that say the same are
+//! written once.
+
+use crate::pods::context::{ApiError, NodeContext, PodRef};
+use crate::pods::core::{Pod, PodStatus};
+use crate::pods::start::pod_ref;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The first and the longest pause between tries.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// Writes one pod's status in a task of its own, so that a slow API holds up no container.
+pub(super) struct StatusWriter {
+    cx: Arc<NodeContext>,
+    newest: watch::Sender<PodStatus>,
+    written: watch::Receiver<Option<PodStatus>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for StatusWriter {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl StatusWriter {
+    /// `shown` is what the API shows.
+    pub(super) fn start(cx: Arc<NodeContext>, pod: PodRef, shown: PodStatus) -> StatusWriter {
+        let (newest, mut changes) = watch::channel(shown.clone());
+        let (done, written) = watch::channel(None);
+        let context = cx.clone();
+        let task = tokio::spawn(async move {
+            let mut shown = shown;
+            let mut pause = PAUSE.0;
+            while changes.changed().await.is_ok() {
+                loop {
+                    let status = changes.borrow_and_update().clone();
+                    if status == shown {
+                        done.send_replace(Some(status));
+                        break;
+                    }
+                    match context.api.patch_status(&pod, &shown, &status).await {
+                        Ok(()) => {
+                            shown = status.clone();
+                            pause = PAUSE.0;
+                            done.send_replace(Some(status));
+                        }
+                        Err(ApiError::Gone) => {
+                            done.send_replace(Some(status));
+                            break;
+                        }
+                        Err(error) => {
+                            tracing::warn!(pod = pod.name, namespace = pod.namespace, %error, "the status could not be written");
+                            kaji_runtime::time::sleep(&*context.clock, pause).await;
+                            pause = (pause * 2).min(PAUSE.1);
+                        }
+                    }
+                }
+            }
+        });
+        StatusWriter { cx, newest, written, task }
+    }
+
+    /// Hands over the newest status.
+    pub(super) fn write(&self, status: PodStatus) {
+        self.newest.send_if_modified(|newest| {
+            let changed = *newest != status;
+            *newest = status;
+            changed
+        });
+    }
+
+    /// Deletes the pod once its newest status is written. Whether it is gone.
+    pub(super) async fn delete(&mut self, pod: &Pod) -> bool {
+        let newest = self.newest.borrow().clone();
+        self.newest.send_modify(|_| {});
+        let complete = self.written.wait_for(|w| w.as_ref() == Some(&newest));
+        if tokio::time::timeout(Duration::from_secs(30), complete).await.is_err() {
+            return false;
+        }
+        match self.cx.api.delete(&pod_ref(pod)).await {
+            Ok(()) | Err(ApiError::Gone) => true,
+            Err(error) => {
+                tracing::warn!(pod = pod.metadata.name, %error, "the pod could not be deleted");
+                false
+            }
+        }
+    }
+}
+
+/// The last lines of a log in CRI's format: at most 80 lines and 2 KiB.
+pub(super) fn log_tail(path: &Path) -> String {
+    use std::io::{Read, Seek, SeekFrom};
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = std::fs::File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(16 << 10)))?;
+        let mut bytes = vec![];
+        file.take(16 << 10).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let Ok(bytes) = read() else { return String::new() };
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().filter_map(|l| l.splitn(4, ' ').nth(3)).collect();
+    let mut tail = String::new();
+    for line in &lines[lines.len().saturating_sub(80)..] {
+        tail.push_str(line);
+        tail.push('\n');
+    }
+    let mut start = tail.len().saturating_sub(2048);
+    while !tail.is_char_boundary(start) {
+        start += 1;
+    }
+    tail.split_off(start)
+}
+
+impl NodeContext {
+    /// Removes the link to a container's log.
+    pub(super) fn remove_log_link(&self, pod: &Pod, container: &str, id: &str) {
+        let name = pod_ref(pod);
+        let link = format!("{}_{}_{container}-{id}.log", name.name, name.namespace);
+        remove(&self.config.container_log_dir.join(link), false);
+    }
+
+    /// Removes a pod's own directory and its logs. Volumes were taken down before.
+    pub(super) fn remove_pod_dirs(&self, pod: &PodRef) {
+        let dir = self.config.pod_dir(&pod.uid);
+        if self.volumes.has_mounts(&dir) {
+            tracing::warn!(dir = %dir.display(), "the pod's directory has mounts and is left");
+        } else {
+            remove(&dir, true);
+        }
+        remove(&self.config.log_dir(pod), true);
+    }
+}
+
+fn remove(path: &Path, tree: bool) {
+    let removed = if tree { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+    if let Err(error) = removed
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(path = %path.display(), %error, "cannot be removed");
+    }
+}

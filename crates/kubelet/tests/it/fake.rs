@@ -1,0 +1,430 @@
+//! A container runtime in memory, and an API that keeps what is written to it. Failures can be injected.
+
+use futures_util::stream::BoxStream;
+use kaji_containers::*;
+use kaji_kubelet::pods::context::{ApiError, NodeConfig, NodeContext, NodeFacts, PodApi, PodRef};
+use kaji_kubelet::pods::core::{ConfigMap, Node, PodStatus, Secret};
+use kaji_kubelet::pods::network::DnsSettings;
+use kaji_kubelet::pods::sources::{Sources, Token, TokenRequest};
+use kaji_kubelet::volumes::{Mounter, VolumeManager};
+use kaji_meta::{random::SeededRandom, time::ManualClock};
+use kaji_runtime::{EventRecord, objects::Service};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+type Answer<'a, T> = BoxFuture<'a, Result<T, RuntimeError>>;
+
+#[derive(Default)]
+pub struct State {
+    pub sandboxes: Vec<PodSandboxStatus>,
+    pub containers: Vec<ContainerStatus>,
+    pub calls: Vec<String>,
+    /// Texts of failures by the call's name; each is used up by one call.
+    pub failures: Vec<(&'static str, RuntimeError)>,
+    pub images: Vec<String>,
+    number: i64,
+}
+
+pub struct Runtime {
+    pub state: Mutex<State>,
+    pub clock: Arc<ManualClock>,
+}
+
+fn gone(id: &str) -> RuntimeError {
+    RuntimeError::NotFound(format!("{id} is absent"))
+}
+
+impl Runtime {
+    fn now(&self) -> i64 {
+        use kaji_meta::Clock;
+        i64::try_from(self.clock.now().as_nanosecond()).unwrap()
+    }
+
+    fn call(&self, name: &'static str, text: String) -> Result<(), RuntimeError> {
+        let mut state = self.state.lock().unwrap();
+        state.calls.push(format!("{name} {text}"));
+        match state.failures.iter().position(|(n, _)| *n == name) {
+            Some(index) => Err(state.failures.remove(index).1),
+            None => Ok(()),
+        }
+    }
+
+    /// A container's process ends by itself.
+    pub fn exit(&self, name: &str, code: i32) {
+        let now = self.now();
+        let mut state = self.state.lock().unwrap();
+        let found = state.containers.iter_mut().rev().find(|c| c.info.metadata.name == name).unwrap();
+        assert_eq!(found.info.state, ContainerState::Running);
+        end(found, code, now);
+    }
+
+    pub fn running(&self) -> Vec<String> {
+        let state = self.state.lock().unwrap();
+        let running = state.containers.iter().filter(|c| c.info.state == ContainerState::Running);
+        running.map(|c| format!("{}/{}", c.info.metadata.name, c.info.metadata.attempt)).collect()
+    }
+}
+
+fn end(found: &mut ContainerStatus, code: i32, now: i64) {
+    found.info.state = ContainerState::Exited;
+    found.exit_code = code;
+    found.finished_at_nanos = now;
+    found.reason = if code == 0 { "Completed" } else { "Error" }.to_owned();
+}
+
+fn selected(labels: &BTreeMap<String, String>, filter: &BTreeMap<String, String>) -> bool {
+    filter.iter().all(|(k, v)| labels.get(k) == Some(v))
+}
+
+impl ContainerRuntime for Runtime {
+    fn version(&self) -> Answer<'_, RuntimeVersion> {
+        let version =
+            RuntimeVersion { name: "kaji".into(), version: "0.1.0".into(), api_version: "v1".into() };
+        Box::pin(async { Ok(version) })
+    }
+    fn status(&self) -> Answer<'_, RuntimeStatus> {
+        Box::pin(async { Ok(RuntimeStatus::default()) })
+    }
+    fn run_pod_sandbox(&self, config: PodSandboxConfig) -> Answer<'_, String> {
+        Box::pin(async move {
+            self.call("sandbox", config.metadata.attempt.to_string())?;
+            let now = self.now();
+            let mut state = self.state.lock().unwrap();
+            state.number += 1;
+            let id = format!("s{}", state.number);
+            let created_at_nanos = now + state.number;
+            state.sandboxes.push(PodSandboxStatus {
+                info: PodSandboxInfo {
+                    id: id.clone(),
+                    metadata: config.metadata,
+                    state: PodSandboxState::Ready,
+                    created_at_nanos,
+                    labels: config.labels,
+                    annotations: config.annotations,
+                    runtime_handler: String::new(),
+                },
+                addresses: vec![IpAddr::from([10, 1, 0, 2])],
+                network_namespace: None,
+                security: config.security,
+            });
+            Ok(id)
+        })
+    }
+    fn stop_pod_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let mut state = self.state.lock().unwrap();
+            for sandbox in state.sandboxes.iter_mut().filter(|s| s.info.id == id) {
+                sandbox.info.state = PodSandboxState::NotReady;
+            }
+            Ok(())
+        })
+    }
+    fn remove_pod_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.call("remove-sandbox", id.to_owned())?;
+            let mut state = self.state.lock().unwrap();
+            state.sandboxes.retain(|s| s.info.id != id);
+            state.containers.retain(|c| c.info.sandbox_id != id);
+            Ok(())
+        })
+    }
+    fn pod_sandbox_status<'a>(&'a self, id: &'a str) -> Answer<'a, PodSandboxStatus> {
+        Box::pin(async move {
+            let state = self.state.lock().unwrap();
+            state.sandboxes.iter().find(|s| s.info.id == id).cloned().ok_or_else(|| gone(id))
+        })
+    }
+    fn list_pod_sandboxes(&self, filter: PodSandboxFilter) -> Answer<'_, Vec<PodSandboxInfo>> {
+        Box::pin(async move {
+            let state = self.state.lock().unwrap();
+            let all = state.sandboxes.iter().filter(|s| selected(&s.info.labels, &filter.labels));
+            Ok(all.map(|s| s.info.clone()).collect())
+        })
+    }
+    fn create_container<'a>(&'a self, sandbox: &'a str, config: ContainerConfig) -> Answer<'a, String> {
+        Box::pin(async move {
+            self.call("create", format!("{}/{}", config.metadata.name, config.metadata.attempt))?;
+            let now = self.now();
+            let mut state = self.state.lock().unwrap();
+            state.number += 1;
+            let id = format!("c{}", state.number);
+            let created_at_nanos = now + state.number;
+            state.containers.push(ContainerStatus {
+                info: ContainerInfo {
+                    id: id.clone(),
+                    sandbox_id: sandbox.to_owned(),
+                    metadata: config.metadata,
+                    image_id: config.image.image.clone(),
+                    image: config.image,
+                    state: ContainerState::Created,
+                    created_at_nanos,
+                    labels: config.labels,
+                    annotations: config.annotations,
+                },
+                started_at_nanos: 0,
+                finished_at_nanos: 0,
+                exit_code: 0,
+                image_ref: "i@sha256:0".into(),
+                reason: String::new(),
+                message: String::new(),
+                mounts: config.mounts,
+                log_path: config.log_path,
+                resources: config.resources,
+                user: None,
+                stop_signal: String::new(),
+                pid: 0,
+            });
+            Ok(id)
+        })
+    }
+    fn start_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.call("start", String::new())?;
+            let now = self.now();
+            let mut state = self.state.lock().unwrap();
+            let found = state.containers.iter_mut().find(|c| c.info.id == id).ok_or_else(|| gone(id))?;
+            found.info.state = ContainerState::Running;
+            found.started_at_nanos = now;
+            Ok(())
+        })
+    }
+    fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let now = self.now();
+            let mut state = self.state.lock().unwrap();
+            let found = state.containers.iter_mut().find(|c| c.info.id == id).ok_or_else(|| gone(id))?;
+            let name = found.info.metadata.name.clone();
+            if found.info.state == ContainerState::Running {
+                end(found, 137, now);
+            }
+            state.calls.push(format!("stop {name} {}", grace.as_secs()));
+            Ok(())
+        })
+    }
+    fn remove_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.state.lock().unwrap().containers.retain(|c| c.info.id != id);
+            Ok(())
+        })
+    }
+    fn container_status<'a>(&'a self, id: &'a str) -> Answer<'a, ContainerStatus> {
+        Box::pin(async move {
+            let state = self.state.lock().unwrap();
+            state.containers.iter().find(|c| c.info.id == id).cloned().ok_or_else(|| gone(id))
+        })
+    }
+    fn list_containers(&self, filter: ContainerFilter) -> Answer<'_, Vec<ContainerInfo>> {
+        Box::pin(async move {
+            let state = self.state.lock().unwrap();
+            let all = state.containers.iter().filter(|c| selected(&c.info.labels, &filter.labels));
+            Ok(all.map(|c| c.info.clone()).collect())
+        })
+    }
+    fn update_container_resources<'a>(&'a self, _: &'a str, _: ResourceUpdate) -> Answer<'a, ()> {
+        unimplemented()
+    }
+    fn update_pod_sandbox_resources<'a>(
+        &'a self,
+        _: &'a str,
+        _: Option<LinuxResources>,
+        _: Option<LinuxResources>,
+    ) -> Answer<'a, ()> {
+        unimplemented()
+    }
+    fn reopen_container_log<'a>(&'a self, _: &'a str) -> Answer<'a, ()> {
+        unimplemented()
+    }
+    fn exec_sync<'a>(&'a self, _: &'a str, command: Vec<String>, _: Duration) -> Answer<'a, ExecOutput> {
+        Box::pin(async move {
+            self.call("exec", command.join(" "))?;
+            Ok(ExecOutput::default())
+        })
+    }
+    fn exec(&self, _: ExecRequest) -> Answer<'_, Session> {
+        unimplemented()
+    }
+    fn attach(&self, _: AttachRequest) -> Answer<'_, Session> {
+        unimplemented()
+    }
+    fn port_forward<'a>(&'a self, _: &'a str, _: u16) -> Answer<'a, Duplex> {
+        unimplemented()
+    }
+    fn container_stats<'a>(&'a self, _: &'a str) -> Answer<'a, ContainerStats> {
+        unimplemented()
+    }
+    fn list_pod_sandbox_stats(&self, _: PodSandboxFilter) -> Answer<'_, Vec<PodSandboxStats>> {
+        unimplemented()
+    }
+    fn events(&self) -> Answer<'_, BoxStream<'static, Result<RuntimeEvent, RuntimeError>>> {
+        unimplemented()
+    }
+    fn update_pod_cidrs(&self, _: Vec<String>) -> Answer<'_, ()> {
+        unimplemented()
+    }
+}
+
+fn unimplemented<'a, T: Send + 'a>() -> Answer<'a, T> {
+    Box::pin(async { Err(RuntimeError::Unimplemented("the fake runtime has none".into())) })
+}
+
+impl ImageService for Runtime {
+    fn list_images(&self) -> Answer<'_, Vec<Image>> {
+        Box::pin(async { Ok(vec![]) })
+    }
+    fn image_status<'a>(&'a self, image: &'a ImageSpec) -> Answer<'a, Option<Image>> {
+        Box::pin(async move {
+            let here = self.state.lock().unwrap().images.contains(&image.image);
+            Ok(here.then(|| Image { id: image.image.clone(), size: 7, ..Image::default() }))
+        })
+    }
+    fn pull_image(&self, request: PullRequest) -> Answer<'_, String> {
+        Box::pin(async move {
+            self.call("pull", request.image.image.clone())?;
+            self.state.lock().unwrap().images.push(request.image.image.clone());
+            Ok(request.image.image)
+        })
+    }
+    fn remove_image<'a>(&'a self, _: &'a ImageSpec) -> Answer<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+    fn filesystems(&self) -> Answer<'_, ImageFilesystems> {
+        Box::pin(async { Ok(ImageFilesystems::default()) })
+    }
+}
+
+/// What was written to the API.
+#[derive(Default)]
+pub struct Api {
+    pub status: Mutex<Option<PodStatus>>,
+    pub deleted: Mutex<bool>,
+    pub events: Mutex<Vec<String>>,
+}
+
+impl PodApi for Api {
+    fn patch_status<'a>(
+        &'a self,
+        _: &'a PodRef,
+        _: &'a PodStatus,
+        status: &'a PodStatus,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        *self.status.lock().unwrap() = Some(status.clone());
+        Box::pin(async { Ok(()) })
+    }
+    fn delete<'a>(&'a self, _: &'a PodRef) -> BoxFuture<'a, Result<(), ApiError>> {
+        *self.deleted.lock().unwrap() = true;
+        Box::pin(async { Ok(()) })
+    }
+    fn record(&self, event: EventRecord) {
+        self.events.lock().unwrap().push(format!("{}: {}", event.reason, event.message));
+    }
+}
+
+pub struct Objects;
+
+impl Sources for Objects {
+    fn config_map<'a>(
+        &'a self,
+        _: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Arc<ConfigMap>>, String>> {
+        let data = BTreeMap::from([("key".to_owned(), "value".to_owned())]);
+        let map = (name == "map").then(|| Arc::new(ConfigMap { data: Some(data), ..ConfigMap::default() }));
+        Box::pin(async { Ok(map) })
+    }
+    fn secret<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Option<Arc<Secret>>, String>> {
+        Box::pin(async { Ok(None) })
+    }
+    fn token<'a>(&'a self, _: &'a TokenRequest) -> BoxFuture<'a, Result<Token, String>> {
+        Box::pin(async { Err("no tokens".to_owned()) })
+    }
+    fn trust_bundles<'a>(
+        &'a self,
+        _: Option<&'a str>,
+        _: Option<&'a str>,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<Option<String>, String>> {
+        Box::pin(async { Ok(None) })
+    }
+}
+
+impl NodeFacts for Objects {
+    fn services(&self) -> Option<Vec<Arc<Service>>> {
+        Some(vec![])
+    }
+    fn node(&self) -> Option<Arc<Node>> {
+        None
+    }
+    fn allocatable(&self) -> BTreeMap<String, i64> {
+        BTreeMap::from([("cpu".to_owned(), 2000), ("memory".to_owned(), 1 << 30)])
+    }
+}
+
+/// Mounts nothing: volumes are plain directories.
+pub struct NoMounts;
+
+impl Mounter for NoMounts {
+    fn can_mount(&self) -> bool {
+        false
+    }
+    fn tmpfs(&self, _: &Path, _: Option<i64>, _: u32) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::PermissionDenied.into())
+    }
+    fn bind(&self, _: std::os::fd::BorrowedFd<'_>, _: &Path) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::PermissionDenied.into())
+    }
+    fn unmount(&self, _: &Path) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn below(&self, _: &Path) -> Vec<PathBuf> {
+        vec![]
+    }
+}
+
+pub struct Fake {
+    pub cx: Arc<NodeContext>,
+    pub runtime: Arc<Runtime>,
+    pub api: Arc<Api>,
+    pub clock: Arc<ManualClock>,
+    pub dir: tempfile::TempDir,
+}
+
+impl Fake {
+    pub fn new() -> Fake {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Arc::new(ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap()));
+        let runtime = Arc::new(Runtime { state: Mutex::default(), clock: clock.clone() });
+        let api = Arc::new(Api::default());
+        let root = dir.path().to_owned();
+        let config = NodeConfig {
+            node_name: "node-1".into(),
+            root_dir: root.join("kubelet"),
+            pod_log_dir: root.join("pods"),
+            container_log_dir: root.join("containers"),
+            addresses: vec![IpAddr::from([192, 0, 2, 1])],
+            dns: DnsSettings {
+                servers: vec![IpAddr::from([10, 96, 0, 10])],
+                domain: "cluster.local".into(),
+                node: DnsConfig::default(),
+            },
+            hosts_file: root.join("hosts"),
+            memory: 8 << 30,
+            runtime_name: "kaji".into(),
+        };
+        let cx = Arc::new(NodeContext {
+            volumes: VolumeManager::new(config.root_dir.clone(), Arc::new(NoMounts)),
+            config,
+            runtime: runtime.clone(),
+            images: runtime.clone(),
+            api: api.clone(),
+            sources: Arc::new(Objects),
+            facts: Arc::new(Objects),
+            cgroups: None,
+            clock: clock.clone(),
+            random: Arc::new(SeededRandom::new(1)),
+        });
+        Fake { cx, runtime, api, clock, dir }
+    }
+}

@@ -1,0 +1,216 @@
+//! A pod from its binding to its deletion.
+
+use crate::fake::Fake;
+use kaji_containers::RuntimeError;
+use kaji_kubelet::pods::core::Pod;
+use kaji_kubelet::pods::worker::{Desired, Worker};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+struct Run {
+    fake: Fake,
+    desired: watch::Sender<Desired>,
+    wake: Arc<Notify>,
+    task: JoinHandle<()>,
+}
+
+fn pod(spec: Value) -> Value {
+    json!({
+        "metadata": {"name": "p", "namespace": "n", "uid": "u", "generation": 1},
+        "spec": spec,
+        "status": {"phase": "Pending"},
+    })
+}
+
+fn parsed(pod: &Value) -> Arc<Pod> {
+    Arc::new(serde_json::from_value(pod.clone()).unwrap())
+}
+
+impl Run {
+    fn start(fake: Fake, pod: &Value) -> Run {
+        let (desired, changes) = watch::channel(Desired { pod: parsed(pod), gone: false, refused: None });
+        let wake = Arc::new(Notify::new());
+        let task = tokio::spawn(Worker::new(fake.cx.clone(), changes, wake.clone()).run());
+        Run { fake, desired, wake, task }
+    }
+
+    /// Waits until the API shows a status for which this holds.
+    async fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        for attempt in 1..4000 {
+            if let Some(status) = &*self.fake.api.status.lock().unwrap() {
+                last = serde_json::to_value(status).unwrap();
+            }
+            if holds(&last) {
+                return last;
+            }
+            // Not at once: a status that the next round replaces is to be seen.
+            if attempt % 16 == 0 {
+                self.wake.notify_one();
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("{what}: {last:#} after {:?}", self.fake.runtime.state.lock().unwrap().calls);
+    }
+
+    fn calls(&self) -> String {
+        self.fake.runtime.state.lock().unwrap().calls.join("\n")
+    }
+
+    fn change(&self, pod: &Value) {
+        self.desired.send_modify(|d| d.pod = parsed(pod));
+    }
+}
+
+fn ready(status: &Value) -> bool {
+    let conditions = status["conditions"].as_array();
+    conditions.is_some_and(|c| c.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
+}
+
+fn waiting(status: &Value) -> &Value {
+    &status["containerStatuses"][0]["state"]["waiting"]
+}
+
+#[tokio::test]
+async fn a_pod_runs_is_ready_and_is_deleted() {
+    let mut pod = pod(json!({
+        "terminationGracePeriodSeconds": 7,
+        "containers": [{"name": "c", "image": "i", "imagePullPolicy": "IfNotPresent", "env": [{"name": "A", "value": "1"}]}],
+    }));
+    let run = Run::start(Fake::new(), &pod);
+    let status = run.until("ready", ready).await;
+    expect_test::expect![[r#"
+        Running 10.1.0.2 192.0.2.1 BestEffort kaji://c2
+        PodReadyToStartContainers=True Initialized=True Ready=True ContainersReady=True PodScheduled=True"#]]
+    .assert_eq(&format!(
+        "{} {} {} {} {}\n{}",
+        status["phase"].as_str().unwrap(),
+        status["podIP"].as_str().unwrap(),
+        status["hostIP"].as_str().unwrap(),
+        status["qosClass"].as_str().unwrap(),
+        status["containerStatuses"][0]["containerID"].as_str().unwrap(),
+        status["conditions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|c| format!("{}={}", c["type"].as_str().unwrap(), c["status"].as_str().unwrap()))
+            .collect::<Vec<_>>()
+            .join(" ")
+    ));
+    assert!(run.fake.dir.path().join("pods/n_p_u/c").is_dir(), "the log's directory");
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:07Z".into();
+    pod["metadata"]["deletionGracePeriodSeconds"] = 3.into();
+    run.change(&pod);
+    let Run { fake, task, desired, .. } = run;
+    tokio::time::timeout(Duration::from_secs(20), task).await.unwrap().unwrap();
+    drop(desired);
+    assert!(*fake.api.deleted.lock().unwrap());
+    let state = fake.runtime.state.lock().unwrap();
+    expect_test::expect![[r#"
+        sandbox 0
+        pull i:latest
+        create c/0
+        start 
+        stop c 3
+        remove-sandbox s1"#]]
+    .assert_eq(&state.calls.join("\n"));
+    assert!(state.containers.is_empty() && state.sandboxes.is_empty());
+    assert!(!fake.dir.path().join("pods/n_p_u").exists() && !fake.dir.path().join("kubelet/pods/u").exists());
+    let last = serde_json::to_value(&*fake.api.status.lock().unwrap()).unwrap();
+    assert_eq!(last["containerStatuses"][0]["state"]["terminated"]["exitCode"], 137);
+    assert_eq!(last["phase"], "Failed");
+}
+
+#[tokio::test]
+async fn a_container_that_fails_is_restarted_with_growing_delays() {
+    let run = Run::start(Fake::new(), &pod(json!({"containers": [{"name": "c", "image": "i"}]})));
+    run.until("ready", ready).await;
+    run.fake.runtime.exit("c", 1);
+    let restarts = |n: i64| move |s: &Value| s["containerStatuses"][0]["restartCount"] == n && ready(s);
+    run.until("restarted at once", restarts(1)).await;
+    run.fake.runtime.exit("c", 2);
+    let status = run.until("waits", |s| waiting(s)["reason"] == "CrashLoopBackOff").await;
+    assert_eq!(waiting(&status)["message"], "back-off 10s restarting failed container=c pod=p_n(u)");
+    assert_eq!(status["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], 2);
+    assert_eq!(status["phase"], "Running");
+    run.fake.clock.advance(jiff::SignedDuration::from_secs(11));
+    run.until("restarted again", restarts(2)).await;
+}
+
+#[tokio::test]
+async fn init_containers_run_in_order_and_sidecars_go_on() {
+    let run = Run::start(
+        Fake::new(),
+        &pod(json!({
+            "restartPolicy": "Never",
+            "initContainers": [{"name": "a", "image": "i"}, {"name": "side", "image": "i", "restartPolicy": "Always"}],
+            "containers": [{"name": "c", "image": "i"}],
+        })),
+    );
+    let init = |s: &Value| s["initContainerStatuses"][0]["state"]["running"].is_object();
+    let status = run.until("the first runs", init).await;
+    assert_eq!(waiting(&status)["reason"], "PodInitializing");
+    assert_eq!(run.fake.runtime.running(), ["a/0"]);
+    run.fake.runtime.exit("a", 0);
+    run.until("all run", ready).await;
+    assert_eq!(run.fake.runtime.running(), ["side/0", "c/0"]);
+    run.fake.runtime.exit("c", 0);
+    let status = run.until("over", |s| s["phase"] == "Succeeded").await;
+    assert!(run.fake.runtime.running().is_empty(), "{status}");
+    let calls = run.calls();
+    assert!(calls.ends_with("stop side 30"), "{calls}");
+}
+
+#[tokio::test]
+async fn failures_of_pulls_and_configurations_are_shown() {
+    let fake = Fake::new();
+    let refused = RuntimeError::Internal("no such host".into());
+    fake.runtime.state.lock().unwrap().failures.push(("pull", refused));
+    let run = Run::start(fake, &pod(json!({"containers": [{"name": "c", "image": "i"}]})));
+    let status = run.until("fails", |s| waiting(s)["reason"] == "ErrImagePull").await;
+    assert_eq!(waiting(&status)["message"], "no such host");
+    let status = run.until("waits", |s| waiting(s)["reason"] == "ImagePullBackOff").await;
+    assert_eq!(waiting(&status)["message"], "Back-off pulling image \"i\": ErrImagePull: no such host");
+    run.fake.clock.advance(jiff::SignedDuration::from_secs(11));
+    run.until("runs", ready).await;
+
+    let env = json!([{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "k"}}}]);
+    let run = Run::start(Fake::new(), &pod(json!({"containers": [{"name": "c", "image": "i", "env": env}]})));
+    let status = run.until("fails", |s| waiting(s)["reason"] == "CreateContainerConfigError").await;
+    assert_eq!(waiting(&status)["message"], "configmap \"none\" not found");
+}
+
+#[tokio::test]
+async fn a_restart_of_the_kubelet_touches_no_running_container() {
+    let spec = pod(json!({"containers": [{"name": "c", "image": "i"}]}));
+    let run = Run::start(Fake::new(), &spec);
+    run.until("ready", ready).await;
+    let calls = run.calls();
+    let Run { fake, desired, task, .. } = run;
+    task.abort();
+    drop(desired);
+    *fake.api.status.lock().unwrap() = None;
+    let run = Run::start(fake, &spec);
+    run.until("ready again", ready).await;
+    assert_eq!(run.calls(), calls);
+    assert_eq!(run.fake.runtime.running(), ["c/0"]);
+}
+
+#[tokio::test]
+async fn volumes_of_unknown_kinds_and_missing_objects_keep_a_pod_waiting() {
+    let volumes = json!([{"name": "v", "configMap": {"name": "none"}}]);
+    let container = json!([{"name": "c", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]);
+    let run = Run::start(Fake::new(), &pod(json!({"volumes": volumes, "containers": container})));
+    let status = run.until("waits", |s| waiting(s)["reason"] == "ContainerCreating").await;
+    assert_eq!(status["phase"], "Pending");
+    let mounted = || {
+        run.fake.api.events.lock().unwrap().iter().any(|e| {
+            e == "FailedMount: MountVolume.SetUp failed for volume \"v\" : configmap \"none\" not found"
+        })
+    };
+    run.until("the event", |_| mounted()).await;
+    assert_eq!(run.calls(), "");
+}

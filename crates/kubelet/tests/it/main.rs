@@ -1,0 +1,8 @@
+//! Pods on a node with a runtime in memory: how they are configured, what the worker of a pod does with the runtime, and
+//! what it reports.
+
+#![allow(clippy::unwrap_used)]
+
+mod configuration;
+mod fake;
+mod lifecycle;
