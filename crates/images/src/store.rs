@@ -98,7 +98,7 @@ impl Store {
         Ok(self.read_index()?.find(name).cloned())
     }
 
-    /// Adds an image whose layers are there, with its manifest and its configuration; its names are taken from other images.
+    /// Adds an image after its layers, with its manifest and its configuration; its names are taken from other images.
     ///
     /// # Errors
     /// [`ImageError::NotFound`] if a layer was removed in between: it has to be unpacked again.

@@ -9,6 +9,7 @@ use kaji::{
     webhook_config,
 };
 use kaji_envtest as envtest;
+use kaji_images::cli::ImageCommand;
 use kaji_options::{ServerFlags, server_flags::shorten_help};
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
 
@@ -35,6 +36,8 @@ enum Command {
     Token(Token),
     /// Maintains the store of a data directory while no server uses it.
     Store(StoreArgs),
+    /// Loads, lists, pulls and removes the images of this machine's node.
+    Image(Image),
     /// Runs a node that joins a cluster over the network; it is simulated, without a container runtime.
     Agent(Join),
 }
@@ -44,6 +47,15 @@ struct Envtest {
     /// Writes kube-apiserver, etcd and kubectl into this folder and prints its path, which KUBEBUILDER_ASSETS takes.
     #[arg(long, value_name = "DIR")]
     print_assets: PathBuf,
+}
+
+#[derive(Args)]
+struct Image {
+    /// The directory of the cluster's objects and the node's images.
+    #[arg(long, env = "KAJI_DATA_DIR", global = true)]
+    data_dir: Option<PathBuf>,
+    #[command(subcommand)]
+    command: ImageCommand,
 }
 
 #[derive(Args)]
@@ -103,7 +115,14 @@ struct Join {
     data_dir: Option<PathBuf>,
 }
 
+/// The first argument of a container's shim, which this program starts.
+const SHIM: &str = "shim";
+
 fn main() -> ExitCode {
+    // Before anything starts a thread: a shim has one.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == SHIM) {
+        return kaji_oci::shim::main(std::env::args_os().skip(2).collect());
+    }
     let started = Instant::now();
     let filter = tracing_subscriber::EnvFilter::try_from_env("KAJI_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,kaji_envtest=info"));
@@ -127,6 +146,7 @@ fn main() -> ExitCode {
         Command::Envtest(envtest) => assets(&envtest),
         Command::Token(token) => runtime.block_on(tokens(token)),
         Command::Store(StoreArgs { command: StoreCommand::Scrub(args) }) => runtime.block_on(scrub(args)),
+        Command::Image(image) => runtime.block_on(images(image)),
         Command::Agent(join) => runtime.block_on(agent(join)),
     };
     match outcome {
@@ -206,6 +226,7 @@ async fn serve(
     }
     let nodes = match nodes {
         Nodes::None => "none".to_owned(),
+        Nodes::Real => "1, this machine: containers run on it".to_owned(),
         Nodes::Simulated(n) => format!("{n} simulated: pods report what a kubelet would, no container runs"),
     };
     let mut out = std::io::stdout().lock();
@@ -257,6 +278,12 @@ async fn tokens(args: Token) -> Result<(), Box<dyn std::error::Error>> {
     let now = jiff::Timestamp::now();
     let out = token::run(&args.command, &client, &at, now, &kaji_meta::random::SystemRandom).await?;
     std::io::stdout().lock().write_all(out.as_bytes())?;
+    Ok(())
+}
+
+async fn images(args: Image) -> Result<(), Box<dyn std::error::Error>> {
+    let data_dir = args.data_dir.unwrap_or_else(|| default_data_dir(std::env::var("HOME").ok().as_deref()));
+    kaji_images::cli::run(args.command, &data_dir.join("images"), std::io::stdout()).await?;
     Ok(())
 }
 

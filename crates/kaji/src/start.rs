@@ -13,6 +13,7 @@
 
 mod addresses;
 mod control_loops;
+mod real_node;
 
 pub(crate) use addresses::client_address;
 pub(crate) use control_loops::ControlLoops;
@@ -324,6 +325,7 @@ impl Bootstrapped {
             certificates: &certificates,
             node_ranges: settings.node_ranges,
             token_signer,
+            machine_address: addresses::endpoint_address(address).ip(),
             authentication,
         };
         let control_loops = control_loops.start(&stopped);

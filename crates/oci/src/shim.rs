@@ -84,7 +84,8 @@ fn prepare(bundle: &Path) -> io::Result<File> {
     // Fails for a process that leads its group already, which is as good.
     let _ = rustix::process::setsid();
     std::env::set_current_dir("/")?;
-    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
+    // The container inherits it, as do the directories that are made in it. Bundles lie in a directory for root alone.
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let path = bundle.join(records::LOCK);
     let lock = File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;

@@ -9,6 +9,8 @@ use std::str::FromStr;
 pub enum Nodes {
     /// None: a control plane alone.
     None,
+    /// This machine, which runs containers.
+    Real,
     /// So many simulated nodes.
     Simulated(u16),
 }
@@ -22,15 +24,19 @@ impl FromStr for Nodes {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             None if text == "none" => Ok(Nodes::None),
-            None if text == "real" => {
-                Err("real nodes need a container runtime, which this version does not drive yet; use sim:N or none".into())
+            None if text == "real" && !rustix::process::geteuid().is_root() => {
+                Err("a real node needs root; use sim:N or none".into())
+            }
+            None if text == "real" => Ok(Nodes::Real),
+            Some(("real", _)) => {
+                Err("several real nodes on one machine are not supported yet; use real, sim:N or none".into())
             }
             Some(("sim", count)) => match count.parse() {
                 Ok(0) => Ok(Nodes::None),
                 Ok(n) if n <= MOST => Ok(Nodes::Simulated(n)),
                 _ => Err(format!("sim:N takes a number up to {MOST}")),
             },
-            _ => Err("expected sim:N or none".into()),
+            _ => Err("expected real, sim:N or none".into()),
         }
     }
 }
@@ -103,7 +109,7 @@ mod tests {
     fn the_flag_parses() {
         assert_eq!("sim:3".parse(), Ok(Nodes::Simulated(3)));
         assert_eq!("none".parse(), Ok(Nodes::None));
-        for bad in ["", "sim", "sim:x", "sim:99999", "real", "sim:-1"] {
+        for bad in ["", "sim", "sim:x", "sim:99999", "real:2", "sim:-1"] {
             assert!(bad.parse::<Nodes>().is_err(), "{bad}");
         }
     }

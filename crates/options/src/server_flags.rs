@@ -38,7 +38,7 @@ pub struct ServerFlags {
     /// Writes no kubeconfig.
     #[arg(long, conflicts_with = "kubeconfig")]
     no_kubeconfig: bool,
-    /// Nodes to run: sim:N or none.
+    /// Nodes to run: real (this machine runs containers; as root), sim:N (simulated), or none.
     #[arg(long, default_value = "sim:3")]
     pub nodes: Nodes,
     /// Which controllers run: names, * for all others, -name for all but one, -* or nothing for none (the scheduler counts

@@ -486,7 +486,7 @@ users:
             /k: users[a].user.as is not supported by this server
             kubeConfigFile: Invalid value: "k": must be an absolute file path
             staticManifestsDir is not supported by this server
-            unknown field `other`, expected one of `apiVersion`, `kind`, `kubeConfigFile`, `staticManifestsDir`"#]]
+            unknown field `other`, expected `kubeConfigFile` or `staticManifestsDir`"#]]
         .assert_eq(&seen.join("\n"));
     }
 }

@@ -1,8 +1,10 @@
-//! The control loops of a cluster: controllers, scheduler and simulated nodes, over one set of informers.
+//! The control loops of a cluster: controllers, scheduler and nodes. Simulated nodes share the informers of the controllers, a
+//! real one sees what its Node's user may read.
 //!
 //! Invariant: every loop is a client of the API server through the in-process transport, with the user that upstream's
 //! component has.
 
+use super::real_node;
 use crate::cache_feed::CacheFeed;
 use kaji_access::identities;
 use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
@@ -15,7 +17,7 @@ use kaji_meta::{random::SystemRandom, time::SystemClock};
 use kaji_options::{Nodes, Options};
 use kaji_runtime::{Client, Informers, Selected, Shared};
 use kaji_server::{Certificates, Identities, LocalService, Stack};
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 use tokio::{sync::watch, task::JoinSet};
 
 /// What control loops need of the server.
@@ -25,6 +27,8 @@ pub(super) struct ControlLoopConfig<'a> {
     pub certificates: &'a Certificates,
     pub node_ranges: Option<NodeRanges>,
     pub token_signer: Arc<SigningKey>,
+    /// Of this machine, where other machines reach it.
+    pub machine_address: IpAddr,
     pub authentication: watch::Receiver<ClusterAuthenticationInfo>,
 }
 
@@ -65,6 +69,12 @@ impl ControlLoopConfig<'_> {
             let fleet = if allocated { Fleet::numbered(count) } else { Fleet::with_ranges(count) };
             let (servers, shared) = (self.kubelet_servers(), self.shared(client));
             tasks.spawn(simulated::run(fleet, servers, informers.clone(), shared, stop.clone()));
+        }
+        if options.nodes == Nodes::Real {
+            let name = real_node::node_name();
+            let shared = self.shared(self.client("kubelet", identities::kubelets(&name)));
+            let (data_dir, address) = (options.data_dir.clone(), self.machine_address);
+            tasks.spawn(real_node::run(data_dir, name, address, shared, stop.clone()));
         }
         ControlLoops { tasks, _informers: Some(informers) }
     }

@@ -153,6 +153,14 @@ async fn the_log_says_what_the_policy_wants() {
     let watch =
         send(&tim, Method::GET, &format!("{SECRETS}?watch=true&resourceVersion=0"), &[], Value::Null).await;
     drop(watch);
+    // Its end is recorded when the server notices it, which is not before the next request in any case.
+    let ended = |line: &str| {
+        [r#""verb":"watch""#, r#""stage":"ResponseComplete""#, r#""userAgent":"test""#]
+            .iter()
+            .all(|part| line.contains(part))
+    };
+    let log = || std::fs::read_to_string(dir.path().join("logs/audit.log")).unwrap();
+    kaji_testing::wait::until("the end of the watch is in the log", async || log().lines().any(ended)).await;
     send(&tim, Method::GET, &format!("{SECRETS}?timeout=soon"), &[], Value::Null).await;
     let metrics = text(send(&tim, Method::GET, "/metrics", &[], Value::Null).await).await;
     assert!(metrics.contains("apiserver_audit_level_total{level=\"RequestResponse\"} 6"), "{metrics}");

@@ -12,10 +12,9 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Lists of the status that are replaced as a whole: what is no longer in them has to go. Conditions are merged, since others
-/// write some of them.
-const REPLACED: [&str; 5] =
-    ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses", "podIPs", "hostIPs"];
+/// Lists of the status that are merged by address, where one that is gone would stay. Lists of containers' states are atomic:
+/// a patch replaces them. Conditions are merged, since others write some of them.
+const REPLACED: [&str; 2] = ["podIPs", "hostIPs"];
 
 /// Writes with the node's client.
 pub(super) struct KubeletApi {
@@ -50,7 +49,6 @@ pub(super) fn patch(uid: &str, before: &PodStatus, after: &PodStatus) -> Value {
     for (field, value) in &after {
         if before.get(field) != Some(value) {
             status.insert(field.clone(), value.clone());
-            // Merged by name or address otherwise, where a state that is absent would stay.
             if REPLACED.contains(&field.as_str())
                 && let Some(Value::Array(items)) = status.get_mut(field)
             {

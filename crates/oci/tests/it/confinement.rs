@@ -97,6 +97,24 @@ async fn users_are_looked_up_in_the_image() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn files_that_are_made_can_be_read_by_the_containers_user() {
+    let Some(node) = node("umask").await else { return };
+    let volume = node.directory.path().join("volume");
+    std::fs::create_dir(&volume).unwrap();
+    std::fs::write(volume.join("f"), "read\n").unwrap();
+    let mut config = node.script("umask; cat /made/on/the/way/f");
+    config.security.run_as_user = Some(1000);
+    config.mounts = vec![Mount {
+        container_path: "/made/on/the/way".into(),
+        host_path: volume.display().to_string(),
+        ..Default::default()
+    }];
+    let (_, text) = node.run(config).await;
+    assert_eq!(text, "0022\nread\n");
+    node.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn descriptors_and_the_nodes_files_do_not_leak() {
     let Some(node) = node("leak").await else { return };
     let (_, text) = node.run(node.script("ls /proc/self/fd; ls /; env")).await;
