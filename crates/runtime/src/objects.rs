@@ -42,8 +42,9 @@ pub use replicaset::{
 };
 pub use selector::{Condition, LabelSelector, MapSelector};
 pub use service::{
-    Endpoint, EndpointConditions, EndpointPort, EndpointSlice, Endpoints, SERVICE_NAME_LABEL, Service,
-    ServicePort, ServiceSpec,
+    ClientIpConfig, Endpoint, EndpointConditions, EndpointPort, EndpointSlice, Endpoints,
+    LoadBalancerIngress, LoadBalancerStatus, SERVICE_NAME_LABEL, Service, ServicePort, ServiceSpec,
+    ServiceStatus, SessionAffinityConfig,
 };
 pub use statefulset::{
     ClaimRetentionPolicy, Ordinals, Partition, StatefulSet, StatefulSetSpec, StatefulSetStatus,

@@ -54,10 +54,59 @@ pub struct ServiceSpec {
     pub external_ips: Vec<String>,
     /// `ClientIP` or `None`
     pub session_affinity: String,
+    /// How long affinity lasts.
+    pub session_affinity_config: Option<SessionAffinityConfig>,
+    /// Clients that a load balancer's addresses take; empty for all.
+    pub load_balancer_source_ranges: Vec<String>,
+    /// Port on every node that tells load balancers whether the node has endpoints.
+    pub health_check_node_port: u16,
     /// `Cluster` or `Local`
     pub internal_traffic_policy: String,
     /// `Cluster` or `Local`
     pub external_traffic_policy: String,
+}
+
+/// Configuration of session affinity.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct SessionAffinityConfig {
+    /// Of `ClientIP`.
+    #[serde(rename = "clientIP")]
+    pub client_ip: Option<ClientIpConfig>,
+}
+
+/// Configuration of `ClientIP` affinity.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientIpConfig {
+    /// From a client's last connection.
+    pub timeout_seconds: Option<u32>,
+}
+
+/// An address of a load balancer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LoadBalancerIngress {
+    /// Address.
+    pub ip: String,
+    /// `VIP` (also when empty) if packets arrive with it as their destination, or `Proxy`.
+    pub ip_mode: String,
+}
+
+/// A load balancer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct LoadBalancerStatus {
+    /// Its addresses.
+    pub ingress: Vec<LoadBalancerIngress>,
+}
+
+/// A service's status.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceStatus {
+    /// Of services of type `LoadBalancer`.
+    pub load_balancer: LoadBalancerStatus,
 }
 
 /// A service.
@@ -68,6 +117,8 @@ pub struct Service {
     pub metadata: Meta,
     /// Spec.
     pub spec: ServiceSpec,
+    /// Status.
+    pub status: ServiceStatus,
 }
 
 impl Service {

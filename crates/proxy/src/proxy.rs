@@ -1,0 +1,257 @@
+//! Services and slices, as informers show them, become changes of the tables.
+
+use crate::{
+    Dataplane, NodeConfig, ProxyError,
+    health::{Health, Subject, serve},
+    service::{Compiled, compile},
+};
+use kaji_network::Cidr;
+use kaji_runtime::{
+    Informer, Informers, Key,
+    objects::{EndpointSlice, Node, SERVICE_NAME_LABEL, Service},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+};
+
+/// Before a change that failed is repeated.
+const RETRY: Duration = Duration::from_secs(1);
+/// The zone's label.
+const ZONE: &str = "topology.kubernetes.io/zone";
+/// Put on nodes that an autoscaler is about to delete.
+const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// Services with rules that may have to change.
+#[derive(Default)]
+struct Pending {
+    keys: Mutex<BTreeSet<Key>>,
+    changed: Notify,
+}
+
+impl Pending {
+    fn add(&self, keys: impl IntoIterator<Item = Key>) {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner).extend(keys);
+        self.changed.notify_one();
+    }
+
+    fn take(&self) -> BTreeSet<Key> {
+        std::mem::take(&mut *self.keys.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The proxy of one node.
+pub struct ServiceProxy {
+    config: NodeConfig,
+    dataplane: Dataplane,
+    health: Arc<Health>,
+    services: Arc<Informer<Service>>,
+    slices: Arc<Informer<EndpointSlice>>,
+    nodes: Arc<Informer<Node>>,
+    pending: Arc<Pending>,
+    /// Listeners of health check node ports, by service.
+    checks: BTreeMap<Key, (u16, Check)>,
+}
+
+/// A listener that ends with its service.
+struct Check(JoinHandle<()>);
+
+impl Drop for Check {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl ServiceProxy {
+    /// Subscribes to the informers and starts the thread of the tables.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub async fn start(config: NodeConfig, informers: &Informers) -> Result<ServiceProxy, ProxyError> {
+        let proxy = ServiceProxy {
+            dataplane: Dataplane::start(config.clone()).await?,
+            health: Health::new(informers.clock().clone()),
+            services: informers.get::<Service>(),
+            slices: informers.get::<EndpointSlice>(),
+            nodes: informers.get::<Node>(),
+            pending: Arc::default(),
+            checks: BTreeMap::new(),
+            config,
+        };
+        let (pending, health) = (proxy.pending.clone(), proxy.health.clone());
+        proxy.services.handle(move |change| {
+            health.queued();
+            pending.add([change.any().metadata.key()]);
+        });
+        let (pending, health) = (proxy.pending.clone(), proxy.health.clone());
+        proxy.slices.handle(move |change| {
+            let slices = [&change.old, &change.new].into_iter().flatten();
+            health.queued();
+            pending.add(slices.filter_map(|slice| owner(slice)));
+        });
+        let (pending, name) = (proxy.pending.clone(), proxy.config.name.clone());
+        proxy.nodes.handle(move |change| {
+            if change.any().metadata.name == name {
+                pending.add([]);
+            }
+        });
+        Ok(proxy)
+    }
+
+    /// The proxy's health, for a listener of `/healthz`.
+    #[must_use]
+    pub fn health(&self) -> Arc<Health> {
+        self.health.clone()
+    }
+
+    /// The tables, for their removal.
+    #[must_use]
+    pub fn dataplane(&self) -> Dataplane {
+        self.dataplane.clone()
+    }
+
+    /// Resolves when the first rules can be computed.
+    async fn synced(&self) {
+        self.services.synced().await;
+        self.slices.synced().await;
+        self.nodes.synced().await;
+    }
+
+    /// What the Node object says. Answers whether rules depend on what has changed.
+    fn read_node(&mut self) -> bool {
+        let nodes = self.nodes.snapshot();
+        let node = nodes.get("", &self.config.name);
+        let eligible = node.is_some_and(|node| {
+            !node.metadata.deleting() && !node.spec.taints.iter().any(|taint| taint.key == TO_BE_DELETED)
+        });
+        self.health.set_eligible(eligible);
+        let Some(node) = node else { return false };
+        let mut config = self.config.clone();
+        config.zone = node.metadata.labels.get(ZONE).cloned().unwrap_or_default();
+        let cidrs: Vec<Cidr> = node.spec.pod_cidrs.iter().filter_map(|text| text.parse().ok()).collect();
+        for range in cidrs {
+            if !config.local_cidrs.iter().any(|known| known.covers(&range)) {
+                config.local_cidrs.push(range);
+            }
+        }
+        config.node_ips = node
+            .status
+            .addresses
+            .iter()
+            .filter(|address| &*address.kind == "InternalIP")
+            .filter_map(|address| address.address.parse().ok())
+            .collect();
+        let changed = config != self.config;
+        self.config = config;
+        changed
+    }
+
+    /// Brings the rules of changed services up to date; of all when the node has changed.
+    async fn sync(&mut self) -> Result<(), ProxyError> {
+        let mut keys = self.pending.take();
+        let (services, slices) = (self.services.snapshot(), self.slices.snapshot());
+        if self.read_node() {
+            keys.extend(services.iter().map(|service| service.metadata.key()));
+            self.dataplane.reconfigure(self.config.clone()).await?;
+        }
+        let mut compiled = vec![];
+        for key in &keys {
+            let name = key.to_string();
+            let service = services.by_key(key);
+            let own: Vec<Arc<EndpointSlice>> = slices.indexed("service", &name).cloned().collect();
+            let result = service.map(|service| compile(service, &own, &self.config)).unwrap_or_default();
+            self.check(key, &result).await;
+            compiled.push((name, result));
+        }
+        let result = self.dataplane.update(compiled).await;
+        if result.is_err() {
+            self.pending.add(keys.iter().cloned());
+        }
+        let changes = result?;
+        if self.pending.keys.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            self.health.updated();
+        }
+        tracing::debug!(services = keys.len(), changes, "service rules are in force");
+        Ok(())
+    }
+
+    /// Listens at the health check node port of a service, or ends that.
+    async fn check(&mut self, key: &Key, compiled: &Compiled) {
+        self.health.set_service(&key.namespace, &key.name, compiled.health_check.map(|(_, count)| count));
+        let port = compiled.health_check.map(|(port, _)| port);
+        if self.checks.get(key).map(|(port, _)| *port) == port {
+            return;
+        }
+        self.checks.remove(key);
+        let Some(port) = port else { return };
+        let address = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port);
+        let listener = self.dataplane.listen(address).await.and_then(|listener| {
+            tokio::net::TcpListener::from_std(listener)
+                .map_err(|error| ProxyError::Io(address.to_string(), error))
+        });
+        match listener {
+            Ok(listener) => {
+                let subject = Subject::Service { namespace: key.namespace.clone(), name: key.name.clone() };
+                let task = tokio::spawn(serve(listener, self.health.clone(), subject));
+                self.checks.insert(key.clone(), (port, Check(task)));
+            }
+            Err(error) => tracing::warn!(
+                "node {} failed to start healthcheck {:?} on port {port}: {error}",
+                self.config.name,
+                key.to_string()
+            ),
+        }
+    }
+}
+
+fn owner(slice: &EndpointSlice) -> Option<Key> {
+    let name = slice.metadata.labels.get(SERVICE_NAME_LABEL)?;
+    Some(Key::new(slice.metadata.namespace.as_str(), name.as_str()))
+}
+
+/// Keeps the rules of a node as services and slices say, until `stop` turns true; the rules stay in force then. `/healthz` and
+/// `/livez` are served at `health_address`, if there is one.
+///
+/// # Errors
+/// When `/healthz` cannot be served. Changes that the kernel refuses are repeated.
+pub async fn run(
+    mut proxy: ServiceProxy,
+    health_address: Option<SocketAddr>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), ProxyError> {
+    let _health_server = match health_address {
+        None => None,
+        Some(address) => {
+            let listener = proxy.dataplane.listen(address).await?;
+            let listener = tokio::net::TcpListener::from_std(listener)
+                .map_err(|error| ProxyError::Io(address.to_string(), error))?;
+            Some(Check(tokio::spawn(serve(listener, proxy.health(), Subject::Proxy))))
+        }
+    };
+    tokio::select! {
+        () = proxy.synced() => {}
+        _ = stop.wait_for(|stop| *stop) => return Ok(()),
+    }
+    loop {
+        let failed = match proxy.sync().await {
+            Ok(()) => false,
+            Err(error) => {
+                proxy.health.queued();
+                tracing::error!(%error, "service rules");
+                true
+            }
+        };
+        let pending = proxy.pending.clone();
+        tokio::select! {
+            () = pending.changed.notified(), if !failed => {}
+            () = tokio::time::sleep(RETRY), if failed => {}
+            _ = stop.wait_for(|stop| *stop) => return Ok(()),
+        }
+    }
+}
