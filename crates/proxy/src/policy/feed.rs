@@ -148,10 +148,13 @@ pub async fn run(
             Ok(rules) => in_force = Some(rules),
             Err(error) => tracing::error!(%error, "network policies"),
         }
-        tokio::select! {
-            () = changed.notified() => tokio::time::sleep(COALESCE).await,
-            () = tokio::time::sleep(RETRY), if in_force.is_none() => {}
+        let more_may_come = tokio::select! {
+            () = changed.notified() => true,
+            () = tokio::time::sleep(RETRY), if in_force.is_none() => false,
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
+        };
+        if more_may_come {
+            tokio::time::sleep(COALESCE).await;
         }
     }
 }
