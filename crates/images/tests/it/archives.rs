@@ -19,7 +19,7 @@ fn saved(directory: &Path, images: &[SavedImage<'_>]) -> File {
 
 fn two_images(directory: &Path, store: &Arc<Store>) {
     let (base, top) = (layer("base", b"base"), layer("top", b"top"));
-    let (one, two) = (config(&[base.clone()]), config(&[base.clone(), top.clone()]));
+    let (one, two) = (config(std::slice::from_ref(&base)), config(&[base.clone(), top.clone()]));
     let images: [SavedImage<'_>; 2] =
         [(&one, &["one:v1"], &[&base]), (&two, &["registry.k8s.io/two:v2", "two"], &[&base, &top])];
     let loaded = load(store, saved(directory, &images), None).unwrap();
@@ -141,7 +141,7 @@ fn oci_layouts_are_loaded_also_compressed() {
     let directory = tempfile::tempdir().unwrap();
     let images = store(&directory.path().join("images"));
     let archive = layer("f", b"x");
-    let (config, compressed) = (config(&[archive.clone()]), gzip(&archive));
+    let (config, compressed) = (config(std::slice::from_ref(&archive)), gzip(&archive));
     let descriptor =
         |bytes: &[u8]| serde_json::json!({"digest": Digest::of(bytes).as_str(), "size": bytes.len()});
     let manifest = serde_json::json!({"schemaVersion": 2, "config": descriptor(&config), "layers": [descriptor(&compressed)]});
