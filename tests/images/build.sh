@@ -56,8 +56,10 @@ image "['debian']" "$debian" "$e2e/glibc-dns-testing:2.0.0" "$e2e/ipc-utils:1.4"
 
 # What nginx's package adds to the base.
 layer nginx
-(cd "$work" && apt-get download -q nginx nginx-common >/dev/null && mkdir debs && mv ./*.deb debs/)
+(cd "$work" && apt-get download -q nginx nginx-common >/dev/null 2>&1 && mkdir debs && mv ./*.deb debs/)
 for deb in "$work"/debs/*.deb; do dpkg-deb -x "$deb" "$work/nginx"; done
+# A directory would replace the base's link; only units for systemd are in it.
+rm -rf "$work/nginx/lib"
 # Without its postinst: a configuration of ours, that writes to the standard streams.
 mkdir -p "$work"/nginx/{usr/share/nginx/html,var/lib/nginx,var/log/nginx,run,etc/nginx/conf.d}
 rm -rf "$work/nginx/etc/nginx/sites-enabled" "$work/nginx/usr/share/doc"

@@ -46,6 +46,8 @@ pub struct Facts<'a> {
     pub service_ip: IpAddr,
     /// The address in the endpoints of the `kubernetes` service.
     pub advertise: SocketAddr,
+    /// Where this process serves cluster DNS; `None` if it does not.
+    pub dns: Option<ClusterDns>,
     /// The URL of the server.
     pub url: &'a str,
     /// The certificate authority of the server, PEM.
@@ -54,6 +56,14 @@ pub struct Facts<'a> {
     pub authentication: &'a ClusterAuthenticationInfo,
     /// The machine's time.
     pub now: Timestamp,
+}
+
+/// Cluster DNS of this process.
+pub struct ClusterDns {
+    /// The cluster IP of the `kube-dns` service.
+    pub service_ip: IpAddr,
+    /// Where the server listens.
+    pub address: SocketAddr,
 }
 
 /// Creates missing objects.
@@ -67,6 +77,7 @@ pub async fn run(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> 
         try_join(namespaces(api), service_cidr(api, facts)).await?;
         try_join!(
             kubernetes_service(api, facts),
+            dns_service(api, facts),
             default_roles::ensure_namespaced(api),
             cluster_info::ensure(api, facts.url, facts.root_ca),
             cluster_authentication_trust::ensure(api, facts.authentication, facts.now),
@@ -133,11 +144,49 @@ async fn kubernetes_service(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Stat
             .map(|(group, resource)| GroupResource::new(group, resource));
     try_join3(
         ensure(api, &services, "default", service),
-        replace(api, &legacy, endpoints, "subsets"),
-        replace(api, &slices, slice, "ports"),
+        replace(api, &legacy, "default", endpoints, "subsets"),
+        replace(api, &slices, "default", slice, "ports"),
     )
     .await
     .map(drop)
+}
+
+/// The service of cluster DNS, as kubeadm has it for CoreDNS, but without a selector. A service with one is that of a CoreDNS
+/// that was installed, and stays as it is.
+async fn dns_service(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Status> {
+    let Some(dns) = &facts.dns else { return Ok(()) };
+    let [services, slices] = [("", "services"), ("discovery.k8s.io", "endpointslices")]
+        .map(|(group, resource)| GroupResource::new(group, resource));
+    let installed = api.get(&services, "kube-system", "kube-dns");
+    if installed.is_some_and(|s| s["spec"]["selector"].as_object().is_some_and(|s| !s.is_empty())) {
+        return Ok(());
+    }
+    let mut service = object("v1", "Service", "kube-dns");
+    service["metadata"]["labels"] = json!({
+        "k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS",
+    });
+    let port = dns.address.port();
+    service["spec"] = json!({
+        "type": "ClusterIP",
+        "clusterIP": dns.service_ip.to_string(),
+        "clusterIPs": [dns.service_ip.to_string()],
+        "sessionAffinity": "None",
+        "ports": [
+            {"name": "dns", "protocol": "UDP", "port": 53, "targetPort": port},
+            {"name": "dns-tcp", "protocol": "TCP", "port": 53, "targetPort": port},
+        ],
+    });
+    let mut slice = object("discovery.k8s.io/v1", "EndpointSlice", "kube-dns");
+    slice["metadata"]["labels"] = json!({"kubernetes.io/service-name": "kube-dns"});
+    slice["addressType"] = if dns.address.is_ipv4() { "IPv4" } else { "IPv6" }.into();
+    slice["endpoints"] =
+        json!([{"addresses": [dns.address.ip().to_string()], "conditions": {"ready": true}}]);
+    slice["ports"] = json!([
+        {"name": "dns", "port": port, "protocol": "UDP"},
+        {"name": "dns-tcp", "port": port, "protocol": "TCP"},
+    ]);
+    ensure(api, &services, "kube-system", service).await?;
+    replace(api, &slices, "kube-system", slice, "ports").await
 }
 
 fn object(api_version: &str, kind: &str, name: &str) -> Value {
@@ -160,19 +209,25 @@ async fn ensure(
     }
 }
 
-/// Creates an object of the default namespace, or replaces it when `field` is another than what it should be.
-async fn replace(api: &dyn Api, resource: &GroupResource, object: Value, field: &str) -> Result<(), Status> {
+/// Creates an object, or replaces it when `field` is another than what it should be.
+async fn replace(
+    api: &dyn Api,
+    resource: &GroupResource,
+    namespace: &str,
+    object: Value,
+    field: &str,
+) -> Result<(), Status> {
     let name = kaji_meta::object::name(&object).to_owned();
-    match api.get(resource, "default", &name) {
+    match api.get(resource, namespace, &name) {
         Some(found)
             if found.get(field) == object.get(field) && found.get("endpoints") == object.get("endpoints") =>
         {
             Ok(())
         }
         Some(_) => {
-            api.delete(resource, "default", &name, DeleteOptions::default()).await?;
-            ensure(api, resource, "default", object).await
+            api.delete(resource, namespace, &name, DeleteOptions::default()).await?;
+            ensure(api, resource, namespace, object).await
         }
-        None => ensure(api, resource, "default", object).await,
+        None => ensure(api, resource, namespace, object).await,
     }
 }

@@ -352,7 +352,8 @@ mod tests {
     #[test]
     fn listens_on_the_loopback_by_default() {
         let address = |args: &[&str]| match Cli::try_parse_from([&["kaji"], args].concat()).unwrap().command {
-            Command::Up(up) | Command::Apiserver(up) => up.bind_address,
+            Command::Up(up) => up.into_options("d".as_ref(), true).unwrap().listen.ip(),
+            Command::Apiserver(up) => up.into_options("d".as_ref(), false).unwrap().listen.ip(),
             _ => panic!("{args:?} starts no server"),
         };
         for command in ["up", "apiserver"] {

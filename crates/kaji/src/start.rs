@@ -24,7 +24,7 @@ use crate::{
     encryption::Encryption,
     front_proxy, trust,
 };
-use addresses::{endpoint_address, kubernetes_service_ip, serving_names};
+use addresses::{dns_service_ip, endpoint_address, kubernetes_service_ip, serving_names};
 use control_loops::ControlLoopConfig;
 use kaji_access::{Authn, Authz};
 use kaji_admission::Deps as PluginDeps;
@@ -37,7 +37,7 @@ use kaji_meta::{
     random::SystemRandom,
     time::{Clock, SystemClock},
 };
-use kaji_options::{AuthnOptions, Options, ProxyClient, StoreKind};
+use kaji_options::{AuthnOptions, Nodes, Options, ProxyClient, StoreKind};
 use kaji_outbound::ClientCache;
 use kaji_resource::Api;
 use kaji_server::{
@@ -244,7 +244,16 @@ impl ListenerBound {
             request_header_ca: authn.authorities.proxies.clone(),
             request_header: authn.chain.proxy.clone().unwrap_or_default(),
         };
+        let options = &settings.options;
+        let dns = (options.nodes == Nodes::Real && options.controllers)
+            .then(|| dns_service_ip(&options.service_cidrs))
+            .transpose()?
+            .map(|service_ip| bootstrap::ClusterDns {
+                service_ip,
+                address: SocketAddr::new(endpoint_address(self.address).ip(), real_node::DNS_PORT),
+            });
         let facts = bootstrap::Facts {
+            dns,
             service_cidrs: &settings.options.service_cidrs,
             service_ip: settings.service_ip,
             advertise: endpoint_address(self.address),
@@ -325,7 +334,7 @@ impl Bootstrapped {
             certificates: &certificates,
             node_ranges: settings.node_ranges,
             token_signer,
-            machine_address: addresses::endpoint_address(address).ip(),
+            machine_address: endpoint_address(address).ip(),
             authentication,
         };
         let control_loops = control_loops.start(&stopped);

@@ -12,7 +12,7 @@ use clap::{ArgAction, Args, Command};
 use kaji_controllers::Selection;
 use kaji_server::{TlsOptions, flowcontrol::Limits};
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -29,9 +29,9 @@ pub struct ServerFlags {
     /// The port of the API server; 0 chooses a free one.
     #[arg(long, alias = "secure-port", default_value_t = 6443)]
     port: u16,
-    /// The address to listen on.
-    #[arg(long, default_value = "127.0.0.1")]
-    pub bind_address: IpAddr,
+    /// The address to listen on: the loopback by default, but every address with a real node, since its pods connect.
+    #[arg(long)]
+    pub bind_address: Option<IpAddr>,
     /// Writes this kubeconfig file instead of merging into the user's.
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
@@ -138,10 +138,13 @@ impl ServerFlags {
             curves: self.connections.tls_curve_preferences,
         };
         tls.validate()?;
+        let nodes = if controllers { self.nodes } else { Nodes::None };
+        let everywhere = if nodes == Nodes::Real { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
+        let bind_address = self.bind_address.unwrap_or(IpAddr::V4(everywhere));
         Ok(Options {
-            listen: SocketAddr::new(self.bind_address, self.port),
+            listen: SocketAddr::new(bind_address, self.port),
             names: self.network.names,
-            nodes: if controllers { self.nodes } else { Nodes::None },
+            nodes,
             node_ranges: self.network.ranges,
             controllers: controllers || self.controllers.is_some(),
             selection: self.controllers.map(Selection::new).transpose()?.unwrap_or_default(),

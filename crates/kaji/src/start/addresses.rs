@@ -9,12 +9,21 @@ const UNREACHABLE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 /// The first host address of the primary service range, which is the `kubernetes` service's.
 pub(super) fn kubernetes_service_ip(cidrs: &[String]) -> Result<IpAddr, StartError> {
+    service_ip(cidrs, 1)
+}
+
+/// The tenth address of the primary service range, which is that of cluster DNS as kubeadm has it.
+pub(super) fn dns_service_ip(cidrs: &[String]) -> Result<IpAddr, StartError> {
+    service_ip(cidrs, 10)
+}
+
+fn service_ip(cidrs: &[String], offset: u8) -> Result<IpAddr, StartError> {
     let first = cidrs.first().map(String::as_str).unwrap_or_default();
     let bad = || StartError::ServiceRange(first.to_owned());
     let base: IpAddr = first.split('/').next().unwrap_or_default().parse().map_err(|_| bad())?;
     Ok(match base {
-        IpAddr::V4(ip) => IpAddr::V4((u32::from(ip) + 1).into()),
-        IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) + 1).into()),
+        IpAddr::V4(ip) => IpAddr::V4((u32::from(ip) + u32::from(offset)).into()),
+        IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) + u128::from(offset)).into()),
     })
 }
 

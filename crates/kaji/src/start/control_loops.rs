@@ -4,7 +4,7 @@
 //! Invariant: every loop is a client of the API server through the in-process transport, with the user that upstream's
 //! component has.
 
-use super::real_node;
+use super::real_node::{self, RealNodeConfig};
 use crate::cache_feed::CacheFeed;
 use kaji_access::identities;
 use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
@@ -73,8 +73,13 @@ impl ControlLoopConfig<'_> {
         if options.nodes == Nodes::Real {
             let name = real_node::node_name();
             let shared = self.shared(self.client("kubelet", identities::kubelets(&name)));
-            let (data_dir, address) = (options.data_dir.clone(), self.machine_address);
-            tasks.spawn(real_node::run(data_dir, name, address, shared, stop.clone()));
+            let config = RealNodeConfig {
+                data_dir: options.data_dir.clone(),
+                name,
+                address: self.machine_address,
+                service_cidrs: options.service_cidrs.clone(),
+            };
+            tasks.spawn(real_node::run(config, informers.clone(), shared, stop.clone()));
         }
         ControlLoops { tasks, _informers: Some(informers) }
     }

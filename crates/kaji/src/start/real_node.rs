@@ -1,8 +1,16 @@
-//! A node that runs containers, in the server's process: the kubelet over the built-in runtime, images and pod network.
+//! A node that runs containers, in the server's process: the kubelet over the built-in runtime, images and pod network, the
+//! service proxy, network policies, and cluster DNS.
 //!
 //! Invariant: the containers do not depend on this process; the next start finds them again.
 
+use super::addresses::dns_service_ip;
 use kaji_containers::ContainerRuntime;
+use kaji_dns::feed::Feed;
+use kaji_dns::forward::{Forwarder, Resolvers};
+use kaji_dns::metrics::Metrics;
+use kaji_dns::resolv_conf::{self, ResolvConf};
+use kaji_dns::server::{Listeners, Service};
+use kaji_dns::zone::Zone;
 use kaji_images::{Images, registry::RegistryConfig};
 use kaji_kubelet::node::{self, FullNode, FullPod, KernelCgroups, Machine, NodeParts};
 use kaji_kubelet::pods::context::{NodeConfig, PodCgroups};
@@ -11,14 +19,28 @@ use kaji_kubelet::volumes::KernelMounter;
 use kaji_meta::{random::SystemRandom, time::SystemClock};
 use kaji_network::{BridgeNetwork, NetworkConfig};
 use kaji_oci::{Manager, ManagerOptions};
+use kaji_proxy::ServiceProxy;
+use kaji_proxy::policy::PolicyConfig;
 use kaji_runtime::{Informers, Selected, Shared};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 
 /// Where cgroup hierarchies are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// The node's own resolvers.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// The domain of services' names.
+const CLUSTER_DOMAIN: &str = "cluster.local";
+/// Where cluster DNS listens; the `kube-dns` service leads there. Port 53 of a machine is often taken.
+pub(super) const DNS_PORT: u16 = 10053;
+/// Upstream's port of kube-proxy's `/healthz`.
+const PROXY_HEALTH_PORT: u16 = 10256;
+/// Protocol numbers.
+const TCP: u8 = 6;
+const UDP: u8 = 17;
 
 /// Why a node cannot run containers.
 #[derive(Debug, thiserror::Error)]
@@ -46,15 +68,29 @@ pub(super) fn node_name() -> String {
     }
 }
 
-/// Runs the node until `stop` turns true. What cannot be opened is logged; the cluster goes on without the node.
+/// What a real node is made of.
+#[derive(Clone)]
+pub(super) struct RealNodeConfig {
+    /// The cluster's directory; images, containers, volumes and addresses are in directories of it.
+    pub data_dir: PathBuf,
+    /// Of the Node object.
+    pub name: String,
+    /// Of this machine.
+    pub address: IpAddr,
+    /// Ranges of cluster IPs.
+    pub service_cidrs: Vec<String>,
+}
+
+/// Runs the node until `stop` turns true. What cannot be opened is logged; the cluster goes on without it. The kubelet reads what its
+/// Node's user may read; the service proxy, policies and DNS read the informers of the control loops.
 pub(super) async fn run(
-    data_dir: PathBuf,
-    name: String,
-    address: IpAddr,
+    config: RealNodeConfig,
+    cluster: Arc<Informers>,
     shared: Shared,
     stop: watch::Receiver<bool>,
 ) {
-    let parts = match open(&data_dir, &name, address).await {
+    let name = &config.name;
+    let (parts, network) = match open(&config).await {
         Ok(parts) => parts,
         Err(error) => {
             tracing::error!(%error, "this machine cannot be a node");
@@ -62,18 +98,73 @@ pub(super) async fn run(
         }
     };
     let selected = Selected::default()
-        .of::<FullPod>(format!("spec.nodeName={name}"))
-        .of::<FullNode>(format!("metadata.name={name}"));
-    let informers =
-        Informers::timed(shared.client.named(&format!("kubelet/{name}")), selected, shared.clock.clone());
-    let ranges = follow_pod_ranges(&informers, parts.runtime.clone());
-    tokio::select! {
-        () = node::run(parts, informers.clone(), shared, stop) => {}
-        () = ranges => {}
+        .of::<FullNode>(format!("metadata.name={name}"))
+        .of::<FullPod>(format!("spec.nodeName={name}"));
+    let client = shared.client.named(&format!("kubelet/{name}"));
+    let informers = Informers::timed(client, selected, shared.clock.clone());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(follow_pod_ranges(informers.clone(), parts.runtime.clone()));
+    tasks.spawn(kaji_proxy::follow_nodes(network, cluster.clone(), stop.clone()));
+    tasks.spawn(serve_services(config.clone(), cluster.clone(), stop.clone()));
+    tasks.spawn(enforce_policies(config.clone(), cluster.clone(), stop.clone()));
+    tasks.spawn(serve_dns(config.clone(), cluster));
+    node::run(parts, informers, shared, stop).await;
+    tasks.shutdown().await;
+}
+
+async fn serve_services(config: RealNodeConfig, cluster: Arc<Informers>, stop: watch::Receiver<bool>) {
+    let node = kaji_proxy::NodeConfig {
+        service_cidrs: config.service_cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect(),
+        node_ips: vec![config.address],
+        ..kaji_proxy::NodeConfig::new(&config.name)
+    };
+    let health = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PROXY_HEALTH_PORT);
+    let outcome = match ServiceProxy::start(node, &cluster).await {
+        Ok(proxy) => kaji_proxy::run(proxy, Some(health), stop).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = outcome {
+        tracing::error!(%error, "services are not served on this node");
     }
 }
 
-async fn open(data_dir: &Path, name: &str, address: IpAddr) -> Result<NodeParts, NodeError> {
+async fn enforce_policies(config: RealNodeConfig, cluster: Arc<Informers>, stop: watch::Receiver<bool>) {
+    // Policies select DNS by the labels of its pods, of which there are none.
+    let exempt = [UDP, TCP].map(|protocol| (config.address, protocol, DNS_PORT)).to_vec();
+    let policies = PolicyConfig { exempt, ..PolicyConfig::new(&config.name) };
+    if let Err(error) = kaji_proxy::policy::run(policies, cluster, stop).await {
+        tracing::error!(%error, "network policies are not enforced on this node");
+    }
+}
+
+async fn serve_dns(config: RealNodeConfig, cluster: Arc<Informers>) {
+    let address = SocketAddr::new(config.address, DNS_PORT);
+    let listeners = match Listeners::bind(address).await {
+        Ok(listeners) => listeners,
+        Err(error) => {
+            tracing::error!(%error, %address, "cluster DNS is not served");
+            return;
+        }
+    };
+    let resolvers = resolv_conf::read(Path::new(RESOLV_CONF)).unwrap_or_else(|error| {
+        tracing::warn!(%error, "names outside of the cluster are not resolved");
+        ResolvConf::default()
+    });
+    let servers = dns_service_ip(&config.service_cidrs).into_iter().collect();
+    let forwarder = Forwarder::new(Resolvers::new(vec![], resolvers.name_servers));
+    let service = Arc::new(Service::new(Zone::new(CLUSTER_DOMAIN, servers), forwarder, Metrics::default()));
+    let (ready, mut is_ready) = watch::channel(false);
+    let serve = async {
+        // Before the first list, names that exist would be denied.
+        if is_ready.wait_for(|ready| *ready).await.is_ok() {
+            listeners.serve(service.clone()).await;
+        }
+    };
+    tokio::join!(Feed::new(&cluster).run(service.clone(), ready), serve);
+}
+
+async fn open(config: &RealNodeConfig) -> Result<(NodeParts, BridgeNetwork), NodeError> {
+    let (data_dir, name) = (&config.data_dir, &config.name);
     let program = std::env::current_exe().map_err(NodeError::Program)?;
     let containers = data_dir.join("containers");
     let images = Images::open(
@@ -88,32 +179,34 @@ async fn open(data_dir: &Path, name: &str, address: IpAddr) -> Result<NodeParts,
         state_directory: containers,
         shim: vec![program.into(), "shim".into()],
         images: images.clone(),
-        network: Some(Arc::new(network)),
+        network: Some(Arc::new(network.clone())),
     };
     let runtime = Arc::new(Manager::open(options).await?);
     let machine = Machine::read(data_dir);
     let cgroups = KernelCgroups::detect(Path::new(CGROUPS)).map(|c| Arc::new(c) as Arc<dyn PodCgroups>);
-    let resolvers = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let resolvers = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
+    let dns = DnsSettings {
+        servers: dns_service_ip(&config.service_cidrs).into_iter().collect(),
+        domain: CLUSTER_DOMAIN.to_owned(),
+        node: parse_resolv_conf(&resolvers),
+    };
     let config = NodeConfig {
         node_name: name.to_owned(),
         root_dir: data_dir.join("kubelet"),
         pod_log_dir: "/var/log/pods".into(),
         container_log_dir: "/var/log/containers".into(),
-        addresses: vec![address],
-        dns: DnsSettings {
-            servers: vec![],
-            domain: "cluster.local".to_owned(),
-            node: parse_resolv_conf(&resolvers),
-        },
+        addresses: vec![config.address],
+        dns,
         hosts_file: "/etc/hosts".into(),
         memory: machine.memory,
         runtime_name: "kaji".to_owned(),
     };
-    Ok(NodeParts { config, machine, runtime, images, mounter: Arc::new(KernelMounter), cgroups })
+    let parts = NodeParts { config, machine, runtime, images, mounter: Arc::new(KernelMounter), cgroups };
+    Ok((parts, network))
 }
 
 /// Hands the ranges of the Node object to the runtime, whenever they change.
-async fn follow_pod_ranges(informers: &Arc<Informers>, runtime: Arc<dyn ContainerRuntime>) {
+async fn follow_pod_ranges(informers: Arc<Informers>, runtime: Arc<dyn ContainerRuntime>) {
     let (sender, mut changes) = mpsc::channel(1);
     let nodes = informers.get::<FullNode>();
     nodes.handle(move |_| {
