@@ -105,6 +105,11 @@ end_server() {
   wait "$server"
 }
 
+# Containers that really run, in a network namespace of their own.
+step_node() {
+  KAJI=$kaji bash tests/node/walk.sh
+}
+
 step_envtest() {
   if ! command -v go >/dev/null; then
     echo "SKIPPED envtest: there is no go"

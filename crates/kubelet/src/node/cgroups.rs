@@ -7,8 +7,21 @@ use kaji_containers::LinuxResources;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Controllers that are used of v1.
-const V1: [&str; 7] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "devices", "freezer"];
+/// Controllers of v1 in which a runtime makes cgroups of containers, hence in which pods have one.
+const V1: [&str; 12] = [
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "memory",
+    "pids",
+    "devices",
+    "freezer",
+    "blkio",
+    "hugetlb",
+    "net_cls",
+    "net_prio",
+    "perf_event",
+];
 /// Controllers that are handed down in v2.
 const V2: [&str; 5] = ["cpu", "cpuset", "memory", "pids", "io"];
 

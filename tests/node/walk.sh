@@ -1,0 +1,234 @@
+#!/usr/bin/env bash
+# A real node, as its user sees it: pods that run, volumes, services, DNS, policies, a killed server, and nothing left behind.
+#
+#     KAJI=target/release/kaji KUBECTL=kubectl bash tests/node/walk.sh
+#
+# Everything happens in a network namespace of its own and a mount namespace with a /var/log of its own. It needs root, ip,
+# busybox (static) and kubectl; without them it is skipped.
+set -euo pipefail
+KAJI=$(realpath "${KAJI:-target/release/kaji}")
+KUBECTL=${KUBECTL:-kubectl}
+passed=0 failed=0
+
+if [[ -z ${KAJI_WALK_INSIDE-} ]]; then
+  for tool in ip nsenter unshare busybox "$KUBECTL"; do
+    command -v "$tool" >/dev/null || { echo "SKIPPED node: $tool is not there"; exit 0; }
+  done
+  ((EUID == 0)) || { echo "SKIPPED node: it needs root"; exit 0; }
+  namespace=kaji-walk-$$
+  ip netns add "$namespace"
+  trap 'ip netns delete "$namespace"' EXIT
+  # Not by `ip netns exec`, whose new /sys has no cgroups.
+  KAJI=$KAJI KUBECTL=$(command -v "$KUBECTL") KAJI_WALK_INSIDE=$namespace \
+    nsenter --net="/var/run/netns/$namespace" unshare --mount bash "$0"
+  exit
+fi
+
+mount --make-rprivate /
+mount -t tmpfs tmpfs /var/log
+ip link set lo up
+# An uplink that leads nowhere gives the node an address.
+ip link add uplink type veth peer name far
+ip link set far up
+ip address add 198.51.100.2/24 dev uplink
+ip link set uplink up
+ip route add default via 198.51.100.1
+work=$(mktemp -d)
+export KUBECONFIG=$work/kubeconfig NO_PROXY='*' no_proxy='*'
+server=
+
+start_server() {
+  "$KAJI" up --nodes real --data-dir "$work/data" --port 6443 --kubeconfig "$KUBECONFIG" >>"$work/kaji.log" 2>&1 &
+  server=$!
+}
+
+leave() {
+  local code=$? pid
+  trap - EXIT
+  [[ -z $server ]] || kill "$server" 2>/dev/null || true
+  wait 2>/dev/null || true
+  # Of a walk that failed half-way.
+  for pid in $(pgrep -f "^$KAJI shim .*$work" || true); do kill -9 "$pid" 2>/dev/null || true; done
+  ((code == 0 && failed == 0)) || tail -n 30 "$work/kaji.log" || true
+  rm -rf --one-file-system "$work" 2>/dev/null || true
+  echo "node: $passed passed, $failed failed"
+  ((code != 0 || failed == 0)) || code=1
+  exit "$code"
+}
+trap leave EXIT
+
+# soon TEXT COMMAND...: passes when the command succeeds within 20 seconds.
+soon() {
+  local text=$1 i
+  shift
+  for ((i = 0; i < 200; i++)); do
+    if "$@" >"$work/out" 2>&1; then
+      passed=$((passed + 1))
+      echo "ok   $text"
+      return
+    fi
+    sleep 0.1
+  done
+  failed=$((failed + 1))
+  echo "FAIL $text"
+  tail -n 5 "$work/out"
+}
+
+# shows WANTED COMMAND...: whether what a command prints has a text in it.
+shows() {
+  local wanted=$1
+  shift
+  "$@" 2>&1 | grep -qF -- "$wanted"
+}
+
+k() { "$KUBECTL" "$@"; }
+field() { k get "$1" "$2" -o "jsonpath=$3"; }
+is() { [[ $("${@:2}") == "$1" ]]; }
+log() { cat /var/log/pods/default_"$1"_*/"$2"/*.log; }
+
+# An image of busybox.
+mkdir -p "$work"/root/{bin,etc,tmp,proc,sys,dev}
+cp "$(command -v busybox)" "$work/root/bin/busybox"
+for applet in sh cat echo sleep ls id env httpd nslookup nc test hostname true touch rm mkdir; do
+  ln "$work/root/bin/busybox" "$work/root/bin/$applet"
+done
+printf 'root:x:0:0:root:/:/bin/sh\n' >"$work/root/etc/passwd"
+printf 'root:x:0:\n' >"$work/root/etc/group"
+tar -C "$work/root" -cf "$work/busybox.tar" .
+"$KAJI" image --data-dir "$work/data" import "$work/busybox.tar" example.com/busybox:1 --cmd /bin/sh >/dev/null
+soon "an image is listed" shows example.com/busybox "$KAJI" image --data-dir "$work/data" ls
+
+start_server
+soon "the node is ready" shows " Ready " k get nodes
+node=$(k get nodes -o 'jsonpath={.items[0].metadata.name}')
+soon "it names its runtime" shows "kaji://" field node "$node" '{.status.nodeInfo.containerRuntimeVersion}'
+soon "accounts exist" k get serviceaccount default
+
+k apply -f - >/dev/null <<'Y'
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {color: green}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: one, labels: {app: one}}
+spec:
+  initContainers:
+  - {name: first, image: "example.com/busybox:1", command: [sh, -c, "echo made > /scratch/f"], volumeMounts: [{name: scratch, mountPath: /scratch}]}
+  containers:
+  - name: main
+    image: example.com/busybox:1
+    command: [sh, -c, "cat /scratch/f /settings/color; echo; id -u; echo address=$ADDRESS; test -s /var/run/secrets/kubernetes.io/serviceaccount/token && echo token; sleep 3600"]
+    env: [{name: ADDRESS, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
+    securityContext: {runAsUser: 1000, runAsNonRoot: true, readOnlyRootFilesystem: true, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}, seccompProfile: {type: RuntimeDefault}}
+    resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {cpu: 100m, memory: 32Mi}}
+    readinessProbe: {exec: {command: [cat, /scratch/f]}, periodSeconds: 1}
+    volumeMounts: [{name: scratch, mountPath: /scratch}, {name: settings, mountPath: /settings}]
+  terminationGracePeriodSeconds: 1
+  volumes: [{name: scratch, emptyDir: {medium: Memory}}, {name: settings, configMap: {name: settings}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: crash}
+spec:
+  containers: [{name: main, image: "example.com/busybox:1", command: [sh, -c, "exit 3"]}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: absent}
+spec:
+  containers: [{name: main, image: "example.com/busybox:1", command: [/no/such/program]}]
+  restartPolicy: Never
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: sick}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: main, image: "example.com/busybox:1", command: [sh, -c, "sleep 3600"], livenessProbe: {exec: {command: ["test", "-e", "/none"]}, periodSeconds: 1, failureThreshold: 1}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: main, image: "example.com/busybox:1", command: [sh, -c, "hostname > /tmp/index.html; httpd -f -p 80 -h /tmp"], readinessProbe: {httpGet: {port: 80}, periodSeconds: 1}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80}]}
+Y
+soon "a pod is ready" is True field pod one '{.status.conditions[?(@.type=="Ready")].status}'
+for wanted in made green 1000 "address=10." token; do soon "its container says $wanted" shows "$wanted" log one main; done
+soon "its init container is recorded as completed" is "first Completed" field pod one '{range .status.initContainerStatuses[*]}{.name} {.state.terminated.reason}{end}'
+soon "a container that fails is started again" is "3" field pod crash '{.status.containerStatuses[0].lastState.terminated.exitCode}'
+soon "and waits longer each time" is CrashLoopBackOff field pod crash '{.status.containerStatuses[0].state.waiting.reason}'
+soon "a program that is absent is a StartError" is "StartError 128" field pod absent '{.status.containerStatuses[0].state.terminated.reason} {.status.containerStatuses[0].state.terminated.exitCode}'
+restarted() { (($(field pod sick '{.status.containerStatuses[0].restartCount}') > 0)); }
+soon "a container that is not alive is started again" restarted
+soon "a deployment is available" is 3 field deployment web '{.status.availableReplicas}'
+
+service=$(field service web '{.spec.clusterIP}')
+# By nc: Debian's static busybox cannot resolve names for wget, and ends with a segmentation fault.
+request="printf 'GET / HTTP/1.0\\r\\n\\r\\n' | busybox nc -w 3"
+answer() { bash -c "$request $service 80"; }
+soon "its service answers on the node" shows web- answer
+several() { [[ $(for _ in {1..20}; do answer; done | grep ^web- | sort -u | wc -l) == 3 ]]; }
+soon "every pod answers" several
+# command NAME COMMAND: a pod that runs a command.
+command_pod() {
+  k run "$1" --image=example.com/busybox:1 --restart=Never --image-pull-policy=Never -- sh -c "$2" >/dev/null
+}
+command_pod asker "nslookup web.default.svc.cluster.local; $request $service 80"
+soon "a pod finds the service by its name" shows "$service" log asker asker
+soon "a pod reaches the service" shows web- log asker asker
+soon "a pod that ends is recorded as completed" is Succeeded field pod asker '{.status.phase}'
+
+k apply -f - >/dev/null <<'Y'
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed}
+spec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]}
+Y
+denied() {
+  k delete pod denied --now --ignore-not-found >/dev/null
+  command_pod denied "$request $service 80 || echo refused"
+  for _ in {1..50}; do [[ $(field pod denied '{.status.phase}') == Succeeded ]] && break; sleep 0.1; done
+  shows "$1" log denied denied
+}
+soon "a policy keeps pods away" denied refused
+k delete networkpolicy closed >/dev/null
+soon "without it they are let in" denied web-
+
+identity() { k get pods -l app=web -o 'jsonpath={range .items[*]}{.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}{"\n"}{end}' | sort; }
+before=$(identity)
+shims=$(pgrep -fc "^$KAJI shim")
+kill -9 "$server"
+wait "$server" 2>/dev/null || true
+soon "containers go on without the server" is "$shims" pgrep -fc "^$KAJI shim"
+soon "and answer" shows web- answer
+start_server
+soon "the server comes back" shows " Ready " k get nodes
+soon "it finds its containers" is 3 field deployment web '{.status.availableReplicas}'
+soon "they are the same" is "$before" identity
+
+k delete deployment web >/dev/null
+k delete pods --all --now >/dev/null
+soon "pods go" shows "No resources found" k get pods
+none_left() { ! pgrep -f "^$KAJI shim" && ! grep -q "$work" /proc/mounts && ! ip -o link show type veth | grep -vE "uplink|far" | grep -q .; }
+soon "no process, mount or interface is left" none_left
+no_cgroup_left() { ! find /sys/fs/cgroup -path '*kubepods*' -type d -name 'pod*' | grep -q .; }
+soon "no cgroup of a pod is left" no_cgroup_left
+no_log_left() { ! find /var/log/pods -mindepth 1 | grep -q .; }
+soon "no log is left" no_log_left
+kill -TERM "$server"
+soon "the server ends" eval "! kill -0 $server 2>/dev/null"
+server=
