@@ -63,7 +63,9 @@ pub fn build(parts: &Parts<'_>) -> Result<Built, RuntimeError> {
     let (config, security) = (parts.config, &parts.config.security);
     refuse_what_is_missing(parts)?;
     let user = user::resolve(security, &parts.image.user, parts.rootfs)?;
-    let capabilities = capabilities::of(security, parts.available)?;
+    // libcontainer writes none for cgroup v2.
+    let device_rules = *crate::cgroup::hierarchies() != crate::cgroup::Hierarchies::Unified;
+    let capabilities = capabilities::of(security, parts.available, device_rules)?;
     let seccomp = seccomp_profile(security.privileged, &security.seccomp, &capabilities.bounding)?;
     let cgroup = container_cgroup(parts.sandbox, parts.id);
     let mut process = process(parts, &user, &capabilities)?;

@@ -56,7 +56,8 @@ fn overlay(target: &Path, layers: &[PathBuf], writable: Option<(&Path, &Path)>) 
     let name = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd());
     let mut options = format!("lowerdir={}", lower.iter().map(name).collect::<Vec<_>>().join(":"));
     let mut held = vec![];
-    let mut flags = MsFlags::empty();
+    // Device nodes in an image's layers are not to be opened.
+    let mut flags = MsFlags::MS_NODEV;
     if let Some((upper, work)) = writable {
         let (upper, work) = (open(upper)?, open(work)?);
         options = format!("{options},upperdir={},workdir={}", name(&upper), name(&work));

@@ -23,17 +23,24 @@ pub const DEFAULT: [&str; 14] = [
     "CAP_AUDIT_WRITE",
 ];
 
-/// The capabilities of a container, sorted.
+/// The capabilities of a container, sorted. Without `device_rules` of its cgroup, `CAP_MKNOD` would open the node's devices:
+/// it is not a default then.
 ///
 /// # Errors
 /// [`RuntimeError::InvalidArgument`] for names that are not known or cannot be given.
-pub fn of(security: &ContainerSecurity, available: &[String]) -> Result<FinalCapabilities, RuntimeError> {
+pub fn of(
+    security: &ContainerSecurity,
+    available: &[String],
+    device_rules: bool,
+) -> Result<FinalCapabilities, RuntimeError> {
     let changes = &security.capabilities;
     if security.privileged {
         return Ok(FinalCapabilities { bounding: available.to_vec(), ambient: vec![] });
     }
     let is_all = |name: &String| name.eq_ignore_ascii_case("ALL");
-    let default = || DEFAULT.iter().map(|name| (*name).to_owned()).filter(|name| available.contains(name));
+    let safe = |name: &&&str| device_rules || **name != "CAP_MKNOD";
+    let default =
+        || DEFAULT.iter().filter(safe).map(|name| (*name).to_owned()).filter(|name| available.contains(name));
     let mut bounding: Vec<String> =
         if changes.add.iter().any(is_all) { available.to_vec() } else { default().collect() };
     if changes.drop.iter().any(is_all) {
@@ -83,4 +90,23 @@ pub fn available() -> Result<Vec<String>, RuntimeError> {
     let mut names: Vec<String> = read.into_iter().filter(bounded).map(|c| c.to_string()).collect();
     names.sort();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_nodes_can_be_made_only_where_rules_restrict_them() {
+        let available: Vec<String> = DEFAULT.iter().map(|name| (*name).to_owned()).collect();
+        let has = |security: &ContainerSecurity, device_rules| {
+            let all = of(security, &available, device_rules).unwrap().bounding;
+            (all.len(), all.iter().any(|name| name == "CAP_MKNOD"))
+        };
+        let mut security = ContainerSecurity::default();
+        assert_eq!(has(&security, true), (14, true));
+        assert_eq!(has(&security, false), (13, false));
+        security.capabilities.add = vec!["MKNOD".into()];
+        assert_eq!(has(&security, false), (14, true));
+    }
 }
