@@ -11,8 +11,13 @@ use crate::StoreError;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const LOCK: &str = "LOCK";
+/// How long a lock that is held is tried again: by a process that is ending, or by a child of this one that has inherited it and
+/// has not executed its program yet.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 const FORMAT: &str = "FORMAT";
 const DATA: &str = "store.redb";
 const NEW_DATA: &str = "store.redb.new";
@@ -51,10 +56,16 @@ impl Directory {
         open.create(true).truncate(false).write(true).mode(kaji_files::PRIVATE);
         let lock = open.open(&lock_path);
         let lock = lock.map_err(|e| io_error(&lock_path, &e))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Directory { path: path.to_owned(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(in_use(path)),
-            Err(TryLockError::Error(e)) => Err(io_error(&lock_path, &e)),
+        let start = Instant::now();
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(Directory { path: path.to_owned(), _lock: lock }),
+                Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_PATIENCE => {
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                Err(TryLockError::WouldBlock) => return Err(in_use(path)),
+                Err(TryLockError::Error(e)) => return Err(io_error(&lock_path, &e)),
+            }
         }
     }
 
@@ -180,6 +191,24 @@ mod tests {
         assert!(matches!(dir.inspect(), Err(StoreError::Corrupt(m)) if m.contains("missing")));
         fs::write(temp.path().join("a/b/FORMAT"), "kaji-store 9\n").unwrap();
         assert!(matches!(dir.inspect(), Err(StoreError::Corrupt(m)) if m.contains("kaji-store 9")));
+    }
+
+    #[test]
+    fn a_lock_that_is_released_soon_is_taken_and_another_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let held = Directory::lock(temp.path()).unwrap();
+        assert!(
+            matches!(Directory::lock(temp.path()), Err(StoreError::Unavailable(m)) if m.contains("in use"))
+        );
+        // As a child does between fork and exec: it holds the lock after this process has closed the file.
+        let inherited = held._lock.try_clone().unwrap();
+        drop(held);
+        let child = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(inherited);
+        });
+        Directory::lock(temp.path()).unwrap();
+        child.join().unwrap();
     }
 
     #[test]
