@@ -241,7 +241,7 @@ impl Worker {
             if let Err(message) = hooks::post_start(&cx, &pod, container, &id, first).await {
                 let grace = Duration::from_secs(model::grace_period(&pod).unsigned_abs());
                 if let Err(error) = cx.runtime.stop_container(&id, grace).await {
-                    tracing::warn!(container = id, %error, "a container whose postStart hook failed could not be stopped");
+                    tracing::warn!(container = id, %error, "the container could not be stopped after its postStart hook had failed");
                 }
                 return Err(StartFailure { reason: "PostStartHookError", message });
             }
