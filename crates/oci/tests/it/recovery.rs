@@ -38,7 +38,7 @@ async fn a_container_goes_on_when_its_shim_is_killed() {
     let id = node.start(&sandbox, node.script(script)).await;
     node.printed(&id, "one").await;
     let pid = node.runtime().container_status(&id).await.unwrap().pid;
-    let shim = parent_of(pid);
+    let shim = shim_of(pid);
     let killed = rustix::process::Pid::from_raw(shim).unwrap();
     rustix::process::kill_process(killed, rustix::process::Signal::KILL).unwrap();
     // The runtime starts another shim, which serves exec.
@@ -61,7 +61,7 @@ async fn a_shim_that_is_killed_with_its_container_is_an_exit() {
     let sandbox = node.sandbox().await;
     let id = node.start(&sandbox, node.script("exec sleep 1000")).await;
     let pid = i32::try_from(node.runtime().container_status(&id).await.unwrap().pid).unwrap();
-    let shim = parent_of(pid.cast_unsigned());
+    let shim = shim_of(pid.cast_unsigned());
     for process in [shim, pid] {
         let process = rustix::process::Pid::from_raw(process).unwrap();
         rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
@@ -70,7 +70,22 @@ async fn a_shim_that_is_killed_with_its_container_is_an_exit() {
     node.finish().await;
 }
 
-fn parent_of(pid: u32) -> i32 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap()
+/// The shim of a container: a child of this process. A container may print before the process that built it has ended and the
+/// shim, as the reaper, has become the parent.
+fn shim_of(pid: u32) -> i32 {
+    let started = std::time::Instant::now();
+    loop {
+        let parent = parent_of(pid).expect("the container runs");
+        if parent_of(parent) == Some(std::process::id()) {
+            return parent.cast_signed();
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "{pid} is not a child of a shim");
+        std::thread::yield_now();
+    }
+}
+
+/// `None` when the process has ended.
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap())
 }
