@@ -11,7 +11,8 @@ mod report;
 
 pub use cgroups::KernelCgroups;
 pub use machine::Machine;
-pub use objects::{FullNode, FullPod};
+pub use objects::{BoundPods, FullNode, FullPod};
+pub use report::KUBELET_PORT;
 
 use crate::pods::admission;
 use crate::pods::context::{NodeConfig, NodeContext, PodCgroups};
@@ -19,6 +20,7 @@ use crate::pods::core::Pod;
 use crate::pods::sources::ApiSources;
 use crate::pods::worker::{Desired, Worker};
 use crate::pods::{labels, model};
+use crate::server::{KubeletServerConfig, NodeApi};
 use crate::volumes::{Mounter, VolumeManager};
 use api::{Facts, KubeletApi};
 use futures_util::StreamExt;
@@ -28,6 +30,7 @@ use kaji_containers::{
 use kaji_runtime::objects::Service;
 use kaji_runtime::{Informer, Informers, Recorder, Shared};
 use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
@@ -54,6 +57,17 @@ pub struct NodeParts {
     pub mounter: Arc<dyn Mounter>,
     /// Cgroups of pods; `None` where the kubelet may not make any.
     pub cgroups: Option<Arc<dyn PodCgroups>>,
+    /// What the kubelet's HTTPS API needs; without it none is served.
+    pub server: Option<NodeServer>,
+}
+
+/// The kubelet's HTTPS API of a node.
+#[derive(Clone)]
+pub struct NodeServer {
+    /// Certificates, and how clients are verified.
+    pub config: KubeletServerConfig,
+    /// Where it listens; the port is [`KUBELET_PORT`], which the Node object shows.
+    pub address: IpAddr,
 }
 
 /// A pod's worker.
@@ -114,6 +128,12 @@ pub async fn run(
     });
     let mut tasks = JoinSet::new();
     tasks.spawn(follow_runtime(cx.clone(), news));
+    if let Some(server) = parts.server {
+        let api = Arc::new(NodeApi::new(cx.clone(), Arc::new(BoundPods(pods.clone()))));
+        let (client, stop, node) = (client.clone(), stop.clone(), cx.config.node_name.clone());
+        let address = SocketAddr::new(server.address, KUBELET_PORT);
+        tasks.spawn(async move { server.config.run(&node, address, client, api, stop).await });
+    }
     tasks.spawn(report::run(cx.clone(), client, parts.machine, stop.clone()));
     let dispatcher =
         Dispatcher { cx, pods, workers: HashMap::new(), tasks: JoinSet::new(), listed: HashMap::new() };

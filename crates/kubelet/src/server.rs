@@ -1,5 +1,8 @@
 //! The kubelet's HTTPS server, one listener a node.
 //!
+//! `request` has what a [`Handler`] gets and answers; `node_api` is the handler of a real node, with a table of routes; simulated
+//! nodes bring handlers of their own.
+//!
 //! Invariants:
 //! - A request is authenticated and authorized before it is handled: see [`Auth`].
 //! - Client certificates are verified with the API server's client certificate authorities, also after `--client-ca-file`
@@ -11,51 +14,70 @@
 
 mod auth;
 mod certificates;
+pub mod lookup;
+mod node_api;
+pub mod request;
+mod streams;
+
+pub use lookup::NodePods;
+pub use node_api::NodeApi;
+pub use request::{Handler, KubeletRequest, Pages};
+use request::{ServerBody, Sessions};
 
 use auth::{Auth, Rejection, TokenReviewCache};
-use bytes::Bytes;
 use certificates::{Serving, Signer};
 use futures_util::future::BoxFuture;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
+use http::{Request, Response, Version, header};
 use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use kaji_auth::authn::ClusterAuthenticationInfo;
-use kaji_meta::Clock;
+use kaji_meta::{Clock, query::Query};
 use kaji_runtime::Client;
 use kaji_server::{
     Authorities, FirstRequestTimeout, PeerIdentity, StackError, TlsAcceptor, TlsConfigHandle, TlsOptions,
     pki::{Identity, PkiError},
     protocol,
 };
-use std::{convert::Infallible, io, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, watch},
+    sync::{Semaphore, mpsc, watch},
     task::JoinSet,
     time::timeout,
 };
+use tokio_rustls::rustls::server::ResolvesServerCert;
 
-/// Connections to one node at a time.
+/// Connections to a simulated node at a time.
 const CONNECTIONS: usize = 64;
+/// Connections to a real node at a time: each of exec, attach, port-forward and of logs that are followed has one.
+const NODE_CONNECTIONS: usize = 1024;
 /// Streams of an h2 connection.
 const STREAMS: u32 = 64;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the server waits after `accept` has failed, mostly for lack of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-const PLAIN: &str = "text/plain; charset=utf-8";
-
-/// The response to a path: its content type and its text. `None` for a path that is not served.
-pub type Handler = Box<dyn Fn(&str) -> Option<(&'static str, String)> + Send + Sync>;
+/// How long the server of a real node waits until it tries again to listen, at first and at most.
+const LISTEN_RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// What the servers of a cluster's nodes share.
+#[derive(Clone)]
 pub struct KubeletServerConfig {
-    signer: Arc<Signer>,
+    certificates: Certificates,
     /// The client certificate authorities of the API server.
     authentication: watch::Receiver<ClusterAuthenticationInfo>,
     token_reviews: TokenReviewCache,
     clock: Arc<dyn Clock>,
+}
+
+/// Where serving certificates come from.
+#[derive(Clone)]
+enum Certificates {
+    /// One is issued for each node.
+    Signed(Arc<Signer>),
+    /// The node has its own.
+    Own(Arc<dyn ResolvesServerCert>),
 }
 
 impl KubeletServerConfig {
@@ -68,12 +90,32 @@ impl KubeletServerConfig {
         authentication: watch::Receiver<ClusterAuthenticationInfo>,
         clock: Arc<dyn Clock>,
     ) -> Result<KubeletServerConfig, PkiError> {
-        let signer = Signer::new(authority, clock.clone())?;
-        Ok(KubeletServerConfig { signer, authentication, token_reviews: TokenReviewCache::default(), clock })
+        let certificates = Certificates::Signed(Signer::new(authority, clock.clone())?);
+        Ok(KubeletServerConfig {
+            certificates,
+            authentication,
+            token_reviews: TokenReviewCache::default(),
+            clock,
+        })
     }
 
-    /// Serves a node's listener until `stop` turns true. `client` is the node's own client of the API server, which reviews
-    /// tokens and access.
+    /// For a node that has a serving certificate of its own.
+    pub fn with_certificate(
+        certificate: Arc<dyn ResolvesServerCert>,
+        authentication: watch::Receiver<ClusterAuthenticationInfo>,
+        clock: Arc<dyn Clock>,
+    ) -> KubeletServerConfig {
+        let certificates = Certificates::Own(certificate);
+        KubeletServerConfig {
+            certificates,
+            authentication,
+            token_reviews: TokenReviewCache::default(),
+            clock,
+        }
+    }
+
+    /// Serves a simulated node's listener until `stop` turns true. `client` is the node's own client of the API server, which
+    /// reviews tokens and access.
     ///
     /// # Errors
     /// When TLS cannot be set up.
@@ -82,35 +124,93 @@ impl KubeletServerConfig {
         node: &str,
         listener: TcpListener,
         client: Client,
-        handler: Handler,
+        handler: Arc<dyn Handler>,
         stop: watch::Receiver<bool>,
     ) -> io::Result<BoxFuture<'static, ()>> {
-        let serving = Serving::new(self.signer.clone(), node, listener.local_addr()?.ip());
+        self.serve_connections(node, listener, client, (handler, CONNECTIONS), stop)
+    }
+
+    fn serve_connections(
+        &self,
+        node: &str,
+        listener: TcpListener,
+        client: Client,
+        (handler, connections): (Arc<dyn Handler>, usize),
+        stop: watch::Receiver<bool>,
+    ) -> io::Result<BoxFuture<'static, ()>> {
+        let serving: Arc<dyn ResolvesServerCert> = match &self.certificates {
+            Certificates::Signed(signer) => {
+                Arc::new(Serving::new(signer.clone(), node, listener.local_addr()?.ip()))
+            }
+            Certificates::Own(certificate) => certificate.clone(),
+        };
         let auth = Auth::new(node, client, self.token_reviews.clone(), self.clock.clone());
         let mut authentication = self.authentication.clone();
         let client_ca = authentication.borrow_and_update().client_ca.clone();
         let server = KubeletServer::new(serving, &client_ca, auth, handler).map_err(io::Error::other)?;
-        Ok(Box::pin(Arc::new(server).serve(listener, authentication, stop)))
+        Ok(Box::pin(Arc::new(server).serve((listener, connections), authentication, stop)))
+    }
+
+    /// Listens on a real node's address and serves it until `stop` turns true. An address that cannot be listened on is
+    /// tried again, with growing pauses: upstream's kubelet exits, and is started again by its supervisor.
+    pub async fn run(
+        &self,
+        node: &str,
+        address: SocketAddr,
+        client: Client,
+        handler: Arc<dyn Handler>,
+        mut stop: watch::Receiver<bool>,
+    ) {
+        let mut pause = LISTEN_RETRY.0;
+        loop {
+            let served = match TcpListener::bind(address).await {
+                Ok(listener) => self.serve_connections(
+                    node,
+                    listener,
+                    client.clone(),
+                    (handler.clone(), NODE_CONNECTIONS),
+                    stop.clone(),
+                ),
+                Err(error) => Err(error),
+            };
+            match served {
+                Ok(serving) => return serving.await,
+                Err(error) => {
+                    tracing::error!(%error, %address, node, "the kubelet's API cannot be served; trying again");
+                }
+            }
+            tokio::select! {
+                () = kaji_runtime::time::sleep(&*self.clock, pause) => pause = (pause * 2).min(LISTEN_RETRY.1),
+                _ = stop.wait_for(|stop| *stop) => return,
+            }
+        }
     }
 }
 
 /// The server of one node.
 struct KubeletServer {
-    serving: Arc<Serving>,
+    serving: Arc<dyn ResolvesServerCert>,
     front: TlsConfigHandle,
     auth: Auth,
-    handler: Handler,
+    handler: Arc<dyn Handler>,
 }
 
 /// The TLS configuration for these client certificate authorities.
-fn tls_config(serving: Arc<Serving>, client_ca: &str) -> Result<(TlsAcceptor, Arc<Authorities>), StackError> {
+fn tls_config(
+    serving: Arc<dyn ResolvesServerCert>,
+    client_ca: &str,
+) -> Result<(TlsAcceptor, Arc<Authorities>), StackError> {
     let authorities = Arc::new(Authorities::new(client_ca, client_ca)?);
     Ok((kaji_server::tls(&TlsOptions::default(), serving, authorities.clone())?, authorities))
 }
 
 impl KubeletServer {
-    fn new(serving: Serving, client_ca: &str, auth: Auth, handler: Handler) -> Result<Self, StackError> {
-        let serving = Arc::new(serving);
+    fn new(
+        serving: Arc<dyn ResolvesServerCert>,
+        client_ca: &str,
+        auth: Auth,
+        handler: Arc<dyn Handler>,
+    ) -> Result<Self, StackError> {
         let (tls, authorities) = tls_config(serving.clone(), client_ca)?;
         let front = TlsConfigHandle::new(tls, authorities);
         Ok(KubeletServer { serving, front, auth, handler })
@@ -126,14 +226,14 @@ impl KubeletServer {
         }
     }
 
-    /// Serves until `stop` turns true, which ends requests in flight.
+    /// Serves until `stop` turns true, which ends requests and sessions in flight.
     async fn serve(
         self: Arc<Self>,
-        listener: TcpListener,
+        (listener, connections): (TcpListener, usize),
         mut authentication: watch::Receiver<ClusterAuthenticationInfo>,
         mut stop: watch::Receiver<bool>,
     ) {
-        let slots = Arc::new(Semaphore::new(CONNECTIONS));
+        let slots = Arc::new(Semaphore::new(connections));
         let mut connections = JoinSet::new();
         loop {
             let accepted = async {
@@ -175,40 +275,47 @@ impl KubeletServer {
         let (builder, first_request) = (protocol(handshake, STREAMS), FirstRequestTimeout::default());
         let peer = PeerIdentity::new(self.front.clone(), handshake.peer_certificates());
         let requests = first_request.clone();
+        let (sessions, mut session) = mpsc::channel(1);
+        let sessions = Sessions(sessions);
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             requests.received();
             request.extensions_mut().insert(peer.peer());
-            let server = self.clone();
-            async move { Ok::<_, Infallible>(server.handle(request).await) }
+            let (server, sessions) = (self.clone(), sessions.clone());
+            async move { Ok::<_, Infallible>(server.handle(request, sessions).await) }
         });
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        if let Some(Err(error)) = first_request.serve(connection).await {
-            tracing::debug!(error, "kubelet server: connection ended");
-        }
-    }
-
-    async fn handle(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let (parts, _) = request.into_parts();
-        let path = kaji_meta::query::unescape(parts.uri.path(), false);
-        match self.auth.check(&parts, &path).await {
-            Ok(()) => {}
-            Err(Rejection { code, text }) => return response(code, PLAIN, text),
-        }
-        let Some((content_type, text)) = (self.handler)(&path) else {
-            return response(StatusCode::NOT_FOUND, PLAIN, "404: Page Not Found".into());
+        let connection = async move {
+            let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+            if let Some(Err(error)) = first_request.serve(connection).await {
+                tracing::debug!(error, "kubelet server: connection ended");
+            }
         };
-        if parts.method != Method::GET {
-            return response(StatusCode::METHOD_NOT_ALLOWED, PLAIN, "405: Method Not Allowed".into());
-        }
-        response(StatusCode::OK, content_type, text)
+        // A session begins when the connection has switched protocols, which it does as it is polled. Without requests no session can
+        // come any more: the channel is closed then.
+        let sessions = async move {
+            while let Some(next) = session.recv().await {
+                next.await;
+            }
+        };
+        tokio::join!(connection, sessions);
     }
-}
 
-fn response(code: StatusCode, content_type: &'static str, text: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(text.into()));
-    *response.status_mut() = code;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    response
+    async fn handle(&self, request: Request<Incoming>, sessions: Sessions) -> Response<ServerBody> {
+        let (mut parts, body) = request.into_parts();
+        let path = kaji_meta::query::unescape(parts.uri.path(), false);
+        if let Err(Rejection { code, text }) = self.auth.check(&parts, &path).await {
+            return request::error(code, text);
+        }
+        let upgrade = parts.extensions.remove::<OnUpgrade>();
+        let asked = parts.version == Version::HTTP_11 && parts.headers.contains_key(header::UPGRADE);
+        let request = KubeletRequest {
+            method: parts.method,
+            path,
+            query: Query::parse(parts.uri.query().unwrap_or_default()),
+            headers: parts.headers,
+            body,
+            upgrade: upgrade.filter(|_| asked),
+            sessions,
+        };
+        self.handler.clone().handle(request).await
+    }
 }

@@ -10,6 +10,7 @@ use kaji_access::identities;
 use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
 use kaji_controllers::NodeRanges;
 use kaji_kubelet::{
+    node::NodeServer,
     server::KubeletServerConfig,
     simulated::{self, Fleet},
 };
@@ -73,11 +74,13 @@ impl ControlLoopConfig<'_> {
         if options.nodes == Nodes::Real {
             let name = real_node::node_name();
             let shared = self.shared(self.client("kubelet", identities::kubelets(&name)));
+            let address = self.machine_address;
             let config = RealNodeConfig {
                 data_dir: options.data_dir.clone(),
                 name,
-                address: self.machine_address,
+                address,
                 service_cidrs: options.service_cidrs.clone(),
+                server: self.kubelet_servers().map(|config| NodeServer { config, address }),
             };
             tasks.spawn(real_node::run(config, informers.clone(), shared, stop.clone()));
         }
@@ -122,14 +125,14 @@ impl ControlLoopConfig<'_> {
         Shared { client, clock: self.options.object_clock(), random: Arc::new(SystemRandom) }
     }
 
-    /// The HTTPS servers of simulated nodes. In a cluster without a listener nodes have none either.
+    /// The HTTPS servers of nodes. In a cluster without a listener nodes have none either.
     fn kubelet_servers(&self) -> Option<KubeletServerConfig> {
         if self.options.serving.local {
             return None;
         }
         let ca = &self.certificates.current().ca;
         KubeletServerConfig::new(ca, self.authentication.clone(), Arc::new(SystemClock))
-            .inspect_err(|error| tracing::warn!(%error, "simulated nodes do not serve the kubelet API"))
+            .inspect_err(|error| tracing::warn!(%error, "nodes do not serve the kubelet API"))
             .ok()
     }
 }

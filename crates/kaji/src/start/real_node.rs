@@ -12,7 +12,7 @@ use kaji_dns::resolv_conf::{self, ResolvConf};
 use kaji_dns::server::{Listeners, Service};
 use kaji_dns::zone::Zone;
 use kaji_images::{Images, registry::RegistryConfig};
-use kaji_kubelet::node::{self, FullNode, FullPod, KernelCgroups, Machine, NodeParts};
+use kaji_kubelet::node::{self, FullNode, FullPod, KernelCgroups, Machine, NodeParts, NodeServer};
 use kaji_kubelet::pods::context::{NodeConfig, PodCgroups};
 use kaji_kubelet::pods::network::{DnsSettings, parse_resolv_conf};
 use kaji_kubelet::volumes::KernelMounter;
@@ -79,6 +79,8 @@ pub(super) struct RealNodeConfig {
     pub address: IpAddr,
     /// Ranges of cluster IPs.
     pub service_cidrs: Vec<String>,
+    /// The kubelet's HTTPS API; without it none is served.
+    pub server: Option<NodeServer>,
 }
 
 /// Runs the node until `stop` turns true. What cannot be opened is logged; the cluster goes on without it. The kubelet reads what its
@@ -190,6 +192,7 @@ async fn open(config: &RealNodeConfig) -> Result<(NodeParts, BridgeNetwork), Nod
         domain: CLUSTER_DOMAIN.to_owned(),
         node: parse_resolv_conf(&resolvers),
     };
+    let server = config.server.clone();
     let config = NodeConfig {
         node_name: name.to_owned(),
         root_dir: data_dir.join("kubelet"),
@@ -201,7 +204,8 @@ async fn open(config: &RealNodeConfig) -> Result<(NodeParts, BridgeNetwork), Nod
         memory: machine.memory,
         runtime_name: "kaji".to_owned(),
     };
-    let parts = NodeParts { config, machine, runtime, images, mounter: Arc::new(KernelMounter), cgroups };
+    let mounter = Arc::new(KernelMounter);
+    let parts = NodeParts { config, machine, runtime, images, mounter, cgroups, server };
     Ok((parts, network))
 }
 

@@ -1,8 +1,9 @@
 //! Pods and nodes with all their fields, as informers keep them for a kubelet.
 
 use crate::pods::core::{Node, Pod};
+use crate::server::NodePods;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kaji_runtime::{Meta, Projection};
+use kaji_runtime::{Informer, Meta, Projection};
 use serde::{Deserialize, Deserializer};
 use std::sync::Arc;
 
@@ -71,5 +72,18 @@ impl Projection for FullNode {
 
     fn meta(&self) -> &Meta {
         &self.meta
+    }
+}
+
+/// The pods that an informer shows, which selects those of one node.
+pub struct BoundPods(pub Arc<Informer<FullPod>>);
+
+impl NodePods for BoundPods {
+    fn all(&self) -> Vec<Arc<Pod>> {
+        self.0.snapshot().iter().map(|p| p.pod.clone()).collect()
+    }
+
+    fn by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        self.0.snapshot().get(namespace, name).map(|p| p.pod.clone())
     }
 }

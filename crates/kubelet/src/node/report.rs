@@ -22,8 +22,8 @@ const UPDATE: Duration = Duration::from_secs(10);
 const REPORT_SECONDS: i64 = 300;
 /// Images that the status lists: upstream's `nodeStatusMaxImages`.
 const MOST_IMAGES: usize = 50;
-/// The kubelet's port.
-const PORT: u16 = 10250;
+/// The port of the kubelet's HTTPS API.
+pub const KUBELET_PORT: u16 = 10250;
 
 /// Registers the node and reports it until `stop` turns true.
 pub(super) async fn run(
@@ -187,7 +187,7 @@ impl Reporter {
             "allocatable": machine.allocatable(),
             "addresses": addresses,
             "conditions": conditions,
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": PORT}},
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": KUBELET_PORT}},
             "images": self.images().await,
             "nodeInfo": {
                 "architecture": machine.architecture,

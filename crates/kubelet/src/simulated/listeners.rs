@@ -6,7 +6,10 @@
 //!   others report an address and a port where nothing listens.
 
 use super::{fleet::Fleet, metrics, usage::Meters};
-use crate::server::{Handler, KubeletServerConfig};
+use crate::server::{
+    Handler, KubeletServerConfig, Pages,
+    request::{METRICS, PLAIN},
+};
 use kaji_meta::Clock;
 use kaji_runtime::{
     Informers, Shared,
@@ -22,9 +25,6 @@ use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
 /// Nodes that have a listener.
 const MAX_LISTENERS: usize = 128;
-
-/// The type of metrics, in Prometheus' text format.
-const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The addresses of the nodes that have a listener.
 #[derive(Clone, Debug, Default)]
@@ -85,13 +85,11 @@ async fn listen(index: usize) -> io::Result<TcpListener> {
 }
 
 /// Serves `/healthz` and `/metrics/resource`.
-fn handler(node: String, informers: &Arc<Informers>, clock: Arc<dyn Clock>) -> Handler {
+fn handler(node: String, informers: &Arc<Informers>, clock: Arc<dyn Clock>) -> Arc<dyn Handler> {
     let (nodes, pods) = (informers.get::<Node>(), informers.get::<Pod>());
     let (meters, began) = (Mutex::new(Meters::default()), clock.now());
-    Box::new(move |path| match path {
-        "/healthz" | "/healthz/ping" | "/healthz/log" | "/healthz/syncloop" => {
-            Some(("text/plain; charset=utf-8", "ok".into()))
-        }
+    Arc::new(Pages(move |path: &str| match path {
+        "/healthz" | "/healthz/ping" | "/healthz/log" | "/healthz/syncloop" => Some((PLAIN, "ok".into())),
         "/metrics/resource" => {
             let mut meters = meters.lock().unwrap_or_else(PoisonError::into_inner);
             // Read under the lock, so that meters never see time go back.
@@ -102,5 +100,5 @@ fn handler(node: String, informers: &Arc<Informers>, clock: Arc<dyn Clock>) -> H
             Some((METRICS, metrics::page(since.unwrap_or(began), own, &mut meters, now)))
         }
         _ => None,
-    })
+    }))
 }
