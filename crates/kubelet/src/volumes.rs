@@ -111,12 +111,6 @@ impl VolumeManager {
         }
     }
 
-    /// Whether contents of the pod's volumes may change while it runs.
-    #[must_use]
-    pub fn changes(&self, pod: &Pod) -> bool {
-        model::spec(pod).volumes.iter().flatten().any(|v| matches!(plugin(v), Plugin::Content(_)))
-    }
-
     /// Sets up all volumes of a pod, and brings the contents of those that are up to date. Called again it changes only what
     /// differs.
     ///

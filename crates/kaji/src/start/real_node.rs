@@ -4,7 +4,7 @@
 //! Invariant: the containers do not depend on this process; the next start finds them again.
 
 use super::addresses::dns_service_ip;
-use kaji_containers::ContainerRuntime;
+use kaji_containers::{ContainerRuntime, DnsConfig};
 use kaji_dns::feed::Feed;
 use kaji_dns::forward::{Forwarder, Resolvers};
 use kaji_dns::metrics::Metrics;
@@ -14,7 +14,7 @@ use kaji_dns::zone::Zone;
 use kaji_images::{Images, registry::RegistryConfig};
 use kaji_kubelet::node::{self, FullNode, FullPod, KernelCgroups, Machine, NodeParts, NodeServer};
 use kaji_kubelet::pods::context::{NodeConfig, PodCgroups};
-use kaji_kubelet::pods::network::{DnsSettings, parse_resolv_conf};
+use kaji_kubelet::pods::network::DnsSettings;
 use kaji_kubelet::volumes::KernelMounter;
 use kaji_meta::{random::SystemRandom, time::SystemClock};
 use kaji_network::{BridgeNetwork, NetworkConfig};
@@ -186,11 +186,15 @@ async fn open(config: &RealNodeConfig) -> Result<(NodeParts, BridgeNetwork), Nod
     let runtime = Arc::new(Manager::open(options).await?);
     let machine = Machine::read(data_dir);
     let cgroups = KernelCgroups::detect(Path::new(CGROUPS)).map(|c| Arc::new(c) as Arc<dyn PodCgroups>);
-    let resolvers = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
+    let resolvers = resolv_conf::read(Path::new(RESOLV_CONF)).unwrap_or_default();
     let dns = DnsSettings {
         servers: dns_service_ip(&config.service_cidrs).into_iter().collect(),
         domain: CLUSTER_DOMAIN.to_owned(),
-        node: parse_resolv_conf(&resolvers),
+        node: DnsConfig {
+            servers: resolvers.name_servers.iter().map(|server| server.ip().to_string()).collect(),
+            searches: resolvers.searches,
+            options: resolvers.options,
+        },
     };
     let server = config.server.clone();
     let config = NodeConfig {

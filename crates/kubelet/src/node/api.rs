@@ -26,6 +26,22 @@ impl KubeletApi {
     pub(super) fn new(client: Client, recorder: Recorder) -> KubeletApi {
         KubeletApi { client, recorder }
     }
+
+    /// What a failed write says of the pod. A conflict may be about its uid, since another pod has the name now, or about a write
+    /// at the same time, after which this one is tried again.
+    async fn failure(&self, pod: &PodRef, error: Error) -> ApiError {
+        if error.not_found() {
+            return ApiError::Gone;
+        }
+        if error.conflict() {
+            match self.client.get::<Value>(&target(pod).path()).await {
+                Err(now) if now.not_found() => return ApiError::Gone,
+                Ok(now) if now["metadata"]["uid"] != pod.uid.as_str() => return ApiError::Gone,
+                _ => {}
+            }
+        }
+        ApiError::Failed(error.to_string())
+    }
 }
 
 fn target(pod: &PodRef) -> Target {
@@ -77,11 +93,6 @@ fn conditions(before: &Map<String, Value>, status: &mut Map<String, Value>) {
     }
 }
 
-fn wrong(error: &Error) -> ApiError {
-    // A conflict is about the uid: another pod has the name.
-    if error.not_found() || error.conflict() { ApiError::Gone } else { ApiError::Failed(error.to_string()) }
-}
-
 impl PodApi for KubeletApi {
     fn patch_status<'a>(
         &'a self,
@@ -92,8 +103,10 @@ impl PodApi for KubeletApi {
         Box::pin(async move {
             let body = patch(&pod.uid, before, status);
             let target = target(pod).subresource("status");
-            let sent = self.client.patch(&target, PatchKind::Strategic.content_type(), "", &body).await;
-            sent.map(drop).map_err(|e| wrong(&e))
+            match self.client.patch(&target, PatchKind::Strategic.content_type(), "", &body).await {
+                Ok(_) => Ok(()),
+                Err(error) => Err(self.failure(pod, error).await),
+            }
         })
     }
 
@@ -105,7 +118,10 @@ impl PodApi for KubeletApi {
                 "gracePeriodSeconds": 0,
                 "preconditions": {"uid": pod.uid},
             });
-            self.client.delete(&target(pod), &options).await.map(drop).map_err(|e| wrong(&e))
+            match self.client.delete(&target(pod), &options).await {
+                Ok(_) => Ok(()),
+                Err(error) => Err(self.failure(pod, error).await),
+            }
         })
     }
 
@@ -178,5 +194,43 @@ mod tests {
             r#"{"metadata":{"uid":"u"},"status":{"conditions":[{"reason":null,"status":"True","type":"Ready"}],"phase":"Running","podIPs":[{"ip":"5.6.7.8"},{"$patch":"replace"}],"reason":null}}"#
         ]]
         .assert_eq(&patch("u", &before, &after).to_string());
+    }
+
+    fn failure(code: u16) -> Value {
+        let reason = if code == 404 { "NotFound" } else { "Conflict" };
+        json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": "m"})
+    }
+
+    /// The API server's answers: a conflict, and then the pod of this uid, or none.
+    async fn outcome(code: u16, uid: Option<&str>) -> ApiError {
+        let uid = uid.map(str::to_owned);
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let (code, body) = match (request.method() == http::Method::GET, &uid) {
+                (false, _) => (code, failure(code)),
+                (true, Some(uid)) => (200, json!({"metadata": {"uid": uid}})),
+                (true, None) => (404, failure(404)),
+            };
+            let response = http::Response::builder().status(code);
+            let response = response.body(kube::client::Body::from(body.to_string().into_bytes())).unwrap();
+            std::future::ready(Ok::<_, std::convert::Infallible>(response))
+        });
+        let client = Client::new(kube::Client::new(service, "default"), "kubelet");
+        let clock = Arc::new(kaji_meta::time::SystemClock);
+        let random = Arc::new(kaji_meta::random::SystemRandom);
+        let api = KubeletApi::new(client.clone(), Recorder::start(client, "kubelet", clock, random));
+        let pod = PodRef { namespace: "n".into(), name: "p".into(), uid: "u".into() };
+        let status = PodStatus::default();
+        let patched = api.patch_status(&pod, &status, &status).await.unwrap_err();
+        assert_eq!(patched, api.delete(&pod).await.unwrap_err());
+        patched
+    }
+
+    #[tokio::test]
+    async fn a_conflict_is_about_another_pod_of_the_name_or_is_tried_again() {
+        assert_eq!(outcome(404, Some("u")).await, ApiError::Gone);
+        assert_eq!(outcome(409, Some("v")).await, ApiError::Gone);
+        assert_eq!(outcome(409, None).await, ApiError::Gone);
+        assert!(matches!(outcome(409, Some("u")).await, ApiError::Failed(_)));
+        assert!(matches!(outcome(500, Some("v")).await, ApiError::Failed(_)));
     }
 }

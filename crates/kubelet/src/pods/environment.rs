@@ -4,7 +4,7 @@
 
 use super::core::{Container, ObjectFieldSelector, Pod, ResourceFieldSelector};
 use super::model;
-use super::sources::Sources;
+use super::sources::{KeyedKind, Sources, required};
 use super::{downward, expansion};
 use kaji_runtime::objects::Service;
 use std::collections::BTreeMap;
@@ -45,15 +45,13 @@ pub async fn make(
                 field(inputs, selector)?
             } else if let Some(selector) = &source.resource_field_ref {
                 resource(inputs, selector)?
-            } else if let Some(key) = &source.config_map_key_ref {
-                let optional = key.optional.unwrap_or(false);
-                match config_map_value(inputs, sources, &key.name, &key.key, optional).await? {
+            } else if let Some(r) = &source.config_map_key_ref {
+                match key_value(inputs, sources, KeyedKind::ConfigMap, (&r.name, &r.key, r.optional)).await? {
                     Some(value) => value,
                     None => continue,
                 }
-            } else if let Some(key) = &source.secret_key_ref {
-                let optional = key.optional.unwrap_or(false);
-                match secret_value(inputs, sources, &key.name, &key.key, optional).await? {
+            } else if let Some(r) = &source.secret_key_ref {
+                match key_value(inputs, sources, KeyedKind::Secret, (&r.name, &r.key, r.optional)).await? {
                     Some(value) => value,
                     None => continue,
                 }
@@ -87,24 +85,15 @@ async fn from_objects(
     let namespace = model::namespace(inputs.pod);
     for source in inputs.container.env_from.iter().flatten() {
         let prefix = source.prefix.as_deref().unwrap_or_default();
-        let mut values: BTreeMap<String, String> = BTreeMap::new();
-        if let Some(reference) = &source.config_map_ref {
-            match sources.config_map(namespace, &reference.name).await? {
-                Some(map) => values.extend(map.data.clone().unwrap_or_default()),
-                None if reference.optional == Some(true) => {}
-                None => return Err(format!("configmap \"{}\" not found", reference.name)),
-            }
-        } else if let Some(reference) = &source.secret_ref {
-            match sources.secret(namespace, &reference.name).await? {
-                Some(secret) => {
-                    let data = secret.data.iter().flatten();
-                    values.extend(data.map(|(k, v)| (k.clone(), String::from_utf8_lossy(&v.0).into_owned())));
-                }
-                None if reference.optional == Some(true) => {}
-                None => return Err(format!("secret \"{}\" not found", reference.name)),
-            }
-        }
-        for (name, value) in values {
+        let (kind, name, optional) = match (&source.config_map_ref, &source.secret_ref) {
+            (Some(r), _) => (KeyedKind::ConfigMap, &r.name, r.optional),
+            (None, Some(r)) => (KeyedKind::Secret, &r.name, r.optional),
+            (None, None) => continue,
+        };
+        let found = required(sources, kind, namespace, name, optional.unwrap_or(false)).await?;
+        let Some(found) = found else { continue };
+        for (name, value) in &found.data {
+            let value = String::from_utf8_lossy(value).into_owned();
             let name = format!("{prefix}{name}");
             if name.is_empty()
                 || name.contains('=')
@@ -119,39 +108,20 @@ async fn from_objects(
     Ok(())
 }
 
-async fn config_map_value(
+/// The value of one key; `None` for one that is absent and optional.
+async fn key_value(
     inputs: &EnvironmentInputs<'_>,
     sources: &dyn Sources,
-    name: &str,
-    key: &str,
-    optional: bool,
+    kind: KeyedKind,
+    (name, key, optional): (&str, &str, Option<bool>),
 ) -> Result<Option<String>, String> {
     let namespace = model::namespace(inputs.pod);
-    let Some(map) = sources.config_map(namespace, name).await? else {
-        return if optional { Ok(None) } else { Err(format!("configmap \"{name}\" not found")) };
-    };
-    match map.data.as_ref().and_then(|d| d.get(key)) {
-        Some(value) => Ok(Some(value.clone())),
+    let optional = optional.unwrap_or(false);
+    let Some(found) = required(sources, kind, namespace, name, optional).await? else { return Ok(None) };
+    match found.data.get(key) {
+        Some(value) => Ok(Some(String::from_utf8_lossy(value).into_owned())),
         None if optional => Ok(None),
-        None => Err(format!("couldn't find key {key} in ConfigMap {namespace}/{name}")),
-    }
-}
-
-async fn secret_value(
-    inputs: &EnvironmentInputs<'_>,
-    sources: &dyn Sources,
-    name: &str,
-    key: &str,
-    optional: bool,
-) -> Result<Option<String>, String> {
-    let namespace = model::namespace(inputs.pod);
-    let Some(secret) = sources.secret(namespace, name).await? else {
-        return if optional { Ok(None) } else { Err(format!("secret \"{name}\" not found")) };
-    };
-    match secret.data.as_ref().and_then(|d| d.get(key)) {
-        Some(value) => Ok(Some(String::from_utf8_lossy(&value.0).into_owned())),
-        None if optional => Ok(None),
-        None => Err(format!("couldn't find key {key} in Secret {namespace}/{name}")),
+        None => Err(format!("couldn't find key {key} in {} {namespace}/{name}", kind.name())),
     }
 }
 

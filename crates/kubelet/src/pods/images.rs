@@ -6,6 +6,7 @@ use super::backoff::{Backoff, go_duration};
 use super::context::NodeContext;
 use super::core::{Container, Pod};
 use super::model;
+use super::sources::KeyedKind;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kaji_containers::{Image, ImageSpec, PodSandboxConfig, PullRequest, RegistryAuth, RuntimeError};
 use kaji_runtime::EventRecord;
@@ -220,9 +221,9 @@ async fn credentials(cx: &NodeContext, pod: &Pod, image: &str) -> Vec<RegistryAu
     let mut found: Vec<(usize, RegistryAuth)> = vec![];
     let mut failed = vec![];
     for reference in model::spec(pod).image_pull_secrets.iter().flatten() {
-        match cx.sources.secret(model::namespace(pod), &reference.name).await {
+        match cx.sources.keyed(KeyedKind::Secret, model::namespace(pod), &reference.name).await {
             Ok(Some(secret)) => {
-                let data = |key: &str| secret.data.as_ref().and_then(|d| d.get(key)).map(|b| b.0.as_slice());
+                let data = |key: &str| secret.data.get(key).map(Vec::as_slice);
                 let configuration = data(".dockerconfigjson").or_else(|| data(".dockercfg"));
                 let value: Option<Value> = configuration.and_then(|c| serde_json::from_slice(c).ok());
                 let Some(value) = value else { continue };

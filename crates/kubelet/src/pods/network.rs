@@ -27,23 +27,6 @@ pub struct DnsSettings {
     pub node: DnsConfig,
 }
 
-/// Reads a `resolv.conf`.
-#[must_use]
-pub fn parse_resolv_conf(text: &str) -> DnsConfig {
-    let mut config = DnsConfig::default();
-    for line in text.lines() {
-        let mut words = line.split_whitespace().take_while(|w| !w.starts_with(['#', ';']));
-        match words.next() {
-            Some("nameserver") => config.servers.extend(words.next().map(str::to_owned)),
-            // The last line counts.
-            Some("search") => config.searches = words.map(str::to_owned).collect(),
-            Some("options") => config.options = words.map(str::to_owned).collect(),
-            _ => {}
-        }
-    }
-    config
-}
-
 /// A pod's resolver configuration, and texts of `DNSConfigForming` events about what did not fit.
 #[must_use]
 pub fn dns(pod: &Pod, settings: &DnsSettings) -> (DnsConfig, Vec<String>) {

@@ -8,7 +8,7 @@ pub mod http;
 
 use super::compute::ProbeResults;
 use super::context::NodeContext;
-use super::core::{Container, ContainerPort, Pod, Probe};
+use super::core::{Container, ContainerPort, Pod, PodStatus, Probe};
 use super::hooks;
 use super::model::{self, ContainerKind};
 use super::observed::Observed;
@@ -72,10 +72,11 @@ impl Drop for PodProbes {
 }
 
 impl PodProbes {
-    /// None yet; `wake` is notified when a result changes.
+    /// None yet; `wake` is notified when a result changes. Until a probe has run, its result is what the pod's status showed
+    /// before the kubelet was started.
     #[must_use]
-    pub fn new(wake: Arc<Notify>) -> PodProbes {
-        PodProbes { results: Arc::default(), tasks: HashMap::new(), wake }
+    pub fn new(wake: Arc<Notify>, shown: &PodStatus) -> PodProbes {
+        PodProbes { results: Arc::new(Mutex::new(former_results(shown))), tasks: HashMap::new(), wake }
     }
 
     /// The results of now.
@@ -137,6 +138,23 @@ impl PodProbes {
     }
 }
 
+/// What a status says of running containers. A pod that is not ready has to be probed first: its node may have been lost.
+fn former_results(shown: &PodStatus) -> ProbeResults {
+    let mut results = ProbeResults::default();
+    let conditions = shown.conditions.as_deref().unwrap_or_default();
+    let pod_ready = conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+    for status in [&shown.container_statuses, &shown.init_container_statuses].into_iter().flatten().flatten()
+    {
+        let id = status.container_id.as_deref().and_then(|id| id.split_once("://"));
+        let Some((_, id)) = id.filter(|_| status.started == Some(true)) else { continue };
+        results.startup.insert(id.to_owned(), true);
+        if status.ready && pod_ready {
+            results.readiness.insert(id.to_owned(), true);
+        }
+    }
+    results
+}
+
 struct ProbeWorker {
     cx: Arc<NodeContext>,
     pod: Arc<Pod>,
@@ -165,6 +183,11 @@ impl ProbeWorker {
         }
     }
 
+    fn result(&self) -> Option<bool> {
+        let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        self.kind.results(&mut results).get(&self.id).copied()
+    }
+
     fn started(&self) -> bool {
         let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
         self.container.startup_probe.is_none() || results.startup.get(&self.id) == Some(&true)
@@ -174,8 +197,9 @@ impl ProbeWorker {
         match self.kind {
             // Alive until the contrary is known; ready and started only once it is known.
             ProbeKind::Liveness => self.set(true),
-            ProbeKind::Readiness => self.set(false),
-            ProbeKind::Startup => {}
+            ProbeKind::Readiness if self.result().is_none() => self.set(false),
+            ProbeKind::Startup if self.result() == Some(true) => return,
+            ProbeKind::Readiness | ProbeKind::Startup => {}
         }
         let period = seconds(self.probe.period_seconds, 10);
         let begun = self.started_nanos / 1_000_000_000;

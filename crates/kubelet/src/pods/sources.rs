@@ -1,22 +1,104 @@
 //! What pods refer to in the API: configuration maps, secrets, tokens, trust bundles.
 //!
-//! Invariant: an object is asked for at most once in [`FRESH`], however many pods use it; at most [`MOST`] are kept.
+//! Invariant: a configuration map or secret that a pod refers to is watched once, however many pods refer to it, and no longer than
+//! one of them does.
 
-use super::core::{ConfigMap, Secret};
+mod api;
+mod references;
+mod watched;
+
+pub use api::ApiSources;
+pub use references::of_pod;
+
+use super::core::{ConfigMap, Pod, Secret};
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
-use kaji_meta::Clock;
-use kaji_runtime::{Client, Target, client::escape};
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::Notify;
 
-/// How long an object that was read counts as the present one.
-const FRESH: Duration = Duration::from_secs(3);
-/// Objects that are kept.
-const MOST: usize = 4096;
+/// A kind of object that holds values by key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum KeyedKind {
+    /// A ConfigMap.
+    ConfigMap,
+    /// A Secret.
+    Secret,
+}
+
+impl KeyedKind {
+    /// As messages name it: `configmap`, `secret`.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            KeyedKind::ConfigMap => "configmap",
+            KeyedKind::Secret => "secret",
+        }
+    }
+
+    /// `ConfigMap`, `Secret`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            KeyedKind::ConfigMap => "ConfigMap",
+            KeyedKind::Secret => "Secret",
+        }
+    }
+
+    fn resource(self) -> &'static str {
+        match self {
+            KeyedKind::ConfigMap => "configmaps",
+            KeyedKind::Secret => "secrets",
+        }
+    }
+
+    fn parse(self, json: &[u8]) -> Result<Keyed, serde_json::Error> {
+        Ok(match self {
+            KeyedKind::ConfigMap => {
+                ConfigMap::deserialize(&mut serde_json::Deserializer::from_slice(json))?.into()
+            }
+            KeyedKind::Secret => Secret::deserialize(&mut serde_json::Deserializer::from_slice(json))?.into(),
+        })
+    }
+}
+
+/// The values of a configuration map or a secret.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Keyed {
+    /// `data`
+    pub data: BTreeMap<String, Vec<u8>>,
+    /// `binaryData` of a configuration map: in volumes only.
+    pub binary: BTreeMap<String, Vec<u8>>,
+    /// It never changes.
+    pub immutable: bool,
+}
+
+impl From<ConfigMap> for Keyed {
+    fn from(map: ConfigMap) -> Keyed {
+        let text = map.data.into_iter().flatten().map(|(key, value)| (key, value.into_bytes()));
+        let binary = map.binary_data.into_iter().flatten().map(|(key, value)| (key, value.0));
+        Keyed { data: text.collect(), binary: binary.collect(), immutable: map.immutable == Some(true) }
+    }
+}
+
+impl From<Secret> for Keyed {
+    fn from(secret: Secret) -> Keyed {
+        let data = secret.data.into_iter().flatten().map(|(key, value)| (key, value.0));
+        Keyed { data: data.collect(), immutable: secret.immutable == Some(true), ..Keyed::default() }
+    }
+}
+
+/// Names a configuration map or a secret.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KeyedRef {
+    /// What it is.
+    pub kind: KeyedKind,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
 
 /// A token of a service account.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,19 +130,19 @@ pub struct TokenRequest {
 
 /// Reads what pods refer to. Errors are texts for events.
 pub trait Sources: Send + Sync + 'static {
-    /// `None` where there is none.
-    fn config_map<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Arc<ConfigMap>>, String>>;
+    /// Follows what a pod refers to; `wake` is notified when that changes. Called again it follows what the pod refers to now.
+    fn follow(&self, pod: &Pod, wake: &Arc<Notify>);
 
-    /// `None` where there is none.
-    fn secret<'a>(
+    /// Stops following for a pod.
+    fn forget(&self, pod_uid: &str);
+
+    /// The values of an object; `None` where there is none.
+    fn keyed<'a>(
         &'a self,
+        kind: KeyedKind,
         namespace: &'a str,
         name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Arc<Secret>>, String>>;
+    ) -> BoxFuture<'a, Result<Option<Arc<Keyed>>, String>>;
 
     /// Asks for a token.
     fn token<'a>(&'a self, request: &'a TokenRequest) -> BoxFuture<'a, Result<Token, String>>;
@@ -75,135 +157,19 @@ pub trait Sources: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Option<String>, String>>;
 }
 
-type Kept = HashMap<(&'static str, String, String), (Timestamp, Option<Arc<Value>>)>;
-
-/// Reads from the API server.
-pub struct ApiSources {
-    client: Client,
-    clock: Arc<dyn Clock>,
-    kept: Mutex<Kept>,
-}
-
-impl ApiSources {
-    /// With the node's client.
-    #[must_use]
-    pub fn new(client: Client, clock: Arc<dyn Clock>) -> ApiSources {
-        ApiSources { client, clock, kept: Mutex::default() }
-    }
-
-    async fn read<T: DeserializeOwned>(
-        &self,
-        resource: &'static str,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Option<Arc<T>>, String> {
-        let key = (resource, namespace.to_owned(), name.to_owned());
-        let now = self.clock.now();
-        let fresh = |at: &Timestamp| now.duration_since(*at) < FRESH.try_into().unwrap_or_default();
-        let kept = {
-            let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.get(&key).filter(|(at, _)| fresh(at)).map(|(_, value)| value.clone())
-        };
-        let value = match kept {
-            Some(value) => value,
-            None => {
-                let target = Target {
-                    version: "v1".into(),
-                    resource: resource.into(),
-                    namespace: namespace.into(),
-                    name: name.into(),
-                    ..Target::default()
-                };
-                let value = match self.client.get::<Value>(&target.path()).await {
-                    Ok(value) => Some(Arc::new(value)),
-                    Err(error) if error.not_found() => None,
-                    Err(error) => return Err(error.to_string()),
-                };
-                let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-                if kept.len() >= MOST {
-                    kept.clear();
-                }
-                kept.insert(key, (now, value.clone()));
-                value
-            }
-        };
-        let decoded = value.map(|v| T::deserialize(&*v).map(Arc::new)).transpose();
-        decoded.map_err(|e| e.to_string())
-    }
-}
-
-impl Sources for ApiSources {
-    fn config_map<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Arc<ConfigMap>>, String>> {
-        Box::pin(self.read("configmaps", namespace, name))
-    }
-
-    fn secret<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Arc<Secret>>, String>> {
-        Box::pin(self.read("secrets", namespace, name))
-    }
-
-    fn token<'a>(&'a self, request: &'a TokenRequest) -> BoxFuture<'a, Result<Token, String>> {
-        Box::pin(async move {
-            let target = Target {
-                version: "v1".into(),
-                resource: "serviceaccounts".into(),
-                namespace: request.namespace.clone(),
-                name: request.service_account.clone(),
-                subresource: "token".into(),
-                ..Target::default()
-            };
-            let audiences: Vec<&str> =
-                Some(request.audience.as_str()).filter(|a| !a.is_empty()).into_iter().collect();
-            let body = json!({
-                "apiVersion": "authentication.k8s.io/v1",
-                "kind": "TokenRequest",
-                "spec": {
-                    "audiences": audiences,
-                    "expirationSeconds": request.expiration,
-                    "boundObjectRef": {
-                        "apiVersion": "v1", "kind": "Pod", "name": request.pod, "uid": request.pod_uid,
-                    },
-                },
-            });
-            let answer = self.client.create(&target, &body).await.map_err(|e| e.to_string())?;
-            let token = answer["status"]["token"].as_str().ok_or("the token request has no token")?;
-            let expires = answer["status"]["expirationTimestamp"].as_str().unwrap_or_default();
-            Ok(Token {
-                token: token.to_owned(),
-                issued: self.clock.now(),
-                expires: expires.parse().map_err(|e: jiff::Error| e.to_string())?,
-            })
-        })
-    }
-
-    fn trust_bundles<'a>(
-        &'a self,
-        name: Option<&'a str>,
-        signer: Option<&'a str>,
-        selector: &'a str,
-    ) -> BoxFuture<'a, Result<Option<String>, String>> {
-        Box::pin(async move {
-            let path = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
-            let text = |v: &Value| v["spec"]["trustBundle"].as_str().unwrap_or_default().to_owned();
-            if let Some(name) = name {
-                return match self.client.get::<Value>(&format!("{path}/{}", escape(name))).await {
-                    Ok(found) => Ok(Some(text(&found))),
-                    Err(error) if error.not_found() => Ok(None),
-                    Err(error) => Err(error.to_string()),
-                };
-            }
-            let fields = format!("spec.signerName={}", signer.unwrap_or_default());
-            let uri = format!("{path}?fieldSelector={}&labelSelector={}", escape(&fields), escape(selector));
-            let list: Value = self.client.get(&uri).await.map_err(|e| e.to_string())?;
-            let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-            Ok((!items.is_empty()).then(|| items.iter().map(text).collect()))
-        })
+/// The values of an object that has to be there unless `optional`.
+///
+/// # Errors
+/// `configmap "c" not found`, or why it could not be read.
+pub async fn required(
+    sources: &dyn Sources,
+    kind: KeyedKind,
+    namespace: &str,
+    name: &str,
+    optional: bool,
+) -> Result<Option<Arc<Keyed>>, String> {
+    match sources.keyed(kind, namespace, name).await? {
+        None if !optional => Err(format!("{} \"{name}\" not found", kind.word())),
+        found => Ok(found),
     }
 }

@@ -29,8 +29,6 @@ use tokio::sync::{Notify, watch};
 const RESYNC: Duration = Duration::from_secs(60);
 /// After a failure of the runtime.
 const RETRY: Duration = Duration::from_secs(1);
-/// Volumes with contents that may change are looked at this often.
-const REFRESH: Duration = Duration::from_secs(15);
 /// Characters of a termination message.
 const MOST_MESSAGE: u64 = 4096;
 
@@ -83,7 +81,7 @@ impl Worker {
         let former = pod.status.clone().unwrap_or_default();
         let writer = StatusWriter::start(cx.clone(), pod_ref(&pod), former.clone());
         Worker {
-            probes: PodProbes::new(wake.clone()),
+            probes: PodProbes::new(wake.clone(), &former),
             restarts: Backoff::standard(),
             pulls: Backoff::standard(),
             mounts: Backoff::new(Duration::from_millis(500), Duration::from_secs(122)),
@@ -103,6 +101,7 @@ impl Worker {
         loop {
             let desired = self.desired.borrow_and_update().clone();
             self.pod = desired.pod.clone();
+            self.cx.sources.follow(&self.pod, &self.wake);
             if self.failed.is_none() {
                 self.failed.clone_from(&desired.refused);
             }
@@ -132,6 +131,7 @@ impl Worker {
                 return;
             }
         }
+        self.cx.sources.forget(model::uid(&self.pod));
         self.end().await;
     }
 
@@ -219,12 +219,9 @@ impl Worker {
         if self.report(&observed, self.failed.is_some()) {
             return Ok(Round::Over);
         }
-        let mut wait = deadline.unwrap_or(RESYNC).min(RESYNC);
+        let wait = deadline.unwrap_or(RESYNC).min(RESYNC);
         self.probes.follow(&self.cx, &self.pod, &observed, false);
         let actions = compute::actions(&self.pod, &observed, &self.probes.results());
-        if self.cx.volumes.changes(&self.pod) {
-            wait = wait.min(REFRESH);
-        }
         let next = self.execute(&observed, actions).await?;
         observed = self.observe().await?;
         if self.report(&observed, false) {

@@ -8,7 +8,7 @@ use crate::pods::core::{
     ClusterTrustBundleProjection, DownwardAPIVolumeFile, KeyToPath, Pod, ServiceAccountTokenProjection,
     Volume,
 };
-use crate::pods::sources::TokenRequest;
+use crate::pods::sources::{KeyedKind, TokenRequest, required};
 use crate::pods::{downward, model};
 use std::collections::BTreeMap;
 
@@ -64,11 +64,11 @@ pub(super) async fn of_volume(
     let mut maker = Maker { cx, tokens, pod, default: None, content: Content::default() };
     if let Some(source) = &volume.config_map {
         maker.default = source.default_mode;
-        maker.config_map(&source.name, source.items.as_deref(), source.optional).await?;
+        maker.keyed(KeyedKind::ConfigMap, &source.name, source.items.as_deref(), source.optional).await?;
     } else if let Some(source) = &volume.secret {
         maker.default = source.default_mode;
         let name = source.secret_name.as_deref().unwrap_or_default();
-        maker.secret(name, source.items.as_deref(), source.optional).await?;
+        maker.keyed(KeyedKind::Secret, name, source.items.as_deref(), source.optional).await?;
     } else if let Some(source) = &volume.downward_api {
         maker.default = source.default_mode;
         maker.downward(source.items.as_deref().unwrap_or_default())?;
@@ -76,9 +76,9 @@ pub(super) async fn of_volume(
         maker.default = source.default_mode;
         for part in source.sources.iter().flatten() {
             if let Some(p) = &part.config_map {
-                maker.config_map(&p.name, p.items.as_deref(), p.optional).await?;
+                maker.keyed(KeyedKind::ConfigMap, &p.name, p.items.as_deref(), p.optional).await?;
             } else if let Some(p) = &part.secret {
-                maker.secret(&p.name, p.items.as_deref(), p.optional).await?;
+                maker.keyed(KeyedKind::Secret, &p.name, p.items.as_deref(), p.optional).await?;
             } else if let Some(p) = &part.downward_api {
                 maker.downward(p.items.as_deref().unwrap_or_default())?;
             } else if let Some(p) = &part.service_account_token {
@@ -94,65 +94,39 @@ pub(super) async fn of_volume(
 }
 
 impl Maker<'_> {
-    fn add_keys(
+    async fn keyed(
         &mut self,
-        what: &str,
-        data: &BTreeMap<String, Vec<u8>>,
+        kind: KeyedKind,
+        name: &str,
         items: Option<&[KeyToPath]>,
-        optional: bool,
+        optional: Option<bool>,
     ) -> Result<(), String> {
+        let optional = optional.unwrap_or(false);
+        let namespace = model::namespace(self.pod);
+        let found = required(&*self.cx.sources, kind, namespace, name, optional).await?;
+        let Some(found) = found else { return Ok(()) };
+        let of = |key: &str| found.data.get(key).or_else(|| found.binary.get(key));
         let Some(items) = items.filter(|i| !i.is_empty()) else {
-            for (key, bytes) in data {
+            for (key, bytes) in found.data.iter().chain(&found.binary) {
                 self.content.add(key, bytes.clone(), mode(None, self.default), None)?;
             }
             return Ok(());
         };
         for item in items {
-            match data.get(&item.key) {
+            match of(&item.key) {
                 Some(bytes) => {
                     let mode = mode(item.mode, self.default);
                     self.content.add(&item.path, bytes.clone(), mode, None)?;
                 }
                 None if optional => {}
                 None => {
-                    let kind = if what == "secret" { "secret" } else { "config" };
-                    return Err(format!("{what} references non-existent {kind} key: {}", item.key));
+                    let what = kind.word();
+                    let word = what.trim_end_matches("map");
+                    return Err(format!("{what} references non-existent {word} key: {}", item.key));
                 }
             }
         }
         Ok(())
-    }
-
-    async fn config_map(
-        &mut self,
-        name: &str,
-        items: Option<&[KeyToPath]>,
-        optional: Option<bool>,
-    ) -> Result<(), String> {
-        let optional = optional.unwrap_or(false);
-        let namespace = model::namespace(self.pod);
-        let Some(map) = self.cx.sources.config_map(namespace, name).await? else {
-            return if optional { Ok(()) } else { Err(format!("configmap \"{name}\" not found")) };
-        };
-        let text = map.data.iter().flatten().map(|(k, v)| (k.clone(), v.clone().into_bytes()));
-        let binary = map.binary_data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone()));
-        let data = text.chain(binary).collect();
-        self.add_keys("configmap", &data, items, optional)
-    }
-
-    async fn secret(
-        &mut self,
-        name: &str,
-        items: Option<&[KeyToPath]>,
-        optional: Option<bool>,
-    ) -> Result<(), String> {
-        let optional = optional.unwrap_or(false);
-        let namespace = model::namespace(self.pod);
-        let Some(secret) = self.cx.sources.secret(namespace, name).await? else {
-            return if optional { Ok(()) } else { Err(format!("secret \"{name}\" not found")) };
-        };
-        let data = secret.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())).collect();
-        self.add_keys("secret", &data, items, optional)
     }
 
     fn downward(&mut self, items: &[DownwardAPIVolumeFile]) -> Result<(), String> {

@@ -1,6 +1,7 @@
 //! What the runtime is configured with: resolvers, hosts files, limits, users, environment.
 
 use crate::fake::{Fake, Objects};
+use kaji_containers::DnsConfig;
 use kaji_kubelet::pods::core::{Node, Pod};
 use kaji_kubelet::pods::environment::{self, EnvironmentInputs};
 use kaji_kubelet::pods::network::{self, DnsSettings};
@@ -29,7 +30,11 @@ fn resolvers_follow_the_policy() {
     let settings = DnsSettings {
         servers: vec![IpAddr::from([10, 96, 0, 10])],
         domain: "cluster.local".into(),
-        node: network::parse_resolv_conf("nameserver 1.1.1.1\nsearch example.com # no\noptions timeout:1\n"),
+        node: DnsConfig {
+            servers: vec!["1.1.1.1".into()],
+            searches: vec!["example.com".into()],
+            options: vec!["timeout:1".into()],
+        },
     };
     let options =
         json!({"nameservers": ["8.8.8.8"], "searches": ["s"], "options": [{"name": "ndots", "value": "2"}]});

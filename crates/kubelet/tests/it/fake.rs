@@ -3,9 +3,9 @@
 use futures_util::stream::BoxStream;
 use kaji_containers::*;
 use kaji_kubelet::pods::context::{ApiError, NodeConfig, NodeContext, NodeFacts, PodApi, PodRef};
-use kaji_kubelet::pods::core::{ConfigMap, Node, PodStatus, Secret};
+use kaji_kubelet::pods::core::{Node, Pod, PodStatus};
 use kaji_kubelet::pods::network::DnsSettings;
-use kaji_kubelet::pods::sources::{Sources, Token, TokenRequest};
+use kaji_kubelet::pods::sources::{Keyed, KeyedKind, Sources, Token, TokenRequest};
 use kaji_kubelet::volumes::{Mounter, VolumeManager};
 use kaji_meta::{random::SeededRandom, time::ManualClock};
 use kaji_runtime::{EventRecord, objects::Service};
@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 type Answer<'a, T> = BoxFuture<'a, Result<T, RuntimeError>>;
 
@@ -325,17 +326,17 @@ impl PodApi for Api {
 pub struct Objects;
 
 impl Sources for Objects {
-    fn config_map<'a>(
+    fn follow(&self, _: &Pod, _: &Arc<Notify>) {}
+    fn forget(&self, _: &str) {}
+    fn keyed<'a>(
         &'a self,
+        kind: KeyedKind,
         _: &'a str,
         name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Arc<ConfigMap>>, String>> {
-        let data = BTreeMap::from([("key".to_owned(), "value".to_owned())]);
-        let map = (name == "map").then(|| Arc::new(ConfigMap { data: Some(data), ..ConfigMap::default() }));
-        Box::pin(async { Ok(map) })
-    }
-    fn secret<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Option<Arc<Secret>>, String>> {
-        Box::pin(async { Ok(None) })
+    ) -> BoxFuture<'a, Result<Option<Arc<Keyed>>, String>> {
+        let data = BTreeMap::from([("key".to_owned(), b"value".to_vec())]);
+        let found = kind == KeyedKind::ConfigMap && name == "map";
+        Box::pin(async move { Ok(found.then(|| Arc::new(Keyed { data, ..Keyed::default() }))) })
     }
     fn token<'a>(&'a self, _: &'a TokenRequest) -> BoxFuture<'a, Result<Token, String>> {
         Box::pin(async { Err("no tokens".to_owned()) })

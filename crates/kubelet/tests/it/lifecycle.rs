@@ -200,6 +200,33 @@ async fn a_restart_of_the_kubelet_touches_no_running_container() {
 }
 
 #[tokio::test]
+async fn a_container_that_was_ready_stays_ready_over_a_restart_of_the_kubelet() {
+    let probe = json!({"exec": {"command": ["check"]}, "periodSeconds": 3600});
+    let startup = json!({"exec": {"command": ["begun"]}, "periodSeconds": 1});
+    let mut object = pod(json!({
+        "containers": [{"name": "c", "image": "i", "readinessProbe": probe, "startupProbe": startup}],
+    }));
+    let run = Run::start(Fake::new(), &object);
+    let status = run.until("ready", ready).await;
+    let Run { fake, desired, task, .. } = run;
+    task.abort();
+    drop(desired);
+    *fake.api.status.lock().unwrap() = None;
+    fake.runtime.state.lock().unwrap().calls.clear();
+    object["status"] = status;
+    object["spec"]["containers"][0]["readinessProbe"]["initialDelaySeconds"] = 3600.into();
+    // Any status that is written would say that the container is not ready.
+    let seen = fake.api.clone();
+    let run = Run::start(fake, &object);
+    for _ in 0..50 {
+        run.wake.notify_one();
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        assert!(seen.status.lock().unwrap().is_none(), "nothing has changed");
+    }
+    assert!(!run.calls().contains("begun"), "{}", run.calls());
+}
+
+#[tokio::test]
 async fn volumes_of_unknown_kinds_and_missing_objects_keep_a_pod_waiting() {
     let volumes = json!([{"name": "v", "configMap": {"name": "none"}}]);
     let container = json!([{"name": "c", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]);

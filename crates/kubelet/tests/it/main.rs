@@ -6,3 +6,4 @@
 mod configuration;
 mod fake;
 mod lifecycle;
+mod sources;
