@@ -12,7 +12,7 @@ mod table;
 mod view;
 
 pub(crate) use computed::{read_response, scale_response};
-pub(crate) use list::{body as list_body, separate as separate_list, yaml as yaml_list};
+pub(crate) use list::list;
 pub use pretty::indent;
 pub(crate) use table::Include;
 pub(crate) use view::{View, error_event, no_such_form};

@@ -13,19 +13,19 @@ use crate::{
     storage,
 };
 use futures_util::{FutureExt, future::BoxFuture};
-use kaji_meta::{Reason, Status};
+use kaji_meta::Status;
 use kaji_resource::Converter;
 use serde_json::Value;
 use std::sync::Arc;
 
 /// Objects in one request to a webhook.
-pub(crate) const BATCH: usize = 500;
+pub(super) const BATCH: usize = 500;
 /// Bytes of objects in one request to a webhook (one larger object is sent alone).
 const BATCH_BYTES: usize = 4 << 20;
 
 /// Reads a resource in one of its versions.
 #[derive(Clone)]
-pub(crate) struct Reader {
+pub(super) struct Reader {
     res: Arc<Resource>,
     converter: Arc<dyn Converter>,
     cache: Arc<ConvertedEntries>,
@@ -204,12 +204,4 @@ impl Reader {
         }
         Ok(seen)
     }
-}
-
-/// The status of an ERROR event for a conversion that failed.
-pub(crate) fn as_event(status: Status) -> Status {
-    if status.reason == Reason::Unknown && status.code == 500 {
-        return Status { reason: Reason::InternalError, ..status };
-    }
-    status
 }

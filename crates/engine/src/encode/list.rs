@@ -2,8 +2,12 @@
 //!
 //! Invariant: at no time does more than one piece of it exist here, whatever its size.
 
-use super::view::View;
-use crate::{cache::SelectedEntry, response::Body};
+use super::{SEPARATE_OBJECTS, finish, protobuf, view::View};
+use crate::{
+    cache::SelectedEntry,
+    request::{Accept, Encoding},
+    response::{ApiResponse, Body},
+};
 use bytes::Bytes;
 use kaji_meta::Status;
 use kaji_schema::yaml;
@@ -16,6 +20,25 @@ const CHUNK: usize = 64 << 10;
 const LARGE: usize = 16 << 10;
 
 type Elements = Box<dyn Iterator<Item = Bytes> + Send + Sync>;
+
+/// The response to a list, in the encoding that the client accepts.
+///
+/// # Errors
+/// When an element cannot be converted.
+pub(crate) async fn list(
+    view: View,
+    accept: &Accept,
+    metadata: &Value,
+    entries: Vec<SelectedEntry>,
+) -> Result<ApiResponse, Status> {
+    let (content_type, body) = match accept.encoding {
+        Encoding::Protobuf => (protobuf::CONTENT_TYPE, protobuf::list(view, metadata, entries).await?),
+        Encoding::Yaml => ("application/yaml", yaml(view, metadata, entries)?),
+        Encoding::Json if view.separate() => (SEPARATE_OBJECTS, separate(view, metadata, entries)?),
+        Encoding::Json => return finish(accept, 200, body(view, metadata, entries)?),
+    };
+    Ok(ApiResponse { code: 200, content_type, warnings: vec![], annotations: vec![], body })
+}
 
 /// The elements of a list, without their opening.
 ///
@@ -41,7 +64,7 @@ fn elements(view: View, entries: Vec<SelectedEntry>) -> Result<Elements, Status>
 ///
 /// # Errors
 /// When an object cannot be converted.
-pub(crate) fn separate(view: View, metadata: &Value, entries: Vec<SelectedEntry>) -> Result<Body, Status> {
+fn separate(view: View, metadata: &Value, entries: Vec<SelectedEntry>) -> Result<Body, Status> {
     let head = std::iter::once(Bytes::from(metadata.to_string()));
     if view.infallible() {
         let object = move |entry: SelectedEntry| {
@@ -60,7 +83,7 @@ pub(crate) fn separate(view: View, metadata: &Value, entries: Vec<SelectedEntry>
 ///
 /// # Errors
 /// When an element cannot be converted.
-pub(crate) fn body(view: View, metadata: &Value, entries: Vec<SelectedEntry>) -> Result<Body, Status> {
+fn body(view: View, metadata: &Value, entries: Vec<SelectedEntry>) -> Result<Body, Status> {
     let (head, tail, opening) = (view.list_head(metadata), view.list_tail(metadata), view.opening());
     let elements = elements(view, entries)?;
     let mut chunks = Chunks { buffer: head, tail, opening, elements, large: None, first: true, done: false };
@@ -75,7 +98,7 @@ pub(crate) fn body(view: View, metadata: &Value, entries: Vec<SelectedEntry>) ->
 ///
 /// # Errors
 /// When an element cannot be converted.
-pub(crate) fn yaml(view: View, metadata: &Value, entries: Vec<SelectedEntry>) -> Result<Body, Status> {
+fn yaml(view: View, metadata: &Value, entries: Vec<SelectedEntry>) -> Result<Body, Status> {
     let (mut empty, opening) = (view.list_head(metadata), view.opening());
     empty.extend_from_slice(&view.list_tail(metadata));
     let list: Value = serde_json::from_slice(&empty).map_err(|e| Status::internal(e.to_string()))?;

@@ -4,7 +4,7 @@
 //! decoded or copied.
 
 use crate::{
-    conversion::Reader,
+    conversion,
     encode::{self, Include, View},
     engine::Engine,
     list_options::{Rv, parse_rv, unreadable_rv},
@@ -32,10 +32,7 @@ pub(crate) async fn get(
     let namespace = if res.def.namespaced() { &*req.namespace } else { "" };
     let entry = res.cache.get(&res.key(namespace, &req.name));
     let entry = entry.ok_or_else(|| Status::not_found(&res.group_resource, &req.name))?;
-    let entry = match Reader::of(res, &req.version) {
-        Some(reader) => reader.one(entry).await?,
-        None => entry,
-    };
+    let entry = conversion::read_one(res, &req.version, entry).await?;
     let view = View::new(engine, &**res, &req.version, &req.accept, include)?;
     let bytes = view.entry(&entry)?;
     if req.accept.encoding == Encoding::Json && !req.accept.pretty {

@@ -4,30 +4,20 @@
 //! going on inconsistently).
 
 use crate::{
-    cache::{Filter, Objects, SelectedEntry},
+    cache::{Filter, Objects, Snapshot},
     continue_token::Continue,
-    conversion::{self, Reader},
+    conversion::{Page, Selection},
     encode::{self, Include, View},
     engine::{Engine, store_status},
     list_options::{self, ListOptions, Match, Rv},
     registry::Resource,
-    request::{ApiRequest, Encoding, Form},
+    request::{ApiRequest, Form},
     response::ApiResponse,
 };
 use kaji_meta::Status;
 use kaji_store::{Range, Revision, StoreError};
 use serde_json::{Map, Value};
 use std::{ops::Bound, sync::Arc};
-
-/// A part of a list.
-#[derive(Default)]
-struct Page {
-    entries: Vec<SelectedEntry>,
-    /// Whether more objects match after these.
-    more: bool,
-    /// How many objects come after these, where that is known.
-    remaining: Option<usize>,
-}
 
 /// What to collect from a state.
 struct Query<'a> {
@@ -41,8 +31,15 @@ struct Query<'a> {
     limit: usize,
 }
 
+/// A part of a list as it is stored.
+struct Collected {
+    revision: Revision,
+    page: Page,
+    /// Where it is from, unless from the store's history.
+    snapshot: Option<Snapshot>,
+}
+
 /// Serves a list.
-#[expect(clippy::too_many_lines, reason = "to be divided")]
 pub(crate) async fn list(
     engine: &Arc<Engine>,
     res: &Arc<Resource>,
@@ -53,109 +50,59 @@ pub(crate) async fn list(
         if req.accept.form == Form::Table { Include::from_request(req)? } else { Include::default() };
     let view = View::new(engine, res.clone(), &req.version, &req.accept, include)?;
     let filter = list_options::filter(res, req, &options)?;
-    let prefix = res.key_prefix(if res.def.namespaced() { &req.namespace } else { "" });
     let from = match options.continue_token.as_str() {
         "" => None,
         token => Some(Continue::decode(token)?),
     };
-    let start = from.as_ref().map_or_else(|| prefix.clone(), |c| format!("{prefix}{}", c.start));
-    let single = filter.name.as_ref().filter(|_| !res.def.namespaced() || !filter.namespace.is_empty());
-    let single = single.map(|name| res.key(&filter.namespace, name));
     // Any version will do, so it is the cheapest one, whole: upstream's watch cache ignores the limit there.
     let limit = if options.rv == Rv::Any { 0 } else { options.limit };
-    let reader = Reader::of(res, &req.version);
-    // Objects that a webhook converts are selected by namespace and name first, and by labels and fields once converted.
-    let place = reader.is_some().then(|| filter.place());
-    let later = reader.is_some() && filter.looks_inside();
-    let query = Query {
-        filter: place.as_ref().unwrap_or(&filter),
-        prefix: &prefix,
-        start,
-        single,
-        limit: if later { 0 } else { limit },
-    };
-
-    let exact = exact_revision(&options, from.as_ref());
-    let mut kept = None;
-    let (revision, mut page) = match exact {
+    let selection = Selection::new(res, &req.version, filter, limit);
+    let prefix = res.key_prefix(if res.def.namespaced() { &req.namespace } else { "" });
+    let query = Query::new(res, &selection, &prefix, from.as_ref());
+    let collected = match exact_revision(&options, from.as_ref()) {
         Some(revision) => match at_revision(engine, res, &query, revision).await {
             Err(StoreError::Compacted { .. }) => return expired(&query, from.is_some()),
             Err(StoreError::FutureRevision { current }) => {
                 return Err(Status::resource_version_too_large(revision, current, 1));
             }
             Err(error) => return Err(store_status(&error)),
-            Ok(page) => (revision, page),
+            Ok(collected) => collected,
         },
-        None => {
-            match options.rv {
-                Rv::Unset => engine.wait_consistent().await?,
-                Rv::Any => {}
-                Rv::At(revision) => engine.wait_not_older(revision).await?,
-            }
-            let snapshot = res.cache.snapshot();
-            let page = collect(&snapshot.objects, &query);
-            if page.more {
-                res.cache.keep(&snapshot, engine.clock.now(), engine.store.compacted());
-            }
-            let revision = snapshot.revision;
-            kept = Some(snapshot);
-            (revision, page)
-        }
+        None => newest(engine, res, &query, options.rv).await?,
     };
-    if let Some(reader) = reader {
-        page = if later {
-            let page = chosen(&reader, page.entries, &filter, limit).await?;
-            if let Some(snapshot) = kept.filter(|_| page.more) {
-                res.cache.keep(&snapshot, engine.clock.now(), engine.store.compacted());
-            }
-            page
-        } else {
-            Page { entries: reader.select(page.entries, &filter).await?, ..page }
-        };
+    let Collected { revision, page, snapshot } = collected;
+    let page = selection.page(page).await?;
+    if let Some(snapshot) = snapshot.filter(|_| page.more) {
+        res.cache.keep(&snapshot, engine.clock.now(), engine.store.compacted());
     }
     let metadata = list_meta(&query, revision, &page);
-    if req.accept.encoding == Encoding::Protobuf {
-        let body = encode::protobuf::list(view, &metadata, page.entries).await?;
-        let content_type = encode::protobuf::CONTENT_TYPE;
-        return Ok(ApiResponse { code: 200, content_type, warnings: vec![], annotations: vec![], body });
-    }
-    if req.accept.encoding == Encoding::Yaml {
-        let body = encode::yaml_list(view, &metadata, page.entries)?;
-        let content_type = "application/yaml";
-        return Ok(ApiResponse { code: 200, content_type, warnings: vec![], annotations: vec![], body });
-    }
-    if view.separate() {
-        let body = encode::separate_list(view, &metadata, page.entries)?;
-        let content_type = encode::SEPARATE_OBJECTS;
-        return Ok(ApiResponse { code: 200, content_type, warnings: vec![], annotations: vec![], body });
-    }
-    encode::finish(&req.accept, 200, encode::list_body(view, &metadata, page.entries)?)
+    encode::list(view, &req.accept, &metadata, page.entries).await
 }
 
-/// Those of the objects that are wanted once they are converted.
-async fn chosen(
-    reader: &Reader,
-    mut entries: Vec<SelectedEntry>,
-    filter: &Filter,
-    limit: usize,
-) -> Result<Page, Status> {
-    let mut page = Page::default();
-    // A page needs no more conversions than it takes to fill it; where few are wanted, calls are what costs.
-    let mut step = if limit == 0 { usize::MAX } else { 2 * limit + 16 };
-    let most = step.max(conversion::BATCH);
-    while !entries.is_empty() {
-        let rest = entries.split_off(entries.len().min(step));
-        step = step.saturating_mul(2).min(most);
-        for entry in reader.select(entries, filter).await? {
-            if limit > 0 && page.entries.len() == limit {
-                page.more = true;
-                return Ok(page);
-            }
-            page.entries.push(entry);
+impl<'a> Query<'a> {
+    fn new(res: &Resource, selection: &'a Selection, prefix: &'a str, from: Option<&Continue>) -> Query<'a> {
+        let filter = selection.stored();
+        let single = filter.name.as_ref().filter(|_| !res.def.namespaced() || !filter.namespace.is_empty());
+        Query {
+            filter,
+            prefix,
+            start: from.map_or_else(|| prefix.to_owned(), |c| format!("{prefix}{}", c.start)),
+            single: single.map(|name| res.key(&filter.namespace, name)),
+            limit: selection.stored_limit(),
         }
-        entries = rest;
     }
-    Ok(page)
+}
+
+/// The page of the present state, or of one that is not older than what is asked for.
+async fn newest(engine: &Engine, res: &Resource, query: &Query<'_>, rv: Rv) -> Result<Collected, Status> {
+    match rv {
+        Rv::Unset => engine.wait_consistent().await?,
+        Rv::Any => {}
+        Rv::At(revision) => engine.wait_not_older(revision).await?,
+    }
+    let snapshot = res.cache.snapshot();
+    let page = collect(&snapshot.objects, query);
+    Ok(Collected { revision: snapshot.revision, page, snapshot: Some(snapshot) })
 }
 
 /// The revision that the list must show exactly, if it must.
@@ -203,7 +150,7 @@ async fn at_revision(
     res: &Resource,
     query: &Query<'_>,
     revision: Revision,
-) -> Result<Page, StoreError> {
+) -> Result<Collected, StoreError> {
     let compacted = engine.store.compacted();
     if revision < compacted {
         // Also when a snapshot is still there: a revision, once refused, stays so.
@@ -214,10 +161,7 @@ async fn at_revision(
     }
     if let Some(snapshot) = res.cache.snapshot_at(revision) {
         let page = collect(&snapshot.objects, query);
-        if page.more {
-            res.cache.keep(&snapshot, engine.clock.now(), compacted);
-        }
-        return Ok(page);
+        return Ok(Collected { revision, page, snapshot: Some(snapshot) });
     }
     let mut range = Range { start: query.start.clone(), ..Range::prefix(query.prefix) }.at(revision);
     let step = if query.limit == 0 { 0 } else { (query.limit + 1).max(500) };
@@ -235,13 +179,13 @@ async fn at_revision(
             if query.limit > 0 && page.entries.len() == query.limit {
                 page.more = true;
                 page.remaining = query.filter.is_plain().then(|| total - seen);
-                return Ok(page);
+                return Ok(Collected { revision, page, snapshot: None });
             }
             page.entries.push(entry);
         }
         match last {
             Some(next) if result.more => range.start = next,
-            _ => return Ok(page),
+            _ => return Ok(Collected { revision, page, snapshot: None }),
         }
     }
 }
