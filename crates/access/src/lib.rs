@@ -1,14 +1,18 @@
-//! Authentication and authorization of a cluster, put together from its options: the chain of authenticators (`authn`), the
-//! authorizers in their order (`authz`), HTTPS clients for issuers and webhooks (`fetch`), reloads of the configuration files,
-//! the users of the cluster's own components (`identities`) and the default roles (`default_roles`).
+//! Authentication, authorization and audit of a cluster, put together from its options: the chain of authenticators (`authn`),
+//! the authorizers in their order (`authz`), the certificates that connections are verified with (`tls`) and that extension servers
+//! see (`front_proxy`), HTTPS clients for issuers and webhooks (`fetch`, `audit`), reloads of the configuration files, the users of
+//! the cluster's own components (`identities`) and the default roles (`default_roles`).
 //!
 //! The authenticators and authorizers themselves are in `kaji-auth`, which has no HTTP and no engine.
 
+pub mod audit;
 mod authn;
 mod authz;
 pub mod default_roles;
 mod fetch;
+pub mod front_proxy;
 pub mod identities;
+pub mod tls;
 pub mod webhook_config;
 
 pub use authn::{Authn, TokenService};

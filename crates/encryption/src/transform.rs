@@ -21,6 +21,8 @@ use std::{
 };
 use tokio::task::JoinSet;
 
+/// How long a start waits for unhealthy plugins; the timeout of one call.
+const PLUGIN_TIMEOUT: Duration = Duration::from_secs(3);
 /// Begins everything that is encrypted; reserved, so nothing else begins so.
 const ENCRYPTED: &[u8] = b"k8s:enc:";
 
@@ -228,6 +230,16 @@ impl Transformers {
     pub fn none(random: Arc<dyn Random>) -> Self {
         let (rules, metrics) = (Rules::default(), Arc::default());
         Transformers { rules, random, metrics, plugins: vec![], followers: Mutex::default() }
+    }
+
+    /// The transformers of a configuration, after one call of each of its plugins.
+    ///
+    /// # Errors
+    /// A configuration that cannot be used. An unavailable plugin is no error.
+    pub async fn begun(config: &Config, deps: &Deps) -> Result<Arc<Self>, ConfigError> {
+        let transformers = Self::new(config, deps)?;
+        transformers.begin(PLUGIN_TIMEOUT).await;
+        Ok(Arc::new(transformers))
     }
 
     /// Has each KMS plugin make ready what is needed to write, and looks after that from now on, until this is dropped.

@@ -141,9 +141,17 @@ impl Default for FlowMetrics {
 
 impl FlowMetrics {
     /// Makes them part of a page.
-    #[expect(clippy::too_many_lines, reason = "to be divided")]
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("apiserver_flowcontrol");
+        self.register_requests(registry);
+        self.register_virtual_time(registry);
+        self.register_limits(registry);
+        self.register_demand(registry);
+        self.utilization.register(registry);
+    }
+
+    /// What becomes of requests, and how long it takes.
+    fn register_requests(&self, registry: &mut Registry) {
         // The encoder appends `_total` to counters.
         registry.register(
             "rejected_requests",
@@ -181,6 +189,10 @@ impl FlowMetrics {
         );
         registry.register("work_estimated_seats", "Number of estimated seats (maximum of initial and final seats) associated with requests in API Priority and Fairness", self.seats.clone());
         registry.register("request_dispatch_no_accommodation", "Number of times a dispatch attempt resulted in a non accommodation due to lack of available seats", self.no_accommodation.clone());
+    }
+
+    /// The virtual time of fair queuing: R of a priority level, S of its queues.
+    fn register_virtual_time(&self, registry: &mut Registry) {
         registry.register("current_r", "R(time of last change)", self.current_r.clone());
         registry.register("dispatch_r", "R(time of last dispatch)", self.dispatch_r.clone());
         registry.register("latest_s", "S(most recently dispatched request)", self.latest_s.clone());
@@ -194,6 +206,10 @@ impl FlowMetrics {
             "min and max, over queues, of S(oldest waiting request in queue) - estimated work in progress",
             self.next_discounted_s.clone(),
         );
+    }
+
+    /// The seats that a priority level may use.
+    fn register_limits(&self, registry: &mut Registry) {
         registry.register(
             "nominal_limit_seats",
             "Nominal number of execution seats configured for each priority level",
@@ -214,6 +230,10 @@ impl FlowMetrics {
             "current derived number of execution seats available to each priority level",
             self.current.clone(),
         );
+    }
+
+    /// The seats that a priority level could use, and what follows for its limit.
+    fn register_demand(&self, registry: &mut Registry) {
         registry.register(
             "demand_seats_high_watermark",
             "High watermark, over last adjustment period, of demand_seats",
@@ -236,7 +256,6 @@ impl FlowMetrics {
             "Fair fraction of server's concurrency to allocate to each priority level that can use it",
             self.fair.clone(),
         );
-        self.utilization.register(registry);
     }
 
     pub(crate) fn schema(&self, level: &str, schema: &str) -> SchemaMetrics {

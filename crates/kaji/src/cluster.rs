@@ -18,7 +18,7 @@ use std::{net::SocketAddr, sync::Arc};
 use tokio::{sync::watch, task::JoinSet};
 
 /// The store's directory in the data directory.
-pub(crate) const STORE: &str = "store";
+pub const STORE: &str = "store";
 
 /// Why a cluster did not start.
 #[derive(Debug, thiserror::Error)]

@@ -6,8 +6,9 @@
 //! - A reloaded file that cannot be used changes nothing; neither does one with an unhealthy plugin, or one that cannot
 //!   decrypt a stored value. It is retried.
 
-use crate::scrub::{Fingerprint, Scrubbing};
-use kaji_encryption::{Config, ConfigError, Deps, EncryptedStore, InForce, Metrics, Transformers};
+use kaji_encryption::{
+    Config, ConfigError, Deps, EncryptedStore, Fingerprint, InForce, Metrics, Scrubbing, Transformers,
+};
 use kaji_meta::{Clock, SystemClock, SystemRandom};
 use kaji_options::{EncryptionFile, WatchedFiles};
 use kaji_server::{Health, ReloadMetrics};
@@ -15,12 +16,8 @@ use kaji_store::Store;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 use tokio::sync::watch;
-
-/// How long a start waits for unhealthy plugins; the timeout of one call.
-const PLUGIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How values are encrypted.
 pub struct Encryption {
@@ -55,7 +52,7 @@ impl Encryption {
         let deps = Deps { metrics, ..Deps::new(random) };
         let data = std::fs::read(path)
             .map_err(|e| ConfigError::Read { path: path.clone(), reason: e.to_string() })?;
-        let current = InForce::from(begun(path, &data, &deps).await?);
+        let current = InForce::from(Transformers::begun(&Config::of_file(path, &data)?, &deps).await?);
         reloads.configured(&data);
         let (configured, fingerprint) = watch::channel(Fingerprint::of(&data));
         let reload = follow.then(|| Reload {
@@ -99,13 +96,6 @@ impl Encryption {
     }
 }
 
-/// The transformers of a configuration, after one call of each of its plugins.
-pub(crate) async fn begun(path: &Path, data: &[u8], deps: &Deps) -> Result<Arc<Transformers>, ConfigError> {
-    let transformers = Transformers::new(&Config::of_file(path, data)?, deps)?;
-    transformers.begin(PLUGIN_TIMEOUT).await;
-    Ok(Arc::new(transformers))
-}
-
 /// Watches the file.
 struct Reload {
     file: WatchedFiles,
@@ -143,7 +133,8 @@ impl Reload {
     }
 
     async fn apply(&self, data: &[u8], inner: &dyn Store) -> Result<(), String> {
-        let new = begun(&self.path, data, &self.deps).await.map_err(|e| e.to_string())?;
+        let config = Config::of_file(&self.path, data).map_err(|e| e.to_string())?;
+        let new = Transformers::begun(&config, &self.deps).await.map_err(|e| e.to_string())?;
         new.check().await.map_err(|e| format!("health check for new transformers failed: {e}"))?;
         self.current.replace(new, inner).await.map_err(|e| e.to_string())
     }

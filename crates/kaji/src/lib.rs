@@ -2,15 +2,11 @@
 //!
 //! The binary is a thin command line over this; tests start clusters with the same call.
 
-mod audit;
 mod bootstrap;
 mod cache_feed;
 pub mod cluster;
 mod encryption;
-mod front_proxy;
-pub mod scrub;
 mod start;
-mod trust;
 
 pub use cache_feed::CacheFeed;
 pub use cluster::{Cluster, StartError};

@@ -289,7 +289,11 @@ async fn images(args: Image) -> Result<(), Box<dyn std::error::Error>> {
 
 async fn scrub(args: Scrub) -> Result<(), Box<dyn std::error::Error>> {
     let data_dir = args.data_dir.unwrap_or_else(|| default_data_dir(std::env::var("HOME").ok().as_deref()));
-    let written = kaji::scrub::scrub(&data_dir, args.encryption_provider_config.as_deref()).await?;
+    let written = kaji_encryption::scrub(
+        &data_dir.join(kaji::cluster::STORE),
+        args.encryption_provider_config.as_deref(),
+    )
+    .await?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "The store in {} holds nothing but current values.", data_dir.display())?;
     if args.encryption_provider_config.is_some() {

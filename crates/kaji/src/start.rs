@@ -19,14 +19,13 @@ pub(crate) use addresses::client_address;
 pub(crate) use control_loops::ControlLoops;
 
 use crate::{
-    audit, bootstrap,
+    bootstrap,
     cluster::{Cluster, STORE, StartError},
     encryption::Encryption,
-    front_proxy, trust,
 };
 use addresses::{dns_service_ip, endpoint_address, kubernetes_service_ip, serving_names};
 use control_loops::ControlLoopConfig;
-use kaji_access::{Authn, Authz};
+use kaji_access::{Authn, Authz, audit, front_proxy, tls};
 use kaji_admission::Deps as PluginDeps;
 use kaji_aggregator::Aggregator;
 use kaji_auth::authn::ClusterAuthenticationInfo;
@@ -219,7 +218,7 @@ impl ResourcesRegistered {
         if serving.local {
             return Ok(ListenerBound { address: *listen, listener: None, former: self });
         }
-        let front = trust::front(serving, &self.certificates, &self.authn.authorities)?;
+        let front = tls::front(serving, &self.certificates, &self.authn.authorities)?;
         let listener = Listener::bind(*listen, front.clone())
             .await
             .map_err(|source| StartError::Listen { address: *listen, source })?
@@ -317,7 +316,7 @@ impl Bootstrapped {
         }
         let token_signer = authn.signing_key();
         let (sender, authentication) = watch::channel(authentication);
-        let reload = trust::Reload::new(
+        let reload = tls::Reload::new(
             &settings.options.authn,
             &settings.options.serving,
             &authn.authorities,
@@ -385,7 +384,7 @@ impl Background {
     fn follow_files(
         &mut self,
         settings: &Settings,
-        reload: trust::Reload,
+        reload: tls::Reload,
         authn: Authn,
         authz: Authz,
         certificates: &Arc<Certificates>,

@@ -6,7 +6,8 @@ mod plugin;
 use crate::common::until;
 
 use k8s_openapi::api::core::v1::Secret;
-use kaji::{Cluster, EncryptionFile, Nodes, Options, kubeconfig};
+use kaji::{Cluster, EncryptionFile, Nodes, Options, cluster::STORE, kubeconfig};
+use kaji_encryption::scrub;
 use kaji_store::{
     Range, Store,
     disk::{DiskOptions, DiskStore},
@@ -360,20 +361,20 @@ async fn a_store_is_scrubbed_by_hand() {
     for n in 0..4 {
         secrets.delete(&format!("m{n}"), &Default::default()).await.unwrap();
     }
-    let running = kaji::scrub::scrub(dir, None).await.unwrap_err().to_string();
+    let running = scrub(&dir.join(STORE), None).await.unwrap_err().to_string();
     assert!(running.ends_with("is in use by another process"), "{running}");
     cluster.stop().await;
     assert_eq!(found(dir, 0..8).len(), 8);
-    assert_eq!(kaji::scrub::scrub(dir, None).await.unwrap(), 0);
+    assert_eq!(scrub(&dir.join(STORE), None).await.unwrap(), 0);
     assert_eq!(found(dir, 0..8), [4, 5, 6, 7]);
     let path = config(dir, &format!("{{aesgcm: {{keys: [{K1}]}}}}, {{identity: {{}}}}"));
-    assert_eq!(kaji::scrub::scrub(dir, Some(&path)).await.unwrap(), 4);
+    assert_eq!(scrub(&dir.join(STORE), Some(&path)).await.unwrap(), 4);
     assert_eq!(found(dir, 0..8), Vec::<usize>::new());
-    assert_eq!(kaji::scrub::scrub(dir, Some(&path)).await.unwrap(), 0);
+    assert_eq!(scrub(&dir.join(STORE), Some(&path)).await.unwrap(), 0);
     with(dir, &format!("{{aesgcm: {{keys: [{K1}]}}}}"), async |secrets| {
         assert_eq!(secrets.list(&Default::default()).await.unwrap().items.len(), 4);
     })
     .await;
-    let missing = kaji::scrub::scrub(&dir.join("other"), None).await.unwrap_err().to_string();
+    let missing = scrub(&dir.join("other"), None).await.unwrap_err().to_string();
     assert!(missing.starts_with("there is no store in ") && !dir.join("other").exists(), "{missing}");
 }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 ///
 /// # Errors
 /// TLS or authorities that cannot be used.
-pub(crate) fn front(
+pub fn front(
     serving: &Serving,
     certificates: &Certificates,
     signers: &Authorities,
@@ -30,7 +30,7 @@ fn parts(serving: &Serving, certificates: &Certificates, signers: &Authorities) 
 }
 
 /// Watches all of them.
-pub(crate) struct Reload {
+pub struct Reload {
     /// Files with certificate authorities.
     signers: WatchedFiles,
     /// The serving certificate and its key.

@@ -10,8 +10,7 @@
 //! - Which configuration the files were scrubbed under is recorded beside them, so that neither a server that was killed
 //!   before it scrubbed nor values that were deleted before there was encryption are forgotten.
 
-use crate::{cluster::STORE, encryption};
-use kaji_encryption::{ConfigError, Deps, EncryptedStore, InForce};
+use crate::{Config, ConfigError, Deps, EncryptedStore, InForce, Transformers};
 use kaji_meta::SystemRandom;
 use kaji_store::{
     Revision, Store, StoreError,
@@ -38,7 +37,7 @@ const RETRY: Duration = Duration::from_secs(60);
 
 /// Identifies a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fingerprint(String);
+pub struct Fingerprint(String);
 
 impl Fingerprint {
     /// Of a configuration file.
@@ -48,7 +47,7 @@ impl Fingerprint {
 }
 
 /// Scrubs a store when its values have been rewritten.
-pub(crate) struct Scrubbing {
+pub struct Scrubbing {
     current: InForce,
     inner: Arc<dyn Store>,
     record: PathBuf,
@@ -161,16 +160,15 @@ pub enum ScrubError {
     Store(#[from] StoreError),
 }
 
-/// Scrubs the store of a data directory, which no server may have open. With a configuration, values that it would store
-/// differently are rewritten before. Returns their number.
+/// Scrubs the store in a directory, which no server may have open. With a configuration, values that it would store differently
+/// are rewritten before. Returns their number.
 ///
 /// # Errors
 /// When the store or the configuration cannot be used, or a value cannot be read.
-pub async fn scrub(data_dir: &Path, configuration: Option<&Path>) -> Result<usize, ScrubError> {
-    let dir = data_dir.join(STORE);
+pub async fn scrub(dir: &Path, configuration: Option<&Path>) -> Result<usize, ScrubError> {
     // Opening would make one.
     if !dir.is_dir() {
-        return Err(ScrubError::Missing(data_dir.into()));
+        return Err(ScrubError::Missing(dir.into()));
     }
     let begun = match configuration {
         None => None,
@@ -178,11 +176,11 @@ pub async fn scrub(data_dir: &Path, configuration: Option<&Path>) -> Result<usiz
             let data =
                 fs::read(path).map_err(|e| ConfigError::Read { path: path.into(), reason: e.to_string() })?;
             let deps = Deps::new(Arc::new(SystemRandom));
-            Some((encryption::begun(path, &data, &deps).await?, Fingerprint::of(&data)))
+            Some((Transformers::begun(&Config::of_file(path, &data)?, &deps).await?, Fingerprint::of(&data)))
         }
     };
     let opened = {
-        let (dir, disk) = (dir.clone(), DiskOptions { erase_replaced: true, ..DiskOptions::default() });
+        let (dir, disk) = (dir.to_owned(), DiskOptions { erase_replaced: true, ..DiskOptions::default() });
         tokio::task::spawn_blocking(move || DiskStore::open(dir, disk)).await
     };
     let inner: Arc<dyn Store> = Arc::new(opened.map_err(|e| StoreError::Unavailable(e.to_string()))??);

@@ -2,8 +2,8 @@
 //!
 //! Invariant: a configuration that cannot be used keeps the cluster from starting.
 
+use crate::webhook_config::WebhookConfig;
 use bytes::Bytes;
-use kaji_access::webhook_config::WebhookConfig;
 use kaji_audit::{AuditDependencies, AuditError, Options, Post};
 use kaji_meta::{SystemClock, random::SystemRandom};
 use kaji_resource::BoxFuture;
@@ -12,10 +12,7 @@ use kube::client::Body;
 use std::{path::Path, sync::Arc};
 
 /// Starts the audit backends; `None` without a policy or without a backend.
-pub(crate) async fn start(
-    options: &Options,
-    metrics: &mut Metrics,
-) -> Result<Option<Arc<Audit>>, AuditError> {
+pub async fn start(options: &Options, metrics: &mut Metrics) -> Result<Option<Arc<Audit>>, AuditError> {
     let webhook: Option<Arc<dyn Post>> = match &options.webhook.config_file {
         // Without a policy there is nothing to send.
         Some(file) if options.policy_file.is_some() => {
