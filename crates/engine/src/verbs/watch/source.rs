@@ -44,7 +44,7 @@ pub(super) enum Next {
     InitialEnd {
         /// Of the snapshot.
         revision: Revision,
-        /// Whether the client is told so.
+        /// Whether a bookmark marks it.
         bookmark: bool,
     },
     /// Nothing more comes, because of this.
