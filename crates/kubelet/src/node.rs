@@ -5,11 +5,13 @@
 
 mod api;
 mod cgroups;
+mod housekeeping;
 mod machine;
 mod objects;
 mod report;
 
 pub use cgroups::KernelCgroups;
+pub use housekeeping::Housekeeping;
 pub use machine::Machine;
 pub use objects::{BoundPods, FullNode, FullPod};
 pub use report::KUBELET_PORT;
@@ -19,7 +21,7 @@ use crate::pods::context::{NodeConfig, NodeContext, PodCgroups};
 use crate::pods::core::Pod;
 use crate::pods::sources::ApiSources;
 use crate::pods::worker::{Desired, Worker};
-use crate::pods::{labels, model};
+use crate::pods::{labels, log_rotation, model};
 use crate::server::{KubeletServerConfig, NodeApi};
 use crate::volumes::{Mounter, VolumeManager};
 use api::{Facts, KubeletApi};
@@ -59,6 +61,8 @@ pub struct NodeParts {
     pub cgroups: Option<Arc<dyn PodCgroups>>,
     /// What the kubelet's HTTPS API needs; without it none is served.
     pub server: Option<NodeServer>,
+    /// Logs, images, pressure.
+    pub housekeeping: Housekeeping,
 }
 
 /// The kubelet's HTTPS API of a node.
@@ -128,6 +132,7 @@ pub async fn run(
     });
     let mut tasks = JoinSet::new();
     tasks.spawn(follow_runtime(cx.clone(), news));
+    tasks.spawn(log_rotation::run(cx.clone(), parts.housekeeping.logs));
     if let Some(server) = parts.server {
         let api = Arc::new(NodeApi::new(cx.clone(), Arc::new(BoundPods(pods.clone()))));
         let (client, stop, node) = (client.clone(), stop.clone(), cx.config.node_name.clone());

@@ -17,6 +17,7 @@ pub mod hooks;
 pub mod images;
 pub mod kill;
 pub mod labels;
+pub mod log_rotation;
 pub mod model;
 pub mod network;
 pub mod observed;

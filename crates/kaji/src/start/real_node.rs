@@ -12,7 +12,7 @@ use kaji_dns::resolv_conf::{self, ResolvConf};
 use kaji_dns::server::{Listeners, Service};
 use kaji_dns::zone::Zone;
 use kaji_images::{Images, registry::RegistryConfig};
-use kaji_kubelet::node::{self, FullNode, FullPod, KernelCgroups, Machine, NodeParts, NodeServer};
+use kaji_kubelet::node::{self, FullNode, FullPod, Housekeeping, KernelCgroups, Machine, NodeParts, NodeServer};
 use kaji_kubelet::pods::context::{NodeConfig, PodCgroups};
 use kaji_kubelet::pods::network::DnsSettings;
 use kaji_kubelet::volumes::KernelMounter;
@@ -209,7 +209,8 @@ async fn open(config: &RealNodeConfig) -> Result<(NodeParts, BridgeNetwork), Nod
         runtime_name: "kaji".to_owned(),
     };
     let mounter = Arc::new(KernelMounter);
-    let parts = NodeParts { config, machine, runtime, images, mounter, cgroups, server };
+    let housekeeping = Housekeeping::default();
+    let parts = NodeParts { config, machine, runtime, images, mounter, cgroups, server, housekeeping };
     Ok((parts, network))
 }
 

@@ -309,7 +309,7 @@ impl Worker {
                 }
             }
             for container in &observed.containers {
-                self.cx.remove_log_link(&self.pod, &container.name, container.id());
+                self.cx.remove_log(&self.pod, container);
             }
         }
         self.remove_cgroup();

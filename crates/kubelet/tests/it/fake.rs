@@ -235,8 +235,13 @@ impl ContainerRuntime for Runtime {
     ) -> Answer<'a, ()> {
         unimplemented()
     }
-    fn reopen_container_log<'a>(&'a self, _: &'a str) -> Answer<'a, ()> {
-        unimplemented()
+    fn reopen_container_log<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.call("reopen-log", id.to_owned())?;
+            let log = self.container_status(id).await?.log_path;
+            std::fs::write(log, "")?;
+            Ok(())
+        })
     }
     fn exec_sync<'a>(&'a self, _: &'a str, command: Vec<String>, _: Duration) -> Answer<'a, ExecOutput> {
         Box::pin(async move {

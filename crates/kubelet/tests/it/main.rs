@@ -6,4 +6,5 @@
 mod configuration;
 mod fake;
 mod lifecycle;
+mod logs;
 mod sources;

@@ -207,7 +207,7 @@ impl Worker {
             *count += 1;
             if *count > 2 && found.state() == ContainerState::Exited {
                 self.cx.runtime.remove_container(found.id()).await?;
-                self.cx.remove_log_link(&self.pod, &found.name, found.id());
+                self.cx.remove_log(&self.pod, found);
             }
         }
         Ok(())

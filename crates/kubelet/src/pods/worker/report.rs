@@ -5,6 +5,8 @@
 
 use crate::pods::context::{ApiError, NodeContext, PodRef};
 use crate::pods::core::{Pod, PodStatus};
+use crate::pods::log_rotation;
+use crate::pods::observed::ObservedContainer;
 use crate::pods::start::pod_ref;
 use std::path::Path;
 use std::sync::Arc;
@@ -120,11 +122,18 @@ pub(super) fn log_tail(path: &Path) -> String {
 }
 
 impl NodeContext {
-    /// Removes the link to a container's log.
-    pub(super) fn remove_log_link(&self, pod: &Pod, container: &str, id: &str) {
+    /// Removes a container's log and the link to it.
+    pub(super) fn remove_log(&self, pod: &Pod, found: &ObservedContainer) {
         let name = pod_ref(pod);
-        let link = format!("{}_{}_{container}-{id}.log", name.name, name.namespace);
+        let link = format!("{}_{}_{}-{}.log", name.name, name.namespace, found.name, found.id());
         remove(&self.config.container_log_dir.join(link), false);
+        let log = Path::new(&found.status.log_path);
+        // What a runtime says of its logs counts only below the directory of the pod's logs.
+        if log.starts_with(self.config.log_dir(&name))
+            && let Err(error) = log_rotation::remove_logs(log)
+        {
+            tracing::warn!(log = %log.display(), %error, "a container's log cannot be removed");
+        }
     }
 
     /// Removes a pod's own directory and its logs. Volumes were taken down before.

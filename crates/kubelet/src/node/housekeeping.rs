@@ -1,0 +1,10 @@
+//! What an administrator can set of how a kubelet keeps its node in order, with upstream's defaults.
+
+use crate::pods::log_rotation::LogLimits;
+
+/// Limits of what a node's pods may leave on it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Housekeeping {
+    /// Logs of containers.
+    pub logs: LogLimits,
+}
