@@ -14,6 +14,7 @@
 
 mod auth;
 mod certificates;
+mod logs;
 pub mod lookup;
 mod node_api;
 pub mod request;

@@ -7,7 +7,7 @@
 
 use super::lookup::NodePods;
 use super::request::{self, Handler, KubeletRequest, PLAIN, ServerBody};
-use super::streams;
+use super::{logs, streams};
 use crate::pods::context::NodeContext;
 use futures_util::future::BoxFuture;
 use http::{Method, Response, StatusCode};
@@ -31,6 +31,10 @@ impl NodeApi {
         let root = request.segments().first().copied().unwrap_or_default().to_owned();
         match root.as_str() {
             "healthz" => only_get(&request).unwrap_or_else(|| healthz(&request)),
+            "containerLogs" => match only_get(&request) {
+                Some(refusal) => refusal,
+                None => logs::handle(self, request).await,
+            },
             "exec" | "attach" | "portForward" | "run" => streams::handle(self, request).await,
             _ => request::not_found(),
         }

@@ -7,4 +7,5 @@ mod configuration;
 mod fake;
 mod lifecycle;
 mod logs;
+mod server;
 mod sources;
