@@ -35,6 +35,7 @@ mod replicationcontroller;
 mod resourcequota;
 mod root_ca_certificate_publisher;
 mod selection;
+mod service_load_balancer;
 mod serviceaccount;
 mod serviceaccount_token;
 mod shared;
@@ -51,6 +52,7 @@ pub use certificatesigningrequest_signing::Authority;
 pub use descriptor::{Descriptor, Start};
 pub use node_ipam::{MaskSizes, NodeRanges};
 pub use selection::Selection;
+pub use service_load_balancer::LoadBalancerConfig;
 
 use kaji_runtime::{Informers, Shared};
 use std::sync::Arc;
@@ -85,6 +87,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     replicationcontroller::CONTROLLER,
     resourcequota::CONTROLLER,
     root_ca_certificate_publisher::CONTROLLER,
+    service_load_balancer::CONTROLLER,
     serviceaccount::CONTROLLER,
     serviceaccount_token::CONTROLLER,
     statefulset::CONTROLLER,
@@ -115,6 +118,8 @@ pub struct Config {
     pub token_signer: Option<Arc<kaji_auth::authn::SigningKey>>,
     /// What pod CIDRs of nodes are allocated from; without it they get none.
     pub node_ranges: Option<NodeRanges>,
+    /// Gives services of type `LoadBalancer` addresses of nodes; without it they get none.
+    pub load_balancer: Option<LoadBalancerConfig>,
 }
 
 impl Config {

@@ -13,6 +13,7 @@ fn config() -> Config {
         authority: Some(Arc::new(Authority::new(&ca.pem(), &key.serialize_pem()).unwrap())),
         token_signer: Some(Arc::new(kaji_auth::authn::SigningKey::from_pem(&key.serialize_pem()).unwrap())),
         node_ranges: Some(NodeRanges::new(&["10.0.0.0/8"], MaskSizes::default(), &[]).unwrap()),
+        load_balancer: Some(LoadBalancerConfig::default()),
         ..Config::default()
     }
 }

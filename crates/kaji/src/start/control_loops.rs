@@ -8,7 +8,7 @@ use super::real_node::{self, RealNodeConfig};
 use crate::cache_feed::CacheFeed;
 use kaji_access::identities;
 use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
-use kaji_controllers::NodeRanges;
+use kaji_controllers::{LoadBalancerConfig, NodeRanges};
 use kaji_kubelet::{
     node::NodeServer,
     server::KubeletServerConfig,
@@ -106,6 +106,9 @@ impl ControlLoopConfig<'_> {
             unused_token_period: options.unused_token_period,
             token_signer: Some(self.token_signer.clone()),
             node_ranges: self.node_ranges.clone(),
+            load_balancer: (options.nodes == Nodes::Real).then(|| LoadBalancerConfig {
+                reserved_ports: [&[options.listen.port()], real_node::SERVER_PORTS].concat(),
+            }),
         };
         kaji_controllers::spawn(tasks, informers, &self.shared(client), &config, stop);
         if options.selection.includes(kaji_controllers::POLICY_STATUS) {

@@ -38,6 +38,8 @@ const CLUSTER_DOMAIN: &str = "cluster.local";
 pub(super) const DNS_PORT: u16 = 10053;
 /// Upstream's port of kube-proxy's `/healthz`.
 const PROXY_HEALTH_PORT: u16 = 10256;
+/// Ports of a node's own servers.
+pub(super) const SERVER_PORTS: &[u16] = &[node::KUBELET_PORT, PROXY_HEALTH_PORT, DNS_PORT];
 /// Protocol numbers.
 const TCP: u8 = 6;
 const UDP: u8 = 17;

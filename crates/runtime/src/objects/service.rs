@@ -56,6 +56,11 @@ pub struct ServiceSpec {
     pub session_affinity: String,
     /// How long affinity lasts.
     pub session_affinity_config: Option<SessionAffinityConfig>,
+    /// The controller that makes the load balancer, if not the cluster's own.
+    pub load_balancer_class: Option<Box<str>>,
+    /// The address that the load balancer is to have.
+    #[serde(rename = "loadBalancerIP")]
+    pub load_balancer_ip: Box<str>,
     /// Clients that a load balancer's addresses take; empty for all.
     pub load_balancer_source_ranges: Vec<String>,
     /// Port on every node that tells load balancers whether the node has endpoints.
