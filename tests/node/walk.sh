@@ -181,6 +181,9 @@ service=$(field service web '{.spec.clusterIP}')
 request="printf 'GET / HTTP/1.0\\r\\n\\r\\n' | busybox nc -w 3"
 answer() { bash -c "$request $service 80"; }
 soon "its service answers on the node" shows web- answer
+k patch service web -p '{"spec":{"type":"LoadBalancer"}}' >/dev/null
+soon "a load balancer has the node's address" is 198.51.100.2 field service web '{.status.loadBalancer.ingress[0].ip}'
+soon "its service answers there" shows web- bash -c "$request 198.51.100.2 80"
 several() { [[ $(for _ in {1..20}; do answer; done | grep ^web- | sort -u | wc -l) == 3 ]]; }
 soon "every pod answers" several
 # command NAME COMMAND: a pod that runs a command.

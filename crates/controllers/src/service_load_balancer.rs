@@ -44,8 +44,9 @@ pub const CONTROLLER: Descriptor = Descriptor {
 };
 
 fn controller(informers: &Arc<Informers>, config: LoadBalancerConfig) -> Controller {
+    let services = informers.get::<Service>();
     Controller::new(LoadBalancers { config }, informers)
-        .reads::<Service>(keys_of_service)
+        .reads::<Service>(move |change, _| keys_of_service(change, &services.snapshot()))
         .reads::<Node>(keys_of_node)
         .reads::<EndpointSlice>(|change, _| {
             let slice = &change.any().metadata;
@@ -55,7 +56,7 @@ fn controller(informers: &Arc<Informers>, config: LoadBalancerConfig) -> Control
 }
 
 /// A service that comes or goes takes ports or leaves them to others.
-fn keys_of_service(change: &Change<Service>, view: &View) -> Vec<Key> {
+fn keys_of_service(change: &Change<Service>, services: &Snapshot<Service>) -> Vec<Key> {
     let ports = |service: &Option<Arc<Service>>| {
         service.as_deref().filter(|service| is_balanced(service)).map(|service| service.spec.ports.clone())
     };
@@ -63,7 +64,7 @@ fn keys_of_service(change: &Change<Service>, view: &View) -> Vec<Key> {
     match (old, new) {
         (None, None) => vec![],
         (old, new) if old == new => vec![change.any().metadata.key()],
-        _ => balanced(&view.get::<Service>()),
+        _ => balanced(services),
     }
 }
 

@@ -12,7 +12,9 @@ use kaji_dns::resolv_conf::{self, ResolvConf};
 use kaji_dns::server::{Listeners, Service};
 use kaji_dns::zone::Zone;
 use kaji_images::{Images, registry::RegistryConfig};
-use kaji_kubelet::node::{self, FullNode, FullPod, Housekeeping, KernelCgroups, Machine, NodeParts, NodeServer};
+use kaji_kubelet::node::{
+    self, FullNode, FullPod, Housekeeping, KernelCgroups, Machine, NodeParts, NodeServer,
+};
 use kaji_kubelet::pods::context::{NodeConfig, PodCgroups};
 use kaji_kubelet::pods::network::DnsSettings;
 use kaji_kubelet::volumes::KernelMounter;

@@ -66,7 +66,11 @@ impl Worker {
         let status = cx.runtime.pod_sandbox_status(&sandbox).await?;
         let addresses = self.addresses(&status.addresses);
         self.prune(&observed).await?;
-        self.report(&observed, false);
+        // Its addresses are known before images are pulled. A container that is replaced is not reported between its end and its
+        // successor's start, as upstream reports after a synchronization.
+        if actions.create_sandbox.is_some() {
+            self.report(&observed, false);
+        }
         self.start_all(&actions, &observed, (&sandbox, &config), &addresses).await
     }
 
