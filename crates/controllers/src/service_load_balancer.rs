@@ -1,5 +1,5 @@
-//! Addresses of services of type `LoadBalancer` on machines without a cloud: those of the nodes, whose service proxies take what
-//! arrives at a service's ports.
+//! Addresses of services of type `LoadBalancer` on machines without a cloud: those of the nodes. Their service proxies take what arrives
+//! at the ports of a service.
 //!
 //! Invariants:
 //! - A service has the addresses of the nodes that are ready, are not excluded from load balancers and, where its external traffic
