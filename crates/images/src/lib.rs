@@ -1,4 +1,4 @@
-//! Images of containers: references, manifests, the store of unpacked layers, archives, registries, garbage collection.
+//! Images of containers: references, manifests, the store of unpacked layers, archives, registries.
 //!
 //! [`Images`] is what a node uses: it implements [`kaji_containers::ImageService`] for the kubelet and
 //! [`kaji_containers::ImageRootfs`] for the runtime. Everything that touches files blocks, and runs on threads for that.
@@ -12,7 +12,6 @@ pub mod archive;
 pub mod cli;
 pub mod digest;
 mod error;
-pub mod gc;
 mod install;
 pub mod keyring;
 pub mod layer;

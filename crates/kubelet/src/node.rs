@@ -5,7 +5,9 @@
 
 mod api;
 mod cgroups;
+pub mod eviction;
 mod housekeeping;
+pub mod image_gc;
 mod machine;
 mod objects;
 mod report;
@@ -20,19 +22,26 @@ use crate::pods::admission;
 use crate::pods::context::{NodeConfig, NodeContext, PodCgroups};
 use crate::pods::core::Pod;
 use crate::pods::sources::ApiSources;
-use crate::pods::worker::{Desired, Worker};
+use crate::pods::worker::{Desired, Ending, Worker};
 use crate::pods::{labels, log_rotation, model};
 use crate::server::{KubeletServerConfig, NodeApi};
 use crate::volumes::{Mounter, VolumeManager};
 use api::{Facts, KubeletApi};
+use eviction::EvictionManager;
+use eviction::assess::Memory;
+use eviction::observe::{KernelSensors, NodeDisks};
+use eviction::rank::Eviction;
+use eviction::thresholds::Pressure;
 use futures_util::StreamExt;
+use image_gc::ImageCollector;
 use kaji_containers::{
     ContainerFilter, ContainerRuntime, ContainerState, ImageService, PodSandboxFilter, PodSandboxInfo,
 };
 use kaji_runtime::objects::Service;
 use kaji_runtime::{Informer, Informers, Recorder, Shared};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
@@ -88,6 +97,8 @@ enum News {
     Pod(String),
     /// The runtime is to be listed.
     List,
+    /// A pod is to be evicted.
+    Evict(Eviction),
 }
 
 struct Dispatcher {
@@ -97,6 +108,8 @@ struct Dispatcher {
     tasks: JoinSet<String>,
     /// State of each container and sandbox when it was listed last.
     listed: HashMap<String, (String, ContainerState)>,
+    /// The node's conditions.
+    pressures: watch::Receiver<BTreeSet<Pressure>>,
 }
 
 /// Runs a node until `stop` turns true; its containers go on. The informers have to select the node's own pods, and its Node
@@ -131,7 +144,7 @@ pub async fn run(
         let _ = changed.try_send(News::Pods);
     });
     let mut tasks = JoinSet::new();
-    tasks.spawn(follow_runtime(cx.clone(), news));
+    tasks.spawn(follow_runtime(cx.clone(), news.clone()));
     tasks.spawn(log_rotation::run(cx.clone(), parts.housekeeping.logs));
     if let Some(server) = parts.server {
         let api = Arc::new(NodeApi::new(cx.clone(), Arc::new(BoundPods(pods.clone()))));
@@ -139,13 +152,67 @@ pub async fn run(
         let address = SocketAddr::new(server.address, KUBELET_PORT);
         tasks.spawn(async move { server.config.run(&node, address, client, api, stop).await });
     }
-    tasks.spawn(report::run(cx.clone(), client, parts.machine, stop.clone()));
-    let dispatcher =
-        Dispatcher { cx, pods, workers: HashMap::new(), tasks: JoinSet::new(), listed: HashMap::new() };
+    let (pressures, shown) = watch::channel(BTreeSet::new());
+    tasks.spawn(keep_order(cx.clone(), parts.housekeeping, pods.clone(), news, pressures));
+    tasks.spawn(report::run(cx.clone(), client, parts.machine, shown.clone(), stop.clone()));
+    let dispatcher = Dispatcher {
+        cx,
+        pods,
+        workers: HashMap::new(),
+        tasks: JoinSet::new(),
+        listed: HashMap::new(),
+        pressures: shown,
+    };
     tokio::select! {
         () = dispatcher.run(queue) => {}
         _ = stop.wait_for(|stop| *stop) => {}
     }
+}
+
+/// Removes images that nothing uses, and evicts pods when the node runs short of something.
+async fn keep_order(
+    cx: Arc<NodeContext>,
+    housekeeping: Housekeeping,
+    pods: Arc<Informer<FullPod>>,
+    news: mpsc::Sender<News>,
+    pressures: watch::Sender<BTreeSet<Pressure>>,
+) {
+    let images = loop {
+        match cx.images.filesystems().await {
+            Ok(found) => break found.images.first().map(|f| PathBuf::from(&f.mountpoint)),
+            Err(error) => tracing::warn!(%error, "where images are is not known yet"),
+        }
+        kaji_runtime::time::sleep(&*cx.clock, RELIST).await;
+    };
+    let node = cx.config.root_dir.clone();
+    let disks = NodeDisks { images: images.unwrap_or_else(|| node.clone()), node };
+    let collector = Arc::new(ImageCollector::new(cx.clone(), housekeeping.images, disks.images.clone()));
+    let (evictions, mut chosen) = mpsc::channel(NEWS);
+    let manager = EvictionManager {
+        settings: housekeeping.eviction,
+        dedicated_images: disks.dedicated_images(),
+        sensors: Arc::new(KernelSensors { cx: cx.clone(), disks }),
+        images: collector.clone(),
+        pods: Arc::new(BoundPods(pods)),
+        evictions,
+        pressures,
+        memory: Memory::default(),
+        evicted: HashSet::new(),
+        cx,
+    };
+    let forward = async {
+        while let Some(eviction) = chosen.recv().await {
+            if news.send(News::Evict(eviction)).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::join!(collector.run(), manager.run(), forward);
+}
+
+/// The node in events about it.
+fn reference(name: &str) -> serde_json::Value {
+    serde_json::json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": name})
 }
 
 /// Turns the runtime's events into news; polls where it has none, and lists now and then in any case.
@@ -207,6 +274,7 @@ impl Dispatcher {
                         worker.wake.notify_one();
                     }
                 }
+                Some(News::Evict(eviction)) => self.evict(&eviction),
                 Some(News::List) => {
                     if let Err(error) = self.list().await {
                         tracing::warn!(%error, "the container runtime cannot be listed");
@@ -258,14 +326,16 @@ impl Dispatcher {
     }
 
     /// A pod that has run already, or ends anyway, is not asked about again.
-    fn admit(&self, pod: &Arc<Pod>, admitted: &[Arc<Pod>]) -> Option<(String, String)> {
+    fn admit(&self, pod: &Arc<Pod>, admitted: &[Arc<Pod>]) -> Option<Ending> {
         let began = pod.status.as_ref().is_some_and(|s| s.start_time.is_some());
         if began || model::deleting(pod) || model::is_terminal(pod) {
             return None;
         }
         let node = self.cx.facts.node()?;
         let others: Vec<&Pod> = admitted.iter().map(|p| &**p).collect();
-        let refusal = admission::admit(pod, &others, &node).err()?;
+        let pressures: Vec<&str> = self.pressures.borrow().iter().map(|p| p.name()).collect();
+        let taken = admission::under_pressure(pod, &pressures);
+        let refusal = taken.and_then(|()| admission::admit(pod, &others, &node)).err()?;
         let event = kaji_runtime::EventRecord::warning(
             model::reference(pod),
             &refusal.reason,
@@ -273,10 +343,33 @@ impl Dispatcher {
         );
         self.cx.api.record(event);
         let message = format!("Pod was rejected: {}", refusal.message);
-        Some((refusal.reason, message))
+        Some(Ending { reason: refusal.reason, message, ..Ending::default() })
     }
 
-    fn start(&mut self, pod: Arc<Pod>, refused: Option<(String, String)>, gone: bool) {
+    /// Ends a pod for good. It fails once its containers have ended.
+    fn evict(&self, eviction: &Eviction) {
+        let Some(worker) = self.workers.get(&eviction.uid) else { return };
+        let ending = Ending {
+            reason: "Evicted".to_owned(),
+            message: eviction.message.clone(),
+            grace: Some(eviction.grace),
+            disruption: eviction.disruption,
+        };
+        let ended = worker.desired.send_if_modified(|d| {
+            let new = d.refused.is_none() && !d.gone;
+            if new {
+                d.refused = Some(ending);
+            }
+            new
+        });
+        if ended {
+            let reference = model::reference(&worker.desired.borrow().pod);
+            let message = eviction.message.clone();
+            self.cx.api.record(kaji_runtime::EventRecord::warning(reference, "Evicted", message));
+        }
+    }
+
+    fn start(&mut self, pod: Arc<Pod>, refused: Option<Ending>, gone: bool) {
         let uid = model::uid(&pod).to_owned();
         let (desired, changes) = watch::channel(Desired { pod, gone, refused });
         let wake = Arc::new(Notify::new());

@@ -222,6 +222,20 @@ impl PodCgroups for KernelCgroups {
         Ok(())
     }
 
+    fn pods_memory(&self) -> Option<u64> {
+        let (dir, usage, inactive) = match &self.layout {
+            Layout::V1(found) => {
+                let root = &found.iter().find(|(c, _)| c == "memory")?.1;
+                (root.join("kubepods"), "memory.usage_in_bytes", "total_inactive_file")
+            }
+            Layout::V2(root) => (root.join("kubepods"), "memory.current", "inactive_file"),
+        };
+        let usage: u64 = std::fs::read_to_string(dir.join(usage)).ok()?.trim().parse().ok()?;
+        let stat = std::fs::read_to_string(dir.join("memory.stat")).ok()?;
+        let line = stat.lines().find_map(|l| l.strip_prefix(inactive)?.strip_prefix(' '));
+        Some(usage.saturating_sub(line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)))
+    }
+
     fn pods(&self) -> Vec<(String, String)> {
         let mut found = vec![];
         for parent in ["kubepods", "kubepods/burstable", "kubepods/besteffort"] {

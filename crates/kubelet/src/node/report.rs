@@ -3,12 +3,14 @@
 //! Invariants: the lease is renewed every quarter of its duration, whatever else fails; the status is written when it differs, and
 //! every five minutes; a transition's time changes only with its status.
 
+use super::eviction::thresholds::Pressure;
 use super::machine::Machine;
 use crate::pods::context::NodeContext;
 use crate::pods::core::{Node, NodeCondition};
 use kaji_meta::time::{MicroTime, Time};
-use kaji_runtime::{Client, Error, PatchKind, Target};
+use kaji_runtime::{Client, Error, EventRecord, PatchKind, Target};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,14 +27,57 @@ const MOST_IMAGES: usize = 50;
 /// The port of the kubelet's HTTPS API.
 pub const KUBELET_PORT: u16 = 10250;
 
+/// A condition of pressure: reason, message and the reason of an event, when it holds and when it does not.
+struct PressureTexts {
+    pressure: Pressure,
+    holds: (&'static str, &'static str, &'static str),
+    holds_not: (&'static str, &'static str, &'static str),
+}
+
+const PRESSURES: [PressureTexts; 3] = [
+    PressureTexts {
+        pressure: Pressure::Memory,
+        holds: (
+            "KubeletHasInsufficientMemory",
+            "kubelet has insufficient memory available",
+            "NodeHasInsufficientMemory",
+        ),
+        holds_not: (
+            "KubeletHasSufficientMemory",
+            "kubelet has sufficient memory available",
+            "NodeHasSufficientMemory",
+        ),
+    },
+    PressureTexts {
+        pressure: Pressure::Disk,
+        holds: ("KubeletHasDiskPressure", "kubelet has disk pressure", "NodeHasDiskPressure"),
+        holds_not: ("KubeletHasNoDiskPressure", "kubelet has no disk pressure", "NodeHasNoDiskPressure"),
+    },
+    PressureTexts {
+        pressure: Pressure::Pid,
+        holds: (
+            "KubeletHasInsufficientPID",
+            "kubelet has insufficient PID available",
+            "NodeHasInsufficientPID",
+        ),
+        holds_not: (
+            "KubeletHasSufficientPID",
+            "kubelet has sufficient PID available",
+            "NodeHasSufficientPID",
+        ),
+    },
+];
+
 /// Registers the node and reports it until `stop` turns true.
 pub(super) async fn run(
     cx: Arc<NodeContext>,
     client: Client,
     machine: Machine,
+    pressures: watch::Receiver<BTreeSet<Pressure>>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let reporter = Reporter { cx: cx.clone(), client, machine };
+    let mut changes = pressures.clone();
+    let reporter = Reporter { cx: cx.clone(), client, machine, pressures };
     let mut pause = Duration::from_millis(200);
     while let Err(error) = reporter.register().await {
         tracing::warn!(%error, "the node could not be registered");
@@ -65,7 +110,10 @@ pub(super) async fn run(
                     Duration::from_secs(1)
                 }
             };
-            kaji_runtime::time::sleep(&*cx.clock, pause).await;
+            tokio::select! {
+                () = kaji_runtime::time::sleep(&*cx.clock, pause) => {}
+                Ok(()) = changes.changed() => {}
+            }
         }
     };
     tokio::select! {
@@ -79,6 +127,7 @@ struct Reporter {
     cx: Arc<NodeContext>,
     client: Client,
     machine: Machine,
+    pressures: watch::Receiver<BTreeSet<Pressure>>,
 }
 
 impl Reporter {
@@ -254,22 +303,22 @@ impl Reporter {
         } else {
             ("KubeletNotReady", format!("[{}]", wrong.join(", ")))
         };
-        let conditions = vec![
-            condition(
-                "MemoryPressure",
-                false,
-                "KubeletHasSufficientMemory",
-                "kubelet has sufficient memory available",
-            ),
-            condition("DiskPressure", false, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-            condition(
-                "PIDPressure",
-                false,
-                "KubeletHasSufficientPID",
-                "kubelet has sufficient PID available",
-            ),
-            condition("Ready", ready, reason, &message),
-        ];
+        let pressures = self.pressures.borrow().clone();
+        let mut conditions = vec![];
+        for texts in &PRESSURES {
+            let holds = pressures.contains(&texts.pressure);
+            let kind = texts.pressure.name();
+            let (reason, message, event) = if holds { texts.holds } else { texts.holds_not };
+            conditions.push(condition(kind, holds, reason, message));
+            let status = if holds { "True" } else { "False" };
+            // A first status has no former one; upstream records those of a new node too.
+            if node.is_some() && !former.iter().any(|c| c.type_ == kind && c.status == status) {
+                let name = &self.cx.config.node_name;
+                let message = format!("Node {name} status is now: {event}");
+                self.cx.api.record(EventRecord::normal(super::reference(name), event, message));
+            }
+        }
+        conditions.extend([condition("Ready", ready, reason, &message)]);
         (conditions, ready)
     }
 }

@@ -76,6 +76,29 @@ pub fn admit(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), Refusal> {
     if mirror { Ok(()) } else { taints(pod, node) }
 }
 
+/// Whether the node takes a pod while it has these conditions, by their types. Upstream's admission of its eviction manager.
+///
+/// # Errors
+/// The refusal.
+pub fn under_pressure(pod: &Pod, conditions: &[&str]) -> Result<(), Refusal> {
+    if conditions.is_empty() || model::is_critical(pod) {
+        return Ok(());
+    }
+    if conditions == ["MemoryPressure"] {
+        // Those that requested memory may go on to use it.
+        let taint = Taint {
+            key: "node.kubernetes.io/memory-pressure".to_owned(),
+            effect: "NoSchedule".to_owned(),
+            ..Taint::default()
+        };
+        let tolerations = model::spec(pod).tolerations.as_deref().unwrap_or_default();
+        if model::qos(pod) != model::Qos::BestEffort || tolerations.iter().any(|t| tolerates(t, &taint)) {
+            return Ok(());
+        }
+    }
+    refusal("Evicted", format!("The node had condition: [{}]. ", conditions.join(" ")))
+}
+
 fn refusal(reason: &str, message: impl Into<String>) -> Result<(), Refusal> {
     Err(Refusal { reason: reason.to_owned(), message: message.into() })
 }

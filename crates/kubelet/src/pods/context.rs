@@ -67,6 +67,11 @@ pub trait PodCgroups: Send + Sync + 'static {
     /// A text for the log.
     fn remove(&self, path: &str) -> Result<(), String>;
 
+    /// Bytes of the working set of all pods together, where that can be read.
+    fn pods_memory(&self) -> Option<u64> {
+        None
+    }
+
     /// Uids of pods that have a cgroup.
     fn pods(&self) -> Vec<(String, String)>;
 }

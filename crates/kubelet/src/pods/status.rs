@@ -11,6 +11,7 @@ use super::compute::ProbeResults;
 use super::core::{HostIP, Pod, PodCondition, PodIP, PodStatus};
 use super::model;
 use super::observed::Observed;
+use super::worker::Ending;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -36,8 +37,8 @@ pub struct Inputs<'a> {
     pub runtime_name: &'a str,
     /// No container of the pod will run again.
     pub terminal: bool,
-    /// Phase, reason and message that were decided otherwise: eviction, a deadline, a refused admission.
-    pub failed: Option<(&'a str, &'a str)>,
+    /// Of a pod that failed for another reason than its containers: eviction, a deadline, a refused admission.
+    pub failed: Option<&'a Ending>,
     /// The present.
     pub now: jiff::Timestamp,
 }
@@ -89,12 +90,12 @@ fn set_phase(inputs: &Inputs<'_>, status: &mut PodStatus) {
         status.message = text(&inputs.former.message, api.and_then(|s| s.message.as_ref()));
     }
     status.phase = Some(phase.to_owned());
-    if let Some((reason, message)) = inputs.failed
+    if let Some(failed) = inputs.failed
         && !terminal(shown)
     {
         status.phase = Some("Failed".to_owned());
-        status.reason = Some(reason.to_owned());
-        status.message = Some(message.to_owned());
+        status.reason = Some(failed.reason.clone());
+        status.message = Some(failed.message.clone());
     }
 }
 
@@ -108,7 +109,11 @@ fn conditions(inputs: &Inputs<'_>, status: &PodStatus) -> Vec<PodCondition> {
         all.retain(|c| c.type_ != "DisruptionTarget");
         all.push(disruption.clone());
     }
-    let generated = conditions::generate(inputs, status, &all);
+    let mut generated = conditions::generate(inputs, status, &all);
+    if let Some(failed) = inputs.failed.filter(|f| f.disruption) {
+        all.retain(|c| c.type_ != "DisruptionTarget");
+        generated.push(conditions::disruption(&failed.message));
+    }
     for mut condition in generated {
         let same =
             former.iter().chain(shown).find(|c| c.type_ == condition.type_ && c.status == condition.status);

@@ -39,8 +39,21 @@ pub struct Desired {
     pub pod: Arc<Pod>,
     /// The API has no such pod any more.
     pub gone: bool,
-    /// Reason and message of a pod that this node does not take, or that it evicts.
-    pub refused: Option<(String, String)>,
+    /// Of a pod that this node does not take, or that it evicts: why.
+    pub refused: Option<Ending>,
+}
+
+/// Why the kubelet itself ends a pod, which fails then.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ending {
+    /// `status.reason`
+    pub reason: String,
+    /// `status.message`
+    pub message: String,
+    /// Seconds that its containers get to end, instead of its own.
+    pub grace: Option<i64>,
+    /// Whether the pod gets the condition `DisruptionTarget`.
+    pub disruption: bool,
 }
 
 impl Desired {
@@ -62,7 +75,7 @@ pub struct Worker {
     waiting: Waiting,
     former: PodStatus,
     writer: StatusWriter,
-    failed: Option<(String, String)>,
+    failed: Option<Ending>,
 }
 
 /// What a round found.
@@ -182,7 +195,7 @@ impl Worker {
             host_addresses: &config.addresses,
             runtime_name: &config.runtime_name,
             terminal,
-            failed: self.failed.as_ref().map(|(reason, message)| (reason.as_str(), message.as_str())),
+            failed: self.failed.as_ref(),
             // The API keeps whole seconds.
             now: whole_second(self.cx.clock.now()),
         });
@@ -208,7 +221,8 @@ impl Worker {
                 "DeadlineExceeded",
                 message,
             ));
-            self.failed = Some(("DeadlineExceeded".to_owned(), message.to_owned()));
+            let (reason, message) = ("DeadlineExceeded".to_owned(), message.to_owned());
+            self.failed = Some(Ending { reason, message, ..Ending::default() });
         }
         Some(Duration::from_secs((limit - passed).max(0).unsigned_abs()))
     }
@@ -265,6 +279,8 @@ impl Worker {
             let pod = (!desired.gone || model::deleting(&self.pod)).then(|| self.pod.clone());
             let cx = self.cx.clone();
             let grace = desired.pod.metadata.deletion_grace_period_seconds;
+            let imposed = self.failed.as_ref().and_then(|f| f.grace);
+            let imposed = imposed.map(|imposed| grace.map_or(imposed, |grace| grace.min(imposed)));
             let mut changes = self.desired.clone();
             // A deletion with less grace than the one before begins anew with it.
             let shorter = changes.wait_for(|d| {
@@ -272,7 +288,7 @@ impl Worker {
                 matches!((grace, new), (Some(old), Some(new)) if new < old)
             });
             tokio::select! {
-                killed = kill::all(&cx, pod.as_deref(), &observed, None) => killed?,
+                killed = kill::all(&cx, pod.as_deref(), &observed, imposed) => killed?,
                 Ok(_) = shorter => {}
             }
         }

@@ -26,6 +26,8 @@ pub struct State {
     /// Texts of failures by the call's name; each is used up by one call.
     pub failures: Vec<(&'static str, RuntimeError)>,
     pub images: Vec<String>,
+    /// What pods use.
+    pub stats: Vec<PodSandboxStats>,
     number: i64,
 }
 
@@ -261,8 +263,12 @@ impl ContainerRuntime for Runtime {
     fn container_stats<'a>(&'a self, _: &'a str) -> Answer<'a, ContainerStats> {
         unimplemented()
     }
-    fn list_pod_sandbox_stats(&self, _: PodSandboxFilter) -> Answer<'_, Vec<PodSandboxStats>> {
-        unimplemented()
+    fn list_pod_sandbox_stats(&self, filter: PodSandboxFilter) -> Answer<'_, Vec<PodSandboxStats>> {
+        Box::pin(async move {
+            let uid = filter.labels.values().next().cloned().unwrap_or_default();
+            let state = self.state.lock().unwrap();
+            Ok(state.stats.iter().filter(|s| s.pod_uid == uid).cloned().collect())
+        })
     }
     fn events(&self) -> Answer<'_, BoxStream<'static, Result<RuntimeEvent, RuntimeError>>> {
         unimplemented()
@@ -278,7 +284,9 @@ fn unimplemented<'a, T: Send + 'a>() -> Answer<'a, T> {
 
 impl ImageService for Runtime {
     fn list_images(&self) -> Answer<'_, Vec<Image>> {
-        Box::pin(async { Ok(vec![]) })
+        let image = |name: &String| Image { id: name.clone(), size: 7, ..Image::default() };
+        let images = self.state.lock().unwrap().images.iter().map(image).collect();
+        Box::pin(async { Ok(images) })
     }
     fn image_status<'a>(&'a self, image: &'a ImageSpec) -> Answer<'a, Option<Image>> {
         Box::pin(async move {
@@ -293,8 +301,12 @@ impl ImageService for Runtime {
             Ok(request.image.image)
         })
     }
-    fn remove_image<'a>(&'a self, _: &'a ImageSpec) -> Answer<'a, ()> {
-        Box::pin(async { Ok(()) })
+    fn remove_image<'a>(&'a self, image: &'a ImageSpec) -> Answer<'a, ()> {
+        Box::pin(async {
+            self.call("remove-image", image.image.clone())?;
+            self.state.lock().unwrap().images.retain(|name| *name != image.image);
+            Ok(())
+        })
     }
     fn filesystems(&self) -> Answer<'_, ImageFilesystems> {
         Box::pin(async { Ok(ImageFilesystems::default()) })

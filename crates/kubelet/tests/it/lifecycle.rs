@@ -3,7 +3,7 @@
 use crate::fake::Fake;
 use kaji_containers::RuntimeError;
 use kaji_kubelet::pods::core::Pod;
-use kaji_kubelet::pods::worker::{Desired, Worker};
+use kaji_kubelet::pods::worker::{Desired, Ending, Worker};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -224,6 +224,26 @@ async fn a_container_that_was_ready_stays_ready_over_a_restart_of_the_kubelet() 
         assert!(seen.status.lock().unwrap().is_none(), "nothing has changed");
     }
     assert!(!run.calls().contains("begun"), "{}", run.calls());
+}
+
+#[tokio::test]
+async fn an_evicted_pod_fails_after_its_containers_have_ended() {
+    let run = Run::start(Fake::new(), &pod(json!({"containers": [{"name": "c", "image": "i"}]})));
+    run.until("ready", ready).await;
+    let (reason, message) = ("Evicted".to_owned(), "The node was low on resource: memory. ".to_owned());
+    run.desired
+        .send_modify(|d| d.refused = Some(Ending { reason, message, grace: Some(1), disruption: true }));
+    let status = run.until("failed", |s| s["phase"] == "Failed").await;
+    assert_eq!(
+        (&status["reason"], &status["message"]),
+        (&json!("Evicted"), &json!("The node was low on resource: memory. "))
+    );
+    let conditions = status["conditions"].as_array().unwrap();
+    let disruption = conditions.iter().find(|c| c["type"] == "DisruptionTarget").unwrap();
+    assert_eq!(disruption["reason"], "TerminationByKubelet");
+    assert_eq!(disruption["message"], status["message"]);
+    // The runtime stops a container no faster than in two seconds, whatever grace is imposed.
+    assert!(run.calls().ends_with("stop c 2"), "{}", run.calls());
 }
 
 #[tokio::test]

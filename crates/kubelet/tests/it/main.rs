@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod configuration;
+mod eviction;
 mod fake;
 mod lifecycle;
 mod logs;

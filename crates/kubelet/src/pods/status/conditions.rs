@@ -15,6 +15,11 @@ fn condition(kind: &str, status: bool, reason: &str, message: String) -> PodCond
     }
 }
 
+/// Of a pod that the kubelet evicts.
+pub(super) fn disruption(message: &str) -> PodCondition {
+    condition("DisruptionTarget", true, "TerminationByKubelet", message.to_owned())
+}
+
 /// `others` are the pod's conditions that do not belong to the kubelet; readiness gates name some of them.
 pub(super) fn generate(
     inputs: &Inputs<'_>,

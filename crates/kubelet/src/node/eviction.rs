@@ -1,0 +1,252 @@
+//! Evicts pods when the node runs short of memory, disk or process ids, or when one uses more disk than it may. Upstream's
+//! `pkg/kubelet/eviction`.
+//!
+//! The decisions are pure: [`assess`] judges what the node has left, [`rank`] chooses the pod, [`local_storage`] finds the
+//! pods that exceed their limits.
+//!
+//! Invariants: one pod at a time is evicted for want of something, and the next only after it has ended or [`CLEANUP`] has passed;
+//! on full disks unused containers and images go first; a pod is evicted once.
+
+pub mod assess;
+pub mod local_storage;
+pub mod observe;
+pub mod rank;
+pub mod thresholds;
+pub mod usage;
+
+use super::image_gc::ImageCollector;
+use crate::pods::context::NodeContext;
+use crate::pods::core::Pod;
+use crate::pods::{labels, model};
+use crate::server::NodePods;
+use assess::Memory;
+use kaji_containers::{ContainerFilter, ContainerInfo, ContainerState, RuntimeError};
+use kaji_runtime::EventRecord;
+use observe::Sensors;
+use rank::{Candidates, Eviction};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+use thresholds::{EvictionSettings, Pressure, Signal, Starved};
+use tokio::sync::{mpsc, watch};
+
+/// How often the node is looked at.
+const PERIOD: Duration = Duration::from_secs(10);
+/// How long a pod that is evicted is waited for.
+const CLEANUP: Duration = Duration::from_secs(30);
+/// How often it is looked at meanwhile.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Keeps a node from running out of what its pods share.
+pub struct EvictionManager {
+    /// The node.
+    pub cx: Arc<NodeContext>,
+    /// When pods are evicted.
+    pub settings: EvictionSettings,
+    /// What the node has left.
+    pub sensors: Arc<dyn Sensors>,
+    /// Whether images have a file system of their own.
+    pub dedicated_images: bool,
+    /// Removes images when disks are full.
+    pub images: Arc<ImageCollector>,
+    /// The node's pods.
+    pub pods: Arc<dyn NodePods>,
+    /// Gets the pods that are to be evicted.
+    pub evictions: mpsc::Sender<Eviction>,
+    /// The conditions of the node.
+    pub pressures: watch::Sender<BTreeSet<Pressure>>,
+    /// What was found before.
+    pub memory: Memory,
+    /// Pods that are evicted and were not seen to be over.
+    pub evicted: HashSet<String>,
+}
+
+impl EvictionManager {
+    /// Looks at the node for ever.
+    pub async fn run(mut self) {
+        loop {
+            match self.round().await {
+                Ok(evicted) if !evicted.is_empty() => self.wait_for(&evicted).await,
+                Ok(_) => kaji_runtime::time::sleep(&*self.cx.clock, PERIOD).await,
+                Err(error) => {
+                    tracing::warn!(%error, "what pods use cannot be observed");
+                    kaji_runtime::time::sleep(&*self.cx.clock, PERIOD).await;
+                }
+            }
+        }
+    }
+
+    /// The pods that run or are about to, and may be evicted.
+    fn active(&mut self) -> Vec<Arc<Pod>> {
+        let all = self.pods.all();
+        let shown: HashSet<&str> = all.iter().map(|p| model::uid(p)).collect();
+        self.evicted.retain(|uid| shown.contains(uid.as_str()));
+        let active = |pod: &&Arc<Pod>| {
+            !model::is_terminal(pod) && !model::deleting(pod) && !self.evicted.contains(model::uid(pod))
+        };
+        all.iter().filter(active).cloned().collect()
+    }
+
+    /// One look at the node. The uids of the pods that are evicted.
+    ///
+    /// # Errors
+    /// When the runtime cannot be asked what pods use.
+    pub async fn round(&mut self) -> Result<Vec<String>, RuntimeError> {
+        let sensors = self.sensors.clone();
+        let observations = tokio::task::spawn_blocking(move || sensors.observe()).await;
+        let observations = observations.map_err(|error| RuntimeError::Internal(error.to_string()))?;
+        let found = assess::assess(&self.settings, &mut self.memory, &observations, self.cx.clock.now());
+        let pressures = found.pressures.clone();
+        self.pressures.send_if_modified(|shown| {
+            let differs = *shown != pressures;
+            *shown = pressures;
+            differs
+        });
+        let pods = self.active();
+        let limited: Vec<Arc<Pod>> = pods.iter().filter(|p| local_storage::is_limited(p)).cloned().collect();
+        let usage = observe::pods_usage(&self.cx, &limited).await?;
+        let exceeding = local_storage::exceeding(&limited, &usage, !self.dedicated_images);
+        if !exceeding.is_empty() {
+            return Ok(self.evict(exceeding).await);
+        }
+        let Some((threshold, starved)) = found.most_urgent() else { return Ok(vec![]) };
+        let node = super::reference(&self.cx.config.node_name);
+        let message = format!("Attempting to reclaim {}", starved.name());
+        self.cx.api.record(EventRecord::warning(node, "EvictionThresholdMet", message));
+        if self.reclaims(threshold.signal) && self.reclaim().await {
+            return Ok(vec![]);
+        }
+        let usage = observe::pods_usage(&self.cx, &pods).await?;
+        let candidates = Candidates { pods: &pods, usage: &usage, dedicated_images: self.dedicated_images };
+        match candidates.choose(&found.met, &observations, self.settings.most_pod_grace) {
+            Some(eviction) => Ok(self.evict(vec![eviction]).await),
+            None => {
+                tracing::warn!(
+                    resource = starved.name(),
+                    "the node is under pressure and no pod can be evicted"
+                );
+                Ok(vec![])
+            }
+        }
+    }
+
+    async fn evict(&mut self, evictions: Vec<Eviction>) -> Vec<String> {
+        let mut uids = vec![];
+        for eviction in evictions {
+            let uid = eviction.uid.clone();
+            if self.evictions.send(eviction).await.is_ok() {
+                self.evicted.insert(uid.clone());
+                uids.push(uid);
+            }
+        }
+        uids
+    }
+
+    /// Whether something else than pods can be removed for a signal.
+    fn reclaims(&self, signal: Signal) -> bool {
+        let disk = matches!(signal.starved(), Starved::EphemeralStorage | Starved::Inodes);
+        let images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
+        disk && (images || !self.dedicated_images)
+    }
+
+    /// Removes containers and images that nothing uses. Whether the node is out of pressure then.
+    async fn reclaim(&self) -> bool {
+        if let Err(error) = self.remove_containers().await {
+            tracing::warn!(%error, "containers that have ended cannot be removed");
+        }
+        if let Err(error) = self.images.remove_unused().await {
+            tracing::warn!(%error, "images that nothing uses cannot be removed");
+        }
+        let sensors = self.sensors.clone();
+        let Ok(observations) = tokio::task::spawn_blocking(move || sensors.observe()).await else {
+            return false;
+        };
+        assess::met(&self.settings.thresholds, &observations, true).is_empty()
+    }
+
+    async fn remove_containers(&self) -> Result<(), RuntimeError> {
+        let live = self
+            .pods
+            .all()
+            .iter()
+            .filter(|p| !model::is_terminal(p))
+            .map(|p| model::uid(p).to_owned())
+            .collect();
+        let all = self.cx.runtime.list_containers(ContainerFilter::default()).await?;
+        for id in unused_containers(&all, &live) {
+            self.cx.runtime.remove_container(&id).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until evicted pods are over.
+    async fn wait_for(&self, uids: &[String]) {
+        let over = async {
+            loop {
+                let pods = self.pods.all();
+                let mut own = pods.iter().filter(|p| uids.iter().any(|uid| uid == model::uid(p)));
+                if own.all(|p| model::is_terminal(p)) {
+                    return;
+                }
+                kaji_runtime::time::sleep(&*self.cx.clock, LOOK).await;
+            }
+        };
+        tokio::select! {
+            () = over => {}
+            () = kaji_runtime::time::sleep(&*self.cx.clock, CLEANUP) => {
+                tracing::warn!("an evicted pod has not ended in time");
+            }
+        }
+    }
+}
+
+/// The containers that have ended and of which nothing is needed any more: all of pods that are over, and of the others those that
+/// are not the newest of their name. Images that only they use can go then.
+fn unused_containers(all: &[ContainerInfo], live: &HashSet<String>) -> Vec<String> {
+    let mut newest: HashMap<(&str, &str), (u32, i64)> = HashMap::new();
+    let age = |c: &ContainerInfo| (c.metadata.attempt, c.created_at_nanos);
+    for container in all {
+        let Some(uid) = labels::container_pod_uid(container) else { continue };
+        let entry = newest.entry((uid, labels::container_name(container))).or_insert(age(container));
+        *entry = (*entry).max(age(container));
+    }
+    let unused = |container: &&ContainerInfo| {
+        let Some(uid) = labels::container_pod_uid(container) else { return false };
+        let last = newest.get(&(uid, labels::container_name(container))) == Some(&age(container));
+        container.state == ContainerState::Exited && !(live.contains(uid) && last)
+    };
+    all.iter().filter(unused).map(|c| c.id.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kaji_containers::{ContainerMetadata, ImageSpec};
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn the_newest_container_of_a_live_pod_is_kept() {
+        let container = |id: &str, pod: Option<&str>, attempt, state| ContainerInfo {
+            id: id.into(),
+            sandbox_id: "s".into(),
+            metadata: ContainerMetadata { name: "c".into(), attempt },
+            image: ImageSpec::default(),
+            image_id: "i".into(),
+            state,
+            created_at_nanos: i64::from(attempt),
+            labels: pod.map(|uid| (labels::POD_UID.to_owned(), uid.to_owned())).into_iter().collect(),
+            annotations: BTreeMap::new(),
+        };
+        let all = [
+            container("live-0", Some("live"), 0, ContainerState::Exited),
+            container("live-1", Some("live"), 1, ContainerState::Exited),
+            container("busy-0", Some("busy"), 0, ContainerState::Exited),
+            container("busy-1", Some("busy"), 1, ContainerState::Running),
+            container("over-0", Some("over"), 0, ContainerState::Exited),
+            container("over-1", Some("over"), 1, ContainerState::Running),
+            container("foreign", None, 0, ContainerState::Exited),
+        ];
+        let live = ["live", "busy"].map(str::to_owned).into();
+        assert_eq!(unused_containers(&all, &live), ["live-0", "busy-0", "over-0"]);
+    }
+}

@@ -1,0 +1,209 @@
+//! What a node has left, from the kernel; and what its pods use, from the runtime and their directories.
+
+use super::assess::{Observation, Observations};
+use super::thresholds::Signal;
+use super::usage::{ContainerUsage, DiskUsage, PodUsage};
+use crate::pods::context::NodeContext;
+use crate::pods::core::Pod;
+use crate::pods::start::pod_ref;
+use crate::pods::{labels, model};
+use kaji_containers::{PodSandboxFilter, PodSandboxStats, RuntimeError};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Files of a tree that are counted: a pod that makes more is past any limit of files.
+const MOST_FILES: u64 = 4_000_000;
+
+/// Where a node's files are.
+#[derive(Debug, Clone)]
+pub struct NodeDisks {
+    /// A directory on the file system of volumes and logs.
+    pub node: PathBuf,
+    /// A directory on the file system of images and writable layers.
+    pub images: PathBuf,
+}
+
+impl NodeDisks {
+    /// Whether images have a file system of their own.
+    #[must_use]
+    pub fn dedicated_images(&self) -> bool {
+        let device = |path: &Path| std::fs::metadata(path).map(|m| m.dev()).ok();
+        matches!((device(&self.node), device(&self.images)), (Some(a), Some(b)) if a != b)
+    }
+}
+
+/// Reads what a node has left.
+pub trait Sensors: Send + Sync + 'static {
+    /// What can be observed now.
+    fn observe(&self) -> Observations;
+}
+
+/// The kernel's figures.
+pub struct KernelSensors {
+    /// The node.
+    pub cx: Arc<NodeContext>,
+    /// Its disks.
+    pub disks: NodeDisks,
+}
+
+impl Sensors for KernelSensors {
+    fn observe(&self) -> Observations {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let mut found = Observations::new();
+        found.extend(memory(&read("/proc/meminfo")).map(|o| (Signal::MemoryAvailable, o)));
+        let used = self.cx.cgroups.as_ref().and_then(|c| c.pods_memory());
+        let capacity = self.cx.config.memory;
+        found.extend(used.filter(|_| capacity > 0).map(|used| {
+            let available = capacity.saturating_sub(i64::try_from(used).unwrap_or(i64::MAX));
+            (Signal::AllocatableMemoryAvailable, Observation { available, capacity })
+        }));
+        disk(&self.disks.node, (Signal::NodeFsAvailable, Signal::NodeFsInodesFree), &mut found);
+        disk(&self.disks.images, (Signal::ImageFsAvailable, Signal::ImageFsInodesFree), &mut found);
+        let most = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"].map(read);
+        found.extend(processes(&read("/proc/loadavg"), &most).map(|o| (Signal::PidAvailable, o)));
+        found
+    }
+}
+
+/// What the kernel can hand out at once: what is free, and files in memory that were not used for long.
+fn memory(meminfo: &str) -> Option<Observation> {
+    let of = |key: &str| -> Option<i64> {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+        line.split_whitespace().next()?.parse::<i64>().ok()?.checked_mul(1024)
+    };
+    let (capacity, free) = (of("MemTotal")?, of("MemFree")?);
+    Some(Observation { available: free + of("Inactive(file)").unwrap_or(0), capacity })
+}
+
+/// `loadavg` has the number of tasks after a slash in its fourth field.
+fn processes(loadavg: &str, most: &[String]) -> Option<Observation> {
+    let running: i64 = loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()?;
+    let capacity = most.iter().filter_map(|text| text.trim().parse::<i64>().ok()).min()?;
+    Some(Observation { available: capacity - running, capacity })
+}
+
+fn disk(directory: &Path, (bytes, inodes): (Signal, Signal), found: &mut Observations) {
+    let Ok(stat) = rustix::fs::statvfs(directory) else { return };
+    let units = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let of = |available: u64, capacity: u64| Observation {
+        available: units(available),
+        capacity: units(capacity),
+    };
+    if stat.f_blocks > 0 {
+        let size = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        found.insert(bytes, of(size(stat.f_bavail), size(stat.f_blocks)));
+    }
+    // Some file systems make inodes as they need them.
+    if stat.f_files > 0 {
+        found.insert(inodes, of(stat.f_ffree, stat.f_files));
+    }
+}
+
+/// What pods use. A pod of which the runtime shows nothing is absent.
+///
+/// # Errors
+/// When the runtime cannot be asked.
+pub async fn pods_usage(
+    cx: &NodeContext,
+    pods: &[Arc<Pod>],
+) -> Result<HashMap<String, PodUsage>, RuntimeError> {
+    let mut all = HashMap::new();
+    // One at a time: each is a walk through the pod's files.
+    for pod in pods {
+        let uid = model::uid(pod);
+        let of_pod = BTreeMap::from([(labels::POD_UID.to_owned(), uid.to_owned())]);
+        let filter = PodSandboxFilter { labels: of_pod, ..PodSandboxFilter::default() };
+        let Some(stats) = cx.runtime.list_pod_sandbox_stats(filter).await?.into_iter().next() else {
+            continue;
+        };
+        let (logs, volumes) = (cx.config.log_dir(&pod_ref(pod)), cx.config.pod_dir(uid).join("volumes"));
+        let pod = pod.clone();
+        let measured = tokio::task::spawn_blocking(move || usage(&pod, &stats, &logs, &volumes)).await;
+        all.insert(uid.to_owned(), measured.map_err(|error| RuntimeError::Internal(error.to_string()))?);
+    }
+    Ok(all)
+}
+
+fn usage(pod: &Pod, stats: &PodSandboxStats, logs: &Path, volumes: &Path) -> PodUsage {
+    let container = |stats: &kaji_containers::ContainerStats| {
+        let name = stats.labels.get(labels::CONTAINER_NAME).unwrap_or(&stats.name);
+        ContainerUsage {
+            name: name.clone(),
+            memory: stats.memory.working_set,
+            layer: DiskUsage { bytes: stats.writable_layer_bytes, inodes: stats.writable_layer_inodes },
+            logs: disk_usage(&logs.join(name)),
+        }
+    };
+    // What is in memory takes no disk: secrets, tokens, volumes of medium Memory.
+    let on_disk = model::spec(pod).volumes.iter().flatten().filter_map(|v| {
+        let plugin = match (&v.empty_dir, &v.config_map, &v.downward_api) {
+            (Some(e), ..) if e.medium.as_deref().unwrap_or_default().is_empty() => "empty-dir",
+            (None, Some(_), _) => "configmap",
+            (None, None, Some(_)) => "downward-api",
+            _ => return None,
+        };
+        Some((v.name.clone(), disk_usage(&volumes.join(format!("kubernetes.io~{plugin}")).join(&v.name))))
+    });
+    PodUsage {
+        memory: stats.memory.working_set,
+        processes: stats.processes,
+        containers: stats.containers.iter().map(container).collect(),
+        volumes: on_disk.collect(),
+    }
+}
+
+/// What a directory's tree takes; files with several links count once. What cannot be read, or was removed meanwhile, is left out;
+/// symbolic links are not followed.
+#[must_use]
+pub fn disk_usage(directory: &Path) -> DiskUsage {
+    let (mut used, mut linked) = (DiskUsage::default(), HashSet::new());
+    let mut pending = vec![directory.to_owned()];
+    while let Some(directory) = pending.pop() {
+        for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let Ok(found) = entry.metadata() else { continue };
+            if !found.is_dir() && found.nlink() > 1 && !linked.insert((found.dev(), found.ino())) {
+                continue;
+            }
+            used = used + DiskUsage { bytes: found.blocks().saturating_mul(512), inodes: 1 };
+            if used.inodes >= MOST_FILES {
+                return used;
+            }
+            if found.is_dir() {
+                pending.push(entry.path());
+            }
+        }
+    }
+    used
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_the_kernel_are_read() {
+        let meminfo = "MemTotal:        1000 kB\nMemFree:          300 kB\nInactive(file):   200 kB\n";
+        assert_eq!(memory(meminfo), Some(Observation { available: 500 << 10, capacity: 1000 << 10 }));
+        assert_eq!(memory("MemTotal: 1 kB"), None);
+        let most = ["32768\n".to_owned(), "1000\n".to_owned()];
+        let found = processes("0.1 0.2 0.3 2/345 6789\n", &most);
+        assert_eq!(found, Some(Observation { available: 655, capacity: 1000 }));
+        assert_eq!(processes("", &most), None);
+    }
+
+    #[test]
+    fn a_tree_s_files_count_once_and_links_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("a/b");
+        std::fs::create_dir_all(&deep).unwrap();
+        std::fs::write(deep.join("file"), vec![1; 100_000]).unwrap();
+        std::fs::hard_link(deep.join("file"), dir.path().join("again")).unwrap();
+        std::os::unix::fs::symlink("/", dir.path().join("root")).unwrap();
+        let used = disk_usage(dir.path());
+        assert_eq!(used.inodes, 4);
+        assert!((100_000..200_000).contains(&used.bytes), "{used:?}");
+        assert_eq!(disk_usage(&dir.path().join("absent")), DiskUsage::default());
+    }
+}
