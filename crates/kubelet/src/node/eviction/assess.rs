@@ -48,7 +48,7 @@ impl Assessment {
     }
 }
 
-/// The thresholds that are met, grace periods aside; with `reclaim` also those whose minimum reclaim is not available.
+/// The thresholds that are met, grace periods aside; with `reclaim` also those of which the minimum reclaim is not available.
 #[must_use]
 pub fn met(thresholds: &[Threshold], observations: &Observations, reclaim: bool) -> Vec<Threshold> {
     let is_met = |threshold: &&Threshold| {

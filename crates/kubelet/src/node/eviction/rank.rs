@@ -1,4 +1,4 @@
-//! Which pod goes first, and what it is told. Pure. Upstream's `rankMemoryPressure` and its siblings, and `evictionMessage`.
+//! Which pod goes first, and the message that it gets. Pure. Upstream's `rankMemoryPressure` and its siblings, and `evictionMessage`.
 //!
 //! Invariants: a pod that uses more than it requested goes before one that does not; among these, one of lower priority goes
 //! before one of higher; critical pods are never chosen.

@@ -132,7 +132,7 @@ impl Signal {
 pub enum Amount {
     /// Bytes, inodes or processes.
     Units(i64),
-    /// Between 0 and 1. As precise as upstream's, whose rounding shows in messages.
+    /// Between 0 and 1. As precise as upstream's, and its rounding shows in messages.
     Part(f32),
 }
 
