@@ -46,8 +46,6 @@ pub struct Facts<'a> {
     pub service_ip: IpAddr,
     /// The address in the endpoints of the `kubernetes` service.
     pub advertise: SocketAddr,
-    /// Where this process serves cluster DNS; `None` if it does not.
-    pub dns: Option<ClusterDns>,
     /// The URL of the server.
     pub url: &'a str,
     /// The certificate authority of the server, PEM.
@@ -56,14 +54,6 @@ pub struct Facts<'a> {
     pub authentication: &'a ClusterAuthenticationInfo,
     /// The machine's time.
     pub now: Timestamp,
-}
-
-/// Cluster DNS of this process.
-pub struct ClusterDns {
-    /// The cluster IP of the `kube-dns` service.
-    pub service_ip: IpAddr,
-    /// Where the server listens.
-    pub address: SocketAddr,
 }
 
 /// Creates missing objects.
@@ -77,7 +67,6 @@ pub async fn run(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> 
         try_join(namespaces(api), service_cidr(api, facts)).await?;
         try_join!(
             kubernetes_service(api, facts),
-            dns_service(api, facts),
             default_roles::ensure_namespaced(api),
             cluster_info::ensure(api, facts.url, facts.root_ca),
             cluster_authentication_trust::ensure(api, facts.authentication, facts.now),
@@ -149,44 +138,6 @@ async fn kubernetes_service(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Stat
     )
     .await
     .map(drop)
-}
-
-/// The service of cluster DNS, as kubeadm has it for CoreDNS, but without a selector. A service with one is that of a CoreDNS
-/// that was installed, and stays as it is.
-async fn dns_service(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Status> {
-    let Some(dns) = &facts.dns else { return Ok(()) };
-    let [services, slices] = [("", "services"), ("discovery.k8s.io", "endpointslices")]
-        .map(|(group, resource)| GroupResource::new(group, resource));
-    let installed = api.get(&services, "kube-system", "kube-dns");
-    if installed.is_some_and(|s| s["spec"]["selector"].as_object().is_some_and(|s| !s.is_empty())) {
-        return Ok(());
-    }
-    let mut service = object("v1", "Service", "kube-dns");
-    service["metadata"]["labels"] = json!({
-        "k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS",
-    });
-    let port = dns.address.port();
-    service["spec"] = json!({
-        "type": "ClusterIP",
-        "clusterIP": dns.service_ip.to_string(),
-        "clusterIPs": [dns.service_ip.to_string()],
-        "sessionAffinity": "None",
-        "ports": [
-            {"name": "dns", "protocol": "UDP", "port": 53, "targetPort": port},
-            {"name": "dns-tcp", "protocol": "TCP", "port": 53, "targetPort": port},
-        ],
-    });
-    let mut slice = object("discovery.k8s.io/v1", "EndpointSlice", "kube-dns");
-    slice["metadata"]["labels"] = json!({"kubernetes.io/service-name": "kube-dns"});
-    slice["addressType"] = if dns.address.is_ipv4() { "IPv4" } else { "IPv6" }.into();
-    slice["endpoints"] =
-        json!([{"addresses": [dns.address.ip().to_string()], "conditions": {"ready": true}}]);
-    slice["ports"] = json!([
-        {"name": "dns", "port": port, "protocol": "UDP"},
-        {"name": "dns-tcp", "port": port, "protocol": "TCP"},
-    ]);
-    ensure(api, &services, "kube-system", service).await?;
-    replace(api, &slices, "kube-system", slice, "ports").await
 }
 
 fn object(api_version: &str, kind: &str, name: &str) -> Value {

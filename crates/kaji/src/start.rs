@@ -12,8 +12,10 @@
 //! after the store is opened closes it.
 
 mod addresses;
+mod cluster_dns;
 mod control_loops;
-mod real_node;
+mod dns_announcement;
+pub(crate) mod real_node;
 
 pub(crate) use addresses::client_address;
 pub(crate) use control_loops::ControlLoops;
@@ -23,7 +25,7 @@ use crate::{
     cluster::{Cluster, STORE, StartError},
     encryption::Encryption,
 };
-use addresses::{dns_service_ip, endpoint_address, kubernetes_service_ip, serving_names};
+use addresses::{endpoint_address, kubernetes_service_ip, serving_names};
 use control_loops::ControlLoopConfig;
 use kaji_access::{Authn, Authz, audit, front_proxy, tls};
 use kaji_admission::Deps as PluginDeps;
@@ -36,7 +38,7 @@ use kaji_meta::{
     random::SystemRandom,
     time::{Clock, SystemClock},
 };
-use kaji_options::{AuthnOptions, Nodes, Options, ProxyClient, StoreKind};
+use kaji_options::{AuthnOptions, Options, ProxyClient, StoreKind};
 use kaji_outbound::ClientCache;
 use kaji_resource::Api;
 use kaji_server::{
@@ -243,16 +245,7 @@ impl ListenerBound {
             request_header_ca: authn.authorities.proxies.clone(),
             request_header: authn.chain.proxy.clone().unwrap_or_default(),
         };
-        let options = &settings.options;
-        let dns = (options.nodes == Nodes::Real && options.controllers)
-            .then(|| dns_service_ip(&options.service_cidrs))
-            .transpose()?
-            .map(|service_ip| bootstrap::ClusterDns {
-                service_ip,
-                address: SocketAddr::new(endpoint_address(self.address).ip(), real_node::DNS_PORT),
-            });
         let facts = bootstrap::Facts {
-            dns,
             service_cidrs: &settings.options.service_cidrs,
             service_ip: settings.service_ip,
             advertise: endpoint_address(self.address),

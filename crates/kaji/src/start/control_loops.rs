@@ -4,7 +4,11 @@
 //! Invariant: every loop is a client of the API server through the in-process transport, with the user that upstream's
 //! component has.
 
-use super::real_node::{self, RealNodeConfig};
+use super::{
+    addresses::dns_service_ip,
+    cluster_dns,
+    real_node::{self, RealNodeConfig},
+};
 use crate::cache_feed::CacheFeed;
 use kaji_access::identities;
 use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
@@ -82,7 +86,17 @@ impl ControlLoopConfig<'_> {
                 service_cidrs: options.service_cidrs.clone(),
                 server: self.kubelet_servers().map(|config| NodeServer { config, address }),
             };
-            tasks.spawn(real_node::run(config, informers.clone(), shared, stop.clone()));
+            let node = real_node::run(config, informers.clone(), shared, stop.clone());
+            tasks.spawn(async move {
+                if let Err(error) = node.await {
+                    // The cluster goes on without it.
+                    tracing::error!(%error, "this machine cannot be a node");
+                }
+            });
+        }
+        if let Ok(address) = dns_service_ip(&options.service_cidrs) {
+            let engine = Arc::downgrade(&self.stack.engine);
+            tasks.spawn(cluster_dns::follow(engine, informers.clone(), address, stop.clone()));
         }
         ControlLoops { tasks, _informers: Some(informers) }
     }

@@ -1,9 +1,10 @@
-//! A node that runs containers, in the server's process: the kubelet over the built-in runtime, images and pod network, the
-//! service proxy, network policies, and cluster DNS.
+//! A node that runs containers: the kubelet over the built-in runtime, images and pod network, the service proxy, network
+//! policies, and cluster DNS. In the server's process its clients use the in-process transport; a node that joined has the
+//! network's.
 //!
 //! Invariant: the containers do not depend on this process; the next start finds them again.
 
-use super::addresses::dns_service_ip;
+use super::{addresses::dns_service_ip, dns_announcement};
 use kaji_containers::{ContainerRuntime, DnsConfig};
 use kaji_dns::feed::Feed;
 use kaji_dns::forward::{Forwarder, Resolvers};
@@ -37,7 +38,7 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The domain of services' names.
 const CLUSTER_DOMAIN: &str = "cluster.local";
 /// Where cluster DNS listens; the `kube-dns` service leads there. Port 53 of a machine is often taken.
-pub(super) const DNS_PORT: u16 = 10053;
+pub(crate) const DNS_PORT: u16 = 10053;
 /// Upstream's port of kube-proxy's `/healthz`.
 const PROXY_HEALTH_PORT: u16 = 10256;
 /// Ports of a node's own servers.
@@ -48,7 +49,7 @@ const UDP: u8 = 17;
 
 /// Why a node cannot run containers.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NodeError {
+pub enum NodeError {
     /// The program cannot be found again, which runs a container's shim.
     #[error("the program's own file: {0}")]
     Program(std::io::Error),
@@ -64,7 +65,7 @@ pub(super) enum NodeError {
 }
 
 /// The name of this machine's Node object: the host's name, in lower case as objects' names are.
-pub(super) fn node_name() -> String {
+pub(crate) fn node_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match name.trim() {
         "" => "localhost".to_owned(),
@@ -74,7 +75,7 @@ pub(super) fn node_name() -> String {
 
 /// What a real node is made of.
 #[derive(Clone)]
-pub(super) struct RealNodeConfig {
+pub(crate) struct RealNodeConfig {
     /// The cluster's directory; images, containers, volumes and addresses are in directories of it.
     pub data_dir: PathBuf,
     /// Of the Node object.
@@ -87,35 +88,36 @@ pub(super) struct RealNodeConfig {
     pub server: Option<NodeServer>,
 }
 
-/// Runs the node until `stop` turns true. What cannot be opened is logged; the cluster goes on without it. The kubelet reads what its
-/// Node's user may read; the service proxy, policies and DNS read the informers of the control loops.
-pub(super) async fn run(
+/// Runs the node until `stop` turns true. The kubelet reads what its Node's user may read; the service proxy, policies and DNS read
+/// `cluster`: the informers of the control loops, or those of a joined node.
+///
+/// # Errors
+/// What cannot be opened: this machine cannot be a node.
+pub(crate) async fn run(
     config: RealNodeConfig,
     cluster: Arc<Informers>,
     shared: Shared,
     stop: watch::Receiver<bool>,
-) {
+) -> Result<(), NodeError> {
     let name = &config.name;
-    let (parts, network) = match open(&config).await {
-        Ok(parts) => parts,
-        Err(error) => {
-            tracing::error!(%error, "this machine cannot be a node");
-            return;
-        }
-    };
+    let (parts, network) = open(&config).await?;
     let selected = Selected::default()
         .of::<FullNode>(format!("metadata.name={name}"))
         .of::<FullPod>(format!("spec.nodeName={name}"));
     let client = shared.client.named(&format!("kubelet/{name}"));
-    let informers = Informers::timed(client, selected, shared.clock.clone());
+    let informers = Informers::timed(client.clone(), selected, shared.clock.clone());
+    let (served, dns_is_served) = watch::channel(false);
     let mut tasks = JoinSet::new();
     tasks.spawn(follow_pod_ranges(informers.clone(), parts.runtime.clone()));
     tasks.spawn(kaji_proxy::follow_nodes(network, cluster.clone(), stop.clone()));
     tasks.spawn(serve_services(config.clone(), cluster.clone(), stop.clone()));
     tasks.spawn(enforce_policies(config.clone(), cluster.clone(), stop.clone()));
-    tasks.spawn(serve_dns(config.clone(), cluster));
+    tasks.spawn(serve_dns(config.clone(), cluster, served));
+    tasks.spawn(dns_announcement::follow(informers.clone(), client.clone(), dns_is_served));
     node::run(parts, informers, shared, stop).await;
     tasks.shutdown().await;
+    dns_announcement::withdraw(&client, name).await;
+    Ok(())
 }
 
 async fn serve_services(config: RealNodeConfig, cluster: Arc<Informers>, stop: watch::Receiver<bool>) {
@@ -143,7 +145,8 @@ async fn enforce_policies(config: RealNodeConfig, cluster: Arc<Informers>, stop:
     }
 }
 
-async fn serve_dns(config: RealNodeConfig, cluster: Arc<Informers>) {
+/// Answers for the cluster's names. `served` turns true with the first answer that could be given.
+async fn serve_dns(config: RealNodeConfig, cluster: Arc<Informers>, served: watch::Sender<bool>) {
     let address = SocketAddr::new(config.address, DNS_PORT);
     let listeners = match Listeners::bind(address).await {
         Ok(listeners) => listeners,
@@ -163,6 +166,7 @@ async fn serve_dns(config: RealNodeConfig, cluster: Arc<Informers>) {
     let serve = async {
         // Before the first list, names that exist would be denied.
         if is_ready.wait_for(|ready| *ready).await.is_ok() {
+            served.send_replace(true);
             listeners.serve(service.clone()).await;
         }
     };
