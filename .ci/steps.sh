@@ -108,6 +108,7 @@ end_server() {
 # Containers that really run, in a network namespace of their own.
 step_node() {
   KAJI=$kaji bash tests/node/walk.sh
+  KAJI=$kaji bash tests/node/nodes.sh
 }
 
 step_envtest() {

@@ -6,6 +6,7 @@ mod bootstrap;
 mod cache_feed;
 pub mod cluster;
 mod encryption;
+pub mod joined_node;
 mod start;
 
 pub use cache_feed::CacheFeed;

@@ -1,16 +1,17 @@
 //! The command line.
 
+mod node_commands;
+
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use kaji::{
-    Cluster, Nodes,
-    agent::{Agent, AgentOptions},
-    kubeconfig,
+    Cluster, Nodes, kubeconfig,
     token::{self, TokenCommand},
     webhook_config,
 };
 use kaji_envtest as envtest;
 use kaji_images::cli::ImageCommand;
 use kaji_options::{ServerFlags, server_flags::shorten_help};
+use node_commands::Join;
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
 
 #[global_allocator]
@@ -38,7 +39,7 @@ enum Command {
     Store(StoreArgs),
     /// Loads, lists, pulls and removes the images of this machine's node.
     Image(Image),
-    /// Runs a node that joins a cluster over the network; it is simulated, without a container runtime.
+    /// Runs a node that joins a cluster over the network: this machine runs containers, which takes root.
     Agent(Join),
 }
 
@@ -91,30 +92,6 @@ struct Scrub {
     encryption_provider_config: Option<PathBuf>,
 }
 
-#[derive(Args)]
-struct Join {
-    /// The API server, host:port.
-    #[arg(long, value_name = "HOST:PORT")]
-    join: String,
-    /// The bootstrap token; required until the data directory has a certificate.
-    #[arg(long, env = "KAJI_TOKEN", hide_env_values = true, default_value = "")]
-    token: String,
-    /// The public key of the cluster's authority, sha256:HEX; may be repeated.
-    #[arg(
-        long = "discovery-token-ca-cert-hash",
-        value_name = "HASH",
-        value_delimiter = ',',
-        required = true
-    )]
-    hashes: Vec<String>,
-    /// The node's name; the machine's if it is left out.
-    #[arg(long)]
-    node_name: Option<String>,
-    /// The directory of the node's key and certificate.
-    #[arg(long, env = "KAJI_AGENT_DIR")]
-    data_dir: Option<PathBuf>,
-}
-
 /// The first argument of a container's shim, which this program starts.
 const SHIM: &str = "shim";
 
@@ -147,7 +124,7 @@ fn main() -> ExitCode {
         Command::Token(token) => runtime.block_on(tokens(token)),
         Command::Store(StoreArgs { command: StoreCommand::Scrub(args) }) => runtime.block_on(scrub(args)),
         Command::Image(image) => runtime.block_on(images(image)),
-        Command::Agent(join) => runtime.block_on(agent(join)),
+        Command::Agent(join) => runtime.block_on(node_commands::agent(join)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -300,35 +277,6 @@ async fn scrub(args: Scrub) -> Result<(), Box<dyn std::error::Error>> {
         writeln!(out, "Rewritten values: {written}.")?;
     }
     Ok(())
-}
-
-async fn agent(args: Join) -> Result<(), Box<dyn std::error::Error>> {
-    let data_dir = args
-        .data_dir
-        .unwrap_or_else(|| default_data_dir(std::env::var("HOME").ok().as_deref()).join("agent"));
-    let node = match args.node_name {
-        Some(name) => name,
-        // As a kubelet does: host names may have capitals, nodes may not.
-        None => std::fs::read_to_string("/proc/sys/kernel/hostname")?.trim().to_ascii_lowercase(),
-    };
-    let options = AgentOptions {
-        token: args.token,
-        hashes: args.hashes,
-        ..AgentOptions::new(&args.join, &node, &data_dir)
-    };
-    let mut agent = Agent::start(options).await?;
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "Node {} of the cluster at {}", agent.node(), args.join)?;
-    writeln!(out, "  data  {}", data_dir.display())?;
-    writeln!(out, "It is simulated: pods report what a kubelet would, no container runs. Ctrl-C ends it.")?;
-    out.flush()?;
-    drop(out);
-    let outcome = tokio::select! {
-        stopped = stop_signal() => stopped.map_err(Into::into),
-        failed = agent.failed() => Err(failed.into()),
-    };
-    agent.stop().await;
-    outcome
 }
 
 async fn stop_signal() -> std::io::Result<()> {

@@ -1,8 +1,8 @@
 //! `kaji agent`: a node that joins a cluster over the network, as kubeadm and a kubelet do it.
 //!
 //! In order: the cluster is recognized by token and pinned key (`discovery`), the token logs in to ask for a client
-//! certificate (`request`), which is kept (`identity`), and with which a simulated node runs until it is stopped. A
-//! directory that holds a certificate that is still good needs no token.
+//! certificate (`request`), which is kept (`identity`), and with which the node runs until it is stopped: a simulated one, or what
+//! the caller passes. A directory that holds a certificate that is still good needs no token.
 //!
 //! Invariants:
 //! - The node authenticates as `system:node:<name>` only; the token is used for nothing but the request.
@@ -14,6 +14,7 @@ mod discovery;
 mod error;
 mod identity;
 mod request;
+mod serving;
 
 pub use error::AgentError;
 
@@ -34,10 +35,11 @@ use kaji_runtime::{
     Client, Informers, Selected, Shared, Target,
     objects::{Node, Pod},
 };
+use request::Purpose;
 use serde_json::Value;
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt::Display, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
-    sync::{Mutex, watch},
+    sync::{Mutex, mpsc, watch},
     task::JoinSet,
 };
 
@@ -93,9 +95,19 @@ impl AgentOptions {
 pub struct Agent {
     member: Arc<Member>,
     stop: watch::Sender<bool>,
-    expired: watch::Receiver<bool>,
+    failures: mpsc::Receiver<AgentError>,
     tasks: JoinSet<()>,
-    _informers: Arc<Informers>,
+}
+
+/// What runs as a node that has joined has these.
+pub struct JoinedNode {
+    /// The node's name.
+    pub name: String,
+    /// Its requests are those of `system:node:<name>`, each with the certificate of that moment.
+    pub shared: Shared,
+    /// Turns true when the node is to end.
+    pub stop: watch::Receiver<bool>,
+    member: Arc<Member>,
 }
 
 /// The node's membership of its cluster: its certificate, and everything that renewing it takes.
@@ -114,11 +126,27 @@ struct Held {
 }
 
 impl Agent {
-    /// Joins, unless that was done before, and runs the node.
+    /// Joins, unless that was done before, and runs a simulated node.
     ///
     /// # Errors
     /// Why the node cannot join.
     pub async fn start(options: AgentOptions) -> Result<Agent, AgentError> {
+        Agent::start_with(options, simulated_node).await
+    }
+
+    /// The same, with what `run` makes as the node; it returns when [`JoinedNode::stop`] turns true, and an error when the node
+    /// cannot go on.
+    ///
+    /// # Errors
+    /// Why the node cannot join.
+    pub async fn start_with<R, E>(
+        options: AgentOptions,
+        run: impl FnOnce(JoinedNode) -> R,
+    ) -> Result<Agent, AgentError>
+    where
+        R: Future<Output = Result<(), E>> + Send + 'static,
+        E: Display,
+    {
         let wrong = kaji_meta::validation::is_dns1123_subdomain(&options.node);
         if let [first, ..] = &wrong[..] {
             return Err(AgentError::Usage(format!("{:?} is no name of a node: {first}", options.node)));
@@ -137,28 +165,38 @@ impl Agent {
         let held = Mutex::new(Held { renew_at: credential.renew_at(&*options.random), credential });
         let (current, newest) = watch::channel(client);
         let member = Arc::new(Member { options, endpoint, authorities, store, held, current });
-        Ok(Agent::run(member, &newest))
+        Ok(Agent::run(member, &newest, run))
     }
 
-    fn run(member: Arc<Member>, newest: &watch::Receiver<kube::Client>) -> Agent {
-        let name = &member.options.node;
-        let client = Client::new(connect::newest(newest), "kubelet");
+    fn run<R, E>(
+        member: Arc<Member>,
+        newest: &watch::Receiver<kube::Client>,
+        run: impl FnOnce(JoinedNode) -> R,
+    ) -> Agent
+    where
+        R: Future<Output = Result<(), E>> + Send + 'static,
+        E: Display,
+    {
+        let name = member.options.node.clone();
         let shared = Shared {
-            client: client.clone(),
+            client: Client::new(connect::newest(newest), "kubelet"),
             clock: member.options.clock.clone(),
             random: member.options.random.clone(),
         };
-        // A node may read itself and its own pods, and has to say so.
-        let selected = Selected::default()
-            .of::<Node>(format!("metadata.name={name}"))
-            .of::<Pod>(format!("spec.nodeName={name}"));
-        let informers = Informers::selecting(client, selected);
         let (stop, stopped) = watch::channel(false);
-        let (ended, expired) = watch::channel(false);
+        let (failed, failures) = mpsc::channel(1);
+        let node =
+            run(JoinedNode { name: name.clone(), shared, stop: stopped.clone(), member: member.clone() });
+        let ended = failed.clone();
         let mut tasks = JoinSet::new();
-        tasks.spawn(simulated::run(Fleet::named(name), None, informers.clone(), shared, stopped.clone()));
-        tasks.spawn(member.clone().follow(ended, stopped));
-        Agent { member, stop, expired, tasks, _informers: informers }
+        tasks.spawn(async move {
+            if let Err(error) = node.await {
+                // One failure is enough to end the agent.
+                let _ = ended.try_send(AgentError::Node { node: name, reason: error.to_string() });
+            }
+        });
+        tasks.spawn(member.clone().follow(failed, stopped));
+        Agent { member, stop, failures, tasks }
     }
 
     /// The node's name.
@@ -186,11 +224,11 @@ impl Agent {
 
     /// Resolves when the node cannot go on.
     pub async fn failed(&mut self) -> AgentError {
-        if self.expired.wait_for(|expired| *expired).await.is_err() {
-            // The task that renews the certificate has been stopped.
-            std::future::pending::<()>().await;
+        match self.failures.recv().await {
+            Some(failure) => failure,
+            // The tasks have been stopped.
+            None => std::future::pending().await,
         }
-        AgentError::Expired(self.node().to_owned())
     }
 
     /// Ends the node; its objects stay.
@@ -198,6 +236,18 @@ impl Agent {
         self.stop.send_replace(true);
         while self.tasks.join_next().await.is_some() {}
     }
+}
+
+/// A simulated node, until it is stopped.
+async fn simulated_node(joined: JoinedNode) -> Result<(), std::convert::Infallible> {
+    let name = &joined.name;
+    // A node may read itself and its own pods, and has to say so.
+    let selected = Selected::default()
+        .of::<Node>(format!("metadata.name={name}"))
+        .of::<Pod>(format!("spec.nodeName={name}"));
+    let informers = Informers::selecting(joined.shared.client.clone(), selected);
+    simulated::run(Fleet::named(name), None, informers, joined.shared, joined.stop).await;
+    Ok(())
 }
 
 /// The identity that an earlier start has stored.
@@ -243,7 +293,9 @@ async fn join(
     let client = Client::new(endpoint.with_token(&authorities, &options.token)?, "kaji-agent");
     check_name(&client, &options.node, id, known).await?;
     let key = store.pending(&options.node)?;
-    let signed = request::certificate(&client, &key, Some(key.request_name()), options.signing).await;
+    let signed =
+        request::certificate(&client, &key, &Purpose::client(), Some(key.request_name()), options.signing)
+            .await;
     if matches!(&signed, Err(AgentError::Refused { .. } | AgentError::Gone(_))) {
         // The same request would be rejected again.
         store.forget_pending()?;
@@ -292,7 +344,8 @@ impl Member {
         }
         let client = Client::new(self.current.borrow().clone(), "kubelet");
         let key = NodeKey::generate(&self.options.node)?;
-        let signed = request::certificate(&client, &key, None, self.options.signing).await?;
+        let signed =
+            request::certificate(&client, &key, &Purpose::client(), None, self.options.signing).await?;
         let credential = Credential::signed(&signed, &key)?;
         let client = self.endpoint.with_certificate(&self.authorities, &credential)?;
         self.store.replace(&credential)?;
@@ -302,7 +355,7 @@ impl Member {
     }
 
     /// Renews in time, until `stop` turns true or the certificate has ended.
-    async fn follow(self: Arc<Self>, ended: watch::Sender<bool>, mut stop: watch::Receiver<bool>) {
+    async fn follow(self: Arc<Self>, failed: mpsc::Sender<AgentError>, mut stop: watch::Receiver<bool>) {
         let mut pause = RETRY.0;
         loop {
             let (now, due, end) = {
@@ -310,7 +363,8 @@ impl Member {
                 (self.options.clock.now(), held.renew_at, held.credential.not_after)
             };
             if now >= end {
-                ended.send_replace(true);
+                // One failure is enough to end the agent.
+                let _ = failed.try_send(AgentError::Expired(self.options.node.clone()));
                 // The API server rejects a node without a certificate; its owner stops it.
                 let _ = stop.wait_for(|s| *s).await;
                 return;

@@ -1,5 +1,5 @@
-//! The objects that let nodes join, as kubeadm creates them: the public ConfigMap `cluster-info`, and the roles of bootstrap
-//! tokens.
+//! The objects that let nodes join, as kubeadm creates them: the public ConfigMap `cluster-info`, the roles of bootstrap
+//! tokens, and what a joined node's service proxy, network policies and DNS read.
 //!
 //! Invariants: existing objects are left unchanged, except that `cluster-info` names this server and its certificate
 //! authority; the signatures in it are the bootstrap signer's.
@@ -20,6 +20,12 @@ pub const NAME: &str = "cluster-info";
 pub const NAMESPACE: &str = "kube-public";
 const SIGNER: &str = "kubeadm:bootstrap-signer-clusterinfo";
 const GET_NODES: &str = "kubeadm:get-nodes";
+/// What network policies and DNS of a node read, beside what upstream's kube-proxy reads.
+const NODE_NETWORK: &str = "kaji:node-network";
+/// Serving certificates of joined nodes are approved if their names are the node's own; the API server verifies them.
+const SELF_SERVING: &str = "kaji:node-autoapprove-serving";
+const APPROVER: &str = "kaji:approve-node-serving";
+const NODES: &str = "system:nodes";
 
 /// Bindings of cluster roles to groups.
 const BINDINGS: &[(&str, &str, &str)] = &[
@@ -33,8 +39,13 @@ const BINDINGS: &[(&str, &str, &str)] = &[
     (
         "kubeadm:node-autoapprove-certificate-rotation",
         "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
-        "system:nodes",
+        NODES,
     ),
+    // kubeadm's kube-proxy has a service account for this, and pod networks have others. Here they are parts of the node's agent,
+    // which has the node's certificate.
+    ("kaji:node-proxier", "system:node-proxier", NODES),
+    (SELF_SERVING, SELF_SERVING, NODES),
+    (NODE_NETWORK, NODE_NETWORK, NODES),
 ];
 
 /// Creates missing objects. `server` is the URL that clients use, `ca` its certificate authority, PEM.
@@ -57,6 +68,16 @@ pub async fn ensure(api: &dyn Api, server: &str, ca: &str) -> Result<(), Status>
     anonymous["subjects"] = subject("User", "system:anonymous");
     let mut get_nodes = object("ClusterRole", GET_NODES, "");
     get_nodes["rules"] = rule("nodes", &[]);
+    let mut node_network = object("ClusterRole", NODE_NETWORK, "");
+    let watched = |group: &str, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": ["list", "watch"]});
+    node_network["rules"] =
+        json!([watched("", &["namespaces", "pods"]), watched("networking.k8s.io", &["networkpolicies"])]);
+    let mut self_serving = object("ClusterRole", SELF_SERVING, "");
+    self_serving["rules"] = json!([{
+        "apiGroups": ["certificates.k8s.io"],
+        "resources": ["certificatesigningrequests/selfnodeserver"],
+        "verbs": ["create"],
+    }]);
     let bindings = BINDINGS.iter().map(|(name, role, group)| {
         let mut binding = object("ClusterRoleBinding", name, "");
         binding["roleRef"] = json!({"apiGroup": RBAC, "kind": "ClusterRole", "name": role});
@@ -69,7 +90,30 @@ pub async fn ensure(api: &dyn Api, server: &str, ca: &str) -> Result<(), Status>
         create_missing(api, "roles", NAMESPACE, signer),
         create_missing(api, "rolebindings", NAMESPACE, anonymous),
         create_missing(api, "clusterroles", "", get_nodes),
+        create_missing(api, "clusterroles", "", node_network),
+        create_missing(api, "clusterroles", "", self_serving),
+        approver(api),
         try_join_all(bindings),
+    )
+    .map(drop)
+}
+
+/// Lets the approver approve serving certificates, which upstream's does not.
+async fn approver(api: &dyn Api) -> Result<(), Status> {
+    let mut role = object("ClusterRole", APPROVER, "");
+    role["rules"] = json!([{
+        "apiGroups": ["certificates.k8s.io"],
+        "resources": ["signers"],
+        "resourceNames": ["kubernetes.io/kubelet-serving"],
+        "verbs": ["approve"],
+    }]);
+    let mut binding = object("ClusterRoleBinding", APPROVER, "");
+    binding["roleRef"] = json!({"apiGroup": RBAC, "kind": "ClusterRole", "name": APPROVER});
+    binding["subjects"] =
+        json!([{"kind": "ServiceAccount", "namespace": "kube-system", "name": "certificate-controller"}]);
+    try_join!(
+        create_missing(api, "clusterroles", "", role),
+        create_missing(api, "clusterrolebindings", "", binding),
     )
     .map(drop)
 }

@@ -41,8 +41,13 @@ pub(super) fn serving_names(options: &Options, service_ip: IpAddr) -> Vec<String
     .map(String::from)
     .to_vec();
     names.push(service_ip.to_string());
-    if !options.listen.ip().is_unspecified() {
-        names.push(options.listen.ip().to_string());
+    // Nodes that join connect to the machine's address.
+    let reached = match options.listen {
+        listen if listen.ip().is_unspecified() => endpoint_address(listen).ip(),
+        listen => listen.ip(),
+    };
+    if reached != UNREACHABLE {
+        names.push(reached.to_string());
     }
     names.extend(options.names.iter().cloned());
     names.dedup();

@@ -168,12 +168,20 @@ async fn refuses_every_verb_without_rights() {
         system:node:other: get clustertrustbundles.certificates.k8s.io
         system:node:other: get csidrivers.storage.k8s.io
         system:node:other: get endpoints
+        system:node:other: get nodes
         system:node:other: get runtimeclasses.node.k8s.io
         system:node:other: get services
         system:node:other: list certificatesigningrequests.certificates.k8s.io
         system:node:other: list clustertrustbundles.certificates.k8s.io
         system:node:other: list csidrivers.storage.k8s.io
+        system:node:other: list endpoints
+        system:node:other: list endpointslices.discovery.k8s.io
+        system:node:other: list namespaces
+        system:node:other: list networkpolicies.networking.k8s.io
+        system:node:other: list nodes
+        system:node:other: list pods
         system:node:other: list runtimeclasses.node.k8s.io
+        system:node:other: list servicecidrs.networking.k8s.io
         system:node:other: list services
         system:node:other: patch events
         system:node:other: patch events.events.k8s.io
@@ -184,7 +192,14 @@ async fn refuses_every_verb_without_rights() {
         system:node:other: watch certificatesigningrequests.certificates.k8s.io
         system:node:other: watch clustertrustbundles.certificates.k8s.io
         system:node:other: watch csidrivers.storage.k8s.io
+        system:node:other: watch endpoints
+        system:node:other: watch endpointslices.discovery.k8s.io
+        system:node:other: watch namespaces
+        system:node:other: watch networkpolicies.networking.k8s.io
+        system:node:other: watch nodes
+        system:node:other: watch pods
         system:node:other: watch runtimeclasses.node.k8s.io
+        system:node:other: watch servicecidrs.networking.k8s.io
         system:node:other: watch services"#]]
     .assert_eq(&allowed.into_iter().collect::<Vec<_>>().join("\n"));
     let paths: Vec<String> = futures_util::future::join_all(

@@ -95,6 +95,14 @@ pub enum AgentError {
     /// It ran out, and could not be renewed before.
     #[error("the certificate of node {0:?} has expired; start the agent again with a token that is good")]
     Expired(String),
+    /// The machine cannot be a node.
+    #[error("node {node:?}: {reason}")]
+    Node {
+        /// The node.
+        node: String,
+        /// Why.
+        reason: String,
+    },
     /// A file.
     #[error(transparent)]
     File(#[from] PkiError),

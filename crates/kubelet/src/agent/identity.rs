@@ -17,11 +17,13 @@ use rcgen::{CertificateParams, DnType, KeyPair, PublicKeyData};
 use sha2::{Digest, Sha256};
 use std::{
     fs, io,
+    net::IpAddr,
     path::{Path, PathBuf},
 };
-use x509_parser::{parse_x509_certificate, pem::Pem};
+use x509_parser::{extensions::GeneralName, parse_x509_certificate, pem::Pem};
 
 const CURRENT: &str = "kubelet-client-current.pem";
+const SERVING: &str = "kubelet-server-current.pem";
 const PENDING: &str = "kubelet-client.key.tmp";
 const AUTHORITY: &str = "ca.crt";
 const USER: &str = "system:node:";
@@ -43,13 +45,14 @@ impl NodeKey {
         Ok(NodeKey { node: node.to_owned(), pair })
     }
 
-    /// The PKCS#10 request for the node's client certificate, PEM.
+    /// The PKCS#10 request for a certificate of the node, PEM. `names` are its alternative names, addresses among them; a client
+    /// certificate has none.
     ///
     /// # Errors
     /// When it cannot be signed.
-    pub fn request(&self) -> Result<String, AgentError> {
+    pub fn request(&self, names: &[String]) -> Result<String, AgentError> {
         let make = || -> Result<String, rcgen::Error> {
-            let mut params = CertificateParams::new(vec![])?;
+            let mut params = CertificateParams::new(names)?;
             params.distinguished_name = rcgen::DistinguishedName::new();
             params.distinguished_name.push(DnType::OrganizationName, GROUP);
             params.distinguished_name.push(DnType::CommonName, format!("{USER}{}", self.node));
@@ -118,6 +121,20 @@ impl Credential {
         })
     }
 
+    /// Whether it is the serving certificate of a node at an address.
+    pub fn serves(&self, node: &str, address: IpAddr) -> bool {
+        let names =
+            Pem::iter_from_buffer(self.certificate.as_bytes()).find_map(Result::ok).and_then(|block| {
+                let (_, leaf) = parse_x509_certificate(&block.contents).ok()?;
+                let names = leaf.subject_alternative_name().ok()??;
+                Some(names.value.general_names.iter().any(|name| match name {
+                    GeneralName::IPAddress(octets) => **octets == *octets_of(address),
+                    _ => false,
+                }))
+            });
+        self.node == node && names == Some(true)
+    }
+
     /// When it is to be renewed: after 70 to 90 % of its life, so that nodes that joined together do not all ask at once.
     pub fn renew_at(&self, random: &dyn Random) -> Timestamp {
         let life = self.not_after.as_second() - self.not_before.as_second();
@@ -154,11 +171,15 @@ impl CredentialStore {
     /// # Errors
     /// When the file cannot be read, or holds no certificate that fits its key.
     pub fn current(&self) -> Result<Option<Credential>, AgentError> {
-        let Some(text) = read(&self.path())? else { return Ok(None) };
-        let malformed = |reason: String| PkiError::Malformed { path: self.path(), reason };
-        let pair = pki::key_pair(key_block(&text)).map_err(|e| malformed(e.to_string()))?;
-        let certificate = text.strip_suffix(key_block(&text)).unwrap_or(&text);
-        Ok(Some(Credential::new(certificate, &pair).map_err(malformed)?))
+        read_credential(&self.path())
+    }
+
+    /// The kept serving certificate.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or holds no certificate that fits its key.
+    pub fn serving(&self) -> Result<Option<Credential>, AgentError> {
+        read_credential(&self.0.join(SERVING))
     }
 
     /// Keeps a certificate and its key in place of the former; a key that waits for one is not needed any more.
@@ -166,9 +187,16 @@ impl CredentialStore {
     /// # Errors
     /// When that cannot be written.
     pub fn replace(&self, credential: &Credential) -> Result<(), AgentError> {
-        let end = if credential.certificate.ends_with('\n') { "" } else { "\n" };
-        write_private(&self.path(), &format!("{}{end}{}", credential.certificate, credential.key))?;
+        write_credential(&self.path(), credential)?;
         self.forget_pending()
+    }
+
+    /// Keeps a serving certificate and its key in place of the former.
+    ///
+    /// # Errors
+    /// When that cannot be written.
+    pub fn replace_serving(&self, credential: &Credential) -> Result<(), AgentError> {
+        write_credential(&self.0.join(SERVING), credential)
     }
 
     /// The authorities that were trusted when the node joined, PEM.
@@ -215,6 +243,26 @@ impl CredentialStore {
             _ => Ok(()),
         }
     }
+}
+
+fn octets_of(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+fn read_credential(path: &Path) -> Result<Option<Credential>, AgentError> {
+    let Some(text) = read(path)? else { return Ok(None) };
+    let malformed = |reason: String| PkiError::Malformed { path: path.to_owned(), reason };
+    let pair = pki::key_pair(key_block(&text)).map_err(|e| malformed(e.to_string()))?;
+    let certificate = text.strip_suffix(key_block(&text)).unwrap_or(&text);
+    Ok(Some(Credential::new(certificate, &pair).map_err(malformed)?))
+}
+
+fn write_credential(path: &Path, credential: &Credential) -> Result<(), AgentError> {
+    let end = if credential.certificate.ends_with('\n') { "" } else { "\n" };
+    Ok(write_private(path, &format!("{}{end}{}", credential.certificate, credential.key))?)
 }
 
 /// The key of a file that has certificates before it.
@@ -333,10 +381,14 @@ mod tests {
     #[test]
     fn requests_name_the_node() {
         use x509_parser::prelude::{FromDer, X509CertificationRequest};
-        let pem = NodeKey::generate("n").unwrap().request().unwrap();
-        let block = Pem::iter_from_buffer(pem.as_bytes()).next().unwrap().unwrap();
-        let (_, csr) = X509CertificationRequest::from_der(&block.contents).unwrap();
-        assert_eq!(csr.certification_request_info.subject.to_string(), "O=system:nodes, CN=system:node:n");
-        assert!(csr.requested_extensions().is_none_or(|mut e| e.next().is_none()), "no other names");
+        for names in [&[][..], &["n".to_owned(), "10.0.0.1".to_owned()]] {
+            let pem = NodeKey::generate("n").unwrap().request(names).unwrap();
+            let block = Pem::iter_from_buffer(pem.as_bytes()).next().unwrap().unwrap();
+            let (_, csr) = X509CertificationRequest::from_der(&block.contents).unwrap();
+            let subject = csr.certification_request_info.subject.to_string();
+            assert_eq!(subject, "O=system:nodes, CN=system:node:n");
+            let extensions = csr.requested_extensions().map_or(0, |all| all.count());
+            assert_eq!(extensions, usize::from(!names.is_empty()), "alternative names");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! A node's certificate signing request for its client certificate: created, and watched until it is decided.
+//! A node's certificate signing requests: created, and watched until they are decided.
 //!
 //! Source: Kubernetes, "TLS bootstrapping"; client-go's `util/certificate/csr`.
 
@@ -10,7 +10,31 @@ use kaji_runtime::{
 use serde_json::{Value, json};
 use std::time::Duration;
 
-const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// What a certificate is for.
+pub struct Purpose {
+    signer: &'static str,
+    usages: [&'static str; 2],
+    /// Alternative names, addresses among them.
+    names: Vec<String>,
+}
+
+impl Purpose {
+    /// Requests to the API server.
+    pub fn client() -> Purpose {
+        Purpose {
+            signer: "kubernetes.io/kube-apiserver-client-kubelet",
+            usages: ["digital signature", "client auth"],
+            names: vec![],
+        }
+    }
+
+    /// The kubelet's HTTPS API at these names and addresses.
+    pub fn serving(names: Vec<String>) -> Purpose {
+        let usages = ["digital signature", "server auth"];
+        Purpose { signer: "kubernetes.io/kubelet-serving", usages, names }
+    }
+}
+
 /// Before a broken watch is opened again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -22,17 +46,23 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub async fn certificate(
     client: &Client,
     key: &NodeKey,
+    purpose: &Purpose,
     name: Option<String>,
     wait: Duration,
 ) -> Result<String, AgentError> {
-    let object = create(client, key, name).await?;
+    let object = create(client, key, purpose, name).await?;
     let field = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
     let (name, uid) = (field("name"), field("uid"));
     let settled = tokio::time::timeout(wait, follow(client, &name, &uid)).await;
     settled.unwrap_or(Err(AgentError::Unsettled { name, wait }))
 }
 
-async fn create(client: &Client, key: &NodeKey, name: Option<String>) -> Result<Value, AgentError> {
+async fn create(
+    client: &Client,
+    key: &NodeKey,
+    purpose: &Purpose,
+    name: Option<String>,
+) -> Result<Value, AgentError> {
     let metadata = match &name {
         Some(name) => json!({"name": name}),
         None => json!({"generateName": "csr-"}),
@@ -42,9 +72,9 @@ async fn create(client: &Client, key: &NodeKey, name: Option<String>) -> Result<
         "kind": CertificateSigningRequest::KIND,
         "metadata": metadata,
         "spec": {
-            "request": STANDARD.encode(key.request()?),
-            "signerName": SIGNER,
-            "usages": ["digital signature", "client auth"],
+            "request": STANDARD.encode(key.request(&purpose.names)?),
+            "signerName": purpose.signer,
+            "usages": purpose.usages,
         },
     });
     let target = |name: &str| Target::of::<CertificateSigningRequest>("", name);

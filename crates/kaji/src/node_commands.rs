@@ -1,0 +1,90 @@
+//! The commands of a machine that is a node: joining a cluster.
+
+use crate::{default_data_dir, stop_signal};
+use clap::Args;
+use kaji::{
+    agent::{Agent, AgentOptions},
+    joined_node::{self, JoinedNodeOptions},
+};
+use std::{io::Write, net::IpAddr, path::PathBuf};
+
+/// Flags of `kaji agent`.
+#[derive(Args)]
+pub struct Join {
+    /// The API server, host:port.
+    #[arg(long, alias = "server", value_name = "HOST:PORT")]
+    join: String,
+    /// The bootstrap token; required until the data directory has a certificate.
+    #[arg(long, env = "KAJI_TOKEN", hide_env_values = true, default_value = "")]
+    token: String,
+    /// The public key of the cluster's authority, sha256:HEX; may be repeated.
+    #[arg(
+        long = "discovery-token-ca-cert-hash",
+        value_name = "HASH",
+        value_delimiter = ',',
+        required = true
+    )]
+    hashes: Vec<String>,
+    /// The node's name; the machine's if it is left out.
+    #[arg(long, alias = "hostname-override")]
+    node_name: Option<String>,
+    /// The node's address; the one from which the API server is reached if it is left out.
+    #[arg(long)]
+    node_ip: Option<IpAddr>,
+    /// A simulated node: pods report what a kubelet would, no container runs; root is not needed.
+    #[arg(long, conflicts_with = "node_ip")]
+    simulated: bool,
+    /// The directory of the node's key and certificate, images and containers.
+    #[arg(long, env = "KAJI_AGENT_DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+/// Joins a cluster, and is its node until a signal comes.
+pub async fn agent(args: Join) -> Result<(), Box<dyn std::error::Error>> {
+    if !args.simulated && !rustix::process::geteuid().is_root() {
+        return Err(
+            "containers need root; --simulated runs a node whose pods only report what a kubelet would"
+                .into(),
+        );
+    }
+    let data_dir = args
+        .data_dir
+        .unwrap_or_else(|| default_data_dir(std::env::var("HOME").ok().as_deref()).join("agent"));
+    let node = match args.node_name {
+        Some(name) => name,
+        // As a kubelet does: host names may have capitals, nodes may not.
+        None => std::fs::read_to_string("/proc/sys/kernel/hostname")?.trim().to_ascii_lowercase(),
+    };
+    let options = AgentOptions {
+        token: args.token,
+        hashes: args.hashes,
+        ..AgentOptions::new(&args.join, &node, &data_dir)
+    };
+    let real =
+        JoinedNodeOptions { data_dir: data_dir.clone(), server: args.join.clone(), address: args.node_ip };
+    let mut agent = if args.simulated {
+        Agent::start(options).await?
+    } else {
+        Agent::start_with(options, |joined| joined_node::run(real, joined)).await?
+    };
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "Node {} of the cluster at {}", agent.node(), args.join)?;
+    writeln!(out, "  data  {}", data_dir.display())?;
+    match args.simulated {
+        true => writeln!(
+            out,
+            "It is simulated: pods report what a kubelet would, no container runs. Ctrl-C ends it."
+        )?,
+        false => {
+            writeln!(out, "Ctrl-C ends the agent; containers go on, and the next start finds them again.")?
+        }
+    }
+    out.flush()?;
+    drop(out);
+    let outcome = tokio::select! {
+        stopped = stop_signal() => stopped.map_err(Into::into),
+        failed = agent.failed() => Err(failed.into()),
+    };
+    agent.stop().await;
+    outcome
+}

@@ -1,0 +1,242 @@
+#!/usr/bin/env bash
+# Three real nodes, each an agent in a network namespace of its own: pods, services and DNS over nodes on one segment and by
+# VXLAN, a killed agent whose containers go on, an agent that is stopped, and nothing left behind.
+#
+#     KAJI=target/release/kaji KUBECTL=kubectl bash tests/node/nodes.sh
+#
+# The server and the nodes a and b share a segment, the node c is behind a router. It needs root, ip, busybox (static) and
+# kubectl; without them it is skipped.
+set -euo pipefail
+KAJI=$(realpath "${KAJI:-target/release/kaji}")
+KUBECTL=${KUBECTL:-kubectl}
+passed=0 failed=0
+
+if [[ -z ${KAJI_NODES_INSIDE-} ]]; then
+  for tool in ip nsenter unshare busybox "$KUBECTL"; do
+    command -v "$tool" >/dev/null || { echo "SKIPPED nodes: $tool is not there"; exit 0; }
+  done
+  ((EUID == 0)) || { echo "SKIPPED nodes: it needs root"; exit 0; }
+  prefix=kaji-nodes-$$
+  trap 'for each in router server a b c; do ip netns delete "$prefix-$each"; done' EXIT
+  for each in router server a b c; do ip netns add "$prefix-$each"; done
+  # Not by `ip netns exec`, whose new /sys has no cgroups.
+  KAJI=$KAJI KUBECTL=$(command -v "$KUBECTL") KAJI_NODES_INSIDE=$prefix unshare --mount bash "$0"
+  exit
+fi
+
+mount --make-rprivate /
+mount -t tmpfs tmpfs /var/log
+work=$(mktemp -d)
+export KUBECONFIG=$work/kubeconfig NO_PROXY='*' no_proxy='*'
+declare -A process
+
+namespace() { echo "--net=/var/run/netns/$KAJI_NODES_INSIDE-$1"; }
+# inside NAME COMMAND...: runs a command in a network namespace.
+inside() { nsenter "$(namespace "$1")" "${@:2}"; }
+
+# segment NAME PREFIX: a bridge of the router.
+segment() {
+  inside router ip link add "$1" type bridge
+  inside router ip address add "$2.254/24" dev "$1"
+  inside router ip link set "$1" up
+}
+
+# attach NAME SEGMENT PREFIX NUMBER: an uplink of a machine.
+attach() {
+  inside router ip link add "to-$1" type veth peer name uplink netns "$KAJI_NODES_INSIDE-$1"
+  inside router ip link set "to-$1" master "$2" up
+  inside "$1" ip link set lo up
+  inside "$1" ip address add "$3.$4/24" dev uplink
+  inside "$1" ip link set uplink up
+  inside "$1" ip route add default via "$3.254"
+}
+
+inside router ip link set lo up
+inside router sh -c 'echo 1 > /proc/sys/net/ipv4/ip_forward'
+segment near 198.51.100
+segment far 203.0.113
+attach server near 198.51.100 1
+attach a near 198.51.100 2
+attach b near 198.51.100 3
+attach c far 203.0.113 2
+
+start_server() {
+  # Not by a function, which would have a process of its own.
+  nsenter "$(namespace server)" "$KAJI" up --nodes none --bind-address 0.0.0.0 --data-dir "$work/server" --port 6443 \
+    --kubeconfig "$KUBECONFIG" >>"$work/server.log" 2>&1 &
+  process[server]=$!
+}
+
+start_agent() {
+  nsenter "$(namespace "$1")" env KAJI_TOKEN="$token" "$KAJI" agent --join 198.51.100.1:6443 --discovery-token-ca-cert-hash "$hash" \
+    --node-name "$1" --data-dir "$work/$1" >>"$work/$1.log" 2>&1 &
+  process[$1]=$!
+}
+
+leave() {
+  local code=$? pid each
+  trap - EXIT
+  for each in "${!process[@]}"; do kill "${process[$each]}" 2>/dev/null || true; done
+  wait 2>/dev/null || true
+  # Of a walk that failed half-way.
+  for pid in $(pgrep -f "^$KAJI shim .*$work" || true); do kill -9 "$pid" 2>/dev/null || true; done
+  ((code == 0 && failed == 0)) || for each in server a b c; do
+    echo "== $each"
+    tail -n 15 "$work/$each.log" || true
+  done
+  rm -rf --one-file-system "$work" 2>/dev/null || true
+  echo "nodes: $passed passed, $failed failed"
+  ((code != 0 || failed == 0)) || code=1
+  exit "$code"
+}
+trap leave EXIT
+
+# soon TEXT COMMAND...: passes when the command succeeds within 20 seconds.
+soon() {
+  local text=$1 i
+  shift
+  for ((i = 0; i < 200; i++)); do
+    if "$@" >"$work/out" 2>&1; then
+      passed=$((passed + 1))
+      echo "ok   $text"
+      return
+    fi
+    sleep 0.1
+  done
+  failed=$((failed + 1))
+  echo "FAIL $text"
+  tail -n 5 "$work/out"
+}
+
+# shows WANTED COMMAND...: whether what a command prints has a text in it.
+shows() {
+  local wanted=$1
+  shift
+  "$@" 2>&1 | grep -qF -- "$wanted"
+}
+
+k() { inside server "$KUBECTL" "$@"; }
+field() { k get "$1" "$2" -o "jsonpath=$3"; }
+is() { [[ $("${@:2}") == "$1" ]]; }
+log() { cat /var/log/pods/default_"$1"_*/"$1"/*.log; }
+
+# An image of busybox.
+mkdir -p "$work"/root/{bin,etc,tmp,proc,sys,dev}
+cp "$(command -v busybox)" "$work/root/bin/busybox"
+for applet in sh cat echo sleep httpd nslookup nc hostname; do ln "$work/root/bin/busybox" "$work/root/bin/$applet"; done
+tar -C "$work/root" -cf "$work/busybox.tar" .
+for each in a b c; do
+  "$KAJI" image --data-dir "$work/$each" import "$work/busybox.tar" example.com/busybox:1 --cmd /bin/sh >/dev/null
+done
+
+start_server
+soon "the server is ready" shows ok k get --raw /readyz
+join=$(inside server "$KAJI" token --kubeconfig "$KUBECONFIG" create --print-join-command)
+token=$(sed -n 's/.*--token \([^ ]*\).*/\1/p' <<<"$join")
+hash=$(sed -n 's/.*--discovery-token-ca-cert-hash \([^ ]*\).*/\1/p' <<<"$join")
+for each in a b c; do start_agent "$each"; done
+ready() { is True field node "$1" '{.status.conditions[?(@.type=="Ready")].status}'; }
+for each in a b c; do soon "node $each is ready" ready "$each"; done
+for each in a b c; do soon "node $each has a serving certificate" test -s "$work/$each/pki/kubelet-server-current.pem"; done
+soon "a node has the address that reaches the server" shows 198.51.100.2 field node a '{.status.addresses}'
+soon "it runs containers" shows "kaji://" field node a '{.status.nodeInfo.containerRuntimeVersion}'
+dns_nodes() { k -n kube-system get endpointslice kube-dns -o 'jsonpath={.endpoints[*].nodeName}'; }
+soon "cluster DNS has an endpoint a node" is "a b c" dns_nodes
+soon "accounts exist" k get serviceaccount default
+
+# pod NAME NODE COMMAND [LABEL]: a pod of a node.
+pod() {
+  k apply -f - >/dev/null <<Y
+apiVersion: v1
+kind: Pod
+metadata: {name: $1, labels: {app: ${4:-none}}}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 1
+  nodeSelector: {kubernetes.io/hostname: $2}
+  containers: [{name: $1, image: "example.com/busybox:1", command: [sh, -c, "$3"]}]
+Y
+}
+for each in a b c; do
+  pod "web-$each" "$each" "hostname > /tmp/index.html; httpd -f -p 80 -h /tmp" web
+done
+k apply -f - >/dev/null <<'Y'
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80}]}
+Y
+for each in a b c; do soon "a pod runs on node $each" is Running field pod "web-$each" '{.status.phase}'; done
+service=$(field service web '{.spec.clusterIP}')
+request="printf 'GET / HTTP/1.0\\\\r\\\\n\\\\r\\\\n' | nc -w 3"
+for from in a b c; do
+  others= wanted=0
+  for to in a b c; do
+    others+="$request $(field pod "web-$to" '{.status.podIP}') 80; "
+  done
+  pod "direct-$from" "$from" "$others"
+  pod "service-$from" "$from" "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do $request $service 80; done"
+  pod "dns-$from" "$from" "nslookup web.default.svc.cluster.local"
+done
+for from in a b c; do
+  for to in a b c; do soon "a pod of node $from reaches a pod of node $to" shows "web-$to" log "direct-$from"; done
+  for to in a b c; do soon "by the service as well" shows "web-$to" log "service-$from"; done
+  soon "node $from answers names" shows "$service" log "dns-$from"
+done
+soon "the pods of one segment are routed" shows "via 198.51.100.3 dev uplink" inside a ip route
+soon "those behind the router have a tunnel" shows "dev kaji0.vx" inside a ip route
+api=$(field service kubernetes '{.spec.clusterIP}')
+pod api a "nc -w 3 $api 443 < /dev/null && echo reached"
+soon "a pod reaches the API server by its service" shows reached log api
+
+k apply -f - >/dev/null <<'Y'
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed}
+spec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]}
+Y
+denied() {
+  k delete pod denied --now --ignore-not-found >/dev/null
+  pod denied a "$request $(field pod web-b '{.status.podIP}') 80 || echo refused"
+  for _ in {1..50}; do [[ $(field pod denied '{.status.phase}') == Succeeded ]] && break; sleep 0.1; done
+  shows "$1" log denied
+}
+soon "a policy keeps pods of other nodes away" denied refused
+k delete networkpolicy closed >/dev/null
+soon "without it they are let in" denied web-b
+
+identity() { field pod web-b '{.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}'; }
+before=$(identity)
+kill -9 "${process[b]}"
+wait "${process[b]}" 2>/dev/null || true
+answers() { inside b bash -c "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | busybox nc -w 3 $(field pod web-b '{.status.podIP}') 80" | grep -q web-b; }
+soon "containers go on without their agent" answers
+token='' start_agent b
+pod again b "echo ran"
+soon "the agent comes back without a token" shows ran log again
+soon "its containers are the same" is "$before" identity
+kill -TERM "${process[c]}"
+soon "an agent ends" eval "! kill -0 ${process[c]} 2>/dev/null"
+soon "its node serves names no more" is "a b" dns_nodes
+token='' start_agent c
+soon "and again when it is back" is "a b c" dns_nodes
+kill -TERM "${process[server]}"
+wait "${process[server]}" 2>/dev/null || true
+start_server
+pod later a "echo ran"
+soon "the nodes go on with a server that was started again" shows ran log later
+
+uids=$(k get pods -o 'jsonpath={range .items[*]}{.metadata.uid}{"\n"}{end}')
+k delete service web >/dev/null
+k delete pods --all --now >/dev/null
+soon "pods go" shows "No resources found" k get pods
+none_left() { ! pgrep -f "^$KAJI shim .*$work" && ! grep -q "$work" /proc/mounts; }
+soon "no process or mount is left" none_left
+# Other nodes of the machine may have pods.
+no_cgroup_left() { ! find /sys/fs/cgroup -path '*kubepods*' -type d -name 'pod*' | grep -qF "$uids"; }
+soon "no cgroup of a pod is left" no_cgroup_left
+for each in a b c server; do
+  kill -TERM "${process[$each]}"
+  soon "$each ends" eval "! kill -0 ${process[$each]} 2>/dev/null"
+  unset "process[$each]"
+done
