@@ -223,9 +223,23 @@ soon "and again when it is back" is "a b c" dns_nodes
 kill -TERM "${process[server]}"
 wait "${process[server]}" 2>/dev/null || true
 start_server
+soon "the server comes back" shows ok k get --raw /readyz
 pod later a "echo ran"
 soon "the nodes go on with a server that was started again" shows ran log later
 
+kill -TERM "${process[c]}"
+wait "${process[c]}" 2>/dev/null || true
+reset_c() { inside c "$KAJI" node reset --data-dir "$work/c"; }
+in_use() { ! inside a "$KAJI" node reset --data-dir "$work/a" 2>"$work/refusal" && grep -q "used by another process" "$work/refusal"; }
+soon "a node that runs is not reset" in_use
+soon "one that was stopped is" shows "Nothing of the node" reset_c
+nothing_of_c() {
+  ! pgrep -f "^$KAJI shim .*$work/c/" && ! grep -q "$work/c/" /proc/mounts && ! inside c ip -o link | grep -q kaji0 &&
+    ! inside c ip route | grep -q "10\.2[0-9]*\." && [[ ! -e $work/c/containers && ! -e $work/c/kubelet ]]
+}
+soon "it left nothing" nothing_of_c
+unset 'process[c]'
+k delete node c >/dev/null
 uids=$(k get pods -o 'jsonpath={range .items[*]}{.metadata.uid}{"\n"}{end}')
 k delete service web >/dev/null
 k delete pods --all --now >/dev/null
@@ -235,7 +249,7 @@ soon "no process or mount is left" none_left
 # Other nodes of the machine may have pods.
 no_cgroup_left() { ! find /sys/fs/cgroup -path '*kubepods*' -type d -name 'pod*' | grep -qF "$uids"; }
 soon "no cgroup of a pod is left" no_cgroup_left
-for each in a b c server; do
+for each in a b server; do
   kill -TERM "${process[$each]}"
   soon "$each ends" eval "! kill -0 ${process[$each]} 2>/dev/null"
   unset "process[$each]"

@@ -11,7 +11,7 @@ use kaji::{
 use kaji_envtest as envtest;
 use kaji_images::cli::ImageCommand;
 use kaji_options::{ServerFlags, server_flags::shorten_help};
-use node_commands::Join;
+use node_commands::{Join, NodeArgs};
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
 
 #[global_allocator]
@@ -41,6 +41,8 @@ enum Command {
     Image(Image),
     /// Runs a node that joins a cluster over the network: this machine runs containers, which takes root.
     Agent(Join),
+    /// Maintains this machine's node while neither server nor agent runs.
+    Node(NodeArgs),
 }
 
 #[derive(Args)]
@@ -124,6 +126,7 @@ fn main() -> ExitCode {
         Command::Token(token) => runtime.block_on(tokens(token)),
         Command::Store(StoreArgs { command: StoreCommand::Scrub(args) }) => runtime.block_on(scrub(args)),
         Command::Image(image) => runtime.block_on(images(image)),
+        Command::Node(node) => runtime.block_on(node_commands::node(node)),
         Command::Agent(join) => runtime.block_on(node_commands::agent(join)),
     };
     match outcome {

@@ -1,10 +1,11 @@
-//! The commands of a machine that is a node: joining a cluster.
+//! The commands of a machine that is a node: joining a cluster, and taking away what a node has left.
 
 use crate::{default_data_dir, stop_signal};
-use clap::Args;
+use clap::{Args, Subcommand};
 use kaji::{
     agent::{Agent, AgentOptions},
     joined_node::{self, JoinedNodeOptions},
+    node_reset,
 };
 use std::{io::Write, net::IpAddr, path::PathBuf};
 
@@ -87,4 +88,45 @@ pub async fn agent(args: Join) -> Result<(), Box<dyn std::error::Error>> {
     };
     agent.stop().await;
     outcome
+}
+
+/// `kaji node`
+#[derive(Args)]
+pub struct NodeArgs {
+    #[command(subcommand)]
+    command: NodeCommand,
+}
+
+#[derive(Subcommand)]
+enum NodeCommand {
+    /// Removes what this machine's node has left: pods, interfaces, routes, rules, mounts, cgroups, logs and its files. The cluster's
+    /// objects and images stay. It refuses while a server or an agent runs.
+    Reset(Reset),
+}
+
+#[derive(Args)]
+struct Reset {
+    /// The data directory of the server or agent.
+    #[arg(long, env = "KAJI_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+/// Takes away what a node has left.
+pub async fn node(args: NodeArgs) -> Result<(), Box<dyn std::error::Error>> {
+    let NodeCommand::Reset(args) = args.command;
+    if !rustix::process::geteuid().is_root() {
+        return Err("what a node has left can be removed by root only".into());
+    }
+    let data_dir = args.data_dir.unwrap_or_else(|| default_data_dir(None));
+    if !data_dir.is_dir() {
+        return Err(format!("{} is no directory", data_dir.display()).into());
+    }
+    let removed = node_reset::reset(&data_dir.canonicalize()?).await?;
+    writeln!(
+        std::io::stdout().lock(),
+        "Nothing of the node in {} is left; pods removed: {}.",
+        data_dir.display(),
+        removed.pods
+    )?;
+    Ok(())
 }

@@ -32,7 +32,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 /// Where cgroup hierarchies are mounted.
-const CGROUPS: &str = "/sys/fs/cgroup";
+pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
+/// Containers' logs, in a directory a pod, and links to them: where collectors of logs expect them.
+pub(crate) const POD_LOGS: &str = "/var/log/pods";
+pub(crate) const CONTAINER_LOGS: &str = "/var/log/containers";
 /// The node's own resolvers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The domain of services' names.
@@ -208,8 +211,8 @@ async fn open(config: &RealNodeConfig) -> Result<(NodeParts, BridgeNetwork), Nod
     let config = NodeConfig {
         node_name: name.to_owned(),
         root_dir: data_dir.join("kubelet"),
-        pod_log_dir: "/var/log/pods".into(),
-        container_log_dir: "/var/log/containers".into(),
+        pod_log_dir: POD_LOGS.into(),
+        container_log_dir: CONTAINER_LOGS.into(),
         addresses: vec![config.address],
         dns,
         hosts_file: "/etc/hosts".into(),

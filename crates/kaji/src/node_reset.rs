@@ -1,0 +1,166 @@
+//! Takes from a machine what its node has left there: pods, interfaces, routes, rules, mounts, cgroups, logs, and the node's files.
+//!
+//! Invariants: nothing is touched while a server or an agent uses the directory; what belongs to the cluster (objects, its
+//! authorities) and images stay; it can be repeated after a failure.
+
+use crate::start::real_node::{CGROUPS, CONTAINER_LOGS, POD_LOGS, node_name};
+use kaji_containers::{ContainerRuntime, PodSandboxFilter, RuntimeError};
+use kaji_images::{Images, registry::RegistryConfig};
+use kaji_kubelet::{
+    node::KernelCgroups,
+    pods::context::PodCgroups,
+    volumes::{KernelMounter, Mounter},
+};
+use kaji_meta::{random::SystemRandom, time::SystemClock};
+use kaji_network::{BridgeNetwork, NetworkConfig};
+use kaji_oci::{Manager, ManagerOptions};
+use kaji_proxy::{Dataplane, policy};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Directories of the data directory that are the node's alone.
+const OWN: [&str; 3] = ["containers", "kubelet", "network"];
+/// Of the directory `pki`, what a joined node keeps there.
+const CREDENTIALS: [&str; 3] =
+    ["kubelet-client-current.pem", "kubelet-client.key.tmp", "kubelet-server-current.pem"];
+
+/// Why something is left.
+#[derive(Debug, thiserror::Error)]
+pub enum ResetError {
+    /// A server or an agent runs, or what it left cannot be read.
+    #[error("container runtime: {0}; stop the server or agent first")]
+    Runtime(#[from] kaji_oci::OpenError),
+    /// Images.
+    #[error("images: {0}")]
+    Images(#[from] kaji_images::ImageError),
+    /// Pods.
+    #[error("pods: {0}")]
+    Pods(#[from] RuntimeError),
+    /// The pod network.
+    #[error("pod network: {0}")]
+    Network(#[from] kaji_network::NetworkError),
+    /// Rules of services and policies.
+    #[error("service proxy and network policies: {0}")]
+    Rules(#[from] kaji_proxy::ProxyError),
+    /// A cgroup.
+    #[error("cgroups: {0}")]
+    Cgroup(String),
+    /// A file or mount.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// What was removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Pods that had a sandbox or files.
+    pub pods: usize,
+}
+
+/// Removes what a node with this data directory has left in the network namespace of this process and on its file systems.
+///
+/// # Errors
+/// The first thing that cannot be removed.
+pub async fn reset(data_dir: &Path) -> Result<Removed, ResetError> {
+    let network = BridgeNetwork::start(NetworkConfig::new(&node_name(), data_dir.join("network"))).await?;
+    let mut pods = remove_sandboxes(data_dir, &network).await?;
+    network.remove_all().await?;
+    // The names of tables do not depend on the node's.
+    Dataplane::start(kaji_proxy::NodeConfig::new("")).await?.remove().await?;
+    policy::remove(&policy::PolicyConfig::new(""))?;
+    pods.extend(names(&data_dir.join("kubelet/pods")));
+    remove_files(data_dir, &pods)?;
+    Ok(Removed { pods: pods.len() })
+}
+
+/// Stops and removes all sandboxes; their pods' uids.
+async fn remove_sandboxes(data_dir: &Path, network: &BridgeNetwork) -> Result<BTreeSet<String>, ResetError> {
+    let containers = data_dir.join("containers");
+    let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom));
+    let images = Images::open(&data_dir.join("images"), RegistryConfig::default(), clock, random)?;
+    let manager = Manager::open(ManagerOptions {
+        state_directory: containers.clone(),
+        // No container is started.
+        shim: vec![],
+        images: Arc::new(images.with_containers_in(containers)),
+        network: Some(Arc::new(network.clone())),
+    });
+    let manager = manager.await?;
+    let mut pods = BTreeSet::new();
+    for sandbox in manager.list_pod_sandboxes(PodSandboxFilter::default()).await? {
+        manager.stop_pod_sandbox(&sandbox.id).await?;
+        manager.remove_pod_sandbox(&sandbox.id).await?;
+        pods.insert(sandbox.metadata.uid);
+    }
+    Ok(pods)
+}
+
+/// The entries of a directory, which may be absent.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+fn remove_files(data_dir: &Path, pods: &BTreeSet<String>) -> Result<(), ResetError> {
+    if let Some(cgroups) = KernelCgroups::detect(Path::new(CGROUPS)) {
+        for (_, path) in cgroups.pods().into_iter().filter(|(uid, _)| pods.contains(uid)) {
+            cgroups.remove(&path).map_err(ResetError::Cgroup)?;
+        }
+    }
+    for part in OWN {
+        let directory = data_dir.join(part);
+        // What was mounted last is in front of what was mounted before.
+        for point in KernelMounter.below(&directory).iter().rev() {
+            KernelMounter.unmount(point).map_err(failure(point))?;
+        }
+        remove_tree(&directory)?;
+    }
+    for file in CREDENTIALS {
+        let path = data_dir.join("pki").join(file);
+        absent(fs::remove_file(&path)).map_err(failure(&path))?;
+    }
+    remove_logs(pods)
+}
+
+fn remove_logs(pods: &BTreeSet<String>) -> Result<(), ResetError> {
+    // namespace_name_uid
+    let of_pods = |name: &str| name.rsplit('_').next().is_some_and(|uid| pods.contains(uid));
+    let logs: Vec<PathBuf> = names(Path::new(POD_LOGS))
+        .iter()
+        .filter(|name| of_pods(name))
+        .map(|n| Path::new(POD_LOGS).join(n))
+        .collect();
+    for name in names(Path::new(CONTAINER_LOGS)) {
+        let link = Path::new(CONTAINER_LOGS).join(name);
+        if fs::read_link(&link).is_ok_and(|target| logs.iter().any(|log| target.starts_with(log))) {
+            absent(fs::remove_file(&link)).map_err(failure(&link))?;
+        }
+    }
+    logs.iter().try_for_each(|log| remove_tree(log))
+}
+
+fn remove_tree(path: &Path) -> Result<(), ResetError> {
+    absent(fs::remove_dir_all(path)).map_err(failure(path))
+}
+
+/// What is not there is removed.
+fn absent(outcome: io::Result<()>) -> io::Result<()> {
+    match outcome {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn failure(path: &Path) -> impl FnOnce(io::Error) -> ResetError {
+    let path = path.to_owned();
+    move |error| ResetError::File { path, error }
+}
