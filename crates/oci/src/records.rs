@@ -142,6 +142,13 @@ pub fn start_time(pid: i32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
+/// How a process ended, as wait(2) shows it; `None` unless it has ended and was not collected by its parent yet.
+pub fn uncollected_status(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    (fields.next()? == "Z").then(|| fields.nth(48)?.parse().ok()).flatten()
+}
+
 impl RunRecord {
     /// Whether the process still exists.
     pub fn is_alive(&self) -> bool {

@@ -7,7 +7,7 @@ use super::build::{Building, Stdio, Target};
 use super::log::LogFile;
 use super::peers::{MOST_PEERS, Peer, Role};
 use super::streams::{Input, Output, Sink};
-use super::{announce, short_path};
+use super::{announce, short_path, system};
 use crate::cgroup;
 use crate::protocol::{Incoming, Received, Reply, Request};
 use crate::records::{self, ExitRecord, RunRecord, ShimConfig, now_nanos};
@@ -20,13 +20,20 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 /// How long a shim stays for clients that do not read, after its container has exited.
 const LINGER: Duration = Duration::from_secs(30);
+
+/// How a process ended of which another one is the parent, which may collect it at any time.
+fn adopted_status(pid: i32, process: BorrowedFd<'_>) -> Option<i32> {
+    records::uncollected_status(pid).or_else(|| system::collected_status(process))
+}
 
 enum Init {
     Building(Building, Option<UnixListener>),
@@ -416,11 +423,20 @@ impl Shim {
                     }
                 }
             }
-            Init::Adopted(run, _) if !run.is_alive() => {
+            Init::Adopted(run, descriptor) if !run.is_alive() => {
+                let status = adopted_status(run.pid, descriptor.as_fd());
                 let run = run.clone();
-                // Its parent is another process, which got the code.
-                let message = "the exit code was lost with the shim that the container was started by";
-                let record = ExitRecord { message: message.to_owned(), ..self.exit_record(255, &run) };
+                let record = match status.map(ExitStatus::from_raw) {
+                    Some(status) => {
+                        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+                        self.exit_record(code.unwrap_or(255), &run)
+                    }
+                    None => {
+                        let message =
+                            "the exit code was lost with the shim that the container was started by";
+                        ExitRecord { message: message.to_owned(), ..self.exit_record(255, &run) }
+                    }
+                };
                 self.exited(record)
             }
             _ => Ok(()),

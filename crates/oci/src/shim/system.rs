@@ -1,4 +1,4 @@
-//! The two system interfaces that have no safe wrapper. The only file of the crate with unsafe code.
+//! The three system interfaces that have no safe wrapper. The only file of the crate with unsafe code.
 
 #![allow(unsafe_code)]
 
@@ -6,6 +6,7 @@ use libc::{SECCOMP_SET_MODE_FILTER, SYS_seccomp, c_ushort, sock_filter, sock_fpr
 use nix::unistd::{ForkResult, fork};
 use seccompiler::BpfProgram;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Runs `child` in a process of its own and answers its id. The child ends with the function, or with a panic of it.
 ///
@@ -40,4 +41,27 @@ pub fn load_filter(program: &BpfProgram) -> io::Result<()> {
     // SAFETY: `program` points to `length` instructions that live until after the call; the kernel copies them.
     let result = unsafe { libc::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// `struct pidfd_info` of linux/pidfd.h, as it was first published.
+#[repr(C)]
+#[derive(Default)]
+struct PidfdInfo {
+    mask: u64,
+    cgroup: u64,
+    ids: [u32; 11],
+    exit_code: i32,
+}
+
+/// How a process ended that is not a child of this one, as wait(2) shows it. `None` while it runs or is not collected by its parent,
+/// and before Linux 6.15. The descriptor has to be opened while the process ran.
+pub fn collected_status(process: BorrowedFd<'_>) -> Option<i32> {
+    /// `PIDFD_INFO_EXIT`
+    const EXIT: u64 = 1 << 3;
+    /// `PIDFD_GET_INFO`: `_IOWR(0xff, 11, struct pidfd_info)`
+    const GET_INFO: libc::c_ulong = 0xc000_ff0b | (size_of::<PidfdInfo>() as libc::c_ulong) << 16;
+    let mut info = PidfdInfo { mask: EXIT, ..PidfdInfo::default() };
+    // SAFETY: the request has the size of `info`, which is all that the kernel reads and writes; every bit pattern is valid for it.
+    let result = unsafe { libc::ioctl(process.as_raw_fd(), GET_INFO, &raw mut info) };
+    (result == 0 && info.mask & EXIT != 0).then_some(info.exit_code)
 }
