@@ -9,8 +9,10 @@ pub mod eviction;
 mod housekeeping;
 pub mod image_gc;
 mod machine;
+mod mirror_pods;
 mod objects;
 mod report;
+pub mod static_pods;
 
 pub use cgroups::KernelCgroups;
 pub use housekeeping::Housekeeping;
@@ -22,7 +24,7 @@ use crate::pods::admission;
 use crate::pods::context::{NodeConfig, NodeContext, PodCgroups};
 use crate::pods::core::Pod;
 use crate::pods::sources::ApiSources;
-use crate::pods::worker::{Desired, Ending, Worker};
+use crate::pods::worker::{Desired, Ending, ShownAs, Worker};
 use crate::pods::{labels, log_rotation, model};
 use crate::server::{KubeletServerConfig, NodeApi};
 use crate::volumes::{Mounter, VolumeManager};
@@ -39,6 +41,7 @@ use kaji_containers::{
 };
 use kaji_runtime::objects::Service;
 use kaji_runtime::{Informer, Informers, Recorder, Shared};
+use static_pods::{Manifests, StaticPods};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -72,6 +75,8 @@ pub struct NodeParts {
     pub server: Option<NodeServer>,
     /// Logs, images, pressure.
     pub housekeeping: Housekeeping,
+    /// Static pods; without it there are none.
+    pub manifests: Option<Manifests>,
 }
 
 /// The kubelet's HTTPS API of a node.
@@ -110,6 +115,8 @@ struct Dispatcher {
     listed: HashMap<String, (String, ContainerState)>,
     /// The node's conditions.
     pressures: watch::Receiver<BTreeSet<Pressure>>,
+    /// Those that files describe.
+    statics: watch::Receiver<StaticPods>,
 }
 
 /// Runs a node until `stop` turns true; its containers go on. The informers have to select the node's own pods, and its Node
@@ -154,8 +161,15 @@ pub async fn run(
     }
     let (pressures, shown) = watch::channel(BTreeSet::new());
     tasks.spawn(keep_order(cx.clone(), parts.housekeeping, pods.clone(), news, pressures));
+    let mirrors = client.clone();
     tasks.spawn(report::run(cx.clone(), client, parts.machine, shown.clone(), stop.clone()));
+    let statics = match parts.manifests {
+        Some(manifests) => follow_manifests(&cx, manifests, &mut tasks),
+        None => watch::channel(StaticPods::default()).1,
+    };
+    tasks.spawn(mirror_pods::run(cx.clone(), mirrors, statics.clone(), pods.clone()));
     let dispatcher = Dispatcher {
+        statics,
         cx,
         pods,
         workers: HashMap::new(),
@@ -167,6 +181,20 @@ pub async fn run(
         () = dispatcher.run(queue) => {}
         _ = stop.wait_for(|stop| *stop) => {}
     }
+}
+
+/// Reads the manifests, and follows them from then on.
+fn follow_manifests(
+    cx: &NodeContext,
+    manifests: Manifests,
+    tasks: &mut JoinSet<()>,
+) -> watch::Receiver<StaticPods> {
+    let (name, clock) = (cx.config.node_name.clone(), cx.clock.clone());
+    // At once: what the runtime runs and nothing describes is stopped.
+    let first = static_pods::read(&manifests, &name, clock.now());
+    let (sender, statics) = watch::channel(Arc::new(first));
+    tasks.spawn(static_pods::follow(manifests, name, clock, sender));
+    statics
 }
 
 /// Removes images that nothing uses, and evicts pods when the node runs short of something.
@@ -248,11 +276,14 @@ async fn follow_runtime(cx: Arc<NodeContext>, news: mpsc::Sender<News>) {
 
 impl Dispatcher {
     async fn run(mut self, mut queue: mpsc::Receiver<News>) {
+        // Static pods need no API.
+        self.dispatch().await;
         self.pods.synced().await;
         self.dispatch().await;
         loop {
             let news = tokio::select! {
                 news = queue.recv() => news,
+                Ok(()) = self.statics.changed() => Some(News::Pods),
                 Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     match ended {
                         Ok(uid) => drop(self.workers.remove(&uid)),
@@ -286,15 +317,8 @@ impl Dispatcher {
 
     /// Hands every pod its newest version, in order of creation; those that are new are admitted first.
     async fn dispatch(&mut self) {
-        let snapshot = self.pods.snapshot();
-        let node = &self.cx.config.node_name;
-        let mut pods: Vec<Arc<Pod>> = snapshot
-            .iter()
-            .filter(|p| p.pod.spec.as_ref().and_then(|s| s.node_name.as_ref()) == Some(node))
-            .map(|p| p.pod.clone())
-            .collect();
-        pods.sort_by_key(|p| (p.metadata.creation_timestamp.clone(), p.metadata.uid.clone()));
-        let shown: HashSet<&str> = pods.iter().map(|p| model::uid(p)).collect();
+        let pods = self.bound();
+        let shown: HashSet<&str> = pods.iter().map(|(p, _)| model::uid(p)).collect();
         for (uid, worker) in &self.workers {
             if !shown.contains(uid.as_str()) {
                 worker.desired.send_if_modified(|d| !std::mem::replace(&mut d.gone, true));
@@ -302,15 +326,18 @@ impl Dispatcher {
         }
         let mut admitted: Vec<Arc<Pod>> = pods
             .iter()
+            .map(|(pod, _)| pod)
             .filter(|p| !model::is_terminal(p) && self.workers.contains_key(model::uid(p)))
             .cloned()
             .collect();
-        for pod in &pods {
+        for (pod, shown_as) in &pods {
             match self.workers.get(model::uid(pod)) {
                 Some(worker) => {
                     worker.desired.send_if_modified(|d| {
-                        let same = d.pod.metadata.resource_version == pod.metadata.resource_version;
+                        let same = d.pod.metadata.resource_version == pod.metadata.resource_version
+                            && d.shown_as == *shown_as;
                         d.pod = pod.clone();
+                        d.shown_as.clone_from(shown_as);
                         !same
                     });
                 }
@@ -319,10 +346,35 @@ impl Dispatcher {
                     if refused.is_none() && !model::is_terminal(pod) {
                         admitted.push(pod.clone());
                     }
-                    self.start(pod.clone(), refused, false);
+                    let gone = false;
+                    self.start(Desired { pod: pod.clone(), gone, refused, shown_as: shown_as.clone() });
                 }
             }
         }
+    }
+
+    /// The pods of this node in order of creation, and where the API shows their status. Mirror pods are not run: the static pods that
+    /// they stand for are.
+    fn bound(&self) -> Vec<(Arc<Pod>, ShownAs)> {
+        let snapshot = self.pods.snapshot();
+        let node = &self.cx.config.node_name;
+        let own = snapshot.iter().map(|p| &p.pod);
+        let own = own.filter(|p| p.spec.as_ref().and_then(|s| s.node_name.as_ref()) == Some(node));
+        let (mirrors, own): (Vec<&Arc<Pod>>, Vec<_>) = own.partition(|p| static_pods::mirrored(p).is_some());
+        let mut pods: Vec<_> = own.into_iter().map(|p| (p.clone(), ShownAs::Itself)).collect();
+        pods.sort_by_key(|(p, _)| (p.metadata.creation_timestamp.clone(), p.metadata.uid.clone()));
+        let of_file = |pod: &Arc<Pod>| {
+            let uid = model::uid(pod);
+            match mirrors.iter().find(|m| static_pods::mirrored(m) == Some(uid) && !model::deleting(m)) {
+                None => (pod.clone(), ShownAs::Nothing),
+                Some(mirror) => {
+                    let shown = Pod { status: mirror.status.clone(), ..Pod::clone(pod) };
+                    (Arc::new(shown), ShownAs::Mirror(model::uid(mirror).to_owned()))
+                }
+            }
+        };
+        // They go first: the node may need them.
+        self.statics.borrow().iter().map(of_file).chain(pods).collect()
     }
 
     /// A pod that has run already, or ends anyway, is not asked about again.
@@ -369,9 +421,9 @@ impl Dispatcher {
         }
     }
 
-    fn start(&mut self, pod: Arc<Pod>, refused: Option<Ending>, gone: bool) {
-        let uid = model::uid(&pod).to_owned();
-        let (desired, changes) = watch::channel(Desired { pod, gone, refused });
+    fn start(&mut self, desired: Desired) {
+        let uid = model::uid(&desired.pod).to_owned();
+        let (desired, changes) = watch::channel(desired);
         let wake = Arc::new(Notify::new());
         let worker = Worker::new(self.cx.clone(), changes, wake.clone());
         self.workers.insert(uid.clone(), Running { desired, wake });
@@ -412,7 +464,8 @@ impl Dispatcher {
         for sandbox in sandboxes {
             let uid = labels::sandbox_pod_uid(&sandbox).map(str::to_owned);
             if let Some(uid) = uid.filter(|uid| !self.workers.contains_key(uid)) {
-                self.start(Arc::new(orphan(&sandbox, &uid)), None, true);
+                let pod = Arc::new(orphan(&sandbox, &uid));
+                self.start(Desired { pod, gone: true, refused: None, shown_as: ShownAs::Nothing });
             }
         }
         Ok(())

@@ -16,6 +16,7 @@ use kaji_images::{Images, registry::RegistryConfig};
 use kaji_kubelet::node::{
     self, FullNode, FullPod, Housekeeping, KernelCgroups, Machine, NodeParts, NodeServer,
 };
+use kaji_kubelet::node::static_pods::Manifests;
 use kaji_kubelet::pods::context::{NodeConfig, PodCgroups};
 use kaji_kubelet::pods::network::DnsSettings;
 use kaji_kubelet::volumes::KernelMounter;
@@ -221,8 +222,21 @@ async fn open(config: &RealNodeConfig) -> Result<(NodeParts, BridgeNetwork), Nod
     };
     let mounter = Arc::new(KernelMounter);
     let housekeeping = Housekeeping::default();
-    let parts = NodeParts { config, machine, runtime, images, mounter, cgroups, server, housekeeping };
+    let directory = data_dir.join("kubelet").join("manifests");
+    let manifests = Some(Manifests { directory, complete: Arc::new(complete_pod) });
+    let parts = NodeParts { config, machine, runtime, images, mounter, cgroups, server, housekeeping, manifests };
     Ok((parts, network))
+}
+
+/// Sets the defaults of a static pod and validates it, as the API server does with pods that are created.
+fn complete_pod(pod: &mut serde_json::Value) -> Result<(), String> {
+    kaji_builtins::core::pods::defaults::pod(pod);
+    let mut violations = vec![];
+    kaji_builtins::core::pods::validate::pod(&mut violations, pod);
+    match violations.first() {
+        None => Ok(()),
+        Some(first) => Err(first.to_string()),
+    }
 }
 
 /// Hands the ranges of the Node object to the runtime, whenever they change.

@@ -1,5 +1,6 @@
 //! Pods and nodes with all their fields, as informers keep them for a kubelet.
 
+use super::static_pods;
 use crate::pods::core::{Node, Pod};
 use crate::server::NodePods;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -37,7 +38,11 @@ fn meta(meta: &ObjectMeta) -> Meta {
 
 impl<'de> Deserialize<'de> for FullPod {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let pod = Pod::deserialize(deserializer)?;
+        let mut pod = Pod::deserialize(deserializer)?;
+        // Only the kubelet says where a pod comes from: static pods have rights that others have not.
+        if let Some(source) = pod.metadata.annotations.as_mut().and_then(|a| a.get_mut(static_pods::SOURCE)) {
+            "api".clone_into(source);
+        }
         Ok(FullPod { meta: meta(&pod.metadata), pod: Arc::new(pod) })
     }
 }
@@ -80,10 +85,22 @@ pub struct BoundPods(pub Arc<Informer<FullPod>>);
 
 impl NodePods for BoundPods {
     fn all(&self) -> Vec<Arc<Pod>> {
-        self.0.snapshot().iter().map(|p| p.pod.clone()).collect()
+        self.0.snapshot().iter().map(|p| as_run(&p.pod)).collect()
     }
 
     fn by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
-        self.0.snapshot().get(namespace, name).map(|p| p.pod.clone())
+        self.0.snapshot().get(namespace, name).map(|p| as_run(&p.pod))
+    }
+}
+
+/// A mirror pod as the static pod that it stands for: the runtime knows that one's uid.
+fn as_run(pod: &Arc<Pod>) -> Arc<Pod> {
+    match static_pods::mirrored(pod) {
+        None => pod.clone(),
+        Some(uid) => {
+            let mut own = Pod::clone(pod);
+            own.metadata.uid = Some(uid.to_owned());
+            Arc::new(own)
+        }
     }
 }

@@ -73,7 +73,7 @@ pub fn admit(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), Refusal> {
     fits(pod, others, node)?;
     affinity(pod, node)?;
     ports(pod, others)?;
-    if mirror { Ok(()) } else { taints(pod, node) }
+    if mirror || model::is_static(pod) { Ok(()) } else { taints(pod, node) }
 }
 
 /// Whether the node takes a pod while it has these conditions, by their types. Upstream's admission of its eviction manager.

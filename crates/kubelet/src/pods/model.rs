@@ -294,12 +294,21 @@ pub fn qos(pod: &Pod) -> Qos {
     }
 }
 
+/// Whether the kubelet has the pod from a file.
+#[must_use]
+pub fn is_static(pod: &Pod) -> bool {
+    let source = pod.metadata.annotations.as_ref().and_then(|a| a.get("kubernetes.io/config.source"));
+    source.is_some_and(|source| source != "api")
+}
+
 /// Whether the pod goes before others under pressure: static, mirrored, or of a system priority.
 #[must_use]
 pub fn is_critical(pod: &Pod) -> bool {
     let annotations = pod.metadata.annotations.as_ref();
     let has = |name: &str| annotations.is_some_and(|a| a.contains_key(name));
-    has("kubernetes.io/config.mirror") || spec(pod).priority.is_some_and(|p| p >= 2_000_000_000)
+    has("kubernetes.io/config.mirror")
+        || is_static(pod)
+        || spec(pod).priority.is_some_and(|p| p >= 2_000_000_000)
 }
 
 /// The hash by which a running container is compared with its spec: of the fields that may change, name and image.

@@ -10,7 +10,7 @@ mod report;
 
 use super::backoff::Backoff;
 use super::compute;
-use super::context::NodeContext;
+use super::context::{NodeContext, PodRef};
 use super::core::{Pod, PodStatus};
 use super::kill;
 use super::model;
@@ -41,6 +41,20 @@ pub struct Desired {
     pub gone: bool,
     /// Of a pod that this node does not take, or that it evicts: why.
     pub refused: Option<Ending>,
+    /// Where the API shows the pod's status.
+    pub shown_as: ShownAs,
+}
+
+/// The object of the API that shows a pod's status.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ShownAs {
+    /// The pod itself.
+    #[default]
+    Itself,
+    /// The mirror pod of a static pod, of this uid.
+    Mirror(String),
+    /// None yet, or none any more.
+    Nothing,
 }
 
 /// Why the kubelet itself ends a pod, which fails then.
@@ -74,7 +88,8 @@ pub struct Worker {
     mounts: Backoff,
     waiting: Waiting,
     former: PodStatus,
-    writer: StatusWriter,
+    writer: Option<StatusWriter>,
+    shown_as: ShownAs,
     failed: Option<Ending>,
 }
 
@@ -90,9 +105,12 @@ impl Worker {
     /// A worker for a pod; `wake` is notified when the runtime has news of it.
     #[must_use]
     pub fn new(cx: Arc<NodeContext>, desired: watch::Receiver<Desired>, wake: Arc<Notify>) -> Worker {
-        let pod = desired.borrow().pod.clone();
+        let (pod, shown_as) = {
+            let desired = desired.borrow();
+            (desired.pod.clone(), desired.shown_as.clone())
+        };
         let former = pod.status.clone().unwrap_or_default();
-        let writer = StatusWriter::start(cx.clone(), pod_ref(&pod), former.clone());
+        let writer = writer(&cx, &pod, &shown_as);
         Worker {
             probes: PodProbes::new(wake.clone(), &former),
             restarts: Backoff::standard(),
@@ -106,6 +124,7 @@ impl Worker {
             wake,
             former,
             writer,
+            shown_as,
         }
     }
 
@@ -113,7 +132,7 @@ impl Worker {
     pub async fn run(mut self) {
         loop {
             let desired = self.desired.borrow_and_update().clone();
-            self.pod = desired.pod.clone();
+            self.take(&desired);
             self.cx.sources.follow(&self.pod, &self.wake);
             if self.failed.is_none() {
                 self.failed.clone_from(&desired.refused);
@@ -146,6 +165,18 @@ impl Worker {
         }
         self.cx.sources.forget(model::uid(&self.pod));
         self.end().await;
+    }
+
+    /// Takes over what is desired. The status is written anew when another object shows it.
+    fn take(&mut self, desired: &Desired) {
+        self.pod = desired.pod.clone();
+        if self.shown_as != desired.shown_as {
+            self.shown_as = desired.shown_as.clone();
+            self.writer = writer(&self.cx, &self.pod, &self.shown_as);
+            if let Some(writer) = &self.writer {
+                writer.write(self.former.clone());
+            }
+        }
     }
 
     /// Waits for news. Whether to go on.
@@ -203,8 +234,8 @@ impl Worker {
         self.former = status.clone();
         // Success or failure is final: it is written when no container runs any more.
         let alive = observed.alive().next().is_some();
-        if !(over && alive) {
-            self.writer.write(status);
+        if let Some(writer) = self.writer.as_ref().filter(|_| !(over && alive)) {
+            writer.write(status);
         }
         over
     }
@@ -255,8 +286,10 @@ impl Worker {
             if desired.gone {
                 break;
             }
-            self.pod = desired.pod;
-            if model::deleting(&self.pod) && self.writer.delete(&self.pod).await {
+            self.take(&desired);
+            if let Some(writer) = self.writer.as_mut().filter(|_| model::deleting(&self.pod))
+                && writer.delete(&self.pod).await
+            {
                 break;
             }
             let retry = if model::deleting(&self.pod) { RETRY } else { RESYNC };
@@ -270,7 +303,7 @@ impl Worker {
     async fn terminate(&mut self) -> Result<(), RuntimeError> {
         loop {
             let desired = self.desired.borrow_and_update().clone();
-            self.pod = desired.pod.clone();
+            self.take(&desired);
             let observed = self.observe().await?;
             self.report(&observed, false);
             if observed.alive().next().is_none() {
@@ -331,6 +364,16 @@ impl Worker {
         self.remove_cgroup();
         self.cx.remove_pod_dirs(&pod_ref(&self.pod));
     }
+}
+
+fn writer(cx: &Arc<NodeContext>, pod: &Pod, shown_as: &ShownAs) -> Option<StatusWriter> {
+    let own = pod_ref(pod);
+    let name = match shown_as {
+        ShownAs::Itself => own,
+        ShownAs::Mirror(uid) => PodRef { uid: uid.clone(), ..own },
+        ShownAs::Nothing => return None,
+    };
+    Some(StatusWriter::start(cx.clone(), name, pod.status.clone().unwrap_or_default()))
 }
 
 fn whole_second(now: jiff::Timestamp) -> jiff::Timestamp {

@@ -317,6 +317,8 @@ impl ImageService for Runtime {
 #[derive(Default)]
 pub struct Api {
     pub status: Mutex<Option<PodStatus>>,
+    /// Of the pod that a status was written to last.
+    pub uid: Mutex<String>,
     pub deleted: Mutex<bool>,
     pub events: Mutex<Vec<String>>,
 }
@@ -324,10 +326,11 @@ pub struct Api {
 impl PodApi for Api {
     fn patch_status<'a>(
         &'a self,
-        _: &'a PodRef,
+        pod: &'a PodRef,
         _: &'a PodStatus,
         status: &'a PodStatus,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
+        self.uid.lock().unwrap().clone_from(&pod.uid);
         *self.status.lock().unwrap() = Some(status.clone());
         Box::pin(async { Ok(()) })
     }

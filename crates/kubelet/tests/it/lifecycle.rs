@@ -3,7 +3,7 @@
 use crate::fake::Fake;
 use kaji_containers::RuntimeError;
 use kaji_kubelet::pods::core::Pod;
-use kaji_kubelet::pods::worker::{Desired, Ending, Worker};
+use kaji_kubelet::pods::worker::{Desired, Ending, ShownAs, Worker};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,12 @@ fn parsed(pod: &Value) -> Arc<Pod> {
 
 impl Run {
     fn start(fake: Fake, pod: &Value) -> Run {
-        let (desired, changes) = watch::channel(Desired { pod: parsed(pod), gone: false, refused: None });
+        let (desired, changes) = watch::channel(Desired {
+            pod: parsed(pod),
+            gone: false,
+            refused: None,
+            shown_as: ShownAs::Itself,
+        });
         let wake = Arc::new(Notify::new());
         let task = tokio::spawn(Worker::new(fake.cx.clone(), changes, wake.clone()).run());
         Run { fake, desired, wake, task }
@@ -244,6 +249,23 @@ async fn an_evicted_pod_fails_after_its_containers_have_ended() {
     assert_eq!(disruption["message"], status["message"]);
     // The runtime stops a container no faster than in two seconds, whatever grace is imposed.
     assert!(run.calls().ends_with("stop c 2"), "{}", run.calls());
+}
+
+#[tokio::test]
+async fn a_static_pod_s_status_is_written_to_each_of_its_mirrors() {
+    let run = Run::start(Fake::new(), &pod(json!({"containers": [{"name": "c", "image": "i"}]})));
+    run.desired.send_modify(|d| d.shown_as = ShownAs::Nothing);
+    run.until("runs", |_| run.fake.runtime.running() == ["c/0"]).await;
+    for mirror in ["m1", "m2"] {
+        *run.fake.api.status.lock().unwrap() = None;
+        run.desired.send_modify(|d| d.shown_as = ShownAs::Mirror(mirror.into()));
+        run.until("ready", ready).await;
+        assert_eq!(*run.fake.api.uid.lock().unwrap(), mirror);
+    }
+    run.desired.send_modify(|d| d.gone = true);
+    tokio::time::timeout(Duration::from_secs(20), run.task).await.unwrap().unwrap();
+    assert!(run.fake.runtime.running().is_empty());
+    assert!(!*run.fake.api.deleted.lock().unwrap());
 }
 
 #[tokio::test]
