@@ -31,7 +31,7 @@ use crate::volumes::{Mounter, VolumeManager};
 use api::{Facts, KubeletApi};
 use eviction::EvictionManager;
 use eviction::assess::Memory;
-use eviction::observe::{KernelSensors, NodeDisks};
+use eviction::observe::{KernelSensors, NodeDisks, Sensors};
 use eviction::rank::Eviction;
 use eviction::thresholds::Pressure;
 use futures_util::StreamExt;
@@ -214,12 +214,21 @@ async fn keep_order(
     };
     let node = cx.config.root_dir.clone();
     let disks = NodeDisks { images: images.unwrap_or_else(|| node.clone()), node };
-    let collector = Arc::new(ImageCollector::new(cx.clone(), housekeeping.images, disks.images.clone()));
+    let dedicated_images = disks.dedicated_images();
+    let image_directory = disks.images.clone();
+    let sensors = Arc::new(KernelSensors { cx: cx.clone(), disks });
+    let (housekeeping, crowded) = housekeeping.on_crowded_disks(&sensors.observe());
+    if crowded {
+        tracing::warn!(
+            "the node's disk is nearly full; thresholds of eviction are lowered to what is left of it"
+        );
+    }
+    let collector = Arc::new(ImageCollector::new(cx.clone(), housekeeping.images, image_directory));
     let (evictions, mut chosen) = mpsc::channel(NEWS);
     let manager = EvictionManager {
         settings: housekeeping.eviction,
-        dedicated_images: disks.dedicated_images(),
-        sensors: Arc::new(KernelSensors { cx: cx.clone(), disks }),
+        dedicated_images,
+        sensors,
         images: collector.clone(),
         pods: Arc::new(BoundPods(pods)),
         evictions,

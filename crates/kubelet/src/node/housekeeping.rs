@@ -1,8 +1,15 @@
 //! What an administrator can set of how a kubelet keeps its node in order, with upstream's defaults.
 
-use super::eviction::thresholds::EvictionSettings;
+use super::eviction::assess::{self, Observations};
+use super::eviction::thresholds::{Amount, EvictionSettings, Pressure, Starved};
 use super::image_gc::plan::Thresholds;
 use crate::pods::log_rotation::LogLimits;
+
+/// What is kept free at most on a disk that was crowded before the kubelet came: bytes, and inodes.
+const CROWDED_BYTES: i64 = 1 << 30;
+const CROWDED_INODES: i64 = 10_000;
+/// An image threshold that is never reached.
+const NEVER: u8 = 101;
 
 /// Limits of what a node's pods may leave on it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -13,4 +20,64 @@ pub struct Housekeeping {
     pub images: Thresholds,
     /// Pods, when the node runs short of something.
     pub eviction: EvictionSettings,
+}
+
+impl Housekeeping {
+    /// Settings for a machine that other files than those of pods have filled already, by what is observed before any pod
+    /// runs. A part of the whole disk cannot be kept free there, and no pod could ever run: instead of it
+    /// a gibibyte is, or half of what is left, and images are removed only when that is short. Whether anything changed.
+    #[must_use]
+    pub fn on_crowded_disks(mut self, observed: &Observations) -> (Housekeeping, bool) {
+        let mut crowded = false;
+        for threshold in &mut self.eviction.thresholds {
+            let is_met = !assess::met(&[*threshold], observed, false).is_empty();
+            let part =
+                matches!(threshold.least, Amount::Part(_)) && threshold.signal.pressure() == Pressure::Disk;
+            let Some(found) = observed.get(&threshold.signal).filter(|_| is_met && part) else { continue };
+            let most =
+                if threshold.signal.starved() == Starved::Inodes { CROWDED_INODES } else { CROWDED_BYTES };
+            threshold.least = Amount::Units((found.available / 2).min(most));
+            crowded = true;
+        }
+        if crowded {
+            self.images.high_percent = NEVER;
+        }
+        (self, crowded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::eviction::assess::Observation;
+    use super::super::eviction::thresholds::Signal;
+    use super::*;
+
+    #[test]
+    fn thresholds_of_crowded_disks_leave_room_for_pods() {
+        let of = |available: i64| Observation { available: available << 30, capacity: 250 << 30 };
+        let observed = Observations::from([
+            (Signal::NodeFsAvailable, of(14)),
+            (Signal::ImageFsAvailable, of(1)),
+            (Signal::NodeFsInodesFree, of(100)),
+            (Signal::MemoryAvailable, Observation { available: 0, capacity: 1 << 30 }),
+        ]);
+        let (settings, crowded) = Housekeeping::default().on_crowded_disks(&observed);
+        let shown: Vec<_> = settings
+            .eviction
+            .thresholds
+            .iter()
+            .map(|t| format!("{} {:?}", t.signal.name(), t.least))
+            .collect();
+        expect_test::expect![[r#"
+            memory.available Units(104857600)
+            allocatableMemory.available Units(104857600)
+            nodefs.available Units(1073741824)
+            nodefs.inodesFree Part(0.05)
+            imagefs.available Units(536870912)
+            imagefs.inodesFree Part(0.05)"#]]
+        .assert_eq(&shown.join("\n"));
+        assert!(crowded && settings.images.high_percent > 100);
+        let roomy = Observations::from([(Signal::NodeFsAvailable, of(100))]);
+        assert_eq!(Housekeeping::default().on_crowded_disks(&roomy), (Housekeeping::default(), false));
+    }
 }
