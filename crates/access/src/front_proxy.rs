@@ -14,7 +14,10 @@ use std::{fs, io, path::PathBuf, sync::Arc};
 use tokio::sync::watch;
 
 /// Whether a certificate and a key make a TLS client.
-fn check(identity: &Identity) -> Result<(), String> {
+///
+/// # Errors
+/// Why they do not.
+pub fn check(identity: &Identity) -> Result<(), String> {
     let base = ClientConfig::new(Target::Url("https://localhost".into()), "");
     let config = ClientConfig { identity: Some(identity.clone()), insecure: true, ..base };
     ClientCache::default().client(&config).map(drop).map_err(|e| e.to_string())

@@ -178,7 +178,7 @@ fn kind_of(def: &ResourceDef, version: &VersionDef, subresource: &str) -> Option
     Some(match &version.subresource(subresource)?.kind {
         SubresourceKind::Status | SubresourceKind::Update => def.gvk(&version.name),
         SubresourceKind::Scale(_) => GroupVersionKind::new("autoscaling", "v1", "Scale"),
-        SubresourceKind::Call { kind } => kind.clone(),
+        SubresourceKind::Call { kind } | SubresourceKind::Connect { kind, .. } => kind.clone(),
     })
 }
 

@@ -4,46 +4,20 @@
 //! - This server alone states the user and the origin of a request: whatever the client states about either,
 //!   in any spelling that a server might take for it, is left out.
 //! - What was authorized is what is sent: path and query go on as they were understood here.
-//! - Every pass through an API server leaves a mark, so that a request that comes back again and again is refused.
 
 use crate::ForwardContext;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header, request::Parts};
-use kaji_outbound::{RequestBody, body};
+use kaji_outbound::{
+    RequestBody, body,
+    reverse_proxy::{escape, escaped, forwarded},
+};
 use kaji_resource::UserInfo;
-use std::net::IpAddr;
 
-/// Headers that are about one connection alone (RFC 9110, 7.6.1, and those that older software takes for such).
-const HOP: [HeaderName; 8] = [
-    header::CONNECTION,
-    HeaderName::from_static("proxy-connection"),
-    HeaderName::from_static("keep-alive"),
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
 const USER: HeaderName = HeaderName::from_static("x-remote-user");
 const UID: HeaderName = HeaderName::from_static("x-remote-uid");
 const GROUP: HeaderName = HeaderName::from_static("x-remote-group");
 const EXTRA: &str = "x-remote-extra-";
-/// What only this server says. Many servers cannot tell `_` from `-` in a header's name.
-const OURS: [&str; 5] = ["x-remote-", "x-forwarded-", "impersonate-", "x-real-ip", "audit-id"];
-/// The same, where the whole name counts.
-const OURS_WHOLE: [&str; 3] = ["forwarded", "authorization", "via"];
-/// By this name the API servers of a cluster know themselves in `Via` (RFC 9110, 7.6.3).
-const PSEUDONYM: &str = "kube-aggregator";
-/// An extension server may send a request to an API server on behalf of the client that it serves, which another
-/// extension server answers; deeper than this it is a loop.
-const MAX_PASSES: usize = 4;
-
-/// Whether a request has come through API servers so often that it goes around in a circle.
-pub(crate) fn is_loop(headers: &HeaderMap) -> bool {
-    let entries = headers.get_all(header::VIA).iter().flat_map(|v| v.as_bytes().split(|b| *b == b','));
-    let ours = |entry: &&[u8]| entry.trim_ascii_end().ends_with(PSEUDONYM.as_bytes());
-    entries.filter(ours).count() >= MAX_PASSES
-}
 
 /// The request to send.
 ///
@@ -55,32 +29,11 @@ pub(crate) fn request(
     facts: &ForwardContext<'_>,
     upgrade: bool,
 ) -> Result<Request<RequestBody>, String> {
-    let mut headers = parts.headers.clone();
-    let protocol = headers.get(header::UPGRADE).cloned();
-    let host = headers.remove(header::HOST);
-    // An HTTP/2 client says it in the request's target.
-    let host = host.or_else(|| HeaderValue::from_str(parts.uri.authority()?.as_str()).ok());
-    remove_hops(&mut headers);
-    headers.remove(header::EXPECT);
-    let passes: Vec<HeaderValue> = headers.get_all(header::VIA).iter().cloned().collect();
-    remove_ours(&mut headers);
-    if upgrade {
-        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-        headers.extend(protocol.map(|p| (header::UPGRADE, p)));
-    }
+    let (mut headers, host) = forwarded(parts, facts.remote, upgrade)?;
     let path = escaped(facts.path);
     headers.insert("x-forwarded-uri", HeaderValue::from_str(&path).map_err(|e| e.to_string())?);
     headers.extend(host.map(|h| (HeaderName::from_static("x-forwarded-host"), h)));
     headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
-    if let Some(remote) = facts.remote {
-        headers.insert("x-forwarded-for", from(remote)?);
-    }
-    for pass in passes {
-        headers.append(header::VIA, pass);
-    }
-    let version = if parts.version >= http::Version::HTTP_2 { "2" } else { "1.1" };
-    let pass = HeaderValue::from_str(&format!("{version} {PSEUDONYM}")).map_err(|e| e.to_string())?;
-    headers.append(header::VIA, pass);
     identify(&mut headers, facts.user)?;
     headers.insert("audit-id", facts.audit_id.clone());
     let mut target = path;
@@ -106,15 +59,6 @@ pub(crate) fn own_request(path: &str, user: &UserInfo, accept: HeaderValue) -> R
     // Names of this server's own are plain.
     let _ = identify(headers, user);
     request
-}
-
-fn remove_ours(headers: &mut HeaderMap) {
-    let ours = |name: &&HeaderName| {
-        let name = name.as_str().replace('_', "-");
-        OURS.iter().any(|prefix| name.starts_with(prefix)) || OURS_WHOLE.contains(&name.as_str())
-    };
-    let said: Vec<HeaderName> = headers.keys().filter(ours).cloned().collect();
-    said.iter().for_each(|name| drop(headers.remove(name)));
 }
 
 /// Sets the headers that name the user of the request.
@@ -145,52 +89,11 @@ fn escaped_key(key: &str) -> String {
     escape(key.as_bytes(), legal)
 }
 
-/// A path as Go's `URL.EscapedPath` writes it.
-fn escaped(path: &str) -> String {
-    escape(path.as_bytes(), |b| b.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&b))
-}
-
-fn escape(bytes: &[u8], legal: impl Fn(u8) -> bool) -> String {
-    use std::fmt::Write;
-    let mut out = String::with_capacity(bytes.len());
-    for byte in bytes {
-        if legal(*byte) {
-            out.push(char::from(*byte));
-        } else {
-            // Writing to a String cannot fail.
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
-}
-
-fn from(remote: IpAddr) -> Result<HeaderValue, String> {
-    HeaderValue::from_str(&remote.to_string()).map_err(|e| e.to_string())
-}
-
-/// Removes what is about one connection alone.
-pub(crate) fn remove_hops(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|v| v.to_str().ok())
-        .flat_map(|v| v.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in HOP.iter().chain(&named) {
-        headers.remove(name);
-    }
-    let trailers = headers.get(header::TE).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"trailers"));
-    if !trailers {
-        headers.remove(header::TE);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::is_upgrade;
     use kaji_meta::Query;
+    use kaji_outbound::reverse_proxy::{is_loop, is_upgrade};
     use kaji_testing::headers::show;
     use std::collections::BTreeMap;
 
@@ -289,7 +192,7 @@ mod tests {
     fn a_request_that_keeps_coming_back_is_a_loop() {
         let mut headers = HeaderMap::new();
         headers.append("via", HeaderValue::from_static("1.1 proxy.example, 1.0 other"));
-        for pass in 0..MAX_PASSES {
+        for pass in 0..4 {
             assert!(!is_loop(&headers), "{pass}");
             let all: Vec<HeaderValue> = headers.get_all("via").iter().cloned().collect();
             let mut request = Request::get("https://api/apis/a.io/v1/x");

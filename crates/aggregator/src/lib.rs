@@ -27,7 +27,7 @@ mod v3;
 
 pub use autoregister::ensure;
 pub use documents::Extension;
-pub use proxy::{ForwardContext, ProxiedBody, ProxiedBodyError, is_upgrade};
+pub use proxy::ForwardContext;
 pub use routes::{Identity, Route, Table};
 pub use service::{ApiService, Backend, Condition, api_services};
 pub use specs::Swaggers;
@@ -123,11 +123,6 @@ impl Aggregator {
     /// a name of its content.
     pub fn openapi_v3_document(&self, name: &str) -> Option<(bytes::Bytes, String)> {
         self.specs.made(&self.routes.table(), name)
-    }
-
-    /// Whether no APIService names a service.
-    pub fn is_idle(&self) -> bool {
-        self.routes.table().is_empty()
     }
 
     /// Tells whether [`Aggregator::extensions`] would give something else. Cheap.

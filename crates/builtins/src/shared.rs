@@ -3,6 +3,7 @@
 pub mod check;
 pub mod claim;
 pub mod conditions;
+pub mod connect;
 pub mod created;
 pub mod metadata;
 pub mod net;

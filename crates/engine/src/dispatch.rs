@@ -101,7 +101,8 @@ async fn serve(engine: &Arc<Engine>, res: &Arc<Resource>, req: &ApiRequest) -> R
     if def.namespaced() && req.namespace.is_empty() && !matches!(req.verb, Verb::List | Verb::Watch) {
         return Err(if req.name.is_empty() { method_not_allowed() } else { Status::generic_not_found() });
     }
-    let streams = sub.is_some_and(|s| matches!(s.kind, SubresourceKind::Call { .. }));
+    let streams =
+        sub.is_some_and(|s| matches!(s.kind, SubresourceKind::Call { .. } | SubresourceKind::Connect { .. }));
     if req.verb == Verb::Get && !streams && req.query.flag("export") == Some(true) {
         let text = "the export parameter, deprecated since v1.14, is no longer supported";
         return Err(Status::bad_request(text));
@@ -119,6 +120,7 @@ async fn serve(engine: &Arc<Engine>, res: &Arc<Resource>, req: &ApiRequest) -> R
         None => main(engine, res, req).await,
         Some(SubresourceKind::Scale(_)) => Box::pin(verbs::scale::scale(engine, res, req)).await,
         Some(SubresourceKind::Call { .. }) => Box::pin(verbs::call::call(engine, res, req)).await,
+        Some(SubresourceKind::Connect { .. }) => Box::pin(verbs::connect::connect(engine, res, req)).await,
         Some(SubresourceKind::Status | SubresourceKind::Update) => match req.verb {
             Verb::Get => verbs::get::get(engine, res, req).await,
             Verb::Update => Box::pin(verbs::update::update(engine, res, req)).await,

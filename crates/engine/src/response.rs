@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use kaji_meta::Status;
+use kaji_resource::Connection;
 use kaji_schema::order;
 
 /// Pieces of a whole, made as they are asked for.
@@ -19,6 +20,8 @@ pub enum Body {
     Lazy(ChunkIter),
     /// Events as they come. The stream ends on timeout, on shutdown, or after an ERROR event.
     Watch(BoxStream<'static, Bytes>),
+    /// None yet: what to connect the client to, which the HTTP edge does.
+    Connect(Box<Connection>),
 }
 
 /// An answer.
@@ -58,7 +61,7 @@ impl From<Status> for ApiResponse {
 }
 
 impl Body {
-    /// The whole body in one piece; `None` for a watch.
+    /// The whole body in one piece; `None` for a watch or a connection.
     pub fn into_bytes(self) -> Option<Bytes> {
         let join = |chunks: &mut dyn Iterator<Item = Bytes>| {
             let mut out = Vec::new();
@@ -69,7 +72,7 @@ impl Body {
             Body::Full(bytes) => Some(bytes),
             Body::Chunks(chunks) => Some(join(&mut chunks.into_iter())),
             Body::Lazy(mut chunks) => Some(join(&mut chunks)),
-            Body::Watch(_) => None,
+            Body::Watch(_) | Body::Connect(_) => None,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod body;
 pub(crate) mod call;
+pub(crate) mod connect;
 pub(crate) mod create;
 pub(crate) mod delete;
 pub(crate) mod deletecollection;

@@ -27,7 +27,7 @@ use crate::{
 };
 use addresses::{endpoint_address, kubernetes_service_ip, serving_names};
 use control_loops::ControlLoopConfig;
-use kaji_access::{Authn, Authz, audit, front_proxy, tls};
+use kaji_access::{Authn, Authz, audit, front_proxy, kubelet_client, tls};
 use kaji_admission::Deps as PluginDeps;
 use kaji_aggregator::Aggregator;
 use kaji_auth::authn::ClusterAuthenticationInfo;
@@ -42,8 +42,9 @@ use kaji_options::{AuthnOptions, Options, ProxyClient, StoreKind};
 use kaji_outbound::ClientCache;
 use kaji_resource::Api;
 use kaji_server::{
-    Audit, Authentication, BodyMemory, Certificates, Discovery, FlowControl, Health, Impersonation, Listener,
-    Metrics, OpenApi, SlowCheck, Stack, TlsConfigHandle, cluster_authentication_trust, legacy_token_tracking,
+    Audit, Authentication, BodyMemory, Certificates, Connector, Discovery, FlowControl, Health,
+    Impersonation, Listener, Metrics, OpenApi, SlowCheck, Stack, TlsConfigHandle,
+    cluster_authentication_trust, legacy_token_tracking,
     pki::{Pki, PkiError},
 };
 use kaji_store::{
@@ -299,9 +300,11 @@ impl Bootstrapped {
             .with_reload_metrics(&authn.reloads)
             .with(|registry| plugins.metrics.register(registry))
             .with(|registry| plugins.policies.register(registry));
-        let stack = stack(&settings, engine, &aggregator, &authz, &authn, metrics, address);
-        add_checks(&stack, &storage);
         let (stop, stopped) = watch::channel(false);
+        let nodes = kubelet_client::load(&settings.options.serving.kubelets, certificates.clone())?;
+        let edge = (&aggregator, Connector::new(nodes, stopped.clone()));
+        let stack = stack(&settings, engine, edge, &authz, &authn, metrics, address);
+        add_checks(&stack, &storage);
         let (listener, front) = listener.unzip();
         let mut background = Background { tasks: JoinSet::new(), stopped: stopped.clone() };
         if let Some(listener) = listener {
@@ -338,7 +341,7 @@ impl Bootstrapped {
 fn stack(
     settings: &Settings,
     engine: Arc<Engine>,
-    aggregator: &Arc<Aggregator>,
+    (aggregator, connector): (&Arc<Aggregator>, Arc<Connector>),
     authz: &Authz,
     authn: &Authn,
     metrics: Metrics,
@@ -352,6 +355,7 @@ fn stack(
         authentication: Authentication { chain: authn.chain.clone(), clock: settings.object_clock.clone() },
         impersonation: Impersonation::default(),
         aggregator: aggregator.clone(),
+        connector,
         authorizer: authz.authorizer.clone(),
         health: Health::default(),
         metrics: metrics.with_flow(&flow),
@@ -410,6 +414,8 @@ impl Background {
     ) {
         let (engine, stopped) = (Arc::downgrade(&stack.engine), || self.stopped.clone());
         self.tasks.spawn(aggregator.run(stopped()));
+        let kubelets = settings.options.serving.kubelets.clone();
+        self.tasks.spawn(kubelet_client::reload(kubelets, stack.connector.clone(), stopped()));
         self.tasks.spawn(cluster_authentication_trust::follow(
             engine.clone(),
             authentication,

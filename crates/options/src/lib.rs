@@ -3,7 +3,7 @@
 //! - `cluster_options`: everything that a cluster is started with, as a library's caller gives it.
 //! - `server_flags`: the command line of a server, which is turned into cluster options.
 //! - One file for each group of flags: `authentication`, `authorization`, `audit`, `admission`, `encryption`, `serving`,
-//!   `nodes`, `proxy_client`.
+//!   `nodes`, `proxy_client`, `kubelet_client`.
 //! - `watched_files`: detects changes of files that flags name, for configuration that is reloaded.
 //!
 //! Invariant: flags have upstream's names, defaults and error texts; a combination that upstream rejects is rejected.
@@ -14,6 +14,7 @@ pub mod authentication;
 pub mod authorization;
 pub mod cluster_options;
 pub mod encryption;
+pub mod kubelet_client;
 pub mod nodes;
 pub mod proxy_client;
 pub mod server_flags;
@@ -26,6 +27,7 @@ pub use authentication::{AuthnError, AuthnOptions};
 pub use authorization::{AuthzError, AuthzOptions};
 pub use cluster_options::{Options, StoreKind};
 pub use encryption::EncryptionFile;
+pub use kubelet_client::KubeletClient;
 pub use nodes::{Nodes, RangeFlags};
 pub use proxy_client::ProxyClient;
 pub use server_flags::ServerFlags;

@@ -3,8 +3,8 @@
 //! Invariant: the flags without a heading are those that a first-time user needs; `-h` shows only them, `--help` all.
 
 use crate::{
-    AdmissionFlags, AuditFlags, AuthnOptions, AuthzOptions, Nodes, Options, ProxyClient, RangeFlags, Serving,
-    StoreKind,
+    AdmissionFlags, AuditFlags, AuthnOptions, AuthzOptions, KubeletClient, Nodes, Options, ProxyClient,
+    RangeFlags, Serving, StoreKind,
     encryption::EncryptionFlags,
     serving::{ConnectionFlags, Files},
 };
@@ -63,6 +63,8 @@ pub struct ServerFlags {
     encryption: EncryptionFlags,
     #[command(flatten)]
     proxy: ProxyClient,
+    #[command(flatten)]
+    kubelets: KubeletClient,
     #[command(flatten)]
     controller_flags: ControllerFlags,
     #[command(flatten)]
@@ -154,6 +156,7 @@ impl ServerFlags {
                 ephemeral: self.store == StoreKind::Memory,
                 files: self.files,
                 proxy: self.proxy,
+                kubelets: self.kubelets,
                 tls,
                 streams: self.connections.http2_max_streams_per_connection.filter(|n| *n > 0),
                 connections: None,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a certificate or key file that cannot be used keeps the server from starting.
 
-use crate::ProxyClient;
+use crate::{KubeletClient, ProxyClient};
 use clap::Args;
 use kaji_server::{
     Certificates, TlsCurve, TlsOptions, TlsSuite, TlsVersion,
@@ -28,6 +28,8 @@ pub struct Serving {
     pub files: Files,
     /// Files with the aggregator's client certificate.
     pub proxy: ProxyClient,
+    /// How kubelets are reached.
+    pub kubelets: KubeletClient,
     /// Versions, cipher suites and curves.
     pub tls: TlsOptions,
     /// Streams that an HTTP/2 connection may have open; the server's default without it.

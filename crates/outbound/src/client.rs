@@ -80,7 +80,8 @@ impl Client {
     }
 
     fn url(&self, target: &str) -> String {
-        format!("https://{}{target}", self.dialler.place.authority)
+        let scheme = if self.dialler.is_plain() { "http" } else { "https" };
+        format!("{scheme}://{}{target}", self.dialler.place.authority)
     }
 
     /// One request and its whole answer.

@@ -8,6 +8,13 @@ use std::fmt;
 pub enum Target {
     /// `https://host[:port]/path`
     Url(String),
+    /// `http://host:port`, without TLS: nothing of the configuration but this is used.
+    Plain {
+        /// A name or an address.
+        host: String,
+        /// The port there.
+        port: u16,
+    },
     /// A service of this cluster.
     Service {
         /// Its namespace.
@@ -78,6 +85,10 @@ impl Place {
                 let host = format!("{name}.{namespace}.svc");
                 Ok(Place { authority: format!("{host}:{port}"), host, port: *port, path: clean(path) })
             }
+            Target::Plain { host, port } => {
+                let authority = authority(host, *port);
+                Ok(Place { authority, host: host.clone(), port: *port, path: "/".into() })
+            }
             Target::Url(url) => {
                 let wrong = |why: String| CallError::Config(format!("Unparsable URL: parse {url:?}: {why}"));
                 let uri: http::Uri = url.parse().map_err(|e: http::uri::InvalidUri| wrong(e.to_string()))?;
@@ -91,6 +102,11 @@ impl Place {
             }
         }
     }
+}
+
+/// A host and its port as URLs show them.
+pub(crate) fn authority(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// As Go's `path.Join` leaves a path.

@@ -3,7 +3,7 @@
 use crate::{
     CallError, ClientConfig, Endpoint, RequestClass, Target,
     clients::ServiceResolver,
-    config::Place,
+    config::{Place, authority},
     error::{cause, words},
     pool::{STREAMS, Sender, Single, window},
     tls,
@@ -54,11 +54,16 @@ impl Dialler {
     /// A connection for requests of a class; for one at a time only, if that is wanted.
     pub async fn connect(&self, class: RequestClass, single: bool) -> Result<Connected, CallError> {
         let endpoint = match &self.config.target {
-            Target::Url(_) => Endpoint { host: self.place.host.clone(), port: self.place.port },
+            Target::Url(_) | Target::Plain { .. } => {
+                Endpoint { host: self.place.host.clone(), port: self.place.port }
+            }
             Target::Service { namespace, name, port, .. } => {
                 self.finder.find((namespace, name), *port).await?
             }
         };
+        if self.is_plain() {
+            return single_connection(TokioIo::new(dial(&endpoint).await?)).await;
+        }
         let tls = if single { &self.tls_http1 } else { &self.tls };
         let name = tls::name(&self.config, &self.place)?;
         let stream = dial(&endpoint).await?;
@@ -67,8 +72,7 @@ impl Dialler {
             .map_err(|_| CallError::Timeout("net/http: TLS handshake timeout".into()))?
             .map_err(|e| tls::failed(&e))?;
         let shares = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
-        let (stream, wrong) = (TokioIo::new(stream), |e: hyper::Error| CallError::Transport(e.to_string()));
-        let ended = |error| tracing::debug!(%error, "an outgoing connection ended");
+        let stream = TokioIo::new(stream);
         if shares {
             let (sender, connection) = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
@@ -79,21 +83,39 @@ impl Dialler {
                 .initial_connection_window_size(window(class) * STREAMS)
                 .handshake(stream)
                 .await
-                .map_err(wrong)?;
+                .map_err(|e| CallError::Transport(e.to_string()))?;
             tokio::spawn(async move { connection.await.unwrap_or_else(ended) });
             return Ok(Connected::Shared(sender));
         }
-        let mut builder = http1::Builder::new();
-        builder.max_buf_size(MAX_HEAD as usize);
-        let (sender, connection) = builder.handshake(stream).await.map_err(wrong)?;
-        tokio::spawn(async move { connection.with_upgrades().await.unwrap_or_else(ended) });
-        Ok(Connected::Single(sender))
+        single_connection(stream).await
     }
+
+    /// Whether there is no TLS.
+    pub fn is_plain(&self) -> bool {
+        matches!(self.config.target, Target::Plain { .. })
+    }
+}
+
+fn ended(error: hyper::Error) {
+    tracing::debug!(%error, "an outgoing connection ended");
+}
+
+/// HTTP/1.1 on a stream.
+async fn single_connection<S>(stream: S) -> Result<Connected, CallError>
+where
+    S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(MAX_HEAD as usize);
+    let shaken = builder.handshake(stream).await;
+    let (sender, connection) = shaken.map_err(|e| CallError::Transport(e.to_string()))?;
+    tokio::spawn(async move { connection.with_upgrades().await.unwrap_or_else(ended) });
+    Ok(Connected::Single(sender))
 }
 
 async fn dial(endpoint: &Endpoint) -> Result<TcpStream, CallError> {
     let Endpoint { host, port } = endpoint;
-    let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let shown = authority(host, *port);
     let slow = || CallError::Timeout(format!("dial tcp {shown}: i/o timeout"));
     timeout(DIAL_TIMEOUT, connect_any(host, *port)).await.map_err(|_| slow())?
 }

@@ -15,6 +15,7 @@ mod connect;
 mod error;
 mod pool;
 mod resolve;
+pub mod reverse_proxy;
 mod tls;
 
 pub use client::{Client, RequestBody, StreamedBody, body};

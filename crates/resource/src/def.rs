@@ -2,7 +2,7 @@
 //!
 //! Invariants: `storage` is an index into `versions`; a definition never changes once the engine has it.
 
-use crate::{Column, Conversion, Hooks};
+use crate::{Carries, Column, Conversion, Hooks};
 use kaji_meta::{GroupResource, GroupVersionKind};
 use kaji_schema::{SchemaRef, jsonpath::JsonPath};
 use std::{borrow::Cow, sync::Arc, time::Duration};
@@ -182,7 +182,14 @@ pub enum SubresourceKind {
     /// GET/PUT/PATCH of the whole object; hooks decide what may change by `Ctx::subresource`
     /// (`approval`, `ephemeralcontainers`, `resize`, `finalize`).
     Update,
-    /// Anything else: the engine decodes the body and calls `Hooks::call` (`binding`, `eviction`, `token`, `log`, …).
+    /// Connects to another server, which `CallHooks::connect` names (`log`, `exec`, `proxy`, …).
+    Connect {
+        /// The kind of discovery, and of the options that admission sees.
+        kind: GroupVersionKind,
+        /// What the connection carries.
+        carries: Carries,
+    },
+    /// Anything else: the engine decodes the body and calls `Hooks::call` (`binding`, `eviction`, `token`, …).
     Call {
         /// The kind of the request body (and of discovery).
         kind: GroupVersionKind,
@@ -231,6 +238,16 @@ impl SubresourceDef {
     /// A subresource answered by `Hooks::call`.
     pub fn call(name: &'static str, kind: GroupVersionKind, verbs: &'static [Verb]) -> Self {
         SubresourceDef { name: name.into(), kind: SubresourceKind::Call { kind }, verbs }
+    }
+
+    /// A subresource that connects to what `CallHooks::connect` says.
+    pub fn connect(
+        name: &'static str,
+        kind: GroupVersionKind,
+        carries: Carries,
+        verbs: &'static [Verb],
+    ) -> Self {
+        SubresourceDef { name: name.into(), kind: SubresourceKind::Connect { kind, carries }, verbs }
     }
 }
 

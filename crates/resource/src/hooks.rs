@@ -8,7 +8,7 @@
 //!
 //! Invariant: a resource without behaviour of one sort implements nothing for it.
 
-use crate::{Ctx, DeleteOptions, Verb};
+use crate::{ConnectRequest, Ctx, DeleteOptions, Location, Verb};
 use kaji_meta::{Query, Random, Status, field};
 use serde_json::{Map, Value};
 
@@ -178,7 +178,8 @@ pub trait DeletionHooks: Send + Sync {
     }
 }
 
-/// The answers of `Call` subresources (`binding`, `eviction`, `token`, …) and of review kinds.
+/// The answers of `Call` subresources (`binding`, `eviction`, `token`, …) and of review kinds, and where `Connect`
+/// subresources lead.
 #[allow(unused_variables)]
 pub trait CallHooks: Send + Sync {
     /// Whether the subresource needs the object that it belongs to. If not, the object is not read and may be missing.
@@ -194,6 +195,18 @@ pub trait CallHooks: Send + Sync {
     ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
         Box::pin(async {
             Err(Status::method_not_supported(&kaji_meta::GroupResource::new("", ctx.subresource), "call"))
+        })
+    }
+
+    /// Where a subresource that connects to another server leads, after admission; `None` where there is nothing to read
+    /// yet. Objects are read through the context, which is as new as the request.
+    fn connect<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        request: ConnectRequest<'a>,
+    ) -> BoxFuture<'a, Result<Option<Location>, Status>> {
+        Box::pin(async {
+            Err(Status::method_not_supported(&kaji_meta::GroupResource::new("", ctx.subresource), "connect"))
         })
     }
 }

@@ -8,6 +8,7 @@
 
 mod api;
 mod columns;
+mod connect;
 mod context;
 mod conversion;
 mod def;
@@ -18,6 +19,9 @@ pub mod testing;
 
 pub use api::{Api, Change, FieldManagement, ObjectReader, ObjectWriter, TypeRegistry, UpdateOptions};
 pub use columns::{Column, age_column, name_column};
+pub use connect::{
+    Carries, ConnectRequest, Connection, Host, Location, LocationQuery, Security, is_global_unicast,
+};
 pub use context::{Ctx, DeleteOptions, UserInfo};
 pub use conversion::{Conversion, Converter};
 pub use def::{

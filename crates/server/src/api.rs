@@ -12,7 +12,7 @@ use kaji_engine::{
     ApiRequest, ApiResponse, AuditContext, Body, CreateAuthorizer, Deadline, MemoryReservation,
 };
 use kaji_meta::{Query, Status};
-use kaji_resource::{UserInfo, Verb};
+use kaji_resource::{Carries, UserInfo, Verb};
 use std::{collections::HashSet, sync::Arc};
 
 /// The parts of a request that the engine needs.
@@ -78,6 +78,23 @@ pub fn request(parts: Parts<'_>) -> Result<ApiRequest, Status> {
     })
 }
 
+/// Builds the engine's request of a connection. What the other server answers with is negotiated with that server; only a
+/// log is negotiated here, as upstream does.
+pub fn connect_request(parts: Parts<'_>, carries: Carries) -> Result<ApiRequest, Status> {
+    if carries == Carries::Body {
+        return request(parts);
+    }
+    let named = verb(&parts.info.verb);
+    // OPTIONS has no verb; the proxy that takes it asks for none.
+    let info = RequestInfo { verb: named.unwrap_or(Verb::Get).as_str().to_owned(), ..parts.info.clone() };
+    let headers = HeaderMap::new();
+    let mut request = request(Parts { headers: &headers, info: &info, ..parts })?;
+    if info.path.ends_with('/') && !request.subpath.ends_with('/') {
+        request.subpath.push('/');
+    }
+    Ok(request)
+}
+
 /// `?pretty`, or a browser or curl, as upstream decides.
 pub fn wants_pretty(query: &Query, user_agent: &str) -> bool {
     match query.text("pretty") {
@@ -97,6 +114,8 @@ pub fn response(answer: ApiResponse, gzip: bool) -> Response<ResponseBody> {
         Body::Chunks(pieces) => ResponseBody::chunks(pieces),
         Body::Lazy(pieces) => ResponseBody::Lazy(pieces),
         Body::Watch(stream) => ResponseBody::Stream(stream),
+        // Carried out before it could come here.
+        Body::Connect(_) => ResponseBody::full(Bytes::new()),
     };
     let (body, compressed) = if gzip { body.gzip() } else { (body, false) };
     let mut response = Response::new(body);

@@ -102,3 +102,33 @@ impl CreateAuthorizer for ByAuthorizer {
         })
     }
 }
+
+/// Authorizes a connection that GET opens as the creation that it amounts to: WebSockets are opened by GET, SPDY by POST.
+/// Source: `ensureAuthorizedForVerb` in `pkg/registry/core/pod/rest`.
+pub fn connect_authorizer(authorizer: &Arc<dyn Authorizer>) -> Arc<dyn CreateAuthorizer> {
+    Arc::new(OfConnections(authorizer.clone()))
+}
+
+struct OfConnections(Arc<dyn Authorizer>);
+
+impl fmt::Debug for OfConnections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OfConnections")
+    }
+}
+
+impl CreateAuthorizer for OfConnections {
+    fn authorize<'a>(&'a self, request: &'a ApiRequest) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let ApiRequest { user, group, version, resource, namespace, name, subresource, .. } = request;
+            let question = Attributes::resource(user, "create", group, resource);
+            let question = Attributes { version, namespace, name, subresource, ..question };
+            let outcome = self.0.authorize(&question).await;
+            match outcome.error {
+                _ if outcome.allowed() => Ok(()),
+                Some(error) => Err(Status::internal(error)),
+                None => Err(Status::forbidden(&GroupResource::new(group, resource), name, &outcome.reason)),
+            }
+        })
+    }
+}

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use futures_util::stream::{BoxStream, StreamExt};
 use http_body::{Body, Frame, SizeHint};
-use kaji_aggregator::{ProxiedBody, ProxiedBodyError};
 use kaji_engine::ChunkIter;
+use kaji_outbound::reverse_proxy::{ProxiedBody, ProxiedBodyError};
 use std::{
     any::Any,
     io::Write,
@@ -42,7 +42,7 @@ pub enum ResponseBody {
     },
     /// Until the stream ends.
     Stream(BoxStream<'static, Bytes>),
-    /// An extension server's.
+    /// Another server's.
     Proxied {
         /// As it comes.
         inner: ProxiedBody,

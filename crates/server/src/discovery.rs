@@ -197,7 +197,7 @@ fn response_kind(resource: &Resource, version: &str, sub: &SubresourceDef) -> Gr
     match &sub.kind {
         SubresourceKind::Status | SubresourceKind::Update => resource.def.gvk(version),
         SubresourceKind::Scale(_) => GroupVersionKind::new("autoscaling", "v1", "Scale"),
-        SubresourceKind::Call { kind } => kind.clone(),
+        SubresourceKind::Call { kind } | SubresourceKind::Connect { kind, .. } => kind.clone(),
     }
 }
 

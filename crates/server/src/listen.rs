@@ -204,9 +204,7 @@ async fn connection(
             if request.headers().contains_key(header::UPGRADE) {
                 request.extensions_mut().insert(held.clone());
             }
-            if stack.audit.is_some() || !stack.aggregator.is_idle() {
-                request.extensions_mut().insert(remote);
-            }
+            request.extensions_mut().insert(remote);
             let stack = stack.clone();
             async move {
                 Ok::<_, std::convert::Infallible>(match malformed::refusal(&request) {

@@ -119,6 +119,8 @@ fn labels(info: &RequestInfo, known: bool) -> RequestLabels {
     let target = info.resource.as_ref().filter(|_| known);
     let text = |f: fn(&crate::route::Target) -> &str| target.map(|t| f(t).to_owned()).unwrap_or_default();
     let verb = match info.verb.as_str() {
+        // Upstream's verb of everything that is connected to another server.
+        v if v != "watch" && info.long_running() => "CONNECT".to_owned(),
         v @ ("get" | "list" | "watch" | "create" | "update" | "patch" | "delete" | "deletecollection") => {
             match v {
                 "create" => "POST".to_owned(),

@@ -407,7 +407,7 @@ fn subresource<'a>(
         SubresourceKind::Scale(_) => {
             (("autoscaling", "v1", "Scale"), Model::of_kind("autoscaling", "v1", "Scale"))
         }
-        SubresourceKind::Call { kind } => (
+        SubresourceKind::Call { kind } | SubresourceKind::Connect { kind, .. } => (
             (kind.group.as_str(), kind.version.as_str(), kind.kind.as_str()),
             Model::of_kind(&kind.group, &kind.version, &kind.kind),
         ),

@@ -255,6 +255,13 @@ fn not_found() -> Response<ResponseBody> {
     text(404, "text/plain; charset=utf-8", "404 page not found\n")
 }
 
+/// A response without a body.
+pub(crate) fn empty(code: http::StatusCode) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::full(bytes::Bytes::new()));
+    *response.status_mut() = code;
+    response
+}
+
 pub(crate) fn text(
     code: u16,
     content_type: &'static str,

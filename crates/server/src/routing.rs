@@ -68,6 +68,9 @@ fn no_name() -> NoRoute {
     Status::bad_request("name must be provided").into()
 }
 
+/// The methods that a proxy takes.
+const PROXIED: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
+
 /// The verb that a route of such a method serves.
 fn verb_of(method: &Method, item: bool) -> Option<Verb> {
     Some(match (method, item) {
@@ -131,9 +134,10 @@ fn builtin(res: &Resource, method: &Method, info: &RequestInfo, target: &Target)
     let Some(sub) = sub.filter(|s| target.subpath.is_empty() || s.name == "proxy") else {
         return not_found();
     };
-    // A proxy takes whatever method there is.
     if sub.name != "proxy" {
         allowed(sub.verbs, true)?;
+    } else if !PROXIED.contains(&method.as_str()) {
+        return Err(method_not_allowed().into());
     }
     if target.name.is_empty() { Err(no_name()) } else { Ok(()) }
 }

@@ -14,6 +14,7 @@ use crate::{
     authorize,
     body::ResponseBody,
     body_memory::BodyMemory,
+    connect::{ConnectContext, Connector},
     cpu_fairness::{AtomicLane, with_permit},
     deadline,
     discovery::Discovery,
@@ -38,9 +39,10 @@ use http::{HeaderValue, Method, Request, Response, header};
 use http_body_util::BodyExt;
 use kaji_aggregator::{Aggregator, ForwardContext, Route};
 use kaji_auth::{Authorizer, authn::IssuerDocuments};
-use kaji_engine::{ApiRequest, ApiResponse, AuditContext, Deadline, Engine};
+use kaji_engine::{ApiRequest, ApiResponse, AuditContext, Body, Deadline, Engine};
 use kaji_meta::{Query, Status, query::unescape, random};
-use kaji_resource::{ObjectReader, UserInfo};
+use kaji_outbound::reverse_proxy::Tunnel;
+use kaji_resource::{Carries, ObjectReader, SubresourceKind, UserInfo};
 use std::{
     panic::{AssertUnwindSafe, resume_unwind},
     sync::Arc,
@@ -73,6 +75,8 @@ pub struct Stack {
     pub issuer: Option<IssuerDocuments>,
     /// Group versions that extension servers serve.
     pub aggregator: Arc<Aggregator>,
+    /// Connects clients to nodes, pods and services.
+    pub connector: Arc<Connector>,
     /// Authorizes requests.
     pub authorizer: Arc<dyn Authorizer>,
     /// Health checks.
@@ -242,14 +246,19 @@ impl Stack {
         if let Some(route) = self.route(info).await {
             return Ok(Box::pin(self.proxy(&route, parts, body, info, (&user, seat), context)).await);
         }
+        if let Some(target) = &info.resource {
+            if let Err(refused) = routing::check(&self.engine.registry(), &parts.method, info, target) {
+                return plain::no_route(refused);
+            }
+            if let Some(carries) = self.connects(target) {
+                let facts = (info, target, carries);
+                return Box::pin(self.connect(parts, body, facts, user, record, context)).await;
+            }
+        }
         let parts = &*parts;
         match &info.resource {
             None => Box::pin(plain::serve(self, parts, info)).await,
             Some(target) => {
-                let routed = routing::check(&self.engine.registry(), &parts.method, info, target);
-                if let Err(refused) = routed {
-                    return plain::no_route(refused);
-                }
                 let (body, memory) = receive(parts, body, &self.body_memory).await?;
                 let memory = memory.map(|m| m as _);
                 let audit = record.clone().map(|r| r as _);
@@ -334,6 +343,57 @@ impl Stack {
         response.map(|body| flowcontrol::hold(body, seat, self.request_timeout))
     }
 
+    /// What a target carries that connects the client to another server; `None` for all others.
+    fn connects(&self, target: &Target) -> Option<Carries> {
+        let registry = self.engine.registry();
+        let resource = registry.lookup(&target.group, &target.version, &target.resource)?;
+        match resource.def.version(&target.version)?.subresource(&target.subresource)?.kind {
+            SubresourceKind::Connect { carries, .. } => Some(carries),
+            _ => None,
+        }
+    }
+
+    /// Connects the client to what the engine says. It streams in both directions, and ends when either side does.
+    async fn connect<B>(
+        &self,
+        parts: &mut http::request::Parts,
+        body: B,
+        (info, target, carries): (&RequestInfo, &Target, Carries),
+        user: UserInfo,
+        record: Option<Arc<Record>>,
+        context: &mut RequestContext,
+    ) -> Result<Response<ResponseBody>, Status>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let request = api::connect_request(
+            api::Parts {
+                headers: &parts.headers,
+                info,
+                target,
+                user,
+                body: Bytes::new(),
+                memory: None,
+                audit: record.clone().map(|r| r as _),
+                create_authorizer: Some(authorize::connect_authorizer(&self.authorizer)),
+                deadline: context.deadline,
+            },
+            carries,
+        )?;
+        let lane = parts.extensions.get::<ConnectionHandle>().map(|c| c.target.clone());
+        let (answer, _) = self.dispatch(request, None, record, lane.as_ref()).await;
+        let Body::Connect(connection) = answer.body else { return Ok(api::response(answer, false)) };
+        context.warnings.extend(answer.warnings);
+        let facts = ConnectContext {
+            info,
+            remote: parts.extensions.get::<RemoteAddress>().map(|r| r.0),
+            connection: parts.extensions.get::<ConnectionGuard>().map(|guard| Arc::new(guard.clone()) as _),
+        };
+        let body = body.map_err(Into::into).boxed_unsync();
+        self.connector.carry_out(*connection, &facts, parts, body).await
+    }
+
     /// Whether such a target is served here. Others are counted without names, which the client may choose freely.
     fn is_served(&self, target: &Target) -> bool {
         let registry = self.engine.registry();
@@ -416,7 +476,19 @@ fn send(
         let timeout = watch_deadline::timeout(&info.query);
         response = response.map(|body| watch_deadline::enforce(body, timeout, connection));
     }
-    websocket::start_upgrade(response)
+    start_tunnel(websocket::start_upgrade(response))
+}
+
+/// If both sides have switched protocols, the connection and what the response holds go on in a task.
+fn start_tunnel(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    if let Some(tunnel) = response.extensions_mut().remove::<Tunnel>() {
+        let body = std::mem::replace(response.body_mut(), ResponseBody::full(Bytes::new()));
+        tokio::spawn(async move {
+            let _held = body;
+            tunnel.run().await;
+        });
+    }
+    response
 }
 
 /// The engine's response, recorded even if the client has disconnected; so is a panic.

@@ -14,11 +14,13 @@ mod watch;
 use crate::{api, body::ResponseBody, listen::ConnectionGuard, plain};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use futures_util::SinkExt;
+use futures_util::{SinkExt, StreamExt, future::ready};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use http_body_util::BodyExt;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use kaji_engine::{ApiResponse, Body};
+use kaji_outbound::reverse_proxy::ProxiedBody;
 use ring::digest;
 use stall::Stall;
 use std::time::Duration;
@@ -68,11 +70,15 @@ pub enum HandshakeError {
     /// Several subprotocols were offered where none is chosen among them.
     #[error("")]
     Subprotocols,
+    /// None of the subprotocols that were offered is spoken.
+    #[error("")]
+    Unsupported,
 }
 
 impl HandshakeError {
     fn response(self) -> Response<ResponseBody> {
-        let code = if self == HandshakeError::Origin { 403 } else { 400 };
+        let forbidden = matches!(self, HandshakeError::Origin | HandshakeError::Unsupported);
+        let code = if forbidden { 403 } else { 400 };
         let mut response = plain::text(code, "text/plain; charset=utf-8", self.to_string());
         let headers = response.headers_mut();
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -87,7 +93,7 @@ impl HandshakeError {
 pub fn is_requested(headers: &HeaderMap) -> bool {
     let upgrade = headers.get(header::UPGRADE);
     upgrade.is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"websocket"))
-        && kaji_aggregator::is_upgrade(headers)
+        && kaji_outbound::reverse_proxy::is_upgrade(headers)
 }
 
 /// A client's opening handshake.
@@ -145,17 +151,64 @@ impl Handshake {
         if !protocols.is_empty() {
             return Err(HandshakeError::Subprotocols);
         }
-        let mut response = Response::new(ResponseBody::full(Bytes::new()));
-        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-        let headers = response.headers_mut();
-        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-        headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
-        if let Some(protocol) = protocol {
-            headers.insert(header::SEC_WEBSOCKET_PROTOCOL, protocol);
-        }
-        response.extensions_mut().insert(connection);
+        Ok(switching(accept, protocol, connection))
+    }
+
+    /// The response of a handler that speaks certain subprotocols: the first of the client's that it does, or none if the
+    /// client offers none. Any origin is accepted.
+    fn choose(
+        self,
+        spoken: &[(&str, Framing)],
+        without: Framing,
+    ) -> Result<Response<ResponseBody>, HandshakeError> {
+        let Handshake { accept, protocols, connection, .. } = self;
+        let framing =
+            |p: &HeaderValue| spoken.iter().find(|(name, _)| p == name).map(|(_, framing)| *framing);
+        let chosen = protocols.iter().find_map(|p| Some((p.clone(), framing(p)?)));
+        let (protocol, framing) = match chosen {
+            Some((protocol, framing)) => (Some(protocol), framing),
+            None if protocols.is_empty() => (None, without),
+            None => return Err(HandshakeError::Unsupported),
+        };
+        let mut response = switching(accept, protocol, connection);
+        response.extensions_mut().insert(framing);
         Ok(response)
+    }
+}
+
+/// The response that switches to a WebSocket.
+fn switching(
+    accept: HeaderValue,
+    protocol: Option<HeaderValue>,
+    connection: Connection,
+) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::full(Bytes::new()));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+    if let Some(protocol) = protocol {
+        headers.insert(header::SEC_WEBSOCKET_PROTOCOL, protocol);
+    }
+    response.extensions_mut().insert(connection);
+    response
+}
+
+/// The answer to a request for a body that asks for a WebSocket: each piece a message. Source: `wsstream.Reader`.
+pub fn body(opening: Result<Handshake, HandshakeError>, body: ProxiedBody) -> Response<ResponseBody> {
+    let spoken = [("binary.k8s.io", Framing::Pieces), ("base64.binary.k8s.io", Framing::Base64)];
+    match opening.and_then(|handshake| handshake.choose(&spoken, Framing::Pieces)) {
+        Ok(mut response) => {
+            // A body that breaks off ends the socket, which tells a client no more than upstream's does.
+            let pieces = body
+                .into_data_stream()
+                .take_while(|piece| ready(piece.is_ok()))
+                .filter_map(|piece| ready(piece.ok()));
+            *response.body_mut() = ResponseBody::Stream(pieces.boxed());
+            response
+        }
+        Err(refused) => refused.response(),
     }
 }
 

@@ -273,6 +273,7 @@ impl Auth {
             Target::Service { namespace, name, port, .. } => {
                 self.user(&format!("{name}.{namespace}.svc"), *port)
             }
+            Target::Plain { host, port } => self.user(host, *port),
             Target::Url(url) => {
                 let rest = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
                 let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

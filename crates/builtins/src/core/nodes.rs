@@ -2,7 +2,9 @@
 
 use super::services::PROXY_VERBS;
 use crate::shared::{
-    check, conditions, metadata,
+    check, conditions,
+    connect::{self, Target},
+    metadata,
     net::{check_legacy_cidr, cidr_warnings},
     rules,
     table::{age, name},
@@ -14,8 +16,8 @@ use kaji_meta::{
     object,
 };
 use kaji_resource::{
-    BoxFuture, CallHooks, CallRequest, Column, Ctx, Hooks, ResourceDef, Scope, SelectableField,
-    SubresourceDef, age_column, name_column,
+    BoxFuture, CallHooks, Carries, Column, ConnectRequest, Ctx, Hooks, Location, LocationQuery, ResourceDef,
+    Scope, SelectableField, SubresourceDef, age_column, name_column,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -231,13 +233,22 @@ impl Hooks for Nodes {
 }
 
 impl CallHooks for Nodes {
-    fn call<'a>(
+    /// Source: `ResourceLocation` in `pkg/registry/core/node`.
+    fn connect<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
-        _request: CallRequest<'a>,
-    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
+        request: ConnectRequest<'a>,
+    ) -> BoxFuture<'a, Result<Option<Location>, Status>> {
         Box::pin(async move {
-            Err(Status::service_unavailable(format!("no connection to the kubelet of node {:?}", ctx.name)))
+            let target = Target::parse(ctx.name, "node")?;
+            let node = connect::read(ctx, "nodes", "", target.name)?;
+            let path = connect::proxied_path(request.options);
+            let kubelet = connect::kubelet_port(&node).to_string();
+            if target.port.is_empty() || target.port == kubelet {
+                let query = LocationQuery::AsReceived;
+                return Ok(Some(connect::kubelet(&node, true, path, query)));
+            }
+            connect::node_port(&node, &target, path).map(Some)
         })
     }
 }
@@ -276,7 +287,10 @@ pub fn def() -> ResourceDef {
         .storage_prefix("minions")
         .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
         .short(&["no"])
-        .sub(&[SubresourceDef::status(), SubresourceDef::call("proxy", proxy, PROXY_VERBS)])
+        .sub(&[
+            SubresourceDef::status(),
+            SubresourceDef::connect("proxy", proxy, Carries::Requests, PROXY_VERBS),
+        ])
         .select(&[SelectableField::new("spec.unschedulable").missing("false")])
 }
 

@@ -26,10 +26,10 @@ use crate::shared::{
     metadata,
     value::{drop_field, ensure_object, put},
 };
-use kaji_meta::{GroupResource, GroupVersionKind, Path, Status, field::ErrorList, object, semantic_equal};
+use kaji_meta::{GroupVersionKind, Path, Status, field::ErrorList, object, semantic_equal};
 use kaji_resource::{
-    BoxFuture, CallHooks, CallRequest, Ctx, DeleteOptions, DeletionHooks, Hooks, ResourceDef, Scope,
-    SelectableField, SubresourceDef, Verb,
+    BoxFuture, CallHooks, CallRequest, Carries, ConnectRequest, Ctx, DeleteOptions, DeletionHooks, Hooks,
+    Location, ResourceDef, Scope, SelectableField, SubresourceDef, Verb,
 };
 use serde_json::{Value, json};
 
@@ -94,17 +94,22 @@ pub fn def() -> ResourceDef {
             SubresourceDef::status(),
             SubresourceDef::update("ephemeralcontainers", UPDATE),
             SubresourceDef::update("resize", UPDATE),
-            SubresourceDef::call("attach", core("PodAttachOptions"), GET_CREATE),
+            SubresourceDef::connect("attach", core("PodAttachOptions"), Carries::Upgrade, GET_CREATE),
             SubresourceDef::call("binding", core("Binding"), Verb::CREATE_ONLY),
             SubresourceDef::call(
                 "eviction",
                 GroupVersionKind::new("policy", "v1", "Eviction"),
                 Verb::CREATE_ONLY,
             ),
-            SubresourceDef::call("exec", core("PodExecOptions"), GET_CREATE),
-            SubresourceDef::call("log", core("Pod"), &[Verb::Get]),
-            SubresourceDef::call("portforward", core("PodPortForwardOptions"), GET_CREATE),
-            SubresourceDef::call("proxy", core("PodProxyOptions"), PROXY),
+            SubresourceDef::connect("exec", core("PodExecOptions"), Carries::Upgrade, GET_CREATE),
+            SubresourceDef::connect("log", core("Pod"), Carries::Body, &[Verb::Get]),
+            SubresourceDef::connect(
+                "portforward",
+                core("PodPortForwardOptions"),
+                Carries::Upgrade,
+                GET_CREATE,
+            ),
+            SubresourceDef::connect("proxy", core("PodProxyOptions"), Carries::Requests, PROXY),
         ])
 }
 
@@ -257,12 +262,17 @@ impl CallHooks for Pods {
             match ctx.subresource {
                 "binding" => binding::bind(ctx, ctx.name, &request.body).await,
                 "eviction" => eviction::evict(ctx, &request.body).await,
-                sub => Err(match request.object {
-                    Some(pod) => streams::answer(sub, pod, request.query),
-                    None => Status::not_found(&GroupResource::new("", "pods"), ctx.name),
-                }),
+                _ => Err(Status::generic_not_found()),
             }
         })
+    }
+
+    fn connect<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        request: ConnectRequest<'a>,
+    ) -> BoxFuture<'a, Result<Option<Location>, Status>> {
+        Box::pin(async move { streams::location(ctx, &request) })
     }
 }
 

@@ -4,6 +4,7 @@ mod addresses;
 mod allocate;
 mod families;
 mod ports;
+mod proxied;
 mod validate;
 
 use crate::{
@@ -24,8 +25,8 @@ use kaji_meta::{
     object, validation,
 };
 use kaji_resource::{
-    BoxFuture, CallHooks, CallRequest, Column, Ctx, DeleteOptions, Hooks, Reservation, ResourceDef, Scope,
-    SelectableField, SubresourceDef, Verb, age_column, name_column,
+    BoxFuture, CallHooks, Carries, Column, ConnectRequest, Ctx, DeleteOptions, Hooks, Location, Reservation,
+    ResourceDef, Scope, SelectableField, SubresourceDef, Verb, age_column, name_column,
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
@@ -245,14 +246,12 @@ impl Hooks for Services {
 }
 
 impl CallHooks for Services {
-    fn call<'a>(
+    fn connect<'a>(
         &'a self,
         ctx: &'a Ctx<'a>,
-        _request: CallRequest<'a>,
-    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
-        Box::pin(async move {
-            Err(Status::service_unavailable(format!("no endpoints available for service {:?}", ctx.name)))
-        })
+        request: ConnectRequest<'a>,
+    ) -> BoxFuture<'a, Result<Option<Location>, Status>> {
+        Box::pin(async move { proxied::location(ctx, request.options).map(Some) })
     }
 }
 
@@ -439,7 +438,10 @@ pub fn def(deps: &Deps) -> ResourceDef {
         .category(&["all"])
         .named(validation::name_is_dns_label)
         .create_on_update()
-        .sub(&[SubresourceDef::status(), SubresourceDef::call("proxy", proxy, PROXY_VERBS)])
+        .sub(&[
+            SubresourceDef::status(),
+            SubresourceDef::connect("proxy", proxy, Carries::Requests, PROXY_VERBS),
+        ])
         .select(&[SelectableField::new("spec.clusterIP"), SelectableField::new("spec.type")])
 }
 

@@ -1,4 +1,4 @@
-//! Requests that hooks answer: subresources of kind `Call` (`binding`, `eviction`, `token`, `log`, …) and review kinds,
+//! Requests that hooks answer: subresources of kind `Call` (`binding`, `eviction`, `token`, …) and review kinds,
 //! which exist only as the answer to their creation.
 
 use crate::{
@@ -12,10 +12,10 @@ use crate::{
     request::ApiRequest,
     response::ApiResponse,
 };
-use kaji_meta::{GroupVersion, GroupVersionKind, Status, object};
+use kaji_meta::{GroupVersionKind, Status, object};
 use kaji_resource::{CallRequest, SubresourceKind, Verb};
 use kaji_schema::types;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::sync::Arc;
 
 /// Answers the request through `Hooks::call`.
@@ -37,20 +37,12 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
         Some(SubresourceKind::Call { kind }) => kind.clone(),
         _ => op.target.kind.clone(),
     };
-    // Upstream's connect options: they come in the query, and the body is a stream.
-    let connects = op.target.sub.is_some() && kind.kind.ends_with("Options");
-    let mut body = if connects { connect_options(&kind, req) } else { body(op, &kind, req)? };
+    let mut body = body(op, &kind, req)?;
     let shown =
         op.target.sub.is_some() && op.target.res.def.hooks.calls().call_reads_object(op.target.subresource());
     let parent = if shown { Some(parent(op).await?) } else { None };
-    if connects || matches!(req.verb, Verb::Create | Verb::Update) {
-        let operation = if connects {
-            Operation::Connect
-        } else if req.verb == Verb::Create {
-            Operation::Create
-        } else {
-            Operation::Update
-        };
+    if matches!(req.verb, Verb::Create | Verb::Update) {
+        let operation = if req.verb == Verb::Create { Operation::Create } else { Operation::Update };
         let name = if op.target.name.is_empty() {
             object::name(&body).to_owned()
         } else {
@@ -60,10 +52,6 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
         let mut attributes = Attributes { kind: &kind, ..attributes };
         admission::admit(&op.plugins(), &mut attributes).await?;
         admission::validate(&op.plugins(), &attributes).await?;
-    }
-    if connects {
-        // It has served its purpose: hooks read the query.
-        body = Value::Null;
     }
     let options = body.get("deleteOptions").filter(|v| v.is_object()).map(parse_delete);
     let ctx = op.ctx(op.target.name);
@@ -81,73 +69,6 @@ async fn run(op: &Op<'_>, req: &ApiRequest) -> Result<(u16, Value), Status> {
     }
     op.deadline.check()?;
     answer.await
-}
-
-/// How a query parameter becomes a field.
-enum Shape {
-    Flag,
-    Text,
-    Texts,
-    Numbers,
-}
-
-/// The fields of all options of streams; the types are in no schema that is published. Source: core/v1
-/// `PodExecOptions`, `PodAttachOptions`, `PodPortForwardOptions`, `PodProxyOptions` and the like.
-const CONNECT_FIELDS: &[(&str, Shape)] = &[
-    ("stdin", Shape::Flag),
-    ("stdout", Shape::Flag),
-    ("stderr", Shape::Flag),
-    ("tty", Shape::Flag),
-    ("container", Shape::Text),
-    ("command", Shape::Texts),
-    ("ports", Shape::Numbers),
-    ("path", Shape::Text),
-];
-
-/// The options of a stream as an object, from the query, as Go converts it.
-fn connect_options(kind: &GroupVersionKind, req: &ApiRequest) -> Value {
-    let mut options = Map::new();
-    let gv = GroupVersion::new(kind.group.as_str(), kind.version.as_str());
-    options.insert("apiVersion".into(), gv.api_version().into());
-    options.insert("kind".into(), kind.kind.as_str().into());
-    let rest = match req.subpath.trim_start_matches('/') {
-        "" => String::new(),
-        rest => format!("/{rest}"),
-    };
-    for (name, shape) in CONNECT_FIELDS {
-        let fits = match *name {
-            "command" => kind.kind == "PodExecOptions",
-            "ports" => kind.kind == "PodPortForwardOptions",
-            "path" => kind.kind.ends_with("ProxyOptions"),
-            _ => matches!(&*kind.kind, "PodExecOptions" | "PodAttachOptions"),
-        };
-        if !fits {
-            continue;
-        }
-        let texts: Vec<&str> = match *name {
-            // Of proxies it is the rest of the request's own path, whatever a parameter says.
-            "path" => vec![&rest],
-            _ => req.query.all(name).collect(),
-        };
-        // What is empty is left out, but for the one list that always is there.
-        let Some(first) = texts.first() else {
-            if *name == "command" {
-                options.insert((*name).into(), Value::Null);
-            }
-            continue;
-        };
-        let value = match shape {
-            Shape::Flag => Value::from(req.query.flag(name).unwrap_or_default()),
-            Shape::Text => Value::from(*first),
-            Shape::Texts => Value::from(texts),
-            Shape::Numbers => texts.iter().filter_map(|text| text.parse::<i64>().ok()).collect(),
-        };
-        if value == false || value == "" || value.as_array().is_some_and(Vec::is_empty) {
-            continue;
-        }
-        options.insert((*name).into(), value);
-    }
-    Value::Object(options)
 }
 
 /// The decoded body, null without one.
@@ -188,36 +109,4 @@ async fn parent(op: &Op<'_>) -> Result<Value, Status> {
         _ => op.stored(&key).await?,
     };
     state.map(|s| s.object).ok_or_else(|| op.target.not_found(op.target.name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn options(kind: &str, subpath: &str, query: &str) -> String {
-        let query = crate::tests::pairs(query);
-        let request = ApiRequest { query, subpath: subpath.into(), ..crate::tests::request() };
-        connect_options(&GroupVersionKind::new("", "v1", kind), &request).to_string()
-    }
-
-    /// As Go writes them: nothing that is empty, but for the one field that always is there.
-    #[test]
-    fn options_of_streams() {
-        let seen = [
-            options("PodExecOptions", "", "command=ls&command=-l&stdout=1&stdin=false&container=c"),
-            options("PodExecOptions", "", "tty=true&container="),
-            options("PodAttachOptions", "", "stderr=true&command=ls"),
-            options("PodProxyOptions", "a/b", "path=other"),
-            options("ServiceProxyOptions", "", "path=other"),
-            options("PodPortForwardOptions", "", "ports=80&ports=x"),
-        ];
-        expect_test::expect![[r#"
-            {"apiVersion":"v1","command":["ls","-l"],"container":"c","kind":"PodExecOptions","stdout":true}
-            {"apiVersion":"v1","command":null,"kind":"PodExecOptions","tty":true}
-            {"apiVersion":"v1","kind":"PodAttachOptions","stderr":true}
-            {"apiVersion":"v1","kind":"PodProxyOptions","path":"/a/b"}
-            {"apiVersion":"v1","kind":"ServiceProxyOptions"}
-            {"apiVersion":"v1","kind":"PodPortForwardOptions","ports":[80]}"#]]
-        .assert_eq(&seen.join("\n"));
-    }
 }

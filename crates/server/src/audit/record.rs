@@ -108,7 +108,7 @@ impl Record {
     pub fn responded(&self, response: &mut ApiResponse) {
         response.annotations.drain(..).for_each(|(key, value)| self.annotate(&key, &value));
         let mut body = None;
-        if self.has_responses() && !matches!(response.body, Body::Watch(_)) {
+        if self.has_responses() && !matches!(response.body, Body::Watch(_) | Body::Connect(_)) {
             let whole = std::mem::replace(&mut response.body, Body::Full(Bytes::new()));
             let whole = whole.into_bytes().unwrap_or_default();
             body = response::json(response.content_type, &whole).and_then(|json| self.redacted(json));

@@ -6,6 +6,7 @@
 //! - What the client sends is read, so that its leaving is noticed, and means nothing.
 
 use super::{close, fault};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::{Buf, Bytes};
 use futures_util::{SinkExt, StreamExt, stream::BoxStream};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -27,6 +28,10 @@ pub enum Framing {
     Lines,
     /// Protobuf: each after its length in four bytes.
     Lengths,
+    /// No events: each piece is a binary message.
+    Pieces,
+    /// The same, each a text message in base64.
+    Base64,
 }
 
 impl Framing {
@@ -49,6 +54,8 @@ impl Framing {
                 let length = piece.try_get_u32().unwrap_or_default() as usize;
                 (piece.split_to(length.min(piece.len())), Data::Binary)
             }
+            Framing::Pieces => (std::mem::take(piece), Data::Binary),
+            Framing::Base64 => (STANDARD.encode(std::mem::take(piece)).into(), Data::Text),
         };
         Some(Message::Frame(Frame::message(event, OpCode::Data(kind), true)))
     }

@@ -4,6 +4,7 @@ use super::*;
 use crate::shared::testing::{TestContext, show};
 use expect_test::expect;
 use futures_util::FutureExt;
+use kaji_meta::GroupResource;
 
 fn pod(change: impl FnOnce(&mut Value)) -> Value {
     let mut p = json!({
