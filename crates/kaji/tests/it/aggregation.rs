@@ -10,7 +10,8 @@ use crate::common::{
     access::{admin, ask, ok, person},
     api::Api,
 };
-use extension::{ECHOES, Extension, NAME, create, delete, own_address};
+pub use extension::own_address;
+use extension::{ECHOES, Extension, NAME, create, delete};
 use kaji_resource::Verb;
 use serde_json::{Value, json};
 

@@ -19,6 +19,7 @@ mod authorization;
 mod basics;
 mod certificates;
 mod common;
+mod connect;
 mod conversion;
 mod custom_resources;
 mod definitions;

@@ -71,6 +71,7 @@ async fn broken(test: &TestCluster) -> Arc<Stack> {
         impersonation: Impersonation::default(),
         issuer: None,
         aggregator: good.aggregator.clone(),
+        connector: good.connector.clone(),
         authorizer: Arc::new(breaks()),
         health,
         metrics: Metrics::default(),
