@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::io::AsyncWriteExt;
 use tokio::sync::Notify;
 
 type Answer<'a, T> = BoxFuture<'a, Result<T, RuntimeError>>;
@@ -76,6 +77,24 @@ fn end(found: &mut ContainerStatus, code: i32, now: i64) {
     found.exit_code = code;
     found.finished_at_nanos = now;
     found.reason = if code == 0 { "Completed" } else { "Error" }.to_owned();
+}
+
+/// A process that prints a text and copies its input to its output.
+fn echo(text: String, stdin: bool, code: i32) -> Session {
+    let ((stdin_near, mut stdin_far), (stdout, mut stdout_far)) =
+        (tokio::io::duplex(1024), tokio::io::duplex(1024));
+    let process = tokio::spawn(async move {
+        stdout_far.write_all(text.as_bytes()).await.unwrap();
+        tokio::io::copy(&mut stdin_far, &mut stdout_far).await.unwrap();
+        Exit { code }
+    });
+    Session {
+        stdin: stdin.then(|| Box::new(stdin_near) as Writer),
+        stdout: Some(Box::new(stdout)),
+        stderr: None,
+        resize: None,
+        exit: Box::pin(async move { process.await.map_err(|e| RuntimeError::Internal(e.to_string())) }),
+    }
 }
 
 fn selected(labels: &BTreeMap<String, String>, filter: &BTreeMap<String, String>) -> bool {
@@ -251,14 +270,30 @@ impl ContainerRuntime for Runtime {
             Ok(ExecOutput::default())
         })
     }
-    fn exec(&self, _: ExecRequest) -> Answer<'_, Session> {
-        unimplemented()
+    fn exec(&self, request: ExecRequest) -> Answer<'_, Session> {
+        Box::pin(async move {
+            let command = request.command.join(" ");
+            self.call("exec-session", format!("{} {command}", request.container_id))?;
+            let code = request.command.last().and_then(|word| word.parse().ok()).unwrap_or_default();
+            Ok(echo(format!("{command}\n"), request.stdin, code))
+        })
     }
-    fn attach(&self, _: AttachRequest) -> Answer<'_, Session> {
-        unimplemented()
+    fn attach(&self, request: AttachRequest) -> Answer<'_, Session> {
+        Box::pin(async move {
+            self.call("attach", format!("{} tty={}", request.container_id, request.tty))?;
+            Ok(echo("attached\n".to_owned(), request.stdin, 1))
+        })
     }
-    fn port_forward<'a>(&'a self, _: &'a str, _: u16) -> Answer<'a, Duplex> {
-        unimplemented()
+    fn port_forward<'a>(&'a self, sandbox: &'a str, port: u16) -> Answer<'a, Duplex> {
+        Box::pin(async move {
+            self.call("port-forward", format!("{sandbox} {port}"))?;
+            let (near, mut far) = tokio::io::duplex(1024);
+            tokio::spawn(async move {
+                let (mut from, mut to) = tokio::io::split(&mut far);
+                tokio::io::copy(&mut from, &mut to).await.unwrap();
+            });
+            Ok(Box::new(near) as Duplex)
+        })
     }
     fn container_stats<'a>(&'a self, _: &'a str) -> Answer<'a, ContainerStats> {
         unimplemented()

@@ -1,6 +1,7 @@
 //! The HTTPS API of a real node over TLS: which clients may do what, and what each path answers.
 
 mod logs;
+mod streams;
 
 use crate::fake::Fake;
 use bytes::Bytes;
@@ -103,6 +104,15 @@ impl Served {
 
     /// Sends a request, with a token unless that is empty.
     pub async fn send(&self, method: Method, path: &str, token: &str) -> http::Response<Incoming> {
+        let mut request = Request::builder().method(method).uri(path).header("host", "node-1");
+        if !token.is_empty() {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        self.send_request(request.body(Empty::new()).unwrap()).await
+    }
+
+    /// Sends a request as it is.
+    pub async fn send_request(&self, request: Request<Empty<Bytes>>) -> http::Response<Incoming> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.authority.certificate.as_bytes()).unwrap()).unwrap();
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -115,12 +125,8 @@ impl Served {
         let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
-        tokio::spawn(connection);
-        let mut request = Request::builder().method(method).uri(path).header("host", "node-1");
-        if !token.is_empty() {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap()
+        tokio::spawn(connection.with_upgrades());
+        sender.send_request(request).await.unwrap()
     }
 
     /// The code and the body that `admin` gets.
