@@ -146,7 +146,7 @@ step_sample_apiserver() { component sample-apiserver; }
 
 step_walk() {
   local walk=../shared/accept/walkthrough.sh passed failed
-  serve walk
+  serve walk --nodes sim:3
   export KUBECONFIG=$work/walk.kubeconfig
   cat "$work/walk.log"
   "$KUBECTL" get --raw /readyz
@@ -166,7 +166,7 @@ step_walk() {
 }
 
 step_clients() {
-  serve clients
+  serve clients --nodes sim:3
   KUBECONFIG=$work/clients.kubeconfig PYTHON=$tools/venv/bin/python bash tests/clients/run.sh
   end_server
 }

@@ -7,7 +7,7 @@ need go python3
 upstream=github.com/argoproj/argo-rollouts
 here=$components/argo-rollouts
 build rollouts-controller $upstream/cmd/rollouts-controller "$here"
-cluster
+cluster --nodes sim:3
 manifests=$(cd "$here" && go list -m -f '{{.Dir}}' $upstream)/manifests
 # shellcheck disable=SC2086
 field() { kubectl get $1 -o "jsonpath=$2"; }

@@ -7,7 +7,7 @@ need go python3
 upstream=sigs.k8s.io/descheduler
 here=$components/descheduler
 build descheduler $upstream/cmd/descheduler "$here"
-cluster
+cluster --nodes sim:3
 manifests=$(cd "$here" && go list -m -f '{{.Dir}}' $upstream)/kubernetes
 # shellcheck disable=SC2086
 field() { kubectl get $1 -o "jsonpath=$2"; }

@@ -8,7 +8,7 @@ upstream=github.com/prometheus-operator/prometheus-operator
 here=$components/prometheus-operator
 build prometheus-operator $upstream/cmd/operator "$here"
 build admission-webhook $upstream/cmd/admission-webhook "$here"
-cluster
+cluster --nodes sim:3
 manifests=$(cd "$here" && go list -m -f '{{.Dir}}' $upstream)/example
 field() { kubectl get $1 -o "jsonpath=$2"; }
 none() { [[ -z $(kubectl get "$@" -o name) ]]; }

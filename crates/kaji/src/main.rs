@@ -4,13 +4,16 @@ mod node_commands;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use kaji::{
-    Cluster, Nodes, kubeconfig,
+    Cluster, Nodes, kubeconfig, node_requirements,
     token::{self, TokenCommand},
     webhook_config,
 };
 use kaji_envtest as envtest;
 use kaji_images::cli::ImageCommand;
-use kaji_options::{ServerFlags, server_flags::shorten_help};
+use kaji_options::{
+    ServerFlags,
+    server_flags::{SIMULATED, shorten_help},
+};
 use node_commands::{Join, NodeArgs};
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
 
@@ -185,7 +188,7 @@ fn assets(args: &Envtest) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 async fn serve(
-    flags: ServerFlags,
+    mut flags: ServerFlags,
     controllers: bool,
     started: Instant,
 ) -> Result<(), Box<dyn std::error::Error>> {
@@ -197,8 +200,13 @@ async fn serve(
         .kubeconfig
         .clone()
         .unwrap_or_else(|| kubeconfig::default_path(variable("KUBECONFIG").as_deref(), home.as_deref()));
+    let mut reason = None;
+    if controllers && flags.nodes.is_none() {
+        reason = node_requirements::Machine::default().can_run_containers(&data_dir).err();
+        flags.nodes = Some(if reason.is_some() { SIMULATED } else { Nodes::Real });
+    }
     let options = flags.into_options(&data_dir, controllers)?;
-    let nodes = options.nodes;
+    let (nodes, everywhere) = (options.nodes, options.listen.ip().is_unspecified());
     let cluster = Cluster::start(options).await?;
     let ready = started.elapsed();
     if writes {
@@ -207,11 +215,15 @@ async fn serve(
     let nodes = match nodes {
         Nodes::None => "none".to_owned(),
         Nodes::Real => "1, this machine: containers run on it".to_owned(),
-        Nodes::Simulated(n) => format!("{n} simulated: pods report what a kubelet would, no container runs"),
+        Nodes::Simulated(n) => match reason {
+            None => format!("{n} simulated: pods report what a kubelet would, no container runs"),
+            Some(reason) => format!("{n} simulated, no container runs: {reason}"),
+        },
     };
     let mut out = std::io::stdout().lock();
     writeln!(out, "Kubernetes {}", kaji_server::version())?;
-    writeln!(out, "  server      {} (ready after {} ms)", cluster.url(), ready.as_millis())?;
+    let others = if everywhere { ", and every address of this machine" } else { "" };
+    writeln!(out, "  server      {}{others} (ready after {} ms)", cluster.url(), ready.as_millis())?;
     match persistent {
         true => writeln!(out, "  data        {}", data_dir.display())?,
         false => writeln!(out, "  data        in memory")?,

@@ -17,6 +17,9 @@ use std::{
     time::Duration,
 };
 
+/// The nodes of a cluster on a machine that cannot run containers.
+pub const SIMULATED: Nodes = Nodes::Simulated(3);
+
 /// What `kaji up` and `kaji apiserver` take.
 #[derive(Args, Clone, Debug)]
 pub struct ServerFlags {
@@ -38,9 +41,10 @@ pub struct ServerFlags {
     /// Writes no kubeconfig.
     #[arg(long, conflicts_with = "kubeconfig")]
     no_kubeconfig: bool,
-    /// Nodes to run: real (this machine runs containers; as root), sim:N (simulated), or none.
-    #[arg(long, default_value = "sim:3")]
-    pub nodes: Nodes,
+    /// Nodes to run: real (this machine runs containers; as root), sim:N (simulated), or none. Default: real where the machine can
+    /// run containers, otherwise sim:3.
+    #[arg(long)]
+    pub nodes: Option<Nodes>,
     /// Which controllers run: names, * for all others, -name for all but one, -* or nothing for none (the scheduler counts
     /// as one). Default: all for `kaji up`, none for `kaji apiserver`. Nodes are no controllers: see --nodes.
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
@@ -140,7 +144,7 @@ impl ServerFlags {
             curves: self.connections.tls_curve_preferences,
         };
         tls.validate()?;
-        let nodes = if controllers { self.nodes } else { Nodes::None };
+        let nodes = if controllers { self.nodes.unwrap_or(SIMULATED) } else { Nodes::None };
         let everywhere = if nodes == Nodes::Real { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
         let bind_address = self.bind_address.unwrap_or(IpAddr::V4(everywhere));
         Ok(Options {
