@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod cluster_info;
+mod exposition;
 pub mod node;
 pub mod pods;
 pub mod public_key_pins;

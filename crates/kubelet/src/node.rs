@@ -13,6 +13,7 @@ mod mirror_pods;
 mod objects;
 mod report;
 pub mod static_pods;
+pub mod usage;
 
 pub use cgroups::KernelCgroups;
 pub use housekeeping::Housekeeping;
@@ -154,7 +155,8 @@ pub async fn run(
     tasks.spawn(follow_runtime(cx.clone(), news.clone()));
     tasks.spawn(log_rotation::run(cx.clone(), parts.housekeeping.logs));
     if let Some(server) = parts.server {
-        let api = Arc::new(NodeApi::new(cx.clone(), Arc::new(BoundPods(pods.clone()))));
+        let api =
+            Arc::new(NodeApi::new(cx.clone(), Arc::new(BoundPods(pods.clone())), parts.housekeeping.clone()));
         let (client, stop, node) = (client.clone(), stop.clone(), cx.config.node_name.clone());
         let address = SocketAddr::new(server.address, KUBELET_PORT);
         tasks.spawn(async move { server.config.run(&node, address, client, api, stop).await });

@@ -14,13 +14,19 @@
 
 mod auth;
 mod certificates;
+mod configz;
 mod logs;
 pub mod lookup;
+mod metrics;
 mod node_api;
+mod pods;
 pub mod request;
 mod streams;
+mod summary;
+mod usage;
 
 pub use lookup::NodePods;
+pub(crate) use metrics::resource as resource_metrics;
 pub use node_api::NodeApi;
 pub use request::{Handler, KubeletRequest, Pages};
 use request::{ServerBody, Sessions};

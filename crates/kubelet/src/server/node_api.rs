@@ -6,11 +6,16 @@
 //! Source: upstream's `pkg/kubelet/server/server.go`.
 
 use super::lookup::NodePods;
-use super::request::{self, Handler, KubeletRequest, PLAIN, ServerBody};
-use super::{logs, streams};
+use super::metrics::{cadvisor, kubelet, resource};
+use super::request::{self, Handler, JSON, KubeletRequest, METRICS, PLAIN, ServerBody};
+use super::usage::UsageReader;
+use super::{configz, logs, pods, streams, summary};
+use crate::node::Housekeeping;
 use crate::pods::context::NodeContext;
+use crate::pods::{model, resources};
 use futures_util::future::BoxFuture;
 use http::{Method, Response, StatusCode};
+use kaji_containers::{ContainerFilter, PodSandboxFilter, RuntimeError};
 use std::sync::Arc;
 
 /// Answers the requests of a real node.
@@ -19,44 +24,126 @@ pub struct NodeApi {
     pub cx: Arc<NodeContext>,
     /// Its pods.
     pub pods: Arc<dyn NodePods>,
+    /// What an administrator set.
+    pub(super) housekeeping: Housekeeping,
+    usage: UsageReader,
+    requests: kubelet::Requests,
 }
 
 impl NodeApi {
-    /// Of a node with these pods.
-    pub fn new(cx: Arc<NodeContext>, pods: Arc<dyn NodePods>) -> NodeApi {
-        NodeApi { cx, pods }
+    /// Of a node with these pods, kept in order as configured.
+    pub fn new(cx: Arc<NodeContext>, pods: Arc<dyn NodePods>, housekeeping: Housekeeping) -> NodeApi {
+        let usage = UsageReader::new(cx.clone());
+        NodeApi { cx, pods, housekeeping, usage, requests: kubelet::Requests::default() }
     }
 
     async fn route(&self, request: KubeletRequest) -> Response<ServerBody> {
         let root = request.segments().first().copied().unwrap_or_default().to_owned();
+        let get = request.method == Method::GET;
         match root.as_str() {
-            "healthz" => only_get(&request).unwrap_or_else(|| healthz(&request)),
-            "containerLogs" => match only_get(&request) {
-                Some(refusal) => refusal,
-                None => logs::handle(self, request).await,
-            },
             "exec" | "attach" | "portForward" | "run" => streams::handle(self, request).await,
+            // Upstream's texts for endpoints that a configuration switches off.
+            "logs" => disabled("logs endpoint is disabled."),
+            "debug" if request.path.starts_with("/debug/pprof/") => {
+                disabled("profiling endpoint is disabled.")
+            }
+            "debug" if request.path == "/debug/flags/v" => disabled("flags endpoint is disabled."),
+            "checkpoint" => {
+                request::error(StatusCode::NOT_FOUND, "containers cannot be checkpointed on this node")
+            }
+            "healthz" | "pods" | "runningpods" | "configz" | "containerLogs" | "stats" | "metrics"
+                if !get =>
+            {
+                request::method_not_allowed()
+            }
+            "containerLogs" => logs::handle(self, request).await,
+            _ => self.page(&request).await,
+        }
+    }
+
+    /// Pages that are made at once.
+    async fn page(&self, request: &KubeletRequest) -> Response<ServerBody> {
+        let metrics = |page: String| request::respond(StatusCode::OK, METRICS, page);
+        match request.path.as_str() {
+            "/healthz" | "/healthz/ping" | "/healthz/log" | "/healthz/syncloop" => {
+                request::respond(StatusCode::OK, PLAIN, "ok")
+            }
+            "/pods" | "/pods/" => pods::bound(self),
+            "/runningpods" | "/runningpods/" => pods::running(self).await,
+            "/configz" => configz::page(self),
+            "/stats/summary" | "/stats/summary/" => self.summary(request).await,
+            "/metrics" => self.counted().await.map_or_else(|e| failed(&e), metrics),
+            "/metrics/probes" => metrics(kubelet::process_page(self.process())),
+            "/metrics/resource" => metrics(match self.usage.read().await {
+                Ok(reading) => resource::of(&reading),
+                Err(error) => {
+                    tracing::warn!(%error, "metrics of resources cannot be read");
+                    resource::failed()
+                }
+            }),
+            "/metrics/cadvisor" => metrics(self.cadvisor().await.unwrap_or_else(|error| {
+                tracing::warn!(%error, "metrics of containers cannot be read");
+                cadvisor::failed()
+            })),
             _ => request::not_found(),
         }
+    }
+
+    async fn summary(&self, request: &KubeletRequest) -> Response<ServerBody> {
+        let cores_and_memory = request.query.flag("only_cpu_and_memory").unwrap_or_default();
+        match self.usage.read().await {
+            Ok(reading) => {
+                let page = summary::page(&self.cx.config.node_name, &reading, cores_and_memory);
+                request::respond(StatusCode::OK, JSON, page.to_string())
+            }
+            Err(error) => failed(&error),
+        }
+    }
+
+    async fn counted(&self) -> Result<String, RuntimeError> {
+        let sandboxes = self.cx.runtime.list_pod_sandboxes(PodSandboxFilter::default()).await?;
+        let containers = self.cx.runtime.list_containers(ContainerFilter::default()).await?;
+        Ok(kubelet::page(&kubelet::Counted {
+            node: &self.cx.config.node_name,
+            desired: self.pods.all().len(),
+            sandboxes: &sandboxes,
+            containers: &containers,
+            requests: &self.requests,
+            process: self.process(),
+        }))
+    }
+
+    async fn cadvisor(&self) -> Result<String, RuntimeError> {
+        let reading = self.usage.read().await?;
+        let containers = self.cx.runtime.list_containers(ContainerFilter::default()).await?;
+        let pods = self.pods.all();
+        let names = cadvisor::Names {
+            images: containers.into_iter().map(|c| (c.id, c.image.image)).collect(),
+            cgroups: pods.iter().map(|p| (model::uid(p).to_owned(), resources::cgroup_path(p))).collect(),
+            machine: (
+                std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+                self.cx.config.memory,
+            ),
+        };
+        Ok(cadvisor::page(&reading, &names))
+    }
+
+    fn process(&self) -> kubelet::Process {
+        kubelet::Process::read(self.usage.booted_at())
     }
 }
 
 impl Handler for NodeApi {
     fn handle(self: Arc<Self>, request: KubeletRequest) -> BoxFuture<'static, Response<ServerBody>> {
+        self.requests.count(&request.method, &request.path);
         Box::pin(async move { self.route(request).await })
     }
 }
 
-/// The refusal of what is not a GET.
-fn only_get(request: &KubeletRequest) -> Option<Response<ServerBody>> {
-    (request.method != Method::GET).then(request::method_not_allowed)
+fn disabled(text: &str) -> Response<ServerBody> {
+    request::error(StatusCode::METHOD_NOT_ALLOWED, text)
 }
 
-fn healthz(request: &KubeletRequest) -> Response<ServerBody> {
-    match request.path.as_str() {
-        "/healthz" | "/healthz/ping" | "/healthz/log" | "/healthz/syncloop" => {
-            request::respond(StatusCode::OK, PLAIN, "ok")
-        }
-        _ => request::not_found(),
-    }
+fn failed(error: &RuntimeError) -> Response<ServerBody> {
+    request::error(StatusCode::INTERNAL_SERVER_ERROR, format!("Internal Error: {error}"))
 }

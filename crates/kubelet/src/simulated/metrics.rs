@@ -6,44 +6,9 @@ use super::{
     behaviour,
     usage::{Meters, NODE, Usage},
 };
+use crate::server::resource_metrics::{self, Figures};
 use jiff::Timestamp;
 use kaji_runtime::objects::{Container, Pod};
-use std::fmt::Write;
-
-/// A family of metrics: name, kind and help.
-type Family = (&'static str, &'static str, &'static str);
-
-const CONTAINER_CPU: Family = (
-    "container_cpu_usage_seconds_total",
-    "counter",
-    "Cumulative cpu time consumed by the container in core-seconds",
-);
-const CONTAINER_MEMORY: Family =
-    ("container_memory_working_set_bytes", "gauge", "Current working set of the container in bytes");
-const CONTAINER_START: Family =
-    ("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds");
-const NODE_CPU: Family =
-    ("node_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the node in core-seconds");
-const NODE_MEMORY: Family =
-    ("node_memory_working_set_bytes", "gauge", "Current working set of the node in bytes");
-const POD_CPU: Family =
-    ("pod_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the pod in core-seconds");
-const POD_MEMORY: Family =
-    ("pod_memory_working_set_bytes", "gauge", "Current working set of the pod in bytes");
-const SCRAPE: Family = (
-    "resource_scrape_error",
-    "gauge",
-    "1 if there was an error while getting container metrics, 0 otherwise",
-);
-
-/// A container that runs.
-struct Running<'a> {
-    pod: &'a Pod,
-    name: &'a str,
-    since: Timestamp,
-    cpu: f64,
-    memory: f64,
-}
 
 /// The page of a node that has run since `since`, with its pods.
 pub fn page<'a>(
@@ -56,35 +21,38 @@ pub fn page<'a>(
     pods.sort_by_key(|pod| (&pod.metadata.namespace, &pod.metadata.name));
     let mut whole = NODE;
     let (mut containers, mut sums) = (vec![], vec![]);
+    let at = now.as_millisecond();
     for pod in pods {
         let Some(start) = pod.status.start_time else { continue };
         let since = start.saturating_add(behaviour::of(pod).start_after).unwrap_or(start);
         let (mut cpu, mut memory) = (0.0, 0.0);
+        let figures = |cpu: f64, memory: f64| Figures {
+            namespace: pod.metadata.namespace.clone(),
+            pod: pod.metadata.name.clone(),
+            cpu: (cpu, at),
+            memory: (memory, at),
+            ..Figures::default()
+        };
         for container in running(pod) {
             let usage = Usage::of(&pod.metadata.uid, container);
             let key = format!("{}/{}", pod.metadata.uid, container.name);
             let used = meters.read(&key, usage.cpu, since, now);
             whole = whole.and(usage);
             (cpu, memory) = (cpu + used, memory + usage.memory);
-            containers.push(Running { pod, name: &container.name, since, cpu: used, memory: usage.memory });
+            containers.push(Figures {
+                container: container.name.to_string(),
+                start: since.as_nanosecond() as f64 / 1e9,
+                ..figures(used, usage.memory)
+            });
         }
-        sums.push((pod, cpu, memory));
+        sums.push(figures(cpu, memory));
     }
     let used = meters.read("", whole.cpu, since, now);
     meters.sweep();
-    containers.sort_by_key(|c| (c.name, &c.pod.metadata.namespace, &c.pod.metadata.name));
-    let mut page = Page { text: String::new(), at: now.as_millisecond() };
-    let labelled = |c: &Running<'_>| format!("{{container=\"{}\",{}}}", c.name, of(c.pod));
-    page.family(CONTAINER_CPU, true, containers.iter().map(|c| (labelled(c), c.cpu)));
-    page.family(CONTAINER_MEMORY, true, containers.iter().map(|c| (labelled(c), c.memory)));
-    let start = |c: &Running<'_>| c.since.as_nanosecond() as f64 / 1e9;
-    page.family(CONTAINER_START, false, containers.iter().map(|c| (labelled(c), start(c))));
-    page.family(NODE_CPU, true, [(String::new(), used)]);
-    page.family(NODE_MEMORY, true, [(String::new(), whole.memory)]);
-    page.family(POD_CPU, true, sums.iter().map(|(pod, cpu, _)| (format!("{{{}}}", of(pod)), *cpu)));
-    page.family(POD_MEMORY, true, sums.iter().map(|(pod, _, memory)| (format!("{{{}}}", of(pod)), *memory)));
-    page.family(SCRAPE, false, [(String::new(), 0.0)]);
-    page.text
+    containers
+        .sort_by(|a, b| (&a.container, &a.namespace, &a.pod).cmp(&(&b.container, &b.namespace, &b.pod)));
+    let node = Figures { cpu: (used, at), memory: (whole.memory, at), ..Figures::default() };
+    resource_metrics::page(&node, &sums, &containers)
 }
 
 /// The containers of a running pod that have not ended; of those for the start, only sidecars go on.
@@ -97,61 +65,10 @@ fn running(pod: &Pod) -> impl Iterator<Item = &Container> {
     sidecars.chain(&pod.spec.containers).filter(move |c| !ended(c))
 }
 
-fn of(pod: &Pod) -> String {
-    format!("namespace=\"{}\",pod=\"{}\"", pod.metadata.namespace, pod.metadata.name)
-}
-
-struct Page {
-    text: String,
-    /// Milliseconds since 1970.
-    at: i64,
-}
-
-impl Page {
-    fn family(
-        &mut self,
-        (name, kind, help): Family,
-        timed: bool,
-        samples: impl IntoIterator<Item = (String, f64)>,
-    ) {
-        let mut samples = samples.into_iter().peekable();
-        // A family without samples is not printed.
-        if samples.peek().is_none() {
-            return;
-        }
-        let at = if timed { format!(" {}", self.at) } else { String::new() };
-        // Writing to a String cannot fail.
-        let _ = writeln!(self.text, "# HELP {name} [STABLE] {help}\n# TYPE {name} {kind}");
-        for (labels, value) in samples {
-            let _ = writeln!(self.text, "{name}{labels} {}{at}", number(value));
-        }
-    }
-}
-
-/// A number as Go's `strconv.FormatFloat(value, 'g', -1, 64)` writes it.
-fn number(value: f64) -> String {
-    let text = format!("{value:e}");
-    let Some((mantissa, exponent)) = text.split_once('e') else { return text };
-    let exponent: i32 = exponent.parse().unwrap_or_default();
-    if (-4..6).contains(&exponent) {
-        return value.to_string();
-    }
-    let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{mantissa}e{sign}{:02}", exponent.abs())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn numbers() {
-        let all = [0.0, 1.0, 0.25, 100_000.0, 999_999.5, 1_000_000.0, 1_763_765_123.5, 0.0001, 0.000_012];
-        let shown: Vec<String> = all.iter().map(|n| number(*n)).collect();
-        let wanted = "0 1 0.25 100000 999999.5 1e+06 1.7637651235e+09 0.0001 1.2e-05";
-        assert_eq!(shown.join(" "), wanted);
-    }
 
     fn pod(name: &str, status: serde_json::Value) -> Pod {
         let requests = json!({"requests": {"cpu": "1", "memory": "128Mi"}});

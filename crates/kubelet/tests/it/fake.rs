@@ -300,9 +300,13 @@ impl ContainerRuntime for Runtime {
     }
     fn list_pod_sandbox_stats(&self, filter: PodSandboxFilter) -> Answer<'_, Vec<PodSandboxStats>> {
         Box::pin(async move {
-            let uid = filter.labels.values().next().cloned().unwrap_or_default();
+            let uid = filter.labels.values().next().cloned();
+            if uid.is_none() {
+                self.call("stats", String::new())?;
+            }
             let state = self.state.lock().unwrap();
-            Ok(state.stats.iter().filter(|s| s.pod_uid == uid).cloned().collect())
+            let asked = |s: &&PodSandboxStats| uid.as_ref().is_none_or(|uid| s.pod_uid == *uid);
+            Ok(state.stats.iter().filter(asked).cloned().collect())
         })
     }
     fn events(&self) -> Answer<'_, BoxStream<'static, Result<RuntimeEvent, RuntimeError>>> {

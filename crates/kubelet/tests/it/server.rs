@@ -1,6 +1,7 @@
 //! The HTTPS API of a real node over TLS: which clients may do what, and what each path answers.
 
 mod logs;
+mod pages;
 mod streams;
 
 use crate::fake::Fake;
@@ -9,6 +10,7 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use kaji_kubelet::node::Housekeeping;
 use kaji_kubelet::pods::core::Pod;
 use kaji_kubelet::server::{KubeletServerConfig, NodeApi, NodePods};
 use kaji_meta::time::SystemClock;
@@ -96,7 +98,7 @@ impl Served {
         let config = KubeletServerConfig::new(&authority, authentication, Arc::new(SystemClock)).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let api = Arc::new(NodeApi::new(fake.cx.clone(), Arc::new(pods.clone())));
+        let api = Arc::new(NodeApi::new(fake.cx.clone(), Arc::new(pods.clone()), Housekeeping::default()));
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(config.serve("node-1", listener, api_server(), api, stopped).unwrap());
         Served { fake, pods, stop, address, authority }
