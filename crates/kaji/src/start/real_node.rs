@@ -13,10 +13,10 @@ use kaji_dns::resolv_conf::{self, ResolvConf};
 use kaji_dns::server::{Listeners, Service};
 use kaji_dns::zone::Zone;
 use kaji_images::{Images, registry::RegistryConfig};
+use kaji_kubelet::node::static_pods::Manifests;
 use kaji_kubelet::node::{
     self, FullNode, FullPod, Housekeeping, KernelCgroups, Machine, NodeParts, NodeServer,
 };
-use kaji_kubelet::node::static_pods::Manifests;
 use kaji_kubelet::pods::context::{NodeConfig, PodCgroups};
 use kaji_kubelet::pods::network::DnsSettings;
 use kaji_kubelet::volumes::KernelMounter;
@@ -224,7 +224,8 @@ async fn open(config: &RealNodeConfig) -> Result<(NodeParts, BridgeNetwork), Nod
     let housekeeping = Housekeeping::default();
     let directory = data_dir.join("kubelet").join("manifests");
     let manifests = Some(Manifests { directory, complete: Arc::new(complete_pod) });
-    let parts = NodeParts { config, machine, runtime, images, mounter, cgroups, server, housekeeping, manifests };
+    let parts =
+        NodeParts { config, machine, runtime, images, mounter, cgroups, server, housekeeping, manifests };
     Ok((parts, network))
 }
 
