@@ -85,7 +85,8 @@ fn processes(loadavg: &str, most: &[String]) -> Option<Observation> {
 }
 
 fn disk(directory: &Path, (bytes, inodes): (Signal, Signal), found: &mut Observations) {
-    let Ok(stat) = rustix::fs::statvfs(directory) else { return };
+    // The directory is made by the first pod; thresholds are set before.
+    let Some(stat) = directory.ancestors().find_map(|d| rustix::fs::statvfs(d).ok()) else { return };
     let units = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let of = |available: u64, capacity: u64| Observation {
         available: units(available),
@@ -181,6 +182,14 @@ pub fn disk_usage(directory: &Path) -> DiskUsage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn disks_are_observed_before_their_directory_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut found = Observations::new();
+        disk(&dir.path().join("a/b"), (Signal::NodeFsAvailable, Signal::NodeFsInodesFree), &mut found);
+        assert!(found[&Signal::NodeFsAvailable].capacity > 0);
+    }
 
     #[test]
     fn figures_of_the_kernel_are_read() {
