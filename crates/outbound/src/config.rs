@@ -28,6 +28,13 @@ pub enum Target {
     },
 }
 
+impl Target {
+    /// `host:port` as URLs of the server show it; empty for a URL that is none.
+    pub fn authority(&self) -> String {
+        Place::of(self).map(|place| place.authority).unwrap_or_default()
+    }
+}
+
 /// The configuration of a client. Equal ones share their connections.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ClientConfig {

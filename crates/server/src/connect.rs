@@ -11,6 +11,8 @@
 //! Source: upstream's `UpgradeAwareHandler` and its `Transport`, and `LocationStreamer` for logs.
 
 mod nodes;
+mod page;
+mod rewrite;
 
 pub use nodes::{ADDRESS_TYPES, NodeClient};
 
@@ -33,6 +35,7 @@ use kaji_outbound::{
     },
 };
 use kaji_resource::{Carries, Connection, Location, LocationQuery};
+use rewrite::Links;
 use std::{net::IpAddr, sync::Arc};
 use tokio::sync::watch;
 
@@ -120,13 +123,20 @@ impl Connector {
         if !location.path.ends_with('/') && (location.path.is_empty() || path.ends_with('/')) {
             location.path.push('/');
         }
-        let client = self.client(&location).await?;
+        let config = self.nodes.config(&location).await?;
+        let links = Links {
+            prefix: escaped(prefix(context.info)),
+            server: config.target.authority(),
+            requested: requested_host(parts),
+        };
+        let client = self.clients.client(&config).map_err(|error| plain_error(error.to_string()))?;
         let request = sent(&location, context, parts, request_body, false)?;
         let unreachable =
             |why: String| Status::service_unavailable(format!("error trying to reach service: {why}"));
         let answer = client.send(request, RequestClass::LongRunning).await;
         let answer = answer.map_err(|error| unreachable(reason(&error)))?;
         let answer = pass(streamed(answer), Redirects::Passed, end(self.stop.clone(), None));
+        let answer = page::rewritten(answer, &links);
         Ok(answer.map(|inner| ResponseBody::Proxied { inner, held: vec![] }))
     }
 
@@ -184,6 +194,12 @@ impl Connector {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         Ok(response.map(|inner| ResponseBody::Proxied { inner, held: vec![] }))
     }
+}
+
+/// The host that the client named.
+fn requested_host(parts: &Parts) -> String {
+    let named = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    named.or_else(|| Some(parts.uri.authority()?.as_str())).unwrap_or_default().to_owned()
 }
 
 /// A request for the root of a proxy without a slash is led to the one with it, or relative links would miss the prefix.

@@ -226,6 +226,25 @@ async fn pods_and_services_are_reached_by_their_addresses() {
             r#"services "s:web" is forbidden: User "alice" cannot get resource "services/proxy" in API group "" in the namespace "default""#
         )
     );
+    // Links lead back through the proxy.
+    let request = Request::get(format!("{PODS}/p:{http}/proxy/page"))
+        .header("host", "localhost")
+        .body(Empty::new())
+        .unwrap();
+    let page = send(&cluster, request).await.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(page, format!("<a href=\"{PODS}/p:{http}/proxy/x\">x</a>"));
+    for (location, expected) in [
+        ("/login".to_owned(), format!("{PODS}/p:{http}/proxy/login")),
+        (format!("http://{ip}:{http}/login"), format!("{PODS}/p:{http}/proxy/login")),
+        ("https://other.example/login".to_owned(), "https://other.example/login".to_owned()),
+    ] {
+        let request = Request::get(format!("{PODS}/p:{http}/proxy/redirected?{location}"));
+        let answer = send(&cluster, request.header("host", "localhost").body(Empty::new()).unwrap()).await;
+        assert_eq!(
+            (answer.status().as_u16(), answer.headers()["location"].to_str().unwrap()),
+            (302, &*expected)
+        );
+    }
     // Other protocols go through as well.
     let request = Request::get(format!("{PODS}/p:{http}/proxy/socket?a=b"))
         .header("host", "localhost")

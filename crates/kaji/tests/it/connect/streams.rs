@@ -1,6 +1,6 @@
 //! `exec`, `attach` and `portforward`: connections that switch protocols.
 
-use super::{PODS, cluster, header, pod};
+use super::{Backend, PODS, cluster, header, node, pod};
 use crate::common::{
     TestCluster,
     access::{admin, ask, person},
@@ -172,5 +172,36 @@ async fn every_stream_needs_the_right_to_create() {
         assert_eq!((code, &said["message"]), (500, &json!("request connection cannot be hijacked")), "{sub}");
     }
     assert!(kubelet.seen().is_empty());
+    cluster.stop().await;
+}
+
+/// A stream is recorded when it begins and once more when it ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_are_recorded_until_their_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let (policy, log) = (dir.path().join("policy.yaml"), dir.path().join("audit.log"));
+    let rules = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: RequestResponse, resources: [{group: '', resources: [pods/exec]}]}]\n";
+    std::fs::write(&policy, rules).unwrap();
+    let cluster = TestCluster::start_with(|o| {
+        o.audit.policy_file = Some(policy);
+        o.audit.log.path = log.to_str().unwrap().into();
+    })
+    .await;
+    let kubelet = Backend::kubelet(&cluster, &cluster.cluster.pki.ca.clone()).await;
+    node(&cluster, "n", "127.0.0.1", kubelet.port).await;
+    pod(&cluster, "p", Some("n"), None).await;
+    let events = || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let shown = events.map(|e| format!("{} {} {}", e["stage"], e["verb"], e["responseStatus"]["code"]));
+        shown.collect::<Vec<_>>().join(", ").replace('"', "")
+    };
+    let answer = open(&cluster, Method::POST, "p/exec?command=sh&stdin=1").await;
+    let both = TokioIo::new(hyper::upgrade::on(answer).await.unwrap());
+    let began = "RequestReceived create null, ResponseStarted create 101";
+    crate::common::until("the beginning is recorded", async || events() == began).await;
+    drop(both);
+    let ended = format!("{began}, ResponseComplete create 101");
+    crate::common::until("the end is recorded", async || events() == ended).await;
     cluster.stop().await;
 }
