@@ -3,6 +3,7 @@
 //! Invariants: a pod has one worker, by its uid, until it is gone from the API and from the runtime; what the runtime runs
 //! and the API does not show is stopped, but not before the API's list is complete.
 
+mod allocations;
 mod api;
 mod cgroups;
 pub mod eviction;
@@ -29,6 +30,7 @@ use crate::pods::worker::{Desired, Ending, ShownAs, Worker};
 use crate::pods::{labels, log_rotation, model};
 use crate::server::{KubeletServerConfig, NodeApi};
 use crate::volumes::{Mounter, VolumeManager};
+use allocations::Allocations;
 use api::{Facts, KubeletApi};
 use eviction::EvictionManager;
 use eviction::assess::Memory;
@@ -118,6 +120,8 @@ struct Dispatcher {
     pressures: watch::Receiver<BTreeSet<Pressure>>,
     /// Those that files describe.
     statics: watch::Receiver<StaticPods>,
+    /// What pods were granted.
+    allocations: Allocations,
 }
 
 /// Runs a node until `stop` turns true; its containers go on. The informers have to select the node's own pods, and its Node
@@ -172,6 +176,7 @@ pub async fn run(
     tasks.spawn(mirror_pods::run(cx.clone(), mirrors, statics.clone(), pods.clone()));
     let dispatcher = Dispatcher {
         statics,
+        allocations: Allocations::default(),
         cx,
         pods,
         workers: HashMap::new(),
@@ -328,7 +333,9 @@ impl Dispatcher {
 
     /// Hands every pod its newest version, in order of creation; those that are new are admitted first.
     async fn dispatch(&mut self) {
-        let pods = self.bound();
+        let mut pods = self.bound();
+        let cx = self.cx.clone();
+        let applied = self.allocations.apply(&cx, &mut pods);
         let shown: HashSet<&str> = pods.iter().map(|(p, _)| model::uid(p)).collect();
         for (uid, worker) in &self.workers {
             if !shown.contains(uid.as_str()) {
@@ -342,13 +349,17 @@ impl Dispatcher {
             .cloned()
             .collect();
         for (pod, shown_as) in &pods {
+            let pending = applied.pending.get(model::uid(pod)).cloned();
             match self.workers.get(model::uid(pod)) {
                 Some(worker) => {
                     worker.desired.send_if_modified(|d| {
                         let same = d.pod.metadata.resource_version == pod.metadata.resource_version
-                            && d.shown_as == *shown_as;
+                            && d.shown_as == *shown_as
+                            && d.pending == pending
+                            && !applied.changed.contains(model::uid(pod));
                         d.pod = pod.clone();
                         d.shown_as.clone_from(shown_as);
+                        d.pending = pending;
                         !same
                     });
                 }
@@ -358,7 +369,8 @@ impl Dispatcher {
                         admitted.push(pod.clone());
                     }
                     let gone = false;
-                    self.start(Desired { pod: pod.clone(), gone, refused, shown_as: shown_as.clone() });
+                    let shown_as = shown_as.clone();
+                    self.start(Desired { pod: pod.clone(), gone, refused, shown_as, pending });
                 }
             }
         }
@@ -476,7 +488,13 @@ impl Dispatcher {
             let uid = labels::sandbox_pod_uid(&sandbox).map(str::to_owned);
             if let Some(uid) = uid.filter(|uid| !self.workers.contains_key(uid)) {
                 let pod = Arc::new(orphan(&sandbox, &uid));
-                self.start(Desired { pod, gone: true, refused: None, shown_as: ShownAs::Nothing });
+                self.start(Desired {
+                    pod,
+                    gone: true,
+                    refused: None,
+                    shown_as: ShownAs::Nothing,
+                    pending: None,
+                });
             }
         }
         Ok(())

@@ -7,6 +7,7 @@
 //! not hold too, so that a restart of the kubelet touches no running container.
 
 pub mod admission;
+pub mod allocation;
 pub mod backoff;
 pub mod compute;
 pub mod context;
@@ -22,6 +23,7 @@ pub mod model;
 pub mod network;
 pub mod observed;
 pub mod probes;
+pub mod resize;
 pub mod resources;
 pub mod security;
 pub mod sources;

@@ -54,7 +54,7 @@ fn target(pod: &PodRef) -> Target {
     }
 }
 
-/// The strategic merge patch from one status to another. Fields that are gone are removed; conditions are never.
+/// The strategic merge patch from one status to another. Fields that are gone are removed; of conditions only those of resizes.
 pub(super) fn patch(uid: &str, before: &PodStatus, after: &PodStatus) -> Value {
     let object = |status: &PodStatus| match serde_json::to_value(status) {
         Ok(Value::Object(map)) => map,
@@ -83,7 +83,11 @@ pub(super) fn patch(uid: &str, before: &PodStatus, after: &PodStatus) -> Value {
 fn conditions(before: &Map<String, Value>, status: &mut Map<String, Value>) {
     let Some(Value::Array(conditions)) = status.get_mut("conditions") else { return };
     let former = before.get("conditions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    for condition in conditions {
+    // Those of resizes are there only while they hold.
+    let resize = |c: &&Value| matches!(c["type"].as_str(), Some("PodResizePending" | "PodResizeInProgress"));
+    let gone = former.iter().filter(resize).filter(|c| !conditions.iter().any(|n| n["type"] == c["type"]));
+    let gone: Vec<Value> = gone.map(|c| json!({"$patch": "delete", "type": c["type"]})).collect();
+    for condition in conditions.iter_mut() {
         let Some(old) = former.iter().find(|c| c["type"] == condition["type"]) else { continue };
         for field in ["reason", "message"] {
             if condition.get(field).is_none() && old.get(field).is_some() {
@@ -91,6 +95,7 @@ fn conditions(before: &Map<String, Value>, status: &mut Map<String, Value>) {
             }
         }
     }
+    conditions.extend(gone);
 }
 
 impl PodApi for KubeletApi {
@@ -184,14 +189,17 @@ mod tests {
         let parse = |v: Value| -> PodStatus { serde_json::from_value(v).unwrap() };
         let before = parse(json!({
             "phase": "Pending", "reason": "R", "hostIP": "1.2.3.4",
-            "conditions": [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}],
+            "conditions": [
+                {"type": "Ready", "status": "False", "reason": "ContainersNotReady"},
+                {"type": "PodResizePending", "status": "True"},
+            ],
         }));
         let after = parse(json!({
             "phase": "Running", "hostIP": "1.2.3.4", "podIPs": [{"ip": "5.6.7.8"}],
             "conditions": [{"type": "Ready", "status": "True"}],
         }));
         expect_test::expect![[
-            r#"{"metadata":{"uid":"u"},"status":{"conditions":[{"reason":null,"status":"True","type":"Ready"}],"phase":"Running","podIPs":[{"ip":"5.6.7.8"},{"$patch":"replace"}],"reason":null}}"#
+            r#"{"metadata":{"uid":"u"},"status":{"conditions":[{"reason":null,"status":"True","type":"Ready"},{"$patch":"delete","type":"PodResizePending"}],"phase":"Running","podIPs":[{"ip":"5.6.7.8"},{"$patch":"replace"}],"reason":null}}"#
         ]]
         .assert_eq(&patch("u", &before, &after).to_string());
     }

@@ -11,6 +11,7 @@ use super::compute::ProbeResults;
 use super::core::{HostIP, Pod, PodCondition, PodIP, PodStatus};
 use super::model;
 use super::observed::Observed;
+use super::resize::Resizing;
 use super::worker::Ending;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
@@ -39,6 +40,8 @@ pub struct Inputs<'a> {
     pub terminal: bool,
     /// Of a pod that failed for another reason than its containers: eviction, a deadline, a refused admission.
     pub failed: Option<&'a Ending>,
+    /// Changes of resources.
+    pub resizing: &'a Resizing,
     /// The present.
     pub now: jiff::Timestamp,
 }

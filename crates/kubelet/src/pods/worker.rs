@@ -7,6 +7,7 @@
 
 mod execute;
 mod report;
+mod resize;
 
 use super::backoff::Backoff;
 use super::compute;
@@ -16,9 +17,10 @@ use super::kill;
 use super::model;
 use super::observed::Observed;
 use super::probes::PodProbes;
+use super::resize::Resizing;
 use super::start::pod_ref;
 use super::status::{self, Inputs, Waiting};
-use kaji_containers::RuntimeError;
+use kaji_containers::{LinuxResources, RuntimeError};
 use report::StatusWriter;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,6 +31,8 @@ use tokio::sync::{Notify, watch};
 const RESYNC: Duration = Duration::from_secs(60);
 /// After a failure of the runtime.
 const RETRY: Duration = Duration::from_secs(1);
+/// After a change of resources that failed.
+const RESIZE: Duration = Duration::from_secs(10);
 /// Characters of a termination message.
 const MOST_MESSAGE: u64 = 4096;
 
@@ -43,6 +47,19 @@ pub struct Desired {
     pub refused: Option<Ending>,
     /// Where the API shows the pod's status.
     pub shown_as: ShownAs,
+    /// A change of resources that the pod waits for.
+    pub pending: Option<PendingResize>,
+}
+
+/// A change of a pod's resources that was not granted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PendingResize {
+    /// `Deferred`, `Infeasible`.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// Of the pod that asked for it.
+    pub generation: i64,
 }
 
 /// The object of the API that shows a pod's status.
@@ -90,6 +107,9 @@ pub struct Worker {
     former: PodStatus,
     writer: Option<StatusWriter>,
     shown_as: ShownAs,
+    resizing: Resizing,
+    /// What the pod's cgroup was set to last.
+    pod_limits: Option<LinuxResources>,
     failed: Option<Ending>,
 }
 
@@ -125,7 +145,18 @@ impl Worker {
             former,
             writer,
             shown_as,
+            resizing: Resizing::default(),
+            pod_limits: None,
         }
+        .continued()
+    }
+
+    /// With what a kubelet before this one knew of resizes.
+    fn continued(mut self) -> Worker {
+        self.resizing.actuals = self.load_actuals();
+        let former = self.former.conditions.as_deref().unwrap_or_default();
+        self.resizing.in_progress = former.iter().any(|c| c.type_ == "PodResizeInProgress");
+        self
     }
 
     /// Runs until the pod is gone from the API and from the node.
@@ -170,6 +201,7 @@ impl Worker {
     /// Takes over what is desired. The status is written anew when another object shows it.
     fn take(&mut self, desired: &Desired) {
         self.pod = desired.pod.clone();
+        self.resizing.pending = desired.pending.as_ref().map(|p| (p.reason.clone(), p.message.clone()));
         if self.shown_as != desired.shown_as {
             self.shown_as = desired.shown_as.clone();
             self.writer = writer(&self.cx, &self.pod, &self.shown_as);
@@ -227,6 +259,7 @@ impl Worker {
             runtime_name: &config.runtime_name,
             terminal,
             failed: self.failed.as_ref(),
+            resizing: &self.resizing,
             // The API keeps whole seconds.
             now: whole_second(self.cx.clock.now()),
         });
@@ -266,12 +299,17 @@ impl Worker {
         }
         let wait = deadline.unwrap_or(RESYNC).min(RESYNC);
         self.probes.follow(&self.cx, &self.pod, &observed, false);
-        let actions = compute::actions(&self.pod, &observed, &self.probes.results());
+        let mut actions = compute::actions(&self.pod, &observed, &self.probes.results());
+        if !actions.kill_pod && actions.reset.is_empty() {
+            self.resize(&observed, &mut actions).await;
+        }
         let next = self.execute(&observed, actions).await?;
         observed = self.observe().await?;
+        self.follow_resize(&observed);
         if self.report(&observed, false) {
             return Ok(Round::Over);
         }
+        let wait = if self.resizing.error.is_some() { wait.min(RESIZE) } else { wait };
         Ok(Round::Wait(next.map_or(wait, |next| next.min(wait))))
     }
 

@@ -245,8 +245,10 @@ impl ContainerRuntime for Runtime {
             Ok(all.map(|c| c.info.clone()).collect())
         })
     }
-    fn update_container_resources<'a>(&'a self, _: &'a str, _: ResourceUpdate) -> Answer<'a, ()> {
-        unimplemented()
+    fn update_container_resources<'a>(&'a self, _: &'a str, update: ResourceUpdate) -> Answer<'a, ()> {
+        let r = update.resources;
+        let text = format!("memory {} shares {} quota {}", r.memory_limit_bytes, r.cpu_shares, r.cpu_quota);
+        Box::pin(async move { self.call("update", text) })
     }
     fn update_pod_sandbox_resources<'a>(
         &'a self,

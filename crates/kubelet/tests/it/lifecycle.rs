@@ -36,6 +36,7 @@ impl Run {
             gone: false,
             refused: None,
             shown_as: ShownAs::Itself,
+            pending: None,
         });
         let wake = Arc::new(Notify::new());
         let task = tokio::spawn(Worker::new(fake.cx.clone(), changes, wake.clone()).run());
@@ -266,6 +267,60 @@ async fn a_static_pod_s_status_is_written_to_each_of_its_mirrors() {
     tokio::time::timeout(Duration::from_secs(20), run.task).await.unwrap().unwrap();
     assert!(run.fake.runtime.running().is_empty());
     assert!(!*run.fake.api.deleted.lock().unwrap());
+}
+
+#[tokio::test]
+async fn resources_change_in_place_or_by_a_restart() {
+    let resources = |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}});
+    let policy = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
+    let spec = |a: Value, b: Value| {
+        pod(json!({"containers": [
+            {"name": "a", "image": "i", "resources": a},
+            {"name": "b", "image": "i", "resources": b, "resizePolicy": policy},
+        ]}))
+    };
+    let before = resources("100m", "64Mi");
+    let run = Run::start(Fake::new(), &spec(before.clone(), before.clone()));
+    run.until("ready", ready).await;
+    run.fake.runtime.state.lock().unwrap().calls.clear();
+    // More memory and fewer processors: in place for one, by a restart for the other.
+    let after = resources("50m", "128Mi");
+    run.change(&spec(after.clone(), after.clone()));
+    let shows = |s: &Value| {
+        let all = s["containerStatuses"].as_array().unwrap();
+        all.iter().all(|c| c["resources"] == after && c["allocatedResources"] == after["requests"])
+            && s["conditions"].as_array().unwrap().iter().all(|c| c["type"] != "PodResizeInProgress")
+    };
+    let status = run.until("resized", |s| shows(s) && ready(s)).await;
+    assert_eq!(status["containerStatuses"][0]["restartCount"], 0);
+    assert_eq!(status["containerStatuses"][1]["restartCount"], 1);
+    expect_test::expect![[r#"
+        update memory 134217728 shares 0 quota 0
+        update memory 0 shares 51 quota -1
+        stop b 30
+        create b/1
+        start "#]]
+    .assert_eq(&run.calls());
+    let events = run.fake.api.events.lock().unwrap().clone();
+    assert!(events.iter().any(|e| e == "Killing: Container b resize requires restart"), "{events:?}");
+
+    // A change that the runtime refuses is shown and tried again.
+    let refused = RuntimeError::Internal("no".into());
+    run.fake.runtime.state.lock().unwrap().failures.push(("update", refused));
+    run.change(&spec(resources("60m", "128Mi"), after.clone()));
+    let error = |s: &Value| {
+        s["conditions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|c| c["type"] == "PodResizeInProgress" && c["reason"] == "Error" && c["message"] == "no")
+    };
+    let status = run.until("an error", error).await;
+    assert_eq!(status["containerStatuses"][0]["resources"]["requests"]["cpu"], "50m");
+    assert_eq!(status["containerStatuses"][0]["allocatedResources"]["cpu"], "60m");
+    run.until("completed", |s| s["containerStatuses"][0]["resources"]["requests"]["cpu"] == "60m").await;
+    let events = run.fake.api.events.lock().unwrap().clone();
+    assert!(events.iter().any(|e| e.starts_with("ResizeCompleted: Pod resize completed: {")), "{events:?}");
 }
 
 #[tokio::test]

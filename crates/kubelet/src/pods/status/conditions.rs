@@ -41,6 +41,14 @@ pub(super) fn generate(
         containers_ready,
         condition("PodScheduled", true, "", String::new()),
     ];
+    if let Some((reason, message)) = &inputs.resizing.pending {
+        conditions.push(condition("PodResizePending", true, reason, message.clone()));
+    }
+    if inputs.resizing.in_progress {
+        let error = inputs.resizing.error.clone().unwrap_or_default();
+        let reason = if error.is_empty() { "" } else { "Error" };
+        conditions.push(condition("PodResizeInProgress", true, reason, error));
+    }
     if model::all_containers_could_restart(inputs.pod) {
         let restarting = compute::restarts_all(inputs.pod, inputs.observed);
         let (reason, message) = match status.phase.as_deref() {

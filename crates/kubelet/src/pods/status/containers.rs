@@ -162,6 +162,12 @@ fn convert(inputs: &Inputs<'_>, container: &Container, found: &ObservedContainer
             supplemental_groups: Some(user.supplemental_groups.clone()).filter(|g| !g.is_empty()),
         }),
     });
+    let granted = container.resources.clone().unwrap_or_default();
+    let actual = inputs.resizing.actuals.get(&container.name);
+    let resources = match actual.filter(|_| found.state() == ContainerState::Running) {
+        Some(actual) => actual.show(&granted),
+        None => granted,
+    };
     let stop_signal = container.lifecycle.as_ref().and_then(|l| l.stop_signal.as_ref());
     ContainerStatus {
         name: container.name.clone(),
@@ -172,7 +178,7 @@ fn convert(inputs: &Inputs<'_>, container: &Container, found: &ObservedContainer
         state: Some(state(inputs, found)),
         volume_mounts: volume_mounts(container),
         allocated_resources: model::requests(container.resources.as_ref()).cloned(),
-        resources: Some(container.resources.clone().unwrap_or_default()),
+        resources: Some(resources),
         user,
         stop_signal: stop_signal.cloned(),
         ..ContainerStatus::default()

@@ -227,6 +227,7 @@ impl Worker {
         addresses: &[IpAddr],
     ) -> Result<(), Duration> {
         self.restart_delay(container, observed)?;
+        self.note_start(container);
         let cx = self.cx.clone();
         let pod = self.pod.clone();
         let started = async {

@@ -1,0 +1,195 @@
+//! Changing resources of containers that run. Pure. Upstream's `computePodResizeAction`.
+//!
+//! Invariants: memory goes before processors; of each, what becomes less goes before what becomes more; a container that has to be
+//! restarted for a resource is not changed besides.
+
+use super::compute::{Actions, Kill, KillReason};
+use super::core::{Container, Pod, ResourceRequirements};
+use super::model;
+use super::observed::Observed;
+use super::resources;
+use kaji_containers::{ContainerState, LinuxResources};
+use kaji_meta::quantity::{Format, Quantity};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What a container runs with: thousandths of processors and bytes; 0 for what is not set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Actual {
+    /// Thousandths.
+    pub cpu_request: i64,
+    /// Thousandths.
+    pub cpu_limit: i64,
+    /// Bytes.
+    pub memory_request: i64,
+    /// Bytes.
+    pub memory_limit: i64,
+}
+
+impl Actual {
+    /// What a container of a pod is granted. Limits of the pod hold for containers without their own.
+    #[must_use]
+    pub fn of(pod: &Pod, container: &Container) -> Actual {
+        let own = container.resources.as_ref();
+        let of_pod = model::limits(model::spec(pod).resources.as_ref());
+        let (requests, limits) = (model::requests(own), model::limits(own));
+        Actual {
+            cpu_request: model::milli(requests, "cpu").unwrap_or(0),
+            cpu_limit: model::milli(limits, "cpu").or(model::milli(of_pod, "cpu")).unwrap_or(0),
+            memory_request: model::whole(requests, "memory").unwrap_or(0),
+            memory_limit: model::whole(limits, "memory").or(model::whole(of_pod, "memory")).unwrap_or(0),
+        }
+    }
+
+    /// Resources as the status shows them: those that are granted, with what the container runs with.
+    #[must_use]
+    pub fn show(&self, granted: &ResourceRequirements) -> ResourceRequirements {
+        let mut shown = granted.clone();
+        let put = |amounts: &mut Option<model::Amounts>, name: &str, actual: i64| {
+            let Some(amount) = amounts.as_mut().and_then(|a| a.get_mut(name)).filter(|_| actual > 0) else {
+                return;
+            };
+            let (granted, quantity) = if name == "cpu" {
+                (model::quantity(amount).milli_value(), Quantity::milli(actual, Format::DecimalSi))
+            } else {
+                (model::quantity(amount).value(), Quantity::new(actual, Format::BinarySi))
+            };
+            if granted != actual {
+                amount.0 = quantity.to_string();
+            }
+        };
+        put(&mut shown.requests, "cpu", self.cpu_request);
+        put(&mut shown.requests, "memory", self.memory_request);
+        put(&mut shown.limits, "cpu", self.cpu_limit);
+        put(&mut shown.limits, "memory", self.memory_limit);
+        shown
+    }
+}
+
+/// What containers run with, by name.
+pub type Actuals = BTreeMap<String, Actual>;
+
+/// What a pod's status shows of a resize.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Resizing {
+    /// What containers run with.
+    pub actuals: Actuals,
+    /// Reason and message of a resize that is not granted.
+    pub pending: Option<(String, String)>,
+    /// Some container does not have what it was granted.
+    pub in_progress: bool,
+    /// Why not.
+    pub error: Option<String>,
+}
+
+/// A change of a running container.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// Of the container.
+    pub id: String,
+    /// Of the container.
+    pub name: String,
+    /// What is set.
+    pub resources: LinuxResources,
+    /// What the container runs with then.
+    pub then: Actual,
+}
+
+/// The changes of a pod's containers, in order; those that have to be restarted go into `actions`.
+#[must_use]
+pub fn steps(
+    pod: &Pod,
+    observed: &Observed,
+    actuals: &Actuals,
+    actions: &mut Actions,
+    memory: i64,
+) -> Vec<Step> {
+    let sidecars = model::init_containers(pod).iter().enumerate().filter(|(_, c)| model::is_sidecar(c));
+    let regular = model::containers(pod).iter().enumerate();
+    let all = regular.map(|(index, c)| (false, index, c)).chain(sidecars.map(|(index, c)| (true, index, c)));
+    let (mut of_memory, mut of_cpu) = (vec![], vec![]);
+    for (init, index, container) in all {
+        let Some(found) = observed.newest(&container.name).filter(|o| o.state() == ContainerState::Running)
+        else {
+            continue;
+        };
+        let (wanted, Some(now)) = (Actual::of(pod, container), actuals.get(&container.name).copied()) else {
+            continue;
+        };
+        if wanted == now || actions.kill.iter().any(|kill| kill.id == found.id()) {
+            continue;
+        }
+        let memory_differs =
+            (wanted.memory_request, wanted.memory_limit) != (now.memory_request, now.memory_limit);
+        let cpu_differs = (wanted.cpu_request, wanted.cpu_limit) != (now.cpu_request, now.cpu_limit);
+        if memory_differs && restarts(container, "memory") || cpu_differs && restarts(container, "cpu") {
+            actions.kill.push(Kill {
+                id: found.id().to_owned(),
+                name: container.name.clone(),
+                message: format!("Container {} resize requires restart", container.name),
+                reason: KillReason::Other,
+            });
+            if init { &mut actions.init } else { &mut actions.regular }.push(index);
+            continue;
+        }
+        let limits = resources::of_container(pod, container, memory);
+        let (id, name) = (found.id().to_owned(), container.name.clone());
+        let mut then = now;
+        if memory_differs {
+            (then.memory_request, then.memory_limit) = (wanted.memory_request, wanted.memory_limit);
+            let resources =
+                LinuxResources { memory_limit_bytes: limits.memory_limit_bytes, ..LinuxResources::default() };
+            let more = (wanted.memory_limit, wanted.memory_request) > (now.memory_limit, now.memory_request);
+            of_memory.push((more, Step { id: id.clone(), name: name.clone(), resources, then }));
+        }
+        if cpu_differs {
+            (then.cpu_request, then.cpu_limit) = (wanted.cpu_request, wanted.cpu_limit);
+            let resources = LinuxResources {
+                cpu_period: limits.cpu_period,
+                cpu_quota: if limits.cpu_quota == 0 { -1 } else { limits.cpu_quota },
+                cpu_shares: limits.cpu_shares,
+                ..LinuxResources::default()
+            };
+            let more = (wanted.cpu_limit, wanted.cpu_request) > (now.cpu_limit, now.cpu_request);
+            of_cpu.push((more, Step { id, name, resources, then }));
+        }
+    }
+    for list in [&mut actions.init, &mut actions.regular] {
+        list.sort_unstable();
+        list.dedup();
+    }
+    of_memory.sort_by_key(|(more, _)| *more);
+    of_cpu.sort_by_key(|(more, _)| *more);
+    of_memory.into_iter().chain(of_cpu).map(|(_, step)| step).collect()
+}
+
+/// Whether some container that runs does not have what it was granted.
+#[must_use]
+pub fn in_progress(pod: &Pod, observed: &Observed, actuals: &Actuals) -> bool {
+    let all = model::containers(pod)
+        .iter()
+        .chain(model::init_containers(pod).iter().filter(|c| model::is_sidecar(c)));
+    all.into_iter().any(|container| {
+        let runs = observed.newest(&container.name).is_some_and(|o| o.state() == ContainerState::Running);
+        runs && actuals.get(&container.name).is_some_and(|now| *now != Actual::of(pod, container))
+    })
+}
+
+fn restarts(container: &Container, resource: &str) -> bool {
+    let policies = container.resize_policy.as_deref().unwrap_or_default();
+    policies.iter().any(|p| p.resource_name == resource && p.restart_policy == "RestartContainer")
+}
+
+/// The limits of a pod's cgroup while its containers are changed: of each the larger of what was and what will be.
+#[must_use]
+pub fn larger(now: &LinuxResources, then: &LinuxResources) -> LinuxResources {
+    // No limit is more than any.
+    let limit = |a: i64, b: i64| if a <= 0 || b <= 0 { -1 } else { a.max(b) };
+    LinuxResources {
+        cpu_quota: limit(now.cpu_quota, then.cpu_quota),
+        cpu_shares: now.cpu_shares.max(then.cpu_shares),
+        memory_limit_bytes: limit(now.memory_limit_bytes, then.memory_limit_bytes),
+        ..then.clone()
+    }
+}
