@@ -46,7 +46,9 @@ use kaji_runtime::objects::Service;
 use kaji_runtime::{Informer, Informers, Recorder, Shared};
 use static_pods::{Manifests, StaticPods};
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs::DirBuilder;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -149,6 +151,11 @@ pub async fn run(
         random: shared.random.clone(),
         config: parts.config,
     });
+    // The disk that it is on is observed from now on.
+    let root = DirBuilder::new().recursive(true).mode(0o750).create(&cx.config.root_dir);
+    if let Err(error) = root {
+        tracing::error!(%error, directory = %cx.config.root_dir.display(), "the kubelet's directory cannot be made");
+    }
     let (news, queue) = mpsc::channel(NEWS);
     let changed = news.clone();
     pods.handle(move |_| {

@@ -294,6 +294,7 @@ impl Worker {
     async fn round(&mut self) -> Result<Round, RuntimeError> {
         let mut observed = self.observe().await?;
         let deadline = self.deadline();
+        self.follow_resize(&observed);
         if self.report(&observed, self.failed.is_some()) {
             return Ok(Round::Over);
         }
