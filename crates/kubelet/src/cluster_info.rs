@@ -44,6 +44,8 @@ const BINDINGS: &[(&str, &str, &str)] = &[
     // kubeadm's kube-proxy has a service account for this, and pod networks have others. Here they are parts of the node's agent,
     // which has the node's certificate.
     ("kaji:node-proxier", "system:node-proxier", NODES),
+    // The group of the API server's client certificate for kubelets; kubeadm makes it administrators.
+    ("kaji:kubelet-api-admin", "system:kubelet-api-admin", "kubeadm:cluster-admins"),
     (SELF_SERVING, SELF_SERVING, NODES),
     (NODE_NETWORK, NODE_NETWORK, NODES),
 ];
