@@ -109,6 +109,7 @@ end_server() {
 step_node() {
   KAJI=$kaji bash tests/node/walk.sh
   KAJI=$kaji bash tests/node/nodes.sh
+  KAJI=$kaji bash tests/node/fleet.sh
 }
 
 step_envtest() {

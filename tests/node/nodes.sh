@@ -183,6 +183,10 @@ for from in a b c; do
   for to in a b c; do soon "by the service as well" shows "web-$to" log "service-$from"; done
   soon "node $from answers names" shows "$service" log "dns-$from"
 done
+for on in a b c; do
+  soon "the API server reads logs of node $on" shows "$service" k logs "dns-$on"
+  soon "and runs commands there" shows "web-$on" k exec "web-$on" -- hostname
+done
 soon "the pods of one segment are routed" shows "via 198.51.100.3 dev uplink" inside a ip route
 soon "those behind the router have a tunnel" shows "dev kaji0.vx" inside a ip route
 api=$(field service kubernetes '{.spec.clusterIP}')

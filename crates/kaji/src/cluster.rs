@@ -9,9 +9,11 @@ use kaji_encryption::ConfigError;
 use kaji_engine::EngineError;
 use kaji_meta::Status;
 use kaji_options::{AuthnError, AuthzError, Options};
+use kaji_resource::UserInfo;
+use kaji_runtime::Client;
 use kaji_server::{
-    Certificates, Stack, StackError,
-    pki::{Pki, PkiError},
+    Certificates, LocalService, Stack, StackError,
+    pki::{self, Pki, PkiError},
 };
 use kaji_store::{Store, StoreError};
 use std::{net::SocketAddr, sync::Arc};
@@ -113,6 +115,21 @@ impl Cluster {
     /// The URL of the server.
     pub fn url(&self) -> String {
         format!("https://{}", client_address(self.address))
+    }
+
+    /// A client of the in-process transport with the rights of an administrator.
+    pub fn administrator(&self) -> Client {
+        let groups = ["system:masters", "system:authenticated"].map(str::to_owned).to_vec();
+        let user = UserInfo { name: "kubernetes-admin".into(), groups, ..UserInfo::default() };
+        Client::new(kube::Client::new(LocalService::new(self.stack.clone(), user), "default"), "kaji")
+    }
+
+    /// The certificate authorities by which clients recognize the server, DER.
+    ///
+    /// # Errors
+    /// When they are malformed.
+    pub fn authorities(&self) -> Result<Vec<Vec<u8>>, StartError> {
+        Ok(pki::certificates(&self.certificates.trust())?)
     }
 
     /// Stops control loops, watches, connections and the store, in this order.

@@ -7,6 +7,7 @@ mod cache_feed;
 pub mod cluster;
 mod encryption;
 pub mod joined_node;
+pub mod node_fleet;
 pub mod node_requirements;
 pub mod node_reset;
 mod start;

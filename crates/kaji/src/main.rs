@@ -4,16 +4,13 @@ mod node_commands;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use kaji::{
-    Cluster, Nodes, kubeconfig, node_requirements,
+    Cluster, kubeconfig,
     token::{self, TokenCommand},
     webhook_config,
 };
 use kaji_envtest as envtest;
 use kaji_images::cli::ImageCommand;
-use kaji_options::{
-    ServerFlags,
-    server_flags::{SIMULATED, shorten_help},
-};
+use kaji_options::{ServerFlags, server_flags::shorten_help};
 use node_commands::{Join, NodeArgs};
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
 
@@ -200,26 +197,16 @@ async fn serve(
         .kubeconfig
         .clone()
         .unwrap_or_else(|| kubeconfig::default_path(variable("KUBECONFIG").as_deref(), home.as_deref()));
-    let mut reason = None;
-    if controllers && flags.nodes.is_none() {
-        reason = node_requirements::Machine::default().can_run_containers(&data_dir).err();
-        flags.nodes = Some(if reason.is_some() { SIMULATED } else { Nodes::Real });
-    }
+    let reason = node_commands::choose_nodes(&mut flags, controllers, &data_dir);
     let options = flags.into_options(&data_dir, controllers)?;
     let (nodes, everywhere) = (options.nodes, options.listen.ip().is_unspecified());
     let cluster = Cluster::start(options).await?;
+    let fleet = node_commands::fleet(&cluster, nodes, &data_dir).await?;
     let ready = started.elapsed();
     if writes {
         kubeconfig::write(&path, &cluster.url(), &cluster.certificates.trust(), &cluster.pki.admin)?;
     }
-    let nodes = match nodes {
-        Nodes::None => "none".to_owned(),
-        Nodes::Real => "1, this machine: containers run on it".to_owned(),
-        Nodes::Simulated(n) => match reason {
-            None => format!("{n} simulated: pods report what a kubelet would, no container runs"),
-            Some(reason) => format!("{n} simulated, no container runs: {reason}"),
-        },
-    };
+    let nodes = node_commands::description(nodes, reason.as_deref());
     let mut out = std::io::stdout().lock();
     writeln!(out, "Kubernetes {}", kaji_server::version())?;
     let others = if everywhere { ", and every address of this machine" } else { "" };
@@ -254,6 +241,9 @@ async fn serve(
                 }
             }
         }
+    }
+    if let Some(fleet) = fleet {
+        fleet.stop().await;
     }
     cluster.stop().await;
     Ok(())

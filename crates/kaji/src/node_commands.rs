@@ -3,11 +3,19 @@
 use crate::{default_data_dir, stop_signal};
 use clap::{Args, Subcommand};
 use kaji::{
+    Cluster, Nodes,
     agent::{Agent, AgentOptions},
     joined_node::{self, JoinedNodeOptions},
-    node_reset,
+    node_fleet::{self, FleetConfig, NodeFleet},
+    node_requirements, node_reset,
 };
-use std::{io::Write, net::IpAddr, path::PathBuf};
+use kaji_meta::random::SystemRandom;
+use kaji_options::{ServerFlags, server_flags::SIMULATED};
+use std::{
+    io::Write,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
 
 /// Flags of `kaji agent`.
 #[derive(Args)]
@@ -35,6 +43,9 @@ pub struct Join {
     /// A simulated node: pods report what a kubelet would, no container runs; root is not needed.
     #[arg(long, conflicts_with = "node_ip")]
     simulated: bool,
+    /// Ends when standard input does: the agent is a part of the process at the pipe's other end.
+    #[arg(long, hide = true)]
+    until_stdin_closes: bool,
     /// The directory of the node's key and certificate, images and containers.
     #[arg(long, env = "KAJI_AGENT_DIR")]
     data_dir: Option<PathBuf>,
@@ -85,9 +96,64 @@ pub async fn agent(args: Join) -> Result<(), Box<dyn std::error::Error>> {
     let outcome = tokio::select! {
         stopped = stop_signal() => stopped.map_err(Into::into),
         failed = agent.failed() => Err(failed.into()),
+        () = input_ends(), if args.until_stdin_closes => Ok(()),
     };
     agent.stop().await;
     outcome
+}
+
+/// Resolves when standard input has ended.
+async fn input_ends() {
+    let ends =
+        tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()));
+    if let Ok(Err(error)) = ends.await {
+        tracing::warn!(%error, "standard input");
+    }
+}
+
+/// Chooses the nodes that the command line leaves open: this machine if it can be one. Why it cannot, otherwise.
+pub fn choose_nodes(flags: &mut ServerFlags, controllers: bool, data_dir: &Path) -> Option<String> {
+    let mut reason = None;
+    if controllers && flags.nodes.is_none() {
+        reason = node_requirements::Machine::default().can_run_containers(data_dir).err();
+        flags.nodes = Some(if reason.is_some() { SIMULATED } else { Nodes::Real });
+    }
+    if let Some(Nodes::RealInNamespaces(_)) = flags.nodes {
+        flags.advertise_address.get_or_insert(node_fleet::GATEWAY);
+    }
+    reason
+}
+
+/// What a new cluster says of its nodes, and why they are simulated.
+pub fn description(nodes: Nodes, reason: Option<&str>) -> String {
+    match (nodes, reason) {
+        (Nodes::None, _) => "none".to_owned(),
+        (Nodes::Real, _) => "1, this machine: containers run on it".to_owned(),
+        (Nodes::RealInNamespaces(n), _) => {
+            format!("{n} on this machine, in network namespaces: containers run on them")
+        }
+        (Nodes::Simulated(n), None) => {
+            format!("{n} simulated: pods report what a kubelet would, no container runs")
+        }
+        (Nodes::Simulated(n), Some(reason)) => format!("{n} simulated, no container runs: {reason}"),
+    }
+}
+
+/// The nodes of `--nodes real:N`; the cluster stops if they cannot be started.
+pub async fn fleet(
+    cluster: &Cluster,
+    nodes: Nodes,
+    data_dir: &Path,
+) -> Result<Option<NodeFleet>, Box<dyn std::error::Error>> {
+    let Nodes::RealInNamespaces(count) = nodes else { return Ok(None) };
+    let config = FleetConfig {
+        count,
+        data_dir: std::path::absolute(data_dir)?,
+        port: cluster.address.port(),
+        authorities: cluster.authorities()?,
+        client: cluster.administrator(),
+    };
+    Ok(Some(NodeFleet::start(config, &SystemRandom).await?))
 }
 
 /// `kaji node`
@@ -106,6 +172,9 @@ enum NodeCommand {
 
 #[derive(Args)]
 struct Reset {
+    /// Keeps the key and certificates of a joined node, which is to come back.
+    #[arg(long)]
+    keep_credentials: bool,
     /// The data directory of the server or agent.
     #[arg(long, env = "KAJI_DATA_DIR")]
     data_dir: Option<PathBuf>,
@@ -121,7 +190,7 @@ pub async fn node(args: NodeArgs) -> Result<(), Box<dyn std::error::Error>> {
     if !data_dir.is_dir() {
         return Err(format!("{} is no directory", data_dir.display()).into());
     }
-    let removed = node_reset::reset(&data_dir.canonicalize()?).await?;
+    let removed = node_reset::reset(&data_dir.canonicalize()?, args.keep_credentials).await?;
     writeln!(
         std::io::stdout().lock(),
         "Nothing of the node in {} is left; pods removed: {}.",

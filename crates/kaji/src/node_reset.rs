@@ -66,11 +66,12 @@ pub struct Removed {
     pub pods: usize,
 }
 
-/// Removes what a node with this data directory has left in the network namespace of this process and on its file systems.
+/// Removes what a node with this data directory has left in the network namespace of this process and on its file systems;
+/// `keep_credentials` leaves the key and certificates with which it comes back.
 ///
 /// # Errors
 /// The first thing that cannot be removed.
-pub async fn reset(data_dir: &Path) -> Result<Removed, ResetError> {
+pub async fn reset(data_dir: &Path, keep_credentials: bool) -> Result<Removed, ResetError> {
     let network = BridgeNetwork::start(NetworkConfig::new(&node_name(), data_dir.join("network"))).await?;
     let mut pods = remove_sandboxes(data_dir, &network).await?;
     network.remove_all().await?;
@@ -79,6 +80,9 @@ pub async fn reset(data_dir: &Path) -> Result<Removed, ResetError> {
     policy::remove(&policy::PolicyConfig::new(""))?;
     pods.extend(names(&data_dir.join("kubelet/pods")));
     remove_files(data_dir, &pods)?;
+    if !keep_credentials {
+        remove_credentials(data_dir)?;
+    }
     Ok(Removed { pods: pods.len() })
 }
 
@@ -124,11 +128,15 @@ fn remove_files(data_dir: &Path, pods: &BTreeSet<String>) -> Result<(), ResetErr
         }
         remove_tree(&directory)?;
     }
+    remove_logs(pods)
+}
+
+fn remove_credentials(data_dir: &Path) -> Result<(), ResetError> {
     for file in CREDENTIALS {
         let path = data_dir.join("pki").join(file);
         absent(fs::remove_file(&path)).map_err(failure(&path))?;
     }
-    remove_logs(pods)
+    Ok(())
 }
 
 fn remove_logs(pods: &BTreeSet<String>) -> Result<(), ResetError> {

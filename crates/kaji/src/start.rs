@@ -249,7 +249,7 @@ impl ListenerBound {
         let facts = bootstrap::Facts {
             service_cidrs: &settings.options.service_cidrs,
             service_ip: settings.service_ip,
-            advertise: endpoint_address(self.address),
+            advertise: endpoint_address(&settings.options, self.address),
             url: &server_url(self.address),
             root_ca: &certificates.trust(),
             authentication: &authentication,
@@ -329,7 +329,7 @@ impl Bootstrapped {
             certificates: &certificates,
             node_ranges: settings.node_ranges,
             token_signer,
-            machine_address: endpoint_address(address).ip(),
+            machine_address: endpoint_address(&settings.options, address).ip(),
             authentication,
         };
         let control_loops = control_loops.start(&stopped);

@@ -17,4 +17,4 @@ pub mod shim;
 mod spec;
 
 pub use leaks::{Leftover, leftovers};
-pub use manager::{Manager, ManagerOptions, OpenError};
+pub use manager::{Manager, ManagerOptions, OpenError, create_network_namespace};

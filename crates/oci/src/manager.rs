@@ -33,6 +33,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::broadcast;
 
+pub use namespaces::create_network_namespace;
 pub(crate) use namespaces::mounts_below;
 
 /// Events that a consumer may be behind.

@@ -7,7 +7,7 @@ use kaji_meta::time::{Clock, SystemClock};
 use kaji_runtime::VirtualClock;
 use kaji_server::flowcontrol::Limits;
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -33,6 +33,8 @@ pub struct Options {
     pub names: Vec<String>,
     /// Nodes to bring along.
     pub nodes: Nodes,
+    /// Where nodes and pods reach the server; `None` for where it listens, or the machine's own address.
+    pub advertise_address: Option<IpAddr>,
     /// Which ranges of pod addresses nodes are given.
     pub node_ranges: RangeFlags,
     /// Whether controllers and the scheduler run.
@@ -74,6 +76,7 @@ impl Options {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 6443)),
             names: vec![],
             nodes: Nodes::Simulated(3),
+            advertise_address: None,
             node_ranges: RangeFlags::default(),
             controllers: true,
             selection: Selection::default(),

@@ -11,12 +11,24 @@ pub enum Nodes {
     None,
     /// This machine, which runs containers.
     Real,
+    /// So many nodes on this machine, which run containers, in network namespaces of their own.
+    RealInNamespaces(u16),
     /// So many simulated nodes.
     Simulated(u16),
 }
 
 /// More nodes than one process should pretend to be.
 const MOST: u16 = 5000;
+/// More real nodes than a machine has memory for.
+const MOST_REAL: u16 = 64;
+
+impl Nodes {
+    /// Whether containers run in this cluster without a node that joins.
+    #[must_use]
+    pub fn run_containers(self) -> bool {
+        matches!(self, Nodes::Real | Nodes::RealInNamespaces(_))
+    }
+}
 
 impl FromStr for Nodes {
     type Err = String;
@@ -24,20 +36,25 @@ impl FromStr for Nodes {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             None if text == "none" => Ok(Nodes::None),
-            None if text == "real" && !rustix::process::geteuid().is_root() => {
-                Err("a real node needs root; use sim:N or none".into())
-            }
-            None if text == "real" => Ok(Nodes::Real),
-            Some(("real", _)) => {
-                Err("several real nodes on one machine are not supported yet; use real, sim:N or none".into())
-            }
+            None if text == "real" => as_root(Nodes::Real),
+            Some(("real", count)) => match count.parse() {
+                Ok(n) if (1..=MOST_REAL).contains(&n) => as_root(Nodes::RealInNamespaces(n)),
+                _ => Err(format!("real:N takes a number from 1 to {MOST_REAL}")),
+            },
             Some(("sim", count)) => match count.parse() {
                 Ok(0) => Ok(Nodes::None),
                 Ok(n) if n <= MOST => Ok(Nodes::Simulated(n)),
                 _ => Err(format!("sim:N takes a number up to {MOST}")),
             },
-            _ => Err("expected real, sim:N or none".into()),
+            _ => Err("expected real, real:N, sim:N or none".into()),
         }
+    }
+}
+
+fn as_root(nodes: Nodes) -> Result<Nodes, String> {
+    match rustix::process::geteuid().is_root() {
+        true => Ok(nodes),
+        false => Err("real nodes need root; use sim:N or none".into()),
     }
 }
 
@@ -109,7 +126,7 @@ mod tests {
     fn the_flag_parses() {
         assert_eq!("sim:3".parse(), Ok(Nodes::Simulated(3)));
         assert_eq!("none".parse(), Ok(Nodes::None));
-        for bad in ["", "sim", "sim:x", "sim:99999", "real:2", "sim:-1"] {
+        for bad in ["", "sim", "sim:x", "sim:99999", "real:0", "real:65", "real:x", "sim:-1"] {
             assert!(bad.parse::<Nodes>().is_err(), "{bad}");
         }
     }

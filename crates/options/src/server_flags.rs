@@ -35,13 +35,16 @@ pub struct ServerFlags {
     /// The address to listen on: the loopback by default, but every address with a real node, since its pods connect.
     #[arg(long)]
     pub bind_address: Option<IpAddr>,
+    /// The address at which nodes and pods reach the server; the machine's if it is left out.
+    #[arg(long)]
+    pub advertise_address: Option<IpAddr>,
     /// Writes this kubeconfig file instead of merging into the user's.
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
     /// Writes no kubeconfig.
     #[arg(long, conflicts_with = "kubeconfig")]
     no_kubeconfig: bool,
-    /// Nodes to run: real (this machine runs containers; as root), sim:N (simulated), or none. Default: real where the machine can
+    /// Nodes to run: real (this machine runs containers; as root), real:N (N of them, in network namespaces), sim:N (simulated), or none. Default: real where the machine can
     /// run containers, otherwise sim:3.
     #[arg(long)]
     pub nodes: Option<Nodes>,
@@ -145,12 +148,13 @@ impl ServerFlags {
         };
         tls.validate()?;
         let nodes = if controllers { self.nodes.unwrap_or(SIMULATED) } else { Nodes::None };
-        let everywhere = if nodes == Nodes::Real { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
+        let everywhere = if nodes.run_containers() { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
         let bind_address = self.bind_address.unwrap_or(IpAddr::V4(everywhere));
         Ok(Options {
             listen: SocketAddr::new(bind_address, self.port),
             names: self.network.names,
             nodes,
+            advertise_address: self.advertise_address,
             node_ranges: self.network.ranges,
             controllers: controllers || self.controllers.is_some(),
             selection: self.controllers.map(Selection::new).transpose()?.unwrap_or_default(),

@@ -43,12 +43,11 @@ pub(super) fn serving_names(options: &Options, service_ip: IpAddr) -> Vec<String
     names.push(service_ip.to_string());
     // Nodes that join connect to the machine's address.
     let reached = match options.listen {
-        listen if listen.ip().is_unspecified() => endpoint_address(listen).ip(),
+        listen if listen.ip().is_unspecified() => endpoint_address(options, listen).ip(),
         listen => listen.ip(),
     };
-    if reached != UNREACHABLE {
-        names.push(reached.to_string());
-    }
+    let reached = [Some(reached), options.advertise_address].into_iter().flatten();
+    names.extend(reached.filter(|address| *address != UNREACHABLE).map(|address| address.to_string()));
     names.extend(options.names.iter().cloned());
     names.dedup();
     names
@@ -66,7 +65,10 @@ pub(crate) fn client_address(address: SocketAddr) -> SocketAddr {
 /// The address in the endpoints of the `kubernetes` service. The API allows no loopback address there: a server on the
 /// loopback names the machine's address, found by routing a datagram that is never sent, or without one an address that is
 /// reserved for documentation, since simulated pods do not connect.
-pub(super) fn endpoint_address(address: SocketAddr) -> SocketAddr {
+pub(super) fn endpoint_address(options: &Options, address: SocketAddr) -> SocketAddr {
+    if let Some(advertised) = options.advertise_address {
+        return SocketAddr::new(advertised, address.port());
+    }
     if !address.ip().is_loopback() && !address.ip().is_unspecified() {
         return address;
     }

@@ -120,7 +120,7 @@ impl ControlLoopConfig<'_> {
             unused_token_period: options.unused_token_period,
             token_signer: Some(self.token_signer.clone()),
             node_ranges: self.node_ranges.clone(),
-            load_balancer: (options.nodes == Nodes::Real).then(|| LoadBalancerConfig {
+            load_balancer: options.nodes.run_containers().then(|| LoadBalancerConfig {
                 reserved_ports: [&[options.listen.port()], real_node::SERVER_PORTS].concat(),
             }),
         };

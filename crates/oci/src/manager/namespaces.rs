@@ -31,6 +31,15 @@ pub async fn create(wanted: Wanted) -> Result<(), RuntimeError> {
     on_thread(move || create_here(&wanted)).await
 }
 
+/// Makes a network namespace and keeps it by a mount on `path`, for a node that is not in that of this process. Unmounting the path
+/// removes it once nothing uses it.
+///
+/// # Errors
+/// Those of the kernel, naming what failed.
+pub async fn create_network_namespace(path: PathBuf) -> Result<(), RuntimeError> {
+    create(Wanted { pins: vec![("net", path)], ..Wanted::default() }).await
+}
+
 /// Runs a function in a thread of its own.
 ///
 /// # Errors

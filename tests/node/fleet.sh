@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# `kaji up --nodes real:2`: two real nodes on this machine that the server makes, a pod of one that reaches a pod of the other, a
+# killed server whose nodes come back, and nothing left behind.
+#
+#     KAJI=target/release/kaji KUBECTL=kubectl bash tests/node/fleet.sh
+#
+# Everything happens in a network namespace of its own and a mount namespace with a /var/log of its own. It needs root, ip,
+# busybox (static) and kubectl; without them it is skipped.
+set -euo pipefail
+KAJI=$(realpath "${KAJI:-target/release/kaji}")
+KUBECTL=${KUBECTL:-kubectl}
+passed=0 failed=0
+
+if [[ -z ${KAJI_FLEET_INSIDE-} ]]; then
+  for tool in ip nsenter unshare busybox "$KUBECTL"; do
+    command -v "$tool" >/dev/null || { echo "SKIPPED fleet: $tool is not there"; exit 0; }
+  done
+  ((EUID == 0)) || { echo "SKIPPED fleet: it needs root"; exit 0; }
+  namespace=kaji-fleet-$$
+  ip netns add "$namespace"
+  trap 'ip netns delete "$namespace"' EXIT
+  # Not by `ip netns exec`, whose new /sys has no cgroups.
+  KAJI=$KAJI KUBECTL=$(command -v "$KUBECTL") KAJI_FLEET_INSIDE=$namespace \
+    nsenter --net="/var/run/netns/$namespace" unshare --mount bash "$0"
+  exit
+fi
+
+mount --make-rprivate /
+mount -t tmpfs tmpfs /var/log
+ip link set lo up
+work=$(mktemp -d)
+export KUBECONFIG=$work/kubeconfig NO_PROXY='*' no_proxy='*'
+server=
+
+start_server() {
+  "$KAJI" up --nodes real:2 --data-dir "$work/data" --port 6443 --kubeconfig "$KUBECONFIG" >>"$work/kaji.log" 2>&1 &
+  server=$!
+}
+
+leave() {
+  local code=$? pid
+  trap - EXIT
+  [[ -z $server ]] || kill "$server" 2>/dev/null || true
+  wait 2>/dev/null || true
+  # Of a walk that failed half-way.
+  for pid in $(pgrep -f "^$KAJI shim .*$work" || true); do kill -9 "$pid" 2>/dev/null || true; done
+  ((code == 0 && failed == 0)) || tail -n 30 "$work/kaji.log" || true
+  rm -rf --one-file-system "$work" 2>/dev/null || true
+  echo "fleet: $passed passed, $failed failed"
+  ((code != 0 || failed == 0)) || code=1
+  exit "$code"
+}
+trap leave EXIT
+
+# soon TEXT COMMAND...: passes when the command succeeds within 30 seconds.
+soon() {
+  local text=$1 i
+  shift
+  for ((i = 0; i < 300; i++)); do
+    if "$@" >"$work/out" 2>&1; then
+      passed=$((passed + 1))
+      echo "ok   $text"
+      return
+    fi
+    sleep 0.1
+  done
+  failed=$((failed + 1))
+  echo "FAIL $text"
+  tail -n 5 "$work/out"
+}
+
+# shows WANTED COMMAND...: whether what a command prints has a text in it.
+shows() {
+  local wanted=$1
+  shift
+  "$@" 2>&1 | grep -qF -- "$wanted"
+}
+
+k() { "$KUBECTL" "$@"; }
+field() { k get "$1" "$2" -o "jsonpath=$3"; }
+is() { [[ $("${@:2}") == "$1" ]]; }
+log() { cat /var/log/pods/default_"$1"_*/"$1"/*.log; }
+
+# An image of busybox.
+mkdir -p "$work"/root/{bin,etc,tmp,proc,sys,dev}
+cp "$(command -v busybox)" "$work/root/bin/busybox"
+for applet in sh cat echo sleep httpd nslookup nc hostname; do ln "$work/root/bin/busybox" "$work/root/bin/$applet"; done
+tar -C "$work/root" -cf "$work/busybox.tar" .
+for node in 1 2; do
+  "$KAJI" image --data-dir "$work/data/nodes/node-$node" import "$work/busybox.tar" example.com/busybox:1 --cmd /bin/sh >/dev/null
+done
+
+start_server
+ready() { is True field node "$1" '{.status.conditions[?(@.type=="Ready")].status}'; }
+for node in node-1 node-2; do soon "$node is ready" ready "$node"; done
+soon "accounts exist" k get serviceaccount default
+# pod NAME NODE COMMAND
+pod() {
+  k apply -f - >/dev/null <<Y
+apiVersion: v1
+kind: Pod
+metadata: {name: $1}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 1
+  nodeSelector: {kubernetes.io/hostname: $2}
+  containers: [{name: $1, image: "example.com/busybox:1", command: [sh, -c, "$3"]}]
+Y
+}
+pod web node-1 "hostname > /tmp/index.html; httpd -f -p 80 -h /tmp"
+soon "a pod runs" is Running field pod web '{.status.phase}'
+api=$(field service kubernetes '{.spec.clusterIP}')
+pod asker node-2 "printf 'GET / HTTP/1.0\\\\r\\\\n\\\\r\\\\n' | nc -w 3 $(field pod web '{.status.podIP}') 80; nslookup kubernetes.default.svc.cluster.local; nc -w 3 $api 443 < /dev/null && echo reached"
+soon "one of the other node reaches it" shows web log asker
+soon "and finds names" shows "$api" log asker
+soon "and the API server" shows reached log asker
+identity() { field pod web '{.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}'; }
+before=$(identity)
+kill -9 "$server"
+wait "$server" 2>/dev/null || true
+agents_ended() { ! pgrep -f "^$KAJI agent .*$work"; }
+soon "agents end with a server that was killed" agents_ended
+soon "containers do not" pgrep -f "^$KAJI shim .*$work"
+start_server
+soon "the server comes back" shows ok k get --raw /readyz
+pod again node-1 "echo ran"
+soon "its nodes as well" shows ran log again
+soon "with the same containers" is "$before" identity
+kill -TERM "$server"
+soon "the server ends" eval "! kill -0 $server 2>/dev/null"
+server=
+none_left() { ! pgrep -f "^$KAJI (shim|agent) .*$work" && ! grep -q "$work" /proc/mounts && ! ip -o link | grep -v " lo:" | grep -q .; }
+soon "no process, mount or interface is left" none_left
+soon "images are kept" shows example.com/busybox "$KAJI" image --data-dir "$work/data/nodes/node-1" ls
