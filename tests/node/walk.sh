@@ -4,14 +4,14 @@
 #     KAJI=target/release/kaji KUBECTL=kubectl bash tests/node/walk.sh
 #
 # Everything happens in a network namespace of its own and a mount namespace with a /var/log of its own. It needs root, ip,
-# busybox (static) and kubectl; without them it is skipped.
+# busybox (static), curl and kubectl; without them it is skipped.
 set -euo pipefail
 KAJI=$(realpath "${KAJI:-target/release/kaji}")
 KUBECTL=${KUBECTL:-kubectl}
 passed=0 failed=0
 
 if [[ -z ${KAJI_WALK_INSIDE-} ]]; then
-  for tool in ip nsenter unshare busybox "$KUBECTL"; do
+  for tool in ip nsenter unshare busybox curl "$KUBECTL"; do
     command -v "$tool" >/dev/null || { echo "SKIPPED node: $tool is not there"; exit 0; }
   done
   ((EUID == 0)) || { echo "SKIPPED node: it needs root"; exit 0; }
@@ -194,6 +194,23 @@ command_pod asker "nslookup web.default.svc.cluster.local; $request $service 80"
 soon "a pod finds the service by its name" shows "$service" log asker asker
 soon "a pod reaches the service" shows web- log asker asker
 soon "a pod that ends is recorded as completed" is Succeeded field pod asker '{.status.phase}'
+
+soon "the API shows a container's log" shows green k logs one
+soon "and its last line" is token k logs one --tail=1
+soon "and that of the container that failed before" k logs crash --previous
+soon "a log that is followed ends with its container" shows web- timeout 10 "$KUBECTL" logs --follow asker
+k run ticker --image=example.com/busybox:1 --restart=Never --image-pull-policy=Never \
+  -- sh -c "for i in 1 2 3 4 5 6; do echo tick \$i; sleep 0.5; done" >/dev/null
+soon "a log is followed while it grows" shows "tick 6" timeout 15 "$KUBECTL" logs --follow ticker
+page() { k get --raw "/api/v1/nodes/$node/proxy/$1"; }
+soon "the kubelet is healthy" is ok page healthz
+soon "it shows what pods use" shows '"name":"one","namespace":"default"' page stats/summary
+soon "and what it is asked for by metrics-server" shows 'pod_memory_working_set_bytes{namespace="default",pod="one"}' page metrics/resource
+soon "and by dashboards" shows 'container_memory_rss{container="main",id="/kubepods/' page metrics/cadvisor
+soon "and its pods" shows '"name":"one"' page pods
+soon "and its configuration" shows '"kubeletconfig"' page configz
+soon "it answers no client without a token" is 401 \
+  curl -sk -o /dev/null -w '%{http_code}' "https://198.51.100.2:10250/pods"
 
 k apply -f - >/dev/null <<'Y'
 apiVersion: networking.k8s.io/v1
