@@ -186,6 +186,28 @@ soon "a load balancer has the node's address" is 198.51.100.2 field service web 
 soon "its service answers there" shows web- bash -c "$request 198.51.100.2 80"
 several() { [[ $(for _ in {1..20}; do answer; done | grep ^web- | sort -u | wc -l) == 3 ]]; }
 soon "every pod answers" several
+
+# Streams of kubectl, over each of its protocols.
+input_hash=$(head -c 3000000 "$KAJI" | cksum)
+copied() { [[ $(head -c 3000000 "$KAJI" | k exec -i one -c main -- cat | cksum) == "$input_hash" ]]; }
+exits() { local code=0; k exec one -c main -- sh -c 'exit 7' || code=$?; [[ $code == 7 ]]; }
+forwarded() {
+  local forwarder i
+  k port-forward deployment/web 18080:80 >"$work/forward" 2>&1 &
+  forwarder=$!
+  for ((i = 0; i < 50; i++)); do ! grep -q Forwarding "$work/forward" || break; sleep 0.1; done
+  i=0
+  shows web- bash -c "$request 127.0.0.1 18080" || i=1
+  kill "$forwarder" && wait "$forwarder" || true
+  return "$i"
+}
+for websockets in true false; do
+  export KUBECTL_REMOTE_COMMAND_WEBSOCKETS=$websockets KUBECTL_PORT_FORWARD_WEBSOCKETS=$websockets
+  soon "a command's input and output are streams (WebSockets: $websockets)" copied
+  soon "its exit code is kubectl's" exits
+  soon "a port is forwarded" forwarded
+done
+unset KUBECTL_REMOTE_COMMAND_WEBSOCKETS KUBECTL_PORT_FORWARD_WEBSOCKETS
 # command NAME COMMAND: a pod that runs a command.
 command_pod() {
   k run "$1" --image=example.com/busybox:1 --restart=Never --image-pull-policy=Never -- sh -c "$2" >/dev/null
