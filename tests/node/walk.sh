@@ -89,7 +89,7 @@ log() { cat /var/log/pods/default_"$1"_*/"$2"/*.log; }
 # An image of busybox.
 mkdir -p "$work"/root/{bin,etc,tmp,proc,sys,dev}
 cp "$(command -v busybox)" "$work/root/bin/busybox"
-for applet in sh cat echo sleep ls id env httpd nslookup nc test hostname true touch rm mkdir; do
+for applet in sh cat head echo sleep ls id env httpd nslookup nc test hostname true touch rm mkdir; do
   ln "$work/root/bin/busybox" "$work/root/bin/$applet"
 done
 printf 'root:x:0:0:root:/:/bin/sh\n' >"$work/root/etc/passwd"
@@ -98,6 +98,7 @@ tar -C "$work/root" -cf "$work/busybox.tar" .
 "$KAJI" image --data-dir "$work/data" import "$work/busybox.tar" example.com/busybox:1 --cmd /bin/sh >/dev/null
 soon "an image is listed" shows example.com/busybox "$KAJI" image --data-dir "$work/data" ls
 
+mkdir -p "$work/data/kubelet/manifests"
 start_server
 soon "the node is ready" shows " Ready " k get nodes
 node=$(k get nodes -o 'jsonpath={.items[0].metadata.name}')
@@ -250,6 +251,34 @@ soon "a policy keeps pods away" denied refused
 k delete networkpolicy closed >/dev/null
 soon "without it they are let in" denied web-
 
+k patch configmap settings -p '{"data":{"color":"blue"}}' >/dev/null
+soon "a volume follows its configuration map" grep -rq blue "$work/data/kubelet/pods" --include=color
+k patch pod one --subresource resize -p '{"spec":{"containers":[{"name":"main","resources":{"limits":{"memory":"48Mi"}}}]}}' >/dev/null
+soon "a container gets more memory while it runs" is "48Mi 0" field pod one '{.status.containerStatuses[0].resources.limits.memory} {.status.containerStatuses[0].restartCount}'
+k patch pod one --subresource resize -p '{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"900"},"limits":{"cpu":"900"}}}]}}' >/dev/null
+soon "what the node does not have is waited for" is Deferred field pod one '{.status.conditions[?(@.type=="PodResizePending")].reason}'
+k apply -f - >/dev/null <<'Y'
+apiVersion: v1
+kind: Pod
+metadata: {name: fills}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: "example.com/busybox:1", command: [sh, -c, "while :; do echo text; done | head -c 4000000 > /v/f; sleep 3600"], volumeMounts: [{name: v, mountPath: /v}]}]
+  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]
+Y
+soon "a pod that fills its volume is evicted" is "Failed Evicted" field pod fills '{.status.phase} {.status.reason}'
+cat >"$work/data/kubelet/manifests/st.yaml" <<'Y'
+apiVersion: v1
+kind: Pod
+metadata: {name: static}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: "example.com/busybox:1", command: [sh, -c, "sleep 3600"]}]
+Y
+soon "a file becomes a pod" is Running field pod "static-$node" '{.status.phase}'
+k delete pod "static-$node" --wait=false >/dev/null
+soon "it is shown again when a client deletes it" is Running field pod "static-$node" '{.status.phase}'
+
 identity() { k get pods -l app=web -o 'jsonpath={range .items[*]}{.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}{"\n"}{end}' | sort; }
 before=$(identity)
 shims=$(pgrep -fc "^$KAJI shim")
@@ -262,6 +291,7 @@ soon "the server comes back" shows " Ready " k get nodes
 soon "it finds its containers" is 3 field deployment web '{.status.availableReplicas}'
 soon "they are the same" is "$before" identity
 
+rm "$work/data/kubelet/manifests/st.yaml"
 k delete deployment web >/dev/null
 k delete pods --all --now >/dev/null
 soon "pods go" shows "No resources found" k get pods

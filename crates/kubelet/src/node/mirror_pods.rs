@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
+/// How often the node's registration is looked for.
+const REGISTRATION: Duration = Duration::from_millis(100);
 /// How long to wait after a failure, or when nothing has changed.
 const RETRY: Duration = Duration::from_secs(5);
 const RESYNC: Duration = Duration::from_secs(60);
@@ -74,6 +76,10 @@ pub(super) async fn run(
     pods: Arc<Informer<FullPod>>,
 ) {
     pods.synced().await;
+    // They belong to the Node object.
+    while cx.facts.node().is_none() {
+        kaji_runtime::time::sleep(&*cx.clock, REGISTRATION).await;
+    }
     let wake = Arc::new(Notify::new());
     let changed = wake.clone();
     pods.handle(move |change| {

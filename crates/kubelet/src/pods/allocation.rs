@@ -132,3 +132,55 @@ pub fn save<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     std::fs::write(&unfinished, serde_json::to_vec(value)?)?;
     std::fs::rename(&unfinished, path)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(name: &str, cpu: &str) -> Arc<Pod> {
+        let resources = json!({"requests": {"cpu": cpu}});
+        Arc::new(
+            serde_json::from_value(json!({
+                "metadata": {"name": name, "namespace": "n", "uid": name, "generation": 2},
+                "spec": {
+                    "initContainers": [{"name": "a", "image": "i"}],
+                    "containers": [{"name": "c", "image": "i", "resources": resources}],
+                },
+            }))
+            .unwrap(),
+        )
+    }
+
+    #[test]
+    fn a_pod_runs_with_what_it_was_granted() {
+        let (before, after) = (pod("p", "100m"), pod("p", "2"));
+        let granted = Allocation::of(&before);
+        assert!(granted.is_of(&before) && !granted.is_of(&after));
+        assert!(Arc::ptr_eq(&granted.apply(&before), &before));
+        assert!(granted.is_of(&granted.apply(&after)));
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pods/u/allocated_resources.json");
+        assert_eq!(load::<Allocation>(&file), None);
+        save(&file, &granted).unwrap();
+        assert_eq!(load(&file), Some(granted));
+        std::fs::write(&file, "{").unwrap();
+        assert_eq!(load::<Allocation>(&file), None);
+        expect_test::expect![[r#"Pod resize started: {"initContainers":[{"name":"a","resources":{}}],"containers":[{"name":"c","resources":{"requests":{"cpu":"2"}}}],"generation":2}"#]]
+            .assert_eq(&event("Pod resize started", &after, ""));
+    }
+
+    #[test]
+    fn what_does_not_fit_beside_the_others_waits() {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "2", "memory": "1Gi", "pods": "10"}},
+        }))
+        .unwrap();
+        let other = pod("other", "1");
+        assert_eq!(judge(&pod("p", "1"), &[&other], &node), Ok(()));
+        expect_test::expect![
+            "Node didn't have enough resource: cpu, requested: 1100, used: 1000, capacity: 2000"
+        ]
+        .assert_eq(&judge(&pod("p", "1100m"), &[&other], &node).unwrap_err());
+    }
+}

@@ -193,3 +193,44 @@ pub fn larger(now: &LinuxResources, then: &LinuxResources) -> LinuxResources {
         ..then.clone()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_pod_has_room_for_its_containers_while_they_change() {
+        let of = |memory_limit_bytes, cpu_quota, cpu_shares| LinuxResources {
+            memory_limit_bytes,
+            cpu_quota,
+            cpu_shares,
+            ..LinuxResources::default()
+        };
+        assert_eq!(larger(&of(100, -1, 2), &of(50, 5000, 51)), of(100, -1, 51));
+        assert_eq!(larger(&of(-1, 7000, 99), &of(50, 5000, 51)), of(-1, 7000, 99));
+    }
+
+    #[test]
+    fn a_status_shows_what_a_container_runs_with() {
+        let granted = json!({"requests": {"cpu": "0.2", "memory": "2Gi"}, "limits": {"cpu": "1"}});
+        let actual = Actual { cpu_request: 100, cpu_limit: 1000, memory_request: 1 << 30, memory_limit: 5 };
+        let shown = actual.show(&serde_json::from_value(granted).unwrap());
+        expect_test::expect![[r#"{"limits":{"cpu":"1"},"requests":{"cpu":"100m","memory":"1Gi"}}"#]]
+            .assert_eq(&serde_json::to_value(shown).unwrap().to_string());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_is_what_a_container_runs_with(
+            granted in (1..4000_i64, 1..4000_i64), actual in (1..4000_i64, 1..4000_i64),
+        ) {
+            let requests = json!({"requests": {"cpu": format!("{}m", granted.0), "memory": granted.1.to_string()}});
+            let actual = Actual { cpu_request: actual.0, memory_request: actual.1, ..Actual::default() };
+            let resources = actual.show(&serde_json::from_value(requests).unwrap());
+            let container = Container { resources: Some(resources), ..Container::default() };
+            prop_assert_eq!(Actual::of(&Pod::default(), &container), actual);
+        }
+    }
+}
