@@ -103,7 +103,7 @@ impl UsageReader {
     pub(super) async fn read(&self) -> Result<Arc<Reading>, RuntimeError> {
         let mut recent = self.recent.lock().await;
         let now = self.cx.clock.now();
-        if let Some(reading) = recent.reading.as_ref().filter(|r| now.duration_since(r.at) < FRESH) {
+        if let Some(reading) = recent.reading.as_ref().filter(|r| now.duration_since(r.at).abs() < FRESH) {
             return Ok(reading.clone());
         }
         let reading = Arc::new(self.measure(now, &mut recent.volumes).await?);
@@ -128,7 +128,7 @@ impl UsageReader {
             kaji_containers::ImageFilesystems::default()
         });
         known.retain(|uid, (at, _)| {
-            now.duration_since(*at) < VOLUMES_FRESH && found.iter().any(|(s, _)| s.metadata.uid == *uid)
+            now.duration_since(*at).abs() < VOLUMES_FRESH && found.iter().any(|(s, _)| s.metadata.uid == *uid)
         });
         let (node, volumes) = (self.node.read(), known.clone());
         let (config, root) = (self.cx.config.clone(), self.cx.config.root_dir.clone());
