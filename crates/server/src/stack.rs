@@ -28,7 +28,7 @@ use crate::{
     metrics::{InFlight, Metrics},
     openapi::OpenApi,
     plain,
-    receive::receive,
+    receive::{Received, receive},
     route::{RequestInfo, Target},
     routing, watch_deadline,
     websocket::{self, Handshake},
@@ -149,7 +149,7 @@ impl Stack {
                 let time = limit.unwrap_or(self.request_timeout);
                 context.deadline = limit.map(Deadline::after).unwrap_or_default();
                 let end = context.deadline.instant();
-                let answer = self.admit(&mut parts, &info, body, time, &mut context);
+                let answer = self.handle(&mut parts, &info, body, time, &mut context);
                 // Boxed, because it is large and would be copied with every future around it.
                 let answer = Box::pin(AssertUnwindSafe(answer).catch_unwind());
                 let answer = match end {
@@ -189,8 +189,8 @@ impl Stack {
         send(response, in_flight, &parts, &info)
     }
 
-    #[expect(clippy::too_many_lines, reason = "to be divided")]
-    async fn admit<B>(
+    /// Admits and serves a request.
+    async fn handle<B>(
         &self,
         parts: &mut http::request::Parts,
         info: &RequestInfo,
@@ -202,11 +202,26 @@ impl Stack {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        match self.admit(parts, info, time, context).await {
+            Ok(admitted) => self.serve_admitted(parts, info, body, admitted, time, context).await,
+            Err(Rejection::Response(response)) => Ok(response),
+            Err(Rejection::Status(status)) => Err(status),
+        }
+    }
+
+    /// Authenticates a request, records it, acquires its seat and authorizes it.
+    async fn admit(
+        &self,
+        parts: &mut http::request::Parts,
+        info: &RequestInfo,
+        time: Duration,
+        context: &mut RequestContext,
+    ) -> Result<Admitted, Rejection> {
         let identity = match self.authentication.attempt(parts, &self.metrics.attempts).await {
             Ok(identity) => identity,
             Err(status) => {
                 self.record_unauthenticated(parts, info, context);
-                return Err(status);
+                return Err(status.into());
             }
         };
         context.warnings.extend(identity.warnings);
@@ -216,7 +231,7 @@ impl Stack {
         if let Some(record) = &record
             && record.received().await.is_err()
         {
-            return Ok(not_recorded(parts));
+            return Err(Rejection::Response(not_recorded(parts)));
         }
         let asks = authorize::attributes(&user, info);
         if let Some((other, constraint)) =
@@ -226,69 +241,83 @@ impl Stack {
             user = other;
         }
         impersonate::strip(&mut parts.headers);
-        let seat = match self.flow.admit(&self.engine, &user, info, time, &mut context.classification).await {
-            Ok(seat) => seat,
-            Err(refusal) => return Ok(refusal),
-        };
+        let admitted = self.flow.admit(&self.engine, &user, info, time, &mut context.classification).await;
+        let seat = admitted.map_err(Rejection::Response)?;
         let outcome = self.authorizer.authorize(&authorize::attributes(&user, info)).await;
         if let Some(record) = &record {
             authorize::annotate(&**record, &outcome);
         }
-        if !outcome.allowed() {
-            return match outcome.error {
-                Some(error) => Ok(authorize::undecided(&parts.uri, &error)),
-                None => {
-                    let asked = authorize::attributes(&user, info);
-                    Err(authorize::forbidden(&asked, &outcome.reason))
-                }
-            };
+        if outcome.allowed() {
+            return Ok(Admitted { user, record, seat });
         }
+        Err(match outcome.error {
+            Some(error) => Rejection::Response(authorize::undecided(&parts.uri, &error)),
+            None => authorize::forbidden(&authorize::attributes(&user, info), &outcome.reason).into(),
+        })
+    }
+
+    /// Serves an admitted request, here or by another server.
+    async fn serve_admitted<B>(
+        &self,
+        parts: &mut http::request::Parts,
+        info: &RequestInfo,
+        body: B,
+        admitted: Admitted,
+        time: Duration,
+        context: &mut RequestContext,
+    ) -> Result<Response<ResponseBody>, Status>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         if let Some(route) = self.route(info).await {
+            let Admitted { user, seat, .. } = admitted;
             return Ok(Box::pin(self.proxy(&route, parts, body, info, (&user, seat), context)).await);
         }
-        if let Some(target) = &info.resource {
-            if let Err(refused) = routing::check(&self.engine.registry(), &parts.method, info, target) {
-                return plain::no_route(refused);
-            }
-            if let Some(carries) = self.connects(target) {
-                let facts = (info, target, carries);
-                return Box::pin(self.connect(parts, body, facts, user, record, context)).await;
-            }
+        let Some(target) = &info.resource else { return Box::pin(plain::serve(self, parts, info)).await };
+        if let Err(refused) = routing::check(&self.engine.registry(), &parts.method, info, target) {
+            return plain::no_route(refused);
         }
-        let parts = &*parts;
-        match &info.resource {
-            None => Box::pin(plain::serve(self, parts, info)).await,
-            Some(target) => {
-                let (body, memory) = receive(parts, body, &self.body_memory).await?;
-                let memory = memory.map(|m| m as _);
-                let audit = record.clone().map(|r| r as _);
-                let create_authorizer = authorize::create_authorizer(&self.authorizer, info);
-                let (headers, deadline) = (&parts.headers, context.deadline);
-                let connection = parts.extensions.get::<ConnectionHandle>().map(|c| &c.target);
-                let separate = parts.extensions.get::<SeparateObjects>().is_some();
-                let socket = (info.verb == "watch").then(|| Handshake::of(parts)).flatten();
-                let parts = api::Parts {
-                    headers,
-                    info,
-                    target,
-                    user,
-                    body,
-                    memory,
-                    audit,
-                    create_authorizer,
-                    deadline,
-                };
-                let gzip = plain::takes_gzip(parts.headers);
-                let mut request = api::request(parts)?;
-                request.accept.separate = separate && record.as_ref().is_none_or(|r| !r.has_responses());
-                let (answer, seat) = self.dispatch(request, seat, record, connection).await;
-                let response = match socket {
-                    Some(opening) => websocket::watch(opening, answer),
-                    None => api::response(answer, gzip),
-                };
-                Ok(response.map(|body| flowcontrol::hold(body, seat, time)))
-            }
+        if let Some(carries) = self.connects(target) {
+            let (facts, Admitted { user, record, .. }) = ((info, target, carries), admitted);
+            return Box::pin(self.connect(parts, body, facts, user, record, context)).await;
         }
+        let received = receive(parts, body, &self.body_memory).await?;
+        let request = ReceivedRequest { info, target, received, deadline: context.deadline };
+        self.call_engine(parts, request, admitted, time).await
+    }
+
+    /// Has the engine answer.
+    async fn call_engine(
+        &self,
+        parts: &http::request::Parts,
+        request: ReceivedRequest<'_>,
+        Admitted { user, record, seat }: Admitted,
+        time: Duration,
+    ) -> Result<Response<ResponseBody>, Status> {
+        let ReceivedRequest { info, target, received: (body, memory), deadline } = request;
+        let connection = parts.extensions.get::<ConnectionHandle>().map(|c| &c.target);
+        let separate = parts.extensions.get::<SeparateObjects>().is_some();
+        let socket = (info.verb == "watch").then(|| Handshake::of(parts)).flatten();
+        let gzip = plain::takes_gzip(&parts.headers);
+        let mut request = api::request(api::Parts {
+            headers: &parts.headers,
+            info,
+            target,
+            user,
+            body,
+            memory: memory.map(|m| m as _),
+            audit: record.clone().map(|r| r as _),
+            create_authorizer: authorize::create_authorizer(&self.authorizer, info),
+            deadline,
+        })?;
+        request.accept.separate = separate && record.as_ref().is_none_or(|r| !r.has_responses());
+        let (answer, seat) = self.dispatch(request, seat, record, connection).await;
+        let response = match socket {
+            Some(opening) => websocket::watch(opening, answer),
+            None => api::response(answer, gzip),
+        };
+        Ok(response.map(|body| flowcontrol::hold(body, seat, time)))
     }
 
     /// The extension server that serves a request, if one does. Before a group version is reported as not found, the caches
@@ -452,6 +481,33 @@ impl Stack {
             Err(Err(_)) => (Status::service_unavailable("the server is shutting down").into(), None),
         }
     }
+}
+
+/// A request that may be served.
+struct Admitted {
+    user: UserInfo,
+    record: Option<Arc<Record>>,
+    seat: Option<Seat>,
+}
+
+/// Why a request is not served.
+enum Rejection {
+    Response(Response<ResponseBody>),
+    Status(Status),
+}
+
+impl From<Status> for Rejection {
+    fn from(status: Status) -> Self {
+        Rejection::Status(status)
+    }
+}
+
+/// A request for the engine, with its body.
+struct ReceivedRequest<'a> {
+    info: &'a RequestInfo,
+    target: &'a Target,
+    received: Received,
+    deadline: Deadline,
 }
 
 /// The state of a request on its path.
