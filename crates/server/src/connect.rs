@@ -24,6 +24,7 @@ use crate::{
 };
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header, request::Parts};
+use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use hyper::upgrade::OnUpgrade;
 use kaji_meta::{GroupResource, Query, Reason, Status};
@@ -156,6 +157,10 @@ impl Connector {
         let answer = client.send(request, RequestClass::LongRunning).await;
         let answer =
             answer.map_err(|error| plain_error(format!("error dialing backend: {}", reason(&error))))?;
+        if answer.status().as_u16() >= 400 && answer.body().is_end_stream() {
+            // It says nothing: clients would show nothing.
+            return Err(refusal(streamed(answer), context.info).await);
+        }
         let (connection, stop) = (context.connection.clone(), self.stop.clone());
         let switched = switch(streamed(answer), protocol.as_ref(), ours, connection, stop);
         let answer = switched.map_err(|error| match error {

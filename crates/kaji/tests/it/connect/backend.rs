@@ -142,6 +142,7 @@ async fn answer(mut request: Request<Incoming>, state: &State) -> Response<Body>
     let upgrade = request.headers().contains_key(header::UPGRADE);
     match path.as_str() {
         _ if path.contains("/refused") => whole(403, "text/plain", "not this one\n"),
+        _ if path.contains("/silent") => whole(404, "text/plain", ""),
         _ if path.contains("/fails") => whole(500, "text/plain", "it broke"),
         _ if path.contains("/redirected") => {
             let mut response = whole(302, "text/plain", "");

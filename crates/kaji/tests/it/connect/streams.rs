@@ -114,13 +114,13 @@ async fn streams_end_with_the_server() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusals_are_said() {
     let (cluster, kubelet) = cluster().await;
-    for name in ["p", "refused", "ignores", "other", "redirected"] {
+    for name in ["p", "refused", "ignores", "other", "redirected", "silent"] {
         pod(&cluster, name, Some("n"), None).await;
     }
     pod(&cluster, "waits", None, None).await;
     pod(&cluster, "lost", Some("gone"), None).await;
     let mut said = vec![];
-    for name in ["refused", "ignores", "other", "redirected", "waits", "lost", "missing"] {
+    for name in ["refused", "ignores", "other", "redirected", "silent", "waits", "lost", "missing"] {
         said.push(text(open(&cluster, Method::POST, &format!("{name}/exec?command=sh")).await).await);
     }
     said.push(text(open(&cluster, Method::POST, "p/exec?command=sh&dryRun=All").await).await);
@@ -139,6 +139,7 @@ async fn refusals_are_said() {
         500 invalid upgrade response: status code 200
         502 backend tried to switch protocol "h2c" when "SPDY/3.1" was requested
         500 invalid upgrade response: status code 302
+        404 the server could not find the requested resource ( pods/exec silent)
         400 pod waits does not have a host assigned
         404 nodes "gone" not found
         404 pods "missing" not found
