@@ -1,6 +1,6 @@
 //! A server that connections lead to: a kubelet (TLS, clients' certificates by the cluster's authority) or what runs in a pod.
 
-use crate::common::TestCluster;
+use crate::common::{TestCluster, until};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http::{Request, Response, header};
@@ -16,7 +16,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     sync::{mpsc, watch},
     task::JoinSet,
 };
@@ -100,6 +100,17 @@ impl Backend {
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(tcp, tls, state.clone()));
         Backend { port, state, _tasks: tasks }
+    }
+
+    /// Ends it, and waits until nothing listens there.
+    pub async fn stop(self) {
+        let port = self.port;
+        drop(self);
+        let refused = async || {
+            let connected = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await;
+            connected.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
+        };
+        until("nothing listens", refused).await;
     }
 
     /// What it saw since the last time.

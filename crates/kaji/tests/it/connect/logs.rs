@@ -153,7 +153,7 @@ async fn foreign_kubelets_are_refused() {
     assert_eq!((code, text), (200, "one\ntwo\n".into()));
     // Nothing listens there any more.
     let port = kubelet.port;
-    drop(kubelet);
+    kubelet.stop().await;
     let gone = message(log(&cluster, "p/log").await).replace(&port.to_string(), "PORT");
     assert_eq!(
         gone,

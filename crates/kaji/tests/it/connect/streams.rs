@@ -130,7 +130,7 @@ async fn refusals_are_said() {
         .body(Empty::new())
         .unwrap();
     said.push(text(send(&cluster, plain).await).await);
-    drop(kubelet);
+    kubelet.stop().await;
     let gone = text(open(&cluster, Method::POST, "p/exec?command=sh").await).await;
     said.push(gone.rsplit_once(": dial tcp 127.0.0.1:").unwrap().0.to_owned());
     expect_test::expect![[r#"
