@@ -69,6 +69,12 @@ kubectl label node sim-3 disk=fast >/dev/null
 ok "a round for affinities" descheduled RemovePodsViolatingNodeAffinity deschedule '{nodeAffinityType: [requiredDuringSchedulingIgnoredDuringExecution]}'
 soon "it goes where it now belongs" on near sim-3 1
 ok "the deployment is whole" ready web
+older() {
+  local newest
+  newest=$(kubectl get pod -l app=web -o jsonpath='{range .items[*]}{.metadata.creationTimestamp}{"\n"}{end}' | sort | tail -n 1)
+  (($(date +%s) - $(date -d "$newest" +%s) > 2))
+}
+soon "every pod is older than the limit" older
 ok "a round for age" descheduled PodLifeTime deschedule '{maxPodLifeTimeSeconds: 1, labelSelector: {matchLabels: {app: web}}}'
 same "evicts them all" 6 evicted
 ok "which are replaced" ready web

@@ -18,6 +18,7 @@ pub mod hooks;
 pub mod images;
 pub mod kill;
 pub mod labels;
+pub mod log_record;
 pub mod log_rotation;
 pub mod model;
 pub mod network;

@@ -8,13 +8,13 @@
 
 mod options;
 mod reader;
-mod record;
 mod source;
 mod wait;
 
 use super::node_api::NodeApi;
 use super::request::{self, KubeletRequest, ServerBody};
 use crate::pods::context::NodeContext;
+use crate::pods::log_record::{Streams, Writer};
 use crate::pods::model;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
@@ -22,7 +22,6 @@ use http::{Response, StatusCode};
 use kaji_containers::{ContainerState, RuntimeError};
 use options::{BadOptions, LogOptions};
 use reader::{LogFile, Reader, Step};
-use record::{Streams, Writer};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;

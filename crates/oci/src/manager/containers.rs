@@ -174,7 +174,7 @@ impl Inner {
     /// Starts a container.
     pub(super) async fn start_container(self: &Arc<Inner>, id: &str) -> Result<(), RuntimeError> {
         let operation = self.with_container(id, |container| container.operation.clone())?;
-        let _held = operation.lock().await;
+        let held = operation.lock_owned().await;
         let mut record = self.with_container(id, |container| container.record.clone())?;
         if record.started {
             return Err(RuntimeError::FailedPrecondition(format!("container {id:?} was started already")));
@@ -182,6 +182,16 @@ impl Inner {
         record.started = true;
         self.layout.save_container(&record)?;
         self.with_container(id, |container| container.record.started = true)?;
+        // A start that is given up goes on: what runs is always watched.
+        let (inner, id) = (self.clone(), id.to_owned());
+        let started = tokio::spawn(async move {
+            let _held = held;
+            inner.start_shim(&id).await
+        });
+        started.await.map_err(|error| RuntimeError::Internal(error.to_string()))?
+    }
+
+    async fn start_shim(self: &Arc<Inner>, id: &str) -> Result<(), RuntimeError> {
         let bundle = self.layout.bundle(id);
         match shims::spawn(&self.options.shim, "start", &bundle).await {
             Ok(()) => {

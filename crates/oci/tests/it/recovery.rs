@@ -58,6 +58,28 @@ async fn a_container_goes_on_when_its_shim_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_is_given_up_goes_on() {
+    let Some(node) = node("given-up").await else { return };
+    let sandbox = node.sandbox().await;
+    let id = node.runtime().create_container(&sandbox, node.script("exit 3")).await.unwrap();
+    let lock = node.state().join("containers").join(&id).join("shim.lock");
+    let began = async {
+        while !lock.exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = began => {}
+        started = node.runtime().start_container(&id) => panic!("{started:?} without a shim"),
+    }
+    // Its exit is seen although the call for its start is gone.
+    assert_eq!(node.ended(&id).await.exit_code, 3);
+    node.runtime().stop_container(&id, Duration::ZERO).await.unwrap();
+    node.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_shim_that_is_killed_with_its_container_is_an_exit() {
     let Some(node) = node("both").await else { return };
     let sandbox = node.sandbox().await;

@@ -5,9 +5,9 @@
 
 use crate::pods::context::{ApiError, NodeContext, PodRef};
 use crate::pods::core::{Pod, PodStatus};
-use crate::pods::log_rotation;
 use crate::pods::observed::ObservedContainer;
 use crate::pods::start::pod_ref;
+use crate::pods::{log_record, log_rotation};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,13 +107,11 @@ pub(super) fn log_tail(path: &Path) -> String {
         Ok(bytes)
     };
     let Ok(bytes) = read() else { return String::new() };
-    let text = String::from_utf8_lossy(&bytes);
-    let lines: Vec<&str> = text.lines().filter_map(|l| l.splitn(4, ' ').nth(3)).collect();
-    let mut tail = String::new();
-    for line in &lines[lines.len().saturating_sub(80)..] {
-        tail.push_str(line);
-        tail.push('\n');
-    }
+    // The first line may have lost its beginning; then it is no record.
+    let records =
+        bytes.split_inclusive(|byte| *byte == b'\n').filter_map(|line| log_record::parse(line).ok());
+    let texts: Vec<&[u8]> = records.map(|record| record.text).collect();
+    let mut tail = String::from_utf8_lossy(&texts[texts.len().saturating_sub(80)..].concat()).into_owned();
     let mut start = tail.len().saturating_sub(2048);
     while !tail.is_char_boundary(start) {
         start += 1;
@@ -154,5 +152,27 @@ fn remove(path: &Path, tree: bool) {
         && error.kind() != std::io::ErrorKind::NotFound
     {
         tracing::warn!(path = %path.display(), %error, "cannot be removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_of_a_log_is_what_the_container_wrote_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("0.log");
+        let tail = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            log_tail(&path)
+        };
+        let at = "2026-01-02T03:04:05.123456789Z";
+        assert_eq!(tail(&format!("{at} stdout F one\n{at} stderr P DONE\n")), "one\nDONE");
+        let long = tail(&format!("{at} stdout F {}\n", "x").repeat(900));
+        assert_eq!(long.len(), 160);
+        let wide = tail(&format!("{at} stdout F {}\n", "\u{e9}".repeat(3000)));
+        assert!(wide.len() <= 2048 && wide.ends_with('\n'));
+        assert_eq!(log_tail(&dir.path().join("absent")), "");
     }
 }

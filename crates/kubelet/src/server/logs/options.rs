@@ -2,7 +2,7 @@
 //!
 //! Source: upstream's `ValidatePodLogOptions`, and the decoder of query parameters.
 
-use super::record::{Selection, Streams};
+use crate::pods::log_record::{Selection, Streams};
 use jiff::{SignedDuration, Timestamp};
 use kaji_meta::query::Query;
 

@@ -8,7 +8,7 @@
 //!
 //! As upstream's: only the newest file is read, rotated ones are not; without `follow`, `tail` is the most that is sent.
 
-use super::record::{self, Record, Writer};
+use crate::pods::log_record::{self, Record, Writer};
 use bytes::Bytes;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, openat2};
 use std::fs::File;
@@ -217,7 +217,7 @@ impl Reader {
 
     /// Takes a line. Whether there may be more.
     fn take(&mut self, line: &[u8], out: &mut Vec<u8>) -> io::Result<bool> {
-        let record: Record<'_> = match record::parse(line) {
+        let record: Record<'_> = match log_record::parse(line) {
             Ok(record) => record,
             Err(error) if self.understood => {
                 tracing::debug!(%error, "a line of a container's log is left out");
@@ -242,8 +242,8 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::Selection;
     use super::*;
+    use crate::pods::log_record::Selection;
     use proptest::prelude::*;
     use std::io::Write;
 
