@@ -41,6 +41,7 @@ mod serviceaccount_token;
 mod shared;
 mod statefulset;
 mod storage_version_migrator;
+mod taint_eviction;
 #[cfg(test)]
 mod testing;
 mod token_cleaner;
@@ -92,6 +93,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     serviceaccount_token::CONTROLLER,
     statefulset::CONTROLLER,
     storage_version_migrator::CONTROLLER,
+    taint_eviction::CONTROLLER,
     token_cleaner::CONTROLLER,
     ttl_after_finished::CONTROLLER,
     validatingadmissionpolicy_status::CONTROLLER,

@@ -1,9 +1,16 @@
-//! Taints that say of a node what its conditions say: new pods do not go where they could not run.
+//! The life cycle of nodes: taints that say of a node what its conditions say, so that new pods do not go where they could not
+//! run, and the [`monitor`] of their health, which also taints nodes so that their pods are replaced on others.
 //! Source: Kubernetes' "Taint nodes by condition"; upstream's node lifecycle controller does this.
 //!
-//! Invariants:
+//! Invariants of the taints by condition:
 //! - Only the `NoSchedule` taints of the keys below are kept; all others are left alone.
 //! - A write names the uid and resourceVersion that it was decided for: it writes all taints at once.
+
+mod health;
+mod monitor;
+#[cfg(test)]
+mod tests;
+mod zones;
 
 use crate::{Descriptor, Start};
 use kaji_runtime::{
@@ -31,12 +38,12 @@ const COMPONENT: &str = "node-taints";
 /// The controller's line in the table.
 pub const CONTROLLER: Descriptor = Descriptor {
     name: "node-lifecycle-controller",
-    components: &[COMPONENT],
+    components: &[COMPONENT, monitor::COMPONENT],
     service_account: Some("node-controller"),
-    start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
+    start: Start::Reconcilers(|informers, _| vec![controller(informers), monitor::controller(informers)]),
 };
 
-/// The controller.
+/// The controller of taints by condition.
 fn controller(informers: &Arc<Informers>) -> Controller {
     Controller::new(Taints, informers).reads::<Node>(|change, _| {
         let due = |node: &&Arc<Node>| taints(node, jiff::Timestamp::UNIX_EPOCH) != node.spec.taints;
@@ -92,15 +99,20 @@ impl Reconciler for Taints {
         if taints == node.spec.taints {
             return Plan::nothing();
         }
-        let meta = &node.metadata;
-        Plan::nothing().then(Write::Patch {
-            target: Target::of::<Node>("", &meta.name),
-            kind: PatchKind::Merge,
-            body: json!({
-                "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
-                "spec": {"taints": taints.iter().map(value).collect::<Vec<_>>()},
-            }),
-        })
+        Plan::nothing().then(patch_taints(node, &taints))
+    }
+}
+
+/// Replaces all taints of a node, which has to be as the view shows it.
+fn patch_taints(node: &Node, taints: &[Taint]) -> Write {
+    let meta = &node.metadata;
+    Write::Patch {
+        target: Target::of::<Node>("", &meta.name),
+        kind: PatchKind::Merge,
+        body: json!({
+            "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+            "spec": {"taints": taints.iter().map(value).collect::<Vec<_>>()},
+        }),
     }
 }
 
@@ -113,44 +125,4 @@ fn value(taint: &Taint) -> Value {
         value["timeAdded"] = crate::shared::conditions::seconds(time).to_string().into();
     }
     value
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{reconcile, snapshot, text};
-    use expect_test::expect;
-
-    fn plan(spec: Value, conditions: &[(&str, &str)]) -> String {
-        let conditions: Vec<Value> =
-            conditions.iter().map(|(kind, status)| json!({"type": kind, "status": status})).collect();
-        let node = json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "7"}, "spec": spec,
-            "status": {"conditions": conditions}});
-        text(&reconcile(&Taints, &View::default().with(snapshot::<Node>([node])), "", "n", &[]))
-    }
-
-    #[test]
-    fn sets_taints_from_conditions() {
-        let new = json!({"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"},
-            {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}, {"key": "mine", "value": "v", "effect": "NoSchedule"}]});
-        let all = [
-            plan(new.clone(), &[]),
-            plan(new.clone(), &[("Ready", "False")]),
-            plan(new.clone(), &[("Ready", "True")]),
-            plan(new, &[("Ready", "Unknown"), ("DiskPressure", "True"), ("MemoryPressure", "False")]),
-            plan(json!({"unschedulable": true}), &[("Ready", "True")]),
-            plan(json!({}), &[("Ready", "True"), ("PIDPressure", "True"), ("NetworkUnavailable", "True")]),
-        ];
-        expect![[r#"
-            =
-            =
-            merge /api/v1/nodes/n {"metadata":{"resourceVersion":"7","uid":"u"},"spec":{"taints":[{"effect":"NoExecute","key":"node.kubernetes.io/not-ready"},{"effect":"NoSchedule","key":"mine","value":"v"}]}}
-            =
-            merge /api/v1/nodes/n {"metadata":{"resourceVersion":"7","uid":"u"},"spec":{"taints":[{"effect":"NoExecute","key":"node.kubernetes.io/not-ready"},{"effect":"NoSchedule","key":"mine","value":"v"},{"effect":"NoSchedule","key":"node.kubernetes.io/unreachable","timeAdded":"2025-01-01T12:00:00Z"},{"effect":"NoSchedule","key":"node.kubernetes.io/disk-pressure","timeAdded":"2025-01-01T12:00:00Z"}]}}
-            =
-            merge /api/v1/nodes/n {"metadata":{"resourceVersion":"7","uid":"u"},"spec":{"taints":[{"effect":"NoSchedule","key":"node.kubernetes.io/unschedulable","timeAdded":"2025-01-01T12:00:00Z"}]}}
-            =
-            merge /api/v1/nodes/n {"metadata":{"resourceVersion":"7","uid":"u"},"spec":{"taints":[{"effect":"NoSchedule","key":"node.kubernetes.io/network-unavailable","timeAdded":"2025-01-01T12:00:00Z"},{"effect":"NoSchedule","key":"node.kubernetes.io/pid-pressure","timeAdded":"2025-01-01T12:00:00Z"}]}}
-        "#]].assert_eq(&all.join("=\n"));
-    }
 }

@@ -1,4 +1,4 @@
-//! What several controllers share: claims by controller reference, revision histories, conditions, pods, endpoints.
+//! What several controllers share: claims by controller reference, revision histories, conditions, pods, endpoints, tolerations.
 
 pub mod bootstrap_tokens;
 pub mod certificates;
@@ -10,4 +10,5 @@ pub mod history;
 pub mod pods;
 pub mod protection;
 pub mod template_hash;
+pub mod tolerations;
 pub mod workers;

@@ -4,6 +4,7 @@ mod certificates;
 mod daemonset;
 mod deployment;
 mod job;
+mod lease;
 mod migration;
 mod namespace;
 mod node;
@@ -25,6 +26,7 @@ pub use job::{
     CronJob, CronJobSpec, CronJobStatus, Job, JobCondition, JobSpec, JobStatus, OnExitCodes, OnPodCondition,
     PodFailurePolicy, PodFailureRule, SuccessPolicy, SuccessRule, UncountedTerminatedPods,
 };
+pub use lease::{Lease, LeaseSpec};
 pub use migration::{StorageVersionMigration, StorageVersionMigrationSpec, StorageVersionMigrationStatus};
 pub use namespace::{ConfigMap, Namespace, NamespaceSpec, NamespaceStatus, SecretReference, ServiceAccount};
 pub use node::{Node, Taint};

@@ -1,6 +1,7 @@
 //! On which nodes a daemon set's pods belong, and what binds a pod to its node.
 
-use kaji_runtime::objects::{Node, Pod, Taint, Toleration};
+use crate::shared::tolerations::tolerates;
+use kaji_runtime::objects::{Node, Pod, Toleration};
 use serde_json::{Value, json};
 
 /// Taints that the node's own state brings: daemons stay, and start, in spite of them.
@@ -97,17 +98,6 @@ fn requirement(requirement: &Value, value: Option<&str>) -> bool {
         "Lt" => compared(std::cmp::Ordering::Less),
         _ => false,
     }
-}
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = toleration.effect.is_empty() || toleration.effect == taint.effect;
-    let key = toleration.key.is_empty() || toleration.key == taint.key;
-    let value = match toleration.operator.as_str() {
-        "Exists" => true,
-        "" | "Equal" => toleration.value == taint.value,
-        _ => false,
-    };
-    effect && key && value
 }
 
 /// The tolerations of a daemon's pod: its own, and those that every daemon has.
