@@ -24,20 +24,20 @@ use serde_json::{Value, json};
 use std::{fmt::Debug, path::Path, sync::Arc, time::Duration};
 
 /// Nothing here should take long; a hang is a failure with a name.
-async fn soon<T>(what: &str, f: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(what: &str, f: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), f).await.unwrap_or_else(|_| panic!("{what} did not happen"))
 }
 
-fn object<K: DeserializeOwned>(value: Value) -> K {
+pub(crate) fn object<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
 }
 
-fn post() -> PostParams {
+pub(crate) fn post() -> PostParams {
     PostParams::default()
 }
 
 /// Follows one object from what it is now until it is as wanted; `None` when it is gone.
-async fn until<K>(api: &Api<K>, name: &str, what: &str, mut done: impl FnMut(Option<&K>) -> bool)
+pub(crate) async fn until<K>(api: &Api<K>, name: &str, what: &str, mut done: impl FnMut(Option<&K>) -> bool)
 where
     K: Clone + Debug + DeserializeOwned + Resource,
 {

@@ -3,3 +3,4 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
 
 mod kube_rs;
+mod node_failure;
