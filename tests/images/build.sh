@@ -6,7 +6,7 @@ archive=$(realpath -m "$1")
 checkout=${2:-}
 work=$(mktemp -d)
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
-for tool in mmdebstrap busybox gcc python3; do
+for tool in mmdebstrap busybox bash-static gcc python3; do
   command -v "$tool" >/dev/null || { echo "SKIPPED images: $tool is not there"; exit 0; }
 done
 e2e=registry.k8s.io/e2e-test-images
@@ -40,6 +40,9 @@ for applet in $("$work/busybox/bin/busybox" --list); do
   [[ $applet == busybox ]] || ln "$work/busybox/bin/busybox" "$work/busybox/bin/$applet"
 done
 ln -s ../../bin/env "$work/busybox/usr/bin/env"
+# Before busybox 1.36 its shell kept variables from programs with names that no shell can set; tests have such names.
+cp "$(command -v bash-static)" "$work/busybox/bin/bash"
+ln -sf bash "$work/busybox/bin/sh"
 printf 'root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1:daemon:/usr/sbin:/bin/false\nnobody:x:65534:65534:nobody:/home:/bin/false\n' >"$work/busybox/etc/passwd"
 printf 'root:x:0:\ndaemon:x:1:\nnogroup:x:65534:\n' >"$work/busybox/etc/group"
 image "['busybox']" "{'Cmd': ['sh'], 'Env': ['$path']}" "$e2e/busybox:1.37.0-1" "$e2e/busybox:1.36.1-1" docker.io/library/busybox:latest

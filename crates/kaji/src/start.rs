@@ -25,7 +25,7 @@ use crate::{
     cluster::{Cluster, STORE, StartError},
     encryption::Encryption,
 };
-use addresses::{endpoint_address, kubernetes_service_ip, serving_names};
+use addresses::{endpoint_address, external_address, kubernetes_service_ip, serving_names};
 use control_loops::ControlLoopConfig;
 use kaji_access::{Authn, Authz, audit, front_proxy, kubelet_client, tls};
 use kaji_admission::Deps as PluginDeps;
@@ -351,7 +351,7 @@ fn stack(
     let flow = FlowControl::new(options.limits, settings.clock.clone());
     Arc::new(Stack {
         engine,
-        issuer: authn.documents(&server_url(address)),
+        issuer: authn.documents(&format!("https://{}", external_address(options, address))),
         authentication: Authentication { chain: authn.chain.clone(), clock: settings.object_clock.clone() },
         impersonation: Impersonation::default(),
         aggregator: aggregator.clone(),

@@ -62,6 +62,15 @@ pub(crate) fn client_address(address: SocketAddr) -> SocketAddr {
     }
 }
 
+/// The address at which other machines and pods find the keys of tokens: upstream's external host. A server on the loopback has
+/// no other clients than those on it.
+pub(super) fn external_address(options: &Options, address: SocketAddr) -> SocketAddr {
+    if options.advertise_address.is_none() && address.ip().is_loopback() {
+        return address;
+    }
+    endpoint_address(options, address)
+}
+
 /// The address in the endpoints of the `kubernetes` service. The API allows no loopback address there: a server on the
 /// loopback names the machine's address, found by routing a datagram that is never sent, or without one an address that is
 /// reserved for documentation, since simulated pods do not connect.
@@ -78,4 +87,24 @@ pub(super) fn endpoint_address(options: &Options, address: SocketAddr) -> Socket
         .ok()
         .filter(|ip| !ip.is_loopback() && !ip.is_unspecified());
     SocketAddr::new(routed.unwrap_or(UNREACHABLE), address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_tokens_are_found_where_clients_can_connect() {
+        let external = |listen: &str, advertised: Option<&str>| {
+            let options = Options {
+                advertise_address: advertised.map(|ip| ip.parse().unwrap()),
+                ..Options::new(std::path::PathBuf::new())
+            };
+            external_address(&options, listen.parse().unwrap()).to_string()
+        };
+        assert_eq!(external("127.0.0.1:6443", None), "127.0.0.1:6443");
+        assert_eq!(external("192.0.2.7:6443", None), "192.0.2.7:6443");
+        assert_eq!(external("0.0.0.0:6443", Some("192.0.2.9")), "192.0.2.9:6443");
+        assert!(!external("0.0.0.0:6443", None).starts_with("127."));
+    }
 }
