@@ -90,8 +90,9 @@ async fn a_shim_that_is_killed_with_its_container_is_an_exit() {
         let process = rustix::process::Pid::from_raw(process).unwrap();
         rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
     }
-    // The manager opens the process after its end.
-    assert_eq!(node.ended(&id).await.exit_code, 255);
+    // Another shim has adopted it before its end, or has not.
+    let code = node.ended(&id).await.exit_code;
+    assert!([137, 255].contains(&code), "{code}");
     node.finish().await;
 }
 
