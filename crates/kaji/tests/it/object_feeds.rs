@@ -224,9 +224,10 @@ async fn rights_decide_when_a_feed_begins_and_when_it_begins_again() {
         write(&cluster, &seen, "1").await;
         until("the watch is open", async || shown(&informer).contains_key(&seen)).await;
         forbid(&cluster, &name).await;
+        // A right that is taken away counts once the caches have its removal.
+        until("the feed is refused", async || feed.list("test", &everything).await.is_err()).await;
         // As at a watch's deadline: what follows is another request.
         engine.end_watches(&maps);
-        until("the feed is refused", async || feed.list("test", &everything).await.is_err()).await;
         let unseen = format!("unseen-{name}");
         write(&cluster, &unseen, "1").await;
         let refused = feed.watch("test", &everything, "1").await.err().and_then(code);
