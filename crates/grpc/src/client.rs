@@ -1,0 +1,226 @@
+//! Calls: one connection to a unix socket, shared by all calls.
+
+use crate::{CallError, MESSAGE_LIMIT};
+use futures_util::{FutureExt, future::BoxFuture};
+use http::Uri;
+use http::uri::PathAndQuery;
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tonic::{Code, Request, Status, Streaming, body::Body, client::Grpc};
+use tonic_prost::ProstCodec;
+
+type Sender = SendRequest<Body>;
+
+/// A connection as tonic needs it.
+struct Connection(Sender);
+
+impl tower_service::Service<http::Request<Body>> for Connection {
+    type Response = http::Response<hyper::body::Incoming>;
+    type Error = Status;
+    type Future = BoxFuture<'static, Result<Self::Response, Status>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        self.0.poll_ready(cx).map_err(|e| lost(&e))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        self.0.send_request(request).map(|r| r.map_err(|e| lost(&e))).boxed()
+    }
+}
+
+fn lost(error: &hyper::Error) -> Status {
+    Status::unavailable(format!("error reading from server: {error}"))
+}
+
+/// A peer that listens on a unix socket. Nothing is connected before the first call; a call fails at once when the socket
+/// does not accept connections.
+pub struct Client {
+    path: PathBuf,
+    limit: usize,
+    open: tokio::sync::Mutex<Option<Sender>>,
+}
+
+impl Client {
+    /// The peer at a socket's path; a path that begins with a zero byte is a name without a file.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Client {
+        Client { path: path.into(), limit: MESSAGE_LIMIT, open: tokio::sync::Mutex::default() }
+    }
+
+    /// The peer of an endpoint, `unix:///run/plugin.sock` or a plain absolute path; `None` for one of another form.
+    #[must_use]
+    pub fn of_endpoint(endpoint: &str) -> Option<Client> {
+        let path = match endpoint.strip_prefix("unix:") {
+            None => endpoint,
+            Some(rest) => match rest.strip_prefix("//") {
+                None => rest,
+                Some(rest) => &rest[rest.find('/')?..],
+            },
+        };
+        match path.strip_prefix("/@") {
+            // The system's notation for names that are no files.
+            Some(name) => Some(Client::new(format!("\0{name}"))),
+            None if path.starts_with('/') => Some(Client::new(path)),
+            None => None,
+        }
+    }
+
+    /// With another limit of a message, in bytes.
+    #[must_use]
+    pub fn message_limit(mut self, bytes: usize) -> Client {
+        self.limit = bytes;
+        self
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Sends one message and waits for one, `timeout` at most. `method` is a path, `/package.Service/Method`.
+    ///
+    /// # Errors
+    /// `Unavailable` when the socket cannot be connected to or the connection broke, `DeadlineExceeded` after the timeout,
+    /// else the peer's.
+    pub async fn unary<M, R>(
+        &self,
+        method: &'static str,
+        message: M,
+        timeout: Duration,
+    ) -> Result<R, CallError>
+    where
+        M: Message + Send + Sync + 'static,
+        R: Message + Default + Send + Sync + 'static,
+    {
+        let call = async {
+            let mut grpc = self.grpc().await?;
+            let (request, path, codec) = parts(method, message, Some(timeout));
+            Ok(grpc.unary(request, path, codec).await?.into_inner())
+        };
+        self.settle(tokio::time::timeout(timeout, call).await)
+    }
+
+    /// Sends one message; the peer answers with any number. `timeout` is for the connection and the answer's begin; the
+    /// messages come without a deadline, until the answer is dropped.
+    ///
+    /// # Errors
+    /// As [`Client::unary`]'s.
+    pub async fn server_streaming<M, R>(
+        &self,
+        method: &'static str,
+        message: M,
+        timeout: Duration,
+    ) -> Result<Messages<R>, CallError>
+    where
+        M: Message + Send + Sync + 'static,
+        R: Message + Default + Send + Sync + 'static,
+    {
+        let call = async {
+            let mut grpc = self.grpc().await?;
+            let (request, path, codec) = parts(method, message, None);
+            Ok(Messages(grpc.server_streaming(request, path, codec).await?.into_inner()))
+        };
+        self.settle(tokio::time::timeout(timeout, call).await)
+    }
+
+    /// A connection that failed, or that did not answer in time, is not used again.
+    fn settle<T>(
+        &self,
+        outcome: Result<Result<T, CallError>, tokio::time::error::Elapsed>,
+    ) -> Result<T, CallError> {
+        let outcome = outcome
+            .unwrap_or_else(|_| Err(CallError::new(Code::DeadlineExceeded, "context deadline exceeded")));
+        let broken = |e: &CallError| matches!(e.code, Code::Unavailable | Code::DeadlineExceeded);
+        // If the lock is taken, a call makes a new connection already.
+        if outcome.as_ref().is_err_and(broken)
+            && let Ok(mut open) = self.open.try_lock()
+        {
+            open.take();
+        }
+        outcome
+    }
+
+    async fn grpc(&self) -> Result<Grpc<Connection>, CallError> {
+        let origin = Uri::from_static("http://localhost");
+        let sender = self.connected().await?;
+        let mut grpc = Grpc::with_origin(Connection(sender), origin)
+            .max_decoding_message_size(self.limit)
+            .max_encoding_message_size(self.limit);
+        grpc.ready().await?;
+        Ok(grpc)
+    }
+
+    async fn connected(&self) -> Result<Sender, CallError> {
+        let mut open = self.open.lock().await;
+        if let Some(sender) = open.as_ref().filter(|sender| !sender.is_closed()) {
+            return Ok(sender.clone());
+        }
+        let sender = connect(&self.path).await.map_err(|error| {
+            let path = self.path.to_string_lossy().replace('\0', "@");
+            let text = format!(
+                "connection error: desc = \"transport: Error while dialing: dial unix {path}: connect: {}\"",
+                reason(&error)
+            );
+            CallError::new(Code::Unavailable, text)
+        })?;
+        *open = Some(sender.clone());
+        Ok(sender)
+    }
+}
+
+/// The messages of an answer, in order.
+pub struct Messages<R>(Streaming<R>);
+
+impl<R> Messages<R> {
+    /// The next message; `None` after the last one.
+    ///
+    /// # Errors
+    /// The peer's, or `Unavailable` when the connection broke.
+    pub async fn next(&mut self) -> Result<Option<R>, CallError> {
+        self.0.message().await.map_err(|status| match status.code() {
+            // What a reset or closed connection is to tonic.
+            Code::Unknown | Code::Internal if std::error::Error::source(&status).is_some() => {
+                CallError::new(Code::Unavailable, status.message())
+            }
+            _ => CallError::from(status),
+        })
+    }
+}
+
+fn parts<M, R>(
+    method: &'static str,
+    message: M,
+    timeout: Option<Duration>,
+) -> (Request<M>, PathAndQuery, ProstCodec<M, R>) {
+    let mut request = Request::new(message);
+    if let Some(timeout) = timeout {
+        request.set_timeout(timeout);
+    }
+    (request, PathAndQuery::from_static(method), ProstCodec::default())
+}
+
+async fn connect(path: &Path) -> io::Result<Sender> {
+    let stream = UnixStream::connect(path).await?;
+    let (sender, connection) =
+        handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    // Ends when the peer hangs up, or when no sender is left.
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+/// The system's words without Rust's number behind them.
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "no such file or directory".into(),
+        io::ErrorKind::ConnectionRefused => "connection refused".into(),
+        io::ErrorKind::PermissionDenied => "permission denied".into(),
+        _ => error.to_string(),
+    }
+}
