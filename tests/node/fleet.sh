@@ -9,7 +9,6 @@
 set -euo pipefail
 KAJI=$(realpath "${KAJI:-target/release/kaji}")
 KUBECTL=${KUBECTL:-kubectl}
-passed=0 failed=0
 
 if [[ -z ${KAJI_FLEET_INSIDE-} ]]; then
   for tool in ip nsenter unshare busybox "$KUBECTL"; do
@@ -29,6 +28,9 @@ mount --make-rprivate /
 mount -t tmpfs tmpfs /var/log
 ip link set lo up
 work=$(mktemp -d)
+patience=30
+# shellcheck source=tests/node/lib.sh
+source "$(dirname "$0")/lib.sh"
 export KUBECONFIG=$work/kubeconfig NO_PROXY='*' no_proxy='*'
 server=
 
@@ -38,54 +40,16 @@ start_server() {
 }
 
 leave() {
-  local code=$? pid
+  local code=$?
   trap - EXIT
   [[ -z $server ]] || kill "$server" 2>/dev/null || true
   wait 2>/dev/null || true
-  # Of a walk that failed half-way.
-  for pid in $(pgrep -f "^$KAJI shim .*$work" || true); do kill -9 "$pid" 2>/dev/null || true; done
   ((code == 0 && failed == 0)) || tail -n 30 "$work/kaji.log" || true
-  rm -rf --one-file-system "$work" 2>/dev/null || true
-  echo "fleet: $passed passed, $failed failed"
-  ((code != 0 || failed == 0)) || code=1
-  exit "$code"
+  conclude fleet "$code"
 }
 trap leave EXIT
 
-# soon TEXT COMMAND...: passes when the command succeeds within 30 seconds.
-soon() {
-  local text=$1 i
-  shift
-  for ((i = 0; i < 300; i++)); do
-    if "$@" >"$work/out" 2>&1; then
-      passed=$((passed + 1))
-      echo "ok   $text"
-      return
-    fi
-    sleep 0.1
-  done
-  failed=$((failed + 1))
-  echo "FAIL $text"
-  tail -n 5 "$work/out"
-}
-
-# shows WANTED COMMAND...: whether what a command prints has a text in it.
-shows() {
-  local wanted=$1
-  shift
-  "$@" 2>&1 | grep -qF -- "$wanted"
-}
-
-k() { "$KUBECTL" "$@"; }
-field() { k get "$1" "$2" -o "jsonpath=$3"; }
-is() { [[ $("${@:2}") == "$1" ]]; }
-log() { cat /var/log/pods/default_"$1"_*/"$1"/*.log; }
-
-# An image of busybox.
-mkdir -p "$work"/root/{bin,etc,tmp,proc,sys,dev}
-cp "$(command -v busybox)" "$work/root/bin/busybox"
-for applet in sh cat echo sleep httpd nslookup nc hostname; do ln "$work/root/bin/busybox" "$work/root/bin/$applet"; done
-tar -C "$work/root" -cf "$work/busybox.tar" .
+make_image sh cat echo sleep httpd nslookup nc hostname
 for node in 1 2; do
   "$KAJI" image --data-dir "$work/data/nodes/node-$node" import "$work/busybox.tar" example.com/busybox:1 --cmd /bin/sh >/dev/null
 done

@@ -8,7 +8,6 @@
 set -euo pipefail
 KAJI=$(realpath "${KAJI:-target/release/kaji}")
 KUBECTL=${KUBECTL:-kubectl}
-passed=0 failed=0
 
 if [[ -z ${KAJI_WALK_INSIDE-} ]]; then
   for tool in ip nsenter unshare busybox curl "$KUBECTL"; do
@@ -34,6 +33,8 @@ ip address add 198.51.100.2/24 dev uplink
 ip link set uplink up
 ip route add default via 198.51.100.1
 work=$(mktemp -d)
+# shellcheck source=tests/node/lib.sh
+source "$(dirname "$0")/lib.sh"
 export KUBECONFIG=$work/kubeconfig NO_PROXY='*' no_proxy='*'
 server=
 
@@ -43,58 +44,16 @@ start_server() {
 }
 
 leave() {
-  local code=$? pid
+  local code=$?
   trap - EXIT
   [[ -z $server ]] || kill "$server" 2>/dev/null || true
   wait 2>/dev/null || true
-  # Of a walk that failed half-way.
-  for pid in $(pgrep -f "^$KAJI shim .*$work" || true); do kill -9 "$pid" 2>/dev/null || true; done
   ((code == 0 && failed == 0)) || tail -n 30 "$work/kaji.log" || true
-  rm -rf --one-file-system "$work" 2>/dev/null || true
-  echo "node: $passed passed, $failed failed"
-  ((code != 0 || failed == 0)) || code=1
-  exit "$code"
+  conclude node "$code"
 }
 trap leave EXIT
 
-# soon TEXT COMMAND...: passes when the command succeeds within 20 seconds.
-soon() {
-  local text=$1 i
-  shift
-  for ((i = 0; i < 200; i++)); do
-    if "$@" >"$work/out" 2>&1; then
-      passed=$((passed + 1))
-      echo "ok   $text"
-      return
-    fi
-    sleep 0.1
-  done
-  failed=$((failed + 1))
-  echo "FAIL $text"
-  tail -n 5 "$work/out"
-}
-
-# shows WANTED COMMAND...: whether what a command prints has a text in it.
-shows() {
-  local wanted=$1
-  shift
-  "$@" 2>&1 | grep -qF -- "$wanted"
-}
-
-k() { "$KUBECTL" "$@"; }
-field() { k get "$1" "$2" -o "jsonpath=$3"; }
-is() { [[ $("${@:2}") == "$1" ]]; }
-log() { cat /var/log/pods/default_"$1"_*/"$2"/*.log; }
-
-# An image of busybox.
-mkdir -p "$work"/root/{bin,etc,tmp,proc,sys,dev}
-cp "$(command -v busybox)" "$work/root/bin/busybox"
-for applet in sh cat head echo sleep ls id env httpd nslookup nc test hostname true touch rm mkdir; do
-  ln "$work/root/bin/busybox" "$work/root/bin/$applet"
-done
-printf 'root:x:0:0:root:/:/bin/sh\n' >"$work/root/etc/passwd"
-printf 'root:x:0:\n' >"$work/root/etc/group"
-tar -C "$work/root" -cf "$work/busybox.tar" .
+make_image sh cat head echo sleep ls id env httpd nslookup nc test hostname true touch rm mkdir
 "$KAJI" image --data-dir "$work/data" import "$work/busybox.tar" example.com/busybox:1 --cmd /bin/sh >/dev/null
 soon "an image is listed" shows example.com/busybox "$KAJI" image --data-dir "$work/data" ls
 

@@ -1,4 +1,4 @@
-//! Files and directories that hold secrets: their modes, and replacing and erasing them.
+//! Files and directories that hold secrets: their modes, and replacing and erasing them. What directory trees take of a disk.
 //!
 //! Invariants:
 //! - Created files and directories have the requested mode, whatever the process's umask is.
@@ -15,8 +15,10 @@ use std::{
 
 mod erase;
 pub mod kubeconfig;
+mod usage;
 
 pub use erase::erase;
+pub use usage::DirectoryUsage;
 
 /// The mode of private directories.
 pub const PRIVATE_DIR: u32 = 0o700;

@@ -55,7 +55,7 @@ pub struct Join {
 pub async fn agent(args: Join) -> Result<(), Box<dyn std::error::Error>> {
     if !args.simulated && !rustix::process::geteuid().is_root() {
         return Err(
-            "containers need root; --simulated runs a node whose pods only report what a kubelet would"
+            "containers need root; --simulated runs a node with pods that only report what a kubelet would"
                 .into(),
         );
     }

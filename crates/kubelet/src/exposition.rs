@@ -15,6 +15,18 @@ pub(crate) struct Family {
     pub help: &'static str,
 }
 
+impl Family {
+    /// A family of counters.
+    pub const fn counter(name: &'static str, help: &'static str) -> Family {
+        Family { name, kind: "counter", help }
+    }
+
+    /// A family of gauges.
+    pub const fn gauge(name: &'static str, help: &'static str) -> Family {
+        Family { name, kind: "gauge", help }
+    }
+}
+
 /// A sample of a family.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {

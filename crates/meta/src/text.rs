@@ -52,6 +52,21 @@ pub fn pem(label: &str, der: &[u8]) -> String {
     out + &format!("-----END {label}-----\n")
 }
 
+/// The path of a URL without `.`, `..` and empty steps, as Go's `path.Join` leaves it, but with the slash at its end. It never leads
+/// out of what it is appended to.
+pub fn clean_path(path: &str) -> String {
+    let mut steps: Vec<&str> = vec![];
+    for step in path.split('/') {
+        match step {
+            "" | "." => {}
+            ".." => drop(steps.pop()),
+            step => steps.push(step),
+        }
+    }
+    let end = if path.ends_with('/') && !steps.is_empty() { "/" } else { "" };
+    format!("/{}{end}", steps.join("/"))
+}
+
 /// A string in double quotes with Go's escapes, as `%q` prints it.
 pub fn quote(s: &str) -> String {
     let mut out = String::with_capacity(s.len() + 2);
@@ -160,6 +175,18 @@ mod tests {
         assert_eq!(pem("X", b""), "-----BEGIN X-----\n-----END X-----\n");
         let full = "A".repeat(64);
         assert_eq!(pem("X", &[0; 49]), format!("-----BEGIN X-----\n{full}\nAA==\n-----END X-----\n"));
+    }
+
+    #[test]
+    fn cleaned_paths_do_not_lead_out() {
+        let paths = ["", "/", "a", "/a/b/", "//a/./b//", "/a/../..//b", "/..", "/a/../", "/.../x"];
+        assert_eq!(paths.map(clean_path), ["/", "/", "/a", "/a/b/", "/a/b/", "/b", "/", "/", "/.../x"]);
+        proptest::proptest!(|(path in "[a./]{0,12}")| {
+            let made = clean_path(&path);
+            proptest::prop_assert!(made.starts_with('/') && !made.contains("//"));
+            proptest::prop_assert!(made.split('/').all(|step| step != ".." && step != "."));
+            proptest::prop_assert_eq!(clean_path(&made), made);
+        });
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The configuration of a client: the target, and how both sides are authenticated.
 
 use crate::CallError;
+use kaji_meta::text::clean_path;
 use std::fmt;
 
 /// The server that is called.
@@ -90,7 +91,12 @@ impl Place {
         match target {
             Target::Service { namespace, name, path, port } => {
                 let host = format!("{name}.{namespace}.svc");
-                Ok(Place { authority: format!("{host}:{port}"), host, port: *port, path: clean(path) })
+                Ok(Place {
+                    authority: format!("{host}:{port}"),
+                    host,
+                    port: *port,
+                    path: clean_path(path.trim_end_matches('/')),
+                })
             }
             Target::Plain { host, port } => {
                 let authority = authority(host, *port);
@@ -105,7 +111,12 @@ impl Place {
                 }
                 let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
                 let port = authority.port_u16().unwrap_or(443);
-                Ok(Place { authority: authority.to_string(), host, port, path: clean(uri.path()) })
+                Ok(Place {
+                    authority: authority.to_string(),
+                    host,
+                    port,
+                    path: clean_path(uri.path().trim_end_matches('/')),
+                })
             }
         }
     }
@@ -114,19 +125,6 @@ impl Place {
 /// A host and its port as URLs show them.
 pub(crate) fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
-/// As Go's `path.Join` leaves a path.
-fn clean(path: &str) -> String {
-    let mut steps: Vec<&str> = vec![];
-    for step in path.split('/') {
-        match step {
-            "" | "." => {}
-            ".." => drop(steps.pop()),
-            step => steps.push(step),
-        }
-    }
-    format!("/{}", steps.join("/"))
 }
 
 #[cfg(test)]

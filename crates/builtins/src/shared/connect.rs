@@ -6,7 +6,10 @@
 //! Source: `SplitSchemeNamePort` and `JoinPreservingTrailingSlash` of apimachinery, `NodeConnectionInfoGetter`.
 
 use super::Fields;
-use kaji_meta::{GroupResource, Status, text};
+use kaji_meta::{
+    GroupResource, Status,
+    text::{self, clean_path},
+};
 use kaji_resource::{Ctx, Host, Location, LocationQuery, Security, is_global_unicast};
 use serde_json::Value;
 use std::{net::IpAddr, sync::Arc};
@@ -131,20 +134,10 @@ pub fn address(ip: &str, port: u16, security: Security, path: String) -> Result<
 
 /// The path of a proxy's options, without `.` and `..` and empty steps; a slash at the end stays.
 pub fn proxied_path(options: &Value) -> String {
-    let path = options.text("path");
-    if path.is_empty() {
-        return String::new();
+    match options.text("path") {
+        "" => String::new(),
+        path => clean_path(path),
     }
-    let mut steps: Vec<&str> = vec![];
-    for step in path.split('/') {
-        match step {
-            "" | "." => {}
-            ".." => drop(steps.pop()),
-            step => steps.push(step),
-        }
-    }
-    let end = if path.ends_with('/') && !steps.is_empty() { "/" } else { "" };
-    format!("/{}{end}", steps.join("/"))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 pub mod plan;
 
+use super::usage::FileSystem;
 use crate::pods::context::NodeContext;
 use jiff::Timestamp;
 use kaji_containers::{ContainerFilter, Image, ImageSpec, RuntimeError};
@@ -55,13 +56,8 @@ impl ImageCollector {
         let mut known = self.known.lock().await;
         let now = self.cx.clock.now();
         let in_use = self.detect(&mut known, now).await?;
-        let disk = match rustix::fs::statvfs(&self.directory) {
-            Ok(found) => Disk {
-                capacity: found.f_blocks.saturating_mul(found.f_frsize),
-                available: found.f_bavail.saturating_mul(found.f_frsize),
-            },
-            Err(error) => return Err(RuntimeError::from(std::io::Error::from(error))),
-        };
+        let disk = FileSystem::read(&self.directory)?;
+        let disk = Disk { capacity: disk.capacity, available: disk.available };
         let images: Vec<KnownImage> = known.values().cloned().collect();
         let plan = plan::plan(&images, &in_use, (now, self.began), disk, &self.thresholds);
         self.carry_out(&mut known, plan).await;

@@ -1,5 +1,6 @@
 //! The machine that a node is: its processors, memory, kernel, operating system.
 
+use super::usage::{FileSystem, counter};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -39,10 +40,9 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(path).map(|t| t.trim().to_owned()).unwrap_or_default()
 }
 
-/// The first number after a key of `/proc/meminfo`, in bytes.
+/// An amount of `/proc/meminfo`, in bytes.
 fn meminfo(text: &str, key: &str) -> i64 {
-    let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':'));
-    let kib = line.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse::<i64>().ok());
+    let kib = counter(text, key).and_then(|n| i64::try_from(n).ok());
     kib.unwrap_or(0).saturating_mul(1024)
 }
 
@@ -54,7 +54,7 @@ impl Machine {
         let uuid = read("/sys/class/dmi/id/product_uuid");
         let release = read("/etc/os-release");
         let pretty = release.lines().find_map(|l| l.strip_prefix("PRETTY_NAME="));
-        let storage = rustix::fs::statvfs(root).map(|s| s.f_blocks.saturating_mul(s.f_frsize)).unwrap_or(0);
+        let storage = FileSystem::of(root).map_or(0, |disk| disk.capacity);
         Machine {
             processors: std::thread::available_parallelism()
                 .map_or(1, |n| u32::try_from(n.get()).unwrap_or(1)),

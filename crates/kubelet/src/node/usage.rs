@@ -7,9 +7,8 @@
 use kaji_containers::{
     CpuUsage, InterfaceUsage, MemoryUsage, NetworkUsage, Pressure, PressureStall, SwapUsage,
 };
+use kaji_files::DirectoryUsage;
 use kaji_meta::Clock;
-use std::collections::HashSet;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -62,8 +61,16 @@ impl FileSystem {
     /// The one that holds a path; `None` when that is absent.
     #[must_use]
     pub fn of(path: &Path) -> Option<FileSystem> {
-        let found = rustix::fs::statvfs(path).ok()?;
-        Some(FileSystem {
+        FileSystem::read(path).ok()
+    }
+
+    /// The one that holds a path.
+    ///
+    /// # Errors
+    /// Those of statvfs(3).
+    pub fn read(path: &Path) -> std::io::Result<FileSystem> {
+        let found = rustix::fs::statvfs(path)?;
+        Ok(FileSystem {
             capacity: found.f_blocks.saturating_mul(found.f_frsize),
             available: found.f_bavail.saturating_mul(found.f_frsize),
             used: found.f_blocks.saturating_sub(found.f_bfree).saturating_mul(found.f_frsize),
@@ -73,48 +80,10 @@ impl FileSystem {
     }
 }
 
-/// Bytes and inodes of a directory tree on one file system. Files with several links count once.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DirectoryUsage {
-    /// Bytes on the disk.
-    pub bytes: u64,
-    /// Files and directories.
-    pub inodes: u64,
-}
-
-impl DirectoryUsage {
-    /// Counts a tree; entries that vanish meanwhile are left out. Blocks for as long as the tree is large.
-    #[must_use]
-    pub fn of(root: &Path) -> DirectoryUsage {
-        let Ok(own) = root.symlink_metadata() else { return DirectoryUsage::default() };
-        let device = own.dev();
-        let mut usage = DirectoryUsage { bytes: own.blocks() * 512, inodes: 1 };
-        let (mut pending, mut linked) = (vec![root.to_owned()], HashSet::new());
-        while let Some(directory) = pending.pop() {
-            for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
-                let Ok(metadata) = entry.metadata() else { continue };
-                let counted = metadata.nlink() > 1 && !metadata.is_dir() && !linked.insert(metadata.ino());
-                if metadata.dev() != device || counted {
-                    continue;
-                }
-                usage.bytes += metadata.blocks() * 512;
-                usage.inodes += 1;
-                if usage.inodes > MOST_ENTRIES {
-                    return usage;
-                }
-                if metadata.is_dir() {
-                    pending.push(entry.path());
-                }
-            }
-        }
-        usage
-    }
-
-    /// Both together.
-    #[must_use]
-    pub fn and(self, other: DirectoryUsage) -> DirectoryUsage {
-        DirectoryUsage { bytes: self.bytes + other.bytes, inodes: self.inodes + other.inodes }
-    }
+/// A directory tree on one file system. Blocks for as long as the tree is large.
+#[must_use]
+pub fn directory_usage(root: &Path) -> DirectoryUsage {
+    DirectoryUsage::of(root, MOST_ENTRIES)
 }
 
 /// Reads what a node uses.
@@ -189,7 +158,7 @@ impl NodeUsageReader {
 }
 
 /// The first number after a name at the start of a line.
-fn counter(text: &str, name: &str) -> Option<u64> {
+pub(crate) fn counter(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix([' ', ':']))?;
     line.split_whitespace().next()?.parse().ok()
 }
@@ -259,7 +228,7 @@ fn interfaces(table: &str) -> Vec<InterfaceUsage> {
 }
 
 /// The second number of `loadavg`'s fourth field, `2/3518`.
-fn running_processes(loadavg: &str) -> Option<i64> {
+pub(crate) fn running_processes(loadavg: &str) -> Option<i64> {
     loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
 
@@ -267,6 +236,7 @@ fn running_processes(loadavg: &str) -> Option<i64> {
 mod tests {
     use super::*;
     use kaji_meta::time::ManualClock;
+    use std::os::unix::fs::MetadataExt;
 
     fn write(root: &Path, files: &[(&str, &str)]) {
         for (path, text) in files {
@@ -334,11 +304,11 @@ mod tests {
         write(dir.path(), &[("a/b", &"x".repeat(10_000)), ("c", "")]);
         std::fs::hard_link(dir.path().join("a/b"), dir.path().join("d")).unwrap();
         std::os::unix::fs::symlink("/usr", dir.path().join("e")).unwrap();
-        let usage = DirectoryUsage::of(dir.path());
+        let usage = directory_usage(dir.path());
         assert_eq!(usage.inodes, 5);
         let file = std::fs::metadata(dir.path().join("c")).unwrap().blocks();
         assert!(usage.bytes >= 10_000 && file == 0, "{usage:?}");
-        assert_eq!(DirectoryUsage::of(&dir.path().join("none")), DirectoryUsage::default());
+        assert_eq!(directory_usage(&dir.path().join("none")), DirectoryUsage::default());
         assert!(FileSystem::of(dir.path()).unwrap().capacity > 0);
     }
 }

@@ -3,11 +3,12 @@
 //! Pure. Source: upstream's `pkg/kubelet/apis/stats/v1alpha1` and `pkg/kubelet/stats`.
 
 use super::usage::{PodUsage, Reading, VolumeUsage};
-use crate::node::usage::{DirectoryUsage, FileSystem};
+use crate::node::usage::FileSystem;
 use jiff::Timestamp;
 use kaji_containers::{
     ContainerStats, CpuUsage, FilesystemUsage, MemoryUsage, NetworkUsage, Pressure, PressureStall, SwapUsage,
 };
+use kaji_files::DirectoryUsage;
 use kaji_meta::time::Time;
 use serde_json::{Map, Value, json};
 
@@ -84,7 +85,7 @@ fn ephemeral(usage: &PodUsage) -> DirectoryUsage {
     let layers = usage.stats.containers.iter().map(layer);
     let logs = usage.stats.containers.iter().filter_map(|c| usage.logs.get(&c.name).copied());
     let volumes = usage.volumes.iter().filter(|v| v.ephemeral).map(|v| v.used);
-    layers.chain(logs).chain(volumes).fold(DirectoryUsage::default(), DirectoryUsage::and)
+    layers.chain(logs).chain(volumes).sum()
 }
 
 fn layer(stats: &ContainerStats) -> DirectoryUsage {

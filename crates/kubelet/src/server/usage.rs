@@ -5,12 +5,13 @@
 //!   while it is made.
 //! - Volumes are counted once in [`VOLUMES_FRESH`]: a tree may be large.
 
-use crate::node::usage::{DirectoryUsage, FileSystem, NodeUsage, NodeUsageReader};
+use crate::node::usage::{FileSystem, NodeUsage, NodeUsageReader, directory_usage};
 use crate::pods::context::{NodeContext, PodRef};
 use jiff::{SignedDuration, Timestamp};
 use kaji_containers::{
     FilesystemUsage, PodSandboxFilter, PodSandboxInfo, PodSandboxState, PodSandboxStats, RuntimeError,
 };
+use kaji_files::DirectoryUsage;
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -174,7 +175,7 @@ fn directories(path: &Path) -> Vec<(String, PathBuf)> {
 
 /// What the directories in a directory take.
 fn subdirectories(path: &Path) -> BTreeMap<String, DirectoryUsage> {
-    directories(path).into_iter().map(|(name, path)| (name, DirectoryUsage::of(&path))).collect()
+    directories(path).into_iter().map(|(name, path)| (name, directory_usage(&path))).collect()
 }
 
 /// The volumes below a pod's directory.
@@ -186,7 +187,7 @@ fn volumes_of(pod_dir: &Path) -> Vec<VolumeUsage> {
             let on_disk = path.symlink_metadata().map(|m| m.dev()).ok() == own;
             let kind = matches!(plugin.as_str(), "kubernetes.io~empty-dir" | "kubernetes.io~configmap");
             all.push(VolumeUsage {
-                used: DirectoryUsage::of(&path),
+                used: directory_usage(&path),
                 disk: FileSystem::of(&path).unwrap_or_default(),
                 ephemeral: kind && on_disk,
                 name,

@@ -8,9 +8,8 @@ use kaji_containers::{
     ContainerState, ContainerStats, CpuUsage, InterfaceUsage, NetworkUsage, PodSandboxFilter,
     PodSandboxState, PodSandboxStats, RuntimeError,
 };
-use std::collections::HashSet;
+use kaji_files::DirectoryUsage;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,10 +28,10 @@ impl Inner {
                 cgroup::cpu_usage(&path),
                 cgroup::memory_usage(&path),
                 cgroup::oom_kills(&directories),
-                disk_usage(&upper),
+                DirectoryUsage::below(&upper, false, u64::MAX),
             )
         });
-        let (cpu, memory, oom_events, (bytes, inodes)) =
+        let (cpu, memory, oom_events, layer) =
             measured.await.map_err(|error| RuntimeError::Internal(error.to_string()))?;
         Ok(ContainerStats {
             id: id.to_owned(),
@@ -42,8 +41,8 @@ impl Inner {
             started_at_nanos: started,
             cpu: self.with_rate(id, cpu),
             memory,
-            writable_layer_bytes: bytes,
-            writable_layer_inodes: inodes,
+            writable_layer_bytes: layer.bytes,
+            writable_layer_inodes: layer.inodes,
             oom_events,
             ..Default::default()
         })
@@ -119,24 +118,6 @@ fn processes_below(directories: &[PathBuf]) -> u64 {
         own + below.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| count(&e.path())).sum::<u64>()
     }
     directories.iter().find(|directory| directory.exists()).map_or(0, |directory| count(directory))
-}
-
-/// Bytes and inodes of a directory tree; files with several links count once.
-fn disk_usage(directory: &Path) -> (u64, u64) {
-    let (mut bytes, mut seen) = (0, HashSet::new());
-    let mut pending = vec![directory.to_owned()];
-    while let Some(directory) = pending.pop() {
-        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-            let Ok(metadata) = entry.metadata() else { continue };
-            if seen.insert((metadata.dev(), metadata.ino())) {
-                bytes += metadata.blocks() * 512;
-            }
-            if metadata.is_dir() {
-                pending.push(entry.path());
-            }
-        }
-    }
-    (bytes, seen.len() as u64)
 }
 
 /// The counters of a network namespace; in a thread of its own.

@@ -196,8 +196,8 @@ mod tests {
         assert_eq!(bytes(answer(&unread, page)).unwrap(), page);
         let moved = answer(&[("location", "http://10.0.0.1:80/login"), ("content-type", "text/html")], page);
         assert_eq!(moved.headers()["location"], "/p/proxy/login");
-        let away = answer(&[("location", "https://elsewhere.example/")], "");
-        assert_eq!(away.headers()["location"], "https://elsewhere.example/");
+        let away = answer(&[("location", "https://other.example/")], "");
+        assert_eq!(away.headers()["location"], "https://other.example/");
     }
 
     #[test]

@@ -8,6 +8,8 @@
 //!
 //! Source: apimachinery's `proxy.Transport`.
 
+use kaji_meta::text::clean_path;
+
 /// Which attributes of which elements hold URLs.
 const ATTRIBUTES: [(&str, &[&str]); 25] = [
     ("a", &["href"]),
@@ -98,23 +100,10 @@ impl Links {
         };
         let there = path.strip_prefix(&self.prefix).is_some_and(|p| p.is_empty() || p.starts_with('/'));
         let prefix = if there { "" } else { &self.prefix };
-        let made = format!("{begin}{prefix}{}{rest}", cleaned(path));
+        // A browser that resolved `..` later would leave the prefix.
+        let made = format!("{begin}{prefix}{}{rest}", clean_path(path));
         (made != url).then_some(made)
     }
-}
-
-/// A path without `.`, `..` and empty steps: a browser that resolved them later would leave the prefix.
-fn cleaned(path: &str) -> String {
-    let mut steps: Vec<&str> = vec![];
-    for step in path.split('/') {
-        match step {
-            "" | "." => {}
-            ".." => drop(steps.pop()),
-            step => steps.push(step),
-        }
-    }
-    let end = if path.ends_with('/') && !steps.is_empty() { "/" } else { "" };
-    format!("/{}{end}", steps.join("/"))
 }
 
 /// What the bytes that come next belong to.

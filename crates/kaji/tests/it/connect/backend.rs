@@ -157,7 +157,7 @@ async fn answer(mut request: Request<Incoming>, state: &State) -> Response<Body>
         _ if path.contains("/fails") => whole(500, "text/plain", "it broke"),
         _ if path.contains("/redirected") => {
             let mut response = whole(302, "text/plain", "");
-            let location = request.uri().query().unwrap_or("/elsewhere").to_owned();
+            let location = request.uri().query().unwrap_or("/other").to_owned();
             response.headers_mut().insert(header::LOCATION, location.parse().unwrap());
             response
         }

@@ -1,9 +1,10 @@
 //! Pods that use more of the node's disk than they may. Pure. Upstream's `localStorageEviction`.
 
 use super::rank::{AT_ONCE, Eviction};
-use super::usage::{DiskUsage, PodUsage};
+use super::usage::PodUsage;
 use crate::pods::core::Pod;
 use crate::pods::model;
+use kaji_files::DirectoryUsage;
 use kaji_meta::quantity::Quantity;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -76,7 +77,7 @@ fn whole(pod: &Pod, usage: &PodUsage) -> Option<String> {
     }
     let limit = limit?;
     let containers = usage.containers.iter().map(|c| c.layer + c.logs);
-    let used: DiskUsage = containers.chain(usage.volumes.values().copied()).sum();
+    let used: DirectoryUsage = containers.chain(usage.volumes.values().copied()).sum();
     exceeds(used.bytes, &limit)
         .then(|| format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "))
 }
@@ -103,7 +104,7 @@ mod tests {
     fn verdict(spec: Value, volume: u64, containers: &[(&str, u64, u64)], layers: bool) -> String {
         let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec});
         let pods = [Arc::new(serde_json::from_value(pod).unwrap())];
-        let disk = |bytes| DiskUsage { bytes, inodes: 1 };
+        let disk = |bytes| DirectoryUsage { bytes, inodes: 1 };
         let container = |(name, layer, logs): &(&str, u64, u64)| ContainerUsage {
             name: (*name).to_owned(),
             memory: 0,

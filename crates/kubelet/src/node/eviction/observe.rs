@@ -2,13 +2,15 @@
 
 use super::assess::{Observation, Observations};
 use super::thresholds::Signal;
-use super::usage::{ContainerUsage, DiskUsage, PodUsage};
+use super::usage::{ContainerUsage, PodUsage};
+use crate::node::usage::{FileSystem, counter, running_processes};
 use crate::pods::context::NodeContext;
 use crate::pods::core::Pod;
 use crate::pods::start::pod_ref;
 use crate::pods::{labels, model};
 use kaji_containers::{PodSandboxFilter, PodSandboxStats, RuntimeError};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use kaji_files::DirectoryUsage;
+use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,36 +71,31 @@ impl Sensors for KernelSensors {
 
 /// What the kernel can hand out at once: what is free, and files in memory that were not used for long.
 fn memory(meminfo: &str) -> Option<Observation> {
-    let of = |key: &str| -> Option<i64> {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-        line.split_whitespace().next()?.parse::<i64>().ok()?.checked_mul(1024)
-    };
+    let of = |key: &str| i64::try_from(counter(meminfo, key)?).ok()?.checked_mul(1024);
     let (capacity, free) = (of("MemTotal")?, of("MemFree")?);
     Some(Observation { available: free + of("Inactive(file)").unwrap_or(0), capacity })
 }
 
-/// `loadavg` has the number of tasks after a slash in its fourth field.
 fn processes(loadavg: &str, most: &[String]) -> Option<Observation> {
-    let running: i64 = loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()?;
+    let running = running_processes(loadavg)?;
     let capacity = most.iter().filter_map(|text| text.trim().parse::<i64>().ok()).min()?;
     Some(Observation { available: capacity - running, capacity })
 }
 
 fn disk(directory: &Path, (bytes, inodes): (Signal, Signal), found: &mut Observations) {
     // The directory is made by the first pod; thresholds are set before.
-    let Some(stat) = directory.ancestors().find_map(|d| rustix::fs::statvfs(d).ok()) else { return };
+    let Some(disk) = directory.ancestors().find_map(FileSystem::of) else { return };
     let units = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let of = |available: u64, capacity: u64| Observation {
         available: units(available),
         capacity: units(capacity),
     };
-    if stat.f_blocks > 0 {
-        let size = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-        found.insert(bytes, of(size(stat.f_bavail), size(stat.f_blocks)));
+    if disk.capacity > 0 {
+        found.insert(bytes, of(disk.available, disk.capacity));
     }
     // Some file systems make inodes as they need them.
-    if stat.f_files > 0 {
-        found.insert(inodes, of(stat.f_ffree, stat.f_files));
+    if disk.inodes > 0 {
+        found.insert(inodes, of(disk.inodes_free, disk.inodes));
     }
 }
 
@@ -133,7 +130,7 @@ fn usage(pod: &Pod, stats: &PodSandboxStats, logs: &Path, volumes: &Path) -> Pod
         ContainerUsage {
             name: name.clone(),
             memory: stats.memory.working_set,
-            layer: DiskUsage { bytes: stats.writable_layer_bytes, inodes: stats.writable_layer_inodes },
+            layer: DirectoryUsage { bytes: stats.writable_layer_bytes, inodes: stats.writable_layer_inodes },
             logs: disk_usage(&logs.join(name)),
         }
     };
@@ -155,28 +152,10 @@ fn usage(pod: &Pod, stats: &PodSandboxStats, logs: &Path, volumes: &Path) -> Pod
     }
 }
 
-/// What a directory's tree takes; files with several links count once. What cannot be read, or was removed meanwhile, is left out;
-/// symbolic links are not followed.
+/// What is in a directory, on whatever file systems.
 #[must_use]
-pub fn disk_usage(directory: &Path) -> DiskUsage {
-    let (mut used, mut linked) = (DiskUsage::default(), HashSet::new());
-    let mut pending = vec![directory.to_owned()];
-    while let Some(directory) = pending.pop() {
-        for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
-            let Ok(found) = entry.metadata() else { continue };
-            if !found.is_dir() && found.nlink() > 1 && !linked.insert((found.dev(), found.ino())) {
-                continue;
-            }
-            used = used + DiskUsage { bytes: found.blocks().saturating_mul(512), inodes: 1 };
-            if used.inodes >= MOST_FILES {
-                return used;
-            }
-            if found.is_dir() {
-                pending.push(entry.path());
-            }
-        }
-    }
-    used
+pub fn disk_usage(directory: &Path) -> DirectoryUsage {
+    DirectoryUsage::below(directory, false, MOST_FILES)
 }
 
 #[cfg(test)]
@@ -213,6 +192,6 @@ mod tests {
         let used = disk_usage(dir.path());
         assert_eq!(used.inodes, 4);
         assert!((100_000..200_000).contains(&used.bytes), "{used:?}");
-        assert_eq!(disk_usage(&dir.path().join("absent")), DiskUsage::default());
+        assert_eq!(disk_usage(&dir.path().join("absent")), DirectoryUsage::default());
     }
 }

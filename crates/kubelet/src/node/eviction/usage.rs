@@ -1,32 +1,7 @@
 //! What pods use of a node's memory, disks and process ids.
 
+use kaji_files::DirectoryUsage;
 use std::collections::BTreeMap;
-
-/// Of a file system.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DiskUsage {
-    /// Bytes.
-    pub bytes: u64,
-    /// Files and directories.
-    pub inodes: u64,
-}
-
-impl std::ops::Add for DiskUsage {
-    type Output = DiskUsage;
-
-    fn add(self, other: DiskUsage) -> DiskUsage {
-        DiskUsage {
-            bytes: self.bytes.saturating_add(other.bytes),
-            inodes: self.inodes.saturating_add(other.inodes),
-        }
-    }
-}
-
-impl std::iter::Sum for DiskUsage {
-    fn sum<I: Iterator<Item = DiskUsage>>(all: I) -> DiskUsage {
-        all.fold(DiskUsage::default(), std::ops::Add::add)
-    }
-}
 
 /// What a container uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,9 +11,9 @@ pub struct ContainerUsage {
     /// Bytes of its working set.
     pub memory: u64,
     /// Its writable layer.
-    pub layer: DiskUsage,
+    pub layer: DirectoryUsage,
     /// Its logs.
-    pub logs: DiskUsage,
+    pub logs: DirectoryUsage,
 }
 
 /// What a pod uses.
@@ -51,7 +26,7 @@ pub struct PodUsage {
     /// Those that run.
     pub containers: Vec<ContainerUsage>,
     /// Its volumes on the node's disk, by name.
-    pub volumes: BTreeMap<String, DiskUsage>,
+    pub volumes: BTreeMap<String, DirectoryUsage>,
 }
 
 /// Which disk's usage counts.
@@ -68,11 +43,11 @@ pub enum Disks {
 impl PodUsage {
     /// What the pod uses of these disks.
     #[must_use]
-    pub fn disk(&self, disks: Disks) -> DiskUsage {
+    pub fn disk(&self, disks: Disks) -> DirectoryUsage {
         let layers = || self.containers.iter().map(|c| c.layer).sum();
         let node = || self.containers.iter().map(|c| c.logs).chain(self.volumes.values().copied()).sum();
         match disks {
-            Disks::All => std::ops::Add::<DiskUsage>::add(layers(), node()),
+            Disks::All => std::ops::Add::<DirectoryUsage>::add(layers(), node()),
             Disks::Node => node(),
             Disks::Image => layers(),
         }

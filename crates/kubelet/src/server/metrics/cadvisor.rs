@@ -16,105 +16,104 @@ type Column = (Family, fn(&Row<'_>) -> Option<f64>);
 /// A family, and the value that an interface has in it.
 type Counter = (Family, fn(&InterfaceUsage) -> u64);
 
-const fn counter(name: &'static str, help: &'static str) -> Family {
-    Family { name, kind: "counter", help }
-}
-
-const fn gauge(name: &'static str, help: &'static str) -> Family {
-    Family { name, kind: "gauge", help }
-}
-
-const CPU: Family = counter("container_cpu_usage_seconds_total", "Cumulative cpu time consumed in seconds.");
+const CPU: Family =
+    Family::counter("container_cpu_usage_seconds_total", "Cumulative cpu time consumed in seconds.");
 const FAILURES: Family =
-    counter("container_memory_failures_total", "Cumulative count of memory allocation failures.");
+    Family::counter("container_memory_failures_total", "Cumulative count of memory allocation failures.");
 const START: Family =
-    gauge("container_start_time_seconds", "Start time of the container since unix epoch in seconds.");
+    Family::gauge("container_start_time_seconds", "Start time of the container since unix epoch in seconds.");
 
 const COLUMNS: [Column; 15] = [
-    (gauge("container_last_seen", "Last time a container was seen by the exporter"), |r| {
+    (Family::gauge("container_last_seen", "Last time a container was seen by the exporter"), |r| {
         Some((r.cpu.at_nanos / 1_000_000_000) as f64)
     }),
-    (gauge("container_memory_rss", "Size of RSS in bytes."), |r| Some(r.memory.rss as f64)),
-    (gauge("container_memory_swap", "Container swap usage in bytes."), |r| r.swap.map(|s| s as f64)),
+    (Family::gauge("container_memory_rss", "Size of RSS in bytes."), |r| Some(r.memory.rss as f64)),
+    (Family::gauge("container_memory_swap", "Container swap usage in bytes."), |r| r.swap.map(|s| s as f64)),
     (
-        gauge(
+        Family::gauge(
             "container_memory_usage_bytes",
             "Current memory usage in bytes, including all memory regardless of when it was accessed",
         ),
         |r| Some(r.memory.usage as f64),
     ),
-    (gauge("container_memory_working_set_bytes", "Current working set in bytes."), |r| {
+    (Family::gauge("container_memory_working_set_bytes", "Current working set in bytes."), |r| {
         Some(r.memory.working_set as f64)
     }),
-    (gauge("container_spec_memory_limit_bytes", "Memory limit for the container."), |r| {
+    (Family::gauge("container_spec_memory_limit_bytes", "Memory limit for the container."), |r| {
         Some(r.memory.available.map_or(0.0, |left| (left + r.memory.working_set) as f64))
     }),
     (
-        counter("container_oom_events_total", "Count of out of memory events observed for the container"),
+        Family::counter(
+            "container_oom_events_total",
+            "Count of out of memory events observed for the container",
+        ),
         |r| r.oom_events.map(|n| n as f64),
     ),
     (
-        counter(
+        Family::counter(
             "container_pressure_cpu_stalled_seconds_total",
             "Total time duration no tasks in the container could make progress due to CPU congestion.",
         ),
         |r| stalled(r.cpu.pressure, |p| p.full),
     ),
     (
-        counter(
+        Family::counter(
             "container_pressure_cpu_waiting_seconds_total",
             "Total time duration tasks in the container have waited due to CPU congestion.",
         ),
         |r| stalled(r.cpu.pressure, |p| p.some),
     ),
     (
-        counter(
+        Family::counter(
             "container_pressure_io_stalled_seconds_total",
             "Total time duration no tasks in the container could make progress due to IO congestion.",
         ),
         |r| stalled(r.io, |p| p.full),
     ),
     (
-        counter(
+        Family::counter(
             "container_pressure_io_waiting_seconds_total",
             "Total time duration tasks in the container have waited due to IO congestion.",
         ),
         |r| stalled(r.io, |p| p.some),
     ),
     (
-        counter(
+        Family::counter(
             "container_pressure_memory_stalled_seconds_total",
             "Total time duration no tasks in the container could make progress due to memory congestion.",
         ),
         |r| stalled(r.memory.pressure, |p| p.full),
     ),
     (
-        counter(
+        Family::counter(
             "container_pressure_memory_waiting_seconds_total",
             "Total time duration tasks in the container have waited due to memory congestion.",
         ),
         |r| stalled(r.memory.pressure, |p| p.some),
     ),
-    (gauge("container_processes", "Number of processes running inside the container."), |r| {
+    (Family::gauge("container_processes", "Number of processes running inside the container."), |r| {
         r.processes.map(|n| n as f64)
     }),
     (START, |r| Some(r.started_at as f64)),
 ];
 
 const COUNTERS: [Counter; 4] = [
-    (counter("container_network_receive_bytes_total", "Cumulative count of bytes received"), |i| i.rx_bytes),
+    (Family::counter("container_network_receive_bytes_total", "Cumulative count of bytes received"), |i| {
+        i.rx_bytes
+    }),
     (
-        counter(
+        Family::counter(
             "container_network_receive_errors_total",
             "Cumulative count of errors encountered while receiving",
         ),
         |i| i.rx_errors,
     ),
-    (counter("container_network_transmit_bytes_total", "Cumulative count of bytes transmitted"), |i| {
-        i.tx_bytes
-    }),
     (
-        counter(
+        Family::counter("container_network_transmit_bytes_total", "Cumulative count of bytes transmitted"),
+        |i| i.tx_bytes,
+    ),
+    (
+        Family::counter(
             "container_network_transmit_errors_total",
             "Cumulative count of errors encountered while transmitting",
         ),
@@ -259,17 +258,19 @@ pub(in crate::server) fn page(reading: &Reading, names: &Names) -> String {
         };
         page.family(family, rows.iter().flat_map(of));
     }
-    page.single(gauge("machine_cpu_cores", "Number of logical CPU cores."), names.machine.0 as f64);
+    page.single(Family::gauge("machine_cpu_cores", "Number of logical CPU cores."), names.machine.0 as f64);
     page.single(
-        gauge("machine_memory_bytes", "Amount of memory installed on the machine."),
+        Family::gauge("machine_memory_bytes", "Amount of memory installed on the machine."),
         names.machine.1 as f64,
     );
     page.single(SCRAPE, 0.0);
     page.0
 }
 
-const SCRAPE: Family =
-    gauge("container_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise");
+const SCRAPE: Family = Family::gauge(
+    "container_scrape_error",
+    "1 if there was an error while getting container metrics, 0 otherwise",
+);
 
 /// The page when nothing could be read.
 pub(in crate::server) fn failed() -> String {

@@ -32,48 +32,29 @@ const PATHS: [&str; 16] = [
 /// Paths with answers that take as long as their clients like.
 const LONG_RUNNING: [&str; 4] = ["attach", "exec", "portForward", "containerLogs"];
 
-const NODE: Family = Family {
-    name: "kubelet_node_name",
-    kind: "gauge",
-    help: "[ALPHA] The node's name. The count is always 1.",
-};
-const PODS: Family = Family {
-    name: "kubelet_running_pods",
-    kind: "gauge",
-    help: "[BETA] Number of pods that have a running pod sandbox",
-};
-const CONTAINERS: Family = Family {
-    name: "kubelet_running_containers",
-    kind: "gauge",
-    help: "[BETA] Number of containers currently running",
-};
-const DESIRED: Family = Family {
-    name: "kubelet_desired_pods",
-    kind: "gauge",
-    help: "[ALPHA] The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.",
-};
-const REQUESTS: Family = Family {
-    name: "kubelet_http_requests_total",
-    kind: "counter",
-    help: "[ALPHA] Number of the http requests received since the server started",
-};
-const VERSION: Family = Family {
-    name: "kubernetes_build_info",
-    kind: "gauge",
-    help: "[ALPHA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
-};
-const PROCESS_CPU: Family = Family {
-    name: "process_cpu_seconds_total",
-    kind: "counter",
-    help: "Total user and system CPU time spent in seconds.",
-};
+const NODE: Family = Family::gauge("kubelet_node_name", "[ALPHA] The node's name. The count is always 1.");
+const PODS: Family =
+    Family::gauge("kubelet_running_pods", "[BETA] Number of pods that have a running pod sandbox");
+const CONTAINERS: Family =
+    Family::gauge("kubelet_running_containers", "[BETA] Number of containers currently running");
+const DESIRED: Family = Family::gauge(
+    "kubelet_desired_pods",
+    "[ALPHA] The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.",
+);
+const REQUESTS: Family = Family::counter(
+    "kubelet_http_requests_total",
+    "[ALPHA] Number of the http requests received since the server started",
+);
+const VERSION: Family = Family::gauge(
+    "kubernetes_build_info",
+    "[ALPHA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
+);
+const PROCESS_CPU: Family =
+    Family::counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.");
 const PROCESS_MEMORY: Family =
-    Family { name: "process_resident_memory_bytes", kind: "gauge", help: "Resident memory size in bytes." };
-const PROCESS_START: Family = Family {
-    name: "process_start_time_seconds",
-    kind: "gauge",
-    help: "Start time of the process since unix epoch in seconds.",
-};
+    Family::gauge("process_resident_memory_bytes", "Resident memory size in bytes.");
+const PROCESS_START: Family =
+    Family::gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.");
 
 /// Method, path and whether it runs long.
 type Key = (&'static str, &'static str, bool);

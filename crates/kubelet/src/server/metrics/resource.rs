@@ -6,62 +6,48 @@ use super::super::usage::Reading;
 use crate::exposition::{Family, Page, Sample, labels};
 use kaji_containers::{CpuUsage, MemoryUsage, SwapUsage};
 
-const fn family(name: &'static str, kind: &'static str, help: &'static str) -> Family {
-    Family { name, kind, help }
-}
-
-const CONTAINER_CPU: Family = family(
+const CONTAINER_CPU: Family = Family::counter(
     "container_cpu_usage_seconds_total",
-    "counter",
     "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
 );
-const CONTAINER_MEMORY: Family = family(
+const CONTAINER_MEMORY: Family = Family::gauge(
     "container_memory_working_set_bytes",
-    "gauge",
     "[STABLE] Current working set of the container in bytes",
 );
-const CONTAINER_START: Family = family(
+const CONTAINER_START: Family = Family::gauge(
     "container_start_time_seconds",
-    "gauge",
     "[STABLE] Start time of the container since unix epoch in seconds",
 );
-const CONTAINER_SWAP_LIMIT: Family = family(
+const CONTAINER_SWAP_LIMIT: Family = Family::gauge(
     "container_swap_limit_bytes",
-    "gauge",
     "[ALPHA] Current amount of the container swap limit in bytes. Reported only on non-windows systems",
 );
-const CONTAINER_SWAP: Family = family(
+const CONTAINER_SWAP: Family = Family::gauge(
     "container_swap_usage_bytes",
-    "gauge",
     "[ALPHA] Current amount of the container swap usage in bytes. Reported only on non-windows systems",
 );
-const NODE_CPU: Family = family(
+const NODE_CPU: Family = Family::counter(
     "node_cpu_usage_seconds_total",
-    "counter",
     "[STABLE] Cumulative cpu time consumed by the node in core-seconds",
 );
 const NODE_MEMORY: Family =
-    family("node_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the node in bytes");
-const NODE_SWAP: Family = family(
+    Family::gauge("node_memory_working_set_bytes", "[STABLE] Current working set of the node in bytes");
+const NODE_SWAP: Family = Family::gauge(
     "node_swap_usage_bytes",
-    "gauge",
     "[ALPHA] Current swap usage of the node in bytes. Reported only on non-windows systems",
 );
-const POD_CPU: Family = family(
+const POD_CPU: Family = Family::counter(
     "pod_cpu_usage_seconds_total",
-    "counter",
     "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
 );
 const POD_MEMORY: Family =
-    family("pod_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the pod in bytes");
-const POD_SWAP: Family = family(
+    Family::gauge("pod_memory_working_set_bytes", "[STABLE] Current working set of the pod in bytes");
+const POD_SWAP: Family = Family::gauge(
     "pod_swap_usage_bytes",
-    "gauge",
     "[ALPHA] Current amount of the pod swap usage in bytes. Reported only on non-windows systems",
 );
-const SCRAPE: Family = family(
+const SCRAPE: Family = Family::gauge(
     "resource_scrape_error",
-    "gauge",
     "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
 );
 

@@ -2,8 +2,9 @@
 
 use super::super::assess::Observation;
 use super::super::thresholds::Amount;
-use super::super::usage::{ContainerUsage, DiskUsage};
+use super::super::usage::ContainerUsage;
 use super::*;
+use kaji_files::DirectoryUsage;
 use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ fn pod(name: &str, priority: i32, request: &str) -> Arc<Pod> {
 }
 
 fn usage(memory: u64, layer: u64, logs: u64, volume: u64) -> PodUsage {
-    let disk = |bytes| DiskUsage { bytes, inodes: bytes / MIB };
+    let disk = |bytes| DirectoryUsage { bytes, inodes: bytes / MIB };
     let container = ContainerUsage { name: "c".into(), memory, layer: disk(layer), logs: disk(logs) };
     PodUsage {
         memory,
