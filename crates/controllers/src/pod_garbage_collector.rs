@@ -3,23 +3,27 @@
 //!
 //! Invariants:
 //! - A pod is marked failed before it is deleted by force, unless it is over already.
-//! - A node counts as gone only for pods that were bound to it at least [`QUARANTINE`] seconds ago, so that a node that is
-//!   not seen yet is not taken for one that is gone.
+//! - A node counts as gone only after it was missing in all looks of [`QUARANTINE`], so that neither a node that is not seen
+//!   yet nor one that registers again is taken for one that is gone.
 
 use crate::{
     Descriptor, Start,
     shared::{conditions::seconds, controller_ref::quiet},
 };
 use kaji_runtime::{
-    Controller, Cx, Informers, Key, PatchKind, Plan, Reconciler, Step, View, Write,
+    Controller, Cx, Informers, Key, PatchKind, Plan, Reconciler, Snapshot, Step, View, Write,
     client::Target,
     objects::{Node, Pod},
 };
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 const PERIOD: Duration = Duration::from_secs(20);
-const QUARANTINE: i64 = 40;
+const QUARANTINE: Duration = Duration::from_secs(40);
 /// Pods that are over and stay, kube-controller-manager's default.
 const THRESHOLD: usize = 12_500;
 /// Pods deleted at a time.
@@ -38,7 +42,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
 
 /// The controller; it looks at everything every [`PERIOD`].
 fn controller(informers: &Arc<Informers>) -> Controller {
-    Controller::new(PodGc { threshold: THRESHOLD }, informers)
+    Controller::new(PodGc::new(THRESHOLD), informers)
         .reads::<Node>(|_, _| vec![])
         .reads::<Pod>(|_, _| vec![])
         .workers(1)
@@ -47,6 +51,37 @@ fn controller(informers: &Arc<Informers>) -> Controller {
 
 struct PodGc {
     threshold: usize,
+    /// Since when nodes that pods are bound to are missing.
+    missing: Mutex<BTreeMap<String, jiff::Timestamp>>,
+}
+
+impl PodGc {
+    fn new(threshold: usize) -> Self {
+        PodGc { threshold, missing: Mutex::default() }
+    }
+
+    /// The nodes that are gone, and how long to wait for the next that may be.
+    fn gone(
+        &self,
+        pods: &Snapshot<Pod>,
+        nodes: &Snapshot<Node>,
+        now: jiff::Timestamp,
+    ) -> (BTreeSet<String>, Duration) {
+        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = pods.iter().map(|pod| pod.spec.node_name.as_str()).filter(|name| !name.is_empty());
+        let absent: BTreeSet<&str> = named.filter(|name| nodes.get("", name).is_none()).collect();
+        missing.retain(|name, _| absent.contains(name.as_str()));
+        let (mut gone, mut wait) = (BTreeSet::new(), PERIOD);
+        for name in absent {
+            let since = *missing.entry(name.to_owned()).or_insert(now);
+            let passed = Duration::try_from(now.duration_since(since)).unwrap_or_default();
+            match QUARANTINE.checked_sub(passed).filter(|left| !left.is_zero()) {
+                Some(left) => wait = wait.min(left),
+                None => drop(gone.insert(name.to_owned())),
+            }
+        }
+        (gone, wait)
+    }
 }
 
 impl Reconciler for PodGc {
@@ -56,6 +91,7 @@ impl Reconciler for PodGc {
 
     fn reconcile(&self, view: &View, _: &Key, cx: &Cx<'_>) -> Plan {
         let (pods, nodes) = (view.get::<Pod>(), view.get::<Node>());
+        let (gone, wait) = self.gone(&pods, &nodes, cx.now);
         let mut doomed: Vec<(&Arc<Pod>, bool)> = vec![];
         let mut over = vec![];
         for pod in pods.iter() {
@@ -63,9 +99,7 @@ impl Reconciler for PodGc {
             let deleting = pod.metadata.deleting();
             match node {
                 _ if pod.spec.node_name.is_empty() && deleting => doomed.push((pod, false)),
-                None if !pod.spec.node_name.is_empty() && bound_before(pod, cx.now) => {
-                    doomed.push((pod, true))
-                }
+                None if gone.contains(pod.spec.node_name.as_str()) => doomed.push((pod, true)),
                 Some(n)
                     if deleting && !n.ready() && n.spec.taints.iter().any(|t| t.key == OUT_OF_SERVICE) =>
                 {
@@ -85,15 +119,8 @@ impl Reconciler for PodGc {
         let marks =
             doomed.iter().filter(|(p, _)| !p.finished()).map(|(p, lost)| mark(p, *lost, cx.now)).collect();
         let deletes = doomed.iter().map(|(p, _)| delete(p)).collect();
-        Plan::nothing().stage(marks).stage(deletes).again_after(PERIOD)
+        Plan::nothing().stage(marks).stage(deletes).again_after(wait)
     }
-}
-
-fn bound_before(pod: &Pod, now: jiff::Timestamp) -> bool {
-    let bound =
-        pod.condition("PodScheduled").filter(|c| c.status == "True").and_then(|c| c.last_transition_time);
-    let since = bound.or(pod.metadata.creation_timestamp);
-    since.is_none_or(|t| t.as_second() + QUARANTINE <= now.as_second())
 }
 
 fn mark(pod: &Pod, lost: bool, now: jiff::Timestamp) -> Step {
@@ -129,8 +156,9 @@ fn delete(pod: &Pod) -> Step {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{ago, now, reconcile, snapshot, text};
+    use crate::testing::{ago, now, snapshot, text};
     use expect_test::expect;
+    use kaji_meta::random::SeededRandom;
 
     #[test]
     fn deletes_orphaned_unscheduled_and_surplus_pods() {
@@ -146,17 +174,31 @@ mod tests {
             pod("fine", "n1", "Running", 100, false),
             pod("leaving", "n1", "Running", 100, true),
             pod("lost", "gone", "Running", 100, false),
-            pod("new", "gone", "Pending", 10, false),
+            pod("back", "late", "Running", 100, false),
             pod("never-scheduled", "", "Pending", 100, true),
             pod("stuck", "n2", "Running", 100, true),
             pod("over-old", "n1", "Succeeded", 100, false),
             pod("over-new", "n1", "Failed", 50, false),
         ];
-        let nodes = [
+        let nodes = vec![
             json!({"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}),
             json!({"metadata": {"name": "n2"}, "spec": {"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]}}),
         ];
-        let view = View::default().with(snapshot::<Pod>(pods)).with(snapshot::<Node>(nodes));
+        let late = [nodes.clone(), vec![json!({"metadata": {"name": "late"}})]].concat();
+        let view = |nodes: Vec<Value>| {
+            View::default().with(snapshot::<Pod>(pods.clone())).with(snapshot::<Node>(nodes))
+        };
+        let collector = PodGc::new(1);
+        let look = |nodes: Vec<Value>, seconds: i64| {
+            let now = jiff::Timestamp::from_second(now().as_second() + seconds).unwrap();
+            let cx = Cx { now, random: &SeededRandom::new(1), failures: &[] };
+            text(&collector.reconcile(&view(nodes), &Key::default(), &cx))
+        };
+        let first = look(nodes.clone(), -40);
+        assert!(!first.contains("lost"), "{first}");
+        // A node that is back in time keeps its pods, and its time starts anew when it is missing again.
+        assert!(look(late, -30).ends_with("again after 20s\n"));
+        assert!(look(nodes.clone(), -10).ends_with("again after 10s\n"));
         expect![[r#"
             strategic /api/v1/namespaces/ns/pods/lost/status {"metadata":{"uid":"lost"},"status":{"conditions":[{"lastTransitionTime":"2025-01-01T12:00:00Z","message":"PodGC: node no longer exists","reason":"DeletionByPodGC","status":"True","type":"DisruptionTarget"}],"phase":"Failed"}}
             strategic /api/v1/namespaces/ns/pods/never-scheduled/status {"metadata":{"uid":"never-scheduled"},"status":{"phase":"Failed"}}
@@ -167,6 +209,6 @@ mod tests {
             delete /api/v1/namespaces/ns/pods/stuck {"gracePeriodSeconds":0,"preconditions":{"uid":"stuck"}}
             delete /api/v1/namespaces/ns/pods/over-old {"gracePeriodSeconds":0,"preconditions":{"uid":"over-old"}}
             again after 20s
-        "#]].assert_eq(&text(&reconcile(&PodGc { threshold: 1 }, &view, "", "", &[])));
+        "#]].assert_eq(&look(nodes, 0));
     }
 }

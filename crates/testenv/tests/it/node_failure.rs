@@ -81,14 +81,19 @@ async fn add_pod(sets: &Api<ReplicaSet>, pods: &Api<Pod>) -> String {
     name
 }
 
+/// Advances the clock, and waits until the living node has renewed its lease.
+async fn renewal(env: &TestEnv, by: Duration) {
+    let leases: Api<Lease> = Api::namespaced(env.client(), "kube-node-lease");
+    let renewed = |lease: Option<&Lease>| lease?.spec.as_ref()?.renew_time.clone();
+    let before = renewed(leases.get_opt("sim-1").await.unwrap().as_ref());
+    env.advance(by).unwrap();
+    until(&leases, "sim-1", "a renewed lease", |lease| renewed(lease) > before).await;
+}
+
 /// Advances the clock by 10 s at a time, after which the living renew their leases, until the node is lost.
 async fn lose(env: &TestEnv, nodes: &Api<Node>) -> u32 {
-    let leases: Api<Lease> = Api::namespaced(env.client(), "kube-node-lease");
     for round in 0..60 {
-        let renewed = |lease: Option<&Lease>| lease?.spec.as_ref()?.renew_time.clone();
-        let before = renewed(leases.get_opt("sim-1").await.unwrap().as_ref());
-        env.advance(10 * SECOND).unwrap();
-        until(&leases, "sim-1", "a renewed lease", |lease| renewed(lease) > before).await;
+        renewal(env, 10 * SECOND).await;
         if ready(Some(&nodes.get("mortal").await.unwrap())).0 == "Unknown" {
             return round;
         }
@@ -131,7 +136,10 @@ async fn the_pods_of_a_dead_node_are_replaced() {
     assert!(pods.get_opt(&pod).await.unwrap().is_some());
 
     nodes.delete("mortal", &DeleteParams::default()).await.unwrap();
-    env.advance(60 * SECOND).unwrap();
+    // It is gone when it was missing for a while.
+    for _ in 0..10 {
+        renewal(&env, 60 * SECOND).await;
+    }
     until(&pods, &pod, "the end of the pod", |p| p.is_none()).await;
     let events: Api<Event> = Api::default_namespaced(env.client());
     let events = events.list(&ListParams::default()).await.unwrap().items;
