@@ -46,6 +46,7 @@ const ORDER: &[&str] = &[
     "kaji-cel",
     "kaji-encryption",
     "kaji-store",
+    "kaji-csi",
     "kaji-grpc",
     "kaji-files",
     "kaji-meta",
