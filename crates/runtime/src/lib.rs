@@ -21,6 +21,7 @@ pub mod queue;
 mod testing;
 pub mod time;
 pub mod view;
+pub mod volume_binding;
 pub mod watch;
 
 pub use client::{Client, Error, Target};

@@ -8,12 +8,14 @@ mod lease;
 mod migration;
 mod namespace;
 mod node;
+mod node_selector;
 mod pod;
 mod policy;
 mod replicaset;
 mod selector;
 mod service;
 mod statefulset;
+mod storage;
 mod volume;
 
 pub use certificates::{
@@ -29,7 +31,8 @@ pub use job::{
 pub use lease::{Lease, LeaseSpec};
 pub use migration::{StorageVersionMigration, StorageVersionMigrationSpec, StorageVersionMigrationStatus};
 pub use namespace::{ConfigMap, Namespace, NamespaceSpec, NamespaceStatus, SecretReference, ServiceAccount};
-pub use node::{Node, Taint};
+pub use node::{AttachedVolume, Node, Taint};
+pub use node_selector::{NodeRequirement, NodeSelector, NodeSelectorTerm};
 pub use pod::{
     Amounts, ClaimVolume, Container, ContainerPort, ContainerState, ContainerStatus, Demand, Pod,
     PodCondition, PodIp, ReadinessGate, Terminated, Toleration,
@@ -52,7 +55,13 @@ pub use statefulset::{
     ClaimRetentionPolicy, Ordinals, Partition, StatefulSet, StatefulSetSpec, StatefulSetStatus,
     StatefulSetStrategy,
 };
+pub use storage::{
+    AttachmentSource, CsiDriver, CsiDriverSpec, CsiNode, CsiNodeSpec, CsiStorageCapacity, NodeAllocatable,
+    NodeDriver, StorageClass, TopologyRequirement, TopologyTerm, VolumeAttachment, VolumeAttachmentSpec,
+    VolumeAttachmentStatus, default_class,
+};
 pub use volume::{
-    ATTRIBUTES_CLASS, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec,
-    VolumeAttributesClass,
+    ATTRIBUTES_CLASS, CLAIM_REF, ClaimRef, CsiSource, PathSource, PersistentVolume, PersistentVolumeClaim,
+    PersistentVolumeClaimSpec, PersistentVolumeClaimStatus, PersistentVolumeSpec, PersistentVolumeStatus,
+    UNBOUND, VOLUME, VolumeAttributesClass, VolumeNodeAffinity, volume_mode,
 };

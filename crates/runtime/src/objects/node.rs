@@ -1,7 +1,7 @@
 //! Node, projected.
 
 use crate::{Meta, Projection};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// A taint.
@@ -84,6 +84,20 @@ pub struct NodeStatus {
     pub addresses: Box<[NodeAddress]>,
     /// Daemons.
     pub daemon_endpoints: DaemonEndpoints,
+    /// Volumes that are attached to it, as the attach-detach controller says.
+    pub volumes_attached: Vec<AttachedVolume>,
+    /// Names of volumes that its kubelet uses, or may use.
+    pub volumes_in_use: Vec<String>,
+}
+
+/// A volume that is attached to a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttachedVolume {
+    /// `kubernetes.io/csi/DRIVER^HANDLE`
+    pub name: String,
+    /// Empty for CSI volumes.
+    pub device_path: String,
 }
 
 /// A node.

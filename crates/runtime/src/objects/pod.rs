@@ -4,6 +4,10 @@
 //! Invariant: what differs between the pods of one template (node, host name, volumes of a stateful set, affinity of a
 //! daemon set) is outside [`SharedPodSpec`].
 
+mod volumes;
+
+pub use volumes::{ClaimVolume, Volumes};
+
 use crate::{
     Meta, Projection,
     intern::{Shared, Text, share},
@@ -319,115 +323,6 @@ impl<'de> Deserialize<'de> for PodSpec {
     }
 }
 
-/// What a pod's volumes refer to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(from = "Option<Vec<Volume>>")]
-pub struct Volumes {
-    /// Volumes that are claims.
-    pub claims: Box<[ClaimVolume]>,
-    /// Names of secrets.
-    pub secrets: Box<[Box<str>]>,
-}
-
-/// A volume that is a claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClaimVolume {
-    /// A claim by name.
-    Named(Box<str>),
-    /// A claim that is made for the pod, after it and the name of this volume.
-    Ephemeral(Box<str>),
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Claim {
-    claim_name: Box<str>,
-}
-
-/// A source that names a secret.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct SecretSource {
-    secret_name: Box<str>,
-}
-
-/// A source that refers to a secret.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Referring {
-    #[serde(alias = "nodePublishSecretRef")]
-    secret_ref: Option<Named>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Projected {
-    sources: Vec<ProjectedSource>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ProjectedSource {
-    secret: Option<Named>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Volume {
-    name: Box<str>,
-    persistent_volume_claim: Option<Claim>,
-    ephemeral: Option<de::IgnoredAny>,
-    secret: Option<SecretSource>,
-    azure_file: Option<SecretSource>,
-    projected: Option<Projected>,
-    cephfs: Option<Referring>,
-    cinder: Option<Referring>,
-    csi: Option<Referring>,
-    flex_volume: Option<Referring>,
-    iscsi: Option<Referring>,
-    rbd: Option<Referring>,
-    #[serde(rename = "scaleIO")]
-    scale_io: Option<Referring>,
-    storageos: Option<Referring>,
-}
-
-impl Volume {
-    fn claim(&self) -> Option<ClaimVolume> {
-        match (&self.persistent_volume_claim, &self.ephemeral) {
-            (Some(claim), _) => Some(ClaimVolume::Named(claim.claim_name.clone())),
-            (None, Some(_)) => Some(ClaimVolume::Ephemeral(self.name.clone())),
-            (None, None) => None,
-        }
-    }
-
-    fn secrets(self) -> impl Iterator<Item = Box<str>> {
-        let own = [self.secret, self.azure_file].into_iter().flatten().map(|s| s.secret_name);
-        let referring = [
-            self.cephfs,
-            self.cinder,
-            self.csi,
-            self.flex_volume,
-            self.iscsi,
-            self.rbd,
-            self.scale_io,
-            self.storageos,
-        ];
-        let referring = referring.into_iter().flatten().filter_map(|r| Some(r.secret_ref?.name));
-        let projected = self.projected.unwrap_or_default().sources;
-        own.chain(referring).chain(projected.into_iter().filter_map(|p| Some(p.secret?.name)))
-    }
-}
-
-impl From<Option<Vec<Volume>>> for Volumes {
-    fn from(volumes: Option<Vec<Volume>>) -> Self {
-        let volumes = volumes.unwrap_or_default();
-        Volumes {
-            claims: volumes.iter().filter_map(Volume::claim).collect(),
-            secrets: volumes.into_iter().flat_map(Volume::secrets).collect(),
-        }
-    }
-}
-
 /// A pod's condition.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -526,6 +421,8 @@ pub struct Pod {
 impl Pod {
     /// The index of bound pods by the claims that they use: `NAMESPACE/NAME`.
     pub const CLAIM: &'static str = "claim";
+    /// The same of pods that are not bound to a node.
+    pub const WAITING_CLAIM: &'static str = "waiting-claim";
 
     /// A condition by type.
     pub fn condition(&self, kind: &str) -> Option<&PodCondition> {
@@ -588,11 +485,9 @@ impl Projection for Pod {
     }
 
     fn index(&self) -> Vec<(&'static str, String)> {
-        if self.spec.node_name.is_empty() {
-            return vec![];
-        }
-        let claims =
-            self.claims().map(|(name, _)| (Pod::CLAIM, format!("{}/{name}", self.metadata.namespace)));
-        [("node", self.spec.node_name.to_string())].into_iter().chain(claims).collect()
+        let bound = !self.spec.node_name.is_empty();
+        let index = if bound { Pod::CLAIM } else { Pod::WAITING_CLAIM };
+        let claims = self.claims().map(|(name, _)| (index, format!("{}/{name}", self.metadata.namespace)));
+        bound.then(|| ("node", self.spec.node_name.to_string())).into_iter().chain(claims).collect()
     }
 }

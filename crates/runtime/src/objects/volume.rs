@@ -1,19 +1,62 @@
 //! PersistentVolumeClaim, PersistentVolume and VolumeAttributesClass, projected.
 
+use super::{Amounts, LabelSelector, NodeSelector};
 use crate::{Meta, Projection};
-use serde::Deserialize;
+use kaji_meta::quantity::Quantity;
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use serde_json::Value;
+
+/// The annotation that named a storage class before there was a field; it still counts before the field.
+pub const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+
+/// An amount of storage.
+fn storage(amounts: &Amounts) -> Option<Quantity> {
+    let (_, amount) = amounts.iter().find(|(name, _)| *name == "storage")?;
+    Quantity::parse(amount).ok()
+}
+
+/// Whether something is there, whatever it is.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::<IgnoredAny>::deserialize(deserializer)?.is_some())
+}
 
 /// A claim's spec, as far as loops read it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PersistentVolumeClaimSpec {
-    /// Class.
+    /// Class; `Some("")` asks for a volume without one.
     pub storage_class_name: Option<String>,
     /// Class of what can be changed.
     pub volume_attributes_class_name: Option<String>,
     /// `requests`, raw.
     pub resources: Value,
+    /// How it is to be mounted.
+    pub access_modes: Vec<String>,
+    /// Which volumes fit; all without it.
+    pub selector: Option<LabelSelector>,
+    /// The volume, by name; `""` before one is chosen.
+    pub volume_name: String,
+    /// `Filesystem` or `Block`
+    pub volume_mode: Option<String>,
+    /// Whether the volume is to be filled from something.
+    #[serde(deserialize_with = "present")]
+    pub data_source: bool,
+    /// The same by the newer field.
+    #[serde(deserialize_with = "present")]
+    pub data_source_ref: bool,
+}
+
+impl PersistentVolumeClaimSpec {
+    /// The amount of storage that is asked for.
+    pub fn request(&self) -> Quantity {
+        let request = self.resources.pointer("/requests/storage");
+        request.and_then(|amount| Quantity::from_value(amount).ok()).unwrap_or_default()
+    }
+}
+
+/// `Filesystem`, unless another mode is named.
+pub fn volume_mode(mode: Option<&str>) -> &str {
+    mode.unwrap_or("Filesystem")
 }
 
 /// A change of the class of attributes that is under way.
@@ -32,6 +75,19 @@ pub struct PersistentVolumeClaimStatus {
     pub current_volume_attributes_class_name: Option<String>,
     /// The one that it shall have.
     pub modify_volume_status: Option<ModifyVolumeStatus>,
+    /// `Pending`, `Bound`, `Lost`
+    pub phase: String,
+    /// How the volume may be mounted.
+    pub access_modes: Vec<String>,
+    /// What the volume has.
+    pub capacity: Amounts,
+}
+
+impl PersistentVolumeClaimStatus {
+    /// The storage that the volume has.
+    pub fn storage(&self) -> Option<Quantity> {
+        storage(&self.capacity)
+    }
 }
 
 /// A claim.
@@ -50,6 +106,17 @@ pub struct PersistentVolumeClaim {
 pub const ATTRIBUTES_CLASS: &str = "attributes-class";
 
 impl PersistentVolumeClaim {
+    /// The name of its storage class, `""` for none.
+    pub fn class(&self) -> &str {
+        let annotated = self.metadata.annotations.get(CLASS_ANNOTATION).map(String::as_str);
+        annotated.or(self.spec.storage_class_name.as_deref()).unwrap_or_default()
+    }
+
+    /// Whether it says which class it is of, if only that it is of none.
+    pub fn has_class(&self) -> bool {
+        self.metadata.annotations.contains_key(CLASS_ANNOTATION) || self.spec.storage_class_name.is_some()
+    }
+
     /// The classes of attributes that it has or shall have.
     pub fn attributes_classes(&self) -> impl Iterator<Item = &str> {
         let wanted = self.spec.volume_attributes_class_name.as_deref();
@@ -73,8 +140,56 @@ impl Projection for PersistentVolumeClaim {
     }
 
     fn index(&self) -> Vec<(&'static str, String)> {
-        self.attributes_classes().map(|class| (ATTRIBUTES_CLASS, class.to_owned())).collect()
+        let classes = self.attributes_classes().map(|class| (ATTRIBUTES_CLASS, class.to_owned()));
+        let unbound = self.spec.volume_name.is_empty();
+        let state = if unbound { (UNBOUND, String::new()) } else { (VOLUME, self.spec.volume_name.clone()) };
+        classes.chain([state]).collect()
     }
+}
+
+/// The index of claims by the volume that they name.
+pub const VOLUME: &str = "volume";
+/// The index of claims that name no volume, and of volumes that no claim is named by; the value is empty.
+pub const UNBOUND: &str = "unbound";
+/// The index of volumes by the claim that they are bound or reserved for: `NAMESPACE/NAME`.
+pub const CLAIM_REF: &str = "claim-ref";
+
+/// The claim that a volume is bound to or reserved for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ClaimRef {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Uid; `""` for a reservation that any claim of the name may take.
+    pub uid: String,
+}
+
+/// A volume of a CSI driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CsiSource {
+    /// The driver's name.
+    pub driver: String,
+    /// The driver's name of the volume.
+    pub volume_handle: String,
+}
+
+/// A volume that is a path of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct PathSource {
+    /// The path.
+    pub path: String,
+}
+
+/// From which nodes a volume can be reached.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct VolumeNodeAffinity {
+    /// Nodes; all without it.
+    pub required: Option<NodeSelector>,
 }
 
 /// A volume's spec, as far as loops read it.
@@ -83,13 +198,33 @@ impl Projection for PersistentVolumeClaim {
 pub struct PersistentVolumeSpec {
     /// Class of what can be changed.
     pub volume_attributes_class_name: Option<String>,
+    /// What it has.
+    pub capacity: Amounts,
+    /// How it may be mounted.
+    pub access_modes: Vec<String>,
+    /// Its claim.
+    pub claim_ref: Option<ClaimRef>,
+    /// `Retain`, `Delete`, `Recycle`
+    pub persistent_volume_reclaim_policy: String,
+    /// Class, `""` for none.
+    pub storage_class_name: String,
+    /// `Filesystem` or `Block`
+    pub volume_mode: Option<String>,
+    /// From which nodes it can be reached.
+    pub node_affinity: Option<Box<VolumeNodeAffinity>>,
+    /// It is a CSI driver's.
+    pub csi: Option<Box<CsiSource>>,
+    /// It is a directory or device of one node.
+    pub local: Option<PathSource>,
+    /// It is a path of whichever node its pod runs on.
+    pub host_path: Option<PathSource>,
 }
 
 /// A volume's status.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolumeStatus {
-    /// `Available`, `Bound`, …
+    /// `Available`, `Bound`, `Released`, `Failed`
     pub phase: String,
 }
 
@@ -103,6 +238,44 @@ pub struct PersistentVolume {
     pub spec: PersistentVolumeSpec,
     /// Status.
     pub status: PersistentVolumeStatus,
+}
+
+impl PersistentVolume {
+    /// The name of its storage class, `""` for none.
+    pub fn class(&self) -> &str {
+        let annotated = self.metadata.annotations.get(CLASS_ANNOTATION).map(String::as_str);
+        annotated.unwrap_or(&self.spec.storage_class_name)
+    }
+
+    /// The storage that it has.
+    pub fn storage(&self) -> Option<Quantity> {
+        storage(&self.spec.capacity)
+    }
+
+    /// Whether it is bound to a claim, or reserved for one of its name.
+    pub fn bound_to(&self, claim: &PersistentVolumeClaim) -> bool {
+        self.spec.claim_ref.as_ref().is_some_and(|reference| {
+            reference.name == claim.metadata.name
+                && reference.namespace == claim.metadata.namespace
+                && (reference.uid.is_empty() || reference.uid == claim.metadata.uid)
+        })
+    }
+
+    /// Whether it can be reached from a node.
+    pub fn reaches(&self, node: &Meta) -> bool {
+        let required = self.spec.node_affinity.as_ref().and_then(|affinity| affinity.required.as_ref());
+        required.is_none_or(|selector| selector.matches(node))
+    }
+
+    /// Whether it may be mounted in all the ways that a claim asks for.
+    pub fn allows(&self, claim: &PersistentVolumeClaim) -> bool {
+        claim.spec.access_modes.iter().all(|mode| self.spec.access_modes.contains(mode))
+    }
+
+    /// Whether it is used as the claim asks for: as a file system, or as a device.
+    pub fn same_mode(&self, claim: &PersistentVolumeClaim) -> bool {
+        volume_mode(self.spec.volume_mode.as_deref()) == volume_mode(claim.spec.volume_mode.as_deref())
+    }
 }
 
 impl Projection for PersistentVolume {
@@ -119,7 +292,11 @@ impl Projection for PersistentVolume {
 
     fn index(&self) -> Vec<(&'static str, String)> {
         let class = self.spec.volume_attributes_class_name.iter().filter(|class| !class.is_empty());
-        class.map(|class| (ATTRIBUTES_CLASS, class.clone())).collect()
+        let state = match &self.spec.claim_ref {
+            Some(claim) => (CLAIM_REF, format!("{}/{}", claim.namespace, claim.name)),
+            None => (UNBOUND, String::new()),
+        };
+        class.map(|class| (ATTRIBUTES_CLASS, class.clone())).chain([state]).collect()
     }
 }
 
