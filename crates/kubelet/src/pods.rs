@@ -26,6 +26,7 @@ pub mod observed;
 pub mod probes;
 pub mod resize;
 pub mod resources;
+pub mod restart;
 pub mod security;
 pub mod sources;
 pub mod start;

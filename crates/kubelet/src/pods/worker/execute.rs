@@ -1,15 +1,13 @@
 //! Carrying out [`Actions`]: kills, then the sandbox, then containers in order.
 
 use super::Worker;
-use crate::pods::backoff::go_duration;
 use crate::pods::compute::Actions;
 use crate::pods::core::Container;
 use crate::pods::images::{self, StartFailure};
 use crate::pods::model::{self, ContainerKind};
 use crate::pods::observed::Observed;
 use crate::pods::start::{self, ContainerInputs};
-use crate::pods::{hooks, kill, resources, status};
-use jiff::Timestamp;
+use crate::pods::{hooks, kill, resources, restart, status};
 use kaji_containers::{ContainerState, PodSandboxConfig, RuntimeError};
 use kaji_runtime::EventRecord;
 use std::net::IpAddr;
@@ -281,28 +279,11 @@ impl Worker {
 
     /// Whether a container that has exited may run again already.
     fn restart_delay(&mut self, container: &Container, observed: &Observed) -> Result<(), Duration> {
-        let Some(newest) = observed.newest(&container.name) else { return Ok(()) };
-        if newest.state() != ContainerState::Exited {
-            return Ok(());
-        }
-        let now = self.cx.clock.now();
-        let ended = i128::from(newest.status.finished_at_nanos);
-        let ended = Timestamp::from_nanosecond(ended).unwrap_or(now);
-        let key = format!("container {} {:x}", container.name, model::container_hash(container));
-        if let Some(left) = self.restarts.remaining(&key, ended, now) {
-            let shown = model::display(&self.pod);
-            let name = &container.name;
-            let delay = go_duration(self.restarts.delay(&key));
-            self.cx.api.record(EventRecord::warning(
-                model::container_reference(&self.pod, name),
-                "BackOff",
-                format!("Back-off restarting failed container {name} in pod {shown}"),
-            ));
-            let message = format!("back-off {delay} restarting failed container={name} pod={shown}");
-            self.waiting.insert(name.clone(), ("CrashLoopBackOff".to_owned(), message));
-            return Err(left);
-        }
-        self.restarts.next(&key, ended, now);
-        Ok(())
+        let (newest, now) = (observed.newest(&container.name), self.cx.clock.now());
+        restart::let_start(&mut self.restarts, &self.pod, container, newest, now).map_err(|held| {
+            self.cx.api.record(held.event);
+            self.waiting.insert(container.name.clone(), held.waiting);
+            held.left
+        })
     }
 }

@@ -1,0 +1,54 @@
+//! When a container that has exited may run again. Upstream's `doBackOff`. Pure but for the delays, which are the caller's.
+
+use super::backoff::{Backoff, go_duration};
+use super::core::{Container, Pod};
+use super::model;
+use super::observed::ObservedContainer;
+use jiff::Timestamp;
+use kaji_containers::ContainerState;
+use kaji_runtime::EventRecord;
+use std::time::Duration;
+
+/// A container that may not run again yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Held {
+    /// For so long.
+    pub left: Duration,
+    /// Reason and message of its waiting state.
+    pub waiting: (String, String),
+    /// What is recorded about it.
+    pub event: EventRecord,
+}
+
+/// Lets a container start, and makes its next delay longer, unless it has ended too short a time ago. `newest` is its last run.
+///
+/// # Errors
+/// How long it waits.
+pub fn let_start(
+    restarts: &mut Backoff,
+    pod: &Pod,
+    container: &Container,
+    newest: Option<&ObservedContainer>,
+    now: Timestamp,
+) -> Result<(), Box<Held>> {
+    let Some(newest) = newest.filter(|newest| newest.state() == ContainerState::Exited) else {
+        return Ok(());
+    };
+    let ended = i128::from(newest.status.finished_at_nanos);
+    let ended = Timestamp::from_nanosecond(ended).unwrap_or(now);
+    let name = &container.name;
+    let key = format!("container {name} {:x}", model::container_hash(container));
+    if let Some(left) = restarts.remaining(&key, ended, now) {
+        let shown = model::display(pod);
+        let delay = go_duration(restarts.delay(&key));
+        let event = EventRecord::warning(
+            model::container_reference(pod, name),
+            "BackOff",
+            format!("Back-off restarting failed container {name} in pod {shown}"),
+        );
+        let message = format!("back-off {delay} restarting failed container={name} pod={shown}");
+        return Err(Box::new(Held { left, waiting: ("CrashLoopBackOff".to_owned(), message), event }));
+    }
+    restarts.next(&key, ended, now);
+    Ok(())
+}
