@@ -1,5 +1,6 @@
 //! Projections shared by the loops of every part: one file a kind, only the fields that some loop reads.
 
+mod amounts;
 mod certificates;
 mod daemonset;
 mod deployment;
@@ -18,6 +19,7 @@ mod statefulset;
 mod storage;
 mod volume;
 
+pub use amounts::{Amounts, Demand};
 pub use certificates::{
     CertificateSigningRequest, CertificateSigningRequestSpec, CertificateSigningRequestStatus,
     ClusterTrustBundle, ClusterTrustBundleSpec, PodCertificateRequest,
@@ -31,11 +33,11 @@ pub use job::{
 pub use lease::{Lease, LeaseSpec};
 pub use migration::{StorageVersionMigration, StorageVersionMigrationSpec, StorageVersionMigrationStatus};
 pub use namespace::{ConfigMap, Namespace, NamespaceSpec, NamespaceStatus, SecretReference, ServiceAccount};
-pub use node::{AttachedVolume, Node, Taint};
+pub use node::{AttachedVolume, Node, NodeImage, Taint};
 pub use node_selector::{NodeRequirement, NodeSelector, NodeSelectorTerm};
 pub use pod::{
-    Amounts, ClaimVolume, Container, ContainerPort, ContainerState, ContainerStatus, Demand, Pod,
-    PodCondition, PodIp, ReadinessGate, Terminated, Toleration,
+    ClaimVolume, Container, ContainerPort, ContainerState, ContainerStatus, Pod, PodCondition, PodIp,
+    PodSpec, ReadinessGate, SchedulingGroup, Terminated, Toleration,
 };
 pub use policy::{
     BOOTSTRAP_TOKEN, MetaCondition, PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus,

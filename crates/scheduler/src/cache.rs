@@ -1,184 +1,143 @@
-//! The scheduler's cache: nodes with the resources that bound and assumed pods request of them.
+//! The scheduler's cache: which pods are counted on which node, bound ones and assumed ones.
 //!
 //! Invariants:
 //! - A pod is counted on one node at most, once.
-//! - Of a counted pod only its uid, requests and host ports are kept, not its projection.
+//! - An assumed pod stays counted until it is forgotten, or the informer shows where it is.
 
-use crate::resources::Resources;
+use crate::{pod_info::PodInfo, snapshot::Snapshot};
 use kaji_runtime::{
     Key,
-    objects::{ContainerPort, Node, Pod},
+    objects::{Node, Pod},
 };
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     sync::Arc,
 };
 
-/// A host port in use: address, protocol, port.
-pub type HostPort = (String, String, i64);
-
-/// A pod that waits for a node, with what scheduling computes of it once.
-#[derive(Clone, Debug)]
-pub struct PodInfo {
-    /// The pod.
-    pub pod: Arc<Pod>,
-    /// The resources that it requests.
-    pub request: Resources,
-    /// The host ports that it uses.
-    pub ports: Vec<HostPort>,
-}
-
-impl PodInfo {
-    /// Computes requests and ports.
-    pub fn new(pod: Arc<Pod>) -> Self {
-        let ports = pod.spec.containers.iter().flat_map(|c| &c.ports);
-        let ports = ports.filter_map(host_port).collect();
-        PodInfo { request: Resources::of_pod(&pod), ports, pod }
-    }
-}
-
-fn host_port(port: &ContainerPort) -> Option<HostPort> {
-    let text = |text: &str, default: &str| if text.is_empty() { default } else { text }.to_owned();
-    (port.host_port > 0)
-        .then(|| (text(&port.host_ip, "0.0.0.0"), text(&port.protocol, "TCP"), port.host_port))
-}
-
-/// A node with what its pods request.
-#[derive(Clone, Debug)]
-pub struct NodeInfo {
-    /// The node.
-    pub node: Arc<Node>,
-    /// What pods can request of it.
-    pub allocatable: Resources,
-    /// The sum of its pods' requests.
-    pub used: Resources,
-    /// Host ports in use.
-    pub ports: HashSet<HostPort>,
-}
-
-impl NodeInfo {
-    /// Whether a port is in use; the wildcard address conflicts with every other.
-    pub fn port_conflict(&self, wanted: &[HostPort]) -> bool {
-        wanted.iter().any(|(ip, protocol, port)| {
-            self.ports.iter().any(|(i, pr, po)| {
-                po == port && pr == protocol && (i == ip || i == "0.0.0.0" || ip == "0.0.0.0")
-            })
-        })
-    }
-}
-
-/// What is counted of a bound or assumed pod.
-#[derive(Debug)]
 struct CountedPod {
-    node: Box<str>,
-    uid: Box<str>,
-    request: Resources,
-    ports: Box<[HostPort]>,
+    node: Arc<str>,
+    info: Arc<PodInfo>,
+    assumed: bool,
 }
 
 /// The nodes, and the pods that are counted on them.
 #[derive(Default)]
 pub struct Cache {
-    nodes: BTreeMap<String, NodeInfo>,
+    snapshot: Snapshot,
     pods: HashMap<Key, CountedPod>,
+    /// Pods of each node, those of nodes too that are not there.
+    on_node: HashMap<Arc<str>, HashSet<Key>>,
+    generation: u64,
+    assumed: usize,
 }
 
 impl Cache {
-    /// The nodes by name.
-    pub fn nodes(&self) -> impl ExactSizeIterator<Item = &NodeInfo> {
-        self.nodes.values()
+    /// The table of nodes for the next decision.
+    pub fn snapshot(&mut self) -> &Snapshot {
+        self.snapshot.settle();
+        &self.snapshot
     }
 
-    /// A node.
-    pub fn node(&self, name: &str) -> Option<&NodeInfo> {
-        self.nodes.get(name)
+    /// Changes whenever the table of nodes does.
+    pub fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// Adds, replaces or (`None`) removes a node. Its pods stay counted for a node that is created again.
     pub fn set_node(&mut self, name: &str, node: Option<Arc<Node>>) {
+        self.generation += 1;
         let Some(node) = node else {
-            self.nodes.remove(name);
+            self.snapshot.remove_node(name);
             return;
         };
-        let pairs = node.status.allocatable.iter().map(|(k, v)| (k.as_str(), v.as_str()));
-        let allocatable = Resources::parse(pairs);
-        if let Some(info) = self.nodes.get_mut(name) {
-            info.allocatable = allocatable;
-            info.node = node;
-            return;
-        }
-        let mut info = NodeInfo { node, allocatable, used: Resources::default(), ports: HashSet::new() };
-        for pod in self.pods.values().filter(|pod| &*pod.node == name) {
-            info.used.add(&pod.request);
-            info.ports.extend(pod.ports.iter().cloned());
-        }
-        self.nodes.insert(name.to_owned(), info);
-    }
-
-    /// Counts a pod on a node. A pod that is counted there already stays as it is; one that is counted on another node moves.
-    pub fn add_pod(&mut self, key: &Key, node: &str, info: &PodInfo) {
-        let uid = info.pod.metadata.uid.as_str();
-        if self.pods.get(key).is_some_and(|pod| &*pod.node == node && &*pod.uid == uid) {
-            return;
-        }
-        self.remove_pod(key);
-        if let Some(n) = self.nodes.get_mut(node) {
-            n.used.add(&info.request);
-            n.ports.extend(info.ports.iter().cloned());
-        }
-        let counted = CountedPod {
-            node: node.into(),
-            uid: uid.into(),
-            request: info.request.clone(),
-            ports: info.ports.as_slice().into(),
-        };
-        self.pods.insert(key.clone(), counted);
-    }
-
-    /// Stops counting a pod; returns whether it was counted.
-    pub fn remove_pod(&mut self, key: &Key) -> bool {
-        let Some(pod) = self.pods.remove(key) else { return false };
-        if let Some(n) = self.nodes.get_mut(&*pod.node) {
-            n.used.subtract(&pod.request);
-            for port in &pod.ports {
-                n.ports.remove(port);
+        let new = self.snapshot.node(name).is_none();
+        self.snapshot.set_node(node);
+        if new {
+            let keys = self.on_node.get(name).into_iter().flatten();
+            for counted in keys.filter_map(|key| self.pods.get(key)) {
+                self.snapshot.add_pod(name, &counted.info);
             }
         }
-        true
+    }
+
+    /// Counts a pod where a decision has put it.
+    pub fn assume(&mut self, info: &Arc<PodInfo>, node: &str) {
+        self.count(info.key(), node, info.clone(), true);
+    }
+
+    /// Counts a bound pod in its present state.
+    pub fn set_pod(&mut self, pod: &Arc<Pod>) {
+        let (key, node) = (pod.metadata.key(), pod.spec.node_name.as_str());
+        let Some(counted) = self.pods.get_mut(&key) else {
+            return self.count(key, node, Arc::new(PodInfo::new(pod.clone())), false);
+        };
+        let same_pod = counted.info.uid() == pod.metadata.uid && &*counted.node == node;
+        if !same_pod {
+            return self.count(key, node, Arc::new(PodInfo::new(pod.clone())), false);
+        }
+        if std::mem::take(&mut counted.assumed) {
+            self.assumed -= 1;
+        }
+        let updated = Arc::new(counted.info.updated(pod.clone()));
+        let former = &counted.info;
+        let counts_the_same = former.same_needs(&updated)
+            && former.pod.metadata.labels == pod.metadata.labels
+            && former.pod.metadata.deleting() == pod.metadata.deleting();
+        if counts_the_same {
+            counted.info = updated.clone();
+            self.snapshot.replace_pod(node, &updated);
+            return;
+        }
+        self.count(key, node, updated, false);
+    }
+
+    fn count(&mut self, key: Key, node: &str, info: Arc<PodInfo>, assumed: bool) {
+        self.remove_pod(&key);
+        self.generation += 1;
+        self.snapshot.add_pod(node, &info);
+        let node: Arc<str> = match self.on_node.get_key_value(node) {
+            Some((known, _)) => known.clone(),
+            None => node.into(),
+        };
+        self.on_node.entry(node.clone()).or_default().insert(key.clone());
+        self.assumed += usize::from(assumed);
+        self.pods.insert(key, CountedPod { node, info, assumed });
+    }
+
+    /// Stops counting a pod; returns it as it was counted.
+    pub fn remove_pod(&mut self, key: &Key) -> Option<Arc<PodInfo>> {
+        let counted = self.pods.remove(key)?;
+        self.generation += 1;
+        self.assumed -= usize::from(counted.assumed);
+        self.snapshot.remove_pod(&counted.node, &counted.info);
+        if let Some(keys) = self.on_node.get_mut(&counted.node) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.on_node.remove(&counted.node);
+            }
+        }
+        Some(counted.info)
+    }
+
+    /// Stops counting an assumed pod; one that is known to be bound stays.
+    pub fn forget(&mut self, key: &Key, uid: &str) {
+        if self.pods.get(key).is_some_and(|p| p.assumed && p.info.uid() == uid) {
+            self.remove_pod(key);
+        }
+    }
+
+    /// Whether a pod was put on a node by a decision that the informer does not show yet.
+    pub fn is_assumed(&self, key: &Key, uid: &str) -> bool {
+        self.pods.get(key).is_some_and(|p| p.assumed && p.info.uid() == uid)
     }
 
     /// The node on which a pod is counted.
     pub fn node_of(&self, key: &Key) -> Option<&str> {
         self.pods.get(key).map(|pod| &*pod.node)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn pod(name: &str, uid: &str) -> PodInfo {
-        let pod = json!({"metadata": {"name": name, "uid": uid}, "spec": {"containers": [
-            {"resources": {"requests": {"cpu": "100m"}}, "ports": [{"hostPort": 80}]}]}});
-        PodInfo::new(Arc::new(serde_json::from_value(pod).unwrap()))
-    }
-
-    #[test]
-    fn counts_a_pod_once() {
-        let mut cache = Cache::default();
-        let node: Arc<Node> = Arc::new(serde_json::from_value(json!({"metadata": {"name": "n"}})).unwrap());
-        let key = Key::new("d", "p");
-        cache.add_pod(&key, "n", &pod("p", "1"));
-        cache.set_node("n", Some(node.clone()));
-        cache.add_pod(&key, "n", &pod("p", "1"));
-        assert_eq!(cache.node("n").unwrap().used.cpu, 100);
-        // Another pod of the same name.
-        cache.add_pod(&key, "n", &pod("p", "2"));
-        assert_eq!(cache.node("n").unwrap().used.cpu, 100);
-        assert!(cache.node("n").unwrap().port_conflict(&pod("q", "3").ports));
-        assert!(cache.remove_pod(&key) && !cache.remove_pod(&key));
-        assert_eq!(cache.node("n").unwrap().used, Resources::default());
-        assert!(!cache.node("n").unwrap().port_conflict(&pod("q", "3").ports));
+    /// How many pods are counted, and how many of them are assumed.
+    pub fn pods(&self) -> (usize, usize) {
+        (self.pods.len(), self.assumed)
     }
 }

@@ -1,19 +1,43 @@
-//! The scheduler: assigns a node to every pending pod.
+//! The scheduler: assigns a node to every pending pod, as upstream's framework does.
 //!
-//! `schedule_pod(cache, pod)` is pure; the loop around it updates the cache from the informers, assumes its own decisions
-//! at once, and binds in the background. What a node is filtered and scored by are [`plugins`], one file each.
+//! - `framework`: extension points, profiles, events.
+//! - `plugins`: what nodes are filtered and scored by, one file each.
+//! - `snapshot`, `cache`, `pod_info` with `affinity`, `spreading`, `node_selector`, `matcher`, `resources`: what decisions read.
+//! - `schedule_one`: one decision, pure.
+//! - `scheduling_queue`, `scheduler`, `changes`, `binding`, `preemption`, `status_writer`, `metrics`: the loop around it.
+//! - `configuration`: profiles of a configuration file.
 //!
 //! Invariants: a node's requested resources are the sum over its bound and assumed pods, each counted once; an
 //! unschedulable pod waits until a change that could make it schedulable, or until its backoff ends.
 
+mod affinity;
+mod binding;
 mod cache;
+mod changes;
+mod configuration;
+pub mod framework;
+mod matcher;
+mod metrics;
+mod node_selector;
 pub mod plugins;
+mod pod_info;
+mod preemption;
 mod resources;
 mod schedule_one;
 mod scheduler;
 mod scheduling_queue;
+mod snapshot;
+mod spreading;
+mod status_writer;
+#[cfg(test)]
+pub(crate) mod testing;
 
-pub use cache::{Cache, NodeInfo, PodInfo};
+pub use cache::Cache;
+pub use configuration::Configuration;
+pub use metrics::Metrics;
+pub use node_selector::{NodeSelector, NodeTerm, RequiredNodes};
+pub use pod_info::{HostPort, PodInfo, PodNeeds};
 pub use resources::Resources;
-pub use schedule_one::{Decision, schedule_pod};
+pub use schedule_one::{Chosen, Decision, Unschedulable, schedule_pod};
 pub use scheduler::run;
+pub use snapshot::{NodeInfo, Snapshot};

@@ -1,76 +1,80 @@
-//! The plugins of the default profile: one file each, and one line in [`DEFAULT_PROFILE`].
+//! The plugins: one file each, and one line in [`PLUGINS`].
 //!
 //! Invariants:
-//! - Plugins are pure: they read a pod and a node of the cache.
-//! - A pod is filtered by the plugins in the table's order; the reasons of the first one that rejects a node are reported.
+//! - Plugins decide purely: they read the cycle and their state. Only `PreBind` and `Bind` call the API.
+//! - Filters run in the table's order; the reasons of the first one that rejects a node are reported.
 
+mod default_binder;
+mod image_locality;
 mod node_affinity;
+mod node_name;
 mod node_ports;
 mod node_resources_balanced_allocation;
 mod node_resources_fit;
 mod node_unschedulable;
+mod priority_sort;
+mod scheduling_gates;
 mod taint_toleration;
 
 pub use taint_toleration::tolerates;
 
-use crate::cache::{NodeInfo, PodInfo};
+use crate::framework::{Outcome, Points, Status};
+use kaji_runtime::objects::{Node, Taint};
+use serde_json::Value;
 
-/// The reasons why a node cannot run a pod; none when it can.
-pub type Filter = fn(&PodInfo, &NodeInfo) -> Vec<String>;
-/// How well a node fits a pod, from 0 to 100.
-pub type Score = fn(&PodInfo, &NodeInfo) -> i64;
+/// Makes a plugin of its arguments in a configuration (`null` for none).
+pub type Build = fn(&Value) -> Result<Points, String>;
 
-/// A plugin's extension points.
-#[derive(Clone, Copy)]
-pub struct Plugin {
+/// A plugin's line in the table.
+pub struct Entry {
     /// Upstream's name of the plugin.
     pub name: &'static str,
-    /// Rejects nodes.
-    pub filter: Option<Filter>,
-    /// Scores nodes.
-    pub score: Option<Score>,
-    /// The factor of its score in a node's total.
+    /// The factor of its score in a node's total; 0 if it scores nothing.
     pub weight: i64,
+    /// Makes it.
+    pub build: Build,
 }
 
-/// The plugins of the default profile, in the order in which they filter.
-pub const DEFAULT_PROFILE: &[Plugin] = &[
+/// All plugins, in upstream's default order. The default profile has all of them.
+pub const PLUGINS: &[Entry] = &[
+    scheduling_gates::PLUGIN,
+    priority_sort::PLUGIN,
     node_unschedulable::PLUGIN,
+    node_name::PLUGIN,
     taint_toleration::PLUGIN,
     node_affinity::PLUGIN,
     node_ports::PLUGIN,
     node_resources_fit::PLUGIN,
     node_resources_balanced_allocation::PLUGIN,
+    image_locality::PLUGIN,
+    default_binder::PLUGIN,
 ];
 
-/// The reasons of the first plugin that rejects a node; none when the pod fits.
-pub fn filter(pod: &PodInfo, node: &NodeInfo) -> Vec<String> {
-    let filters = DEFAULT_PROFILE.iter().filter_map(|plugin| plugin.filter);
-    filters.map(|filter| filter(pod, node)).find(|reasons| !reasons.is_empty()).unwrap_or_default()
-}
-
-/// The weighted sum of all plugins' scores.
-pub fn score(pod: &PodInfo, node: &NodeInfo) -> i64 {
-    let scores = DEFAULT_PROFILE.iter().filter_map(|plugin| Some(plugin.weight * plugin.score?(pod, node)));
-    scores.sum()
-}
-
-/// The share of a node's capacity that is requested once the pod runs there, in percent.
-fn requested_percent(capacity: i64, requested: i64, request: i64) -> i64 {
-    if capacity <= 0 {
-        return 100;
+/// For plugins that take no arguments.
+///
+/// # Errors
+/// If there are any.
+fn no_arguments(name: &str, args: &Value) -> Result<(), String> {
+    match args {
+        Value::Null => Ok(()),
+        _ => Err(format!("plugin {name} takes no arguments")),
     }
-    (requested.saturating_add(request).saturating_mul(100) / capacity).clamp(0, 100)
 }
 
-/// The requested shares of CPU and memory. Pods without requests count with a small one, so that they spread (upstream's
-/// non-zero requests).
-fn cpu_and_memory_percent(pod: &PodInfo, info: &NodeInfo) -> (i64, i64) {
-    let cpu =
-        requested_percent(info.allocatable.cpu, info.used.cpu + info.used.pods, pod.request.cpu.max(100));
-    let memory =
-        requested_percent(info.allocatable.memory, info.used.memory, pod.request.memory.max(200 << 20));
-    (cpu, memory)
+/// A taint that keeps pods off, as cordoning does.
+fn unschedulable_taint() -> Taint {
+    Taint { key: "node.kubernetes.io/unschedulable".into(), effect: "NoSchedule".into(), ..Taint::default() }
+}
+
+/// Success if a condition holds.
+fn ensure(condition: bool, status: impl FnOnce() -> Status) -> Outcome {
+    if condition { Ok(()) } else { Err(status()) }
+}
+
+/// Whether a node has a taint that keeps a pod with these tolerations off.
+fn has_untolerated_taint(tolerations: &[kaji_runtime::objects::Toleration], node: &Node) -> bool {
+    let keeps_off = |t: &&Taint| matches!(t.effect.as_str(), "NoSchedule" | "NoExecute");
+    node.spec.taints.iter().filter(keeps_off).any(|taint| !tolerates(tolerations, taint))
 }
 
 #[cfg(test)]
@@ -80,9 +84,14 @@ mod tests {
 
     #[test]
     fn plugin_names_are_unique_and_every_plugin_extends_something() {
-        let names: HashSet<&str> = DEFAULT_PROFILE.iter().map(|p| p.name).collect();
-        assert_eq!(names.len(), DEFAULT_PROFILE.len());
-        assert!(DEFAULT_PROFILE.iter().all(|p| p.filter.is_some() || p.score.is_some()));
-        assert!(DEFAULT_PROFILE.iter().all(|p| p.score.is_some() == (p.weight > 0)));
+        let names: HashSet<&str> = PLUGINS.iter().map(|p| p.name).collect();
+        assert_eq!(names.len(), PLUGINS.len());
+        assert!(PLUGINS.len() <= 64, "a profile keeps a bit for each");
+        for entry in PLUGINS {
+            let points = (entry.build)(&Value::Null).unwrap();
+            assert_eq!(points.plugin.name(), entry.name);
+            assert!(!points.is_empty(), "{}", entry.name);
+            assert_eq!(points.score.is_some(), entry.weight > 0, "{}", entry.name);
+        }
     }
 }

@@ -2,14 +2,20 @@
 //!
 //! Invariant: sums saturate; they never wrap.
 //!
-//! Source: Kubernetes, "Resource management for pods and containers"; KEP-753 for sidecar containers.
+//! Source: Kubernetes, "Resource management for pods and containers"; KEP-753 for sidecar containers, KEP-1287 for resizes in
+//! place, KEP-2837 for requests of a pod as a whole.
 
 use kaji_meta::quantity::Quantity;
-use kaji_runtime::objects::{Container, Pod};
+use kaji_runtime::objects::{Amounts, Container, ContainerStatus, Pod};
 use std::collections::BTreeMap;
 
+/// What a container without a request of CPU counts with where pods are to be spread, in thousandths.
+pub const DEFAULT_CPU: i64 = 100;
+/// The same of memory, in bytes.
+pub const DEFAULT_MEMORY: i64 = 200 << 20;
+
 /// Amounts: CPU in thousandths, everything else in whole units.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Resources {
     /// Thousandths of a CPU.
     pub cpu: i64,
@@ -29,27 +35,46 @@ impl Resources {
         let mut all = Resources::default();
         for (name, text) in quantities {
             let Ok(quantity) = Quantity::parse(text) else { continue };
-            match name {
-                "cpu" => all.cpu = quantity.milli_value(),
-                "memory" => all.memory = quantity.value(),
-                "ephemeral-storage" => all.storage = quantity.value(),
-                "pods" => all.pods = quantity.value(),
-                other => {
-                    all.other.insert(other.to_owned(), quantity.value());
-                }
-            }
+            let amount = if name == "cpu" { quantity.milli_value() } else { quantity.value() };
+            all.set(name, amount);
         }
         all
     }
 
-    /// The requests of a pod: the sum of its containers and sidecars, or the largest sum during initialization, plus overhead.
+    /// The requests of a pod: the sum of its containers and sidecars, or the largest sum during initialization, replaced by
+    /// what the pod requests as a whole, plus overhead. What a node has granted to a resized container counts if it is more.
     pub fn of_pod(pod: &Pod) -> Self {
+        Self::of_pod_with(pod, false)
+    }
+
+    /// The same, where containers without a request of CPU or memory count with a small one.
+    pub fn of_pod_with_defaults(pod: &Pod) -> Self {
+        Self::of_pod_with(pod, true)
+    }
+
+    fn of_pod_with(pod: &Pod, defaults: bool) -> Self {
+        let infeasible =
+            pod.condition("PodResizePending").is_some_and(|c| c.status == "True" && c.reason == "Infeasible");
+        let requests = |c: &Container, statuses: &[ContainerStatus]| {
+            let mut request = container_request(c, statuses, infeasible);
+            if defaults {
+                let has = |name: &str| c.resources.requests.iter().any(|(n, _)| n == name);
+                if request.cpu == 0 && !has("cpu") {
+                    request.cpu = DEFAULT_CPU;
+                }
+                if request.memory == 0 && !has("memory") {
+                    request.memory = DEFAULT_MEMORY;
+                }
+            }
+            request
+        };
         let mut sum = Resources::default();
-        let requests = |c: &Container| Resources::parse(c.resources.requests.iter());
-        pod.spec.containers.iter().for_each(|c| sum.add(&requests(c)));
+        for container in &pod.spec.containers {
+            sum.add(&requests(container, &pod.status.container_statuses));
+        }
         let (mut sidecars, mut start) = (Resources::default(), Resources::default());
         for container in &pod.spec.init_containers {
-            let mut request = requests(container);
+            let mut request = requests(container, &pod.status.init_container_statuses);
             if container.sidecar() {
                 sum.add(&request);
                 sidecars.add(&request);
@@ -60,9 +85,42 @@ impl Resources {
             }
         }
         sum.raise(&start);
+        sum.replace_by_pod(&pod.spec.resources.requests);
         sum.add(&Resources::parse(pod.spec.overhead.iter()));
         sum.pods = 1;
         sum
+    }
+
+    /// What a pod requests as a whole replaces the sum over its containers.
+    fn replace_by_pod(&mut self, requests: &Amounts) {
+        let whole = |name: &str| matches!(name, "cpu" | "memory") || name.starts_with("hugepages-");
+        for (name, text) in requests.iter().filter(|(name, _)| whole(name)) {
+            let Ok(quantity) = Quantity::parse(text) else { continue };
+            self.set(name, if name == "cpu" { quantity.milli_value() } else { quantity.value() });
+        }
+    }
+
+    /// The amount of a resource by its name.
+    pub fn get(&self, name: &str) -> i64 {
+        match name {
+            "cpu" => self.cpu,
+            "memory" => self.memory,
+            "ephemeral-storage" => self.storage,
+            "pods" => self.pods,
+            other => self.other.get(other).copied().unwrap_or_default(),
+        }
+    }
+
+    fn set(&mut self, name: &str, amount: i64) {
+        match name {
+            "cpu" => self.cpu = amount,
+            "memory" => self.memory = amount,
+            "ephemeral-storage" => self.storage = amount,
+            "pods" => self.pods = amount,
+            other => {
+                self.other.insert(other.to_owned(), amount);
+            }
+        }
     }
 
     /// Adds.
@@ -70,9 +128,12 @@ impl Resources {
         self.combine(more, |a, b| a.saturating_add(b));
     }
 
-    /// Subtracts.
+    /// Subtracts. What becomes nothing is no longer named.
     pub fn subtract(&mut self, less: &Resources) {
         self.combine(less, |a, b| a.saturating_sub(b));
+        if !self.other.is_empty() {
+            self.other.retain(|_, amount| *amount != 0);
+        }
     }
 
     /// The larger of each.
@@ -86,31 +147,29 @@ impl Resources {
         self.storage = f(self.storage, with.storage);
         self.pods = f(self.pods, with.pods);
         for (name, amount) in &with.other {
-            let slot = self.other.entry(name.clone()).or_default();
-            *slot = f(*slot, *amount);
-        }
-    }
-
-    /// What is missing for `request` when `used` of this is taken: upstream's reasons, in its order.
-    pub fn missing(&self, used: &Resources, request: &Resources) -> Vec<String> {
-        let mut missing = vec![];
-        if used.pods + 1 > self.pods {
-            missing.push("Too many pods".to_owned());
-        }
-        let mut check = |name: &str, has: i64, used: i64, wants: i64| {
-            if wants > 0 && wants > has - used {
-                missing.push(format!("Insufficient {name}"));
+            match self.other.get_mut(name) {
+                Some(slot) => *slot = f(*slot, *amount),
+                None => {
+                    self.other.insert(name.clone(), f(0, *amount));
+                }
             }
-        };
-        check("cpu", self.cpu, used.cpu, request.cpu);
-        check("memory", self.memory, used.memory, request.memory);
-        check("ephemeral-storage", self.storage, used.storage, request.storage);
-        for (name, wants) in &request.other {
-            let of = |r: &Resources| r.other.get(name).copied().unwrap_or_default();
-            check(name, of(self), of(used), *wants);
         }
-        missing
     }
+}
+
+/// What a container requests; while it is resized, the most of what it asks for, was granted and runs with.
+fn container_request(container: &Container, statuses: &[ContainerStatus], infeasible: bool) -> Resources {
+    let asked = Resources::parse(container.resources.requests.iter());
+    let Some(status) = statuses.iter().find(|s| s.name == *container.name) else { return asked };
+    let mut granted = Resources::parse(status.allocated_resources.iter());
+    if let Some(running) = &status.resources {
+        granted.raise(&Resources::parse(running.requests.iter()));
+    }
+    if infeasible && granted != Resources::default() {
+        return granted;
+    }
+    granted.raise(&asked);
+    granted
 }
 
 #[cfg(test)]
@@ -118,8 +177,8 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn pod(spec: Value) -> Pod {
-        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()
+    fn pod(pod: Value) -> Pod {
+        serde_json::from_value(pod).unwrap()
     }
 
     fn requests(cpu: &str) -> Value {
@@ -128,31 +187,51 @@ mod tests {
 
     #[test]
     fn init_containers_count_by_the_largest_sum() {
-        let p = pod(json!({
+        let p = pod(json!({"spec": {
             "containers": [{"resources": requests("100m")}, {"resources": requests("200m")}],
             "initContainers": [{"resources": requests("1")}, {"resources": requests("50m")}],
-        }));
+        }}));
         assert_eq!(Resources::of_pod(&p).cpu, 1000);
-        let p = pod(json!({
+        let p = pod(json!({"spec": {
             "containers": [{"resources": requests("100m")}],
             "initContainers": [{"resources": requests("300m"), "restartPolicy": "Always"}, {"resources": requests("200m")}],
             "overhead": {"cpu": "5m"},
-        }));
+        }}));
         assert_eq!(Resources::of_pod(&p).cpu, 505);
     }
 
     #[test]
-    fn reports_missing_resources_as_upstream() {
-        let node = Resources::parse([("cpu", "1"), ("memory", "1Gi"), ("pods", "1")].into_iter());
-        let used = Resources { cpu: 900, pods: 1, ..Resources::default() };
-        let mut wants = Resources::parse([("cpu", "200m"), ("example.com/gpu", "1")].into_iter());
-        wants.pods = 1;
-        assert_eq!(
-            node.missing(&used, &wants),
-            ["Too many pods", "Insufficient cpu", "Insufficient example.com/gpu"]
+    fn containers_without_requests_count_with_small_ones() {
+        let p = pod(
+            json!({"spec": {"containers": [{}, {"resources": {"requests": {"cpu": "0", "memory": "1"}}}]}}),
         );
-        assert!(
-            node.missing(&Resources::default(), &Resources { cpu: 1000, ..Resources::default() }).is_empty()
-        );
+        let (none, some) = (Resources::of_pod(&p), Resources::of_pod_with_defaults(&p));
+        assert_eq!((none.cpu, none.memory), (0, 1));
+        assert_eq!((some.cpu, some.memory), (DEFAULT_CPU, DEFAULT_MEMORY + 1));
+    }
+
+    #[test]
+    fn the_requests_of_a_pod_as_a_whole_replace_those_of_its_containers() {
+        let p = pod(json!({"spec": {
+            "resources": {"requests": {"cpu": "2"}},
+            "containers": [{"resources": {"requests": {"cpu": "100m", "memory": "7"}}}],
+            "overhead": {"cpu": "1m"},
+        }}));
+        let request = Resources::of_pod(&p);
+        assert_eq!((request.cpu, request.memory), (2001, 7));
+    }
+
+    #[test]
+    fn a_resize_counts_with_the_most_of_its_sizes_unless_it_is_infeasible() {
+        let of = |conditions: Value| {
+            Resources::of_pod(&pod(json!({
+                "spec": {"containers": [{"name": "c", "resources": requests("900m")}]},
+                "status": {"conditions": conditions, "containerStatuses": [
+                    {"name": "c", "allocatedResources": {"cpu": "300m"}, "resources": requests("400m")}]},
+            })))
+            .cpu
+        };
+        assert_eq!(of(json!([])), 900);
+        assert_eq!(of(json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}])), 400);
     }
 }

@@ -1,141 +1,202 @@
-//! One scheduling decision: filter the nodes that a pod can run on, score them, choose the best.
-//! Reasons and their wording are upstream's (`pkg/scheduler/framework/plugins`, `FitError`).
+//! One scheduling decision: filter the nodes that a pod can run on, score them, choose the best; make room if there is none.
+//! Wording is upstream's (`FitError`).
 //!
-//! Invariant: the decision is pure; it depends on the cache, the pod and the random source alone.
+//! Invariant: the decision is pure; it depends on the cycle, the profile and the place to start from alone.
 
 use crate::{
-    cache::{Cache, NodeInfo, PodInfo},
-    plugins::{filter, score},
+    framework::{
+        Code, Cycle, CycleState, NodeStatuses, Nomination, Outcome, Profile, Status, profile::Prepared,
+    },
+    pod_info::PodInfo,
+    snapshot::NodeInfo,
 };
-use kaji_meta::random::Random;
-use std::collections::BTreeMap;
+use std::{collections::BTreeSet, sync::Arc};
+
+/// No node at all.
+pub const NO_NODES: &str = "no nodes available to schedule pods";
 
 /// The outcome for a pod.
-#[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
     /// Bind it to this node.
-    Bind(String),
-    /// No node fits; upstream's message.
-    Unschedulable(String),
+    Bind(Chosen),
+    /// No node fits.
+    Unschedulable(Unschedulable),
+    /// A plugin failed.
+    Failed(Status),
 }
 
-/// Chooses a node. `random` breaks ties, so that equal nodes fill evenly.
-pub fn schedule_pod(cache: &Cache, pod: &PodInfo, random: &dyn Random) -> Decision {
-    let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
-    let mut best: Option<(i64, &NodeInfo)> = None;
+/// The chosen node.
+pub struct Chosen {
+    /// Its name.
+    pub node: String,
+    /// What plugins keep for binding.
+    pub state: CycleState,
+    /// Nodes that were filtered.
+    pub evaluated: usize,
+    /// Those that passed, best first, with their scores, where they were scored.
+    pub scored: Vec<(i64, Arc<NodeInfo>)>,
+}
+
+/// Why no node fits.
+#[derive(Debug)]
+pub struct Unschedulable {
+    /// Upstream's sentence.
+    pub message: String,
+    /// The plugins that rejected nodes, or the pod.
+    pub plugins: BTreeSet<&'static str>,
+    /// Those of them that wait for something.
+    pub pending: BTreeSet<&'static str>,
+    /// What becomes of the pod's nominated node.
+    pub nomination: Nomination,
+    /// Pods that are to be deleted to make room.
+    pub victims: Vec<Arc<PodInfo>>,
+}
+
+impl Unschedulable {
+    /// With a message only.
+    pub fn new(message: impl Into<String>) -> Self {
+        Unschedulable {
+            message: message.into(),
+            plugins: BTreeSet::new(),
+            pending: BTreeSet::new(),
+            nomination: Nomination::Keep,
+            victims: vec![],
+        }
+    }
+
+    fn note(&mut self, status: &Status) {
+        if status.plugin.is_empty() {
+            return;
+        }
+        let set = if status.code == Code::Pending { &mut self.pending } else { &mut self.plugins };
+        set.insert(status.plugin);
+    }
+}
+
+/// Decides. `start` is the place of the first node to look at; it moves on, so that all nodes are looked at in turn.
+pub fn schedule_pod(profile: &Profile, cycle: &Cycle<'_>, start: &mut usize) -> Decision {
+    if cycle.snapshot.is_empty() {
+        return Decision::Unschedulable(Unschedulable::new(NO_NODES));
+    }
+    let mut state = CycleState::default();
+    let prepared = match profile.pre_filter(cycle, &mut state) {
+        Ok(prepared) => prepared,
+        Err(status) if status.is_rejection() => return rejected(profile, cycle, &state, status),
+        Err(status) => return Decision::Failed(status),
+    };
+    let mut statuses = NodeStatuses::of_all(prepared.others());
+    let feasible = match feasible_nodes(profile, cycle, &state, &prepared, &mut statuses, start) {
+        Ok(feasible) => feasible,
+        Err(status) => return Decision::Failed(status),
+    };
+    let evaluated = feasible.len() + statuses.named().len();
+    match feasible.as_slice() {
+        [] => no_fit(profile, cycle, &state, statuses, &prepared.plugins),
+        [only] => {
+            let node = only.name().to_owned();
+            Decision::Bind(Chosen { node, state, evaluated, scored: vec![] })
+        }
+        _ => match profile.score(cycle, &mut state, &feasible) {
+            Ok(scores) => {
+                let scored: Vec<_> = scores.into_iter().zip(feasible).collect();
+                let node = best(cycle, &scored).map_or_else(String::new, |n| n.name().to_owned());
+                Decision::Bind(Chosen { node, state, evaluated, scored })
+            }
+            Err(status) => Decision::Failed(status),
+        },
+    }
+}
+
+/// The node with the highest score; the n-th equal one replaces the others with probability 1/n.
+fn best<'a>(cycle: &Cycle<'_>, scored: &'a [(i64, Arc<NodeInfo>)]) -> Option<&'a Arc<NodeInfo>> {
+    let highest = scored.iter().map(|(score, _)| *score).max()?;
     let mut equals = 0;
-    for node in cache.nodes() {
-        let rejected = filter(pod, node);
-        if !rejected.is_empty() {
-            rejected.into_iter().for_each(|r| *reasons.entry(r).or_default() += 1);
-            continue;
-        }
-        let score = score(pod, node);
-        match best {
-            Some((top, _)) if score < top => {}
-            Some((top, _)) if score == top => {
-                equals += 1;
-                // The n-th equal replaces the others with probability 1/n.
-                if random.u64().is_multiple_of(equals) {
-                    best = Some((score, node));
-                }
-            }
-            _ => {
-                equals = 1;
-                best = Some((score, node));
-            }
+    let mut best = None;
+    for (_, node) in scored.iter().filter(|(score, _)| *score == highest) {
+        equals += 1;
+        if equals == 1 || cycle.random.u64().is_multiple_of(equals) {
+            best = Some(node);
         }
     }
-    match best {
-        Some((_, node)) => Decision::Bind(node.node.metadata.name.clone()),
-        None => Decision::Unschedulable(message(cache.nodes().len(), &reasons)),
-    }
+    best
 }
 
-fn message(nodes: usize, reasons: &BTreeMap<String, usize>) -> String {
-    if nodes == 0 {
-        return "no nodes available to schedule pods".into();
+/// The nodes that pass the filters: the nominated one alone if it does, else enough of all.
+fn feasible_nodes(
+    profile: &Profile,
+    cycle: &Cycle<'_>,
+    state: &CycleState,
+    prepared: &Prepared,
+    statuses: &mut NodeStatuses,
+    start: &mut usize,
+) -> Outcome<Vec<Arc<NodeInfo>>> {
+    let nominated = cycle.pod.pod.status.nominated_node_name.as_str();
+    let nominated = cycle.nominator.node_of(cycle.pod.uid()).unwrap_or(nominated);
+    if !nominated.is_empty()
+        && let Some(node) = cycle.snapshot.node(nominated)
+        && prepared.nodes.as_ref().is_none_or(|names| names.contains(nominated))
+        && profile.filter_with_nominated(cycle, state, node).is_ok()
+    {
+        return Ok(vec![node.clone()]);
     }
-    let mut texts: Vec<String> = reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-    texts.sort();
-    format!("0/{nodes} nodes are available: {}.", texts.join(", "))
+    let candidates = prepared.candidates(cycle.snapshot, *start);
+    let enough = profile.nodes_to_find(candidates.len());
+    let mut feasible = Vec::with_capacity(enough);
+    for place in 0..candidates.len() {
+        let Some(node) = candidates.nth(place) else { continue };
+        match profile.filter_with_nominated(cycle, state, node) {
+            Ok(()) => feasible.push(node.clone()),
+            Err(status) if status.is_rejection() => statuses.set(node.slot, status),
+            Err(status) => return Err(status),
+        }
+        if feasible.len() >= enough {
+            break;
+        }
+    }
+    *start = (*start + feasible.len() + statuses.named().len()) % cycle.snapshot.len();
+    Ok(feasible)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use kaji_meta::random::SeededRandom;
-    use kaji_runtime::Key;
-    use serde_json::{Value, json};
-    use std::sync::Arc;
+/// A pre-filter rejected the pod: every node has its status.
+fn rejected(profile: &Profile, cycle: &Cycle<'_>, state: &CycleState, status: Status) -> Decision {
+    let nodes = cycle.snapshot.len();
+    let message = format!("0/{nodes} nodes are available: {}.", status.message());
+    let mut result = Unschedulable::new(message);
+    result.note(&status);
+    let statuses = NodeStatuses::of_all(Some(status));
+    make_room(profile, cycle, state, &statuses, result)
+}
 
-    fn cache(nodes: &[Value]) -> Cache {
-        let mut cache = Cache::default();
-        for node in nodes {
-            let mut node = node.clone();
-            if node["status"].is_null() {
-                node["status"] = json!({"allocatable": {"cpu": "2", "memory": "4Gi", "pods": "10"}});
-            }
-            let node: kaji_runtime::objects::Node = serde_json::from_value(node).unwrap();
-            cache.set_node(&node.metadata.name.clone(), Some(Arc::new(node)));
-        }
-        cache
-    }
+/// Every node was rejected.
+fn no_fit(
+    profile: &Profile,
+    cycle: &Cycle<'_>,
+    state: &CycleState,
+    statuses: NodeStatuses,
+    pre_filters: &BTreeSet<&'static str>,
+) -> Decision {
+    let mut result = Unschedulable::new(statuses.message(cycle.snapshot.len()));
+    result.plugins.extend(pre_filters);
+    statuses.named().iter().for_each(|(_, status)| result.note(status));
+    make_room(profile, cycle, state, &statuses, result)
+}
 
-    fn pod(spec: Value) -> PodInfo {
-        PodInfo::new(Arc::new(
-            serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap(),
-        ))
+fn make_room(
+    profile: &Profile,
+    cycle: &Cycle<'_>,
+    state: &CycleState,
+    statuses: &NodeStatuses,
+    mut result: Unschedulable,
+) -> Decision {
+    let Some(made) = profile.post_filter(cycle, state, statuses) else {
+        return Decision::Unschedulable(result);
+    };
+    match made.status {
+        Err(status) if !status.is_rejection() => tracing::warn!(%status, "a post-filter failed"),
+        Err(status) => result.message = format!("{} {}", result.message, status.message()),
+        Ok(()) => {}
     }
-
-    fn show(nodes: &[Value], spec: Value) -> String {
-        match schedule_pod(&cache(nodes), &pod(spec), &SeededRandom::new(1)) {
-            Decision::Bind(node) => format!("-> {node}"),
-            Decision::Unschedulable(why) => why,
-        }
-    }
-
-    #[test]
-    fn reports_reasons_as_upstream() {
-        let a = json!({"metadata": {"name": "a", "labels": {"disk": "ssd"}}});
-        let cordoned = json!({"metadata": {"name": "b"}, "spec": {"unschedulable": true}});
-        let tainted = json!({"metadata": {"name": "c"}, "spec": {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}});
-        let all = [a.clone(), cordoned.clone(), tainted.clone()];
-        let big = json!({"containers": [{"resources": {"requests": {"cpu": "3"}}}]});
-        let tolerant =
-            json!({"nodeSelector": {}, "tolerations": [{"key": "k", "operator": "Equal", "value": "v"}]});
-        let lines = [
-            show(&all, json!({})),
-            show(&all, big),
-            show(&all, json!({"nodeSelector": {"disk": "hdd"}})),
-            show(&[cordoned.clone(), tainted.clone()], tolerant),
-            show(std::slice::from_ref(&cordoned), json!({"tolerations": [{"operator": "Exists"}]})),
-            show(&[], json!({})),
-        ];
-        expect_test::expect![[r#"
-            -> a
-            0/3 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {k: v}, 1 node(s) were unschedulable.
-            0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) had untolerated taint {k: v}, 1 node(s) were unschedulable.
-            -> c
-            -> b
-            no nodes available to schedule pods"#]]
-        .assert_eq(&lines.join("\n"));
-    }
-
-    #[test]
-    fn fills_equal_nodes_evenly_up_to_their_capacity() {
-        let mut cache = cache(&[json!({"metadata": {"name": "a"}}), json!({"metadata": {"name": "b"}})]);
-        let random = SeededRandom::new(7);
-        for i in 0..20 {
-            let pod = pod(json!({}));
-            let Decision::Bind(node) = schedule_pod(&cache, &pod, &random) else { panic!("{i}") };
-            cache.add_pod(&Key::new("", format!("p{i}")), &node, &pod);
-        }
-        let used: Vec<i64> = cache.nodes().map(|n| n.used.pods).collect();
-        assert_eq!(used, [10, 10]);
-        assert_eq!(
-            schedule_pod(&cache, &pod(json!({})), &random),
-            Decision::Unschedulable("0/2 nodes are available: 2 Too many pods.".into())
-        );
-    }
+    result.nomination = made.nomination;
+    result.victims = made.victims;
+    Decision::Unschedulable(result)
 }

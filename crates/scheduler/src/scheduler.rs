@@ -1,103 +1,101 @@
-//! The scheduling loop: it updates cache and queue from the informers, decides one pod at a time, and binds in the background.
+//! The scheduling loop: it updates cache and queue from the informers, decides one pod at a time, and binds beside.
 //!
 //! Invariants:
 //! - An assumed pod stays in the cache until its binding has failed or the informer shows it.
 //! - At most [`BINDINGS`] bindings are in flight.
+//! - A pod for which victims are being deleted is not tried again before that is done.
+
+mod update;
 
 use crate::{
-    cache::{Cache, PodInfo},
-    schedule_one::{Decision, schedule_pod},
-    scheduling_queue::SchedulingQueue,
+    binding::BindingCycle,
+    cache::Cache,
+    changes::Changes,
+    configuration::Configuration,
+    framework::{
+        BindContext, Code, Cycle, CycleState, Event, Listers, Nomination, Nominator, Outcome, Permission,
+        Profile, Reads, Status,
+    },
+    metrics::{AttemptResult, Metrics},
+    pod_info::PodInfo,
+    preemption::Preemption,
+    schedule_one::{Decision, Unschedulable, schedule_pod},
+    scheduling_queue::{Popped, SchedulingQueue},
+    status_writer::{Condition, StatusWriter, status_patch},
 };
 use kaji_runtime::{
-    Client, Error, EventRecord, Informer, Informers, Key, PatchKind, Projection, Recorder, Shared, Target,
+    Client, EventRecord, Informer, Informers, Key, Recorder, Shared,
     objects::{Node, Pod},
     time,
 };
-use serde_json::json;
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::{
-    sync::{Notify, Semaphore, mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
+    task::JoinSet,
     time::Instant,
 };
 
-/// The scheduler name of pods that name none.
-const NAME: &str = "default-scheduler";
 /// Bindings in flight at once.
 const BINDINGS: usize = 64;
+/// Decisions between two looks at what the informers have reported.
+const DECISIONS: usize = 64;
+/// Upstream's limit of an event's text.
+const NOTE_LIMIT: usize = 1024;
 
-/// Keys that changed since the last iteration of the loop, each once.
-#[derive(Default)]
-struct Changed {
-    pods: Mutex<HashSet<Key>>,
-    nodes: Mutex<HashSet<Key>>,
-    wake: Notify,
-}
-
-impl Changed {
-    fn note(&self, set: &Mutex<HashSet<Key>>, key: Key) {
-        set.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
-        self.wake.notify_one();
-    }
-
-    fn take(set: &Mutex<HashSet<Key>>) -> HashSet<Key> {
-        std::mem::take(&mut *set.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// The result of a binding.
-struct Bound {
-    key: Key,
-    outcome: Result<(), Error>,
+/// What has ended beside the loop.
+enum Ended {
+    /// A binding.
+    Binding { popped: Popped, cycle: Box<BindingCycle>, outcome: Outcome, began: Instant },
+    /// The deletion of victims for a pod; false if one of them failed.
+    Preemption { key: Key, uid: String, done: bool },
 }
 
 /// Runs until `stop` turns true.
-pub async fn run(informers: Arc<Informers>, shared: Shared, mut stop: watch::Receiver<bool>) {
-    let client = shared.client.named("kube-scheduler");
-    let recorder = Recorder::start(shared.client.clone(), NAME, shared.clock.clone(), shared.random.clone());
-    let (changed, clock) = (Arc::new(Changed::default()), shared.clock.clone());
+pub async fn run(
+    informers: Arc<Informers>,
+    shared: Shared,
+    configuration: Configuration,
+    metrics: Metrics,
+    mut stop: watch::Receiver<bool>,
+) {
+    let changes = Arc::new(Changes::default());
     let (pods, nodes) = (informers.get::<Pod>(), informers.get::<Node>());
-    let noted = changed.clone();
-    nodes.handle(move |c| noted.note(&noted.nodes, c.any().meta().key()));
-    let noted = changed.clone();
-    pods.handle(move |c| noted.note(&noted.pods, c.any().meta().key()));
-    tokio::select! { () = async { pods.synced().await; nodes.synced().await } => {}, _ = stop.wait_for(|s| *s) => return }
-    // Room for the results of all bindings in flight.
-    let (sender, mut results) = mpsc::channel(BINDINGS);
-    let mut scheduler = Scheduler {
-        cache: Cache::default(),
-        queue: SchedulingQueue::default(),
-        pods,
-        nodes,
-        shared,
-        client,
-        recorder,
-        permits: Arc::new(Semaphore::new(BINDINGS)),
-        sender,
-    };
+    let noted = changes.clone();
+    nodes.handle(move |c| noted.node(c.any().metadata.key(), (c.old.clone(), c.new.clone())));
+    let noted = changes.clone();
+    pods.handle(move |c| noted.pod(c.any().metadata.key(), (c.old.clone(), c.new.clone())));
+    let noted = changes.clone();
+    let mut reads = Reads::new(&informers, Arc::new(move |event| noted.other(event)));
+    configuration.profiles.iter().flat_map(Profile::points).for_each(|p| p.plugin.reads(&mut reads));
+    let (listers, listed) = reads.finish();
+    let synced = async { tokio::join!(pods.synced(), nodes.synced(), listed) };
+    tokio::select! { _ = synced => {}, _ = stop.wait_for(|s| *s) => return }
+    // Room for the results of all bindings in flight, and of as many preemptions.
+    let (sender, mut ended) = mpsc::channel(2 * BINDINGS);
+    let mut scheduler = Scheduler::new(pods, shared, configuration, metrics, listers, sender);
+    let mut writer = JoinSet::new();
+    writer.spawn(scheduler.writer.clone().run(scheduler.client.clone()));
     loop {
-        scheduler.update(&changed);
+        scheduler.update(&changes);
         scheduler.queue.flush_due(scheduler.now());
-        let full = scheduler.schedule_all(&changed).await;
+        let full = scheduler.schedule_all(&changes).await;
+        scheduler.measure();
         // After scheduling: unschedulable pods have entered their backoff.
         let next = scheduler.queue.next_due();
         let timer = async {
             match next {
-                Some(at) => time::sleep_until(&*clock, at).await,
+                Some(at) => time::sleep_until(&*scheduler.shared.clock, at).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            Some(bound) = results.recv() => {
-                scheduler.bound(bound);
-                while let Ok(bound) = results.try_recv() {
-                    scheduler.bound(bound);
+            Some(end) = ended.recv() => {
+                scheduler.ended(end);
+                while let Ok(end) = ended.try_recv() {
+                    scheduler.ended(end);
                 }
             }
-            () = changed.wake.notified(), if !full => {}
+            () = changes.changed(), if !full => {}
             () = timer, if !full => {}
             _ = stop.wait_for(|s| *s) => return,
         }
@@ -107,161 +105,326 @@ pub async fn run(informers: Arc<Informers>, shared: Shared, mut stop: watch::Rec
 struct Scheduler {
     cache: Cache,
     queue: SchedulingQueue,
+    nominator: Nominator,
+    profiles: Arc<Vec<Profile>>,
     pods: Arc<Informer<Pod>>,
-    nodes: Arc<Informer<Node>>,
     shared: Shared,
     client: Client,
-    recorder: Recorder,
+    recorders: Vec<Recorder>,
+    listers: Listers,
+    metrics: Metrics,
+    writer: StatusWriter,
     permits: Arc<Semaphore>,
-    sender: mpsc::Sender<Bound>,
+    sender: mpsc::Sender<Ended>,
+    /// Uids of pods for which victims are being deleted.
+    preempting: HashSet<String>,
+    /// Where the next decision begins to look at nodes.
+    start: usize,
 }
 
 impl Scheduler {
+    fn new(
+        pods: Arc<Informer<Pod>>,
+        shared: Shared,
+        configuration: Configuration,
+        metrics: Metrics,
+        listers: Listers,
+        sender: mpsc::Sender<Ended>,
+    ) -> Self {
+        let profiles = Arc::new(configuration.profiles);
+        let recorder = |profile: &Profile| {
+            let name = &profile.config.scheduler_name;
+            Recorder::start(shared.client.clone(), name, shared.clock.clone(), shared.random.clone())
+        };
+        Scheduler {
+            cache: Cache::default(),
+            queue: SchedulingQueue::new(profiles.clone(), configuration.backoffs),
+            nominator: Nominator::default(),
+            recorders: profiles.iter().map(recorder).collect(),
+            profiles,
+            pods,
+            client: shared.client.named("kube-scheduler"),
+            shared,
+            listers,
+            metrics,
+            writer: StatusWriter::default(),
+            permits: Arc::new(Semaphore::new(BINDINGS)),
+            sender,
+            preempting: HashSet::new(),
+            start: 0,
+        }
+    }
+
     fn now(&self) -> Instant {
         time::instant(&*self.shared.clock)
     }
 
-    /// Updates cache and queue from the informers.
-    fn update(&mut self, changed: &Changed) {
-        let mut requeue = false;
-        let nodes = self.nodes.snapshot();
-        for key in Changed::take(&changed.nodes) {
-            self.cache.set_node(&key.name, nodes.by_key(&key).cloned());
-            requeue = true;
-        }
-        let pods = self.pods.snapshot();
-        for key in Changed::take(&changed.pods) {
-            match pods.by_key(&key) {
-                Some(pod) if pod.finished() => {
-                    self.queue.remove(&key);
-                    requeue |= self.cache.remove_pod(&key);
-                }
-                Some(pod) if !pod.spec.node_name.is_empty() => {
-                    self.queue.remove(&key);
-                    self.cache.add_pod(&key, &pod.spec.node_name, &PodInfo::new(pod.clone()));
-                }
-                // An assumed pod stays counted until its binding has ended.
-                Some(pod) if self.cache.node_of(&key).is_some() && !pod.metadata.deleting() => {}
-                Some(pod) if responsible(pod) => self.queue.add(key, PodInfo::new(pod.clone())),
-                Some(_) => self.queue.remove(&key),
-                None => {
-                    self.queue.remove(&key);
-                    requeue |= self.cache.remove_pod(&key);
-                }
-            }
-        }
-        if requeue {
-            self.queue.move_all_to_active();
-        }
-    }
-
     /// Schedules every active pod. True when no further binding may start before one ends.
-    async fn schedule_all(&mut self, changed: &Changed) -> bool {
+    async fn schedule_all(&mut self, changes: &Changes) -> bool {
         let mut since = 0;
         loop {
             let Ok(permit) = self.permits.clone().try_acquire_owned() else { return true };
-            let Some((key, info)) = self.queue.pop() else { return false };
-            match schedule_pod(&self.cache, &info, &*self.shared.random) {
-                Decision::Bind(node) => {
-                    self.queue.remove(&key);
-                    self.cache.add_pod(&key, &node, &info);
-                    let (client, sender, recorder) =
-                        (self.client.clone(), self.sender.clone(), self.recorder.clone());
-                    tokio::spawn(async move {
-                        let outcome = bind(&client, &info, &node).await;
-                        if outcome.is_ok() {
-                            recorder.record(EventRecord::normal(
-                                info.pod.metadata.reference("v1", "Pod"),
-                                "Scheduled",
-                                format!("Successfully assigned {key} to {node}"),
-                            ));
-                        }
-                        // Before the result is sent: the loop expects a free permit when it receives one.
-                        drop(permit);
-                        // The receiver is gone only after the loop has ended.
-                        let _ = sender.send(Bound { key, outcome }).await;
-                    });
-                }
-                Decision::Unschedulable(message) => {
-                    self.queue.add_unschedulable(&key, self.now());
-                    self.report(&info, message);
-                }
+            let Some(popped) = self.queue.pop() else { return false };
+            if self.preempting.contains(popped.info.uid()) {
+                self.queue.rejected(&popped.key, ["DefaultPreemption"].into(), [].into(), self.now());
+                continue;
+            }
+            if popped.info.pod.metadata.deleting() {
+                self.queue.remove(&popped.key);
+                continue;
+            }
+            if let Some(binding) = self.schedule(&popped) {
+                self.start_binding(popped, binding, permit);
             }
             since += 1;
-            if since % 64 == 0 {
+            if since % DECISIONS == 0 {
                 tokio::task::yield_now().await;
-                self.update(changed);
+                self.update(changes);
             }
         }
     }
 
-    fn report(&self, info: &PodInfo, message: String) {
-        let pod = &info.pod;
-        self.recorder.record(EventRecord::warning(
-            pod.metadata.reference("v1", "Pod"),
-            "FailedScheduling",
-            message.clone(),
-        ));
-        if pod.condition("PodScheduled").is_some_and(|c| c.status == "False" && c.reason == "Unschedulable") {
+    /// Decides on a pod, and assumes and reserves what was decided. The binding cycle that is to run, if a node was chosen.
+    fn schedule(&mut self, popped: &Popped) -> Option<BindingCycle> {
+        let began = Instant::now();
+        let profiles = self.profiles.clone();
+        let profile = profiles.get(popped.profile)?;
+        let cycle = Cycle {
+            pod: &popped.info,
+            snapshot: self.cache.snapshot(),
+            listers: &self.listers,
+            nominator: &self.nominator,
+            random: &*self.shared.random,
+        };
+        let decision = schedule_pod(profile, &cycle, &mut self.start);
+        self.metrics.decided(began.elapsed());
+        match decision {
+            Decision::Bind(chosen) => {
+                let assumed = self.assume(profile, popped, &chosen.node, chosen.state);
+                match assumed {
+                    Ok((state, wait)) => return Some(self.binding_cycle(popped, chosen.node, state, wait)),
+                    Err(status) => self.reject(popped, &status, began),
+                }
+            }
+            Decision::Unschedulable(why) => self.unschedulable(popped, why, began),
+            Decision::Failed(status) => self.reject(popped, &status, began),
+        }
+        None
+    }
+
+    /// Counts a pod on its node, reserves for it, and asks for permits.
+    fn assume(
+        &mut self,
+        profile: &Profile,
+        popped: &Popped,
+        node: &str,
+        mut state: CycleState,
+    ) -> Outcome<(CycleState, Option<Duration>)> {
+        self.cache.assume(&popped.info, node);
+        let cycle = Cycle {
+            pod: &popped.info,
+            snapshot: self.cache.snapshot(),
+            listers: &self.listers,
+            nominator: &self.nominator,
+            random: &*self.shared.random,
+        };
+        let mut wait: Option<Duration> = None;
+        let outcome = profile.reserve(&cycle, &mut state, node).and_then(|()| {
+            for points in profile.points() {
+                let Some(point) = &points.permit else { continue };
+                match point.permit(&cycle, &mut state, node).map_err(|s| s.by(points.plugin.name()))? {
+                    Permission::Allow => {}
+                    Permission::Wait(longest) => wait = Some(wait.unwrap_or_default().max(longest)),
+                }
+            }
+            Ok(())
+        });
+        if let Err(status) = outcome {
+            profile.unreserve(&popped.info, &mut state, node);
+            self.cache.forget(&popped.key, popped.info.uid());
+            return Err(status);
+        }
+        // A pod that has its node needs no room on another.
+        self.nominator.remove(popped.info.uid());
+        Ok((state, wait))
+    }
+
+    fn binding_cycle(
+        &self,
+        popped: &Popped,
+        node: String,
+        state: CycleState,
+        wait: Option<Duration>,
+    ) -> BindingCycle {
+        let context = BindContext {
+            pod: popped.info.clone(),
+            node,
+            listers: self.listers.clone(),
+            client: self.client.clone(),
+            recorder: self.recorders[popped.profile].clone(),
+        };
+        BindingCycle { context, state, wait }
+    }
+
+    fn start_binding(
+        &self,
+        popped: Popped,
+        mut cycle: BindingCycle,
+        permit: tokio::sync::OwnedSemaphorePermit,
+    ) {
+        let began = self.now();
+        let (profiles, clock, sender) =
+            (self.profiles.clone(), self.shared.clock.clone(), self.sender.clone());
+        tokio::spawn(async move {
+            let outcome = match profiles.get(popped.profile) {
+                Some(profile) => cycle.run(profile, &*clock).await,
+                None => Err(Status::error("the pod's profile is gone")),
+            };
+            // Before the result is sent: the loop expects a free permit when it receives one.
+            drop(permit);
+            // The receiver is gone only after the loop has ended.
+            let _ = sender.send(Ended::Binding { popped, cycle: Box::new(cycle), outcome, began }).await;
+        });
+    }
+
+    fn ended(&mut self, ended: Ended) {
+        match ended {
+            Ended::Binding { popped, cycle, outcome, began } => {
+                self.binding_ended(&popped, *cycle, outcome, began)
+            }
+            Ended::Preemption { key, uid, done } => {
+                self.preempting.remove(&uid);
+                if !done || self.queue.is_rejected_by(&key, "DefaultPreemption") {
+                    self.queue.activate_now(&key);
+                }
+            }
+        }
+    }
+
+    fn binding_ended(&mut self, popped: &Popped, mut cycle: BindingCycle, outcome: Outcome, began: Instant) {
+        let took = self.now().saturating_duration_since(began);
+        let profiles = self.profiles.clone();
+        let Some(profile) = profiles.get(popped.profile) else { return };
+        let Err(status) = outcome else {
+            let name = &profile.config.scheduler_name;
+            self.metrics.attempt(AttemptResult::Scheduled, name, took);
+            let waited = self.now().saturating_duration_since(popped.arrived);
+            self.metrics.scheduled(waited, popped.attempts);
+            self.queue.remove_bound(&popped.key, popped.info.uid());
+            return;
+        };
+        tracing::debug!(pod = %popped.key, %status, "binding failed");
+        profile.unreserve(&popped.info, &mut cycle.state, &cycle.context.node);
+        self.cache.forget(&popped.key, popped.info.uid());
+        if let Some(event) = Event::of_assigned_pod(Some(popped.info.pod.clone()), None) {
+            self.queue.event(&event, self.now());
+        }
+        self.reject(popped, &status, began);
+    }
+
+    /// No node fits a pod.
+    fn unschedulable(&mut self, popped: &Popped, why: Unschedulable, began: Instant) {
+        let now = self.now();
+        let nominated = match &why.nomination {
+            Nomination::Keep => None,
+            Nomination::Clear => {
+                self.nominator.remove(popped.info.uid());
+                Some("")
+            }
+            Nomination::Node(node) => {
+                self.nominator.nominate(&popped.info, node);
+                Some(node.as_str())
+            }
+        };
+        self.report(popped, "Unschedulable", &why.message, nominated, AttemptResult::Unschedulable, began);
+        self.queue.rejected(&popped.key, why.plugins, why.pending, now);
+        if let Nomination::Node(node) = why.nomination {
+            self.preempt(popped, node, why.victims);
+        }
+    }
+
+    /// A plugin rejected a pod after its node was chosen, or something failed.
+    fn reject(&mut self, popped: &Popped, status: &Status, began: Instant) {
+        let now = self.now();
+        let rejected = status.is_rejection();
+        let (reason, result) = match rejected {
+            true => ("Unschedulable", AttemptResult::Unschedulable),
+            false => ("SchedulerError", AttemptResult::Error),
+        };
+        self.report(popped, reason, &status.message(), None, result, began);
+        if rejected && !status.plugin.is_empty() {
+            let plugins = [status.plugin].into();
+            match status.code {
+                Code::Pending => self.queue.rejected(&popped.key, [].into(), plugins, now),
+                _ => self.queue.rejected(&popped.key, plugins, [].into(), now),
+            }
+        } else {
+            self.queue.failed(&popped.key, now);
+        }
+    }
+
+    /// Says why a pod has no node: an event, the condition, metrics. Not if the pod is gone, or has a node by now.
+    fn report(
+        &self,
+        popped: &Popped,
+        reason: &str,
+        message: &str,
+        nominated: Option<&str>,
+        result: AttemptResult,
+        began: Instant,
+    ) {
+        let profile = &self.profiles[popped.profile].config.scheduler_name;
+        self.metrics.attempt(result, profile, began.elapsed());
+        let pods = self.pods.snapshot();
+        let Some(pod) = pods.by_key(&popped.key) else { return };
+        if pod.metadata.uid != popped.info.uid() || !pod.spec.node_name.is_empty() {
             return;
         }
-        let now = kaji_meta::time::Time::new(self.shared.clock.now()).to_string();
-        let patch = json!({
-            "metadata": {"uid": pod.metadata.uid},
-            "status": {"conditions": [{
-                "type": "PodScheduled",
-                "status": "False",
-                "reason": "Unschedulable",
-                "message": message,
-                "lastTransitionTime": now,
-                "observedGeneration": pod.metadata.generation,
-            }]},
-        });
-        let (client, target) = (self.client.clone(), target(pod).subresource("status"));
-        tokio::spawn(async move {
-            if let Err(error) = client.patch(&target, PatchKind::Strategic.content_type(), "", &patch).await {
-                tracing::debug!(%error, "failed to write the condition of a pod");
+        let mut note = message.to_owned();
+        if note.len() > NOTE_LIMIT {
+            let end = (0..=NOTE_LIMIT - 4).rev().find(|end| note.is_char_boundary(*end)).unwrap_or_default();
+            note.truncate(end);
+            note += " ...";
+        }
+        let reference = pod.metadata.reference("v1", "Pod");
+        self.recorders[popped.profile].record(EventRecord::warning(reference, "FailedScheduling", note));
+        let condition = Condition { reason, message, now: self.shared.clock.now() };
+        if let Some(patch) = status_patch(pod, Some(&condition), nominated) {
+            self.writer.write(pod, patch);
+        }
+    }
+
+    /// Has victims deleted for a pod. Less important pods that wait for room on the same node lose their nomination.
+    fn preempt(&mut self, popped: &Popped, node: String, victims: Vec<Arc<PodInfo>>) {
+        self.metrics.preemption(victims.len());
+        let less = |p: &&Arc<PodInfo>| p.priority() < popped.info.priority() && p.uid() != popped.info.uid();
+        let less: Vec<_> = self.nominator.on(&node).iter().filter(less).cloned().collect();
+        for pod in less {
+            self.nominator.remove(pod.uid());
+            if let Some(patch) = status_patch(&pod.pod, None, Some("")) {
+                self.writer.write(&pod.pod, patch);
             }
+            self.queue.activate_now(&pod.key());
+        }
+        if victims.iter().all(|victim| victim.pod.metadata.deleting()) {
+            return;
+        }
+        let (key, uid) = (popped.key.clone(), popped.info.uid().to_owned());
+        self.preempting.insert(uid.clone());
+        let now = self.shared.clock.now();
+        let preemption = Preemption { preemptor: popped.info.clone(), node, victims, now };
+        let (client, sender) = (self.client.clone(), self.sender.clone());
+        let recorder = self.recorders[popped.profile].clone();
+        tokio::spawn(async move {
+            let done = preemption.carry_out(&client, &recorder).await;
+            // The receiver is gone only after the loop has ended.
+            let _ = sender.send(Ended::Preemption { key, uid, done }).await;
         });
     }
 
-    fn bound(&mut self, bound: Bound) {
-        let Bound { key, outcome } = bound;
-        let Err(error) = outcome else { return };
-        tracing::debug!(pod = %key, %error, "binding failed");
-        let snapshot = self.pods.snapshot();
-        let still = snapshot.by_key(&key).filter(|p| p.spec.node_name.is_empty());
-        if snapshot.by_key(&key).is_none() || still.is_some() {
-            self.cache.remove_pod(&key);
-        }
-        if let Some(pod) = still.filter(|p| responsible(p)) {
-            self.queue.add(key.clone(), PodInfo::new(pod.clone()));
-            self.queue.add_unschedulable(&key, self.now());
-            self.queue.move_all_to_active();
-        }
+    fn measure(&mut self) {
+        let (pods, assumed) = self.cache.pods();
+        let nodes = self.cache.snapshot().len();
+        self.metrics.sizes(self.queue.pending(), nodes, pods, assumed);
     }
-}
-
-/// Whether this scheduler is responsible for a pod.
-fn responsible(pod: &Pod) -> bool {
-    let name = &pod.spec.scheduler_name;
-    pod.spec.node_name.is_empty()
-        && (name.is_empty() || name == NAME)
-        && pod.active()
-        && pod.spec.scheduling_gates.is_empty()
-}
-
-fn target(pod: &Pod) -> Target {
-    Target::of::<Pod>(&pod.metadata.namespace, &pod.metadata.name)
-}
-
-async fn bind(client: &Client, info: &PodInfo, node: &str) -> Result<(), Error> {
-    let meta = &info.pod.metadata;
-    let body = json!({
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-    });
-    client.post(&target(&info.pod).subresource("binding"), &body).await
 }

@@ -1,149 +1,390 @@
-//! The scheduling queue: active pods by priority and age, unschedulable ones until a change or the end of their backoff.
+//! The scheduling queue: active pods by rank and age, pods that back off after a failed attempt, unschedulable ones until an
+//! event that may help, gated ones.
 //!
-//! Invariant: a pod is either active, unschedulable, or being scheduled.
+//! Invariants:
+//! - A pod is in one place: active, backing off, unschedulable, gated, or in flight.
+//! - An event during a pod's attempt counts when the pod comes back: no change that may help is missed. At most [`EVENTS`] are
+//!   kept for pods in flight; a pod with an attempt that began before a dropped one comes back as if it had helped.
+//! - Backoff grows with the attempts and is kept over them; an event does not shorten it.
 
-use crate::cache::PodInfo;
+mod in_flight;
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    framework::{Event, Profile},
+    pod_info::PodInfo,
+};
+use in_flight::InFlightEvents;
 use kaji_runtime::Key;
 use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
     time::Duration,
 };
 use tokio::time::Instant;
 
 /// Upstream's `podInitialBackoffSeconds` and `podMaxBackoffSeconds`.
-const FIRST_BACKOFF: Duration = Duration::from_secs(1);
-const LAST_BACKOFF: Duration = Duration::from_secs(10);
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Backoffs {
+    /// After the first failure.
+    pub initial: Duration,
+    /// At most.
+    pub max: Duration,
+}
+
+impl Default for Backoffs {
+    fn default() -> Self {
+        Backoffs { initial: Duration::from_secs(1), max: Duration::from_secs(10) }
+    }
+}
+
 /// Upstream's flush of pods that wait without any event.
 const FLUSH: Duration = Duration::from_secs(300);
 
-type Order = (Reverse<i64>, u64);
+type Order = (i64, u64);
 
-/// The queue.
-#[derive(Default)]
-pub struct SchedulingQueue {
-    active: BTreeMap<Order, Key>,
-    pods: HashMap<Key, Waiting>,
-    /// The unschedulable ones: a cluster event does not touch the active ones.
-    unschedulable: HashSet<Key>,
-    arrivals: u64,
+#[derive(Clone, Debug, PartialEq)]
+enum Place {
+    Active,
+    Backoff(Instant),
+    /// Since when.
+    Unschedulable(Instant),
+    /// By a plugin's `PreEnqueue`.
+    Gated(&'static str),
+    /// With the number of the last event before the attempt.
+    InFlight(u64),
 }
 
-struct Waiting {
-    info: PodInfo,
+struct Queued {
+    info: Arc<PodInfo>,
+    /// The profile's place in the table.
+    profile: usize,
     order: Order,
     attempts: u32,
-    /// Set while unschedulable: the end of the backoff, and when it becomes active.
-    backoff: Option<(Instant, Instant)>,
+    /// Failed attempts in a row; backoff grows by them.
+    failures: u32,
+    backoff_ends: Option<Instant>,
+    arrived: Instant,
+    /// The plugins that rejected it last; none after a failure.
+    rejectors: BTreeSet<&'static str>,
+    /// Those that wait for something of their own.
+    pending: BTreeSet<&'static str>,
+    place: Place,
+}
+
+/// A pod that is to be scheduled now.
+#[derive(Clone)]
+pub struct Popped {
+    /// Namespace and name.
+    pub key: Key,
+    /// The pod.
+    pub info: Arc<PodInfo>,
+    /// The profile's place in the table.
+    pub profile: usize,
+    /// Attempts, this one included.
+    pub attempts: u32,
+    /// When it came into the queue.
+    pub arrived: Instant,
+}
+
+/// How many pods are where.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pending {
+    /// Active.
+    pub active: usize,
+    /// Backing off.
+    pub backoff: usize,
+    /// Unschedulable.
+    pub unschedulable: usize,
+    /// Gated.
+    pub gated: usize,
+}
+
+/// The queue.
+pub struct SchedulingQueue {
+    profiles: Arc<Vec<Profile>>,
+    backoffs: Backoffs,
+    pods: HashMap<Key, Queued>,
+    active: BTreeMap<Order, Key>,
+    backing_off: BTreeSet<(Instant, Order)>,
+    /// The unschedulable and the gated ones: events touch no other.
+    waiting: BTreeMap<Order, Key>,
+    backing_off_keys: HashMap<Order, Key>,
+    arrivals: u64,
+    events: InFlightEvents,
 }
 
 impl SchedulingQueue {
-    /// Adds a pod or updates it. A changed spec (a removed gate, a new toleration) makes it active.
-    pub fn add(&mut self, key: Key, info: PodInfo) {
-        if let Some(known) = self.pods.get_mut(&key) {
-            let same =
-                known.info.pod.metadata.uid == info.pod.metadata.uid && known.info.pod.spec == info.pod.spec;
-            known.info = info;
-            if !same && known.backoff.take().is_some() {
-                self.unschedulable.remove(&key);
-                self.active.insert(known.order, key);
-            }
-            return;
+    /// An empty queue for pods of these profiles.
+    pub fn new(profiles: Arc<Vec<Profile>>, backoffs: Backoffs) -> Self {
+        SchedulingQueue {
+            profiles,
+            backoffs,
+            pods: HashMap::new(),
+            active: BTreeMap::new(),
+            backing_off: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            backing_off_keys: HashMap::new(),
+            arrivals: 0,
+            events: InFlightEvents::default(),
         }
+    }
+
+    /// Adds a pod, or updates one that is known.
+    pub fn add(&mut self, info: Arc<PodInfo>, profile: usize, now: Instant) {
+        let key = info.key();
+        if self.pods.get(&key).is_some_and(|known| known.info.uid() == info.uid() && known.profile == profile)
+        {
+            return self.update(&key, info, now);
+        }
+        self.remove(&key);
         self.arrivals += 1;
-        let order = (Reverse(info.pod.spec.priority.unwrap_or_default()), self.arrivals);
-        self.active.insert(order, key.clone());
-        self.pods.insert(key, Waiting { info, order, attempts: 0, backoff: None });
+        let rank = self.profiles.get(profile).and_then(|p| p.queue_sort()).map_or(0, |sort| sort.rank(&info));
+        let queued = Queued {
+            info,
+            profile,
+            order: (rank, self.arrivals),
+            attempts: 0,
+            failures: 0,
+            backoff_ends: None,
+            arrived: now,
+            rejectors: BTreeSet::new(),
+            pending: BTreeSet::new(),
+            place: Place::Active,
+        };
+        self.pods.insert(key.clone(), queued);
+        self.activate(&key);
+    }
+
+    /// A newer state of a pod: an event of its own.
+    fn update(&mut self, key: &Key, info: Arc<PodInfo>, now: Instant) {
+        let Some(queued) = self.pods.get_mut(key) else { return };
+        let event = Event::of_unscheduled_pod(Some(queued.info.pod.clone()), Some(info.pod.clone()));
+        queued.info = info;
+        match (&queued.place, event) {
+            (Place::Gated(_), _) => self.activate(key),
+            (Place::InFlight(_), Some(event)) => self.events.push(event),
+            (Place::Unschedulable(_), Some(event)) => self.wake(key, &event, now),
+            _ => {}
+        }
     }
 
     /// Removes a pod.
     pub fn remove(&mut self, key: &Key) {
-        if let Some(waiting) = self.pods.remove(key) {
-            self.active.remove(&waiting.order);
-            self.unschedulable.remove(key);
+        self.leave(key);
+        self.pods.remove(key);
+    }
+
+    /// Removes a pod that is bound, unless another one of its name has come.
+    pub fn remove_bound(&mut self, key: &Key, uid: &str) {
+        if self.pods.get(key).is_some_and(|queued| queued.info.uid() == uid) {
+            self.remove(key);
         }
     }
 
-    /// The next pod to schedule. It stays in the queue until [`SchedulingQueue::remove`].
-    pub fn pop(&mut self) -> Option<(Key, PodInfo)> {
-        let (_, key) = self.active.pop_first()?;
-        let info = self.pods.get(&key)?.info.clone();
-        Some((key, info))
+    /// Whether a plugin rejected a pod that waits.
+    pub fn is_rejected_by(&self, key: &Key, plugin: &str) -> bool {
+        self.pods.get(key).is_some_and(|queued| queued.rejectors.contains(plugin))
     }
 
-    /// Starts the backoff of a pod after a failed attempt.
-    pub fn add_unschedulable(&mut self, key: &Key, now: Instant) {
-        let Some(waiting) = self.pods.get_mut(key) else { return };
-        let backoff = FIRST_BACKOFF.saturating_mul(1 << waiting.attempts.min(4)).min(LAST_BACKOFF);
-        waiting.attempts = waiting.attempts.saturating_add(1);
-        waiting.backoff = Some((now + backoff, now + FLUSH));
-        self.active.remove(&waiting.order);
-        self.unschedulable.insert(key.clone());
+    /// The next pod to schedule; it is in flight until it comes back or is removed.
+    pub fn pop(&mut self) -> Option<Popped> {
+        let key = self.active.first_key_value()?.1.clone();
+        self.leave(&key);
+        let number = self.events.begin();
+        let queued = self.pods.get_mut(&key)?;
+        queued.place = Place::InFlight(number);
+        queued.attempts = queued.attempts.saturating_add(1);
+        let (info, profile) = (queued.info.clone(), queued.profile);
+        Some(Popped { info, profile, attempts: queued.attempts, arrived: queued.arrived, key })
     }
 
-    /// After a change that may help: unschedulable pods become active at the end of their backoff.
-    pub fn move_all_to_active(&mut self) {
-        for key in &self.unschedulable {
-            if let Some((backoff, at)) = self.pods.get_mut(key).and_then(|w| w.backoff.as_mut()) {
-                *at = *backoff;
+    /// A pod comes back after an attempt that was rejected. It waits for an event that concerns the plugins.
+    pub fn rejected(
+        &mut self,
+        key: &Key,
+        plugins: BTreeSet<&'static str>,
+        pending: BTreeSet<&'static str>,
+        now: Instant,
+    ) {
+        let Some((began, profile)) = self.come_back(key, now) else { return };
+        let Some(queued) = self.pods.get_mut(key) else { return };
+        (queued.rejectors, queued.pending) = (plugins, pending);
+        queued.place = Place::Unschedulable(now);
+        let nothing_to_wait_for = queued.rejectors.is_empty() && queued.pending.is_empty();
+        self.waiting.insert(queued.order, key.clone());
+        let profiles = self.profiles.clone();
+        let Some(profile) = profiles.get(profile) else { return };
+        let concerned = |queued: &Queued, event: &Event| wakes(profile, queued, event);
+        let queued = &self.pods[key];
+        let helped = self.events.any_since(began, |event| concerned(queued, event).is_some());
+        self.events.end(began);
+        if helped || nothing_to_wait_for {
+            self.requeue(key, false, now);
+        }
+    }
+
+    /// A pod comes back after an attempt that failed: it is tried again after its backoff.
+    pub fn failed(&mut self, key: &Key, now: Instant) {
+        let Some((began, _)) = self.come_back(key, now) else { return };
+        self.events.end(began);
+        if let Some(queued) = self.pods.get_mut(key) {
+            queued.rejectors.clear();
+            queued.pending.clear();
+            queued.place = Place::Unschedulable(now);
+            self.waiting.insert(queued.order, key.clone());
+        }
+        self.requeue(key, false, now);
+    }
+
+    fn come_back(&mut self, key: &Key, now: Instant) -> Option<(u64, usize)> {
+        let queued = self.pods.get_mut(key)?;
+        let Place::InFlight(began) = queued.place else { return None };
+        let backoff =
+            self.backoffs.initial.saturating_mul(1 << queued.failures.min(20)).min(self.backoffs.max);
+        queued.failures = queued.failures.saturating_add(1);
+        queued.backoff_ends = Some(now + backoff);
+        Some((began, queued.profile))
+    }
+
+    /// A change of the cluster: the unschedulable pods that it may help are tried again at the end of their backoff.
+    pub fn event(&mut self, event: &Event, now: Instant) {
+        if self.events.wanted() {
+            self.events.push(event.clone());
+        }
+        let interested: BTreeSet<&str> = self.profiles.iter().flat_map(|p| p.interested(event)).collect();
+        if interested.is_empty() {
+            return;
+        }
+        let concerned = |key: &&Key| {
+            self.pods.get(*key).is_some_and(|queued| match &queued.place {
+                Place::Gated(plugin) => interested.contains(plugin),
+                _ => queued.rejectors.iter().chain(&queued.pending).any(|p| interested.contains(p)),
+            })
+        };
+        let keys: Vec<Key> = self.waiting.values().filter(concerned).cloned().collect();
+        for key in keys {
+            self.wake(&key, event, now);
+        }
+    }
+
+    /// More has changed than could be kept: every waiting pod is tried again at the end of its backoff.
+    pub fn everything_changed(&mut self, now: Instant) {
+        self.events.drop_all();
+        let keys: Vec<Key> = self.waiting.values().cloned().collect();
+        keys.iter().for_each(|key| self.requeue(key, false, now));
+    }
+
+    fn wake(&mut self, key: &Key, event: &Event, now: Instant) {
+        let Some(queued) = self.pods.get(key) else { return };
+        let Some(profile) = self.profiles.get(queued.profile) else { return };
+        match &queued.place {
+            Place::Unschedulable(_) => {
+                if let Some(at_once) = wakes(profile, queued, event) {
+                    self.requeue(key, at_once, now);
+                }
+            }
+            Place::Gated(plugin) if profile.wakes(plugin, &queued.info, event) => self.activate(key),
+            _ => {}
+        }
+    }
+
+    /// A pod that was preempted for, or for which preemption has failed: it is tried again at once.
+    pub fn activate_now(&mut self, key: &Key) {
+        if self.pods.get(key).is_some_and(|q| matches!(q.place, Place::Unschedulable(_) | Place::Backoff(_)))
+        {
+            self.activate(key);
+        }
+    }
+
+    fn requeue(&mut self, key: &Key, at_once: bool, now: Instant) {
+        let Some(queued) = self.pods.get(key) else { return };
+        if matches!(queued.place, Place::Gated(_)) {
+            return self.activate(key);
+        }
+        let Some(ends) = queued.backoff_ends.filter(|ends| *ends > now && !at_once) else {
+            return self.activate(key);
+        };
+        self.leave(key);
+        let Some(queued) = self.pods.get_mut(key) else { return };
+        queued.place = Place::Backoff(ends);
+        self.backing_off.insert((ends, queued.order));
+        self.backing_off_keys.insert(queued.order, key.clone());
+    }
+
+    /// Makes a pod active, unless a plugin keeps it out.
+    fn activate(&mut self, key: &Key) {
+        self.leave(key);
+        let Some(queued) = self.pods.get_mut(key) else { return };
+        let Some(profile) = self.profiles.get(queued.profile) else { return };
+        match profile.pre_enqueue(&queued.info) {
+            Err(status) => {
+                queued.place = Place::Gated(status.plugin);
+                self.waiting.insert(queued.order, key.clone());
+            }
+            Ok(()) => {
+                queued.place = Place::Active;
+                self.active.insert(queued.order, key.clone());
             }
         }
     }
 
-    /// Makes the unschedulable pods active that are due.
+    /// Takes a pod out of its place.
+    fn leave(&mut self, key: &Key) {
+        let Some(queued) = self.pods.get(key) else { return };
+        match &queued.place {
+            Place::Active => drop(self.active.remove(&queued.order)),
+            Place::Backoff(ends) => {
+                self.backing_off.remove(&(*ends, queued.order));
+                self.backing_off_keys.remove(&queued.order);
+            }
+            Place::Unschedulable(_) | Place::Gated(_) => drop(self.waiting.remove(&queued.order)),
+            Place::InFlight(began) => self.events.end(*began),
+        }
+    }
+
+    /// Makes pods active that are due: at the end of their backoff, or after a long time without any event.
     pub fn flush_due(&mut self, now: Instant) {
-        let (pods, active) = (&mut self.pods, &mut self.active);
-        self.unschedulable.retain(|key| {
-            let Some(waiting) = pods.get_mut(key) else { return false };
-            let Some((_, at)) = waiting.backoff else { return false };
-            if at <= now {
-                waiting.backoff = None;
-                active.insert(waiting.order, key.clone());
-                return false;
-            }
-            true
-        });
+        while let Some((_, order)) = self.backing_off.first().filter(|(ends, _)| *ends <= now).copied() {
+            let Some(key) = self.backing_off_keys.get(&order).cloned() else { break };
+            self.activate(&key);
+        }
+        let long = |key: &&Key| {
+            let place = self.pods.get(*key).map(|queued| &queued.place);
+            matches!(place, Some(Place::Unschedulable(since)) if *since + FLUSH <= now)
+        };
+        let long: Vec<Key> = self.waiting.values().filter(long).cloned().collect();
+        long.iter().for_each(|key| self.activate(key));
     }
 
-    /// When the next unschedulable pod becomes active.
+    /// When the next pod is due.
     pub fn next_due(&self) -> Option<Instant> {
-        self.unschedulable.iter().filter_map(|key| Some(self.pods.get(key)?.backoff?.1)).min()
+        let backoff = self.backing_off.first().map(|(ends, _)| *ends);
+        let long = self.waiting.values().filter_map(|key| match self.pods.get(key)?.place {
+            Place::Unschedulable(since) => Some(since + FLUSH),
+            _ => None,
+        });
+        backoff.into_iter().chain(long.min()).min()
+    }
+
+    /// How many pods are where.
+    pub fn pending(&self) -> Pending {
+        let gated = self.waiting.values().filter_map(|key| self.pods.get(key));
+        let gated = gated.filter(|q| matches!(q.place, Place::Gated(_))).count();
+        Pending {
+            active: self.active.len(),
+            backoff: self.backing_off.len(),
+            unschedulable: self.waiting.len() - gated,
+            gated,
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-    use std::sync::Arc;
-
-    fn pod(name: &str, priority: i64) -> (Key, PodInfo) {
-        let pod = json!({"metadata": {"name": name, "uid": name}, "spec": {"priority": priority}});
-        (Key::new("", name), PodInfo::new(Arc::new(serde_json::from_value(pod).unwrap())))
+/// Whether an event may help a pod: `Some(true)` if the plugin was waiting for it, so that no backoff is due.
+fn wakes(profile: &Profile, queued: &Queued, event: &Event) -> Option<bool> {
+    if queued.pending.iter().any(|plugin| profile.wakes(plugin, &queued.info, event)) {
+        return Some(true);
     }
-
-    #[tokio::test(start_paused = true)]
-    async fn orders_by_priority_and_age_and_backs_off_after_failures() {
-        let mut queue = SchedulingQueue::default();
-        for (name, priority) in [("a", 0), ("b", 5), ("c", 0)] {
-            let (key, info) = pod(name, priority);
-            queue.add(key.clone(), info.clone());
-            queue.add(key, info);
-        }
-        let order: Vec<String> = std::iter::from_fn(|| queue.pop()).map(|(k, _)| k.name).collect();
-        assert_eq!(order, ["b", "a", "c"]);
-        let now = Instant::now();
-        let (key, _) = pod("a", 0);
-        queue.add_unschedulable(&key, now);
-        queue.flush_due(now);
-        assert_eq!(queue.next_due(), Some(now + FLUSH));
-        queue.move_all_to_active();
-        assert_eq!(queue.next_due(), Some(now + FIRST_BACKOFF));
-        queue.flush_due(now + FIRST_BACKOFF);
-        assert_eq!(queue.next_due(), None);
-        assert_eq!(queue.pop().unwrap().0, key);
-        queue.add_unschedulable(&key, now);
-        queue.move_all_to_active();
-        assert_eq!(queue.next_due(), Some(now + 2 * FIRST_BACKOFF));
-    }
+    queued.rejectors.iter().any(|plugin| profile.wakes(plugin, &queued.info, event)).then_some(false)
 }

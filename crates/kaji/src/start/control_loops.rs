@@ -65,7 +65,17 @@ impl ControlLoopConfig<'_> {
         self.start_controllers(&mut tasks, &informers, client, stop);
         if options.selection.scheduler() {
             let client = self.client("kube-scheduler", identities::component("kube-scheduler"));
-            tasks.spawn(kaji_scheduler::run(informers.clone(), self.shared(client), stop.clone()));
+            let (informers, shared, stop) = (informers.clone(), self.shared(client), stop.clone());
+            match kaji_scheduler::Configuration::new() {
+                Ok(configuration) => drop(tasks.spawn(kaji_scheduler::run(
+                    informers,
+                    shared,
+                    configuration,
+                    kaji_scheduler::Metrics::default(),
+                    stop,
+                ))),
+                Err(error) => tracing::error!(error, "the scheduler does not run"),
+            }
         }
         if let Nodes::Simulated(count) = options.nodes {
             let client = self.client("kubelet", identities::kubelets(&simulated::name(1)));

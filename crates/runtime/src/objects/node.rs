@@ -1,6 +1,6 @@
 //! Node, projected.
 
-use crate::{Meta, Projection};
+use crate::{Meta, Projection, intern::Text};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -72,6 +72,16 @@ pub struct DaemonEndpoints {
     pub kubelet_endpoint: DaemonEndpoint,
 }
 
+/// An image that a node has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeImage {
+    /// Its references.
+    pub names: Box<[Text]>,
+    /// Bytes.
+    pub size_bytes: i64,
+}
+
 /// A node's status.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -84,6 +94,8 @@ pub struct NodeStatus {
     pub addresses: Box<[NodeAddress]>,
     /// Daemons.
     pub daemon_endpoints: DaemonEndpoints,
+    /// Images.
+    pub images: Box<[NodeImage]>,
     /// Volumes that are attached to it, as the attach-detach controller says.
     pub volumes_attached: Vec<AttachedVolume>,
     /// Names of volumes that its kubelet uses, or may use.

@@ -11,10 +11,11 @@ pub use volumes::{ClaimVolume, Volumes};
 use crate::{
     Meta, Projection,
     intern::{Shared, Text, share},
+    objects::amounts::{Amounts, Demand},
 };
 use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
-use std::{collections::BTreeMap, fmt, ops::Deref};
+use std::{collections::BTreeMap, ops::Deref};
 
 /// A toleration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
@@ -30,65 +31,6 @@ pub struct Toleration {
     pub effect: String,
     /// For `NoExecute`.
     pub toleration_seconds: Option<i64>,
-}
-
-/// Quantities by resource name, as text.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Amounts(Box<[(Box<str>, Box<str>)]>);
-
-impl Amounts {
-    /// Names and quantities.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, amount)| (&**name, &**amount))
-    }
-}
-
-/// A quantity: text, or a number that stands for its text.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Amount {
-    Text(Box<str>),
-    Number(serde_json::Number),
-}
-
-impl<'de> Deserialize<'de> for Amounts {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct Pairs;
-        impl<'de> de::Visitor<'de> for Pairs {
-            type Value = Amounts;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("quantities by resource name")
-            }
-
-            fn visit_unit<E: de::Error>(self) -> Result<Amounts, E> {
-                Ok(Amounts::default())
-            }
-
-            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Amounts, A::Error> {
-                let mut pairs = vec![];
-                while let Some((name, amount)) = map.next_entry()? {
-                    let text = match amount {
-                        Amount::Text(text) => text,
-                        Amount::Number(number) => number.to_string().into(),
-                    };
-                    pairs.push((name, text));
-                }
-                Ok(Amounts(pairs.into()))
-            }
-        }
-        d.deserialize_any(Pairs)
-    }
-}
-
-/// The resource requests and limits of a container or of a whole pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
-#[serde(default)]
-pub struct Demand {
-    /// Requests.
-    pub requests: Amounts,
-    /// Limits.
-    pub limits: Amounts,
 }
 
 /// A port of a container.
@@ -182,6 +124,18 @@ pub struct ReadinessGate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 pub struct SchedulingGate {}
 
+/// A claim of devices; which one it is does not matter to the scheduler, which allocates none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+pub struct DeviceClaim {}
+
+/// The group of pods that a pod is scheduled with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SchedulingGroup {
+    /// The group's name.
+    pub pod_group_name: Box<str>,
+}
+
 /// A pod's spec. What the pods of its template have in common is read through it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodSpec {
@@ -256,6 +210,12 @@ pub struct SharedPodSpec {
     pub ephemeral_containers: Box<[Container]>,
     /// Secrets that images are pulled with.
     pub image_pull_secrets: Box<[Named]>,
+    /// How its pods are spread over the nodes, raw.
+    pub topology_spread_constraints: Option<Box<Value>>,
+    /// Devices that it needs.
+    pub resource_claims: Box<[DeviceClaim]>,
+    /// Pods that are scheduled together with it.
+    pub scheduling_group: Option<SchedulingGroup>,
 }
 
 /// A spec as it is decoded: the fields of [`PodSpec`] and of [`SharedPodSpec`].
@@ -286,6 +246,9 @@ struct RawPodSpec {
     readiness_gates: Box<[ReadinessGate]>,
     ephemeral_containers: Box<[Container]>,
     image_pull_secrets: Box<[Named]>,
+    topology_spread_constraints: Option<Box<Value>>,
+    resource_claims: Box<[DeviceClaim]>,
+    scheduling_group: Option<SchedulingGroup>,
 }
 
 impl<'de> Deserialize<'de> for PodSpec {
@@ -312,6 +275,9 @@ impl<'de> Deserialize<'de> for PodSpec {
             readiness_gates: raw.readiness_gates,
             ephemeral_containers: raw.ephemeral_containers,
             image_pull_secrets: raw.image_pull_secrets,
+            topology_spread_constraints: raw.topology_spread_constraints,
+            resource_claims: raw.resource_claims,
+            scheduling_group: raw.scheduling_group,
         };
         Ok(PodSpec {
             node_name: raw.node_name,
@@ -336,6 +302,8 @@ pub struct PodCondition {
     pub last_transition_time: Option<jiff::Timestamp>,
     /// Reason.
     pub reason: Text,
+    /// Text.
+    pub message: Text,
 }
 
 /// A container's status.
@@ -350,6 +318,10 @@ pub struct ContainerStatus {
     pub restart_count: i64,
     /// State.
     pub state: ContainerState,
+    /// What the node has granted it.
+    pub allocated_resources: Shared<Amounts>,
+    /// What it runs with; absent where the node does not say.
+    pub resources: Option<Shared<Demand>>,
 }
 
 /// What a container does.

@@ -1,114 +1,121 @@
-//! NodeAffinity: node selectors, required and preferred node affinity. Source: Kubernetes, "Assigning pods to nodes".
+//! NodeAffinity: node selectors, required and preferred node affinity; and the affinity that a profile adds to every pod's.
 
-use super::Plugin;
-use crate::cache::{NodeInfo, PodInfo};
-use kaji_runtime::objects::{Node, Pod};
+use super::Entry;
+use crate::{
+    framework::{
+        Actions, Change, Cycle, CycleState, Event, EventInterest, Filter, Hint, Outcome, Plugin, Points,
+        PreFilter, PreFiltered, PreScore, PreScored, Resource, Score, Status, points::scale_scores,
+    },
+    node_selector::{NodeSelector, NodeTerm, preferred_terms},
+    pod_info::PodInfo,
+    snapshot::NodeInfo,
+};
+use kaji_runtime::objects::Node;
 use serde_json::Value;
+use std::sync::Arc;
 
 /// The plugin's line in the table.
-pub const PLUGIN: Plugin =
-    Plugin { name: "NodeAffinity", filter: Some(filter), score: Some(score), weight: 2 };
+pub const PLUGIN: Entry = Entry {
+    name: "NodeAffinity",
+    weight: 2,
+    build: |args| {
+        let plugin = Arc::new(NodeAffinity::new(args)?);
+        Ok(Points::of(&plugin).pre_filter(&plugin).filter(&plugin).pre_score(&plugin).score(&plugin))
+    },
+};
 
-fn filter(pod: &PodInfo, info: &NodeInfo) -> Vec<String> {
-    if required(&pod.pod, &info.node) {
-        return vec![];
+#[derive(Clone)]
+struct NodeAffinity {
+    /// `addedAffinity`
+    added_required: Option<NodeSelector>,
+    added_preferred: Arc<[(i64, NodeTerm)]>,
+}
+
+impl NodeAffinity {
+    fn new(args: &Value) -> Result<Self, String> {
+        let known = |key: &String| matches!(key.as_str(), "apiVersion" | "kind" | "addedAffinity");
+        if let Some(unknown) = args.as_object().and_then(|args| args.keys().find(|key| !known(key))) {
+            return Err(format!("unknown field \"{unknown}\" in NodeAffinityArgs"));
+        }
+        let added = &args["addedAffinity"];
+        let required = &added["requiredDuringSchedulingIgnoredDuringExecution"];
+        let preferred = added.get("preferredDuringSchedulingIgnoredDuringExecution");
+        Ok(NodeAffinity {
+            added_required: (!required.is_null()).then(|| NodeSelector::parse(required)),
+            added_preferred: preferred_terms(preferred).into_vec().into(),
+        })
     }
-    vec!["node(s) didn't match Pod's node affinity/selector".into()]
-}
 
-fn score(pod: &PodInfo, info: &NodeInfo) -> i64 {
-    preferred(&pod.pod, &info.node).min(100)
-}
-
-/// Whether a node satisfies a pod's node selector and required node affinity.
-fn required(pod: &Pod, node: &Node) -> bool {
-    let labels = &node.metadata.labels;
-    if !pod.spec.node_selector.iter().all(|(k, v)| labels.get(k) == Some(v)) {
-        return false;
-    }
-    let terms = pod.spec.affinity.as_ref().and_then(|a| {
-        a.pointer("/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms")
-    });
-    terms.and_then(Value::as_array).is_none_or(|terms| terms.iter().any(|t| term(t, node)))
-}
-
-/// The weight of preferred terms that a node satisfies.
-fn preferred(pod: &Pod, node: &Node) -> i64 {
-    let list = pod
-        .spec
-        .affinity
-        .as_ref()
-        .and_then(|a| a.pointer("/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution"));
-    list.and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter(|p| term(&p["preference"], node))
-        .filter_map(|p| p["weight"].as_i64())
-        .sum()
-}
-
-/// An empty term matches nothing.
-fn term(term: &Value, node: &Node) -> bool {
-    let list = |key: &str| term[key].as_array().map(Vec::as_slice).unwrap_or_default();
-    let (labels, fields) = (list("matchExpressions"), list("matchFields"));
-    if labels.is_empty() && fields.is_empty() {
-        return false;
-    }
-    labels.iter().all(|r| {
-        requirement(r, node.metadata.labels.get(r["key"].as_str().unwrap_or_default()).map(String::as_str))
-    }) && fields.iter().all(|r| {
-        let value = (r["key"] == "metadata.name").then_some(node.metadata.name.as_str());
-        requirement(r, value)
-    })
-}
-
-fn requirement(requirement: &Value, value: Option<&str>) -> bool {
-    let values = requirement["values"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let among = |v: &str| values.iter().any(|x| x == v);
-    let number = |text: &str| text.parse::<i64>().ok();
-    let compare = |f: fn(&i64, &i64) -> bool| {
-        let wanted = values.first().and_then(Value::as_str).and_then(number);
-        value.and_then(number).zip(wanted).is_some_and(|(a, b)| f(&a, &b))
-    };
-    match requirement["operator"].as_str().unwrap_or_default() {
-        "In" => value.is_some_and(among),
-        "NotIn" => !value.is_some_and(among),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compare(i64::gt),
-        "Lt" => compare(i64::lt),
-        _ => false,
+    fn matches(&self, pod: &PodInfo, node: &Node) -> bool {
+        self.added_required.as_ref().is_none_or(|added| added.matches(node)) && pod.nodes.matches(node)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
+impl Plugin for NodeAffinity {
+    fn name(&self) -> &'static str {
+        PLUGIN.name
+    }
 
-    #[test]
-    fn evaluates_operators() {
-        let node: Node =
-            serde_json::from_value(json!({"metadata": {"name": "n1", "labels": {"zone": "a", "size": "7"}}}))
-                .unwrap();
-        let fits = |terms: Value| {
-            let pod: Pod = serde_json::from_value(json!({"spec": {"affinity": {"nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}}))
-            .unwrap();
-            required(&pod, &node)
+    fn events(&self) -> Vec<EventInterest> {
+        let this = self.clone();
+        let right = move |pod: &PodInfo, event: &Event| match &event.change {
+            Change::Node(_, Some(node)) if !this.matches(pod, node) => Hint::Skip,
+            Change::Node(Some(old), Some(_)) if this.matches(pod, old) => Hint::Skip,
+            _ => Hint::Queue,
         };
-        let one = |key: &str, op: &str, values: Value| {
-            fits(json!([{"matchExpressions": [{"key": key, "operator": op, "values": values}]}]))
-        };
-        assert!(one("zone", "In", json!(["b", "a"])));
-        assert!(!one("zone", "NotIn", json!(["a"])));
-        assert!(one("absent", "NotIn", json!(["a"])));
-        assert!(one("size", "Gt", json!(["6"])) && !one("size", "Lt", json!(["7"])));
-        assert!(!one("zone", "Gt", json!(["6"])));
-        assert!(fits(
-            json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}])
-        ));
-        assert!(!fits(json!([{}])));
-        assert!(fits(json!([{}, {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}])));
+        vec![EventInterest::hinted(Resource::Node, Actions::ADD | Actions::NODE_LABELS, right)]
+    }
+}
+
+impl PreFilter for NodeAffinity {
+    fn pre_filter(&self, cycle: &Cycle<'_>, _state: &mut CycleState) -> Outcome<PreFiltered> {
+        if cycle.pod.nodes.is_empty() && self.added_required.is_none() {
+            return Ok(PreFiltered::Skip);
+        }
+        match cycle.pod.nodes.node_names() {
+            None => Ok(PreFiltered::AllNodes),
+            Some(names) if names.is_empty() => Err(Status::unresolvable("pod affinity terms conflict")),
+            Some(names) => Ok(PreFiltered::Nodes(names.into_iter().map(str::to_owned).collect())),
+        }
+    }
+}
+
+impl Filter for NodeAffinity {
+    fn filter(&self, cycle: &Cycle<'_>, _state: &CycleState, node: &NodeInfo) -> Outcome {
+        if self.added_required.as_ref().is_some_and(|added| !added.matches(&node.node)) {
+            return Err(Status::unresolvable("node(s) didn't match scheduler-enforced node affinity"));
+        }
+        super::ensure(cycle.pod.nodes.matches(&node.node), || {
+            Status::unresolvable("node(s) didn't match Pod's node affinity/selector")
+        })
+    }
+}
+
+impl PreScore for NodeAffinity {
+    fn pre_score(
+        &self,
+        cycle: &Cycle<'_>,
+        _state: &mut CycleState,
+        _nodes: &[Arc<NodeInfo>],
+    ) -> Outcome<PreScored> {
+        let none = cycle.pod.preferred_nodes.is_empty() && self.added_preferred.is_empty();
+        Ok(if none { PreScored::Skip } else { PreScored::Scored })
+    }
+}
+
+impl Score for NodeAffinity {
+    fn score(&self, cycle: &Cycle<'_>, _state: &CycleState, node: &NodeInfo) -> i64 {
+        let terms = cycle.pod.preferred_nodes.iter().chain(&*self.added_preferred);
+        terms.filter(|(_, term)| term.matches(&node.node)).map(|(weight, _)| weight).sum()
+    }
+
+    fn normalize(
+        &self,
+        _cycle: &Cycle<'_>,
+        _state: &CycleState,
+        _nodes: &[Arc<NodeInfo>],
+        scores: &mut [i64],
+    ) {
+        scale_scores(scores, false);
     }
 }

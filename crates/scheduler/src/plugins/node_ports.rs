@@ -1,14 +1,61 @@
-//! NodePorts: rejects nodes on which a host port of the pod is in use.
+//! NodePorts: rejects nodes on which a host port of the pod is in use. Ports of sidecars count.
 
-use super::Plugin;
-use crate::cache::{NodeInfo, PodInfo};
+use super::{Entry, ensure, no_arguments};
+use crate::{
+    framework::{
+        Actions, Change, Cycle, CycleState, EventInterest, Filter, Hint, Outcome, Plugin, Points, PreFilter,
+        PreFiltered, Resource, Status,
+    },
+    pod_info::PodInfo,
+    snapshot::NodeInfo,
+};
+use std::sync::Arc;
 
 /// The plugin's line in the table.
-pub const PLUGIN: Plugin = Plugin { name: "NodePorts", filter: Some(filter), score: None, weight: 0 };
+pub const PLUGIN: Entry = Entry {
+    name: "NodePorts",
+    weight: 0,
+    build: |args| {
+        no_arguments("NodePorts", args)?;
+        let plugin = Arc::new(NodePorts);
+        Ok(Points::of(&plugin).pre_filter(&plugin).filter(&plugin))
+    },
+};
 
-fn filter(pod: &PodInfo, info: &NodeInfo) -> Vec<String> {
-    if info.port_conflict(&pod.ports) {
-        return vec!["node(s) didn't have free ports for the requested pod ports".into()];
+struct NodePorts;
+
+impl Plugin for NodePorts {
+    fn name(&self) -> &'static str {
+        PLUGIN.name
     }
-    vec![]
+
+    fn events(&self) -> Vec<EventInterest> {
+        let frees = |pod: &PodInfo, event: &crate::framework::Event| match &event.change {
+            Change::Pod(Some(gone), None) => {
+                let gone = PodInfo::new(gone.clone());
+                let free =
+                    gone.ports.iter().any(|port| pod.ports.iter().any(|wanted| wanted.conflicts(port)));
+                if free { Hint::Queue } else { Hint::Skip }
+            }
+            _ => Hint::Queue,
+        };
+        vec![
+            EventInterest::hinted(Resource::AssignedPod, Actions::DELETE, frees),
+            EventInterest::any(Resource::Node, Actions::ADD),
+        ]
+    }
+}
+
+impl PreFilter for NodePorts {
+    fn pre_filter(&self, cycle: &Cycle<'_>, _state: &mut CycleState) -> Outcome<PreFiltered> {
+        Ok(if cycle.pod.ports.is_empty() { PreFiltered::Skip } else { PreFiltered::AllNodes })
+    }
+}
+
+impl Filter for NodePorts {
+    fn filter(&self, cycle: &Cycle<'_>, _state: &CycleState, node: &NodeInfo) -> Outcome {
+        ensure(!node.port_conflict(&cycle.pod.ports), || {
+            Status::unschedulable("node(s) didn't have free ports for the requested pod ports")
+        })
+    }
 }

@@ -1,13 +1,99 @@
-//! NodeResourcesBalancedAllocation: prefers nodes of which CPU and memory would be requested to the same share.
+//! NodeResourcesBalancedAllocation: prefers nodes of which the resources are requested to the same share, or become so by the
+//! pod. Pods without requests are not scored: they would all come to one node.
 
-use super::{Plugin, cpu_and_memory_percent};
-use crate::cache::{NodeInfo, PodInfo};
+use super::{Entry, node_resources_fit::weighted_resources};
+use crate::{
+    framework::{Cycle, CycleState, Outcome, Plugin, Points, PreScore, PreScored, Score, points::MAX_SCORE},
+    snapshot::NodeInfo,
+};
+use serde_json::Value;
+use std::sync::Arc;
 
 /// The plugin's line in the table.
-pub const PLUGIN: Plugin =
-    Plugin { name: "NodeResourcesBalancedAllocation", filter: None, score: Some(score), weight: 1 };
+pub const PLUGIN: Entry = Entry {
+    name: "NodeResourcesBalancedAllocation",
+    weight: 1,
+    build: |args| {
+        let plugin = Arc::new(BalancedAllocation::new(args)?);
+        Ok(Points::of(&plugin).pre_score(&plugin).score(&plugin))
+    },
+};
 
-fn score(pod: &PodInfo, info: &NodeInfo) -> i64 {
-    let (cpu, memory) = cpu_and_memory_percent(pod, info);
-    100 - (cpu - memory).abs() / 2
+struct BalancedAllocation {
+    resources: Vec<String>,
+}
+
+impl BalancedAllocation {
+    fn new(args: &Value) -> Result<Self, String> {
+        let known = |key: &String| matches!(key.as_str(), "apiVersion" | "kind" | "resources");
+        if let Some(unknown) = args.as_object().and_then(|args| args.keys().find(|key| !known(key))) {
+            return Err(format!("unknown field \"{unknown}\" in NodeResourcesBalancedAllocationArgs"));
+        }
+        let resources = weighted_resources(&args["resources"])?;
+        if let Some((name, weight)) = resources.iter().find(|(_, weight)| *weight != 1) {
+            return Err(format!("resource weight of {name} must be 1, got {weight}"));
+        }
+        Ok(BalancedAllocation { resources: resources.into_iter().map(|(name, _)| name).collect() })
+    }
+}
+
+impl Plugin for BalancedAllocation {
+    fn name(&self) -> &'static str {
+        PLUGIN.name
+    }
+}
+
+impl PreScore for BalancedAllocation {
+    fn pre_score(
+        &self,
+        cycle: &Cycle<'_>,
+        _state: &mut CycleState,
+        _nodes: &[Arc<NodeInfo>],
+    ) -> Outcome<PreScored> {
+        let none = self.resources.iter().all(|name| cycle.pod.request.get(name) == 0);
+        Ok(if none { PreScored::Skip } else { PreScored::Scored })
+    }
+}
+
+impl Score for BalancedAllocation {
+    fn score(&self, cycle: &Cycle<'_>, _state: &CycleState, node: &NodeInfo) -> i64 {
+        let request = &cycle.pod.request;
+        let own = |name: &&String| matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage");
+        let scored = self.resources.iter().filter(|name| own(name) || request.get(name) != 0);
+        let (mut with, mut without) = (Spread::default(), Spread::default());
+        for name in scored {
+            let (capacity, used) = (node.allocatable.get(name), node.requested.get(name));
+            if capacity > 0 {
+                with.add(used + request.get(name), capacity);
+                without.add(used, capacity);
+            }
+        }
+        MAX_SCORE / 2 + (MAX_SCORE / 2 + with.score() - without.score()) / 2
+    }
+}
+
+/// The shares of some resources: how far they are from their mean.
+#[derive(Default)]
+struct Spread {
+    count: f64,
+    sum: f64,
+    squares: f64,
+}
+
+impl Spread {
+    #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 52 bits")]
+    fn add(&mut self, requested: i64, capacity: i64) {
+        let share = (requested as f64 / capacity as f64).min(1.0);
+        self.count += 1.0;
+        self.sum += share;
+        self.squares += share * share;
+    }
+
+    /// 100 less the standard deviation in percent.
+    #[expect(clippy::cast_possible_truncation, reason = "between 0 and 100")]
+    fn score(&self) -> i64 {
+        let mean = self.sum / self.count.max(1.0);
+        let variance = (self.squares / self.count.max(1.0) - mean * mean).max(0.0);
+        ((1.0 - variance.sqrt()) * MAX_SCORE as f64 + 1e-9) as i64
+    }
 }

@@ -1,18 +1,166 @@
-//! NodeResourcesFit: rejects nodes without enough allocatable resources, and prefers those with the least requested.
+//! NodeResourcesFit: rejects nodes without enough allocatable resources, and scores by how much would be requested.
 
-use super::{Plugin, cpu_and_memory_percent, requested_percent};
-use crate::cache::{NodeInfo, PodInfo};
+mod strategy;
+#[cfg(test)]
+mod tests;
+
+use super::Entry;
+use crate::{
+    framework::{
+        Actions, Change, Code, Cycle, CycleState, Event, EventInterest, Filter, Hint, Outcome, Plugin,
+        Points, PreFilter, PreFiltered, Resource, Score, Status,
+    },
+    pod_info::PodInfo,
+    resources::Resources,
+    snapshot::NodeInfo,
+};
+use serde_json::Value;
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
+pub use strategy::{Strategy, weighted_resources};
 
 /// The plugin's line in the table.
-pub const PLUGIN: Plugin =
-    Plugin { name: "NodeResourcesFit", filter: Some(filter), score: Some(score), weight: 1 };
+pub const PLUGIN: Entry = Entry {
+    name: "NodeResourcesFit",
+    weight: 1,
+    build: |args| {
+        let plugin = Arc::new(NodeResourcesFit::new(args)?);
+        Ok(Points::of(&plugin).pre_filter(&plugin).filter(&plugin).score(&plugin))
+    },
+};
 
-fn filter(pod: &PodInfo, info: &NodeInfo) -> Vec<String> {
-    info.allocatable.missing(&info.used, &pod.request)
+struct NodeResourcesFit {
+    /// Extended resources that other components see to.
+    ignored: BTreeSet<String>,
+    /// The same by what is before the slash.
+    ignored_groups: BTreeSet<String>,
+    strategy: Strategy,
 }
 
-fn score(pod: &PodInfo, info: &NodeInfo) -> i64 {
-    let (cpu, memory) = cpu_and_memory_percent(pod, info);
-    let pods = requested_percent(info.allocatable.pods, info.used.pods, 1);
-    100 - (cpu + memory + pods) / 3
+impl NodeResourcesFit {
+    fn new(args: &Value) -> Result<Self, String> {
+        let known = ["apiVersion", "kind", "ignoredResources", "ignoredResourceGroups", "scoringStrategy"];
+        let unknown = args.as_object().and_then(|a| a.keys().find(|key| !known.contains(&key.as_str())));
+        if let Some(unknown) = unknown {
+            return Err(format!("unknown field \"{unknown}\" in NodeResourcesFitArgs"));
+        }
+        let names = |key: &str| {
+            let list = args[key].as_array().into_iter().flatten();
+            list.filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        Ok(NodeResourcesFit {
+            ignored: names("ignoredResources"),
+            ignored_groups: names("ignoredResourceGroups"),
+            strategy: Strategy::parse(&args["scoringStrategy"])?,
+        })
+    }
+
+    fn ignores(&self, name: &str) -> bool {
+        let group = || name.split('/').next().unwrap_or_default();
+        !name.starts_with("hugepages-")
+            && (self.ignored.contains(name)
+                || (!self.ignored_groups.is_empty() && self.ignored_groups.contains(group())))
+    }
+
+    /// What a node lacks: upstream's reasons, and whether no removal of pods could give it.
+    fn lacking(&self, request: &Resources, node: &NodeInfo) -> (Vec<Cow<'static, str>>, bool) {
+        let (mut reasons, mut unresolvable) = (vec![], false);
+        let pods = i64::try_from(node.pods.len()).unwrap_or(i64::MAX);
+        if pods + 1 > node.allocatable.pods {
+            reasons.push("Too many pods".into());
+            unresolvable |= node.allocatable.pods < 1;
+        }
+        let (has, used) = (&node.allocatable, &node.requested);
+        let mut check = |reason: &dyn Fn() -> Cow<'static, str>, has: i64, used: i64, wants: i64| {
+            if wants > 0 && wants > has.saturating_sub(used) {
+                reasons.push(reason());
+                unresolvable |= wants > has;
+            }
+        };
+        check(&|| "Insufficient cpu".into(), has.cpu, used.cpu, request.cpu);
+        check(&|| "Insufficient memory".into(), has.memory, used.memory, request.memory);
+        check(&|| "Insufficient ephemeral-storage".into(), has.storage, used.storage, request.storage);
+        for (name, wants) in request.other.iter().filter(|(name, _)| !self.ignores(name)) {
+            let reason = || format!("Insufficient {name}").into();
+            check(&reason, has.get(name), used.get(name), *wants);
+        }
+        (reasons, unresolvable)
+    }
+}
+
+impl Plugin for NodeResourcesFit {
+    fn name(&self) -> &'static str {
+        PLUGIN.name
+    }
+
+    fn events(&self) -> Vec<EventInterest> {
+        vec![
+            EventInterest::hinted(
+                Resource::AssignedPod,
+                Actions::DELETE | Actions::POD_SCALED_DOWN,
+                frees_what_is_wanted,
+            ),
+            EventInterest::any(Resource::UnscheduledPod, Actions::POD_SCALED_DOWN),
+            EventInterest::hinted(Resource::Node, Actions::ADD | Actions::NODE_ALLOCATABLE, offers_more),
+        ]
+    }
+}
+
+/// A pod that is gone or smaller helps if it had something of what the waiting pod requests; every pod takes a place.
+fn frees_what_is_wanted(pod: &PodInfo, event: &Event) -> Hint {
+    let Change::Pod(Some(old), new) = &event.change else { return Hint::Queue };
+    let Some(new) = new else { return Hint::Queue };
+    let (was, is) = (Resources::of_pod(old), Resources::of_pod(new));
+    let less = |of: fn(&Resources) -> i64| of(&pod.request) > 0 && of(&is) < of(&was);
+    let other = pod.request.other.iter().any(|(name, wants)| *wants > 0 && is.get(name) < was.get(name));
+    let helps = less(|r| r.cpu) || less(|r| r.memory) || less(|r| r.storage) || other;
+    if helps { Hint::Queue } else { Hint::Skip }
+}
+
+/// A node that came helps if the pod fits it when it is empty; a changed one if it offers more of what the pod requests too.
+fn offers_more(pod: &PodInfo, event: &Event) -> Hint {
+    let Change::Node(old, Some(new)) = &event.change else { return Hint::Queue };
+    let parse = |node: &kaji_runtime::objects::Node| {
+        Resources::parse(node.status.allocatable.iter().map(|(k, v)| (k.as_str(), v.as_str())))
+    };
+    let has = parse(new);
+    let wants = &pod.request;
+    let fits = has.pods >= 1
+        && wants.cpu <= has.cpu
+        && wants.memory <= has.memory
+        && wants.storage <= has.storage
+        && wants.other.iter().all(|(name, amount)| *amount <= has.get(name));
+    if !fits {
+        return Hint::Skip;
+    }
+    let Some(had) = old.as_deref().map(parse) else { return Hint::Queue };
+    let more = has.pods > had.pods
+        || (wants.cpu > 0 && has.cpu > had.cpu)
+        || (wants.memory > 0 && has.memory > had.memory)
+        || (wants.storage > 0 && has.storage > had.storage)
+        || wants.other.keys().any(|name| has.get(name) > had.get(name));
+    if more { Hint::Queue } else { Hint::Skip }
+}
+
+impl PreFilter for NodeResourcesFit {
+    fn pre_filter(&self, _cycle: &Cycle<'_>, _state: &mut CycleState) -> Outcome<PreFiltered> {
+        // Even a pod without requests takes a place.
+        Ok(PreFiltered::AllNodes)
+    }
+}
+
+impl Filter for NodeResourcesFit {
+    fn filter(&self, cycle: &Cycle<'_>, _state: &CycleState, node: &NodeInfo) -> Outcome {
+        let (reasons, unresolvable) = self.lacking(&cycle.pod.request, node);
+        if reasons.is_empty() {
+            return Ok(());
+        }
+        let code = if unresolvable { Code::UnschedulableAndUnresolvable } else { Code::Unschedulable };
+        Err(Status { code, reasons, plugin: PLUGIN.name })
+    }
+}
+
+impl Score for NodeResourcesFit {
+    fn score(&self, cycle: &Cycle<'_>, _state: &CycleState, node: &NodeInfo) -> i64 {
+        self.strategy.score(cycle.pod, node)
+    }
 }

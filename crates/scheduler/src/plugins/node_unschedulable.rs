@@ -1,23 +1,52 @@
 //! NodeUnschedulable: rejects cordoned nodes, unless the pod tolerates their taint.
 
-use super::{Plugin, tolerates};
-use crate::cache::{NodeInfo, PodInfo};
-use kaji_runtime::objects::Taint;
+use super::{Entry, ensure, no_arguments, tolerates, unschedulable_taint};
+use crate::{
+    framework::{
+        Actions, Change, Cycle, CycleState, Event, EventInterest, Filter, Hint, Outcome, Plugin, Points,
+        Resource, Status,
+    },
+    pod_info::PodInfo,
+    snapshot::NodeInfo,
+};
+use std::sync::Arc;
 
 /// The plugin's line in the table.
-pub const PLUGIN: Plugin = Plugin { name: "NodeUnschedulable", filter: Some(filter), score: None, weight: 0 };
+pub const PLUGIN: Entry = Entry {
+    name: "NodeUnschedulable",
+    weight: 0,
+    build: |args| {
+        no_arguments("NodeUnschedulable", args)?;
+        let plugin = Arc::new(NodeUnschedulable);
+        Ok(Points::of(&plugin).filter(&plugin))
+    },
+};
 
-fn filter(pod: &PodInfo, info: &NodeInfo) -> Vec<String> {
-    if !info.node.spec.unschedulable {
-        return vec![];
+struct NodeUnschedulable;
+
+impl Plugin for NodeUnschedulable {
+    fn name(&self) -> &'static str {
+        PLUGIN.name
     }
-    let taint = Taint {
-        key: "node.kubernetes.io/unschedulable".into(),
-        effect: "NoSchedule".into(),
-        ..Taint::default()
-    };
-    if tolerates(&pod.pod.spec.tolerations, &taint) {
-        return vec![];
+
+    fn events(&self) -> Vec<EventInterest> {
+        let schedulable = |_: &PodInfo, event: &Event| match &event.change {
+            Change::Node(_, Some(node)) if node.spec.unschedulable => Hint::Skip,
+            Change::Node(Some(old), Some(_)) if !old.spec.unschedulable => Hint::Skip,
+            _ => Hint::Queue,
+        };
+        vec![
+            EventInterest::hinted(Resource::Node, Actions::ADD | Actions::NODE_TAINTS, schedulable),
+            EventInterest::any(Resource::UnscheduledPod, Actions::POD_TOLERATIONS),
+        ]
     }
-    vec!["node(s) were unschedulable".into()]
+}
+
+impl Filter for NodeUnschedulable {
+    fn filter(&self, cycle: &Cycle<'_>, _state: &CycleState, node: &NodeInfo) -> Outcome {
+        let tolerated = || tolerates(&cycle.pod.pod.spec.tolerations, &unschedulable_taint());
+        ensure(!node.node.spec.unschedulable || tolerated(), || {
+            Status::unresolvable("node(s) were unschedulable")
+        })
+    }
 }

@@ -1,13 +1,31 @@
 //! TaintToleration: rejects nodes with taints that the pod does not tolerate, and prefers nodes without such taints of
 //! effect `PreferNoSchedule`.
 
-use super::Plugin;
-use crate::cache::{NodeInfo, PodInfo};
+use super::{Entry, ensure, has_untolerated_taint, no_arguments};
+use crate::{
+    framework::{
+        Actions, Change, Cycle, CycleState, Event, EventInterest, Filter, Hint, Outcome, Plugin, Points,
+        PreScore, PreScored, Resource, Score, Status,
+        points::{MAX_SCORE, scale_scores},
+    },
+    pod_info::PodInfo,
+    snapshot::NodeInfo,
+};
 use kaji_runtime::objects::{Taint, Toleration};
+use std::sync::Arc;
 
 /// The plugin's line in the table.
-pub const PLUGIN: Plugin =
-    Plugin { name: "TaintToleration", filter: Some(filter), score: Some(score), weight: 3 };
+pub const PLUGIN: Entry = Entry {
+    name: "TaintToleration",
+    weight: 3,
+    build: |args| {
+        no_arguments("TaintToleration", args)?;
+        let plugin = Arc::new(TaintToleration);
+        Ok(Points::of(&plugin).filter(&plugin).pre_score(&plugin).score(&plugin))
+    },
+};
+
+struct TaintToleration;
 
 /// Whether some toleration tolerates a taint (API reference, `Toleration`).
 pub fn tolerates(tolerations: &[Toleration], taint: &Taint) -> bool {
@@ -22,18 +40,65 @@ pub fn tolerates(tolerations: &[Toleration], taint: &Taint) -> bool {
     })
 }
 
-fn filter(pod: &PodInfo, info: &NodeInfo) -> Vec<String> {
-    let untolerated = info.node.spec.taints.iter().find(|t| {
-        matches!(t.effect.as_str(), "NoSchedule" | "NoExecute") && !tolerates(&pod.pod.spec.tolerations, t)
-    });
-    let reason =
-        untolerated.map(|taint| format!("node(s) had untolerated taint {{{}: {}}}", taint.key, taint.value));
-    reason.into_iter().collect()
+impl Plugin for TaintToleration {
+    fn name(&self) -> &'static str {
+        PLUGIN.name
+    }
+
+    fn events(&self) -> Vec<EventInterest> {
+        let tolerated = |pod: &PodInfo, event: &Event| {
+            let off = |node| has_untolerated_taint(&pod.pod.spec.tolerations, node);
+            match &event.change {
+                Change::Node(_, Some(node)) if off(node) => Hint::Skip,
+                Change::Node(Some(old), Some(_)) if !off(old) => Hint::Skip,
+                _ => Hint::Queue,
+            }
+        };
+        vec![
+            EventInterest::hinted(Resource::Node, Actions::ADD | Actions::NODE_TAINTS, tolerated),
+            EventInterest::any(Resource::UnscheduledPod, Actions::POD_TOLERATIONS),
+        ]
+    }
 }
 
-fn score(pod: &PodInfo, info: &NodeInfo) -> i64 {
-    let taints = info.node.spec.taints.iter();
-    let untolerated =
-        taints.filter(|t| t.effect == "PreferNoSchedule" && !tolerates(&pod.pod.spec.tolerations, t)).count();
-    (100 - i64::try_from(untolerated).unwrap_or(100).min(100) * 100 / 3).max(0)
+impl Filter for TaintToleration {
+    fn filter(&self, cycle: &Cycle<'_>, _state: &CycleState, node: &NodeInfo) -> Outcome {
+        ensure(!has_untolerated_taint(&cycle.pod.pod.spec.tolerations, &node.node), || {
+            Status::unresolvable("node(s) had untolerated taint(s)")
+        })
+    }
+}
+
+impl PreScore for TaintToleration {
+    fn pre_score(
+        &self,
+        _cycle: &Cycle<'_>,
+        _state: &mut CycleState,
+        nodes: &[Arc<NodeInfo>],
+    ) -> Outcome<PreScored> {
+        // Without such a taint every node has the same score.
+        let any = nodes.iter().any(|n| n.node.spec.taints.iter().any(|t| t.effect == "PreferNoSchedule"));
+        Ok(if any { PreScored::Scored } else { PreScored::Skip })
+    }
+}
+
+impl Score for TaintToleration {
+    fn score(&self, cycle: &Cycle<'_>, _state: &CycleState, node: &NodeInfo) -> i64 {
+        let tolerations = cycle.pod.pod.spec.tolerations.iter();
+        let concerned = tolerations.filter(|t| t.effect.is_empty() || t.effect == "PreferNoSchedule");
+        let concerned: Vec<Toleration> = concerned.cloned().collect();
+        let taints = node.node.spec.taints.iter().filter(|t| t.effect == "PreferNoSchedule");
+        let untolerated = taints.filter(|taint| !tolerates(&concerned, taint)).count();
+        i64::try_from(untolerated).unwrap_or(MAX_SCORE)
+    }
+
+    fn normalize(
+        &self,
+        _cycle: &Cycle<'_>,
+        _state: &CycleState,
+        _nodes: &[Arc<NodeInfo>],
+        scores: &mut [i64],
+    ) {
+        scale_scores(scores, true);
+    }
 }

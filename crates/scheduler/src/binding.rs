@@ -1,0 +1,77 @@
+//! The binding cycle of a pod, beside later decisions: it waits for permits, prepares, binds, and says so.
+//!
+//! Invariant: a pod that was not bound leaves no reservation: whatever fails, the state comes back for unreserving.
+
+use crate::framework::{BindContext, Binding, CycleState, Outcome, Profile, Status};
+use kaji_meta::time::Clock;
+use kaji_runtime::{EventRecord, time};
+use std::time::Duration;
+
+/// What binding a pod needs beside its context.
+pub struct BindingCycle {
+    /// What binding works with.
+    pub context: BindContext,
+    /// What plugins keep.
+    pub state: CycleState,
+    /// The longest wait that a permit plugin asked for.
+    pub wait: Option<Duration>,
+}
+
+impl BindingCycle {
+    /// Runs the permits, pre-binds, binds and post-binds of a profile.
+    ///
+    /// # Errors
+    /// The status of the plugin that failed or rejected the pod.
+    pub async fn run(&mut self, profile: &Profile, clock: &dyn Clock) -> Outcome {
+        let (context, state) = (&self.context, &mut self.state);
+        if let Some(wait) = self.wait {
+            let began = time::instant(clock);
+            tokio::select! {
+                permitted = permitted(profile, context) => permitted?,
+                () = time::sleep_until(clock, began + wait) => {
+                    return Err(Status::unschedulable(format!("pod {} timed out waiting on permit", context.pod.key())));
+                }
+            }
+        }
+        for points in profile.points() {
+            if let Some(point) = &points.pre_bind
+                && !point.skips(&context.pod, state, &context.node)
+            {
+                point.pre_bind(context, state).await.map_err(|s| s.by(points.plugin.name()))?;
+            }
+        }
+        self.bind(profile).await?;
+        let (context, state) = (&self.context, &self.state);
+        for points in profile.points() {
+            if let Some(point) = &points.post_bind {
+                point.post_bind(&context.pod, state, &context.node);
+            }
+        }
+        let (key, node) = (context.pod.key(), &context.node);
+        let text = format!("Successfully assigned {key} to {node}");
+        let reference = context.pod.pod.metadata.reference("v1", "Pod");
+        context.recorder.record(EventRecord::normal(reference, "Scheduled", text));
+        Ok(())
+    }
+
+    async fn bind(&self, profile: &Profile) -> Outcome {
+        for points in profile.points() {
+            let Some(point) = &points.bind else { continue };
+            let bound = point.bind(&self.context, &self.state).await;
+            if bound.map_err(|s| s.by(points.plugin.name()))? == Binding::Bound {
+                return Ok(());
+            }
+        }
+        Err(Status::error("no plugin of the profile binds the pod"))
+    }
+}
+
+/// Resolves once every permit plugin lets the pod pass.
+async fn permitted(profile: &Profile, context: &BindContext) -> Outcome {
+    for points in profile.points() {
+        if let Some(point) = &points.permit {
+            point.permitted(&context.pod, &context.node).await.map_err(|s| s.by(points.plugin.name()))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! Why a pod does not fit a node, or could not be scheduled.
+
+use std::{borrow::Cow, fmt};
+
+/// What a status means for the attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// The pod does not fit; removing other pods may help.
+    Unschedulable,
+    /// The pod does not fit, whichever pods were removed.
+    UnschedulableAndUnresolvable,
+    /// The pod fits once something that the plugin waits for has happened.
+    Pending,
+    /// Something failed; the attempt is repeated.
+    Error,
+}
+
+/// A rejection or a failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// What it means.
+    pub code: Code,
+    /// Upstream's texts.
+    pub reasons: Vec<Cow<'static, str>>,
+    /// The plugin that said so; filled in by the framework.
+    pub plugin: &'static str,
+}
+
+/// Success, or why not.
+pub type Outcome<T = ()> = Result<T, Status>;
+
+impl Status {
+    /// With one reason.
+    pub fn new(code: Code, reason: impl Into<Cow<'static, str>>) -> Self {
+        Status { code, reasons: vec![reason.into()], plugin: "" }
+    }
+
+    /// [`Code::Unschedulable`]
+    pub fn unschedulable(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Code::Unschedulable, reason)
+    }
+
+    /// [`Code::UnschedulableAndUnresolvable`]
+    pub fn unresolvable(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Code::UnschedulableAndUnresolvable, reason)
+    }
+
+    /// [`Code::Error`]
+    pub fn error(reason: impl fmt::Display) -> Self {
+        Self::new(Code::Error, reason.to_string())
+    }
+
+    /// By a plugin, unless it says already by which.
+    pub fn by(mut self, plugin: &'static str) -> Self {
+        if self.plugin.is_empty() {
+            self.plugin = plugin;
+        }
+        self
+    }
+
+    /// Whether the pod was rejected, rather than that something failed.
+    pub fn is_rejection(&self) -> bool {
+        self.code != Code::Error
+    }
+
+    /// The reasons as one text.
+    pub fn message(&self) -> String {
+        self.reasons.join(", ")
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message())
+    }
+}
+
+/// Which nodes were rejected, and why. Nodes that are not named have the status `absent`.
+#[derive(Clone, Debug, Default)]
+pub struct NodeStatuses {
+    named: Vec<(usize, Status)>,
+    /// Of all other nodes.
+    pub absent: Option<Status>,
+}
+
+impl NodeStatuses {
+    /// No node is named; all have this status.
+    pub fn of_all(absent: Option<Status>) -> Self {
+        NodeStatuses { named: vec![], absent }
+    }
+
+    /// Adds a node by its slot. A node is added once.
+    pub fn set(&mut self, slot: usize, status: Status) {
+        self.named.push((slot, status));
+    }
+
+    /// The status of a node.
+    pub fn get(&self, slot: usize) -> Option<&Status> {
+        let named = self.named.iter().find(|(s, _)| *s == slot).map(|(_, status)| status);
+        named.or(self.absent.as_ref())
+    }
+
+    /// The nodes that are named.
+    pub fn named(&self) -> &[(usize, Status)] {
+        &self.named
+    }
+
+    /// Upstream's sentence: `0/3 nodes are available: 1 …, 2 ….`
+    pub fn message(&self, nodes: usize) -> String {
+        let mut counts: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
+        for reason in self.named.iter().flat_map(|(_, status)| &status.reasons) {
+            *counts.entry(reason).or_default() += 1;
+        }
+        if self.named.len() < nodes {
+            for reason in self.absent.iter().flat_map(|status| &status.reasons) {
+                *counts.entry(reason).or_default() += nodes - self.named.len();
+            }
+        }
+        let mut texts: Vec<String> =
+            counts.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+        texts.sort();
+        if texts.is_empty() {
+            return format!("0/{nodes} nodes are available:");
+        }
+        format!("0/{nodes} nodes are available: {}.", texts.join(", "))
+    }
+}

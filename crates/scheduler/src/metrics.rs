@@ -1,0 +1,191 @@
+//! `scheduler_*` metrics, with upstream's names.
+
+use crate::scheduling_queue::Pending;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+use std::time::Duration;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct AttemptLabels {
+    result: &'static str,
+    profile: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct QueueLabels {
+    queue: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct PluginLabels {
+    plugin: &'static str,
+    profile: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct KindLabels {
+    r#type: &'static str,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttemptResult {
+    /// A node was chosen.
+    Scheduled,
+    /// No node fits.
+    Unschedulable,
+    /// A plugin or a call failed.
+    Error,
+}
+
+impl AttemptResult {
+    fn name(self) -> &'static str {
+        match self {
+            AttemptResult::Scheduled => "scheduled",
+            AttemptResult::Unschedulable => "unschedulable",
+            AttemptResult::Error => "error",
+        }
+    }
+}
+
+/// The metrics. Clones share the numbers.
+#[derive(Clone)]
+pub struct Metrics {
+    attempts: Family<AttemptLabels, Counter>,
+    duration: Family<AttemptLabels, Histogram, fn() -> Histogram>,
+    algorithm: Histogram,
+    pod_duration: Histogram,
+    pod_attempts: Histogram,
+    pending: Family<QueueLabels, Gauge>,
+    unschedulable: Family<PluginLabels, Gauge>,
+    cache: Family<KindLabels, Gauge>,
+    preemption_attempts: Counter,
+    preemption_victims: Histogram,
+}
+
+/// Upstream's exponential buckets from 1 ms to 16 s.
+fn seconds() -> Histogram {
+    Histogram::new((0..15).map(|power| 0.001 * f64::from(1_u32 << power)))
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics {
+            attempts: Family::default(),
+            duration: Family::new_with_constructor(seconds as fn() -> Histogram),
+            algorithm: seconds(),
+            pod_duration: Histogram::new((0..20).map(|power| 0.01 * f64::from(1_u32 << power))),
+            pod_attempts: Histogram::new([1.0, 2.0, 4.0, 8.0, 16.0]),
+            pending: Family::default(),
+            unschedulable: Family::default(),
+            cache: Family::default(),
+            preemption_attempts: Counter::default(),
+            preemption_victims: Histogram::new([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]),
+        }
+    }
+}
+
+impl Metrics {
+    /// Adds the metrics to a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        let all = registry.sub_registry_with_prefix("scheduler");
+        all.register(
+            "schedule_attempts",
+            "Number of attempts to schedule pods, by the result",
+            self.attempts.clone(),
+        );
+        all.register(
+            "scheduling_attempt_duration_seconds",
+            "Scheduling attempt latency in seconds (scheduling algorithm + binding)",
+            self.duration.clone(),
+        );
+        all.register(
+            "scheduling_algorithm_duration_seconds",
+            "Scheduling algorithm latency in seconds",
+            self.algorithm.clone(),
+        );
+        all.register(
+            "pod_scheduling_sli_duration_seconds",
+            "E2e latency for a pod being scheduled, from the time the pod enters the scheduling queue",
+            self.pod_duration.clone(),
+        );
+        all.register(
+            "pod_scheduling_attempts",
+            "Number of attempts to successfully schedule a pod",
+            self.pod_attempts.clone(),
+        );
+        all.register("pending_pods", "Number of pending pods, by the queue type", self.pending.clone());
+        all.register(
+            "unschedulable_pods",
+            "The number of unschedulable pods broken down by plugin name",
+            self.unschedulable.clone(),
+        );
+        all.register(
+            "cache_size",
+            "Number of nodes, pods, and assumed pods in the scheduler cache",
+            self.cache.clone(),
+        );
+        all.register(
+            "preemption_attempts",
+            "Total preemption attempts in the cluster till now",
+            self.preemption_attempts.clone(),
+        );
+        all.register(
+            "preemption_victims",
+            "Number of selected preemption victims",
+            self.preemption_victims.clone(),
+        );
+    }
+
+    /// An attempt has ended: the decision, and the binding if there was one.
+    pub fn attempt(&self, result: AttemptResult, profile: &str, took: Duration) {
+        let labels = AttemptLabels { result: result.name(), profile: profile.to_owned() };
+        self.attempts.get_or_create(&labels).inc();
+        self.duration.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    /// A decision was made.
+    pub fn decided(&self, took: Duration) {
+        self.algorithm.observe(took.as_secs_f64());
+    }
+
+    /// A pod was scheduled, so long after it came, with so many attempts.
+    pub fn scheduled(&self, took: Duration, attempts: u32) {
+        self.pod_duration.observe(took.as_secs_f64());
+        self.pod_attempts.observe(f64::from(attempts));
+    }
+
+    /// Plugins rejected a pod, or let it pass again.
+    pub fn rejected_by(&self, plugin: &'static str, profile: &str, pods: i64) {
+        let labels = PluginLabels { plugin, profile: profile.to_owned() };
+        self.unschedulable.get_or_create(&labels).inc_by(pods);
+    }
+
+    /// Preemption was tried, and found so many victims.
+    pub fn preemption(&self, victims: usize) {
+        self.preemption_attempts.inc();
+        if victims > 0 {
+            self.preemption_victims.observe(f64::from(u32::try_from(victims).unwrap_or(u32::MAX)));
+        }
+    }
+
+    /// What queue and cache hold.
+    pub fn sizes(&self, pending: Pending, nodes: usize, pods: usize, assumed: usize) {
+        let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        let queues = [
+            ("active", pending.active),
+            ("backoff", pending.backoff),
+            ("unschedulable", pending.unschedulable),
+            ("gated", pending.gated),
+        ];
+        for (queue, pods) in queues {
+            self.pending.get_or_create(&QueueLabels { queue }).set(number(pods));
+        }
+        for (kind, count) in [("nodes", nodes), ("pods", pods), ("assumed_pods", assumed)] {
+            self.cache.get_or_create(&KindLabels { r#type: kind }).set(number(count));
+        }
+    }
+}

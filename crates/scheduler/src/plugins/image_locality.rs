@@ -1,0 +1,99 @@
+//! ImageLocality: prefers nodes that have the pod's images, large ones more, but not images that hardly any node has.
+
+use super::{Entry, no_arguments};
+use crate::{
+    framework::{Cycle, CycleState, Outcome, Plugin, Points, PreScore, PreScored, Score, points::MAX_SCORE},
+    snapshot::{ImageState, NodeInfo},
+};
+use std::{collections::HashMap, sync::Arc};
+
+/// The plugin's line in the table.
+pub const PLUGIN: Entry = Entry {
+    name: "ImageLocality",
+    weight: 1,
+    build: |args| {
+        no_arguments("ImageLocality", args)?;
+        let plugin = Arc::new(ImageLocality);
+        Ok(Points::of(&plugin).pre_score(&plugin).score(&plugin))
+    },
+};
+
+const MEBIBYTE: i64 = 1 << 20;
+/// Images below this size in all make no difference.
+const LEAST: i64 = 23 * MEBIBYTE;
+/// Beyond this size a container's image makes no further difference.
+const MOST_PER_CONTAINER: i64 = 1000 * MEBIBYTE;
+
+struct ImageLocality;
+
+/// The pod's images that some node has: how often it uses each, and its state.
+#[derive(Clone)]
+struct Images {
+    known: HashMap<String, (i64, ImageState)>,
+    containers: i64,
+    nodes: usize,
+}
+
+impl Plugin for ImageLocality {
+    fn name(&self) -> &'static str {
+        PLUGIN.name
+    }
+}
+
+impl PreScore for ImageLocality {
+    fn pre_score(
+        &self,
+        cycle: &Cycle<'_>,
+        state: &mut CycleState,
+        _nodes: &[Arc<NodeInfo>],
+    ) -> Outcome<PreScored> {
+        let spec = &cycle.pod.pod.spec;
+        let mut known: HashMap<String, (i64, ImageState)> = HashMap::new();
+        for container in spec.containers.iter().chain(&spec.init_containers) {
+            let name = normalized(&container.image);
+            if let Some(image) = cycle.snapshot.image(&name) {
+                known.entry(name).or_insert((0, image)).0 += 1;
+            }
+        }
+        if known.is_empty() {
+            return Ok(PreScored::Skip);
+        }
+        let containers =
+            i64::try_from(spec.containers.len() + spec.init_containers.len()).unwrap_or(i64::MAX);
+        state.put(Images { known, containers, nodes: cycle.snapshot.len() });
+        Ok(PreScored::Scored)
+    }
+}
+
+impl Score for ImageLocality {
+    fn score(&self, _cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> i64 {
+        let Some(images) = state.get::<Images>() else { return 0 };
+        let names = node.node.status.images.iter().map(|image| (image.size_bytes, &image.names));
+        let mut sum = 0_i64;
+        for (size, names) in names {
+            for (uses, image) in names.iter().filter_map(|name| images.known.get(name.as_str())) {
+                sum = sum.saturating_add(uses * spread(size, image.nodes, images.nodes));
+            }
+        }
+        let most = MOST_PER_CONTAINER.saturating_mul(images.containers).max(LEAST + 1);
+        MAX_SCORE * (sum.clamp(LEAST, most) - LEAST) / (most - LEAST)
+    }
+}
+
+/// An image's size, by the share of nodes that have it: otherwise the first node with a large image would get every pod.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    reason = "sizes of images are below 2^52"
+)]
+fn spread(size: i64, nodes: usize, of: usize) -> i64 {
+    (size as f64 * (nodes as f64 / of.max(1) as f64)) as i64
+}
+
+/// An image's name with its tag.
+fn normalized(name: &str) -> String {
+    match (name.rfind(':'), name.rfind('/')) {
+        (Some(colon), slash) if slash.is_none_or(|slash| colon > slash) => name.to_owned(),
+        _ => format!("{name}:latest"),
+    }
+}

@@ -1,0 +1,42 @@
+//! NodeName: a pod that names its node fits no other.
+
+use super::{Entry, ensure, no_arguments};
+use crate::{
+    framework::{
+        Actions, Cycle, CycleState, EventInterest, Filter, Outcome, Plugin, Points, Resource, Status,
+    },
+    snapshot::NodeInfo,
+};
+use std::sync::Arc;
+
+/// The plugin's line in the table.
+pub const PLUGIN: Entry = Entry {
+    name: "NodeName",
+    weight: 0,
+    build: |args| {
+        no_arguments("NodeName", args)?;
+        let plugin = Arc::new(NodeName);
+        Ok(Points::of(&plugin).filter(&plugin))
+    },
+};
+
+struct NodeName;
+
+impl Plugin for NodeName {
+    fn name(&self) -> &'static str {
+        PLUGIN.name
+    }
+
+    fn events(&self) -> Vec<EventInterest> {
+        vec![EventInterest::any(Resource::Node, Actions::ADD)]
+    }
+}
+
+impl Filter for NodeName {
+    fn filter(&self, cycle: &Cycle<'_>, _state: &CycleState, node: &NodeInfo) -> Outcome {
+        let wanted = cycle.pod.pod.spec.node_name.as_str();
+        ensure(wanted.is_empty() || wanted == node.name(), || {
+            Status::unresolvable("node(s) didn't match the requested node name")
+        })
+    }
+}

@@ -1,0 +1,151 @@
+//! How nodes are scored by what would be requested of them: the least, the most, or by a shape.
+//!
+//! Containers without requests of CPU or memory count with small ones. Extended resources that the pod does not request are
+//! left out, and so is what a node does not have.
+
+use crate::{framework::points::MAX_SCORE, pod_info::PodInfo, snapshot::NodeInfo};
+use serde_json::Value;
+
+/// The best score in a configured shape.
+const MAX_SHAPE_SCORE: i64 = 10;
+
+#[derive(Clone, Debug, PartialEq)]
+enum Kind {
+    LeastAllocated,
+    MostAllocated,
+    /// Points of utilization, in percent, and score.
+    RequestedToCapacityRatio(Vec<(i64, i64)>),
+}
+
+/// A scoring strategy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Strategy {
+    kind: Kind,
+    /// Resources and their weights.
+    resources: Vec<(String, i64)>,
+}
+
+/// `resources` of a configuration: names and weights; CPU and memory without any.
+///
+/// # Errors
+/// A weight that is not between 1 and 100.
+pub fn weighted_resources(raw: &Value) -> Result<Vec<(String, i64)>, String> {
+    let Some(list) = raw.as_array().filter(|list| !list.is_empty()) else {
+        return Ok(vec![("cpu".to_owned(), 1), ("memory".to_owned(), 1)]);
+    };
+    let one = |raw: &Value| {
+        let name = raw["name"].as_str().unwrap_or_default().to_owned();
+        let weight = raw["weight"].as_i64().unwrap_or(1);
+        match weight {
+            1..=100 if !name.is_empty() => Ok((name, weight)),
+            _ => Err(format!("resource weight of {name} not in valid range [1, 100]")),
+        }
+    };
+    list.iter().map(one).collect()
+}
+
+impl Strategy {
+    /// Of `scoringStrategy`.
+    ///
+    /// # Errors
+    /// An unknown type, an invalid shape or weight.
+    pub fn parse(raw: &Value) -> Result<Self, String> {
+        let resources = weighted_resources(&raw["resources"])?;
+        let kind = match raw["type"].as_str().unwrap_or("LeastAllocated") {
+            "LeastAllocated" => Kind::LeastAllocated,
+            "MostAllocated" => Kind::MostAllocated,
+            "RequestedToCapacityRatio" => {
+                Kind::RequestedToCapacityRatio(shape(&raw["requestedToCapacityRatio"]["shape"])?)
+            }
+            other => return Err(format!("unsupported scoring strategy type {other:?}")),
+        };
+        Ok(Strategy { kind, resources })
+    }
+
+    /// The score of a node, between 0 and 100.
+    pub fn score(&self, pod: &PodInfo, node: &NodeInfo) -> i64 {
+        let (mut sum, mut weights) = (0_i64, 0_i64);
+        for (name, weight) in &self.resources {
+            let (capacity, requested) = requested_with(pod, node, name);
+            if capacity <= 0 {
+                continue;
+            }
+            let score = match &self.kind {
+                Kind::LeastAllocated if requested > capacity => 0,
+                Kind::LeastAllocated => ratio(capacity - requested, capacity),
+                Kind::MostAllocated => ratio(requested.min(capacity), capacity),
+                Kind::RequestedToCapacityRatio(shape) => {
+                    let score = on_shape(shape, ratio(requested.min(capacity), capacity));
+                    if score == 0 {
+                        continue;
+                    }
+                    score
+                }
+            };
+            sum += score * weight;
+            weights += weight;
+        }
+        match (&self.kind, weights) {
+            (_, 0) => 0,
+            (Kind::RequestedToCapacityRatio(_), weights) => (2 * sum + weights) / (2 * weights),
+            (_, weights) => sum / weights,
+        }
+    }
+}
+
+fn ratio(part: i64, whole: i64) -> i64 {
+    let percent = i128::from(part) * i128::from(MAX_SCORE) / i128::from(whole.max(1));
+    i64::try_from(percent).unwrap_or(MAX_SCORE)
+}
+
+/// What a node has of a resource, and what would be requested of it with the pod. (0, 0) leaves the resource out.
+fn requested_with(pod: &PodInfo, node: &NodeInfo, name: &str) -> (i64, i64) {
+    match name {
+        "cpu" => (node.allocatable.cpu, node.requested_with_defaults.0 + pod.request_with_defaults.0),
+        "memory" => (node.allocatable.memory, node.requested_with_defaults.1 + pod.request_with_defaults.1),
+        "ephemeral-storage" => (node.allocatable.storage, node.requested.storage + pod.request.storage),
+        other if pod.request.get(other) == 0 => (0, 0),
+        other => (node.allocatable.get(other), node.requested.get(other) + pod.request.get(other)),
+    }
+}
+
+/// Points of a shape, with scores up to 100.
+fn shape(raw: &Value) -> Result<Vec<(i64, i64)>, String> {
+    let list = raw.as_array().into_iter().flatten();
+    let points: Vec<(i64, i64)> = list
+        .map(|point| (point["utilization"].as_i64().unwrap_or(-1), point["score"].as_i64().unwrap_or(0)))
+        .collect();
+    if points.is_empty() {
+        return Err("requestedToCapacityRatio: at least one point must be specified".to_owned());
+    }
+    let valid = |(utilization, score): &(i64, i64)| {
+        (0..=100).contains(utilization) && (0..=MAX_SHAPE_SCORE).contains(score)
+    };
+    if !points.iter().all(valid) {
+        return Err(
+            "requestedToCapacityRatio: utilization not in valid range [0, 100], or score not in [0, 10]"
+                .to_owned(),
+        );
+    }
+    if !points.is_sorted_by(|a, b| a.0 < b.0) {
+        return Err(
+            "requestedToCapacityRatio: utilization values must be sorted in increasing order".to_owned()
+        );
+    }
+    Ok(points.into_iter().map(|(u, score)| (u, score * (MAX_SCORE / MAX_SHAPE_SCORE))).collect())
+}
+
+/// Linear between the points, constant outside of them.
+fn on_shape(shape: &[(i64, i64)], utilization: i64) -> i64 {
+    let mut before: Option<(i64, i64)> = None;
+    for &(at, score) in shape {
+        if utilization <= at {
+            return match before {
+                None => score,
+                Some((from, low)) => low + (score - low) * (utilization - from) / (at - from),
+            };
+        }
+        before = Some((at, score));
+    }
+    before.map_or(0, |(_, score)| score)
+}

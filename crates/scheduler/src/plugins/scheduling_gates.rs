@@ -1,0 +1,39 @@
+//! SchedulingGates: pods with gates do not enter the queue. The API server has said so in their condition.
+
+use super::{Entry, ensure, no_arguments};
+use crate::{
+    framework::{Actions, EventInterest, Outcome, Plugin, Points, PreEnqueue, Resource, Status},
+    pod_info::PodInfo,
+};
+use std::sync::Arc;
+
+/// The plugin's line in the table.
+pub const PLUGIN: Entry = Entry {
+    name: "SchedulingGates",
+    weight: 0,
+    build: |args| {
+        no_arguments("SchedulingGates", args)?;
+        let plugin = Arc::new(SchedulingGates);
+        Ok(Points::of(&plugin).pre_enqueue(&plugin))
+    },
+};
+
+struct SchedulingGates;
+
+impl Plugin for SchedulingGates {
+    fn name(&self) -> &'static str {
+        PLUGIN.name
+    }
+
+    fn events(&self) -> Vec<EventInterest> {
+        vec![EventInterest::any(Resource::UnscheduledPod, Actions::POD_GATES)]
+    }
+}
+
+impl PreEnqueue for SchedulingGates {
+    fn pre_enqueue(&self, pod: &PodInfo) -> Outcome {
+        ensure(pod.pod.spec.scheduling_gates.is_empty(), || {
+            Status::unresolvable("waiting for scheduling gates")
+        })
+    }
+}

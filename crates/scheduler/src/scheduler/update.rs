@@ -1,0 +1,110 @@
+//! Brings cache and queue up to date with what the informers have reported.
+//!
+//! Invariant: the cache is changed before the queue hears of it, so that a pod that is woken sees what woke it.
+
+use super::Scheduler;
+use crate::{
+    changes::{Changes, Pair},
+    framework::{Event, Profile},
+    pod_info::PodInfo,
+};
+use kaji_runtime::{Key, objects::Pod};
+use std::sync::Arc;
+
+impl Scheduler {
+    pub(super) fn update(&mut self, changes: &Changes) {
+        let batch = changes.take();
+        let mut events = vec![];
+        for (key, (old, new)) in batch.nodes {
+            self.cache.set_node(&key.name, new.clone());
+            events.extend(Event::of_node(old, new));
+        }
+        for (key, change) in batch.pods {
+            self.update_pod(&key, change, &mut events);
+        }
+        events.extend(batch.others);
+        let now = self.now();
+        events.iter().for_each(|event| self.queue.event(event, now));
+        if batch.overflow {
+            self.queue.everything_changed(now);
+        }
+    }
+
+    fn update_pod(&mut self, key: &Key, (old, new): Pair<Pod>, events: &mut Vec<Event>) {
+        let replaced = |old: &Arc<Pod>| new.as_ref().is_none_or(|new| new.metadata.uid != old.metadata.uid);
+        let (gone, former) = match old {
+            Some(old) if replaced(&old) => (Some(old), None),
+            old => (None, old),
+        };
+        if let Some(gone) = gone {
+            self.gone(key, &gone, events);
+        }
+        let Some(pod) = new else { return };
+        if pod.finished() {
+            return self.gone(key, &pod, events);
+        }
+        if !pod.spec.node_name.is_empty() {
+            self.queue.remove(key);
+            self.nominator.remove(&pod.metadata.uid);
+            self.cache.set_pod(&pod);
+            let former = former.filter(|former| !former.spec.node_name.is_empty());
+            events.extend(Event::of_assigned_pod(former, Some(pod)));
+            return;
+        }
+        // An assumed pod stays counted until its binding has ended.
+        if self.cache.is_assumed(key, &pod.metadata.uid) {
+            return;
+        }
+        match responsible(&self.profiles, &pod) {
+            Some(profile) => {
+                let info = Arc::new(PodInfo::new(pod.clone()));
+                self.update_nomination(former.as_deref(), &info);
+                self.queue.add(info, profile, self.now());
+            }
+            None => {
+                self.queue.remove(key);
+                self.nominator.remove(&pod.metadata.uid);
+            }
+        }
+    }
+
+    /// Follows a nominated node that was written by another process, or that a former run of the scheduler had written.
+    fn update_nomination(&mut self, former: Option<&Pod>, info: &Arc<PodInfo>) {
+        let is = info.pod.status.nominated_node_name.as_str();
+        let was = former.map_or("", |former| former.status.nominated_node_name.as_str());
+        if is == was {
+            // The newest state of the pod is to be counted.
+            if let Some(node) = self.nominator.node_of(info.uid()).map(str::to_owned) {
+                self.nominator.nominate(info, &node);
+            }
+        } else if is.is_empty() {
+            self.nominator.remove(info.uid());
+        } else {
+            self.nominator.nominate(info, is);
+        }
+    }
+
+    /// A pod is gone, or takes nothing of its node any more.
+    fn gone(&mut self, key: &Key, pod: &Arc<Pod>, events: &mut Vec<Event>) {
+        self.queue.remove(key);
+        let nominated = self.nominator.node_of(&pod.metadata.uid).is_some();
+        self.nominator.remove(&pod.metadata.uid);
+        self.preempting.remove(&pod.metadata.uid);
+        // Room that was kept for a nominated pod is free as well.
+        if self.cache.remove_pod(key).is_some() || nominated {
+            events.extend(Event::of_assigned_pod(Some(pod.clone()), None));
+        }
+    }
+}
+
+/// The profile that schedules a pod, if this scheduler does.
+fn responsible(profiles: &[Profile], pod: &Pod) -> Option<usize> {
+    let name = match pod.spec.scheduler_name.as_str() {
+        "" => "default-scheduler",
+        name => name,
+    };
+    if !pod.active() {
+        return None;
+    }
+    profiles.iter().position(|profile| profile.config.scheduler_name == name)
+}

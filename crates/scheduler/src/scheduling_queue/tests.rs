@@ -1,0 +1,135 @@
+//! Orders, backoffs, events and gates of the queue.
+
+use super::*;
+use crate::{
+    configuration::Configuration,
+    framework::{Actions, Change, Resource},
+    testing::{node, pod},
+};
+use serde_json::{Value, json};
+
+fn queue() -> SchedulingQueue {
+    SchedulingQueue::new(Arc::new(Configuration::new().unwrap().profiles), Backoffs::default())
+}
+
+fn key(name: &str) -> Key {
+    Key::new("d", name)
+}
+
+fn event(old: Option<Value>, new: Option<Value>) -> Option<Event> {
+    Event::of_node(old.as_ref().map(node), new.as_ref().map(node))
+}
+
+fn reject(queue: &mut SchedulingQueue, name: &str, plugin: &'static str, now: Instant) {
+    queue.rejected(&key(name), [plugin].into(), [].into(), now);
+}
+
+#[tokio::test(start_paused = true)]
+async fn orders_by_priority_and_age() {
+    let (mut queue, now) = (queue(), Instant::now());
+    for (name, priority) in [("a", 0), ("b", 5), ("c", 0)] {
+        let pod = pod(&json!({"name": name, "priority": priority}));
+        queue.add(pod.clone(), 0, now);
+        queue.add(pod, 0, now);
+    }
+    let order: Vec<String> = std::iter::from_fn(|| queue.pop()).map(|p| p.key.name).collect();
+    assert_eq!(order, ["b", "a", "c"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn backs_off_longer_with_each_failure_and_keeps_it_over_events() {
+    let (mut queue, now) = (queue(), Instant::now());
+    queue.add(pod(&json!({"name": "a"})), 0, now);
+    let more = event(Some(json!({"name": "n"})), Some(json!({"name": "n", "allocatable": {"pods": "200"}})))
+        .unwrap();
+    let mut waited = vec![];
+    let mut at = now;
+    for _ in 0..6 {
+        queue.flush_due(at);
+        assert_eq!(queue.pop().unwrap().key, key("a"));
+        reject(&mut queue, "a", "NodeResourcesFit", at);
+        assert_eq!(queue.next_due(), Some(at + FLUSH));
+        queue.event(&more, at);
+        let due = queue.next_due().unwrap();
+        waited.push((due - at).as_secs());
+        at = due;
+    }
+    assert_eq!(waited, [1, 2, 4, 8, 10, 10]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn wakes_only_pods_that_an_event_may_help() {
+    let (mut queue, now) = (queue(), Instant::now());
+    for name in ["fit", "taint"] {
+        queue.add(pod(&json!({"name": name, "cpu": "1"})), 0, now);
+    }
+    while queue.pop().is_some() {}
+    reject(&mut queue, "fit", "NodeResourcesFit", now);
+    reject(&mut queue, "taint", "TaintToleration", now);
+    let woken = |queue: &mut SchedulingQueue, event: Event| {
+        let before = queue.pending().unschedulable;
+        queue.event(&event, now);
+        before - queue.pending().unschedulable
+    };
+    let tainted = json!({"name": "n", "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}});
+    let heartbeat =
+        event(Some(json!({"name": "n"})), Some(json!({"name": "n", "images": [{"names": ["i"]}]})));
+    assert!(heartbeat.is_none());
+    let less =
+        event(Some(json!({"name": "n"})), Some(json!({"name": "n", "allocatable": {"cpu": "3"}}))).unwrap();
+    assert_eq!(woken(&mut queue, less), 0);
+    assert_eq!(woken(&mut queue, event(Some(json!({"name": "n"})), Some(tainted.clone())).unwrap()), 0);
+    assert_eq!(woken(&mut queue, event(Some(tainted), Some(json!({"name": "n"}))).unwrap()), 1);
+    let gone = pod(&json!({"name": "other", "node": "n", "cpu": "1"})).pod.clone();
+    assert_eq!(woken(&mut queue, Event::of_assigned_pod(Some(gone), None).unwrap()), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_during_an_attempt_counts() {
+    let (mut queue, now) = (queue(), Instant::now());
+    let new = event(None, Some(json!({"name": "n"}))).unwrap();
+    queue.add(pod(&json!({"name": "a"})), 0, now);
+    queue.event(&new, now);
+    queue.pop().unwrap();
+    queue.event(&new, now);
+    reject(&mut queue, "a", "NodeResourcesFit", now);
+    assert_eq!(queue.pending(), Pending { backoff: 1, ..Pending::default() });
+    // One before the attempt does not.
+    queue.flush_due(now + Duration::from_secs(1));
+    queue.pop().unwrap();
+    reject(&mut queue, "a", "NodeResourcesFit", now);
+    assert_eq!(queue.pending(), Pending { unschedulable: 1, ..Pending::default() });
+    // More events than are kept: the pod is tried again.
+    queue.activate_now(&key("a"));
+    queue.pop().unwrap();
+    let other =
+        Event { resource: Resource::Other("x"), actions: Actions::ADD, change: Change::Other(None, None) };
+    (0..=in_flight::EVENTS).for_each(|_| queue.event(&other, now));
+    reject(&mut queue, "a", "NodeResourcesFit", now);
+    assert_eq!(queue.pending(), Pending { backoff: 1, ..Pending::default() });
+}
+
+#[tokio::test(start_paused = true)]
+async fn gated_pods_wait_for_the_end_of_their_gates() {
+    let (mut queue, now) = (queue(), Instant::now());
+    queue.add(pod(&json!({"name": "a", "spec": {"schedulingGates": [{"name": "g"}]}})), 0, now);
+    assert_eq!((queue.pop().is_none(), queue.pending().gated), (true, 1));
+    queue.flush_due(now + 2 * FLUSH);
+    assert_eq!(queue.pending().gated, 1);
+    queue.add(pod(&json!({"name": "a"})), 0, now);
+    assert_eq!(queue.pop().unwrap().key, key("a"));
+    queue.remove(&key("a"));
+    assert_eq!(queue.pending(), Pending::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_wait_for_long_are_tried_again_and_failed_ones_after_their_backoff() {
+    let (mut queue, now) = (queue(), Instant::now());
+    queue.add(pod(&json!({"name": "a"})), 0, now);
+    queue.pop().unwrap();
+    reject(&mut queue, "a", "NodeResourcesFit", now);
+    queue.flush_due(now + FLUSH);
+    assert_eq!(queue.pop().unwrap().attempts, 2);
+    queue.failed(&key("a"), now);
+    assert_eq!(queue.next_due(), Some(now + Duration::from_secs(2)));
+}
