@@ -13,7 +13,7 @@ use crate::{
     intern::{Shared, Text, share},
     objects::amounts::{Amounts, Demand},
 };
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use std::{collections::BTreeMap, ops::Deref};
 
