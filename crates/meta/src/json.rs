@@ -11,7 +11,7 @@ mod write;
 
 pub use de::from_slice;
 pub use read::{Malformed, Reader};
-pub use write::{write, write_string};
+pub use write::{write, write_plain, write_string};
 
 #[cfg(test)]
 mod tests;

@@ -5,8 +5,31 @@
 
 use serde_json::{Map, Value};
 
+/// Maps of so many members have one node, which is quicker to go through than to search: most names differ in their length.
+const ONE_NODE: usize = 11;
+
+/// The member of a map under a name: what `map.get(name)` gives, with fewer instructions for small maps.
+#[inline]
+pub fn member<'a>(map: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    if map.len() > ONE_NODE {
+        return map.get(name);
+    }
+    let first = name.as_bytes().first();
+    for (key, value) in map {
+        let key = key.as_bytes();
+        if key.len() == name.len() && key == name.as_bytes() {
+            return Some(value);
+        }
+        // Members come in the order of their names.
+        if key.first() > first {
+            return None;
+        }
+    }
+    None
+}
+
 fn step<'a>(v: &'a Value, path: &[&str]) -> Option<&'a Value> {
-    path.iter().try_fold(v, |v, key| v.get(*key))
+    path.iter().try_fold(v, |v, name| member(v.as_object()?, name))
 }
 
 /// The value at a path of field names; `None` if absent (JSON null is `Some(Null)`).

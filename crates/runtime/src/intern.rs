@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
-    hash::{BuildHasher, Hash, Hasher, RandomState},
+    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState},
     ops::Deref,
     sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
 };
@@ -19,8 +19,27 @@ const SHARDS: usize = 16;
 /// Below so many entries a shard is not swept.
 const SMALL: usize = 64;
 
+/// The hash of a key that is a hash itself.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.0 = self.0.rotate_left(8) ^ u64::from(*b));
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
 struct Shard<T> {
-    values: HashMap<u64, Vec<Weak<T>>>,
+    /// By hash.
+    values: HashMap<u64, Vec<Weak<T>>, BuildHasherDefault<Hashed>>,
     entries: usize,
     sweep_at: usize,
 }
@@ -33,7 +52,7 @@ pub struct Table<T> {
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        let shard = |_| Mutex::new(Shard { values: HashMap::new(), entries: 0, sweep_at: SMALL });
+        let shard = |_| Mutex::new(Shard { values: HashMap::default(), entries: 0, sweep_at: SMALL });
         Table { hasher: RandomState::new(), shards: std::array::from_fn(shard) }
     }
 }

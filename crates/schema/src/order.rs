@@ -162,7 +162,7 @@ impl<'v> Writer<'_, 'v> {
     fn map(&mut self, map: &'v Map<String, Value>, mut each: impl FnMut(&mut Self, &'v Value)) {
         self.out.push(b'{');
         for (key, value) in map {
-            self.key(key);
+            self.key(key, json::write_string);
             each(self, value);
         }
         self.out.push(b'}');
@@ -211,18 +211,23 @@ impl<'v> Writer<'_, 'v> {
         self.out.push(b'{');
         for at in from..self.members.len() {
             let member = self.members[at];
-            self.key(member.key);
+            // Names that built-in types declare have nothing to escape.
+            if matches!(member.place, 0 | u16::MAX) {
+                self.key(member.key, json::write_string);
+            } else {
+                self.key(member.key, json::write_plain);
+            }
             each(self, member);
         }
         self.out.push(b'}');
         self.members.truncate(from);
     }
 
-    fn key(&mut self, name: &str) {
+    fn key(&mut self, name: &str, write: impl FnOnce(&mut Vec<u8>, &str)) {
         if self.out.last() != Some(&b'{') {
             self.out.push(b',');
         }
-        json::write_string(self.out, name);
+        write(self.out, name);
         self.out.push(b':');
     }
 }

@@ -217,7 +217,11 @@ impl Props {
     /// Looks a property up by its JSON name.
     pub fn get(&self, name: &str) -> Option<&Property> {
         let Some(mask) = self.table.len().checked_sub(1) else {
-            return self.list.binary_search_by(|p| (*p.name).cmp(name)).ok().map(|at| &self.list[at]);
+            let same = |p: &&Property| p.name.len() == name.len() && *p.name == *name;
+            return match self.list.len() {
+                ..HASHED_FROM => self.list.iter().find(same),
+                _ => self.list.binary_search_by(|p| (*p.name).cmp(name)).ok().map(|at| &self.list[at]),
+            };
         };
         let mut at = hash(name.as_bytes());
         loop {

@@ -2,6 +2,7 @@
 //!
 //! Invariants: readers borrow and never fail; JSON null and a value of another type read as absent.
 
+use kaji_meta::object;
 use serde_json::{Map, Value};
 
 static NULL: Value = Value::Null;
@@ -74,13 +75,13 @@ pub trait Fields {
 
 impl Fields for Value {
     fn get_field(&self, key: &str) -> Option<&Value> {
-        self.get(key).filter(|v| !v.is_null())
+        object::member(self.as_object()?, key).filter(|v| !v.is_null())
     }
 }
 
 impl Fields for Map<String, Value> {
     fn get_field(&self, key: &str) -> Option<&Value> {
-        self.get(key).filter(|v| !v.is_null())
+        object::member(self, key).filter(|v| !v.is_null())
     }
 }
 

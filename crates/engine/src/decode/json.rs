@@ -7,7 +7,7 @@ use super::gojson;
 use kaji_meta::text;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value, map::Entry};
-use std::{cell::RefCell, fmt};
+use std::{borrow::Cow, cell::RefCell, fmt};
 
 /// At most so many strictness errors are kept for one body.
 pub(crate) const MAX_STRICT_ERRORS: usize = 100;
@@ -26,14 +26,9 @@ pub(crate) struct Parsed {
 /// # Errors
 /// Go's text for what is wrong with it.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed, String> {
-    match parse_valid(bytes) {
-        Ok(parsed) => Ok(parsed),
-        Err(_) if std::str::from_utf8(bytes).is_err() => {
-            let text = String::from_utf8_lossy(bytes);
-            parse_valid(text.as_bytes()).map_err(|e| explain(text.as_bytes(), &e))
-        }
-        Err(e) => Err(explain(bytes, &e)),
-    }
+    // Checked as a whole: of bytes, each string would be checked by itself.
+    let text = std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
+    parse_valid(&text).map_err(|e| explain(text.as_bytes(), &e))
 }
 
 /// Go's text for what is wrong with a document.
@@ -44,9 +39,9 @@ pub(super) fn explain(bytes: &[u8], error: &serde_json::Error) -> String {
     gojson::explain(bytes).unwrap_or_else(|| error.to_string())
 }
 
-fn parse_valid(bytes: &[u8]) -> Result<Parsed, serde_json::Error> {
+fn parse_valid(text: &str) -> Result<Parsed, serde_json::Error> {
     let duplicates = RefCell::new(vec![]);
-    let mut de = serde_json::Deserializer::from_slice(bytes);
+    let mut de = serde_json::Deserializer::from_str(text);
     let value = Node { at: None, duplicates: &duplicates }.deserialize(&mut de)?;
     de.end()?;
     Ok(Parsed { value, duplicates: duplicates.into_inner() })

@@ -25,18 +25,50 @@ const fn zeros(word: u64) -> u64 {
 }
 
 /// Where the next `"` or `\` is, from `at` on.
+#[inline]
 fn quote_or_escape(bytes: &[u8], mut at: usize) -> Option<usize> {
-    while let Some(chunk) = bytes.get(at..at + 8).and_then(|c| <[u8; 8]>::try_from(c).ok()) {
-        let word = u64::from_le_bytes(chunk);
+    let mut rest = bytes.get(at..)?;
+    while let Some((chunk, after)) = rest.split_first_chunk::<8>() {
+        let word = u64::from_le_bytes(*chunk);
         let found = zeros(word ^ eight(b'"')) | zeros(word ^ eight(b'\\'));
         if found != 0 {
             return Some(at + (found.trailing_zeros() / 8) as usize);
         }
         at += 8;
+        rest = after;
     }
-    let rest = bytes.get(at..)?;
     rest.iter().position(|b| matches!(b, b'"' | b'\\')).map(|p| at + p)
 }
+
+/// Where a string ends, after its opening quote: the place after the closing one, and whether there are escapes.
+#[inline]
+fn end_of_string(bytes: &[u8], from: usize) -> Result<(usize, bool), Malformed> {
+    let (mut from, mut escaped) = (from, false);
+    loop {
+        let at = quote_or_escape(bytes, from).ok_or(Malformed(from))?;
+        if bytes[at] == b'"' {
+            return Ok((at + 1, escaped));
+        }
+        escaped = true;
+        // Whatever is escaped, it is no end.
+        from = at + 2;
+    }
+}
+
+/// What a byte outside of strings means to what passes over a container.
+const CLASSES: [u8; 256] = {
+    let mut classes = [OTHER; 256];
+    classes[b'"' as usize] = QUOTE;
+    classes[b'{' as usize] = OPENS;
+    classes[b'[' as usize] = OPENS;
+    classes[b'}' as usize] = CLOSES;
+    classes[b']' as usize] = CLOSES;
+    classes
+};
+const OTHER: u8 = 0;
+const QUOTE: u8 = 1;
+const OPENS: u8 = 2;
+const CLOSES: u8 = 3;
 
 impl<'a> Reader<'a> {
     /// At the beginning of a text.
@@ -118,17 +150,9 @@ impl<'a> Reader<'a> {
 
     /// Passes over a string, after its opening quote; returns whether it has escapes.
     fn close(&mut self) -> Result<bool, Malformed> {
-        let (bytes, mut escaped) = (self.bytes(), false);
-        loop {
-            let at = quote_or_escape(bytes, self.at).ok_or(Malformed(self.at))?;
-            if bytes[at] == b'"' {
-                self.at = at + 1;
-                return Ok(escaped);
-            }
-            escaped = true;
-            // Whatever is escaped, it is no end.
-            self.at = at + 2;
-        }
+        let (end, escaped) = end_of_string(self.bytes(), self.at)?;
+        self.at = end;
+        Ok(escaped)
     }
 
     /// Passes over the next value and gives its text.
@@ -154,21 +178,22 @@ impl<'a> Reader<'a> {
 
     fn rest_of_container(&mut self) -> Result<(), Malformed> {
         let bytes = self.bytes();
-        let mut depth = 1_usize;
-        while let Some(byte) = bytes.get(self.at) {
-            self.at += 1;
-            match byte {
-                b'"' => drop(self.close()?),
-                b'{' | b'[' => depth += 1,
-                b'}' | b']' => {
+        let (mut at, mut depth) = (self.at, 1_usize);
+        while let Some(byte) = bytes.get(at) {
+            at += 1;
+            match CLASSES[usize::from(*byte)] {
+                OTHER => {}
+                QUOTE => at = end_of_string(bytes, at)?.0,
+                OPENS => depth += 1,
+                _ => {
                     depth -= 1;
                     if depth == 0 {
+                        self.at = at;
                         return Ok(());
                     }
                 }
-                _ => {}
             }
         }
-        Err(Malformed(self.at))
+        Err(Malformed(at))
     }
 }

@@ -2,15 +2,42 @@
 
 use serde_json::{Number, Value};
 
-/// Whether a string is written as it is. 0xE2 begins the line and paragraph separators.
+/// Bytes that are not written as they are. 0xE2 begins the line and paragraph separators.
+fn special(b: u8) -> bool {
+    (b < b' ') | (b == b'"') | (b == b'\\') | (b == b'<') | (b == b'>') | (b == b'&') | (b == 0xe2)
+}
+
+/// Without a branch for each byte, so that it compiles to vector instructions.
+fn plain_block(block: &[u8; 16]) -> bool {
+    !block.iter().fold(false, |found, b| found | special(*b))
+}
+
+/// Whether a string is written as it is. The last bytes are looked at in a block that overlaps the one before it.
 fn plain(text: &[u8]) -> bool {
-    let special = |b: &u8| {
-        (*b < b' ') | (*b == b'"') | (*b == b'\\') | (*b == b'<') | (*b == b'>') | (*b == b'&') | (*b == 0xe2)
-    };
-    let mut chunks = text.chunks_exact(16);
-    // Without a branch for each byte, so that it compiles to vector instructions.
-    chunks.all(|chunk| !chunk.iter().fold(false, |found, b| found | special(b)))
-        && !chunks.remainder().iter().any(special)
+    if let Some(last) = text.last_chunk::<16>() {
+        let (blocks, _) = text.as_chunks::<16>();
+        return blocks.iter().all(plain_block) && plain_block(last);
+    }
+    let mut block = [b'a'; 16];
+    if let (Some(first), Some(last)) = (text.first_chunk::<8>(), text.last_chunk::<8>()) {
+        block[..8].copy_from_slice(first);
+        block[8..].copy_from_slice(last);
+    } else if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
+        block[..4].copy_from_slice(first);
+        block[4..8].copy_from_slice(last);
+    } else {
+        return !text.iter().any(|b| special(*b));
+    }
+    plain_block(&block)
+}
+
+/// Appends a string of letters and digits, or other text without bytes that JSON or HTML escape, in quotes.
+pub fn write_plain(out: &mut Vec<u8>, text: &str) {
+    debug_assert!(plain(text.as_bytes()), "{text} has bytes to escape");
+    out.reserve(text.len() + 2);
+    out.push(b'"');
+    out.extend_from_slice(text.as_bytes());
+    out.push(b'"');
 }
 
 /// Appends a string in quotes, with the escapes that Go's encoder makes: of what HTML or JavaScript would take for its

@@ -264,13 +264,13 @@ fn order(a: &Entry, b: &Entry) -> Ordering {
 
 /// Merges the oldest entries of updates, version by version, until no more than ten are left (as far as that goes).
 pub(crate) fn cap(entries: &mut Vec<Entry>) {
-    let updates = entries.iter().enumerate().filter(|(_, e)| e.operation() == Operation::Update);
-    let mut updaters: Vec<(String, String, usize)> =
-        updates.map(|(i, e)| (e.time().unwrap_or("").to_owned(), e.id().key(), i)).collect();
-    let mut count = updaters.len();
+    let updates = || entries.iter().enumerate().filter(|(_, e)| e.operation() == Operation::Update);
+    let mut count = updates().count();
     if count <= MAX_UPDATE_MANAGERS {
         return;
     }
+    let mut updaters: Vec<(String, String, usize)> =
+        updates().map(|(i, e)| (e.time().unwrap_or("").to_owned(), e.id().key(), i)).collect();
     updaters.sort();
     let mut slots: Vec<Option<Entry>> = entries.drain(..).map(Some).collect();
     // By version: the oldest entry, and the one that older ones are merged into.

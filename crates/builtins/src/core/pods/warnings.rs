@@ -85,23 +85,30 @@ pub fn spec_and_meta(path: &Path, is_template: bool, spec: &Value, meta: &Value)
         w.push(format!("{}: {seccomp}", annotations_path.key(pod_key)));
     }
     each_container(spec, &at, |c, path| {
-        let own = c.at("securityContext");
-        let key = format!("container.seccomp.security.alpha.kubernetes.io/{}", c.text("name"));
-        if !own.has("seccompProfile") && meta.at("annotations").has(&key) {
-            w.push(format!("{}: {seccomp}", annotations_path.key(&key)));
-        }
-        let key = format!("{}{}", annotations::APP_ARMOR, c.text("name"));
-        if let Some(v) =
-            meta.at("annotations").opt_text(&key).filter(|_| is_template && !own.has("appArmorProfile"))
-        {
-            let pod = spec.at("securityContext").get_field("appArmorProfile");
-            if pod.is_none() || pod != annotations::app_armor_field(v).as_ref() {
-                let p = annotations_path.key(&key);
-                w.push(format!(r#"{p}: deprecated since v1.30; use the "appArmorProfile" field instead"#));
+        if meta.has("annotations") {
+            let own = c.at("securityContext");
+            let key = format!("container.seccomp.security.alpha.kubernetes.io/{}", c.text("name"));
+            if !own.has("seccompProfile") && meta.at("annotations").has(&key) {
+                w.push(format!("{}: {seccomp}", annotations_path.key(&key)));
+            }
+            let key = format!("{}{}", annotations::APP_ARMOR, c.text("name"));
+            if let Some(v) =
+                meta.at("annotations").opt_text(&key).filter(|_| is_template && !own.has("appArmorProfile"))
+            {
+                let pod = spec.at("securityContext").get_field("appArmorProfile");
+                if pod.is_none() || pod != annotations::app_armor_field(v).as_ref() {
+                    let p = annotations_path.key(&key);
+                    w.push(format!(
+                        r#"{p}: deprecated since v1.30; use the "appArmorProfile" field instead"#
+                    ));
+                }
             }
         }
         for list in ["limits", "requests"] {
-            fractions(&mut w, &path.child("resources").child(list), c.at("resources").at(list));
+            let amounts = c.at("resources").at(list);
+            if !amounts.is_null() {
+                fractions(&mut w, &path.child("resources").child(list), amounts);
+            }
         }
         env(&mut w, path, c);
     });
