@@ -6,6 +6,7 @@
 //! - A subscription begins at a revision and misses and repeats nothing after it.
 
 mod converted;
+mod delta;
 mod entry;
 mod event;
 mod feed;
@@ -33,6 +34,7 @@ pub(crate) use scan::Fields;
 pub(crate) use subscription::{Start, Subscription};
 
 use arc_swap::ArcSwap;
+use delta::Bases;
 use fill::Fed;
 use imbl::OrdMap;
 use index::Index;
@@ -114,6 +116,8 @@ struct Inner {
     /// What is written need not have that shape: it changed while the cache was in use, or writes do not see to it.
     reshaped: bool,
     window: Window,
+    /// What objects of one template are kept as differences to.
+    bases: Bases,
     index: Index,
     kept: VecDeque<(Snapshot, Timestamp)>,
     /// Moves when the watches of before are not to go on.
@@ -145,6 +149,7 @@ impl Cache {
                 normal: None,
                 reshaped: false,
                 window: Window::new(limits.window, limits.window_bytes),
+                bases: Bases::default(),
                 index: Index::default(),
                 kept: VecDeque::new(),
                 epoch: 0,
@@ -346,6 +351,14 @@ impl Cache {
     ) {
         let mut state = State::clone(&self.state.load());
         let known = state.changed;
+        let Inner { window, bases, .. } = &mut *inner;
+        window.settle(|entry| {
+            // Former states are in the window alone, which is bounded.
+            state.objects.get(&*entry.key).filter(|present| Arc::ptr_eq(present, entry))?;
+            let compact = Arc::new(entry.compact(bases)?);
+            state.objects.insert(compact.key.clone(), compact.clone());
+            Some(compact)
+        });
         let mut made = Vec::with_capacity(events.len());
         for event in events.iter().filter(|e| e.kv.mod_revision > known) {
             state.changed = event.kv.mod_revision;

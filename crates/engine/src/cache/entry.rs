@@ -1,19 +1,21 @@
 //! One version of one object, as it is sent.
 //!
 //! Invariants: an entry never changes. Its bytes are a whole watch event; the object is a slice of them. Everything
-//! else in it is positions in those bytes. Where what reads show is much larger than what is stored, because a definition
+//! else in it is positions in those bytes. Those of objects that were made from one template may be kept as differences to
+//! a base: [`Entry::compact`]. Where what reads show is much larger than what is stored, because a definition
 //! has gained large defaults, only the latter is kept, and the former is computed at each use: what small objects
 //! become is sent piece by piece, and never lies in memory as a whole.
 
 use super::{
     Normal,
+    delta::{Bases, Delta},
     scan::{Fields, Ref, scan},
 };
 use crate::storage;
 use bytes::Bytes;
 use kaji_store::Revision;
 use serde_json::Value;
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 /// What happened to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,9 +60,17 @@ pub struct Entry {
     /// What is known without decoding.
     pub meta: EntryMeta,
     change: Change,
-    frame: Bytes,
+    body: Kept,
     /// What is left out of the frame, if anything is.
     rest: Option<Box<Rest>>,
+}
+
+/// How an entry keeps its object.
+enum Kept {
+    /// In a whole watch event.
+    Frame(Bytes),
+    /// As differences to a base, the object alone. Never of one that is completed when it is used.
+    Delta(Box<Delta>),
 }
 
 /// How an object is completed when its frame holds only what is stored.
@@ -108,7 +118,7 @@ impl Entry {
         }
         let mut sparse = with(value)?;
         sparse.take_fields(&entry, fields.list.len());
-        sparse.rest = Some(Box::new(Rest { normal: normal.clone(), len: entry.slice().len() }));
+        sparse.rest = Some(Box::new(Rest { normal: normal.clone(), len: entry.kept_len() }));
         Ok(sparse)
     }
 
@@ -119,7 +129,7 @@ impl Entry {
         for i in 0..count {
             let found = match whole.field(i) {
                 Some(text) => {
-                    let at = self.slice().len() + extra.len();
+                    let at = self.kept_len() + extra.len();
                     extra.push_str(text);
                     Ref {
                         at: u32::try_from(at).unwrap_or(u32::MAX),
@@ -183,7 +193,7 @@ impl Entry {
             refs: refs.into_boxed_slice(),
             extra: (!found.extra.is_empty()).then(|| found.extra.into_boxed_str()),
         };
-        Ok(Entry { key, revision, meta, change, frame, rest: None })
+        Ok(Entry { key, revision, meta, change, body: Kept::Frame(frame), rest: None })
     }
 
     /// The last state of this object as the event of its deletion shows it: with the revision of the deletion.
@@ -193,7 +203,7 @@ impl Entry {
         revision: Revision,
         fields: &Fields,
     ) -> Result<Entry, serde_json::Error> {
-        let frame = framed(Change::Deleted, self.slice(), revision);
+        let frame = framed(Change::Deleted, &self.bytes(), revision);
         let mut last = Entry::from_frame(self.key.clone(), prefix, frame, revision, Change::Deleted, fields)?;
         if let Some(Rest { normal, len }) = self.rest.as_deref() {
             last.take_fields(self, fields.list.len());
@@ -212,36 +222,95 @@ impl Entry {
         let (key, revision, change) = (self.key.clone(), self.revision, self.change);
         match self.rest.as_deref() {
             Some(rest) => {
-                Entry::shaped((key, prefix), self.slice(), Some(&rest.normal), revision, change, fields)
+                Entry::shaped((key, prefix), &self.bytes(), Some(&rest.normal), revision, change, fields)
             }
-            None => Entry::from_frame(key, prefix, self.frame.clone(), revision, change, fields),
+            None => Entry::from_frame(key, prefix, self.frame(), revision, change, fields),
         }
     }
 
-    fn slice(&self) -> &[u8] {
-        &self.frame[self.change.head().len()..self.frame.len() - TAIL.len()]
+    /// The same entry in less memory, if others of its template are kept already. Its object is put together at each use.
+    pub(super) fn compact(&self, bases: &mut Bases) -> Option<Entry> {
+        let (Kept::Frame(_), None) = (&self.body, &self.rest) else { return None };
+        let template = self.owner_uids().next().unwrap_or_else(|| self.namespace());
+        let object = self.bytes();
+        let delta = bases.delta(template, &object)?;
+        // What is asked of the beginning of an object is in what it shares.
+        let version = storage::peek_api_version(delta.beginning());
+        if version.is_none() || version != storage::peek_api_version(&object) {
+            return None;
+        }
+        let mut extra = self.meta.extra.as_deref().unwrap_or_default().to_owned();
+        let mut moved = |r: Ref| {
+            let inside = r != Ref::MISSING && (r.at as usize) < object.len();
+            match self.text(r) {
+                Some(text) if inside && delta.text(r.at as usize, r.len as usize).is_none() => {
+                    let at = u32::try_from(object.len() + extra.len()).unwrap_or(u32::MAX);
+                    extra.push_str(text);
+                    Ref { at, len: r.len }
+                }
+                _ => r,
+            }
+        };
+        let meta = EntryMeta {
+            uid: moved(self.meta.uid),
+            refs: self.meta.refs.iter().map(|r| moved(*r)).collect(),
+            extra: (!extra.is_empty()).then(|| extra.into_boxed_str()),
+            ..self.meta
+        };
+        let (key, revision, change) = (self.key.clone(), self.revision, self.change);
+        Some(Entry { key, revision, meta, change, body: Kept::Delta(Box::new(delta)), rest: None })
+    }
+
+    fn inside<'a>(&self, frame: &'a Bytes) -> &'a [u8] {
+        &frame[self.change.head().len()..frame.len() - TAIL.len()]
+    }
+
+    /// What the entry has of the object.
+    fn bytes(&self) -> Cow<'_, [u8]> {
+        match &self.body {
+            Kept::Frame(frame) => Cow::Borrowed(self.inside(frame)),
+            Kept::Delta(delta) => {
+                let mut object = Vec::with_capacity(delta.len());
+                delta.write(&mut object);
+                Cow::Owned(object)
+            }
+        }
+    }
+
+    /// Bytes of what the entry has of the object.
+    fn kept_len(&self) -> usize {
+        match &self.body {
+            Kept::Frame(frame) => self.inside(frame).len(),
+            Kept::Delta(delta) => delta.len(),
+        }
     }
 
     /// The object in JSON, in the version it is stored in, with its resourceVersion. Shares memory with the entry, if that
     /// has all of it.
     pub fn object(&self) -> Bytes {
-        let whole = self.rest.as_deref().and_then(|rest| (rest.normal)(self.slice()));
+        let whole = self.rest.as_deref().and_then(|rest| (rest.normal)(&self.bytes()));
         whole.map_or_else(|| self.kept(), |whole| storage::with_revision(&whole.into(), self.revision))
     }
 
     /// What the entry has of the object.
     fn kept(&self) -> Bytes {
-        self.frame.slice(self.change.head().len()..self.frame.len() - TAIL.len())
+        match &self.body {
+            Kept::Frame(frame) => frame.slice(self.change.head().len()..frame.len() - TAIL.len()),
+            Kept::Delta(_) => Bytes::from(self.bytes().into_owned()),
+        }
     }
 
-    /// The beginning of the object: its apiVersion, its kind and its metadata.
+    /// The beginning of the object: its apiVersion and its kind.
     pub fn beginning(&self) -> &[u8] {
-        self.slice()
+        match &self.body {
+            Kept::Frame(frame) => self.inside(frame),
+            Kept::Delta(delta) => delta.beginning(),
+        }
     }
 
     /// How many bytes the object has.
     pub fn object_len(&self) -> usize {
-        self.rest.as_deref().map_or(self.slice().len(), |rest| rest.len)
+        self.rest.as_deref().map_or_else(|| self.kept_len(), |rest| rest.len)
     }
 
     /// `metadata` in JSON. Shares memory with the entry.
@@ -254,10 +323,18 @@ impl Entry {
 
     /// The watch event that carries this version, whole. Shares memory with the entry, if that has all of it.
     pub(crate) fn frame(&self) -> Bytes {
-        if self.rest.is_none() {
-            return self.frame.clone();
+        match (&self.body, &self.rest) {
+            (Kept::Frame(frame), None) => frame.clone(),
+            (Kept::Delta(delta), None) => {
+                let head = self.change.head();
+                let mut frame = Vec::with_capacity(head.len() + delta.len() + TAIL.len());
+                frame.extend_from_slice(head);
+                delta.write(&mut frame);
+                frame.extend_from_slice(TAIL);
+                Bytes::from(frame)
+            }
+            (_, Some(_)) => framed(self.change, &self.object(), self.revision),
         }
-        framed(self.change, &self.object(), self.revision)
     }
 
     /// Whether the object is computed at each use.
@@ -267,7 +344,7 @@ impl Entry {
 
     /// Whether another entry shows the same.
     pub(crate) fn looks_like(&self, other: &Entry) -> bool {
-        !self.is_sparse() && !other.is_sparse() && self.frame == other.frame
+        !self.is_sparse() && !other.is_sparse() && self.frame() == other.frame()
     }
 
     /// What that event says has happened.
@@ -306,12 +383,14 @@ impl Entry {
         if r == Ref::MISSING {
             return None;
         }
-        let object = self.slice();
         let (at, len) = (r.at as usize, r.len as usize);
-        if let Some(bytes) = object.get(at..at + len) {
-            return std::str::from_utf8(bytes).ok();
+        if at + len <= self.kept_len() {
+            return match &self.body {
+                Kept::Frame(frame) => std::str::from_utf8(self.inside(frame).get(at..at + len)?).ok(),
+                Kept::Delta(delta) => delta.text(at, len),
+            };
         }
-        let at = at.checked_sub(object.len())?;
+        let at = at.checked_sub(self.kept_len())?;
         self.meta.extra.as_deref()?.get(at..at + len)
     }
 
@@ -346,7 +425,11 @@ impl Entry {
 
     /// Bytes it holds on to, about.
     pub(crate) fn size(&self) -> usize {
-        self.frame.len() + size_of::<Entry>() + self.meta.refs.len() * size_of::<Ref>()
+        let body = match &self.body {
+            Kept::Frame(frame) => frame.len(),
+            Kept::Delta(delta) => delta.size(),
+        };
+        body + size_of::<Entry>() + self.meta.refs.len() * size_of::<Ref>()
     }
 }
 

@@ -4,7 +4,7 @@
 //! Invariants: what is fed to a cache while it loads is applied after the load, in the order in which it came; what fails
 //! on the way leaves a cache as it was.
 
-use super::{Cache, Change, Entry, Inner, Normal, Objects, State};
+use super::{Cache, Change, Entry, Inner, Normal, Objects, State, delta::Bases};
 use kaji_store::{Event as StoreEvent, EventKind, KeyValue, Revision};
 use std::{
     collections::{HashMap, HashSet},
@@ -28,14 +28,16 @@ impl Cache {
             let inner = self.lock();
             (inner.fields.clone(), inner.normal.clone())
         };
-        let mut entries = Vec::with_capacity(page.len());
+        let (mut entries, mut bases) = (Vec::with_capacity(page.len()), Bases::default());
         for kv in page {
             // Later values come from this process; these may come from another process, so they are checked to the last byte.
             if let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&kv.value) {
                 tracing::error!(key = &*kv.key, %error, "a stored object is not valid JSON");
                 continue;
             }
-            entries.extend(self.entry(&fields, normal.as_ref(), &kv, Change::Added));
+            let entry = self.entry(&fields, normal.as_ref(), &kv, Change::Added);
+            let compact = entry.as_deref().and_then(|entry| entry.compact(&mut bases)).map(Arc::new);
+            entries.extend(compact.or(entry));
         }
         entries
     }

@@ -3,12 +3,17 @@
 //! Invariant: it holds every event after `floor()`, in order, numbered without gaps, but for those that were lost before
 //! `oldest()`; it is bounded by count and by the bytes that only it holds on to.
 
-use super::event::Event;
+use super::{
+    entry::{Change, Entry},
+    event::Event,
+};
 use kaji_store::Revision;
 use std::{collections::VecDeque, sync::Arc};
 
 /// Events of which other forms than the stored one are kept: watchers are seldom further behind.
 const WITH_FORMS: usize = 128;
+/// Events of which the objects are kept as they are sent.
+const WARM: u64 = 256;
 
 #[derive(Debug)]
 pub(super) struct Window {
@@ -19,13 +24,24 @@ pub(super) struct Window {
     /// Of the events up to here, some never came.
     gap: Revision,
     held: usize,
+    /// Number of the first event that [`Window::settle`] has not looked at.
+    unsettled: u64,
     max_events: usize,
     max_held: usize,
 }
 
 impl Window {
     pub fn new(max_events: usize, max_held: usize) -> Self {
-        Window { events: VecDeque::new(), first: 0, floor: 0, gap: 0, held: 0, max_events, max_held }
+        Window {
+            events: VecDeque::new(),
+            first: 0,
+            floor: 0,
+            gap: 0,
+            held: 0,
+            unsettled: 0,
+            max_events,
+            max_held,
+        }
     }
 
     /// Forgets everything and begins after a revision.
@@ -68,6 +84,21 @@ impl Window {
             self.held -= old.held();
             self.floor = old.revision();
         }
+    }
+
+    /// Offers the entries of events that most watches have sent, once; what `compact` gives takes their place.
+    pub fn settle(&mut self, mut compact: impl FnMut(&Arc<Entry>) -> Option<Arc<Entry>>) {
+        let end = self.end().saturating_sub(WARM);
+        for number in self.unsettled.max(self.first)..end {
+            let at = usize::try_from(number - self.first).ok();
+            let Some(event) = at.and_then(|at| self.events.get_mut(at)) else { break };
+            if event.change != Change::Deleted
+                && let Some(entry) = compact(&event.entry)
+            {
+                *event = Arc::new(Event::new(event.change, entry, event.previous.clone()));
+            }
+        }
+        self.unsettled = self.unsettled.max(end);
     }
 
     /// The number of the first event after a revision; `None` when events after it are missing here.
