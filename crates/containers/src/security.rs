@@ -122,8 +122,8 @@ pub struct SandboxSecurity {
     pub privileged: bool,
     /// Filter of system calls.
     pub seccomp: SecurityProfile,
-    /// AppArmor profile.
-    pub apparmor: SecurityProfile,
+    /// AppArmor profile; the backend's default one, if it has any, without it.
+    pub apparmor: Option<SecurityProfile>,
 }
 
 /// Of a container.
@@ -158,6 +158,6 @@ pub struct ContainerSecurity {
     pub readonly_paths: Vec<String>,
     /// Filter of system calls.
     pub seccomp: SecurityProfile,
-    /// AppArmor profile.
-    pub apparmor: SecurityProfile,
+    /// AppArmor profile; the backend's default one, if it has any, without it.
+    pub apparmor: Option<SecurityProfile>,
 }

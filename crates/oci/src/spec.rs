@@ -220,8 +220,8 @@ fn seccomp_profile(
 
 fn apparmor_profile(parts: &Parts<'_>) -> Result<Option<String>, RuntimeError> {
     match (&parts.config.security.apparmor, parts.apparmor) {
-        (SecurityProfile::Localhost(name), true) => Ok(Some(name.clone())),
-        (SecurityProfile::Localhost(_), false) => {
+        (Some(SecurityProfile::Localhost(name)), true) => Ok(Some(name.clone())),
+        (Some(SecurityProfile::Localhost(_)), false) => {
             Err(RuntimeError::InvalidArgument("apparmor is not supported".into()))
         }
         // No profile of ours is loaded: masked and read-only paths, capabilities and seccomp confine without it.

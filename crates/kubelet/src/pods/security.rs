@@ -105,12 +105,13 @@ fn seccomp(profile: Option<&SeccompProfile>, root: &Path) -> Result<SecurityProf
     }
 }
 
-fn apparmor(profile: Option<&AppArmorProfile>) -> SecurityProfile {
-    match profile.map(|p| (p.type_.as_str(), p.localhost_profile.clone())) {
-        Some(("RuntimeDefault", _)) => SecurityProfile::RuntimeDefault,
-        Some(("Localhost", Some(name))) => SecurityProfile::Localhost(name),
+/// Without a profile the runtime decides, as upstream has it.
+fn apparmor(profile: Option<&AppArmorProfile>) -> Option<SecurityProfile> {
+    profile.map(|p| match (p.type_.as_str(), p.localhost_profile.clone()) {
+        ("RuntimeDefault", _) => SecurityProfile::RuntimeDefault,
+        ("Localhost", Some(name)) => SecurityProfile::Localhost(name),
         _ => SecurityProfile::Unconfined,
-    }
+    })
 }
 
 fn groups(pod: &PodSecurityContext) -> (Vec<i64>, SupplementalGroupsPolicy) {
