@@ -125,6 +125,20 @@ pub fn of_pod(pod: &Pod) -> LinuxResources {
     }
 }
 
+/// What a pod takes beside its containers, which its RuntimeClass says.
+#[must_use]
+pub fn of_overhead(pod: &Pod) -> LinuxResources {
+    let overhead = model::spec(pod).overhead.as_ref();
+    let cpu = model::milli(overhead, "cpu").unwrap_or(0);
+    LinuxResources {
+        cpu_period: PERIOD,
+        cpu_quota: cpu_quota(cpu),
+        cpu_shares: cpu_shares(cpu),
+        memory_limit_bytes: model::whole(overhead, "memory").unwrap_or(0),
+        ..LinuxResources::default()
+    }
+}
+
 /// The path of a pod's cgroup below the hierarchies' mount points.
 #[must_use]
 pub fn cgroup_path(pod: &Pod) -> String {

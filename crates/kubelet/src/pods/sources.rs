@@ -155,6 +155,9 @@ pub trait Sources: Send + Sync + 'static {
         signer: Option<&'a str>,
         selector: &'a str,
     ) -> BoxFuture<'a, Result<Option<String>, String>>;
+
+    /// What a RuntimeClass names as its handler; `None` where there is no such class.
+    fn runtime_handler<'a>(&'a self, class: &'a str) -> BoxFuture<'a, Result<Option<String>, String>>;
 }
 
 /// The values of an object that has to be there unless `optional`.

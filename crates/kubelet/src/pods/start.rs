@@ -26,15 +26,26 @@ pub fn pod_ref(pod: &Pod) -> PodRef {
     }
 }
 
+/// What the pod's RuntimeClass names; empty for the runtime's default.
+async fn runtime_handler(cx: &NodeContext, pod: &Pod) -> Result<String, String> {
+    let class = model::spec(pod).runtime_class_name.as_deref().unwrap_or_default();
+    if class.is_empty() {
+        return Ok(String::new());
+    }
+    match cx.sources.runtime_handler(class).await {
+        Ok(Some(handler)) => Ok(handler),
+        Ok(None) => Err(format!("runtimeclass.node.k8s.io \"{class}\" not found")),
+        Err(error) => Err(format!("failed to lookup RuntimeClass {class}: {error}")),
+    }
+}
+
 /// The configuration of a pod's sandbox.
 ///
 /// # Errors
 /// The text of a `FailedCreatePodSandBox` event.
-pub fn sandbox_config(cx: &NodeContext, pod: &Pod, attempt: u32) -> Result<PodSandboxConfig, String> {
+pub async fn sandbox_config(cx: &NodeContext, pod: &Pod, attempt: u32) -> Result<PodSandboxConfig, String> {
     let spec = model::spec(pod);
-    if let Some(class) = spec.runtime_class_name.as_deref().filter(|c| !c.is_empty()) {
-        return Err(format!("RuntimeClass \"{class}\" is not supported by this node"));
-    }
+    let runtime_handler = runtime_handler(cx, pod).await?;
     let config = &cx.config;
     let (dns, warnings) = network::dns(pod, &config.dns);
     for warning in warnings {
@@ -53,9 +64,9 @@ pub fn sandbox_config(cx: &NodeContext, pod: &Pod, attempt: u32) -> Result<PodSa
         cgroup_parent: if cx.cgroups.is_some() { resources::cgroup_path(pod) } else { String::new() },
         security: security::of_sandbox(pod, &config.root_dir.join("seccomp")).map_err(|e| e.to_string())?,
         sysctls: sysctls.into_iter().flatten().map(|s| (s.name.clone(), s.value.clone())).collect(),
-        overhead: None,
+        overhead: Some(resources::of_overhead(pod)),
         resources: Some(resources::of_pod(pod)),
-        runtime_handler: String::new(),
+        runtime_handler,
     })
 }
 

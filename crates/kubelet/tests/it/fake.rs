@@ -126,7 +126,7 @@ impl ContainerRuntime for Runtime {
                     created_at_nanos,
                     labels: config.labels,
                     annotations: config.annotations,
-                    runtime_handler: String::new(),
+                    runtime_handler: config.runtime_handler,
                 },
                 addresses: vec![IpAddr::from([10, 1, 0, 2])],
                 network_namespace: None,
@@ -409,6 +409,9 @@ impl Sources for Objects {
         _: &'a str,
     ) -> BoxFuture<'a, Result<Option<String>, String>> {
         Box::pin(async { Ok(None) })
+    }
+    fn runtime_handler<'a>(&'a self, class: &'a str) -> BoxFuture<'a, Result<Option<String>, String>> {
+        Box::pin(async move { Ok((class == "isolated").then(|| "kata".to_owned())) })
     }
 }
 

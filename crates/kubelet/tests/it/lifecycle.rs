@@ -81,6 +81,25 @@ fn waiting(status: &Value) -> &Value {
 }
 
 #[tokio::test]
+async fn a_runtime_class_names_the_handler_of_the_sandbox() {
+    let containers = json!([{"name": "c", "image": "i", "imagePullPolicy": "IfNotPresent"}]);
+    let of_class = |class: &str| pod(json!({"runtimeClassName": class, "containers": containers}));
+    let run = Run::start(Fake::new(), &of_class("isolated"));
+    run.until("ready", ready).await;
+    assert_eq!(run.fake.runtime.state.lock().unwrap().sandboxes[0].info.runtime_handler, "kata");
+    run.task.abort();
+
+    let run = Run::start(Fake::new(), &of_class("unknown"));
+    let failed = || {
+        let expected = "FailedCreatePodSandBox: Failed to create pod sandbox: runtimeclass.node.k8s.io \"unknown\" not found";
+        run.fake.api.events.lock().unwrap().iter().any(|event| event == expected)
+    };
+    run.until("an event", |_| failed()).await;
+    assert!(run.fake.runtime.state.lock().unwrap().sandboxes.is_empty());
+    run.task.abort();
+}
+
+#[tokio::test]
 async fn a_pod_runs_is_ready_and_is_deleted() {
     let mut pod = pod(json!({
         "terminationGracePeriodSeconds": 7,

@@ -127,4 +127,15 @@ impl Sources for ApiSources {
             Ok((!items.is_empty()).then(|| items.iter().map(text).collect()))
         })
     }
+
+    fn runtime_handler<'a>(&'a self, class: &'a str) -> BoxFuture<'a, Result<Option<String>, String>> {
+        Box::pin(async move {
+            let path = format!("/apis/node.k8s.io/v1/runtimeclasses/{}", escape(class));
+            match self.client.get::<Value>(&path).await {
+                Ok(found) => Ok(Some(found["handler"].as_str().unwrap_or_default().to_owned())),
+                Err(error) if error.not_found() => Ok(None),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+    }
 }

@@ -164,7 +164,7 @@ impl Worker {
             let reference = model::reference(&self.pod);
             cx.api.record(EventRecord::warning(reference, "FailedCreatePodSandBox", message));
         };
-        let config = match start::sandbox_config(&cx, &self.pod, actions.create_sandbox.unwrap_or(0)) {
+        let config = match start::sandbox_config(&cx, &self.pod, actions.create_sandbox.unwrap_or(0)).await {
             Ok(config) => config,
             Err(error) => {
                 event(format!("Failed to create pod sandbox: {error}"));
