@@ -135,10 +135,16 @@ impl KernelCgroups {
         Ok(())
     }
 
-    fn roots(&self) -> Vec<&Path> {
+    /// The hierarchies in which pods may have a cgroup: other runtimes make them in the one without controllers, too.
+    fn roots(&self) -> Vec<PathBuf> {
         match &self.layout {
-            Layout::V1(found) => found.iter().map(|(_, root)| root.as_path()).collect(),
-            Layout::V2(root) => vec![root],
+            Layout::V1(found) => {
+                let mut roots: Vec<PathBuf> = found.iter().map(|(_, root)| root.clone()).collect();
+                let unified = roots.first().and_then(|root| Some(root.parent()?.join("unified")));
+                roots.extend(unified.filter(|root| root.is_dir()));
+                roots
+            }
+            Layout::V2(root) => vec![root.clone()],
         }
     }
 }
