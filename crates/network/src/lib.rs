@@ -25,5 +25,6 @@ mod worker;
 
 pub use cidr::Cidr;
 pub use error::NetworkError;
+pub use pods::bring_up_loopback;
 pub use routes::{PeerNode, Route, Via};
 pub use worker::{BridgeNetwork, NetworkConfig};

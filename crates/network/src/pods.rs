@@ -63,6 +63,19 @@ pub fn mac(address: IpAddr) -> Mac {
     }
 }
 
+/// Brings up the loopback interface of a network namespace.
+///
+/// # Errors
+/// A namespace that cannot be entered, and the kernel's.
+pub fn bring_up_loopback(namespace: &Path) -> Result<(), NetworkError> {
+    let mut inside = namespace::inside(namespace, Rtnetlink::open)
+        .map_err(NetworkError::io(namespace.display().to_string()))?;
+    let mut requests = Requests::default();
+    // It is always the first.
+    requests.set_up(1);
+    Ok(inside.send(&requests)?)
+}
+
 impl Node {
     /// Makes a pod's interface with its addresses and routes.
     ///
