@@ -110,6 +110,7 @@ step_node() {
   KAJI=$kaji bash tests/node/walk.sh
   KAJI=$kaji bash tests/node/nodes.sh
   KAJI=$kaji bash tests/node/fleet.sh
+  KAJI=$kaji bash tests/node/cri.sh
 }
 
 step_envtest() {

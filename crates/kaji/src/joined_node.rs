@@ -8,6 +8,7 @@ pub use crate::start::real_node::NodeError;
 
 use crate::start::real_node::{self, RealNodeConfig};
 use kaji_kubelet::{agent::JoinedNode, node::NodeServer};
+use kaji_options::ContainerRuntimeFlags;
 use kaji_runtime::{Client, Error, Informers, Selected};
 use serde_json::Value;
 use std::{
@@ -32,6 +33,8 @@ pub struct JoinedNodeOptions {
     pub server: String,
     /// The node's address; the one from which the API server is reached if it is left out.
     pub address: Option<IpAddr>,
+    /// Which runtime runs containers.
+    pub container_runtime: ContainerRuntimeFlags,
 }
 
 /// Why a joined node cannot run.
@@ -78,6 +81,7 @@ pub async fn run(options: JoinedNodeOptions, mut joined: JoinedNode) -> Result<(
         address,
         service_cidrs,
         server: Some(NodeServer { config: server, address }),
+        container_runtime: options.container_runtime,
     };
     let node = real_node::run(config, cluster, joined.shared, joined.stop);
     let certificates = async {

@@ -8,6 +8,7 @@ use kaji::{
     token::{self, TokenCommand},
     webhook_config,
 };
+use kaji_cri::cni::plugin;
 use kaji_envtest as envtest;
 use kaji_images::cli::ImageCommand;
 use kaji_options::{ServerFlags, server_flags::shorten_help};
@@ -101,6 +102,10 @@ fn main() -> ExitCode {
     // Before anything starts a thread: a shim has one.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == SHIM) {
         return kaji_oci::shim::main(std::env::args_os().skip(2).collect());
+    }
+    // A container runtime starts this program as its network plug-in, by a link.
+    if std::env::var_os(plugin::COMMAND).is_some() && std::env::args_os().len() == 1 {
+        return plugin::main();
     }
     let started = Instant::now();
     let filter = tracing_subscriber::EnvFilter::try_from_env("KAJI_LOG")

@@ -10,7 +10,7 @@ use kaji::{
     node_requirements, node_reset,
 };
 use kaji_meta::random::SystemRandom;
-use kaji_options::{ServerFlags, server_flags::SIMULATED};
+use kaji_options::{ContainerRuntimeFlags, ServerFlags, server_flags::SIMULATED};
 use std::{
     io::Write,
     net::IpAddr,
@@ -41,8 +41,10 @@ pub struct Join {
     #[arg(long)]
     node_ip: Option<IpAddr>,
     /// A simulated node: pods report what a kubelet would, no container runs; root is not needed.
-    #[arg(long, conflicts_with = "node_ip")]
+    #[arg(long, conflicts_with_all = ["node_ip", "container_runtime_endpoint"])]
     simulated: bool,
+    #[command(flatten)]
+    runtime: ContainerRuntimeFlags,
     /// Ends when standard input does: the agent is a part of the process at the pipe's other end.
     #[arg(long, hide = true)]
     until_stdin_closes: bool,
@@ -72,8 +74,12 @@ pub async fn agent(args: Join) -> Result<(), Box<dyn std::error::Error>> {
         hashes: args.hashes,
         ..AgentOptions::new(&args.join, &node, &data_dir)
     };
-    let real =
-        JoinedNodeOptions { data_dir: data_dir.clone(), server: args.join.clone(), address: args.node_ip };
+    let real = JoinedNodeOptions {
+        data_dir: data_dir.clone(),
+        server: args.join.clone(),
+        address: args.node_ip,
+        container_runtime: args.runtime,
+    };
     let mut agent = if args.simulated {
         Agent::start(options).await?
     } else {

@@ -3,8 +3,12 @@
 //! Invariants: nothing is touched while a server or an agent uses the directory; what belongs to the cluster (objects, its
 //! authorities) and images stay; it can be repeated after a failure.
 
-use crate::start::real_node::{CGROUPS, CONTAINER_LOGS, POD_LOGS, node_name};
+use crate::start::{
+    node_runtime::{self, BUILT_IN, CRI, SANDBOXES, UsedRuntime, plugin_socket},
+    real_node::{CGROUPS, CONTAINER_LOGS, POD_LOGS, node_name},
+};
 use kaji_containers::{ContainerRuntime, PodSandboxFilter, RuntimeError};
+use kaji_cri::{Connected, Endpoints, cni::server};
 use kaji_images::{Images, registry::RegistryConfig};
 use kaji_kubelet::{
     node::KernelCgroups,
@@ -23,7 +27,7 @@ use std::{
 };
 
 /// Directories of the data directory that are the node's alone.
-const OWN: [&str; 3] = ["containers", "kubelet", "network"];
+const OWN: [&str; 4] = [BUILT_IN, CRI, "kubelet", "network"];
 /// Of the directory `pki`, what a joined node keeps there.
 const CREDENTIALS: [&str; 3] =
     ["kubelet-client-current.pem", "kubelet-client.key.tmp", "kubelet-server-current.pem"];
@@ -46,6 +50,9 @@ pub enum ResetError {
     /// Rules of services and policies.
     #[error("service proxy and network policies: {0}")]
     Rules(#[from] kaji_proxy::ProxyError),
+    /// The runtime at a CRI socket.
+    #[error(transparent)]
+    Cri(#[from] kaji_cri::ConnectError),
     /// A cgroup.
     #[error("cgroups: {0}")]
     Cgroup(String),
@@ -74,6 +81,7 @@ pub struct Removed {
 pub async fn reset(data_dir: &Path, keep_credentials: bool) -> Result<Removed, ResetError> {
     let network = BridgeNetwork::start(NetworkConfig::new(&node_name(), data_dir.join("network"))).await?;
     let mut pods = remove_sandboxes(data_dir, &network).await?;
+    pods.extend(remove_from_runtime(data_dir, &network).await?);
     network.remove_all().await?;
     // The names of tables do not depend on the node's.
     Dataplane::start(kaji_proxy::NodeConfig::new("")).await?.remove().await?;
@@ -88,7 +96,7 @@ pub async fn reset(data_dir: &Path, keep_credentials: bool) -> Result<Removed, R
 
 /// Stops and removes all sandboxes; their pods' uids.
 async fn remove_sandboxes(data_dir: &Path, network: &BridgeNetwork) -> Result<BTreeSet<String>, ResetError> {
-    let containers = data_dir.join("containers");
+    let containers = data_dir.join(BUILT_IN);
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom));
     let images = Images::open(&data_dir.join("images"), RegistryConfig::default(), clock, random)?;
     let manager = Manager::open(ManagerOptions {
@@ -104,6 +112,40 @@ async fn remove_sandboxes(data_dir: &Path, network: &BridgeNetwork) -> Result<BT
         manager.stop_pod_sandbox(&sandbox.id).await?;
         manager.remove_pod_sandbox(&sandbox.id).await?;
         pods.insert(sandbox.metadata.uid);
+    }
+    Ok(pods)
+}
+
+/// The same for the CRI runtime that the node has used, whose plug-in is served meanwhile and taken away then; their pods' uids.
+async fn remove_from_runtime(
+    data_dir: &Path,
+    network: &BridgeNetwork,
+) -> Result<BTreeSet<String>, ResetError> {
+    let state = data_dir.join(CRI);
+    let used = UsedRuntime::read(data_dir).map_err(failure(&state))?;
+    let Some(used) = used else { return Ok(BTreeSet::new()) };
+    let _lock = node_runtime::lock(data_dir).map_err(failure(&state))?;
+    let mut pods = BTreeSet::new();
+    let kept = names(&state.join(SANDBOXES));
+    let socket = std::path::absolute(plugin_socket(data_dir)).map_err(failure(data_dir))?;
+    if !kept.is_empty() {
+        let listener = server::bind(&socket).map_err(failure(&socket))?;
+        let serving = tokio::spawn(server::serve(listener, Arc::new(network.clone())));
+        let connected = Connected::to(&Endpoints { runtime: used.endpoint.clone(), images: None }).await?;
+        let runtime = connected.into_runtime(state.join(SANDBOXES), None).await?;
+        for sandbox in runtime.list_pod_sandboxes(PodSandboxFilter::default()).await? {
+            let metadata = &sandbox.metadata;
+            // The runtime may have pods of others.
+            if kept.contains(&format!("{}.{}.json", metadata.uid, metadata.attempt)) {
+                runtime.remove_pod_sandbox(&sandbox.id).await?;
+                pods.insert(sandbox.metadata.uid);
+            }
+        }
+        serving.abort();
+    }
+    if let Some(directories) = used.directories() {
+        let program = std::env::current_exe().map_err(failure(data_dir))?;
+        directories.remove(&program, &socket).map_err(failure(&directories.configurations))?;
     }
     Ok(pods)
 }

@@ -15,6 +15,7 @@ mod addresses;
 mod cluster_dns;
 mod control_loops;
 mod dns_announcement;
+pub(crate) mod node_runtime;
 pub(crate) mod real_node;
 
 pub(crate) use addresses::client_address;

@@ -1,6 +1,6 @@
 //! What a cluster is started with.
 
-use crate::{AuthnOptions, AuthzOptions, EncryptionFile, Nodes, RangeFlags, Serving};
+use crate::{AuthnOptions, AuthzOptions, ContainerRuntimeFlags, EncryptionFile, Nodes, RangeFlags, Serving};
 use kaji_audit::Options as AuditOptions;
 use kaji_controllers::Selection;
 use kaji_meta::time::{Clock, SystemClock};
@@ -33,6 +33,8 @@ pub struct Options {
     pub names: Vec<String>,
     /// Nodes to bring along.
     pub nodes: Nodes,
+    /// The runtime of a real node; the built-in one without an endpoint.
+    pub container_runtime: ContainerRuntimeFlags,
     /// Where nodes and pods reach the server; `None` for where it listens, or the machine's own address.
     pub advertise_address: Option<IpAddr>,
     /// Which ranges of pod addresses nodes are given.
@@ -76,6 +78,7 @@ impl Options {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 6443)),
             names: vec![],
             nodes: Nodes::Simulated(3),
+            container_runtime: ContainerRuntimeFlags::default(),
             advertise_address: None,
             node_ranges: RangeFlags::default(),
             controllers: true,

@@ -3,8 +3,8 @@
 //! Invariant: the flags without a heading are those that a first-time user needs; `-h` shows only them, `--help` all.
 
 use crate::{
-    AdmissionFlags, AuditFlags, AuthnOptions, AuthzOptions, KubeletClient, Nodes, Options, ProxyClient,
-    RangeFlags, Serving, StoreKind,
+    AdmissionFlags, AuditFlags, AuthnOptions, AuthzOptions, ContainerRuntimeFlags, KubeletClient, Nodes,
+    Options, ProxyClient, RangeFlags, Serving, StoreKind,
     encryption::EncryptionFlags,
     serving::{ConnectionFlags, Files},
 };
@@ -52,6 +52,8 @@ pub struct ServerFlags {
     /// as one). Default: all for `kaji up`, none for `kaji apiserver`. Nodes are no controllers: see --nodes.
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
     controllers: Option<Vec<String>>,
+    #[command(flatten)]
+    runtime: ContainerRuntimeFlags,
     #[command(flatten)]
     network: NetworkFlags,
     #[command(flatten)]
@@ -154,6 +156,7 @@ impl ServerFlags {
             listen: SocketAddr::new(bind_address, self.port),
             names: self.network.names,
             nodes,
+            container_runtime: runtime_of(self.runtime, nodes)?,
             advertise_address: self.advertise_address,
             node_ranges: self.network.ranges,
             controllers: controllers || self.controllers.is_some(),
@@ -182,6 +185,16 @@ impl ServerFlags {
             ..Options::new(data_dir)
         })
     }
+}
+
+/// A runtime runs the containers of one node, this machine.
+fn runtime_of(flags: ContainerRuntimeFlags, nodes: Nodes) -> Result<ContainerRuntimeFlags, String> {
+    if flags.container_runtime_endpoint.is_some() && nodes != Nodes::Real {
+        return Err(
+            "--container-runtime-endpoint needs --nodes real, on a machine that can run containers".into()
+        );
+    }
+    Ok(flags)
 }
 
 /// Leaves only the main flags in a subcommand's short help (`-h`).

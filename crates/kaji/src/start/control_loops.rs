@@ -95,6 +95,7 @@ impl ControlLoopConfig<'_> {
                 address,
                 service_cidrs: options.service_cidrs.clone(),
                 server: self.kubelet_servers().map(|config| NodeServer { config, address }),
+                container_runtime: options.container_runtime.clone(),
             };
             let node = real_node::run(config, informers.clone(), shared, stop.clone());
             tasks.spawn(async move {

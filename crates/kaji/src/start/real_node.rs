@@ -1,18 +1,21 @@
-//! A node that runs containers: the kubelet over the built-in runtime, images and pod network, the service proxy, network
+//! A node that runs containers: the kubelet over a container runtime and its pod network, the service proxy, network
 //! policies, and cluster DNS. In the server's process its clients use the in-process transport; a node that joined has the
 //! network's.
 //!
 //! Invariant: the containers do not depend on this process; the next start finds them again.
 
-use super::{addresses::dns_service_ip, dns_announcement};
-use kaji_containers::{ContainerRuntime, DnsConfig};
+use super::{
+    addresses::dns_service_ip,
+    dns_announcement,
+    node_runtime::{self, NodeRuntime},
+};
+use kaji_containers::{BoxFuture, ContainerRuntime, DnsConfig, RuntimeError};
 use kaji_dns::feed::Feed;
 use kaji_dns::forward::{Forwarder, Resolvers};
 use kaji_dns::metrics::Metrics;
 use kaji_dns::resolv_conf::{self, ResolvConf};
 use kaji_dns::server::{Listeners, Service};
 use kaji_dns::zone::Zone;
-use kaji_images::{Images, registry::RegistryConfig};
 use kaji_kubelet::node::static_pods::Manifests;
 use kaji_kubelet::node::{
     self, FullNode, FullPod, Housekeeping, KernelCgroups, Machine, NodeParts, NodeServer,
@@ -20,9 +23,8 @@ use kaji_kubelet::node::{
 use kaji_kubelet::pods::context::{NodeConfig, PodCgroups};
 use kaji_kubelet::pods::network::DnsSettings;
 use kaji_kubelet::volumes::KernelMounter;
-use kaji_meta::{random::SystemRandom, time::SystemClock};
-use kaji_network::{BridgeNetwork, NetworkConfig};
-use kaji_oci::{Manager, ManagerOptions};
+use kaji_network::BridgeNetwork;
+use kaji_options::ContainerRuntimeFlags;
 use kaji_proxy::ServiceProxy;
 use kaji_proxy::policy::PolicyConfig;
 use kaji_runtime::{Informers, Selected, Shared};
@@ -66,6 +68,18 @@ pub enum NodeError {
     /// The container runtime.
     #[error("container runtime: {0}")]
     Runtime(#[from] kaji_oci::OpenError),
+    /// The runtime at a CRI socket.
+    #[error(transparent)]
+    Cri(#[from] kaji_cri::ConnectError),
+    /// Its sandboxes.
+    #[error("the container runtime's sandboxes: {0}")]
+    Sandboxes(RuntimeError),
+    /// Its network plug-in, or what is kept about it.
+    #[error("the network plug-in of the container runtime: {0}")]
+    Plugin(std::io::Error),
+    /// Pods of another runtime.
+    #[error("this node still has pods of {0}: use it again, or remove them with kaji node reset")]
+    OtherRuntime(String),
 }
 
 /// The name of this machine's Node object: the host's name, in lower case as objects' names are.
@@ -90,6 +104,8 @@ pub(crate) struct RealNodeConfig {
     pub service_cidrs: Vec<String>,
     /// The kubelet's HTTPS API; without it none is served.
     pub server: Option<NodeServer>,
+    /// Which runtime runs containers.
+    pub container_runtime: ContainerRuntimeFlags,
 }
 
 /// Runs the node until `stop` turns true. The kubelet reads what its Node's user may read; the service proxy, policies and DNS read
@@ -104,7 +120,7 @@ pub(crate) async fn run(
     stop: watch::Receiver<bool>,
 ) -> Result<(), NodeError> {
     let name = &config.name;
-    let (parts, network) = open(&config).await?;
+    let (parts, network, service) = open(&config).await?;
     let selected = Selected::default()
         .of::<FullNode>(format!("metadata.name={name}"))
         .of::<FullPod>(format!("spec.nodeName={name}"));
@@ -113,7 +129,10 @@ pub(crate) async fn run(
     let (served, dns_is_served) = watch::channel(false);
     let mut tasks = JoinSet::new();
     tasks.spawn(follow_pod_ranges(informers.clone(), parts.runtime.clone()));
-    tasks.spawn(kaji_proxy::follow_nodes(network, cluster.clone(), stop.clone()));
+    tasks.spawn(service);
+    if let Some(network) = network {
+        tasks.spawn(kaji_proxy::follow_nodes(network, cluster.clone(), stop.clone()));
+    }
     tasks.spawn(serve_services(config.clone(), cluster.clone(), stop.clone()));
     tasks.spawn(enforce_policies(config.clone(), cluster.clone(), stop.clone()));
     tasks.spawn(serve_dns(config.clone(), cluster, served));
@@ -177,25 +196,12 @@ async fn serve_dns(config: RealNodeConfig, cluster: Arc<Informers>, served: watc
     tokio::join!(Feed::new(&cluster).run(service.clone(), ready), serve);
 }
 
-async fn open(config: &RealNodeConfig) -> Result<(NodeParts, BridgeNetwork), NodeError> {
+async fn open(
+    config: &RealNodeConfig,
+) -> Result<(NodeParts, Option<BridgeNetwork>, BoxFuture<'static, ()>), NodeError> {
     let (data_dir, name) = (&config.data_dir, &config.name);
-    let program = std::env::current_exe().map_err(NodeError::Program)?;
-    let containers = data_dir.join("containers");
-    let images = Images::open(
-        &data_dir.join("images"),
-        RegistryConfig::default(),
-        Arc::new(SystemClock),
-        Arc::new(SystemRandom),
-    )?;
-    let images = Arc::new(images.with_containers_in(containers.clone()));
-    let network = BridgeNetwork::start(NetworkConfig::new(name, data_dir.join("network"))).await?;
-    let options = ManagerOptions {
-        state_directory: containers,
-        shim: vec![program.into(), "shim".into()],
-        images: images.clone(),
-        network: Some(Arc::new(network.clone())),
-    };
-    let runtime = Arc::new(Manager::open(options).await?);
+    let NodeRuntime { runtime, images, name: runtime_name, network, service } =
+        node_runtime::open(config).await?;
     let machine = Machine::read(data_dir);
     let cgroups = KernelCgroups::detect(Path::new(CGROUPS)).map(|c| Arc::new(c) as Arc<dyn PodCgroups>);
     let resolvers = resolv_conf::read(Path::new(RESOLV_CONF)).unwrap_or_default();
@@ -218,7 +224,7 @@ async fn open(config: &RealNodeConfig) -> Result<(NodeParts, BridgeNetwork), Nod
         dns,
         hosts_file: "/etc/hosts".into(),
         memory: machine.memory,
-        runtime_name: "kaji".to_owned(),
+        runtime_name,
     };
     let mounter = Arc::new(KernelMounter);
     let housekeeping = Housekeeping::default();
@@ -226,7 +232,7 @@ async fn open(config: &RealNodeConfig) -> Result<(NodeParts, BridgeNetwork), Nod
     let manifests = Some(Manifests { directory, complete: Arc::new(complete_pod) });
     let parts =
         NodeParts { config, machine, runtime, images, mounter, cgroups, server, housekeeping, manifests };
-    Ok((parts, network))
+    Ok((parts, network, service))
 }
 
 /// Sets the defaults of a static pod and validates it, as the API server does with pods that are created.

@@ -1,0 +1,38 @@
+//! Flags of the container runtime of a real node: upstream's kubelet has them.
+
+use clap::Args;
+
+/// Which runtime runs a node's containers.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+#[command(next_help_heading = "Container runtime")]
+pub struct ContainerRuntimeFlags {
+    /// Runs containers with the CRI runtime at this socket (unix:///run/containerd/containerd.sock) instead of the built-in one.
+    #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
+    pub container_runtime_endpoint: Option<String>,
+    /// The socket of the runtime's images, if it is another one.
+    #[arg(long, value_name = "ENDPOINT", value_parser = endpoint, requires = "container_runtime_endpoint")]
+    pub image_service_endpoint: Option<String>,
+}
+
+/// As upstream, a path alone is a unix socket.
+fn endpoint(text: &str) -> Result<String, String> {
+    match text.split_once("://") {
+        Some(("unix", path)) if path.starts_with('/') => Ok(text.to_owned()),
+        None if text.starts_with('/') => Ok(format!("unix://{text}")),
+        _ => Err("expected the path of a unix socket, unix:///run/containerd/containerd.sock".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::endpoint;
+
+    #[test]
+    fn endpoints_are_unix_sockets() {
+        assert_eq!(endpoint("/run/a.sock"), Ok("unix:///run/a.sock".to_owned()));
+        assert_eq!(endpoint("unix:///run/a.sock"), Ok("unix:///run/a.sock".to_owned()));
+        for wrong in ["", "a.sock", "tcp://127.0.0.1:1", "unix://a.sock", "npipe:////./pipe/x"] {
+            assert!(endpoint(wrong).is_err(), "{wrong}");
+        }
+    }
+}
