@@ -1,8 +1,8 @@
 //! Pods of a CRI runtime in the node's own pod network.
 //!
 //! A runtime has the network of a sandbox set up by CNI plug-ins, programs that it finds by a configuration in a directory. The
-//! plug-in here is this program ([`plugin`]), run by a link named `kaji`; it hands what it is asked to the node ([`server`]), whose
-//! pod network does it as for sandboxes of the built-in runtime. [`install`] puts configuration and links where the runtime looks.
+//! plug-in here is this program ([`plugin`]), run by a link named `kaji`; it hands what it is asked to the node ([`server`]), and the
+//! node's pod network does it as for sandboxes of the built-in runtime. [`install`] puts configuration and links where the runtime looks.
 //!
 //! Invariant: a network that an administrator has configured is left alone, and used; ours is installed only where there is none.
 

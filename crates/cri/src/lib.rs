@@ -2,7 +2,7 @@
 //! `kaji-containers`.
 //!
 //! [`CriRuntime`] and [`CriImages`] turn their calls into gRPC calls of `runtime.v1`. Exec, attach and port-forward go through the
-//! runtime's streaming server, whose URLs are followed by a SPDY client (`streams`). Pods get their network from [`cni`]: a
+//! runtime's streaming server: a SPDY client (`streams`) follows its URLs. Pods get their network from [`cni`]: a
 //! plug-in of this program, which the runtime starts, hands a sandbox's network namespace to the node's own pod network.
 //!
 //! Invariants:

@@ -116,7 +116,7 @@ async fn remove_sandboxes(data_dir: &Path, network: &BridgeNetwork) -> Result<BT
     Ok(pods)
 }
 
-/// The same for the CRI runtime that the node has used, whose plug-in is served meanwhile and taken away then; their pods' uids.
+/// The same for the CRI runtime that the node has used. Its plug-in is served meanwhile and taken away then. Their pods' uids.
 async fn remove_from_runtime(
     data_dir: &Path,
     network: &BridgeNetwork,
