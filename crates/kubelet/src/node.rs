@@ -26,6 +26,7 @@ use crate::pods::admission;
 use crate::pods::context::{NodeConfig, NodeContext, PodCgroups};
 use crate::pods::core::Pod;
 use crate::pods::sources::ApiSources;
+use crate::pods::user_namespaces::UserNamespaces;
 use crate::pods::worker::{Desired, Ending, ShownAs, Worker};
 use crate::pods::{labels, log_rotation, model};
 use crate::server::{KubeletServerConfig, NodeApi};
@@ -141,6 +142,7 @@ pub async fn run(
     let facts = Facts::new(parts.config.node_name.clone(), nodes, services.clone(), &parts.machine);
     let cx = Arc::new(NodeContext {
         volumes: VolumeManager::new(parts.config.root_dir.clone(), parts.mounter),
+        user_namespaces: UserNamespaces::new(&parts.config.root_dir),
         runtime: parts.runtime,
         images: parts.images,
         api: Arc::new(KubeletApi::new(client.clone(), recorder)),

@@ -31,6 +31,7 @@ pub mod security;
 pub mod sources;
 pub mod start;
 pub mod status;
+pub mod user_namespaces;
 pub mod worker;
 
 /// Objects as the API has them.

@@ -49,6 +49,30 @@ pub fn directories(cgroup: &str) -> Vec<PathBuf> {
     }
 }
 
+/// Controllers that containers have cgroups of in version 1: those that `libcontainer` knows.
+const CONTROLLERS: [&str; 12] = [
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "devices",
+    "hugetlb",
+    "memory",
+    "pids",
+    "perf_event",
+    "blkio",
+    "net_prio",
+    "net_cls",
+    "freezer",
+];
+
+/// The directories of a container's cgroup in version 1, by the names of their controllers.
+pub fn controller_directories(cgroup: &str) -> Vec<(String, PathBuf)> {
+    let Hierarchies::Legacy(names) = hierarchies() else { return vec![] };
+    let known = names.iter().filter(|name| name.split(',').any(|part| CONTROLLERS.contains(&part)));
+    let relative = cgroup.trim_start_matches('/');
+    known.map(|name| (name.clone(), Path::new(ROOT).join(name).join(relative))).collect()
+}
+
 /// The directory of a controller.
 fn controller(cgroup: &str, name: &str) -> PathBuf {
     let relative = cgroup.trim_start_matches('/');

@@ -15,6 +15,7 @@ mod records;
 mod seccomp;
 pub mod shim;
 mod spec;
+mod user_namespaces;
 
 pub use leaks::{Leftover, leftovers};
 pub use manager::{Manager, ManagerOptions, OpenError, create_network_namespace};

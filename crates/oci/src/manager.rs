@@ -3,7 +3,7 @@
 //! Invariants: locks are not held across awaits; a container's exit is noticed without polling, by a connection to its shim.
 
 mod containers;
-mod namespaces;
+pub(crate) mod namespaces;
 mod overlay;
 mod recovery;
 mod sandboxes;
@@ -55,7 +55,7 @@ pub struct ManagerOptions {
 /// Why a manager cannot work.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The state directory cannot be used.
+    /// The state directory, or the program of shims, cannot be used.
     #[error("{path}: {error}")]
     Directory {
         /// Which one.
@@ -79,6 +79,7 @@ struct Inner {
     options: ManagerOptions,
     layout: Layout,
     capabilities: Vec<String>,
+    shim: shims::ShimCommand,
     state: Mutex<State>,
     events: broadcast::Sender<RuntimeEvent>,
     _lock: File,
@@ -113,10 +114,15 @@ impl Manager {
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| OpenError::InUse(options.state_directory.clone()))?;
         let capabilities = crate::spec::capabilities::available().map_err(OpenError::Restore)?;
+        let shim = shims::ShimCommand::new(&options.shim).map_err(|error| OpenError::Directory {
+            path: options.shim.first().map(PathBuf::from).unwrap_or_default(),
+            error,
+        })?;
         let inner = Arc::new(Inner {
             options,
             layout,
             capabilities,
+            shim,
             state: Mutex::default(),
             events: broadcast::Sender::new(EVENTS),
             _lock: lock,
@@ -256,7 +262,11 @@ impl ContainerRuntime for Manager {
             };
             Ok(RuntimeStatus {
                 conditions: vec![condition("RuntimeReady", true, "", String::new()), network],
-                handlers: vec![RuntimeHandler { recursive_read_only_mounts: true, ..Default::default() }],
+                handlers: vec![RuntimeHandler {
+                    recursive_read_only_mounts: true,
+                    user_namespaces: crate::user_namespaces::supported(),
+                    ..Default::default()
+                }],
                 supplemental_groups_policy: true,
             })
         })

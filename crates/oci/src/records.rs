@@ -3,6 +3,7 @@
 //! Invariant: a file is whole or absent: it is written under another name and renamed.
 
 use crate::seccomp::Profile;
+use crate::user_namespaces::Staging;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::fs;
 use std::io::{self, Write};
@@ -52,6 +53,8 @@ pub struct ShimConfig {
     pub cgroups: Vec<PathBuf>,
     /// Written to the first process, as far as the kernel permits.
     pub oom_score_adj: i64,
+    /// For a container in a pod's user namespace.
+    pub staging: Option<Staging>,
 }
 
 /// Names as in `CAP_CHOWN`.

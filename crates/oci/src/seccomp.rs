@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn compiles_the_default_profile() {
         let programs = compile(&profile::runtime_default(&[])).unwrap();
-        // The list, sockets of virtual machines, and clone3 with another error number.
+        // The list, sockets of two families, and clone3 with another error number.
         assert_eq!(programs.len(), 3);
         assert_eq!(compile(&profile::runtime_default(&["CAP_SYS_ADMIN".to_owned()])).unwrap().len(), 2);
     }

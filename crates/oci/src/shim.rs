@@ -9,6 +9,7 @@
 mod build;
 mod executor;
 mod log;
+pub(crate) mod namespaces;
 mod peers;
 mod serve;
 mod streams;
@@ -24,14 +25,20 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Runs a shim: `start BUNDLE` starts the bundle's container, `adopt BUNDLE` takes over one that runs without a shim. One line
-/// is printed once the container's program runs, or has failed to: empty, or what is wrong.
+/// Runs a shim: `start BUNDLE` starts the bundle's container, `adopt BUNDLE` takes over one that runs without a shim, and
+/// `namespaces FILE` makes the namespaces of a pod with a user namespace. One line is printed once that is done, or has failed:
+/// empty, or what is wrong.
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
     let [mode, bundle] = arguments.as_slice() else { return usage() };
+    if let Err(error) = close_inherited() {
+        announce(&format!("shim: closing inherited descriptors: {error}"));
+        return ExitCode::FAILURE;
+    }
     let bundle = PathBuf::from(bundle);
     let outcome = match mode.to_str() {
         Some("start") => start(&bundle),
         Some("adopt") => adopt(&bundle),
+        Some("namespaces") => namespaces::create(&bundle).map(|()| announce("")),
         _ => return usage(),
     };
     match outcome {
@@ -43,8 +50,24 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
+/// A shim outlives the process that started it, and with it would whatever that one had open and had not marked.
+fn close_inherited() -> io::Result<()> {
+    let mut inherited = vec![];
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        inherited.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
+    for descriptor in inherited.into_iter().filter(|number| *number > 2) {
+        match nix::unistd::close(descriptor) {
+            // That of the directory itself.
+            Ok(()) | Err(nix::errno::Errno::EBADF) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
 fn usage() -> ExitCode {
-    announce("shim: expected start or adopt and the directory of a bundle");
+    announce("shim: expected start, adopt or namespaces, and the directory of a bundle or a file");
     ExitCode::from(2)
 }
 

@@ -11,6 +11,7 @@ pub mod user;
 use crate::cgroup;
 use crate::records::{FinalCapabilities, ShimConfig};
 use crate::seccomp::{self, Profile};
+use crate::user_namespaces::{self, Staging};
 use kaji_containers::{
     ContainerConfig, ContainerUser, ImageConfig, LinuxResources, NamespaceMode, PodSandboxConfig,
     RuntimeError, SecurityProfile,
@@ -40,6 +41,8 @@ pub struct Parts<'a> {
     pub image_mounts: &'a [(String, PathBuf)],
     /// Capabilities of this process: there are no others to give.
     pub available: &'a [String],
+    /// For a pod with a user namespace.
+    pub staging: Option<Staging>,
     /// Whether the kernel has AppArmor.
     pub apparmor: bool,
 }
@@ -68,6 +71,14 @@ pub fn build(parts: &Parts<'_>) -> Result<Built, RuntimeError> {
     let capabilities = capabilities::of(security, parts.available, device_rules)?;
     let seccomp = seccomp_profile(security.privileged, &security.seccomp, &capabilities.bounding)?;
     let cgroup = container_cgroup(parts.sandbox, parts.id);
+    let range = parts.staging.as_ref().map(|staging| staging.range);
+    let owner = |id: i64| user_namespaces::host_id(range.as_ref(), id);
+    for group in &user.supplemental_groups {
+        owner(*group)?;
+    }
+    // The root file system is the first of the staged mounts.
+    let mut staging = parts.staging.clone();
+    let rootfs = staging.as_mut().map_or_else(|| parts.rootfs.to_owned(), |s| s.mount(parts.rootfs, false));
     let mut process = process(parts, &user, &capabilities)?;
     if let Some(profile) = apparmor_profile(parts)? {
         process["apparmorProfile"] = json!(profile);
@@ -75,27 +86,27 @@ pub fn build(parts: &Parts<'_>) -> Result<Built, RuntimeError> {
     let spec = json!({
         "ociVersion": "1.0.2",
         "process": process,
-        "root": {"path": parts.rootfs, "readonly": security.readonly_rootfs},
-        "mounts": mounts::of(parts)?,
+        "root": {"path": rootfs, "readonly": security.readonly_rootfs},
+        "mounts": mounts::of(parts, staging.as_mut())?,
         "annotations": config.annotations,
-        "linux": linux(parts, &cgroup)?,
+        "linux": linux(parts, &cgroup, staging.as_mut())?,
     });
     let log_path = (!config.log_path.is_empty() && !parts.sandbox.log_directory.is_empty())
         .then(|| Path::new(&parts.sandbox.log_directory).join(&config.log_path));
-    let id_of = |id: i64| u32::try_from(id).unwrap_or_default();
     let shim = ShimConfig {
         id: parts.id.to_owned(),
         log_path,
         stdin: config.stdin,
         stdin_once: config.stdin_once,
         tty: config.tty,
-        uid: id_of(user.uid),
-        gid: id_of(user.gid),
+        uid: owner(user.uid)?,
+        gid: owner(user.gid)?,
         capabilities,
         seccomp,
         reaper: false,
         cgroups: cgroup::directories(&cgroup),
         oom_score_adj: config.resources.oom_score_adj.unwrap_or_default(),
+        staging,
     };
     Ok(Built { spec, shim, user })
 }
@@ -110,8 +121,8 @@ fn refuse_what_is_missing(parts: &Parts<'_>) -> Result<(), RuntimeError> {
         Err(RuntimeError::Unimplemented(format!("{what} is not supported by the built-in runtime")))
     };
     let security = &parts.config.security;
-    if security.namespaces.user.is_some() || parts.sandbox.security.namespaces.user.is_some() {
-        return unimplemented("a user namespace");
+    if parts.sandbox.security.namespaces.user.is_none() && security.namespaces.user.is_some() {
+        return unimplemented("a user namespace that is not the pod's");
     }
     if !parts.config.cdi_devices.is_empty() {
         return unimplemented("a CDI device");
@@ -120,9 +131,6 @@ fn refuse_what_is_missing(parts: &Parts<'_>) -> Result<(), RuntimeError> {
         && Path::new("/sys/fs/selinux/enforce").exists()
     {
         return unimplemented("an SELinux label");
-    }
-    if parts.config.mounts.iter().any(|m| !m.uid_mappings.is_empty() || !m.gid_mappings.is_empty()) {
-        return unimplemented("an id-mapped mount");
     }
     if parts.sandbox.cgroup_parent.split('/').any(|part| part == "..") {
         return Err(RuntimeError::InvalidArgument("the cgroup parent must not contain \"..\"".into()));
@@ -152,11 +160,16 @@ fn process(
             bounding.push(needed.to_owned());
         }
     }
+    let mut environment = environment(parts);
+    if parts.staging.is_some() && !environment.iter().any(|variable| variable.starts_with("HOME=")) {
+        // Otherwise libcontainer looks it up, but for further processes by ids of the node.
+        environment.push(format!("HOME={}", user::home(parts.rootfs, user.uid)));
+    }
     Ok(json!({
         "terminal": config.tty,
         "user": {"uid": user.uid, "gid": user.gid, "additionalGids": user.supplemental_groups},
         "args": args,
-        "env": environment(parts),
+        "env": environment,
         "cwd": cwd,
         "noNewPrivileges": config.security.no_new_privs,
         "capabilities": {
@@ -229,7 +242,7 @@ fn apparmor_profile(parts: &Parts<'_>) -> Result<Option<String>, RuntimeError> {
     }
 }
 
-fn linux(parts: &Parts<'_>, cgroup: &str) -> Result<Value, RuntimeError> {
+fn linux(parts: &Parts<'_>, cgroup: &str, mut staging: Option<&mut Staging>) -> Result<Value, RuntimeError> {
     let security = &parts.config.security;
     let mut namespaces = vec![json!({"type": "mount"})];
     if !matches!(security.namespaces.pid, NamespaceMode::Node)
@@ -238,6 +251,11 @@ fn linux(parts: &Parts<'_>, cgroup: &str) -> Result<Value, RuntimeError> {
         namespaces.push(json!({"type": "pid"}));
     }
     for (name, path) in parts.namespaces {
+        // The user namespace is entered first, while the pins are in reach.
+        let path = match &mut staging {
+            Some(staging) if *name != "user" => staging.namespace(path),
+            _ => path.clone(),
+        };
         namespaces.push(json!({"type": name, "path": path}));
     }
     if *cgroup::hierarchies() == cgroup::Hierarchies::Unified && !security.privileged {
@@ -255,7 +273,10 @@ fn linux(parts: &Parts<'_>, cgroup: &str) -> Result<Value, RuntimeError> {
     });
     if !security.privileged {
         linux["maskedPaths"] = json!(security.masked_paths);
-        linux["readonlyPaths"] = json!(security.readonly_paths);
+        let mut read_only = security.readonly_paths.clone();
+        // The directory above the controllers of version 1, which has to be writable while they are mounted in it.
+        read_only.push(mounts::CGROUPS.to_owned());
+        linux["readonlyPaths"] = json!(read_only);
     }
     Ok(linux)
 }

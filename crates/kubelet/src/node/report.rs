@@ -231,7 +231,15 @@ impl Reporter {
         addresses.push(json!({"type": "Hostname", "address": self.cx.config.node_name}));
         // Merging by type would make one of two that have the same.
         addresses.push(json!({"$patch": "replace"}));
+        let runtime = self.cx.runtime.status().await.unwrap_or_default();
+        let handlers = runtime.handlers.iter().map(|handler| {
+            let (read_only, users) = (handler.recursive_read_only_mounts, handler.user_namespaces);
+            let features = json!({"recursiveReadOnlyMounts": read_only, "userNamespaces": users});
+            json!({"name": handler.name, "features": features})
+        });
         let status = json!({
+            "runtimeHandlers": handlers.collect::<Vec<_>>(),
+            "features": {"supplementalGroupsPolicy": runtime.supplemental_groups_policy},
             "capacity": machine.capacity(),
             "allocatable": machine.allocatable(),
             "addresses": addresses,
@@ -345,7 +353,9 @@ fn differs(shown: &Value, status: &Value) -> bool {
     let images = |v: &Value| v["images"].as_array().cloned().unwrap_or_default();
     addresses(shown) != addresses(status)
         || images(shown) != images(status)
-        || ["capacity", "allocatable", "daemonEndpoints"].iter().any(|f| shown[*f] != status[*f])
+        || ["capacity", "allocatable", "daemonEndpoints", "runtimeHandlers", "features"]
+            .iter()
+            .any(|f| shown[*f] != status[*f])
         || status["nodeInfo"].as_object().is_some_and(|info| {
             info.iter().any(|(k, v)| shown["nodeInfo"][k] != *v && v.as_str() != Some(""))
         })

@@ -3,6 +3,7 @@
 use super::core::{Node, PodStatus};
 use super::network::DnsSettings;
 use super::sources::Sources;
+use super::user_namespaces::UserNamespaces;
 use crate::volumes::VolumeManager;
 use futures_util::future::BoxFuture;
 use kaji_containers::{ContainerRuntime, ImageService, LinuxResources};
@@ -141,6 +142,8 @@ pub struct NodeContext {
     pub facts: Arc<dyn NodeFacts>,
     /// Volumes.
     pub volumes: VolumeManager,
+    /// Ranges of ids of pods with user namespaces.
+    pub user_namespaces: UserNamespaces,
     /// Cgroups of pods; `None` where the kubelet may not make any.
     pub cgroups: Option<Arc<dyn PodCgroups>>,
     /// Time.

@@ -11,10 +11,11 @@ use kaji_containers::{
     SecurityProfile, SupplementalGroupsPolicy,
 };
 use std::path::Path;
+use std::sync::LazyLock;
 use thiserror::Error;
 
 /// Paths that a container cannot see, unless `procMount` is `Unmasked`.
-const MASKED: [&str; 11] = [
+const MASKED: [&str; 12] = [
     "/proc/asound",
     "/proc/acpi",
     "/proc/interrupts",
@@ -26,7 +27,19 @@ const MASKED: [&str; 11] = [
     "/proc/sched_debug",
     "/proc/scsi",
     "/sys/firmware",
+    "/sys/devices/virtual/powercap",
 ];
+/// The same of each processor, where it is there: `/sys/devices/system/cpu/cpu<number>/thermal_throttle`.
+static MASKED_PROCESSORS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let processors = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+    let found = processors.filter(|entry| {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("cpu"));
+        number.is_some_and(|number| number.parse::<u32>().is_ok())
+    });
+    let found = found.map(|entry| entry.path().join("thermal_throttle")).filter(|path| path.exists());
+    found.map(|path| path.display().to_string()).collect()
+});
 /// Paths that a container cannot write, unless `procMount` is `Unmasked`.
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
@@ -48,9 +61,6 @@ pub enum SecurityError {
     /// A profile on the node without a name.
     #[error("localhostProfile must be set if seccompProfile type is Localhost.")]
     NoProfile,
-    /// Pods with user namespaces need ranges of ids, which this node does not hand out.
-    #[error("user namespaces (hostUsers: false) are not supported by this node")]
-    UserNamespaces,
 }
 
 fn pod_context(pod: &Pod) -> PodSecurityContext {
@@ -129,9 +139,6 @@ fn groups(pod: &PodSecurityContext) -> (Vec<i64>, SupplementalGroupsPolicy) {
 /// # Errors
 /// What this node cannot do.
 pub fn of_sandbox(pod: &Pod, profiles: &Path) -> Result<SandboxSecurity, SecurityError> {
-    if model::spec(pod).host_users == Some(false) {
-        return Err(SecurityError::UserNamespaces);
-    }
     let context = pod_context(pod);
     let (supplemental_groups, supplemental_groups_policy) = groups(&context);
     let all = model::containers(pod).iter().chain(model::init_containers(pod));
@@ -178,8 +185,11 @@ pub fn of_container(
     let (supplemental_groups, supplemental_groups_policy) = groups(&of_pod);
     let privileged = own.privileged.unwrap_or(false);
     let unmasked = own.proc_mount.as_deref() == Some("Unmasked");
-    let paths = |paths: &[&str]| {
-        if privileged || unmasked { vec![] } else { paths.iter().map(|p| (*p).to_owned()).collect() }
+    let (masked_paths, readonly_paths) = if privileged || unmasked {
+        (vec![], vec![])
+    } else {
+        let plain = |paths: &[&str]| paths.iter().map(|p| (*p).to_owned()).collect::<Vec<String>>();
+        ([plain(&MASKED), MASKED_PROCESSORS.clone()].concat(), plain(&READ_ONLY))
     };
     let capabilities = own.capabilities.clone().unwrap_or_default();
     let mut namespaces = namespaces(pod);
@@ -204,8 +214,8 @@ pub fn of_container(
         supplemental_groups,
         supplemental_groups_policy,
         no_new_privs: own.allow_privilege_escalation == Some(false),
-        masked_paths: paths(&MASKED),
-        readonly_paths: paths(&READ_ONLY),
+        masked_paths,
+        readonly_paths,
         seccomp: if privileged {
             SecurityProfile::Unconfined
         } else {

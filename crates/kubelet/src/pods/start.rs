@@ -10,6 +10,7 @@ use super::security::ImageUser;
 use super::{expansion, labels, network, resources, security};
 use kaji_containers::{
     ContainerConfig, ContainerMetadata, Image, ImageSpec, Mount, PodSandboxConfig, PodSandboxMetadata,
+    UserNamespace,
 };
 use kaji_runtime::EventRecord;
 use std::collections::BTreeMap;
@@ -51,6 +52,9 @@ pub async fn sandbox_config(cx: &NodeContext, pod: &Pod, attempt: u32) -> Result
     for warning in warnings {
         cx.api.record(EventRecord::warning(model::reference(pod), "DNSConfigForming", warning));
     }
+    let mut security =
+        security::of_sandbox(pod, &config.root_dir.join("seccomp")).map_err(|e| e.to_string())?;
+    security.namespaces.user = user_namespace(cx, pod).await?;
     let sysctls = spec.security_context.as_ref().and_then(|s| s.sysctls.as_ref());
     let name = pod_ref(pod);
     Ok(PodSandboxConfig {
@@ -62,12 +66,24 @@ pub async fn sandbox_config(cx: &NodeContext, pod: &Pod, attempt: u32) -> Result
         labels: labels::of_sandbox(pod),
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
         cgroup_parent: if cx.cgroups.is_some() { resources::cgroup_path(pod) } else { String::new() },
-        security: security::of_sandbox(pod, &config.root_dir.join("seccomp")).map_err(|e| e.to_string())?,
+        security,
         sysctls: sysctls.into_iter().flatten().map(|s| (s.name.clone(), s.value.clone())).collect(),
         overhead: Some(resources::of_overhead(pod)),
         resources: Some(resources::of_pod(pod)),
         runtime_handler,
     })
+}
+
+/// The user namespace of a pod that asks for one of its own.
+async fn user_namespace(cx: &NodeContext, pod: &Pod) -> Result<Option<UserNamespace>, String> {
+    if model::spec(pod).host_users != Some(false) {
+        return Ok(None);
+    }
+    let handlers = cx.runtime.status().await.map_err(|error| error.to_string())?.handlers;
+    if !handlers.iter().any(|handler| handler.name.is_empty() && handler.user_namespaces) {
+        return Err("can't set `spec.hostUsers: false`, runtime does not support user namespaces".to_owned());
+    }
+    cx.user_namespaces.of_pod(model::uid(pod)).map(Some).map_err(|error| error.to_string())
 }
 
 /// What a container's configuration is made from.
@@ -143,6 +159,13 @@ pub async fn container_config(
     let user = ImageUser { uid: inputs.image.0.uid, name: inputs.image.0.username.clone() };
     let profiles = cx.config.root_dir.join("seccomp");
     let security = security::of_container(pod, container, &user, inputs.target, &profiles);
+    let mut security = security.map_err(|e| wrong(e.to_string()))?;
+    security.namespaces.user = user_namespace(cx, pod).await.map_err(wrong)?;
+    if let Some(user) = &security.namespaces.user {
+        for mount in &mut mounts {
+            (mount.uid_mappings, mount.gid_mappings) = (user.uids.clone(), user.gids.clone());
+        }
+    }
     let logs = cx.config.log_dir(&pod_ref(pod)).join(&container.name);
     std::fs::create_dir_all(&logs).map_err(|e| {
         wrong(format!("create container log directory for container {} failed: {e}", container.name))
@@ -164,7 +187,7 @@ pub async fn container_config(
         stdin_once: container.stdin_once.unwrap_or(false),
         tty: container.tty.unwrap_or(false),
         resources: resources::of_container(pod, container, cx.config.memory),
-        security: security.map_err(|e| wrong(e.to_string()))?,
+        security,
         stop_signal: container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
     })
 }

@@ -6,6 +6,7 @@ use kaji_kubelet::pods::context::{ApiError, NodeConfig, NodeContext, NodeFacts, 
 use kaji_kubelet::pods::core::{Node, Pod, PodStatus};
 use kaji_kubelet::pods::network::DnsSettings;
 use kaji_kubelet::pods::sources::{Keyed, KeyedKind, Sources, Token, TokenRequest};
+use kaji_kubelet::pods::user_namespaces::UserNamespaces;
 use kaji_kubelet::volumes::{Mounter, VolumeManager};
 use kaji_meta::{random::SeededRandom, time::ManualClock};
 use kaji_runtime::{EventRecord, objects::Service};
@@ -29,6 +30,8 @@ pub struct State {
     pub images: Vec<String>,
     /// What pods use.
     pub stats: Vec<PodSandboxStats>,
+    /// Whether pods can have user namespaces.
+    pub user_namespaces: bool,
     number: i64,
 }
 
@@ -108,7 +111,11 @@ impl ContainerRuntime for Runtime {
         Box::pin(async { Ok(version) })
     }
     fn status(&self) -> Answer<'_, RuntimeStatus> {
-        Box::pin(async { Ok(RuntimeStatus::default()) })
+        Box::pin(async {
+            let user_namespaces = self.state.lock().unwrap().user_namespaces;
+            let handlers = vec![RuntimeHandler { user_namespaces, ..RuntimeHandler::default() }];
+            Ok(RuntimeStatus { handlers, ..RuntimeStatus::default() })
+        })
     }
     fn run_pod_sandbox(&self, config: PodSandboxConfig) -> Answer<'_, String> {
         Box::pin(async move {
@@ -480,6 +487,7 @@ impl Fake {
         };
         let cx = Arc::new(NodeContext {
             volumes: VolumeManager::new(config.root_dir.clone(), Arc::new(NoMounts)),
+            user_namespaces: UserNamespaces::new(&config.root_dir),
             config,
             runtime: runtime.clone(),
             images: runtime.clone(),

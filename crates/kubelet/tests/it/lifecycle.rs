@@ -150,6 +150,24 @@ async fn a_pod_runs_is_ready_and_is_deleted() {
 }
 
 #[tokio::test]
+async fn a_pod_with_a_user_namespace_has_ids_of_its_own() {
+    let pod = pod(json!({"hostUsers": false, "containers": [{"name": "c", "image": "i"}]}));
+    let fake = Fake::new();
+    fake.runtime.state.lock().unwrap().user_namespaces = true;
+    let run = Run::start(fake, &pod);
+    run.until("ready", ready).await;
+    let ids = std::fs::read_to_string(run.fake.dir.path().join("kubelet/pods/u/userns")).unwrap();
+    assert!(ids.contains(r#"{"hostId":65536,"containerId":0,"length":65536}"#), "{ids}");
+    let refused = Run::start(Fake::new(), &pod);
+    let event = "can't set `spec.hostUsers: false`, runtime does not support user namespaces";
+    let started = std::time::Instant::now();
+    while !refused.fake.api.events.lock().unwrap().iter().any(|e| e.contains(event)) {
+        assert!(started.elapsed() < Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
 async fn a_container_that_fails_is_restarted_with_growing_delays() {
     let run = Run::start(Fake::new(), &pod(json!({"containers": [{"name": "c", "image": "i"}]})));
     run.until("ready", ready).await;

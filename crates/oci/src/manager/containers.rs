@@ -5,6 +5,7 @@ use super::{Inner, overlay, shims};
 use crate::protocol::{Reply, Request};
 use crate::records::{self, ExitRecord, RunRecord, now_nanos};
 use crate::spec::{self, Parts};
+use crate::user_namespaces::{self, Staging};
 use crate::{cgroup, manager::new_id};
 use kaji_containers::{
     ContainerConfig, NamespaceMode, PodSandboxConfig, ResourceUpdate, RuntimeError, RuntimeEventKind,
@@ -99,10 +100,15 @@ impl Inner {
         fs::DirBuilder::new().mode(0o700).create(&bundle)?;
         // The record comes first: what is mounted below has an owner from now on.
         self.layout.save_container(&record)?;
-        let rootfs = overlay::mount_root(&bundle, layers)?;
+        let user = self.layout.namespace(&record.sandbox, "user");
+        let ids = match &sandbox.security.namespaces.user {
+            Some(range) => Some((user.as_path(), user_namespaces::check(range)?)),
+            None => None,
+        };
+        let rootfs = overlay::mount_root(&bundle, layers, ids)?;
         let mut image_mounts = vec![];
         for (index, (path, sub_path, layers)) in volumes.iter().enumerate() {
-            let mounted = overlay::mount_read_only(&bundle, &format!("image-{index}"), layers)?;
+            let mounted = overlay::mount_read_only(&bundle, &format!("image-{index}"), layers, ids)?;
             image_mounts.push((path.clone(), within(&mounted, sub_path)?));
         }
         let namespaces = self.namespaces_of(&record, sandbox)?;
@@ -117,6 +123,10 @@ impl Inner {
             pod_files: &pod_files,
             image_mounts: &image_mounts,
             available: &self.capabilities,
+            staging: match ids {
+                Some((user, range)) => Some(Staging::new(&bundle, user, range)?),
+                None => None,
+            },
             apparmor: Path::new("/sys/kernel/security/apparmor/profiles").exists(),
         })?;
         if let Some(directory) = built.shim.log_path.as_deref().and_then(Path::parent) {
@@ -137,7 +147,7 @@ impl Inner {
         sandbox: &PodSandboxConfig,
     ) -> Result<Vec<(&'static str, PathBuf)>, RuntimeError> {
         let mut found = vec![];
-        let pinned = [("network", "net"), ("ipc", "ipc"), ("uts", "uts")];
+        let pinned = [("user", "user"), ("network", "net"), ("ipc", "ipc"), ("uts", "uts")];
         for (kind, name) in pinned {
             let path = self.layout.namespace(&record.sandbox, name);
             if path.exists() {
@@ -193,7 +203,7 @@ impl Inner {
 
     async fn start_shim(self: &Arc<Inner>, id: &str) -> Result<(), RuntimeError> {
         let bundle = self.layout.bundle(id);
-        match shims::spawn(&self.options.shim, "start", &bundle).await {
+        match shims::spawn(&self.shim, "start", &bundle).await {
             Ok(()) => {
                 let run = records::read::<RunRecord>(&bundle.join(records::RUN))?;
                 self.with_container(id, |container| container.run = run)?;

@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 /// What to make.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
-    /// `net`, `ipc`, `uts`, and where each is pinned.
-    pub pins: Vec<(&'static str, PathBuf)>,
+    /// `net`, `ipc`, `uts`, and where each is pinned; `user` only for those that a shim makes.
+    pub pins: Vec<(String, PathBuf)>,
     /// Set in a new uts namespace.
     pub hostname: String,
     /// Kernel parameters of the new namespaces.
@@ -37,7 +37,7 @@ pub async fn create(wanted: Wanted) -> Result<(), RuntimeError> {
 /// # Errors
 /// Those of the kernel, naming what failed.
 pub async fn create_network_namespace(path: PathBuf) -> Result<(), RuntimeError> {
-    create(Wanted { pins: vec![("net", path)], ..Wanted::default() }).await
+    create(Wanted { pins: vec![("net".to_owned(), path)], ..Wanted::default() }).await
 }
 
 /// Runs a function in a thread of its own.
@@ -55,19 +55,25 @@ pub async fn on_thread<T: Send + 'static>(
     receive.await.map_err(|_| RuntimeError::Internal("a thread ended without an answer".into()))?
 }
 
-fn create_here(wanted: &Wanted) -> Result<(), RuntimeError> {
+/// What to unshare for pins, but for a user namespace.
+pub fn unshare_flags(pins: &[(String, PathBuf)]) -> CloneFlags {
+    let flag = |name: &str| match name {
+        "net" => CloneFlags::CLONE_NEWNET,
+        "ipc" => CloneFlags::CLONE_NEWIPC,
+        "uts" => CloneFlags::CLONE_NEWUTS,
+        _ => CloneFlags::empty(),
+    };
+    pins.iter().fold(CloneFlags::empty(), |flags, (name, _)| flags | flag(name))
+}
+
+/// Sets the host name and kernel parameters of the namespaces that this thread is in.
+///
+/// # Errors
+/// Those of the kernel, naming what failed.
+pub fn configure(wanted: &Wanted) -> Result<(), RuntimeError> {
     let failed =
         |what: &str, error: &dyn std::fmt::Display| RuntimeError::Internal(format!("{what}: {error}"));
-    let mut flags = CloneFlags::empty();
-    for (name, _) in &wanted.pins {
-        flags |= match *name {
-            "net" => CloneFlags::CLONE_NEWNET,
-            "ipc" => CloneFlags::CLONE_NEWIPC,
-            _ => CloneFlags::CLONE_NEWUTS,
-        };
-    }
-    unshare(flags).map_err(|error| failed("creating namespaces", &error))?;
-    if flags.contains(CloneFlags::CLONE_NEWUTS) && !wanted.hostname.is_empty() {
+    if wanted.pins.iter().any(|(name, _)| name == "uts") && !wanted.hostname.is_empty() {
         nix::unistd::sethostname(&wanted.hostname)
             .map_err(|error| failed("setting the host name", &error))?;
     }
@@ -75,6 +81,14 @@ fn create_here(wanted: &Wanted) -> Result<(), RuntimeError> {
         let path = sysctl_path(name)?;
         fs::write(&path, value).map_err(|error| failed(&format!("setting sysctl {name}={value}"), &error))?;
     }
+    Ok(())
+}
+
+fn create_here(wanted: &Wanted) -> Result<(), RuntimeError> {
+    let failed =
+        |what: &str, error: &dyn std::fmt::Display| RuntimeError::Internal(format!("{what}: {error}"));
+    unshare(unshare_flags(&wanted.pins)).map_err(|error| failed("creating namespaces", &error))?;
+    configure(wanted)?;
     for (name, path) in &wanted.pins {
         pin(Path::new(&format!("/proc/thread-self/ns/{name}")), path)
             .map_err(|error| failed(&format!("pinning the {name} namespace"), &error))?;

@@ -4,18 +4,22 @@
 //! writable layer goes with the bundle.
 
 use super::namespaces::unmount;
-use kaji_containers::RuntimeError;
+use crate::user_namespaces;
+use kaji_containers::{IdMapping, RuntimeError};
 use nix::mount::{MsFlags, mount};
 use std::fs::{self, File, Permissions};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+
+/// The user namespace of a pod: where it is pinned, and its ids.
+pub type PodIds<'a> = Option<(&'a Path, IdMapping)>;
 
 /// Mounts layers (the topmost first) at `rootfs` in the bundle.
 ///
 /// # Errors
 /// Those of the kernel.
-pub fn mount_root(bundle: &Path, layers: &[PathBuf]) -> Result<PathBuf, RuntimeError> {
+pub fn mount_root(bundle: &Path, layers: &[PathBuf], ids: PodIds<'_>) -> Result<PathBuf, RuntimeError> {
     let rootfs = bundle.join("rootfs");
     let (upper, work) = (bundle.join("upper"), bundle.join("work"));
     for directory in [&rootfs, &upper, &work] {
@@ -25,7 +29,10 @@ pub fn mount_root(bundle: &Path, layers: &[PathBuf]) -> Result<PathBuf, RuntimeE
     let mode =
         layers.first().map_or(Ok(0o755), |top| fs::metadata(top).map(|m| m.permissions().mode() & 0o7777));
     fs::set_permissions(&upper, Permissions::from_mode(mode?))?;
-    overlay(&rootfs, layers, Some((&upper, &work)))?;
+    if let Some((_, range)) = ids {
+        std::os::unix::fs::chown(&upper, Some(range.host_id), Some(range.host_id))?;
+    }
+    with_ids(bundle, "rootfs", layers, ids, |layers| overlay(&rootfs, layers, Some((&upper, &work))))?;
     Ok(rootfs)
 }
 
@@ -33,7 +40,12 @@ pub fn mount_root(bundle: &Path, layers: &[PathBuf]) -> Result<PathBuf, RuntimeE
 ///
 /// # Errors
 /// Those of the kernel.
-pub fn mount_read_only(bundle: &Path, name: &str, layers: &[PathBuf]) -> Result<PathBuf, RuntimeError> {
+pub fn mount_read_only(
+    bundle: &Path,
+    name: &str,
+    layers: &[PathBuf],
+    ids: PodIds<'_>,
+) -> Result<PathBuf, RuntimeError> {
     let target = bundle.join(name);
     let empty = bundle.join("empty");
     fs::create_dir_all(&target)?;
@@ -41,8 +53,35 @@ pub fn mount_read_only(bundle: &Path, name: &str, layers: &[PathBuf]) -> Result<
     // A read-only overlay takes at least two layers.
     let mut all = layers.to_vec();
     all.push(empty);
-    overlay(&target, &all, None)?;
+    with_ids(bundle, name, &all, ids, |layers| overlay(&target, layers, None))?;
     Ok(target)
+}
+
+/// Hands `work` the layers as they are, or mounted with mapped ids. An overlay keeps clones of its layers' mounts, so that these
+/// go again at once.
+fn with_ids(
+    bundle: &Path,
+    name: &str,
+    layers: &[PathBuf],
+    ids: PodIds<'_>,
+    work: impl FnOnce(&[PathBuf]) -> Result<(), RuntimeError>,
+) -> Result<(), RuntimeError> {
+    let Some((user, _)) = ids else { return work(layers) };
+    let user = File::open(user)?;
+    let directory = bundle.join(format!("{name}-layers"));
+    let mut mapped = vec![];
+    for (number, layer) in layers.iter().enumerate() {
+        let target = directory.join(number.to_string());
+        fs::create_dir_all(&target)?;
+        let tree = user_namespaces::clone_tree(layer)?;
+        user_namespaces::map_ids(tree.as_fd(), user.as_fd(), layer)?;
+        user_namespaces::attach(tree.as_fd(), &target)?;
+        mapped.push(target);
+    }
+    // What is left of one that failed goes with the bundle.
+    work(&mapped)?;
+    mapped.iter().try_for_each(|target| unmount(target))?;
+    Ok(fs::remove_dir_all(&directory)?)
 }
 
 fn overlay(target: &Path, layers: &[PathBuf], writable: Option<(&Path, &Path)>) -> Result<(), RuntimeError> {

@@ -49,7 +49,7 @@ impl Inner {
             }
             let run = records::read::<RunRecord>(&bundle.join(records::RUN)).ok().flatten();
             if run.is_some_and(|run| run.is_alive()) {
-                match shims::spawn(&self.options.shim, "adopt", &bundle).await {
+                match shims::spawn(&self.shim, "adopt", &bundle).await {
                     Ok(()) => return Found::Running,
                     Err(error) => tracing::warn!("container {id} could not be adopted: {error}"),
                 }

@@ -9,7 +9,8 @@ use super::{Inner, new_id, no_sandbox, overlay, shims};
 use crate::cgroup;
 use crate::records::{self, FinalCapabilities, RunRecord, ShimConfig, now_nanos};
 use crate::seccomp::profile::runtime_default;
-use crate::spec;
+use crate::user_namespaces::Staging;
+use crate::{shim, spec, user_namespaces};
 use kaji_containers::{
     ContainerMetadata, NamespaceMode, PodSandboxConfig, PodSandboxState, RuntimeError, RuntimeEventKind,
 };
@@ -26,6 +27,9 @@ pub fn pins(layout: &Layout, id: &str, config: &PodSandboxConfig) -> Vec<(&'stat
     let options = &config.security.namespaces;
     let own = |mode: NamespaceMode| !matches!(mode, NamespaceMode::Node);
     let mut pins = vec![];
+    if options.user.is_some() {
+        pins.push(("user", layout.namespace(id, "user")));
+    }
     if own(options.network) {
         // The host name is the node's in the node's network.
         pins.extend([("net", layout.namespace(id, "net")), ("uts", layout.namespace(id, "uts"))]);
@@ -42,10 +46,13 @@ impl Inner {
         self: &Arc<Inner>,
         config: PodSandboxConfig,
     ) -> Result<String, RuntimeError> {
-        if config.security.namespaces.user.is_some() {
-            return Err(RuntimeError::Unimplemented(
-                "a user namespace is not supported by the built-in runtime".into(),
-            ));
+        if let Some(user) = &config.security.namespaces.user {
+            user_namespaces::check(user)?;
+            if matches!(config.security.namespaces.network, NamespaceMode::Node) {
+                return Err(RuntimeError::InvalidArgument(
+                    "a pod with a user namespace cannot be in the node's network".into(),
+                ));
+            }
         }
         if !config.runtime_handler.is_empty() {
             return Err(RuntimeError::InvalidArgument(format!(
@@ -106,7 +113,19 @@ impl Inner {
         }
         if !pins.is_empty() {
             let (hostname, sysctls) = (config.hostname.clone(), config.sysctls.clone());
-            create(Wanted { pins, hostname, sysctls }).await?;
+            let pins = pins.into_iter().map(|(name, path)| (name.to_owned(), path)).collect();
+            match &config.security.namespaces.user {
+                None => create(Wanted { pins, hostname, sysctls }).await?,
+                Some(user) => {
+                    let mapping = user_namespaces::check(user)?;
+                    let request = shim::namespaces::Request { mapping, pins, hostname, sysctls };
+                    let path = directory.join("namespaces.json");
+                    records::write(&path, &request)?;
+                    shims::spawn(&self.shim, "namespaces", &path).await.map_err(|error| {
+                        RuntimeError::Internal(format!("failed to create the pod's user namespace: {error}"))
+                    })?;
+                }
+            }
         }
         if let (Some(network), Some(setup)) = (&self.options.network, self.network_setup(record)) {
             record.addresses = network.set_up(setup).await?.addresses;
@@ -152,9 +171,14 @@ impl Inner {
             let shm = directory.join("shm");
             fs::create_dir(&shm)?;
             let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-            mount(Some("shm"), &shm, Some("tmpfs"), flags, Some("mode=1777,size=65536k")).map_err(
-                |error| RuntimeError::Internal(format!("mounting the pod's shared memory: {error}")),
-            )?;
+            let mut options = "mode=1777,size=65536k".to_owned();
+            if let Some(user) = &config.security.namespaces.user {
+                let owner = user_namespaces::check(user)?.host_id;
+                options = format!("{options},uid={owner},gid={owner}");
+            }
+            mount(Some("shm"), &shm, Some("tmpfs"), flags, Some(options.as_str())).map_err(|error| {
+                RuntimeError::Internal(format!("mounting the pod's shared memory: {error}"))
+            })?;
         }
         Ok(())
     }
@@ -200,9 +224,20 @@ impl Inner {
             fs::create_dir(bundle.join("rootfs").join(name))?;
         }
         let cgroup = spec::container_cgroup(&pod.config, &id);
+        let (mut rootfs, mut staging) = (bundle.join("rootfs"), None);
+        if let Some(user) = &pod.config.security.namespaces.user {
+            let range = user_namespaces::check(user)?;
+            let mut staged = Staging::new(&bundle, &self.layout.namespace(sandbox, "user"), range)?;
+            rootfs = staged.mount(&rootfs, true);
+            staging = Some(staged);
+        }
         let mut namespaces = vec![json!({"type": "mount"}), json!({"type": "pid"})];
         for (name, path) in pins(&self.layout, sandbox, &pod.config) {
             let kind = if name == "net" { "network" } else { name };
+            let path = match &mut staging {
+                Some(staged) if name != "user" => staged.namespace(&path),
+                _ => path,
+            };
             namespaces.push(json!({"type": kind, "path": path}));
         }
         let needed = ["CAP_SYS_ADMIN", "CAP_SETPCAP"];
@@ -215,7 +250,7 @@ impl Inner {
                     "bounding": needed, "effective": needed, "permitted": needed, "inheritable": [], "ambient": [],
                 },
             },
-            "root": {"path": bundle.join("rootfs"), "readonly": true},
+            "root": {"path": rootfs, "readonly": true},
             "mounts": [{"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]}],
             "linux": {"namespaces": namespaces, "cgroupsPath": cgroup, "resources": {}},
         });
@@ -226,12 +261,13 @@ impl Inner {
             reaper: true,
             cgroups: cgroup::directories(&cgroup),
             oom_score_adj: -998,
+            staging,
             ..Default::default()
         };
         records::write(&bundle.join(records::SPEC), &configuration)?;
         records::write(&bundle.join(records::SHIM_CONFIG), &config)?;
         self.state().containers.insert(id.clone(), Container::new(record, None, None));
-        shims::spawn(&self.options.shim, "start", &bundle).await?;
+        shims::spawn(&self.shim, "start", &bundle).await?;
         let run = records::read::<RunRecord>(&bundle.join(records::RUN))?;
         self.with_container(&id, |container| container.run = run)?;
         self.clone().watch(id.clone());

@@ -5,13 +5,14 @@
 use crate::protocol::{Incoming, Received, Reply, Request, encode, send_some};
 use crate::records;
 use crate::shim::short_path;
+use crate::user_namespaces;
 use kaji_containers::RuntimeError;
 use rustix::fs::{FlockOperation, flock};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
@@ -19,16 +20,42 @@ use tokio::net::UnixStream;
 /// A line that a shim prints is short; more is cut off.
 const MOST_ANNOUNCED: u64 = 64 << 10;
 
+/// How shims are started.
+///
+/// Processes in containers can reach the program by `/proc/<pid>/exe` of what enters them, and root among them could replace it.
+/// So it is executed from a mount of its own that nothing can be written through.
+pub struct ShimCommand {
+    program: OsString,
+    arguments: Vec<OsString>,
+    /// The file in its read-only mount, and how it is named in this process.
+    _program: OwnedFd,
+    sealed: PathBuf,
+}
+
+impl ShimCommand {
+    /// Opens the program.
+    ///
+    /// # Errors
+    /// When there is none, or no such mount can be made.
+    pub fn new(command: &[OsString]) -> io::Result<ShimCommand> {
+        let [program, arguments @ ..] = command else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no shim program is configured"));
+        };
+        let file = user_namespaces::clone_tree(&std::fs::canonicalize(program)?)?;
+        user_namespaces::protect(file.as_fd())?;
+        let sealed = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        Ok(ShimCommand { program: program.clone(), arguments: arguments.to_vec(), _program: file, sealed })
+    }
+}
+
 /// Starts a shim (`start` or `adopt`) and waits until it has said how that went.
 ///
 /// # Errors
 /// [`RuntimeError::StartFailed`] with what it said.
-pub async fn spawn(command: &[OsString], mode: &str, bundle: &Path) -> Result<(), RuntimeError> {
-    let [program, arguments @ ..] = command else {
-        return Err(RuntimeError::Internal("no shim program is configured".into()));
-    };
-    let mut child = tokio::process::Command::new(program)
-        .args(arguments)
+pub async fn spawn(command: &ShimCommand, mode: &str, bundle: &Path) -> Result<(), RuntimeError> {
+    let mut child = tokio::process::Command::new(&command.sealed)
+        .arg0(&command.program)
+        .args(&command.arguments)
         .arg(mode)
         .arg(bundle)
         .env_clear()

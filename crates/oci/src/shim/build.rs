@@ -74,10 +74,23 @@ impl Building {
             capabilities: config.capabilities.clone(),
             result: Arc::new(File::from(write)),
             reaper: config.reaper && matches!(target, Target::Init),
+            user_namespace: match (&config.staging, &target) {
+                (Some(staging), Target::Exec(_)) => Some(Arc::new(File::open(&staging.user)?)),
+                _ => None,
+            },
         };
         fork_child(move || {
             let result = executor.result.clone();
-            let outcome = match build(bundle, &config.id, target, stdio, executor) {
+            let staged = match (&config.staging, &target) {
+                (Some(staging), Target::Init) => staging.prepare(true),
+                (Some(staging), Target::Exec(_)) => staging.prepare(false),
+                (None, _) => Ok(()),
+            };
+            let built = match staged {
+                Ok(()) => build(bundle, &config.id, target, stdio, executor),
+                Err(error) => Err(format!("error preparing the container's mounts: {error}")),
+            };
+            let outcome = match built {
                 Ok(pid) => Outcome { pid, error: String::new() },
                 Err(error) => Outcome { pid: 0, error },
             };

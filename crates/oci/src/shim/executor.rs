@@ -34,6 +34,8 @@ pub struct ContainerExecutor {
     pub result: Arc<File>,
     /// There is no program.
     pub reaper: bool,
+    /// Entered at last: `libcontainer` does not, for further processes.
+    pub user_namespace: Option<Arc<File>>,
 }
 
 impl ContainerExecutor {
@@ -45,6 +47,10 @@ impl ContainerExecutor {
     }
 
     fn confine(&self) -> io::Result<()> {
+        if let Some(user) = &self.user_namespace {
+            // The process has the ids that it shall have already, and all capabilities in the namespace from now on.
+            nix::sched::setns(&**user, nix::sched::CloneFlags::CLONE_NEWUSER)?;
+        }
         for filter in &self.filters {
             load_filter(filter)?;
         }

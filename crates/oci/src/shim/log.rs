@@ -18,12 +18,18 @@ pub struct LogFile {
 }
 
 impl LogFile {
-    /// Opens a log file for appending.
+    /// Opens a log file for appending. A symbolic link in its place is refused: containers can have the directory of logs as a
+    /// volume.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn open(path: &Path) -> io::Result<LogFile> {
-        let file = OpenOptions::new().append(true).create(true).mode(0o640).open(path)?;
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o640)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+            .open(path)?;
         Ok(LogFile { path: path.to_owned(), file })
     }
 

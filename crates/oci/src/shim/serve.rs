@@ -8,9 +8,9 @@ use super::log::LogFile;
 use super::peers::{MOST_PEERS, Peer, Role};
 use super::streams::{Input, Output, Sink};
 use super::{announce, short_path, system};
-use crate::cgroup;
 use crate::protocol::{Incoming, Received, Reply, Request};
 use crate::records::{self, ExitRecord, RunRecord, ShimConfig, now_nanos};
+use crate::{cgroup, user_namespaces};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -360,7 +360,14 @@ impl Shim {
         }
         let peer = self.peers[index].id;
         let file = self.bundle.join(format!("exec-{peer}.json"));
-        records::write(&file, process)?;
+        match &self.config.staging {
+            None => records::write(&file, process)?,
+            Some(staging) => {
+                let mut process = process.clone();
+                user_namespaces::map_user(&mut process, &staging.range);
+                records::write(&file, &process)?;
+            }
+        }
         let mut files = vec![file.clone()];
         let tty = process.get("terminal").and_then(serde_json::Value::as_bool).unwrap_or(false);
         let (stdio, console) = if tty {
@@ -395,6 +402,14 @@ impl Shim {
             let peer = self.peers.iter_mut().find(|peer| peer.id == exec.peer);
             match (outcome, peer, terminal) {
                 (Ok(pid), Some(peer), Ok(terminal)) => {
+                    if terminal.is_some() && self.config.staging.is_some() {
+                        // It was made before the process entered the user namespace. The process may have ended.
+                        let _ = std::os::unix::fs::chown(
+                            format!("/proc/{pid}/fd/0"),
+                            Some(self.config.uid),
+                            None,
+                        );
+                    }
                     peer.role = Role::Exec(pid);
                     peer.reply(&Reply::Started { pid }, terminal);
                     if let Some(code) = self.early.remove(&pid) {

@@ -5,12 +5,16 @@
 
 use super::Parts;
 use crate::cgroup;
-use kaji_containers::{Mount, MountPropagation, NamespaceMode, RuntimeError};
+use crate::user_namespaces::{self, Staging};
+use kaji_containers::{Mount, MountPropagation, RuntimeError, UserNamespace};
 use serde_json::{Value, json};
 use std::path::Path;
 
+/// Where cgroups are seen.
+pub const CGROUPS: &str = "/sys/fs/cgroup";
+
 /// All mounts, in order.
-pub fn of(parts: &Parts<'_>) -> Result<Vec<Value>, RuntimeError> {
+pub fn of(parts: &Parts<'_>, mut staging: Option<&mut Staging>) -> Result<Vec<Value>, RuntimeError> {
     let security = &parts.config.security;
     let privileged = security.privileged;
     let system = |destination: &str, kind: &str, options: &[&str]| json!({"destination": destination, "type": kind, "source": kind, "options": options});
@@ -31,17 +35,11 @@ pub fn of(parts: &Parts<'_>) -> Result<Vec<Value>, RuntimeError> {
         ),
         system("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
     ];
-    if matches!(security.namespaces.network, NamespaceMode::Node)
-        || matches!(parts.sandbox.security.namespaces.network, NamespaceMode::Node)
-    {
-        // A new sysfs can be mounted only by the owner of the network namespace.
-        let options: Vec<&str> = ["rbind"].iter().chain(sysfs).copied().collect();
-        mounts.push(json!({"destination": "/sys", "type": "bind", "source": "/sys", "options": options}));
-    } else {
-        mounts.push(system("/sys", "sysfs", sysfs));
-    }
-    if *cgroup::hierarchies() == cgroup::Hierarchies::Unified || !host_network(parts) {
+    mounts.push(system("/sys", "sysfs", sysfs));
+    if *cgroup::hierarchies() == cgroup::Hierarchies::Unified || privileged {
         mounts.push(system("/sys/fs/cgroup", "cgroup", cgroups));
+    } else {
+        mounts.extend(own_cgroups(&super::container_cgroup(parts.sandbox, parts.id)));
     }
     let own = |path: &str| parts.config.mounts.iter().any(|mount| clean(&mount.container_path) == path);
     for (path, source) in parts.pod_files {
@@ -52,19 +50,58 @@ pub fn of(parts: &Parts<'_>) -> Result<Vec<Value>, RuntimeError> {
             } else if security.readonly_rootfs {
                 options.push("ro");
             }
+            // The pod's shared memory is its root's already.
+            let mapped = *path != "/dev/shm";
+            let source = staging.as_mut().map_or_else(|| source.clone(), |s| s.mount(source, mapped));
             mounts.push(json!({"destination": path, "type": "bind", "source": source, "options": options}));
         }
     }
     let mut volumes: Vec<&Mount> = parts.config.mounts.iter().collect();
     volumes.sort_by_key(|mount| clean(&mount.container_path).matches('/').count());
     for volume in volumes {
-        mounts.push(bind(volume, parts)?);
+        let mut mount = bind(volume, parts)?;
+        let mapped = is_mapped(volume, parts)?;
+        if let (Some(staging), Some(source)) = (&mut staging, mount["source"].as_str()) {
+            mount["source"] = json!(staging.mount(Path::new(source), mapped));
+        }
+        mounts.push(mount);
     }
     Ok(mounts)
 }
 
-fn host_network(parts: &Parts<'_>) -> bool {
-    matches!(parts.sandbox.security.namespaces.network, NamespaceMode::Node)
+/// Whether a volume's ids are the pod's. Those of image volumes are mapped with the image's layers.
+fn is_mapped(mount: &Mount, parts: &Parts<'_>) -> Result<bool, RuntimeError> {
+    if mount.uid_mappings.is_empty() && mount.gid_mappings.is_empty() {
+        return Ok(false);
+    }
+    let own = UserNamespace { uids: mount.uid_mappings.clone(), gids: mount.gid_mappings.clone() };
+    let range = user_namespaces::check(&own)?;
+    if parts.staging.as_ref().is_none_or(|staging| staging.range != range) {
+        return Err(RuntimeError::Unimplemented(
+            "an id-mapped mount with other ids than the pod's is not supported by the built-in runtime"
+                .into(),
+        ));
+    }
+    Ok(mount.image.is_none())
+}
+
+/// Of version 1: the container's cgroup of each controller, read-only. `libcontainer` would mount them writable, and the cgroup of its
+/// caller of hierarchies without controllers.
+fn own_cgroups(cgroup: &str) -> Vec<Value> {
+    let root = json!({
+        "destination": CGROUPS, "type": "tmpfs", "source": "tmpfs",
+        "options": ["nosuid", "noexec", "nodev", "mode=755", "size=1m"],
+    });
+    let mut mounts = vec![root];
+    for (names, source) in cgroup::controller_directories(cgroup) {
+        for name in names.split(',') {
+            mounts.push(json!({
+                "destination": format!("{CGROUPS}/{name}"), "type": "bind", "source": source,
+                "options": ["bind", "nosuid", "noexec", "nodev", "ro"],
+            }));
+        }
+    }
+    mounts
 }
 
 fn bind(mount: &Mount, parts: &Parts<'_>) -> Result<Value, RuntimeError> {

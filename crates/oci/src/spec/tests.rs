@@ -28,6 +28,7 @@ fn with<T>(config: &ContainerConfig, work: impl FnOnce(&Parts<'_>) -> T) -> T {
         pod_files: &[("/etc/resolv.conf", "/pin/resolv.conf".into())],
         image_mounts: &[],
         available: &available,
+        staging: None,
         apparmor: false,
     })
 }

@@ -33,6 +33,17 @@ pub fn resolve(
     look_up(security, &wanted, group_wanted.as_deref(), &passwd, &group)
 }
 
+/// The home directory of a user, by `/etc/passwd` of the image.
+pub fn home(rootfs: &Path, uid: i64) -> String {
+    home_in(&read_in(rootfs, "etc/passwd"), uid)
+}
+
+fn home_in(passwd: &str, uid: i64) -> String {
+    let entries = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let mut own = entries.filter(|fields| fields.len() >= 6 && fields[2].parse() == Ok(uid));
+    own.next().map(|fields| fields[5]).filter(|home| !home.is_empty()).unwrap_or("/").to_owned()
+}
+
 fn look_up(
     security: &ContainerSecurity,
     wanted: &str,
@@ -128,6 +139,11 @@ mod tests {
         assert_eq!(user("1234", None, &security), (1234, 0, vec![0]));
         assert_eq!(user("web", Some("logs"), &security), (33, 50, vec![50]));
         assert!(look_up(&security, "absent", None, PASSWD, GROUP).is_err());
+    }
+
+    #[test]
+    fn homes_are_those_of_the_image() {
+        assert_eq!([0, 33, 7].map(|uid| home_in(PASSWD, uid)), ["/root", "/", "/"]);
     }
 
     #[test]

@@ -9,6 +9,8 @@
 
 mod common;
 mod confinement;
+mod escapes;
 mod lifecycle;
 mod recovery;
 mod streams;
+mod user_namespaces;

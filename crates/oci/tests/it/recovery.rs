@@ -105,7 +105,7 @@ fn tells_exit_codes() -> bool {
 
 /// The shim of a container: a child of this process. A container may print before the process that built it has ended and the
 /// shim, as the reaper, has become the parent.
-fn shim_of(pid: u32) -> i32 {
+pub fn shim_of(pid: u32) -> i32 {
     let started = std::time::Instant::now();
     loop {
         let parent = parent_of(pid).expect("the container runs");
@@ -121,4 +121,24 @@ fn shim_of(pid: u32) -> i32 {
 fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shim_keeps_nothing_open_that_its_starter_had() {
+    let Some(node) = node("inherited").await else { return };
+    let path = node.directory.path().join("held");
+    let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
+    // Not closed on exec.
+    let held = rustix::fs::open(&path, flags, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    let sandbox = node.sandbox().await;
+    let id = node.start(&sandbox, node.script("exec sleep 1000")).await;
+    let pid = node.runtime().container_status(&id).await.unwrap().pid;
+    for process in [shim_of(pid), pid.cast_signed()] {
+        for entry in std::fs::read_dir(format!("/proc/{process}/fd")).unwrap() {
+            let open = std::fs::read_link(entry.unwrap().path()).unwrap_or_default();
+            assert_ne!(open, path, "of process {process}");
+        }
+    }
+    drop(held);
+    node.finish().await;
 }

@@ -141,6 +141,7 @@ impl NodeContext {
             tracing::warn!(dir = %dir.display(), "the pod's directory has mounts and is left");
         } else {
             remove(&dir, true);
+            self.user_namespaces.release(&pod.uid);
         }
         remove(&self.config.log_dir(pod), true);
     }
