@@ -157,13 +157,19 @@ fn remove_tree(directory: &Path) -> io::Result<()> {
     fs::remove_dir(directory)
 }
 
-/// The weight of version 2 that stands for shares of version 1, as the kubelet and runc convert it.
+/// The weight of version 2 that stands for shares of version 1, as runc converts it since 1.3.2, and `libcontainer` when a container
+/// is created. The kubelet's conversion for pods is another one.
 pub fn weight_of_shares(shares: u64) -> u64 {
-    if shares == 0 {
-        return 0;
+    match shares {
+        0 => 0,
+        1 | 2 => 1,
+        262_144.. => 10_000,
+        _ => {
+            let logarithm = f64::from(u32::try_from(shares).unwrap_or(u32::MAX)).log2();
+            let exponent = (logarithm * logarithm + 125.0 * logarithm) / 612.0 - 7.0 / 34.0;
+            10_f64.powf(exponent).ceil() as u64
+        }
     }
-    let shares = shares.clamp(2, 262_144);
-    1 + ((shares - 2) * 9_999) / 262_142
 }
 
 /// Writes what is set in `resources` to a cgroup.
@@ -286,7 +292,7 @@ mod tests {
 
     #[test]
     fn converts_shares() {
-        assert_eq!([0, 2, 1024, 262_144].map(weight_of_shares), [0, 1, 39, 10_000]);
+        assert_eq!([0, 2, 102, 1024, 262_144].map(weight_of_shares), [0, 1, 17, 100, 10_000]);
     }
 
     #[test]

@@ -88,9 +88,13 @@ struct Inner {
 #[derive(Default)]
 struct State {
     sandboxes: BTreeMap<String, SandboxRecord>,
+    /// Locks of those that something is done with.
+    sandbox_operations: BTreeMap<String, Arc<tokio::sync::Mutex<()>>>,
     containers: BTreeMap<String, Container>,
     /// Of processor time, by container or sandbox.
     readings: BTreeMap<String, CpuUsage>,
+    /// Of writable layers, by container.
+    layers: BTreeMap<String, stats::LayerReading>,
 }
 
 impl Manager {
@@ -161,6 +165,7 @@ impl Inner {
         let mut state = self.state();
         state.containers.remove(id);
         state.readings.remove(id);
+        state.layers.remove(id);
     }
 
     /// Records an exit in memory, once.

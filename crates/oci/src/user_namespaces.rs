@@ -144,6 +144,8 @@ pub struct Tree {
     pub source: PathBuf,
     /// Its ids are mapped.
     pub mapped: bool,
+    /// A directory that is made if it is not there yet: a cgroup.
+    pub made: bool,
 }
 
 /// What is put in reach of a container that is being built.
@@ -178,7 +180,16 @@ impl Staging {
 
     /// Adds a mount. Answers where it will be.
     pub fn mount(&mut self, source: &Path, mapped: bool) -> PathBuf {
-        self.trees.push(Tree { source: source.to_owned(), mapped });
+        self.add(Tree { source: source.to_owned(), mapped, made: false })
+    }
+
+    /// Adds a cgroup. Answers where it will be.
+    pub fn cgroup(&mut self, source: &Path) -> PathBuf {
+        self.add(Tree { source: source.to_owned(), mapped: false, made: true })
+    }
+
+    fn add(&mut self, tree: Tree) -> PathBuf {
+        self.trees.push(tree);
         self.place("mount", self.trees.len() - 1)
     }
 
@@ -202,6 +213,9 @@ impl Staging {
         if whole {
             let user = File::open(&self.user)?;
             for tree in &self.trees {
+                if tree.made {
+                    fs::create_dir_all(&tree.source)?;
+                }
                 let clone = clone_tree(&tree.source)?;
                 if tree.mapped {
                     map_ids(clone.as_fd(), user.as_fd(), &tree.source)?;

@@ -86,6 +86,15 @@ pub fn of_container(pod: &Pod, container: &Container, node_memory: i64) -> Linux
     }
 }
 
+/// Asks for an end of all processes of a container when one of them takes too much memory, where the kernel can do that.
+#[must_use]
+pub fn with_group_kill(mut limits: LinuxResources) -> LinuxResources {
+    if std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        limits.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
+    }
+    limits
+}
+
 /// The limits of a pod's own cgroup. A limit holds for the pod when all of its containers have one.
 #[must_use]
 pub fn of_pod(pod: &Pod) -> LinuxResources {

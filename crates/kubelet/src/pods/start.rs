@@ -186,7 +186,7 @@ pub async fn container_config(
         stdin: container.stdin.unwrap_or(false),
         stdin_once: container.stdin_once.unwrap_or(false),
         tty: container.tty.unwrap_or(false),
-        resources: resources::of_container(pod, container, cx.config.memory),
+        resources: resources::with_group_kill(resources::of_container(pod, container, cx.config.memory)),
         security,
         stop_signal: container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
     })

@@ -34,14 +34,29 @@ impl Inner {
             log_path,
             ..Default::default()
         };
-        self.reserve(&record)?;
+        let held = self.reserve(&record)?.lock_owned().await;
+        // A creation that is given up goes on: what is removed meanwhile waits for its end, so that nothing of it is made later.
+        let inner = self.clone();
+        let created = tokio::spawn(async move {
+            let _held = held;
+            inner.finish_creation(record, pod.config).await
+        });
+        created.await.map_err(|error| RuntimeError::Internal(error.to_string()))??;
+        Ok(id)
+    }
+
+    async fn finish_creation(
+        self: &Arc<Inner>,
+        record: ContainerRecord,
+        sandbox: PodSandboxConfig,
+    ) -> Result<(), RuntimeError> {
+        let id = record.id.clone();
         let mut leases = vec![];
-        let made = self.make_container(record, pod.config, &mut leases).await;
-        match made {
+        match self.make_container(record, sandbox, &mut leases).await {
             Ok(record) => {
                 self.with_container(&id, |container| container.record = record)?;
                 self.emit(RuntimeEventKind::Created, &id);
-                Ok(id)
+                Ok(())
             }
             Err(error) => {
                 if let Err(error) = overlay::remove_directory(&self.layout.bundle(&id)) {
@@ -275,6 +290,15 @@ impl Inner {
         id: &str,
         grace: Duration,
     ) -> Result<(), RuntimeError> {
+        // One that is being created, or started, is stopped when that is done.
+        let Ok(operation) = self.with_container(id, |container| container.operation.clone()) else {
+            return Ok(());
+        };
+        drop(operation.lock().await);
+        self.stop_created(id, grace).await
+    }
+
+    async fn stop_created(self: &Arc<Inner>, id: &str, grace: Duration) -> Result<(), RuntimeError> {
         let Ok((mut exit, record, runs)) = self.with_container(id, |container| {
             (container.exit.subscribe(), container.record.clone(), container.run.is_some())
         }) else {
@@ -336,7 +360,7 @@ impl Inner {
         };
         let _held = operation.lock().await;
         let leases = self.with_container(id, |container| container.record.leases.clone())?;
-        self.stop_container(id, Duration::ZERO).await?;
+        self.stop_created(id, Duration::ZERO).await?;
         self.clean_up(id).await;
         let bundle = self.layout.bundle(id);
         tokio::task::spawn_blocking(move || overlay::remove_directory(&bundle))
@@ -365,7 +389,8 @@ impl Inner {
         self.with_container(id, |container| container.record.config = record.config)
     }
 
-    fn reserve(&self, record: &ContainerRecord) -> Result<(), RuntimeError> {
+    /// Takes the container's name. Answers the lock of its operations.
+    fn reserve(&self, record: &ContainerRecord) -> Result<Arc<tokio::sync::Mutex<()>>, RuntimeError> {
         let mut state = self.state();
         let taken = state.containers.values().find(|known| {
             known.record.sandbox == record.sandbox
@@ -378,8 +403,10 @@ impl Inner {
                 record.config.metadata.name, known.record.id
             )));
         }
-        state.containers.insert(record.id.clone(), Container::new(record.clone(), None, None));
-        Ok(())
+        let container = Container::new(record.clone(), None, None);
+        let operation = container.operation.clone();
+        state.containers.insert(record.id.clone(), container);
+        Ok(operation)
     }
 }
 

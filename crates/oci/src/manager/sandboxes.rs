@@ -85,19 +85,31 @@ impl Inner {
             }
             state.sandboxes.insert(id.clone(), record.clone());
         }
-        match self.make_sandbox(&mut record).await {
-            Ok(()) => {
-                self.state().sandboxes.insert(id.clone(), record);
-                self.emit_sandbox(RuntimeEventKind::Started, &id);
-                Ok(id)
-            }
-            Err(error) => {
-                if let Err(error) = self.remove_sandbox(&id).await {
-                    tracing::warn!("sandbox {id} was not made and not removed: {error}");
+        let held = self.sandbox_operation(&id).lock_owned().await;
+        // What is given up goes on, and what is removed meanwhile waits for its end: nothing of it is made later.
+        let inner = self.clone();
+        let made = tokio::spawn(async move {
+            let _held = held;
+            match inner.make_sandbox(&mut record).await {
+                Ok(()) => {
+                    inner.state().sandboxes.insert(id.clone(), record);
+                    inner.emit_sandbox(RuntimeEventKind::Started, &id);
+                    Ok(id)
                 }
-                Err(error)
+                Err(error) => {
+                    if let Err(error) = inner.remove_made(&id).await {
+                        tracing::warn!("sandbox {id} was not made and not removed: {error}");
+                    }
+                    Err(error)
+                }
             }
-        }
+        });
+        made.await.map_err(|error| RuntimeError::Internal(error.to_string()))?
+    }
+
+    /// Held by making, stopping and removing a sandbox.
+    fn sandbox_operation(&self, id: &str) -> Arc<tokio::sync::Mutex<()>> {
+        self.state().sandbox_operations.entry(id.to_owned()).or_default().clone()
     }
 
     async fn make_sandbox(self: &Arc<Inner>, record: &mut SandboxRecord) -> Result<(), RuntimeError> {
@@ -289,6 +301,15 @@ impl Inner {
 
     /// Kills the containers and releases the network.
     pub(super) async fn stop_sandbox(self: &Arc<Inner>, id: &str) -> Result<(), RuntimeError> {
+        if self.sandbox(id).is_none() {
+            return Ok(());
+        }
+        let operation = self.sandbox_operation(id);
+        let _held = operation.lock().await;
+        self.stop_made(id).await
+    }
+
+    async fn stop_made(self: &Arc<Inner>, id: &str) -> Result<(), RuntimeError> {
         let Some(mut record) = self.sandbox(id) else { return Ok(()) };
         for container in self.containers_of(id) {
             self.stop_container(&container, Duration::ZERO).await?;
@@ -315,8 +336,17 @@ impl Inner {
 
     /// Removes a sandbox and its containers.
     pub(super) async fn remove_sandbox(self: &Arc<Inner>, id: &str) -> Result<(), RuntimeError> {
+        if self.sandbox(id).is_none() {
+            return Ok(());
+        }
+        let operation = self.sandbox_operation(id);
+        let _held = operation.lock().await;
+        self.remove_made(id).await
+    }
+
+    async fn remove_made(self: &Arc<Inner>, id: &str) -> Result<(), RuntimeError> {
         let Some(record) = self.sandbox(id) else { return Ok(()) };
-        self.stop_sandbox(id).await?;
+        self.stop_made(id).await?;
         let containers = self.containers_of(id);
         for container in &containers {
             self.remove_container(container).await?;
@@ -327,7 +357,10 @@ impl Inner {
             .await
             .map_err(|error| RuntimeError::Internal(error.to_string()))??;
         self.emit_sandbox(RuntimeEventKind::Deleted, id);
-        self.state().sandboxes.remove(id);
+        let mut state = self.state();
+        state.sandboxes.remove(id);
+        state.sandbox_operations.remove(id);
+        state.readings.remove(id);
         Ok(())
     }
 

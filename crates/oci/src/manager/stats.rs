@@ -13,6 +13,33 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// How long a reading of a writable layer counts at the least and at the most, in nanoseconds. Upstream reads layers once a minute.
+const LAYER_AGES: (i64, i64) = (10_000_000_000, 60_000_000_000);
+/// The part of the time that may be spent with reading a layer.
+const LAYER_SHARE: i64 = 100;
+
+/// What a writable layer held when its files were counted.
+#[derive(Debug, Clone, Copy)]
+pub struct LayerReading {
+    usage: DirectoryUsage,
+    /// Nanoseconds since the epoch, by which it is to be counted anew.
+    until_nanos: i64,
+}
+
+impl LayerReading {
+    /// The one that is known, or a new one when that is old: the older, the longer counting took.
+    fn newest(known: Option<LayerReading>, layer: &Path, now_nanos: impl Fn() -> i64) -> LayerReading {
+        let began = now_nanos();
+        if let Some(known) = known.filter(|known| began < known.until_nanos) {
+            return known;
+        }
+        let usage = DirectoryUsage::below(layer, false, u64::MAX);
+        let ended = now_nanos();
+        let age = (ended - began).saturating_mul(LAYER_SHARE).clamp(LAYER_AGES.0, LAYER_AGES.1);
+        LayerReading { usage, until_nanos: ended + age }
+    }
+}
+
 impl Inner {
     /// What a container uses.
     pub(super) async fn container_stats(self: &Arc<Inner>, id: &str) -> Result<ContainerStats, RuntimeError> {
@@ -22,17 +49,22 @@ impl Inner {
         let sandbox = self.sandbox(&record.sandbox).ok_or_else(|| super::no_sandbox(&record.sandbox))?;
         let path = spec::container_cgroup(&sandbox.config, id);
         let upper = self.layout.bundle(id).join("upper");
+        let known = self.state().layers.get(id).copied();
         let measured = tokio::task::spawn_blocking(move || {
             let directories = cgroup::directories(&path);
             (
                 cgroup::cpu_usage(&path),
                 cgroup::memory_usage(&path),
                 cgroup::oom_kills(&directories),
-                DirectoryUsage::below(&upper, false, u64::MAX),
+                LayerReading::newest(known, &upper, now_nanos),
             )
         });
-        let (cpu, memory, oom_events, layer) =
+        let (cpu, memory, oom_events, reading) =
             measured.await.map_err(|error| RuntimeError::Internal(error.to_string()))?;
+        let layer = reading.usage;
+        if self.with_container(id, |_| ()).is_ok() {
+            self.state().layers.insert(id.to_owned(), reading);
+        }
         Ok(ContainerStats {
             id: id.to_owned(),
             name: record.config.metadata.name.clone(),
@@ -149,6 +181,24 @@ fn interface(line: &str) -> Option<InterfaceUsage> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn layers_are_counted_now_and_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let read = |known, began: i64, took: i64| {
+            let times = std::cell::Cell::new(began);
+            LayerReading::newest(known, dir.path(), || times.replace(times.get() + took))
+        };
+        let second = 1_000_000_000;
+        let first = read(None, 0, 1);
+        std::fs::write(dir.path().join("new"), "text").unwrap();
+        assert_eq!(read(Some(first), 9 * second, 1).usage, first.usage);
+        let later = read(Some(first), 11 * second, second / 4);
+        assert_eq!(later.usage.inodes, first.usage.inodes + 1);
+        // Counting took a quarter of a second: it counts for 25.
+        assert_eq!(later.until_nanos, 11 * second + second / 4 + 25 * second);
+        assert_eq!(read(None, 0, 10 * second).until_nanos, 70 * second);
+    }
 
     #[test]
     fn reads_counters() {

@@ -39,7 +39,8 @@ pub fn of(parts: &Parts<'_>, mut staging: Option<&mut Staging>) -> Result<Vec<Va
     if *cgroup::hierarchies() == cgroup::Hierarchies::Unified || privileged {
         mounts.push(system("/sys/fs/cgroup", "cgroup", cgroups));
     } else {
-        mounts.extend(own_cgroups(&super::container_cgroup(parts.sandbox, parts.id)));
+        let cgroup = super::container_cgroup(parts.sandbox, parts.id);
+        mounts.extend(own_cgroups(&cgroup, staging.as_deref_mut()));
     }
     let own = |path: &str| parts.config.mounts.iter().any(|mount| clean(&mount.container_path) == path);
     for (path, source) in parts.pod_files {
@@ -87,13 +88,14 @@ fn is_mapped(mount: &Mount, parts: &Parts<'_>) -> Result<bool, RuntimeError> {
 
 /// Of version 1: the container's cgroup of each controller, read-only. `libcontainer` would mount them writable, and the cgroup of its
 /// caller of hierarchies without controllers.
-fn own_cgroups(cgroup: &str) -> Vec<Value> {
+fn own_cgroups(cgroup: &str, mut staging: Option<&mut Staging>) -> Vec<Value> {
     let root = json!({
         "destination": CGROUPS, "type": "tmpfs", "source": "tmpfs",
         "options": ["nosuid", "noexec", "nodev", "mode=755", "size=1m"],
     });
     let mut mounts = vec![root];
     for (names, source) in cgroup::controller_directories(cgroup) {
+        let source = staging.as_mut().map_or_else(|| source.clone(), |s| s.cgroup(&source));
         for name in names.split(',') {
             mounts.push(json!({
                 "destination": format!("{CGROUPS}/{name}"), "type": "bind", "source": source,
