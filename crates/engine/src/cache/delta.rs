@@ -88,10 +88,10 @@ impl Comparison<'_> {
 
     /// The next place of the object, after `at`, that is in the base, and where in the base: preferably after `from`.
     fn resume(&self, at: usize, from: usize, searches: &mut usize) -> Option<(usize, usize)> {
-        let mut at = at;
+        let (begin, mut at) = (at, at);
         // Mostly a text was replaced by another one.
         let guess = next_border(self.base, from);
-        while let Some(next) = next_border(self.object, at) {
+        while let Some(next) = next_border(self.object, at).filter(|next| next - begin <= self.limit) {
             at = next;
             let needle = self.object.get(at..at + SHORTEST)?;
             if let Some(guess) = guess
@@ -190,10 +190,10 @@ impl Delta {
 #[derive(Debug, Default)]
 struct Template {
     base: Weak<Base>,
-    /// A template has more than one object; for a single one a base would only cost memory.
-    seen: bool,
     /// Objects in a row that had too little in common with the base.
     misses: u32,
+    /// Bases in a row with which no other object had much in common.
+    useless: u32,
 }
 
 /// The present bases of a resource.
@@ -205,6 +205,8 @@ impl Bases {
     const MOST: usize = 4096;
     /// So many objects with too little in common with a base have another one made.
     const MISSES: u32 = 8;
+    /// After so many useless bases the objects of a template are not compared any more.
+    const USELESS: u32 = 3;
 
     /// The object as a delta to the base of its template, if that takes much less memory.
     pub fn delta(&mut self, template: &str, object: &[u8]) -> Option<Delta> {
@@ -213,19 +215,24 @@ impl Bases {
         }
         if !self.0.contains_key(template) {
             self.make_room();
-            self.0.insert(template.into(), Template { seen: true, ..Template::default() });
+            // A template has more than one object; for a single one a base would only cost memory.
+            self.0.insert(template.into(), Template::default());
             return None;
         }
-        let template = self.0.get_mut(template).filter(|template| template.seen)?;
+        let template = self.0.get_mut(template)?;
+        if template.useless >= Self::USELESS {
+            return None;
+        }
         if let Some(base) = template.base.upgrade() {
             if let Some(delta) = Delta::new(&base, object) {
-                template.misses = 0;
+                (template.misses, template.useless) = (0, 0);
                 return Some(delta);
             }
             template.misses += 1;
             if template.misses < Self::MISSES {
                 return None;
             }
+            template.useless += 1;
         }
         let base = Arc::new(Base(object.into()));
         (template.base, template.misses) = (Arc::downgrade(&base), 0);

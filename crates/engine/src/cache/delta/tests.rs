@@ -54,6 +54,19 @@ fn an_object_unlike_its_base_is_kept_whole_until_there_are_many() {
 }
 
 #[test]
+fn objects_that_have_nothing_in_common_are_not_compared_for_ever() {
+    let mut bases = Bases::default();
+    let object = |i: u64| {
+        let words = (0..60_u64).map(|n| format!("{:016x}", (i * 61 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        words.collect::<Vec<_>>().join(",")
+    };
+    let deltas: Vec<_> = (0..100).map(|i| bases.delta("a", object(i).as_bytes())).collect();
+    let found: Vec<usize> = (0..100).filter(|i| deltas[*i].is_some()).collect();
+    // The bases themselves: the second object, and each eighth that had nothing in common with the one before.
+    assert_eq!(found, [1, 9, 17, 25]);
+}
+
+#[test]
 fn templates_are_bounded() {
     let mut bases = Bases::default();
     for i in 0..3 * Bases::MOST {
