@@ -81,6 +81,7 @@ impl DiskStore {
                 let draft = directory.new_data();
                 let opened = backend::open(&draft, true, &options, &unsynced)?;
                 log::initialise(&opened.db, &draft)?;
+                opened.complete(&draft, &options)?;
                 directory.publish()?;
                 directory.sync()?;
                 opened

@@ -10,7 +10,7 @@ use crate::mvcc::panic_text;
 use redb::backends::FileBackend;
 use redb::{BackendError, Builder, Database, StorageBackend};
 use std::fmt::Debug;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -58,12 +58,27 @@ pub(super) struct Opened {
     pub db: Database,
     /// It was closed to be opened anew.
     pub replaced: Arc<AtomicBool>,
+    draft: Arc<AtomicBool>,
+}
+
+impl Opened {
+    /// Ends the making of a new file: what is in it is on disk, and what will be written is synced as the database asks for.
+    ///
+    /// # Errors
+    /// When it cannot be synced.
+    pub fn complete(&self, path: &Path, options: &DiskOptions) -> Result<(), StoreError> {
+        self.draft.store(false, Ordering::SeqCst);
+        let faulty = options.fault.as_ref().map_or(Ok(()), |f| f.on_sync());
+        let synced = faulty.and_then(|()| File::open(path)?.sync_all());
+        synced.map_err(|e| io_error(path, &e))
+    }
 }
 
 /// Whether an fsync of a file has failed: the system may show what is not on disk, now and when it is opened again.
 pub(super) type Unsynced = Arc<AtomicBool>;
 
-/// Opens a database, or makes a file that is one.
+/// Opens a database, or makes a file that is one. A new file is not synced before [`Opened::complete`]: without its name it
+/// is of no use after a crash.
 pub(super) fn open(
     path: &Path,
     new: bool,
@@ -77,9 +92,10 @@ pub(super) fn open(
     guarded(path, || {
         let file = FileBackend::new(file).map_err(|e| db_error(path, e))?;
         let (fault, unsynced) = (options.fault.clone(), unsynced.clone());
-        let backend = Backend { file, fault, unsynced, closed: RwLock::default() };
+        let draft = Arc::new(AtomicBool::new(new));
+        let backend = Backend { file, fault, unsynced, draft: draft.clone(), closed: RwLock::default() };
         let database = Builder::new().set_cache_size(options.cache_bytes).create_with_backend(backend);
-        Ok(Opened { db: database.map_err(|e| db_error(path, e))?, replaced: Arc::default() })
+        Ok(Opened { db: database.map_err(|e| db_error(path, e))?, replaced: Arc::default(), draft })
     })
 }
 
@@ -89,6 +105,8 @@ struct Backend {
     file: FileBackend,
     fault: Option<Arc<dyn Fault>>,
     unsynced: Unsynced,
+    /// Set while the file is being made.
+    draft: Arc<AtomicBool>,
     /// Held shared by reads.
     closed: RwLock<bool>,
 }
@@ -113,6 +131,9 @@ impl StorageBackend for Backend {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        if self.draft.load(Ordering::SeqCst) {
+            return Ok(());
+        }
         let faulty = self.fault.as_ref().map_or(Ok(()), |f| f.on_sync());
         let synced = faulty.and_then(|()| self.file.sync_data());
         synced.inspect_err(|_| self.unsynced.store(true, Ordering::SeqCst))

@@ -116,6 +116,7 @@ impl DiskLog {
         let unsynced = Unsynced::default();
         let made = backend::open(&draft, true, &self.options, &unsynced)?;
         copy_tables(&current.get()?.db, &made.db).map_err(|e| db_error(&draft, e))?;
+        made.complete(&draft, &self.options)?;
         Ok((made, unsynced))
     }
 }
