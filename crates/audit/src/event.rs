@@ -325,9 +325,9 @@ impl Fields<'_> {
         self.list(list);
     }
 
+    /// A string with the escapes of Go's encoder, which upstream's log has, too.
     fn string(&mut self, text: &str) {
-        // Writing into a Vec cannot fail, nor can a string.
-        let _ = serde_json::to_writer(&mut *self.out, text);
+        kaji_meta::json::write_string(self.out, text);
     }
 
     fn text(&mut self, key: &'static str, text: &str) {

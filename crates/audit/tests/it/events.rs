@@ -96,6 +96,13 @@ fn changed_copies_of_a_head_are_encoded_anew() {
 }
 
 #[test]
+fn texts_are_escaped_as_gos_encoder_does() {
+    let head = Head { request_uri: "/api?a=<1>&b=\"\u{2028}".into(), ..head() };
+    let json = String::from_utf8(Event { head: Arc::new(head), ..bare() }.json()).unwrap();
+    assert!(json.contains(r#""requestURI":"/api?a=\u003c1\u003e\u0026b=\"\u2028""#), "{json}");
+}
+
+#[test]
 fn the_older_form() {
     expect![[r#"
         2026-01-02T03:04:05.123456Z AUDIT: id="a-1" stage="ResponseComplete" ip="10.0.0.1" method="create" user="jane" groups="\"dev\",\"say \\\"hi\\\"\"" as="joe" asgroups="<lookup>" user-agent="kubectl/v1.37" namespace="ns" uri="/api/v1/namespaces/ns/pods?dryRun=All" response="409"

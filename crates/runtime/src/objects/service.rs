@@ -138,9 +138,20 @@ impl Service {
         namespace: &'a str,
         labels: &'a BTreeMap<String, String>,
     ) -> impl Iterator<Item = &'a Arc<Service>> {
-        labels
-            .iter()
-            .flat_map(move |(key, value)| services.indexed("selector", &selector_term(namespace, key, value)))
+        /// So many services are compared sooner than the terms of all labels are made.
+        const FEW: usize = 4;
+        let mut few: Vec<_> = services.in_namespace(namespace).take(FEW + 1).collect();
+        let by_label = (few.len() > FEW).then_some(labels);
+        if by_label.is_some() {
+            few.clear();
+        }
+        let terms = by_label.into_iter().flatten();
+        let indexed = terms.flat_map(move |(key, value)| {
+            services.indexed("selector", &selector_term(namespace, key, value))
+        });
+        few.into_iter()
+            .filter(|service| !service.spec.selector.is_empty())
+            .chain(indexed)
             .filter(move |service| service.spec.selector.matches(labels))
     }
 }
