@@ -94,7 +94,7 @@ pub fn uid(random: &dyn Random) -> String {
 fn push_hex(text: &mut String, number: u64, digits: u32) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     for place in (0..digits).rev() {
-        text.push(char::from(HEX[(number >> (4 * place) & 0xf) as usize]));
+        text.push(char::from(HEX[((number >> (4 * place)) & 0xf) as usize]));
     }
 }
 
