@@ -295,12 +295,14 @@ impl Bootstrapped {
             identity.clone(),
             settings.object_clock.clone(),
         );
+        let scheduler_metrics = kaji_scheduler::Metrics::default();
         let metrics = metrics
             .with(|registry| aggregator.register_metrics(registry))
             .with_authorization_metrics(&authz.decisions)
             .with_reload_metrics(&authn.reloads)
             .with(|registry| plugins.metrics.register(registry))
-            .with(|registry| plugins.policies.register(registry));
+            .with(|registry| plugins.policies.register(registry))
+            .with(|registry| scheduler_metrics.register(registry));
         let (stop, stopped) = watch::channel(false);
         let nodes = kubelet_client::load(&settings.options.serving.kubelets, certificates.clone())?;
         let edge = (&aggregator, Connector::new(nodes, stopped.clone()));
@@ -330,6 +332,7 @@ impl Bootstrapped {
             certificates: &certificates,
             node_ranges: settings.node_ranges,
             token_signer,
+            scheduler_metrics,
             machine_address: endpoint_address(&settings.options, address).ip(),
             authentication,
         };

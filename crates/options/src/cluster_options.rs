@@ -43,6 +43,8 @@ pub struct Options {
     pub controllers: bool,
     /// Which of them, if so.
     pub selection: Selection,
+    /// A `KubeSchedulerConfiguration`, as text; upstream's default without one.
+    pub scheduler_configuration: Option<String>,
     /// How long unused legacy tokens of service accounts stay; a year without it.
     pub unused_token_period: Option<Duration>,
     /// Listener, TLS and certificates.
@@ -83,6 +85,7 @@ impl Options {
             node_ranges: RangeFlags::default(),
             controllers: true,
             selection: Selection::default(),
+            scheduler_configuration: None,
             unused_token_period: None,
             serving: Serving::default(),
             store: StoreKind::Disk,

@@ -120,6 +120,17 @@ struct ControllerFlags {
     /// until it is deleted (default 8760h).
     #[arg(long, value_name = "DURATION", value_parser = kaji_server::parse_timeout)]
     legacy_service_account_token_clean_up_period: Option<Duration>,
+    /// A KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1): profiles, their plugins and arguments, backoffs.
+    #[arg(long, value_name = "FILE")]
+    scheduler_config: Option<PathBuf>,
+}
+
+/// The text of a scheduler configuration that is understood.
+fn scheduler_configuration(file: &Path) -> Result<String, String> {
+    let wrong = |error: &dyn std::fmt::Display| format!("--scheduler-config {}: {error}", file.display());
+    let text = std::fs::read_to_string(file).map_err(|e| wrong(&e))?;
+    kaji_scheduler::Configuration::parse(&text).map_err(|e| wrong(&e))?;
+    Ok(text)
 }
 
 impl ServerFlags {
@@ -161,6 +172,12 @@ impl ServerFlags {
             node_ranges: self.network.ranges,
             controllers: controllers || self.controllers.is_some(),
             selection: self.controllers.map(Selection::new).transpose()?.unwrap_or_default(),
+            scheduler_configuration: self
+                .controller_flags
+                .scheduler_config
+                .as_deref()
+                .map(scheduler_configuration)
+                .transpose()?,
             unused_token_period: self.controller_flags.legacy_service_account_token_clean_up_period,
             serving: Serving {
                 local: false,

@@ -47,7 +47,7 @@ pub use policy::{
 pub use replicaset::{
     ReplicaSet, ReplicaSetSpec, ReplicaStatus, ReplicationController, ReplicationControllerSpec,
 };
-pub use selector::{Condition, LabelSelector, MapSelector};
+pub use selector::{Condition, LabelSelector, MapSelector, Workload, WorkloadVisitor};
 pub use service::{
     ClientIpConfig, Endpoint, EndpointConditions, EndpointPort, EndpointSlice, Endpoints,
     LoadBalancerIngress, LoadBalancerStatus, SERVICE_NAME_LABEL, Service, ServicePort, ServiceSpec,
@@ -67,3 +67,10 @@ pub use volume::{
     PersistentVolumeClaimSpec, PersistentVolumeClaimStatus, PersistentVolumeSpec, PersistentVolumeStatus,
     UNBOUND, VOLUME, VolumeAttributesClass, VolumeNodeAffinity, volume_mode,
 };
+
+/// Shows a visitor the kinds of workloads with pods that are alike: the scheduler spreads the pods of each.
+pub fn visit_workloads(visitor: &mut impl WorkloadVisitor) {
+    visitor.visit::<ReplicationController>();
+    visitor.visit::<ReplicaSet>();
+    visitor.visit::<StatefulSet>();
+}

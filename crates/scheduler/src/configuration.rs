@@ -1,15 +1,40 @@
-//! What the scheduler is started with: profiles, backoffs, and how many nodes are enough.
+//! What the scheduler is started with: profiles, backoffs, and how many nodes are enough; of a `KubeSchedulerConfiguration`.
+//!
+//! Invariants:
+//! - What a file says is in force, or the file is refused: extenders, leader election and everything else that has no effect here
+//!   is an error.
+//! - A profile has one plugin that orders the queue, the same in all profiles, and one that binds at least.
 //!
 //! Source: Kubernetes, "Scheduler Configuration" (`kubescheduler.config.k8s.io/v1`).
 
+#[cfg(test)]
+mod tests;
+
 use crate::{
-    framework::{Profile, ProfileConfig, profile::Weighted},
-    plugins::PLUGINS,
+    framework::{Points, Profile, ProfileConfig, profile::Weighted},
+    plugins::{Entry, PLUGINS},
     scheduling_queue::Backoffs,
 };
 use serde_json::Value;
+use std::{collections::BTreeMap, time::Duration};
+
+/// Why a configuration is refused.
+#[derive(Debug, thiserror::Error, PartialEq)]
+pub enum ConfigurationError {
+    /// It is no YAML.
+    #[error("the scheduler configuration cannot be read: {0}")]
+    Unreadable(String),
+    /// It is not understood, or contradicts itself.
+    #[error("the scheduler configuration is invalid: {0}")]
+    Invalid(String),
+}
+
+fn invalid<T>(text: impl Into<String>) -> Result<T, ConfigurationError> {
+    Err(ConfigurationError::Invalid(text.into()))
+}
 
 /// A configuration.
+#[derive(Debug)]
 pub struct Configuration {
     /// One for each scheduler name.
     pub profiles: Vec<Profile>,
@@ -17,20 +42,246 @@ pub struct Configuration {
     pub backoffs: Backoffs,
 }
 
+/// The extension points, as a configuration names them.
+const POINTS: [&str; 12] = [
+    "preEnqueue",
+    "queueSort",
+    "preFilter",
+    "filter",
+    "postFilter",
+    "preScore",
+    "score",
+    "reserve",
+    "permit",
+    "preBind",
+    "bind",
+    "postBind",
+];
+
 impl Configuration {
     /// Upstream's default: one profile with all plugins.
     ///
     /// # Errors
-    /// None that a test would not have found: a plugin that refuses to have no arguments.
-    pub fn new() -> Result<Self, String> {
-        let config = ProfileConfig {
-            scheduler_name: "default-scheduler".to_owned(),
-            percentage_of_nodes_to_score: None,
-        };
-        let plugins = PLUGINS
-            .iter()
-            .map(|entry| (entry.build)(&Value::Null).map(|points| Weighted { points, weight: entry.weight }));
-        let profile = Profile::new(config, plugins.collect::<Result<_, _>>()?);
-        Ok(Configuration { profiles: vec![profile], backoffs: Backoffs::default() })
+    /// None that a test would not have found.
+    pub fn new() -> Result<Self, ConfigurationError> {
+        Self::of(&Value::Null)
     }
+
+    /// Of a file's text, in YAML or JSON.
+    ///
+    /// # Errors
+    /// If it is not understood as a whole.
+    pub fn parse(text: &str) -> Result<Self, ConfigurationError> {
+        let raw: Value =
+            serde_saphyr::from_str(text).map_err(|e| ConfigurationError::Unreadable(e.to_string()))?;
+        if raw["apiVersion"] != "kubescheduler.config.k8s.io/v1"
+            || raw["kind"] != "KubeSchedulerConfiguration"
+        {
+            return invalid("it must be a KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1");
+        }
+        Self::of(&raw)
+    }
+
+    fn of(raw: &Value) -> Result<Self, ConfigurationError> {
+        const KNOWN: &[&str] = &[
+            "apiVersion",
+            "kind",
+            "percentageOfNodesToScore",
+            "podInitialBackoffSeconds",
+            "podMaxBackoffSeconds",
+            "profiles",
+        ];
+        only_known(raw, KNOWN, "")?;
+        let percentage = percentage(raw)?;
+        let seconds = |key: &str, default: i64| match raw[key].as_i64().unwrap_or(default) {
+            seconds if seconds > 0 => Ok(seconds.unsigned_abs()),
+            seconds => invalid(format!("{key}: Invalid value: {seconds}: must be greater than 0")),
+        };
+        let (first, last) = (seconds("podInitialBackoffSeconds", 1)?, seconds("podMaxBackoffSeconds", 10)?);
+        if last < first {
+            return invalid(format!(
+                "podMaxBackoffSeconds: Invalid value: {last}: must be greater than or equal to PodInitialBackoffSeconds"
+            ));
+        }
+        let none = [Value::Null];
+        let list = raw["profiles"].as_array().map_or(&none[..], Vec::as_slice);
+        if list.is_empty() {
+            return invalid("profiles: Required value");
+        }
+        let mut profiles: Vec<Profile> = vec![];
+        for raw in list {
+            let profile = profile(raw, percentage)?;
+            let name = &profile.config.scheduler_name;
+            if profiles.iter().any(|other| other.config.scheduler_name == *name) {
+                return invalid(format!("duplicate profile with scheduler name {name:?}"));
+            }
+            profiles.push(profile);
+        }
+        let backoffs = Backoffs { initial: Duration::from_secs(first), max: Duration::from_secs(last) };
+        Ok(Configuration { profiles, backoffs })
+    }
+}
+
+fn only_known(raw: &Value, known: &[&str], path: &str) -> Result<(), ConfigurationError> {
+    let unknown = raw.as_object().and_then(|raw| raw.keys().find(|key| !known.contains(&key.as_str())));
+    unknown.map_or(Ok(()), |key| invalid(format!("{path}{key}: this scheduler does not support the field")))
+}
+
+fn percentage(raw: &Value) -> Result<Option<u32>, ConfigurationError> {
+    match raw["percentageOfNodesToScore"].as_i64() {
+        None => Ok(None),
+        Some(percent @ 0..=100) => Ok(u32::try_from(percent).ok()),
+        Some(percent) => {
+            invalid(format!("percentageOfNodesToScore: Invalid value: {percent}: not in valid range [0-100]"))
+        }
+    }
+}
+
+/// A plugin of a profile that is being made.
+struct Chosen {
+    entry: &'static Entry,
+    weight: i64,
+    points: Points,
+}
+
+fn profile(raw: &Value, default_percentage: Option<u32>) -> Result<Profile, ConfigurationError> {
+    only_known(
+        raw,
+        &["schedulerName", "percentageOfNodesToScore", "plugins", "pluginConfig"],
+        "profiles[].",
+    )?;
+    let scheduler_name = raw["schedulerName"].as_str().unwrap_or("default-scheduler").to_owned();
+    let args = arguments(&raw["pluginConfig"])?;
+    let sets = &raw["plugins"];
+    let known: Vec<&str> = POINTS.iter().copied().chain(["multiPoint"]).collect();
+    only_known(sets, &known, "profiles[].plugins.")?;
+    let mut chosen = vec![];
+    for entry in PLUGINS {
+        if !disabled(&sets["multiPoint"], entry.name) {
+            chosen.push(choose(entry, &args)?);
+        }
+    }
+    for (name, weight) in enabled(&sets["multiPoint"]) {
+        let at = chosen.iter().position(|c| c.entry.name == name);
+        let at = match at {
+            Some(at) => at,
+            None => {
+                chosen.push(choose(entry(name)?, &args)?);
+                chosen.len() - 1
+            }
+        };
+        chosen[at].weight = weight.unwrap_or(chosen[at].weight);
+    }
+    for point in POINTS {
+        adjust(&mut chosen, point, &sets[point], &args)?;
+    }
+    check(&chosen, &scheduler_name)?;
+    let percentage_of_nodes_to_score = percentage(raw)?.or(default_percentage);
+    let config = ProfileConfig { scheduler_name, percentage_of_nodes_to_score };
+    let chosen = chosen.into_iter().filter(|c| !c.points.is_empty());
+    Ok(Profile::new(config, chosen.map(|c| Weighted { points: c.points, weight: c.weight }).collect()))
+}
+
+/// Enables and disables plugins at one extension point.
+fn adjust(
+    chosen: &mut Vec<Chosen>,
+    point: &str,
+    set: &Value,
+    args: &BTreeMap<&str, &Value>,
+) -> Result<(), ConfigurationError> {
+    let name_of_point = point_name(point);
+    for plugin in chosen.iter_mut().filter(|c| disabled(set, c.entry.name)) {
+        plugin.points = plugin.points.clone().without(&name_of_point);
+    }
+    for (name, weight) in enabled(set) {
+        let whole = choose(entry(name)?, args)?;
+        if !whole.points.names().contains(&name_of_point.as_str()) {
+            return invalid(format!("plugin {name:?} does not extend {name_of_point} plugin"));
+        }
+        match chosen.iter_mut().find(|c| c.entry.name == name) {
+            Some(plugin) => {
+                plugin.weight = weight.unwrap_or(plugin.weight);
+                let mut points = whole.points;
+                for other in points.names() {
+                    if other != name_of_point && !plugin.points.names().contains(&other) {
+                        points = points.without(other);
+                    }
+                }
+                plugin.points = points;
+            }
+            None => {
+                let mut points = whole.points;
+                for other in points.names().into_iter().filter(|other| *other != name_of_point) {
+                    points = points.without(other);
+                }
+                chosen.push(Chosen { entry: whole.entry, weight: weight.unwrap_or(whole.weight), points });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `preFilter` is the point `PreFilter`.
+fn point_name(point: &str) -> String {
+    point[..1].to_uppercase() + &point[1..]
+}
+
+fn check(chosen: &[Chosen], scheduler_name: &str) -> Result<(), ConfigurationError> {
+    let with = |point: &str| chosen.iter().filter(|c| c.points.names().contains(&point)).count();
+    match with("QueueSort") {
+        1 => {}
+        sorts => {
+            return invalid(format!(
+                "only one queue sort plugin required for profile with scheduler name {scheduler_name:?}, but got {sorts}"
+            ));
+        }
+    }
+    if with("Bind") == 0 {
+        return invalid(format!(
+            "at least one bind plugin is needed for profile with scheduler name {scheduler_name:?}"
+        ));
+    }
+    match chosen.iter().find(|c| c.points.score.is_some() && !(1..=1000).contains(&c.weight)) {
+        Some(c) => invalid(format!("score plugin {:?} has invalid weight {}", c.entry.name, c.weight)),
+        None => Ok(()),
+    }
+}
+
+fn entry(name: &str) -> Result<&'static Entry, ConfigurationError> {
+    match PLUGINS.iter().find(|entry| entry.name == name) {
+        Some(entry) => Ok(entry),
+        None => invalid(format!("plugin {name:?} does not exist")),
+    }
+}
+
+fn choose(entry: &'static Entry, args: &BTreeMap<&str, &Value>) -> Result<Chosen, ConfigurationError> {
+    let args = args.get(entry.name).copied().unwrap_or(&Value::Null);
+    match (entry.build)(args) {
+        Ok(points) => Ok(Chosen { entry, weight: entry.weight, points }),
+        Err(error) => invalid(format!("initializing plugin {:?}: {error}", entry.name)),
+    }
+}
+
+fn arguments(raw: &Value) -> Result<BTreeMap<&str, &Value>, ConfigurationError> {
+    let mut args = BTreeMap::new();
+    for raw in raw.as_array().into_iter().flatten() {
+        let name = entry(raw["name"].as_str().unwrap_or_default())?.name;
+        if args.insert(name, &raw["args"]).is_some() {
+            return invalid(format!("repeated config for plugin {name}"));
+        }
+    }
+    Ok(args)
+}
+
+fn disabled(set: &Value, name: &str) -> bool {
+    let list = set["disabled"].as_array().into_iter().flatten();
+    list.filter_map(|plugin| plugin["name"].as_str()).any(|disabled| disabled == name || disabled == "*")
+}
+
+fn enabled(set: &Value) -> impl Iterator<Item = (&str, Option<i64>)> {
+    let list = set["enabled"].as_array().into_iter().flatten();
+    list.filter_map(|plugin| {
+        let weight = plugin["weight"].as_i64().filter(|weight| *weight != 0);
+        Some((plugin["name"].as_str()?, weight))
+    })
 }

@@ -33,7 +33,7 @@ mod status_writer;
 pub(crate) mod testing;
 
 pub use cache::Cache;
-pub use configuration::Configuration;
+pub use configuration::{Configuration, ConfigurationError};
 pub use metrics::Metrics;
 pub use node_selector::{NodeSelector, NodeTerm, RequiredNodes};
 pub use pod_info::{HostPort, PodInfo, PodNeeds};

@@ -5,13 +5,18 @@
 //! - Filters run in the table's order; the reasons of the first one that rejects a node are reported.
 
 mod default_binder;
+mod default_preemption;
+mod dynamic_resources;
+mod gang_scheduling;
 mod image_locality;
+mod inter_pod_affinity;
 mod node_affinity;
 mod node_name;
 mod node_ports;
 mod node_resources_balanced_allocation;
 mod node_resources_fit;
 mod node_unschedulable;
+mod pod_topology_spread;
 mod priority_sort;
 mod scheduling_gates;
 mod taint_toleration;
@@ -45,9 +50,14 @@ pub const PLUGINS: &[Entry] = &[
     node_affinity::PLUGIN,
     node_ports::PLUGIN,
     node_resources_fit::PLUGIN,
+    pod_topology_spread::PLUGIN,
+    inter_pod_affinity::PLUGIN,
+    dynamic_resources::PLUGIN,
+    default_preemption::PLUGIN,
     node_resources_balanced_allocation::PLUGIN,
     image_locality::PLUGIN,
     default_binder::PLUGIN,
+    gang_scheduling::PLUGIN,
 ];
 
 /// For plugins that take no arguments.

@@ -33,8 +33,6 @@ pub struct Chosen {
     pub state: CycleState,
     /// Nodes that were filtered.
     pub evaluated: usize,
-    /// Those that passed, best first, with their scores, where they were scored.
-    pub scored: Vec<(i64, Arc<NodeInfo>)>,
 }
 
 /// Why no node fits.
@@ -94,13 +92,13 @@ pub fn schedule_pod(profile: &Profile, cycle: &Cycle<'_>, start: &mut usize) -> 
         [] => no_fit(profile, cycle, &state, statuses, &prepared.plugins),
         [only] => {
             let node = only.name().to_owned();
-            Decision::Bind(Chosen { node, state, evaluated, scored: vec![] })
+            Decision::Bind(Chosen { node, state, evaluated })
         }
         _ => match profile.score(cycle, &mut state, &feasible) {
             Ok(scores) => {
                 let scored: Vec<_> = scores.into_iter().zip(feasible).collect();
                 let node = best(cycle, &scored).map_or_else(String::new, |n| n.name().to_owned());
-                Decision::Bind(Chosen { node, state, evaluated, scored })
+                Decision::Bind(Chosen { node, state, evaluated })
             }
             Err(status) => Decision::Failed(status),
         },

@@ -32,6 +32,7 @@ pub(super) struct ControlLoopConfig<'a> {
     pub certificates: &'a Certificates,
     pub node_ranges: Option<NodeRanges>,
     pub token_signer: Arc<SigningKey>,
+    pub scheduler_metrics: kaji_scheduler::Metrics,
     /// Of this machine, where other machines reach it.
     pub machine_address: IpAddr,
     pub authentication: watch::Receiver<ClusterAuthenticationInfo>,
@@ -65,16 +66,17 @@ impl ControlLoopConfig<'_> {
         self.start_controllers(&mut tasks, &informers, client, stop);
         if options.selection.scheduler() {
             let client = self.client("kube-scheduler", identities::component("kube-scheduler"));
-            let (informers, shared, stop) = (informers.clone(), self.shared(client), stop.clone());
-            match kaji_scheduler::Configuration::new() {
-                Ok(configuration) => drop(tasks.spawn(kaji_scheduler::run(
-                    informers,
-                    shared,
-                    configuration,
-                    kaji_scheduler::Metrics::default(),
-                    stop,
-                ))),
-                Err(error) => tracing::error!(error, "the scheduler does not run"),
+            let configuration = match &options.scheduler_configuration {
+                Some(text) => kaji_scheduler::Configuration::parse(text),
+                None => kaji_scheduler::Configuration::new(),
+            };
+            match configuration {
+                Ok(configuration) => {
+                    let metrics = self.scheduler_metrics.clone();
+                    let (shared, stop) = (self.shared(client), stop.clone());
+                    tasks.spawn(kaji_scheduler::run(informers.clone(), shared, configuration, metrics, stop));
+                }
+                Err(error) => tracing::error!(%error, "the scheduler does not run"),
             }
         }
         if let Nodes::Simulated(count) = options.nodes {

@@ -1,7 +1,8 @@
 //! ReplicaSet and ReplicationController, projected. The pod template stays raw JSON.
 
-use super::selector::{Condition, LabelSelector, MapSelector};
+use super::selector::{Condition, LabelSelector, MapSelector, Workload};
 use crate::{Meta, Projection};
+use kaji_meta::labels::Selector;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -107,5 +108,18 @@ impl Projection for ReplicationController {
 
     fn meta(&self) -> &Meta {
         &self.metadata
+    }
+}
+
+impl Workload for ReplicaSet {
+    fn pod_selector(&self) -> Selector {
+        self.spec.selector.parsed.clone()
+    }
+}
+
+impl Workload for ReplicationController {
+    fn pod_selector(&self) -> Selector {
+        let labels = self.spec.selector.labels.iter();
+        Selector::from_map(labels.map(|(key, value)| (key.as_str(), value.as_str())))
     }
 }

@@ -61,6 +61,18 @@ impl<'de> Deserialize<'de> for MapSelector {
     }
 }
 
+/// A kind that keeps a number of pods, those that its selector selects.
+pub trait Workload: crate::Projection {
+    /// Which pods.
+    fn pod_selector(&self) -> Selector;
+}
+
+/// Is shown every kind of [`visit_workloads`](super::visit_workloads).
+pub trait WorkloadVisitor {
+    /// One kind.
+    fn visit<W: Workload>(&mut self);
+}
+
 /// A condition of a workload's status. Times that a kind does not have stay absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -1,7 +1,8 @@
 //! StatefulSet, projected. Pod and claim templates stay raw JSON.
 
-use super::selector::LabelSelector;
+use super::selector::{LabelSelector, Workload};
 use crate::{Meta, Projection};
+use kaji_meta::labels::Selector;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -128,5 +129,11 @@ impl Projection for StatefulSet {
 
     fn meta(&self) -> &Meta {
         &self.metadata
+    }
+}
+
+impl Workload for StatefulSet {
+    fn pod_selector(&self) -> Selector {
+        self.spec.selector.parsed.clone()
     }
 }

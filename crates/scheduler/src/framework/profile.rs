@@ -330,6 +330,13 @@ impl Candidates<'_> {
     }
 }
 
+impl std::fmt::Debug for Profile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let plugins: Vec<&str> = self.points().map(|points| points.plugin.name()).collect();
+        f.debug_struct("Profile").field("config", &self.config).field("plugins", &plugins).finish()
+    }
+}
+
 /// A plugin of which the name is known.
 impl std::fmt::Debug for dyn Plugin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
