@@ -1,6 +1,8 @@
 //! Decisions a second on 5,000 nodes: `cargo bench -p kaji-scheduler`. Prints microseconds a decision, the pod's own count in the
 //! table of nodes included; nothing is asserted.
 
+#![allow(clippy::print_stdout, reason = "it prints what it measured")]
+
 use kaji_meta::random::SeededRandom;
 use kaji_runtime::objects::{Namespace, Node, Pod, ReplicaSet, Service};
 use kaji_scheduler::{

@@ -97,15 +97,20 @@ impl PodInfo {
 
     /// The same pod in a newer state. What it needs is computed again only if something of it has changed.
     pub fn updated(&self, pod: Arc<Pod>) -> Self {
-        let same =
-            self.pod.spec == pod.spec
-                && self.pod.metadata.labels == pod.metadata.labels
-                && self.pod.status.container_statuses.iter().zip(&pod.status.container_statuses).all(
-                    |(a, b)| a.allocated_resources == b.allocated_resources && a.resources == b.resources,
-                )
-                && self.pod.status.container_statuses.len() == pod.status.container_statuses.len()
-                && self.pod.status.init_container_statuses == pod.status.init_container_statuses
-                && self.pod.condition("PodResizePending") == pod.condition("PodResizePending");
+        let (was, now) = (&self.pod, &pod);
+        // Binding changes the node's name alone; the pods of a template share most of the rest.
+        let (former, present) = (&*was.spec, &*now.spec);
+        let same_template = std::ptr::eq(former, present) || former == present;
+        let granted = |pod: &Pod| -> Vec<_> {
+            let statuses = pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
+            statuses.map(|s| (s.name.clone(), s.allocated_resources.clone(), s.resources.clone())).collect()
+        };
+        let same = same_template
+            && was.spec.affinity == now.spec.affinity
+            && was.spec.volumes == now.spec.volumes
+            && was.metadata.labels == now.metadata.labels
+            && was.condition("PodResizePending") == now.condition("PodResizePending")
+            && granted(was) == granted(now);
         if same { PodInfo { pod, needs: self.needs.clone() } } else { PodInfo::new(pod) }
     }
 
