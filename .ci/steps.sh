@@ -110,6 +110,9 @@ step_node() {
   KAJI=$kaji bash tests/node/walk.sh
   KAJI=$kaji bash tests/node/nodes.sh
   KAJI=$kaji bash tests/node/fleet.sh
+  KAJI=$kaji timeout 300 bash tests/node/isolation.sh
+  KAJI=$kaji KAJI_KILLS=100 timeout 600 bash tests/node/kills.sh
+  KAJI_OCI_TEST=$(grep -l KAJI_OCI_SHIM target/debug/deps/it-* | grep -v '\.d$' | head -n 1) timeout 600 bash tests/node/cgroup2.sh
   KAJI=$kaji bash tests/node/cri.sh
 }
 

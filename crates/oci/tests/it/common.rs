@@ -113,7 +113,7 @@ impl Node {
         let images = self.images.clone();
         let options = || ManagerOptions {
             state_directory: self.state(),
-            // In a virtual machine it lies elsewhere than where it was built.
+            // In a virtual machine it has another path than where it was built.
             shim: vec![
                 std::env::var_os("KAJI_OCI_SHIM")
                     .unwrap_or_else(|| env!("CARGO_BIN_EXE_kaji-oci-shim").into()),

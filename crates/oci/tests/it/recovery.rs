@@ -80,6 +80,33 @@ async fn a_start_that_is_given_up_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn creations_that_are_given_up_leave_nothing() {
+    let Some(node) = node("given-up-creation").await else { return };
+    let sandbox = node.sandbox().await;
+    for _ in 0..8 {
+        begin(node.runtime().create_container(&sandbox, node.script("true"))).await;
+        begin(node.runtime().run_pod_sandbox(node.sandbox_config())).await;
+    }
+    // Each is there from the beginning, and what is removed waits for its creation.
+    assert_eq!(node.runtime().list_pod_sandboxes(Default::default()).await.unwrap().len(), 9);
+    for container in node.runtime().list_containers(Default::default()).await.unwrap() {
+        node.runtime().stop_container(&container.id, Duration::ZERO).await.unwrap();
+    }
+    node.runtime().stop_pod_sandbox(&sandbox).await.unwrap();
+    node.finish().await;
+}
+
+/// Polls a future once, and drops it.
+async fn begin(future: impl Future) {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|cx| {
+        let _ = future.as_mut().poll(cx);
+        std::task::Poll::Ready(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_shim_that_is_killed_with_its_container_is_an_exit() {
     let Some(node) = node("both").await else { return };
     let sandbox = node.sandbox().await;
