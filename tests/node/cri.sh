@@ -268,7 +268,7 @@ soon "the others are the same" same
 # Other nodes of this machine have cgroups beside.
 uids=$(k get events -o 'jsonpath={range .items[*]}{.involvedObject.uid}{"\n"}{end}' | grep -E '^[0-9a-f-]{36}$' | sort -u)
 k delete deployment web >/dev/null
-k delete pods --all --now >/dev/null
+k delete pods --all --now --timeout=90s >/dev/null || true
 soon "pods go" shows "No resources found" k get pods
 nothing() { [[ -z $("$@") ]]; }
 soon "no container is left" nothing ctr containers ls -q
@@ -302,7 +302,7 @@ J
   soon "its pod comes back" is Running field pod left '{.status.phase}'
   command_pod guest "sleep 3600"
   soon "a pod is in that network" shows 10.99.0. field pod guest '{.status.podIP}'
-  k delete pods --all --now >/dev/null
+  k delete pods --all --now --timeout=90s >/dev/null || true
   soon "pods go from it" nothing ctr containers ls -q
 fi
 kill -TERM "$server" 2>/dev/null || true

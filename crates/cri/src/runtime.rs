@@ -13,8 +13,9 @@ use crate::convert::{container, sandbox};
 use crate::messages as cri;
 use crate::rates::Rates;
 use kaji_containers::{
-    ContainerConfig, ContainerFilter, ContainerInfo, ContainerStatus, PodNetwork, PodSandboxConfig,
-    PodSandboxFilter, PodSandboxInfo, PodSandboxMetadata, PodSandboxStatus, RuntimeError, RuntimeVersion,
+    ContainerConfig, ContainerFilter, ContainerInfo, ContainerState, ContainerStatus, PodNetwork,
+    PodSandboxConfig, PodSandboxFilter, PodSandboxInfo, PodSandboxMetadata, PodSandboxStatus, RuntimeError,
+    RuntimeVersion,
 };
 use kaji_grpc::Client;
 use serde_json::Value;
@@ -232,7 +233,17 @@ impl Inner {
         let deadline = grace.saturating_add(crate::connection::CALL);
         let answer: Result<cri::StopContainerResponse, _> =
             self.connection.call_within(method, request, deadline).await;
-        absent_is_done(answer.map(drop))
+        absent_is_done(answer.map(drop))?;
+        // One that was never started has nothing to stop, and runtimes leave it as it is: it has to go, or it could still start.
+        let created = ContainerFilter {
+            id: Some(id.to_owned()),
+            state: Some(ContainerState::Created),
+            ..Default::default()
+        };
+        if self.list_containers(&created).await?.iter().any(|info| info.state == ContainerState::Created) {
+            self.remove_container(id).await?;
+        }
+        Ok(())
     }
 
     async fn remove_container(&self, id: &str) -> Result<(), RuntimeError> {

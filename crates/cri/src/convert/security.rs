@@ -96,7 +96,8 @@ pub(crate) fn of_sandbox(security: &SandboxSecurity) -> cri::LinuxSandboxSecurit
         supplemental_groups: security.supplemental_groups.clone(),
         supplemental_groups_policy: groups_policy(security.supplemental_groups_policy),
         privileged: security.privileged,
-        seccomp: Some(profile(&security.seccomp)),
+        // Whatever the pod has: its profile may be too tight for the sandbox's own process, as upstream says.
+        seccomp: Some(profile(&SecurityProfile::RuntimeDefault)),
         apparmor: security.apparmor.as_ref().map(profile),
     }
 }

@@ -161,7 +161,9 @@ fn containers(router: Router, shared: &Shared) -> Router {
         })
         .unary("/runtime.v1.RuntimeService/StopContainer", move |request: StopContainerRequest| {
             let mut state = stop.lock().unwrap();
-            let found = state.containers.get_mut(&request.container_id).map(|container| container.state = 2);
+            // One that was not started stays as it is.
+            let stop = |container: &mut Container| container.state += i32::from(container.state == 1);
+            let found = state.containers.get_mut(&request.container_id).map(stop);
             let answer = found.ok_or_else(|| not_found("container", &request.container_id));
             async { answer.map(|()| StopContainerResponse {}) }
         })
@@ -169,8 +171,12 @@ fn containers(router: Router, shared: &Shared) -> Router {
 
 /// What is shown of containers, and what is changed of them.
 fn shown(router: Router, shared: &Shared) -> Router {
-    let [status, list, update] = [(); 3].map(|()| shared.clone());
+    let [status, list, update, remove] = [(); 4].map(|()| shared.clone());
     router
+        .unary("/runtime.v1.RuntimeService/RemoveContainer", move |request: RemoveContainerRequest| {
+            remove.lock().unwrap().containers.remove(&request.container_id);
+            async { Ok(RemoveContainerResponse {}) }
+        })
         .unary("/runtime.v1.RuntimeService/ContainerStatus", move |request: ContainerStatusRequest| {
             let found = status.lock().unwrap().containers.get(&request.container_id).cloned();
             let answer = found.ok_or_else(|| not_found("container", &request.container_id));

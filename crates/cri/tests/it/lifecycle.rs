@@ -147,6 +147,24 @@ async fn a_process_that_cannot_be_executed_is_a_failed_start() {
 }
 
 #[tokio::test]
+async fn a_container_that_was_never_started_is_gone_when_it_is_stopped() {
+    let fake = Fake::start(Age::Old);
+    let runtime = fake.runtime().await;
+    let id = runtime.run_pod_sandbox(sandbox("u-1")).await.unwrap();
+    let [first, second] = [0; 2].map(|_| container("sha256:1"));
+    let never = runtime.create_container(&id, first).await.unwrap();
+    let started = runtime.create_container(&id, second).await.unwrap();
+    runtime.start_container(&started).await.unwrap();
+    for made in [&never, &started] {
+        runtime.stop_container(made, Duration::ZERO).await.unwrap();
+    }
+    let listed = runtime.list_containers(ContainerFilter::default()).await.unwrap();
+    let left: Vec<(&str, ContainerState)> =
+        listed.iter().map(|info| (info.id.as_str(), info.state)).collect();
+    assert_eq!(left, [(started.as_str(), ContainerState::Exited)]);
+}
+
+#[tokio::test]
 async fn commands_answer_with_output_or_a_timeout() {
     let fake = Fake::start(Age::New);
     let runtime = fake.runtime().await;
