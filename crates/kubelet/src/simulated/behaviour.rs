@@ -8,6 +8,8 @@
 //! | `exit-code: "1"` | with this code (default 0) |
 //! | `stop-after: 5s` | containers take that long to stop (default 1 s) |
 //! | `waiting: ImagePullBackOff` | stay Pending with this reason |
+//! | `cpu-usage: 250m` | each container uses so much, as metrics show it (default: a share of its requests) |
+//! | `memory-usage: 64Mi` | the same of memory |
 //!
 //! Pods of a Job and pods that are hooks of a Helm release end at once with code 0 by default, since
 //! clients wait for their end. A pod without an owner runs on, also with `restartPolicy: Never`: upstream's
@@ -37,9 +39,14 @@ pub struct Behaviour {
     pub waiting: Option<String>,
 }
 
+/// An annotation of a pod by its name below the prefix.
+pub fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
+    pod.metadata.annotations.get(&format!("{PREFIX}{name}")).map(String::as_str)
+}
+
 /// Reads a pod's annotations.
 pub fn of(pod: &Pod) -> Behaviour {
-    let get = |name: &str| pod.metadata.annotations.get(&format!("{PREFIX}{name}")).map(String::as_str);
+    let get = |name: &str| annotation(pod, name);
     let exit_code: i64 = get("exit-code").and_then(|c| c.parse().ok()).unwrap_or_default();
     let job = pod.metadata.controller().is_some_and(|o| o.kind == "Job");
     let hook = pod.metadata.annotations.contains_key(HELM_HOOK) && pod.spec.restart_policy != "Always";

@@ -34,7 +34,7 @@ pub fn page<'a>(
             ..Figures::default()
         };
         for container in running(pod) {
-            let usage = Usage::of(&pod.metadata.uid, container);
+            let usage = Usage::of(pod, container);
             let key = format!("{}/{}", pod.metadata.uid, container.name);
             let used = meters.read(&key, usage.cpu, since, now);
             whole = whole.and(usage);

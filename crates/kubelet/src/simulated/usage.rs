@@ -1,11 +1,12 @@
-//! What the containers of a simulated node would use: a share of what they request, always the same for the same container.
+//! What the containers of a simulated node would use: what their pod's annotations say, else a share of what they request,
+//! always the same for the same container.
 //!
 //! Invariant: what a meter says never falls while its container runs, whatever happens to the requests.
 
-use super::fleet::hash;
+use super::{behaviour::annotation, fleet::hash};
 use jiff::Timestamp;
 use kaji_meta::quantity::Quantity;
-use kaji_runtime::objects::{Amounts, Container};
+use kaji_runtime::objects::{Amounts, Container, Pod};
 use std::collections::HashMap;
 
 const MIB: f64 = 1_048_576.0;
@@ -23,18 +24,20 @@ pub struct Usage {
 pub const NODE: Usage = Usage { cpu: 0.1, memory: 512.0 * MIB };
 
 impl Usage {
-    /// A container's, which are between a quarter and three quarters of its requests. One that requests nothing uses next to
-    /// nothing; none uses more than its limits.
-    pub fn of(pod: &str, container: &Container) -> Usage {
+    /// A container's: what annotations of its pod say, else between a quarter and three quarters of its requests. One that
+    /// requests nothing uses next to nothing; none uses more than its limits.
+    pub fn of(pod: &Pod, container: &Container) -> Usage {
         let part = |what: &str| {
-            let bits = hash(&format!("{pod}/{}/{what}", container.name)) >> 32;
+            let bits = hash(&format!("{}/{}/{what}", pod.metadata.uid, container.name)) >> 32;
             bits as f64 / f64::from(u32::MAX)
         };
         let used = |name: &str, least: f64| {
             let part = part(name);
+            let annotated = annotation(pod, &format!("{name}-usage")).and_then(quantity);
             let requested = amount(&container.resources.requests, name).filter(|a| *a > 0.0);
-            let used =
-                requested.map_or(least * (1.0 + 3.0 * part), |requested| requested * (0.25 + 0.5 * part));
+            let used = annotated.unwrap_or_else(|| {
+                requested.map_or(least * (1.0 + 3.0 * part), |requested| requested * (0.25 + 0.5 * part))
+            });
             amount(&container.resources.limits, name).map_or(used, |most| used.min(most))
         };
         Usage { cpu: used("cpu", 0.002), memory: used("memory", 8.0 * MIB).floor() }
@@ -48,7 +51,12 @@ impl Usage {
 
 fn amount(amounts: &Amounts, name: &str) -> Option<f64> {
     let (_, text) = amounts.iter().find(|(n, _)| *n == name)?;
-    Some(Quantity::parse(text).ok()?.as_f64())
+    quantity(text)
+}
+
+/// A quantity that is not negative.
+fn quantity(text: &str) -> Option<f64> {
+    Some(Quantity::parse(text).ok()?.as_f64()).filter(|amount| *amount >= 0.0)
 }
 
 /// Cumulative CPU time of containers and nodes.
@@ -99,22 +107,35 @@ mod tests {
 
     #[test]
     fn a_share_of_what_is_requested() {
-        let show = |pod: &str, resources: &str| {
-            let Usage { cpu, memory } = Usage::of(pod, &container(resources));
-            format!("{pod} {resources}: {cpu:.4} {:.1}Mi", memory / MIB)
+        let pod = |uid: &str, annotations: &str| -> Pod {
+            let text = format!(r#"{{"metadata": {{"uid": "{uid}", "annotations": {annotations}}}}}"#);
+            serde_json::from_str(&text).unwrap()
         };
+        let annotated = |uid: &str, annotations: &str, resources: &str| {
+            let Usage { cpu, memory } = Usage::of(&pod(uid, annotations), &container(resources));
+            format!("{uid} {resources}: {cpu:.4} {:.1}Mi", memory / MIB)
+        };
+        let show = |uid: &str, resources: &str| annotated(uid, "{}", resources);
         let requests = r#"{"requests": {"cpu": "1", "memory": "100Mi"}}"#;
         let all = [
             show("a", requests),
             show("b", requests),
             show("a", r#"{"requests": {"cpu": "100m"}, "limits": {"memory": "4Mi"}}"#),
             show("a", "{}"),
+            annotated(
+                "a",
+                r#"{"sim.kaji.dev/cpu-usage": "900m", "sim.kaji.dev/memory-usage": "1Gi"}"#,
+                requests,
+            ),
+            annotated("a", r#"{"sim.kaji.dev/cpu-usage": "-1", "sim.kaji.dev/memory-usage": "x"}"#, requests),
         ];
         expect_test::expect![[r#"
             a {"requests": {"cpu": "1", "memory": "100Mi"}}: 0.6613 52.7Mi
             b {"requests": {"cpu": "1", "memory": "100Mi"}}: 0.6910 70.1Mi
             a {"requests": {"cpu": "100m"}, "limits": {"memory": "4Mi"}}: 0.0661 4.0Mi
-            a {}: 0.0069 21.3Mi"#]]
+            a {}: 0.0069 21.3Mi
+            a {"requests": {"cpu": "1", "memory": "100Mi"}}: 0.9000 1024.0Mi
+            a {"requests": {"cpu": "1", "memory": "100Mi"}}: 0.6613 52.7Mi"#]]
         .assert_eq(&all.join("\n"));
     }
 
