@@ -38,6 +38,9 @@ const PRIORITY_CLASSES: &[(&str, i64, &str)] = &[
     ),
 ];
 
+/// Upstream's metrics-server brings such a role; a name of its own keeps the two apart.
+const METRICS_READER: &str = "kaji:aggregated-metrics-reader";
+
 /// What the objects say about the cluster.
 pub struct Facts<'a> {
     /// `10.96.0.0/12`
@@ -76,6 +79,7 @@ pub async fn run(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> 
     try_join!(
         namespaced,
         priority_classes(api),
+        metrics_reader(api),
         default_roles::ensure_cluster_wide(api),
         kaji_server::flowcontrol::ensure(engine),
         kaji_aggregator::ensure(engine),
@@ -104,6 +108,20 @@ async fn priority_classes(api: &dyn Api) -> Result<(), Status> {
         ensure(api, &resource, "", class)
     });
     try_join_all(all).await.map(drop)
+}
+
+/// The figures of nodes and pods, for the users of the roles `view`, `edit` and `admin`.
+async fn metrics_reader(api: &dyn Api) -> Result<(), Status> {
+    let mut role = object("rbac.authorization.k8s.io/v1", "ClusterRole", METRICS_READER);
+    let labels = ["view", "edit", "admin"]
+        .map(|to| (format!("rbac.authorization.k8s.io/aggregate-to-{to}"), Value::from("true")));
+    role["metadata"]["labels"] = Value::Object(labels.into_iter().collect());
+    role["rules"] = json!([{
+        "apiGroups": [kaji_resource_metrics::GROUP],
+        "resources": ["nodes", "pods"],
+        "verbs": ["get", "list", "watch"],
+    }]);
+    ensure(api, &GroupResource::new("rbac.authorization.k8s.io", "clusterroles"), "", role).await
 }
 
 async fn kubernetes_service(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Status> {

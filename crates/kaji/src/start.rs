@@ -17,6 +17,7 @@ mod control_loops;
 mod dns_announcement;
 pub(crate) mod node_runtime;
 pub(crate) mod real_node;
+mod resource_metrics;
 
 pub(crate) use addresses::client_address;
 pub(crate) use control_loops::ControlLoops;
@@ -53,6 +54,7 @@ use kaji_store::{
     disk::{DiskOptions, DiskStore},
     memory::{MemoryOptions, MemoryStore},
 };
+use resource_metrics::Kubelets;
 use std::{
     net::{IpAddr, SocketAddr},
     sync::{Arc, Weak},
@@ -183,7 +185,9 @@ impl EngineOpened {
         deps.validate_crd = Some(kaji_apiextensions::validator());
         deps.tokens = Some(authn.tokens.clone());
         deps.api = ApiHandle::new(api);
-        engine.register(kaji_builtins::all(&deps)).await?;
+        let usage = kaji_resource_metrics::Collector::new(object_clock.clone());
+        let computed = kaji_resource_metrics::defs(&usage);
+        engine.register([kaji_builtins::all(&deps), computed].concat()).await?;
         let conversions =
             kaji_apiextensions::Conversions { callers: plugins.callers.clone(), ..Default::default() };
         conversions.metrics.register(metrics.registry());
@@ -199,6 +203,7 @@ impl EngineOpened {
             certificates,
             pki,
             authn,
+            usage,
         })
     }
 }
@@ -214,6 +219,7 @@ pub(crate) struct ResourcesRegistered {
     certificates: Arc<Certificates>,
     pki: Arc<Pki>,
     authn: Authn,
+    usage: Arc<kaji_resource_metrics::Collector>,
 }
 
 impl ResourcesRegistered {
@@ -287,6 +293,7 @@ impl Bootstrapped {
             certificates,
             pki,
             authn,
+            usage,
         } = former;
         let identity = front_proxy::load(&settings.options.serving.proxy, &pki)?;
         let aggregator = Aggregator::new(
@@ -305,7 +312,9 @@ impl Bootstrapped {
             .with(|registry| scheduler_metrics.register(registry));
         let (stop, stopped) = watch::channel(false);
         let nodes = kubelet_client::load(&settings.options.serving.kubelets, certificates.clone())?;
-        let edge = (&aggregator, Connector::new(nodes, stopped.clone()));
+        let connector = Connector::new(nodes, stopped.clone());
+        let kubelets = Kubelets { engine: Arc::downgrade(&engine), connector: connector.clone() };
+        let edge = (&aggregator, connector);
         let stack = stack(&settings, engine, edge, &authz, &authn, metrics, address);
         add_checks(&stack, &storage);
         let (listener, front) = listener.unzip();
@@ -313,6 +322,7 @@ impl Bootstrapped {
         if let Some(listener) = listener {
             background.tasks.spawn(listener.serve(stack.clone(), stopped.clone()));
         }
+        background.tasks.spawn(usage.run(kubelets, stopped.clone()));
         let token_signer = authn.signing_key();
         let (sender, authentication) = watch::channel(authentication);
         let reload = tls::Reload::new(

@@ -37,7 +37,7 @@ use kaji_outbound::{
 };
 use kaji_resource::{Carries, Connection, Location, LocationQuery};
 use rewrite::Links;
-use std::{net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 /// Bytes of a refusal that become part of a status.
@@ -99,6 +99,21 @@ impl Connector {
             Carries::Upgrade | Carries::Requests if upgrade => self.upgrade(location, context, parts).await,
             _ => self.forward(location, context, parts, request_body).await,
         }
+    }
+
+    /// Reads a document of a kubelet for this server itself: at most `limit` bytes of it, within `timeout`.
+    ///
+    /// # Errors
+    /// What keeps the kubelet from answering.
+    pub async fn read_document(
+        &self,
+        location: &Location,
+        timeout: Duration,
+        limit: usize,
+    ) -> Result<Bytes, Status> {
+        let client = self.client(location).await?;
+        let answer = client.get(&escaped(&location.path), timeout, limit).await;
+        answer.map_err(|error| plain_error(error.to_string()))
     }
 
     async fn client(&self, location: &Location) -> Result<Arc<Client>, Status> {

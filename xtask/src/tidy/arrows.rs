@@ -41,6 +41,7 @@ const ORDER: &[&str] = &[
     "kaji-auth",
     "kaji-outbound",
     "kaji-quota",
+    "kaji-resource-metrics",
     "kaji-resource",
     "kaji-schema",
     "kaji-cel",

@@ -41,6 +41,7 @@ mod python;
 mod rbac;
 mod reloads;
 mod requests;
+mod resource_metrics;
 mod restart;
 mod service_account_tokens;
 mod tokens;
