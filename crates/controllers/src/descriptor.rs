@@ -22,6 +22,10 @@ pub struct Descriptor {
 /// Starts a controller that drives its queue itself.
 pub type SpawnTasks = fn(&mut JoinSet<()>, &Arc<Informers>, &Shared, watch::Receiver<bool>);
 
+/// The same, of a controller that is configured.
+pub type SpawnConfiguredTasks =
+    fn(&mut JoinSet<()>, &Arc<Informers>, &Shared, &Config, watch::Receiver<bool>);
+
 /// How a controller starts.
 #[derive(Clone, Copy)]
 pub enum Start {
@@ -30,6 +34,8 @@ pub enum Start {
     Reconcilers(fn(&Arc<Informers>, &Config) -> Vec<Controller>),
     /// As tasks, for controllers of resources that discovery finds at run time.
     Tasks(SpawnTasks),
+    /// The same, with the configuration.
+    ConfiguredTasks(SpawnConfiguredTasks),
     /// By another crate.
     External,
 }

@@ -20,6 +20,7 @@ mod endpoints;
 mod endpointslice;
 mod endpointslice_mirroring;
 mod garbage_collector;
+mod horizontal_pod_autoscaler;
 mod job;
 mod kube_apiserver_serving_clustertrustbundle_publisher;
 mod legacy_serviceaccount_token_cleaner;
@@ -51,6 +52,7 @@ mod volumeattributesclass_protection;
 
 pub use certificatesigningrequest_signing::Authority;
 pub use descriptor::{Descriptor, Start};
+pub use horizontal_pod_autoscaler::AutoscalerConfig;
 pub use node_ipam::{MaskSizes, NodeRanges};
 pub use selection::Selection;
 pub use service_load_balancer::LoadBalancerConfig;
@@ -74,6 +76,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     endpointslice::CONTROLLER,
     endpointslice_mirroring::CONTROLLER,
     garbage_collector::CONTROLLER,
+    horizontal_pod_autoscaler::CONTROLLER,
     job::CONTROLLER,
     kube_apiserver_serving_clustertrustbundle_publisher::CONTROLLER,
     legacy_serviceaccount_token_cleaner::CONTROLLER,
@@ -122,6 +125,8 @@ pub struct Config {
     pub node_ranges: Option<NodeRanges>,
     /// Gives services of type `LoadBalancer` addresses of nodes; without it they get none.
     pub load_balancer: Option<LoadBalancerConfig>,
+    /// How replicas are scaled.
+    pub autoscaler: AutoscalerConfig,
 }
 
 impl Config {
@@ -160,6 +165,7 @@ pub fn spawn(
                 }
             }
             Start::Tasks(spawn) => spawn(tasks, informers, shared, stop.clone()),
+            Start::ConfiguredTasks(spawn) => spawn(tasks, informers, shared, config, stop.clone()),
             Start::External => {}
         }
     }

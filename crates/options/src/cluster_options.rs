@@ -2,7 +2,7 @@
 
 use crate::{AuthnOptions, AuthzOptions, ContainerRuntimeFlags, EncryptionFile, Nodes, RangeFlags, Serving};
 use kaji_audit::Options as AuditOptions;
-use kaji_controllers::Selection;
+use kaji_controllers::{AutoscalerConfig, Selection};
 use kaji_meta::time::{Clock, SystemClock};
 use kaji_runtime::VirtualClock;
 use kaji_server::flowcontrol::Limits;
@@ -47,6 +47,8 @@ pub struct Options {
     pub scheduler_configuration: Option<String>,
     /// How long unused legacy tokens of service accounts stay; a year without it.
     pub unused_token_period: Option<Duration>,
+    /// How replicas are scaled by metrics.
+    pub autoscaler: AutoscalerConfig,
     /// Listener, TLS and certificates.
     pub serving: Serving,
     /// Where objects are kept.
@@ -87,6 +89,7 @@ impl Options {
             selection: Selection::default(),
             scheduler_configuration: None,
             unused_token_period: None,
+            autoscaler: AutoscalerConfig::default(),
             serving: Serving::default(),
             store: StoreKind::Disk,
             service_cidrs: vec!["10.96.0.0/12".into()],

@@ -3,7 +3,7 @@
 //! - `cluster_options`: everything that a cluster is started with, as a library's caller gives it.
 //! - `server_flags`: the command line of a server, which is turned into cluster options.
 //! - One file for each group of flags: `authentication`, `authorization`, `audit`, `admission`, `encryption`, `serving`,
-//!   `nodes`, `proxy_client`, `kubelet_client`.
+//!   `autoscaler`, `nodes`, `proxy_client`, `kubelet_client`.
 //! - `watched_files`: detects changes of files that flags name, for configuration that is reloaded.
 //!
 //! Invariant: flags have upstream's names, defaults and error texts; a combination that upstream rejects is rejected.
@@ -12,6 +12,7 @@ pub mod admission;
 pub mod audit;
 pub mod authentication;
 pub mod authorization;
+mod autoscaler;
 pub mod cluster_options;
 pub mod container_runtime;
 pub mod encryption;

@@ -5,6 +5,7 @@
 use crate::{
     AdmissionFlags, AuditFlags, AuthnOptions, AuthzOptions, ContainerRuntimeFlags, KubeletClient, Nodes,
     Options, ProxyClient, RangeFlags, Serving, StoreKind,
+    autoscaler::AutoscalerFlags,
     encryption::EncryptionFlags,
     serving::{ConnectionFlags, Files},
 };
@@ -76,6 +77,8 @@ pub struct ServerFlags {
     kubelets: KubeletClient,
     #[command(flatten)]
     controller_flags: ControllerFlags,
+    #[command(flatten)]
+    autoscaler: AutoscalerFlags,
     #[command(flatten)]
     audit: AuditFlags,
 }
@@ -179,6 +182,7 @@ impl ServerFlags {
                 .map(scheduler_configuration)
                 .transpose()?,
             unused_token_period: self.controller_flags.legacy_service_account_token_clean_up_period,
+            autoscaler: self.autoscaler.into_config()?,
             serving: Serving {
                 local: false,
                 ephemeral: self.store == StoreKind::Memory,

@@ -4,6 +4,7 @@ mod amounts;
 mod certificates;
 mod daemonset;
 mod deployment;
+mod horizontal_pod_autoscaler;
 mod job;
 mod lease;
 mod migration;
@@ -26,6 +27,11 @@ pub use certificates::{
 };
 pub use daemonset::{ControllerRevision, DaemonSet, DaemonSetSpec, DaemonSetStatus};
 pub use deployment::{Deployment, DeploymentSpec, DeploymentStatus, DeploymentStrategy, RollingUpdate};
+pub use horizontal_pod_autoscaler::{
+    Behavior, Fraction, HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus,
+    MetricIdentifier, MetricSource, MetricSpec, MetricTarget, Milli, ObjectReference, ScalingPolicy,
+    ScalingRules,
+};
 pub use job::{
     CronJob, CronJobSpec, CronJobStatus, Job, JobCondition, JobSpec, JobStatus, OnExitCodes, OnPodCondition,
     PodFailurePolicy, PodFailureRule, SuccessPolicy, SuccessRule, UncountedTerminatedPods,

@@ -137,26 +137,55 @@ pub struct Found {
     pub storage_version_hash: String,
 }
 
+/// The versions of a group, the preferred one first; `None` for a group that is not served.
+///
+/// # Errors
+/// Discovery of the group cannot be read.
+pub async fn versions(client: &Client, group: &str) -> Result<Option<Vec<String>>, Error> {
+    if group.is_empty() {
+        return client.get::<Versions>("/api").await.map(|core| Some(core.versions));
+    }
+    let Some(mut group) = present(client.get::<Group>(&format!("/apis/{group}")).await)? else {
+        return Ok(None);
+    };
+    let preferred = group.preferred_version.version;
+    group.versions.sort_by_key(|v| v.version != preferred);
+    Ok(Some(group.versions.into_iter().map(|v| v.version).collect()))
+}
+
 /// Looks one resource up, in its group's preferred version if it is there.
 ///
 /// # Errors
 /// Discovery of the group or of one of its versions cannot be read.
 pub async fn find(client: &Client, group: &str, name: &str) -> Result<Option<Found>, Error> {
-    let versions = if group.is_empty() {
-        client.get::<Versions>("/api").await?.versions
-    } else {
-        let Some(mut group) = present(client.get::<Group>(&format!("/apis/{group}")).await)? else {
-            return Ok(None);
-        };
-        let preferred = group.preferred_version.version;
-        group.versions.sort_by_key(|v| v.version != preferred);
-        group.versions.into_iter().map(|v| v.version).collect()
-    };
-    for version in versions {
+    find_where(client, group, |r| r.name == name).await
+}
+
+/// Looks up the resource that serves a kind, in its group's preferred version if it is there.
+///
+/// # Errors
+/// Discovery of the group or of one of its versions cannot be read.
+pub async fn find_kind(client: &Client, group: &str, kind: &str) -> Result<Option<Resource>, Error> {
+    let found = find_where(client, group, |r| r.kind == kind && !r.name.contains('/')).await?;
+    Ok(found.map(|found| found.resource))
+}
+
+/// What upstream's client says about a kind that is not served.
+pub fn no_kind(group: &str, kind: &str) -> String {
+    let quote = kaji_meta::text::quote;
+    format!("no matches for kind {} in group {}", quote(kind), quote(group))
+}
+
+async fn find_where(
+    client: &Client,
+    group: &str,
+    wanted: impl Fn(&ApiResource) -> bool,
+) -> Result<Option<Found>, Error> {
+    for version in versions(client, group).await?.unwrap_or_default() {
         let list = client.get::<Resources>(&path(group, &version)).await;
         // A version may be removed between the two calls.
         let Some(list) = present(list)? else { continue };
-        if let Some(mut r) = list.resources.into_iter().find(|r| r.name == name) {
+        if let Some(mut r) = list.resources.into_iter().find(&wanted) {
             let storage_version_hash = std::mem::take(&mut r.storage_version_hash);
             return Ok(Some(Found { resource: r.of(group, &version), storage_version_hash }));
         }

@@ -132,6 +132,7 @@ impl ControlLoopConfig<'_> {
             authority: authority.ok().map(Arc::new),
             unused_token_period: options.unused_token_period,
             token_signer: Some(self.token_signer.clone()),
+            autoscaler: options.autoscaler.clone(),
             node_ranges: self.node_ranges.clone(),
             load_balancer: options.nodes.run_containers().then(|| LoadBalancerConfig {
                 reserved_ports: [&[options.listen.port()], real_node::SERVER_PORTS].concat(),

@@ -1,0 +1,410 @@
+//! Horizontal pod autoscaling: replicas of whatever has a scale subresource follow metrics.
+//!
+//! An autoscaler has a turn every period: it reads the scale of its target and its metrics (`sources`), computes what each
+//! metric asks for (`proposal`, `calculator`), stabilizes and limits the greatest of them (`behaviour`), changes the scale
+//! and says in its status what it did (`turn`).
+//!
+//! Invariants:
+//! - A target with zero replicas is not scaled, and one beyond its bounds is brought within them without metrics.
+//! - Nothing is scaled while pods of a target are another autoscaler's as well.
+//! - A change of the scale names the version that was read, or is made from a new reading.
+//!
+//! Source: upstream's `pkg/controller/podautoscaler`; reasons and texts are those that users see there. Its gate
+//! `HPAConfigurableTolerance` is on, `HPAScaleToZero` is off.
+
+mod behaviour;
+mod calculator;
+mod proposal;
+mod sources;
+mod turn;
+
+use crate::{
+    Config, Descriptor, Start,
+    shared::{
+        discovery,
+        workers::{self, Works},
+    },
+};
+use behaviour::{Bounds, History, normalize};
+use calculator::{Pods, StartPeriods, Tolerances};
+use futures_util::{StreamExt, stream};
+use jiff::SignedDuration;
+use kaji_meta::labels::Selector;
+use kaji_runtime::{
+    Client, Error, EventRecord, Informer, Informers, Key, PatchKind, Recorder, Shared,
+    client::Target,
+    objects::{HorizontalPodAutoscaler, Pod},
+    queue::Queue,
+};
+use proposal::Scaled;
+use serde_json::{Value, json};
+use sources::Sources;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{sync::watch, task::JoinSet};
+use turn::{ABLE, ACTIVE, LIMITED, SCALED_TO_ZERO, Turn};
+
+const COMPONENT: &str = "horizontal-pod-autoscaler";
+/// Metrics of an autoscaler that are read at once.
+const PARALLEL: usize = 4;
+/// How often a scale is written that other writers change meanwhile.
+const TRIES: usize = 5;
+
+/// The controller's line in the table.
+pub const CONTROLLER: Descriptor = Descriptor {
+    name: "horizontal-pod-autoscaler-controller",
+    components: &[COMPONENT],
+    service_account: Some("horizontal-pod-autoscaler"),
+    start: Start::ConfiguredTasks(spawn),
+};
+
+/// How replicas are scaled: upstream's flags of the same names.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AutoscalerConfig {
+    /// `--concurrent-horizontal-pod-autoscaler-syncs`
+    pub workers: usize,
+    /// `--horizontal-pod-autoscaler-sync-period`
+    pub sync_period: Duration,
+    /// `--horizontal-pod-autoscaler-downscale-stabilization`
+    pub downscale_stabilization: Duration,
+    /// `--horizontal-pod-autoscaler-tolerance`
+    pub tolerance: f64,
+    /// `--horizontal-pod-autoscaler-cpu-initialization-period`
+    pub cpu_initialization_period: Duration,
+    /// `--horizontal-pod-autoscaler-initial-readiness-delay`
+    pub initial_readiness_delay: Duration,
+}
+
+impl Default for AutoscalerConfig {
+    fn default() -> AutoscalerConfig {
+        AutoscalerConfig {
+            workers: 5,
+            sync_period: Duration::from_secs(15),
+            downscale_stabilization: Duration::from_secs(300),
+            tolerance: 0.1,
+            cpu_initialization_period: Duration::from_secs(300),
+            initial_readiness_delay: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What is remembered of an autoscaler.
+struct Kept {
+    history: History,
+    /// Of its target's pods, as last read.
+    selector: Selector,
+}
+
+struct Autoscalers {
+    client: Client,
+    shared: Shared,
+    config: AutoscalerConfig,
+    queue: Queue,
+    recorder: Recorder,
+    sources: Sources,
+    autoscalers: Arc<Informer<HorizontalPodAutoscaler>>,
+    pods: Arc<Informer<Pod>>,
+    kept: Mutex<HashMap<Key, Kept>>,
+}
+
+/// Starts the controller.
+fn spawn(
+    tasks: &mut JoinSet<()>,
+    informers: &Arc<Informers>,
+    shared: &Shared,
+    config: &Config,
+    stop: watch::Receiver<bool>,
+) {
+    let autoscalers = Arc::new(Autoscalers::new(informers, shared, &config.autoscaler));
+    let seen = Arc::downgrade(&autoscalers);
+    autoscalers.autoscalers.handle(move |change| {
+        if let Some(seen) = seen.upgrade() {
+            let key = change.any().metadata.key();
+            match change.new {
+                // Turns are a period apart, whatever changes meanwhile.
+                Some(_) => seen.queue.add_after(key, seen.config.sync_period),
+                None => drop(seen.kept().remove(&key)),
+            }
+        }
+    });
+    let workers = autoscalers.config.workers;
+    tasks.spawn(workers::run(autoscalers, workers, std::future::pending(), stop));
+}
+
+impl Works for Autoscalers {
+    fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    async fn handle(&self, key: &Key) {
+        self.pods.synced().await;
+        let Some(hpa) = self.autoscalers.snapshot().by_key(key).cloned() else { return };
+        self.take_turn(&hpa, key).await;
+        self.queue.add_after(key.clone(), self.config.sync_period);
+    }
+}
+
+/// The scale of a target.
+struct Scale {
+    target: Target,
+    object: Value,
+}
+
+impl Scale {
+    fn replicas(&self, of: &str) -> i64 {
+        self.object.pointer(of).and_then(Value::as_i64).unwrap_or(0)
+    }
+
+    fn selector(&self) -> &str {
+        self.object.pointer("/status/selector").and_then(Value::as_str).unwrap_or_default()
+    }
+}
+
+/// What a turn decides about the scale: replicas, and why.
+type Decision = Option<(i64, String)>;
+
+impl Autoscalers {
+    fn new(informers: &Informers, shared: &Shared, config: &AutoscalerConfig) -> Autoscalers {
+        let client = shared.client.named(COMPONENT);
+        Autoscalers {
+            recorder: Recorder::start(client.clone(), COMPONENT, shared.clock.clone(), shared.random.clone()),
+            sources: Sources::new(client.clone()),
+            client,
+            shared: shared.clone(),
+            config: config.clone(),
+            queue: Queue::new(shared.clock.clone()),
+            autoscalers: informers.get::<HorizontalPodAutoscaler>(),
+            pods: informers.get::<Pod>(),
+            kept: Mutex::default(),
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, HashMap<Key, Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(&self, key: &Key, change: impl FnOnce(&mut Kept) -> T) -> T {
+        let none = || Kept { history: History::default(), selector: Selector::nothing() };
+        change(self.kept().entry(key.clone()).or_insert_with(none))
+    }
+
+    async fn take_turn(&self, hpa: &HorizontalPodAutoscaler, key: &Key) {
+        let now = self.shared.clock.now();
+        let mut turn = Turn::new(hpa, now);
+        self.scale(key, &mut turn).await;
+        if let Some(status) = turn.status() {
+            let meta = &hpa.metadata;
+            let target = Target::of::<HorizontalPodAutoscaler>(&meta.namespace, &meta.name);
+            let body = json!({"metadata": {"uid": meta.uid}, "status": status});
+            let kind = PatchKind::Merge.content_type();
+            match self.client.patch(&target.subresource("status"), kind, "", &body).await {
+                Ok(_) => {}
+                // It was deleted meanwhile.
+                Err(error) if error.not_found() => {}
+                Err(error) => turn.warn("FailedUpdateStatus", error.to_string()),
+            }
+        }
+        turn.events.drain(..).for_each(|event: EventRecord| self.recorder.record(event));
+    }
+
+    async fn scale(&self, key: &Key, turn: &mut Turn<'_>) {
+        let (hpa, now) = (turn.hpa, turn.now);
+        let scale = match self.read_scale(hpa).await {
+            Ok(scale) => scale,
+            Err(error) => {
+                let message =
+                    format!("the HPA controller was unable to get the target's current scale: {error}");
+                turn.warn("FailedGetScale", error);
+                turn.condition(ABLE, false, "FailedGetScale", message);
+                return;
+            }
+        };
+        let message = "the HPA controller was able to get the target's current scale";
+        turn.condition(ABLE, true, "SucceededGetScale", message);
+        let (min, max) = (hpa.spec.min_replicas.unwrap_or(1), hpa.spec.max_replicas);
+        let bounds = Bounds { min, max, current: scale.replicas("/spec/replicas") };
+        let current = bounds.current;
+        self.with(key, |kept| kept.history.begin(current, now));
+        turn.current = current;
+        turn.metrics = Value::Null;
+        let decision = if current == 0 {
+            let message = "scaling is disabled since the replica count of the target is zero";
+            turn.condition(ACTIVE, false, "ScalingDisabled", message);
+            turn.remove(SCALED_TO_ZERO);
+            turn.desired = 0;
+            None
+        } else if current > max {
+            Some((max, "Current number of replicas above Spec.MaxReplicas".to_owned()))
+        } else if current < min {
+            Some((min, "Current number of replicas below Spec.MinReplicas".to_owned()))
+        } else {
+            self.decide(key, &scale, bounds, turn).await
+        };
+        if let Some((desired, why)) = decision {
+            self.rescale(key, scale, (current, desired), &why, turn).await;
+        }
+    }
+
+    /// What the metrics ask for, limited and stabilized; `None` leaves the scale as it is.
+    async fn decide(&self, key: &Key, scale: &Scale, bounds: Bounds, turn: &mut Turn<'_>) -> Decision {
+        let (hpa, now) = (turn.hpa, turn.now);
+        let pods = match self.select(key, scale.selector(), turn) {
+            Ok(pods) => pods,
+            Err(error) => {
+                turn.warn("FailedComputeMetricsReplicas", error);
+                return None;
+            }
+        };
+        let proposals = {
+            let scaled = Scaled {
+                namespace: &key.namespace,
+                selector: scale.selector(),
+                pods: Pods { pods: &pods, periods: self.periods(), now },
+                spec_replicas: bounds.current,
+                status_replicas: scale.replicas("/status/replicas"),
+                tolerances: self.tolerances(hpa),
+            };
+            let mut proposals = Vec::with_capacity(hpa.spec.metrics.len());
+            for spec in &hpa.spec.metrics {
+                proposals.push(scaled.propose(spec, &self.sources));
+            }
+            stream::iter(proposals).buffered(PARALLEL).collect().await
+        };
+        let (wanted, metric) = turn.combine(proposals, bounds.current)?;
+        let window = SignedDuration::try_from(self.config.downscale_stabilization).unwrap_or_default();
+        let behavior = hpa.spec.behavior.as_ref();
+        let done = self.with(key, |kept| normalize(&mut kept.history, behavior, bounds, wanted, window, now));
+        turn.condition(ABLE, true, done.able.0, done.able.1);
+        turn.condition(LIMITED, done.limited, done.limit.0, done.limit.1);
+        if done.replicas == bounds.current {
+            turn.desired = bounds.current;
+            return None;
+        }
+        let why = if wanted > bounds.current {
+            format!("{metric} above target")
+        } else if wanted < bounds.current {
+            "All metrics below target".to_owned()
+        } else {
+            String::new()
+        };
+        Some((done.replicas, why))
+    }
+
+    async fn rescale(
+        &self,
+        key: &Key,
+        scale: Scale,
+        (current, desired): (i64, i64),
+        why: &str,
+        turn: &mut Turn<'_>,
+    ) {
+        if let Err(error) = self.write_scale(scale, desired).await {
+            turn.warn("FailedRescale", format!("New size: {desired}; reason: {why}; error: {error}"));
+            let message = format!("the HPA controller was unable to update the target scale: {error}");
+            turn.condition(ABLE, false, "FailedUpdateScale", message);
+            return;
+        }
+        let message = format!("the HPA controller was able to update the target scale to {desired}");
+        turn.condition(ABLE, true, "SucceededRescale", message);
+        turn.note("SuccessfulRescale", format!("New size: {desired}; reason: {why}"));
+        turn.remove(SCALED_TO_ZERO);
+        (turn.desired, turn.scaled) = (desired, true);
+        if turn.hpa.spec.behavior.is_some() {
+            self.with(key, |kept| kept.history.scaled(current, desired, turn.now));
+        }
+    }
+
+    fn periods(&self) -> StartPeriods {
+        let signed = |period| SignedDuration::try_from(period).unwrap_or(SignedDuration::MAX);
+        StartPeriods {
+            cpu_initialization: signed(self.config.cpu_initialization_period),
+            initial_readiness: signed(self.config.initial_readiness_delay),
+        }
+    }
+
+    fn tolerances(&self, hpa: &HorizontalPodAutoscaler) -> Tolerances {
+        let behavior = hpa.spec.behavior.as_ref();
+        let up = behavior.and_then(|b| b.scale_up.tolerance);
+        let down = behavior.and_then(|b| b.scale_down.tolerance);
+        let of = |own: Option<kaji_runtime::objects::Fraction>| own.map_or(self.config.tolerance, |t| t.0);
+        Tolerances { up: of(up), down: of(down) }
+    }
+
+    /// The pods of a target, unless they are another autoscaler's as well.
+    fn select(&self, key: &Key, selector: &str, turn: &mut Turn<'_>) -> Result<Vec<Arc<Pod>>, String> {
+        if selector.is_empty() {
+            let error = "selector is required";
+            turn.warn("SelectorRequired", error);
+            let message = "the HPA target's scale is missing a selector";
+            turn.condition(ACTIVE, false, "InvalidSelector", message);
+            return Err(error.into());
+        }
+        let mut refuse = |reason: &str, error: String| {
+            turn.warn(reason, error.clone());
+            turn.condition(ACTIVE, false, reason, error.clone());
+            error
+        };
+        let parsed = Selector::parse(selector).map_err(|error| {
+            let text = "couldn't convert selector into a corresponding internal selector object";
+            refuse("InvalidSelector", format!("{text}: {error}"))
+        })?;
+        let snapshot = self.pods.snapshot();
+        let matches = |selector: &Selector, pod: &Pod| {
+            selector.matches(|key| pod.metadata.labels.get(key).map(String::as_str))
+        };
+        let all = snapshot.in_namespace(&key.namespace);
+        let pods: Vec<Arc<Pod>> = all.filter(|pod| matches(&parsed, pod)).cloned().collect();
+        self.with(key, |kept| kept.selector = parsed);
+        let mut selecting: Vec<String> = {
+            let kept = self.kept();
+            let same = kept.iter().filter(|(other, _)| other.namespace == key.namespace);
+            let selecting = same.filter(|(_, kept)| pods.iter().any(|pod| matches(&kept.selector, pod)));
+            selecting.map(|(other, _)| format!("{{{} {}}}", other.name, other.namespace)).collect()
+        };
+        if selecting.len() > 1 {
+            selecting.sort();
+            let error = format!(
+                "pods by selector {selector} are controlled by multiple HPAs: [{}]",
+                selecting.join(" ")
+            );
+            return Err(refuse("AmbiguousSelector", error));
+        }
+        Ok(pods)
+    }
+
+    async fn read_scale(&self, hpa: &HorizontalPodAutoscaler) -> Result<Scale, String> {
+        let reference = &hpa.spec.scale_target_ref;
+        let group = match reference.api_version.split('/').collect::<Vec<_>>()[..] {
+            [_] => "",
+            [group, _] => group,
+            _ => return Err(format!("unexpected GroupVersion string: {}", reference.api_version)),
+        };
+        let found = discovery::find_kind(&self.client, group, &reference.kind).await;
+        let found = found.map_err(|error| error.to_string())?;
+        let resource = found.ok_or_else(|| discovery::no_kind(group, &reference.kind))?;
+        let target = resource.target(&hpa.metadata.namespace, &reference.name).subresource("scale");
+        let object = self.client.get(&target.path()).await.map_err(|error: Error| error.to_string())?;
+        Ok(Scale { target, object })
+    }
+
+    async fn write_scale(&self, mut scale: Scale, replicas: i64) -> Result<(), Error> {
+        let mut last = Ok(());
+        for _ in 0..TRIES {
+            kaji_meta::object::set_at(&mut scale.object, &["spec", "replicas"], replicas);
+            last = self.client.update(&scale.target, &scale.object).await.map(drop);
+            match &last {
+                Err(error) if error.conflict() => {
+                    scale.object = self.client.get(&scale.target.path()).await?;
+                }
+                _ => break,
+            }
+        }
+        last
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! One turn of an autoscaler: the conditions, events and status that it leaves. Pure.
+//!
+//! Invariants: a condition's time moves with its status alone; a status that says what it said before is not written.
+
+use super::proposal::{NoProposal, Proposal};
+use crate::shared::conditions::seconds;
+use jiff::Timestamp;
+use kaji_meta::time::Time;
+use kaji_runtime::{
+    EventRecord, Projection,
+    objects::{Condition, HorizontalPodAutoscaler},
+};
+use serde_json::{Value, json};
+
+/// The condition that the target can be scaled.
+pub const ABLE: &str = "AbleToScale";
+/// The condition that replicas can be computed.
+pub const ACTIVE: &str = "ScalingActive";
+/// The condition that what was computed is not what is done.
+pub const LIMITED: &str = "ScalingLimited";
+/// The condition of upstream's feature gate `HPAScaleToZero`, which is off.
+pub const SCALED_TO_ZERO: &str = "ScaledToZero";
+
+/// A turn.
+pub struct Turn<'a> {
+    /// The autoscaler.
+    pub hpa: &'a HorizontalPodAutoscaler,
+    /// When.
+    pub now: Timestamp,
+    conditions: Vec<Condition>,
+    /// Recorded at its end.
+    pub events: Vec<EventRecord>,
+    /// The replicas that were seen.
+    pub current: i64,
+    /// Those that are wanted.
+    pub desired: i64,
+    /// The values of the metrics; null for none.
+    pub metrics: Value,
+    /// Whether the target was scaled.
+    pub scaled: bool,
+}
+
+impl<'a> Turn<'a> {
+    /// A turn that leaves everything as it is.
+    pub fn new(hpa: &'a HorizontalPodAutoscaler, now: Timestamp) -> Turn<'a> {
+        let status = &hpa.status;
+        Turn {
+            hpa,
+            now,
+            conditions: status.conditions.clone(),
+            events: vec![],
+            current: status.current_replicas,
+            desired: status.desired_replicas,
+            metrics: status.current_metrics.clone(),
+            scaled: false,
+        }
+    }
+
+    /// Sets a condition.
+    pub fn condition(&mut self, kind: &str, status: bool, reason: &str, message: impl Into<String>) {
+        let status = if status { "True" } else { "False" };
+        let found = self.conditions.iter().position(|c| c.kind == kind);
+        let at = found.unwrap_or_else(|| {
+            self.conditions.push(Condition { kind: kind.into(), ..Condition::default() });
+            self.conditions.len() - 1
+        });
+        let Some(condition) = self.conditions.get_mut(at) else { return };
+        if condition.status != status {
+            condition.last_transition_time = Some(seconds(self.now));
+        }
+        condition.status = status.into();
+        condition.reason = reason.into();
+        condition.message = message.into();
+    }
+
+    /// Removes a condition.
+    pub fn remove(&mut self, kind: &str) {
+        self.conditions.retain(|c| c.kind != kind);
+    }
+
+    fn reference(&self) -> Value {
+        self.hpa.metadata.reference(&HorizontalPodAutoscaler::api_version(), HorizontalPodAutoscaler::KIND)
+    }
+
+    /// Adds a warning.
+    pub fn warn(&mut self, reason: &str, message: impl Into<String>) {
+        self.events.push(EventRecord::warning(self.reference(), reason, message));
+    }
+
+    /// Adds an event.
+    pub fn note(&mut self, reason: &str, message: impl Into<String>) {
+        self.events.push(EventRecord::normal(self.reference(), reason, message));
+    }
+
+    /// The status, if it is another one than before. A field that is gone is null.
+    pub fn status(&self) -> Option<Value> {
+        let before = &self.hpa.status;
+        let same = self.conditions == before.conditions
+            && self.current == before.current_replicas
+            && self.desired == before.desired_replicas
+            && self.metrics == before.current_metrics
+            && !self.scaled;
+        let last = match self.scaled {
+            true => Some(Time::new(self.now).to_string()),
+            false => before.last_scale_time.clone(),
+        };
+        (!same).then(|| {
+            json!({
+                "currentReplicas": self.current,
+                "desiredReplicas": self.desired,
+                "lastScaleTime": last,
+                "currentMetrics": self.metrics,
+                "conditions": self.conditions,
+            })
+        })
+    }
+
+    /// Takes the metrics' proposals together: the greatest one counts. `None` if they do not suffice: none of them is there,
+    /// or some are missing and the others would scale down. Replicas come with the name of their metric.
+    pub fn combine(
+        &mut self,
+        proposals: Vec<Result<Proposal, NoProposal>>,
+        replicas: i64,
+    ) -> Option<(i64, String)> {
+        let all = proposals.len();
+        let (mut best, mut failures, mut statuses) = ((0, String::new()), vec![], vec![]);
+        for proposal in proposals {
+            match proposal {
+                Ok(Proposal { replicas, metric, status }) => {
+                    if best.0 == 0 || replicas > best.0 {
+                        best = (replicas, metric);
+                    }
+                    statuses.push(status);
+                }
+                Err(failure) => {
+                    self.warn(failure.reason, failure.cause.clone());
+                    failures.push(failure);
+                    // Upstream leaves an empty entry.
+                    statuses.push(json!({"type": ""}));
+                }
+            }
+        }
+        self.metrics = statuses.into();
+        let Some(first) = failures.first() else {
+            self.valid(&best.1);
+            return Some(best);
+        };
+        let count = failures.len();
+        if count == all || best.0 < replicas {
+            let message = format!("the HPA was unable to compute the replica count: {}", first.cause);
+            self.condition(ACTIVE, false, first.reason, message);
+            let error =
+                format!("invalid metrics ({count} invalid out of {all}), first error is: {}", first.error);
+            self.warn("FailedComputeMetricsReplicas", error);
+            return None;
+        }
+        self.valid(&best.1);
+        Some(best)
+    }
+
+    fn valid(&mut self, metric: &str) {
+        let message = format!("the HPA was able to successfully calculate a replica count from {metric}");
+        self.condition(ACTIVE, true, "ValidMetricFound", message);
+    }
+}
