@@ -19,14 +19,19 @@ mod disruption;
 mod endpoints;
 mod endpointslice;
 mod endpointslice_mirroring;
+mod ephemeral_volume;
 mod garbage_collector;
 mod horizontal_pod_autoscaler;
 mod job;
 mod kube_apiserver_serving_clustertrustbundle_publisher;
 mod legacy_serviceaccount_token_cleaner;
+mod local_path_provisioner;
 mod namespace;
 mod node_ipam;
 mod node_lifecycle;
+mod persistentvolume_attach_detach;
+mod persistentvolume_binder;
+mod persistentvolume_expander;
 mod persistentvolume_protection;
 mod persistentvolumeclaim_protection;
 mod pod_garbage_collector;
@@ -75,14 +80,19 @@ pub const CONTROLLERS: &[Descriptor] = &[
     endpoints::CONTROLLER,
     endpointslice::CONTROLLER,
     endpointslice_mirroring::CONTROLLER,
+    ephemeral_volume::CONTROLLER,
     garbage_collector::CONTROLLER,
     horizontal_pod_autoscaler::CONTROLLER,
     job::CONTROLLER,
     kube_apiserver_serving_clustertrustbundle_publisher::CONTROLLER,
     legacy_serviceaccount_token_cleaner::CONTROLLER,
+    local_path_provisioner::CONTROLLER,
     namespace::CONTROLLER,
     node_ipam::CONTROLLER,
     node_lifecycle::CONTROLLER,
+    persistentvolume_attach_detach::CONTROLLER,
+    persistentvolume_binder::CONTROLLER,
+    persistentvolume_expander::CONTROLLER,
     persistentvolume_protection::CONTROLLER,
     persistentvolumeclaim_protection::CONTROLLER,
     pod_garbage_collector::CONTROLLER,
@@ -103,6 +113,8 @@ pub const CONTROLLERS: &[Descriptor] = &[
     volumeattributesclass_protection::CONTROLLER,
 ];
 
+/// The provisioner of the default storage class.
+pub const LOCAL_PATH_PROVISIONER: &str = local_path_provisioner::CONTROLLER.name;
 /// The controller that allocates the pod CIDRs of nodes.
 pub const NODE_IPAM: &str = node_ipam::CONTROLLER.name;
 /// The type checker of validating admission policies, which starts outside this crate.

@@ -13,6 +13,7 @@ pub mod events;
 pub mod feed;
 pub mod informer;
 pub mod intern;
+pub mod local_path;
 pub mod meta;
 pub mod objects;
 pub mod plan;

@@ -2,7 +2,7 @@
 //! volume is the best for a claim, and how a volume is bound. Source: Kubernetes' `component-helpers/storage/volume`.
 //!
 //! Invariants:
-//! - A volume that is reserved for a claim, by whoever made either, comes before all others for it, and for no other claim.
+//! - A volume that is reserved for a claim, by a user or a provisioner, comes before all others for it, and for no other claim.
 //! - Of those that nothing is reserved for, the smallest that fits is chosen.
 
 use crate::{
@@ -27,7 +27,7 @@ pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
 pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// The same, by its former name.
 pub const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
-/// The provisioner of classes whose volumes are made by hand.
+/// The provisioner of classes with volumes that are made by hand.
 pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// Whether a claim is bound when a pod that uses it is scheduled.

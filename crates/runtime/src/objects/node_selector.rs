@@ -86,7 +86,7 @@ mod tests {
             serde_json::from_value(json!({"name": "n", "labels": {"zone": "a", "cpus": "8"}})).unwrap();
         let term = |expressions: serde_json::Value, fields: serde_json::Value| {
             let selector = json!({"nodeSelectorTerms": [
-                {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["elsewhere"]}]},
+                {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]},
                 {"matchExpressions": expressions, "matchFields": fields},
             ]});
             serde_json::from_value::<NodeSelector>(selector).unwrap().matches(&node)

@@ -1,0 +1,90 @@
+//! Detaching: when it is safe, and when it is done all the same.
+
+use super::{Attached, Look, Report, Requests, Wanted};
+use jiff::{SignedDuration, Timestamp};
+use kaji_runtime::{Plan, Step, Target, Write, objects::VolumeAttachment};
+use serde_json::json;
+use std::{collections::BTreeMap, time::Duration};
+
+/// Upstream's `attachDetachReconcileMaxWaitForUnmountDuration`.
+const LONGEST_UNMOUNT: SignedDuration = SignedDuration::from_mins(6);
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// The attachments to be deleted, and when to look again.
+#[derive(Default)]
+pub(super) struct Detached {
+    steps: Vec<Step>,
+    again: Option<Duration>,
+}
+
+impl Detached {
+    /// Adds the deletions to a plan that first takes the volumes off the Node's list.
+    pub(super) fn after(self, plan: Plan) -> Plan {
+        let plan = plan.stage(self.steps);
+        match self.again {
+            Some(wait) => plan.again_after(wait),
+            None => plan,
+        }
+    }
+}
+
+impl Look {
+    /// Decides on the attachments that no pod wants.
+    pub(super) fn detach(
+        &self,
+        requests: &Requests,
+        wanted: &BTreeMap<String, Wanted>,
+        attached: &BTreeMap<String, Attached>,
+        now: Timestamp,
+        report: &mut Report,
+    ) -> Detached {
+        let mut requests = requests.lock();
+        requests.retain(|(node, name), _| {
+            *node != self.name || (attached.contains_key(name) && !wanted.contains_key(name))
+        });
+        let mut detached = Detached::default();
+        for (name, present) in attached.iter().filter(|(name, _)| !wanted.contains_key(*name)) {
+            if present.object.metadata.deleting() {
+                continue;
+            }
+            let since = *requests.entry((self.name.clone(), name.clone())).or_insert(now);
+            let left = LONGEST_UNMOUNT - now.duration_since(since);
+            let unique = present.unique_name();
+            let force = self.out_of_service() || (!self.healthy() && left <= SignedDuration::ZERO);
+            if self.uses(&unique) && !force {
+                // A node that becomes unhealthy later is looked at then.
+                if !self.healthy() {
+                    let wait = Duration::try_from(left).unwrap_or_default();
+                    detached.again = Some(detached.again.map_or(wait, |again| again.min(wait)));
+                }
+                continue;
+            }
+            report.checked |= !force;
+            report.leaving.push(unique);
+            let meta = &present.object.metadata;
+            detached.steps.push(Step {
+                write: Write::Delete {
+                    target: Target::of::<VolumeAttachment>("", &meta.name),
+                    options: json!({"preconditions": {"uid": meta.uid}}),
+                },
+                on_success: None,
+                on_failure: None,
+            });
+        }
+        detached
+    }
+
+    /// Whether the kubelet says that it uses a volume. What a node that is gone said last is not known: it may.
+    fn uses(&self, unique: &str) -> bool {
+        self.node.as_ref().is_none_or(|node| node.status.volumes_in_use.iter().any(|name| name == unique))
+    }
+
+    fn healthy(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| node.ready())
+    }
+
+    fn out_of_service(&self) -> bool {
+        let taints = self.node.iter().flat_map(|node| &node.spec.taints);
+        taints.into_iter().any(|taint| taint.key == OUT_OF_SERVICE)
+    }
+}
