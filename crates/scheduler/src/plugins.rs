@@ -16,10 +16,14 @@ mod node_ports;
 mod node_resources_balanced_allocation;
 mod node_resources_fit;
 mod node_unschedulable;
+mod node_volume_limits;
 mod pod_topology_spread;
 mod priority_sort;
 mod scheduling_gates;
 mod taint_toleration;
+mod volume_binding;
+mod volume_restrictions;
+mod volume_zone;
 
 pub use taint_toleration::tolerates;
 
@@ -50,6 +54,10 @@ pub const PLUGINS: &[Entry] = &[
     node_affinity::PLUGIN,
     node_ports::PLUGIN,
     node_resources_fit::PLUGIN,
+    volume_restrictions::PLUGIN,
+    node_volume_limits::PLUGIN,
+    volume_binding::PLUGIN,
+    volume_zone::PLUGIN,
     pod_topology_spread::PLUGIN,
     inter_pod_affinity::PLUGIN,
     dynamic_resources::PLUGIN,

@@ -1,0 +1,186 @@
+//! Decisions about pods with claims, as text; and what reservations do to later decisions.
+
+use super::*;
+use crate::{
+    schedule_one::Decision,
+    testing::{self, Cluster},
+};
+use expect_test::expect;
+use serde_json::json;
+
+fn claim(name: &str, more: &Value) -> Value {
+    let mut claim = json!({
+        "metadata": {"name": name, "namespace": "d", "uid": name, "resourceVersion": "5"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        "status": {"phase": "Pending"},
+    });
+    for part in ["metadata", "spec", "status"] {
+        for (field, value) in more[part].as_object().into_iter().flatten() {
+            claim[part][field] = value.clone();
+        }
+    }
+    claim
+}
+
+fn of_class(name: &str, class: &str) -> Value {
+    claim(name, &json!({"spec": {"storageClassName": class}}))
+}
+
+fn bound(name: &str, volume: &str) -> Value {
+    claim(
+        name,
+        &json!({"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+        "spec": {"volumeName": volume}}),
+    )
+}
+
+fn volume(name: &str, class: &str, node: &str, size: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "uid": name, "resourceVersion": "6"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": size}, "storageClassName": class,
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "host", "operator": "In", "values": [node]}]}]}}},
+        "status": {"phase": "Available"},
+    })
+}
+
+fn cluster(claims: Vec<Value>) -> Cluster {
+    let node = |name: &str| json!({"name": name, "labels": {"host": name}});
+    let class = |name: &str, mode: &str, provisioner: &str| json!({"metadata": {"name": name}, "provisioner": provisioner, "volumeBindingMode": mode});
+    let late = "WaitForFirstConsumer";
+    let mut topology = class("topology", late, "csi.example.com");
+    topology["allowedTopologies"] = json!([{"matchLabelExpressions": [{"key": "host", "values": ["b"]}]}]);
+    let capacity = json!({"metadata": {"name": "c", "namespace": "x"}, "storageClassName": "full", "capacity": "1Mi",
+        "nodeTopology": {}});
+    Cluster::new(&[node("a"), node("b")])
+        .with::<StorageClass>(vec![
+            class("hand", late, "kubernetes.io/no-provisioner"),
+            class("made", late, "csi.example.com"),
+            class("now", "Immediate", "csi.example.com"),
+            class("full", late, "full.example.com"),
+            topology,
+        ])
+        .with::<PersistentVolume>(vec![
+            volume("v-a", "hand", "a", "1Gi"),
+            volume("v-b", "hand", "b", "9Gi"),
+            volume("w-b", "other", "b", "1Gi"),
+        ])
+        .with::<CsiDriver>(vec![
+            json!({"metadata": {"name": "full.example.com"}, "spec": {"storageCapacity": true}}),
+        ])
+        .with::<CsiStorageCapacity>(vec![capacity])
+        .with::<PersistentVolumeClaim>(claims)
+}
+
+fn pod(name: &str, claims: &[&str]) -> Value {
+    let volumes: Vec<Value> = claims
+        .iter()
+        .map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}))
+        .collect();
+    json!({"name": name, "spec": {"volumes": volumes}})
+}
+
+#[test]
+fn decides_by_volumes() {
+    let mut large = of_class("large", "hand");
+    large["spec"]["resources"]["requests"]["storage"] = "5Gi".into();
+    let mut chosen = of_class("chosen", "made");
+    chosen["metadata"]["annotations"] = json!({SELECTED: "b"});
+    let lost = claim("lost", &json!({"spec": {"volumeName": "gone"}, "status": {"phase": "Lost"}}));
+    let mut cluster = cluster(vec![
+        bound("on-b", "w-b"),
+        bound("missing", "nothing"),
+        of_class("now", "now"),
+        of_class("large", "hand"),
+        large,
+        of_class("x", "hand"),
+        of_class("y", "hand"),
+        of_class("z", "hand"),
+        of_class("made", "made"),
+        chosen,
+        of_class("topology", "topology"),
+        of_class("full", "full"),
+        lost,
+    ]);
+    let cases: [&[&str]; 14] = [
+        &["on-b"],
+        &["missing"],
+        &["now"],
+        &["large"],
+        &["x", "y"],
+        &["made"],
+        &["chosen"],
+        &["topology"],
+        &["full"],
+        &["lost"],
+        &["unknown"],
+        &["on-b", "made"],
+        &["x"],
+        &[],
+    ];
+    let all: Vec<String> =
+        cases.iter().map(|claims| format!("{claims:?}: {}", cluster.show(&pod("p", claims)))).collect();
+    expect![[r#"
+        ["on-b"]: -> b
+        ["missing"]: 0/2 nodes are available: persistentvolume "nothing" not found.
+        ["now"]: 0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.
+        ["large"]: -> b
+        ["x", "y"]: 0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind.
+        ["made"]: -> a
+        ["chosen"]: -> b
+        ["topology"]: -> b
+        ["full"]: 0/2 nodes are available: 2 node(s) did not have enough free storage.
+        ["lost"]: 0/2 nodes are available: persistentvolumeclaim "lost" bound to non-existent persistentvolume "gone".
+        ["unknown"]: 0/2 nodes are available: persistentvolumeclaim "unknown" not found.
+        ["on-b", "made"]: -> b
+        ["x"]: -> a
+        []: -> b"#]].assert_eq(&all.join("\n"));
+}
+
+const SELECTED: &str = kaji_runtime::volume_binding::SELECTED_NODE;
+
+/// The node of a pod, for which everything is reserved.
+fn reserve(cluster: &mut Cluster, value: &Value) -> Option<(String, CycleState)> {
+    let pod = testing::pod(value);
+    let Decision::Bind(chosen) = cluster.decide(&pod) else { return None };
+    let mut state = chosen.state;
+    let cycle = Cycle {
+        pod: &pod,
+        snapshot: cluster.cache.snapshot(),
+        listers: &cluster.listers,
+        nominator: &cluster.nominator,
+        random: &cluster.random,
+    };
+    cluster.profiles[0].reserve(&cycle, &mut state, &chosen.node).unwrap();
+    Some((chosen.node, state))
+}
+
+#[test]
+fn what_is_reserved_counts_until_it_is_unreserved() {
+    let mut cluster = cluster(vec![
+        of_class("x", "hand"),
+        of_class("y", "hand"),
+        of_class("z", "hand"),
+        of_class("made", "made"),
+    ]);
+    let (first, mut state) = reserve(&mut cluster, &pod("p", &["x"])).unwrap();
+    let (second, _) = reserve(&mut cluster, &pod("q", &["y"])).unwrap();
+    assert_ne!(first, second);
+    assert!(reserve(&mut cluster, &pod("r", &["z"])).is_none(), "both volumes are reserved");
+    // A pod with the same claim goes where the claim's volume is.
+    assert_eq!(reserve(&mut cluster, &pod("s", &["x"])).unwrap().0, first);
+    let info = testing::pod(&pod("p", &["x"]));
+    cluster.profiles[0].unreserve(&info, &mut state, &first);
+    assert_eq!(reserve(&mut cluster, &pod("r", &["z"])).unwrap().0, first);
+    // A claim that gets a new volume keeps its pods together.
+    let made: Vec<String> =
+        (0..4).map(|i| reserve(&mut cluster, &pod(&format!("m{i}"), &["made"])).unwrap().0).collect();
+    assert!(made.iter().all(|node| *node == made[0]), "{made:?}");
+}
+
+#[test]
+fn refuses_arguments_that_it_does_not_know() {
+    assert!(build(&json!({"bindTimeoutSeconds": 5})).is_ok());
+    assert!(build(&json!({"bindTimeoutSeconds": -5})).is_err());
+    assert_eq!(build(&json!({"shape": []})).err().unwrap(), "VolumeBindingArgs: shape is not supported");
+}

@@ -1,0 +1,159 @@
+//! `VolumeZone`: pods go to nodes of the zones and regions that the labels of their volumes name.
+//!
+//! Invariant: nodes without any label of a zone or region are not restricted.
+
+use super::{Entry, no_arguments, volume_binding};
+use crate::framework::{
+    Actions, Cycle, CycleState, EventInterest, Filter, Outcome, Plugin, Points, PreFilter, PreFiltered,
+    Reads, Resource, Status,
+};
+use crate::snapshot::NodeInfo;
+use kaji_runtime::Projection;
+use kaji_runtime::objects::{PersistentVolume, PersistentVolumeClaim, StorageClass};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// The plugin's line in the table.
+pub const PLUGIN: Entry = Entry { name: "VolumeZone", weight: 0, build };
+
+const REGION: &str = "topology.kubernetes.io/region";
+const ZONE: &str = "topology.kubernetes.io/zone";
+/// Labels of volumes and nodes, and what the former ones are called now.
+const LABELS: [(&str, &str); 4] = [
+    ("failure-domain.beta.kubernetes.io/zone", ZONE),
+    ("failure-domain.beta.kubernetes.io/region", REGION),
+    (ZONE, ZONE),
+    (REGION, REGION),
+];
+/// What stands between several zones in a label's value.
+const SEPARATOR: &str = "__";
+
+/// The plugin.
+struct VolumeZone;
+
+fn build(args: &Value) -> Result<Points, String> {
+    no_arguments(PLUGIN.name, args)?;
+    let plugin = Arc::new(VolumeZone);
+    Ok(Points::of(&plugin).pre_filter(&plugin).filter(&plugin))
+}
+
+/// A label that nodes must have: the key, what it is called now, and the values.
+#[derive(Clone, Debug)]
+struct Topologies(Vec<(&'static str, &'static str, Vec<String>)>);
+
+impl Plugin for VolumeZone {
+    fn name(&self) -> &'static str {
+        PLUGIN.name
+    }
+
+    fn reads(&self, reads: &mut Reads<'_>) {
+        reads.read::<PersistentVolumeClaim>();
+        reads.read::<PersistentVolume>();
+        reads.read::<StorageClass>();
+    }
+
+    fn events(&self) -> Vec<EventInterest> {
+        vec![
+            EventInterest::any(Resource::Other(StorageClass::RESOURCE), Actions::ADD),
+            EventInterest::any(Resource::Node, Actions::ADD | Actions::NODE_LABELS),
+            volume_binding::claims_of_pod(),
+            EventInterest::any(Resource::Other(PersistentVolume::RESOURCE), Actions::ADD | Actions::UPDATE),
+        ]
+    }
+}
+
+impl PreFilter for VolumeZone {
+    fn pre_filter(&self, cycle: &Cycle<'_>, state: &mut CycleState) -> Outcome<PreFiltered> {
+        if cycle.pod.claims.is_empty() {
+            return Ok(PreFiltered::Skip);
+        }
+        let (claims, volumes) =
+            (cycle.listers.get::<PersistentVolumeClaim>(), cycle.listers.get::<PersistentVolume>());
+        let classes = cycle.listers.get::<StorageClass>();
+        let mut topologies = vec![];
+        for name in &cycle.pod.claims {
+            let missing = |kind: &str, name: &str| Status::unresolvable(format!("{kind} {name:?} not found"));
+            let claim = claims.get(cycle.pod.namespace(), name);
+            let claim = claim.ok_or_else(|| missing("persistentvolumeclaim", name))?;
+            let volume = &claim.spec.volume_name;
+            if volume.is_empty() {
+                if claim.class().is_empty() {
+                    let text = "PersistentVolumeClaim had no pv name and storageClass name";
+                    return Err(Status::unresolvable(text));
+                }
+                let class = classes.get("", claim.class());
+                let class = class.ok_or_else(|| missing("storageclass.storage.k8s.io", claim.class()))?;
+                if !class.delays_binding() {
+                    return Err(Status::unresolvable("PersistentVolume had no name"));
+                }
+                continue;
+            }
+            let volume = volumes.get("", volume).ok_or_else(|| missing("persistentvolume", volume))?;
+            topologies.extend(topologies_of(volume));
+        }
+        if topologies.is_empty() {
+            return Ok(PreFiltered::Skip);
+        }
+        state.put(Topologies(topologies));
+        Ok(PreFiltered::AllNodes)
+    }
+}
+
+fn topologies_of(
+    volume: &PersistentVolume,
+) -> impl Iterator<Item = (&'static str, &'static str, Vec<String>)> {
+    LABELS.iter().filter_map(|(key, now)| {
+        let value = volume.metadata.labels.get(*key)?;
+        let values: Vec<String> = value.split(SEPARATOR).map(|value| value.trim().to_owned()).collect();
+        // Upstream ignores labels that do not parse.
+        (!values.iter().any(String::is_empty)).then_some((*key, *now, values))
+    })
+}
+
+impl Filter for VolumeZone {
+    fn filter(&self, _cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> Outcome {
+        let Some(Topologies(topologies)) = state.get() else { return Ok(()) };
+        if LABELS.iter().all(|(key, _)| node.label(key).is_none()) {
+            return Ok(());
+        }
+        let holds = |(key, now, values): &(&str, &str, Vec<String>)| {
+            let label = node.label(key).or_else(|| node.label(now));
+            label.is_some_and(|label| values.iter().any(|value| value == label))
+        };
+        super::ensure(topologies.iter().all(holds), || {
+            Status::unresolvable("node(s) had no available volume zone")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Cluster;
+    use expect_test::expect;
+    use serde_json::json;
+
+    #[test]
+    fn keeps_pods_in_the_zones_of_their_volumes() {
+        let node = |name: &str, labels: Value| json!({"name": name, "labels": labels});
+        let volume = |name: &str, labels: Value| json!({"metadata": {"name": name, "labels": labels}});
+        let claim = |name: &str, volume: &str| {
+            json!({"metadata": {"name": name, "namespace": "d",
+                "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}, "spec": {"volumeName": volume}})
+        };
+        let mut cluster = Cluster::new(&[node("a", json!({ZONE: "za"})), node("b", json!({ZONE: "zb"}))])
+            .with::<PersistentVolume>(vec![
+                volume("in-b", json!({"failure-domain.beta.kubernetes.io/zone": "zb__zc"})),
+                volume("in-c", json!({ZONE: "zc"})),
+            ])
+            .with::<PersistentVolumeClaim>(vec![claim("b", "in-b"), claim("c", "in-c")]);
+        let mut show = |claim: &str| {
+            cluster.show(&json!({"name": claim, "spec": {"volumes": [
+                {"name": "v", "persistentVolumeClaim": {"claimName": claim}}]}}))
+        };
+        expect![[r#"
+            -> b
+            0/2 nodes are available: 2 node(s) had no available volume zone."#]]
+        .assert_eq(&format!("{}\n{}", show("b"), show("c")));
+    }
+}
