@@ -1,9 +1,11 @@
 //! The objects that every cluster has: namespaces, the `kubernetes` service with its endpoints, the default service range,
-//! the system priority classes, and those of roles, flow control, aggregation and joining.
+//! the system priority classes, and those of roles, flow control, aggregation and joining;
+//! the default storage class.
 //!
 //! Invariants: writing them is idempotent; existing objects (after a restart) stay as their owners left them, except the
 //! endpoints of this server, which have its address. An object is written after the namespace that it is in.
 
+use crate::default_storage_class;
 use futures_util::{
     future::{try_join, try_join_all, try_join3},
     try_join,
@@ -57,6 +59,8 @@ pub struct Facts<'a> {
     pub authentication: &'a ClusterAuthenticationInfo,
     /// The machine's time.
     pub now: Timestamp,
+    /// Whether the provisioner of the default storage class runs.
+    pub storage_class: bool,
 }
 
 /// Creates missing objects.
@@ -74,6 +78,7 @@ pub async fn run(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> 
             cluster_info::ensure(api, facts.url, facts.root_ca),
             cluster_authentication_trust::ensure(api, facts.authentication, facts.now),
             legacy_token_tracking::ensure(api, facts.now, true),
+            storage_class(api, facts),
         )
     };
     try_join!(
@@ -122,6 +127,10 @@ async fn metrics_reader(api: &dyn Api) -> Result<(), Status> {
         "verbs": ["get", "list", "watch"],
     }]);
     ensure(api, &GroupResource::new("rbac.authorization.k8s.io", "clusterroles"), "", role).await
+}
+
+async fn storage_class(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Status> {
+    if facts.storage_class { default_storage_class::ensure(api).await } else { Ok(()) }
 }
 
 async fn kubernetes_service(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Status> {

@@ -5,6 +5,7 @@
 mod bootstrap;
 mod cache_feed;
 pub mod cluster;
+mod default_storage_class;
 mod encryption;
 pub mod joined_node;
 pub mod node_fleet;

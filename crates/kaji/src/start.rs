@@ -261,6 +261,8 @@ impl ListenerBound {
             root_ca: &certificates.trust(),
             authentication: &authentication,
             now: settings.clock.now(),
+            storage_class: settings.options.controllers
+                && settings.options.selection.includes(kaji_controllers::LOCAL_PATH_PROVISIONER),
         };
         bootstrap::run(engine, &facts).await.map_err(StartError::Bootstrap)?;
         Ok(Bootstrapped {

@@ -16,6 +16,7 @@ use kaji_dns::metrics::Metrics;
 use kaji_dns::resolv_conf::{self, ResolvConf};
 use kaji_dns::server::{Listeners, Service};
 use kaji_dns::zone::Zone;
+use kaji_kubelet::local_path::{self, LocalPathConfig};
 use kaji_kubelet::node::static_pods::Manifests;
 use kaji_kubelet::node::{
     self, FullNode, FullPod, Housekeeping, KernelCgroups, Machine, NodeParts, NodeServer,
@@ -135,6 +136,7 @@ pub(crate) async fn run(
     }
     tasks.spawn(serve_services(config.clone(), cluster.clone(), stop.clone()));
     tasks.spawn(enforce_policies(config.clone(), cluster.clone(), stop.clone()));
+    tasks.spawn(keep_local_volumes(config.clone(), cluster.clone(), informers.clone(), shared.clone()));
     tasks.spawn(serve_dns(config.clone(), cluster, served));
     tasks.spawn(dns_announcement::follow(informers.clone(), client.clone(), dns_is_served));
     node::run(parts, informers, shared, stop).await;
@@ -165,6 +167,20 @@ async fn enforce_policies(config: RealNodeConfig, cluster: Arc<Informers>, stop:
     let policies = PolicyConfig { exempt, ..PolicyConfig::new(&config.name) };
     if let Err(error) = kaji_proxy::policy::run(policies, cluster, stop).await {
         tracing::error!(%error, "network policies are not enforced on this node");
+    }
+}
+
+async fn keep_local_volumes(
+    config: RealNodeConfig,
+    cluster: Arc<Informers>,
+    node: Arc<Informers>,
+    shared: Shared,
+) {
+    let client = shared.client.named(&format!("kubelet/{}", config.name));
+    let root = config.data_dir.join("local-volumes");
+    let keeper = LocalPathConfig { node: config.name, root };
+    if let Err(error) = local_path::run(keeper, cluster, node, client, shared).await {
+        tracing::error!(%error, "this node has no local volumes");
     }
 }
 

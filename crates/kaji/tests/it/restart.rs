@@ -3,11 +3,14 @@
 
 use crate::common::TestCluster;
 use futures_util::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Service},
+    storage::v1::StorageClass,
+};
 use kaji::StoreKind;
 use kube::{
     Api,
-    api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
 use serde_json::json;
 use std::{
@@ -49,6 +52,23 @@ async fn everything_is_there_again() {
         tokio::time::timeout(Duration::from_secs(30), events.try_next()).await.unwrap().unwrap().unwrap();
     assert!(matches!(event, WatchEvent::Modified(cm) if cm.data.as_ref().unwrap()["k"] == "2"));
     drop((events, maps, services));
+    cluster.stop().await;
+}
+
+/// A choice of the administrator's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_default_storage_class_that_was_deleted_stays_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = TestCluster::start_in(dir, 0, StoreKind::Disk).await;
+    let classes: Api<StorageClass> = Api::all(cluster.kube().await);
+    assert_eq!(classes.get("local-path").await.unwrap().provisioner, "kaji.dev/local-path");
+    classes.delete("local-path", &DeleteParams::default()).await.unwrap();
+    drop(classes);
+    let dir = cluster.stop().await;
+    let cluster = TestCluster::start_in(dir, 0, StoreKind::Disk).await;
+    let classes: Api<StorageClass> = Api::all(cluster.kube().await);
+    assert!(classes.get_opt("local-path").await.unwrap().is_none());
+    drop(classes);
     cluster.stop().await;
 }
 

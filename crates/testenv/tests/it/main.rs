@@ -4,3 +4,4 @@
 
 mod kube_rs;
 mod node_failure;
+mod volumes;
