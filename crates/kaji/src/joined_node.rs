@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct JoinedNodeOptions {
     /// Images, containers, volumes and addresses are in directories of it.
     pub data_dir: PathBuf,
+    /// The kubelet's directory; `None` for the usual one.
+    pub root_dir: Option<PathBuf>,
     /// The API server, `host:port`.
     pub server: String,
     /// The node's address; the one from which the API server is reached if it is left out.
@@ -77,6 +79,7 @@ pub async fn run(options: JoinedNodeOptions, mut joined: JoinedNode) -> Result<(
     let (server, certificates) = joined.kubelet_server(address);
     let config = RealNodeConfig {
         data_dir: options.data_dir,
+        root_dir: options.root_dir,
         name: joined.name,
         address,
         service_cidrs,

@@ -8,6 +8,7 @@ pub mod cluster;
 mod default_storage_class;
 mod encryption;
 pub mod joined_node;
+mod kubelet_root;
 pub mod node_fleet;
 pub mod node_requirements;
 pub mod node_reset;

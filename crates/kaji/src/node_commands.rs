@@ -51,6 +51,10 @@ pub struct Join {
     /// The directory of the node's key and certificate, images and containers.
     #[arg(long, env = "KAJI_AGENT_DIR")]
     data_dir: Option<PathBuf>,
+    /// The kubelet's directory, of volumes and the sockets of plug-ins. Default: /var/lib/kubelet with the usual data directory, else in
+    /// the data directory.
+    #[arg(long)]
+    root_dir: Option<PathBuf>,
 }
 
 /// Joins a cluster, and is its node until a signal comes.
@@ -76,6 +80,7 @@ pub async fn agent(args: Join) -> Result<(), Box<dyn std::error::Error>> {
     };
     let real = JoinedNodeOptions {
         data_dir: data_dir.clone(),
+        root_dir: args.root_dir,
         server: args.join.clone(),
         address: args.node_ip,
         container_runtime: args.runtime,

@@ -3,6 +3,7 @@
 //! Invariants: nothing is touched while a server or an agent uses the directory; what belongs to the cluster (objects, its
 //! authorities) and images stay; it can be repeated after a failure.
 
+use crate::kubelet_root;
 use crate::start::{
     node_runtime::{self, BUILT_IN, CRI, SANDBOXES, UsedRuntime, plugin_socket},
     real_node::{CGROUPS, CONTAINER_LOGS, POD_LOGS, node_name},
@@ -86,7 +87,11 @@ pub async fn reset(data_dir: &Path, keep_credentials: bool) -> Result<Removed, R
     // The names of tables do not depend on the node's.
     Dataplane::start(kaji_proxy::NodeConfig::new("")).await?.remove().await?;
     policy::remove(&policy::PolicyConfig::new(""))?;
-    pods.extend(names(&data_dir.join("kubelet/pods")));
+    let root = kubelet_root::chosen(data_dir);
+    pods.extend(names(&root.join("pods")));
+    if !root.starts_with(data_dir) {
+        remove_directory(&root)?;
+    }
     remove_files(data_dir, &pods)?;
     if !keep_credentials {
         remove_credentials(data_dir)?;
@@ -163,14 +168,19 @@ fn remove_files(data_dir: &Path, pods: &BTreeSet<String>) -> Result<(), ResetErr
         }
     }
     for part in OWN {
-        let directory = data_dir.join(part);
-        // What was mounted last is in front of what was mounted before.
-        for point in KernelMounter.below(&directory).iter().rev() {
-            KernelMounter.unmount(point).map_err(failure(point))?;
-        }
-        remove_tree(&directory)?;
+        remove_directory(&data_dir.join(part))?;
     }
+    let choice = data_dir.join(kubelet_root::CHOICE);
+    absent(fs::remove_file(&choice)).map_err(failure(&choice))?;
     remove_logs(pods)
+}
+
+fn remove_directory(directory: &Path) -> Result<(), ResetError> {
+    // What was mounted last is in front of what was mounted before.
+    for point in KernelMounter.below(directory).iter().rev() {
+        KernelMounter.unmount(point).map_err(failure(point))?;
+    }
+    remove_tree(directory)
 }
 
 fn remove_credentials(data_dir: &Path) -> Result<(), ResetError> {

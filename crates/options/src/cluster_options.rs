@@ -35,6 +35,8 @@ pub struct Options {
     pub nodes: Nodes,
     /// The runtime of a real node; the built-in one without an endpoint.
     pub container_runtime: ContainerRuntimeFlags,
+    /// The directory of a real node's kubelet; `None` for the usual one.
+    pub root_dir: Option<PathBuf>,
     /// Where nodes and pods reach the server; `None` for where it listens, or the machine's own address.
     pub advertise_address: Option<IpAddr>,
     /// Which ranges of pod addresses nodes are given.
@@ -83,6 +85,7 @@ impl Options {
             names: vec![],
             nodes: Nodes::Simulated(3),
             container_runtime: ContainerRuntimeFlags::default(),
+            root_dir: None,
             advertise_address: None,
             node_ranges: RangeFlags::default(),
             controllers: true,

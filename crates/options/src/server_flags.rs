@@ -49,6 +49,10 @@ pub struct ServerFlags {
     /// run containers, otherwise sim:3.
     #[arg(long)]
     pub nodes: Option<Nodes>,
+    /// The kubelet's directory, of volumes and the sockets of plug-ins. Default: /var/lib/kubelet with the usual data directory, else in the data
+    /// directory.
+    #[arg(long)]
+    root_dir: Option<PathBuf>,
     /// Which controllers run: names, * for all others, -name for all but one, -* or nothing for none (the scheduler counts
     /// as one). Default: all for `kaji up`, none for `kaji apiserver`. Nodes are no controllers: see --nodes.
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
@@ -171,6 +175,7 @@ impl ServerFlags {
             names: self.network.names,
             nodes,
             container_runtime: runtime_of(self.runtime, nodes)?,
+            root_dir: self.root_dir,
             advertise_address: self.advertise_address,
             node_ranges: self.network.ranges,
             controllers: controllers || self.controllers.is_some(),

@@ -93,6 +93,7 @@ impl ControlLoopConfig<'_> {
             let address = self.machine_address;
             let config = RealNodeConfig {
                 data_dir: options.data_dir.clone(),
+                root_dir: options.root_dir.clone(),
                 name,
                 address,
                 service_cidrs: options.service_cidrs.clone(),

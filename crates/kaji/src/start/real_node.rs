@@ -9,6 +9,7 @@ use super::{
     dns_announcement,
     node_runtime::{self, NodeRuntime},
 };
+use crate::kubelet_root::{self, RootDirError};
 use kaji_containers::{BoxFuture, ContainerRuntime, DnsConfig, RuntimeError};
 use kaji_dns::feed::Feed;
 use kaji_dns::forward::{Forwarder, Resolvers};
@@ -81,6 +82,12 @@ pub enum NodeError {
     /// Pods of another runtime.
     #[error("this node still has pods of {0}: use it again, or remove them with kaji node reset")]
     OtherRuntime(String),
+    /// The data directory.
+    #[error("data directory: {0}")]
+    DataDirectory(std::io::Error),
+    /// The kubelet's directory.
+    #[error("the kubelet's directory (--root-dir): {0}")]
+    RootDirectory(#[from] RootDirError),
 }
 
 /// The name of this machine's Node object: the host's name, in lower case as objects' names are.
@@ -97,6 +104,8 @@ pub(crate) fn node_name() -> String {
 pub(crate) struct RealNodeConfig {
     /// The cluster's directory; images, containers, volumes and addresses are in directories of it.
     pub data_dir: PathBuf,
+    /// The kubelet's directory; `None` for the usual one.
+    pub root_dir: Option<PathBuf>,
     /// Of the Node object.
     pub name: String,
     /// Of this machine.
@@ -230,10 +239,12 @@ async fn open(
             options: resolvers.options,
         },
     };
+    let absolute = std::path::absolute(data_dir).map_err(NodeError::DataDirectory)?;
+    let root_dir = kubelet_root::choose(&absolute, config.root_dir.as_deref())?;
     let server = config.server.clone();
     let config = NodeConfig {
         node_name: name.to_owned(),
-        root_dir: data_dir.join("kubelet"),
+        root_dir,
         pod_log_dir: POD_LOGS.into(),
         container_log_dir: CONTAINER_LOGS.into(),
         addresses: vec![config.address],
