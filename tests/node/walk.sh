@@ -226,6 +226,42 @@ spec:
   volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]
 Y
 soon "a pod that fills its volume is evicted" is "Failed Evicted" field pod fills '{.status.phase} {.status.reason}'
+mkdir "$work/local"
+echo before >"$work/local/old"
+k apply -f - >/dev/null <<Y
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: disk}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  persistentVolumeReclaimPolicy: Retain
+  storageClassName: by-hand
+  local: {path: "$work/local"}
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: ["$node"]}]}]}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {accessModes: [ReadWriteOnce], storageClassName: by-hand, volumeName: disk, resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: keeper}
+spec:
+  terminationGracePeriodSeconds: 1
+  securityContext: {fsGroup: 4321}
+  containers:
+  - name: main
+    image: example.com/busybox:1
+    command: [sh, -c, "cat /data/old; echo after > /data/new; ls -ln /data; touch /part/made; sleep 3600"]
+    volumeMounts: [{name: data, mountPath: /data}, {name: data, mountPath: /part, subPath: part}]
+  volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
+Y
+soon "a pod reads the volume of its claim" shows before log keeper main
+soon "its files are its group's" shows 4321 log keeper main
+soon "a sub-path of it is a directory" test -e "$work/local/part/made"
+soon "what it writes is on the volume" grep -q after "$work/local/new"
 cat >"$work/data/kubelet/manifests/st.yaml" <<'Y'
 apiVersion: v1
 kind: Pod
@@ -249,6 +285,7 @@ start_server
 soon "the server comes back" shows " Ready " k get nodes
 soon "it finds its containers" is 3 field deployment web '{.status.availableReplicas}'
 soon "they are the same" is "$before" identity
+soon "the volume is mounted still" grep -q "kubernetes.io~local-volume/disk" /proc/mounts
 
 rm "$work/data/kubelet/manifests/st.yaml"
 k delete deployment web >/dev/null
@@ -257,6 +294,7 @@ soon "pods go" shows "No resources found" k get pods
 none_left() { ! pgrep -f "^$KAJI shim" && ! grep -q "$work" /proc/mounts && ! ip -o link show type veth | grep -vE "uplink|far" | grep -q .; }
 soon "no process, mount or interface is left" none_left
 no_cgroup_left() { ! find /sys/fs/cgroup -path '*kubepods*' -type d -name 'pod*' | grep -q .; }
+soon "the volume outlives its pods" grep -q after "$work/local/new"
 soon "no cgroup of a pod is left" no_cgroup_left
 no_log_left() { ! find /var/log/pods -mindepth 1 | grep -q .; }
 soon "no log is left" no_log_left

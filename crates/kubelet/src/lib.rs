@@ -1,5 +1,6 @@
 //! The node's side of a cluster: `agent` joins a node to a cluster, `server` is the kubelet's HTTPS API, `node` runs the pods of a
-//! real node (`pods` decides and carries out, `volumes` holds their files, `local_path` the directories of node-local volumes), and `simulated`
+//! real node (`pods` decides and carries out, `volumes` holds their files, `local_path` the directories of node-local volumes,
+//! `plugins` finds drivers and devices), and `simulated`
 //! reports for pods what a kubelet would report, without running containers. `cluster_info` and `token` are what kubeadm sets
 //! up for nodes that join.
 
@@ -8,6 +9,7 @@ pub mod cluster_info;
 mod exposition;
 pub mod local_path;
 pub mod node;
+pub mod plugins;
 pub mod pods;
 pub mod public_key_pins;
 pub mod server;

@@ -22,7 +22,10 @@ pub use machine::Machine;
 pub use objects::{BoundPods, FullNode, FullPod};
 pub use report::KUBELET_PORT;
 
-use crate::pods::admission;
+use crate::plugins::csi_node::CsiNode;
+use crate::plugins::devices::DeviceManager;
+use crate::plugins::watcher::PluginWatcher;
+use crate::pods::admission::{self, Refusal};
 use crate::pods::context::{NodeConfig, NodeContext, PodCgroups};
 use crate::pods::core::Pod;
 use crate::pods::sources::ApiSources;
@@ -44,13 +47,13 @@ use kaji_containers::{
     ContainerFilter, ContainerRuntime, ContainerState, ImageService, PodSandboxFilter, PodSandboxInfo,
 };
 use kaji_runtime::objects::Service;
-use kaji_runtime::{Informer, Informers, Recorder, Shared};
+use kaji_runtime::{Client, Informer, Informers, Recorder, Shared};
 use static_pods::{Manifests, StaticPods};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::DirBuilder;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
@@ -141,6 +144,7 @@ pub async fn run(
     let services = informers.get::<Service>();
     let facts = Facts::new(parts.config.node_name.clone(), nodes, services.clone(), &parts.machine);
     let cx = Arc::new(NodeContext {
+        devices: Arc::new(DeviceManager::new(&parts.config.root_dir, shared.clock.clone())),
         volumes: VolumeManager::new(parts.config.root_dir.clone(), parts.mounter),
         user_namespaces: UserNamespaces::new(&parts.config.root_dir),
         runtime: parts.runtime,
@@ -154,8 +158,7 @@ pub async fn run(
         config: parts.config,
     });
     // The disk that it is on is observed from now on.
-    let root = DirBuilder::new().recursive(true).mode(0o750).create(&cx.config.root_dir);
-    if let Err(error) = root {
+    if let Err(error) = DirBuilder::new().recursive(true).mode(0o750).create(&cx.config.root_dir) {
         tracing::error!(%error, directory = %cx.config.root_dir.display(), "the kubelet's directory cannot be made");
     }
     let (news, queue) = mpsc::channel(NEWS);
@@ -167,6 +170,7 @@ pub async fn run(
     let mut tasks = JoinSet::new();
     tasks.spawn(follow_runtime(cx.clone(), news.clone()));
     tasks.spawn(log_rotation::run(cx.clone(), parts.housekeeping.logs));
+    start_plugins(&cx, &client, &mut tasks);
     if let Some(server) = parts.server {
         let api =
             Arc::new(NodeApi::new(cx.clone(), Arc::new(BoundPods(pods.clone())), parts.housekeeping.clone()));
@@ -197,6 +201,25 @@ pub async fn run(
         () = dispatcher.run(queue) => {}
         _ = stop.wait_for(|stop| *stop) => {}
     }
+}
+
+/// Lets plug-ins register, and volumes that no pod has be unstaged.
+fn start_plugins(cx: &Arc<NodeContext>, client: &Client, tasks: &mut JoinSet<()>) {
+    let (root, clock) = (&cx.config.root_dir, cx.clock.clone());
+    let node = CsiNode::new(client.clone(), &cx.config.node_name, cx.facts.clone(), clock.clone());
+    let node = Arc::new(node);
+    let csi = cx.volumes.csi_drivers().clone();
+    let watcher = PluginWatcher::new(root, csi, node.clone(), cx.devices.clone(), clock);
+    tasks.spawn(async move { node.publish().await });
+    tasks.spawn(watcher.run());
+    tasks.spawn(cx.devices.clone().run());
+    let cx = cx.clone();
+    tasks.spawn(async move {
+        loop {
+            kaji_runtime::time::sleep(&*cx.clock, RELIST).await;
+            cx.volumes.sweep().await;
+        }
+    });
 }
 
 /// Reads the manifests, and follows them from then on.
@@ -373,7 +396,11 @@ impl Dispatcher {
                     });
                 }
                 None => {
-                    let refused = self.admit(pod, &admitted);
+                    let mut refused = self.admit(pod, &admitted);
+                    if refused.is_none() && is_new(pod) {
+                        let active = pods.iter().map(|(p, _)| p).filter(|p| !model::is_terminal(p));
+                        refused = self.allocate_devices(pod, active.map(|p| model::uid(p)).collect()).await;
+                    }
                     if refused.is_none() && !model::is_terminal(pod) {
                         admitted.push(pod.clone());
                     }
@@ -411,8 +438,7 @@ impl Dispatcher {
 
     /// A pod that has run already, or ends anyway, is not asked about again.
     fn admit(&self, pod: &Arc<Pod>, admitted: &[Arc<Pod>]) -> Option<Ending> {
-        let began = pod.status.as_ref().is_some_and(|s| s.start_time.is_some());
-        if began || model::deleting(pod) || model::is_terminal(pod) {
+        if !is_new(pod) {
             return None;
         }
         let node = self.cx.facts.node()?;
@@ -420,6 +446,17 @@ impl Dispatcher {
         let pressures: Vec<&str> = self.pressures.borrow().iter().map(|p| p.name()).collect();
         let taken = admission::under_pressure(pod, &pressures);
         let refusal = taken.and_then(|()| admission::admit(pod, &others, &node)).err()?;
+        Some(self.refused(pod, refusal))
+    }
+
+    /// Devices of plug-ins that a pod asks for; `active` are the pods that may keep theirs.
+    async fn allocate_devices(&self, pod: &Arc<Pod>, active: BTreeSet<&str>) -> Option<Ending> {
+        let error = self.cx.devices.allocate(pod, &active).await.err()?;
+        let message = format!("Allocate failed due to {error}, which is unexpected");
+        Some(self.refused(pod, Refusal { reason: "UnexpectedAdmissionError".to_owned(), message }))
+    }
+
+    fn refused(&self, pod: &Pod, refusal: Refusal) -> Ending {
         let event = kaji_runtime::EventRecord::warning(
             model::reference(pod),
             &refusal.reason,
@@ -427,7 +464,7 @@ impl Dispatcher {
         );
         self.cx.api.record(event);
         let message = format!("Pod was rejected: {}", refusal.message);
-        Some(Ending { reason: refusal.reason, message, ..Ending::default() })
+        Ending { reason: refusal.reason, message, ..Ending::default() }
     }
 
     /// Ends a pod for good. It fails once its containers have ended.
@@ -493,21 +530,39 @@ impl Dispatcher {
         }
         self.listed = now;
         let sandboxes = runtime.list_pod_sandboxes(PodSandboxFilter::default()).await?;
+        let mut gone: Vec<Pod> = vec![];
         for sandbox in sandboxes {
             let uid = labels::sandbox_pod_uid(&sandbox).map(str::to_owned);
             if let Some(uid) = uid.filter(|uid| !self.workers.contains_key(uid)) {
-                let pod = Arc::new(orphan(&sandbox, &uid));
-                self.start(Desired {
-                    pod,
-                    gone: true,
-                    refused: None,
-                    shown_as: ShownAs::Nothing,
-                    pending: None,
-                });
+                gone.push(orphan(&sandbox, &uid));
             }
+        }
+        // Of others only their directories are left, with volumes perhaps.
+        for uid in pod_directories(&self.cx.config.root_dir) {
+            if !self.workers.contains_key(&uid) && !gone.iter().any(|pod| model::uid(pod) == uid) {
+                let mut pod = Pod::default();
+                pod.metadata.uid = Some(uid);
+                gone.push(pod);
+            }
+        }
+        for pod in gone {
+            let (pod, gone, shown_as) = (Arc::new(pod), true, ShownAs::Nothing);
+            self.start(Desired { pod, gone, refused: None, shown_as, pending: None });
         }
         Ok(())
     }
+}
+
+/// Whether a pod has not run yet, and is to.
+fn is_new(pod: &Pod) -> bool {
+    let began = pod.status.as_ref().is_some_and(|s| s.start_time.is_some());
+    !began && !model::deleting(pod) && !model::is_terminal(pod)
+}
+
+/// The uids of pods that have a directory.
+fn pod_directories(root: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(root.join("pods")) else { return vec![] };
+    entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect()
 }
 
 /// What the labels of a sandbox say of a pod that was removed from the API while no kubelet ran.

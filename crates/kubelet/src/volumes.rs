@@ -6,23 +6,39 @@
 //! ([`sub_path`]); what is mounted is found again from the mount table after a restart.
 
 mod atomic;
+mod claims;
 mod content;
+mod csi;
+mod empty_dir;
 mod host_path;
+mod kinds;
+mod mount_options;
 mod mounter;
+mod nfs;
+mod ownership;
+mod persistent;
+mod problem;
 mod sub_path;
+mod tear_down;
 mod tokens;
 
+pub use csi::CsiDrivers;
 pub use mounter::{KernelMounter, Mounter};
+pub use problem::NotSetUp;
 
 use crate::pods::context::NodeContext;
 use crate::pods::core::{Container, Pod, Volume, VolumeMount};
 use crate::pods::{expansion, model};
 use content::Content;
-use kaji_containers::{ImageSpec, Mount, MountPropagation};
-use std::collections::BTreeMap;
+use jiff::Timestamp;
+use kaji_containers::{Device, ImageSpec, Mount, MountPropagation};
+use kinds::{Plugin, Used, plugin};
+use persistent::failed;
+use problem::Problem;
+use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokens::Tokens;
 
 /// The volumes of a node's pods.
@@ -30,50 +46,30 @@ pub struct VolumeManager {
     root: PathBuf,
     mounter: Arc<dyn Mounter>,
     tokens: Tokens,
+    csi: Arc<CsiDrivers>,
+    /// Volumes of claims, CSI drivers and servers that are set up, by uid and name.
+    mounted: Mutex<HashMap<String, BTreeMap<String, SetUp>>>,
 }
 
-/// Which plug-in a volume is of.
-enum Plugin {
-    EmptyDir { memory: bool },
-    Content(&'static str),
-    HostPath,
-    Image,
-    Unsupported(&'static str),
+/// A volume that is set up for a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct SetUp {
+    /// What containers mount, or the device.
+    path: PathBuf,
+    device: bool,
+    read_only: bool,
+    /// Processes of the pod get this group.
+    group: Option<i64>,
+    /// It is to be published again now and then.
+    republish: bool,
+    /// Of a CSI volume, when it was published last.
+    since: Option<Timestamp>,
 }
 
-fn plugin(volume: &Volume) -> Plugin {
-    if let Some(source) = &volume.empty_dir {
-        return match source.medium.as_deref().unwrap_or_default() {
-            "" => Plugin::EmptyDir { memory: false },
-            "Memory" => Plugin::EmptyDir { memory: true },
-            _ => Plugin::Unsupported("emptyDir of huge pages"),
-        };
+impl SetUp {
+    fn directory(path: PathBuf) -> SetUp {
+        SetUp { path, ..SetUp::default() }
     }
-    let content = [
-        (volume.config_map.is_some(), "configmap"),
-        (volume.secret.is_some(), "secret"),
-        (volume.projected.is_some(), "projected"),
-        (volume.downward_api.is_some(), "downward-api"),
-    ];
-    if let Some((_, name)) = content.iter().find(|(set, _)| *set) {
-        return Plugin::Content(name);
-    }
-    if volume.host_path.is_some() {
-        return Plugin::HostPath;
-    }
-    if volume.image.is_some() {
-        return Plugin::Image;
-    }
-    let others = [
-        (volume.persistent_volume_claim.is_some(), "persistentVolumeClaim"),
-        (volume.ephemeral.is_some(), "ephemeral"),
-        (volume.csi.is_some(), "csi"),
-        (volume.nfs.is_some(), "nfs"),
-        (volume.iscsi.is_some(), "iscsi"),
-        (volume.fc.is_some(), "fc"),
-        (volume.git_repo.is_some(), "gitRepo"),
-    ];
-    Plugin::Unsupported(others.iter().find(|(set, _)| *set).map_or("unknown", |(_, name)| name))
 }
 
 /// The group that may write a pod's volumes.
@@ -90,7 +86,26 @@ impl VolumeManager {
     /// Below the kubelet's directory.
     #[must_use]
     pub fn new(root: PathBuf, mounter: Arc<dyn Mounter>) -> VolumeManager {
-        VolumeManager { root, mounter, tokens: Tokens::default() }
+        let csi = Arc::new(CsiDrivers::new(&root));
+        VolumeManager { root, mounter, tokens: Tokens::default(), csi, mounted: Mutex::default() }
+    }
+
+    /// The CSI drivers that registered.
+    #[must_use]
+    pub fn csi_drivers(&self) -> &Arc<CsiDrivers> {
+        &self.csi
+    }
+
+    /// Groups that processes of a pod get because of its volumes.
+    #[must_use]
+    pub fn groups(&self, uid: &str) -> Vec<i64> {
+        let mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
+        mounted.get(uid).into_iter().flat_map(BTreeMap::values).filter_map(|v| v.group).collect()
+    }
+
+    fn set_up_already(&self, pod: &Pod, volume: &Volume) -> Option<SetUp> {
+        let mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
+        mounted.get(model::uid(pod))?.get(&volume.name).cloned()
     }
 
     fn pod_dir(&self, uid: &str) -> PathBuf {
@@ -107,80 +122,120 @@ impl VolumeManager {
             Plugin::EmptyDir { .. } => Some(self.dir(uid, "empty-dir", &volume.name)),
             Plugin::Content(name) => Some(self.dir(uid, name, &volume.name)),
             Plugin::HostPath => volume.host_path.as_ref().map(|h| PathBuf::from(&h.path)),
+            Plugin::Claim | Plugin::Csi | Plugin::Nfs => {
+                self.set_up_already(pod, volume).filter(|v| !v.device).map(|v| v.path)
+            }
             Plugin::Image | Plugin::Unsupported(_) => None,
         }
     }
 
-    /// Sets up all volumes of a pod, and brings the contents of those that are up to date. Called again it changes only what
-    /// differs.
+    /// Sets up the volumes that containers of a pod use, and brings the contents of those that are up to date. Called again it
+    /// changes only what differs.
     ///
     /// # Errors
-    /// The text of a `FailedMount` event, of the first volume that failed.
-    pub async fn set_up(&self, cx: &NodeContext, pod: &Pod) -> Result<(), String> {
-        for volume in model::spec(pod).volumes.iter().flatten() {
-            self.set_up_one(cx, pod, volume)
-                .await
-                .map_err(|e| format!("MountVolume.SetUp failed for volume \"{}\" : {e}", volume.name))?;
-        }
-        Ok(())
+    /// What failed and what is waited for; the other volumes were set up.
+    pub async fn set_up(&self, cx: &NodeContext, pod: &Pod) -> Result<(), NotSetUp> {
+        let used = Used::of(pod);
+        let volumes = model::spec(pod).volumes.iter().flatten().filter(|v| used.has(&v.name));
+        let all = volumes.map(|volume| {
+            let used = &used;
+            async move { (volume.name.clone(), self.set_up_one(cx, pod, volume, used).await) }
+        });
+        let outcomes = futures_util::future::join_all(all).await;
+        let problems: Vec<(String, Problem)> =
+            outcomes.into_iter().filter_map(|(name, outcome)| Some((name, outcome.err()?))).collect();
+        if problems.is_empty() { Ok(()) } else { Err(NotSetUp::of(problems)) }
     }
 
-    async fn set_up_one(&self, cx: &NodeContext, pod: &Pod, volume: &Volume) -> Result<(), String> {
+    async fn set_up_one(
+        &self,
+        cx: &NodeContext,
+        pod: &Pod,
+        volume: &Volume,
+        used: &Used<'_>,
+    ) -> Result<(), Problem> {
+        let wrong = |text: String| failed("MountVolume.SetUp", &volume.name, text);
         match plugin(volume) {
-            Plugin::EmptyDir { memory } => self.empty_dir(pod, volume, memory),
-            Plugin::Content(name) => {
-                let dir = self.dir(model::uid(pod), name, &volume.name);
-                let content: Content = content::of_volume(cx, &self.tokens, pod, volume).await?;
-                if !dir.exists() {
-                    self.create(&dir, 0o755)?;
-                    // What holds secrets is not written to a disk.
-                    if matches!(name, "secret" | "projected") && self.mounter.can_mount() {
-                        self.mounter.tmpfs(&dir, None, 0o755).map_err(text(&dir))?;
-                    }
-                }
-                atomic::write(&dir, &content, group(pod)).map_err(text(&dir))
-            }
+            Plugin::EmptyDir { memory } => self.empty_dir(pod, volume, memory).map_err(wrong),
+            Plugin::Content(name) => self.content(cx, pod, volume, name).await.map_err(wrong),
             Plugin::HostPath => match &volume.host_path {
-                Some(source) => host_path::check(source),
+                Some(source) => host_path::check(source).map_err(wrong),
                 None => Ok(()),
             },
             Plugin::Image => Ok(()),
+            Plugin::Claim | Plugin::Csi | Plugin::Nfs => self.kept(cx, pod, volume, used).await,
             Plugin::Unsupported(name) => {
-                Err(format!("volumes of type {name} are not supported by this node"))
+                Err(wrong(format!("volumes of type {name} are not supported by this node")))
             }
         }
+    }
+
+    /// Sets up a volume that stays what it is, unless that was done.
+    async fn kept(
+        &self,
+        cx: &NodeContext,
+        pod: &Pod,
+        volume: &Volume,
+        used: &Used<'_>,
+    ) -> Result<(), Problem> {
+        if let Some(known) = self.set_up_already(pod, volume) {
+            let due =
+                |since: Timestamp| cx.clock.now().duration_since(since).unsigned_abs() >= csi::REPUBLISH;
+            if !known.since.is_some_and(due) {
+                return Ok(());
+            }
+            if !known.republish && plugin_is_inline(volume) {
+                return Ok(());
+            }
+        }
+        let set_up = match plugin(volume) {
+            Plugin::Claim => {
+                let claimed = claims::resolve(cx, pod, volume, used).await.map_err(Problem::Unprocessed)?;
+                match self.set_up_already(pod, volume).filter(|known| !known.republish) {
+                    // It may have grown.
+                    Some(known) => self.grow(cx, &claimed, known).await?,
+                    None => self.persistent(cx, pod, &claimed).await?,
+                }
+            }
+            _ => self.inline(cx, pod, volume).await?,
+        };
+        let mut mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
+        mounted.entry(model::uid(pod).to_owned()).or_default().insert(volume.name.clone(), set_up);
+        Ok(())
+    }
+
+    async fn inline(&self, cx: &NodeContext, pod: &Pod, volume: &Volume) -> Result<SetUp, Problem> {
+        if let Some(source) = &volume.csi {
+            return self.csi_of_pod(cx, pod, &volume.name, source).await;
+        }
+        match &volume.nfs {
+            Some(source) => self.nfs(pod, &volume.name, source, &[]).await,
+            None => Err(failed("MountVolume.SetUp", &volume.name, "the volume has no source")),
+        }
+    }
+
+    async fn content(
+        &self,
+        cx: &NodeContext,
+        pod: &Pod,
+        volume: &Volume,
+        name: &'static str,
+    ) -> Result<(), String> {
+        let dir = self.dir(model::uid(pod), name, &volume.name);
+        let content: Content = content::of_volume(cx, &self.tokens, pod, volume).await?;
+        if !dir.exists() {
+            self.create(&dir, 0o755)?;
+            // What holds secrets is not written to a disk.
+            if matches!(name, "secret" | "projected") && self.mounter.can_mount() {
+                self.mounter.tmpfs(&dir, None, 0o755).map_err(text(&dir))?;
+            }
+        }
+        atomic::write(&dir, &content, group(pod)).map_err(text(&dir))
     }
 
     fn create(&self, dir: &Path, mode: u32) -> Result<(), String> {
         std::fs::create_dir_all(dir).map_err(text(dir))?;
         std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode)).map_err(text(dir))
-    }
-
-    fn empty_dir(&self, pod: &Pod, volume: &Volume, memory: bool) -> Result<(), String> {
-        let dir = self.dir(model::uid(pod), "empty-dir", &volume.name);
-        let mounted = memory && self.mounter.is_mount_point(&dir);
-        if dir.exists() && (!memory || mounted) {
-            return Ok(());
-        }
-        let source = volume.empty_dir.clone().unwrap_or_default();
-        let mode = source.mode.and_then(|m| u32::try_from(m).ok()).unwrap_or(0o777);
-        self.create(&dir, mode)?;
-        if memory {
-            if !self.mounter.can_mount() {
-                return Err("this kubelet may not mount file systems".to_owned());
-            }
-            let limit = source.size_limit.as_ref().map(|q| model::quantity(q).value()).filter(|l| *l > 0);
-            // Memory of a volume counts as the pod's: its own limit bounds it as well.
-            let of_pod = crate::pods::resources::of_pod(pod).memory_limit_bytes;
-            let size = [limit, Some(of_pod).filter(|l| *l > 0)].into_iter().flatten().min();
-            self.mounter.tmpfs(&dir, size, mode).map_err(text(&dir))?;
-        }
-        if let Some(group) = group(pod) {
-            std::os::unix::fs::chown(&dir, None, Some(group)).map_err(text(&dir))?;
-            let mode = std::fs::Permissions::from_mode(mode | 0o2770);
-            std::fs::set_permissions(&dir, mode).map_err(text(&dir))?;
-        }
-        Ok(())
     }
 
     /// The mounts of a container.
@@ -193,11 +248,34 @@ impl VolumeManager {
         container: &Container,
         values: &BTreeMap<&str, &str>,
     ) -> Result<Vec<Mount>, String> {
-        if container.volume_devices.as_ref().is_some_and(|d| !d.is_empty()) {
-            return Err("block volumes (volumeDevices) are not supported by this node".to_owned());
-        }
         let mounts = container.volume_mounts.iter().flatten().enumerate();
         mounts.map(|(index, mount)| self.mount(pod, container, (index, mount), values)).collect()
+    }
+
+    /// The devices of a container that are volumes.
+    ///
+    /// # Errors
+    /// The message of `CreateContainerConfigError`.
+    pub fn devices(&self, pod: &Pod, container: &Container) -> Result<Vec<Device>, String> {
+        let mut devices = vec![];
+        for device in container.volume_devices.iter().flatten() {
+            let missing = || {
+                format!(
+                    "cannot find volume \"{}\" to pass into container \"{}\"",
+                    device.name, container.name
+                )
+            };
+            let volume = model::spec(pod).volumes.iter().flatten().find(|v| v.name == device.name);
+            let volume = volume.ok_or_else(missing)?;
+            let set_up = self.set_up_already(pod, volume).filter(|v| v.device).ok_or_else(missing)?;
+            let permissions = if set_up.read_only { "rm" } else { "rwm" };
+            devices.push(Device {
+                container_path: device.device_path.clone(),
+                host_path: set_up.path.display().to_string(),
+                permissions: permissions.to_owned(),
+            });
+        }
+        Ok(devices)
     }
 
     fn mount(
@@ -212,7 +290,8 @@ impl VolumeManager {
             format!("cannot find volume \"{}\" to mount into container \"{}\"", mount.name, container.name)
         };
         let volume = volume.ok_or_else(missing)?;
-        let read_only = mount.read_only.unwrap_or(false);
+        let of_volume = self.set_up_already(pod, volume).is_some_and(|v| v.read_only);
+        let read_only = mount.read_only.unwrap_or(false) || of_volume;
         let mut made = Mount {
             container_path: absolute(&mount.mount_path),
             readonly: read_only,
@@ -234,6 +313,12 @@ impl VolumeManager {
             return Ok(made);
         }
         let path = self.path(pod, volume).ok_or_else(missing)?;
+        // Drivers mount in their containers what pods are to see.
+        if made.propagation == MountPropagation::Bidirectional
+            && (self.root.starts_with(&path) || path.starts_with(&self.root))
+        {
+            self.mounter.make_shared(&self.root).map_err(text(&self.root))?;
+        }
         made.host_path = match sub_path {
             None => path.display().to_string(),
             Some(sub) => {
@@ -253,34 +338,11 @@ impl VolumeManager {
         };
         Ok(made)
     }
+}
 
-    /// Whether something is mounted in a directory.
-    #[must_use]
-    pub fn has_mounts(&self, dir: &Path) -> bool {
-        !self.mounter.below(dir).is_empty()
-    }
-
-    /// Takes down all volumes of a pod, whatever its spec: what is mounted below its directory is unmounted.
-    ///
-    /// # Errors
-    /// A text for the log.
-    pub async fn tear_down(&self, uid: &str) -> Result<(), String> {
-        self.tokens.forget(uid);
-        let dir = self.pod_dir(uid);
-        let mut mounts = self.mounter.below(&dir);
-        // The deepest go first.
-        mounts.sort_by_key(|path| std::cmp::Reverse(path.components().count()));
-        for mount in mounts {
-            self.mounter.unmount(&mount).map_err(text(&mount))?;
-        }
-        for part in ["volumes", "volume-subpaths"] {
-            match std::fs::remove_dir_all(dir.join(part)) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(text(&dir)(error)),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
+/// Whether a volume is described in the pod, and so never grows.
+fn plugin_is_inline(volume: &Volume) -> bool {
+    !matches!(plugin(volume), Plugin::Claim)
 }
 
 fn absolute(path: &str) -> String {

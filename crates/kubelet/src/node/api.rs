@@ -130,6 +130,30 @@ impl PodApi for KubeletApi {
         })
     }
 
+    fn patch_claim_status<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+        patch: &'a Value,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        let target = Target {
+            version: "v1".into(),
+            resource: "persistentvolumeclaims".into(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            subresource: "status".into(),
+            ..Target::default()
+        };
+        Box::pin(async move {
+            let kind = PatchKind::Strategic.content_type();
+            match self.client.patch(&target, kind, "", patch).await {
+                Ok(_) => Ok(()),
+                Err(error) if error.not_found() => Err(ApiError::Gone),
+                Err(error) => Err(ApiError::Failed(error.to_string())),
+            }
+        })
+    }
+
     fn record(&self, event: EventRecord) {
         self.recorder.record(event);
     }

@@ -77,6 +77,7 @@ pub(super) async fn run(
     mut stop: watch::Receiver<bool>,
 ) {
     let mut changes = pressures.clone();
+    let (volumes, devices) = (cx.volumes.csi_drivers().changes(), cx.devices.changes());
     let reporter = Reporter { cx: cx.clone(), client, machine, pressures };
     let mut pause = Duration::from_millis(200);
     while let Err(error) = reporter.register().await {
@@ -113,6 +114,8 @@ pub(super) async fn run(
             tokio::select! {
                 () = kaji_runtime::time::sleep(&*cx.clock, pause) => {}
                 Ok(()) = changes.changed() => {}
+                () = volumes.notified() => {}
+                () = devices.notified() => {}
             }
         }
     };
@@ -237,11 +240,20 @@ impl Reporter {
             let features = json!({"recursiveReadOnlyMounts": read_only, "userNamespaces": users});
             json!({"name": handler.name, "features": features})
         });
-        let status = json!({
+        let (mut capacity, mut allocatable) = (machine.capacity(), machine.allocatable());
+        let devices = self.cx.devices.capacity();
+        let text = |(name, count): (String, usize)| (name, count.to_string());
+        // Upstream shows resources of plug-ins that are gone as none, since others may have set them too.
+        for amounts in [&mut capacity, &mut allocatable] {
+            amounts.extend(devices.removed.iter().map(|name| (name.clone(), "0".to_owned())));
+        }
+        capacity.extend(devices.capacity.into_iter().map(text));
+        allocatable.extend(devices.allocatable.into_iter().map(text));
+        let mut status = json!({
             "runtimeHandlers": handlers.collect::<Vec<_>>(),
             "features": {"supplementalGroupsPolicy": runtime.supplemental_groups_policy},
-            "capacity": machine.capacity(),
-            "allocatable": machine.allocatable(),
+            "capacity": capacity,
+            "allocatable": allocatable,
             "addresses": addresses,
             "conditions": conditions,
             "daemonEndpoints": {"kubeletEndpoint": {"Port": KUBELET_PORT}},
@@ -259,6 +271,12 @@ impl Reporter {
                 "systemUUID": machine.system_uuid,
             },
         });
+        let volumes = self.cx.volumes.csi_drivers().in_use();
+        if !volumes.is_empty() {
+            status["volumesInUse"] = json!(volumes);
+        } else if node.is_some() {
+            status["volumesInUse"] = Value::Null;
+        }
         (status, ready)
     }
 
@@ -353,9 +371,13 @@ fn differs(shown: &Value, status: &Value) -> bool {
     let images = |v: &Value| v["images"].as_array().cloned().unwrap_or_default();
     addresses(shown) != addresses(status)
         || images(shown) != images(status)
-        || ["capacity", "allocatable", "daemonEndpoints", "runtimeHandlers", "features"]
+        || ["daemonEndpoints", "volumesInUse", "runtimeHandlers", "features"]
             .iter()
             .any(|f| shown[*f] != status[*f])
+        // Others may show resources of the node too.
+        || ["capacity", "allocatable"].iter().any(|f| {
+            status[*f].as_object().is_some_and(|own| own.iter().any(|(k, v)| shown[*f][k] != *v))
+        })
         || status["nodeInfo"].as_object().is_some_and(|info| {
             info.iter().any(|(k, v)| shown["nodeInfo"][k] != *v && v.as_str() != Some(""))
         })

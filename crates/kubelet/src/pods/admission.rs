@@ -1,7 +1,7 @@
 //! Whether this node takes a pod that was bound to it. Upstream's `lifecycle/predicate.go`: a pod that is refused is `Failed`
 //! with the reason and message of the first predicate that does not hold.
 
-use super::core::{Node, Pod, Taint, Toleration};
+use super::core::{Node, NodeSelectorTerm, Pod, Taint, Toleration};
 use super::model::{self, Amounts};
 use std::collections::BTreeMap;
 
@@ -180,6 +180,13 @@ fn affinity(pod: &Pod, node: &Node) -> Result<(), Refusal> {
     let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
     let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
     let Some(required) = required else { return Ok(()) };
+    if matches_terms(&required.node_selector_terms, node) { Ok(()) } else { failed() }
+}
+
+/// Whether a node matches one of the terms of a node selector.
+#[must_use]
+pub fn matches_terms(terms: &[NodeSelectorTerm], node: &Node) -> bool {
+    let labels = node.metadata.labels.clone().unwrap_or_default();
     let name = node.metadata.name.clone().unwrap_or_default();
     let holds = |list: Option<&Vec<super::core::NodeSelectorRequirement>>, field: bool| {
         list.into_iter().flatten().all(|r| {
@@ -198,12 +205,11 @@ fn affinity(pod: &Pod, node: &Node) -> Result<(), Refusal> {
             }
         })
     };
-    let matches = required.node_selector_terms.iter().any(|term| {
+    terms.iter().any(|term| {
         let (expressions, fields) = (term.match_expressions.as_ref(), term.match_fields.as_ref());
         let empty = expressions.is_none_or(Vec::is_empty) && fields.is_none_or(Vec::is_empty);
         !empty && holds(expressions, false) && holds(fields, true)
-    });
-    if matches { Ok(()) } else { failed() }
+    })
 }
 
 /// Protocol, address and port of each host port.

@@ -4,6 +4,7 @@ use super::core::{Node, PodStatus};
 use super::network::DnsSettings;
 use super::sources::Sources;
 use super::user_namespaces::UserNamespaces;
+use crate::plugins::devices::DeviceManager;
 use crate::volumes::VolumeManager;
 use futures_util::future::BoxFuture;
 use kaji_containers::{ContainerRuntime, ImageService, LinuxResources};
@@ -38,6 +39,14 @@ pub trait PodApi: Send + Sync + 'static {
 
     /// Deletes a pod of this uid without grace.
     fn delete<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<(), ApiError>>;
+
+    /// Patches the status of a claim that one of the node's pods uses.
+    fn patch_claim_status<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+        patch: &'a serde_json::Value,
+    ) -> BoxFuture<'a, Result<(), ApiError>>;
 
     /// Records an event, or drops it.
     fn record(&self, event: EventRecord);
@@ -144,6 +153,8 @@ pub struct NodeContext {
     pub volumes: VolumeManager,
     /// Ranges of ids of pods with user namespaces.
     pub user_namespaces: UserNamespaces,
+    /// Devices of plug-ins.
+    pub devices: Arc<DeviceManager>,
     /// Cgroups of pods; `None` where the kubelet may not make any.
     pub cgroups: Option<Arc<dyn PodCgroups>>,
     /// Time.

@@ -13,6 +13,7 @@ pub use references::of_pod;
 use super::core::{ConfigMap, Pod, Secret};
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
+use kaji_runtime::Target;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -143,6 +144,9 @@ pub trait Sources: Send + Sync + 'static {
         namespace: &'a str,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<Arc<Keyed>>, String>>;
+
+    /// Reads any other object, in JSON; `None` where there is none.
+    fn object<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Option<serde_json::Value>, String>>;
 
     /// Asks for a token.
     fn token<'a>(&'a self, request: &'a TokenRequest) -> BoxFuture<'a, Result<Token, String>>;

@@ -9,8 +9,8 @@ use super::observed::Observed;
 use super::security::ImageUser;
 use super::{expansion, labels, network, resources, security};
 use kaji_containers::{
-    ContainerConfig, ContainerMetadata, Image, ImageSpec, Mount, PodSandboxConfig, PodSandboxMetadata,
-    UserNamespace,
+    ContainerConfig, ContainerMetadata, ContainerSecurity, Image, ImageSpec, Mount, PodSandboxConfig,
+    PodSandboxMetadata, UserNamespace,
 };
 use kaji_runtime::EventRecord;
 use std::collections::BTreeMap;
@@ -154,18 +154,13 @@ pub async fn container_config(
     };
     let (command, args) = (expand(&container.command), expand(&container.args));
     let mut mounts = cx.volumes.mounts(pod, container, &values).await.map_err(wrong)?;
+    let mut devices = cx.volumes.devices(pod, container).map_err(wrong)?;
+    let of_plugins = cx.devices.options(pod, container).await.map_err(wrong)?;
+    devices.extend(of_plugins.devices);
+    mounts.extend(of_plugins.mounts);
     mounts.extend(hosts_mount(cx, inputs, &mounts).map_err(wrong)?);
     mounts.extend(message_mount(cx, pod, container).map_err(wrong)?);
-    let user = ImageUser { uid: inputs.image.0.uid, name: inputs.image.0.username.clone() };
-    let profiles = cx.config.root_dir.join("seccomp");
-    let security = security::of_container(pod, container, &user, inputs.target, &profiles);
-    let mut security = security.map_err(|e| wrong(e.to_string()))?;
-    security.namespaces.user = user_namespace(cx, pod).await.map_err(wrong)?;
-    if let Some(user) = &security.namespaces.user {
-        for mount in &mut mounts {
-            (mount.uid_mappings, mount.gid_mappings) = (user.uids.clone(), user.gids.clone());
-        }
-    }
+    let security = secured(cx, inputs, &mut mounts).await.map_err(wrong)?;
     let logs = cx.config.log_dir(&pod_ref(pod)).join(&container.name);
     std::fs::create_dir_all(&logs).map_err(|e| {
         wrong(format!("create container log directory for container {} failed: {e}", container.name))
@@ -176,12 +171,12 @@ pub async fn container_config(
         command,
         args,
         working_dir: container.working_dir.clone().unwrap_or_default(),
-        envs,
+        envs: with_variables(envs, of_plugins.envs),
         mounts,
-        devices: vec![],
-        cdi_devices: vec![],
+        devices,
+        cdi_devices: of_plugins.cdi_devices,
         labels: labels::of_container(pod, container),
-        annotations: labels::annotations(pod, container, count),
+        annotations: with_annotations(of_plugins.annotations, labels::annotations(pod, container, count)),
         log_path: format!("{}/{count}.log", container.name),
         stdin: container.stdin.unwrap_or(false),
         stdin_once: container.stdin_once.unwrap_or(false),
@@ -190,6 +185,48 @@ pub async fn container_config(
         security,
         stop_signal: container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
     })
+}
+
+/// Users, groups and profiles of a container, and how its mounts show their owners.
+async fn secured(
+    cx: &NodeContext,
+    inputs: &ContainerInputs<'_>,
+    mounts: &mut [Mount],
+) -> Result<ContainerSecurity, String> {
+    let (pod, container) = (inputs.pod, inputs.container);
+    let user = ImageUser { uid: inputs.image.0.uid, name: inputs.image.0.username.clone() };
+    let profiles = cx.config.root_dir.join("seccomp");
+    let security = security::of_container(pod, container, &user, inputs.target, &profiles);
+    let mut security = security.map_err(|e| e.to_string())?;
+    security.namespaces.user = user_namespace(cx, pod).await?;
+    if let Some(user) = &security.namespaces.user {
+        for mount in mounts {
+            (mount.uid_mappings, mount.gid_mappings) = (user.uids.clone(), user.gids.clone());
+        }
+    }
+    // Groups that volumes ask for.
+    for group in cx.volumes.groups(model::uid(pod)) {
+        if !security.supplemental_groups.contains(&group) {
+            security.supplemental_groups.push(group);
+        }
+    }
+    Ok(security)
+}
+
+/// With variables of device plug-ins, unless the container sets them itself.
+fn with_variables(own: Vec<(String, String)>, of_plugins: BTreeMap<String, String>) -> Vec<(String, String)> {
+    let new = of_plugins.into_iter().filter(|(name, _)| !own.iter().any(|(known, _)| known == name));
+    let new: Vec<(String, String)> = new.collect();
+    new.into_iter().chain(own).collect()
+}
+
+/// The kubelet's own annotations win.
+fn with_annotations(
+    mut of_plugins: BTreeMap<String, String>,
+    own: BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    of_plugins.extend(own);
+    of_plugins
 }
 
 /// `/etc/hosts`, unless the container mounts one of its own.

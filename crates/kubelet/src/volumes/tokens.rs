@@ -22,16 +22,26 @@ fn due(token: &Token, now: Timestamp) -> bool {
 }
 
 impl Tokens {
-    /// The present token. One that cannot be replaced is used until it ends.
+    /// The present token.
     pub(super) async fn get(
         &self,
         sources: &dyn Sources,
         request: &TokenRequest,
         now: Timestamp,
     ) -> Result<String, String> {
+        self.whole(sources, request, now).await.map(|token| token.token)
+    }
+
+    /// The present token, and how long it is valid. One that cannot be replaced is used until it ends.
+    pub(super) async fn whole(
+        &self,
+        sources: &dyn Sources,
+        request: &TokenRequest,
+        now: Timestamp,
+    ) -> Result<Token, String> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(request).cloned();
         if let Some(token) = kept.as_ref().filter(|t| !due(t, now)) {
-            return Ok(token.token.clone());
+            return Ok(token.clone());
         }
         match sources.token(request).await {
             Ok(token) => {
@@ -40,12 +50,12 @@ impl Tokens {
                     tokens.retain(|_, t| t.expires > now);
                 }
                 tokens.insert(request.clone(), token.clone());
-                Ok(token.token)
+                Ok(token)
             }
             Err(error) => match kept.filter(|t| t.expires > now) {
                 Some(token) => {
                     tracing::warn!(error, "a service account's token could not be replaced");
-                    Ok(token.token)
+                    Ok(token)
                 }
                 None => Err(format!("failed to fetch token: {error}")),
             },

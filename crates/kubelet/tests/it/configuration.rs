@@ -161,7 +161,7 @@ async fn environments_expand_references() {
         services: &[],
         allocatable: &allocatable,
     };
-    let (made, invalid) = environment::make(&inputs, &Objects).await.unwrap();
+    let (made, invalid) = environment::make(&inputs, &Objects::default()).await.unwrap();
     let shown: Vec<String> = made.iter().map(|(k, v)| format!("{k}={v}")).collect();
     assert!(invalid.is_empty());
     expect_test::expect!["A=1 B=1-$(NONE)-$(A) C=1 D=2 E=value G=10.0.0.7 P_key=value"]

@@ -2,6 +2,7 @@
 
 use futures_util::stream::BoxStream;
 use kaji_containers::*;
+use kaji_kubelet::plugins::devices::DeviceManager;
 use kaji_kubelet::pods::context::{ApiError, NodeConfig, NodeContext, NodeFacts, PodApi, PodRef};
 use kaji_kubelet::pods::core::{Node, Pod, PodStatus};
 use kaji_kubelet::pods::network::DnsSettings;
@@ -10,6 +11,7 @@ use kaji_kubelet::pods::user_namespaces::UserNamespaces;
 use kaji_kubelet::volumes::{Mounter, VolumeManager};
 use kaji_meta::{random::SeededRandom, time::ManualClock};
 use kaji_runtime::{EventRecord, objects::Service};
+use rustix::mount::MountFlags;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -369,6 +371,8 @@ pub struct Api {
     pub uid: Mutex<String>,
     pub deleted: Mutex<bool>,
     pub events: Mutex<Vec<String>>,
+    /// Patches of claims.
+    pub claims: Mutex<Vec<String>>,
 }
 
 impl PodApi for Api {
@@ -386,12 +390,27 @@ impl PodApi for Api {
         *self.deleted.lock().unwrap() = true;
         Box::pin(async { Ok(()) })
     }
+    fn patch_claim_status<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+        patch: &'a serde_json::Value,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        self.claims.lock().unwrap().push(format!("{namespace}/{name} {patch}"));
+        Box::pin(async { Ok(()) })
+    }
     fn record(&self, event: EventRecord) {
         self.events.lock().unwrap().push(format!("{}: {}", event.reason, event.message));
     }
 }
 
-pub struct Objects;
+/// What the API holds, and what the node's informers show.
+#[derive(Default)]
+pub struct Objects {
+    /// By path.
+    pub objects: Mutex<BTreeMap<String, serde_json::Value>>,
+    pub node: Mutex<Option<Arc<Node>>>,
+}
 
 impl Sources for Objects {
     fn follow(&self, _: &Pod, _: &Arc<Notify>) {}
@@ -403,11 +422,24 @@ impl Sources for Objects {
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<Arc<Keyed>>, String>> {
         let data = BTreeMap::from([("key".to_owned(), b"value".to_vec())]);
-        let found = kind == KeyedKind::ConfigMap && name == "map";
+        let found = (kind == KeyedKind::ConfigMap) == (name == "map") && name != "absent";
         Box::pin(async move { Ok(found.then(|| Arc::new(Keyed { data, ..Keyed::default() }))) })
     }
-    fn token<'a>(&'a self, _: &'a TokenRequest) -> BoxFuture<'a, Result<Token, String>> {
-        Box::pin(async { Err("no tokens".to_owned()) })
+    fn object<'a>(
+        &'a self,
+        target: &'a kaji_runtime::Target,
+    ) -> BoxFuture<'a, Result<Option<serde_json::Value>, String>> {
+        Box::pin(async move { Ok(self.objects.lock().unwrap().get(&target.path()).cloned()) })
+    }
+    fn token<'a>(&'a self, request: &'a TokenRequest) -> BoxFuture<'a, Result<Token, String>> {
+        Box::pin(async move {
+            if request.audience.is_empty() {
+                return Err("no tokens".to_owned());
+            }
+            let (issued, expires) = ("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z");
+            let token = format!("token of {} for {}", request.pod, request.audience);
+            Ok(Token { token, issued: issued.parse().unwrap(), expires: expires.parse().unwrap() })
+        })
     }
     fn trust_bundles<'a>(
         &'a self,
@@ -427,31 +459,72 @@ impl NodeFacts for Objects {
         Some(vec![])
     }
     fn node(&self) -> Option<Arc<Node>> {
-        None
+        self.node.lock().unwrap().clone()
     }
     fn allocatable(&self) -> BTreeMap<String, i64> {
         BTreeMap::from([("cpu".to_owned(), 2000), ("memory".to_owned(), 1 << 30)])
     }
 }
 
-/// Mounts nothing: volumes are plain directories.
-pub struct NoMounts;
+/// Mounts nothing: volumes are plain directories. Keeps what it was asked for where it may mount.
+#[derive(Default)]
+pub struct NoMounts {
+    pub may: bool,
+    /// Targets and what is mounted there.
+    pub mounts: Mutex<BTreeMap<PathBuf, String>>,
+}
+
+impl NoMounts {
+    fn add(&self, target: &Path, what: String) -> std::io::Result<()> {
+        self.mounts.lock().unwrap().insert(target.to_owned(), what);
+        Ok(())
+    }
+}
 
 impl Mounter for NoMounts {
     fn can_mount(&self) -> bool {
-        false
+        self.may
     }
-    fn tmpfs(&self, _: &Path, _: Option<i64>, _: u32) -> std::io::Result<()> {
-        Err(std::io::ErrorKind::PermissionDenied.into())
+    fn tmpfs(&self, dir: &Path, _: Option<i64>, _: u32) -> std::io::Result<()> {
+        if self.may {
+            self.add(dir, "tmpfs".into())
+        } else {
+            Err(std::io::ErrorKind::PermissionDenied.into())
+        }
     }
-    fn bind(&self, _: std::os::fd::BorrowedFd<'_>, _: &Path) -> std::io::Result<()> {
-        Err(std::io::ErrorKind::PermissionDenied.into())
+    fn bind(&self, source: std::os::fd::BorrowedFd<'_>, target: &Path) -> std::io::Result<()> {
+        use std::os::fd::AsRawFd;
+        let source = std::fs::read_link(format!("/proc/self/fd/{}", source.as_raw_fd()))?;
+        if self.may {
+            self.add(target, source.display().to_string())
+        } else {
+            Err(std::io::ErrorKind::PermissionDenied.into())
+        }
     }
-    fn unmount(&self, _: &Path) -> std::io::Result<()> {
+    fn mount(
+        &self,
+        source: &str,
+        target: &Path,
+        kind: &str,
+        flags: MountFlags,
+        data: &str,
+    ) -> std::io::Result<()> {
+        self.add(target, format!("{kind} {source} {} {data}", flags.bits()))
+    }
+    fn change_bind(&self, target: &Path, flags: MountFlags) -> std::io::Result<()> {
+        let mut mounts = self.mounts.lock().unwrap();
+        mounts.get_mut(target).unwrap().push_str(&format!(" flags {}", flags.bits()));
         Ok(())
     }
-    fn below(&self, _: &Path) -> Vec<PathBuf> {
-        vec![]
+    fn make_shared(&self, dir: &Path) -> std::io::Result<()> {
+        self.add(dir, "shared".into())
+    }
+    fn unmount(&self, path: &Path) -> std::io::Result<()> {
+        self.mounts.lock().unwrap().remove(path);
+        Ok(())
+    }
+    fn below(&self, dir: &Path) -> Vec<PathBuf> {
+        self.mounts.lock().unwrap().keys().filter(|p| p.starts_with(dir)).cloned().collect()
     }
 }
 
@@ -460,12 +533,19 @@ pub struct Fake {
     pub runtime: Arc<Runtime>,
     pub api: Arc<Api>,
     pub clock: Arc<ManualClock>,
+    pub objects: Arc<Objects>,
+    pub mounter: Arc<NoMounts>,
     pub dir: tempfile::TempDir,
 }
 
 impl Fake {
     pub fn new() -> Fake {
-        let dir = tempfile::tempdir().unwrap();
+        Fake::at(tempfile::tempdir().unwrap(), NoMounts::default())
+    }
+
+    /// A kubelet with a directory that another one may have left.
+    pub fn at(dir: tempfile::TempDir, mounter: NoMounts) -> Fake {
+        let (objects, mounter) = (Arc::new(Objects::default()), Arc::new(mounter));
         let clock = Arc::new(ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap()));
         let runtime = Arc::new(Runtime { state: Mutex::default(), clock: clock.clone() });
         let api = Arc::new(Api::default());
@@ -486,18 +566,19 @@ impl Fake {
             runtime_name: "kaji".into(),
         };
         let cx = Arc::new(NodeContext {
-            volumes: VolumeManager::new(config.root_dir.clone(), Arc::new(NoMounts)),
+            devices: Arc::new(DeviceManager::new(&config.root_dir, clock.clone())),
+            volumes: VolumeManager::new(config.root_dir.clone(), mounter.clone()),
             user_namespaces: UserNamespaces::new(&config.root_dir),
             config,
             runtime: runtime.clone(),
             images: runtime.clone(),
             api: api.clone(),
-            sources: Arc::new(Objects),
-            facts: Arc::new(Objects),
+            sources: objects.clone(),
+            facts: objects.clone(),
             cgroups: None,
             clock: clock.clone(),
             random: Arc::new(SeededRandom::new(1)),
         });
-        Fake { cx, runtime, api, clock, dir }
+        Fake { cx, runtime, api, clock, objects, mounter, dir }
     }
 }

@@ -4,9 +4,14 @@
 #![allow(clippy::unwrap_used)]
 
 mod configuration;
+mod csi;
+mod csi_driver;
+mod devices;
 mod eviction;
 mod fake;
 mod lifecycle;
 mod logs;
+mod registration;
 mod server;
 mod sources;
+mod volumes;

@@ -70,6 +70,16 @@ impl Sources for ApiSources {
         })
     }
 
+    fn object<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Option<Value>, String>> {
+        Box::pin(async move {
+            match self.client.get::<Value>(&target.path()).await {
+                Ok(value) => Ok(Some(value)),
+                Err(error) if error.not_found() => Ok(None),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+    }
+
     fn token<'a>(&'a self, request: &'a TokenRequest) -> BoxFuture<'a, Result<Token, String>> {
         Box::pin(async move {
             let target = Target {

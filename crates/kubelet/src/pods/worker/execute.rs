@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// After a failed start of a container, unless its own delay is known.
 const AGAIN: Duration = Duration::from_secs(1);
+/// While a volume is being attached: upstream's `podAttachAndMountRetryInterval`.
+const ATTACHING: Duration = Duration::from_millis(300);
 
 impl Worker {
     /// Carries actions out. Answers when to look again, at the latest.
@@ -146,8 +148,14 @@ impl Worker {
                 self.mounts.reset("volumes");
                 None
             }
-            Err(error) => {
-                event("FailedMount", error);
+            Err(problems) if problems.failures.is_empty() => {
+                tracing::debug!(pod = model::display(&pod), %problems, "volumes");
+                starts.then_some(ATTACHING)
+            }
+            Err(problems) => {
+                for failure in problems.failures {
+                    event("FailedMount", failure);
+                }
                 self.mounts.next("volumes", now, now);
                 starts.then(|| self.mounts.delay("volumes"))
             }
