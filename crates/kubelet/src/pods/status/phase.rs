@@ -112,9 +112,12 @@ fn count_regular(inputs: &Inputs<'_>, counts: &mut Counts, container: &Container
 }
 
 fn decide(inputs: &Inputs<'_>, counts: &Counts) -> &'static str {
+    // Also one that has ended, as long as its sandbox stands: sidecars that still run make no pod Pending again.
+    let sandbox = inputs.observed.ready_sandbox().map(|sandbox| sandbox.info.id.as_str());
     let began = |c: &Container| {
-        let state = inputs.observed.newest(&c.name).map(|o| o.state());
-        matches!(state, Some(ContainerState::Running))
+        let newest = inputs.observed.newest(&c.name);
+        newest.is_some_and(|o| matches!(o.state(), ContainerState::Running | ContainerState::Exited))
+            && newest.map(|o| o.status.info.sandbox_id.as_str()) == sandbox
     };
     if counts.failed_for_good > 0 {
         return "Failed";
