@@ -16,6 +16,7 @@ mod report;
 pub mod static_pods;
 pub mod usage;
 
+pub(crate) use api::patch as status_patch;
 pub use cgroups::KernelCgroups;
 pub use housekeeping::Housekeeping;
 pub use machine::Machine;

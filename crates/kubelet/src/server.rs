@@ -15,20 +15,20 @@
 mod auth;
 mod certificates;
 mod configz;
-mod logs;
+pub(crate) mod logs;
 pub mod lookup;
 mod metrics;
 mod node_api;
 mod pods;
 pub mod request;
-mod streams;
+pub(crate) mod streams;
 mod summary;
 mod usage;
 
 pub use lookup::NodePods;
 pub(crate) use metrics::resource as resource_metrics;
 pub use node_api::NodeApi;
-pub use request::{Handler, KubeletRequest, Pages};
+pub use request::{Handler, KubeletRequest};
 use request::{ServerBody, Sessions};
 
 use auth::{Auth, Rejection, TokenReviewCache};

@@ -1,27 +1,35 @@
 //! Simulated nodes: Node objects with leases and heartbeats, and pods that go through the phases a kubelet would report.
 //!
-//! What pods do is decided by the pure [`pods::next`]; annotations ask for other behaviour (see [`behaviour`]).
+//! What happens to a pod is decided by [`step`], with the decisions and statuses of real nodes over a [`runtime`] in memory;
+//! annotations ask for other behaviour (see [`behaviour`], and [`faults`] for nodes).
 //!
 //! Invariants: only pods bound to this process's nodes are touched; a pod's address is unique among live pods; a deleted
 //! pod is removed only after its containers are reported as ended.
 
 mod addresses;
+mod api;
 pub mod behaviour;
+mod facts;
+pub mod faults;
+pub mod files;
 mod fleet;
+mod history;
 mod listeners;
 mod metrics;
 mod nodes;
-pub mod pods;
+mod pods;
+mod probes;
+pub mod runtime;
+pub mod script;
+mod start;
+pub mod step;
 mod usage;
 
 pub use fleet::{Fleet, SimulatedNode};
 
 use crate::server::KubeletServerConfig;
-use addresses::Addresses;
-use kaji_runtime::{
-    Change, Controller, Informers, Key, Shared,
-    objects::{Node, Pod},
-};
+use kaji_runtime::{Change, Controller, Informers, Key, Shared, objects::Node};
+use pods::Pods;
 use std::sync::Arc;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -45,36 +53,19 @@ pub async fn run(
     stop: watch::Receiver<bool>,
 ) {
     let mut tasks = JoinSet::new();
+    let faults = Arc::new(faults::Faults::default());
+    let pods = Pods::new(fleet.clone(), faults.clone(), &informers, &shared);
     let listeners = match servers {
-        Some(servers) => listeners::open(&fleet, &servers, &informers, &shared, (&mut tasks, &stop)).await,
+        Some(servers) => listeners::open(&fleet, &servers, &informers, &pods, (&mut tasks, &stop)).await,
         None => listeners::Listeners::default(),
     };
-    let addresses = Arc::new(Addresses::default());
-    let freed = addresses.clone();
-    let mut nodes = Controller::new(nodes::Nodes { fleet: fleet.clone(), listeners }, &informers)
+    let names = fleet.names();
+    let mut nodes = Controller::new(nodes::Nodes { fleet, listeners, faults }, &informers)
         .reads::<Node>(|change: &Change<Node>, _| vec![Key::new("", change.any().metadata.name.as_str())]);
-    for name in fleet.names() {
+    for name in names {
         nodes = nodes.seed(Key::new("", name));
     }
-    let pods = Controller::new(pods::Pods { fleet: fleet.clone(), addresses }, &informers)
-        .reads::<Pod>(move |change: &Change<Pod>, _| {
-            let pod = change.any();
-            if change.new.is_none() {
-                freed.release(&pod.metadata.uid);
-            }
-            if fleet.has(&pod.spec.node_name) { vec![pod.metadata.key()] } else { vec![] }
-        })
-        .reads::<Node>(|change: &Change<Node>, view| {
-            let (Some(old), Some(node)) = (&change.old, &change.new) else { return vec![] };
-            if old.spec.pod_cidrs == node.spec.pod_cidrs {
-                return vec![];
-            }
-            // Its first pods have waited for that.
-            let pods = view.get::<Pod>();
-            pods.iter().filter(|p| p.spec.node_name == node.metadata.name).map(|p| p.metadata.key()).collect()
-        })
-        .workers(16);
-    tasks.spawn(kaji_runtime::run(nodes, shared.clone(), stop.clone()));
-    tasks.spawn(kaji_runtime::run(pods, shared, stop));
+    tasks.spawn(kaji_runtime::run(nodes, shared, stop.clone()));
+    tasks.spawn(pods.run(stop));
     while tasks.join_next().await.is_some() {}
 }

@@ -55,7 +55,7 @@ fn target(pod: &PodRef) -> Target {
 }
 
 /// The strategic merge patch from one status to another. Fields that are gone are removed; of conditions only those of resizes.
-pub(super) fn patch(uid: &str, before: &PodStatus, after: &PodStatus) -> Value {
+pub(crate) fn patch(uid: &str, before: &PodStatus, after: &PodStatus) -> Value {
     let object = |status: &PodStatus| match serde_json::to_value(status) {
         Ok(Value::Object(map)) => map,
         _ => Map::new(),

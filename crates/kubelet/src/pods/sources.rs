@@ -47,14 +47,14 @@ impl KeyedKind {
         }
     }
 
-    fn resource(self) -> &'static str {
+    pub(crate) fn resource(self) -> &'static str {
         match self {
             KeyedKind::ConfigMap => "configmaps",
             KeyedKind::Secret => "secrets",
         }
     }
 
-    fn parse(self, json: &[u8]) -> Result<Keyed, serde_json::Error> {
+    pub(crate) fn parse(self, json: &[u8]) -> Result<Keyed, serde_json::Error> {
         Ok(match self {
             KeyedKind::ConfigMap => {
                 ConfigMap::deserialize(&mut serde_json::Deserializer::from_slice(json))?.into()

@@ -6,9 +6,9 @@
 //!
 //! Source: upstream's `getContainerLogs`, `GetKubeletContainerLogs` and `cri-client/pkg/logs`.
 
-mod options;
+pub(crate) mod options;
 mod reader;
-mod source;
+pub(crate) mod source;
 mod wait;
 
 use super::node_api::NodeApi;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use wait::Changes;
 
 /// The content type of logs.
-const TEXT: &str = "text/plain";
+pub(crate) const TEXT: &str = "text/plain";
 
 /// Answers a request for logs.
 pub(super) async fn handle(api: &NodeApi, request: KubeletRequest) -> Response<ServerBody> {

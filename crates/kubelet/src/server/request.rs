@@ -80,23 +80,6 @@ pub trait Handler: Send + Sync + 'static {
     fn handle(self: Arc<Self>, request: KubeletRequest) -> BoxFuture<'static, Response<ServerBody>>;
 }
 
-/// Pages of text, by their paths; for nodes without containers.
-pub struct Pages<F>(pub F);
-
-impl<F> Handler for Pages<F>
-where
-    F: Fn(&str) -> Option<(&'static str, String)> + Send + Sync + 'static,
-{
-    fn handle(self: Arc<Self>, request: KubeletRequest) -> BoxFuture<'static, Response<ServerBody>> {
-        let response = match (self.0)(&request.path) {
-            None => not_found(),
-            Some(_) if request.method != Method::GET => method_not_allowed(),
-            Some((content_type, text)) => respond(StatusCode::OK, content_type, text),
-        };
-        Box::pin(std::future::ready(response))
-    }
-}
-
 /// A response with a whole body.
 pub fn respond(code: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<ServerBody> {
     with_body(code, content_type, Full::new(body.into()).map_err(|never| match never {}).boxed_unsync())

@@ -23,16 +23,16 @@ use std::time::Duration;
 
 /// What a path names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Names {
-    namespace: String,
-    pod: String,
-    uid: Option<String>,
+pub(crate) struct Names {
+    pub(crate) namespace: String,
+    pub(crate) pod: String,
+    pub(crate) uid: Option<String>,
     /// Empty for a port-forward.
-    container: String,
+    pub(crate) container: String,
 }
 
 /// Of the segments behind the root; `None` if there are too few or too many, or an empty one.
-fn names(segments: &[&str], with_container: bool) -> Option<Names> {
+pub(crate) fn names(segments: &[&str], with_container: bool) -> Option<Names> {
     let (container, pod) = match segments.split_last() {
         Some((last, rest)) if with_container => (*last, rest),
         _ => ("", segments),
@@ -69,6 +69,11 @@ pub(super) async fn handle(api: &NodeApi, request: KubeletRequest) -> Response<S
         "portForward" => port_forward(api, &request, &names).await,
         _ => return run(api, &request, &names).await.unwrap_or_else(refuse),
     };
+    upgraded(&request, answer)
+}
+
+/// The response to a request for a session, which runs then.
+pub(crate) fn upgraded(request: &KubeletRequest, answer: Result<Upgrade, Refusal>) -> Response<ServerBody> {
     match answer {
         Ok(Upgrade { response, session }) => {
             request.sessions.run(session);
@@ -78,7 +83,7 @@ pub(super) async fn handle(api: &NodeApi, request: KubeletRequest) -> Response<S
     }
 }
 
-fn refuse(refusal: Refusal) -> Response<ServerBody> {
+pub(crate) fn refuse(refusal: Refusal) -> Response<ServerBody> {
     let Refusal { code, headers, text } = refusal;
     let mut response = request::error(code, text);
     for (name, value) in headers {
@@ -87,7 +92,7 @@ fn refuse(refusal: Refusal) -> Response<ServerBody> {
     response
 }
 
-fn upgrade_of(request: &KubeletRequest) -> UpgradeRequest<'_> {
+pub(crate) fn upgrade_of(request: &KubeletRequest) -> UpgradeRequest<'_> {
     UpgradeRequest { method: &request.method, headers: &request.headers, upgrade: request.upgrade.as_ref() }
 }
 

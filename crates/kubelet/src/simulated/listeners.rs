@@ -5,14 +5,14 @@
 //! - At most [`MAX_LISTENERS`] nodes have a listener, so that a large fleet leaves the server its file descriptors. The
 //!   others report an address and a port where nothing listens.
 
-use super::{fleet::Fleet, metrics, usage::Meters};
+use super::{api::NodeApi, fleet::Fleet, metrics, pods::Pods, usage::Meters};
 use crate::server::{
-    Handler, KubeletServerConfig, Pages,
+    KubeletServerConfig,
     request::{METRICS, PLAIN},
 };
 use kaji_meta::Clock;
 use kaji_runtime::{
-    Informers, Shared,
+    Informers,
     objects::{Node, Pod},
 };
 use std::{
@@ -47,12 +47,14 @@ pub(super) async fn open(
     fleet: &Fleet,
     servers: &KubeletServerConfig,
     informers: &Arc<Informers>,
-    shared: &Shared,
+    owner: &Arc<Pods>,
     (tasks, stop): (&mut JoinSet<()>, &watch::Receiver<bool>),
 ) -> Listeners {
     let mut addresses = HashMap::new();
     for (index, node) in fleet.names().into_iter().take(MAX_LISTENERS).enumerate() {
-        let handler = handler(node.clone(), informers, shared.clock.clone());
+        let shared = owner.shared();
+        let pages = pages(node.clone(), informers, shared.clock.clone());
+        let handler = Arc::new(NodeApi { node: node.clone(), pods: owner.clone(), pages });
         let client = shared.client.named(&super::agent(&node));
         let bound = async {
             let listener = listen(index).await?;
@@ -84,11 +86,14 @@ async fn listen(index: usize) -> io::Result<TcpListener> {
     }
 }
 
-/// Serves `/healthz` and `/metrics/resource`.
-fn handler(node: String, informers: &Arc<Informers>, clock: Arc<dyn Clock>) -> Arc<dyn Handler> {
+/// A page's content type and text, by its path.
+pub(super) type PagesOf = Box<dyn Fn(&str) -> Option<(&'static str, String)> + Send + Sync>;
+
+/// `/healthz` and `/metrics/resource`.
+fn pages(node: String, informers: &Arc<Informers>, clock: Arc<dyn Clock>) -> PagesOf {
     let (nodes, pods) = (informers.get::<Node>(), informers.get::<Pod>());
     let (meters, began) = (Mutex::new(Meters::default()), clock.now());
-    Arc::new(Pages(move |path: &str| match path {
+    Box::new(move |path: &str| match path {
         "/healthz" | "/healthz/ping" | "/healthz/log" | "/healthz/syncloop" => Some((PLAIN, "ok".into())),
         "/metrics/resource" => {
             let mut meters = meters.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,5 +105,5 @@ fn handler(node: String, informers: &Arc<Informers>, clock: Arc<dyn Clock>) -> A
             Some((METRICS, metrics::page(since.unwrap_or(began), own, &mut meters, now)))
         }
         _ => None,
-    }))
+    })
 }

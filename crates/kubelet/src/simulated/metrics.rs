@@ -2,10 +2,7 @@
 //!
 //! Source: upstream's `pkg/kubelet/metrics/collectors/resource_metrics.go`; simulated nodes have no swap.
 
-use super::{
-    behaviour,
-    usage::{Meters, NODE, Usage},
-};
+use super::usage::{Meters, NODE, Usage};
 use crate::server::resource_metrics::{self, Figures};
 use jiff::Timestamp;
 use kaji_runtime::objects::{Container, Pod};
@@ -23,8 +20,7 @@ pub fn page<'a>(
     let (mut containers, mut sums) = (vec![], vec![]);
     let at = now.as_millisecond();
     for pod in pods {
-        let Some(start) = pod.status.start_time else { continue };
-        let since = start.saturating_add(behaviour::of(pod).start_after).unwrap_or(start);
+        let Some(since) = pod.status.start_time else { continue };
         let (mut cpu, mut memory) = (0.0, 0.0);
         let figures = |cpu: f64, memory: f64| Figures {
             namespace: pod.metadata.namespace.clone(),

@@ -1,14 +1,15 @@
 //! The Node objects of simulated nodes, their heartbeats and leases.
 
 use super::{
+    faults::{self, Faults},
     fleet::{Fleet, SimulatedNode},
     listeners::Listeners,
 };
 use kaji_runtime::{
-    Cx, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write, objects::Node,
+    Cx, EventRecord, Key, PatchKind, Plan, Projection, Reconciler, Step, Target, View, Write, objects::Node,
 };
 use serde_json::{Value, json};
-use std::{net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
 /// Upstream's `nodeLeaseDurationSeconds`; leases are renewed every quarter of it.
 const LEASE_SECONDS: u64 = 40;
@@ -23,6 +24,14 @@ pub struct Nodes {
     pub fleet: Fleet,
     /// Where their servers listen.
     pub listeners: Listeners,
+    /// Which of them are down.
+    pub faults: Arc<Faults>,
+}
+
+/// What a node has for pods: thousandths of processors, bytes.
+pub(super) fn allocatable() -> BTreeMap<String, i64> {
+    let amounts = [("cpu", 32_000), ("memory", 256 << 30), ("ephemeral-storage", 1 << 40), ("pods", 110)];
+    amounts.map(|(name, amount)| (name.to_owned(), amount)).into()
 }
 
 impl Reconciler for Nodes {
@@ -48,9 +57,18 @@ impl Reconciler for Nodes {
                 // The object's arrival brings the key back, and with it status and lease.
                 Plan::nothing().then(create)
             }
+            // A node that is down says nothing.
+            Some(node) if faults::of(node).is_some() => Plan::nothing(),
             Some(node) => {
+                let (boots, known) = (self.faults.boots(&key.name), &*node.status.node_info.boot_id);
+                let boot = match known {
+                    // Of the process before this one.
+                    known if boots == 0 && !known.is_empty() => known.to_owned(),
+                    _ => boot_id(&place, boots),
+                };
                 let listener = self.listeners.of(&key.name);
                 let fresh = reports(node, listener)
+                    && known == boot
                     && node.status.conditions.iter().find(|c| c.kind == "Ready").is_some_and(|c| {
                         c.status == "True"
                             && c.last_heartbeat_time
@@ -58,12 +76,18 @@ impl Reconciler for Nodes {
                     });
                 let mut steps = vec![];
                 if !fresh {
-                    let body = json!({"status": status(&place, listener, &now)});
-                    steps.push(plain(Write::Patch {
+                    let body = json!({"status": status(&place, listener, &now, &boot)});
+                    let write = Write::Patch {
                         target: target.subresource("status"),
                         kind: PatchKind::Strategic,
                         body,
-                    }));
+                    };
+                    let rebooted = (!known.is_empty() && known != boot).then(|| {
+                        let about = node.metadata.reference(&Node::api_version(), Node::KIND);
+                        let text = format!("Node {} has been rebooted, boot id: {boot}", key.name);
+                        EventRecord::warning(about, "Rebooted", text)
+                    });
+                    steps.push(Step { write, on_success: rebooted, on_failure: None });
                 }
                 steps.push(plain(lease(node, cx.now)));
                 Plan::nothing().stage(steps).again_after(renew)
@@ -127,7 +151,12 @@ fn addresses(place: &SimulatedNode, listener: Option<SocketAddr>) -> Value {
     listener.into_iter().chain(rest).collect()
 }
 
-fn status(place: &SimulatedNode, listener: Option<SocketAddr>, now: &str) -> Value {
+/// Another one each time that the machine was started.
+fn boot_id(place: &SimulatedNode, boots: u32) -> String {
+    format!("{boots:08x}-0000-4000-8000-{:012x}", place.number)
+}
+
+fn status(place: &SimulatedNode, listener: Option<SocketAddr>, now: &str, boot: &str) -> Value {
     let number = place.number;
     let condition = |kind: &str, status: &str, reason: &str, message: &str| {
         json!({
@@ -160,7 +189,7 @@ fn status(place: &SimulatedNode, listener: Option<SocketAddr>, now: &str) -> Val
         ],
         "nodeInfo": {
             "architecture": "amd64",
-            "bootID": format!("00000000-0000-4000-8000-{number:012x}"),
+            "bootID": boot,
             "containerRuntimeVersion": "simulated://1.0",
             "kernelVersion": "simulated",
             "kubeProxyVersion": "",
@@ -216,11 +245,8 @@ mod tests {
         let now = "2026-01-01T00:10:00Z".parse().unwrap();
         let cx = Cx { now, random: &random, failures: &[] };
         let view = View::default().with(Snapshot::of(nodes));
-        let plan = Nodes { fleet: Fleet::numbered(2), listeners: listeners.clone() }.reconcile(
-            &view,
-            &Key::new("", "sim-1"),
-            &cx,
-        );
+        let plan = Nodes { fleet: Fleet::numbered(2), listeners: listeners.clone(), faults: Arc::default() }
+            .reconcile(&view, &Key::new("", "sim-1"), &cx);
         plan.writes()
             .map(|w| match w {
                 Write::Create { target, .. } => format!("POST {}", target.path()),
@@ -241,7 +267,7 @@ mod tests {
         assert_eq!(plan(vec![node], &closed), both);
         let reported = |listener| {
             let mut reported = object(&place);
-            reported["status"] = status(&place, listener, "2026-01-01T00:09:00Z");
+            reported["status"] = status(&place, listener, "2026-01-01T00:09:00Z", &boot_id(&place, 0));
             vec![serde_json::from_value(reported).unwrap()]
         };
         assert_eq!(plan(reported(None), &closed), [lease]);
@@ -252,6 +278,12 @@ mod tests {
         assert_eq!(plan(reported(first.of("sim-1")), &first), [lease]);
         assert_eq!(plan(reported(first.of("sim-1")), &listeners(4712)), both);
         assert_eq!(plan(reported(first.of("sim-1")), &closed), both);
+        let mut down = reported(None);
+        down[0]
+            .metadata
+            .annotations
+            .modify(|all| drop(all.insert("sim.kaji.dev/down".into(), "true".into())));
+        assert!(plan(down, &closed).is_empty(), "a node that is down writes nothing");
     }
 
     #[test]
@@ -261,7 +293,7 @@ mod tests {
         for other in ["sim-3", "sim-0", "node-1", "sim-"] {
             let view = View::default().with(Snapshot::<Node>::default());
             assert!(
-                Nodes { fleet: Fleet::numbered(2), listeners: Listeners::default() }
+                Nodes { fleet: Fleet::numbered(2), listeners: Listeners::default(), faults: Arc::default() }
                     .reconcile(&view, &Key::new("", other), &cx)
                     .is_empty(),
                 "{other}"

@@ -82,6 +82,15 @@ pub struct NodeImage {
     pub size_bytes: i64,
 }
 
+/// What a node says of its system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeSystemInfo {
+    /// Another one after each start of the machine.
+    #[serde(rename = "bootID")]
+    pub boot_id: Box<str>,
+}
+
 /// A node's status.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -96,6 +105,8 @@ pub struct NodeStatus {
     pub daemon_endpoints: DaemonEndpoints,
     /// Images.
     pub images: Box<[NodeImage]>,
+    /// Its system.
+    pub node_info: NodeSystemInfo,
     /// Volumes that are attached to it, as the attach-detach controller says.
     pub volumes_attached: Vec<AttachedVolume>,
     /// Names of volumes that its kubelet uses, or may use.
