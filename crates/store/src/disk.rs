@@ -14,7 +14,7 @@ mod rewrite;
 pub use backend::Fault;
 
 use crate::mvcc::hub::HubLimits;
-use crate::mvcc::{Engine, Limits};
+use crate::mvcc::{Drive, Engine, Limits};
 use crate::{Clock, Store, StoreError, SystemClock};
 use format::{Directory, Found};
 use log::DiskLog;
@@ -98,7 +98,7 @@ impl DiskStore {
             max_txn_bytes: options.max_txn_bytes,
             hub: HubLimits { recent_bytes: options.recent_bytes, queue_bytes: options.watch_queue_bytes },
         };
-        Engine::start(Box::new(log), loaded, options.clock, limits).map(DiskStore)
+        Engine::start(Box::new(log), loaded, options.clock, limits, Drive::Thread).map(DiskStore)
     }
 
     /// Ends expired leases and compacts old history now, instead of within the next half second.

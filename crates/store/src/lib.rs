@@ -9,6 +9,7 @@
 //! - A watch delivers whole transactions in revision order, none missing and none twice, also across a restart, or ends
 //!   with an error that says why it cannot.
 
+mod blocking;
 mod clock;
 pub mod conformance;
 mod delegate;
@@ -18,6 +19,7 @@ pub mod memory;
 mod mvcc;
 mod types;
 
+pub use blocking::{blocking, runs_inline};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use types::{
     Compare, Event, EventKind, KeyValue, LeaseId, Op, Range, RangeResult, Revision, StoreError, Txn,

@@ -5,7 +5,7 @@
 use crate::mvcc::hub::HubLimits;
 use crate::mvcc::log::{Commit, Entry, Loc, Log, Reader, Record, Snapshot, Value, Visit, missing};
 use crate::mvcc::writer::Loaded;
-use crate::mvcc::{Engine, Limits, lock};
+use crate::mvcc::{Drive, Engine, Limits, lock};
 use crate::{Clock, Revision, Store, StoreError, SystemClock};
 use imbl::OrdMap;
 use std::ops::ControlFlow;
@@ -27,6 +27,9 @@ pub struct MemoryOptions {
     pub recent_bytes: usize,
     /// Bytes of changes that wait for one watch before it is served from history instead.
     pub watch_queue_bytes: usize,
+    /// Writes on the callers' threads, in the order of the calls, without a thread of the store's own; leases and history end
+    /// only with [`MemoryStore::tick`]. For simulations, which have one thread and decide when anything happens.
+    pub inline: bool,
 }
 
 impl Default for MemoryOptions {
@@ -38,6 +41,7 @@ impl Default for MemoryOptions {
             max_txn_bytes: Limits::DEFAULT_TXN_BYTES,
             recent_bytes: Limits::DEFAULT_HUB.recent_bytes,
             watch_queue_bytes: Limits::DEFAULT_HUB.queue_bytes,
+            inline: false,
         }
     }
 }
@@ -66,7 +70,9 @@ impl MemoryStore {
             max_txn_bytes: options.max_txn_bytes,
             hub: HubLimits { recent_bytes: options.recent_bytes, queue_bytes: options.watch_queue_bytes },
         };
-        Engine::start(Box::new(MemoryLog::default()), Loaded::empty(), options.clock, limits).map(MemoryStore)
+        let drive = if options.inline { Drive::Caller } else { Drive::Thread };
+        let log = Box::new(MemoryLog::default());
+        Engine::start(log, Loaded::empty(), options.clock, limits, drive).map(MemoryStore)
     }
 
     /// Ends expired leases and compacts old history now, instead of within the next half second.

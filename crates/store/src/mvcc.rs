@@ -1,7 +1,7 @@
 //! The revision machinery that the memory and the disk backend share: everything but keeping the log.
 //!
-//! One writer thread per store (see [`writer`]); reads run on the caller's side against the in-memory index and a
-//! snapshot of the log.
+//! One writer per store (see [`writer`]), on a thread of its own or, in a simulation, on the callers' ([`Drive`]); reads run on
+//! the caller's side against the in-memory index and a snapshot of the log.
 //!
 //! Invariant: the index is never ahead of the log, and the watches are never ahead of the index.
 
@@ -120,6 +120,17 @@ impl Shared {
     }
 }
 
+/// Which thread writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Drive {
+    /// One of the store's own: callers share commits, and leases and history end by themselves.
+    #[default]
+    Thread,
+    /// That of each caller, before its call is pending for the first time: the order of writes is that of the calls, and
+    /// nothing happens between them. Leases and history end with [`Engine::tick`].
+    Caller,
+}
+
 /// A store on top of a log.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -127,15 +138,42 @@ pub(crate) struct Engine {
     queue: Arc<Queue>,
     done: signal::Receiver<bool>,
     thread: Option<JoinHandle<()>>,
+    /// With [`Drive::Caller`].
+    inline: Option<InlineWriter>,
+}
+
+/// A writer that callers drive; gone once the store is closed.
+struct InlineWriter(Mutex<Option<(Writer, signal::Sender<bool>)>>);
+
+impl std::fmt::Debug for InlineWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("InlineWriter")
+    }
+}
+
+impl InlineWriter {
+    /// Carries out what is queued.
+    fn drive(&self, shared: &Shared, queue: &Queue) {
+        let mut slot = lock(&self.0);
+        let Some((writer, _)) = &mut *slot else { return };
+        let open = guarded(shared, || writer.run_queued());
+        if open != Some(true)
+            && let Some((writer, done)) = slot.take()
+        {
+            end(writer, shared, queue);
+            done.send_replace(true);
+        }
+    }
 }
 
 impl Engine {
-    /// Starts the writer thread.
+    /// Starts the writer.
     pub fn start(
         log: Box<dyn Log>,
         loaded: Loaded,
         clock: Arc<dyn Clock>,
         limits: Limits,
+        drive: Drive,
     ) -> Result<Engine, StoreError> {
         let hub = Hub::new(loaded.revision(), limits.hub);
         let reader = RwLock::new(Some(ReaderHandle(log.reader())));
@@ -149,8 +187,12 @@ impl Engine {
         });
         let queue = Arc::new(Queue::new());
         let (done_sender, done) = signal::channel(false);
-        let (thread_shared, thread_queue) = (shared.clone(), queue.clone());
         let writer = Writer::new(shared.clone(), queue.clone(), log, (state, leases, marks), (clock, limits));
+        if drive == Drive::Caller {
+            let inline = Some(InlineWriter(Mutex::new(Some((writer, done_sender)))));
+            return Ok(Engine { shared, queue, done, thread: None, inline });
+        }
+        let (thread_shared, thread_queue) = (shared.clone(), queue.clone());
         let thread = std::thread::Builder::new()
             .name("kaji-store".into())
             .spawn(move || {
@@ -158,7 +200,13 @@ impl Engine {
                 done_sender.send_replace(true);
             })
             .map_err(|e| StoreError::Unavailable(format!("cannot start the writer thread: {e}")))?;
-        Ok(Engine { shared, queue, done, thread: Some(thread) })
+        Ok(Engine { shared, queue, done, thread: Some(thread), inline: None })
+    }
+
+    fn drive(&self) {
+        if let Some(inline) = &self.inline {
+            inline.drive(&self.shared, &self.queue);
+        }
     }
 
     async fn send<T>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Result<T, StoreError> {
@@ -167,6 +215,7 @@ impl Engine {
         // Between the failure of a writer and the closing of its queue both are true; the failure says more.
         let stopped = |e| self.shared.check().err().unwrap_or(e);
         self.queue.push(command(answer)).await.map_err(stopped)?;
+        self.drive();
         match outcome.await {
             Ok(outcome) => outcome,
             Err(_) => {
@@ -272,6 +321,7 @@ impl Store for Engine {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         self.queue.close();
+        self.drive();
         let mut done = self.done.clone();
         Box::pin(async move {
             // An error means that the thread is gone, which is as good.
@@ -292,18 +342,24 @@ impl Drop for Engine {
 
 /// The body of the writer thread.
 fn write_until_closed(mut writer: Writer, shared: &Shared, queue: &Queue) {
-    match catch_unwind(AssertUnwindSafe(|| writer.run())) {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            tracing::error!(%error, "store stops serving");
-            shared.fail(&error);
-        }
-        Err(panic) => {
-            let error = StoreError::Unavailable(format!("the writer panicked: {}", panic_text(&*panic)));
-            tracing::error!(%error, "store stops serving");
-            shared.fail(&error);
-        }
-    }
+    guarded(shared, || writer.run());
+    end(writer, shared, queue);
+}
+
+/// Runs a writer's work; an error and a panic end the store's service.
+fn guarded<T>(shared: &Shared, work: impl FnOnce() -> Result<T, StoreError>) -> Option<T> {
+    let error = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(value)) => return Some(value),
+        Ok(Err(error)) => error,
+        Err(panic) => StoreError::Unavailable(format!("the writer panicked: {}", panic_text(&*panic))),
+    };
+    tracing::error!(%error, "store stops serving");
+    shared.fail(&error);
+    None
+}
+
+/// Closes the store behind its writer, and refuses what is still queued.
+fn end(writer: Writer, shared: &Shared, queue: &Queue) {
     queue.close();
     drop(writer);
     shared.close();
@@ -322,7 +378,7 @@ fn load(snapshot: &dyn Snapshot, versions: Vec<(Arc<str>, Version)>) -> Result<V
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
-    let joined = tokio::task::spawn_blocking(work).await;
+    let joined = crate::blocking(work).await;
     joined.unwrap_or_else(|e| Err(StoreError::Unavailable(format!("a read did not finish: {e}"))))
 }
 

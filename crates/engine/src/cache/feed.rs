@@ -5,7 +5,7 @@
 
 use super::{Cache, Entry, Limits, Objects, Progress, Shaping};
 use futures_util::StreamExt;
-use kaji_store::{Event, KeyValue, Range, Revision, Store, StoreError, WatchBatch, WatchStream};
+use kaji_store::{Event, KeyValue, Range, Revision, Store, StoreError, WatchBatch, WatchStream, runs_inline};
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Arc, PoisonError, RwLock},
@@ -130,7 +130,7 @@ impl Feed {
         let mut pages = self.pages(cache.prefix(), 0);
         let mut decoding = VecDeque::new();
         while let Some(page) = pages.next().await? {
-            if page.len() <= PAGE_INLINE {
+            if page.len() <= PAGE_INLINE || runs_inline() {
                 add(cache.decode_page(page));
                 continue;
             }
@@ -204,6 +204,7 @@ impl Feed {
             let mut fruitless = 0;
             loop {
                 let next = tokio::select! {
+                    biased;
                     next = events.next() => next,
                     () = late.due() => {
                         late.begin(Instant::now());
@@ -234,6 +235,7 @@ impl Feed {
             }
         };
         tokio::select! {
+            biased;
             () = fed => self.close(),
             // Either told to, or the engine is gone.
             _ = stop.wait_for(|stop| *stop) => self.close(),

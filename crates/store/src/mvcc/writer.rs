@@ -156,6 +156,24 @@ impl Writer {
         }
     }
 
+    /// Carries out what is queued, on the caller's thread; answers whether more may come. Recovery is tried each time.
+    pub fn run_queued(&mut self) -> Result<bool, StoreError> {
+        let mut commands = Vec::new();
+        let open = loop {
+            let open = self.queue.take(Some(Duration::ZERO), &mut commands);
+            if commands.is_empty() {
+                break open;
+            }
+            if self.try_recover(&mut commands)? && self.refuse_without_space(&mut commands) {
+                self.step(commands.drain(..), false)?;
+            }
+        };
+        if self.progress.take().is_some() {
+            self.shared.hub.wake_all();
+        }
+        Ok(open)
+    }
+
     /// How long there is nothing to do but for commands.
     fn wait_limit(&self) -> Option<Duration> {
         let progress = self.progress.map(|since| PROGRESS.saturating_sub(since.elapsed()));

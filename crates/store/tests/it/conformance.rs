@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const START: u64 = 1_700_000_000_000;
 
-fn memory(recent_bytes: usize, watch_queue_bytes: usize) -> Subject {
+fn memory(recent_bytes: usize, watch_queue_bytes: usize, inline: bool) -> Subject {
     let clock = Arc::new(ManualClock::new(START));
     // Time passing must not end history in these laws.
     let history_age = Duration::from_secs(86_400);
@@ -18,6 +18,7 @@ fn memory(recent_bytes: usize, watch_queue_bytes: usize) -> Subject {
         recent_bytes,
         watch_queue_bytes,
         history_age,
+        inline,
         ..Default::default()
     };
     let store = Arc::new(MemoryStore::with_options(options).unwrap());
@@ -70,12 +71,22 @@ fn disk(recent_bytes: usize, watch_queue_bytes: usize) -> Subject {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_keeps_the_laws() {
-    assert_eq!(conformance::run(|| memory(4 << 20, 4 << 20)).await, []);
+    assert_eq!(conformance::run(|| memory(4 << 20, 4 << 20, false)).await, []);
 }
 
 #[tokio::test]
 async fn memory_keeps_the_laws_with_tiny_limits() {
-    assert_eq!(conformance::run(|| memory(0, 1)).await, []);
+    assert_eq!(conformance::run(|| memory(0, 1, false)).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inline_memory_keeps_the_laws() {
+    assert_eq!(conformance::run(|| memory(4 << 20, 4 << 20, true)).await, []);
+}
+
+#[tokio::test]
+async fn inline_memory_keeps_the_laws_with_tiny_limits() {
+    assert_eq!(conformance::run(|| memory(0, 1, true)).await, []);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

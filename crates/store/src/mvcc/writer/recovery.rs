@@ -140,7 +140,7 @@ mod tests {
     use crate::mvcc::lease::Leases;
     use crate::mvcc::log::{Commit, Log, Reader, Snapshot};
     use crate::mvcc::writer::Loaded;
-    use crate::mvcc::{Engine, Limits, lock};
+    use crate::mvcc::{Drive, Engine, Limits, lock};
     use crate::{Range, Store, StoreError, SystemClock, Txn, memory::MemoryLog};
     use futures_util::StreamExt;
     use std::collections::VecDeque;
@@ -221,7 +221,7 @@ mod tests {
         let (history_age_millis, history_bytes) = (u64::MAX, Limits::DEFAULT_HISTORY_BYTES);
         let max_txn_bytes = Limits::DEFAULT_TXN_BYTES;
         let limits = Limits { history_age_millis, history_bytes, max_txn_bytes, hub };
-        Engine::start(Box::new(log), Loaded::empty(), Arc::new(SystemClock), limits).unwrap()
+        Engine::start(Box::new(log), Loaded::empty(), Arc::new(SystemClock), limits, Drive::Thread).unwrap()
     }
 
     #[tokio::test]
