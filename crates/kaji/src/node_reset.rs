@@ -102,12 +102,13 @@ pub async fn reset(data_dir: &Path, keep_credentials: bool) -> Result<Removed, R
 /// Stops and removes all sandboxes; their pods' uids.
 async fn remove_sandboxes(data_dir: &Path, network: &BridgeNetwork) -> Result<BTreeSet<String>, ResetError> {
     let containers = data_dir.join(BUILT_IN);
+    let program = std::env::current_exe().map_err(failure(data_dir))?;
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom));
     let images = Images::open(&data_dir.join("images"), RegistryConfig::default(), clock, random)?;
     let manager = Manager::open(ManagerOptions {
         state_directory: containers.clone(),
-        // No container is started.
-        shim: vec![],
+        // No container is started, but a manager holds its program.
+        shim: vec![program.into(), "shim".into()],
         images: Arc::new(images.with_containers_in(containers)),
         network: Some(Arc::new(network.clone())),
     });

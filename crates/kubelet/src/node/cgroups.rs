@@ -135,13 +135,15 @@ impl KernelCgroups {
         Ok(())
     }
 
-    /// The hierarchies in which pods may have a cgroup: other runtimes make them in the one without controllers, too.
+    /// The hierarchies in which pods may have a cgroup: other runtimes make them in those without controllers, too.
     fn roots(&self) -> Vec<PathBuf> {
         match &self.layout {
             Layout::V1(found) => {
                 let mut roots: Vec<PathBuf> = found.iter().map(|(_, root)| root.clone()).collect();
-                let unified = roots.first().and_then(|root| Some(root.parent()?.join("unified")));
-                roots.extend(unified.filter(|root| root.is_dir()));
+                let beside = roots.first().and_then(|root| root.parent()).map(Path::to_owned);
+                let named =
+                    ["systemd", "unified"].iter().filter_map(|name| Some(beside.as_ref()?.join(name)));
+                roots.extend(named.filter(|root| root.is_dir()));
                 roots
             }
             Layout::V2(root) => vec![root.clone()],
