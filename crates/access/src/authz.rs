@@ -337,6 +337,7 @@ async fn tick(node: Arc<Node>, mut stop: watch::Receiver<bool>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            biased;
             _ = ticks.tick() => node.tick(),
             _ = stop.wait_for(|stop| *stop) => return,
         }

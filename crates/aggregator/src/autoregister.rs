@@ -194,6 +194,7 @@ pub(crate) async fn follow(engine: Weak<Engine>) {
                 }
             };
             tokio::select! {
+                biased;
                 more = changes.next() => if !more { break },
                 () = again => {}
             }

@@ -159,6 +159,7 @@ impl AvailabilityController {
         loop {
             let wake = self.fetch_at.map_or(self.look_at, |at| at.min(self.look_at));
             tokio::select! {
+                biased;
                 more = changes.next() => return Some(if more { Next::Changed } else { Next::Over }),
                 () = tokio::time::sleep_until(wake) => return Some(Next::Due),
                 changed = self.routes.changed() => {

@@ -148,6 +148,7 @@ impl Aggregator {
         let (this, engine) = (Arc::downgrade(&self), Arc::downgrade(&self.engine));
         let work = async { tokio::join!(supervise(this), autoregister::follow(engine)) };
         tokio::select! {
+            biased;
             _ = work => {}
             _ = stop.wait_for(|s| *s) => {}
         }

@@ -272,6 +272,7 @@ pub(crate) async fn follow(aggregator: Weak<crate::Aggregator>, mut routes: watc
             }
         };
         tokio::select! {
+            biased;
             () = pause => {}
             more = changed => if !more { return },
         }

@@ -191,6 +191,7 @@ async fn follow(engine: Weak<Engine>, mut served: Served) {
                 }
             };
             tokio::select! {
+                biased;
                 piece = events.next() => match piece {
                     Some(piece) => pending.extend(changed(&piece)),
                     None => break,

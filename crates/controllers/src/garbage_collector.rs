@@ -133,6 +133,7 @@ async fn follow_discovery(collector: &Arc<Collector>) {
             }
         };
         tokio::select! {
+            biased;
             () = tokio::time::sleep(wait) => {}
             () = collector.refresh.notified() => {
                 hints = HINTED.iter();

@@ -121,6 +121,7 @@ fn follow<T: Projection, F: PartialEq>(
 async fn run(counter: Arc<Counter>, stop: watch::Receiver<bool>) {
     let beside = async {
         tokio::select! {
+            biased;
             () = keep_monitors(&counter) => {}
             () = resync(&counter) => {}
         }

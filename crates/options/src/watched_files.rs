@@ -83,6 +83,7 @@ impl WatchedFiles {
                 ticks
             });
             tokio::select! {
+                biased;
                 _ = ticks.tick() => {}
                 _ = stop.wait_for(|stop| *stop) => return None,
             }

@@ -153,7 +153,7 @@ pub struct Shared {
 /// Runs a controller until `stop` turns true.
 pub async fn run(controller: Controller, shared: Shared, mut stop: watch::Receiver<bool>) {
     for ready in &controller.ready {
-        tokio::select! { () = ready() => {}, _ = stop.wait_for(|s| *s) => return }
+        tokio::select! { biased; () = ready() => {}, _ = stop.wait_for(|s| *s) => return }
     }
     let name = controller.reconciler.name();
     let client = shared.client.named(name);

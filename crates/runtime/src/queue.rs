@@ -118,7 +118,7 @@ impl Queue {
                 }
                 (None, _) if closed => return None,
                 (None, Some(at)) => {
-                    tokio::select! { () = notified => {}, () = time::sleep_until(&*self.clock, at) => {} }
+                    tokio::select! { biased; () = notified => {}, () = time::sleep_until(&*self.clock, at) => {} }
                 }
                 (None, None) => notified.await,
             }

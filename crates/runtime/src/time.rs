@@ -25,7 +25,7 @@ pub async fn sleep_until(clock: &dyn Clock, at: Instant) {
         // Before the check: a jump between the two is not missed.
         let jumped = clock.jumped();
         let Some(left) = at.checked_duration_since(instant(clock)) else { return };
-        tokio::select! { () = tokio::time::sleep(left) => return, () = jumped => {} }
+        tokio::select! { biased; () = tokio::time::sleep(left) => return, () = jumped => {} }
     }
 }
 

@@ -27,6 +27,7 @@ impl BindingCycle {
         if let Some(wait) = self.wait {
             let began = time::instant(clock);
             tokio::select! {
+                biased;
                 permitted = permitted(profile, context) => permitted?,
                 () = time::sleep_until(clock, began + wait) => {
                     return Err(Status::unschedulable(format!("pod {} timed out waiting on permit", context.pod.key())));

@@ -10,7 +10,7 @@ use kaji_runtime::{
     objects::{Node, Pod},
 };
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -26,7 +26,7 @@ pub struct Cache {
     snapshot: Snapshot,
     pods: HashMap<Key, CountedPod>,
     /// Pods of each node, those of nodes too that are not there.
-    on_node: HashMap<Arc<str>, HashSet<Key>>,
+    on_node: HashMap<Arc<str>, BTreeSet<Key>>,
     generation: u64,
     assumed: usize,
 }

@@ -10,7 +10,7 @@ use kaji_runtime::{
     objects::{Node, Pod},
 };
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
 };
 use tokio::sync::Notify;
@@ -25,9 +25,9 @@ pub type Pair<T> = (Option<Arc<T>>, Option<Arc<T>>);
 #[derive(Default)]
 pub struct Batch {
     /// Pods.
-    pub pods: HashMap<Key, Pair<Pod>>,
+    pub pods: BTreeMap<Key, Pair<Pod>>,
     /// Nodes.
-    pub nodes: HashMap<Key, Pair<Node>>,
+    pub nodes: BTreeMap<Key, Pair<Node>>,
     /// Other objects.
     pub others: Vec<Event>,
     /// Changes of other objects were dropped.
@@ -79,6 +79,6 @@ impl Changes {
     }
 }
 
-fn merge<T>(changes: &mut HashMap<Key, Pair<T>>, key: Key, (old, new): Pair<T>) {
+fn merge<T>(changes: &mut BTreeMap<Key, Pair<T>>, key: Key, (old, new): Pair<T>) {
     changes.entry(key).and_modify(|known| known.1.clone_from(&new)).or_insert((old, new));
 }

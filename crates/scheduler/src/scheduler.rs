@@ -69,7 +69,7 @@ pub async fn run(
     configuration.profiles.iter().flat_map(Profile::points).for_each(|p| p.plugin.reads(&mut reads));
     let (listers, listed) = reads.finish();
     let synced = async { tokio::join!(pods.synced(), nodes.synced(), listed) };
-    tokio::select! { _ = synced => {}, _ = stop.wait_for(|s| *s) => return }
+    tokio::select! { biased; _ = synced => {}, _ = stop.wait_for(|s| *s) => return }
     // Room for the results of all bindings in flight, and of as many preemptions.
     let (sender, mut ended) = mpsc::channel(2 * BINDINGS);
     let mut scheduler = Scheduler::new(pods, shared, configuration, metrics, listers, sender);
@@ -89,6 +89,8 @@ pub async fn run(
             }
         };
         tokio::select! {
+            biased;
+            _ = stop.wait_for(|s| *s) => return,
             Some(end) = ended.recv() => {
                 scheduler.ended(end);
                 while let Ok(end) = ended.try_recv() {
@@ -97,7 +99,6 @@ pub async fn run(
             }
             () = changes.changed(), if !full => {}
             () = timer, if !full => {}
-            _ = stop.wait_for(|s| *s) => return,
         }
     }
 }

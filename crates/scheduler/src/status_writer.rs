@@ -8,7 +8,7 @@ use futures_util::{StreamExt, stream};
 use kaji_runtime::{Client, Key, PatchKind, Target, objects::Pod};
 use serde_json::{Map, Value, json};
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, btree_map::Entry},
     sync::{Arc, Mutex, PoisonError},
 };
 use tokio::sync::Notify;
@@ -24,7 +24,7 @@ pub struct StatusWriter {
 
 #[derive(Default)]
 struct Inner {
-    waiting: Mutex<HashMap<Key, Value>>,
+    waiting: Mutex<BTreeMap<Key, Value>>,
     wake: Notify,
 }
 
@@ -71,8 +71,8 @@ impl StatusWriter {
     pub fn write(&self, pod: &Pod, patch: Value) {
         let mut waiting = self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         match waiting.entry(pod.metadata.key()) {
-            std::collections::hash_map::Entry::Vacant(entry) => drop(entry.insert(patch)),
-            std::collections::hash_map::Entry::Occupied(mut entry) => merge(entry.get_mut(), patch),
+            Entry::Vacant(entry) => drop(entry.insert(patch)),
+            Entry::Occupied(mut entry) => merge(entry.get_mut(), patch),
         }
         drop(waiting);
         self.inner.wake.notify_one();

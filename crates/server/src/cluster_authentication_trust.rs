@@ -173,6 +173,7 @@ pub async fn follow(
                     tracing::warn!(%error, "kube-system/extension-apiserver-authentication could not be written");
                 }
                 tokio::select! {
+                    biased;
                     piece = changes.next() => if piece.is_none() { break },
                     Ok(()) = info.changed() => {}
                     () = tokio::time::sleep(pause) => {}
@@ -181,6 +182,7 @@ pub async fn follow(
         }
     };
     tokio::select! {
+        biased;
         () = work => {}
         _ = stop.wait_for(|s| *s) => {}
     }
@@ -201,6 +203,7 @@ pub async fn identify(
     let mut renewals = certificates.subscribe();
     loop {
         tokio::select! {
+            biased;
             renewed = renewals.changed() => if renewed.is_err() { return },
             _ = stop.wait_for(|s| *s) => return,
         }

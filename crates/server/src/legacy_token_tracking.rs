@@ -71,6 +71,7 @@ pub async fn follow(engine: Weak<Engine>, clock: Arc<dyn Clock>, mut stop: watch
     let mut created = Instant::now();
     loop {
         tokio::select! {
+            biased;
             _ = ticks.tick() => {}
             _ = stop.wait_for(|s| *s) => return,
         }

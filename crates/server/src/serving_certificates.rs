@@ -159,7 +159,7 @@ impl Certificates {
                 Ok(Err(error)) => tracing::error!(%error, "certificates could not be renewed"),
                 Err(error) => tracing::error!(%error, "renewing certificates"),
             }
-            tokio::select! { () = tokio::time::sleep(CHECK) => {}, _ = stop.wait_for(|s| *s) => return }
+            tokio::select! { biased; () = tokio::time::sleep(CHECK) => {}, _ = stop.wait_for(|s| *s) => return }
         }
     }
 }

@@ -234,7 +234,7 @@ pub async fn follow(engine: Weak<Engine>, mut stop: watch::Receiver<bool>) {
         // A sender that is gone stops as well.
         let _ = stop.wait_for(|stop| *stop).await;
     };
-    tokio::select! { () = stopped => {}, () = check_all(engine) => {} }
+    tokio::select! { biased; () = stopped => {}, () = check_all(engine) => {} }
 }
 
 async fn check_all(engine: Weak<Engine>) {

@@ -135,12 +135,15 @@ impl Graph {
         self.nodes.get(uid)
     }
 
-    /// The uids of the objects of a kind that a watch has shown.
+    /// The uids of the objects of a kind that a watch has shown, sorted.
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Vec<Uid> {
         let same = |n: &&Node| {
             !n.virtual_ && &*n.identity.at.kind == kind && &*n.identity.at.api_version == api_version
         };
-        self.nodes.values().filter(same).map(|n| n.identity.at.uid.clone()).collect()
+        let mut uids: Vec<Uid> =
+            self.nodes.values().filter(same).map(|n| n.identity.at.uid.clone()).collect();
+        uids.sort_unstable();
+        uids
     }
 
     /// Whether an identity is known not to exist.

@@ -33,6 +33,7 @@ pub(crate) async fn run<T: Works>(
         });
     }
     tokio::select! {
+        biased;
         () = beside => {}
         _ = stop.wait_for(|s| *s) => {}
     }

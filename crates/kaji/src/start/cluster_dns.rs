@@ -137,6 +137,7 @@ pub(super) async fn follow(
             }
         };
         tokio::select! {
+            biased;
             () = changed.notified() => {}
             () = tokio::time::sleep(pause) => {}
             _ = stop.wait_for(|stop| *stop) => return,

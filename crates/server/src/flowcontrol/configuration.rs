@@ -86,6 +86,7 @@ async fn ensure_one(
 pub async fn follow(flow: Arc<FlowControl>, engine: Weak<Engine>, mut stop: watch::Receiver<bool>) {
     let mut follower = Follower { flow, engine, recent: VecDeque::new() };
     tokio::select! {
+        biased;
         () = follower.run() => {}
         _ = stop.wait_for(|s| *s) => {}
     }
@@ -119,6 +120,7 @@ impl Follower {
                     }
                 };
                 tokio::select! {
+                    biased;
                     piece = events.next() => {
                         if piece.is_none() {
                             break;
