@@ -4,6 +4,7 @@
 
 use crate::{
     feed::{ClientFeed, Collection, Listed, ObjectEvents, ObjectFeed},
+    interception::{Call, InterceptedFeed, Interception},
     meta::Meta,
 };
 use bytes::Bytes;
@@ -158,6 +159,7 @@ pub struct Client {
     accept: &'static str,
     /// What lists and watches of whole collections are read from, if that is not the transport.
     feed: Option<Arc<dyn ObjectFeed>>,
+    interception: Option<Arc<dyn Interception>>,
 }
 
 /// Objects of a list that are handled before other tasks have a turn.
@@ -172,7 +174,7 @@ pub(crate) const METADATA_LIST: &str = "application/json;as=PartialObjectMetadat
 impl Client {
     /// Wraps a `kube` client.
     pub fn new(kube: kube::Client, agent: &str) -> Self {
-        Client { kube, agent: agent.to_owned(), accept: JSON, feed: None }
+        Client { kube, agent: agent.to_owned(), accept: JSON, feed: None, interception: None }
     }
 
     /// The same transport under another name.
@@ -183,6 +185,12 @@ impl Client {
     /// The same client, which reads collections from `feed`.
     pub fn with_feed(self, feed: Arc<dyn ObjectFeed>) -> Self {
         Client { feed: Some(feed), ..self }
+    }
+
+    /// The same client, with calls that `interception` decides about.
+    pub fn intercepted(self, interception: Arc<dyn Interception>) -> Self {
+        let behind = |feed| Arc::new(InterceptedFeed::new(feed, interception.clone())) as Arc<dyn ObjectFeed>;
+        Client { feed: self.feed.map(behind), interception: Some(interception), ..self }
     }
 
     pub(crate) fn accepting(&self, accept: &'static str) -> Self {
@@ -268,6 +276,19 @@ impl Client {
             .header(header::USER_AGENT, &self.agent)
             .body(Body::from(body))
             .map_err(|e| Error::Transport(e.to_string()))?;
+        let Some(interception) = &self.interception else { return self.send(request).await };
+        let call = Call {
+            agent: self.agent.clone(),
+            method: request.method().clone(),
+            uri: request.uri().to_string(),
+        };
+        interception.before(&call).await?;
+        let response = self.send(request).await?;
+        interception.after(&call).await?;
+        Ok(response)
+    }
+
+    async fn send(&self, request: Request<Body>) -> Result<Response<Body>, Error> {
         let response = self.kube.send(request).await.map_err(|e| Error::Transport(e.to_string()))?;
         if response.status().is_success() {
             return Ok(response);

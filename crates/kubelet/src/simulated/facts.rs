@@ -197,6 +197,10 @@ impl Sources for Facts {
         Box::pin(std::future::ready(found))
     }
 
+    fn object<'a>(&'a self, _target: &'a Target) -> BoxFuture<'a, Result<Option<serde_json::Value>, String>> {
+        Box::pin(std::future::ready(Err("volumes of simulated pods are not mounted".to_owned())))
+    }
+
     fn token<'a>(&'a self, _request: &'a TokenRequest) -> BoxFuture<'a, Result<Token, String>> {
         Box::pin(std::future::ready(Err("simulated containers get no tokens".to_owned())))
     }

@@ -1,0 +1,106 @@
+//! What may stand between a client and its server: calls are delayed, refused, or their answers lost. For simulations.
+//!
+//! Invariants: a refused call never reaches the server; a lost answer is that of a call that the server has carried out.
+
+use crate::{
+    client::Error,
+    feed::{Collection, ObjectEvents, ObjectFeed, ObjectList},
+};
+use futures_util::{FutureExt, Stream, StreamExt, future::BoxFuture};
+use http::Method;
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+/// A call, as an [`Interception`] sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The name of the client.
+    pub agent: String,
+    /// The method; GET for lists and watches.
+    pub method: Method,
+    /// Path and query.
+    pub uri: String,
+}
+
+/// Decides about calls.
+pub trait Interception: Send + Sync {
+    /// Before the call is sent; an error is its outcome.
+    ///
+    /// # Errors
+    /// For a call that is refused.
+    fn before(&self, call: &Call) -> BoxFuture<'static, Result<(), Error>>;
+
+    /// After the call succeeded; an error takes the place of its answer.
+    ///
+    /// # Errors
+    /// For an answer that is lost.
+    fn after(&self, call: &Call) -> BoxFuture<'static, Result<(), Error>>;
+
+    /// When the watch that this call has begun ends, and how. It may never resolve.
+    fn end_of_watch(&self, call: &Call) -> BoxFuture<'static, Error>;
+}
+
+/// A feed behind an [`Interception`].
+pub(crate) struct InterceptedFeed {
+    feed: Arc<dyn ObjectFeed>,
+    interception: Arc<dyn Interception>,
+}
+
+impl InterceptedFeed {
+    pub fn new(feed: Arc<dyn ObjectFeed>, interception: Arc<dyn Interception>) -> InterceptedFeed {
+        InterceptedFeed { feed, interception }
+    }
+}
+
+impl ObjectFeed for InterceptedFeed {
+    fn list<'a>(
+        &'a self,
+        agent: &'a str,
+        collection: &'a Collection,
+    ) -> BoxFuture<'a, Result<ObjectList, Error>> {
+        Box::pin(async move {
+            let call = Call { agent: agent.to_owned(), method: Method::GET, uri: collection.list_uri() };
+            self.interception.before(&call).await?;
+            let list = self.feed.list(agent, collection).await?;
+            self.interception.after(&call).await?;
+            Ok(list)
+        })
+    }
+
+    fn watch<'a>(
+        &'a self,
+        agent: &'a str,
+        collection: &'a Collection,
+        from: &'a str,
+    ) -> BoxFuture<'a, Result<ObjectEvents, Error>> {
+        Box::pin(async move {
+            let call = Call { agent: agent.to_owned(), method: Method::GET, uri: collection.watch_uri(from) };
+            self.interception.before(&call).await?;
+            let events = self.feed.watch(agent, collection, from).await?;
+            let end = self.interception.end_of_watch(&call);
+            Ok(UntilEnd { events, end: Some(end) }.boxed())
+        })
+    }
+}
+
+/// Events until a watch is ended from outside.
+struct UntilEnd {
+    events: ObjectEvents,
+    end: Option<BoxFuture<'static, Error>>,
+}
+
+impl Stream for UntilEnd {
+    type Item = <ObjectEvents as Stream>::Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(end) = &mut self.end else { return Poll::Ready(None) };
+        if let Poll::Ready(error) = end.poll_unpin(cx) {
+            self.end = None;
+            return Poll::Ready(Some(Err(error)));
+        }
+        self.events.poll_next_unpin(cx)
+    }
+}
