@@ -3,7 +3,10 @@
 //! A start runs through the stages of [`crate::start`]: configuration, store, engine, resources, listener, bootstrap objects,
 //! and then requests, background tasks and control loops. [`Cluster::stop`] ends them in the opposite order.
 
-use crate::start::{Configured, ControlLoops, StoreOpened, client_address};
+use crate::{
+    environment::Environment,
+    start::{Configured, ControlLoopConfig, ControlLoops, StoreOpened, client_address},
+};
 use kaji_audit::AuditError;
 use kaji_encryption::ConfigError;
 use kaji_engine::EngineError;
@@ -83,6 +86,7 @@ pub struct Cluster {
     pub address: SocketAddr,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) stop: watch::Sender<bool>,
+    pub(crate) loop_config: ControlLoopConfig,
     pub(crate) control_loops: ControlLoops,
     /// The listener, and tasks that follow files and objects.
     pub(crate) tasks: JoinSet<()>,
@@ -94,7 +98,16 @@ impl Cluster {
     /// # Errors
     /// When a stage of the start fails; nothing is left open then.
     pub async fn start(options: Options) -> Result<Cluster, StartError> {
-        let opened = Configured::new(options).await?.open_store().await?;
+        let environment = Environment::machine(&options);
+        Cluster::start_in(options, environment).await
+    }
+
+    /// Starts one that takes clocks, randomness and the like from `environment`.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub async fn start_in(options: Options, environment: Environment) -> Result<Cluster, StartError> {
+        let opened = Configured::new(options, environment).await?.open_store().await?;
         let store = opened.store();
         let started = Self::start_over(opened).await;
         if started.is_err() {
@@ -122,6 +135,12 @@ impl Cluster {
         let groups = ["system:masters", "system:authenticated"].map(str::to_owned).to_vec();
         let user = UserInfo { name: "kubernetes-admin".into(), groups, ..UserInfo::default() };
         Client::new(kube::Client::new(LocalService::new(self.stack.clone(), user), "default"), "kaji")
+    }
+
+    /// Ends the control loops wherever they are, as when their process is killed, and starts them anew.
+    pub fn restart_control_loops(&mut self) {
+        self.control_loops = ControlLoops::default();
+        self.control_loops = self.loop_config.start(&self.stop.subscribe());
     }
 
     /// The certificate authorities by which clients recognize the server, DER.

@@ -7,15 +7,18 @@ mod cache_feed;
 pub mod cluster;
 mod default_storage_class;
 mod encryption;
+mod environment;
 pub mod joined_node;
 mod kubelet_root;
 pub mod node_fleet;
 pub mod node_requirements;
 pub mod node_reset;
+pub mod simulation;
 mod start;
 
 pub use cache_feed::CacheFeed;
 pub use cluster::{Cluster, StartError};
+pub use environment::Environment;
 pub use kaji_access::webhook_config;
 pub use kaji_controllers::Selection;
 pub use kaji_files::kubeconfig;

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod node_commands;
+mod sim_command;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use kaji::{
@@ -44,6 +45,8 @@ enum Command {
     Agent(Join),
     /// Maintains this machine's node while neither server nor agent runs.
     Node(NodeArgs),
+    /// Runs whole clusters in a simulation, with faults drawn from a seed, and checks what must hold of them.
+    Sim(sim_command::Sim),
 }
 
 #[derive(Args)]
@@ -132,6 +135,7 @@ fn main() -> ExitCode {
         Command::Store(StoreArgs { command: StoreCommand::Scrub(args) }) => runtime.block_on(scrub(args)),
         Command::Image(image) => runtime.block_on(images(image)),
         Command::Node(node) => runtime.block_on(node_commands::node(node)),
+        Command::Sim(args) => sim_command::simulate(&args),
         Command::Agent(join) => runtime.block_on(node_commands::agent(join)),
     };
     match outcome {

@@ -20,15 +20,15 @@ pub(crate) mod real_node;
 mod resource_metrics;
 
 pub(crate) use addresses::client_address;
-pub(crate) use control_loops::ControlLoops;
+pub(crate) use control_loops::{ControlLoopConfig, ControlLoops};
 
 use crate::{
     bootstrap,
     cluster::{Cluster, STORE, StartError},
     encryption::Encryption,
+    environment::Environment,
 };
 use addresses::{endpoint_address, external_address, kubernetes_service_ip, serving_names};
-use control_loops::ControlLoopConfig;
 use kaji_access::{Authn, Authz, audit, front_proxy, kubelet_client, tls};
 use kaji_admission::Deps as PluginDeps;
 use kaji_aggregator::Aggregator;
@@ -36,10 +36,7 @@ use kaji_auth::authn::ClusterAuthenticationInfo;
 use kaji_builtins::{ApiHandle, Deps};
 use kaji_controllers::NodeRanges;
 use kaji_engine::{Engine, EngineOptions};
-use kaji_meta::{
-    random::SystemRandom,
-    time::{Clock, SystemClock},
-};
+use kaji_meta::time::Clock;
 use kaji_options::{AuthnOptions, Options, ProxyClient, StoreKind};
 use kaji_outbound::ClientCache;
 use kaji_resource::Api;
@@ -50,7 +47,7 @@ use kaji_server::{
     pki::{Pki, PkiError},
 };
 use kaji_store::{
-    Store, StoreError,
+    Store, StoreError, blocking,
     disk::{DiskOptions, DiskStore},
     memory::{MemoryOptions, MemoryStore},
 };
@@ -62,7 +59,7 @@ use std::{
 };
 use tokio::{
     sync::watch,
-    task::{JoinHandle, JoinSet},
+    task::{JoinError, JoinHandle, JoinSet},
 };
 
 /// What every stage has: the options, what follows from them alone, and the audit backends.
@@ -76,6 +73,7 @@ struct Settings {
     clock: Arc<dyn Clock>,
     /// The clock of objects and control loops.
     object_clock: Arc<dyn Clock>,
+    environment: Environment,
     audit: Option<Arc<Audit>>,
 }
 
@@ -95,7 +93,7 @@ pub(crate) struct Configured {
 }
 
 impl Configured {
-    pub async fn new(options: Options) -> Result<Configured, StartError> {
+    pub async fn new(options: Options, environment: Environment) -> Result<Configured, StartError> {
         let mut metrics = Metrics::default();
         let audit = audit::start(&options.audit, &mut metrics).await?;
         let server_name = format!("apiserver-{}", options.listen);
@@ -107,8 +105,9 @@ impl Configured {
                 .node_ranges
                 .ranges(&options.service_cidrs)
                 .map_err(StartError::NodeRanges)?,
-            clock: Arc::new(SystemClock),
-            object_clock: options.object_clock(),
+            clock: environment.clock.clone(),
+            object_clock: environment.object_clock.clone(),
+            environment,
             audit,
             options,
         };
@@ -117,12 +116,15 @@ impl Configured {
 
     pub async fn open_store(self) -> Result<StoreOpened, StartError> {
         let Configured { settings, metrics, encryption } = self;
-        let raw_store = open_store(&settings.options).await?;
+        let raw_store = match &settings.environment.store {
+            Some(store) => store.clone(),
+            None => open_store(&settings).await?,
+        };
         let store = encryption.around(raw_store.clone());
         let Options { data_dir, serving, .. } = &settings.options;
         let (serving, dir) = (serving.clone(), data_dir.join("pki"));
         let (names, now) = (serving_names(&settings.options, settings.service_ip), settings.clock.now());
-        let certificates = tokio::task::spawn_blocking(move || serving.load(&dir, names, now));
+        let certificates = tokio::spawn(blocking(move || serving.load(&dir, names, now)));
         let storage = Storage { encryption, raw_store, store };
         Ok(StoreOpened { settings, metrics, storage, certificates })
     }
@@ -133,7 +135,7 @@ pub(crate) struct StoreOpened {
     settings: Settings,
     metrics: Metrics,
     storage: Storage,
-    certificates: JoinHandle<Result<Certificates, PkiError>>,
+    certificates: JoinHandle<Result<Result<Certificates, PkiError>, JoinError>>,
 }
 
 impl StoreOpened {
@@ -143,7 +145,11 @@ impl StoreOpened {
 
     pub async fn open_engine(self) -> Result<EngineOpened, StartError> {
         let Settings { options, server_name, object_clock, .. } = &self.settings;
-        let engine_options = EngineOptions { clock: object_clock.clone(), ..EngineOptions::default() };
+        let engine_options = EngineOptions {
+            clock: object_clock.clone(),
+            random: self.settings.environment.random.clone(),
+            ..EngineOptions::default()
+        };
         let engine = Engine::open(self.store(), engine_options).await?;
         let authz = Authz::new(&options.authz, server_name, object_clock, Arc::downgrade(&engine)).await?;
         let plugins = PluginDeps {
@@ -171,14 +177,16 @@ impl EngineOpened {
         let EngineOpened { former, engine, authz, plugins } = self;
         let StoreOpened { settings, mut metrics, storage, certificates } = former;
         let Settings { options, server_name, object_clock, .. } = &settings;
-        let certificates =
-            certificates.await.map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
+        let certificates = certificates
+            .await
+            .flatten()
+            .map_err(|e| StoreError::Unavailable(format!("certificates: {e}")))??;
         let pki = certificates.current();
         let api = weak_api(&engine);
         let authn =
             Authn::new(&without_anonymous_administrators(options), &pki, &api, object_clock, server_name)
                 .await?;
-        let mut deps = Deps::new(object_clock.clone(), Arc::new(SystemRandom));
+        let mut deps = Deps::new(object_clock.clone(), settings.environment.random.clone());
         deps.service_cidrs = options.service_cidrs.clone();
         deps.authorizer = authz.authorizer.clone();
         deps.grants = authz.rbac.clone();
@@ -305,19 +313,13 @@ impl Bootstrapped {
             settings.object_clock.clone(),
         );
         let scheduler_metrics = kaji_scheduler::Metrics::default();
-        let metrics = metrics
-            .with(|registry| aggregator.register_metrics(registry))
-            .with_authorization_metrics(&authz.decisions)
-            .with_reload_metrics(&authn.reloads)
-            .with(|registry| plugins.metrics.register(registry))
-            .with(|registry| plugins.policies.register(registry))
+        let metrics = with_parts(metrics, &aggregator, &authz, &authn, &plugins)
             .with(|registry| scheduler_metrics.register(registry));
         let (stop, stopped) = watch::channel(false);
         let nodes = kubelet_client::load(&settings.options.serving.kubelets, certificates.clone())?;
         let connector = Connector::new(nodes, stopped.clone());
         let kubelets = Kubelets { engine: Arc::downgrade(&engine), connector: connector.clone() };
-        let edge = (&aggregator, connector);
-        let stack = stack(&settings, engine, edge, &authz, &authn, metrics, address);
+        let stack = stack(&settings, engine, (&aggregator, connector), &authz, &authn, metrics, address);
         add_checks(&stack, &storage);
         let (listener, front) = listener.unzip();
         let mut background = Background { tasks: JoinSet::new(), stopped: stopped.clone() };
@@ -327,31 +329,53 @@ impl Bootstrapped {
         background.tasks.spawn(usage.run(kubelets, stopped.clone()));
         let token_signer = authn.signing_key();
         let (sender, authentication) = watch::channel(authentication);
-        let reload = tls::Reload::new(
-            &settings.options.authn,
-            &settings.options.serving,
-            &authn.authorities,
-            certificates.clone(),
-            (front, sender),
-        );
+        let Options { authn: flags, serving, .. } = &settings.options;
+        let reload =
+            tls::Reload::new(flags, serving, &authn.authorities, certificates.clone(), (front, sender));
         background.follow_files(&settings, reload, authn, authz, &certificates, (identity, &aggregator));
         background.follow_objects(&settings, &stack, aggregator, authentication.clone());
         let Storage { encryption, raw_store, store } = storage;
         background.follow_encryption(&settings.options, encryption, raw_store).await;
-        let control_loops = ControlLoopConfig {
-            options: &settings.options,
-            stack: &stack,
-            certificates: &certificates,
+        let loop_config = ControlLoopConfig {
+            machine_address: endpoint_address(&settings.options, address).ip(),
+            options: settings.options,
+            environment: settings.environment,
+            stack: stack.clone(),
+            certificates: certificates.clone(),
             node_ranges: settings.node_ranges,
             token_signer,
             scheduler_metrics,
-            machine_address: endpoint_address(&settings.options, address).ip(),
             authentication,
         };
-        let control_loops = control_loops.start(&stopped);
-        let tasks = background.tasks;
-        Ok(Cluster { stack, pki: Pki::clone(&pki), certificates, address, store, stop, control_loops, tasks })
+        let control_loops = loop_config.start(&stopped);
+        Ok(Cluster {
+            stack,
+            pki: Pki::clone(&pki),
+            certificates,
+            address,
+            store,
+            stop,
+            loop_config,
+            control_loops,
+            tasks: background.tasks,
+        })
     }
+}
+
+/// The metrics of what the stages have put together.
+fn with_parts(
+    metrics: Metrics,
+    aggregator: &Aggregator,
+    authz: &Authz,
+    authn: &Authn,
+    plugins: &PluginDeps,
+) -> Metrics {
+    metrics
+        .with(|registry| aggregator.register_metrics(registry))
+        .with_authorization_metrics(&authz.decisions)
+        .with_reload_metrics(&authn.reloads)
+        .with(|registry| plugins.metrics.register(registry))
+        .with(|registry| plugins.policies.register(registry))
 }
 
 fn stack(
@@ -382,7 +406,7 @@ fn stack(
         request_timeout: options.request_timeout,
         body_memory: options.serving.request_memory.map_or_else(BodyMemory::of_process, BodyMemory::new),
         audit: settings.audit.clone(),
-        random: Arc::new(SystemRandom),
+        random: settings.environment.random.clone(),
     })
 }
 
@@ -488,10 +512,11 @@ impl kaji_store::Clock for StoreClock {
     }
 }
 
-async fn open_store(options: &Options) -> Result<Arc<dyn Store>, StartError> {
+async fn open_store(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
+    let options = &settings.options;
     Ok(match options.store {
         StoreKind::Memory => {
-            let clock = Arc::new(StoreClock(options.object_clock()));
+            let clock = Arc::new(StoreClock(settings.object_clock.clone()));
             Arc::new(MemoryStore::with_options(MemoryOptions { clock, ..MemoryOptions::default() })?)
         }
         StoreKind::Disk => {

@@ -15,6 +15,7 @@ const ORDER: &[&str] = &[
     "kaji-testenv",
     "kaji",
     "kaji-envtest",
+    "kaji-sim",
     "kaji-access",
     "kaji-options",
     "kaji-controllers",

@@ -9,7 +9,7 @@ use super::{
     cluster_dns,
     real_node::{self, RealNodeConfig},
 };
-use crate::cache_feed::CacheFeed;
+use crate::{cache_feed::CacheFeed, environment::Environment};
 use kaji_access::identities;
 use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
 use kaji_controllers::{LoadBalancerConfig, NodeRanges};
@@ -18,7 +18,7 @@ use kaji_kubelet::{
     server::KubeletServerConfig,
     simulated::{self, Fleet},
 };
-use kaji_meta::{random::SystemRandom, time::SystemClock};
+use kaji_meta::time::SystemClock;
 use kaji_options::{Nodes, Options};
 use kaji_runtime::{Client, Informers, Selected, Shared};
 use kaji_server::{Certificates, Identities, LocalService, Stack};
@@ -26,10 +26,11 @@ use std::{net::IpAddr, sync::Arc};
 use tokio::{sync::watch, task::JoinSet};
 
 /// What control loops need of the server.
-pub(super) struct ControlLoopConfig<'a> {
-    pub options: &'a Options,
-    pub stack: &'a Arc<Stack>,
-    pub certificates: &'a Certificates,
+pub(crate) struct ControlLoopConfig {
+    pub options: Options,
+    pub environment: Environment,
+    pub stack: Arc<Stack>,
+    pub certificates: Arc<Certificates>,
     pub node_ranges: Option<NodeRanges>,
     pub token_signer: Arc<SigningKey>,
     pub scheduler_metrics: kaji_scheduler::Metrics,
@@ -53,15 +54,16 @@ impl ControlLoops {
     }
 }
 
-impl ControlLoopConfig<'_> {
+impl ControlLoopConfig {
     /// Starts the loops that the options select; they return once `stop` turns true.
-    pub fn start(self, stop: &watch::Receiver<bool>) -> ControlLoops {
-        let options = self.options;
+    pub fn start(&self, stop: &watch::Receiver<bool>) -> ControlLoops {
+        let options = &self.options;
         if !options.controllers || (options.selection.is_empty() && options.nodes == Nodes::None) {
             return ControlLoops::default();
         }
         let client = self.client("kube-controller-manager", identities::controllers());
-        let informers = Informers::timed(client.clone(), Selected::default(), options.object_clock());
+        let informers =
+            Informers::timed(client.clone(), Selected::default(), self.environment.object_clock.clone());
         let mut tasks = JoinSet::new();
         self.start_controllers(&mut tasks, &informers, client, stop);
         if options.selection.scheduler() {
@@ -122,7 +124,7 @@ impl ControlLoopConfig<'_> {
         client: Client,
         stop: &watch::Receiver<bool>,
     ) {
-        let options = self.options;
+        let options = &self.options;
         let ca = &self.certificates.current().ca;
         // A certificate authority without its key verifies clients, and signs no requests.
         let authority = kaji_controllers::Authority::new(&ca.certificate, &ca.key)
@@ -150,11 +152,16 @@ impl ControlLoopConfig<'_> {
     fn client(&self, agent: &str, identities: Identities) -> Client {
         let service = LocalService::by_agent(self.stack.clone(), identities);
         let feed = Arc::new(CacheFeed::new(service.clone()));
-        Client::new(kube::Client::new(service, "default"), agent).with_feed(feed)
+        let client = Client::new(kube::Client::new(service, "default"), agent).with_feed(feed);
+        match &self.environment.interception {
+            Some(interception) => client.intercepted(interception.clone()),
+            None => client,
+        }
     }
 
     fn shared(&self, client: Client) -> Shared {
-        Shared { client, clock: self.options.object_clock(), random: Arc::new(SystemRandom) }
+        let Environment { object_clock, random, .. } = self.environment.clone();
+        Shared { client, clock: object_clock, random }
     }
 
     /// The HTTPS servers of nodes. In a cluster without a listener nodes have none either.

@@ -44,6 +44,7 @@ mod requests;
 mod resource_metrics;
 mod restart;
 mod service_account_tokens;
+mod simulation;
 mod tokens;
 mod watches;
 mod webhooks;

@@ -59,13 +59,13 @@ async fn everything_is_there_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_default_storage_class_that_was_deleted_stays_away() {
     let dir = tempfile::tempdir().unwrap();
-    let cluster = TestCluster::start_in(dir, 0, StoreKind::Disk).await;
+    let cluster = TestCluster::start_in(dir, 1, StoreKind::Disk).await;
     let classes: Api<StorageClass> = Api::all(cluster.kube().await);
     assert_eq!(classes.get("local-path").await.unwrap().provisioner, "kaji.dev/local-path");
     classes.delete("local-path", &DeleteParams::default()).await.unwrap();
     drop(classes);
     let dir = cluster.stop().await;
-    let cluster = TestCluster::start_in(dir, 0, StoreKind::Disk).await;
+    let cluster = TestCluster::start_in(dir, 1, StoreKind::Disk).await;
     let classes: Api<StorageClass> = Api::all(cluster.kube().await);
     assert!(classes.get_opt("local-path").await.unwrap().is_none());
     drop(classes);

@@ -1,0 +1,32 @@
+//! Whole clusters in a simulation: seeds break no law, and a seed gives one trace.
+
+use kaji::simulation::WholeCluster;
+use kaji_sim::{Outcome, Settings, run};
+use std::collections::BTreeSet;
+
+fn outcome(seed: u64, allowed: Option<BTreeSet<u64>>) -> Outcome {
+    let settings = Settings { seed, nodes: 3, allowed, objects: vec![] };
+    run(&settings, &WholeCluster::new()).unwrap()
+}
+
+#[test]
+fn a_seed_gives_one_trace() {
+    let (one, other) = (outcome(1, None), outcome(1, None));
+    let differing = one.trace.iter().zip(&other.trace).find(|(one, other)| one != other);
+    assert_eq!((differing, one.digest), (None, other.digest));
+    assert!(one.writes > 500 && one.simulated.as_secs() > 600, "{} writes", one.writes);
+}
+
+#[test]
+fn seeds_break_no_law() {
+    for seed in 2..5 {
+        let outcome = outcome(seed, None);
+        assert!(!outcome.faults.is_empty());
+        assert_eq!(outcome.violations, [], "kaji sim --seed {seed} --nodes 3");
+    }
+}
+
+#[test]
+fn faults_that_are_not_allowed_do_not_come_about() {
+    assert_eq!(outcome(2, Some(BTreeSet::new())).faults, []);
+}

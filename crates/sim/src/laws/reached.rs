@@ -1,0 +1,102 @@
+//! What a cluster must have reached by itself, some time after faults and changes have ended.
+
+use crate::objects::{
+    DAEMON_SETS, DEPLOYMENTS, JOBS, NODES, Objects, PODS, QUOTAS, STATEFUL_SETS, at, is_condition_true,
+    is_deleting, is_finished, number, text, uid,
+};
+use serde_json::Value;
+use std::{collections::BTreeSet, sync::Arc};
+
+/// What is missing.
+#[must_use]
+pub fn missing(objects: &Objects) -> Vec<String> {
+    let mut missing = vec![];
+    for (key, object) in objects.all() {
+        if is_deleting(object) {
+            missing.push(format!("{key}: its deletion does not end"));
+        }
+    }
+    orphans(objects, &mut missing);
+    quotas(objects, &mut missing);
+    for node in objects.of(NODES).filter(|node| !is_condition_true(node, "Ready")) {
+        missing.push(format!("node {} is not ready", text(node, &["metadata", "name"])));
+    }
+    // Workloads beyond a quota are short of pods for good.
+    if objects.of(QUOTAS).next().is_none() {
+        workloads(objects, &mut missing);
+    }
+    missing
+}
+
+/// Objects with owners, none of which exists.
+fn orphans(objects: &Objects, missing: &mut Vec<String>) {
+    let uids: BTreeSet<&str> = objects.all().map(|(_, object)| uid(object)).collect();
+    for (key, object) in objects.all() {
+        let owners = at(object, &["metadata", "ownerReferences"]).as_array().map_or(&[][..], Vec::as_slice);
+        if !owners.is_empty() && !owners.iter().any(|owner| uids.contains(text(owner, &["uid"]))) {
+            missing.push(format!("{key}: it has outlived its owners"));
+        }
+    }
+}
+
+fn quotas(objects: &Objects, missing: &mut Vec<String>) {
+    for quota in objects.of(QUOTAS) {
+        let pods = objects.of(PODS).filter(|pod| !is_finished(pod)).count().to_string();
+        let used = text(quota, &["status", "used", "pods"]);
+        if used != pods {
+            missing.push(format!("quota: {used} pods are counted, and {pods} exist"));
+        }
+    }
+}
+
+fn workloads(objects: &Objects, missing: &mut Vec<String>) {
+    let mut replicated: Vec<(&str, &Arc<Value>)> = vec![];
+    replicated.extend(objects.of(DEPLOYMENTS).map(|object| ("deployment", object)));
+    replicated.extend(objects.of(STATEFUL_SETS).map(|object| ("stateful set", object)));
+    for (kind, object) in replicated {
+        let (name, replicas) = (text(object, &["metadata", "name"]), number(object, &["spec", "replicas"]));
+        let app = text(object, &["spec", "selector", "matchLabels", "app"]);
+        let count = |ready: bool| {
+            let pods = objects.of(PODS).filter(|pod| text(pod, &["metadata", "labels", "app"]) == app);
+            i64::try_from(pods.filter(|pod| !ready || is_condition_true(pod, "Ready")).count())
+                .unwrap_or(i64::MAX)
+        };
+        for (what, counted) in [
+            ("pods", count(false)),
+            ("ready pods", count(true)),
+            ("counted replicas", number(object, &["status", "replicas"])),
+            ("counted ready replicas", number(object, &["status", "readyReplicas"])),
+            ("updated replicas", number(object, &["status", "updatedReplicas"])),
+        ] {
+            if counted != replicas {
+                missing.push(format!("{kind} {name}: {counted} {what} of {replicas}"));
+            }
+        }
+        observed(kind, object, missing);
+    }
+    let nodes = i64::try_from(objects.of(NODES).count()).unwrap_or(i64::MAX);
+    for set in objects.of(DAEMON_SETS) {
+        let ready = number(set, &["status", "numberReady"]);
+        if ready != nodes {
+            missing.push(format!(
+                "daemon set {}: {ready} ready pods on {nodes} nodes",
+                text(set, &["metadata", "name"])
+            ));
+        }
+        observed("daemon set", set, missing);
+    }
+    for job in objects.of(JOBS).filter(|job| !is_condition_true(job, "Complete")) {
+        missing.push(format!("job {} is not complete: {}", text(job, &["metadata", "name"]), job["status"]));
+    }
+}
+
+fn observed(kind: &str, object: &Value, missing: &mut Vec<String>) {
+    let (generation, observed) =
+        (number(object, &["metadata", "generation"]), number(object, &["status", "observedGeneration"]));
+    if generation != observed {
+        missing.push(format!(
+            "{kind} {}: generation {observed} of {generation} is observed",
+            text(object, &["metadata", "name"])
+        ));
+    }
+}
