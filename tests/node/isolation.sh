@@ -66,7 +66,7 @@ Y
 
 supported=$(field node "$node" '{.status.runtimeHandlers[0].features.userNamespaces}')
 if [[ $supported != true ]]; then
-  echo "SKIPPED user namespaces: the kernel has no mapped mounts of memory file systems"
+  echo "SKIPPED user-namespaces: the kernel has no mapped mounts of memory file systems"
   pod mapped true '"hostUsers": false,'
   soon "a user namespace is refused in upstream's words" shows "runtime does not support user namespaces" k get events
 else
