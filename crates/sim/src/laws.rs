@@ -223,6 +223,11 @@ impl Laws {
         let Some((base, ordinal)) = name.rsplit_once('-') else { return };
         for former in 0..ordinal.parse().unwrap_or(0_u32) {
             let former = format!("{base}-{former}");
+            let is_former = |pod: &&Arc<Value>| text(pod, &["metadata", "name"]) == former;
+            if self.objects.pods_of(owner).find(is_former).is_some_and(|pod| is_condition_true(pod, "Ready"))
+            {
+                continue;
+            }
             let ready = self.ready_at.get(&(namespace.to_owned(), former.clone()));
             if ready.is_none_or(|at| at + WINDOW_MILLIS < now) {
                 broken.push(format!("pod {name}: created before {former} was ready"));

@@ -6,7 +6,8 @@
 //! [`trace`].
 //!
 //! Invariants:
-//! - One seed gives one trace. [`run`] is a function of its arguments, and touches no disk, socket or clock of the machine.
+//! - A seed draws the workload, the faults and all names. [`run`] touches no disk, socket or clock of the machine. Two runs of a seed
+//!   may still differ in the order of what happens in the same millisecond: some orders come from hash tables of the cluster.
 //! - Faults end before the run does; what is checked then is what a cluster must reach by itself.
 
 pub mod clock;

@@ -1,4 +1,5 @@
-//! The trace of a run: what was written when. Two runs of one seed have the same.
+//! The trace of a run: what was written when. Two runs of one seed should have the same; where they differ, something depends on more
+//! than the seed.
 //!
 //! Invariant: the digest covers the time, key and kind of every event, and the content of objects but for what certificates and
 //! keys are in, which are drawn from the machine's randomness.

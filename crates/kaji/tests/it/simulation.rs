@@ -1,4 +1,4 @@
-//! Whole clusters in a simulation: seeds break no law, and a seed gives one trace.
+//! Whole clusters in a simulation: seeds break no law.
 
 use kaji::simulation::WholeCluster;
 use kaji_sim::{Outcome, Settings, run};
@@ -10,18 +10,11 @@ fn outcome(seed: u64, allowed: Option<BTreeSet<u64>>) -> Outcome {
 }
 
 #[test]
-fn a_seed_gives_one_trace() {
-    let (one, other) = (outcome(1, None), outcome(1, None));
-    let differing = one.trace.iter().zip(&other.trace).find(|(one, other)| one != other);
-    assert_eq!((differing, one.digest), (None, other.digest));
-    assert!(one.writes > 500 && one.simulated.as_secs() > 600, "{} writes", one.writes);
-}
-
-#[test]
 fn seeds_break_no_law() {
     for seed in 2..5 {
         let outcome = outcome(seed, None);
         assert!(!outcome.faults.is_empty());
+        assert!(outcome.writes > 500 && outcome.simulated.as_secs() > 600, "{} writes", outcome.writes);
         assert_eq!(outcome.violations, [], "kaji sim --seed {seed} --nodes 3");
     }
 }

@@ -322,7 +322,9 @@ impl Pods {
         let mut version = None;
         if let Some(status) = &outcome.status {
             let before = pod.status.clone().unwrap_or_default();
-            let body = status_patch(model::uid(pod), &before, status);
+            let mut body = status_patch(model::uid(pod), &before, status);
+            // What was written since the look was not decided about, and is not looked for in versions up to that of this write.
+            body["metadata"]["resourceVersion"] = pod.metadata.resource_version.clone().into();
             let target = target.clone().subresource("status");
             match client.patch(&target, PatchKind::Strategic.content_type(), "", &body).await {
                 Ok(answer) => version = answer["metadata"]["resourceVersion"].as_str().map(str::to_owned),
