@@ -246,7 +246,7 @@ async fn within<T: Send + 'static>(
         let _place = place;
         work()
     };
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(e.to_string()))
+    kaji_store::blocking(work).await.unwrap_or_else(|e| Err(e.to_string()))
 }
 
 /// A whole answer.

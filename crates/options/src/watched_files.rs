@@ -91,7 +91,7 @@ impl WatchedFiles {
             // On a thread that may block on the file system.
             let read_stats =
                 move || paths.iter().map(|p| std::fs::metadata(p).ok().as_ref().map(stat)).collect();
-            let now: Option<Vec<_>> = tokio::task::spawn_blocking(read_stats).await.ok();
+            let now: Option<Vec<_>> = kaji_store::blocking(read_stats).await.ok();
             self.polls_left -= 1;
             if now == self.stats && self.polls_left > 0 {
                 continue;
@@ -100,7 +100,7 @@ impl WatchedFiles {
             self.polls_left = READ_AFTER;
             let paths = self.paths.clone();
             let read = move || paths.iter().map(std::fs::read).collect::<Result<Vec<_>, _>>();
-            match tokio::task::spawn_blocking(read).await.map_err(std::io::Error::other).flatten() {
+            match kaji_store::blocking(read).await.map_err(std::io::Error::other).flatten() {
                 Ok(found) if self.reported.as_ref() == Some(&found) => {}
                 Ok(found) => {
                     self.reported = Some(found.clone());

@@ -26,7 +26,7 @@ use std::{
 };
 use tokio::{
     sync::{OnceCell, Semaphore},
-    task::{JoinError, spawn_blocking},
+    task::JoinError,
 };
 
 /// The description of a type or of one of its fields.
@@ -106,7 +106,7 @@ impl Kept {
                 kept.put(key, body.clone());
                 body
             };
-            spawn_blocking(work).await
+            kaji_store::blocking(work).await
         });
         made.await.cloned()
     }
@@ -172,7 +172,7 @@ impl OpenApi {
             let _turn = turn;
             this.find(&engine, &aggregator, &path, &accept, hash.as_deref())
         };
-        match spawn_blocking(look).await? {
+        match kaji_store::blocking(look).await? {
             Found::Served(served) => Ok(served),
             Found::Kept { of, key, make, content_type, etag, immutable } => {
                 let body = of.get(key, make).await?;
@@ -474,7 +474,7 @@ mod tests {
                 assert!(ask(["a", "b"][i % 2]).now_or_never().is_none());
             }
             // Other blocking work is done.
-            spawn_blocking(|| ()).await.unwrap();
+            tokio::task::spawn_blocking(|| ()).await.unwrap();
             // All waiting requests get the document that is being built, though the cache has no room for it.
             let mut staying: Vec<_> = (0..100).map(|i| ask(["a", "b"][i % 2])).collect();
             assert!(staying.iter_mut().all(|s| s.now_or_never().is_none()));

@@ -153,7 +153,7 @@ impl Certificates {
         loop {
             let (this, now) = (self.clone(), clock.now());
             // Making keys and writing files blocks.
-            match tokio::task::spawn_blocking(move || this.renew(now)).await {
+            match kaji_store::blocking(move || this.renew(now)).await {
                 Ok(Ok(false)) => {}
                 Ok(Ok(true)) => tracing::info!("certificates were renewed"),
                 Ok(Err(error)) => tracing::error!(%error, "certificates could not be renewed"),

@@ -26,11 +26,14 @@ fn script(node: &Node, text: &str) -> ContainerConfig {
     config
 }
 
-async fn mapped_node(test: &str) -> Option<Node> {
-    let node = node(test).await?;
+async fn mapped_node() -> Option<Node> {
+    let node = node("user-namespaces").await?;
     let handlers = node.runtime().status().await.unwrap().handlers;
     if !handlers[0].user_namespaces {
-        kaji_testing::skip::skipped(test, "the kernel has no user namespaces with mapped mounts");
+        kaji_testing::skip::skipped(
+            "user-namespaces",
+            "the kernel has no user namespaces with mapped mounts",
+        );
         node.finish().await;
         return None;
     }
@@ -51,7 +54,7 @@ fn volume(node: &Node, name: &str, path: &str) -> Mount {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn root_in_the_pod_is_no_root_on_the_node() {
-    let Some(node) = mapped_node("userns").await else { return };
+    let Some(node) = mapped_node().await else { return };
     let sandbox = node.runtime().run_pod_sandbox(pod(&node)).await.unwrap();
     let text = "id -u; cat /proc/self/uid_map /proc/self/gid_map; hostname; touch /tmp/made /v/made; ls -ln / /v /etc; \
                 unshare -m true && echo unshared; mount -t tmpfs x /tmp && echo mounted; head -1 /etc/hostname; \
@@ -92,7 +95,7 @@ async fn root_in_the_pod_is_no_root_on_the_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_users_and_groups_are_mapped() {
-    let Some(node) = mapped_node("userns-ids").await else { return };
+    let Some(node) = mapped_node().await else { return };
     let sandbox = node.runtime().run_pod_sandbox(pod(&node)).await.unwrap();
     let mut config = script(
         &node,
@@ -120,7 +123,7 @@ async fn other_users_and_groups_are_mapped() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn namespaces_of_processes_are_shared_in_it() {
-    let Some(mut node) = mapped_node("userns-pids").await else { return };
+    let Some(mut node) = mapped_node().await else { return };
     let mut config = pod(&node);
     config.security.namespaces.pid = NamespaceMode::Pod;
     config.sysctls = [("net.ipv4.ip_forward".to_owned(), "1".to_owned())].into();
@@ -152,7 +155,7 @@ async fn namespaces_of_processes_are_shared_in_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_mapped_is_refused() {
-    let Some(node) = mapped_node("userns-refused").await else { return };
+    let Some(node) = mapped_node().await else { return };
     let mut wrong = pod(&node);
     wrong.security.namespaces.user = Some(UserNamespace { uids: vec![RANGE], gids: vec![] });
     let refused = node.runtime().run_pod_sandbox(wrong).await;
