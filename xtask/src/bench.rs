@@ -25,6 +25,8 @@ mod flood;
 mod instructions;
 mod kubeconfig;
 mod load;
+mod measures;
+mod node;
 mod objects;
 mod overhead;
 mod pods;
@@ -59,6 +61,16 @@ pub struct Args {
     /// load's, and not the server's to mend.
     #[arg(long, value_name = "KUBECONFIG")]
     beside: Option<PathBuf>,
+    /// A server that has a node over another container runtime, started after the first has ended: what the phase `node`
+    /// is compared with.
+    #[arg(long, value_name = "CMD", requires = "exec")]
+    beside_exec: Option<String>,
+    /// The directory of the cgroup in which the node and all that it starts run, for the phase `node`.
+    #[arg(long, value_name = "DIR")]
+    node_cgroup: Option<PathBuf>,
+    /// An image on the node that has sh and httpd, for the phase `node`.
+    #[arg(long, default_value = "example.com/busybox:1")]
+    node_image: String,
     /// A process of the running server, for its memory; may be repeated.
     #[arg(long, conflicts_with = "exec")]
     pid: Vec<u32>,
@@ -105,6 +117,8 @@ enum Step {
     Overhead,
     /// Machine instructions of a request, counted by callgrind; with --exec, and only when it is named.
     Instructions,
+    /// Pods that run on a real node; with --exec and --node-cgroup, and only when it is named.
+    Node,
 }
 
 fn scale(text: &str) -> Result<f64, String> {
@@ -268,20 +282,32 @@ async fn measure(args: &Args) -> Result<(), Error> {
         Err(error) => bench.report.notes.push(format!("looking for what is left: {error}")),
     }
     drop(exec);
-    if let (Some(command), true) = (&args.exec, wanted(Step::Overhead)) {
-        // Starts servers of its own.
-        bench.server = Server::Unknown;
-        phase(&mut bench, "overhead", async |b| {
-            overhead::run(&mut b.report, command, &args.kubeconfig).await
-        })
-        .await;
-    }
-    if let (Some(command), true) = (&args.exec, args.only.contains(&Step::Instructions)) {
-        bench.server = Server::Unknown;
-        phase(&mut bench, "instructions", async |b| instructions::run(b, command, &args.kubeconfig).await)
-            .await;
+    if let Some(command) = &args.exec {
+        apart(&mut bench, args, command, &wanted).await;
     }
     conclude(&bench.report, args.json.as_deref())
+}
+
+/// The phases that start servers of their own.
+async fn apart(bench: &mut Bench, args: &Args, command: &str, wanted: &impl Fn(Step) -> bool) {
+    bench.server = Server::Unknown;
+    if wanted(Step::Overhead) {
+        phase(bench, "overhead", async |b| overhead::run(&mut b.report, command, &args.kubeconfig).await)
+            .await;
+    }
+    if args.only.contains(&Step::Instructions) {
+        phase(bench, "instructions", async |b| instructions::run(b, command, &args.kubeconfig).await).await;
+    }
+    if args.only.contains(&Step::Node) {
+        let node = node::Settings {
+            command,
+            beside: args.beside_exec.as_deref(),
+            cgroup: args.node_cgroup.as_deref(),
+            image: &args.node_image,
+            kubeconfig: &args.kubeconfig,
+        };
+        phase(bench, "node", async |b| node::run(&mut b.report, &node).await).await;
+    }
 }
 
 async fn phases(bench: &mut Bench, wanted: &impl Fn(Step) -> bool) {

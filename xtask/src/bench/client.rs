@@ -74,6 +74,11 @@ impl Call {
         Call::with(Method::PATCH, path, patch.to_string(), "application/merge-patch+json")
     }
 
+    /// `DELETE path` with the grace that the object asks for.
+    pub fn delete_gracefully(path: impl Into<String>) -> Call {
+        Call::with(Method::DELETE, path, r#"{"kind":"DeleteOptions","apiVersion":"v1"}"#, "application/json")
+    }
+
     /// `DELETE path` at once: no grace, dependents in the background.
     pub fn delete(path: impl Into<String>) -> Call {
         const OPTIONS: &str = r#"{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0,"propagationPolicy":"Background"}"#;

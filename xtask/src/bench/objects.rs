@@ -101,6 +101,37 @@ pub fn small_pod(run: &str) -> Template {
     }))
 }
 
+/// A pod that runs until it is asked to end, at once then.
+pub fn sleeping_pod(image: &str, label: &str) -> Template {
+    running_pod(image, (label, "no"), "trap 'exit 0' TERM; sleep 100000 & wait")
+}
+
+/// A pod that answers requests at port 80.
+pub fn answering_pod(image: &str, label: &str) -> Template {
+    running_pod(
+        image,
+        (label, "yes"),
+        "trap 'exit 0' TERM; echo yes > /tmp/index.html; httpd -f -p 80 -h /tmp & wait",
+    )
+}
+
+fn running_pod(image: &str, (label, value): (&str, &str), script: &str) -> Template {
+    Template::new(&json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": HOLE, "labels": {label: value}},
+        "spec": {
+            "terminationGracePeriodSeconds": 5,
+            "containers": [{
+                "name": "main",
+                "image": image,
+                "imagePullPolicy": "Never",
+                "command": ["sh", "-c", script],
+            }],
+        },
+    }))
+}
+
 /// A ConfigMap of about 1 kB.
 pub fn config_map() -> Template {
     Template::new(&json!({

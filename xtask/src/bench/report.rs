@@ -1,8 +1,6 @@
 //! What is measured, what it is compared with, and how it is shown: a table for people, JSON for programs. Pure.
-//!
-//! The reference figures are of kube-apiserver 1.36 with etcd 3.6 on a machine like the one that Kaji is developed on;
-//! the aims are Kaji's own.
 
+use super::measures::{Better, MEASURES, Measure};
 use super::stats::{Unit, digits, grouped};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -26,6 +24,10 @@ pub struct Counts {
     pub crds: usize,
     /// Pods to be scheduled.
     pub bound: usize,
+    /// Pods that run on a node, one after the other.
+    pub lives: usize,
+    /// Pods that run on a node at once.
+    pub at_once: usize,
 }
 
 impl Counts {
@@ -41,6 +43,8 @@ impl Counts {
             events: 1_000,
             crds: count(500.0, 5),
             bound: count(10_000.0, 50),
+            lives: count(100.0, 10),
+            at_once: count(50.0, 5),
         }
     }
 
@@ -56,139 +60,9 @@ impl Counts {
             .replace("{watchers}", &number(self.watchers))
             .replace("{crds}", &number(self.crds))
             .replace("{bound}", &number(self.bound))
+            .replace("{at_once}", &number(self.at_once))
     }
 }
-
-/// Which way a figure should go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Better {
-    More,
-    Less,
-    /// It says what the load was.
-    Neither,
-}
-
-/// One figure: what it is and what it is held against.
-pub struct Measure {
-    /// Its name in JSON.
-    pub id: &'static str,
-    label: &'static str,
-    unit: Unit,
-    reference: Option<f64>,
-    aim: Option<f64>,
-    better: Better,
-    /// Whether the value depends on a count that `--scale` changes.
-    sized: bool,
-}
-
-const fn less(id: &'static str, label: &'static str, unit: Unit, against: [f64; 2], sized: bool) -> Measure {
-    Measure {
-        id,
-        label,
-        unit,
-        reference: known(against[0]),
-        aim: known(against[1]),
-        better: Better::Less,
-        sized,
-    }
-}
-
-const fn instructions(id: &'static str, label: &'static str) -> Measure {
-    less(id, label, Unit::Count, [NONE, NONE], false)
-}
-
-const fn more(id: &'static str, label: &'static str, against: [f64; 2]) -> Measure {
-    let [reference, aim] = against;
-    Measure {
-        id,
-        label,
-        unit: Unit::PerSecond,
-        reference: known(reference),
-        aim: known(aim),
-        better: Better::More,
-        sized: false,
-    }
-}
-
-const fn known(value: f64) -> Option<f64> {
-    if value.is_nan() { None } else { Some(value) }
-}
-
-/// Neither reference nor aim.
-const NONE: f64 = f64::NAN;
-
-/// Everything that can be measured, in the order of the table: reference, then aim.
-pub const MEASURES: &[Measure] = &[
-    less("start", "start: exec to /readyz", Unit::Seconds, [3.2, 0.06], false),
-    less("idle_memory", "memory, idle", Unit::Bytes, [520e6, 20e6], false),
-    less("crds_served", "{crds} CRDs: created until all are served", Unit::Seconds, [35.0, 0.5], true),
-    less("crds_memory", "{crds} CRDs: memory", Unit::Bytes, [2.2e9, NONE], true),
-    less("crds_cost", "{crds} CRDs: memory on top of before", Unit::Bytes, [1.7e9, 30e6], true),
-    less("crds_read_quiet_p50", "GET before the CRDs, p50", Unit::Seconds, [NONE, NONE], false),
-    less("crds_read_p50", "GET while {crds} CRDs are created, p50", Unit::Seconds, [NONE, NONE], true),
-    less("crds_read_quiet", "GET before the CRDs, p99", Unit::Seconds, [NONE, NONE], false),
-    less("crds_read", "GET while {crds} CRDs are created, p99", Unit::Seconds, [NONE, NONE], true),
-    less(
-        "crds_read_most",
-        "GET while {crds} CRDs are created, the slowest",
-        Unit::Seconds,
-        [NONE, NONE],
-        true,
-    ),
-    more("pod_creates", "creates, 64 clients: pods of 4 kB", [705.0, 14e3]),
-    less("pods_memory", "memory with {pods} pods (reference: 60,000)", Unit::Bytes, [2.16e9, NONE], true),
-    more("gets", "GETs, 64 clients: pods", [1447.0, 43e3]),
-    Measure {
-        better: Better::Neither,
-        ..less("list_bytes", "LIST of {pods} pods: length", Unit::Bytes, [196e6, NONE], true)
-    },
-    less("list", "LIST of {pods} pods: time", Unit::Seconds, [2.7, 0.18], true),
-    less("list_memory", "LIST of {pods} pods: memory on top", Unit::Bytes, [NONE, NONE], true),
-    less("lists", "eight such LISTs at once: time", Unit::Seconds, [43.0, 1.7], true),
-    less("lists_memory", "eight such LISTs at once: memory on top", Unit::Bytes, [1.2e9, 8e6], true),
-    less("serial_p50", "create, one client: ConfigMap, p50", Unit::Seconds, [3.0e-3, NONE], false),
-    less("serial_p99", "create, one client: ConfigMap, p99", Unit::Seconds, [NONE, NONE], false),
-    less("serial_pod_p50", "create, one client: pod of 4 kB, p50", Unit::Seconds, [3.0e-3, NONE], false),
-    less("serial_pod_p99", "create, one client: pod of 4 kB, p99", Unit::Seconds, [NONE, NONE], false),
-    more("creates", "creates, 64 clients: ConfigMaps of 1 kB", [705.0, 14e3]),
-    more("watch_events", "watch: events to {watchers} watchers", [70e3, 700e3]),
-    less("watch_lost", "watch: events lost", Unit::Count, [NONE, 0.0], false),
-    more("bound", "{bound} pods: created and bound", [312.0, 6e3]),
-    less("flood_get_quiet", "GET of a user alone, p99", Unit::Seconds, [NONE, NONE], false),
-    less("flood_get_beside", "GET, another server being flooded, p99", Unit::Seconds, [NONE, NONE], false),
-    less("flood_get", "GET, this server being flooded, p99", Unit::Seconds, [NONE, NONE], false),
-    less("flood_get_ratio", "GET: this server by another", Unit::Ratio, [NONE, 2.0], false),
-    less("flood_list_quiet", "LIST of a user alone, p99", Unit::Seconds, [NONE, NONE], false),
-    less("flood_list_beside", "LIST, another server being flooded, p99", Unit::Seconds, [NONE, NONE], false),
-    less("flood_list", "LIST, this server being flooded, p99", Unit::Seconds, [NONE, NONE], false),
-    less("flood_list_ratio", "LIST: this server by another", Unit::Ratio, [NONE, 2.0], false),
-    less("flood_create_quiet", "create of a user alone, p99", Unit::Seconds, [NONE, NONE], false),
-    less(
-        "flood_create_beside",
-        "create, another server being flooded, p99",
-        Unit::Seconds,
-        [NONE, NONE],
-        false,
-    ),
-    less("flood_create", "create, this server being flooded, p99", Unit::Seconds, [NONE, NONE], false),
-    less("flood_create_ratio", "create: this server by another", Unit::Ratio, [NONE, 2.0], false),
-    Measure { better: Better::Neither, ..more("flood_rate", "the flood, answered", [NONE, NONE]) },
-    less(
-        "cost_bare",
-        "server CPU for a GET without flow control and audit",
-        Unit::Seconds,
-        [NONE, NONE],
-        false,
-    ),
-    less("cost_fair", "server CPU for a GET: with flow control by without", Unit::Ratio, [NONE, NONE], false),
-    less("cost_audit", "server CPU for a GET: with audit by without", Unit::Ratio, [NONE, NONE], false),
-    instructions("instructions_get", "instructions: GET of a ConfigMap"),
-    instructions("instructions_config_map", "instructions: create, one client, ConfigMap of 1 kB"),
-    instructions("instructions_pod", "instructions: create, one client, pod of 4 kB"),
-    instructions("instructions_config_maps", "instructions: create, 16 clients, ConfigMap of 1 kB"),
-    instructions("instructions_pods", "instructions: create, 16 clients, pod of 4 kB"),
-    instructions("instructions_event", "instructions: event to one of 50 watchers"),
-];
 
 /// A phase as it went.
 #[derive(Debug)]
@@ -213,6 +87,8 @@ pub struct Report {
     /// The server's `gitVersion`.
     pub version: String,
     values: Vec<(&'static str, f64)>,
+    /// What was measured beside, in place of the references that are known beforehand.
+    beside: Vec<(&'static str, f64)>,
     /// What the reader must know to judge the figures.
     pub notes: Vec<String>,
     /// The phases that ran.
@@ -222,7 +98,14 @@ pub struct Report {
 impl Report {
     /// An empty report.
     pub fn new(counts: Counts) -> Report {
-        Report { counts, version: String::new(), values: vec![], notes: vec![], phases: vec![] }
+        Report {
+            counts,
+            version: String::new(),
+            values: vec![],
+            beside: vec![],
+            notes: vec![],
+            phases: vec![],
+        }
     }
 
     /// Records a figure of `MEASURES`.
@@ -230,6 +113,18 @@ impl Report {
         debug_assert!(MEASURES.iter().any(|m| m.id == id), "{id}");
         self.values.retain(|(known, _)| *known != id);
         self.values.push((id, value));
+    }
+
+    /// Records what a figure of `MEASURES` is compared with in this run.
+    pub fn set_beside(&mut self, id: &'static str, value: f64) {
+        debug_assert!(MEASURES.iter().any(|m| m.id == id), "{id}");
+        self.beside.retain(|(known, _)| *known != id);
+        self.beside.push((id, value));
+    }
+
+    fn reference(&self, measure: &Measure) -> Option<f64> {
+        let beside = self.beside.iter().find(|(id, _)| *id == measure.id);
+        beside.map(|(_, value)| *value).or(measure.reference)
     }
 
     /// A figure that was recorded.
@@ -292,8 +187,8 @@ impl Report {
             rows.push([
                 self.counts.fill(m.label),
                 m.unit.show(value),
-                or_dash(m.reference.map(|r| m.unit.show(r))),
-                or_dash(self.ratio(m, value, m.reference).map(|r| format!("{}x", digits(r)))),
+                or_dash(self.reference(m).map(|r| m.unit.show(r))),
+                or_dash(self.ratio(m, value, self.reference(m)).map(|r| format!("{}x", digits(r)))),
                 or_dash(m.aim.map(|a| m.unit.show(a))),
                 met.to_owned(),
             ]);
@@ -335,8 +230,8 @@ impl Report {
                         Better::Neither => None,
                     },
                     "value": value,
-                    "reference": m.reference,
-                    "ratio": self.ratio(m, value, m.reference),
+                    "reference": self.reference(m),
+                    "ratio": self.ratio(m, value, self.reference(m)),
                     "aim": m.aim,
                     "met": self.met(m, value),
                 })
@@ -362,6 +257,7 @@ impl Report {
             "counts": {
                 "pods": counts.pods, "serial": counts.serial, "creates": counts.creates, "watchers": counts.watchers,
                 "eventsPerWatcher": counts.events, "crds": counts.crds, "bound": counts.bound,
+                "lives": counts.lives, "atOnce": counts.at_once,
             },
             "measures": measures,
             "phases": phases,
@@ -473,10 +369,12 @@ mod tests {
         expect![[r#"
             {
               "counts": {
+                "atOnce": 50,
                 "bound": 10000,
                 "crds": 500,
                 "creates": 20000,
                 "eventsPerWatcher": 1000,
+                "lives": 100,
                 "pods": 50000,
                 "serial": 1000,
                 "watchers": 1000
@@ -541,7 +439,21 @@ mod tests {
     }
 
     #[test]
+    fn what_was_measured_beside_is_compared_with() {
+        let mut report = Report::new(Counts::scaled(1.0));
+        report.set("node_run_p50", 0.04);
+        report.set("node_idle_cpu", 0.002);
+        report.set_beside("node_run_p50", 0.2);
+        let table = report.table();
+        let shown: Vec<&str> = table.lines().filter(|line| line.starts_with("node")).collect();
+        expect![[r#"
+            node: pod created to Running, p50     40 ms    200 ms         5x  80 ms  met
+            node: CPU a second with 50 pods        2 ms         -          -  10 ms  met"#]]
+        .assert_eq(&shown.join("\n"));
+    }
+
+    #[test]
     fn counts_never_vanish() {
-        expect!["Counts { scale: 0.0001, pods: 50, serial: 50, creates: 640, watchers: 5, events: 1000, crds: 5, bound: 50 }"].assert_eq(&format!("{:?}", Counts::scaled(0.0001)));
+        expect!["Counts { scale: 0.0001, pods: 50, serial: 50, creates: 640, watchers: 5, events: 1000, crds: 5, bound: 50, lives: 10, at_once: 5 }"].assert_eq(&format!("{:?}", Counts::scaled(0.0001)));
     }
 }
