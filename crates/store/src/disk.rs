@@ -1,5 +1,7 @@
 //! The embedded backend: one directory on this machine, one process at a time.
 //!
+//! Small commits are appended to a journal, and enter the database together ([`journal`]).
+//!
 //! Invariants: an acknowledged write is on disk; a store that was made is never opened as an empty one; a store that is
 //! damaged says so and refuses to serve; one that could not write is opened anew before it goes on. Before a disk is full
 //! there is a reserve that is not used: writes are refused, reads and watches go on, and so do writes once there is room
@@ -8,7 +10,9 @@
 mod backend;
 mod codec;
 mod format;
+mod journal;
 mod log;
+mod pending;
 mod rewrite;
 
 pub use backend::Fault;
@@ -37,6 +41,8 @@ pub struct DiskOptions {
     pub cache_bytes: usize,
     /// Bytes of recent changes that watches are served from without reading the disk.
     pub recent_bytes: usize,
+    /// Bytes of the journal: commits that are appended to it before they enter the database together. 0 for none.
+    pub journal_bytes: usize,
     /// Bytes of changes that wait for one watch before it is served from history instead.
     pub watch_queue_bytes: usize,
     /// Whether a file that a smaller one replaces at the start is overwritten before it is removed, as a scrub always does:
@@ -55,6 +61,7 @@ impl Default for DiskOptions {
             max_txn_bytes: Limits::DEFAULT_TXN_BYTES,
             cache_bytes: 2 << 20,
             recent_bytes: Limits::DEFAULT_HUB.recent_bytes,
+            journal_bytes: 1 << 20,
             watch_queue_bytes: Limits::DEFAULT_HUB.queue_bytes,
             erase_replaced: false,
             fault: None,
@@ -82,13 +89,17 @@ impl DiskStore {
                 let opened = backend::open(&draft, true, &options, &unsynced)?;
                 log::initialise(&opened.db, &draft)?;
                 opened.complete(&draft, &options)?;
+                // Its name lasts with that of the database.
+                journal::Journal::new(&directory.journal(), &options, &unsynced).create()?;
                 directory.publish()?;
                 directory.sync()?;
                 opened
             }
         };
         let mut log = DiskLog::new((opened, unsynced), directory, options.clone());
+        log.replay()?;
         let loaded = log.load()?;
+        log.loaded = true;
         log.mark()?;
         log.erase_former()?;
         log.shrink(&loaded.index)?;

@@ -3,7 +3,7 @@
 //! Invariant: it differs from the disk backend in nothing but where the log is.
 
 use crate::mvcc::hub::HubLimits;
-use crate::mvcc::log::{Commit, Entry, Loc, Log, Reader, Record, Snapshot, Value, Visit, missing};
+use crate::mvcc::log::{Commit, Entry, Loc, Log, Reader, Record, Snapshot, Visit, missing};
 use crate::mvcc::writer::Loaded;
 use crate::mvcc::{Drive, Engine, Limits, lock};
 use crate::{Clock, Revision, Store, StoreError, SystemClock};
@@ -133,31 +133,17 @@ struct MemorySnapshot(Entries);
 impl Snapshot for MemorySnapshot {
     fn get(&self, loc: Loc, visit: &mut dyn FnMut(Record<'_>)) -> Result<(), StoreError> {
         let entry = self.0.get(&loc).ok_or_else(|| missing(loc))?;
-        visit(record(entry));
+        visit(Record::from(&**entry));
         Ok(())
     }
 
     fn scan(&self, from: Revision, to: Revision, visit: &mut Visit<'_>) -> Result<(), StoreError> {
         let (from, to) = (Loc { revision: from, sub: 0 }, Loc { revision: to, sub: u32::MAX });
         for (_, entry) in self.0.range(from..=to) {
-            if let ControlFlow::Break(()) = visit(record(entry)) {
+            if let ControlFlow::Break(()) = visit(Record::from(&**entry)) {
                 break;
             }
         }
         Ok(())
-    }
-}
-
-fn record(entry: &Entry) -> Record<'_> {
-    let kv = &entry.event.kv;
-    Record {
-        loc: entry.loc(),
-        kind: entry.event.kind,
-        key: &kv.key,
-        value: Value::Shared(&kv.value),
-        create_revision: kv.create_revision,
-        version: kv.version,
-        lease: kv.lease,
-        previous: entry.previous,
     }
 }

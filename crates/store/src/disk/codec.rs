@@ -21,9 +21,15 @@ fn checksum(loc: Loc, body: &[u8]) -> u32 {
 
 /// Writes an entry over what `into` held.
 pub(super) fn encode(entry: &Entry, into: &mut Vec<u8>) {
+    into.clear();
+    append(entry, into);
+}
+
+/// Writes an entry behind what `into` holds.
+pub(super) fn append(entry: &Entry, into: &mut Vec<u8>) {
     let kv = &entry.event.kv;
     let previous = entry.previous.unwrap_or(Loc { revision: 0, sub: 0 });
-    into.clear();
+    let start = into.len();
     into.reserve(HEADER + kv.key.len() + kv.value.len());
     into.extend_from_slice(&[0; 4]);
     into.push(match entry.event.kind {
@@ -39,8 +45,8 @@ pub(super) fn encode(entry: &Entry, into: &mut Vec<u8>) {
     into.extend_from_slice(&previous.sub.to_le_bytes());
     into.extend_from_slice(kv.key.as_bytes());
     into.extend_from_slice(&kv.value);
-    let crc = checksum(entry.loc(), &into[4..]);
-    into[..4].copy_from_slice(&crc.to_le_bytes());
+    let crc = checksum(entry.loc(), &into[start + 4..]);
+    into[start..start + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// Reads what [`encode`] wrote.

@@ -1,7 +1,7 @@
 //! What is in a data directory, and whether it may be opened.
 //!
 //! `LOCK` is locked by the process that has the store open; `FORMAT` says that a store was made here and how its files
-//! are to be read; `store.redb` is the database. Invariants: the database gets its name only once it is complete, and
+//! are to be read; `store.redb` is the database, and `store.redb.journal` has commits that are not in it yet. Invariants: the database gets its name only once it is complete, and
 //! `FORMAT` is written after that; so a directory with `FORMAT` and without a database has lost it, and is refused. An
 //! empty store is only ever made in a directory that has neither. A database that another one replaces keeps a second
 //! name, `store.redb.former`, until its bytes are erased; it is not erased while it is a second name of the database in use.
@@ -20,10 +20,14 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 const FORMAT: &str = "FORMAT";
 const DATA: &str = "store.redb";
+/// Commits that are not in the database yet.
+const JOURNAL: &str = "store.redb.journal";
 const NEW_DATA: &str = "store.redb.new";
 /// The database before the one that has the name, until it is erased.
 const FORMER_DATA: &str = "store.redb.former";
-const CONTENT: &str = "kaji-store 1\n";
+const CONTENT: &str = "kaji-store 2\n";
+/// A store without a journal, which becomes one of the current format.
+const FORMER_CONTENT: &str = "kaji-store 1\n";
 
 /// A locked data directory.
 #[derive(Debug)]
@@ -47,7 +51,7 @@ impl Directory {
     /// this user only.
     pub fn lock(path: &Path) -> Result<Directory, StoreError> {
         kaji_files::private_dir(path).map_err(|e| io_error(path, &e))?;
-        for name in [LOCK, FORMAT, DATA, NEW_DATA, FORMER_DATA] {
+        for name in [LOCK, FORMAT, DATA, JOURNAL, NEW_DATA, FORMER_DATA] {
             let path = path.join(name);
             kaji_files::keep_private(&path).map_err(|e| io_error(&path, &e))?;
         }
@@ -73,6 +77,10 @@ impl Directory {
         self.path.join(DATA)
     }
 
+    pub fn journal(&self) -> PathBuf {
+        self.path.join(JOURNAL)
+    }
+
     pub fn new_data(&self) -> PathBuf {
         self.path.join(NEW_DATA)
     }
@@ -86,7 +94,7 @@ impl Directory {
             Err(e) => return Err(io_error(&format_path, &e)),
         };
         if let Some(content) = &format
-            && content != CONTENT.as_bytes()
+            && ![CONTENT, FORMER_CONTENT].iter().any(|known| content == known.as_bytes())
         {
             return Err(StoreError::Corrupt(format!(
                 "{}: unknown format {:?}; this version reads {CONTENT:?}",
@@ -150,10 +158,10 @@ impl Directory {
         fs::rename(self.new_data(), self.data()).map_err(|e| io_error(&self.data(), &e))
     }
 
-    /// Marks the directory as a store's, if it is not yet.
+    /// Marks the directory as a store's of the current format, if it is not yet.
     pub fn mark(&self) -> Result<(), StoreError> {
         let path = self.path.join(FORMAT);
-        if path.exists() {
+        if fs::read(&path).is_ok_and(|content| content == CONTENT.as_bytes()) {
             return Ok(());
         }
         kaji_files::replace(&path, CONTENT.as_bytes(), kaji_files::PRIVATE)
@@ -167,7 +175,8 @@ impl Directory {
     }
 }
 
-const RESTORE: &str = "restore it, or remove the whole directory to start with an empty store";
+/// What to do about a store that lost a file.
+pub(super) const RESTORE: &str = "restore it, or remove the whole directory to start with an empty store";
 
 #[cfg(test)]
 mod tests {

@@ -1,11 +1,14 @@
 //! The log in a redb database.
 //!
 //! Tables: `log` (revision, position) -> change; `leases` id -> (time to live, deadline); `times` revision -> when;
-//! `meta` holds the counters under one key. Invariant: every commit updates the counters in the same database
-//! transaction, so a database with tables that disagree with them is damaged.
+//! `meta` holds the counters under one key, and the generation of the journal under another. Invariants: every commit updates
+//! the counters in the same database transaction, so a database with tables that disagree with them is damaged; commits
+//! that were appended to the journal enter the database in one transaction, which also ends their generation.
 
 use super::backend::{self, Opened, Unsynced, db_error, guarded};
 use super::format::Directory;
+use super::journal::{Journal, Journaled};
+use super::pending::{CurrentPending, Pending};
 use super::{DiskOptions, codec};
 use crate::mvcc::index::{Index, Version};
 use crate::mvcc::lease::Leases;
@@ -28,6 +31,8 @@ pub(super) const TIMES: TableDefinition<'_, u64, u64> = TableDefinition::new("ti
 /// Revision, compacted revision, last lease, number of changes in the log.
 pub(super) const META: TableDefinition<'_, &str, (u64, u64, i64, u64)> = TableDefinition::new("meta");
 const STATE: &str = "state";
+/// The generation of the journal that is not in the database, and 1 while it is in use; a database without has never had one.
+const JOURNAL: &str = "journal";
 /// A log with fewer records is read by one thread.
 const PARALLEL_LOAD: u64 = 4096;
 /// More threads would wait for the disk.
@@ -37,6 +42,8 @@ const MAX_LOAD_THREADS: usize = 8;
 pub(super) struct Files {
     /// Or why it cannot be opened.
     opened: RwLock<Result<Opened, StoreError>>,
+    /// What the journal has besides.
+    pending: CurrentPending,
     pub path: PathBuf,
     /// Dropped last.
     pub directory: Directory,
@@ -93,8 +100,22 @@ pub(super) struct DiskLog {
     pub files: Arc<Files>,
     /// Reused for every record.
     buffer: Vec<u8>,
+    pub journal: Journal,
+    /// The database says that the journal is in use.
+    journaling: bool,
+    /// What is on disk was read, so that it may be changed when this is dropped.
+    pub loaded: bool,
     pub options: DiskOptions,
     pub unsynced: Unsynced,
+}
+
+/// What the journal is to be from a commit of the database on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Commits will be appended.
+    Open,
+    /// None will be, so that the file is of no use.
+    Closed,
 }
 
 impl DiskLog {
@@ -103,9 +124,87 @@ impl DiskLog {
         directory: Directory,
         options: DiskOptions,
     ) -> DiskLog {
-        let (path, opened) = (directory.data(), RwLock::new(Ok(opened)));
-        let files = Arc::new(Files { opened, path, directory });
-        DiskLog { files, buffer: Vec::new(), options, unsynced }
+        let journal = Journal::new(&directory.journal(), &options, &unsynced);
+        let (path, opened, pending) = (directory.data(), RwLock::new(Ok(opened)), CurrentPending::default());
+        let files = Arc::new(Files { opened, pending, path, directory });
+        DiskLog { files, buffer: Vec::new(), journal, journaling: false, loaded: false, options, unsynced }
+    }
+
+    /// Brings what the journal has, of a process that did not close the store, into the database.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when the journal is damaged, and those of a store that cannot write.
+    pub fn replay(&mut self) -> Result<(), StoreError> {
+        let files = self.files.clone();
+        let (generation, in_use) = guarded(&files.path, || {
+            let tx = files.current().get()?.db.begin_read().map_err(|e| files.error(e))?;
+            let meta = tx.open_table(META).map_err(|e| files.error(e))?;
+            let row = meta.get(JOURNAL).map_err(|e| files.error(e))?;
+            Ok(row.map_or((0, 0), |row| (row.value().0, row.value().1)))
+        })?;
+        self.journaling = in_use != 0;
+        if !self.journaling && !self.journal.exists() {
+            self.journal.create()?;
+            files.directory.sync()?;
+        }
+        self.journal.open(generation)?;
+        if !self.journaling {
+            return Ok(());
+        }
+        let commits = self.journal.read()?;
+        if commits.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(commits = commits.len(), "the journal has commits that are not in the store's file");
+        let pending = Pending::default();
+        commits.into_iter().for_each(|commit| pending.push(commit));
+        self.write_through(&pending, None, Use::Open)
+    }
+
+    /// Commits to the database: what is pending, then `last`. Ends the generation of the journal.
+    fn write_through(
+        &mut self,
+        pending: &Pending,
+        last: Option<&Commit<'_>>,
+        journal: Use,
+    ) -> Result<(), StoreError> {
+        let (files, buffer) = (&*self.files, &mut self.buffer);
+        let (current, commits) = (files.current(), pending.commits());
+        let db = &current.get()?.db;
+        let generation = self.journal.next_generation();
+        let mut write = || -> Result<bool, redb::Error> {
+            // redb's default durability: the commit returns after fsync.
+            let tx = db.begin_write()?;
+            let mut complete = true;
+            let all = commits.iter().map(Journaled::commit);
+            for commit in all.chain(last.map(|last| Commit { ..*last })) {
+                complete &= write_commit(&tx, &commit, buffer)?;
+            }
+            let state = last.map(|last| last.state).or_else(|| commits.last().map(|last| last.state));
+            write_state(&tx, state.as_ref(), (generation, u64::from(journal == Use::Open)))?;
+            if complete {
+                tx.commit()?;
+            } else {
+                tx.abort()?;
+            }
+            Ok(complete)
+        };
+        if !guarded(&files.path, || write().map_err(|e| files.error(e)))? {
+            return Err(files.corrupt("changes that compaction was to remove are missing"));
+        }
+        files.pending.clear();
+        self.journal.begin(generation);
+        self.journaling = journal == Use::Open;
+        Ok(())
+    }
+
+    /// Leaves nothing in the journal that is not in the database.
+    pub fn empty_journal(&mut self, journal: Use) -> Result<(), StoreError> {
+        if !self.journaling {
+            return Ok(());
+        }
+        let pending = self.files.pending.get();
+        self.write_through(&pending, None, journal)
     }
 
     /// Erases what a rewriting that was cut off may have left behind.
@@ -240,65 +339,82 @@ pub(super) fn initialise(db: &Database, path: &Path) -> Result<(), StoreError> {
         tx.open_table(LOG)?;
         tx.open_table(LEASES)?;
         tx.open_table(TIMES)?;
-        write_state(&tx, &State::EMPTY)?;
+        write_state(&tx, Some(&State::EMPTY), (0, 0))?;
         Ok(tx.commit()?)
     };
     write().map_err(|e| db_error(path, e))
 }
 
-fn write_state(tx: &redb::WriteTransaction, state: &State) -> Result<(), redb::Error> {
-    let row = (state.revision, state.compacted, state.last_lease, state.entries);
-    tx.open_table(META)?.insert(STATE, row)?;
+/// Writes the counters, if they have changed, and what becomes of the journal.
+fn write_state(
+    tx: &redb::WriteTransaction,
+    state: Option<&State>,
+    journal: (u64, u64),
+) -> Result<(), redb::Error> {
+    let mut meta = tx.open_table(META)?;
+    if let Some(state) = state {
+        meta.insert(STATE, (state.revision, state.compacted, state.last_lease, state.entries))?;
+    }
+    meta.insert(JOURNAL, (journal.0, journal.1, 0, 0))?;
     Ok(())
+}
+
+/// Writes the rows of a commit. Whether what it removes was there.
+fn write_commit(
+    tx: &redb::WriteTransaction,
+    commit: &Commit<'_>,
+    buffer: &mut Vec<u8>,
+) -> Result<bool, redb::Error> {
+    let mut complete = true;
+    if !commit.entries.is_empty() || !commit.remove.is_empty() {
+        let mut log = tx.open_table(LOG)?;
+        for entry in commit.entries {
+            codec::encode(entry, buffer);
+            let loc = entry.loc();
+            log.insert((loc.revision, loc.sub), buffer.as_slice())?;
+        }
+        for loc in commit.remove {
+            complete &= log.remove((loc.revision, loc.sub))?.is_some();
+        }
+    }
+    if !commit.leases.is_empty() {
+        let mut leases = tx.open_table(LEASES)?;
+        for (id, record) in commit.leases {
+            match record {
+                Some(r) => leases.insert(id.0, (r.ttl_millis, r.deadline_millis))?,
+                None => leases.remove(id.0)?,
+            };
+        }
+    }
+    if let Some(mark) = commit.mark {
+        let mut times = tx.open_table(TIMES)?;
+        times.insert(mark.revision, mark.at_millis)?;
+        times.retain_in(..commit.marks_from, |_, _| false)?;
+    }
+    Ok(complete)
+}
+
+impl Drop for DiskLog {
+    /// A store that is closed needs no journal.
+    fn drop(&mut self) {
+        if self.loaded
+            && let Err(error) = self.empty_journal(Use::Closed)
+        {
+            tracing::warn!(%error, "the journal is not in the store's file yet; the next start brings it there");
+        }
+    }
 }
 
 impl Log for DiskLog {
     fn commit(&mut self, commit: &Commit<'_>) -> Result<(), StoreError> {
-        let (files, buffer) = (&*self.files, &mut self.buffer);
-        let current = files.current();
-        let db = &current.get()?.db;
-        let mut write = || -> Result<bool, redb::Error> {
-            // redb's default durability: the commit returns after fsync.
-            let tx = db.begin_write()?;
-            let mut complete = true;
-            if !commit.entries.is_empty() || !commit.remove.is_empty() {
-                let mut log = tx.open_table(LOG)?;
-                for entry in commit.entries {
-                    codec::encode(entry, buffer);
-                    let loc = entry.loc();
-                    log.insert((loc.revision, loc.sub), buffer.as_slice())?;
-                }
-                for loc in commit.remove {
-                    complete &= log.remove((loc.revision, loc.sub))?.is_some();
-                }
-            }
-            if !commit.leases.is_empty() {
-                let mut leases = tx.open_table(LEASES)?;
-                for (id, record) in commit.leases {
-                    match record {
-                        Some(r) => leases.insert(id.0, (r.ttl_millis, r.deadline_millis))?,
-                        None => leases.remove(id.0)?,
-                    };
-                }
-            }
-            if let Some(mark) = commit.mark {
-                let mut times = tx.open_table(TIMES)?;
-                times.insert(mark.revision, mark.at_millis)?;
-                times.retain_in(..commit.marks_from, |_, _| false)?;
-            }
-            write_state(&tx, &commit.state)?;
-            if complete {
-                tx.commit()?;
-            } else {
-                tx.abort()?;
-            }
-            Ok(complete)
-        };
-        if guarded(&files.path, || write().map_err(|e| files.error(e)))? {
-            Ok(())
-        } else {
-            Err(files.corrupt("changes that compaction was to remove are missing"))
+        if self.journaling && self.journal.prepare(commit) {
+            self.journal.append()?;
+            self.files.pending.get().push(Journaled::of(commit));
+            return Ok(());
         }
+        // The first commit of a process says that there is a journal; one that does not fit takes the others with it.
+        let pending = self.files.pending.get();
+        self.write_through(&pending, Some(commit), Use::Open)
     }
 
     fn free(&self) -> Option<u64> {
@@ -315,12 +431,19 @@ impl Log for DiskLog {
             );
             return Ok(None);
         }
+        self.loaded = false;
+        let files = &*self.files;
         if let Ok(opened) = files.current().get() {
             opened.replaced.store(true, Ordering::SeqCst);
         }
         files.change(Err(StoreError::Unavailable(format!("{} is being opened", files.path.display()))));
         *files.opened_mut() = backend::open(&files.path, false, &self.options, &self.unsynced);
-        self.load().map(Some)
+        self.replay()?;
+        // What was pending and did not reach the disk is no more.
+        self.files.pending.clear();
+        let loaded = self.load()?;
+        self.loaded = true;
+        Ok(Some(loaded))
     }
 
     fn rewrite(&mut self) -> Result<Result<(), StoreError>, StoreError> {
@@ -337,12 +460,13 @@ struct DiskReader(Arc<Files>);
 impl Reader for DiskReader {
     fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
         guarded(&self.0.path, || {
+            let pending = self.0.pending.get();
             let current = self.0.current();
             let opened = current.get()?;
             let tx = opened.db.begin_read().map_err(|e| self.0.error(e))?;
             let log = tx.open_table(LOG).map_err(|e| self.0.error(e))?;
             let (path, replaced) = (self.0.path.clone(), opened.replaced.clone());
-            Ok(Box::new(DiskSnapshot { log, path, replaced }) as Box<dyn Snapshot>)
+            Ok(Box::new(DiskSnapshot { log, pending, path, replaced }) as Box<dyn Snapshot>)
         })
     }
 }
@@ -350,6 +474,7 @@ impl Reader for DiskReader {
 /// The table keeps its read transaction alive.
 struct DiskSnapshot {
     log: ReadOnlyTable<(u64, u32), &'static [u8]>,
+    pending: Arc<Pending>,
     path: PathBuf,
     /// See [`Opened`].
     replaced: Arc<AtomicBool>,
@@ -369,6 +494,10 @@ impl DiskSnapshot {
 
 impl Snapshot for DiskSnapshot {
     fn get(&self, loc: Loc, visit: &mut dyn FnMut(Record<'_>)) -> Result<(), StoreError> {
+        if let Some(entry) = self.pending.get(loc) {
+            visit(Record::from(&entry));
+            return Ok(());
+        }
         guarded(&self.path, || {
             let row = ReadableTable::get(&self.log, (loc.revision, loc.sub)).map_err(|e| self.error(e))?;
             let row = row.ok_or_else(|| missing(loc))?;
@@ -380,10 +509,18 @@ impl Snapshot for DiskSnapshot {
     fn scan(&self, from: Revision, to: Revision, visit: &mut Visit<'_>) -> Result<(), StoreError> {
         guarded(&self.path, || {
             let rows = ReadableTable::range(&self.log, (from, 0)..=(to, u32::MAX));
+            let mut last = None;
             for row in rows.map_err(|e| self.error(e))? {
                 let (key, value) = row.map_err(|e| self.error(e))?;
                 let (revision, sub) = key.value();
-                if visit(codec::decode(Loc { revision, sub }, value.value())?).is_break() {
+                let loc = Loc { revision, sub };
+                if visit(codec::decode(loc, value.value())?).is_break() {
+                    return Ok(());
+                }
+                last = Some(loc);
+            }
+            for entry in self.pending.range(last, from, to) {
+                if visit(Record::from(&entry)).is_break() {
                     break;
                 }
             }

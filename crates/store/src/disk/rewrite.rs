@@ -7,7 +7,7 @@
 
 use super::backend::{self, Opened, Unsynced, db_error, guarded};
 use super::format::Directory;
-use super::log::{DiskLog, Files, LEASES, LOG, META, TIMES};
+use super::log::{DiskLog, Files, LEASES, LOG, META, TIMES, Use};
 use crate::StoreError;
 use crate::mvcc::index::Index;
 use crate::mvcc::log::Log;
@@ -69,6 +69,7 @@ impl DiskLog {
                 "the store takes {len} bytes and is to be written anew, and the disk has {free} left"
             ))));
         }
+        self.empty_journal(Use::Open)?;
         let replacement = match self.replace(Directory::keep_former) {
             Ok(replacement) => replacement,
             Err(error) => {
@@ -81,7 +82,7 @@ impl DiskLog {
             }
         };
         self.adopt(replacement)?;
-        Ok(self.files.directory.erase_former())
+        Ok(self.files.directory.erase_former().and_then(|()| self.journal.erase()))
     }
 
     /// Makes a copy and gives it the name. `before` runs when the copy is complete and does not have the name yet.
@@ -102,6 +103,7 @@ impl DiskLog {
     /// # Errors
     /// When it is not certain which of the files has the name.
     fn adopt(&mut self, (opened, unsynced): Replacement) -> Result<(), StoreError> {
+        self.journal.report_to(&unsynced);
         self.unsynced = unsynced;
         if let Ok(former) = self.files.current().get() {
             former.replaced.store(true, Ordering::SeqCst);

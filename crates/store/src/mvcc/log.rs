@@ -79,6 +79,32 @@ impl Record<'_> {
             lease: self.lease,
         }
     }
+
+    /// As it was on its way into the log.
+    pub fn to_entry(self) -> Entry {
+        let kv = self.to_key_value(Arc::from(self.key));
+        Entry {
+            sub: self.loc.sub,
+            event: Event { kind: self.kind, kv, previous: None },
+            previous: self.previous,
+        }
+    }
+}
+
+impl<'a> From<&'a Entry> for Record<'a> {
+    fn from(entry: &'a Entry) -> Record<'a> {
+        let kv = &entry.event.kv;
+        Record {
+            loc: entry.loc(),
+            kind: entry.event.kind,
+            key: &kv.key,
+            value: Value::Shared(&kv.value),
+            create_revision: kv.create_revision,
+            version: kv.version,
+            lease: kv.lease,
+            previous: entry.previous,
+        }
+    }
 }
 
 /// The store's own counters, kept with the log.

@@ -6,6 +6,7 @@ mod compaction;
 mod conformance;
 mod crash;
 mod faults;
+mod journal;
 mod model;
 mod model_based;
 mod scrub;

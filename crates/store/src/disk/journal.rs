@@ -1,0 +1,446 @@
+//! The journal: commits that are on disk, but not in the database yet. A commit of the database writes a dozen pages, an
+//! append writes the changes; so small commits are appended, and many of them enter the database at once.
+//!
+//! A frame is a commit, in little endian: magic (8), generation (8), length of the rest (4), CRC-32 over generation, length
+//! and rest (4); then the counters, the marks, and what changes, with each change as [`codec`] writes it.
+//!
+//! Invariants: the database says which generation of frames is not in it, and a generation begins at the start of the file,
+//! so that frames of former ones, which may follow, do not count. A frame is synced before the next is written. So a frame
+//! that is cut off was never acknowledged, while one that is damaged and has a whole one of its generation behind it is
+//! damage, and is refused as such.
+
+use super::backend::{Unsynced, io_error};
+use super::format::RESTORE;
+use super::{DiskOptions, Fault, codec};
+use crate::mvcc::log::{Commit, LeaseRecord, Loc, State, TimeMark};
+use crate::{LeaseId, StoreError};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The lengths in a frame have 32 bits.
+const MAX_BYTES: usize = 1 << 30;
+const MAGIC: [u8; 8] = *b"kajijrnl";
+const HEADER: usize = 24;
+/// Of the header, what the checksum begins with.
+const CHECKED: std::ops::Range<usize> = 8..20;
+
+/// A commit that is in the journal.
+#[derive(Clone, Debug)]
+pub(super) struct Journaled {
+    pub state: State,
+    pub entries: Vec<crate::mvcc::log::Entry>,
+    pub remove: Vec<Loc>,
+    pub leases: Vec<(LeaseId, Option<LeaseRecord>)>,
+    pub mark: Option<TimeMark>,
+    pub marks_from: u64,
+}
+
+impl Journaled {
+    /// Values are shared with the commit, not copied.
+    pub fn of(commit: &Commit<'_>) -> Journaled {
+        let mut entries = commit.entries.to_vec();
+        // What was there before is in the log.
+        entries.iter_mut().for_each(|entry| entry.event.previous = None);
+        Journaled {
+            state: commit.state,
+            entries,
+            remove: commit.remove.to_vec(),
+            leases: commit.leases.to_vec(),
+            mark: commit.mark,
+            marks_from: commit.marks_from,
+        }
+    }
+
+    /// As it was committed.
+    pub fn commit(&self) -> Commit<'_> {
+        Commit {
+            state: self.state,
+            entries: &self.entries,
+            remove: &self.remove,
+            leases: &self.leases,
+            mark: self.mark,
+            marks_from: self.marks_from,
+        }
+    }
+}
+
+/// The file.
+#[derive(Debug)]
+pub(super) struct Journal {
+    /// `None` until it is opened.
+    file: Option<File>,
+    path: PathBuf,
+    /// Of the frames that are written now.
+    generation: u64,
+    /// Where the next frame goes.
+    end: u64,
+    /// The next frame.
+    frame: Vec<u8>,
+    /// The most bytes of a generation.
+    limit: u64,
+    fault: Option<Arc<dyn Fault>>,
+    unsynced: Unsynced,
+}
+
+impl Journal {
+    /// The file at `path`, which is not opened yet.
+    pub fn new(path: &Path, options: &DiskOptions, unsynced: &Unsynced) -> Journal {
+        let limit = options.journal_bytes.min(MAX_BYTES) as u64;
+        let (fault, unsynced, path) = (options.fault.clone(), unsynced.clone(), path.to_owned());
+        Journal { file: None, path, generation: 0, end: 0, frame: Vec::new(), limit, fault, unsynced }
+    }
+
+    /// Makes an empty file. Its name lasts once the directory is synced.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn create(&self) -> Result<(), StoreError> {
+        let mut open = OpenOptions::new();
+        open.write(true).create(true).truncate(true).mode(kaji_files::PRIVATE);
+        open.open(&self.path).map(drop).map_err(|e| io_error(&self.path, &e))
+    }
+
+    /// Whether there is a file.
+    pub fn exists(&self) -> bool {
+        self.path.exists()
+    }
+
+    /// Opens the file, for frames of a generation.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when it is missing, and those of the file system.
+    pub fn open(&mut self, generation: u64) -> Result<(), StoreError> {
+        let file =
+            OpenOptions::new().read(true).write(true).open(&self.path).map_err(|e| match e.kind() {
+                io::ErrorKind::NotFound => {
+                    StoreError::Corrupt(format!("{}: the file is missing; {RESTORE}", self.path.display()))
+                }
+                _ => io_error(&self.path, &e),
+            })?;
+        self.file = Some(file);
+        self.begin(generation);
+        Ok(())
+    }
+
+    /// Says from now on there if a sync fails.
+    pub fn report_to(&mut self, unsynced: &Unsynced) {
+        self.unsynced = unsynced.clone();
+    }
+
+    /// The former frames are in the database; those of this generation come.
+    pub fn begin(&mut self, generation: u64) {
+        (self.generation, self.end) = (generation, 0);
+    }
+
+    /// The generation after the current one.
+    pub fn next_generation(&self) -> u64 {
+        self.generation.wrapping_add(1)
+    }
+
+    /// Prepares the frame of a commit. Whether there is room for it.
+    pub fn prepare(&mut self, commit: &Commit<'_>) -> bool {
+        let values = commit.entries.iter().map(|e| e.event.kv.key.len() + e.event.kv.value.len());
+        if self.end.saturating_add(values.sum::<usize>() as u64) > self.limit {
+            return false;
+        }
+        encode(self.generation, commit, &mut self.frame);
+        self.end.saturating_add(self.frame.len() as u64) <= self.limit
+    }
+
+    /// Writes the prepared frame, and syncs it. After an error the file has to be read again.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn append(&mut self) -> Result<(), StoreError> {
+        self.write(self.end, &self.frame).and_then(|()| self.sync()).map_err(|e| io_error(&self.path, &e))?;
+        self.end += self.frame.len() as u64;
+        Ok(())
+    }
+
+    fn file(&self) -> io::Result<&File> {
+        self.file.as_ref().ok_or_else(|| io::Error::other("the file is not open"))
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.fault.as_ref().map_or(Ok(()), |f| f.on_write(at, bytes.len()))?;
+        self.file()?.write_all_at(bytes, at)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let faulty = self.fault.as_ref().map_or(Ok(()), |f| f.on_sync());
+        let synced = faulty.and_then(|()| self.file()?.sync_data());
+        synced.inspect_err(|_| self.unsynced.store(true, Ordering::SeqCst))
+    }
+
+    /// Overwrites all frames, none of which may be needed any more.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn erase(&mut self) -> Result<(), StoreError> {
+        let erase = || -> io::Result<()> {
+            let zeros = vec![0; 1 << 16];
+            let len = self.file()?.metadata()?.len();
+            let mut at = 0;
+            while at < len {
+                let part = usize::try_from(len - at).unwrap_or(usize::MAX).min(zeros.len());
+                self.write(at, &zeros[..part])?;
+                at += part as u64;
+            }
+            self.sync()
+        };
+        erase().map_err(|e| io_error(&self.path, &e))
+    }
+
+    /// The commits of the generation that are in the file, in order.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] for frames that are damaged rather than cut off, and those of the file system.
+    pub fn read(&self) -> Result<Vec<Journaled>, StoreError> {
+        let bytes = std::fs::read(&self.path).map_err(|e| io_error(&self.path, &e))?;
+        read_frames(self.generation, &bytes)
+            .map_err(|what| StoreError::Corrupt(format!("{}: {what}", self.path.display())))
+    }
+}
+
+fn checksum(header: &[u8], rest: &[u8]) -> u32 {
+    let mut crc = flate2::Crc::new();
+    crc.update(&header[CHECKED]);
+    crc.update(rest);
+    crc.sum()
+}
+
+fn encode(generation: u64, commit: &Commit<'_>, into: &mut Vec<u8>) {
+    into.clear();
+    into.extend_from_slice(&MAGIC);
+    into.extend_from_slice(&generation.to_le_bytes());
+    into.extend_from_slice(&[0; 8]);
+    let State { revision, compacted, last_lease, entries } = commit.state;
+    let (marked, mark) = commit.mark.map_or((0, [0; 2]), |m| (1, [m.revision, m.at_millis]));
+    let counts = [commit.entries.len(), commit.remove.len(), commit.leases.len()];
+    let [a, b, c] = counts.map(|n| n as u64);
+    let head = [
+        revision,
+        compacted,
+        last_lease.cast_unsigned(),
+        entries,
+        commit.marks_from,
+        marked,
+        mark[0],
+        mark[1],
+    ];
+    head.into_iter().chain([a, b, c]).for_each(|n| into.extend_from_slice(&n.to_le_bytes()));
+    for entry in commit.entries {
+        put_loc(entry.loc(), into);
+        let at = into.len();
+        into.extend_from_slice(&[0; 4]);
+        codec::append(entry, into);
+        // Bounded by the size limit of a transaction.
+        let len = (into.len() - at - 4) as u32;
+        into[at..at + 4].copy_from_slice(&len.to_le_bytes());
+    }
+    commit.remove.iter().for_each(|loc| put_loc(*loc, into));
+    for (id, record) in commit.leases {
+        let (kept, times) = record.map_or((0, [0; 2]), |r| (1, [r.ttl_millis, r.deadline_millis]));
+        for n in [id.0.cast_unsigned(), kept, times[0], times[1]] {
+            into.extend_from_slice(&n.to_le_bytes());
+        }
+    }
+    // Bounded by the limit of the file: longer ones are not written.
+    let len = (into.len() - HEADER) as u32;
+    into[16..20].copy_from_slice(&len.to_le_bytes());
+    let crc = checksum(&into[..HEADER], &into[HEADER..]);
+    into[20..24].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn put_loc(loc: Loc, into: &mut Vec<u8>) {
+    into.extend_from_slice(&loc.revision.to_le_bytes());
+    into.extend_from_slice(&loc.sub.to_le_bytes());
+}
+
+/// The rest of a whole frame of the generation at the start of `bytes`.
+fn frame(generation: u64, bytes: &[u8]) -> Option<&[u8]> {
+    let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
+    if header[..8] != MAGIC || header[8..16] != generation.to_le_bytes() {
+        return None;
+    }
+    let mut fields = Fields(&header[16..]);
+    let (len, crc) = (fields.u32()?, fields.u32()?);
+    let rest = rest.get(..len as usize)?;
+    (checksum(header, rest) == crc).then_some(rest)
+}
+
+fn read_frames(generation: u64, bytes: &[u8]) -> Result<Vec<Journaled>, String> {
+    let (mut commits, mut left) = (Vec::new(), bytes);
+    while let Some(rest) = frame(generation, left) {
+        let at = bytes.len() - left.len();
+        let commit = decode(rest).map_err(|e| format!("commit at {at}: {e}"))?;
+        commits.push(commit.ok_or_else(|| format!("commit at {at}: shorter than what it holds"))?);
+        left = &left[HEADER + rest.len()..];
+    }
+    let later = (1..left.len()).find(|at| left[*at] == MAGIC[0] && frame(generation, &left[*at..]).is_some());
+    match later {
+        Some(later) => {
+            let at = bytes.len() - left.len();
+            Err(format!("the commit at {at} is damaged, and there is one behind it, at {}", at + later))
+        }
+        None => Ok(commits),
+    }
+}
+
+/// Reads what [`encode`] wrote behind the header; `None` if it ends too early.
+fn decode(rest: &[u8]) -> Result<Option<Journaled>, StoreError> {
+    let mut fields = Fields(rest);
+    let Some(head) = fields.numbers::<11>() else { return Ok(None) };
+    let [revision, compacted, last_lease, in_log, marks_from, marked, mark_revision, at_millis, a, b, c] =
+        head;
+    let state = State { revision, compacted, last_lease: last_lease.cast_signed(), entries: in_log };
+    let mark = (marked != 0).then_some(TimeMark { revision: mark_revision, at_millis });
+    let (mut entries, mut remove, mut leases) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..a {
+        let Some((loc, record)) = fields.loc().and_then(|loc| Some((loc, fields.bytes()?))) else {
+            return Ok(None);
+        };
+        entries.push(codec::decode(loc, record)?.to_entry());
+    }
+    for _ in 0..b {
+        let Some(loc) = fields.loc() else { return Ok(None) };
+        remove.push(loc);
+    }
+    for _ in 0..c {
+        let Some([id, kept, ttl_millis, deadline_millis]) = fields.numbers::<4>() else { return Ok(None) };
+        let record = (kept != 0).then_some(LeaseRecord { ttl_millis, deadline_millis });
+        leases.push((LeaseId(id.cast_signed()), record));
+    }
+    Ok(Some(Journaled { state, entries, remove, leases, mark, marks_from }))
+}
+
+/// Takes fields off the front of bytes.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (chunk, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*chunk)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.chunk().map(u32::from_le_bytes)
+    }
+
+    fn numbers<const N: usize>(&mut self) -> Option<[u64; N]> {
+        let mut numbers = [0; N];
+        for number in &mut numbers {
+            *number = u64::from_le_bytes(self.chunk()?);
+        }
+        Some(numbers)
+    }
+
+    fn loc(&mut self) -> Option<Loc> {
+        let [revision] = self.numbers()?;
+        Some(Loc { revision, sub: self.u32()? })
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let len = self.u32()? as usize;
+        let (bytes, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mvcc::log::Entry;
+    use crate::{Event, EventKind, KeyValue};
+    use proptest::prelude::*;
+
+    fn any_commit() -> impl Strategy<Value = Journaled> {
+        let entry = (".{0,12}", any::<Vec<u8>>(), any::<[u64; 3]>(), any::<u32>(), any::<bool>()).prop_map(
+            |(key, value, [mod_revision, create_revision, version], sub, put)| {
+                let kind = if put { EventKind::Put } else { EventKind::Delete };
+                let (key, value) = (key.into(), value.into());
+                let kv = KeyValue { key, value, create_revision, mod_revision, version, lease: None };
+                Entry { sub, event: Event { kind, kv, previous: None }, previous: None }
+            },
+        );
+        let loc = any::<(u64, u32)>().prop_map(|(revision, sub)| Loc { revision, sub });
+        let pair = any::<(u64, u64)>();
+        let lease = (any::<i64>(), prop::option::of(pair)).prop_map(|(id, times)| {
+            let record =
+                times.map(|(ttl_millis, deadline_millis)| LeaseRecord { ttl_millis, deadline_millis });
+            (LeaseId(id), record)
+        });
+        (
+            prop::collection::vec(entry, 0..3),
+            prop::collection::vec(loc, 0..3),
+            prop::collection::vec(lease, 0..3),
+            prop::option::of(pair),
+            any::<([u64; 4], i64)>(),
+        )
+            .prop_map(
+                |(entries, remove, leases, mark, ([revision, compacted, in_log, marks_from], last_lease))| {
+                    let state = State { revision, compacted, last_lease, entries: in_log };
+                    let mark = mark.map(|(revision, at_millis)| TimeMark { revision, at_millis });
+                    Journaled { state, entries, remove, leases, mark, marks_from }
+                },
+            )
+    }
+
+    fn text(commits: &[Journaled]) -> String {
+        format!("{commits:?}")
+    }
+
+    proptest! {
+        #[test]
+        fn frames_are_read_as_they_were_written(
+            commits in prop::collection::vec(any_commit(), 1..4),
+            former in any_commit(),
+            cut: usize,
+            flip: usize,
+        ) {
+            let (mut bytes, mut ends, mut one) = (vec![], vec![0], vec![]);
+            for commit in &commits {
+                encode(7, &commit.commit(), &mut one);
+                bytes.extend_from_slice(&one);
+                ends.push(bytes.len());
+            }
+            // Frames of the generation before are left behind.
+            let mut whole = bytes.clone();
+            encode(6, &former.commit(), &mut one);
+            whole.extend_from_slice(&one);
+            prop_assert_eq!(text(&read_frames(7, &whole).unwrap()), text(&commits));
+            prop_assert_eq!(read_frames(8, &whole).unwrap().len(), 0);
+            // What is cut off was not acknowledged.
+            let cut = cut % bytes.len();
+            let before = ends.iter().filter(|end| **end <= cut).count() - 1;
+            prop_assert_eq!(text(&read_frames(7, &bytes[..cut]).unwrap()), text(&commits[..before]));
+            // Damage shows, unless it could be a frame that was cut off.
+            let bit = flip % (bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let damaged = ends.iter().filter(|end| **end <= bit / 8).count() - 1;
+            match read_frames(7, &bytes) {
+                Ok(read) => {
+                    prop_assert_eq!(damaged, commits.len() - 1);
+                    prop_assert_eq!(text(&read), text(&commits[..damaged]));
+                }
+                Err(_) => prop_assert!(damaged < commits.len() - 1),
+            }
+        }
+
+        #[test]
+        fn never_panics(rest: Vec<u8>) {
+            let mut bytes = [&MAGIC[..], &7_u64.to_le_bytes(), &(rest.len() as u32).to_le_bytes(), &[0; 4]].concat();
+            let crc = checksum(&bytes, &rest);
+            bytes[20..].copy_from_slice(&crc.to_le_bytes());
+            bytes.extend_from_slice(&rest);
+            prop_assert!(rest.len() >= 88 || read_frames(7, &bytes).is_err());
+            let _ = read_frames(7, &bytes);
+        }
+    }
+}
