@@ -77,7 +77,7 @@ async fn by_size_and_the_file_stays_small() {
 #[tokio::test]
 async fn a_file_that_is_mostly_empty_shrinks_at_the_next_start() {
     let temp = tempfile::tempdir().unwrap();
-    // Without a journal, whose commits the file has grown by together: it would stay small.
+    // Without a journal, from which commits enter the file together: it would stay small.
     let options = DiskOptions { journal_bytes: 0, ..Default::default() };
     let store = DiskStore::open(temp.path(), options.clone()).unwrap();
     let len = || std::fs::metadata(temp.path().join("store.redb")).unwrap().len();

@@ -154,7 +154,7 @@ async fn whichever_write_fails_it_goes_on() {
 
 /// A file with much room in it; what is in it, and its length.
 async fn large_file(path: &Path) -> (kaji_store::RangeResult, u64) {
-    // Without a journal, whose commits the file would grow by together.
+    // Without a journal, from which commits enter the file together: it would stay small.
     let store = DiskStore::open(path, DiskOptions { journal_bytes: 0, ..Default::default() }).unwrap();
     for i in 0..48 {
         store.txn(Txn::put(format!("/big/{i}"), vec![i; 1 << 20])).await.unwrap();

@@ -94,7 +94,7 @@ async fn shrinking_erases_the_replaced_file_if_configured() {
     for erase_replaced in [false, true] {
         let temp = tempfile::tempdir().unwrap();
         let (dir, witness) = (temp.path().join("store"), temp.path().join("witness"));
-        // Without a journal, whose commits the file would grow by together.
+        // Without a journal, from which commits enter the file together: it would stay small.
         let store = DiskStore::open(&dir, DiskOptions { journal_bytes: 0, ..Default::default() }).unwrap();
         for n in 0..40 {
             let value = marker(n) + &"x".repeat(1 << 20);
