@@ -23,7 +23,7 @@ pub(crate) mod update;
 use crate::{
     admission::{self, Annotations, Attributes, Chain, Operation, TransactionExtras},
     deadline::Deadline,
-    decode::Want,
+    decode::{self, Want},
     engine::{Engine, store_status},
     options::{OperationOptions, WriteOptions},
     registry::Resource,
@@ -32,7 +32,7 @@ use crate::{
 use bytes::Bytes;
 pub(crate) use conversion_stage::{ConversionStage, State};
 pub(crate) use defaults::default;
-use kaji_meta::{GroupVersionKind, GroupVersionResource, Status, object};
+use kaji_meta::{ErrorList, GroupVersionKind, GroupVersionResource, Status, field, object};
 use kaji_resource::{Ctx, DeleteOptions, Reservation, SubresourceDef, UserInfo, VersionDef};
 use kaji_store::{KeyValue, Revision, StoreError, Txn, TxnOutcome};
 use serde_json::Value;
@@ -46,6 +46,19 @@ pub(crate) const MAX_ATTEMPTS: usize = 64;
 /// Upstream's text for a lost race.
 pub(crate) const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
+
+/// What is wrong with an object by its kind's validation, which must depend on the object alone. Paths of fields are made only
+/// for errors: most objects have none. Custom resources, of which validation may be dear, are validated once.
+fn validated(op: &Op<'_>, validate: impl Fn() -> ErrorList) -> ErrorList {
+    if decode::is_custom(&op.target.version.schema) {
+        return validate();
+    }
+    if field::without_paths(&validate).is_empty() {
+        debug_assert!(validate().is_empty(), "a validation that depends on the texts of paths");
+        return vec![];
+    }
+    validate()
+}
 
 /// What a write is about: the resource, the version and the object that the request's path names.
 pub(crate) struct Target<'a> {

@@ -5,6 +5,7 @@
 use crate::text;
 use serde_json::Value;
 use std::{
+    cell::Cell,
     cmp::Ordering,
     fmt,
     hash::{Hash, Hasher},
@@ -25,6 +26,25 @@ enum Text {
     /// So many of the bytes are text.
     InPlace(u8, [u8; IN_PLACE]),
     Long(String),
+    /// See [`without_paths`].
+    LeftOut,
+}
+
+thread_local! {
+    static LEAVE_OUT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a validation of which only the number of errors matters: paths that are made on this thread meanwhile have no text,
+/// and cost next to nothing. Most objects are valid; for the others the caller validates once more, with paths.
+pub fn without_paths<T>(validate: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            LEAVE_OUT.set(self.0);
+        }
+    }
+    let _restore = Restore(LEAVE_OUT.replace(true));
+    validate()
 }
 
 impl Text {
@@ -32,6 +52,7 @@ impl Text {
         match self {
             Text::InPlace(len, bytes) => &bytes[..usize::from(*len)],
             Text::Long(text) => text.as_bytes(),
+            Text::LeftOut => &[],
         }
     }
 
@@ -40,6 +61,7 @@ impl Text {
             // It is made of whole strings only.
             Text::InPlace(..) => std::str::from_utf8(self.bytes()).unwrap_or_default(),
             Text::Long(text) => text,
+            Text::LeftOut => "",
         }
     }
 
@@ -57,6 +79,7 @@ impl Text {
                         bytes[..text.len()].copy_from_slice(text.as_bytes());
                         (bytes, text.len())
                     }
+                    Text::LeftOut => ([0; IN_PLACE], 0),
                 };
                 for part in parts {
                     match part.as_bytes() {
@@ -119,12 +142,12 @@ impl Hash for Text {
 impl Path {
     /// The path of a top-level field.
     pub fn new(name: &str) -> Self {
-        Self::default().extend([name, "", ""])
+        Self::root().extend([name, "", ""])
     }
 
     /// The path of the object itself. It prints as `<nil>`; its children print without a leading dot.
     pub fn root() -> Self {
-        Self::default()
+        Self { text: if LEAVE_OUT.get() { Text::LeftOut } else { Text::default() } }
     }
 
     /// Whether this is the object itself.
@@ -132,20 +155,29 @@ impl Path {
         self.text.bytes().is_empty()
     }
 
+    #[inline]
     fn extend(&self, parts: [&str; 3]) -> Self {
+        if matches!(self.text, Text::LeftOut) {
+            return Self { text: Text::LeftOut };
+        }
         Self { text: self.text.with(parts) }
     }
 
     /// The named field of this one.
     #[must_use]
+    #[inline]
     pub fn child(&self, name: &str) -> Self {
         self.extend([if self.is_root() { "" } else { "." }, name, ""])
     }
 
     /// The item of this list at an index.
     #[must_use]
+    #[inline]
     pub fn index(&self, index: usize) -> Self {
         const SMALL: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
+        if matches!(self.text, Text::LeftOut) {
+            return Self { text: Text::LeftOut };
+        }
         match SMALL.get(index) {
             Some(digit) => self.extend(["[", digit, "]"]),
             None => self.extend(["[", &index.to_string(), "]"]),
@@ -154,6 +186,7 @@ impl Path {
 
     /// The entry of this map under a key.
     #[must_use]
+    #[inline]
     pub fn key(&self, key: &str) -> Self {
         self.extend(["[", key, "]"])
     }
@@ -403,6 +436,20 @@ mod tests {
         assert_eq!(Path::root().to_string(), "<nil>");
         assert_eq!(Path::root().child("spec").to_string(), "spec");
         assert_eq!(Path::root().child("values").index(1).child("a").to_string(), "values[1].a");
+    }
+
+    #[test]
+    fn paths_that_are_left_out_stay_so_and_others_are_whole() {
+        let before = Path::new("spec");
+        let left_out = without_paths(|| {
+            assert_eq!(before.child("x").to_string(), "spec.x");
+            [Path::new("spec").child("x").index(9).key("k"), Path::root().child("spec")]
+        });
+        assert!(left_out.iter().all(|path| path.child("more").is_root()));
+        assert_eq!(Path::new("spec").child("x").to_string(), "spec.x");
+        let panicked = std::panic::catch_unwind(|| without_paths(|| -> () { panic!("in a validation") }));
+        assert!(panicked.is_err());
+        assert_eq!(Path::new("spec").to_string(), "spec");
     }
 
     #[test]

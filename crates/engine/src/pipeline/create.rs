@@ -131,13 +131,16 @@ fn check(op: &Op<'_>, object: &Value, name: &str) -> Result<(), Status> {
     let def = &op.target.res.def;
     let ctx = op.ctx(name);
     let meta = object.get("metadata").unwrap_or(&Value::Null);
-    let path = Path::new("metadata");
-    let mut errs = objectmeta::validate_object_meta(meta, def.namespaced(), def.validate_name, &path);
-    if def.metadata_checks.finalizers() {
-        let path = path.child("finalizers");
-        errs.extend(objectmeta::validate_qualified_finalizers(meta.get("finalizers"), &path));
-    }
-    errs.extend(def.hooks.validate_create(&ctx, object));
+    let errs = super::validated(op, || {
+        let path = Path::new("metadata");
+        let mut errs = objectmeta::validate_object_meta(meta, def.namespaced(), def.validate_name, &path);
+        if def.metadata_checks.finalizers() {
+            let path = path.child("finalizers");
+            errs.extend(objectmeta::validate_qualified_finalizers(meta.get("finalizers"), &path));
+        }
+        errs.extend(def.hooks.validate_create(&ctx, object));
+        errs
+    });
     if !errs.is_empty() {
         return Err(Status::invalid(&op.target.res.group_kind(), name, &errs));
     }

@@ -321,13 +321,16 @@ fn before_update(op: &Op<'_>, name: &str, new: &mut Value, old: &Value) -> Resul
     {
         metadata::set_generation(new, object::generation(old) + 1);
     }
-    let path = Path::new("metadata");
     let (null, path_segment) = (Value::Null, validation::path_segment_name);
     let (new_meta, old_meta) = (new.get("metadata").unwrap_or(&null), old.get("metadata").unwrap_or(&null));
-    let mut errs = objectmeta::validate_object_meta(new_meta, def.namespaced(), path_segment, &path);
-    errs.extend(objectmeta::validate_object_meta_update(new_meta, old_meta, &path));
-    errs.extend(checked_again(op, new_meta, old_meta, &path));
-    errs.extend(hooks.validate_update(&ctx, new, old));
+    let errs = super::validated(op, || {
+        let path = Path::new("metadata");
+        let mut errs = objectmeta::validate_object_meta(new_meta, def.namespaced(), path_segment, &path);
+        errs.extend(objectmeta::validate_object_meta_update(new_meta, old_meta, &path));
+        errs.extend(checked_again(op, new_meta, old_meta, &path));
+        errs.extend(hooks.validate_update(&ctx, new, old));
+        errs
+    });
     if !errs.is_empty() {
         // By the object's own name, which admission may have changed.
         return Err(Status::invalid(&op.target.res.group_kind(), object::name(new), &errs));
