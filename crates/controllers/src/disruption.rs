@@ -4,14 +4,23 @@
 //! - When the count is unknown, no disruption is allowed.
 //! - After the API server has allowed a pod's eviction, the pod counts as disrupted until it is deleted or two minutes have passed.
 //! - The API server lowers the number as well; every write names the resourceVersion that it was decided for.
+//!
+//! Owners of the kinds that every cluster has are read from informers, others by their scale (`foreign`). What was to be disrupted
+//! and was not is cleared by a loop of its own (`stale`).
+
+mod foreign;
+mod stale;
 
 use crate::{
     Descriptor, Start,
     shared::{conditions::seconds, pods::status_patch},
 };
+use foreign::Scales;
+use futures_util::future::BoxFuture;
 use kaji_meta::intstr::IntOrString;
 use kaji_runtime::{
-    Change, Controller, Cx, EventRecord, Informers, Key, OwnerRef, Plan, Projection, Reconciler, View,
+    Change, Client, Controller, Cx, EventRecord, Informers, Key, OwnerRef, Plan, Projection, Reconciler,
+    View,
     objects::{
         Deployment, MetaCondition, Pod, PodDisruptionBudget, PodDisruptionBudgetStatus, ReplicaSet,
         ReplicationController, StatefulSet,
@@ -19,14 +28,21 @@ use kaji_runtime::{
 };
 use serde_json::{Map, Value, json};
 use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 const ALLOWED: &str = "DisruptionAllowed";
+const SYNC_FAILED: &str = "SyncFailed";
 /// Seconds until a disrupted pod that was not deleted counts again.
 const PATIENCE: i64 = 120;
+
+/// How long after a failure the count is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+/// Owners that informers have: kinds and their versions.
+const WATCHED: [(&str, &str); 3] =
+    [("ReplicaSet", "apps/v1"), ("StatefulSet", "apps/v1"), ("ReplicationController", "v1")];
 
 const COMPONENT: &str = "disruption-controller";
 
@@ -35,12 +51,12 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "disruption-controller",
     components: &[COMPONENT],
     service_account: Some("disruption-controller"),
-    start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
+    start: Start::Reconcilers(|informers, _| vec![controller(informers), stale::controller(informers)]),
 };
 
 /// The controller.
 fn controller(informers: &Arc<Informers>) -> Controller {
-    Controller::new(Budgets, informers)
+    Controller::new(Budgets::default(), informers)
         .reads::<PodDisruptionBudget>(|change, _| vec![change.any().metadata.key()])
         .reads::<Deployment>(|_, _| vec![])
         .reads::<ReplicaSet>(|_, _| vec![])
@@ -61,14 +77,65 @@ fn keys_of_pod(change: &Change<Pod>, view: &View) -> Vec<Key> {
     matching.map(|b| b.metadata.key()).collect()
 }
 
-struct Budgets;
+/// The loop, with the scales that were read for the keys in progress.
+#[derive(Default)]
+struct Budgets {
+    foreign: Mutex<HashMap<Key, Scales>>,
+}
+
+impl Budgets {
+    fn foreign(&self) -> MutexGuard<'_, HashMap<Key, Scales>> {
+        self.foreign.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The owners of a budget's pods that no informer has, once each.
+fn foreign_owners(view: &View, key: &Key) -> Vec<OwnerRef> {
+    let budgets = view.get::<PodDisruptionBudget>();
+    let Some(budget) = budgets.by_key(key).filter(|budget| counts_replicas(budget)) else { return vec![] };
+    let pods = view.get::<Pod>();
+    let owners =
+        pods.in_namespace(&key.namespace).filter(|p| budget.spec.selector.matches(&p.metadata.labels));
+    let mut seen = HashSet::new();
+    let owners = owners.filter_map(|pod| pod.metadata.controller().filter(|owner| !is_watched(owner)));
+    owners.filter(|owner| seen.insert(owner.uid.clone())).cloned().collect()
+}
+
+/// Whether a budget is about the replicas that the owners of its pods want.
+fn counts_replicas(budget: &PodDisruptionBudget) -> bool {
+    !budget.spec.max_unavailable.is_null() || budget.spec.min_available.is_string()
+}
+
+fn is_watched(owner: &OwnerRef) -> bool {
+    WATCHED.iter().any(|(kind, api_version)| owner.kind == *kind && owner.api_version == *api_version)
+}
 
 impl Reconciler for Budgets {
     fn name(&self) -> &'static str {
         COMPONENT
     }
 
+    fn prepares(&self) -> bool {
+        true
+    }
+
+    fn prepare<'a>(&'a self, view: &'a View, key: &'a Key, client: &'a Client) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let mut scales = Scales::new();
+            for owner in foreign_owners(view, key) {
+                let replicas = foreign::replicas(client, &owner, &key.namespace).await;
+                scales.insert(owner.uid, replicas);
+            }
+            let mut kept = self.foreign();
+            kept.remove(key);
+            if !scales.is_empty() {
+                kept.insert(key.clone(), scales);
+            }
+        })
+    }
+
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
+        let foreign = self.foreign().remove(key).unwrap_or_default();
         let budgets = view.get::<PodDisruptionBudget>();
         let Some(budget) = budgets.by_key(key) else { return Plan::nothing() };
         let regarding =
@@ -83,13 +150,18 @@ impl Reconciler for Budgets {
             plan = plan.event(EventRecord::normal(regarding.clone(), "NoPods", "No matching pods found"));
         }
         let mut status = budget.status.clone();
-        match expected(budget, &pods, view) {
+        match expected(budget, &pods, view, &foreign) {
             Err(error) => {
-                let text = format!("Failed to calculate the number of expected pods: {error}");
-                plan = plan.event(EventRecord::warning(regarding, "CalculateExpectedPodCountFailed", text));
+                // What is missing may come without an event that this loop sees; it is reported once.
+                plan = plan.again_after(RETRY);
+                if !failed_with(&status, &error) {
+                    let text = format!("Failed to calculate the number of expected pods: {error}");
+                    plan =
+                        plan.event(EventRecord::warning(regarding, "CalculateExpectedPodCountFailed", text));
+                }
                 status.disruptions_allowed = 0;
                 let generation = status.observed_generation;
-                set_condition(&mut status, "False", "SyncFailed", &error, generation, cx.now);
+                set_condition(&mut status, "False", SYNC_FAILED, &error, generation, cx.now);
             }
             Ok(Expected { pods: expected, healthy: desired, unmanaged }) => {
                 if unmanaged {
@@ -147,11 +219,16 @@ struct Expected {
     unmanaged: bool,
 }
 
-fn expected(budget: &PodDisruptionBudget, pods: &[&Arc<Pod>], view: &View) -> Result<Expected, String> {
+fn expected(
+    budget: &PodDisruptionBudget,
+    pods: &[&Arc<Pod>],
+    view: &View,
+    foreign: &Scales,
+) -> Result<Expected, String> {
     let spec = &budget.spec;
     let value = |v: &Value| (!v.is_null()).then(|| IntOrString::from_value(v)).flatten();
     if let Some(most) = value(&spec.max_unavailable) {
-        let (total, unmanaged) = scale(pods, view)?;
+        let (total, unmanaged) = scale(pods, view, foreign)?;
         let gone = most.scaled_value(total, true).map_err(|e| e.to_string())?;
         return Ok(Expected { pods: total, healthy: (total - gone).max(0), unmanaged });
     }
@@ -162,13 +239,13 @@ fn expected(budget: &PodDisruptionBudget, pods: &[&Arc<Pod>], view: &View) -> Re
         let total = i64::try_from(pods.len()).unwrap_or(i64::MAX);
         return Ok(Expected { pods: total, healthy: number, unmanaged: false });
     }
-    let (total, unmanaged) = scale(pods, view)?;
+    let (total, unmanaged) = scale(pods, view, foreign)?;
     let healthy = least.scaled_value(total, true).map_err(|e| e.to_string())?;
     Ok(Expected { pods: total, healthy, unmanaged })
 }
 
 /// The replicas that the controllers of these pods want, and whether some pods have none.
-fn scale(pods: &[&Arc<Pod>], view: &View) -> Result<(i64, bool), String> {
+fn scale(pods: &[&Arc<Pod>], view: &View, foreign: &Scales) -> Result<(i64, bool), String> {
     let mut scales: HashMap<String, i64> = HashMap::new();
     let mut seen: HashMap<&str, ()> = HashMap::new();
     let mut unmanaged = false;
@@ -180,7 +257,10 @@ fn scale(pods: &[&Arc<Pod>], view: &View) -> Result<(i64, bool), String> {
         if seen.insert(&owner.uid, ()).is_some() {
             continue;
         }
-        let found = controller_scale(owner, &pod.metadata.namespace, view);
+        let found = match foreign.get(&owner.uid) {
+            Some(replicas) => replicas.clone()?.map(|replicas| (owner.uid.clone(), replicas)),
+            None => controller_scale(owner, &pod.metadata.namespace, view),
+        };
         let (uid, replicas) =
             found.ok_or_else(|| format!("found no controllers for pod {:?}", pod.metadata.name))?;
         scales.insert(uid, replicas);
@@ -230,6 +310,12 @@ fn disrupted(
     let next = kept.values().filter_map(due).min();
     status.disrupted_pods = kept;
     next.and_then(|due| Duration::try_from(due.duration_since(now)).ok())
+}
+
+/// Whether the status shows this failure.
+fn failed_with(status: &PodDisruptionBudgetStatus, error: &str) -> bool {
+    let condition = status.conditions.iter().find(|c| c.kind == ALLOWED);
+    condition.is_some_and(|c| c.reason == SYNC_FAILED && c.message == error)
 }
 
 fn set_condition(
@@ -292,6 +378,10 @@ mod tests {
     }
 
     fn plan(spec: Value, status: Value, pods: Vec<Value>) -> String {
+        plan_with(Scales::new(), spec, status, pods)
+    }
+
+    fn plan_with(foreign: Scales, spec: Value, status: Value, pods: Vec<Value>) -> String {
         let mut budget = json!({"metadata": {"name": "b", "namespace": "ns", "uid": "b1", "resourceVersion": "7", "generation": 3},
             "spec": spec, "status": status});
         budget["spec"]["selector"] = json!({"matchLabels": {"app": "web"}});
@@ -304,7 +394,9 @@ mod tests {
             .with(snapshot::<Deployment>([json!({"metadata": {"name": "web", "namespace": "ns", "uid": "d1"}, "spec": {"replicas": 4}})]))
             .with(snapshot::<ReplicationController>([]))
             .with(snapshot::<StatefulSet>([]));
-        text(&reconcile(&Budgets, &view, "ns", "b", &[]))
+        let budgets = Budgets::default();
+        budgets.foreign().insert(Key::new("ns", "b"), foreign);
+        text(&reconcile(&budgets, &view, "ns", "b", &[]))
     }
 
     #[test]
@@ -337,6 +429,7 @@ mod tests {
         expect![[r#"
             merge /apis/policy/v1/namespaces/ns/poddisruptionbudgets/b/status {"metadata":{"resourceVersion":"7","uid":"b1"},"status":{"conditions":[{"lastTransitionTime":"2025-01-01T12:00:00Z","message":"found no controllers for pod \"a\"","reason":"SyncFailed","status":"False","type":"DisruptionAllowed"}],"currentHealthy":0,"desiredHealthy":0,"disruptionsAllowed":0,"expectedPods":0,"observedGeneration":null}}
             event: Warning CalculateExpectedPodCountFailed: Failed to calculate the number of expected pods: found no controllers for pod "a"
+            again after 10s
         "#]].assert_eq(&plan(
             json!({"maxUnavailable": 1}),
             json!({}),
@@ -344,6 +437,49 @@ mod tests {
         ));
         let text = plan(json!({"maxUnavailable": 1}), json!({}), vec![pod("a", None, true)]);
         assert!(text.contains("event: Warning UnmanagedPods"), "{text}");
+        let known = json!({"type": ALLOWED, "status": "False", "reason": SYNC_FAILED, "lastTransitionTime": ago(9),
+            "message": "found no controllers for pod \"a\""});
+        let again = plan(
+            json!({"maxUnavailable": 1}),
+            json!({"conditions": [known]}),
+            vec![pod("a", Some("Job"), true)],
+        );
+        assert_eq!(again, "again after 10s\n");
+    }
+
+    #[test]
+    fn counts_replicas_of_custom_resources() {
+        let pods = || vec![pod("a", Some("Widget"), true), pod("b", Some("Widget"), true)];
+        let with = |scale: Result<Option<i64>, String>| {
+            plan_with([("rs1".to_owned(), scale)].into(), json!({"maxUnavailable": 1}), json!({}), pods())
+        };
+        let known = with(Ok(Some(2)));
+        assert!(known.contains(r#""disruptionsAllowed":1,"expectedPods":2"#), "{known}");
+        let gone = with(Ok(None));
+        assert!(gone.contains("found no controllers for pod"), "{gone}");
+        let without = with(Err("widgets.x.io does not implement the scale subresource".into()));
+        assert!(
+            without.contains("pods: widgets.x.io does not implement the scale subresource\nagain after 10s"),
+            "{without}"
+        );
+    }
+
+    #[test]
+    fn finds_the_owners_that_no_informer_has() {
+        let owners = |spec: Value| {
+            let mut budget = json!({"metadata": {"name": "b", "namespace": "ns"}, "spec": spec});
+            budget["spec"]["selector"] = json!({"matchLabels": {"app": "web"}});
+            let pods = ["Widget", "Widget", "ReplicaSet"].iter().enumerate();
+            let mut pods: Vec<Value> =
+                pods.map(|(i, kind)| pod(&format!("p{i}"), Some(kind), true)).collect();
+            pods[2]["metadata"]["ownerReferences"][0]["uid"] = "rs2".into();
+            let view =
+                View::default().with(snapshot::<PodDisruptionBudget>([budget])).with(snapshot::<Pod>(pods));
+            foreign_owners(&view, &Key::new("ns", "b")).into_iter().map(|o| o.kind).collect::<Vec<_>>()
+        };
+        assert_eq!(owners(json!({"maxUnavailable": 1})), ["Widget"]);
+        assert_eq!(owners(json!({"minAvailable": "50%"})), ["Widget"]);
+        assert_eq!(owners(json!({"minAvailable": 1})), Vec::<String>::new());
     }
 
     #[test]

@@ -64,6 +64,16 @@ pub trait Reconciler: Send + Sync + 'static {
         None
     }
 
+    /// Whether it has something to [prepare](Reconciler::prepare).
+    fn prepares(&self) -> bool {
+        false
+    }
+
+    /// Reads what no informer has, before a key is reconciled; by the same worker, so that no other one does both at once.
+    fn prepare<'a>(&'a self, _view: &'a View, _key: &'a Key, _client: &'a Client) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// The writes that turn the observed state into the desired one.
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan;
 }
@@ -192,6 +202,9 @@ impl Worker {
     async fn work(&self, key: &Key) -> Duration {
         let known =
             self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key).unwrap_or_default();
+        if self.controller.reconciler.prepares() {
+            self.controller.reconciler.prepare(&self.controller.view(), key, &self.client).await;
+        }
         // Before the time of the decision: a clock that jumps meanwhile makes no wait longer.
         let began = time::instant(&*self.shared.clock);
         let cx = Cx { now: self.shared.clock.now(), random: &*self.shared.random, failures: &known };

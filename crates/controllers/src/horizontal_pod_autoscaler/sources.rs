@@ -112,14 +112,6 @@ fn query(parameters: &[(&str, &str)]) -> String {
     if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
 }
 
-/// `deployments.apps`, as the custom metrics API names resources.
-fn resource_name(resource: &discovery::Resource) -> String {
-    match resource.group.as_str() {
-        "" => resource.resource.clone(),
-        group => format!("{}.{group}", resource.resource),
-    }
-}
-
 impl Sources {
     /// Reads with the client's identity.
     pub fn new(client: Client) -> Sources {
@@ -193,7 +185,7 @@ impl Sources {
             let found = discovery::find_kind(&self.client, group, &object.kind).await;
             let found = found.map_err(|e| fetch(e.to_string()))?;
             let missing = || fetch(discovery::no_kind(group, &object.kind));
-            let resource = resource_name(&found.ok_or_else(missing)?);
+            let resource = found.ok_or_else(missing)?.group_resource();
             format!("namespaces/{namespace}/{resource}/{}/{metric}{selection}", escape(&object.name))
         };
         let items = self.custom(&path).await?;

@@ -33,6 +33,14 @@ impl Resource {
         api_version(&self.group, &self.version)
     }
 
+    /// `deployments.apps`; of core, the plural alone.
+    pub fn group_resource(&self) -> String {
+        match self.group.as_str() {
+            "" => self.resource.clone(),
+            group => format!("{}.{group}", self.resource),
+        }
+    }
+
     /// Whether all these verbs are supported.
     pub fn supports(&self, verbs: &[&str]) -> bool {
         verbs.iter().all(|v| self.verbs.iter().any(|have| have == v))
