@@ -41,6 +41,7 @@ mod replicationcontroller;
 mod resourcequota;
 mod root_ca_certificate_publisher;
 mod selection;
+mod service_cidr;
 mod service_load_balancer;
 mod serviceaccount;
 mod serviceaccount_token;
@@ -101,6 +102,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     replicationcontroller::CONTROLLER,
     resourcequota::CONTROLLER,
     root_ca_certificate_publisher::CONTROLLER,
+    service_cidr::CONTROLLER,
     service_load_balancer::CONTROLLER,
     serviceaccount::CONTROLLER,
     serviceaccount_token::CONTROLLER,

@@ -16,6 +16,7 @@ mod policy;
 mod replicaset;
 mod selector;
 mod service;
+mod service_cidr;
 mod statefulset;
 mod storage;
 mod volume;
@@ -59,6 +60,7 @@ pub use service::{
     LoadBalancerIngress, LoadBalancerStatus, SERVICE_NAME_LABEL, Service, ServicePort, ServiceSpec,
     ServiceStatus, SessionAffinityConfig,
 };
+pub use service_cidr::{IpAddress, ServiceCidr, ServiceCidrSpec, ServiceCidrStatus};
 pub use statefulset::{
     ClaimRetentionPolicy, Ordinals, Partition, StatefulSet, StatefulSetSpec, StatefulSetStatus,
     StatefulSetStrategy,
