@@ -20,6 +20,7 @@ mod basics;
 mod certificates;
 mod common;
 mod connect;
+mod control_loops;
 mod conversion;
 mod custom_resources;
 mod definitions;
