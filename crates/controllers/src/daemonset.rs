@@ -3,8 +3,9 @@
 //! Invariants:
 //! - The scheduler binds the pods; each names its one node in its affinity.
 //! - The present template has a controller revision before any pod is made of it; pods carry that revision's hash.
-//! - A failed pod is replaced after [`PATIENCE`] seconds at the earliest: its node may reject the next one too.
+//! - Failed pods of a node are replaced later and later (`back_off`): it may reject the next one too.
 
+mod back_off;
 mod nodes;
 mod rollout;
 
@@ -12,10 +13,11 @@ use crate::{
     Descriptor, Start,
     shared::{
         controller_ref::{claim, labels_differ, owner_keys, unchanged},
-        history::{self, HASH_LABEL, History, Subject},
+        history::{HASH_LABEL, History, Retention, Subject},
         pods::{delete_pod_step, namespace_terminating, pod_from_template, status_patch},
     },
 };
+use back_off::BackOff;
 use kaji_runtime::{
     Change, Controller, Cx, EventRecord, Informers, Key, Meta, Plan, Projection, Reconciler, Step, View,
     Write,
@@ -26,14 +28,12 @@ use nodes::{Fit, Placement, bind, node_of, tolerations};
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 /// Creates and deletes of one plan.
 const BURST: usize = 250;
-/// Seconds from a pod's creation until it may be deleted for having failed.
-const PATIENCE: i64 = 5;
 const GENERATION: &str = "deprecated.daemonset.template.generation";
 const GENERATION_LABEL: &str = "pod-template-generation";
 
@@ -49,7 +49,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
 
 /// The daemon set controller.
 fn controller(informers: &Arc<Informers>) -> Controller {
-    Controller::new(DaemonSets, informers)
+    Controller::new(DaemonSets::default(), informers)
         .reads::<DaemonSet>(|change, _| vec![change.any().metadata.key()])
         .reads::<Pod>(|change, view| owner_keys::<DaemonSet, Pod>(change, view, selects, pods_differ))
         .reads::<ControllerRevision>(|change, view| {
@@ -163,7 +163,7 @@ impl<'a> Daemons<'a> {
     }
 
     /// What is to be done without an update: missing pods, failed ones, those in the wrong place, those too many.
-    fn manage(&self, work: &mut Work) {
+    fn manage(&self, work: &mut Work<'_>) {
         for place in &self.nodes {
             if place.fit.run && place.pods.is_empty() {
                 work.create.push(place.name.clone());
@@ -176,12 +176,12 @@ impl<'a> Daemons<'a> {
         work.delete.extend(self.lost.iter().filter(|p| !p.metadata.deleting()).cloned());
     }
 
-    fn keep(&self, place: &Place, work: &mut Work) {
+    fn keep(&self, place: &Place, work: &mut Work<'_>) {
         let mut running = vec![];
         for pod in place.pods.iter().filter(|p| !p.metadata.deleting()) {
             let about = format!("{} on node {}", pod.metadata.key(), place.name);
             match pod.status.phase.as_str() {
-                "Failed" => match self.patience(pod) {
+                "Failed" => match work.back_off(self, &place.name) {
                     Some(wait) => work.wait = Some(work.wait.map_or(wait, |w| w.min(wait))),
                     None => {
                         let text = format!("Found failed daemon pod {about}, will try to kill it");
@@ -207,7 +207,7 @@ impl<'a> Daemons<'a> {
     }
 
     /// With a surge there may be an old and a new pod, while the old one is ready and the new one not yet available.
-    fn keep_two(&self, running: Vec<Arc<Pod>>, work: &mut Work) {
+    fn keep_two(&self, running: Vec<Arc<Pod>>, work: &mut Work<'_>) {
         let (mut new, mut old) = (None, None);
         for pod in running {
             let is_new = pod.metadata.labels.get(HASH_LABEL) == Some(&self.hash);
@@ -222,12 +222,6 @@ impl<'a> Daemons<'a> {
         {
             work.delete.push(old);
         }
-    }
-
-    fn patience(&self, pod: &Pod) -> Option<Duration> {
-        let due = pod.metadata.creation_timestamp?.as_second() + PATIENCE;
-        let left = due - self.now.as_second();
-        u64::try_from(left).ok().filter(|s| *s > 0).map(Duration::from_secs)
     }
 
     /// A pod of the present template for a node.
@@ -246,15 +240,35 @@ impl<'a> Daemons<'a> {
 }
 
 /// What is to be done.
-#[derive(Default)]
-struct Work {
+struct Work<'a> {
+    waits: &'a Mutex<BackOff>,
     create: Vec<String>,
     delete: Vec<Arc<Pod>>,
     events: Vec<(&'static str, String)>,
     wait: Option<Duration>,
 }
 
-struct DaemonSets;
+impl<'a> Work<'a> {
+    fn new(waits: &'a Mutex<BackOff>) -> Self {
+        Work { waits, create: vec![], delete: vec![], events: vec![], wait: None }
+    }
+
+    /// How long a node's failed pod has still to stay.
+    fn back_off(&self, daemons: &Daemons<'_>, node: &str) -> Option<Duration> {
+        let place = back_off::Place {
+            uid: daemons.set.metadata.uid.clone(),
+            generation: daemons.set.status.observed_generation,
+            node: node.to_owned(),
+        };
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner).next(place, daemons.now)
+    }
+}
+
+/// The loop, with the waits that failed pods began: they are lost with the process, as upstream's.
+#[derive(Default)]
+struct DaemonSets {
+    waits: Mutex<BackOff>,
+}
 
 impl Reconciler for DaemonSets {
     fn name(&self) -> &'static str {
@@ -301,16 +315,12 @@ impl Reconciler for DaemonSets {
         let daemons = Daemons::new(set, hash, owned, view, cx.now);
         let mut plan = write_status(plan, set, &daemons);
         if !cx.failures.iter().any(|f| namespace_terminating(&f.error)) {
-            plan = work(plan, &daemons, &regarding);
+            plan = work(plan, &daemons, Work::new(&self.waits), &regarding);
         }
         let hashes: HashSet<&str> =
             live.iter().filter_map(|p| p.metadata.labels.get(HASH_LABEL)).map(String::as_str).collect();
-        plan.stage(history::truncate(
-            &old,
-            set.spec.revision_history_limit.unwrap_or(10),
-            &hashes,
-            HASH_LABEL,
-        ))
+        let limit = set.spec.revision_history_limit.unwrap_or(10);
+        plan.stage(Retention { limit, live: &hashes, label: HASH_LABEL }.of_all(&old))
     }
 }
 
@@ -340,8 +350,7 @@ fn write_status(plan: Plan, set: &DaemonSet, daemons: &Daemons<'_>) -> Plan {
 }
 
 /// Adds creates and deletes: first what keeps the set in order, and an update only when there is nothing of that.
-fn work(mut plan: Plan, daemons: &Daemons<'_>, regarding: &Value) -> Plan {
-    let mut work = Work::default();
+fn work(mut plan: Plan, daemons: &Daemons<'_>, mut work: Work<'_>, regarding: &Value) -> Plan {
     daemons.manage(&mut work);
     if work.create.is_empty()
         && work.delete.is_empty()

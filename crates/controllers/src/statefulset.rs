@@ -2,9 +2,12 @@
 //!
 //! Invariants:
 //! - A pod's claims exist before the pod does.
-//! - In order: pod n+1 is created only when pod n is ready; the highest goes first; one update at a time.
+//! - In order: pod n+1 is created only when pod n is ready; the highest goes first; one update at a time, or as many as
+//!   `maxUnavailable` says.
+//! - Without order, pods are written in batches that double in size; a failure in one keeps the later ones back.
 //! - The present template has a controller revision before any pod is made of it; pods carry that revision's name.
 
+mod batches;
 mod identity;
 mod status;
 
@@ -12,11 +15,12 @@ use crate::{
     Descriptor, Start,
     shared::{
         controller_ref::{claim, labels_differ, owner_keys, quiet, unchanged},
-        history::{self, HASH_LABEL, History, Subject, template_of},
+        history::{HASH_LABEL, History, Retention, Subject, template_of},
         pods::{delete_pod, namespace_terminating, status_patch},
     },
 };
-use identity::{claims, identity_labels, in_range, ordinal, owners, pod_name, stale};
+use identity::{claims, identity_labels, ordinal, owners, pod_name, stale};
+use kaji_meta::intstr::IntOrString;
 use kaji_runtime::{
     Change, Controller, Cx, EventRecord, Informers, Key, Meta, PatchKind, Plan, Projection, Reconciler,
     Snapshot, Step, View, Write,
@@ -107,10 +111,14 @@ impl Reconciler for StatefulSets {
             update: update.clone(),
             regarding: meta.reference(&StatefulSet::api_version(), StatefulSet::KIND),
             plan,
+            units: vec![vec![]],
         };
         let status = status::of(set, &pods, &current.metadata.name, &update.metadata.name, cx.now);
         if let Some(body) = status::patch(set, &status) {
             work.plan = work.plan.then(status_patch::<StatefulSet>(meta, body));
+        }
+        if status.ready_replicas != status.available_replicas {
+            work.again(status::next_availability(set, &pods, cx.now));
         }
         if !meta.deleting() && !cx.failures.iter().any(|f| namespace_terminating(&f.error)) {
             work.go(&pods);
@@ -119,7 +127,7 @@ impl Reconciler for StatefulSets {
             pods.iter().filter_map(|p| p.metadata.labels.get(HASH_LABEL)).map(String::as_str).collect();
         live.insert(&current.metadata.name);
         let limit = set.spec.revision_history_limit.unwrap_or(10);
-        work.plan.stage(history::truncate(&old, limit, &live, REVISION_HASH_LABEL))
+        work.plan.stage(Retention { limit, live: &live, label: REVISION_HASH_LABEL }.of_unused(&old))
     }
 }
 
@@ -139,6 +147,8 @@ struct Work<'a> {
     update: Arc<ControllerRevision>,
     regarding: Value,
     plan: Plan,
+    /// The stages of each pod since the last [`Work::flush`]; the last one is of the pod in progress.
+    units: Vec<Vec<Vec<Step>>>,
 }
 
 impl Work<'_> {
@@ -162,33 +172,44 @@ impl Work<'_> {
     fn go(&mut self, pods: &[Arc<Pod>]) {
         let numbered: BTreeMap<i64, &Arc<Pod>> =
             pods.iter().filter_map(|p| Some((ordinal(self.set, &p.metadata)?, p))).collect();
-        let (start, count) = (self.set.start(), self.set.replicas());
-        let mut stopped = false;
-        for number in start..start + count {
-            if self.replica(number, numbered.get(&number).copied()) == Next::Stop && self.ordered() {
-                return;
+        let range = self.set.start()..self.set.start() + self.set.replicas();
+        for number in range.clone() {
+            let next = self.replica(number, numbered.get(&number).copied());
+            self.units.push(vec![]);
+            if next == Next::Stop && self.ordered() {
+                return self.flush();
             }
-            stopped |= !numbered.contains_key(&number);
         }
+        self.flush();
         let condemned: Vec<&Arc<Pod>> =
-            numbered.iter().rev().filter(|(n, _)| !in_range(self.set, **n)).map(|(_, p)| *p).collect();
+            numbered.iter().rev().filter(|(n, _)| !range.contains(n)).map(|(_, p)| *p).collect();
         for pod in &condemned {
             self.retain(pod);
+            self.units.push(vec![]);
         }
-        let replicas: Vec<(i64, &Arc<Pod>)> =
-            numbered.iter().filter(|(n, _)| in_range(self.set, **n)).map(|(n, p)| (*n, *p)).collect();
-        let first_sick = replicas
-            .iter()
-            .map(|(_, p)| *p)
-            .chain(condemned.iter().rev().copied())
-            .find(|p| !self.healthy(p));
+        self.flush();
+        let replicas = numbered.range(range.clone()).map(|(_, pod)| *pod);
+        let first_sick = replicas.chain(condemned.iter().rev().copied()).find(|p| !self.healthy(p));
         for pod in condemned {
-            if self.condemned(pod, first_sick) == Next::Stop && self.ordered() {
-                return;
+            let next = self.condemned(pod, first_sick);
+            self.units.push(vec![]);
+            if next == Next::Stop && self.ordered() {
+                return self.flush();
             }
         }
-        if !stopped && self.set.spec.update_strategy.kind != "OnDelete" {
+        if self.set.spec.update_strategy.kind != "OnDelete" {
+            let replicas: Vec<_> = range.map(|number| (number, numbered.get(&number).copied())).collect();
             self.roll(&replicas);
+        }
+        self.flush();
+    }
+
+    /// Adds the stages of the pods so far to the plan.
+    fn flush(&mut self) {
+        let units = std::mem::replace(&mut self.units, vec![vec![]]);
+        let stages = if self.ordered() { batches::one_by_one(units) } else { batches::doubling(units) };
+        for stage in stages {
+            self.plan = std::mem::take(&mut self.plan).stage(stage);
         }
     }
 
@@ -204,11 +225,8 @@ impl Work<'_> {
             self.create_claims(number);
         }
         if self.ordered() {
-            if pod.metadata.deleting() || !Self::ready(pod) {
-                return Next::Stop;
-            }
-            if !self.available(pod) {
-                self.wait(pod);
+            // When it becomes available is planned for with the status.
+            if pod.metadata.deleting() || !Self::ready(pod) || !self.available(pod) {
                 return Next::Stop;
             }
         }
@@ -217,22 +235,15 @@ impl Work<'_> {
         Next::Go
     }
 
-    /// Looks again when a ready pod becomes available.
-    fn wait(&mut self, pod: &Pod) {
-        let since = pod.condition("Ready").and_then(|c| c.last_transition_time);
-        let due = since
-            .and_then(|t| jiff::Timestamp::from_second(t.as_second() + self.set.spec.min_ready_seconds).ok());
-        if let Some(left) = due.and_then(|due| Duration::try_from(due.duration_since(self.now)).ok()) {
-            self.again(left);
-        }
-    }
-
     fn again(&mut self, wait: Duration) {
         self.plan = std::mem::take(&mut self.plan).again_after(wait);
     }
 
+    /// Adds a stage of the pod in progress.
     fn stage(&mut self, steps: Vec<Step>) {
-        self.plan = std::mem::take(&mut self.plan).stage(steps);
+        if let Some(unit) = self.units.last_mut().filter(|_| !steps.is_empty()) {
+            unit.push(steps);
+        }
     }
 
     fn event(&self, verb: &str, pod: &str) -> (EventRecord, EventRecord) {
@@ -367,27 +378,35 @@ impl Work<'_> {
         Next::Stop
     }
 
-    /// Replaces the last pod that is not of the update's revision, if all after it are available.
-    fn roll(&mut self, replicas: &[(i64, &Arc<Pod>)]) {
+    /// Replaces the last pod that is not of the update's revision, if all after it are available; with `maxUnavailable` as
+    /// many as may be unavailable.
+    fn roll(&mut self, replicas: &[(i64, Option<&Arc<Pod>>)]) {
         let rolling = self.set.spec.update_strategy.rolling_update.as_ref();
-        let partition = rolling.and_then(|r| r.partition).unwrap_or(0);
-        for (number, pod) in replicas.iter().rev() {
-            if number - self.set.start() < partition {
-                return;
-            }
-            if pod.metadata.labels.get(HASH_LABEL) != Some(&self.update.metadata.name)
+        let first = self.set.start() + rolling.and_then(|r| r.partition).unwrap_or(0);
+        let outdated = |pod: &Pod| {
+            pod.metadata.labels.get(HASH_LABEL) != Some(&self.update.metadata.name)
                 && !pod.metadata.deleting()
-            {
-                // One that is over is deleted anyway.
-                if !pod.finished() {
-                    self.delete(pod);
-                }
-                return;
+        };
+        let most = rolling.and_then(|r| IntOrString::from_value(&r.max_unavailable));
+        let targets = replicas.iter().rev().take_while(|(number, _)| *number >= first);
+        let old: Vec<Arc<Pod>> = match most {
+            None => {
+                let sick = |pod: &Option<&Arc<Pod>>| pod.is_none_or(|p| !self.healthy(p));
+                let stop =
+                    targets.map(|(_, pod)| pod).find(|pod| pod.is_some_and(|p| outdated(p)) || sick(pod));
+                stop.copied().flatten().filter(|p| outdated(p)).into_iter().cloned().collect()
             }
-            if !self.healthy(pod) {
-                self.wait(pod);
-                return;
+            Some(most) => {
+                let most = most.scaled_value(self.set.replicas(), false).unwrap_or(1).max(1);
+                let sick = replicas.iter().filter(|(_, pod)| pod.is_none_or(|p| !self.healthy(p))).count();
+                let left = usize::try_from(most).unwrap_or(usize::MAX).saturating_sub(sick);
+                targets.filter_map(|(_, pod)| pod.filter(|p| outdated(p))).take(left).cloned().collect()
             }
+        };
+        // One that is over is deleted anyway.
+        for pod in old.iter().filter(|pod| !pod.finished()) {
+            self.delete(pod);
+            self.units.push(vec![]);
         }
     }
 }

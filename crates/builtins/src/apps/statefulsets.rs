@@ -177,17 +177,6 @@ fn status(errs: &mut ErrorList, object: &Value) {
     replicas::available_not_above_ready(errs, &path, s, "cannot be greater than status.readyReplicas");
 }
 
-/// `maxUnavailable` is behind a feature that is off by default.
-fn drop_max_unavailable(object: &mut Value, old: Option<&Value>) {
-    let has = |v: &Value| v.at("spec").at("updateStrategy").at("rollingUpdate").has("maxUnavailable");
-    if old.is_some_and(has) || !has(object) {
-        return;
-    }
-    if let Some(r) = object.pointer_mut("/spec/updateStrategy/rollingUpdate") {
-        drop_field(r, "maxUnavailable");
-    }
-}
-
 impl Hooks for StatefulSets {
     fn default(&self, _version: &str, object: &mut Value) {
         let spec = ensure_object(object, "spec");
@@ -221,7 +210,6 @@ impl Hooks for StatefulSets {
 
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
         put(object, "status", json!({"availableReplicas": 0, "replicas": 0}));
-        drop_max_unavailable(object, None);
         drop::of_template(object, &["spec", "template"], None);
     }
 
@@ -233,7 +221,6 @@ impl Hooks for StatefulSets {
 
     fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
         if ctx.subresource.is_empty() {
-            drop_max_unavailable(new, Some(old));
             drop::of_template(new, &["spec", "template"], Some(old));
         }
     }

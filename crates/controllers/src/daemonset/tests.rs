@@ -47,12 +47,22 @@ fn pod(name: &str, node: &str, hash: &str, ready: bool) -> Value {
 }
 
 fn plan(set: Value, nodes: Vec<Value>, pods: Vec<Value>, revisions: Vec<Value>) -> String {
+    plan_of(&DaemonSets::default(), set, nodes, pods, revisions)
+}
+
+fn plan_of(
+    sets: &DaemonSets,
+    set: Value,
+    nodes: Vec<Value>,
+    pods: Vec<Value>,
+    revisions: Vec<Value>,
+) -> String {
     let view = View::default()
         .with(snapshot::<DaemonSet>([set]))
         .with(snapshot::<Node>(nodes))
         .with(snapshot::<Pod>(pods))
         .with(snapshot::<ControllerRevision>(revisions));
-    let text = text(&reconcile(&DaemonSets, &view, "ns", "agent", &[]));
+    let text = text(&reconcile(sets, &view, "ns", "agent", &[]));
     text.lines()
         .filter(|l| !l.contains("    failed:") && !l.contains("    ok:"))
         .map(|l| l.replace("/api/v1/namespaces/ns/", "").replace("/apis/apps/v1/namespaces/ns/", "") + "\n")
@@ -111,11 +121,17 @@ fn runs_one_pod_per_node() {
 #[test]
 fn backs_off_before_it_deletes_failed_pods() {
     let set = set(json!({}));
-    let mut failed = pod("failed", "n1", "aaa", false);
-    failed["status"]["phase"] = "Failed".into();
-    failed["metadata"]["creationTimestamp"] = ago(2).into();
-    let text = plan(set.clone(), vec![node("n1", json!([]))], vec![failed], vec![revision(&set, "aaa", 1)]);
-    assert_eq!(verbs(&text), "again after 3s");
+    let sets = DaemonSets::default();
+    let deleted = |name: &str, node_name: &str| {
+        let mut failed = pod(name, node_name, "aaa", false);
+        failed["status"]["phase"] = "Failed".into();
+        let nodes = vec![node(node_name, json!([]))];
+        let plan = plan_of(&sets, set.clone(), nodes, vec![failed], vec![revision(&set, "aaa", 1)]);
+        verbs(&plan).split("; event").next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(deleted("first", "n1"), "delete pods/first");
+    assert_eq!(deleted("second", "n1"), "again after 1s");
+    assert_eq!(deleted("other", "n2"), "delete pods/other");
 }
 
 #[test]

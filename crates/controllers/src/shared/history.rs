@@ -132,18 +132,40 @@ fn same(kept: &Value, template: &Value) -> bool {
         .all(|name| kaji_meta::equality::semantic_equal(&part(kept, name), &part(template, name)))
 }
 
-/// The steps that delete the oldest revisions over the limit, but for those that pods still have.
-pub fn truncate(old: &[Arc<ControllerRevision>], limit: i64, live: &HashSet<&str>, label: &str) -> Vec<Step> {
-    let surplus = old.len().saturating_sub(usize::try_from(limit).unwrap_or(usize::MAX));
-    let name = |r: &ControllerRevision| {
-        let hash = r.metadata.labels.get(label).map_or("", String::as_str);
-        live.contains(hash) || live.contains(r.metadata.name.as_str())
-    };
-    let delete = |r: &Arc<ControllerRevision>| {
-        quiet(Write::Delete {
-            target: Target::of::<ControllerRevision>(&r.metadata.namespace, &r.metadata.name),
-            options: json!({"preconditions": {"uid": r.metadata.uid}}),
-        })
-    };
-    old.iter().filter(|r| !name(r)).take(surplus).map(delete).collect()
+/// What is deleted of a history: the oldest revisions that no pod has.
+pub struct Retention<'a> {
+    /// Old revisions that are kept.
+    pub limit: i64,
+    /// The names or hashes of revisions that pods have.
+    pub live: &'a HashSet<&'a str>,
+    /// The label that carries a revision's hash.
+    pub label: &'static str,
+}
+
+impl Retention<'_> {
+    /// The limit counts all old revisions (daemon sets).
+    pub fn of_all(&self, old: &[Arc<ControllerRevision>]) -> Vec<Step> {
+        self.oldest(old, old.len())
+    }
+
+    /// The limit counts the revisions that no pod has (stateful sets).
+    pub fn of_unused(&self, old: &[Arc<ControllerRevision>]) -> Vec<Step> {
+        self.oldest(old, old.iter().filter(|r| !self.used(r)).count())
+    }
+
+    fn used(&self, revision: &ControllerRevision) -> bool {
+        let hash = revision.metadata.labels.get(self.label).map_or("", String::as_str);
+        self.live.contains(hash) || self.live.contains(revision.metadata.name.as_str())
+    }
+
+    fn oldest(&self, old: &[Arc<ControllerRevision>], counted: usize) -> Vec<Step> {
+        let surplus = counted.saturating_sub(usize::try_from(self.limit).unwrap_or(usize::MAX));
+        let delete = |r: &Arc<ControllerRevision>| {
+            quiet(Write::Delete {
+                target: Target::of::<ControllerRevision>(&r.metadata.namespace, &r.metadata.name),
+                options: json!({"preconditions": {"uid": r.metadata.uid}}),
+            })
+        };
+        old.iter().filter(|r| !self.used(r)).take(surplus).map(delete).collect()
+    }
 }

@@ -3,7 +3,7 @@
 use crate::shared::history::HASH_LABEL;
 use kaji_runtime::objects::{Pod, StatefulSet, StatefulSetStatus};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// The status; a rolling update that is through makes the update's revision the current one.
 pub fn of(
@@ -39,6 +39,17 @@ pub fn of(
         status.current_revision.clone_from(&status.update_revision);
     }
     status
+}
+
+/// How long it takes until the next ready pod has been ready for `minReadySeconds`.
+pub fn next_availability(set: &StatefulSet, pods: &[Arc<Pod>], now: jiff::Timestamp) -> Duration {
+    let patience = set.spec.min_ready_seconds;
+    let ready =
+        |p: &Pod| p.condition("Ready").filter(|c| c.status == "True").and_then(|c| c.last_transition_time);
+    let due = pods.iter().filter(|p| !p.available(patience, now)).filter_map(|p| ready(p));
+    let due = due.filter_map(|since| jiff::Timestamp::from_second(since.as_second() + patience).ok()).min();
+    let left = due.and_then(|due| Duration::try_from(due.duration_since(now)).ok());
+    left.unwrap_or(Duration::from_secs(u64::try_from(patience).unwrap_or(0)))
 }
 
 /// What is to be written, if anything.

@@ -186,3 +186,77 @@ fn replaces_failed_pods() {
     failed["metadata"]["deletionTimestamp"] = now().to_string().into();
     assert_eq!(short(set(json!({}), json!({})), vec![failed]), "");
 }
+
+#[test]
+fn looks_again_when_a_pod_becomes_available() {
+    // Ready for 50 of 60 seconds.
+    let again = |spec: Value| {
+        let mut all = json!({"minReadySeconds": 60});
+        spec.as_object().unwrap().iter().for_each(|(k, v)| all[k] = v.clone());
+        let text = plan(set(all, json!({})), (0..3).map(|i| pod(i, "new", true)).collect(), vec![]);
+        text.lines().find(|l| l.starts_with("again")).unwrap_or_default().to_owned()
+    };
+    let strategies =
+        [json!({"type": "OnDelete"}), json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 3}})];
+    for strategy in strategies {
+        for policy in ["Parallel", "OrderedReady"] {
+            let spec = json!({"podManagementPolicy": policy, "updateStrategy": strategy});
+            assert_eq!(again(spec), "again after 10s");
+        }
+    }
+    assert_eq!(again(json!({"minReadySeconds": 50})), "");
+}
+
+#[test]
+fn parallel_pods_are_written_in_doubling_batches() {
+    let template = json!([{"metadata": {"name": "data"}, "spec": {}}]);
+    let spec = json!({"replicas": 4, "podManagementPolicy": "Parallel", "volumeClaimTemplates": template});
+    let text = plan(set(spec, json!({})), vec![], vec![]);
+    let stages = text.split("--\n").map(|stage| {
+        let what =
+            |l: &str| l.starts_with("create").then(|| l.split(" {").next().unwrap_or_default().to_owned());
+        stage
+            .lines()
+            .filter_map(what)
+            .map(|l| l.replace("create persistentvolume", ""))
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
+    assert_eq!(
+        stages.collect::<Vec<_>>(),
+        ["", "claims", "create pods", "claims claims", "create pods create pods", "claims", "create pods"]
+    );
+}
+
+#[test]
+fn as_many_pods_are_updated_as_may_be_unavailable() {
+    let with = |most: Value, partition: i64, policy: &str| {
+        let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": partition, "maxUnavailable": most}});
+        set(
+            json!({"replicas": 5, "podManagementPolicy": policy, "updateStrategy": strategy}),
+            json!({"currentRevision": "old"}),
+        )
+    };
+    let old = || (0..5).map(|i| pod(i, "old", true)).collect::<Vec<_>>();
+    for policy in ["Parallel", "OrderedReady"] {
+        assert_eq!(short(with(json!(2), 0, policy), old()), "delete pods/db-4; delete pods/db-3");
+        // Rounded down, and at least one.
+        assert_eq!(short(with(json!("59%"), 0, policy), old()), "delete pods/db-4; delete pods/db-3");
+        assert_eq!(short(with(json!("1%"), 0, policy), old()), "delete pods/db-4");
+        assert_eq!(short(with(json!(3), 4, policy), old()), "delete pods/db-4");
+    }
+    // A pod that is not ready counts, wherever it is.
+    let mut pods = old();
+    pods[0] = pod(0, "old", false);
+    assert_eq!(short(with(json!(2), 1, "Parallel"), pods), "delete pods/db-4");
+}
+
+#[test]
+fn only_revisions_without_pods_count_for_the_limit() {
+    let deleted = |limit: i64, pods: Vec<Value>| {
+        let set = set(json!({"revisionHistoryLimit": limit}), json!({}));
+        plan(set, pods, vec![]).contains("delete controllerrevisions/old")
+    };
+    let pods = |first: &str| vec![pod(0, first, true), pod(1, "new", true), pod(2, "new", true)];
+    assert!(deleted(0, pods("new")) && !deleted(1, pods("new")) && !deleted(0, pods("old")));
+}

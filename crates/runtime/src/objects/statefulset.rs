@@ -19,10 +19,12 @@ pub struct StatefulSetStrategy {
 
 /// From which pod on updates go.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Partition {
     /// The first that is updated.
     pub partition: Option<i64>,
+    /// How many of all pods may be unavailable during the update: a number or a percentage.
+    pub max_unavailable: Value,
 }
 
 /// Which numbers pods have.
