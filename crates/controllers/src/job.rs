@@ -6,6 +6,7 @@
 
 mod indexes;
 mod manage;
+mod memory;
 mod pods;
 mod track;
 
@@ -22,6 +23,7 @@ use kaji_runtime::{
     client::Target,
     objects::{Job, JobStatus, Pod},
 };
+use memory::Memory;
 use pods::{FINALIZER, tracked};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -39,7 +41,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
 
 /// The controllers of jobs: their pods, and pods that jobs left behind.
 fn controllers(informers: &Arc<Informers>) -> Vec<Controller> {
-    let jobs = Controller::new(Jobs, informers)
+    let jobs = Controller::new(Jobs::default(), informers)
         .reads::<Job>(|change, _| vec![change.any().metadata.key()])
         .reads::<Pod>(|change, view| owner_keys::<Job, Pod>(change, view, selects, labels_differ));
     let orphans = Controller::new(Orphans, informers)
@@ -67,7 +69,11 @@ fn selects(job: &Job, meta: &Meta) -> bool {
     job.spec.selector.matches(&meta.labels)
 }
 
-struct Jobs;
+/// The loop, with what it remembers of pods that are gone; lost with the process, as upstream's.
+#[derive(Default)]
+struct Jobs {
+    memory: Memory,
+}
 
 impl Reconciler for Jobs {
     fn name(&self) -> &'static str {
@@ -77,6 +83,7 @@ impl Reconciler for Jobs {
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
         let jobs = view.get::<Job>();
         let Some(job) = jobs.by_key(key).filter(|j| !j.foreign() && j.finished().is_none()) else {
+            self.memory.forget(key);
             return Plan::nothing();
         };
         let meta = &job.metadata;
@@ -89,7 +96,8 @@ impl Reconciler for Jobs {
             // The pods say so once it is done, and the job is looked at again.
             return plan;
         }
-        let state = State::new(job, owned, cx.now);
+        let failures = self.memory.learn(key, job, &owned);
+        let state = State::new(job, owned, failures, cx.now);
         let verdict = state.verdict();
         let tracked = state.track(verdict.as_ref());
         let doomed = cx.failures.iter().any(|f| namespace_terminating(&f.error));

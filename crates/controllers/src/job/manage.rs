@@ -59,7 +59,8 @@ pub fn manage(plan: Plan, state: &State<'_>, doomed: bool, now: jiff::Timestamp)
         return plan;
     }
     if job.spec.backoff_limit_per_index.is_none()
-        && let Some(wait) = backoff(state, now)
+        && let Some(last) = state.failures.last
+        && let Some(wait) = remaining(state.failures.count, last, now)
     {
         return plan.again_after(wait);
     }
@@ -106,17 +107,6 @@ fn surplus(state: &State<'_>, least: usize, now: jiff::Timestamp) -> Vec<Arc<Pod
     }
     doomed.truncate(BURST);
     doomed
-}
-
-/// How long to wait after failures that no success followed.
-fn backoff(state: &State<'_>, now: jiff::Timestamp) -> Option<Duration> {
-    let ends = |over: &dyn Fn(&Pod) -> bool| -> Vec<jiff::Timestamp> {
-        state.pods.iter().filter(|p| over(p)).filter_map(|p| pods::finished_at(p)).collect()
-    };
-    let success = ends(&|p| p.status.phase == "Succeeded").into_iter().max();
-    let failures = ends(&|p| pods::failed(p, state.job));
-    let since: Vec<_> = failures.into_iter().filter(|at| success.is_none_or(|s| *at > s)).collect();
-    remaining(since.len(), since.iter().max().copied()?, now)
 }
 
 /// What is left of 10 s, 20 s, … 10 min after the last of so many failures.

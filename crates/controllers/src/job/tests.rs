@@ -58,8 +58,12 @@ fn released(mut pod: Value) -> Value {
 }
 
 fn plan(job: Value, pods: Vec<Value>) -> String {
+    plan_of(&Jobs::default(), job, pods)
+}
+
+fn plan_of(jobs: &Jobs, job: Value, pods: Vec<Value>) -> String {
     let view = View::default().with(Snapshot::of([object::<Job>(job)])).with(snapshot::<Pod>(pods));
-    let text = text(&reconcile(&Jobs, &view, "ns", "work", &[]));
+    let text = text(&reconcile(jobs, &view, "ns", "work", &[]));
     text.lines()
         .filter(|l| !l.contains("    failed:"))
         .map(|l| l.replace("/api/v1/namespaces/ns/", "").replace("/apis/batch/v1/namespaces/ns/", "") + "\n")
@@ -296,4 +300,19 @@ fn removes_finalizers_of_orphaned_pods() {
     let mut other = pod("a", "Running", None);
     other["metadata"]["ownerReferences"][0]["kind"] = "Other".into();
     assert!(!release(vec![], other));
+}
+
+#[test]
+fn waits_after_failures_of_pods_that_are_gone() {
+    let jobs = Jobs::default();
+    let again = |pods: Vec<Value>| {
+        let job = job(json!({"backoffLimit": 9}), started(json!({"failed": 2})));
+        plan_of(&jobs, job, pods).lines().last().unwrap_or_default().to_owned()
+    };
+    let failed =
+        || [ended("a", "Failed", None, 40, 1), ended("b", "Failed", None, 5, 1)].map(released).to_vec();
+    assert_eq!(again(failed()), "again after 15s");
+    assert_eq!(again(vec![]), "again after 15s");
+    let released = released(ended("c", "Succeeded", None, 1, 0));
+    assert!(!again(vec![released]).starts_with("again"));
 }

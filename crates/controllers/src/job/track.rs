@@ -7,6 +7,7 @@
 
 use super::{
     indexes::Indexes,
+    memory::Failures,
     pods::{self, FINALIZER, FailureAction},
 };
 use crate::shared::conditions::seconds;
@@ -71,6 +72,8 @@ pub struct State<'a> {
     pub failed_indexes: Option<Indexes>,
     /// The last failed pods of indexes that wait for another: they know how often the index failed.
     pub delayed: HashMap<i64, Arc<Pod>>,
+    /// Failures since the last success, those of pods that are gone included.
+    pub failures: Failures,
     now: jiff::Timestamp,
 }
 
@@ -90,7 +93,7 @@ fn count(n: usize) -> i64 {
 
 impl<'a> State<'a> {
     /// Looks at the pods of a job.
-    pub fn new(job: &'a Job, mut all: Vec<Arc<Pod>>, now: jiff::Timestamp) -> Self {
+    pub fn new(job: &'a Job, mut all: Vec<Arc<Pod>>, failures: Failures, now: jiff::Timestamp) -> Self {
         if job.indexed() {
             all.sort_by_key(|p| pods::index(p));
         }
@@ -105,6 +108,7 @@ impl<'a> State<'a> {
             succeeded_indexes: Indexes::default(),
             failed_indexes: None,
             delayed: HashMap::new(),
+            failures,
             now,
             pods: all,
         };
