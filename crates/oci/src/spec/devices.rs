@@ -1,7 +1,7 @@
 //! Device nodes of containers and the rules of the device cgroup.
 
 use super::Parts;
-use kaji_containers::RuntimeError;
+use kaji_containers::{Mount, RuntimeError};
 use rustix::fs::{FileType, major, minor, stat};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -23,34 +23,57 @@ const DEFAULT: [(&str, Option<i64>, Option<i64>); 9] = [
 /// others than those listed is not.
 pub fn of(parts: &Parts<'_>) -> Result<(Vec<Value>, Vec<Value>), RuntimeError> {
     let mut nodes = vec![];
-    let mut rules = vec![];
-    if parts.config.security.privileged {
-        rules.push(json!({"allow": true, "access": "rwm"}));
+    let privileged = parts.config.security.privileged;
+    let mut rules = vec![json!({"allow": privileged, "access": "rwm"})];
+    if privileged {
         for path in host_devices(Path::new("/dev")) {
             nodes.extend(node(&path, &path)?.map(|(node, _)| node));
         }
-        return Ok((nodes, rules));
+    } else {
+        rules.extend(default_rules());
     }
-    rules.push(json!({"allow": false, "access": "rwm"}));
-    for kind in ["c", "b"] {
-        rules.push(json!({"allow": true, "type": kind, "access": "m"}));
+    for device in &parts.config.devices {
+        let (path, seen) = (&device.host_path, &device.container_path);
+        let invalid = || RuntimeError::InvalidArgument(format!("{path:?} is not a device"));
+        let (node, mut rule) = node(path, seen)?.ok_or_else(invalid)?;
+        rule["access"] = json!(if device.permissions.is_empty() { "rwm" } else { &device.permissions });
+        if is_below_dev(seen) {
+            nodes.retain(|other| other["path"] != node["path"]);
+            nodes.push(node);
+        }
+        if !privileged {
+            rules.push(rule);
+        }
     }
-    for (kind, major, minor) in &DEFAULT {
+    Ok((nodes, rules))
+}
+
+fn default_rules() -> Vec<Value> {
+    let made = ["c", "b"].map(|kind| json!({"allow": true, "type": kind, "access": "m"}));
+    let opened = DEFAULT.iter().map(|(kind, major, minor)| {
         let mut rule = json!({"allow": true, "type": kind, "major": major, "access": "rwm"});
         if let Some(minor) = minor {
             rule["minor"] = json!(minor);
         }
-        rules.push(rule);
-    }
-    for device in &parts.config.devices {
-        let path = &device.host_path;
-        let invalid = || RuntimeError::InvalidArgument(format!("{path:?} is not a device"));
-        let (node, mut rule) = node(path, &device.container_path)?.ok_or_else(invalid)?;
-        rule["access"] = json!(if device.permissions.is_empty() { "rwm" } else { &device.permissions });
-        nodes.push(node);
-        rules.push(rule);
-    }
-    Ok((nodes, rules))
+        rule
+    });
+    made.into_iter().chain(opened).collect()
+}
+
+/// Where `libcontainer` makes nodes. It refuses other paths, as those of raw block volumes.
+fn is_below_dev(path: &str) -> bool {
+    path.starts_with("/dev/") && !path.split('/').any(|part| part == "..")
+}
+
+/// Devices that are seen outside of `/dev`: the node's own nodes are mounted there.
+pub fn mounted(parts: &Parts<'_>) -> Vec<Mount> {
+    let outside = parts.config.devices.iter().filter(|device| !is_below_dev(&device.container_path));
+    let mounts = outside.map(|device| Mount {
+        container_path: device.container_path.clone(),
+        host_path: device.host_path.clone(),
+        ..Mount::default()
+    });
+    mounts.collect()
 }
 
 fn node(host: &str, container: &str) -> Result<Option<(Value, Value)>, RuntimeError> {

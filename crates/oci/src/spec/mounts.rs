@@ -3,11 +3,12 @@
 //! Invariant: volumes are mounted in the order of the depth of their paths, after the container's own file systems, so that
 //! none hides one that is mounted within it.
 
-use super::Parts;
+use super::{Parts, devices};
 use crate::cgroup;
 use crate::user_namespaces::{self, Staging};
 use kaji_containers::{Mount, MountPropagation, RuntimeError, UserNamespace};
 use serde_json::{Value, json};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 /// Where cgroups are seen.
@@ -57,7 +58,8 @@ pub fn of(parts: &Parts<'_>, mut staging: Option<&mut Staging>) -> Result<Vec<Va
             mounts.push(json!({"destination": path, "type": "bind", "source": source, "options": options}));
         }
     }
-    let mut volumes: Vec<&Mount> = parts.config.mounts.iter().collect();
+    let of_devices = devices::mounted(parts);
+    let mut volumes: Vec<&Mount> = parts.config.mounts.iter().chain(&of_devices).collect();
     volumes.sort_by_key(|mount| clean(&mount.container_path).matches('/').count());
     for volume in volumes {
         let mut mount = bind(volume, parts)?;
@@ -120,11 +122,8 @@ fn bind(mount: &Mount, parts: &Parts<'_>) -> Result<Value, RuntimeError> {
     if !source.is_absolute() {
         return invalid(format!("mount source {:?} is not absolute", mount.host_path));
     }
-    if !source.exists() {
-        return invalid(format!(
-            "failed to generate container spec: failed to stat {:?}: no such file or directory",
-            source.display()
-        ));
+    if mount.image.is_none() {
+        make_absent(&source).map_err(RuntimeError::InvalidArgument)?;
     }
     let mut options = vec!["rbind"];
     options.push(match mount.propagation {
@@ -145,6 +144,21 @@ fn bind(mount: &Mount, parts: &Parts<'_>) -> Result<Value, RuntimeError> {
         options.push("rw");
     }
     Ok(json!({"destination": mount.container_path, "type": "bind", "source": source, "options": options}))
+}
+
+/// Creates the source of a mount that is absent, as containerd and CRI-O do: hostPath volumes without a type rely on it.
+fn make_absent(source: &Path) -> Result<(), String> {
+    let failed = |what: &str, error: std::io::Error| {
+        format!("failed to generate container spec: failed to {what} {:?}: {error}", source.display())
+    };
+    match std::fs::metadata(source) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(source);
+            made.map_err(|error| failed("mkdir", error))
+        }
+        Err(error) => Err(failed("stat", error)),
+    }
 }
 
 /// The root's propagation has to let through what a volume's needs.

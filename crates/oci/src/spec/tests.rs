@@ -1,7 +1,7 @@
 //! Configurations from fixtures.
 
 use super::*;
-use kaji_containers::{Capabilities, ContainerSecurity, Mount};
+use kaji_containers::{Capabilities, ContainerSecurity, Device, Mount};
 
 fn with<T>(config: &ContainerConfig, work: impl FnOnce(&Parts<'_>) -> T) -> T {
     let image = ImageConfig {
@@ -78,6 +78,52 @@ fn refuses_mounts_that_lead_out() {
     let mount = Mount { container_path: "/a/../../b".into(), host_path: "/tmp".into(), ..Default::default() };
     let config = ContainerConfig { mounts: vec![mount], ..Default::default() };
     assert!(matches!(with(&config, |parts| build(parts).map(|_| ())), Err(RuntimeError::InvalidArgument(_))));
+}
+
+#[test]
+fn creates_the_absent_source_of_a_mount_unless_something_else_is_in_its_place() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let built = |source: &Path| {
+        let host_path = source.display().to_string();
+        let mount = Mount { container_path: "/data".into(), host_path, ..Default::default() };
+        let config = ContainerConfig { mounts: vec![mount], ..Default::default() };
+        with(&config, |parts| build(parts).map(|_| ()).map_err(|error| error.to_string()))
+    };
+    let absent = directory.path().join("a/b");
+    built(&absent).unwrap();
+    assert_eq!(absent.metadata().unwrap().permissions().mode() & 0o777, 0o755);
+    let file = directory.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    built(&file).unwrap();
+    assert!(built(&file.join("below")).unwrap_err().contains("failed to stat"));
+    std::os::unix::fs::symlink("/nowhere/at/all", directory.path().join("dangling")).unwrap();
+    assert!(built(&directory.path().join("dangling")).unwrap_err().contains("failed to mkdir"));
+}
+
+#[test]
+fn devices_below_dev_are_made_and_others_are_mounted() {
+    let device = |path: &str| Device {
+        container_path: path.into(),
+        host_path: "/dev/null".into(),
+        permissions: "r".into(),
+    };
+    let devices = vec![device("/dev/own"), device("/mnt/volume")];
+    let shown = |privileged: bool| {
+        let security = ContainerSecurity { privileged, ..Default::default() };
+        let config = ContainerConfig { devices: devices.clone(), security, ..Default::default() };
+        let spec = with(&config, |parts| build(parts).unwrap()).spec;
+        let nodes = spec["linux"]["devices"].as_array().unwrap().clone();
+        let rules = spec["linux"]["resources"]["devices"].as_array().unwrap().clone();
+        let own = nodes.iter().filter(|node| node["path"] == "/dev/own").count();
+        let outside = nodes.iter().filter(|node| node["path"] == "/mnt/volume").count();
+        let read = rules.iter().filter(|rule| rule["access"] == "r" && rule["minor"] == 3).count();
+        let mounts = spec["mounts"].as_array().unwrap();
+        let mount = mounts.iter().find(|mount| mount["destination"] == "/mnt/volume").unwrap();
+        (own, outside, read, mount["source"].clone())
+    };
+    assert_eq!(shown(false), (1, 0, 2, json!("/dev/null")));
+    assert_eq!(shown(true), (1, 0, 0, json!("/dev/null")));
 }
 
 #[test]
