@@ -12,6 +12,7 @@ pub mod backoff;
 pub mod compute;
 pub mod context;
 pub mod downward;
+pub mod env_file;
 pub mod environment;
 pub mod expansion;
 pub mod hooks;

@@ -28,6 +28,8 @@ pub use problem::NotSetUp;
 
 use crate::pods::context::NodeContext;
 use crate::pods::core::{Container, Pod, Volume, VolumeMount};
+use crate::pods::env_file::LONGEST_FILE;
+use crate::pods::environment::VolumeFile;
 use crate::pods::{expansion, model};
 use content::Content;
 use jiff::Timestamp;
@@ -129,6 +131,15 @@ impl VolumeManager {
         }
     }
 
+    /// Reads a file of a pod's volume, which containers may be changing. `None` for a volume that is absent.
+    #[must_use]
+    pub fn read_file(&self, pod: &Pod, volume: &str, path: &str) -> Option<VolumeFile> {
+        let volume = model::spec(pod).volumes.iter().flatten().find(|known| known.name == volume)?;
+        let root = self.path(pod, volume)?;
+        let text = sub_path::read(&root, path, LONGEST_FILE);
+        Some(VolumeFile { path: root.join(path.trim_start_matches('/')), text })
+    }
+
     /// Sets up the volumes that containers of a pod use, and brings the contents of those that are up to date. Called again it
     /// changes only what differs.
     ///
@@ -222,7 +233,8 @@ impl VolumeManager {
         name: &'static str,
     ) -> Result<(), String> {
         let dir = self.dir(model::uid(pod), name, &volume.name);
-        let content: Content = content::of_volume(cx, &self.tokens, pod, volume).await?;
+        let content: Content =
+            content::of_volume(cx, &self.tokens, pod, volume).await?;
         if !dir.exists() {
             self.create(&dir, 0o755)?;
             // What holds secrets is not written to a disk.

@@ -36,8 +36,22 @@ fn lines(map: Option<&BTreeMap<String, String>>) -> String {
     map.into_iter().flatten().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// A request or limit of a container, divided and rounded up. A limit that is not set is what the node has; `allocatable` is
-/// in thousandths for `cpu`.
+/// What limits default to that a container does not set: the pod's own limits, else what the node has.
+#[must_use]
+pub fn default_limits(pod: &Pod, mut allocatable: BTreeMap<String, i64>) -> BTreeMap<String, i64> {
+    let of_pod = model::limits(model::spec(pod).resources.as_ref());
+    let cpu = ("cpu", model::milli(of_pod, "cpu"));
+    let memory = ("memory", model::whole(of_pod, "memory"));
+    for (name, limit) in [cpu, memory] {
+        if let (Some(known), Some(limit)) = (allocatable.get_mut(name), limit.filter(|limit| *limit > 0)) {
+            *known = limit;
+        }
+    }
+    allocatable
+}
+
+/// A request or limit of a container, divided and rounded up. A limit that is not set is that of `allocatable`
+/// ([`default_limits`]), which is in thousandths for `cpu`.
 ///
 /// # Errors
 /// For a resource that is none.
@@ -71,4 +85,33 @@ pub fn resource(
     };
     let divisor = divisor.max(1);
     Ok(((amount + divisor - 1) / divisor).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn limits_default_to_the_pods_and_then_to_the_nodes() {
+        let resources = json!({"limits": {"cpu": "500m", "hugepages-2Mi": "4Mi"}});
+        let container = json!({"name": "c", "resources": {"limits": {"memory": "1Ki"}}});
+        let spec = json!({"resources": resources, "containers": [container, {"name": "plain"}]});
+        let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
+        let node = [("cpu", 2000), ("memory", 4096), ("ephemeral-storage", 7)];
+        let limits = default_limits(&pod, node.map(|(name, amount)| (name.to_owned(), amount)).into());
+        let shown = ["limits.cpu", "limits.memory", "limits.ephemeral-storage", "requests.cpu"].map(|name| {
+            let divisor = if name == "limits.cpu" { json!("1m") } else { json!("1") };
+            let selector: ResourceFieldSelector =
+                serde_json::from_value(json!({"resource": name, "divisor": divisor})).unwrap();
+            let of = |at: usize| resource(&model::containers(&pod)[at], &selector, &limits).unwrap();
+            format!("{name} {} {}", of(0), of(1))
+        });
+        expect_test::expect![[r#"
+            limits.cpu 500 500
+            limits.memory 1024 4096
+            limits.ephemeral-storage 7 7
+            requests.cpu 0 0"#]]
+        .assert_eq(&shown.join("\n"));
+    }
 }

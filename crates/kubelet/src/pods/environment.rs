@@ -2,13 +2,26 @@
 //!
 //! Invariant: a name appears once; what the container sets wins over `envFrom`, which wins over services.
 
-use super::core::{Container, ObjectFieldSelector, Pod, ResourceFieldSelector};
+use super::core::{Container, FileKeySelector, ObjectFieldSelector, Pod, ResourceFieldSelector};
 use super::model;
 use super::sources::{KeyedKind, Sources, required};
-use super::{downward, expansion};
+use super::{downward, env_file, expansion};
 use kaji_runtime::objects::Service;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// A file of a volume.
+#[derive(Debug)]
+pub struct VolumeFile {
+    /// Where the node has it.
+    pub path: PathBuf,
+    /// What is in it.
+    pub text: std::io::Result<String>,
+}
+
+/// Reads a file of one of a pod's volumes, by the volume's name and the path within it. `None` for a volume that is absent.
+pub type ReadVolumeFile<'a> = dyn Fn(&str, &str) -> Option<VolumeFile> + Sync + 'a;
 
 /// What is known of pod and node when a container is configured.
 pub struct EnvironmentInputs<'a> {
@@ -24,6 +37,8 @@ pub struct EnvironmentInputs<'a> {
     pub services: &'a [std::sync::Arc<Service>],
     /// What the node can hand out, for limits that are not set.
     pub allocatable: &'a BTreeMap<String, i64>,
+    /// The files of the pod's volumes. `None` where volumes have none, on simulated nodes.
+    pub volume_files: Option<&'a ReadVolumeFile<'a>>,
 }
 
 /// The variables of a container, in order.
@@ -55,10 +70,11 @@ pub async fn make(
                     Some(value) => value,
                     None => continue,
                 }
-            } else if source.file_key_ref.is_some() {
-                return Err(
-                    "environment variables from files (fileKeyRef) are not supported by this node".into()
-                );
+            } else if let Some(r) = &source.file_key_ref {
+                match from_file(inputs, r)? {
+                    Some(value) => value,
+                    None => continue,
+                }
             } else {
                 String::new()
             }
@@ -123,6 +139,30 @@ async fn key_value(
         None if optional => Ok(None),
         None => Err(format!("couldn't find key {key} in {} {namespace}/{name}", kind.name())),
     }
+}
+
+/// The value of a variable in a file of a volume; `None` for one that is absent or empty, and optional.
+fn from_file(inputs: &EnvironmentInputs<'_>, from: &FileKeySelector) -> Result<Option<String>, String> {
+    let (volume, key) = (&from.volume_name, &from.key);
+    let Some(read) = inputs.volume_files else {
+        return Err("environment variables from files (fileKeyRef) are not supported by this node".into());
+    };
+    let file = read(volume, &from.path)
+        .ok_or_else(|| format!("cannot find the volume \"{volume}\" referenced by FileKeyRef"))?;
+    let failed = |error: &dyn std::fmt::Display| {
+        let (pod, path) = (model::display(inputs.pod), file.path.display());
+        tracing::warn!(%pod, %path, %error, "environment variables cannot be read from a file");
+        "couldn't parse env file".to_owned()
+    };
+    let text = file.text.as_ref().map_err(|error| failed(error))?;
+    let value = env_file::value(text, key).map_err(|error| failed(&error))?;
+    if !value.is_empty() {
+        return Ok(Some(value));
+    }
+    if from.optional.unwrap_or(false) {
+        return Ok(None);
+    }
+    Err(format!("environment variable key \"{key}\" not found in file \"{}\"", file.path.display()))
 }
 
 fn field(inputs: &EnvironmentInputs<'_>, selector: &ObjectFieldSelector) -> Result<String, String> {

@@ -1,4 +1,4 @@
-//! Whether a container's image is here, and pulling it. Upstream's `images/image_manager.go`.
+//! Whether the images of containers and volumes are here, and pulling them. Upstream's `images/image_manager.go`.
 //!
 //! Invariant: a pull that failed is not tried again before its delay is over.
 
@@ -11,6 +11,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use kaji_containers::{Image, ImageSpec, PodSandboxConfig, PullRequest, RegistryAuth, RuntimeError};
 use kaji_runtime::EventRecord;
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// Why a container cannot start: reason and message of its waiting state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,24 +62,62 @@ pub fn with_default_tag(image: &str) -> Result<String, String> {
     Ok(if tag.is_none() && digest.is_none() { format!("{image}:latest") } else { image.to_owned() })
 }
 
-/// Makes sure that a container's image is here. Answers it, and the reference that the container is created from.
+/// An image that a pod needs: a container's, or a volume's.
+#[derive(Debug, Clone)]
+pub struct Needed<'a> {
+    /// As the pod names it.
+    pub image: &'a str,
+    /// `Always`, `IfNotPresent` or `Never`; the second if it is empty.
+    pub policy: &'a str,
+    /// What events about it are about.
+    pub reference: Value,
+}
+
+impl<'a> Needed<'a> {
+    /// A container's.
+    #[must_use]
+    pub fn by_container(pod: &Pod, container: &'a Container) -> Needed<'a> {
+        Needed {
+            image: container.image.as_deref().unwrap_or_default(),
+            policy: container.image_pull_policy.as_deref().unwrap_or_default(),
+            reference: model::container_reference(pod, &container.name),
+        }
+    }
+
+    /// Those of the volumes that a container mounts.
+    #[must_use]
+    pub fn by_volumes(pod: &'a Pod, container: &Container) -> Vec<Needed<'a>> {
+        let mounted = |name: &str| container.volume_mounts.iter().flatten().any(|m| m.name == name);
+        let volumes = model::spec(pod).volumes.iter().flatten().filter(|volume| mounted(&volume.name));
+        let needed = volumes.filter_map(|volume| volume.image.as_ref()).map(|source| Needed {
+            image: source.reference.as_deref().unwrap_or_default(),
+            policy: source.pull_policy.as_deref().unwrap_or_default(),
+            reference: model::reference(pod),
+        });
+        needed.collect()
+    }
+
+    /// Under which its delay is kept.
+    #[must_use]
+    pub fn backoff_key(&self) -> String {
+        format!("image {}", self.image)
+    }
+}
+
+/// Makes sure that an image is here. Answers it, and the reference that containers are created from.
 ///
 /// # Errors
 /// Reason and message of the waiting state.
-pub async fn ensure(
+async fn ensure(
     cx: &NodeContext,
     pod: &Pod,
-    container: &Container,
+    needed: &Needed<'_>,
     sandbox: &PodSandboxConfig,
     backoff: &mut Backoff,
 ) -> Result<(Image, ImageSpec), StartFailure> {
-    let requested = container.image.as_deref().unwrap_or_default();
-    let reference = model::container_reference(pod, &container.name);
+    let requested = needed.image;
     let warn = |reason: &str, message: &str| {
-        cx.api.record(EventRecord::warning(reference.clone(), reason, message));
-    };
-    let normal = |reason: &str, message: String| {
-        cx.api.record(EventRecord::normal(reference.clone(), reason, message));
+        cx.api.record(EventRecord::warning(needed.reference.clone(), reason, message));
     };
     let image = match with_default_tag(requested) {
         Ok(image) => image,
@@ -94,8 +133,7 @@ pub async fn ensure(
         runtime_handler: sandbox.runtime_handler.clone(),
         annotations: Default::default(),
     };
-    let policy = container.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
-    if policy != "Always" {
+    if needed.policy != "Always" {
         match cx.images.image_status(&spec).await {
             Err(error) => {
                 let message = format!("Failed to inspect image \"{requested}\": {error}");
@@ -103,15 +141,13 @@ pub async fn ensure(
                 return failure("ImageInspectError", message);
             }
             Ok(Some(found)) => {
-                normal(
-                    "Pulled",
-                    format!(
-                        "Container image \"{requested}\" already present on machine and can be accessed by the pod"
-                    ),
+                let message = format!(
+                    "Container image \"{requested}\" already present on machine and can be accessed by the pod"
                 );
+                cx.api.record(EventRecord::normal(needed.reference.clone(), "Pulled", message));
                 return Ok((found, spec));
             }
-            Ok(None) if policy == "Never" => {
+            Ok(None) if needed.policy == "Never" => {
                 let message =
                     format!("Container image \"{requested}\" is not present with pull policy of Never");
                 warn("ErrImageNeverPull", &message);
@@ -120,23 +156,60 @@ pub async fn ensure(
             Ok(None) => {}
         }
     }
-    pull_with_delay(cx, pod, (container, &spec), sandbox, backoff).await.map(|found| (found, spec))
+    pull_with_delay(cx, pod, (needed, &spec), sandbox, backoff).await.map(|found| (found, spec))
+}
+
+/// What a container is started from.
+#[derive(Debug)]
+pub struct ContainerImages {
+    /// Its own image.
+    pub image: Image,
+    /// The reference that it is created from.
+    pub spec: ImageSpec,
+    /// The images of the volumes that it mounts, by the references in the pod.
+    pub of_volumes: BTreeMap<String, ImageSpec>,
+}
+
+/// Makes sure that the images of a container and of the volumes that it mounts are here.
+///
+/// # Errors
+/// Reason and message of the waiting state. An event about the container tells the reason.
+pub async fn ensure_all(
+    cx: &NodeContext,
+    pod: &Pod,
+    container: &Container,
+    sandbox: &PodSandboxConfig,
+    backoff: &mut Backoff,
+) -> Result<ContainerImages, StartFailure> {
+    let found = async {
+        let mut of_volumes = BTreeMap::new();
+        for needed in Needed::by_volumes(pod, container) {
+            let (image, spec) = ensure(cx, pod, &needed, sandbox, backoff).await?;
+            of_volumes.insert(needed.image.to_owned(), ImageSpec { image: image.id, ..spec });
+        }
+        let needed = Needed::by_container(pod, container);
+        let (image, spec) = ensure(cx, pod, &needed, sandbox, backoff).await?;
+        Ok(ContainerImages { image, spec, of_volumes })
+    };
+    found.await.inspect_err(|failed: &StartFailure| {
+        let reference = model::container_reference(pod, &container.name);
+        cx.api.record(EventRecord::warning(reference, "Failed", format!("Error: {}", failed.reason)));
+    })
 }
 
 /// Pulls an image that is not here, unless its last pull failed too short a time ago.
 async fn pull_with_delay(
     cx: &NodeContext,
     pod: &Pod,
-    (container, spec): (&Container, &ImageSpec),
+    (needed, spec): (&Needed<'_>, &ImageSpec),
     sandbox: &PodSandboxConfig,
     backoff: &mut Backoff,
 ) -> Result<Image, StartFailure> {
-    let requested = &spec.user_specified;
-    let reference = model::container_reference(pod, &container.name);
+    let requested = needed.image;
     let normal = |reason: &str, message: String| {
-        cx.api.record(EventRecord::normal(reference.clone(), reason, message));
+        cx.api.record(EventRecord::normal(needed.reference.clone(), reason, message));
     };
-    let key = format!("image {requested}");
+    let key = needed.backoff_key();
     let now = cx.clock.now();
     if backoff.waits(&key, now).is_some() {
         let message = format!("Back-off pulling image \"{requested}\"");
@@ -161,7 +234,7 @@ async fn pull_with_delay(
         }
         Err(error) => {
             let message = format!("Failed to pull image \"{requested}\": {error}");
-            cx.api.record(EventRecord::warning(reference.clone(), "Failed", message));
+            cx.api.record(EventRecord::warning(needed.reference.clone(), "Failed", message));
             let ended = cx.clock.now();
             backoff.next(&key, ended, ended);
             let reason = match error {

@@ -3,13 +3,13 @@
 use super::context::{NodeContext, PodRef};
 use super::core::{Container, Pod};
 use super::environment::{self, EnvironmentInputs};
-use super::images::{StartFailure, failure};
+use super::images::{ContainerImages, StartFailure, failure};
 use super::model::{self, ContainerKind};
 use super::observed::Observed;
 use super::security::ImageUser;
-use super::{expansion, labels, network, resources, security};
+use super::{downward, expansion, labels, network, resources, security};
 use kaji_containers::{
-    ContainerConfig, ContainerMetadata, ContainerSecurity, Image, ImageSpec, Mount, PodSandboxConfig,
+    ContainerConfig, ContainerMetadata, ContainerSecurity, ImageSpec, Mount, PodSandboxConfig,
     PodSandboxMetadata, UserNamespace,
 };
 use kaji_runtime::EventRecord;
@@ -96,8 +96,8 @@ pub struct ContainerInputs<'a> {
     pub observed: &'a Observed,
     /// The pod's addresses.
     pub addresses: &'a [IpAddr],
-    /// Its image, and the reference by which it was found.
-    pub image: (&'a Image, &'a ImageSpec),
+    /// Its image, and those of its volumes.
+    pub images: &'a ContainerImages,
     /// Which list it is in.
     pub kind: ContainerKind,
     /// Of an ephemeral container: the one that it shares a pid namespace with.
@@ -129,7 +129,8 @@ pub async fn container_config(
     let Some(services) = cx.facts.services() else {
         return Err(wrong("services have not yet been read at least once, cannot construct envvars".into()));
     };
-    let allocatable = cx.facts.allocatable();
+    let allocatable = downward::default_limits(pod, cx.facts.allocatable());
+    let volume_file = |volume: &str, path: &str| cx.volumes.read_file(pod, volume, path);
     let environment = EnvironmentInputs {
         pod,
         container,
@@ -137,6 +138,7 @@ pub async fn container_config(
         host_addresses: &cx.config.addresses,
         services: &services,
         allocatable: &allocatable,
+        volume_files: Some(&volume_file),
     };
     let (envs, invalid) = environment::make(&environment, &*cx.sources).await.map_err(wrong)?;
     if !invalid.is_empty() {
@@ -154,6 +156,11 @@ pub async fn container_config(
     };
     let (command, args) = (expand(&container.command), expand(&container.args));
     let mut mounts = cx.volumes.mounts(pod, container, &values).await.map_err(wrong)?;
+    for image in mounts.iter_mut().filter_map(|mount| mount.image.as_mut()) {
+        if let Some(found) = inputs.images.of_volumes.get(&image.image) {
+            *image = found.clone();
+        }
+    }
     let mut devices = cx.volumes.devices(pod, container).map_err(wrong)?;
     let of_plugins = cx.devices.options(pod, container).await.map_err(wrong)?;
     devices.extend(of_plugins.devices);
@@ -167,7 +174,7 @@ pub async fn container_config(
     })?;
     Ok(ContainerConfig {
         metadata: ContainerMetadata { name: container.name.clone(), attempt: count },
-        image: ImageSpec { image: inputs.image.0.id.clone(), ..inputs.image.1.clone() },
+        image: ImageSpec { image: inputs.images.image.id.clone(), ..inputs.images.spec.clone() },
         command,
         args,
         working_dir: container.working_dir.clone().unwrap_or_default(),
@@ -194,7 +201,7 @@ async fn secured(
     mounts: &mut [Mount],
 ) -> Result<ContainerSecurity, String> {
     let (pod, container) = (inputs.pod, inputs.container);
-    let user = ImageUser { uid: inputs.image.0.uid, name: inputs.image.0.username.clone() };
+    let user = ImageUser { uid: inputs.images.image.uid, name: inputs.images.image.username.clone() };
     let profiles = cx.config.root_dir.join("seccomp");
     let security = security::of_container(pod, container, &user, inputs.target, &profiles);
     let mut security = security.map_err(|e| e.to_string())?;

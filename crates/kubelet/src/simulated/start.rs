@@ -323,6 +323,7 @@ pub(super) fn of_environment(
         host_addresses: &[host],
         services,
         allocatable: &allocatable,
+        volume_files: None,
     };
     match environment::make(&inputs, facts).now_or_never() {
         Some(Ok((variables, _))) => Ok(variables.into_iter().collect()),

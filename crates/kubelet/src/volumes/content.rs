@@ -130,6 +130,7 @@ impl Maker<'_> {
     }
 
     fn downward(&mut self, items: &[DownwardAPIVolumeFile]) -> Result<(), String> {
+        let limits = downward::default_limits(self.pod, self.cx.facts.allocatable());
         for item in items {
             let value = if let Some(field) = &item.field_ref {
                 downward::field(self.pod, &field.field_path)?
@@ -137,7 +138,7 @@ impl Maker<'_> {
                 let name = selector.container_name.as_deref().unwrap_or_default();
                 let found = model::find_container(self.pod, name);
                 let (container, _) = found.ok_or_else(|| format!("container {name} not found"))?;
-                downward::resource(&container, selector, &self.cx.facts.allocatable())?
+                downward::resource(&container, selector, &limits)?
             } else {
                 continue;
             };

@@ -4,13 +4,15 @@
 //! Invariant: nothing outside the volume is opened or created, whatever links there are in it.
 
 use super::mounter::{Mounter, PATH_ONLY};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat2, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fchmod, mkdirat, openat2, statat};
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
-/// Opens a path within a volume, creating directories that are missing.
+/// Opens a path within a volume, creating directories that are missing. The last one gets the permissions of the volume, so that
+/// what may write the volume may write it.
 fn open(volume: &Path, sub: &str) -> Result<OwnedFd, String> {
     let shown = |e: rustix::io::Errno| format!("{sub}: {e}");
     let root = rustix::fs::openat(CWD, volume, PATH_ONLY, Mode::empty()).map_err(shown)?;
@@ -19,20 +21,49 @@ fn open(volume: &Path, sub: &str) -> Result<OwnedFd, String> {
         Err(rustix::io::Errno::NOENT) => {}
         Err(error) => return Err(shown(error)),
     }
-    let mut dir = root;
+    let volume_mode = statat(&root, "", AtFlags::EMPTY_PATH).map_err(shown)?.st_mode & 0o777;
+    let (mut dir, mut made) = (root, false);
     for part in sub.split('/').filter(|p| !p.is_empty() && *p != ".") {
         let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let next = openat2(&dir, part, directory, Mode::empty(), BENEATH);
+        made = matches!(next, Err(rustix::io::Errno::NOENT));
         dir = match next {
             Ok(next) => next,
             Err(rustix::io::Errno::NOENT) => {
-                mkdirat(&dir, part, Mode::from_raw_mode(0o750)).map_err(shown)?;
+                mkdirat(&dir, part, Mode::from_raw_mode(volume_mode)).map_err(shown)?;
                 openat2(&dir, part, directory, Mode::empty(), BENEATH).map_err(shown)?
             }
             Err(error) => return Err(shown(error)),
         };
     }
+    if made {
+        // Creating is subject to the process's mask of permissions.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = openat2(&dir, ".", flags, Mode::empty(), BENEATH).map_err(shown)?;
+        fchmod(opened, Mode::from_raw_mode(volume_mode)).map_err(shown)?;
+    }
     Ok(dir)
+}
+
+/// Reads a regular file of a volume. Links in the volume are followed as if the volume were the root.
+///
+/// # Errors
+/// Also for a file of more than `longest` bytes.
+pub(super) fn read(volume: &Path, path: &str, longest: u64) -> std::io::Result<String> {
+    let root = rustix::fs::openat(CWD, volume, PATH_ONLY, Mode::empty())?;
+    // Opening a pipe would wait for its writer.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let file = std::fs::File::from(openat2(&root, path, flags, Mode::empty(), inside)?);
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("not a regular file"));
+    }
+    let mut bytes = vec![];
+    file.take(longest + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > longest {
+        return Err(std::io::Error::other(format!("more than {longest} bytes")));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Mounts a path within a volume at a place of the pod's own, or answers what is mounted there already.
@@ -67,6 +98,37 @@ pub(super) fn bind(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_sub_path_has_the_permissions_of_its_volume() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o2777)).unwrap();
+        std::fs::create_dir(dir.path().join("old")).unwrap();
+        let old = mode(&dir.path().join("old"));
+        open(dir.path(), "old").unwrap();
+        open(dir.path(), "a/new").unwrap();
+        assert_eq!(mode(&dir.path().join("a/new")), 0o777);
+        assert_eq!(mode(&dir.path().join("old")), old);
+    }
+
+    #[test]
+    fn files_are_read_within_their_volume_up_to_a_size() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        std::fs::create_dir(&volume).unwrap();
+        std::fs::write(dir.path().join("secret"), "outside").unwrap();
+        std::fs::write(volume.join("secret"), "inside").unwrap();
+        std::os::unix::fs::symlink("/secret", volume.join("absolute")).unwrap();
+        std::os::unix::fs::symlink("../../secret", volume.join("relative")).unwrap();
+        for path in ["secret", "absolute", "relative", "/secret"] {
+            assert_eq!(read(&volume, path, 6).unwrap(), "inside", "{path}");
+        }
+        assert!(read(&volume, "secret", 5).is_err());
+        assert!(read(&volume, ".", 5).is_err());
+        assert!(read(&volume, "absent", 5).is_err());
+    }
 
     #[test]
     fn links_out_of_a_volume_are_not_followed() {

@@ -3,7 +3,7 @@
 use crate::fake::{Fake, Objects};
 use kaji_containers::DnsConfig;
 use kaji_kubelet::pods::core::{Node, Pod};
-use kaji_kubelet::pods::environment::{self, EnvironmentInputs};
+use kaji_kubelet::pods::environment::{self, EnvironmentInputs, VolumeFile};
 use kaji_kubelet::pods::network::{self, DnsSettings};
 use kaji_kubelet::pods::security::{self, ImageUser};
 use kaji_kubelet::pods::{admission, model, resources};
@@ -160,6 +160,7 @@ async fn environments_expand_references() {
         host_addresses: &[],
         services: &[],
         allocatable: &allocatable,
+        volume_files: None,
     };
     let (made, invalid) = environment::make(&inputs, &Objects::default()).await.unwrap();
     let shown: Vec<String> = made.iter().map(|(k, v)| format!("{k}={v}")).collect();
@@ -198,4 +199,48 @@ fn a_node_refuses_what_does_not_fit() {
         NodeAffinity: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"#]]
     .assert_eq(&shown.join("\n"));
     assert_eq!(admission::pod_requests(&other), BTreeMap::from([("cpu".to_owned(), 1500)]));
+}
+
+#[tokio::test]
+async fn variables_come_from_files_of_volumes() {
+    let read = |volume: &str, path: &str| {
+        let text = match path {
+            "good" => Ok("A='1'\n".to_owned()),
+            "bad" => Ok("A=1".to_owned()),
+            _ => Err(std::io::ErrorKind::NotFound.into()),
+        };
+        (volume == "v").then(|| VolumeFile { path: Path::new("/pods/v").join(path), text })
+    };
+    let mut shown = vec![];
+    for (volume, path, key, optional) in [
+        ("v", "good", "A", false),
+        ("v", "good", "B", true),
+        ("v", "good", "B", false),
+        ("v", "bad", "A", true),
+        ("v", "absent", "A", true),
+        ("other", "good", "A", true),
+    ] {
+        let selector = json!({"volumeName": volume, "path": path, "key": key, "optional": optional});
+        let env = json!([{"name": "E", "valueFrom": {"fileKeyRef": selector}}]);
+        let pod = pod(json!({"containers": [{"name": "c", "image": "i", "env": env}]}));
+        let inputs = EnvironmentInputs {
+            pod: &pod,
+            container: &model::containers(&pod)[0],
+            pod_addresses: &[],
+            host_addresses: &[],
+            services: &[],
+            allocatable: &BTreeMap::new(),
+            volume_files: Some(&read),
+        };
+        let made = environment::make(&inputs, &Objects::default()).await;
+        shown.push(format!("{:?}", made.map(|(variables, _)| variables)));
+    }
+    expect_test::expect![[r#"
+        Ok([("E", "1")])
+        Ok([])
+        Err("environment variable key \"B\" not found in file \"/pods/v/good\"")
+        Err("couldn't parse env file")
+        Err("couldn't parse env file")
+        Err("cannot find the volume \"other\" referenced by FileKeyRef")"#]]
+    .assert_eq(&shown.join("\n"));
 }

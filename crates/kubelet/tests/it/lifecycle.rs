@@ -227,6 +227,48 @@ async fn failures_of_pulls_and_configurations_are_shown() {
 }
 
 #[tokio::test]
+async fn images_of_volumes_are_pulled_as_their_policies_say() {
+    let of_policy = |policy: &str| {
+        let mounts = json!([{"name": "v", "mountPath": "/v"}]);
+        pod(json!({
+            "containers": [{"name": "c", "image": "i", "volumeMounts": mounts}],
+            "volumes": [
+                {"name": "v", "image": {"reference": "data", "pullPolicy": policy}},
+                {"name": "unused", "image": {"reference": "unused", "pullPolicy": "Always"}},
+            ],
+        }))
+    };
+    let fake = Fake::new();
+    fake.runtime.state.lock().unwrap().images = vec!["data:latest".to_owned()];
+    let refused = RuntimeError::Internal("no such host".into());
+    fake.runtime.state.lock().unwrap().failures.push(("pull", refused));
+    let run = Run::start(fake, &of_policy("Always"));
+    let status = run.until("fails", |s| waiting(s)["reason"] == "ErrImagePull").await;
+    assert_eq!(waiting(&status)["message"], "no such host");
+    run.until("waits", |s| waiting(s)["reason"] == "ImagePullBackOff").await;
+    let events = run.fake.api.events.lock().unwrap().join("\n");
+    assert!(events.contains("Failed: Error: ErrImagePull"), "{events}");
+    run.fake.clock.advance(jiff::SignedDuration::from_secs(11));
+    run.until("runs", ready).await;
+    expect_test::expect![[r#"
+        sandbox 0
+        pull data:latest
+        pull data:latest
+        pull i:latest
+        create c/0
+        start "#]]
+    .assert_eq(&run.calls());
+    let mounts = run.fake.runtime.state.lock().unwrap().containers[0].mounts.clone();
+    let of_volume = mounts.iter().find_map(|mount| mount.image.as_ref()).unwrap();
+    assert_eq!(of_volume.image, "data:latest");
+
+    let run = Run::start(Fake::new(), &of_policy("Never"));
+    let status = run.until("fails", |s| waiting(s)["reason"] == "ErrImageNeverPull").await;
+    let message = "Container image \"data\" is not present with pull policy of Never";
+    assert_eq!(waiting(&status)["message"], message);
+}
+
+#[tokio::test]
 async fn a_restart_of_the_kubelet_touches_no_running_container() {
     let spec = pod(json!({"containers": [{"name": "c", "image": "i"}]}));
     let run = Run::start(Fake::new(), &spec);

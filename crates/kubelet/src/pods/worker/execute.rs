@@ -3,7 +3,7 @@
 use super::Worker;
 use crate::pods::compute::Actions;
 use crate::pods::core::Container;
-use crate::pods::images::{self, StartFailure};
+use crate::pods::images::{self, Needed, StartFailure};
 use crate::pods::model::{self, ContainerKind};
 use crate::pods::observed::Observed;
 use crate::pods::start::{self, ContainerInputs};
@@ -237,13 +237,13 @@ impl Worker {
         let cx = self.cx.clone();
         let pod = self.pod.clone();
         let started = async {
-            let (image, spec) = images::ensure(&cx, &pod, container, sandbox.1, &mut self.pulls).await?;
+            let images = images::ensure_all(&cx, &pod, container, sandbox.1, &mut self.pulls).await?;
             let inputs = ContainerInputs {
                 pod: &pod,
                 container,
                 observed,
                 addresses,
-                image: (&image, &spec),
+                images: &images,
                 kind: kind.0,
                 target: kind.1,
             };
@@ -264,8 +264,11 @@ impl Worker {
                 Ok(())
             }
             Err(failed) => {
-                let image = format!("image {}", container.image.as_deref().unwrap_or_default());
-                let wait = self.pulls.waits(&image, cx.clock.now()).unwrap_or(AGAIN);
+                let needed = Needed::by_volumes(&pod, container).into_iter();
+                let mut needed = needed.chain([Needed::by_container(&pod, container)]);
+                let now = cx.clock.now();
+                let wait = needed.find_map(|image| self.pulls.waits(&image.backoff_key(), now));
+                let wait = wait.unwrap_or(AGAIN);
                 let message = self.image_message(container, &failed);
                 self.waiting.insert(container.name.clone(), (failed.reason.to_owned(), message));
                 Err(wait)
