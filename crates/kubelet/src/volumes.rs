@@ -17,6 +17,7 @@ mod mounter;
 mod nfs;
 mod ownership;
 mod persistent;
+mod pod_certificates;
 mod problem;
 mod sub_path;
 mod tear_down;
@@ -36,6 +37,7 @@ use jiff::Timestamp;
 use kaji_containers::{Device, ImageSpec, Mount, MountPropagation};
 use kinds::{Plugin, Used, plugin};
 use persistent::failed;
+use pod_certificates::PodCertificates;
 use problem::Problem;
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::PermissionsExt;
@@ -48,6 +50,7 @@ pub struct VolumeManager {
     root: PathBuf,
     mounter: Arc<dyn Mounter>,
     tokens: Tokens,
+    certificates: PodCertificates,
     csi: Arc<CsiDrivers>,
     /// Volumes of claims, CSI drivers and servers that are set up, by uid and name.
     mounted: Mutex<HashMap<String, BTreeMap<String, SetUp>>>,
@@ -89,7 +92,8 @@ impl VolumeManager {
     #[must_use]
     pub fn new(root: PathBuf, mounter: Arc<dyn Mounter>) -> VolumeManager {
         let csi = Arc::new(CsiDrivers::new(&root));
-        VolumeManager { root, mounter, tokens: Tokens::default(), csi, mounted: Mutex::default() }
+        let (tokens, certificates) = (Tokens::default(), PodCertificates::default());
+        VolumeManager { root, mounter, tokens, certificates, csi, mounted: Mutex::default() }
     }
 
     /// The CSI drivers that registered.
@@ -234,7 +238,7 @@ impl VolumeManager {
     ) -> Result<(), String> {
         let dir = self.dir(model::uid(pod), name, &volume.name);
         let content: Content =
-            content::of_volume(cx, &self.tokens, pod, volume).await?;
+            content::of_volume(cx, (&self.tokens, &self.certificates), pod, volume).await?;
         if !dir.exists() {
             self.create(&dir, 0o755)?;
             // What holds secrets is not written to a disk.

@@ -148,6 +148,13 @@ pub trait Sources: Send + Sync + 'static {
     /// Reads any other object, in JSON; `None` where there is none.
     fn object<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Option<serde_json::Value>, String>>;
 
+    /// Creates an object of a collection. Answers it.
+    fn create<'a>(
+        &'a self,
+        collection: &'a Target,
+        object: &'a serde_json::Value,
+    ) -> BoxFuture<'a, Result<serde_json::Value, String>>;
+
     /// Asks for a token.
     fn token<'a>(&'a self, request: &'a TokenRequest) -> BoxFuture<'a, Result<Token, String>>;
 

@@ -201,6 +201,14 @@ impl Sources for Facts {
         Box::pin(std::future::ready(Err("volumes of simulated pods are not mounted".to_owned())))
     }
 
+    fn create<'a>(
+        &'a self,
+        _collection: &'a Target,
+        _object: &'a serde_json::Value,
+    ) -> BoxFuture<'a, Result<serde_json::Value, String>> {
+        Box::pin(std::future::ready(Err("simulated pods ask for no certificates".to_owned())))
+    }
+
     fn token<'a>(&'a self, _request: &'a TokenRequest) -> BoxFuture<'a, Result<Token, String>> {
         Box::pin(std::future::ready(Err("simulated containers get no tokens".to_owned())))
     }

@@ -2,11 +2,12 @@
 //!
 //! Invariant: paths are relative and have no `..`: validation says so, and it is checked again here.
 
+use super::pod_certificates::PodCertificates;
 use super::tokens::Tokens;
 use crate::pods::context::NodeContext;
 use crate::pods::core::{
-    ClusterTrustBundleProjection, DownwardAPIVolumeFile, KeyToPath, Pod, ServiceAccountTokenProjection,
-    Volume,
+    ClusterTrustBundleProjection, DownwardAPIVolumeFile, KeyToPath, Pod, PodCertificateProjection,
+    ServiceAccountTokenProjection, Volume,
 };
 use crate::pods::sources::{KeyedKind, TokenRequest, required};
 use crate::pods::{downward, model};
@@ -49,6 +50,7 @@ fn mode(own: Option<i32>, default: Option<i32>) -> u32 {
 struct Maker<'a> {
     cx: &'a NodeContext,
     tokens: &'a Tokens,
+    certificates: &'a PodCertificates,
     pod: &'a Pod,
     default: Option<i32>,
     content: Content,
@@ -57,11 +59,11 @@ struct Maker<'a> {
 /// The files of a volume.
 pub(super) async fn of_volume(
     cx: &NodeContext,
-    tokens: &Tokens,
+    (tokens, certificates): (&Tokens, &PodCertificates),
     pod: &Pod,
     volume: &Volume,
 ) -> Result<Content, String> {
-    let mut maker = Maker { cx, tokens, pod, default: None, content: Content::default() };
+    let mut maker = Maker { cx, tokens, certificates, pod, default: None, content: Content::default() };
     if let Some(source) = &volume.config_map {
         maker.default = source.default_mode;
         maker.keyed(KeyedKind::ConfigMap, &source.name, source.items.as_deref(), source.optional).await?;
@@ -74,7 +76,7 @@ pub(super) async fn of_volume(
         maker.downward(source.items.as_deref().unwrap_or_default())?;
     } else if let Some(source) = &volume.projected {
         maker.default = source.default_mode;
-        for part in source.sources.iter().flatten() {
+        for (index, part) in source.sources.iter().flatten().enumerate() {
             if let Some(p) = &part.config_map {
                 maker.keyed(KeyedKind::ConfigMap, &p.name, p.items.as_deref(), p.optional).await?;
             } else if let Some(p) = &part.secret {
@@ -85,8 +87,8 @@ pub(super) async fn of_volume(
                 maker.token(p).await?;
             } else if let Some(p) = &part.cluster_trust_bundle {
                 maker.trust_bundle(p).await?;
-            } else if part.pod_certificate.is_some() {
-                return Err("projected pod certificates are not supported by this node".to_owned());
+            } else if let Some(p) = &part.pod_certificate {
+                maker.certificate((&volume.name, index), p).await?;
             }
         }
     }
@@ -159,14 +161,39 @@ impl Maker<'_> {
         };
         let now = self.cx.clock.now();
         let token = self.tokens.get(&*self.cx.sources, &request, now).await?;
+        let (mode, user) = self.personal();
+        self.content.add(&projection.path, token.into_bytes(), mode, user)
+    }
+
+    /// Mode and owner of credentials: they are for the containers' only user, or for the volume's group, or for all.
+    fn personal(&self) -> (u32, Option<u32>) {
         let context = model::spec(self.pod).security_context.as_ref();
         let user = only_user(self.pod);
-        // A token is for the containers' only user, or for the volume's group, or for all.
         let mode = match (context.and_then(|c| c.fs_group), user) {
             (Some(_), _) | (None, Some(_)) => 0o600,
             (None, None) => mode(None, self.default),
         };
-        self.content.add(&projection.path, token.into_bytes(), mode, user)
+        (mode, user)
+    }
+
+    async fn certificate(
+        &mut self,
+        at: (&str, usize),
+        projection: &PodCertificateProjection,
+    ) -> Result<(), String> {
+        let found = self.certificates.get(self.cx, self.pod, at, projection).await?;
+        let (mode, user) = self.personal();
+        let bundle = format!("{}{}", found.key, found.chain);
+        for (path, text) in [
+            (&projection.credential_bundle_path, &bundle),
+            (&projection.key_path, &found.key),
+            (&projection.certificate_chain_path, &found.chain),
+        ] {
+            if let Some(path) = path.as_deref().filter(|path| !path.is_empty()) {
+                self.content.add(path, text.clone().into_bytes(), mode, user)?;
+            }
+        }
+        Ok(())
     }
 
     async fn trust_bundle(&mut self, projection: &ClusterTrustBundleProjection) -> Result<(), String> {

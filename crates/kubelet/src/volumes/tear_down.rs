@@ -22,6 +22,7 @@ impl VolumeManager {
     /// A text for the log.
     pub async fn tear_down(&self, uid: &str) -> Result<(), String> {
         self.tokens.forget(uid);
+        self.certificates.forget(uid);
         self.mounted.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         let dir = self.pod_dir(uid);
         // Sub-paths are mounts of volumes: they go before those.

@@ -431,6 +431,20 @@ impl Sources for Objects {
     ) -> BoxFuture<'a, Result<Option<serde_json::Value>, String>> {
         Box::pin(async move { Ok(self.objects.lock().unwrap().get(&target.path()).cloned()) })
     }
+    fn create<'a>(
+        &'a self,
+        collection: &'a kaji_runtime::Target,
+        object: &'a serde_json::Value,
+    ) -> BoxFuture<'a, Result<serde_json::Value, String>> {
+        Box::pin(async move {
+            let mut objects = self.objects.lock().unwrap();
+            let name = format!("made-{}", objects.len());
+            let mut object = object.clone();
+            object["metadata"]["name"] = name.as_str().into();
+            objects.insert(format!("{}/{name}", collection.path()), object.clone());
+            Ok(object)
+        })
+    }
     fn token<'a>(&'a self, request: &'a TokenRequest) -> BoxFuture<'a, Result<Token, String>> {
         Box::pin(async move {
             if request.audience.is_empty() {

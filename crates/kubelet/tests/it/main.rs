@@ -11,6 +11,7 @@ mod eviction;
 mod fake;
 mod lifecycle;
 mod logs;
+mod pod_certificates;
 mod registration;
 mod server;
 mod sources;

@@ -80,6 +80,14 @@ impl Sources for ApiSources {
         })
     }
 
+    fn create<'a>(
+        &'a self,
+        collection: &'a Target,
+        object: &'a Value,
+    ) -> BoxFuture<'a, Result<Value, String>> {
+        Box::pin(async move { self.client.create(collection, object).await.map_err(|e| e.to_string()) })
+    }
+
     fn token<'a>(&'a self, request: &'a TokenRequest) -> BoxFuture<'a, Result<Token, String>> {
         Box::pin(async move {
             let target = Target {
@@ -121,7 +129,7 @@ impl Sources for ApiSources {
         selector: &'a str,
     ) -> BoxFuture<'a, Result<Option<String>, String>> {
         Box::pin(async move {
-            let path = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
+            let path = "/apis/certificates.k8s.io/v1/clustertrustbundles";
             let text = |v: &Value| v["spec"]["trustBundle"].as_str().unwrap_or_default().to_owned();
             if let Some(name) = name {
                 return match self.client.get::<Value>(&format!("{path}/{}", escape(name))).await {
