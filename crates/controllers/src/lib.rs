@@ -38,6 +38,7 @@ mod pod_garbage_collector;
 mod podcertificaterequest_cleaner;
 mod replicaset;
 mod replicationcontroller;
+mod resource_claim;
 mod resourcequota;
 mod root_ca_certificate_publisher;
 mod selection;
@@ -100,6 +101,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     podcertificaterequest_cleaner::CONTROLLER,
     replicaset::CONTROLLER,
     replicationcontroller::CONTROLLER,
+    resource_claim::CONTROLLER,
     resourcequota::CONTROLLER,
     root_ca_certificate_publisher::CONTROLLER,
     service_cidr::CONTROLLER,

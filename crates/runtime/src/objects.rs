@@ -14,6 +14,7 @@ mod node_selector;
 mod pod;
 mod policy;
 mod replicaset;
+mod resource_claim;
 mod selector;
 mod service;
 mod service_cidr;
@@ -43,8 +44,8 @@ pub use namespace::{ConfigMap, Namespace, NamespaceSpec, NamespaceStatus, Secret
 pub use node::{AttachedVolume, Node, NodeImage, Taint};
 pub use node_selector::{NodeRequirement, NodeSelector, NodeSelectorTerm};
 pub use pod::{
-    ClaimVolume, Container, ContainerPort, ContainerState, ContainerStatus, Pod, PodCondition, PodIp,
-    PodSpec, ReadinessGate, SchedulingGroup, Terminated, Toleration,
+    ClaimVolume, Container, ContainerPort, ContainerState, ContainerStatus, DeviceClaim, DeviceClaimStatus,
+    Pod, PodCondition, PodIp, PodSpec, ReadinessGate, SchedulingGroup, Terminated, Toleration,
 };
 pub use policy::{
     BOOTSTRAP_TOKEN, MetaCondition, PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus,
@@ -53,6 +54,9 @@ pub use policy::{
 };
 pub use replicaset::{
     ReplicaSet, ReplicaSetSpec, ReplicaStatus, ReplicationController, ReplicationControllerSpec,
+};
+pub use resource_claim::{
+    ClaimConsumer, ResourceClaim, ResourceClaimStatus, ResourceClaimTemplate, ResourceClaimTemplateSpec,
 };
 pub use selector::{Condition, LabelSelector, MapSelector, Workload, WorkloadVisitor};
 pub use service::{

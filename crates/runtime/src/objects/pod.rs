@@ -124,9 +124,27 @@ pub struct ReadinessGate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 pub struct SchedulingGate {}
 
-/// A claim of devices; which one it is does not matter to the scheduler, which allocates none.
+/// A claim of devices: one that exists, or one that is made of a template.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
-pub struct DeviceClaim {}
+#[serde(rename_all = "camelCase", default)]
+pub struct DeviceClaim {
+    /// Its name in the pod.
+    pub name: Box<str>,
+    /// The claim.
+    pub resource_claim_name: Option<Box<str>>,
+    /// The template.
+    pub resource_claim_template_name: Option<Box<str>>,
+}
+
+/// The claim that was made for a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DeviceClaimStatus {
+    /// The name in the pod.
+    pub name: Box<str>,
+    /// The claim; none when the pod needs none.
+    pub resource_claim_name: Option<Box<str>>,
+}
 
 /// The group of pods that a pod is scheduled with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
@@ -376,6 +394,8 @@ pub struct PodStatus {
     pub init_container_statuses: Box<[ContainerStatus]>,
     /// Where preemption made room.
     pub nominated_node_name: Text,
+    /// Claims of devices that were made for it.
+    pub resource_claim_statuses: Box<[DeviceClaimStatus]>,
 }
 
 /// A pod.
@@ -395,10 +415,28 @@ impl Pod {
     pub const CLAIM: &'static str = "claim";
     /// The same of pods that are not bound to a node.
     pub const WAITING_CLAIM: &'static str = "waiting-claim";
+    /// The index of pods by their claims of devices: `NAMESPACE/NAME`.
+    pub const DEVICE_CLAIM: &'static str = "device-claim";
+    /// The index of pods by the templates of their claims of devices: `NAMESPACE/NAME`.
+    pub const DEVICE_TEMPLATE: &'static str = "device-template";
 
     /// A condition by type.
     pub fn condition(&self, kind: &str) -> Option<&PodCondition> {
         self.status.conditions.iter().find(|c| c.kind == kind)
+    }
+
+    /// The names of its claims of devices that exist, or did: those that were made for it as well.
+    pub fn device_claims(&self) -> impl Iterator<Item = &str> {
+        self.spec.resource_claims.iter().filter_map(|claim| self.device_claim(claim).flatten())
+    }
+
+    /// The name of the claim that a claim of the spec stands for: `None` before it is made, and within it when none is needed.
+    pub fn device_claim<'a>(&'a self, claim: &'a DeviceClaim) -> Option<Option<&'a str>> {
+        if let Some(name) = &claim.resource_claim_name {
+            return Some(Some(name));
+        }
+        let made = self.status.resource_claim_statuses.iter().find(|status| status.name == claim.name);
+        made.map(|status| status.resource_claim_name.as_deref())
     }
 
     /// Whether its `Ready` condition is `True`.
@@ -459,7 +497,13 @@ impl Projection for Pod {
     fn index(&self) -> Vec<(&'static str, String)> {
         let bound = !self.spec.node_name.is_empty();
         let index = if bound { Pod::CLAIM } else { Pod::WAITING_CLAIM };
-        let claims = self.claims().map(|(name, _)| (index, format!("{}/{name}", self.metadata.namespace)));
-        bound.then(|| ("node", self.spec.node_name.to_string())).into_iter().chain(claims).collect()
+        let place = |name: &str| format!("{}/{name}", self.metadata.namespace);
+        let claims = self.claims().map(|(name, _)| (index, place(&name)));
+        let devices = self.device_claims().map(|name| (Pod::DEVICE_CLAIM, place(name)));
+        let templates =
+            self.spec.resource_claims.iter().filter_map(|c| c.resource_claim_template_name.as_deref());
+        let templates = templates.map(|name| (Pod::DEVICE_TEMPLATE, place(name)));
+        let node = bound.then(|| ("node", self.spec.node_name.to_string()));
+        node.into_iter().chain(claims).chain(devices).chain(templates).collect()
     }
 }

@@ -1,0 +1,98 @@
+//! ResourceClaim and ResourceClaimTemplate, projected. What a claim asks for stays raw JSON.
+
+use crate::{Meta, Projection};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What a claim is reserved for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimConsumer {
+    /// `""` for core.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub api_group: String,
+    /// `pods`
+    pub resource: String,
+    /// The object's name, in the claim's namespace.
+    pub name: String,
+    /// The object's uid.
+    pub uid: String,
+}
+
+impl ClaimConsumer {
+    /// Whether it is a pod.
+    pub fn is_pod(&self) -> bool {
+        self.api_group.is_empty() && self.resource == "pods"
+    }
+}
+
+/// A claim's status.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourceClaimStatus {
+    /// The devices that were allocated, raw.
+    pub allocation: Option<Box<Value>>,
+    /// What may use them.
+    pub reserved_for: Vec<ClaimConsumer>,
+}
+
+/// A claim of devices.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ResourceClaim {
+    /// ObjectMeta.
+    pub metadata: Meta,
+    /// Status.
+    pub status: ResourceClaimStatus,
+}
+
+impl ResourceClaim {
+    /// The finalizer of claims that the scheduler has allocated.
+    pub const FINALIZER: &'static str = "resource.kubernetes.io/delete-protection";
+}
+
+impl Projection for ResourceClaim {
+    const GROUP: &'static str = "resource.k8s.io";
+    const VERSION: &'static str = "v1";
+    const RESOURCE: &'static str = "resourceclaims";
+    const KIND: &'static str = "ResourceClaim";
+
+    crate::compile_informer!();
+
+    fn meta(&self) -> &Meta {
+        &self.metadata
+    }
+}
+
+/// What a template makes claims of.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ResourceClaimTemplateSpec {
+    /// Labels and annotations of the claims, raw.
+    pub metadata: Value,
+    /// Their spec, raw.
+    pub spec: Value,
+}
+
+/// A template of claims.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ResourceClaimTemplate {
+    /// ObjectMeta.
+    pub metadata: Meta,
+    /// Spec.
+    pub spec: ResourceClaimTemplateSpec,
+}
+
+impl Projection for ResourceClaimTemplate {
+    const GROUP: &'static str = "resource.k8s.io";
+    const VERSION: &'static str = "v1";
+    const RESOURCE: &'static str = "resourceclaimtemplates";
+    const KIND: &'static str = "ResourceClaimTemplate";
+
+    crate::compile_informer!();
+
+    fn meta(&self) -> &Meta {
+        &self.metadata
+    }
+}
