@@ -29,6 +29,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "bootstrap-signer-controller",
     components: &[COMPONENT],
     service_account: Some("bootstrap-signer"),
+    workers: None,
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -65,6 +66,10 @@ struct Signer;
 impl Reconciler for Signer {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "bootstrap_signer_queue"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

@@ -144,6 +144,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "certificatesigningrequest-approving-controller",
     components: &[COMPONENT],
     service_account: Some("certificate-controller"),
+    workers: None,
     start: Start::Tasks(spawn),
 };
 
@@ -156,7 +157,7 @@ fn spawn(tasks: &mut JoinSet<()>, informers: &Arc<Informers>, shared: &Shared, s
         nodes: informers.get::<Node>(),
         services: informers.get::<Service>(),
         slices: informers.get::<EndpointSlice>(),
-        queue: Queue::new(shared.clock.clone()),
+        queue: informers.queue("certificate"),
     });
     // A weak reference: the informer must not keep the controller alive.
     let seen = Arc::downgrade(&approver);

@@ -22,6 +22,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "certificatesigningrequest-cleaner-controller",
     components: &[COMPONENT],
     service_account: Some("certificate-controller"),
+    workers: None,
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 

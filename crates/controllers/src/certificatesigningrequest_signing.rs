@@ -20,8 +20,6 @@ use kaji_runtime::{
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
 
-/// How long certificates live at most: `--cluster-signing-duration` of the controller manager.
-const LONGEST: SignedDuration = SignedDuration::from_hours(365 * 24);
 /// The delay before a request is retried that could not be signed.
 const RETRY: Duration = Duration::from_secs(300);
 
@@ -43,15 +41,21 @@ pub const CONTROLLER: Descriptor = Descriptor {
         "csrsigning-legacy-unknown",
     ],
     service_account: Some("certificate-controller"),
+    workers: None,
     start: Start::Reconcilers(|informers, config| {
-        config.authority.iter().flat_map(|authority| controllers(informers, authority)).collect()
+        let longest = SignedDuration::try_from(config.loops.signing_duration).unwrap_or(SignedDuration::MAX);
+        config.authority.iter().flat_map(|authority| controllers(informers, authority, longest)).collect()
     }),
 };
 
 /// The controllers of all of Kubernetes' signers.
-fn controllers(informers: &Arc<Informers>, authority: &Arc<Authority>) -> Vec<Controller> {
+fn controllers(
+    informers: &Arc<Informers>,
+    authority: &Arc<Authority>,
+    longest: SignedDuration,
+) -> Vec<Controller> {
     let controller = |(name, signer): (&'static str, &'static str)| {
-        Controller::new(Signer { name, signer, authority: authority.clone() }, informers)
+        Controller::new(Signer { name, signer, authority: authority.clone(), longest }, informers)
             .reads::<CertificateSigningRequest>(move |change: &Change<CertificateSigningRequest>, _| {
             let csr = change.any();
             if csr.spec.signer_name == signer { vec![csr.metadata.key()] } else { vec![] }
@@ -64,11 +68,17 @@ struct Signer {
     name: &'static str,
     signer: &'static str,
     authority: Arc<Authority>,
+    /// How long certificates live at most: `--cluster-signing-duration` of the controller manager.
+    longest: SignedDuration,
 }
 
 impl Reconciler for Signer {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "certificate"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
@@ -103,7 +113,7 @@ impl Reconciler for Signer {
             });
             return Plan::nothing().then(status(csr, "status", with_condition(csr, condition)));
         }
-        let lifetime = lifetime(csr.spec.expiration_seconds, LONGEST);
+        let lifetime = lifetime(csr.spec.expiration_seconds, self.longest);
         match self.authority.sign(&request, &csr.spec.usages, lifetime, cx.now, cx.random) {
             Ok(pem) => {
                 Plan::nothing().then(status(csr, "status", json!({"certificate": STANDARD.encode(pem)})))

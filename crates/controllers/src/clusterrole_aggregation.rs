@@ -53,6 +53,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "clusterrole-aggregation-controller",
     components: &[COMPONENT],
     service_account: Some("clusterrole-aggregation-controller"),
+    workers: None,
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -84,6 +85,10 @@ fn aggregated(role: &ClusterRole, rule: &AggregationRule, all: &Snapshot<Cluster
 impl Reconciler for Aggregation {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "ClusterRoleAggregator"
     }
 
     fn reconcile(&self, view: &View, _key: &Key, _cx: &Cx<'_>) -> Plan {

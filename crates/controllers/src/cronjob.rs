@@ -6,7 +6,7 @@
 //! - The status follows the jobs: one that is there and runs is active, and its time is the last one scheduled.
 
 use crate::{
-    Descriptor, Start,
+    Descriptor, Start, WorkersFlag,
     shared::{
         conditions::seconds,
         controller_ref::{controller_keys, quiet},
@@ -36,6 +36,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "cronjob-controller",
     components: &[COMPONENT],
     service_account: Some("cronjob-controller"),
+    workers: Some(WorkersFlag { name: "concurrent-cron-job-syncs", default: 5 }),
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -51,6 +52,10 @@ struct CronJobs;
 impl Reconciler for CronJobs {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "cronjob"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

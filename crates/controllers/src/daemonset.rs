@@ -10,7 +10,7 @@ mod nodes;
 mod rollout;
 
 use crate::{
-    Descriptor, Start,
+    Descriptor, Start, WorkersFlag,
     shared::{
         controller_ref::{claim, labels_differ, owner_keys, unchanged},
         history::{HASH_LABEL, History, Retention, Subject},
@@ -44,6 +44,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "daemonset-controller",
     components: &[COMPONENT],
     service_account: Some("daemon-set-controller"),
+    workers: Some(WorkersFlag { name: "concurrent-daemonset-syncs", default: 2 }),
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -273,6 +274,10 @@ struct DaemonSets {
 impl Reconciler for DaemonSets {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "daemonset"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

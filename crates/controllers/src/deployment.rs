@@ -11,7 +11,7 @@ mod sets;
 mod status;
 
 use crate::{
-    Descriptor, Start,
+    Descriptor, Start, WorkersFlag,
     shared::{
         controller_ref::{claim, controller_key, labels_differ, owner_keys, unchanged},
         pods::{namespace_terminating, status_patch},
@@ -35,6 +35,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "deployment-controller",
     components: &[COMPONENT],
     service_account: Some("deployment-controller"),
+    workers: Some(WorkersFlag { name: "concurrent-deployment-syncs", default: 5 }),
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -74,6 +75,10 @@ struct Deployments;
 impl Reconciler for Deployments {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "deployment"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

@@ -15,8 +15,19 @@ pub struct Descriptor {
     /// The service account in `kube-system`, bound to the role `system:controller:NAME` of the default policy; without one
     /// it acts as the controller manager.
     pub service_account: Option<&'static str>,
+    /// The flag that says how many objects it works on at the same time, for those that have one.
+    pub workers: Option<WorkersFlag>,
     /// How it starts.
     pub start: Start,
+}
+
+/// A flag of kube-controller-manager for the workers of a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkersFlag {
+    /// Without its dashes: `concurrent-job-syncs`.
+    pub name: &'static str,
+    /// Upstream's default.
+    pub default: usize,
 }
 
 /// Starts a controller that drives its queue itself.

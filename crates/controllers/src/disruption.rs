@@ -51,6 +51,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "disruption-controller",
     components: &[COMPONENT],
     service_account: Some("disruption-controller"),
+    workers: None,
     start: Start::Reconcilers(|informers, _| vec![controller(informers), stale::controller(informers)]),
 };
 
@@ -113,6 +114,10 @@ fn is_watched(owner: &OwnerRef) -> bool {
 impl Reconciler for Budgets {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "disruption"
     }
 
     fn prepares(&self) -> bool {

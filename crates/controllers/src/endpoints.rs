@@ -10,7 +10,7 @@ use crate::shared::endpoints::{
     keys_of_pod, map_patch, parse_ip, port_number, preconditions,
     subsets::{self, Address, Packer, Port, Subset},
 };
-use crate::{Descriptor, Start, shared::pods::namespace_terminating};
+use crate::{Descriptor, Start, WorkersFlag, shared::pods::namespace_terminating};
 use kaji_runtime::{
     Change, Controller, Cx, EventRecord, Informers, Key, PatchKind, Plan, Projection, Reconciler, Step, View,
     Write,
@@ -35,6 +35,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "endpoints-controller",
     components: &[COMPONENT],
     service_account: Some("endpoint-controller"),
+    workers: Some(WorkersFlag { name: "concurrent-endpoint-syncs", default: 5 }),
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -58,6 +59,10 @@ struct Legacy;
 impl Reconciler for Legacy {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "endpoint"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

@@ -1,7 +1,7 @@
 //! Endpoint slices of services with selectors.
 //!
 //! Invariants:
-//! - Slices of one service, address family and set of ports hold at most [`LIMIT`] endpoints each.
+//! - Slices of one service, address family and set of ports hold at most so many endpoints as the flag says.
 //! - A service with a selector always has a slice of each of its families, if need be an empty one.
 //! - Only slices that carry this controller's label are touched; they belong to the service by owner reference.
 
@@ -13,7 +13,7 @@ use crate::shared::endpoints::{
     has_endpoints, hostname, keys_of_pod, keys_of_slice, managed_by, map_patch, parse_ip, port_number,
     preconditions, slice_prefix,
 };
-use crate::{Descriptor, Start, shared::pods::namespace_terminating};
+use crate::{Descriptor, Start, WorkersFlag, shared::pods::namespace_terminating};
 use hints::Preference;
 use kaji_runtime::{
     Change, Controller, Cx, EventRecord, Informers, Key, PatchKind, Plan, Projection, Reconciler, Snapshot,
@@ -30,8 +30,6 @@ use std::{
 
 /// This controller's value of the managed-by label.
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
-/// Endpoints of one slice, kube-controller-manager's default.
-const LIMIT: usize = 100;
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
 const COMPONENT: &str = "endpoint-slice-controller";
@@ -41,12 +39,15 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "endpointslice-controller",
     components: &[COMPONENT],
     service_account: Some("endpointslice-controller"),
-    start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
+    workers: Some(WorkersFlag { name: "concurrent-service-endpoint-syncs", default: 5 }),
+    start: Start::Reconcilers(|informers, config| {
+        vec![controller(informers, config.loops.endpoints_per_slice)]
+    }),
 };
 
 /// The endpoint slice controller.
-fn controller(informers: &Arc<Informers>) -> Controller {
-    Controller::new(Slices, informers)
+fn controller(informers: &Arc<Informers>, limit: usize) -> Controller {
+    Controller::new(Slices { limit }, informers)
         .reads::<Service>(|change, _| vec![change.any().metadata.key()])
         .reads::<Pod>(keys_of_pod)
         .reads::<EndpointSlice>(|change, _| keys_of_slice(change, MANAGER))
@@ -70,11 +71,18 @@ fn keys_of_node(change: &Change<Node>, view: &View) -> Vec<Key> {
     keys.into_iter().collect()
 }
 
-struct Slices;
+struct Slices {
+    /// Endpoints of one slice.
+    limit: usize,
+}
 
 impl Reconciler for Slices {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "endpoint_slice"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
@@ -102,7 +110,7 @@ impl Reconciler for Slices {
         for family in families {
             let of_family: Vec<_> = existing.iter().copied().filter(|s| s.address_type == family).collect();
             let wanted = Wanted::all(service, family, &pods, &nodes);
-            Family { service, family, wanted }.plan(&of_family, &mut changes);
+            Family { service, family, wanted, limit: self.limit }.plan(&of_family, &mut changes);
         }
         if doomed || service.metadata.deleting() {
             changes.create.clear();
@@ -263,6 +271,8 @@ struct Family<'a> {
     service: &'a Service,
     family: &'a str,
     wanted: Vec<Wanted<'a>>,
+    /// Endpoints of one slice.
+    limit: usize,
 }
 
 impl<'a> Family<'a> {
@@ -288,7 +298,7 @@ impl<'a> Family<'a> {
         let labels = labels(self.service);
         for (ports, members) in self.by_ports() {
             let slices = groups.remove(&ports).unwrap_or_default();
-            for packed in pack(&slices, members, LIMIT, locate) {
+            for packed in pack(&slices, members, self.limit, locate) {
                 let draft = || self.draft(&ports, &packed.members, &packed.news);
                 match packed.slice {
                     None => changes.create.push(draft()),

@@ -1,7 +1,7 @@
 //! Endpoint slices that mirror the Endpoints that users write for services without selectors.
 //!
 //! Invariants:
-//! - One slice stands for the addresses of one family in one subset; at most [`LIMIT`] are mirrored.
+//! - One slice stands for the addresses of one family in one subset; at most so many as the flag says are mirrored.
 //! - Nothing is mirrored for locks of leader election, for what is labelled so, or without a service; mirrors that
 //!   were made before go.
 
@@ -10,7 +10,7 @@ use crate::shared::endpoints::{
     map_patch, parse_ip, preconditions, slice_prefix,
     subsets::{self, Address, Subset},
 };
-use crate::{Descriptor, Start, shared::pods::namespace_terminating};
+use crate::{Descriptor, Start, WorkersFlag, shared::pods::namespace_terminating};
 use kaji_runtime::{
     Change, Controller, Cx, EventRecord, Informers, Key, Meta, PatchKind, Plan, Projection, Reconciler, Step,
     View, Write,
@@ -25,8 +25,6 @@ use std::{collections::BTreeMap, sync::Arc};
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP_LABEL: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Addresses of one subset, kube-controller-manager's default.
-const LIMIT: usize = 1000;
 
 const COMPONENT: &str = "endpoint-slice-mirroring-controller";
 
@@ -35,12 +33,15 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "endpointslice-mirroring-controller",
     components: &[COMPONENT],
     service_account: Some("endpointslicemirroring-controller"),
-    start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
+    workers: Some(WorkersFlag { name: "mirroring-concurrent-service-endpoint-syncs", default: 5 }),
+    start: Start::Reconcilers(|informers, config| {
+        vec![controller(informers, config.loops.mirrored_endpoints)]
+    }),
 };
 
 /// The mirroring controller.
-fn controller(informers: &Arc<Informers>) -> Controller {
-    Controller::new(Mirroring, informers)
+fn controller(informers: &Arc<Informers>, limit: usize) -> Controller {
+    Controller::new(Mirroring { limit }, informers)
         .reads::<Service>(|change, _| {
             let bare = |s: &Arc<Service>| s.spec.selector.is_empty();
             let concerns = match (&change.old, &change.new) {
@@ -66,11 +67,18 @@ fn wants_mirror(endpoints: &Meta) -> bool {
         && !endpoints.annotations.contains_key(LEADER)
 }
 
-struct Mirroring;
+struct Mirroring {
+    /// Addresses of one subset.
+    limit: usize,
+}
 
 impl Reconciler for Mirroring {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "endpoint_slice_mirroring"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
@@ -81,7 +89,7 @@ impl Reconciler for Mirroring {
         let bare = view.get::<Service>().by_key(key).is_some_and(|s| s.spec.selector.is_empty());
         match endpoints.by_key(key).filter(|e| bare && wants_mirror(&e.metadata)) {
             None => delete_all(existing),
-            Some(endpoints) => mirror(endpoints, existing, cx),
+            Some(endpoints) => mirror(endpoints, self.limit, existing, cx),
         }
     }
 }
@@ -91,13 +99,14 @@ type Group = (Vec<EndpointPort>, &'static str);
 
 fn mirror<'a>(
     endpoints: &Endpoints,
+    limit: usize,
     existing: impl Iterator<Item = &'a Arc<EndpointSlice>>,
     cx: &Cx<'_>,
 ) -> Plan {
     let mut wanted: BTreeMap<Group, Vec<Endpoint>> = BTreeMap::new();
     let (mut invalid, mut skipped) = (0, 0);
     for subset in subsets::repack(subsets::parse(&endpoints.subsets)) {
-        let (bad, left) = distribute(subset, &mut wanted);
+        let (bad, left) = distribute(subset, limit, &mut wanted);
         invalid += bad;
         skipped += left;
     }
@@ -137,11 +146,11 @@ fn mirror<'a>(
         .map(|(slice, group, members)| quiet(update_slice(slice, endpoints, group, members)));
     let plan = Plan::nothing().stage(creates.chain(updates).collect());
     let plan = plan.stage(surplus.into_iter().map(|s| quiet(delete(&**s))).collect());
-    complain(plan, endpoints, invalid, skipped)
+    complain(plan, endpoints, limit, (invalid, skipped))
 }
 
 /// Adds the addresses of a subset to their groups; says how many were no addresses, and how many were left out in all.
-fn distribute(subset: Subset, wanted: &mut BTreeMap<Group, Vec<Endpoint>>) -> (usize, usize) {
+fn distribute(subset: Subset, limit: usize, wanted: &mut BTreeMap<Group, Vec<Endpoint>>) -> (usize, usize) {
     let mut ports: Vec<EndpointPort> = subset
         .ports
         .iter()
@@ -157,7 +166,7 @@ fn distribute(subset: Subset, wanted: &mut BTreeMap<Group, Vec<Endpoint>>) -> (u
     let ready = subset.addresses.into_iter().map(|a| (a, true));
     let (mut added, mut invalid) = (0, 0);
     for (address, ready) in ready.chain(subset.not_ready_addresses.into_iter().map(|a| (a, false))) {
-        if added == LIMIT {
+        if added >= limit {
             break;
         }
         match endpoint(address, ready) {
@@ -259,7 +268,7 @@ fn update_slice(
 }
 
 /// Says what was not mirrored.
-fn complain(mut plan: Plan, endpoints: &Endpoints, invalid: usize, skipped: usize) -> Plan {
+fn complain(mut plan: Plan, endpoints: &Endpoints, limit: usize, (invalid, skipped): (usize, usize)) -> Plan {
     let warn = |reason: &str, text: String| {
         EventRecord::warning(endpoints.metadata.reference(Endpoints::VERSION, Endpoints::KIND), reason, text)
     };
@@ -269,7 +278,7 @@ fn complain(mut plan: Plan, endpoints: &Endpoints, invalid: usize, skipped: usiz
     }
     if skipped > invalid {
         let text = format!(
-            "A max of {LIMIT} addresses can be mirrored to EndpointSlices per Endpoints subset. {skipped} addresses were skipped"
+            "A max of {limit} addresses can be mirrored to EndpointSlices per Endpoints subset. {skipped} addresses were skipped"
         );
         plan = plan.event(warn("TooManyAddressesToMirror", text));
     }

@@ -3,7 +3,7 @@
 //!
 //! Invariant: a claim of that name that is not the pod's own is left alone; the pod waits, and an event says why.
 
-use crate::{Descriptor, Start};
+use crate::{Descriptor, Start, WorkersFlag};
 use kaji_runtime::{
     Change, Controller, Cx, EventRecord, Informers, Key, Plan, Projection, Reconciler, Step, Target, View,
     Write,
@@ -20,6 +20,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "ephemeral-volume-controller",
     components: &[COMPONENT],
     service_account: Some("ephemeral-volume-controller"),
+    workers: Some(WorkersFlag { name: "concurrent-ephemeralvolume-syncs", default: 5 }),
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 

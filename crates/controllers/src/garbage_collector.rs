@@ -13,7 +13,7 @@ mod graph;
 mod monitor;
 
 use crate::{
-    Descriptor, Start,
+    Config, Descriptor, Start, WorkersFlag,
     shared::{
         discovery::{Discovered, Resource, discover},
         workers::{self, Works},
@@ -41,7 +41,8 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-const WORKERS: usize = 20;
+/// Dependents of one owner that are written at once.
+const PARALLEL: usize = 20;
 /// How often discovery is read without a hint of a change.
 const RESYNC: Duration = Duration::from_secs(30);
 /// Delays after a hint: a definition is stored before its resource is served.
@@ -79,28 +80,36 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "garbage-collector-controller",
     components: &[COMPONENT],
     service_account: Some("generic-garbage-collector"),
-    start: Start::Tasks(spawn),
+    workers: Some(WorkersFlag { name: "concurrent-gc-syncs", default: 20 }),
+    start: Start::ConfiguredTasks(spawn),
 };
 
 /// Starts the collector.
-fn spawn(tasks: &mut JoinSet<()>, _: &Arc<Informers>, shared: &Shared, stop: watch::Receiver<bool>) {
+fn spawn(
+    tasks: &mut JoinSet<()>,
+    informers: &Arc<Informers>,
+    shared: &Shared,
+    config: &Config,
+    stop: watch::Receiver<bool>,
+) {
     let client = shared.client.named(COMPONENT);
     let collector = Arc::new(Collector {
         metadata: client.metadata_only(),
         recorder: Recorder::start(client.clone(), COMPONENT, shared.clock.clone(), shared.random.clone()),
         client,
         graph: Mutex::default(),
-        queue: Queue::new(shared.clock.clone()),
+        queue: informers.queue("garbage_collector_attempt_to_delete"),
         kinds: RwLock::default(),
         refresh: Notify::new(),
         synced: Notify::new(),
         open: watch::Sender::new(false),
     });
-    tasks.spawn(run(collector, stop));
+    let workers = config.loops.workers(CONTROLLER.name);
+    tasks.spawn(run(collector, workers, stop));
 }
 
-async fn run(collector: Arc<Collector>, stop: watch::Receiver<bool>) {
-    workers::run(collector.clone(), WORKERS, follow_discovery(&collector), stop).await;
+async fn run(collector: Arc<Collector>, workers: usize, stop: watch::Receiver<bool>) {
+    workers::run(collector.clone(), workers, follow_discovery(&collector), stop).await;
 }
 
 impl Works for Collector {
@@ -409,7 +418,7 @@ impl Collector {
                     Where::Unknown | Where::Nowhere => Ok(()),
                 }
             })
-            .buffer_unordered(WORKERS)
+            .buffer_unordered(PARALLEL)
             .collect()
             .await;
         if let Some(error) = results.into_iter().find_map(Result::err) {

@@ -58,6 +58,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "horizontal-pod-autoscaler-controller",
     components: &[COMPONENT],
     service_account: Some("horizontal-pod-autoscaler"),
+    workers: None,
     start: Start::ConfiguredTasks(spawn),
 };
 
@@ -175,7 +176,7 @@ impl Autoscalers {
             client,
             shared: shared.clone(),
             config: config.clone(),
-            queue: Queue::new(shared.clock.clone()),
+            queue: informers.queue("horizontalpodautoscaler"),
             autoscalers: informers.get::<HorizontalPodAutoscaler>(),
             pods: informers.get::<Pod>(),
             kept: Mutex::default(),

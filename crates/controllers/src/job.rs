@@ -11,7 +11,7 @@ mod pods;
 mod track;
 
 use crate::{
-    Descriptor, Start,
+    Descriptor, Start, WorkersFlag,
     shared::{
         controller_ref::{claim, labels_differ, owner_keys, quiet, unchanged},
         pods::{namespace_terminating, status_patch},
@@ -36,6 +36,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "job-controller",
     components: &[COMPONENT],
     service_account: Some("job-controller"),
+    workers: Some(WorkersFlag { name: "concurrent-job-syncs", default: 5 }),
     start: Start::Reconcilers(|informers, _| controllers(informers)),
 };
 
@@ -78,6 +79,10 @@ struct Jobs {
 impl Reconciler for Jobs {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "job"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
@@ -175,6 +180,10 @@ struct Orphans;
 impl Reconciler for Orphans {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "job_orphan_pod"
     }
 
     fn reconcile(&self, view: &View, key: &Key, _: &Cx<'_>) -> Plan {

@@ -21,6 +21,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "kube-apiserver-serving-clustertrustbundle-publisher-controller",
     components: &[COMPONENT],
     service_account: Some("kube-apiserver-serving-clustertrustbundle-publisher"),
+    workers: None,
     start: Start::Reconcilers(|informers, config| {
         config.root_ca().map(|ca| controller(informers, ca)).into_iter().collect()
     }),
@@ -46,6 +47,10 @@ fn name(bundle: &str) -> String {
 impl Reconciler for Publisher {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "ca_cert_publisher_cluster_trust_bundles"
     }
 
     fn reconcile(&self, view: &View, _: &Key, _: &Cx<'_>) -> Plan {

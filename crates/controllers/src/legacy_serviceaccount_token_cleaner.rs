@@ -35,6 +35,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "legacy-serviceaccount-token-cleaner-controller",
     components: &[COMPONENT],
     service_account: Some("legacy-service-account-token-cleaner"),
+    workers: None,
     start: Start::Reconcilers(|informers, config| {
         vec![controller(informers, config.unused_token_period.unwrap_or(PERIOD))]
     }),

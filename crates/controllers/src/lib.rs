@@ -26,6 +26,7 @@ mod job;
 mod kube_apiserver_serving_clustertrustbundle_publisher;
 mod legacy_serviceaccount_token_cleaner;
 mod local_path_provisioner;
+mod loop_config;
 mod namespace;
 mod node_ipam;
 mod node_lifecycle;
@@ -58,8 +59,9 @@ mod validatingadmissionpolicy_status;
 mod volumeattributesclass_protection;
 
 pub use certificatesigningrequest_signing::Authority;
-pub use descriptor::{Descriptor, Start};
+pub use descriptor::{Descriptor, Start, WorkersFlag};
 pub use horizontal_pod_autoscaler::AutoscalerConfig;
+pub use loop_config::{EvictionRates, LoopConfig, NodeMonitorConfig};
 pub use node_ipam::{MaskSizes, NodeRanges};
 pub use selection::Selection;
 pub use service_load_balancer::LoadBalancerConfig;
@@ -143,6 +145,8 @@ pub struct Config {
     pub load_balancer: Option<LoadBalancerConfig>,
     /// How replicas are scaled.
     pub autoscaler: AutoscalerConfig,
+    /// Numbers and periods of the loops.
+    pub loops: LoopConfig,
 }
 
 impl Config {
@@ -155,6 +159,11 @@ impl Config {
 /// The names of all controllers in `--controllers`.
 pub fn names() -> impl Iterator<Item = &'static str> {
     CONTROLLERS.iter().map(|descriptor| descriptor.name)
+}
+
+/// The controllers with a flag for their workers, by name.
+pub fn worker_flags() -> impl Iterator<Item = (&'static str, WorkersFlag)> {
+    CONTROLLERS.iter().filter_map(|descriptor| Some((descriptor.name, descriptor.workers?)))
 }
 
 /// The service accounts of components: the component's name and the account's name in `kube-system`.
@@ -176,7 +185,10 @@ pub fn spawn(
     for descriptor in CONTROLLERS.iter().filter(|descriptor| config.selection.includes(descriptor.name)) {
         match descriptor.start {
             Start::Reconcilers(build) => {
-                for controller in build(informers, config) {
+                for mut controller in build(informers, config) {
+                    if let Some(workers) = config.loops.workers.get(descriptor.name) {
+                        controller = controller.workers(*workers);
+                    }
                     tasks.spawn(kaji_runtime::run(controller, shared.clone(), stop.clone()));
                 }
             }

@@ -33,6 +33,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "local-path-provisioner",
     components: &[COMPONENT],
     service_account: Some("persistent-volume-binder"),
+    workers: None,
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 

@@ -9,7 +9,7 @@
 mod conditions;
 
 use crate::{
-    Descriptor, Start,
+    Config, Descriptor, Start, WorkersFlag,
     shared::{
         discovery::{Resource, discover},
         workers::{self, Works},
@@ -32,7 +32,6 @@ use std::{
 };
 use tokio::{sync::watch, task::JoinSet, time::Instant};
 
-const WORKERS: usize = 10;
 /// Resources emptied at once in one namespace.
 const PARALLEL: usize = 8;
 /// The finalizer of this controller.
@@ -82,17 +81,24 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "namespace-controller",
     components: &[COMPONENT],
     service_account: Some("namespace-controller"),
-    start: Start::Tasks(spawn),
+    workers: Some(WorkersFlag { name: "concurrent-namespace-syncs", default: 10 }),
+    start: Start::ConfiguredTasks(spawn),
 };
 
 /// Starts the controller.
-fn spawn(tasks: &mut JoinSet<()>, informers: &Arc<Informers>, shared: &Shared, stop: watch::Receiver<bool>) {
+fn spawn(
+    tasks: &mut JoinSet<()>,
+    informers: &Arc<Informers>,
+    shared: &Shared,
+    config: &Config,
+    stop: watch::Receiver<bool>,
+) {
     let client = shared.client.named(COMPONENT);
     let deleter = Arc::new(Deleter {
         metadata: client.metadata_list(),
         client,
         shared: shared.clone(),
-        queue: Queue::new(shared.clock.clone()),
+        queue: informers.queue("namespace"),
         leaving: Mutex::default(),
     });
     let namespaces = informers.get::<Namespace>();
@@ -127,7 +133,8 @@ fn spawn(tasks: &mut JoinSet<()>, informers: &Arc<Informers>, shared: &Shared, s
             waiting.queue.add(key);
         }
     });
-    tasks.spawn(workers::run(deleter, WORKERS, std::future::pending(), stop));
+    let workers = config.loops.workers(CONTROLLER.name);
+    tasks.spawn(workers::run(deleter, workers, std::future::pending(), stop));
 }
 
 impl Works for Deleter {

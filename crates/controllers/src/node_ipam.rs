@@ -34,6 +34,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "node-ipam-controller",
     components: &[COMPONENT],
     service_account: Some("node-controller"),
+    workers: None,
     start: Start::Reconcilers(|informers, config| {
         config.node_ranges.iter().map(|ranges| controller(informers, ranges)).collect()
     }),

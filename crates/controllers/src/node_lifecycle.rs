@@ -40,7 +40,10 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "node-lifecycle-controller",
     components: &[COMPONENT, monitor::COMPONENT],
     service_account: Some("node-controller"),
-    start: Start::Reconcilers(|informers, _| vec![controller(informers), monitor::controller(informers)]),
+    workers: None,
+    start: Start::Reconcilers(|informers, config| {
+        vec![controller(informers), monitor::controller(informers, config.loops.nodes)]
+    }),
 };
 
 /// The controller of taints by condition.
@@ -90,6 +93,10 @@ fn taints(node: &Node, now: jiff::Timestamp) -> Vec<Taint> {
 impl Reconciler for Taints {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "node_lifecycle_controller"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

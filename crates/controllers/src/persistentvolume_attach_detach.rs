@@ -42,6 +42,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "persistentvolume-attach-detach-controller",
     components: &[COMPONENT],
     service_account: Some("attachdetach-controller"),
+    workers: None,
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -184,6 +185,10 @@ fn attachment_name(csi: &CsiSource, node: &str) -> String {
 impl Reconciler for AttachDetach {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "pvcs"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

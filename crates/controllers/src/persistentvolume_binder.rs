@@ -27,6 +27,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "persistentvolume-binder-controller",
     components: &[COMPONENT],
     service_account: Some("persistent-volume-binder"),
+    workers: None,
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -94,6 +95,10 @@ struct Binder;
 impl Reconciler for Binder {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "claims"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

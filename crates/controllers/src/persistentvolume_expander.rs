@@ -17,6 +17,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "persistentvolume-expander-controller",
     components: &[COMPONENT],
     service_account: Some("expand-controller"),
+    workers: None,
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -40,6 +41,10 @@ struct Expander;
 impl Reconciler for Expander {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "volume_expand"
     }
 
     fn reconcile(&self, view: &View, key: &Key, _: &Cx<'_>) -> Plan {

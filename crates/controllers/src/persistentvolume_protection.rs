@@ -16,6 +16,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "persistentvolume-protection-controller",
     components: &[COMPONENT],
     service_account: Some("pv-protection-controller"),
+    workers: None,
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -27,6 +28,7 @@ fn controller(informers: &Arc<Informers>) -> Controller {
 impl Protected for PersistentVolume {
     const FINALIZER: &'static str = "kubernetes.io/pv-protection";
     const COMPONENT: &'static str = COMPONENT;
+    const QUEUE: &'static str = "pvprotection";
 
     fn used(&self, _: &View) -> bool {
         self.status.phase == "Bound"

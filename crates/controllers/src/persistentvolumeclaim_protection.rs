@@ -22,6 +22,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "persistentvolumeclaim-protection-controller",
     components: &[COMPONENT],
     service_account: Some("pvc-protection-controller"),
+    workers: None,
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -54,6 +55,7 @@ fn keys_of_pod(change: &Change<Pod>, _: &View) -> Vec<Key> {
 impl Protected for PersistentVolumeClaim {
     const FINALIZER: &'static str = "kubernetes.io/pvc-protection";
     const COMPONENT: &'static str = COMPONENT;
+    const QUEUE: &'static str = "pvcprotection";
     const WAIT: Duration = SETTLED;
 
     fn used(&self, view: &View) -> bool {

@@ -24,8 +24,6 @@ use std::{
 
 const PERIOD: Duration = Duration::from_secs(20);
 const QUARANTINE: Duration = Duration::from_secs(40);
-/// Pods that are over and stay, kube-controller-manager's default.
-const THRESHOLD: usize = 12_500;
 /// Pods deleted at a time.
 const BURST: usize = 500;
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -37,12 +35,13 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "pod-garbage-collector-controller",
     components: &[COMPONENT],
     service_account: Some("pod-garbage-collector"),
-    start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
+    workers: None,
+    start: Start::Reconcilers(|informers, config| vec![controller(informers, config.loops.terminated_pods)]),
 };
 
 /// The controller; it looks at everything every [`PERIOD`].
-fn controller(informers: &Arc<Informers>) -> Controller {
-    Controller::new(PodGc::new(THRESHOLD), informers)
+fn controller(informers: &Arc<Informers>, threshold: Option<usize>) -> Controller {
+    Controller::new(PodGc::new(threshold.unwrap_or(usize::MAX)), informers)
         .reads::<Node>(|_, _| vec![])
         .reads::<Pod>(|_, _| vec![])
         .workers(1)
@@ -87,6 +86,10 @@ impl PodGc {
 impl Reconciler for PodGc {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "orphaned_pods_nodes"
     }
 
     fn reconcile(&self, view: &View, _: &Key, cx: &Cx<'_>) -> Plan {

@@ -17,6 +17,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "podcertificaterequest-cleaner-controller",
     components: &[COMPONENT],
     service_account: Some("podcertificaterequestcleaner"),
+    workers: None,
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 

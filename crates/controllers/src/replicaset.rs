@@ -6,7 +6,7 @@
 //! - The failure of the last plan's creates or deletes is in the `ReplicaFailure` condition before new ones are tried.
 
 use crate::{
-    Descriptor, Start,
+    Descriptor, Start, WorkersFlag,
     shared::{
         conditions,
         controller_ref::{claim, labels_differ, owner_keys, unchanged},
@@ -30,6 +30,8 @@ const FAILURE: &str = "ReplicaFailure";
 pub trait Replicated: Projection {
     /// The controller's name.
     const COMPONENT: &'static str;
+    /// The name of its queue in metrics.
+    const QUEUE: &'static str;
     /// Whether `status.terminatingReplicas` exists.
     const TERMINATING: bool;
     /// Pods wanted.
@@ -46,6 +48,7 @@ pub trait Replicated: Projection {
 
 impl Replicated for ReplicaSet {
     const COMPONENT: &'static str = COMPONENT;
+    const QUEUE: &'static str = "replicaset";
     const TERMINATING: bool = true;
     fn wanted(&self) -> usize {
         usize::try_from(self.replicas()).unwrap_or(0)
@@ -71,6 +74,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "replicaset-controller",
     components: &[COMPONENT],
     service_account: Some("replicaset-controller"),
+    workers: Some(WorkersFlag { name: "concurrent-replicaset-syncs", default: 5 }),
     start: Start::Reconcilers(|informers, _| vec![controller::<ReplicaSet>(informers)]),
 };
 
@@ -91,6 +95,10 @@ struct ReplicaSets<T>(PhantomData<fn() -> T>);
 impl<T: Replicated> Reconciler for ReplicaSets<T> {
     fn name(&self) -> &'static str {
         T::COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        T::QUEUE
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

@@ -10,7 +10,7 @@
 
 mod release;
 
-use crate::{Descriptor, Start};
+use crate::{Descriptor, Start, WorkersFlag};
 use kaji_runtime::{
     Change, Controller, Cx, EventRecord, Informers, Key, PatchKind, Plan, Projection, Reconciler, Snapshot,
     Step, View, Write,
@@ -34,6 +34,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "resourceclaim-controller",
     components: &[COMPONENT],
     service_account: Some("resource-claim-controller"),
+    workers: Some(WorkersFlag { name: "concurrent-resourceclaim-syncs", default: 50 }),
     start: Start::Reconcilers(|informers, _| vec![pods(informers), release::controller(informers)]),
 };
 

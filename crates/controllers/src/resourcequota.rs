@@ -11,7 +11,7 @@
 mod monitor;
 
 use crate::{
-    Descriptor, Start,
+    Config, Descriptor, Start, WorkersFlag,
     shared::{
         discovery::{Resource, discover},
         workers::{self, Works},
@@ -36,9 +36,6 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-const WORKERS: usize = 5;
-/// How often everything is counted anew, whatever was noticed.
-const RESYNC: Duration = Duration::from_secs(300);
 /// How often discovery is read for a resource that a quota names and no server serves.
 const REDISCOVER: Duration = Duration::from_secs(30);
 
@@ -48,6 +45,8 @@ struct Counter {
     shared: Shared,
     queue: Queue,
     quotas: Arc<Informer<ResourceQuota>>,
+    /// How often everything is counted anew, whatever was noticed.
+    period: Duration,
     /// The resources that quotas name and that are served, by what quotas call them.
     served: Mutex<HashMap<GroupResource, Resource>>,
     /// A quota came, or names other resources.
@@ -61,17 +60,25 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "resourcequota-controller",
     components: &[COMPONENT],
     service_account: Some("resourcequota-controller"),
-    start: Start::Tasks(spawn),
+    workers: Some(WorkersFlag { name: "concurrent-resource-quota-syncs", default: 5 }),
+    start: Start::ConfiguredTasks(spawn),
 };
 
 /// Starts the controller.
-fn spawn(tasks: &mut JoinSet<()>, informers: &Arc<Informers>, shared: &Shared, stop: watch::Receiver<bool>) {
+fn spawn(
+    tasks: &mut JoinSet<()>,
+    informers: &Arc<Informers>,
+    shared: &Shared,
+    config: &Config,
+    stop: watch::Receiver<bool>,
+) {
     let client = shared.client.named(COMPONENT);
     let counter = Arc::new(Counter {
         metadata: client.metadata_list(),
         client,
         shared: shared.clone(),
-        queue: Queue::new(shared.clock.clone()),
+        queue: informers.queue("resourcequota_primary"),
+        period: config.loops.quota_period,
         quotas: informers.get::<ResourceQuota>(),
         served: Mutex::default(),
         renamed: Notify::new(),
@@ -85,7 +92,8 @@ fn spawn(tasks: &mut JoinSet<()>, informers: &Arc<Informers>, shared: &Shared, s
     follow(&counter, &informers.get::<Pod>(), pod_facts);
     follow(&counter, &informers.get::<Service>(), |s: &Service| (s.spec.kind.clone(), s.spec.ports.clone()));
     follow(&counter, &informers.get::<PersistentVolumeClaim>(), |c: &PersistentVolumeClaim| c.spec.clone());
-    tasks.spawn(run(counter, stop));
+    let workers = config.loops.workers(CONTROLLER.name);
+    tasks.spawn(run(counter, workers, stop));
 }
 
 /// What of a pod's life changes its usage.
@@ -118,7 +126,7 @@ fn follow<T: Projection, F: PartialEq>(
     });
 }
 
-async fn run(counter: Arc<Counter>, stop: watch::Receiver<bool>) {
+async fn run(counter: Arc<Counter>, workers: usize, stop: watch::Receiver<bool>) {
     let beside = async {
         tokio::select! {
             biased;
@@ -126,7 +134,7 @@ async fn run(counter: Arc<Counter>, stop: watch::Receiver<bool>) {
             () = resync(&counter) => {}
         }
     };
-    workers::run(counter.clone(), WORKERS, beside, stop).await;
+    workers::run(counter.clone(), workers, beside, stop).await;
 }
 
 impl Works for Counter {
@@ -147,7 +155,7 @@ impl Works for Counter {
 
 async fn resync(counter: &Counter) {
     loop {
-        kaji_runtime::time::sleep(&*counter.shared.clock, RESYNC).await;
+        kaji_runtime::time::sleep(&*counter.shared.clock, counter.period).await;
         counter.quotas.snapshot().iter().for_each(|q| counter.queue.add(q.metadata.key()));
     }
 }
@@ -184,7 +192,7 @@ async fn keep_monitors(counter: &Arc<Counter>) {
                 monitors.insert(gr, task);
             }
         }
-        let again = if missing.is_empty() { RESYNC } else { REDISCOVER };
+        let again = if missing.is_empty() { counter.period } else { REDISCOVER };
         let _ = tokio::time::timeout(again, counter.renamed.notified()).await;
     }
 }

@@ -26,6 +26,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "root-ca-certificate-publisher-controller",
     components: &[COMPONENT],
     service_account: Some("root-ca-cert-publisher"),
+    workers: None,
     start: Start::Reconcilers(|informers, config| {
         config.root_ca().map(|ca| controller(informers, ca)).into_iter().collect()
     }),
@@ -48,6 +49,10 @@ struct Publisher {
 impl Reconciler for Publisher {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "root_ca_cert_publisher"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

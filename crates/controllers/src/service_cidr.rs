@@ -32,6 +32,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "service-cidr-controller",
     components: &[COMPONENT],
     service_account: Some("service-cidrs-controller"),
+    workers: None,
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -119,6 +120,10 @@ struct Ranges;
 impl Reconciler for Ranges {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "ipaddresses"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

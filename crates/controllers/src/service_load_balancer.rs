@@ -38,6 +38,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "service-lb-controller",
     components: &[COMPONENT],
     service_account: Some("service-controller"),
+    workers: None,
     start: Start::Reconcilers(|informers, config| {
         config.load_balancer.iter().map(|config| controller(informers, config.clone())).collect()
     }),
@@ -101,6 +102,10 @@ struct LoadBalancers {
 impl Reconciler for LoadBalancers {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "service"
     }
 
     fn reconcile(&self, view: &View, key: &Key, _: &Cx<'_>) -> Plan {

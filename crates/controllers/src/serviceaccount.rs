@@ -21,6 +21,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "serviceaccount-controller",
     components: &[COMPONENT],
     service_account: Some("service-account-controller"),
+    workers: None,
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -46,6 +47,10 @@ struct ServiceAccounts;
 impl Reconciler for ServiceAccounts {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "serviceaccount"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

@@ -6,7 +6,7 @@
 //! - Keys are secrets; those of other types are never touched.
 //! - A secret is not taken for an orphan while its account may only not have been seen yet.
 
-use crate::{Descriptor, Start};
+use crate::{Descriptor, Start, WorkersFlag};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use kaji_auth::authn::{SecretToken, SigningKey, legacy_token};
 use kaji_runtime::{
@@ -29,6 +29,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "serviceaccount-token-controller",
     components: &[COMPONENT],
     service_account: None,
+    workers: Some(WorkersFlag { name: "concurrent-serviceaccount-token-syncs", default: 5 }),
     start: Start::Reconcilers(|informers, config| {
         let signer = config.token_signer.iter();
         signer.map(|signer| controller(informers, signer, &config.root_ca)).collect()
@@ -68,6 +69,10 @@ struct TokensController {
 impl Reconciler for TokensController {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "serviceaccount_tokens_service"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

@@ -12,7 +12,7 @@ mod identity;
 mod status;
 
 use crate::{
-    Descriptor, Start,
+    Descriptor, Start, WorkersFlag,
     shared::{
         controller_ref::{claim, labels_differ, owner_keys, quiet, unchanged},
         history::{HASH_LABEL, History, Retention, Subject, template_of},
@@ -46,6 +46,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "statefulset-controller",
     components: &[COMPONENT],
     service_account: Some("statefulset-controller"),
+    workers: Some(WorkersFlag { name: "concurrent-statefulset-syncs", default: 5 }),
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -72,6 +73,10 @@ struct StatefulSets;
 impl Reconciler for StatefulSets {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "statefulset"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

@@ -64,6 +64,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "storage-version-migrator-controller",
     components: &[COMPONENT],
     service_account: Some("storage-version-migrator-controller"),
+    workers: None,
     start: Start::Tasks(spawn),
 };
 
@@ -75,7 +76,7 @@ fn spawn(tasks: &mut JoinSet<()>, informers: &Arc<Informers>, shared: &Shared, s
         objects: client.metadata_only(),
         client,
         shared: shared.clone(),
-        queue: Queue::new(shared.clock.clone()),
+        queue: informers.queue("storage_version_migrator"),
         migrations: informers.get::<Migration>(),
     });
     let seen = Arc::downgrade(&migrator);

@@ -35,6 +35,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "taint-eviction-controller",
     components: &[COMPONENT],
     service_account: Some("node-controller"),
+    workers: None,
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -157,6 +158,10 @@ impl Eviction {
 impl Reconciler for Eviction {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "noexec_taint_pod"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

@@ -19,6 +19,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "token-cleaner-controller",
     components: &[COMPONENT],
     service_account: Some("token-cleaner"),
+    workers: None,
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -35,6 +36,10 @@ struct Cleaner;
 impl Reconciler for Cleaner {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "token_cleaner"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

@@ -1,6 +1,6 @@
 //! Deletes finished jobs after their time to live.
 
-use crate::{Descriptor, Start};
+use crate::{Descriptor, Start, WorkersFlag};
 use kaji_runtime::{
     Controller, Cx, Informers, Key, Plan, Reconciler, View, Write, client::Target, objects::Job,
 };
@@ -14,6 +14,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "ttl-after-finished-controller",
     components: &[COMPONENT],
     service_account: Some("ttl-after-finished-controller"),
+    workers: Some(WorkersFlag { name: "concurrent-ttl-after-finished-syncs", default: 5 }),
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -33,6 +34,10 @@ struct TimeToLive;
 impl Reconciler for TimeToLive {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "ttl_jobs_to_delete"
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

@@ -8,5 +8,6 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "validatingadmissionpolicy-status-controller",
     components: &[],
     service_account: Some("validatingadmissionpolicy-status-controller"),
+    workers: None,
     start: Start::External,
 };

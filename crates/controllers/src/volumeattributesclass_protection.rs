@@ -21,6 +21,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     name: "volumeattributesclass-protection-controller",
     components: &[COMPONENT],
     service_account: Some("volumeattributesclass-protection-controller"),
+    workers: None,
     start: Start::Reconcilers(|informers, _| vec![controller(informers)]),
 };
 
@@ -40,6 +41,7 @@ fn controller(informers: &Arc<Informers>) -> Controller {
 impl Protected for VolumeAttributesClass {
     const FINALIZER: &'static str = "kubernetes.io/vac-protection";
     const COMPONENT: &'static str = COMPONENT;
+    const QUEUE: &'static str = "vacprotection";
     const WAIT: Duration = SETTLED;
 
     fn used(&self, view: &View) -> bool {

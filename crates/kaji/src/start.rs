@@ -20,7 +20,7 @@ pub(crate) mod real_node;
 mod resource_metrics;
 
 pub(crate) use addresses::client_address;
-pub(crate) use control_loops::{ControlLoopConfig, ControlLoops};
+pub(crate) use control_loops::{ControlLoopConfig, ControlLoops, LoopMetrics};
 
 use crate::{
     bootstrap,
@@ -312,9 +312,8 @@ impl Bootstrapped {
             identity.clone(),
             settings.object_clock.clone(),
         );
-        let scheduler_metrics = kaji_scheduler::Metrics::default();
-        let metrics = with_parts(metrics, &aggregator, &authz, &authn, &plugins)
-            .with(|registry| scheduler_metrics.register(registry));
+        let loop_metrics = LoopMetrics::default();
+        let metrics = loop_metrics.add_to(with_parts(metrics, &aggregator, &authz, &authn, &plugins));
         let (stop, stopped) = watch::channel(false);
         let nodes = kubelet_client::load(&settings.options.serving.kubelets, certificates.clone())?;
         let connector = Connector::new(nodes, stopped.clone());
@@ -344,7 +343,7 @@ impl Bootstrapped {
             certificates: certificates.clone(),
             node_ranges: settings.node_ranges,
             token_signer,
-            scheduler_metrics,
+            loop_metrics,
             authentication,
         };
         let control_loops = loop_config.start(&stopped);

@@ -12,27 +12,20 @@ pub(crate) struct AutoscalerFlags {
     #[arg(long, value_name = "N", default_value_t = 5)]
     concurrent_horizontal_pod_autoscaler_syncs: usize,
     /// The time between two turns of an autoscaler.
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = super::duration)]
     horizontal_pod_autoscaler_sync_period: Duration,
     /// For how long an autoscaler does not scale below its former recommendations.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = super::duration)]
     horizontal_pod_autoscaler_downscale_stabilization: Duration,
     /// How far the ratio of a metric to its target must be from 1 to scale.
     #[arg(long, value_name = "RATIO", default_value_t = 0.1)]
     horizontal_pod_autoscaler_tolerance: f64,
     /// For how long after a pod's start its CPU samples may be skipped.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = super::duration)]
     horizontal_pod_autoscaler_cpu_initialization_period: Duration,
     /// For how long after a pod's start a change of its readiness is the initial one.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = super::duration)]
     horizontal_pod_autoscaler_initial_readiness_delay: Duration,
-}
-
-/// A duration in Go's notation that is not negative.
-fn duration(text: &str) -> Result<Duration, String> {
-    let nanoseconds = kaji_meta::duration::parse(text)?;
-    let nanoseconds = u64::try_from(nanoseconds).map_err(|_| "it must not be negative".to_owned())?;
-    Ok(Duration::from_nanos(nanoseconds))
 }
 
 impl AutoscalerFlags {

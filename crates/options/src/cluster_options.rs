@@ -2,7 +2,7 @@
 
 use crate::{AuthnOptions, AuthzOptions, ContainerRuntimeFlags, EncryptionFile, Nodes, RangeFlags, Serving};
 use kaji_audit::Options as AuditOptions;
-use kaji_controllers::{AutoscalerConfig, Selection};
+use kaji_controllers::{AutoscalerConfig, LoopConfig, Selection};
 use kaji_meta::time::{Clock, SystemClock};
 use kaji_runtime::VirtualClock;
 use kaji_server::flowcontrol::Limits;
@@ -51,6 +51,8 @@ pub struct Options {
     pub unused_token_period: Option<Duration>,
     /// How replicas are scaled by metrics.
     pub autoscaler: AutoscalerConfig,
+    /// Numbers and periods of control loops.
+    pub loops: LoopConfig,
     /// Listener, TLS and certificates.
     pub serving: Serving,
     /// Where objects are kept.
@@ -93,6 +95,7 @@ impl Options {
             scheduler_configuration: None,
             unused_token_period: None,
             autoscaler: AutoscalerConfig::default(),
+            loops: LoopConfig::default(),
             serving: Serving::default(),
             store: StoreKind::Disk,
             service_cidrs: vec!["10.96.0.0/12".into()],

@@ -3,7 +3,7 @@
 //! - `cluster_options`: everything that a cluster is started with, as a library's caller gives it.
 //! - `server_flags`: the command line of a server, which is turned into cluster options.
 //! - One file for each group of flags: `authentication`, `authorization`, `audit`, `admission`, `encryption`, `serving`,
-//!   `autoscaler`, `nodes`, `proxy_client`, `kubelet_client`.
+//!   `autoscaler`, `control_loops`, `nodes`, `proxy_client`, `kubelet_client`.
 //! - `watched_files`: detects changes of files that flags name, for configuration that is reloaded.
 //!
 //! Invariant: flags have upstream's names, defaults and error texts; a combination that upstream rejects is rejected.
@@ -15,6 +15,7 @@ pub mod authorization;
 mod autoscaler;
 pub mod cluster_options;
 pub mod container_runtime;
+mod control_loops;
 pub mod encryption;
 pub mod kubelet_client;
 pub mod nodes;
@@ -36,3 +37,12 @@ pub use proxy_client::ProxyClient;
 pub use server_flags::ServerFlags;
 pub use serving::Serving;
 pub use watched_files::WatchedFiles;
+
+use std::time::Duration;
+
+/// A duration in Go's notation that is not negative.
+fn duration(text: &str) -> Result<Duration, String> {
+    let nanoseconds = kaji_meta::duration::parse(text)?;
+    let nanoseconds = u64::try_from(nanoseconds).map_err(|_| "it must not be negative".to_owned())?;
+    Ok(Duration::from_nanos(nanoseconds))
+}

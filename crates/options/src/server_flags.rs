@@ -6,6 +6,7 @@ use crate::{
     AdmissionFlags, AuditFlags, AuthnOptions, AuthzOptions, ContainerRuntimeFlags, KubeletClient, Nodes,
     Options, ProxyClient, RangeFlags, Serving, StoreKind,
     autoscaler::AutoscalerFlags,
+    control_loops::ControlLoopFlags,
     encryption::EncryptionFlags,
     serving::{ConnectionFlags, Files},
 };
@@ -81,6 +82,8 @@ pub struct ServerFlags {
     kubelets: KubeletClient,
     #[command(flatten)]
     controller_flags: ControllerFlags,
+    #[command(flatten)]
+    loops: ControlLoopFlags,
     #[command(flatten)]
     autoscaler: AutoscalerFlags,
     #[command(flatten)]
@@ -188,6 +191,7 @@ impl ServerFlags {
                 .transpose()?,
             unused_token_period: self.controller_flags.legacy_service_account_token_clean_up_period,
             autoscaler: self.autoscaler.into_config()?,
+            loops: self.loops.into_config()?,
             serving: Serving {
                 local: false,
                 ephemeral: self.store == StoreKind::Memory,

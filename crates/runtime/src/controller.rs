@@ -64,6 +64,11 @@ pub trait Reconciler: Send + Sync + 'static {
         None
     }
 
+    /// The name of its queue in metrics, as upstream's.
+    fn queue_name(&self) -> &'static str {
+        self.name()
+    }
+
     /// Whether it has something to [prepare](Reconciler::prepare).
     fn prepares(&self) -> bool {
         false
@@ -95,9 +100,9 @@ impl Controller {
     /// A controller that reads nothing yet.
     pub fn new(reconciler: impl Reconciler, informers: &Arc<Informers>) -> Self {
         Controller {
+            queue: Arc::new(informers.queue(reconciler.queue_name())),
             reconciler: Arc::new(reconciler),
             informers: informers.clone(),
-            queue: Arc::new(Queue::new(informers.clock().clone())),
             sources: vec![],
             ready: vec![],
             observed: HashMap::new(),

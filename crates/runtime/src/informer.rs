@@ -10,6 +10,7 @@ use crate::{
     client::{Client, Error, Target},
     feed::{Collection, ObjectEvent},
     meta::{Key, Meta},
+    queue::{Queue, QueueMetrics},
     view::{Projection, Snapshot},
 };
 use arc_swap::ArcSwap;
@@ -307,6 +308,8 @@ pub struct Informers {
     selected: HashMap<TypeId, String>,
     started: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
     tasks: Mutex<tokio::task::JoinSet<()>>,
+    /// Of the queues of the controllers that read from these informers.
+    queue_metrics: QueueMetrics,
 }
 
 impl Informers {
@@ -323,13 +326,29 @@ impl Informers {
 
     /// The same, for controllers with a given clock.
     pub fn timed(client: Client, selected: Selected, clock: Arc<dyn Clock>) -> Arc<Self> {
+        Self::measured(client, selected, clock, QueueMetrics::default())
+    }
+
+    /// The same, for controllers with queues that are measured.
+    pub fn measured(
+        client: Client,
+        selected: Selected,
+        clock: Arc<dyn Clock>,
+        queue_metrics: QueueMetrics,
+    ) -> Arc<Self> {
         Arc::new(Informers {
             client,
             clock,
             selected: selected.0,
             started: Mutex::default(),
             tasks: Mutex::default(),
+            queue_metrics,
         })
+    }
+
+    /// An empty queue of a controller that reads from these informers; the name is that of its metrics.
+    pub fn queue(&self, name: &str) -> Queue {
+        Queue::named(name, self.clock.clone(), &self.queue_metrics)
     }
 
     /// The clock of the controllers that read from these informers.

@@ -6,10 +6,15 @@
 //!
 //! Source of the delays: client-go's default controller rate limiter (5 ms doubling to 1000 s).
 
+mod metrics;
+
+pub use metrics::QueueMetrics;
+
 use crate::{meta::Key, time};
 use kaji_meta::time::{Clock, SystemClock};
+use metrics::Meter;
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -21,10 +26,12 @@ const LAST_RETRY: Duration = Duration::from_secs(1000);
 #[derive(Default)]
 struct State {
     ready: VecDeque<Key>,
-    queued: HashSet<Key>,
-    active: HashSet<Key>,
-    /// Added while being processed.
-    again: HashSet<Key>,
+    /// With the time when it was added.
+    queued: HashMap<Key, Instant>,
+    /// With the time when its processing began, until it has ended.
+    active: HashMap<Key, Option<Instant>>,
+    /// Added while being processed, and when.
+    again: HashMap<Key, Instant>,
     /// Each key has one due time at most, the earliest that was requested.
     delayed: BTreeSet<(Instant, Key)>,
     due: HashMap<Key, Instant>,
@@ -32,11 +39,12 @@ struct State {
     resting: BTreeSet<(Instant, Key)>,
     failures: HashMap<Key, u32>,
     closed: bool,
+    meter: Meter,
 }
 
 /// The queue. Its size is bounded by the number of distinct keys.
 pub struct Queue {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     wake: Notify,
     clock: Arc<dyn Clock>,
 }
@@ -50,7 +58,15 @@ impl Default for Queue {
 impl Queue {
     /// An empty queue with delays that are measured by a clock.
     pub fn new(clock: Arc<dyn Clock>) -> Queue {
-        Queue { state: Mutex::default(), wake: Notify::new(), clock }
+        Queue { state: Arc::default(), wake: Notify::new(), clock }
+    }
+
+    /// The same, with metrics under a name.
+    pub fn named(name: &str, clock: Arc<dyn Clock>, metrics: &QueueMetrics) -> Queue {
+        let queue = Queue::new(clock);
+        queue.locked(|s| s.meter = metrics.meter(name));
+        metrics.follow(name, Arc::downgrade(&queue.state));
+        queue
     }
 
     fn now(&self) -> Instant {
@@ -75,6 +91,7 @@ impl Queue {
         if delay.is_zero() {
             return self.add(key);
         }
+        self.locked(|s| s.meter.retries.inc());
         self.add_at(key, self.now() + delay);
     }
 
@@ -139,7 +156,10 @@ impl Queue {
             return self.done(key);
         }
         let at = self.now() + rest;
-        self.locked(|s| s.resting.insert((at, key.clone())));
+        self.locked(|s| {
+            s.worked(key);
+            s.resting.insert((at, key.clone()))
+        });
         self.wake.notify_one();
     }
 
@@ -158,20 +178,34 @@ impl Queue {
 
 impl State {
     fn add(&mut self, key: Key) -> bool {
-        if self.active.contains(&key) {
-            self.again.insert(key);
+        if self.queued.contains_key(&key) || self.again.contains_key(&key) {
             return false;
         }
-        if !self.queued.insert(key.clone()) {
+        self.meter.adds.inc();
+        self.meter.depth.inc();
+        if self.active.contains_key(&key) {
+            self.again.insert(key, Instant::now());
             return false;
         }
+        self.queued.insert(key.clone(), Instant::now());
         self.ready.push_back(key);
         true
     }
 
+    /// The processing of a key has ended.
+    fn worked(&mut self, key: &Key) {
+        if let Some(began) = self.active.get_mut(key).and_then(Option::take) {
+            self.meter.work.observe(began.elapsed().as_secs_f64());
+        }
+    }
+
     fn done(&mut self, key: Key) -> bool {
+        self.worked(&key);
         self.active.remove(&key);
-        self.again.remove(&key) && self.add(key)
+        let Some(added) = self.again.remove(&key) else { return false };
+        self.queued.insert(key.clone(), added);
+        self.ready.push_back(key);
+        true
     }
 
     fn delay(&mut self, at: Instant, key: Key) {
@@ -205,8 +239,11 @@ impl State {
 
     fn take(&mut self) -> Option<Key> {
         let key = self.ready.pop_front()?;
-        self.queued.remove(&key);
-        self.active.insert(key.clone());
+        if let Some(added) = self.queued.remove(&key) {
+            self.meter.latency.observe(added.elapsed().as_secs_f64());
+        }
+        self.meter.depth.dec();
+        self.active.insert(key.clone(), Some(Instant::now()));
         Some(key)
     }
 }

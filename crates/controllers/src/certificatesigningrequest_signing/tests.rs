@@ -47,7 +47,18 @@ fn approved() -> Value {
 fn plan(signer_name: &'static str, csr: Value) -> kaji_runtime::Plan {
     let (authority, _) = authority(&rcgen::PKCS_ECDSA_P256_SHA256);
     let view = View::default().with(snapshot::<CertificateSigningRequest>([csr]));
-    reconcile(&Signer { name: "csrsigning-test", signer: signer_name, authority }, &view, "", "c", &[])
+    reconcile(
+        &Signer {
+            name: "csrsigning-test",
+            signer: signer_name,
+            authority,
+            longest: SignedDuration::from_hours(365 * 24),
+        },
+        &view,
+        "",
+        "c",
+        &[],
+    )
 }
 
 /// What a certificate says, and whether the issuer's key made it.

@@ -44,6 +44,10 @@ impl Reconciler for Stale {
         COMPONENT
     }
 
+    fn queue_name(&self) -> &'static str {
+        "stale_pod_disruption"
+    }
+
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {
         let pods = view.get::<Pod>();
         let Some(pod) = pods.by_key(key) else { return Plan::nothing() };

@@ -39,7 +39,7 @@ fn view(service: Value, pods: Vec<Value>, slices: Vec<Value>) -> View {
 }
 
 fn plan(service: Value, pods: Vec<Value>, slices: Vec<Value>) -> String {
-    short(&text(&reconcile(&Slices, &view(service, pods, slices), "ns", "web", &[])))
+    short(&text(&reconcile(&Slices { limit: 100 }, &view(service, pods, slices), "ns", "web", &[])))
 }
 
 /// Without the lines of events for failures, which all steps have.
@@ -49,7 +49,7 @@ fn short(text: &str) -> String {
 
 /// What the API server would hold after the creates of a plan.
 fn created(service: Value, pods: Vec<Value>) -> Vec<Value> {
-    let plan = reconcile(&Slices, &view(service, pods, vec![]), "ns", "web", &[]);
+    let plan = reconcile(&Slices { limit: 100 }, &view(service, pods, vec![]), "ns", "web", &[]);
     let writes = plan.writes().enumerate();
     let created = writes.filter_map(|(i, w)| match w {
         Write::Create { body, .. } => {
@@ -87,7 +87,7 @@ fn creates_slices_of_a_service() {
         named,
         pod("h", "", None),
     ];
-    let text = text(&reconcile(&Slices, &view(service(), pods, vec![]), "ns", "web", &[]));
+    let text = text(&reconcile(&Slices { limit: 100 }, &view(service(), pods, vec![]), "ns", "web", &[]));
     expect![[r#"
         create /apis/discovery.k8s.io/v1/namespaces/ns/endpointslices {"addressType":"IPv4","apiVersion":"discovery.k8s.io/v1","endpoints":[{"addresses":["10.1.0.1"],"conditions":{"ready":true,"serving":true,"terminating":false},"nodeName":"n1","targetRef":{"kind":"Pod","name":"a","namespace":"ns","uid":"uid-a"},"zone":"z1"},{"addresses":["10.1.0.2"],"conditions":{"ready":false,"serving":false,"terminating":false},"nodeName":"n1","targetRef":{"kind":"Pod","name":"b","namespace":"ns","uid":"uid-b"},"zone":"z1"},{"addresses":["10.1.0.3"],"conditions":{"ready":false,"serving":true,"terminating":true},"nodeName":"n1","targetRef":{"kind":"Pod","name":"c","namespace":"ns","uid":"uid-c"},"zone":"z1"},{"addresses":["10.1.0.7"],"conditions":{"ready":true,"serving":true,"terminating":false},"hostname":"g-0","nodeName":"n1","targetRef":{"kind":"Pod","name":"g","namespace":"ns","uid":"uid-g"},"zone":"z1"}],"kind":"EndpointSlice","metadata":{"annotations":{"endpoints.kubernetes.io/last-change-trigger-time":"2025-01-01T11:59:00Z"},"generateName":"web-","labels":{"endpointslice.kubernetes.io/managed-by":"endpointslice-controller.k8s.io","kubernetes.io/service-name":"web","team":"a"},"namespace":"ns","ownerReferences":[{"apiVersion":"v1","blockOwnerDeletion":true,"controller":true,"kind":"Service","name":"web","uid":"s1"}]},"ports":[{"name":"http","port":8080,"protocol":"TCP"}]}
             failed: Warning FailedToUpdateEndpointSlices: Error updating Endpoint Slices for Service ns/web: failed to create EndpointSlice for Service ns/web: {error}
@@ -185,7 +185,7 @@ fn deletes_slices_of_services_without_endpoints() {
     expect![[r#"
         delete /apis/discovery.k8s.io/v1/namespaces/ns/endpointslices/web-0 {"preconditions":{"uid":"slice0"}}
     "#]]
-    .assert_eq(&text(&reconcile(&Slices, &gone, "ns", "web", &[])));
+    .assert_eq(&text(&reconcile(&Slices { limit: 100 }, &gone, "ns", "web", &[])));
     let mut external = service();
     external["spec"]["type"] = "ExternalName".into();
     assert_eq!(plan(external, vec![pod("a", "10.1.0.1", Some(3))], vec![]), "");
@@ -204,7 +204,7 @@ fn creates_nothing_in_a_terminating_namespace() {
     let error = Error::Api(Box::new(Status::from_value(&status).unwrap()));
     let failures = [Failure { target: Target::of::<EndpointSlice>("ns", ""), error }];
     let view = view(service(), vec![], vec![]);
-    assert_eq!(text(&reconcile(&Slices, &view, "ns", "web", &failures)), "");
+    assert_eq!(text(&reconcile(&Slices { limit: 100 }, &view, "ns", "web", &failures)), "");
 }
 
 #[test]

@@ -25,11 +25,17 @@ fn view(service: Option<Value>, endpoints: Value, slices: Vec<Value>) -> View {
 }
 
 fn plan(service: Option<Value>, endpoints: Value, slices: Vec<Value>) -> String {
-    text(&reconcile(&Mirroring, &view(service, endpoints, slices), "ns", "web", &[]))
+    text(&reconcile(&Mirroring { limit: 1000 }, &view(service, endpoints, slices), "ns", "web", &[]))
 }
 
 fn created(endpoints: Value) -> Vec<Value> {
-    let plan = reconcile(&Mirroring, &view(Some(service(Value::Null)), endpoints, vec![]), "ns", "web", &[]);
+    let plan = reconcile(
+        &Mirroring { limit: 1000 },
+        &view(Some(service(Value::Null)), endpoints, vec![]),
+        "ns",
+        "web",
+        &[],
+    );
     let named = |(i, write): (usize, &Write)| {
         let Write::Create { body, .. } = write else { return None };
         let mut body = body.clone();
@@ -100,8 +106,13 @@ fn truncates_addresses_at_the_limit() {
     let addresses: Vec<Value> =
         (0..1100).map(|i| json!({"ip": format!("10.1.{}.{}", i / 250, i % 250)})).collect();
     let there = endpoints(json!([{"addresses": addresses, "ports": [{"port": 80, "protocol": "TCP"}]}]));
-    let plan =
-        reconcile(&Mirroring, &view(Some(service(Value::Null)), there.clone(), vec![]), "ns", "web", &[]);
+    let plan = reconcile(
+        &Mirroring { limit: 1000 },
+        &view(Some(service(Value::Null)), there.clone(), vec![]),
+        "ns",
+        "web",
+        &[],
+    );
     assert_eq!(created(there)[0]["endpoints"].as_array().unwrap().len(), 1000);
     expect!["A max of 1000 addresses can be mirrored to EndpointSlices per Endpoints subset. 100 addresses were skipped"].assert_eq(&plan.events[0].message);
 }

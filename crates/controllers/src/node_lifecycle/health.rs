@@ -2,20 +2,15 @@
 //!
 //! Invariants:
 //! - Time stamps of the node are compared with each other only, never with the clock: the clocks of machines differ.
-//! - Silence grows by [`PERIOD`] at most from one look to the next. A clock that jumps, or a process that was suspended, says
+//! - Silence grows by a period at most from one look to the next. A clock that jumps, or a process that was suspended, says
 //!   nothing of a kubelet that had no time to renew its lease.
 
+use crate::NodeMonitorConfig;
 use jiff::Timestamp;
 use kaji_runtime::objects::{Lease, Node};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// The time between two looks: kube-controller-manager's `--node-monitor-period`.
-pub const PERIOD: Duration = Duration::from_secs(5);
-/// How long a node may be silent: `--node-monitor-grace-period`.
-const GRACE: Duration = Duration::from_secs(50);
-/// How long it may be silent before its first status: `--node-startup-grace-period`.
-const STARTUP_GRACE: Duration = Duration::from_secs(60);
 /// The conditions that a kubelet posts; `NetworkUnavailable` is the control plane's.
 const POSTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
@@ -62,8 +57,14 @@ impl Health {
     }
 
     /// Takes note of a node, `passed` after it was seen last.
-    pub fn observe(&mut self, node: &Node, lease: Option<&Lease>, passed: Duration) {
-        self.silence = self.silence.saturating_add(passed.min(PERIOD));
+    pub fn observe(
+        &mut self,
+        node: &Node,
+        lease: Option<&Lease>,
+        passed: Duration,
+        config: &NodeMonitorConfig,
+    ) {
+        self.silence = self.silence.saturating_add(passed.min(config.period));
         let heartbeat = heartbeat(node);
         if self.heartbeat != heartbeat {
             self.heartbeat = heartbeat;
@@ -77,8 +78,8 @@ impl Health {
     }
 
     /// Whether it has been silent for too long.
-    pub fn silent(&self) -> bool {
-        self.silence > if self.heartbeat.is_some() { GRACE } else { STARTUP_GRACE }
+    pub fn silent(&self, config: &NodeMonitorConfig) -> bool {
+        self.silence > if self.heartbeat.is_some() { config.grace } else { config.startup_grace }
     }
 }
 

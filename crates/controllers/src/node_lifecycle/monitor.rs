@@ -9,11 +9,14 @@
 //!   that a restart delays no eviction.
 
 use super::{
-    health::{Health, PERIOD, ready_status, unknown},
+    health::{Health, ready_status, unknown},
     patch_taints,
     zones::{Counts, Turn, ZoneKey, Zones, zone_of},
 };
-use crate::shared::{conditions::seconds, controller_ref::quiet};
+use crate::{
+    NodeMonitorConfig,
+    shared::{conditions::seconds, controller_ref::quiet},
+};
 use jiff::Timestamp;
 use kaji_runtime::{
     Controller, Cx, EventRecord, Failure, Informers, Key, PatchKind, Plan, Projection, Reconciler, Snapshot,
@@ -42,9 +45,9 @@ const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const NO_EXECUTE: &str = "NoExecute";
 const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
 
-/// The controller; it looks at all nodes every [`PERIOD`].
-pub fn controller(informers: &Arc<Informers>) -> Controller {
-    Controller::new(Monitor::default(), informers)
+/// The controller; it looks at all nodes once a period.
+pub fn controller(informers: &Arc<Informers>, config: NodeMonitorConfig) -> Controller {
+    Controller::new(Monitor::new(config), informers)
         .reads::<Lease>(|_, _| vec![])
         .reads::<Pod>(|_, _| vec![])
         .reads::<Node>(|_, _| vec![])
@@ -56,9 +59,21 @@ pub fn controller(informers: &Arc<Informers>) -> Controller {
 #[derive(Default)]
 pub struct Monitor(Mutex<State>);
 
+impl Monitor {
+    /// One that remembers nothing.
+    pub fn new(config: NodeMonitorConfig) -> Self {
+        let zones = Zones::new(config.evictions);
+        Monitor(Mutex::new(State { config, zones, ..State::default() }))
+    }
+}
+
 impl Reconciler for Monitor {
     fn name(&self) -> &'static str {
         COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        "node_lifecycle_controller_pods"
     }
 
     fn reconcile(&self, view: &View, _: &Key, cx: &Cx<'_>) -> Plan {
@@ -82,6 +97,7 @@ impl Seen {
 
 #[derive(Default)]
 struct State {
+    config: NodeMonitorConfig,
     nodes: BTreeMap<String, Health>,
     zones: Zones,
     last: Option<Timestamp>,
@@ -171,9 +187,9 @@ impl State {
         let (mut steps, mut zones) = (vec![], BTreeMap::<ZoneKey, Counts>::new());
         for node in seen.nodes.iter() {
             let Some(health) = self.nodes.get_mut(&node.metadata.name) else { continue };
-            health.observe(node, seen.lease(node), passed);
+            health.observe(node, seen.lease(node), passed, &self.config);
             let mut ready = node.ready();
-            if health.silent()
+            if health.silent(&self.config)
                 && let Some(conditions) = unknown(node, seconds(now))
             {
                 if ready {
@@ -224,7 +240,7 @@ impl State {
             }
         }
         queue.sort_by_key(|(since, node, _)| (*since, node.metadata.name.clone()));
-        let mut wait = PERIOD;
+        let mut wait = self.config.period;
         for (_, node, wanted) in queue {
             let zone = zone_of(node);
             if self.zones.accepts(&zone, now) {

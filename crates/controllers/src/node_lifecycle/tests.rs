@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::testing::{now, object, reconcile, snapshot, text};
+use crate::{EvictionRates, NodeMonitorConfig};
 use expect_test::expect;
-use health::{Health, PERIOD};
+use health::Health;
 use jiff::{SignedDuration, Timestamp};
 use kaji_meta::random::SeededRandom;
 use kaji_runtime::objects::{Lease, Pod};
@@ -11,6 +12,8 @@ use monitor::Monitor;
 use proptest::prelude::*;
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 use zones::{Counts, Disruption, Turn, Zones};
+
+const PERIOD: Duration = Duration::from_secs(5);
 
 fn plan(spec: Value, conditions: &[(&str, &str)]) -> String {
     let conditions: Vec<Value> =
@@ -69,7 +72,7 @@ impl Cluster {
                 "spec": {"nodeName": name}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
         };
         Cluster {
-            monitor: Monitor::default(),
+            monitor: Monitor::new(NodeMonitorConfig::default()),
             nodes: names.iter().map(|name| ((*name).to_owned(), node(name))).collect(),
             renewed: names.iter().map(|name| ((*name).to_owned(), now())).collect(),
             pods: names.iter().map(pod).collect(),
@@ -243,7 +246,7 @@ fn new_and_removed_nodes_are_reported() {
 
 #[test]
 fn states_of_zones() {
-    let state = |ready, unready| Counts { ready, unready }.disruption();
+    let state = |ready, unready| Counts { ready, unready }.disruption(&EvictionRates::default());
     assert_eq!(state(0, 0), Disruption::Normal);
     assert_eq!(state(0, 1), Disruption::Full);
     assert_eq!(state(1, 2), Disruption::Normal);
@@ -290,8 +293,8 @@ proptest! {
         let mut health = Health::new(&node, None);
         for (n, (jump, looks)) in jumps.into_iter().enumerate() {
             for _ in 0..looks {
-                health.observe(&node, Some(&lease(n)), Duration::from_secs(jump));
-                prop_assert!(!health.silent());
+                health.observe(&node, Some(&lease(n)), Duration::from_secs(jump), &NodeMonitorConfig::default());
+                prop_assert!(!health.silent(&NodeMonitorConfig::default()));
             }
         }
     }
@@ -310,4 +313,35 @@ proptest! {
         prop_assert!(given <= steps.iter().sum::<i64>() / 10 + 1);
         prop_assert!(given > 0);
     }
+}
+
+#[test]
+fn grace_and_rates_are_configured() {
+    let node: Node = object(json!({"metadata": {"name": "n"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}}));
+    let second = Duration::from_secs(1);
+    let config = NodeMonitorConfig { period: second, grace: second * 3, ..NodeMonitorConfig::default() };
+    let mut health = Health::new(&node, None);
+    let silent = |health: &mut Health| {
+        health.observe(&node, None, second * 9, &config);
+        health.silent(&config)
+    };
+    // A look counts for a period at most.
+    assert_eq!([(); 5].map(|()| silent(&mut health)), [false, false, false, true, true]);
+    let rates = EvictionRates { rate: 0.5, secondary_rate: 0.25, unhealthy: 0.3, large: 4 };
+    let zone = (String::new(), "a".to_owned());
+    let wait = |ready, unready| {
+        let mut zones = Zones::new(rates);
+        zones.update(&BTreeMap::from([(zone.clone(), Counts { ready, unready })]), now());
+        zones
+            .accepts(&zone, now())
+            .then(|| zones.next_token(&zone, now()).unwrap().as_second() - now().as_second())
+    };
+    assert_eq!((wait(9, 1), wait(7, 3)), (Some(2), Some(4)));
+    // A zone that is not large gives none.
+    assert_eq!(wait(1, 3), None);
+    let none = EvictionRates { rate: 0.0, ..rates };
+    let mut zones = Zones::new(none);
+    zones.add(&zone, now());
+    assert!(!zones.accepts(&zone, now()));
 }

@@ -7,18 +7,10 @@
 //! - While no node at all is ready, no token is given.
 //! - A zone gives at most one token per interval of its rate, and saves none up.
 
+use crate::EvictionRates;
 use jiff::{SignedDuration, Timestamp};
 use kaji_runtime::objects::Node;
 use std::{collections::BTreeMap, time::Duration};
-
-/// The time between two nodes of a zone: the inverse of kube-controller-manager's `--node-eviction-rate` 0.1.
-const INTERVAL: Duration = Duration::from_secs(10);
-/// The same for a large zone with too many nodes that are not ready: `--secondary-node-eviction-rate` 0.01.
-const SECONDARY_INTERVAL: Duration = Duration::from_secs(100);
-/// `--unhealthy-zone-threshold`, in percent.
-const UNHEALTHY_PERCENT: usize = 55;
-/// `--large-cluster-size-threshold`
-const LARGE: usize = 50;
 
 const ZONE: [&str; 2] = ["failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"];
 const REGION: [&str; 2] = ["failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"];
@@ -60,11 +52,11 @@ pub enum Disruption {
 
 impl Counts {
     /// The state of a zone with such nodes.
-    pub fn disruption(self) -> Disruption {
+    pub fn disruption(self, rates: &EvictionRates) -> Disruption {
         let total = self.ready + self.unready;
         match self {
             Counts { ready: 0, unready: 1.. } => Disruption::Full,
-            Counts { unready: 3.., .. } if self.unready * 100 >= UNHEALTHY_PERCENT * total => {
+            Counts { unready: 3.., .. } if fraction(self.unready, total) >= rates.unhealthy => {
                 Disruption::Partial
             }
             _ => Disruption::Normal,
@@ -72,13 +64,25 @@ impl Counts {
     }
 
     /// The interval of a zone with such nodes; `None` when it gives no tokens.
-    fn interval(self) -> Option<Duration> {
-        match self.disruption() {
-            Disruption::Partial if self.ready + self.unready > LARGE => Some(SECONDARY_INTERVAL),
+    fn interval(self, rates: &EvictionRates) -> Option<Duration> {
+        match self.disruption(rates) {
+            Disruption::Partial if self.ready + self.unready > rates.large => {
+                interval_of(rates.secondary_rate)
+            }
             Disruption::Partial => None,
-            Disruption::Initial | Disruption::Normal | Disruption::Full => Some(INTERVAL),
+            Disruption::Initial | Disruption::Normal | Disruption::Full => interval_of(rates.rate),
         }
     }
+}
+
+fn fraction(part: usize, whole: usize) -> f64 {
+    let number = |n: usize| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
+    number(part) / number(whole)
+}
+
+/// The time between two nodes at so many a second; none for a rate of zero.
+fn interval_of(rate: f64) -> Option<Duration> {
+    if rate > 0.0 { Duration::try_from_secs_f64(1.0 / rate).ok() } else { None }
 }
 
 /// A bucket of one token.
@@ -138,40 +142,48 @@ pub enum Turn {
 
 /// All zones.
 #[derive(Debug, Default)]
-pub struct Zones(BTreeMap<ZoneKey, Zone>);
+pub struct Zones {
+    zones: BTreeMap<ZoneKey, Zone>,
+    rates: EvictionRates,
+}
 
 impl Zones {
+    /// None yet.
+    pub fn new(rates: EvictionRates) -> Zones {
+        Zones { zones: BTreeMap::new(), rates }
+    }
+
     /// Adds a zone that is not known yet.
     pub fn add(&mut self, key: &ZoneKey, now: Timestamp) {
-        if !self.0.contains_key(key) {
-            let limiter = Limiter { interval: Some(INTERVAL), next: now };
-            self.0.insert(key.clone(), Zone { state: Disruption::default(), limiter });
+        if !self.zones.contains_key(key) {
+            let limiter = Limiter { interval: interval_of(self.rates.rate), next: now };
+            self.zones.insert(key.clone(), Zone { state: Disruption::default(), limiter });
         }
     }
 
     /// Takes note of the nodes of all zones; zones without nodes are forgotten.
     pub fn update(&mut self, counts: &BTreeMap<ZoneKey, Counts>, now: Timestamp) -> Turn {
-        self.0.retain(|key, _| counts.contains_key(key));
+        self.zones.retain(|key, _| counts.contains_key(key));
         for key in counts.keys() {
             self.add(key, now);
         }
         // Zones of which all nodes are excluded from these checks keep the default rate.
         let counted = |counts: &&Counts| **counts != Counts::default();
         let full = |state: Disruption| state == Disruption::Full;
-        let all_full = counts.values().filter(counted).all(|c| full(c.disruption()));
-        let was_full = self.0.values().any(|z| full(z.state))
-            && self.0.values().all(|z| full(z.state) || z.state == Disruption::Initial);
+        let all_full = counts.values().filter(counted).all(|c| full(c.disruption(&self.rates)));
+        let was_full = self.zones.values().any(|z| full(z.state))
+            && self.zones.values().all(|z| full(z.state) || z.state == Disruption::Initial);
         let mut turn = if was_full && !all_full { Turn::Resumed } else { Turn::None };
-        for (key, zone) in &mut self.0 {
+        for (key, zone) in &mut self.zones {
             let Some(counts) = counts.get(key).filter(counted) else { continue };
             if all_full && zone.state != Disruption::Full {
                 turn = Turn::Stopped;
             }
-            let state = counts.disruption();
+            let state = counts.disruption(&self.rates);
             if all_full {
                 zone.limiter.change(None, now);
             } else if zone.state != state || was_full {
-                zone.limiter.change(counts.interval(), now);
+                zone.limiter.change(counts.interval(&self.rates), now);
             }
             zone.state = state;
         }
@@ -180,18 +192,18 @@ impl Zones {
 
     /// Takes a token of a zone, if there is one.
     pub fn accepts(&mut self, key: &ZoneKey, now: Timestamp) -> bool {
-        self.0.get_mut(key).is_some_and(|zone| zone.limiter.accepts(now))
+        self.zones.get_mut(key).is_some_and(|zone| zone.limiter.accepts(now))
     }
 
     /// Gives a token back that was not used.
     pub fn refund(&mut self, key: &ZoneKey, now: Timestamp) {
-        if let Some(zone) = self.0.get_mut(key) {
+        if let Some(zone) = self.zones.get_mut(key) {
             zone.limiter.next = now;
         }
     }
 
     /// When a zone's next token is there; `None` if it gives none.
     pub fn next_token(&self, key: &ZoneKey, now: Timestamp) -> Option<Timestamp> {
-        self.0.get(key)?.limiter.available(now)
+        self.zones.get(key)?.limiter.available(now)
     }
 }

@@ -16,6 +16,8 @@ pub trait Protected: Projection {
     const FINALIZER: &'static str;
     /// The component name of the controller.
     const COMPONENT: &'static str;
+    /// The name of the controller's queue in metrics.
+    const QUEUE: &'static str;
     /// How old a deletion must be before the finalizer is removed: the informers may lag behind that long.
     const WAIT: Duration = Duration::ZERO;
     /// Whether an object uses this one.
@@ -35,6 +37,10 @@ pub struct Protection<T>(pub PhantomData<T>);
 impl<T: Protected> Reconciler for Protection<T> {
     fn name(&self) -> &'static str {
         T::COMPONENT
+    }
+
+    fn queue_name(&self) -> &'static str {
+        T::QUEUE
     }
 
     fn reconcile(&self, view: &View, key: &Key, cx: &Cx<'_>) -> Plan {

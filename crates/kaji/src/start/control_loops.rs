@@ -20,10 +20,25 @@ use kaji_kubelet::{
 };
 use kaji_meta::time::SystemClock;
 use kaji_options::{Nodes, Options};
-use kaji_runtime::{Client, Informers, Selected, Shared};
-use kaji_server::{Certificates, Identities, LocalService, Stack};
+use kaji_runtime::{Client, Informers, Selected, Shared, queue::QueueMetrics};
+use kaji_server::{Certificates, Identities, LocalService, Metrics, Stack};
 use std::{net::IpAddr, sync::Arc};
 use tokio::{sync::watch, task::JoinSet};
+
+/// The metrics of the loops of this process. Clones share the numbers.
+#[derive(Clone, Default)]
+pub(crate) struct LoopMetrics {
+    scheduler: kaji_scheduler::Metrics,
+    queues: QueueMetrics,
+}
+
+impl LoopMetrics {
+    /// Adds them to those of the server.
+    pub fn add_to(&self, metrics: Metrics) -> Metrics {
+        let metrics = metrics.with(|registry| self.scheduler.register(registry));
+        metrics.with(|registry| self.queues.register(registry))
+    }
+}
 
 /// What control loops need of the server.
 pub(crate) struct ControlLoopConfig {
@@ -33,7 +48,7 @@ pub(crate) struct ControlLoopConfig {
     pub certificates: Arc<Certificates>,
     pub node_ranges: Option<NodeRanges>,
     pub token_signer: Arc<SigningKey>,
-    pub scheduler_metrics: kaji_scheduler::Metrics,
+    pub loop_metrics: LoopMetrics,
     /// Of this machine, where other machines reach it.
     pub machine_address: IpAddr,
     pub authentication: watch::Receiver<ClusterAuthenticationInfo>,
@@ -62,8 +77,8 @@ impl ControlLoopConfig {
             return ControlLoops::default();
         }
         let client = self.client("kube-controller-manager", identities::controllers());
-        let informers =
-            Informers::timed(client.clone(), Selected::default(), self.environment.object_clock.clone());
+        let (clock, metrics) = (self.environment.object_clock.clone(), self.loop_metrics.queues.clone());
+        let informers = Informers::measured(client.clone(), Selected::default(), clock, metrics);
         let mut tasks = JoinSet::new();
         self.start_controllers(&mut tasks, &informers, client, stop);
         if options.selection.scheduler() {
@@ -74,7 +89,7 @@ impl ControlLoopConfig {
             };
             match configuration {
                 Ok(configuration) => {
-                    let metrics = self.scheduler_metrics.clone();
+                    let metrics = self.loop_metrics.scheduler.clone();
                     let (shared, stop) = (self.shared(client), stop.clone());
                     tasks.spawn(kaji_scheduler::run(informers.clone(), shared, configuration, metrics, stop));
                 }
@@ -136,6 +151,7 @@ impl ControlLoopConfig {
             unused_token_period: options.unused_token_period,
             token_signer: Some(self.token_signer.clone()),
             autoscaler: options.autoscaler.clone(),
+            loops: options.loops.clone(),
             node_ranges: self.node_ranges.clone(),
             load_balancer: options.nodes.run_containers().then(|| LoadBalancerConfig {
                 reserved_ports: [&[options.listen.port()], real_node::SERVER_PORTS].concat(),

@@ -1,5 +1,8 @@
 //! What control loops do for users, seen over the API of a whole cluster with simulated nodes.
 
 mod autoscaling;
+mod device_claims;
 mod disruption;
+mod queue_metrics;
+mod server_alone;
 mod service_ranges;

@@ -80,6 +80,12 @@ async fn pods_of_custom_resources_can_be_evicted() {
         })
     })
     .await;
+    // A pod that does not run may always go.
+    until("the pod runs", async || {
+        let (_, pod) = ask(&test, &admin(), &format!("GET {PODS}/gadgets-0"), &Value::Null).await;
+        pod["status"]["phase"] == "Running"
+    })
+    .await;
     let (request, eviction) = evict("gadgets-0");
     assert_eq!(ask(&test, &admin(), &request, &eviction).await.0, 429);
     test.stop().await;

@@ -1,0 +1,86 @@
+//! What loops are configured with by flags of kube-controller-manager. The defaults are upstream's.
+
+use std::{collections::BTreeMap, time::Duration};
+
+/// How the health of nodes is monitored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NodeMonitorConfig {
+    /// `--node-monitor-period`: the time between two looks.
+    pub period: Duration,
+    /// `--node-monitor-grace-period`: how long a node may be silent.
+    pub grace: Duration,
+    /// `--node-startup-grace-period`: how long it may be silent before its first status.
+    pub startup_grace: Duration,
+    /// The zones' rates.
+    pub evictions: EvictionRates,
+}
+
+/// How fast nodes of a zone may get taints that evict their pods.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EvictionRates {
+    /// `--node-eviction-rate`: nodes a second.
+    pub rate: f64,
+    /// `--secondary-node-eviction-rate`: the same in a large zone with too many nodes that are not ready.
+    pub secondary_rate: f64,
+    /// `--unhealthy-zone-threshold`: the fraction of nodes from which on those that are not ready are too many.
+    pub unhealthy: f64,
+    /// `--large-cluster-size-threshold`: a zone with more nodes is large.
+    pub large: usize,
+}
+
+impl Default for NodeMonitorConfig {
+    fn default() -> NodeMonitorConfig {
+        NodeMonitorConfig {
+            period: Duration::from_secs(5),
+            grace: Duration::from_secs(50),
+            startup_grace: Duration::from_secs(60),
+            evictions: EvictionRates::default(),
+        }
+    }
+}
+
+impl Default for EvictionRates {
+    fn default() -> EvictionRates {
+        EvictionRates { rate: 0.1, secondary_rate: 0.01, unhealthy: 0.55, large: 50 }
+    }
+}
+
+/// The configuration of loops.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoopConfig {
+    /// How many objects a controller works on at the same time, by its name in `--controllers`; others have their own number.
+    pub workers: BTreeMap<&'static str, usize>,
+    /// The health of nodes.
+    pub nodes: NodeMonitorConfig,
+    /// `--terminated-pod-gc-threshold`: pods that are over and stay. Without it all stay.
+    pub terminated_pods: Option<usize>,
+    /// `--resource-quota-sync-period`: how often everything is counted anew.
+    pub quota_period: Duration,
+    /// `--max-endpoints-per-slice`
+    pub endpoints_per_slice: usize,
+    /// `--mirroring-max-endpoints-per-subset`
+    pub mirrored_endpoints: usize,
+    /// `--cluster-signing-duration`: how long certificates live at most.
+    pub signing_duration: Duration,
+}
+
+impl Default for LoopConfig {
+    fn default() -> LoopConfig {
+        LoopConfig {
+            workers: crate::worker_flags().map(|(controller, flag)| (controller, flag.default)).collect(),
+            nodes: NodeMonitorConfig::default(),
+            terminated_pods: Some(12_500),
+            quota_period: Duration::from_secs(300),
+            endpoints_per_slice: 100,
+            mirrored_endpoints: 1000,
+            signing_duration: Duration::from_secs(365 * 24 * 60 * 60),
+        }
+    }
+}
+
+impl LoopConfig {
+    /// How many objects a controller works on at the same time; one without a flag has one worker.
+    pub(crate) fn workers(&self, controller: &str) -> usize {
+        self.workers.get(controller).copied().unwrap_or(1)
+    }
+}
