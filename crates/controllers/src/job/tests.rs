@@ -281,7 +281,7 @@ fn adopts_pods_with_the_finalizer() {
     expect![[r#"
         strategic pods/lost {"metadata":{"$deleteFromPrimitiveList/finalizers":["batch.kubernetes.io/job-tracking"],"ownerReferences":[{"$patch":"delete","uid":"j1"}],"uid":"lost"}}
         --
-        merge jobs/work {"metadata":{"resourceVersion":"7","uid":"j1"}}
+        merge jobs/work/status {"metadata":{"resourceVersion":"7","uid":"j1"}}
         --
         strategic pods/stray {"metadata":{"finalizers":["batch.kubernetes.io/job-tracking"],"ownerReferences":[{"apiVersion":"batch/v1","blockOwnerDeletion":true,"controller":true,"kind":"Job","name":"work","uid":"j1"}],"uid":"stray"}}
     "#]].assert_eq(&plan(job(json!({}), started(json!({}))), vec![stray, lost]));

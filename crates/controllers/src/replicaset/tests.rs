@@ -84,7 +84,7 @@ fn adopts_and_releases() {
     expect![[r#"
         strategic /api/v1/namespaces/ns/pods/stray {"metadata":{"ownerReferences":[{"$patch":"delete","uid":"rs1"}],"uid":"stray"}}
         --
-        merge /apis/apps/v1/namespaces/ns/replicasets/web {"metadata":{"resourceVersion":"7","uid":"rs1"}}
+        merge /apis/apps/v1/namespaces/ns/replicasets/web/status {"metadata":{"resourceVersion":"7","uid":"rs1"}}
         --
         strategic /api/v1/namespaces/ns/pods/orphan {"metadata":{"ownerReferences":[{"apiVersion":"apps/v1","blockOwnerDeletion":true,"controller":true,"kind":"ReplicaSet","name":"web","uid":"rs1"}],"uid":"orphan"}}
         --

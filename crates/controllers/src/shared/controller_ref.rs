@@ -86,10 +86,11 @@ pub fn quiet(write: Write) -> Step {
     Step { write, on_success: None, on_failure: None }
 }
 
-/// A patch that changes nothing and fails if the object is not as the view shows it.
+/// A patch that changes nothing and fails if the object is not as the view shows it. It is one of the status, which the
+/// roles of all controllers of pods let them write: those of stateful sets and daemon sets let them write nothing else of it.
 pub fn unchanged<T: Projection>(meta: &Meta) -> Write {
     Write::Patch {
-        target: Target::of::<T>(&meta.namespace, &meta.name),
+        target: Target::of::<T>(&meta.namespace, &meta.name).subresource("status"),
         kind: PatchKind::Merge,
         body: json!({"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}}),
     }

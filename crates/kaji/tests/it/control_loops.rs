@@ -1,5 +1,6 @@
 //! What control loops do for users, seen over the API of a whole cluster with simulated nodes.
 
+mod adoption;
 mod autoscaling;
 mod device_claims;
 mod disruption;
