@@ -43,6 +43,7 @@ use kaji_meta::{Clock, query::Query};
 use kaji_runtime::Client;
 use kaji_server::{
     Authorities, FirstRequestTimeout, PeerIdentity, StackError, TlsAcceptor, TlsConfigHandle, TlsOptions,
+    leave_out_body_of_head,
     pki::{Identity, PkiError},
     protocol,
 };
@@ -287,8 +288,11 @@ impl KubeletServer {
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             requests.received();
             request.extensions_mut().insert(peer.peer());
-            let (server, sessions) = (self.clone(), sessions.clone());
-            async move { Ok::<_, Infallible>(server.handle(request, sessions).await) }
+            let (server, sessions, method) = (self.clone(), sessions.clone(), request.method().clone());
+            async move {
+                let response = server.handle(request, sessions).await;
+                Ok::<_, Infallible>(leave_out_body_of_head(&method, response))
+            }
         });
         let connection = async move {
             let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);

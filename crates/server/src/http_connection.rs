@@ -2,6 +2,9 @@
 //!
 //! Invariants: a connection without a request is closed after a while; request heads and streams are bounded.
 
+use http::{Method, Response, header};
+use http_body_util::{Either, Empty};
+use hyper::body::Body;
 use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
     server::conn::auto,
@@ -46,6 +49,22 @@ pub fn protocol(handshake: &ServerConnection, streams: u32) -> auto::Builder<Tok
     if handshake.alpn_protocol() == Some(b"h2") { builder.http2_only() } else { builder.http1_only() }
 }
 
+/// A response as a request of this method gets it: without a body for `HEAD`. hyper leaves it out over HTTP/1.1 alone, and to clients a
+/// body over h2 is an error of the protocol.
+pub fn leave_out_body_of_head<B: Body>(
+    method: &Method,
+    response: Response<B>,
+) -> Response<Either<B, Empty<B::Data>>> {
+    let (mut parts, body) = response.into_parts();
+    if method != Method::HEAD {
+        return Response::from_parts(parts, Either::Left(body));
+    }
+    if let Some(length) = body.size_hint().exact() {
+        parts.headers.entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
+    }
+    Response::from_parts(parts, Either::Right(Empty::new()))
+}
+
 /// Closes a connection on which no first request arrives in time.
 #[derive(Clone, Default)]
 pub struct FirstRequestTimeout(Arc<AtomicBool>);
@@ -74,7 +93,17 @@ impl FirstRequestTimeout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http_body_util::Full;
     use std::future::pending;
+
+    #[test]
+    fn responses_to_head_have_no_body_but_its_length() {
+        let answered = |method| leave_out_body_of_head(&method, Response::new(Full::new(&b"abc"[..])));
+        let head = answered(Method::HEAD);
+        assert!(head.body().is_end_stream());
+        assert_eq!(head.headers()[header::CONTENT_LENGTH], "3");
+        assert!(!answered(Method::GET).body().is_end_stream());
+    }
 
     #[tokio::test]
     async fn closes_connections_without_a_request_only() {

@@ -48,7 +48,7 @@ pub use deadline::{duration as parse_duration, flag as parse_timeout};
 pub use discovery::Discovery;
 pub use flowcontrol::FlowControl;
 pub use health::{Check, Health, SlowCheck};
-pub use http_connection::{FirstRequestTimeout, protocol};
+pub use http_connection::{FirstRequestTimeout, leave_out_body_of_head, protocol};
 pub use identity::{Authentication, Authorities, Peer, from_certificate};
 pub use impersonate::Impersonation;
 pub use listen::{Listener, MAX_CONNECTIONS, MAX_STREAMS, PeerIdentity, TlsConfigHandle};

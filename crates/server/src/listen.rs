@@ -6,7 +6,7 @@
 use crate::{
     audit::RemoteAddress,
     cpu_fairness::{AtomicLane, MigratingConnection, MigratingSocket},
-    http_connection::{FirstRequestTimeout, protocol},
+    http_connection::{FirstRequestTimeout, leave_out_body_of_head, protocol},
     identity::{Authorities, Peer},
     malformed,
     stack::{Stack, StackError},
@@ -205,12 +205,13 @@ async fn connection(
                 request.extensions_mut().insert(held.clone());
             }
             request.extensions_mut().insert(remote);
-            let stack = stack.clone();
+            let (stack, method) = (stack.clone(), request.method().clone());
             async move {
-                Ok::<_, std::convert::Infallible>(match malformed::refusal(&request) {
+                let response = match malformed::refusal(&request) {
                     Some(refusal) => refusal,
                     None => stack.serve(request).await,
-                })
+                };
+                Ok::<_, std::convert::Infallible>(leave_out_body_of_head(&method, response))
             }
         })
     };
