@@ -348,6 +348,7 @@ impl Worker {
             if observed.alive().next().is_none() {
                 break;
             }
+            self.probes.follow(&self.cx, &self.pod, &observed, true);
             let pod = (!desired.gone || model::deleting(&self.pod)).then(|| self.pod.clone());
             let cx = self.cx.clone();
             let grace = desired.pod.metadata.deletion_grace_period_seconds;
@@ -355,13 +356,35 @@ impl Worker {
             let imposed = imposed.map(|imposed| grace.map_or(imposed, |grace| grace.min(imposed)));
             let mut changes = self.desired.clone();
             // A deletion with less grace than the one before begins anew with it.
-            let shorter = changes.wait_for(|d| {
-                let new = d.pod.metadata.deletion_grace_period_seconds;
-                matches!((grace, new), (Some(old), Some(new)) if new < old)
+            let shorter = async {
+                let new = |d: &Desired| d.pod.metadata.deletion_grace_period_seconds;
+                let shorter = |d: &Desired| matches!((grace, new(d)), (Some(old), Some(new)) if new < old);
+                if changes.wait_for(shorter).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            let mut ended = std::pin::pin!(async {
+                tokio::select! {
+                    biased;
+                    killed = kill::all(&cx, pod.as_deref(), &observed, imposed) => killed,
+                    () = shorter => Ok(()),
+                }
             });
-            tokio::select! {
-                killed = kill::all(&cx, pod.as_deref(), &observed, imposed) => killed?,
-                Ok(_) = shorter => {}
+            let wake = self.wake.clone();
+            // Containers that take their time to end become unready meanwhile, and services leave them.
+            loop {
+                tokio::select! {
+                    biased;
+                    ended = &mut ended => { ended?; break; }
+                    () = wake.notified() => {}
+                }
+                // Beside the kill, not between its steps: it may hold what looking waits for.
+                let found = tokio::select! {
+                    biased;
+                    ended = &mut ended => { ended?; break; }
+                    found = self.observe() => found?,
+                };
+                self.report(&found, false);
             }
         }
         let observed = self.observe().await?;

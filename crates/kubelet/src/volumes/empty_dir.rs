@@ -13,7 +13,9 @@ impl VolumeManager {
             return Ok(());
         }
         let source = volume.empty_dir.clone().unwrap_or_default();
-        let mode = source.mode.and_then(|m| u32::try_from(m).ok()).unwrap_or(0o777);
+        // A new file system in memory is sticky, as /tmp is.
+        let default = if memory { 0o1777 } else { 0o777 };
+        let mode = source.mode.and_then(|m| u32::try_from(m).ok()).unwrap_or(default);
         self.create(&dir, mode)?;
         if memory {
             if !self.mounter.can_mount() {

@@ -1,6 +1,6 @@
 //! Mounts of the kubelet's own: memory for volumes, bind mounts of sub-paths.
 
-use rustix::fs::OFlags;
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::CString;
 use std::io;
@@ -109,8 +109,23 @@ impl Mounter for KernelMounter {
         if shared(&table, &dir.canonicalize()?) {
             return Ok(());
         }
-        rustix::mount::mount_bind(dir, dir)?;
-        rustix::mount::mount_change(dir, Propagation::SHARED | Propagation::REC)?;
+        let shared = Propagation::SHARED | Propagation::REC;
+        let mounts = self.below(dir);
+        if mounts.iter().any(|mount| mount == dir) {
+            rustix::mount::mount_change(dir, shared)?;
+            return Ok(());
+        }
+        // The copies of these are what is seen from now on. Those below would be in the mount table for ever.
+        let mut former = vec![];
+        for mount in mounts {
+            former.push(rustix::fs::openat(CWD, &mount, PATH_ONLY, Mode::empty())?);
+        }
+        rustix::mount::mount_bind_recursive(dir, dir)?;
+        rustix::mount::mount_change(dir, shared)?;
+        for mount in former.iter().rev() {
+            let path = format!("/proc/self/fd/{}", mount.as_raw_fd());
+            rustix::mount::unmount(path, UnmountFlags::DETACH)?;
+        }
         Ok(())
     }
 

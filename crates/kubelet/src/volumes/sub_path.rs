@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
-/// Opens a path within a volume, creating directories that are missing. The last one gets the permissions of the volume, so that
-/// what may write the volume may write it.
+/// Opens a path within a volume, creating directories that are missing. They get the permissions of the volume, so that what may
+/// write the volume may write them.
 fn open(volume: &Path, sub: &str) -> Result<OwnedFd, String> {
     let shown = |e: rustix::io::Errno| format!("{sub}: {e}");
     let root = rustix::fs::openat(CWD, volume, PATH_ONLY, Mode::empty()).map_err(shown)?;
@@ -21,26 +21,23 @@ fn open(volume: &Path, sub: &str) -> Result<OwnedFd, String> {
         Err(rustix::io::Errno::NOENT) => {}
         Err(error) => return Err(shown(error)),
     }
-    let volume_mode = statat(&root, "", AtFlags::EMPTY_PATH).map_err(shown)?.st_mode & 0o777;
-    let (mut dir, mut made) = (root, false);
+    let volume_mode = statat(&root, "", AtFlags::EMPTY_PATH).map_err(shown)?.st_mode & 0o7777;
+    let mut dir = root;
     for part in sub.split('/').filter(|p| !p.is_empty() && *p != ".") {
         let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let next = openat2(&dir, part, directory, Mode::empty(), BENEATH);
-        made = matches!(next, Err(rustix::io::Errno::NOENT));
         dir = match next {
             Ok(next) => next,
             Err(rustix::io::Errno::NOENT) => {
                 mkdirat(&dir, part, Mode::from_raw_mode(volume_mode)).map_err(shown)?;
-                openat2(&dir, part, directory, Mode::empty(), BENEATH).map_err(shown)?
+                // Creating is subject to the process's mask of permissions.
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+                let made = openat2(&dir, part, flags, Mode::empty(), BENEATH).map_err(shown)?;
+                fchmod(&made, Mode::from_raw_mode(volume_mode)).map_err(shown)?;
+                made
             }
             Err(error) => return Err(shown(error)),
         };
-    }
-    if made {
-        // Creating is subject to the process's mask of permissions.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = openat2(&dir, ".", flags, Mode::empty(), BENEATH).map_err(shown)?;
-        fchmod(opened, Mode::from_raw_mode(volume_mode)).map_err(shown)?;
     }
     Ok(dir)
 }
@@ -109,7 +106,8 @@ mod tests {
         let old = mode(&dir.path().join("old"));
         open(dir.path(), "old").unwrap();
         open(dir.path(), "a/new").unwrap();
-        assert_eq!(mode(&dir.path().join("a/new")), 0o777);
+        assert_eq!(mode(&dir.path().join("a")), 0o2777);
+        assert_eq!(mode(&dir.path().join("a/new")), 0o2777);
         assert_eq!(mode(&dir.path().join("old")), old);
     }
 

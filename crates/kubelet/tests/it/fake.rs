@@ -34,6 +34,8 @@ pub struct State {
     pub stats: Vec<PodSandboxStats>,
     /// Whether pods can have user namespaces.
     pub user_namespaces: bool,
+    /// What stops of containers wait for.
+    pub stops_wait: Option<Arc<Notify>>,
     number: i64,
 }
 
@@ -224,6 +226,8 @@ impl ContainerRuntime for Runtime {
     }
     fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> Answer<'a, ()> {
         Box::pin(async move {
+            let held = self.state.lock().unwrap().stops_wait.clone();
+            futures_util::future::OptionFuture::from(held.as_ref().map(|held| held.notified())).await;
             let now = self.now();
             let mut state = self.state.lock().unwrap();
             let found = state.containers.iter_mut().find(|c| c.info.id == id).ok_or_else(|| gone(id))?;
@@ -436,14 +440,11 @@ impl Sources for Objects {
         collection: &'a kaji_runtime::Target,
         object: &'a serde_json::Value,
     ) -> BoxFuture<'a, Result<serde_json::Value, String>> {
-        Box::pin(async move {
-            let mut objects = self.objects.lock().unwrap();
-            let name = format!("made-{}", objects.len());
-            let mut object = object.clone();
-            object["metadata"]["name"] = name.as_str().into();
-            objects.insert(format!("{}/{name}", collection.path()), object.clone());
-            Ok(object)
-        })
+        let mut objects = self.objects.lock().unwrap();
+        let (name, mut made) = (format!("made-{}", objects.len()), object.clone());
+        made["metadata"]["name"] = name.as_str().into();
+        objects.insert(format!("{}/{name}", collection.path()), made.clone());
+        Box::pin(async { Ok(made) })
     }
     fn token<'a>(&'a self, request: &'a TokenRequest) -> BoxFuture<'a, Result<Token, String>> {
         Box::pin(async move {

@@ -227,6 +227,40 @@ async fn failures_of_pulls_and_configurations_are_shown() {
 }
 
 #[tokio::test]
+async fn a_pod_becomes_unready_while_its_containers_end() {
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    let probe =
+        json!({"tcpSocket": {"host": "127.0.0.1", "port": port}, "periodSeconds": 1, "failureThreshold": 1});
+    let mut pod = pod(json!({"containers": [{"name": "c", "image": "i", "readinessProbe": probe}]}));
+    let run = Run::start(Fake::new(), &pod);
+    let second = jiff::SignedDuration::from_secs(1);
+    let tick = || run.fake.clock.advance(second);
+    run.until("ready", |status| {
+        tick();
+        ready(status)
+    })
+    .await;
+    let release = Arc::new(Notify::new());
+    run.fake.runtime.state.lock().unwrap().stops_wait = Some(release.clone());
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:07Z".into();
+    pod["metadata"]["deletionGracePeriodSeconds"] = 300.into();
+    run.change(&pod);
+    drop(server);
+    let status = run.until("unready", |status| {
+        tick();
+        !ready(status)
+    });
+    assert_eq!(status.await["phase"], "Running");
+    run.fake.runtime.state.lock().unwrap().stops_wait = None;
+    release.notify_one();
+    let Run { fake, task, desired, .. } = run;
+    tokio::time::timeout(Duration::from_secs(20), task).await.unwrap().unwrap();
+    drop(desired);
+    assert!(*fake.api.deleted.lock().unwrap());
+}
+
+#[tokio::test]
 async fn images_of_volumes_are_pulled_as_their_policies_say() {
     let of_policy = |policy: &str| {
         let mounts = json!([{"name": "v", "mountPath": "/v"}]);
