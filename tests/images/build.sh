@@ -87,12 +87,24 @@ N
 image "['debian', 'nginx']" "{'Cmd': ['nginx'], 'ExposedPorts': {'80/tcp': {}}, 'StopSignal': 'SIGQUIT', 'Env': ['$path']}" \
   "$e2e/nginx:1.15-4" "$e2e/nginx:1.27-0" "$e2e/httpd:2.4.38-4" docker.io/library/nginx:latest
 
+# The sample API server stores in an etcd of its own.
+if command -v etcd >/dev/null; then
+  layer etcd
+  mkdir -p "$work/etcd/usr/local/bin" && cp "$(command -v etcd)" "$work/etcd/usr/local/bin/etcd"
+  image "['debian', 'etcd']" "{'Cmd': ['etcd'], 'Env': ['$path']}" registry.k8s.io/etcd:3.6.8-0
+else
+  echo "SKIPPED image of etcd: etcd is not there"
+fi
+
 # programs: those of the checkout.
 programs() {
   local images=$checkout/test/images
   layer agnhost
   mkdir -p "$work/agnhost/uploads" "$work/agnhost/etc"
   go_build agnhost agnhost/agnhost
+  # Rows about services and port forwarding run these.
+  mkdir -p "$work/agnhost/usr/bin"
+  for applet in wget netstat; do cp "$(command -v busybox)" "$work/agnhost/usr/bin/$applet"; done
   ln -s agnhost "$work/agnhost/agnhost-2"
   cp "$images"/agnhost/porter/localhost.{crt,key} "$work/agnhost/"
   cp "$work"/debian/etc/{passwd,group} "$work/agnhost/etc/"
@@ -112,6 +124,9 @@ programs() {
   go_build resource-consumer consumer/consumer
   go_build resource-consumer/consume-cpu consumer/consume-cpu
   image "['debian', 'consumer']" "{'Entrypoint': ['/consumer'], 'ExposedPorts': {'8080/tcp': {}}, 'Env': ['$path']}" "$e2e/resource-consumer:1.14"
+  layer sample-apiserver
+  go_build ../../staging/src/k8s.io/sample-apiserver sample-apiserver/sample-apiserver
+  image "['debian', 'sample-apiserver']" "{'Entrypoint': ['/sample-apiserver'], 'Env': ['$path']}" "$e2e/sample-apiserver:1.29.2"
   layer regression
   go_build regression-issue-74839 regression/regression-issue-74839
   image "['busybox', 'regression']" "{'Entrypoint': ['/regression-issue-74839'], 'Env': ['$path']}" "$e2e/regression-issue-74839:1.5"
