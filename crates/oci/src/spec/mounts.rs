@@ -161,13 +161,14 @@ fn make_absent(source: &Path) -> Result<(), String> {
     }
 }
 
-/// The root's propagation has to let through what a volume's needs.
+/// The root's propagation has to let through what a volume's needs. In the words of `libcontainer`: it takes "shared" and "slave" as
+/// recursive, and refuses "rshared" and "rslave".
 pub fn root_propagation(parts: &Parts<'_>) -> &'static str {
     let any = |wanted| parts.config.mounts.iter().any(|mount| mount.propagation == wanted);
     if any(MountPropagation::Bidirectional) {
-        "rshared"
+        "shared"
     } else if any(MountPropagation::HostToContainer) {
-        "rslave"
+        "slave"
     } else {
         "private"
     }

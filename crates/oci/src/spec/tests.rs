@@ -1,7 +1,7 @@
 //! Configurations from fixtures.
 
 use super::*;
-use kaji_containers::{Capabilities, ContainerSecurity, Device, Mount};
+use kaji_containers::{Capabilities, ContainerSecurity, Device, Mount, MountPropagation};
 
 fn with<T>(config: &ContainerConfig, work: impl FnOnce(&Parts<'_>) -> T) -> T {
     let image = ImageConfig {
@@ -124,6 +124,20 @@ fn devices_below_dev_are_made_and_others_are_mounted() {
     };
     assert_eq!(shown(false), (1, 0, 2, json!("/dev/null")));
     assert_eq!(shown(true), (1, 0, 0, json!("/dev/null")));
+}
+
+#[test]
+fn the_roots_propagation_is_one_that_the_runtime_knows() {
+    let shown =
+        [MountPropagation::Private, MountPropagation::HostToContainer, MountPropagation::Bidirectional].map(
+            |propagation| {
+                let (container_path, host_path) = ("/a".into(), "/".into());
+                let mount = Mount { container_path, host_path, propagation, ..Default::default() };
+                let config = ContainerConfig { mounts: vec![mount], ..Default::default() };
+                with(&config, |parts| build(parts).unwrap().spec["linux"]["rootfsPropagation"].clone())
+            },
+        );
+    assert_eq!(shown, ["private", "slave", "shared"]);
 }
 
 #[test]
