@@ -269,7 +269,14 @@ impl ProbeWorker {
         }
         if let Some(action) = &self.probe.http_get {
             let target = hooks::http_target(action, ports, self.address)?;
-            return Ok(http::get(&target, limit, "kube-probe").await.map(drop));
+            let answer = http::get(&target, limit, "kube-probe").await;
+            if let Some(answer) = answer.as_ref().ok().filter(|answer| answer.code >= 300) {
+                let text = format!("Probe terminated redirects, Response body: {}", answer.text);
+                let reference = model::container_reference(&self.pod, &self.container.name);
+                let message = format!("{} probe warning: {text}", self.kind.name());
+                self.cx.api.record(EventRecord::warning(reference, "ProbeWarning", message));
+            }
+            return Ok(answer.map(drop));
         }
         if let Some(action) = &self.probe.tcp_socket {
             let port = hooks::port(&action.port, ports)?;

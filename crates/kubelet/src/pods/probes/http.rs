@@ -18,6 +18,8 @@ use tokio_rustls::rustls::{
 
 /// Bytes of a body that are read.
 const MOST_BODY: usize = 10 << 10;
+/// Requests of one probe: the first, and those that follow redirects.
+const MOST_REQUESTS: usize = 10;
 
 /// Where a request goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,18 +36,74 @@ pub struct HttpTarget {
     pub headers: Vec<(String, String)>,
 }
 
-/// Sends a GET. Answers the status code and the start of the body.
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpAnswer {
+    /// Its status code, below 400.
+    pub code: u16,
+    /// The start of its body.
+    pub text: String,
+    /// Where it redirects to.
+    location: Option<String>,
+}
+
+/// Sends a GET, and follows redirects to the same host. One to another host is the answer.
 ///
 /// # Errors
 /// A text, for a status of 400 and more as well.
-pub async fn get(target: &HttpTarget, limit: Duration, agent: &str) -> Result<(u16, String), String> {
-    match tokio::time::timeout(limit, send(target, agent)).await {
+pub async fn get(target: &HttpTarget, limit: Duration, agent: &str) -> Result<HttpAnswer, String> {
+    match tokio::time::timeout(limit, follow(target, agent)).await {
         Ok(answer) => answer,
         Err(_) => Err(format!(
             "Get \"{}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
             url(target)
         )),
     }
+}
+
+async fn follow(target: &HttpTarget, agent: &str) -> Result<HttpAnswer, String> {
+    let mut target = target.clone();
+    for _ in 0..MOST_REQUESTS {
+        let answer = send(&target, agent).await?;
+        let redirects = matches!(answer.code, 301 | 302 | 303 | 307 | 308);
+        let next =
+            answer.location.as_deref().filter(|_| redirects).map(|location| redirected(&target, location));
+        match next.transpose()? {
+            Some(next) if next.host == target.host => target = next,
+            _ => return Ok(answer),
+        }
+    }
+    Err(format!("Get \"{}\": stopped after {MOST_REQUESTS} redirects", url(&target)))
+}
+
+/// Where a `Location` leads from a target.
+fn redirected(from: &HttpTarget, location: &str) -> Result<HttpTarget, String> {
+    let wrong = |e: &dyn std::fmt::Display| {
+        format!("Get \"{}\": failed to parse Location header {location:?}: {e}", url(from))
+    };
+    let mut target = from.clone();
+    target.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("host"));
+    let location = if location.starts_with("//") {
+        format!("{}:{location}", if from.https { "https" } else { "http" })
+    } else {
+        location.to_owned()
+    };
+    if !location.contains("://") {
+        let (directory, _) =
+            from.path.split('?').next().unwrap_or_default().rsplit_once('/').unwrap_or_default();
+        target.path = if location.starts_with('/') { location } else { format!("{directory}/{location}") };
+        return Ok(target);
+    }
+    let uri: http::Uri = location.parse().map_err(|e| wrong(&e))?;
+    target.https = match uri.scheme_str() {
+        Some("http") => false,
+        Some("https") => true,
+        other => return Err(wrong(&format!("unsupported protocol scheme {:?}", other.unwrap_or_default()))),
+    };
+    target.host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+    target.port = uri.port_u16().unwrap_or(if target.https { 443 } else { 80 });
+    target.path = uri.path_and_query().map(ToString::to_string).unwrap_or_default();
+    Ok(target)
 }
 
 fn bracketed(host: &str) -> String {
@@ -58,7 +116,7 @@ fn url(target: &HttpTarget) -> String {
     format!("{scheme}://{}:{}{slash}{}", bracketed(&target.host), target.port, target.path)
 }
 
-async fn send(target: &HttpTarget, agent: &str) -> Result<(u16, String), String> {
+async fn send(target: &HttpTarget, agent: &str) -> Result<HttpAnswer, String> {
     let wrong = |e: &dyn std::fmt::Display| format!("Get \"{}\": {e}", url(target));
     let stream = TcpStream::connect((target.host.trim_matches(['[', ']']), target.port))
         .await
@@ -87,7 +145,7 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     target: &HttpTarget,
     agent: &str,
     stream: S,
-) -> Result<(u16, String), String> {
+) -> Result<HttpAnswer, String> {
     let wrong = |e: &dyn std::fmt::Display| format!("Get \"{}\": {e}", url(target));
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| wrong(&e))?;
@@ -111,13 +169,15 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         let request = request.body(Empty::<Bytes>::new()).map_err(|e| wrong(&e))?;
         let response = sender.send_request(request).await.map_err(|e| wrong(&e))?;
         let code = response.status().as_u16();
+        let location = response.headers().get("location").and_then(|value| value.to_str().ok());
+        let location = location.map(str::to_owned);
         // A body that is too long is cut off, which is no failure.
         let body = Limited::new(response.into_body(), MOST_BODY).collect().await;
         let text = body.map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned()).unwrap_or_default();
         if code >= 400 {
             return Err(format!("HTTP probe failed with statuscode: {code}"));
         }
-        Ok((code, text))
+        Ok(HttpAnswer { code, text, location })
     };
     tokio::pin!(connection);
     tokio::pin!(request);
@@ -182,5 +242,48 @@ impl ServerCertVerifier for AnyCertificate {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn redirects_are_followed_on_the_same_host() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = [0; 512];
+                let length = stream.read(&mut request).await.unwrap();
+                let request = String::from_utf8_lossy(&request[..length]).into_owned();
+                let head = match request.split(' ').nth(1).unwrap() {
+                    "/a/fine" => "302 Found\r\nLocation: ok?x=1".to_owned(),
+                    "/a/ok?x=1" => "200 OK".to_owned(),
+                    "/failing" => format!("302 Found\r\nLocation: http://127.0.0.1:{port}/broken"),
+                    "/other" => "302 Found\r\nLocation: http://0.0.0.0/".to_owned(),
+                    "/again" => "307 Temporary Redirect\r\nLocation: /again".to_owned(),
+                    _ => "500 Internal Server Error".to_owned(),
+                };
+                let answer = format!("HTTP/1.1 {head}\r\nContent-Length: 4\r\n\r\nbody");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        let mut shown = vec![];
+        for path in ["/a/fine", "/failing", "/other", "/again"] {
+            let (host, path) = ("127.0.0.1".to_owned(), path.to_owned());
+            let target = HttpTarget { https: false, host, port, path, headers: vec![] };
+            let answer = get(&target, Duration::from_secs(10), "test").await;
+            let answer = answer.map(|answer| format!("{} {}", answer.code, answer.text));
+            shown.push(format!("{answer:?}").replace(&port.to_string(), "PORT"));
+        }
+        expect_test::expect![[r#"
+            Ok("200 body")
+            Err("HTTP probe failed with statuscode: 500")
+            Ok("302 body")
+            Err("Get \"http://127.0.0.1:PORT/again\": stopped after 10 redirects")"#]]
+        .assert_eq(&shown.join("\n"));
     }
 }
