@@ -49,7 +49,7 @@ image "['busybox']" "{'Cmd': ['sh'], 'Env': ['$path']}" "$e2e/busybox:1.37.0-1" 
 image "['busybox']" "{'Cmd': ['sh'], 'User': '1234', 'Env': ['$path']}" "$e2e/nonroot:1.5" "$e2e/nonroot:1.4"
 
 layer debian
-packages=netcat-openbsd,iproute2,bind9-dnsutils,curl,ca-certificates,util-linux,procps,iputils-ping,iperf
+packages=netcat-openbsd,iproute2,bind9-dnsutils,curl,ca-certificates,util-linux,procps,iputils-ping,iperf,wget,net-tools
 mmdebstrap --quiet --variant=essential --include="bash,$packages" \
   --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
   bookworm "$work/debian"
@@ -102,9 +102,6 @@ programs() {
   layer agnhost
   mkdir -p "$work/agnhost/uploads" "$work/agnhost/etc"
   go_build agnhost agnhost/agnhost
-  # Rows about services and port forwarding run these.
-  mkdir -p "$work/agnhost/usr/bin"
-  for applet in wget netstat; do cp "$(command -v busybox)" "$work/agnhost/usr/bin/$applet"; done
   ln -s agnhost "$work/agnhost/agnhost-2"
   cp "$images"/agnhost/porter/localhost.{crt,key} "$work/agnhost/"
   cp "$work"/debian/etc/{passwd,group} "$work/agnhost/etc/"
