@@ -234,8 +234,12 @@ impl Shim {
         for output in &mut self.outputs {
             output.advance(self.log.as_mut());
         }
-        if let Some(input) = &mut self.input {
-            input.advance();
+        // As with containerd, an attachment ends with its input, unless that ends the container's.
+        if let Some(ended) = self.input.as_mut().and_then(Input::advance) {
+            let attached =
+                self.peers.iter_mut().filter(|peer| peer.id == ended && peer.role == Role::Attached);
+            attached.for_each(|peer| peer.conclude(&Reply::Exited { code: 0 }));
+            self.outputs.iter_mut().for_each(|output| output.detach(ended));
         }
         self.accept();
         self.serve_peers();

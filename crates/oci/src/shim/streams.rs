@@ -249,19 +249,23 @@ impl Input {
         }
     }
 
-    /// Writes what is pending, and reads once.
-    pub fn advance(&mut self) {
+    /// Writes what is pending, and reads once. Answers the connection of an input that has ended while the container's goes on.
+    pub fn advance(&mut self) -> Option<u64> {
+        let mut ended = None;
         if self.pending.is_empty()
-            && let Some((pipe, _)) = &mut self.source
+            && let Some((pipe, peer)) = &mut self.source
         {
             let mut buffer = vec![0; CHUNK];
             match pipe.read(&mut buffer) {
-                Ok(0) => self.source = None,
+                Ok(0) => {
+                    ended = Some(*peer).filter(|_| !self.once || self.terminal);
+                    self.source = None;
+                }
                 Ok(length) => self.pending.extend_from_slice(&buffer[..length]),
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
                 {
-                    return;
+                    return None;
                 }
                 Err(_) => self.source = None,
             }
@@ -280,5 +284,6 @@ impl Input {
         if self.source.is_none() {
             self.close_if_once();
         }
+        ended
     }
 }

@@ -139,6 +139,29 @@ async fn attaches_to_the_containers_own_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_attachment_ends_with_its_input_while_the_containers_goes_on() {
+    let Some(node) = node("attach-open").await else { return };
+    let sandbox = node.sandbox().await;
+    let mut config = node.script("read line; echo got $line");
+    config.stdin = true;
+    let id = node.start(&sandbox, config).await;
+    let request =
+        || AttachRequest { container_id: id.clone(), stdin: true, stdout: true, ..Default::default() };
+    let mut first = node.runtime().attach(request()).await.unwrap();
+    drop(first.stdin.take());
+    let limit = std::time::Duration::from_secs(20);
+    assert_eq!(tokio::time::timeout(limit, first.exit).await.unwrap().unwrap().code, 0);
+    let mut second = node.runtime().attach(request()).await.unwrap();
+    let mut stdin = second.stdin.take().unwrap();
+    stdin.write_all(b"a\n").await.unwrap();
+    let mut text = String::new();
+    second.stdout.take().unwrap().read_to_string(&mut text).await.unwrap();
+    assert_eq!(text, "got a\n");
+    node.ended(&id).await;
+    node.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_container_has_a_terminal() {
     let Some(node) = node("terminal").await else { return };
     let sandbox = node.sandbox().await;
