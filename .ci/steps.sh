@@ -107,7 +107,7 @@ end_server() {
 
 # Whole clusters on one thread, with faults drawn from seeds.
 step_simulation() {
-  $kaji sim --seed 2 --seeds 12
+  $kaji sim --seed 2 --seeds 12 --twice
 }
 
 # Containers that really run, in a network namespace of their own.

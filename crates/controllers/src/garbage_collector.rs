@@ -24,7 +24,7 @@ use futures_util::{StreamExt, stream};
 use graph::{Effect, Graph, Identity};
 use kaji_runtime::{
     Client, Error, EventRecord, Informers, Key, OwnerRef, PatchKind, Recorder, Shared, client::Target,
-    queue::Queue,
+    queue::Queue, signal::Signal,
 };
 use monitor::{Head, Monitor};
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ struct Collector {
     /// Some monitor has listed its resource.
     synced: Notify,
     /// Whether decisions may be made.
-    open: watch::Sender<bool>,
+    open: Signal<bool>,
 }
 
 const COMPONENT: &str = "garbage-collector-controller";
@@ -102,7 +102,7 @@ fn spawn(
         kinds: RwLock::default(),
         refresh: Notify::new(),
         synced: Notify::new(),
-        open: watch::Sender::new(false),
+        open: Signal::new(false),
     });
     let workers = config.loops.workers(CONTROLLER.name);
     tasks.spawn(run(collector, workers, stop));
@@ -118,7 +118,7 @@ impl Works for Collector {
     }
 
     async fn handle(&self, key: &Key) {
-        let _ = self.open.subscribe().wait_for(|open| *open).await;
+        self.open.wait_for(|open| *open).await;
         self.work(key).await;
     }
 }
@@ -192,7 +192,7 @@ impl Collector {
         if new.is_empty() {
             return;
         }
-        self.open.send_replace(false);
+        self.open.set(false);
         let listed = async {
             loop {
                 let notified = self.synced.notified();
@@ -206,7 +206,7 @@ impl Collector {
         if tokio::time::timeout(SYNC, listed).await.is_err() {
             tracing::warn!("the garbage collector continues although some resources could not be listed");
         }
-        self.open.send_replace(true);
+        self.open.set(true);
     }
 
     /// Changes the graph and carries out the effects.

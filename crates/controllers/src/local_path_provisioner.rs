@@ -218,7 +218,8 @@ fn volume(claim: &PersistentVolumeClaim, class: &StorageClass, name: &str, place
         "kind": PersistentVolume::KIND,
         "metadata": {
             "name": name,
-            "annotations": {PROVISIONED_BY: PROVISIONER, NODE: place.node},
+            "labels": {NODE: place.node},
+            "annotations": {PROVISIONED_BY: PROVISIONER},
             "finalizers": finalizers,
         },
         "spec": {

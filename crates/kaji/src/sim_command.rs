@@ -3,10 +3,12 @@
 use clap::Args;
 use kaji::simulation::WholeCluster;
 use kaji_sim::{Outcome, Settings, run, shrink::shrink};
+use serde_json::Value;
 use std::{
     collections::BTreeSet,
     fmt,
     io::{self, Write},
+    path::PathBuf,
     time::Instant,
 };
 
@@ -24,6 +26,9 @@ pub struct Sim {
     /// Simulated nodes.
     #[arg(long, default_value_t = 3)]
     nodes: u16,
+    /// Manifests in YAML or JSON: their objects are created at the start, in place of a drawn workload. May be given more than once.
+    #[arg(long, short)]
+    filename: Vec<PathBuf>,
     /// Only these faults come about, by the numbers that a former run printed; an empty list for none.
     #[arg(long, value_delimiter = ',', num_args = 0..)]
     faults: Option<Vec<u64>>,
@@ -55,9 +60,10 @@ pub fn simulate(args: &Sim) -> Result<(), Box<dyn std::error::Error>> {
     let mut out = io::stdout().lock();
     let (began, subject) = (Instant::now(), WholeCluster::new());
     let (mut failed, mut writes, mut simulated) = (0, 0, 0);
+    let objects = manifests(&args.filename)?;
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
         let allowed = args.faults.as_ref().map(|faults| faults.iter().copied().collect());
-        let settings = Settings { seed, nodes: args.nodes, allowed, objects: vec![] };
+        let settings = Settings { seed, nodes: args.nodes, allowed, objects: objects.clone() };
         let mut outcome = run(&settings, &subject)?;
         if args.twice {
             compare(&settings, &subject, &mut outcome)?;
@@ -79,6 +85,24 @@ pub fn simulate(args: &Sim) -> Result<(), Box<dyn std::error::Error>> {
         began.elapsed().as_secs_f64()
     )?;
     if failed > 0 { Err(Failed(failed).into()) } else { Ok(()) }
+}
+
+/// The objects of manifests, and of the lists in them.
+fn manifests(files: &[PathBuf]) -> Result<Vec<Value>, String> {
+    let mut objects = vec![];
+    for file in files {
+        let failed = |error: &dyn fmt::Display| format!("{}: {error}", file.display());
+        let text = std::fs::read_to_string(file).map_err(|error| failed(&error))?;
+        let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| failed(&error))?;
+        for document in documents.into_iter().filter(|document| !document.is_null()) {
+            match document["items"].as_array() {
+                Some(items) => objects.extend(items.iter().cloned()),
+                None if document["kind"].is_string() => objects.push(document),
+                None => return Err(failed(&"a document is no object of the API")),
+            }
+        }
+    }
+    Ok(objects)
 }
 
 /// Runs once more; two traces that differ are a violation.
@@ -122,7 +146,8 @@ fn report(out: &mut dyn Write, args: &Sim, settings: &Settings, outcome: &Outcom
         )?;
     }
     if !violations.is_empty() {
-        writeln!(out, "  again: kaji sim --seed {} --nodes {}", settings.seed, settings.nodes)?;
+        let files: String = args.filename.iter().map(|file| format!(" -f {}", file.display())).collect();
+        writeln!(out, "  again: kaji sim --seed {} --nodes {}{files}", settings.seed, settings.nodes)?;
     }
     Ok(())
 }

@@ -22,8 +22,6 @@ const SIGNER: &str = "kubeadm:bootstrap-signer-clusterinfo";
 const GET_NODES: &str = "kubeadm:get-nodes";
 /// What network policies and DNS of a node read, beside what upstream's kube-proxy reads.
 const NODE_NETWORK: &str = "kaji:node-network";
-/// What the keeper of node-local volumes reads.
-const NODE_VOLUMES: &str = "kaji:node-local-volumes";
 /// Serving certificates of joined nodes are approved if their names are the node's own; the API server verifies them.
 const SELF_SERVING: &str = "kaji:node-autoapprove-serving";
 const APPROVER: &str = "kaji:approve-node-serving";
@@ -50,7 +48,6 @@ const BINDINGS: &[(&str, &str, &str)] = &[
     ("kaji:kubelet-api-admin", "system:kubelet-api-admin", "kubeadm:cluster-admins"),
     (SELF_SERVING, SELF_SERVING, NODES),
     (NODE_NETWORK, NODE_NETWORK, NODES),
-    (NODE_VOLUMES, NODE_VOLUMES, NODES),
 ];
 
 /// Creates missing objects. `server` is the URL that clients use, `ca` its certificate authority, PEM.
@@ -77,8 +74,6 @@ pub async fn ensure(api: &dyn Api, server: &str, ca: &str) -> Result<(), Status>
     let watched = |group: &str, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": ["list", "watch"]});
     node_network["rules"] =
         json!([watched("", &["namespaces", "pods"]), watched("networking.k8s.io", &["networkpolicies"])]);
-    let mut node_volumes = object("ClusterRole", NODE_VOLUMES, "");
-    node_volumes["rules"] = json!([watched("", &["persistentvolumes"])]);
     let mut self_serving = object("ClusterRole", SELF_SERVING, "");
     self_serving["rules"] = json!([{
         "apiGroups": ["certificates.k8s.io"],
@@ -98,7 +93,6 @@ pub async fn ensure(api: &dyn Api, server: &str, ca: &str) -> Result<(), Status>
         create_missing(api, "rolebindings", NAMESPACE, anonymous),
         create_missing(api, "clusterroles", "", get_nodes),
         create_missing(api, "clusterroles", "", node_network),
-        create_missing(api, "clusterroles", "", node_volumes),
         create_missing(api, "clusterroles", "", self_serving),
         approver(api),
         try_join_all(bindings),

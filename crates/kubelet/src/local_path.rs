@@ -75,21 +75,19 @@ fn decide<'a>(
     actions
 }
 
-/// Keeps the directories of this node's volumes. `cluster` reads all volumes, `node` the one Node. It returns when the informers
-/// end.
+/// Keeps the directories of this node's volumes. `informers` read the one Node, and volumes with its label. It returns when they end.
 ///
 /// # Errors
 /// When the directory of volumes cannot be made, or is not this user's.
 pub async fn run(
     config: LocalPathConfig,
-    cluster: Arc<Informers>,
-    node: Arc<Informers>,
+    informers: Arc<Informers>,
     client: Client,
     shared: Shared,
 ) -> io::Result<()> {
     let root = config.root.clone();
     blocking(move || kaji_files::private_dir(&root)).await?;
-    let (volumes, nodes) = (cluster.get::<PersistentVolume>(), node.get::<FullNode>());
+    let (volumes, nodes) = (informers.get::<PersistentVolume>(), informers.get::<FullNode>());
     let (sender, mut changes) = mpsc::channel(1);
     // A queue that is full leads to the same look at the newest state.
     let wake = sender.clone();
@@ -252,8 +250,8 @@ mod tests {
 
     fn volume(name: &str, path: &str, phase: &str, policy: &str) -> Arc<PersistentVolume> {
         let volume = json!({
-            "metadata": {"name": name, "annotations": {
-                "pv.kubernetes.io/provisioned-by": local_path::PROVISIONER, local_path::NODE: "n1"}},
+            "metadata": {"name": name, "labels": {local_path::NODE: "n1"},
+                "annotations": {"pv.kubernetes.io/provisioned-by": local_path::PROVISIONER}},
             "spec": {"local": {"path": path}, "persistentVolumeReclaimPolicy": policy},
             "status": {"phase": phase},
         });

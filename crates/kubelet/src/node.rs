@@ -50,7 +50,7 @@ use kaji_containers::{
 use kaji_runtime::objects::Service;
 use kaji_runtime::{Client, Informer, Informers, Recorder, Shared};
 use static_pods::{Manifests, StaticPods};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::DirBuilder;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
@@ -119,10 +119,10 @@ enum News {
 struct Dispatcher {
     cx: Arc<NodeContext>,
     pods: Arc<Informer<FullPod>>,
-    workers: HashMap<String, Running>,
+    workers: BTreeMap<String, Running>,
     tasks: JoinSet<String>,
     /// State of each container and sandbox when it was listed last.
-    listed: HashMap<String, (String, ContainerState)>,
+    listed: BTreeMap<String, (String, ContainerState)>,
     /// The node's conditions.
     pressures: watch::Receiver<BTreeSet<Pressure>>,
     /// Those that files describe.
@@ -193,9 +193,9 @@ pub async fn run(
         allocations: Allocations::default(),
         cx,
         pods,
-        workers: HashMap::new(),
+        workers: BTreeMap::new(),
         tasks: JoinSet::new(),
-        listed: HashMap::new(),
+        listed: BTreeMap::new(),
         pressures: shown,
     };
     tokio::select! {
@@ -508,12 +508,12 @@ impl Dispatcher {
     async fn list(&mut self) -> Result<(), kaji_containers::RuntimeError> {
         let runtime = self.cx.runtime.clone();
         let containers = runtime.list_containers(ContainerFilter::default()).await?;
-        let mut now = HashMap::new();
+        let mut now = BTreeMap::new();
         for info in containers {
             let Some(uid) = labels::container_pod_uid(&info) else { continue };
             now.insert(info.id.clone(), (uid.to_owned(), info.state));
         }
-        let mut changed: HashSet<&String> = HashSet::new();
+        let mut changed: BTreeSet<&String> = BTreeSet::new();
         for (id, found) in &now {
             if self.listed.get(id) != Some(found) {
                 changed.insert(&found.0);

@@ -25,31 +25,58 @@ use http::Method;
 use http_body_util::BodyExt;
 use split::ListSplitter;
 
-/// A collection of objects, or those of its objects that a field selector matches.
+/// A collection of objects, or those of its objects that selectors match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collection {
     /// The path, such as `/api/v1/pods`.
     pub path: String,
-    /// A field selector, `""` for every object.
-    pub fields: String,
+    /// Which objects.
+    pub selection: Selection,
     /// Whether objects are `PartialObjectMetadata`.
     pub metadata_only: bool,
+}
+
+/// Which objects of a collection. `""` selects every object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// A field selector.
+    pub fields: String,
+    /// A label selector.
+    pub labels: String,
+}
+
+impl Selection {
+    /// Those that a field selector matches.
+    pub fn by_fields(fields: impl Into<String>) -> Selection {
+        Selection { fields: fields.into(), ..Selection::default() }
+    }
+
+    /// Those that a label selector matches.
+    pub fn by_labels(labels: impl Into<String>) -> Selection {
+        Selection { labels: labels.into(), ..Selection::default() }
+    }
+
+    fn query(&self) -> Vec<String> {
+        let both = [("fieldSelector", &self.fields), ("labelSelector", &self.labels)];
+        let given = both.into_iter().filter(|(_, selector)| !selector.is_empty());
+        given.map(|(name, selector)| format!("{name}={}", escape(selector))).collect()
+    }
 }
 
 impl Collection {
     /// Path and query of the list.
     pub fn list_uri(&self) -> String {
-        match self.fields.as_str() {
-            "" => self.path.clone(),
-            fields => format!("{}?fieldSelector={}", self.path, escape(fields)),
+        match self.selection.query().join("&") {
+            query if query.is_empty() => self.path.clone(),
+            query => format!("{}?{query}", self.path),
         }
     }
 
     /// Path and query of the watch from a revision.
     pub fn watch_uri(&self, from: &str) -> String {
-        let list = self.list_uri();
-        let separator = if self.fields.is_empty() { '?' } else { '&' };
-        format!("{list}{separator}watch=true&allowWatchBookmarks=true&resourceVersion={}", escape(from))
+        let mut query = self.selection.query();
+        query.push(format!("watch=true&allowWatchBookmarks=true&resourceVersion={}", escape(from)));
+        format!("{}?{}", self.path, query.join("&"))
     }
 
     /// The `Accept` of the list.

@@ -8,9 +8,10 @@
 
 use crate::{
     client::{Client, Error, Target},
-    feed::{Collection, ObjectEvent},
+    feed::{Collection, ObjectEvent, Selection},
     meta::{Key, Meta},
     queue::{Queue, QueueMetrics},
+    signal::Signal,
     view::{Projection, Snapshot},
 };
 use arc_swap::ArcSwap;
@@ -53,7 +54,7 @@ pub struct Informer<T> {
     snapshot: ArcSwap<Snapshot<T>>,
     handlers: Mutex<Vec<Handler<T>>>,
     /// The newest revision seen; `None` before the first list.
-    progress: tokio::sync::watch::Sender<Option<u64>>,
+    progress: Signal<Option<u64>>,
 }
 
 /// An informer of any type, as the plan applier uses it.
@@ -65,13 +66,13 @@ pub trait Observed: Send + Sync {
 }
 
 impl<T: Projection> Informer<T> {
-    fn new(fields: String) -> Self {
+    fn new(selection: Selection) -> Self {
         let path = Target::of::<T>("", "").path();
         Informer {
-            collection: Collection { path, fields, metadata_only: false },
+            collection: Collection { path, selection, metadata_only: false },
             snapshot: ArcSwap::default(),
             handlers: Mutex::default(),
-            progress: tokio::sync::watch::Sender::new(None),
+            progress: Signal::default(),
         }
     }
 
@@ -91,8 +92,7 @@ impl<T: Projection> Informer<T> {
 
     /// Resolves once the first list is complete.
     pub async fn synced(&self) {
-        // The sender lives in self, so this cannot fail.
-        let _ = self.progress.subscribe().wait_for(Option::is_some).await;
+        self.progress.wait_for(Option::is_some).await;
     }
 
     /// Applies changes to the snapshot, publishes it, then calls the handlers.
@@ -116,7 +116,7 @@ impl<T: Projection> Informer<T> {
         }
         drop(handlers);
         if let Some(revision) = revision {
-            self.progress.send_if_modified(|p| {
+            self.progress.modify(|p| {
                 let newer = p.is_none_or(|p| p < revision);
                 if newer {
                     *p = Some(revision);
@@ -232,7 +232,7 @@ fn bookmark(object: &[u8]) -> Result<String, Error> {
 impl<T: Projection> Observed for Informer<T> {
     fn reached(&self, revision: u64) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let _ = self.progress.subscribe().wait_for(|p| p.is_some_and(|p| p >= revision)).await;
+            self.progress.wait_for(|p| p.is_some_and(|p| p >= revision)).await;
         })
     }
 
@@ -243,7 +243,7 @@ impl<T: Projection> Observed for Informer<T> {
                     object.meta().deleting() || uid.is_some_and(|uid| uid != object.meta().uid)
                 })
             };
-            let _ = self.progress.subscribe().wait_for(settled).await;
+            self.progress.wait_for(settled).await;
         })
     }
 }
@@ -264,12 +264,18 @@ impl Backoff {
 
 /// Which objects informers read, by resource.
 #[derive(Default)]
-pub struct Selected(HashMap<TypeId, String>);
+pub struct Selected(HashMap<TypeId, Selection>);
 
 impl Selected {
     /// Of this resource, those that a field selector (`spec.nodeName=a`) matches.
     pub fn of<T: Projection>(mut self, fields: impl Into<String>) -> Self {
-        self.0.insert(TypeId::of::<T>(), fields.into());
+        self.0.insert(TypeId::of::<T>(), Selection::by_fields(fields));
+        self
+    }
+
+    /// Of this resource, those that a label selector (`a=b`) matches.
+    pub fn labelled<T: Projection>(mut self, labels: impl Into<String>) -> Self {
+        self.0.insert(TypeId::of::<T>(), Selection::by_labels(labels));
         self
     }
 }
@@ -281,9 +287,9 @@ pub struct StartedInformer<T> {
 }
 
 impl<T: Projection> StartedInformer<T> {
-    /// An informer of the objects that a field selector matches (`""` for all).
-    pub fn new(fields: String, client: Client) -> Self {
-        let informer = Arc::new(Informer::<T>::new(fields));
+    /// An informer of the selected objects.
+    pub fn new(selection: Selection, client: Client) -> Self {
+        let informer = Arc::new(Informer::<T>::new(selection));
         StartedInformer { task: Box::pin(informer.clone().run(client)), informer }
     }
 }
@@ -293,8 +299,11 @@ impl<T: Projection> StartedInformer<T> {
 #[macro_export]
 macro_rules! compile_informer {
     () => {
-        fn informer(fields: String, client: $crate::Client) -> $crate::informer::StartedInformer<Self> {
-            $crate::informer::StartedInformer::new(fields, client)
+        fn informer(
+            selection: $crate::feed::Selection,
+            client: $crate::Client,
+        ) -> $crate::informer::StartedInformer<Self> {
+            $crate::informer::StartedInformer::new(selection, client)
         }
     };
 }
@@ -304,8 +313,8 @@ pub struct Informers {
     client: Client,
     /// The clock of the controllers that read from these informers.
     clock: Arc<dyn Clock>,
-    /// Field selectors by resource.
-    selected: HashMap<TypeId, String>,
+    /// Which objects, by resource.
+    selected: HashMap<TypeId, Selection>,
     started: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
     tasks: Mutex<tokio::task::JoinSet<()>>,
     /// Of the queues of the controllers that read from these informers.
@@ -360,14 +369,14 @@ impl Informers {
     pub fn get<T: Projection>(&self) -> Arc<Informer<T>> {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         let any = started.entry(TypeId::of::<T>()).or_insert_with(|| {
-            let fields = self.selected.get(&TypeId::of::<T>()).cloned().unwrap_or_default();
-            let StartedInformer { informer, task } = T::informer(fields, self.client.clone());
+            let selection = self.selected.get(&TypeId::of::<T>()).cloned().unwrap_or_default();
+            let StartedInformer { informer, task } = T::informer(selection, self.client.clone());
             let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
             tasks.spawn(task);
             informer
         });
         // The map is keyed by the type.
-        any.clone().downcast().unwrap_or_else(|_| Arc::new(Informer::new(String::new())))
+        any.clone().downcast().unwrap_or_else(|_| Arc::new(Informer::new(Selection::default())))
     }
 }
 

@@ -19,6 +19,7 @@ pub mod meta;
 pub mod objects;
 pub mod plan;
 pub mod queue;
+pub mod signal;
 #[cfg(test)]
 mod testing;
 pub mod time;
@@ -29,7 +30,7 @@ pub mod watch;
 pub use client::{Client, Error, Target};
 pub use controller::{Controller, Cx, Failure, Reconciler, Shared, run};
 pub use events::{EventRecord, EventType, Recorder};
-pub use feed::{ClientFeed, Collection, ObjectFeed};
+pub use feed::{ClientFeed, Collection, ObjectFeed, Selection};
 pub use informer::{Change, Informer, Informers, Observed, Selected};
 pub use interception::{Call, Interception};
 pub use meta::{Key, Meta, OwnerRef};

@@ -14,7 +14,7 @@ use std::{
 
 /// The provisioner's name in storage classes, claims and volumes.
 pub const PROVISIONER: &str = "kaji.dev/local-path";
-/// On a volume: the Node that its directory is on.
+/// A volume's label: the Node that its directory is on. Nodes may list and watch the volumes with their name in it.
 pub const NODE: &str = "kaji.dev/local-path-node";
 /// On a Node: the directory of its volumes.
 pub const ROOT: &str = "kaji.dev/local-path-root";
@@ -25,10 +25,10 @@ pub const FINALIZER: &str = "kaji.dev/local-path";
 
 /// The Node that a volume of this provisioner is on.
 pub fn node(volume: &PersistentVolume) -> Option<&str> {
-    let annotations = &volume.metadata.annotations;
+    let Meta { annotations, labels, .. } = &volume.metadata;
     let ours =
         annotations.get(PROVISIONED_BY).is_some_and(|p| p == PROVISIONER) && volume.spec.local.is_some();
-    annotations.get(NODE).filter(|_| ours).map(String::as_str)
+    labels.get(NODE).filter(|_| ours).map(String::as_str)
 }
 
 /// Whether a volume of this provisioner, and its data, are to be deleted.

@@ -2,6 +2,7 @@
 
 use crate::{
     client::Client,
+    feed::Selection,
     informer::StartedInformer,
     meta::{Key, Meta},
 };
@@ -31,7 +32,7 @@ pub trait Projection: DeserializeOwned + Send + Sync + 'static {
     fn meta(&self) -> &Meta;
 
     /// Makes the informer of this resource: [`compile_informer!`](crate::compile_informer).
-    fn informer(fields: String, client: Client) -> StartedInformer<Self>;
+    fn informer(selection: Selection, client: Client) -> StartedInformer<Self>;
 
     /// Further index terms besides the controller's uid (`owner`): name of the index and value.
     fn index(&self) -> Vec<(&'static str, String)> {

@@ -16,7 +16,7 @@ use crate::objects::{
 use kaji_store::{Event, EventKind};
 use serde_json::Value;
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
 
@@ -49,8 +49,10 @@ pub struct Laws {
     objects: Objects,
     /// The most pods of a replica set or running pods of a job, and of a deployment's replica sets together, by uid.
     bounds: BTreeMap<String, Bound>,
-    /// Owners that were deleted in the foreground.
-    foreground: BTreeSet<String>,
+    /// Owners that are deleted in the foreground, and since when, by uid.
+    foreground: BTreeMap<String, u64>,
+    /// When an object with owners was created, by uid.
+    created_at: BTreeMap<String, u64>,
     /// When a pod was last ready, by namespace and name.
     ready_at: BTreeMap<(String, String), u64>,
 }
@@ -73,6 +75,11 @@ impl Laws {
             (None, None) => {}
         }
         let created = event.kind == EventKind::Put && event.kv.version == 1;
+        if let Some(object) = after.as_deref().filter(|_| created)
+            && !at(object, &["metadata", "ownerReferences"]).is_null()
+        {
+            self.created_at.insert(uid(object).to_owned(), now);
+        }
         if let Some(pod) = after.as_deref().filter(|_| created && key.starts_with(PODS)) {
             self.pod_created(now, pod, &mut broken);
         }
@@ -88,7 +95,7 @@ impl Laws {
         broken: &mut Vec<String>,
     ) {
         if is_deleting(after) && has_finalizer(after, "foregroundDeletion") {
-            self.foreground.insert(uid(after).to_owned());
+            self.foreground.entry(uid(after).to_owned()).or_insert(now);
         }
         if key.starts_with(PODS) {
             self.pod_changed(now, key, before, after, broken);
@@ -162,16 +169,19 @@ impl Laws {
             return;
         }
         for budget in self.objects.of(BUDGETS) {
-            let app = text(budget, &["spec", "selector", "matchLabels", "app"]);
-            if app != text(after, &["metadata", "labels", "app"]) {
+            let (selector, least) = (&budget["spec"]["selector"], &budget["spec"]["minAvailable"]);
+            // Percentages and expressions are not looked at.
+            let Some(least) = least.as_i64().filter(|_| !selector["matchExpressions"].is_array()) else {
+                continue;
+            };
+            let covers = |pod: &Value| covers(budget, selector, pod);
+            if !covers(after) {
                 continue;
             }
-            let least = number(budget, &["spec", "minAvailable"]);
-            let healthy = self.objects.of(PODS).filter(|pod| {
-                text(pod, &["metadata", "labels", "app"]) == app
-                    && !is_deleting(pod)
-                    && is_condition_true(pod, "Ready")
-            });
+            let healthy = self
+                .objects
+                .of(PODS)
+                .filter(|pod| covers(pod) && !is_deleting(pod) && is_condition_true(pod, "Ready"));
             let healthy = i64::try_from(healthy.count()).unwrap_or(i64::MAX);
             if healthy < least {
                 broken.push(format!(
@@ -235,12 +245,15 @@ impl Laws {
         }
     }
 
-    /// An owner that is deleted in the foreground outlives what blocks it.
+    /// An owner that is deleted in the foreground outlives what blocks it, but for what a loop has added since that does not see the
+    /// deletion yet.
     fn deleted(&mut self, key: &str, before: &Value, broken: &mut Vec<String>) {
-        if !self.foreground.remove(uid(before)) {
-            return;
-        }
+        self.created_at.remove(uid(before));
+        let Some(since) = self.foreground.remove(uid(before)) else { return };
         let blocks = |object: &Value| {
+            if self.created_at.get(uid(object)).is_some_and(|created| *created > since) {
+                return false;
+            }
             let owners = at(object, &["metadata", "ownerReferences"]).as_array().cloned().unwrap_or_default();
             owners
                 .iter()
@@ -250,6 +263,13 @@ impl Laws {
             broken.push(format!("{key}: deleted in the foreground before {dependent}"));
         }
     }
+}
+
+/// Whether a budget's selector of labels matches a pod.
+fn covers(budget: &Value, selector: &Value, pod: &Value) -> bool {
+    let wanted = selector["matchLabels"].as_object();
+    budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
+        && wanted.is_some_and(|all| all.iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value))
 }
 
 fn has_finalizer(object: &Value, name: &str) -> bool {

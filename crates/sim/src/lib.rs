@@ -6,13 +6,14 @@
 //! [`trace`].
 //!
 //! Invariants:
-//! - A seed draws the workload, the faults and all names. [`run`] touches no disk, socket or clock of the machine. Two runs of a seed
-//!   may still differ in the order of what happens in the same millisecond: some orders come from hash tables of the cluster.
+//! - A seed draws the workload, the faults and all names. [`run`] touches no disk, socket or clock of the machine, and two runs of a
+//!   seed leave the same trace.
 //! - Faults end before the run does; what is checked then is what a cluster must reach by itself.
 
 pub mod clock;
 pub mod faults;
 pub mod laws;
+pub mod manifests;
 pub mod objects;
 pub mod run;
 pub mod scenario;

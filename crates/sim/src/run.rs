@@ -6,8 +6,9 @@ use crate::{
     clock::SimulatedClock,
     faults::{Dice, Fault, Faults, Rates},
     laws::{Laws, reached},
-    scenario::{self, Action, Step},
-    store::SimulatedStore,
+    manifests,
+    scenario::{Action, Step, disturbances, workload},
+    store::{FullDisk, SimulatedStore},
     trace::Trace,
 };
 use bytes::Bytes;
@@ -74,8 +75,8 @@ pub struct Settings {
     pub nodes: u16,
     /// The faults that may come about, by number; `None` for all.
     pub allowed: Option<BTreeSet<u64>>,
-    /// Objects to create at the start, in place of a drawn workload: the path of the collection, and the object.
-    pub objects: Vec<(String, Value)>,
+    /// Objects to create at the start, in place of a drawn workload.
+    pub objects: Vec<Value>,
 }
 
 /// A law that was broken, or a state that was not reached.
@@ -174,24 +175,28 @@ async fn observe(mut events: WatchStream, clock: SimulatedClock, findings: Arc<M
 
 async fn simulate(settings: &Settings, subject: &dyn Subject) -> Result<Outcome, String> {
     let (clock, dice) = (SimulatedClock::start(), Dice::new(settings.seed));
-    let options = MemoryOptions { clock: Arc::new(clock), inline: true, ..MemoryOptions::default() };
+    let options = MemoryOptions { clock: Arc::new(clock.clone()), inline: true, ..MemoryOptions::default() };
     let memory = Arc::new(MemoryStore::with_options(options).map_err(|error| error.to_string())?);
     let findings = Arc::new(Mutex::new(Findings::default()));
     let events = memory.watch("/registry/", 1).await.map_err(|error| error.to_string())?;
-    let observer = tokio::spawn(observe(events, clock, findings.clone()));
+    let observer = tokio::spawn(observe(events, clock.clone(), findings.clone()));
     let ticking = memory.clone();
     let ticker = tokio::spawn(async move {
         while ticking.tick().await.is_ok() {
             sleep(Duration::from_millis(500)).await;
         }
     });
-    let rates = Rates::draw(&dice);
+    let (rates, disk) = (Rates::draw(&dice), FullDisk::default());
     let faults =
         Arc::new(Faults::new(Dice::new(settings.seed ^ 0x6661_756c_7473), rates, settings.allowed.clone()));
     let parts = Parts {
-        clock: Arc::new(clock),
+        clock: Arc::new(clock.clone()),
         random: Arc::new(SeededRandom::new(settings.seed ^ 0x006e_616d_6573)),
-        store: Arc::new(SimulatedStore::new(memory.clone(), Dice::new(settings.seed ^ 0x0073_746f_7265))),
+        store: Arc::new(SimulatedStore::new(
+            memory.clone(),
+            Dice::new(settings.seed ^ 0x0073_746f_7265),
+            disk.clone(),
+        )),
         interception: faults.clone(),
         nodes: settings.nodes,
     };
@@ -202,7 +207,8 @@ async fn simulate(settings: &Settings, subject: &dyn Subject) -> Result<Outcome,
         dice,
         faults: faults.clone(),
         findings: findings.clone(),
-        clock,
+        clock: clock.clone(),
+        disk,
         cluster: None,
     };
     run.start().await?;
@@ -234,6 +240,7 @@ struct Run<'a> {
     faults: Arc<Faults>,
     findings: Arc<Mutex<Findings>>,
     clock: SimulatedClock,
+    disk: FullDisk,
     cluster: Option<Box<dyn SimulatedCluster>>,
 }
 
@@ -252,11 +259,14 @@ impl Run<'_> {
     /// Does what the scenario says, in its time.
     async fn work(&mut self, settings: &Settings) -> Result<(), String> {
         let begin = Instant::now() + Duration::from_secs(5);
-        for (path, object) in &settings.objects {
-            self.expect(Method::POST, path, "application/json", object).await;
+        if let Some(cluster) = &self.cluster {
+            for object in &settings.objects {
+                manifests::create(&cluster.client(), object).await?;
+            }
         }
-        let steps =
-            if settings.objects.is_empty() { scenario::draw(&self.dice, settings.nodes) } else { vec![] };
+        let mut steps = if settings.objects.is_empty() { workload(&self.dice) } else { vec![] };
+        steps.extend(disturbances(&self.dice, settings.nodes));
+        steps.sort_by_key(|step| step.at_millis);
         for Step { at_millis, action } in steps {
             sleep_until(begin + Duration::from_millis(at_millis)).await;
             self.act(action).await?;
@@ -286,7 +296,12 @@ impl Run<'_> {
                     cluster.restart_control_loops();
                 }
             }
-            Action::RestartServer => self.start().await?,
+            Action::RestartServer => {
+                self.wait_for_room().await;
+                self.start().await?;
+            }
+            Action::FullDisk(seconds) => self.disk.fill(Duration::from_secs(seconds)),
+            Action::ClockStep(seconds) => self.clock.step(seconds * 1_000),
         }
         Ok(())
     }
@@ -298,8 +313,16 @@ impl Run<'_> {
         serde_json::from_slice(&answer).map_err(|error| Error::Decode(error.to_string()))
     }
 
-    /// A call of the scenario, which has no reason to fail.
+    /// A server whose store has no room does not start.
+    async fn wait_for_room(&self) {
+        while self.disk.is_full() {
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// A call of the scenario, which has no reason to fail once there is room.
     async fn expect(&self, method: Method, uri: &str, kind: &str, body: &Value) {
+        self.wait_for_room().await;
         if let Err(error) = self.call(method.clone(), uri, kind, body).await {
             self.fail(format!("{method} {uri}: {error}"));
         }
@@ -321,7 +344,7 @@ impl Run<'_> {
         let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}});
         let uri = format!("/api/v1/namespaces/default/pods/{name}/eviction");
         match self.call(Method::POST, &uri, "application/json", &eviction).await {
-            Err(error) if !matches!(error.code(), Some(404 | 409 | 429)) => {
+            Err(error) if !matches!(error.code(), Some(404 | 409 | 429)) && !self.disk.is_full() => {
                 self.fail(format!("eviction of {name}: {error}"))
             }
             _ => {}

@@ -1,4 +1,4 @@
-//! The workload of a run: what a user does, and when. Drawn from the seed.
+//! What happens in a run, and when: what a user does, and what befalls machines and processes. Drawn from the seed.
 //!
 //! Invariant: names are unique in a scenario, and every object that is patched or deleted was created in an earlier step.
 
@@ -22,6 +22,10 @@ pub enum Action {
     RestartLoops,
     /// The process of the server is killed and started again.
     RestartServer,
+    /// The store's disk is full for so many seconds.
+    FullDisk(u64),
+    /// The machine's clock is set forward by so many seconds, or back.
+    ClockStep(i64),
 }
 
 /// An action and its time, in milliseconds since the workload began.
@@ -41,9 +45,9 @@ const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
 const QUOTAS: &str = "/api/v1/namespaces/default/resourcequotas";
 
-/// Draws a scenario.
+/// Draws what a user does.
 #[must_use]
-pub fn draw(dice: &Dice, nodes: u16) -> Vec<Step> {
+pub fn workload(dice: &Dice) -> Vec<Step> {
     let mut steps = vec![];
     if dice.once_in(3) {
         steps.push(Step { at_millis: 0, action: quota(20 + dice.below(20)) });
@@ -58,6 +62,13 @@ pub fn draw(dice: &Dice, nodes: u16) -> Vec<Step> {
             _ => budgeted(dice, &format!("b{index}"), begin, &mut steps),
         }
     }
+    steps
+}
+
+/// Draws what happens to machines and processes, in the first minutes.
+#[must_use]
+pub fn disturbances(dice: &Dice, nodes: u16) -> Vec<Step> {
+    let mut steps = vec![];
     for _ in 0..dice.below(3) {
         steps.push(Step { at_millis: dice.below(240_000), action: Action::RestartLoops });
     }
@@ -69,7 +80,15 @@ pub fn draw(dice: &Dice, nodes: u16) -> Vec<Step> {
         let action = Action::Partition(node, 20 + dice.below(600));
         steps.push(Step { at_millis: dice.below(180_000), action });
     }
-    steps.sort_by_key(|step| step.at_millis);
+    if dice.once_in(5) {
+        let action = Action::FullDisk(1 + dice.below(90));
+        steps.push(Step { at_millis: dice.below(240_000), action });
+    }
+    for _ in 0..dice.below(3) {
+        let seconds = i64::try_from(dice.below(120)).unwrap_or(0);
+        let action = Action::ClockStep(if dice.once_in(2) { -(seconds / 4) } else { seconds });
+        steps.push(Step { at_millis: dice.below(240_000), action });
+    }
     steps
 }
 
@@ -81,7 +100,7 @@ fn template(name: &str, image: &str) -> Value {
     })
 }
 
-fn workload(version: &str, kind: &str, name: &str, spec: &Value) -> Value {
+fn workload_object(version: &str, kind: &str, name: &str, spec: &Value) -> Value {
     let mut spec = spec.clone();
     spec["selector"] = json!({"matchLabels": {"app": name}});
     spec["template"] = template(name, "image:1");
@@ -106,7 +125,7 @@ fn deployment(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Step>) {
     let (surge, unavailable) = (dice.below(3), dice.below(2));
     let spec = json!({"replicas": 1 + dice.below(8), "strategy": {"type": "RollingUpdate", "rollingUpdate":
         {"maxSurge": surge.max(u64::from(unavailable == 0)), "maxUnavailable": unavailable}}});
-    let object = workload("apps/v1", "Deployment", name, &spec);
+    let object = workload_object("apps/v1", "Deployment", name, &spec);
     steps.push(Step { at_millis: begin, action: Action::Create(DEPLOYMENTS, object) });
     let (path, mut at) = (format!("{DEPLOYMENTS}/{name}"), begin);
     for _ in 0..dice.below(5) {
@@ -125,7 +144,7 @@ fn deployment(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Step>) {
 fn stateful_set(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Step>) {
     let policy = if dice.once_in(2) { "OrderedReady" } else { "Parallel" };
     let spec = json!({"replicas": 1 + dice.below(5), "serviceName": name, "podManagementPolicy": policy});
-    let object = workload("apps/v1", "StatefulSet", name, &spec);
+    let object = workload_object("apps/v1", "StatefulSet", name, &spec);
     steps.push(Step { at_millis: begin, action: Action::Create(STATEFUL_SETS, object) });
     let (path, mut at) = (format!("{STATEFUL_SETS}/{name}"), begin);
     for _ in 0..dice.below(4) {
@@ -139,7 +158,7 @@ fn stateful_set(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Step>) {
 }
 
 fn daemon_set(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Step>) {
-    let object = workload("apps/v1", "DaemonSet", name, &json!({}));
+    let object = workload_object("apps/v1", "DaemonSet", name, &json!({}));
     steps.push(Step { at_millis: begin, action: Action::Create(DAEMON_SETS, object) });
     let (path, mut at) = (format!("{DAEMON_SETS}/{name}"), begin);
     if dice.once_in(2) {
@@ -163,7 +182,7 @@ fn job(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Step>) {
 
 fn budgeted(dice: &Dice, name: &str, begin: u64, steps: &mut Vec<Step>) {
     let replicas = 2 + dice.below(5);
-    let object = workload("apps/v1", "Deployment", name, &json!({"replicas": replicas}));
+    let object = workload_object("apps/v1", "Deployment", name, &json!({"replicas": replicas}));
     steps.push(Step { at_millis: begin, action: Action::Create(DEPLOYMENTS, object) });
     let spec =
         json!({"minAvailable": 1 + dice.below(replicas - 1), "selector": {"matchLabels": {"app": name}}});
@@ -188,11 +207,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_gives_one_scenario_in_the_order_of_time() {
+    fn a_seed_gives_one_scenario() {
         for seed in 0..200 {
-            let steps = draw(&Dice::new(seed), 3);
-            assert_eq!(steps, draw(&Dice::new(seed), 3));
-            assert!(steps.is_sorted_by_key(|step| step.at_millis) && steps.len() >= 2, "{steps:?}");
+            let draw = || {
+                let dice = Dice::new(seed);
+                (workload(&dice), disturbances(&dice, 3))
+            };
+            assert_eq!(draw(), draw());
+            assert!(draw().0.len() >= 2);
         }
     }
 
@@ -200,7 +222,9 @@ mod tests {
     fn objects_exist_before_they_are_changed() {
         for seed in 0..200 {
             let mut paths = std::collections::BTreeSet::new();
-            for step in draw(&Dice::new(seed), 3) {
+            let mut steps = workload(&Dice::new(seed));
+            steps.sort_by_key(|step| step.at_millis);
+            for step in steps {
                 match step.action {
                     Action::Create(collection, object) => {
                         let name = object["metadata"]["name"].as_str().unwrap();

@@ -1,27 +1,59 @@
-//! The store of a simulation: it outlives the servers over it, and its calls take time.
+//! The store of a simulation: it outlives the servers over it, its calls take time, and its disk may be full for a while.
 //!
-//! Invariant: a commit takes place at one point of the caller's time, after a delay and before another one, so that two writers
-//! race as they do over a network.
+//! Invariants:
+//! - A commit takes place at one point of the caller's time, after a delay and before another one, so that two writers race as
+//!   they do over a network.
+//! - While the disk is full, nothing is added or changed; deletions go on, as in the embedded store.
 
 use crate::faults::Dice;
 use futures_util::future::BoxFuture;
 use kaji_store::{
-    LeaseId, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome, WatchStream,
+    LeaseId, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome, WatchStream,
     memory::MemoryStore,
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// Until when the store's disk is full.
+#[derive(Clone, Debug, Default)]
+pub struct FullDisk(Arc<Mutex<Option<Instant>>>);
+
+impl FullDisk {
+    /// There is no room for so long.
+    pub fn fill(&self, time: Duration) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + time);
+    }
+
+    /// Whether there is no room now.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| Instant::now() < until)
+    }
+
+    fn failure(&self) -> Option<StoreError> {
+        self.is_full().then(|| StoreError::NoSpace("no space left on device".into()))
+    }
+}
+
+fn adds(txn: &Txn) -> bool {
+    txn.ops.iter().any(|op| matches!(op, Op::Put { .. }))
+}
 
 /// See the module.
 pub struct SimulatedStore {
     inner: Arc<MemoryStore>,
     dice: Dice,
+    disk: FullDisk,
 }
 
 impl SimulatedStore {
     /// Around a store that writes inline.
     #[must_use]
-    pub fn new(inner: Arc<MemoryStore>, dice: Dice) -> SimulatedStore {
-        SimulatedStore { inner, dice }
+    pub fn new(inner: Arc<MemoryStore>, dice: Dice, disk: FullDisk) -> SimulatedStore {
+        SimulatedStore { inner, dice, disk }
     }
 
     async fn delay(&self) {
@@ -38,6 +70,9 @@ impl Store for SimulatedStore {
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, StoreError>> {
         Box::pin(async move {
             self.delay().await;
+            if let Some(error) = self.disk.failure().filter(|_| adds(&txn)) {
+                return Err(error);
+            }
             let outcome = self.inner.txn(txn).await;
             self.delay().await;
             outcome
@@ -61,7 +96,7 @@ impl Store for SimulatedStore {
     }
 
     fn write_failure(&self) -> Option<StoreError> {
-        self.inner.write_failure()
+        self.disk.failure().or_else(|| self.inner.write_failure())
     }
 
     fn request_progress(&self) {
@@ -69,7 +104,10 @@ impl Store for SimulatedStore {
     }
 
     fn grant_lease(&self, ttl: Duration) -> BoxFuture<'_, Result<LeaseId, StoreError>> {
-        self.inner.grant_lease(ttl)
+        match self.disk.failure() {
+            Some(error) => Box::pin(std::future::ready(Err(error))),
+            None => self.inner.grant_lease(ttl),
+        }
     }
 
     fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Duration, StoreError>> {

@@ -2,7 +2,7 @@
 //! other nodes.
 //!
 //! Invariant: a node reaches an object only through something that is bound to it: a pod with its name in
-//! `spec.nodeName`, a volume attachment, a resource slice, a request for a pod's certificate.
+//! `spec.nodeName`, a volume attachment, a resource slice, a request for a pod's certificate, a node-local volume.
 //!
 //! Source: Kubernetes, "Using Node Authorization"; upstream's `plugin/pkg/auth/authorizer/node`.
 
@@ -12,7 +12,7 @@ use super::{Attributes, Authorizer, Outcome, PolicyRule, Rules, feed::Feed};
 use crate::names::{NODE_PREFIX, NODES};
 use arc_swap::ArcSwap;
 use graph::{Graph, Kind};
-use kaji_meta::fields;
+use kaji_meta::{fields, labels};
 use kaji_resource::{BoxFuture, UserInfo};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -66,6 +66,21 @@ fn selects(a: &Attributes<'_>, field: &str, value: &str) -> bool {
     a.field_selector.is_some_and(|s| {
         s.terms().iter().any(|t| t.op == fields::Operator::Equals && t.field == field && t.value == value)
     })
+}
+
+/// The label of node-local volumes, as their provisioner sets it (`kaji_runtime::local_path::NODE`).
+const LOCAL_PATH_NODE: &str = "kaji.dev/local-path-node";
+
+/// Whether a label selector requires one value of a label.
+fn selects_label(a: &Attributes<'_>, label: &str, value: &str) -> bool {
+    let one = |r: &labels::Requirement| {
+        let equals = matches!(
+            r.operator(),
+            labels::Operator::Equals | labels::Operator::DoubleEquals | labels::Operator::In
+        );
+        equals && r.key() == label && r.values() == [value]
+    };
+    a.label_selector.is_some_and(|selector| selector.requirements().iter().any(one))
 }
 
 impl Node {
@@ -151,6 +166,14 @@ impl Node {
         }
     }
 
+    /// Upstream's kubelets only get the volumes of their pods. Kaji's also make and remove the directories of node-local volumes.
+    fn volume(&self, node: &str, a: &Attributes<'_>) -> Outcome {
+        match (a.subresource, a.verb) {
+            ("", "list" | "watch") if a.name.is_empty() && selects_label(a, LOCAL_PATH_NODE, node) => yes(),
+            _ => self.get(node, Kind::Volume, a),
+        }
+    }
+
     fn service_account(&self, node: &str, a: &Attributes<'_>) -> Outcome {
         match (a.verb, a.subresource) {
             ("get", "") => self.read(node, Kind::ServiceAccount, a),
@@ -210,7 +233,7 @@ impl Node {
             ("", "secrets") => self.read(node, Kind::Secret, a),
             ("", "configmaps") => self.read(node, Kind::ConfigMap, a),
             ("", "persistentvolumeclaims") => self.claim(node, a),
-            ("", "persistentvolumes") => self.get(node, Kind::Volume, a),
+            ("", "persistentvolumes") => self.volume(node, a),
             ("resource.k8s.io", "resourceclaims") => self.get(node, Kind::ResourceClaim, a),
             ("storage.k8s.io", "volumeattachments") => self.get(node, Kind::Attachment, a),
             ("", "serviceaccounts") => self.service_account(node, a),

@@ -12,7 +12,7 @@ use super::{
 use crate::shared::discovery::Resource;
 use futures_util::StreamExt;
 use kaji_meta::json;
-use kaji_runtime::{Collection, Error, OwnerRef, feed::ObjectEvent};
+use kaji_runtime::{Collection, Error, OwnerRef, Selection, feed::ObjectEvent};
 use serde::{Deserialize, de::IgnoredAny};
 use std::{
     collections::HashSet,
@@ -80,7 +80,7 @@ impl Monitor {
             collector,
             objects: Collection {
                 path: resource.target("", "").path(),
-                fields: String::new(),
+                selection: Selection::default(),
                 metadata_only: true,
             },
             api_version: resource.api_version().into(),

@@ -67,12 +67,12 @@ fn makes_volumes_of_nodes() {
         ["early", "real", "kept", "bound"].map(|name| text(&reconcile(&Provisioner, &view, "ns", name, &[])));
     expect![[r#"
         .
-        create /api/v1/persistentvolumes {"apiVersion":"v1","kind":"PersistentVolume","metadata":{"annotations":{"kaji.dev/local-path-node":"real","pv.kubernetes.io/provisioned-by":"kaji.dev/local-path"},"finalizers":["kaji.dev/local-path"],"name":"pvc-uid-real"},"spec":{"accessModes":["ReadWriteOnce"],"capacity":{"storage":"1Gi"},"claimRef":{"apiVersion":"v1","kind":"PersistentVolumeClaim","name":"real","namespace":"ns","resourceVersion":"5","uid":"uid-real"},"local":{"path":"/data/local-volumes/pvc-uid-real"},"nodeAffinity":{"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"In","values":["real.example"]}]}]}},"persistentVolumeReclaimPolicy":"Delete","storageClassName":"local-path","volumeMode":"Filesystem"}}
+        create /api/v1/persistentvolumes {"apiVersion":"v1","kind":"PersistentVolume","metadata":{"annotations":{"pv.kubernetes.io/provisioned-by":"kaji.dev/local-path"},"finalizers":["kaji.dev/local-path"],"labels":{"kaji.dev/local-path-node":"real"},"name":"pvc-uid-real"},"spec":{"accessModes":["ReadWriteOnce"],"capacity":{"storage":"1Gi"},"claimRef":{"apiVersion":"v1","kind":"PersistentVolumeClaim","name":"real","namespace":"ns","resourceVersion":"5","uid":"uid-real"},"local":{"path":"/data/local-volumes/pvc-uid-real"},"nodeAffinity":{"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"In","values":["real.example"]}]}]}},"persistentVolumeReclaimPolicy":"Delete","storageClassName":"local-path","volumeMode":"Filesystem"}}
             ok: Normal ProvisioningSucceeded: Successfully provisioned volume pvc-uid-real
             failed: Warning ProvisioningFailed: Error creating provisioned PV object for claim ns/real: {error}
         event: Normal Provisioning: External provisioner is provisioning volume for claim "ns/real"
         .
-        create /api/v1/persistentvolumes {"apiVersion":"v1","kind":"PersistentVolume","metadata":{"annotations":{"kaji.dev/local-path-node":"sim-1","pv.kubernetes.io/provisioned-by":"kaji.dev/local-path"},"finalizers":[],"name":"pvc-uid-kept"},"spec":{"accessModes":["ReadWriteOnce"],"capacity":{"storage":"1Gi"},"claimRef":{"apiVersion":"v1","kind":"PersistentVolumeClaim","name":"kept","namespace":"ns","resourceVersion":"5","uid":"uid-kept"},"local":{"path":"/var/lib/kaji/local-volumes/pvc-uid-kept"},"nodeAffinity":{"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"In","values":["sim-1"]}]}]}},"persistentVolumeReclaimPolicy":"Retain","storageClassName":"kept","volumeMode":"Filesystem"}}
+        create /api/v1/persistentvolumes {"apiVersion":"v1","kind":"PersistentVolume","metadata":{"annotations":{"pv.kubernetes.io/provisioned-by":"kaji.dev/local-path"},"finalizers":[],"labels":{"kaji.dev/local-path-node":"sim-1"},"name":"pvc-uid-kept"},"spec":{"accessModes":["ReadWriteOnce"],"capacity":{"storage":"1Gi"},"claimRef":{"apiVersion":"v1","kind":"PersistentVolumeClaim","name":"kept","namespace":"ns","resourceVersion":"5","uid":"uid-kept"},"local":{"path":"/var/lib/kaji/local-volumes/pvc-uid-kept"},"nodeAffinity":{"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"In","values":["sim-1"]}]}]}},"persistentVolumeReclaimPolicy":"Retain","storageClassName":"kept","volumeMode":"Filesystem"}}
             ok: Normal ProvisioningSucceeded: Successfully provisioned volume pvc-uid-kept
             failed: Warning ProvisioningFailed: Error creating provisioned PV object for claim ns/kept: {error}
         event: Normal Provisioning: External provisioner is provisioning volume for claim "ns/kept"
@@ -126,7 +126,7 @@ fn deletes_volumes_that_nodes_have_no_data_of() {
     let volume = |name: &str, node: &str, phase: &str, policy: &str, deleted: bool| {
         let mut volume = json!({
             "metadata": {"name": name, "uid": name, "resourceVersion": "7", "finalizers": ["other", FINALIZER],
-                "annotations": {PROVISIONED_BY: PROVISIONER, NODE: node}},
+                "labels": {NODE: node}, "annotations": {PROVISIONED_BY: PROVISIONER}},
             "spec": {"local": {"path": format!("/data/{name}")}, "persistentVolumeReclaimPolicy": policy},
             "status": {"phase": phase},
         });

@@ -29,7 +29,9 @@ use kaji_network::BridgeNetwork;
 use kaji_options::ContainerRuntimeFlags;
 use kaji_proxy::ServiceProxy;
 use kaji_proxy::policy::PolicyConfig;
-use kaji_runtime::{Informers, Selected, Shared};
+use kaji_runtime::{
+    Informers, Selected, Shared, local_path::NODE as LOCAL_PATH_NODE, objects::PersistentVolume,
+};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -133,7 +135,8 @@ pub(crate) async fn run(
     let (parts, network, service) = open(&config).await?;
     let selected = Selected::default()
         .of::<FullNode>(format!("metadata.name={name}"))
-        .of::<FullPod>(format!("spec.nodeName={name}"));
+        .of::<FullPod>(format!("spec.nodeName={name}"))
+        .labelled::<PersistentVolume>(format!("{}={name}", LOCAL_PATH_NODE));
     let client = shared.client.named(&format!("kubelet/{name}"));
     let informers = Informers::timed(client.clone(), selected, shared.clock.clone());
     let (served, dns_is_served) = watch::channel(false);
@@ -145,7 +148,7 @@ pub(crate) async fn run(
     }
     tasks.spawn(serve_services(config.clone(), cluster.clone(), stop.clone()));
     tasks.spawn(enforce_policies(config.clone(), cluster.clone(), stop.clone()));
-    tasks.spawn(keep_local_volumes(config.clone(), cluster.clone(), informers.clone(), shared.clone()));
+    tasks.spawn(keep_local_volumes(config.clone(), informers.clone(), shared.clone()));
     tasks.spawn(serve_dns(config.clone(), cluster, served));
     tasks.spawn(dns_announcement::follow(informers.clone(), client.clone(), dns_is_served));
     node::run(parts, informers, shared, stop).await;
@@ -179,16 +182,11 @@ async fn enforce_policies(config: RealNodeConfig, cluster: Arc<Informers>, stop:
     }
 }
 
-async fn keep_local_volumes(
-    config: RealNodeConfig,
-    cluster: Arc<Informers>,
-    node: Arc<Informers>,
-    shared: Shared,
-) {
+async fn keep_local_volumes(config: RealNodeConfig, informers: Arc<Informers>, shared: Shared) {
     let client = shared.client.named(&format!("kubelet/{}", config.name));
     let root = config.data_dir.join("local-volumes");
     let keeper = LocalPathConfig { node: config.name, root };
-    if let Err(error) = local_path::run(keeper, cluster, node, client, shared).await {
+    if let Err(error) = local_path::run(keeper, informers, client, shared).await {
         tracing::error!(%error, "this node has no local volumes");
     }
 }

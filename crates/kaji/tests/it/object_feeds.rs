@@ -13,7 +13,7 @@ use futures_util::{FutureExt, StreamExt, future::BoxFuture};
 use kaji::CacheFeed;
 use kaji_meta::GroupResource;
 use kaji_runtime::{
-    Change, Client, ClientFeed, Collection, Error, Informers, Meta, ObjectFeed, Projection,
+    Change, Client, ClientFeed, Collection, Error, Informers, Meta, ObjectFeed, Projection, Selection,
     feed::{Listed, ObjectEvent, ObjectEvents, ObjectList},
 };
 use kaji_server::LocalService;
@@ -244,7 +244,7 @@ async fn both_feeds_show_the_same() {
     allow(&cluster, "reader").await;
     write(&cluster, "a", "1").await;
     let whole = Collection { path: MAPS.into(), ..Collection::default() };
-    let selected = Collection { fields: "metadata.name=a".into(), ..whole.clone() };
+    let selected = Collection { selection: Selection::by_fields("metadata.name=a"), ..whole.clone() };
     let metadata = Collection { metadata_only: true, ..whole.clone() };
     for collection in [whole, selected, metadata] {
         let mut shown = vec![];

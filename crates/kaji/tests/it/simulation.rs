@@ -2,6 +2,7 @@
 
 use kaji::simulation::WholeCluster;
 use kaji_sim::{Outcome, Settings, run};
+use serde_json::json;
 use std::collections::BTreeSet;
 
 fn outcome(seed: u64, allowed: Option<BTreeSet<u64>>) -> Outcome {
@@ -17,6 +18,33 @@ fn seeds_break_no_law() {
         assert!(outcome.writes > 500 && outcome.simulated.as_secs() > 600, "{} writes", outcome.writes);
         assert_eq!(outcome.violations, [], "kaji sim --seed {seed} --nodes 3");
     }
+}
+
+#[test]
+fn a_seed_gives_one_trace() {
+    let (one, other) = (outcome(7, None), outcome(7, None));
+    let differing = one.trace.iter().zip(&other.trace).find(|(one, other)| one != other);
+    assert_eq!((differing, one.digest), (None, other.digest));
+    assert_ne!(one.digest, outcome(8, None).digest);
+}
+
+#[test]
+fn objects_of_a_user_are_created_in_place_of_a_drawn_workload() {
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "shops.example.com"},
+        "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "shops", "singular": "shop", "kind": "Shop"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]},
+    });
+    let shop = json!({"apiVersion": "example.com/v1", "kind": "Shop", "metadata": {"name": "a", "namespace": "default"}});
+    let objects = vec![definition, shop.clone()];
+    let settings = Settings { seed: 1, nodes: 1, allowed: None, objects };
+    let outcome = run(&settings, &WholeCluster::new()).unwrap();
+    assert_eq!(outcome.violations, []);
+    assert!(outcome.trace.iter().any(|line| line.contains("create /registry/example.com/shops/default/a")));
+    let missing = Settings { objects: vec![shop], ..settings };
+    let refused = run(&missing, &WholeCluster::new()).unwrap_err();
+    assert_eq!(refused, "\"Shop\" \"a\": not found");
 }
 
 #[test]

@@ -226,24 +226,31 @@ impl Inner {
                 self.clone().watch(id.to_owned());
                 Ok(())
             }
-            Err(error) => {
-                let message = format!(
-                    "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc \
-                     create failed: unable to start container process: {error}: unknown"
-                );
-                let exit = ExitRecord {
-                    exit_code: 128,
-                    finished_at_nanos: now_nanos(),
-                    reason: "StartError".into(),
-                    message: message.clone(),
-                    ..Default::default()
-                };
-                records::write(&bundle.join(records::EXIT), &exit)?;
-                self.clean_up(id).await;
-                self.has_exited(id, exit);
-                Err(RuntimeError::StartFailed(message))
-            }
+            Err(error) => Err(RuntimeError::StartFailed(self.record_failed_start(id, &error).await?)),
         }
+    }
+
+    /// Records that a container could not be started. Answers the message.
+    pub(super) async fn record_failed_start(
+        &self,
+        id: &str,
+        error: &RuntimeError,
+    ) -> Result<String, RuntimeError> {
+        let message = format!(
+            "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create \
+             failed: unable to start container process: {error}: unknown"
+        );
+        let exit = ExitRecord {
+            exit_code: 128,
+            finished_at_nanos: now_nanos(),
+            reason: "StartError".into(),
+            message: message.clone(),
+            ..Default::default()
+        };
+        records::write(&self.layout.bundle(id).join(records::EXIT), &exit)?;
+        self.clean_up(id).await;
+        self.has_exited(id, exit);
+        Ok(message)
     }
 
     /// Waits in the background for a container's exit, as long as there is a manager.

@@ -1,14 +1,18 @@
 //! What a manager finds when it starts, and when a shim is lost.
 //!
-//! Invariants: a container that runs is adopted, by a new shim if its own is gone; one that was asked to start and neither runs
-//! nor has an exit record is recorded as exited and never started again; what belongs to no record is removed.
+//! Invariants:
+//! - A container that runs is adopted, by a new shim if its own is gone.
+//! - A start that no shim had begun with is finished. A shim that begins late finds the bundle taken: a container runs once.
+//! - One that a shim had begun to start and that neither runs nor has an exit record is recorded as exited, and not started again.
+//! - What belongs to no record is removed.
 
 use super::state::{Container, ContainerRecord, SandboxRecord};
 use super::{Inner, overlay, shims};
 use crate::records::{self, ExitRecord, RunRecord, now_nanos};
 use crate::{cgroup, spec};
 use kaji_containers::{NetworkSetup, PodSandboxState, RuntimeError};
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::sync::Arc;
 
 /// What became of a container that has lost its connection to its shim.
@@ -47,6 +51,11 @@ impl Inner {
             if bundle.join(records::EXIT).exists() {
                 continue;
             }
+            if !bundle.join(records::CLAIM).exists()
+                && let Some(found) = self.finish_start(id).await
+            {
+                return found;
+            }
             let run = records::read::<RunRecord>(&bundle.join(records::RUN)).ok().flatten();
             if run.is_some_and(|run| run.is_alive()) {
                 match shims::spawn(&self.shim, "adopt", &bundle).await {
@@ -59,6 +68,33 @@ impl Inner {
                 return Found::Ended;
             }
         }
+    }
+
+    /// Starts a container that was asked to start, and that no shim has claimed. `None` when the bundle is to be looked at again.
+    async fn finish_start(self: &Arc<Inner>, id: &str) -> Option<Found> {
+        let bundle = self.layout.bundle(id);
+        let Ok(sandbox) = self.with_container(id, |container| container.record.sandbox.clone()) else {
+            return Some(Found::Ended);
+        };
+        if self.ready_sandbox(&sandbox).is_err() {
+            // A shim that begins from now on gives up.
+            return match File::options().write(true).create_new(true).open(bundle.join(records::CLAIM)) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Some(Found::Ended),
+                _ => None,
+            };
+        }
+        let error = match shims::spawn(&self.shim, "start", &bundle).await {
+            Ok(()) => return Some(Found::Running),
+            Err(error) => error,
+        };
+        if shims::is_alive(&bundle) {
+            // The former manager's shim has begun.
+            return None;
+        }
+        if let Err(error) = self.record_failed_start(id, &error).await {
+            tracing::warn!("the exit of container {id} cannot be recorded: {error}");
+        }
+        Some(Found::Ended)
     }
 
     /// Nothing can tell how the container ended.

@@ -80,6 +80,33 @@ async fn a_start_that_is_given_up_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_no_shim_had_begun_with_is_finished_by_the_next_manager() {
+    let Some(mut node) = node("interrupted-start").await else { return };
+    let sandbox = node.sandbox().await;
+    let script = "echo ran; while :; do sleep 1; done";
+    let id = node.runtime().create_container(&sandbox, node.script(script)).await.unwrap();
+    let missing = node.script("true");
+    let missing = kaji_containers::ContainerConfig { command: vec!["/none".into()], ..missing };
+    let fails = node.runtime().create_container(&sandbox, missing).await.unwrap();
+    // What a manager leaves that is killed between its record and its shim.
+    node.manager = None;
+    for id in [&id, &fails] {
+        let file = node.state().join("containers").join(id).join("container.json");
+        let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        record["started"] = true.into();
+        std::fs::write(&file, record.to_string()).unwrap();
+    }
+    node.open().await;
+    node.printed(&id, "ran").await;
+    let status = node.runtime().container_status(&id).await.unwrap();
+    assert_eq!(status.info.state, ContainerState::Running);
+    assert_eq!(node.output(&status), "ran\n");
+    let failed = node.ended(&fails).await;
+    assert_eq!((failed.exit_code, failed.reason.as_str()), (128, "StartError"));
+    node.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn creations_that_are_given_up_leave_nothing() {
     let Some(node) = node("given-up-creation").await else { return };
     let sandbox = node.sandbox().await;

@@ -1,8 +1,8 @@
 //! What a cluster must have reached by itself, some time after faults and changes have ended.
 
 use crate::objects::{
-    DAEMON_SETS, DEPLOYMENTS, JOBS, NODES, Objects, PODS, QUOTAS, STATEFUL_SETS, at, is_condition_true,
-    is_deleting, is_finished, number, text, uid,
+    DAEMON_SETS, DEPLOYMENTS, JOBS, NODES, Objects, PODS, QUOTAS, REPLICA_SETS, STATEFUL_SETS, at,
+    controller, is_condition_true, is_deleting, is_finished, number, text, uid,
 };
 use serde_json::Value;
 use std::{collections::BTreeSet, sync::Arc};
@@ -55,9 +55,14 @@ fn workloads(objects: &Objects, missing: &mut Vec<String>) {
     replicated.extend(objects.of(STATEFUL_SETS).map(|object| ("stateful set", object)));
     for (kind, object) in replicated {
         let (name, replicas) = (text(object, &["metadata", "name"]), number(object, &["spec", "replicas"]));
-        let app = text(object, &["spec", "selector", "matchLabels", "app"]);
+        let sets: BTreeSet<&str> = objects
+            .of(REPLICA_SETS)
+            .filter(|set| controller(set) == uid(object))
+            .map(|set| uid(set))
+            .chain([uid(object)])
+            .collect();
         let count = |ready: bool| {
-            let pods = objects.of(PODS).filter(|pod| text(pod, &["metadata", "labels", "app"]) == app);
+            let pods = objects.of(PODS).filter(|pod| sets.contains(controller(pod)));
             i64::try_from(pods.filter(|pod| !ready || is_condition_true(pod, "Ready")).count())
                 .unwrap_or(i64::MAX)
         };

@@ -63,7 +63,7 @@ async fn a_stateful_set_gets_volumes_of_the_default_class() {
     let name = spec.volume_name.clone().unwrap();
     let volume = volumes.get(&name).await.unwrap();
     let first = node(&pods.get("db-0").await.unwrap());
-    assert_eq!(volume.annotations()["kaji.dev/local-path-node"], first);
+    assert_eq!(volume.labels()["kaji.dev/local-path-node"], first);
     // The next pod comes to the volume.
     let uid = pods.get("db-0").await.unwrap().uid();
     pods.delete("db-0", &DeleteParams::default()).await.unwrap();

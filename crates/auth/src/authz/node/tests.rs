@@ -38,13 +38,16 @@ fn ask(node: &Node, user: &UserInfo, question: &str) -> String {
     let mut what = what.split('/');
     let [group, resource, subresource] = [0; 3].map(|_| what.next().unwrap_or_default());
     let (namespace, name) = place.split_once('/').unwrap_or_default();
-    let selector =
-        (!selector.is_empty()).then(|| kaji_meta::fields::Selector::parse(selector).ok()).flatten();
+    let labels = selector.strip_prefix("labels:").and_then(|s| kaji_meta::labels::Selector::parse(s).ok());
+    let selector = (!selector.is_empty() && labels.is_none())
+        .then(|| kaji_meta::fields::Selector::parse(selector).ok())
+        .flatten();
     let a = Attributes {
         subresource,
         namespace,
         name,
         field_selector: selector.as_ref(),
+        label_selector: labels.as_ref(),
         ..Attributes::resource(user, verb, group, resource)
     };
     let outcome = ready(node.authorize(&a));
@@ -170,6 +173,13 @@ fn node_may_write_its_own_objects() {
         "list /secrets n/",
         "delete /secrets n/s",
         "list /persistentvolumes",
+        "list /persistentvolumes / labels:kaji.dev/local-path-node=a",
+        "watch /persistentvolumes / labels:x=y,kaji.dev/local-path-node=a",
+        "list /persistentvolumes / labels:kaji.dev/local-path-node=b",
+        "list /persistentvolumes / labels:kaji.dev/local-path-node!=a",
+        "list /persistentvolumes / labels:kaji.dev/local-path-node",
+        "delete /persistentvolumes / labels:kaji.dev/local-path-node=a",
+        "list /persistentvolumes /v labels:kaji.dev/local-path-node=a",
         "create /serviceaccounts n/sa",
         "list /services",
         "create /events n/",
@@ -216,6 +226,13 @@ fn node_may_write_its_own_objects() {
         list /secrets n/: no: No Object name found
         delete /secrets n/s: no: can only read resources of this type
         list /persistentvolumes: no: can only get individual resources of this type
+        list /persistentvolumes / labels:kaji.dev/local-path-node=a: yes
+        watch /persistentvolumes / labels:x=y,kaji.dev/local-path-node=a: yes
+        list /persistentvolumes / labels:kaji.dev/local-path-node=b: no: can only get individual resources of this type
+        list /persistentvolumes / labels:kaji.dev/local-path-node!=a: no: can only get individual resources of this type
+        list /persistentvolumes / labels:kaji.dev/local-path-node: no: can only get individual resources of this type
+        delete /persistentvolumes / labels:kaji.dev/local-path-node=a: no: can only get individual resources of this type
+        list /persistentvolumes /v labels:kaji.dev/local-path-node=a: no: can only get individual resources of this type
         create /serviceaccounts n/sa: no: can only create token subresource of serviceaccount
         list /services: yes
         create /events n/: yes

@@ -8,7 +8,7 @@ use super::{Keyed, KeyedRef};
 use futures_util::StreamExt;
 use kaji_meta::Clock;
 use kaji_runtime::feed::ObjectEvent;
-use kaji_runtime::{Client, Collection, Error, Target};
+use kaji_runtime::{Client, Collection, Error, Selection, Target};
 use serde::Deserialize;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -134,7 +134,8 @@ fn collection(name: &KeyedRef) -> Collection {
         namespace: name.namespace.clone(),
         ..Target::default()
     };
-    Collection { path: target.path(), fields: format!("metadata.name={}", name.name), metadata_only: false }
+    let selection = Selection::by_fields(format!("metadata.name={}", name.name));
+    Collection { path: target.path(), selection, metadata_only: false }
 }
 
 /// The task of one object.
