@@ -23,9 +23,7 @@ pub async fn create(client: &Client, object: &Value) -> Result<(), String> {
     let path = loop {
         match path(client, object).await {
             Ok(Some(path)) => break path,
-            Ok(None) | Err(Error::Api(_)) if Instant::now() < until => {
-                sleep(Duration::from_millis(100)).await
-            }
+            Ok(None) | Err(_) if Instant::now() < until => sleep(Duration::from_millis(100)).await,
             Ok(None) => return Err(format!("{described}: {} has no such kind", object["apiVersion"])),
             Err(error) => return Err(format!("{described}: {error}")),
         }

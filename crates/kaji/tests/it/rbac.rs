@@ -179,7 +179,6 @@ async fn refuses_every_verb_without_rights() {
         system:node:other: list namespaces
         system:node:other: list networkpolicies.networking.k8s.io
         system:node:other: list nodes
-        system:node:other: list persistentvolumes
         system:node:other: list pods
         system:node:other: list runtimeclasses.node.k8s.io
         system:node:other: list servicecidrs.networking.k8s.io
@@ -198,7 +197,6 @@ async fn refuses_every_verb_without_rights() {
         system:node:other: watch namespaces
         system:node:other: watch networkpolicies.networking.k8s.io
         system:node:other: watch nodes
-        system:node:other: watch persistentvolumes
         system:node:other: watch pods
         system:node:other: watch runtimeclasses.node.k8s.io
         system:node:other: watch servicecidrs.networking.k8s.io
