@@ -417,7 +417,7 @@ mod tests {
     use expect_test::expect;
 
     /// Work continues after its caller is cancelled, and still counts.
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn cancelled_callers_release_no_permit() {
         static ROOM: Semaphore = Semaphore::const_new(1);
         let (go, wait) = std::sync::mpsc::channel::<()>();

@@ -453,8 +453,8 @@ mod tests {
     /// A thousand cancelled requests occupy one thread, and all others get one document.
     #[test]
     fn cancelled_requests_cost_nothing() {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = runtime.max_blocking_threads(2).build().unwrap();
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).max_blocking_threads(2).build().unwrap();
         runtime.block_on(async {
             let (kept, made) = (Kept::new(1), Arc::new(AtomicUsize::new(0)));
             let (go, wait) = std::sync::mpsc::channel::<()>();
