@@ -313,7 +313,7 @@ impl Run<'_> {
         serde_json::from_slice(&answer).map_err(|error| Error::Decode(error.to_string()))
     }
 
-    /// A server whose store has no room does not start.
+    /// No server starts over a store without room.
     async fn wait_for_room(&self) {
         while self.disk.is_full() {
             sleep(Duration::from_secs(1)).await;

@@ -106,7 +106,7 @@ fn pods_of_a_stateful_set_follow_ready_ones() {
 
 #[test]
 fn an_eviction_leaves_what_the_budget_asks_for() {
-    let budget = json!({"metadata": {"name": "b", "uid": "b"}, "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "o"}}}});
+    let budget = json!({"metadata": {"name": "b", "namespace": "n", "uid": "b"}, "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "o"}}}});
     let mut evicted = pod("a", "o", "x", true);
     evicted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     evicted["status"]["conditions"] =
