@@ -51,10 +51,11 @@ impl Inner {
             if bundle.join(records::EXIT).exists() {
                 continue;
             }
-            if !bundle.join(records::CLAIM).exists()
-                && let Some(found) = self.finish_start(id).await
-            {
-                return found;
+            if !bundle.join(records::CLAIM).exists() {
+                match self.finish_start(id).await {
+                    Some(found) => return found,
+                    None => continue,
+                }
             }
             let run = records::read::<RunRecord>(&bundle.join(records::RUN)).ok().flatten();
             if run.is_some_and(|run| run.is_alive()) {
