@@ -62,6 +62,18 @@ impl Metrics {
         cache.register("misses", "The count of cache misses", self.cache_misses.clone());
     }
 
+    /// The metrics in the text format of OpenMetrics.
+    #[must_use]
+    pub fn page(&self) -> String {
+        let (mut registry, mut page) = (Registry::default(), String::new());
+        self.register(&mut registry);
+        if let Err(error) = prometheus_client::encoding::text::encode(&mut page, &registry) {
+            // Writing to a String cannot fail.
+            tracing::error!(%error, "metrics of cluster DNS");
+        }
+        page
+    }
+
     /// Counts a request.
     pub fn request(&self, proto: &'static str) {
         self.requests.get_or_create(&RequestLabels { proto }).inc();
@@ -93,5 +105,30 @@ fn name(code: ResponseCode) -> &'static str {
         ResponseCode::Refused => "REFUSED",
         ResponseCode::BADVERS => "BADVERS",
         _ => "OTHER",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_the_names_of_coredns() {
+        let metrics = Metrics::default();
+        metrics.request("udp");
+        metrics.response(ResponseCode::NXDomain, Duration::from_millis(1));
+        metrics.cache(true);
+        metrics.cache(false);
+        let page = metrics.page();
+        let lines: Vec<&str> =
+            page.lines().filter(|l| !l.starts_with('#') && !l.contains("_bucket")).collect();
+        expect_test::expect![[r#"
+            coredns_dns_requests_total{proto="udp"} 1
+            coredns_dns_responses_total{rcode="NXDOMAIN"} 1
+            coredns_dns_request_duration_seconds_sum 0.001
+            coredns_dns_request_duration_seconds_count 1
+            coredns_cache_hits_total 1
+            coredns_cache_misses_total 1"#]]
+        .assert_eq(&lines.join("\n"));
     }
 }

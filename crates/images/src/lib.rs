@@ -13,7 +13,6 @@ pub mod cli;
 pub mod digest;
 mod error;
 mod install;
-pub mod keyring;
 pub mod layer;
 pub mod manifest;
 mod pull;

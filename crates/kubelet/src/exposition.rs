@@ -9,7 +9,7 @@ use std::fmt::Write;
 pub(crate) struct Family {
     /// Its name.
     pub name: &'static str,
-    /// `counter`, `gauge`.
+    /// `counter`, `gauge`, `histogram`.
     pub kind: &'static str,
     /// What it is, after its stability where upstream says that.
     pub help: &'static str,
@@ -24,6 +24,11 @@ impl Family {
     /// A family of gauges.
     pub const fn gauge(name: &'static str, help: &'static str) -> Family {
         Family { name, kind: "gauge", help }
+    }
+
+    /// A family of histograms.
+    pub const fn histogram(name: &'static str, help: &'static str) -> Family {
+        Family { name, kind: "histogram", help }
     }
 }
 
@@ -63,6 +68,34 @@ impl Page {
         for Sample { labels, value, at } in samples {
             let at = at.map(|at| format!(" {at}")).unwrap_or_default();
             let _ = writeln!(self.0, "{name}{labels} {}{at}", number(value));
+        }
+    }
+
+    /// Adds a histogram: labels, how many are in each bucket alone, how many there are in all, and their sum.
+    pub fn histogram<'a>(
+        &mut self,
+        family: Family,
+        bounds: &[f64],
+        all: impl IntoIterator<Item = (&'a str, &'a [u64], u64, f64)>,
+    ) {
+        let mut all = all.into_iter().peekable();
+        if all.peek().is_none() {
+            return;
+        }
+        let Family { name, kind, help } = family;
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (labels, buckets, count, sum) in all {
+            let own = labels.trim_start_matches('{').trim_end_matches('}');
+            let own = if own.is_empty() { String::new() } else { format!("{own},") };
+            let mut below = 0;
+            for (bound, found) in bounds.iter().zip(buckets) {
+                below += found;
+                let _ = writeln!(self.0, "{name}_bucket{{{own}le=\"{}\"}} {below}", number(*bound));
+            }
+            let _ = writeln!(self.0, "{name}_bucket{{{own}le=\"+Inf\"}} {count}");
+            let _ = writeln!(self.0, "{name}_sum{labels} {}", number(sum));
+            let _ = writeln!(self.0, "{name}_count{labels} {count}");
         }
     }
 

@@ -3,6 +3,7 @@
 //! Invariants: a pod has one worker, by its uid, until it is gone from the API and from the runtime; what the runtime runs
 //! and the API does not show is stopped, but not before the API's list is complete.
 
+mod admit;
 mod allocations;
 mod api;
 mod cgroups;
@@ -23,16 +24,18 @@ pub use machine::Machine;
 pub use objects::{BoundPods, FullNode, FullPod};
 pub use report::KUBELET_PORT;
 
+use crate::credential_providers::CredentialProviders;
+use crate::metrics::{KubeletMetrics, families, measured::Measured};
 use crate::plugins::csi_node::CsiNode;
 use crate::plugins::devices::DeviceManager;
 use crate::plugins::watcher::PluginWatcher;
-use crate::pods::admission::{self, Refusal};
 use crate::pods::context::{NodeConfig, NodeContext, PodCgroups};
 use crate::pods::core::Pod;
 use crate::pods::sources::ApiSources;
 use crate::pods::user_namespaces::UserNamespaces;
 use crate::pods::worker::{Desired, Ending, ShownAs, Worker};
 use crate::pods::{labels, log_rotation, model};
+use crate::resource_managers::ResourceManagers;
 use crate::server::{KubeletServerConfig, NodeApi};
 use crate::volumes::{Mounter, VolumeManager};
 use allocations::Allocations;
@@ -59,6 +62,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// How often the runtime is listed when it has no events.
 const POLL: Duration = Duration::from_secs(1);
@@ -77,6 +81,10 @@ pub struct NodeParts {
     pub runtime: Arc<dyn ContainerRuntime>,
     /// Images.
     pub images: Arc<dyn ImageService>,
+    /// Credentials for pulls, from plug-ins.
+    pub credentials: CredentialProviders,
+    /// Processors of containers.
+    pub managers: ResourceManagers,
     /// Mounts of volumes.
     pub mounter: Arc<dyn Mounter>,
     /// Cgroups of pods; `None` where the kubelet may not make any.
@@ -129,6 +137,10 @@ struct Dispatcher {
     statics: watch::Receiver<StaticPods>,
     /// What pods were granted.
     allocations: Allocations,
+    /// Whether all pods of the API are known.
+    complete: bool,
+    /// When the runtime was listed last.
+    last_list: Option<Instant>,
 }
 
 /// Runs a node until `stop` turns true; its containers go on. The informers have to select the node's own pods, and its Node
@@ -144,12 +156,17 @@ pub async fn run(
     let (pods, nodes) = (informers.get::<FullPod>(), informers.get::<FullNode>());
     let services = informers.get::<Service>();
     let facts = Facts::new(parts.config.node_name.clone(), nodes, services.clone(), &parts.machine);
+    let metrics = Arc::new(KubeletMetrics::default());
     let cx = Arc::new(NodeContext {
         devices: Arc::new(DeviceManager::new(&parts.config.root_dir, shared.clock.clone())),
         volumes: VolumeManager::new(parts.config.root_dir.clone(), parts.mounter),
         user_namespaces: UserNamespaces::new(&parts.config.root_dir),
-        runtime: parts.runtime,
-        images: parts.images,
+        runtime: Arc::new(Measured { inner: parts.runtime, metrics: metrics.clone() }),
+        images: Arc::new(Measured { inner: parts.images, metrics: metrics.clone() }),
+        metrics,
+        probe_metrics: KubeletMetrics::default(),
+        credentials: parts.credentials,
+        managers: parts.managers,
         api: Arc::new(KubeletApi::new(client.clone(), recorder)),
         sources: Arc::new(ApiSources::new(client.clone(), shared.clock.clone())),
         facts: Arc::new(facts),
@@ -158,10 +175,7 @@ pub async fn run(
         random: shared.random.clone(),
         config: parts.config,
     });
-    // The disk that it is on is observed from now on.
-    if let Err(error) = DirBuilder::new().recursive(true).mode(0o750).create(&cx.config.root_dir) {
-        tracing::error!(%error, directory = %cx.config.root_dir.display(), "the kubelet's directory cannot be made");
-    }
+    make_root(&cx.config.root_dir);
     let (news, queue) = mpsc::channel(NEWS);
     let changed = news.clone();
     pods.handle(move |_| {
@@ -187,10 +201,13 @@ pub async fn run(
         Some(manifests) => follow_manifests(&cx, manifests, &mut tasks),
         None => watch::channel(StaticPods::default()).1,
     };
+    tasks.spawn(admit::keep_processors(cx.clone(), pods.clone(), statics.clone()));
     tasks.spawn(mirror_pods::run(cx.clone(), mirrors, statics.clone(), pods.clone()));
     let dispatcher = Dispatcher {
         statics,
         allocations: Allocations::default(),
+        complete: false,
+        last_list: None,
         cx,
         pods,
         workers: BTreeMap::new(),
@@ -201,6 +218,13 @@ pub async fn run(
     tokio::select! {
         () = dispatcher.run(queue) => {}
         _ = stop.wait_for(|stop| *stop) => {}
+    }
+}
+
+/// Makes the kubelet's directory: the disk that it is on is observed from then on.
+fn make_root(root: &Path) {
+    if let Err(error) = DirBuilder::new().recursive(true).mode(0o750).create(root) {
+        tracing::error!(%error, directory = %root.display(), "the kubelet's directory cannot be made");
     }
 }
 
@@ -328,6 +352,7 @@ impl Dispatcher {
         // Static pods need no API.
         self.dispatch().await;
         self.pods.synced().await;
+        self.complete = true;
         self.dispatch().await;
         loop {
             let news = tokio::select! {
@@ -356,7 +381,10 @@ impl Dispatcher {
                 }
                 Some(News::Evict(eviction)) => self.evict(&eviction),
                 Some(News::List) => {
-                    if let Err(error) = self.list().await {
+                    let began = Instant::now();
+                    let listed = self.list().await;
+                    self.relisted(began);
+                    if let Err(error) = listed {
                         tracing::warn!(%error, "the container runtime cannot be listed");
                     }
                 }
@@ -398,9 +426,9 @@ impl Dispatcher {
                 }
                 None => {
                     let mut refused = self.admit(pod, &admitted);
-                    if refused.is_none() && is_new(pod) {
+                    if refused.is_none() && admit::is_new(pod) {
                         let active = pods.iter().map(|(p, _)| p).filter(|p| !model::is_terminal(p));
-                        refused = self.allocate_devices(pod, active.map(|p| model::uid(p)).collect()).await;
+                        refused = self.allocate(pod, active.map(|p| model::uid(p)).collect()).await;
                     }
                     if refused.is_none() && !model::is_terminal(pod) {
                         admitted.push(pod.clone());
@@ -437,35 +465,14 @@ impl Dispatcher {
         self.statics.borrow().iter().map(of_file).chain(pods).collect()
     }
 
-    /// A pod that has run already, or ends anyway, is not asked about again.
-    fn admit(&self, pod: &Arc<Pod>, admitted: &[Arc<Pod>]) -> Option<Ending> {
-        if !is_new(pod) {
-            return None;
+    /// Takes note of how long listing took, and of how long ago the time before was.
+    fn relisted(&mut self, began: Instant) {
+        let metrics = &self.cx.metrics;
+        metrics.observe(&families::RELISTS, &[], began.elapsed());
+        if let Some(before) = self.last_list.replace(began) {
+            metrics.observe(&families::RELIST_INTERVALS, &[], began.duration_since(before));
         }
-        let node = self.cx.facts.node()?;
-        let others: Vec<&Pod> = admitted.iter().map(|p| &**p).collect();
-        let pressures: Vec<&str> = self.pressures.borrow().iter().map(|p| p.name()).collect();
-        let taken = admission::under_pressure(pod, &pressures);
-        let refusal = taken.and_then(|()| admission::admit(pod, &others, &node)).err()?;
-        Some(self.refused(pod, refusal))
-    }
-
-    /// Devices of plug-ins that a pod asks for; `active` are the pods that may keep theirs.
-    async fn allocate_devices(&self, pod: &Arc<Pod>, active: BTreeSet<&str>) -> Option<Ending> {
-        let error = self.cx.devices.allocate(pod, &active).await.err()?;
-        let message = format!("Allocate failed due to {error}, which is unexpected");
-        Some(self.refused(pod, Refusal { reason: "UnexpectedAdmissionError".to_owned(), message }))
-    }
-
-    fn refused(&self, pod: &Pod, refusal: Refusal) -> Ending {
-        let event = kaji_runtime::EventRecord::warning(
-            model::reference(pod),
-            &refusal.reason,
-            refusal.message.clone(),
-        );
-        self.cx.api.record(event);
-        let message = format!("Pod was rejected: {}", refusal.message);
-        Ending { reason: refusal.reason, message, ..Ending::default() }
+        metrics.relisted(self.cx.clock.now());
     }
 
     /// Ends a pod for good. It fails once its containers have ended.
@@ -487,6 +494,7 @@ impl Dispatcher {
         if ended {
             let reference = model::reference(&worker.desired.borrow().pod);
             let message = eviction.message.clone();
+            self.cx.metrics.count(&families::EVICTIONS, &[("eviction_signal", &eviction.signal)]);
             self.cx.api.record(kaji_runtime::EventRecord::warning(reference, "Evicted", message));
         }
     }
@@ -547,17 +555,12 @@ impl Dispatcher {
             }
         }
         for pod in gone {
+            self.cx.metrics.count(&families::ORPHANS, &[]);
             let (pod, gone, shown_as) = (Arc::new(pod), true, ShownAs::Nothing);
             self.start(Desired { pod, gone, refused: None, shown_as, pending: None });
         }
         Ok(())
     }
-}
-
-/// Whether a pod has not run yet, and is to.
-fn is_new(pod: &Pod) -> bool {
-    let began = pod.status.as_ref().is_some_and(|s| s.start_time.is_some());
-    !began && !model::deleting(pod) && !model::is_terminal(pod)
 }
 
 /// The uids of pods that have a directory.

@@ -77,6 +77,14 @@ impl SetUp {
     }
 }
 
+/// The claims of a pod by the names of its volumes.
+#[must_use]
+pub fn claims_of(pod: &Pod) -> BTreeMap<String, String> {
+    let volumes = model::spec(pod).volumes.iter().flatten();
+    let claimed = volumes.filter(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some());
+    claimed.map(|volume| (volume.name.clone(), claims::claim_name(pod, volume))).collect()
+}
+
 /// The group that may write a pod's volumes.
 fn group(pod: &Pod) -> Option<u32> {
     let context = model::spec(pod).security_context.as_ref();
@@ -107,6 +115,14 @@ impl VolumeManager {
     pub fn groups(&self, uid: &str) -> Vec<i64> {
         let mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
         mounted.get(uid).into_iter().flat_map(BTreeMap::values).filter_map(|v| v.group).collect()
+    }
+
+    /// What containers of a pod mount of its claims and drivers, by the names of the volumes.
+    #[must_use]
+    pub fn set_up_paths(&self, uid: &str) -> Vec<(String, PathBuf)> {
+        let mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = mounted.get(uid).into_iter().flatten().filter(|(_, v)| !v.device);
+        own.map(|(name, volume)| (name.clone(), volume.path.clone())).collect()
     }
 
     fn set_up_already(&self, pod: &Pod, volume: &Volume) -> Option<SetUp> {

@@ -1,6 +1,7 @@
-//! Flags of the container runtime of a real node: upstream's kubelet has them.
+//! Flags of a real node: of its container runtime, and of the kubelet's files. Upstream's kubelet has them.
 
 use clap::Args;
+use std::path::PathBuf;
 
 /// Which runtime runs a node's containers.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
@@ -12,6 +13,15 @@ pub struct ContainerRuntimeFlags {
     /// The socket of the runtime's images, if it is another one.
     #[arg(long, value_name = "ENDPOINT", value_parser = endpoint, requires = "container_runtime_endpoint")]
     pub image_service_endpoint: Option<String>,
+    /// Plug-ins that give credentials for images: a CredentialProviderConfig, or a directory of them.
+    #[arg(long, value_name = "PATH", requires = "image_credential_provider_bin_dir")]
+    pub image_credential_provider_config: Option<PathBuf>,
+    /// The directory of their programs.
+    #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
+    pub image_credential_provider_bin_dir: Option<PathBuf>,
+    /// A KubeletConfiguration (kubelet.config.k8s.io/v1beta1): logs, images, eviction, reservations, processors.
+    #[arg(long, value_name = "FILE")]
+    pub kubelet_config: Option<PathBuf>,
 }
 
 /// As upstream, a path alone is a unix socket.

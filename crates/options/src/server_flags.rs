@@ -224,6 +224,15 @@ fn runtime_of(flags: ContainerRuntimeFlags, nodes: Nodes) -> Result<ContainerRun
             "--container-runtime-endpoint needs --nodes real, on a machine that can run containers".into()
         );
     }
+    let files = [
+        ("--image-credential-provider-config", &flags.image_credential_provider_config),
+        ("--kubelet-config", &flags.kubelet_config),
+    ];
+    for (flag, value) in files {
+        if value.is_some() && nodes != Nodes::Real {
+            return Err(format!("{flag} needs --nodes real, on a machine that can run containers"));
+        }
+    }
     Ok(flags)
 }
 

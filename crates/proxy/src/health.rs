@@ -1,26 +1,21 @@
 //! The proxy's own health, and that of services for load balancers: answers as upstream's, and the server that gives them.
 
+use crate::metrics::{CONTENT_TYPE, Metrics};
+use crate::pages;
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::{Request, Response, StatusCode, body::Incoming, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::{Response, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use kaji_meta::time::Clock;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
-    convert::Infallible,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::net::TcpListener;
 
 /// A change that is not in force for so long means that the proxy is unhealthy: twice upstream's sync period.
 const LATE: SignedDuration = SignedDuration::from_secs(60);
-/// Connections to one listener.
-const CONNECTIONS: usize = 64;
-/// For a request's head.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What health depends on.
 #[derive(Debug, Default)]
@@ -37,16 +32,27 @@ struct State {
 pub struct Health {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
+    metrics: Metrics,
 }
 
 impl Health {
     /// Healthy, of a node that is not eligible yet.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Health> {
-        Arc::new(Health { clock, state: Mutex::default() })
+        Arc::new(Health { clock, state: Mutex::default(), metrics: Metrics::default() })
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What the proxy counts.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// The time of changes and rules.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     /// A change waits.
@@ -129,6 +135,8 @@ impl Health {
 pub enum Subject {
     /// `/healthz` and `/livez`.
     Proxy,
+    /// `/metrics` and `/proxyMode`.
+    Metrics,
     /// A service, whatever the path.
     Service {
         /// Namespace.
@@ -139,63 +147,29 @@ pub enum Subject {
 }
 
 fn answer(health: &Health, subject: &Subject, path: &str) -> Response<Full<Bytes>> {
-    let (code, count, body) = match subject {
-        Subject::Proxy => match path {
-            "/healthz" | "/livez" => {
-                let (code, body) = health.proxy(path == "/healthz");
-                (code, None, body.to_string())
-            }
-            _ => (StatusCode::NOT_FOUND, None, "404 page not found\n".to_owned()),
+    const JSON: &str = "application/json";
+    match subject {
+        Subject::Proxy if matches!(path, "/healthz" | "/livez") => {
+            let (code, body) = health.proxy(path == "/healthz");
+            health.metrics.checked(path == "/healthz", code);
+            pages::page(code, JSON, body.to_string())
+        }
+        Subject::Proxy => pages::not_found(),
+        Subject::Metrics => match path {
+            "/metrics" => pages::page(StatusCode::OK, CONTENT_TYPE, health.metrics.page()),
+            "/proxyMode" => pages::page(StatusCode::OK, "text/plain; charset=utf-8", "nftables".to_owned()),
+            _ => pages::not_found(),
         },
         Subject::Service { namespace, name } => {
             let (code, count, body) = health.service(namespace, name);
-            (code, Some(count), body)
+            let mut response = pages::page(code, JSON, body);
+            response.headers_mut().insert("x-load-balancing-endpoint-weight", count.into());
+            response
         }
-    };
-    let json = code != StatusCode::NOT_FOUND;
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    *response.status_mut() = code;
-    let headers = response.headers_mut();
-    let kind = if json { "application/json" } else { "text/plain; charset=utf-8" };
-    headers.insert("content-type", hyper::header::HeaderValue::from_static(kind));
-    headers.insert("x-content-type-options", hyper::header::HeaderValue::from_static("nosniff"));
-    if let Some(count) = count {
-        headers.insert("x-load-balancing-endpoint-weight", count.into());
     }
-    response
 }
 
 /// Serves until the future is dropped.
 pub async fn serve(listener: TcpListener, health: Arc<Health>, subject: Subject) {
-    let permits = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut connections = tokio::task::JoinSet::new();
-    loop {
-        while connections.try_join_next().is_some() {}
-        // The semaphore is never closed.
-        let Ok(permit) = permits.clone().acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::debug!(%error, "health check connection");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
-            }
-        };
-        let (health, subject) = (health.clone(), subject.clone());
-        connections.spawn(async move {
-            let service = service_fn(move |request: Request<Incoming>| {
-                let response = answer(&health, &subject, request.uri().path());
-                async move { Ok::<_, Infallible>(response) }
-            });
-            let served = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIMEOUT)
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
-            if let Err(error) = served {
-                tracing::debug!(%error, "health check connection");
-            }
-            drop(permit);
-        });
-    }
+    pages::serve(listener, Arc::new(move |path: &str| answer(&health, &subject, path))).await;
 }

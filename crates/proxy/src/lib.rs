@@ -12,6 +12,8 @@ mod conntrack;
 mod dataplane;
 pub mod endpoints;
 pub mod health;
+pub mod metrics;
+pub mod pages;
 mod peers;
 pub mod policy;
 mod proxy;

@@ -57,6 +57,8 @@ pub struct ServiceProxy {
     pending: Arc<Pending>,
     /// Listeners of health check node ports, by service.
     checks: BTreeMap<Key, (u16, Check)>,
+    /// No rules were in force yet.
+    first: bool,
 }
 
 /// A listener that ends with its service.
@@ -82,17 +84,20 @@ impl ServiceProxy {
             nodes: informers.get::<Node>(),
             pending: Arc::default(),
             checks: BTreeMap::new(),
+            first: true,
             config,
         };
         let (pending, health) = (proxy.pending.clone(), proxy.health.clone());
         proxy.services.handle(move |change| {
             health.queued();
+            health.metrics().service_changed(health.now());
             pending.add([change.any().metadata.key()]);
         });
         let (pending, health) = (proxy.pending.clone(), proxy.health.clone());
         proxy.slices.handle(move |change| {
             let slices = [&change.old, &change.new].into_iter().flatten();
             health.queued();
+            health.metrics().endpoints_changed(health.now());
             pending.add(slices.filter_map(|slice| owner(slice)));
         });
         let (pending, name) = (proxy.pending.clone(), proxy.config.name.clone());
@@ -154,9 +159,13 @@ impl ServiceProxy {
 
     /// Brings the rules of changed services up to date; of all when the node has changed.
     async fn sync(&mut self) -> Result<(), ProxyError> {
+        let began = tokio::time::Instant::now();
+        let mut whole = std::mem::take(&mut self.first);
         let mut keys = self.pending.take();
+        self.health.metrics().taken();
         let (services, slices) = (self.services.snapshot(), self.slices.snapshot());
         if self.read_node() {
+            whole = true;
             keys.extend(services.iter().map(|service| service.metadata.key()));
             self.dataplane.reconfigure(self.config.clone()).await?;
         }
@@ -170,6 +179,8 @@ impl ServiceProxy {
             compiled.push((name, result));
         }
         let result = self.dataplane.update(compiled).await;
+        let at = result.as_ref().map(|_| self.health.now()).map_err(drop);
+        self.health.metrics().synced(began.elapsed(), whole, at);
         if result.is_err() {
             self.pending.add(keys.iter().cloned());
         }

@@ -104,7 +104,7 @@ pub(crate) fn lock(data_dir: &Path) -> io::Result<fs::File> {
 /// What cannot be opened.
 pub(super) async fn open(config: &RealNodeConfig) -> Result<NodeRuntime, NodeError> {
     let program = std::env::current_exe().map_err(NodeError::Program)?;
-    let ContainerRuntimeFlags { container_runtime_endpoint, image_service_endpoint } =
+    let ContainerRuntimeFlags { container_runtime_endpoint, image_service_endpoint, .. } =
         config.container_runtime.clone();
     match container_runtime_endpoint {
         None => built_in(config, program).await,

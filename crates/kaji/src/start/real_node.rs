@@ -10,6 +10,9 @@ use super::{
     node_runtime::{self, NodeRuntime},
 };
 use crate::kubelet_root::{self, RootDirError};
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use http_body_util::Full;
 use kaji_containers::{BoxFuture, ContainerRuntime, DnsConfig, RuntimeError};
 use kaji_dns::feed::Feed;
 use kaji_dns::forward::{Forwarder, Resolvers};
@@ -17,17 +20,22 @@ use kaji_dns::metrics::Metrics;
 use kaji_dns::resolv_conf::{self, ResolvConf};
 use kaji_dns::server::{Listeners, Service};
 use kaji_dns::zone::Zone;
+use kaji_kubelet::configuration::{self, Configuration, ConfigurationError};
+use kaji_kubelet::credential_providers::{CredentialProviders, config::ConfigError};
 use kaji_kubelet::local_path::{self, LocalPathConfig};
 use kaji_kubelet::node::static_pods::Manifests;
-use kaji_kubelet::node::{
-    self, FullNode, FullPod, Housekeeping, KernelCgroups, Machine, NodeParts, NodeServer,
-};
+use kaji_kubelet::node::{self, FullNode, FullPod, KernelCgroups, Machine, NodeParts, NodeServer};
 use kaji_kubelet::pods::context::{NodeConfig, PodCgroups};
 use kaji_kubelet::pods::network::DnsSettings;
+use kaji_kubelet::resource_managers::ResourceManagers;
 use kaji_kubelet::volumes::KernelMounter;
+use kaji_meta::time::SystemClock;
 use kaji_network::BridgeNetwork;
 use kaji_options::ContainerRuntimeFlags;
 use kaji_proxy::ServiceProxy;
+use kaji_proxy::health::{self, Subject};
+use kaji_proxy::metrics::CONTENT_TYPE;
+use kaji_proxy::pages;
 use kaji_proxy::policy::PolicyConfig;
 use kaji_runtime::{
     Informers, Selected, Shared, local_path::NODE as LOCAL_PATH_NODE, objects::PersistentVolume,
@@ -35,6 +43,7 @@ use kaji_runtime::{
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -43,6 +52,8 @@ pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
 /// Containers' logs, in a directory a pod, and links to them: where collectors of logs expect them.
 pub(crate) const POD_LOGS: &str = "/var/log/pods";
 pub(crate) const CONTAINER_LOGS: &str = "/var/log/containers";
+/// Where the kernel shows processors and NUMA nodes.
+const PROCESSORS: &str = "/sys/devices/system";
 /// The node's own resolvers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The domain of services' names.
@@ -51,8 +62,13 @@ const CLUSTER_DOMAIN: &str = "cluster.local";
 pub(crate) const DNS_PORT: u16 = 10053;
 /// Upstream's port of kube-proxy's `/healthz`.
 const PROXY_HEALTH_PORT: u16 = 10256;
+/// Upstream's port of kube-proxy's metrics, on the loopback interface.
+const PROXY_METRICS_PORT: u16 = 10249;
+/// CoreDNS' port of its metrics.
+const DNS_METRICS_PORT: u16 = 9153;
 /// Ports of a node's own servers.
-pub(super) const SERVER_PORTS: &[u16] = &[node::KUBELET_PORT, PROXY_HEALTH_PORT, DNS_PORT];
+pub(super) const SERVER_PORTS: &[u16] =
+    &[node::KUBELET_PORT, PROXY_HEALTH_PORT, PROXY_METRICS_PORT, DNS_PORT, DNS_METRICS_PORT];
 /// Protocol numbers.
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -87,6 +103,15 @@ pub enum NodeError {
     /// The data directory.
     #[error("data directory: {0}")]
     DataDirectory(std::io::Error),
+    /// Its configuration file.
+    #[error(transparent)]
+    Configuration(#[from] ConfigurationError),
+    /// Processors of containers.
+    #[error("the kubelet's resource managers: {0}")]
+    Managers(String),
+    /// Plug-ins for credentials.
+    #[error("failed to register CRI auth plugins: {0}")]
+    Credentials(#[from] ConfigError),
     /// The kubelet's directory.
     #[error("the kubelet's directory (--root-dir): {0}")]
     RootDirectory(#[from] RootDirError),
@@ -165,7 +190,16 @@ async fn serve_services(config: RealNodeConfig, cluster: Arc<Informers>, stop: w
     };
     let health = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PROXY_HEALTH_PORT);
     let outcome = match ServiceProxy::start(node, &cluster).await {
-        Ok(proxy) => kaji_proxy::run(proxy, Some(health), stop).await,
+        Ok(proxy) => {
+            let metrics = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PROXY_METRICS_PORT);
+            let measured = proxy.health();
+            tokio::select! {
+                outcome = kaji_proxy::run(proxy, Some(health), stop) => outcome,
+                () = serve_pages("metrics of the service proxy", metrics, async |listener| {
+                    health::serve(listener, measured, Subject::Metrics).await;
+                }) => Ok(()),
+            }
+        }
         Err(error) => Err(error),
     };
     if let Err(error) = outcome {
@@ -191,6 +225,27 @@ async fn keep_local_volumes(config: RealNodeConfig, informers: Arc<Informers>, s
     }
 }
 
+/// Serves pages at an address; without it the node goes on.
+async fn serve_pages(what: &str, address: SocketAddr, serve: impl AsyncFnOnce(TcpListener)) {
+    match TcpListener::bind(address).await {
+        Ok(listener) => serve(listener).await,
+        Err(error) => tracing::warn!(%error, %address, "{what} are not served"),
+    }
+    std::future::pending().await
+}
+
+/// The pages of cluster DNS: CoreDNS has them at several ports.
+fn dns_pages(metrics: &Metrics, ready: bool, path: &str) -> Response<Full<Bytes>> {
+    const TEXT: &str = "text/plain; charset=utf-8";
+    match path {
+        "/metrics" => pages::page(StatusCode::OK, CONTENT_TYPE, metrics.page()),
+        "/health" => pages::page(StatusCode::OK, TEXT, "OK".to_owned()),
+        "/ready" if ready => pages::page(StatusCode::OK, TEXT, "OK".to_owned()),
+        "/ready" => pages::page(StatusCode::SERVICE_UNAVAILABLE, TEXT, "kubernetes".to_owned()),
+        _ => pages::not_found(),
+    }
+}
+
 /// Answers for the cluster's names. `served` turns true with the first answer that could be given.
 async fn serve_dns(config: RealNodeConfig, cluster: Arc<Informers>, served: watch::Sender<bool>) {
     let address = SocketAddr::new(config.address, DNS_PORT);
@@ -207,8 +262,16 @@ async fn serve_dns(config: RealNodeConfig, cluster: Arc<Informers>, served: watc
     });
     let servers = dns_service_ip(&config.service_cidrs).into_iter().collect();
     let forwarder = Forwarder::new(Resolvers::new(vec![], resolvers.name_servers));
-    let service = Arc::new(Service::new(Zone::new(CLUSTER_DOMAIN, servers), forwarder, Metrics::default()));
+    let metrics = Metrics::default();
+    let zone = Zone::new(CLUSTER_DOMAIN, servers);
+    let service = Arc::new(Service::new(zone, forwarder, metrics.clone()));
     let (ready, mut is_ready) = watch::channel(false);
+    let shown = is_ready.clone();
+    let address = SocketAddr::new(config.address, DNS_METRICS_PORT);
+    let measured = serve_pages("metrics of cluster DNS", address, async |listener| {
+        let pages = Arc::new(move |path: &str| dns_pages(&metrics, *shown.borrow(), path));
+        pages::serve(listener, pages).await;
+    });
     let serve = async {
         // Before the first list, names that exist would be denied.
         if is_ready.wait_for(|ready| *ready).await.is_ok() {
@@ -216,7 +279,7 @@ async fn serve_dns(config: RealNodeConfig, cluster: Arc<Informers>, served: watc
             listeners.serve(service.clone()).await;
         }
     };
-    tokio::join!(Feed::new(&cluster).run(service.clone(), ready), serve);
+    tokio::join!(Feed::new(&cluster).run(service.clone(), ready), serve, measured);
 }
 
 async fn open(
@@ -225,7 +288,13 @@ async fn open(
     let (data_dir, name) = (&config.data_dir, &config.name);
     let NodeRuntime { runtime, images, name: runtime_name, network, service } =
         node_runtime::open(config).await?;
-    let machine = Machine::read(data_dir);
+    let configuration = match &config.container_runtime.kubelet_config {
+        Some(path) => configuration::read(path)?,
+        None => Configuration::default(),
+    };
+    let read = Machine::read(data_dir);
+    let pods = configuration.max_pods.unwrap_or(read.pods);
+    let machine = Machine { reserved: configuration.reserved, pods, ..read };
     let cgroups = KernelCgroups::detect(Path::new(CGROUPS)).map(|c| Arc::new(c) as Arc<dyn PodCgroups>);
     let resolvers = resolv_conf::read(Path::new(RESOLV_CONF)).unwrap_or_default();
     let dns = DnsSettings {
@@ -239,7 +308,10 @@ async fn open(
     };
     let absolute = std::path::absolute(data_dir).map_err(NodeError::DataDirectory)?;
     let root_dir = kubelet_root::choose(&absolute, config.root_dir.as_deref())?;
+    let managers = ResourceManagers::open(&configuration.managers, &root_dir, Path::new(PROCESSORS))
+        .map_err(NodeError::Managers)?;
     let server = config.server.clone();
+    let credentials = credential_providers(&config.container_runtime)?;
     let config = NodeConfig {
         node_name: name.to_owned(),
         root_dir,
@@ -252,12 +324,34 @@ async fn open(
         runtime_name,
     };
     let mounter = Arc::new(KernelMounter);
-    let housekeeping = Housekeeping::default();
+    let housekeeping = configuration.housekeeping;
     let directory = data_dir.join("kubelet").join("manifests");
     let manifests = Some(Manifests { directory, complete: Arc::new(complete_pod) });
-    let parts =
-        NodeParts { config, machine, runtime, images, mounter, cgroups, server, housekeeping, manifests };
+    let parts = NodeParts {
+        config,
+        machine,
+        runtime,
+        images,
+        credentials,
+        managers,
+        mounter,
+        cgroups,
+        server,
+        housekeeping,
+        manifests,
+    };
     Ok((parts, network, service))
+}
+
+/// The plug-ins that the flags name.
+fn credential_providers(flags: &ContainerRuntimeFlags) -> Result<CredentialProviders, NodeError> {
+    let clock = Arc::new(SystemClock);
+    let (Some(path), Some(programs)) =
+        (&flags.image_credential_provider_config, &flags.image_credential_provider_bin_dir)
+    else {
+        return Ok(CredentialProviders::none(clock));
+    };
+    Ok(CredentialProviders::open(path, programs, clock)?)
 }
 
 /// Sets the defaults of a static pod and validates it, as the API server does with pods that are created.

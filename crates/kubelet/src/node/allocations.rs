@@ -103,7 +103,11 @@ impl Allocations {
                 })
                 .collect();
             let others: Vec<&Pod> = others.iter().map(|p| &**p).collect();
-            let verdict = allocation::judge(pod, &others, node);
+            let granted_now = self.pods.get(uid).map(|g| g.allocation.apply(pod));
+            let verdict = match granted_now.and_then(|now| infeasible(cx, pod, &now)) {
+                Some(message) => Err(("Infeasible", message)),
+                None => allocation::judge(pod, &others, node).map_err(|message| ("Deferred", message)),
+            };
             let Some(granted) = self.pods.get_mut(uid) else { continue };
             let generation = pod.metadata.generation.unwrap_or(0);
             match verdict {
@@ -117,11 +121,12 @@ impl Allocations {
                         cx.api.record(EventRecord::normal(model::reference(pod), "ResizeStarted", message));
                     }
                 }
-                Err(message) => {
-                    let pending = PendingResize { reason: "Deferred".to_owned(), message, generation };
+                Err((reason, message)) => {
+                    let pending = PendingResize { reason: reason.to_owned(), message, generation };
                     if granted.pending.as_ref() != Some(&pending) {
-                        let text = allocation::event("Pod resize Deferred", pod, &pending.message);
-                        cx.api.record(EventRecord::warning(model::reference(pod), "ResizeDeferred", text));
+                        let text = allocation::event(&format!("Pod resize {reason}"), pod, &pending.message);
+                        let event = format!("Resize{reason}");
+                        cx.api.record(EventRecord::warning(model::reference(pod), &event, text));
                         granted.pending = Some(pending);
                     }
                 }
@@ -129,6 +134,18 @@ impl Allocations {
         }
         changed
     }
+}
+
+/// Why a resize can never be granted.
+fn infeasible(cx: &NodeContext, pod: &Pod, granted: &Pod) -> Option<String> {
+    let all = |pod: &Pod| -> Vec<Option<i64>> {
+        let containers = model::init_containers(pod).iter().chain(model::containers(pod));
+        containers.map(|c| model::milli(model::requests(c.resources.as_ref()), "cpu")).collect()
+    };
+    let pinned = cx.managers.pins() && model::qos(pod) == Qos::Guaranteed && all(pod) != all(granted);
+    pinned.then(|| {
+        "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\"".to_owned()
+    })
 }
 
 fn asks_for_more(pod: &Arc<Pod>, granted: &Allocation) -> bool {

@@ -34,6 +34,8 @@ pub struct Machine {
     pub architecture: String,
     /// The host's name.
     pub hostname: String,
+    /// What pods may not use: thousandths for `cpu`, else units.
+    pub reserved: BTreeMap<String, i64>,
 }
 
 fn read(path: &str) -> String {
@@ -75,6 +77,7 @@ impl Machine {
             }
             .to_owned(),
             hostname: read("/proc/sys/kernel/hostname").to_lowercase(),
+            reserved: BTreeMap::new(),
         }
     }
 
@@ -97,14 +100,23 @@ impl Machine {
     }
 
     /// `status.allocatable`: the capacity less upstream's default thresholds of eviction, 100 Mi of memory and a tenth of the
-    /// storage, and less the memory of huge pages.
+    /// storage, less what is reserved, and less the memory of huge pages.
     #[must_use]
     pub fn allocatable(&self) -> BTreeMap<String, String> {
         let mut all = self.capacity();
         let pages: i64 = self.hugepages.values().sum();
-        let memory = (self.memory - (100 << 20) - pages).max(0);
+        let reserved = |name: &str| self.reserved.get(name).copied().unwrap_or(0);
+        let memory = (self.memory - (100 << 20) - pages - reserved("memory")).max(0);
+        if reserved("cpu") > 0 {
+            let milli = (i64::from(self.processors) * 1000 - reserved("cpu")).max(0);
+            let text = if milli % 1000 == 0 { (milli / 1000).to_string() } else { format!("{milli}m") };
+            all.insert("cpu".to_owned(), text);
+        }
         all.insert("memory".to_owned(), format!("{}Ki", memory / 1024));
-        all.insert("ephemeral-storage".to_owned(), (self.storage - self.storage / 10).to_string());
+        all.insert(
+            "ephemeral-storage".to_owned(),
+            (self.storage - self.storage / 10 - reserved("ephemeral-storage")).max(0).to_string(),
+        );
         all
     }
 }
@@ -144,6 +156,13 @@ mod tests {
             {"cpu": "4", "ephemeral-storage": "104857600Ki", "hugepages-1Gi": "0", "hugepages-2Mi": "4096Ki", "memory": "8388608Ki", "pods": "110"}
             {"cpu": "4", "ephemeral-storage": "96636764160", "hugepages-1Gi": "0", "hugepages-2Mi": "4096Ki", "memory": "8282112Ki", "pods": "110"}"#]]
         .assert_eq(&format!("{:?}\n{:?}", machine.capacity(), machine.allocatable()));
+        let reserved = [("cpu", 500), ("memory", 1 << 30), ("ephemeral-storage", 1 << 30)]
+            .map(|(n, a)| (n.to_owned(), a));
+        let kept = Machine { reserved: reserved.into(), ..machine }.allocatable();
+        assert_eq!(
+            [&kept["cpu"], &kept["memory"], &kept["ephemeral-storage"]],
+            ["3500m", "7233536Ki", "95563022336"]
+        );
         assert_eq!(meminfo("MemTotal:       16 kB\nMemFree: 1 kB", "MemTotal"), 16 << 10);
     }
 }

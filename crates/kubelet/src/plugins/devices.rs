@@ -15,6 +15,8 @@ pub use options::DeviceOptions;
 
 use crate::pods::core::{Container, Pod};
 use crate::pods::model;
+use crate::resource_managers::Affinity;
+use crate::resource_managers::hints::{NumaMask, ResourceHints};
 use checkpoint::Kept;
 use endpoint::Endpoint;
 use jiff::Timestamp;
@@ -167,11 +169,17 @@ impl DeviceManager {
         named.map(count).collect()
     }
 
-    /// Allocates the devices that a pod asks for, unless it has them. `active` are the pods that may keep theirs.
+    /// Allocates the devices that a pod asks for, unless it has them. `active` are the pods that may keep theirs; `affinity` says
+    /// of which NUMA nodes a container's are taken first.
     ///
     /// # Errors
     /// Upstream's text.
-    pub async fn allocate(&self, pod: &Pod, active: &BTreeSet<&str>) -> Result<(), String> {
+    pub async fn allocate(
+        &self,
+        pod: &Pod,
+        active: &BTreeSet<&str>,
+        affinity: &Affinity,
+    ) -> Result<(), String> {
         let asks = |c: &Container| !self.asked(c).is_empty();
         if !model::init_containers(pod).iter().chain(model::containers(pod)).any(asks) {
             return Ok(());
@@ -185,7 +193,9 @@ impl DeviceManager {
             .map(|c| (c, !model::is_sidecar(c)))
             .chain(model::containers(pod).iter().map(|c| (c, false)))
         {
-            outcome = match (outcome, self.allocate_container(pod, container, &mut reusable, init).await) {
+            let nodes = affinity.get(&container.name).and_then(|hint| hint.nodes);
+            let allocated = self.allocate_container(pod, container, &mut reusable, (init, nodes)).await;
+            outcome = match (outcome, allocated) {
                 (Ok(before), Ok(now)) => Ok(before || now),
                 (_, Err(error)) | (Err(error), _) => Err(error),
             };
@@ -207,7 +217,7 @@ impl DeviceManager {
         pod: &Pod,
         container: &Container,
         reusable: &mut BTreeMap<String, Ids>,
-        init: bool,
+        (init, nodes): (bool, Option<NumaMask>),
     ) -> Result<bool, String> {
         let owner = Owner { pod: model::uid(pod).to_owned(), container: container.name.clone() };
         let mut changed = false;
@@ -216,6 +226,8 @@ impl DeviceManager {
             let (choice, endpoint) = {
                 let state = self.state();
                 let choice = state.devices.choice(&owner, &resource, required, free)?;
+                let known = state.devices.resources.get(&resource);
+                let choice = choice.map(|choice| choice.near(known, nodes));
                 (choice, state.plugins.get(&resource).and_then(|p| p.endpoint.clone()))
             };
             let chosen = match choice {
@@ -249,6 +261,26 @@ impl DeviceManager {
             }
         }
         Ok(changed)
+    }
+
+    /// Of which NUMA nodes devices can be taken, for each resource that a container, or the pod as a whole, asks for.
+    #[must_use]
+    pub fn hints(&self, pod: &Pod, container: Option<&Container>, nodes: &[u32]) -> Vec<ResourceHints> {
+        let mut asked: BTreeMap<String, usize> = BTreeMap::new();
+        for one in model::init_containers(pod).iter().chain(model::containers(pod)) {
+            if container.is_none_or(|only| only.name == one.name) {
+                for (resource, count) in self.asked(one) {
+                    *asked.entry(resource).or_default() += count;
+                }
+            }
+        }
+        let state = self.state();
+        let owner = |name: &str| Owner { pod: model::uid(pod).to_owned(), container: name.to_owned() };
+        let of = |(resource, count): (String, usize)| {
+            let has = container.and_then(|c| state.devices.allocations.get(&owner(&c.name))?.get(&resource));
+            state.devices.hints(&resource, count, has.map(|a| &a.devices), nodes)
+        };
+        asked.into_iter().map(of).collect()
     }
 
     /// What a container gets because of its devices. Plug-ins that ask for it are called first.

@@ -4,7 +4,10 @@ use super::core::{Node, PodStatus};
 use super::network::DnsSettings;
 use super::sources::Sources;
 use super::user_namespaces::UserNamespaces;
+use crate::credential_providers::CredentialProviders;
+use crate::metrics::KubeletMetrics;
 use crate::plugins::devices::DeviceManager;
+use crate::resource_managers::ResourceManagers;
 use crate::volumes::VolumeManager;
 use futures_util::future::BoxFuture;
 use kaji_containers::{ContainerRuntime, ImageService, LinuxResources};
@@ -143,6 +146,14 @@ pub struct NodeContext {
     pub runtime: Arc<dyn ContainerRuntime>,
     /// Images.
     pub images: Arc<dyn ImageService>,
+    /// Credentials for pulls.
+    pub credentials: CredentialProviders,
+    /// Processors of containers.
+    pub managers: ResourceManagers,
+    /// What is counted and timed.
+    pub metrics: Arc<KubeletMetrics>,
+    /// The same of probes, which have a page of their own.
+    pub probe_metrics: KubeletMetrics,
     /// Writes to the API.
     pub api: Arc<dyn PodApi>,
     /// Reads from the API.

@@ -7,7 +7,8 @@ use super::context::NodeContext;
 use super::core::{Container, Pod};
 use super::model;
 use super::sources::KeyedKind;
-use base64::{Engine, engine::general_purpose::STANDARD};
+use crate::keyring::Keyring;
+use crate::metrics::families;
 use kaji_containers::{Image, ImageSpec, PodSandboxConfig, PullRequest, RegistryAuth, RuntimeError};
 use kaji_runtime::EventRecord;
 use serde_json::Value;
@@ -221,6 +222,9 @@ async fn pull_with_delay(
     let took = cx.clock.now().duration_since(now);
     match pulled {
         Ok(found) => {
+            let size = [("image_size_in_bytes", families::image_size(found.size))];
+            let seconds = std::time::Duration::try_from(took).unwrap_or_default();
+            cx.metrics.observe(&families::PULL_TIMES, &size, seconds);
             backoff.reset(&key);
             let took = precise(took.as_millis());
             normal(
@@ -268,7 +272,7 @@ async fn pull(
     sandbox: &PodSandboxConfig,
 ) -> Result<Image, RuntimeError> {
     let mut tries: Vec<Option<RegistryAuth>> =
-        credentials(cx, pod, &spec.image).await.into_iter().map(Some).collect();
+        credentials(cx, pod, &spec.image).await?.into_iter().map(Some).collect();
     if tries.is_empty() {
         tries.push(None);
     }
@@ -289,24 +293,32 @@ async fn pull(
     Err(last)
 }
 
-/// The credentials of the pod's pull secrets for an image's registry, the most specific first.
-async fn credentials(cx: &NodeContext, pod: &Pod, image: &str) -> Vec<RegistryAuth> {
-    let mut found: Vec<(usize, RegistryAuth)> = vec![];
-    let mut failed = vec![];
+/// A reference's registry and path: `docker.io/library/nginx`.
+fn repository(image: &str) -> String {
+    let name = image.split_once('@').map_or(image, |(name, _)| name);
+    let name = match name.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => name,
+        _ => name,
+    };
+    match name.split_once('/') {
+        Some(("index.docker.io", path)) => format!("docker.io/{path}"),
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => name.to_owned(),
+        Some(_) => format!("docker.io/{name}"),
+        None => format!("docker.io/library/{name}"),
+    }
+}
+
+/// The credentials for an image: of the pod's pull secrets, then of the node's plug-ins, the most specific of either first.
+///
+/// # Errors
+/// A secret that is malformed.
+async fn credentials(cx: &NodeContext, pod: &Pod, image: &str) -> Result<Vec<RegistryAuth>, RuntimeError> {
+    let (mut keyring, mut failed) = (Keyring::default(), vec![]);
     for reference in model::spec(pod).image_pull_secrets.iter().flatten() {
         match cx.sources.keyed(KeyedKind::Secret, model::namespace(pod), &reference.name).await {
-            Ok(Some(secret)) => {
-                let data = |key: &str| secret.data.get(key).map(Vec::as_slice);
-                let configuration = data(".dockerconfigjson").or_else(|| data(".dockercfg"));
-                let value: Option<Value> = configuration.and_then(|c| serde_json::from_slice(c).ok());
-                let Some(value) = value else { continue };
-                let entries = value.get("auths").unwrap_or(&value).as_object().cloned().unwrap_or_default();
-                for (registry, entry) in entries {
-                    if let Some(rank) = registry_matches(&registry, image) {
-                        found.push((rank, auth(&entry)));
-                    }
-                }
-            }
+            Ok(Some(secret)) => keyring
+                .add_secret(&secret.data)
+                .map_err(|error| RuntimeError::InvalidArgument(error.to_string()))?,
             Ok(None) | Err(_) => failed.push(reference.name.clone()),
         }
     }
@@ -320,48 +332,10 @@ async fn credentials(cx: &NodeContext, pod: &Pod, image: &str) -> Vec<RegistryAu
             ),
         ));
     }
-    found.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));
-    found.into_iter().map(|(_, auth)| auth).collect()
-}
-
-fn auth(entry: &Value) -> RegistryAuth {
-    let text = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
-    let mut auth = RegistryAuth {
-        username: text("username"),
-        password: text("password"),
-        auth: text("auth"),
-        identity_token: text("identitytoken"),
-        registry_token: text("registrytoken"),
-    };
-    let decoded = STANDARD.decode(auth.auth.trim()).ok().and_then(|b| String::from_utf8(b).ok());
-    if let Some((user, password)) = decoded.as_deref().and_then(|d| d.split_once(':')) {
-        user.clone_into(&mut auth.username);
-        password.clone_into(&mut auth.password);
-    }
-    auth
-}
-
-/// Whether credentials for a registry, with `*` for parts of its name and maybe a path, are for an image. The length of the
-/// path, by which the more specific goes first.
-fn registry_matches(registry: &str, image: &str) -> Option<usize> {
-    let registry = registry.trim_start_matches("https://").trim_start_matches("http://");
-    let registry = registry.trim_end_matches('/');
-    let (host, path) = registry.split_once('/').unwrap_or((registry, ""));
-    let path = path.trim_start_matches("v1").trim_start_matches("v2").trim_start_matches('/');
-    let (image_host, image_path) = match image.split_once('/') {
-        Some((h, p)) if h.contains(['.', ':']) || h == "localhost" => (h, p),
-        _ => ("index.docker.io", image),
-    };
-    let hub = |h: &str| matches!(h, "docker.io" | "index.docker.io" | "registry-1.docker.io");
-    let (a, b): (Vec<&str>, Vec<&str>) = (host.split('.').collect(), image_host.split('.').collect());
-    let part = |(p, text): (&&str, &&str)| match p.split_once('*') {
-        Some((start, end)) => {
-            text.len() >= start.len() + end.len() && text.starts_with(start) && text.ends_with(end)
-        }
-        None => p == text,
-    };
-    let same = hub(host) && hub(image_host) || a.len() == b.len() && a.iter().zip(&b).all(part);
-    (same && image_path.starts_with(path)).then_some(path.len())
+    let repository = repository(image);
+    let mut found = keyring.lookup(&repository);
+    found.extend(cx.credentials.lookup(&*cx.sources, pod, &repository).await);
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -392,17 +366,16 @@ mod tests {
             couldn't parse image name "x:": invalid reference format"#]]
         .assert_eq(&shown.join("\n"));
     }
-
     #[test]
-    fn credentials_are_for_their_registry_only() {
-        let cases = [
-            ("https://index.docker.io/v1/", "busybox:1"),
-            ("*.gcr.io", "eu.gcr.io/p/i:1"),
-            ("*.gcr.io", "gcr.io/p/i:1"),
-            ("quay.io/team", "quay.io/team/app:1"),
-            ("quay.io/team", "quay.io/other/app:1"),
+    fn credentials_are_looked_up_by_repositories() {
+        let names = ["nginx", "team/app:1", "index.docker.io/a/b@sha256:1", "r.io:5000/x/y:2", "localhost/a"];
+        let wanted = [
+            "docker.io/library/nginx",
+            "docker.io/team/app",
+            "docker.io/a/b",
+            "r.io:5000/x/y",
+            "localhost/a",
         ];
-        let shown: Vec<_> = cases.iter().map(|(r, i)| registry_matches(r, i)).collect();
-        assert_eq!(shown, [Some(0), Some(0), None, Some(4), None]);
+        assert_eq!(names.map(repository), wanted);
     }
 }

@@ -12,6 +12,7 @@ use super::core::{Container, ContainerPort, Pod, PodStatus, Probe};
 use super::hooks;
 use super::model::{self, ContainerKind};
 use super::observed::Observed;
+use crate::metrics::families;
 use kaji_containers::{ContainerState, RuntimeError};
 use kaji_runtime::EventRecord;
 use std::collections::HashMap;
@@ -240,7 +241,11 @@ impl ProbeWorker {
     /// One probe; up to three tries when it cannot be carried out. `None` when its outcome is unknown.
     async fn once(&self) -> Option<bool> {
         for attempt in 0..3 {
+            let began = tokio::time::Instant::now();
             let outcome = self.attempt().await;
+            if attempt == 2 || outcome.is_ok() {
+                self.measured(&outcome, began.elapsed());
+            }
             let kind = self.kind.name();
             let event = |message: String| {
                 let reference = model::container_reference(&self.pod, &self.container.name);
@@ -259,6 +264,25 @@ impl ProbeWorker {
             }
         }
         None
+    }
+
+    fn measured(&self, outcome: &Result<Result<(), String>, String>, took: Duration) {
+        let own = [
+            ("probe_type", self.kind.name()),
+            ("container", self.container.name.as_str()),
+            ("pod", model::name(&self.pod)),
+            ("namespace", model::namespace(&self.pod)),
+        ];
+        let result = match outcome {
+            Ok(Ok(())) => "successful",
+            Ok(Err(_)) => "failed",
+            Err(_) => "unknown",
+        };
+        let more = [("result", result), ("pod_uid", model::uid(&self.pod))];
+        self.cx.probe_metrics.count(&families::PROBES, &[own.as_slice(), &more].concat());
+        if result != "failed" {
+            self.cx.probe_metrics.observe(&families::PROBE_TIMES, &own, took);
+        }
     }
 
     async fn attempt(&self) -> Result<Result<(), String>, String> {

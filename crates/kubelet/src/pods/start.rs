@@ -9,8 +9,8 @@ use super::observed::Observed;
 use super::security::ImageUser;
 use super::{downward, expansion, labels, network, resources, security};
 use kaji_containers::{
-    ContainerConfig, ContainerMetadata, ContainerSecurity, ImageSpec, Mount, PodSandboxConfig,
-    PodSandboxMetadata, UserNamespace,
+    ContainerConfig, ContainerMetadata, ContainerSecurity, ImageSpec, LinuxResources, Mount,
+    PodSandboxConfig, PodSandboxMetadata, UserNamespace,
 };
 use kaji_runtime::EventRecord;
 use std::collections::BTreeMap;
@@ -188,10 +188,16 @@ pub async fn container_config(
         stdin: container.stdin.unwrap_or(false),
         stdin_once: container.stdin_once.unwrap_or(false),
         tty: container.tty.unwrap_or(false),
-        resources: resources::with_group_kill(resources::of_container(pod, container, cx.config.memory)),
+        resources: limits(cx, pod, container),
         security,
         stop_signal: container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
     })
+}
+
+/// Limits of a container, and the processors that it runs on.
+fn limits(cx: &NodeContext, pod: &Pod, container: &Container) -> LinuxResources {
+    let limits = resources::of_container(pod, container, cx.config.memory);
+    resources::with_group_kill(cx.managers.with_cpus(pod, &container.name, limits))
 }
 
 /// Users, groups and profiles of a container, and how its mounts show their owners.

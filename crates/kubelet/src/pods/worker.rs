@@ -20,6 +20,7 @@ use super::probes::PodProbes;
 use super::resize::Resizing;
 use super::start::pod_ref;
 use super::status::{self, Inputs, Waiting};
+use crate::metrics::families;
 use kaji_containers::{LinuxResources, RuntimeError};
 use report::StatusWriter;
 use std::path::Path;
@@ -111,6 +112,10 @@ pub struct Worker {
     /// What the pod's cgroup was set to last.
     pod_limits: Option<LinuxResources>,
     failed: Option<Ending>,
+    /// When it was seen first.
+    seen: jiff::Timestamp,
+    /// Whether a round was complete already.
+    synced: bool,
 }
 
 /// What a round found.
@@ -138,6 +143,8 @@ impl Worker {
             mounts: Backoff::new(Duration::from_millis(500), Duration::from_secs(122)),
             waiting: Waiting::default(),
             failed: None,
+            seen: cx.clock.now(),
+            synced: false,
             cx,
             pod,
             desired,
@@ -172,6 +179,7 @@ impl Worker {
                 break;
             }
             let mut changes = self.desired.clone();
+            let began = tokio::time::Instant::now();
             let round = tokio::select! {
                 biased;
                 ended = changes.wait_for(Desired::ends) => {
@@ -182,6 +190,8 @@ impl Worker {
                 }
                 round = self.round() => round,
             };
+            let operation = if std::mem::replace(&mut self.synced, true) { "sync" } else { "create" };
+            self.cx.metrics.observe(&families::POD_SYNCS, &[("operation_type", operation)], began.elapsed());
             let wait = match round {
                 Ok(Round::Over) => break,
                 Ok(Round::Wait(wait)) => wait,
@@ -263,6 +273,7 @@ impl Worker {
             // The API keeps whole seconds.
             now: whole_second(self.cx.clock.now()),
         });
+        self.measure_start(&status);
         let over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
         self.former = status.clone();
         // Success or failure is final: it is written when no container runs any more.
@@ -271,6 +282,21 @@ impl Worker {
             writer.write(status);
         }
         over
+    }
+
+    /// How long a pod took that runs for the first time.
+    fn measure_start(&self, status: &PodStatus) {
+        let runs = |status: &PodStatus| status.phase.as_deref() == Some("Running");
+        let pending = self.former.phase.as_deref().is_none_or(|phase| phase == "Pending");
+        if !runs(status) || !pending {
+            return;
+        }
+        let now = self.cx.clock.now();
+        let since = |then: jiff::Timestamp| Duration::try_from(now.duration_since(then)).unwrap_or_default();
+        self.cx.metrics.observe(&families::POD_STARTS, &[], since(self.seen));
+        if let Some(created) = &self.pod.metadata.creation_timestamp {
+            self.cx.metrics.observe(&families::POD_TOTAL_STARTS, &[], since(created.0));
+        }
     }
 
     /// The deadline of the pod's activity: how long it has still, or that it is over.
@@ -424,6 +450,7 @@ impl Worker {
             }
         }
         self.remove_cgroup();
+        self.cx.probe_metrics.forget_pod(model::namespace(&self.pod), model::name(&self.pod));
         self.cx.remove_pod_dirs(&pod_ref(&self.pod));
     }
 }

@@ -33,7 +33,7 @@ pub struct NodeApi {
 impl NodeApi {
     /// Of a node with these pods, kept in order as configured.
     pub fn new(cx: Arc<NodeContext>, pods: Arc<dyn NodePods>, housekeeping: Housekeeping) -> NodeApi {
-        let usage = UsageReader::new(cx.clone());
+        let usage = UsageReader::new(cx.clone(), pods.clone());
         NodeApi { cx, pods, housekeeping, usage, requests: kubelet::Requests::default() }
     }
 
@@ -73,7 +73,7 @@ impl NodeApi {
             "/configz" => configz::page(self),
             "/stats/summary" | "/stats/summary/" => self.summary(request).await,
             "/metrics" => self.counted().await.map_or_else(|e| failed(&e), metrics),
-            "/metrics/probes" => metrics(kubelet::process_page(self.process())),
+            "/metrics/probes" => metrics(kubelet::probe_page(&self.cx.probe_metrics, self.process())),
             "/metrics/resource" => metrics(match self.usage.read().await {
                 Ok(reading) => resource::of(&reading),
                 Err(error) => {
@@ -104,8 +104,9 @@ impl NodeApi {
         let sandboxes = self.cx.runtime.list_pod_sandboxes(PodSandboxFilter::default()).await?;
         let containers = self.cx.runtime.list_containers(ContainerFilter::default()).await?;
         Ok(kubelet::page(&kubelet::Counted {
-            node: &self.cx.config.node_name,
-            desired: self.pods.all().len(),
+            pods: &self.pods.all(),
+            usage: self.usage.read().await.ok().as_deref(),
+            cx: &self.cx,
             sandboxes: &sandboxes,
             containers: &containers,
             requests: &self.requests,

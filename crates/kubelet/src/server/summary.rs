@@ -71,6 +71,9 @@ fn pod(usage: &PodUsage, reading: &Reading, cores_and_memory: bool) -> Value {
         let of = |volume: &VolumeUsage| {
             let mut shown = disk_usage(reading.at, &volume.disk, volume.used);
             shown["name"] = json!(volume.name);
+            if let Some(claim) = &volume.claim {
+                shown["pvcRef"] = json!({"name": claim, "namespace": usage.pod.namespace});
+            }
             shown
         };
         shown["volume"] = usage.volumes.iter().map(of).collect();

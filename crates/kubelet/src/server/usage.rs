@@ -5,8 +5,12 @@
 //!   while it is made.
 //! - Volumes are counted once in [`VOLUMES_FRESH`]: a tree may be large.
 
+use super::lookup::NodePods;
 use crate::node::usage::{FileSystem, NodeUsage, NodeUsageReader, directory_usage};
 use crate::pods::context::{NodeContext, PodRef};
+use crate::pods::core::Pod;
+use crate::pods::model;
+use crate::volumes::claims_of;
 use jiff::{SignedDuration, Timestamp};
 use kaji_containers::{
     FilesystemUsage, PodSandboxFilter, PodSandboxInfo, PodSandboxState, PodSandboxStats, RuntimeError,
@@ -34,7 +38,12 @@ pub(super) struct VolumeUsage {
     pub disk: FileSystem,
     /// It counts as ephemeral storage of the pod.
     pub ephemeral: bool,
+    /// The name of its claim.
+    pub claim: Option<String>,
 }
+
+/// Paths of volumes by name, and the claims by the names of the volumes.
+type Claimed = (Vec<(String, PathBuf)>, BTreeMap<String, String>);
 
 /// What a pod uses.
 #[derive(Debug, Clone)]
@@ -78,6 +87,7 @@ struct Recent {
 /// Reads what a node uses.
 pub(super) struct UsageReader {
     cx: Arc<NodeContext>,
+    pods: Arc<dyn NodePods>,
     node: NodeUsageReader,
     /// When the machine was booted, in seconds since the epoch.
     booted_at: i64,
@@ -85,11 +95,11 @@ pub(super) struct UsageReader {
 }
 
 impl UsageReader {
-    pub(super) fn new(cx: Arc<NodeContext>) -> UsageReader {
+    pub(super) fn new(cx: Arc<NodeContext>, pods: Arc<dyn NodePods>) -> UsageReader {
         let node = NodeUsageReader::new(cx.clock.clone());
         // The first reading is what the first rate is taken from.
         let booted_at = node.read().booted_at;
-        UsageReader { cx, node, booted_at, recent: Mutex::default() }
+        UsageReader { cx, pods, node, booted_at, recent: Mutex::default() }
     }
 
     /// When the machine was booted, in seconds since the epoch.
@@ -112,6 +122,15 @@ impl UsageReader {
         Ok(reading)
     }
 
+    /// The paths of the volumes of claims and drivers, and the claims, of each pod.
+    fn claimed(&self) -> HashMap<String, Claimed> {
+        let of = |pod: &Arc<Pod>| {
+            let uid = model::uid(pod);
+            (uid.to_owned(), (self.cx.volumes.set_up_paths(uid), claims_of(pod)))
+        };
+        self.pods.all().iter().map(of).collect()
+    }
+
     async fn measure(
         &self,
         now: Timestamp,
@@ -131,6 +150,7 @@ impl UsageReader {
         known.retain(|uid, (at, _)| {
             now.duration_since(*at).abs() < VOLUMES_FRESH && found.iter().any(|(s, _)| s.metadata.uid == *uid)
         });
+        let claimed = self.claimed();
         let (node, volumes) = (self.node.read(), known.clone());
         let (config, root) = (self.cx.config.clone(), self.cx.config.root_dir.clone());
         let files = tokio::task::spawn_blocking(move || {
@@ -142,7 +162,10 @@ impl UsageReader {
                     let kept = volumes.get(&pod.uid).map(|(_, kept)| kept.clone());
                     PodUsage {
                         logs: subdirectories(&config.log_dir(&pod)),
-                        volumes: kept.unwrap_or_else(|| Arc::new(volumes_of(&config.pod_dir(&pod.uid)))),
+                        volumes: kept.unwrap_or_else(|| {
+                            let (set_up, claims) = claimed.get(&pod.uid).cloned().unwrap_or_default();
+                            Arc::new(volumes_of(&config.pod_dir(&pod.uid), &set_up, &claims))
+                        }),
                         created_at_nanos: sandbox.created_at_nanos,
                         stats,
                         pod,
@@ -178,21 +201,41 @@ fn subdirectories(path: &Path) -> BTreeMap<String, DirectoryUsage> {
     directories(path).into_iter().map(|(name, path)| (name, directory_usage(&path))).collect()
 }
 
-/// The volumes below a pod's directory.
-fn volumes_of(pod_dir: &Path) -> Vec<VolumeUsage> {
+/// The volumes below a pod's directory, and those of its claims that are in other places. `set_up` are the paths of its claims and
+/// drivers by name: their directories have other names.
+fn volumes_of(
+    pod_dir: &Path,
+    set_up: &[(String, PathBuf)],
+    claims: &BTreeMap<String, String>,
+) -> Vec<VolumeUsage> {
     let own = pod_dir.symlink_metadata().map(|m| m.dev()).ok();
     let mut all = vec![];
     for (plugin, path) in directories(&pod_dir.join("volumes")) {
         for (name, path) in directories(&path) {
             let on_disk = path.symlink_metadata().map(|m| m.dev()).ok() == own;
+            let known = set_up.iter().find(|(_, mounted)| mounted.starts_with(&path));
+            let name = known.map_or(name, |(name, _)| name.clone());
             let kind = matches!(plugin.as_str(), "kubernetes.io~empty-dir" | "kubernetes.io~configmap");
             all.push(VolumeUsage {
                 used: directory_usage(&path),
                 disk: FileSystem::of(&path).unwrap_or_default(),
                 ephemeral: kind && on_disk,
+                claim: claims.get(&name).cloned(),
                 name,
             });
         }
+    }
+    for (name, path) in set_up.iter().filter(|(_, path)| !path.starts_with(pod_dir)) {
+        // As upstream: of a directory of the node the whole file system is shown.
+        let (Some(claim), Some(disk)) = (claims.get(name), FileSystem::of(path)) else { continue };
+        let used = DirectoryUsage { bytes: disk.used, inodes: disk.inodes.saturating_sub(disk.inodes_free) };
+        all.push(VolumeUsage {
+            name: name.clone(),
+            used,
+            disk,
+            ephemeral: false,
+            claim: Some(claim.clone()),
+        });
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all

@@ -7,6 +7,7 @@ use kaji_grpc::{Client, Router, Status, bind, serve};
 use kaji_kubelet::plugins::devices::messages::{self as m, Empty};
 use kaji_kubelet::plugins::devices::{DeviceCapacity, DeviceManager};
 use kaji_kubelet::pods::core::Pod;
+use kaji_kubelet::resource_managers::Affinity;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -160,8 +161,9 @@ async fn containers_get_devices_and_keep_them_over_restarts() {
     let server = serving(&fake).await;
     let plugin = Plugin::start(&root, &["a", "b", "c"]).await;
     until(&devices, "three devices", |c| usable(c) == 3).await;
-    devices.allocate(&pod("p", 2), &BTreeSet::from(["p"])).await.unwrap();
-    let refused = devices.allocate(&pod("q", 2), &BTreeSet::from(["p", "q"])).await.unwrap_err();
+    devices.allocate(&pod("p", 2), &BTreeSet::from(["p"]), &Affinity::new()).await.unwrap();
+    let refused =
+        devices.allocate(&pod("q", 2), &BTreeSet::from(["p", "q"]), &Affinity::new()).await.unwrap_err();
     expect!["requested number of devices unavailable for vendor.com/d. Requested: 2, Available: 1"]
         .assert_eq(&refused);
     let of = pod("p", 2);
@@ -185,7 +187,7 @@ async fn containers_get_devices_and_keep_them_over_restarts() {
         device("c", "Unhealthy"),
     ]);
     until(&devices, "one is unhealthy", |c| usable(c) == 2 && c.capacity["vendor.com/d"] == 3).await;
-    assert!(devices.allocate(&pod("q", 1), &BTreeSet::from(["p", "q"])).await.is_err());
+    assert!(devices.allocate(&pod("q", 1), &BTreeSet::from(["p", "q"]), &Affinity::new()).await.is_err());
     // A kubelet after this one, before the plug-in has registered again.
     plugin.task.abort();
     until(&devices, "the plug-in is gone", |c| usable(c) == 0).await;
@@ -195,15 +197,16 @@ async fn containers_get_devices_and_keep_them_over_restarts() {
     let devices = fake.cx.devices.clone();
     assert_eq!(devices.options(&of, container).await.unwrap(), options);
     assert_eq!(devices.capacity().allocatable["vendor.com/d"], 0);
-    let refused = devices.allocate(&pod("q", 1), &BTreeSet::from(["p", "q"])).await.unwrap_err();
+    let refused =
+        devices.allocate(&pod("q", 1), &BTreeSet::from(["p", "q"]), &Affinity::new()).await.unwrap_err();
     expect!["no healthy devices present; cannot allocate unhealthy devices vendor.com/d"].assert_eq(&refused);
     let server = serving(&fake).await;
     let plugin = Plugin::start(&root, &["a", "b", "c"]).await;
     until(&devices, "three devices again", |c| usable(c) == 3).await;
-    devices.allocate(&pod("q", 1), &BTreeSet::from(["p", "q"])).await.unwrap();
+    devices.allocate(&pod("q", 1), &BTreeSet::from(["p", "q"]), &Affinity::new()).await.unwrap();
     assert!(plugin.calls().ends_with("allocate c"), "the others are the first pod's");
     // What pods had that are gone is free; a resource is forgotten when its plug-in has been gone for long.
-    devices.allocate(&pod("r", 2), &BTreeSet::from(["q", "r"])).await.unwrap();
+    devices.allocate(&pod("r", 2), &BTreeSet::from(["q", "r"]), &Affinity::new()).await.unwrap();
     assert!(plugin.calls().ends_with("allocate a b"));
     plugin.task.abort();
     until(&devices, "gone again", |c| usable(c) == 0).await;

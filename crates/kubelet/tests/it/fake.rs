@@ -1,20 +1,21 @@
 //! A container runtime in memory, and an API that keeps what is written to it. Failures can be injected.
 
+pub use crate::mounts::NoMounts;
 use futures_util::stream::BoxStream;
 use kaji_containers::*;
+use kaji_kubelet::credential_providers::CredentialProviders;
 use kaji_kubelet::plugins::devices::DeviceManager;
 use kaji_kubelet::pods::context::{ApiError, NodeConfig, NodeContext, NodeFacts, PodApi, PodRef};
 use kaji_kubelet::pods::core::{Node, Pod, PodStatus};
 use kaji_kubelet::pods::network::DnsSettings;
 use kaji_kubelet::pods::sources::{Keyed, KeyedKind, Sources, Token, TokenRequest};
 use kaji_kubelet::pods::user_namespaces::UserNamespaces;
-use kaji_kubelet::volumes::{Mounter, VolumeManager};
+use kaji_kubelet::resource_managers::ResourceManagers;
+use kaji_kubelet::volumes::VolumeManager;
 use kaji_meta::{random::SeededRandom, time::ManualClock};
 use kaji_runtime::{EventRecord, objects::Service};
-use rustix::mount::MountFlags;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -481,68 +482,6 @@ impl NodeFacts for Objects {
     }
 }
 
-/// Mounts nothing: volumes are plain directories. Keeps what it was asked for where it may mount.
-#[derive(Default)]
-pub struct NoMounts {
-    pub may: bool,
-    /// Targets and what is mounted there.
-    pub mounts: Mutex<BTreeMap<PathBuf, String>>,
-}
-
-impl NoMounts {
-    fn add(&self, target: &Path, what: String) -> std::io::Result<()> {
-        self.mounts.lock().unwrap().insert(target.to_owned(), what);
-        Ok(())
-    }
-}
-
-impl Mounter for NoMounts {
-    fn can_mount(&self) -> bool {
-        self.may
-    }
-    fn tmpfs(&self, dir: &Path, _: Option<i64>, _: u32) -> std::io::Result<()> {
-        if self.may {
-            self.add(dir, "tmpfs".into())
-        } else {
-            Err(std::io::ErrorKind::PermissionDenied.into())
-        }
-    }
-    fn bind(&self, source: std::os::fd::BorrowedFd<'_>, target: &Path) -> std::io::Result<()> {
-        use std::os::fd::AsRawFd;
-        let source = std::fs::read_link(format!("/proc/self/fd/{}", source.as_raw_fd()))?;
-        if self.may {
-            self.add(target, source.display().to_string())
-        } else {
-            Err(std::io::ErrorKind::PermissionDenied.into())
-        }
-    }
-    fn mount(
-        &self,
-        source: &str,
-        target: &Path,
-        kind: &str,
-        flags: MountFlags,
-        data: &str,
-    ) -> std::io::Result<()> {
-        self.add(target, format!("{kind} {source} {} {data}", flags.bits()))
-    }
-    fn change_bind(&self, target: &Path, flags: MountFlags) -> std::io::Result<()> {
-        let mut mounts = self.mounts.lock().unwrap();
-        mounts.get_mut(target).unwrap().push_str(&format!(" flags {}", flags.bits()));
-        Ok(())
-    }
-    fn make_shared(&self, dir: &Path) -> std::io::Result<()> {
-        self.add(dir, "shared".into())
-    }
-    fn unmount(&self, path: &Path) -> std::io::Result<()> {
-        self.mounts.lock().unwrap().remove(path);
-        Ok(())
-    }
-    fn below(&self, dir: &Path) -> Vec<PathBuf> {
-        self.mounts.lock().unwrap().keys().filter(|p| p.starts_with(dir)).cloned().collect()
-    }
-}
-
 pub struct Fake {
     pub cx: Arc<NodeContext>,
     pub runtime: Arc<Runtime>,
@@ -587,6 +526,10 @@ impl Fake {
             config,
             runtime: runtime.clone(),
             images: runtime.clone(),
+            credentials: CredentialProviders::none(clock.clone()),
+            managers: ResourceManagers::none(),
+            metrics: Arc::default(),
+            probe_metrics: Default::default(),
             api: api.clone(),
             sources: objects.clone(),
             facts: objects.clone(),

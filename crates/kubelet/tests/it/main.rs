@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod configuration;
+mod credential_providers;
 mod csi;
 mod csi_driver;
 mod devices;
@@ -11,6 +12,7 @@ mod eviction;
 mod fake;
 mod lifecycle;
 mod logs;
+mod mounts;
 mod pod_certificates;
 mod registration;
 mod server;

@@ -30,9 +30,12 @@ pub fn is_limited(pod: &Pod) -> bool {
 pub fn exceeding(pods: &[Arc<Pod>], usage: &HashMap<String, PodUsage>, layers: bool) -> Vec<Eviction> {
     let of = |pod: &Arc<Pod>| {
         let used = usage.get(model::uid(pod)).filter(|_| !model::is_critical(pod))?;
-        let message =
-            volume(pod, used).or_else(|| whole(pod, used)).or_else(|| container(pod, used, layers))?;
-        Some(Eviction { uid: model::uid(pod).to_owned(), grace: AT_ONCE, message, disruption: false })
+        let (message, signal) = volume(pod, used)
+            .map(|message| (message, "emptydirfs.limit"))
+            .or_else(|| whole(pod, used).map(|message| (message, "ephemeralpodfs.limit")))
+            .or_else(|| container(pod, used, layers).map(|m| (m, "ephemeralcontainerfs.limit")))?;
+        let (uid, signal) = (model::uid(pod).to_owned(), signal.to_owned());
+        Some(Eviction { uid, grace: AT_ONCE, message, disruption: false, signal })
     };
     pods.iter().filter_map(of).collect()
 }

@@ -34,6 +34,8 @@ pub struct Eviction {
     pub message: String,
     /// Whether the pod gets the condition `DisruptionTarget`.
     pub disruption: bool,
+    /// What was short, or which limit was exceeded, as upstream names it.
+    pub signal: String,
 }
 
 /// Seconds that containers get at a hard threshold. None at all would leave them running if the kubelet ends meanwhile.
@@ -95,8 +97,9 @@ impl Candidates<'_> {
             (false, Some(own)) => own.min(most_grace),
             (false, None) => most_grace,
         };
+        let signal = threshold.signal.name().to_owned();
         let message = message(pod, self.usage.get(model::uid(pod)), met, observations);
-        Some(Eviction { uid: model::uid(pod).to_owned(), grace, message, disruption: true })
+        Some(Eviction { uid: model::uid(pod).to_owned(), grace, message, disruption: true, signal })
     }
 }
 

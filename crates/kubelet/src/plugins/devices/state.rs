@@ -4,6 +4,7 @@
 //! after them in the same pod get.
 
 use super::messages::{ContainerAllocateResponse, HEALTHY, PluginDevice};
+use crate::resource_managers::hints::{Hint, NumaMask, ResourceHints};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Identifiers of devices.
@@ -44,6 +45,12 @@ impl Resource {
         resource
     }
 
+    /// Whether a device is on one of some NUMA nodes; `None` if it is on none in particular.
+    fn is_on(&self, id: &str, nodes: NumaMask) -> Option<bool> {
+        let own = self.numa.get(id).filter(|own| !own.is_empty())?;
+        Some(own.iter().any(|node| u32::try_from(*node).is_ok_and(|node| nodes.has(node))))
+    }
+
     /// The plug-in is gone: none of its devices can be used.
     pub(super) fn disconnect(&mut self) {
         self.unhealthy.append(&mut self.healthy);
@@ -62,6 +69,20 @@ pub(super) struct Choice {
 }
 
 impl Choice {
+    /// Leaves the devices of some NUMA nodes, if there are enough of them; otherwise chooses these first.
+    pub(super) fn near(mut self, known: Option<&Resource>, nodes: Option<NumaMask>) -> Choice {
+        let (Some(known), Some(nodes)) = (known, nodes) else { return self };
+        let near: Ids =
+            self.available.iter().filter(|id| known.is_on(id, nodes) == Some(true)).cloned().collect();
+        if near.len() + self.chosen.len() >= self.required {
+            self.available = near;
+        } else {
+            self.available.retain(|id| !near.contains(id));
+            self.chosen.extend(near);
+        }
+        self
+    }
+
     /// Completes the choice, with preferred devices first.
     pub(super) fn complete(mut self, preferred: &Ids) -> Ids {
         let first = self.available.intersection(preferred);
@@ -100,6 +121,37 @@ impl Devices {
         let before = self.allocations.len();
         self.allocations.retain(|owner, _| active.contains(owner.pod.as_str()));
         before != self.allocations.len()
+    }
+
+    /// Of which of the machine's NUMA nodes so many devices can be taken, or those that a container has.
+    pub(super) fn hints(
+        &self,
+        resource: &str,
+        count: usize,
+        has: Option<&Ids>,
+        nodes: &[u32],
+    ) -> ResourceHints {
+        let known = self.resources.get(resource)?;
+        // No preference where no device is anywhere in particular.
+        known.numa.values().find(|own| !own.is_empty())?;
+        let in_use = self.allocated(resource);
+        let free: Ids = known.healthy.difference(&in_use).cloned().collect();
+        let usable = match has {
+            Some(has) if has.len() != count => return Some(vec![]),
+            Some(has) => has,
+            None if free.len() < count => return Some(vec![]),
+            None => &free,
+        };
+        let on = |set: &mut dyn Iterator<Item = &String>, mask: NumaMask| {
+            set.filter(|id| known.is_on(id, mask) == Some(true)).count()
+        };
+        let masks = NumaMask::subsets(nodes);
+        let all: Ids = known.healthy.union(&known.unhealthy).cloned().collect();
+        let least =
+            masks.iter().filter(|mask| on(&mut all.iter(), **mask) >= count).map(|mask| mask.count()).min();
+        let least = least.unwrap_or(u32::try_from(nodes.len()).unwrap_or(u32::MAX));
+        let fitting = masks.into_iter().filter(|mask| on(&mut usable.iter(), *mask) >= count);
+        Some(fitting.map(|mask| Hint { nodes: Some(mask), preferred: mask.count() == least }).collect())
     }
 
     /// What a container's devices are chosen of; `None` if it has them.
@@ -211,5 +263,33 @@ mod tests {
         let devices = devices();
         let choice = devices.choice(&owner("p"), "r", 2, &ids(&["c"])).unwrap().unwrap();
         assert_eq!(choice.complete(&Ids::new()), ids(&["a", "c"]));
+    }
+    #[test]
+    fn devices_near_to_processors_are_taken_first() {
+        use crate::plugins::devices::messages::{NumaNode, TopologyInfo};
+        let device = |id: &str, node: i64| {
+            let topology = Some(TopologyInfo { nodes: vec![NumaNode { id: node }] });
+            PluginDevice { id: id.into(), health: HEALTHY.into(), topology }
+        };
+        let all = vec![device("a", 0), device("b", 1), device("c", 1)];
+        let resources = BTreeMap::from([("r".to_owned(), Resource::of(all))]);
+        let mut devices = Devices { resources, ..Devices::default() };
+        let shown = |hints: ResourceHints| -> Vec<(u64, bool)> {
+            hints.unwrap().iter().map(|h| (h.nodes.unwrap().0, h.preferred)).collect()
+        };
+        assert_eq!(shown(devices.hints("r", 1, None, &[0, 1])), [(1, true), (2, true), (3, false)]);
+        assert_eq!(shown(devices.hints("r", 2, None, &[0, 1])), [(2, true), (3, false)]);
+        assert_eq!(devices.hints("r", 4, None, &[0, 1]), Some(vec![]));
+        assert_eq!(devices.hints("other", 1, None, &[0, 1]), None);
+        assert_eq!(self::devices().hints("r", 1, None, &[0, 1]), None);
+        let on = |devices: &Devices, count: usize, node: u32| {
+            let choice = devices.choice(&owner("p"), "r", count, &Ids::new()).unwrap().unwrap();
+            choice.near(devices.resources.get("r"), Some(NumaMask::of([node]))).complete(&Ids::new())
+        };
+        assert_eq!(on(&devices, 1, 1), ids(&["b"]));
+        assert_eq!(on(&devices, 2, 0), ids(&["a", "b"]));
+        take(&mut devices, "q", 1, &["b"]).unwrap();
+        assert_eq!(shown(devices.hints("r", 2, None, &[0, 1])), [(3, false)]);
+        assert_eq!(shown(devices.hints("r", 1, Some(&ids(&["b"])), &[0, 1])), [(2, true), (3, false)]);
     }
 }

@@ -1,6 +1,7 @@
 //! Carrying out [`Actions`]: kills, then the sandbox, then containers in order.
 
 use super::Worker;
+use crate::metrics::families;
 use crate::pods::compute::Actions;
 use crate::pods::core::Container;
 use crate::pods::images::{self, Needed, StartFailure};
@@ -133,7 +134,8 @@ impl Worker {
             cx.api.record(EventRecord::warning(model::reference(&pod), reason, message));
         };
         if starts && let Some(cgroups) = &cx.cgroups {
-            let ensured = cgroups.ensure(&resources::cgroup_path(&pod), &resources::of_pod(&pod));
+            let limits = cx.managers.of_pod(&pod, resources::of_pod(&pod));
+            let ensured = cgroups.ensure(&resources::cgroup_path(&pod), &limits);
             if let Err(error) = ensured {
                 event("FailedCreatePodContainer", format!("unable to ensure pod container exists: {error}"));
                 return Some(AGAIN);
@@ -200,7 +202,16 @@ impl Worker {
             }
         }
         std::fs::create_dir_all(&config.log_directory)?;
-        match cx.runtime.run_pod_sandbox(config.clone()).await {
+        let handler = [("runtime_handler", config.runtime_handler.as_str())];
+        let began = tokio::time::Instant::now();
+        let started = cx.runtime.run_pod_sandbox(config.clone()).await;
+        cx.metrics.count(&families::STARTED_PODS, &[]);
+        cx.metrics.observe(&families::SANDBOX_TIMES, &handler, began.elapsed());
+        if started.is_err() {
+            cx.metrics.count(&families::SANDBOX_ERRORS, &handler);
+            cx.metrics.count(&families::FAILED_PODS, &[]);
+        }
+        match started {
             Ok(id) => Ok(Some((id, config))),
             Err(error) => {
                 event(format!("Failed to create pod sandbox: {error}"));
@@ -258,12 +269,21 @@ impl Worker {
             }
             Ok(())
         };
-        match started.await {
+        let kind = match kind.0 {
+            ContainerKind::Regular => "container",
+            ContainerKind::Init => "init_container",
+            ContainerKind::Ephemeral => "ephemeral_container",
+        };
+        let outcome = started.await;
+        cx.metrics.count(&families::STARTED_CONTAINERS, &[("container_type", kind)]);
+        match outcome {
             Ok(()) => {
                 self.waiting.remove(&container.name);
                 Ok(())
             }
             Err(failed) => {
+                let labels = [("container_type", kind), ("code", failed.reason)];
+                cx.metrics.count(&families::FAILED_CONTAINERS, &labels);
                 let needed = Needed::by_volumes(&pod, container).into_iter();
                 let mut needed = needed.chain([Needed::by_container(&pod, container)]);
                 let now = cx.clock.now();

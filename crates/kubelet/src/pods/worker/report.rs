@@ -3,6 +3,7 @@
 //! Invariants: the newest status is the one that is written; a write that failed is tried again; statuses that say the same are
 //! written once.
 
+use crate::metrics::families::STATUS_WRITES;
 use crate::pods::context::{ApiError, NodeContext, PodRef};
 use crate::pods::core::{Pod, PodStatus};
 use crate::pods::observed::ObservedContainer;
@@ -46,8 +47,10 @@ impl StatusWriter {
                         done.send_replace(Some(status));
                         break;
                     }
+                    let began = tokio::time::Instant::now();
                     match context.api.patch_status(&pod, &shown, &status).await {
                         Ok(()) => {
+                            context.metrics.observe(&STATUS_WRITES, &[], began.elapsed());
                             shown = status.clone();
                             pause = PAUSE.0;
                             done.send_replace(Some(status));

@@ -63,7 +63,7 @@ impl Worker {
             self.check_memory(step).await?;
         }
         let cgroup = resources::cgroup_path(&self.pod);
-        let wanted = resources::of_pod(&self.pod);
+        let wanted = self.cx.managers.of_pod(&self.pod, resources::of_pod(&self.pod));
         let before = self.pod_limits.clone().unwrap_or_else(|| wanted.clone());
         // The pod has room for its containers at any time.
         if let Some(cgroups) = &self.cx.cgroups {

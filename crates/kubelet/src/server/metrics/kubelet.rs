@@ -1,13 +1,21 @@
-//! `/metrics`: what the kubelet counts of itself and of its pods. `/metrics/probes` shows the process alone.
+//! `/metrics`: what the kubelet counts of itself and of its pods. `/metrics/probes` shows the probes of its pods.
 //!
 //! Invariant: labels come from small sets, whatever clients send.
 //!
 //! Source: upstream's `pkg/kubelet/metrics` and `pkg/kubelet/server/metrics`.
 
+use super::super::usage::Reading;
 use crate::exposition::{Family, Page, Sample, labels};
+use crate::metrics::KubeletMetrics;
+use crate::node::static_pods;
+use crate::pods::context::NodeContext;
+use crate::pods::core::Pod;
+use crate::pods::model;
 use http::Method;
 use kaji_containers::{ContainerInfo, ContainerState, PodSandboxInfo, PodSandboxState};
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 
 /// Paths that requests are counted by; others are `other`.
@@ -41,6 +49,44 @@ const DESIRED: Family = Family::gauge(
     "kubelet_desired_pods",
     "[ALPHA] The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.",
 );
+const ACTIVE: Family = Family::gauge(
+    "kubelet_active_pods",
+    "[ALPHA] The number of pods the kubelet considers active and which are being considered when admitting new pods. static is true if the pod is not from the apiserver.",
+);
+const MIRRORS: Family = Family::gauge(
+    "kubelet_mirror_pods",
+    "[ALPHA] The number of mirror pods the kubelet will try to create (one per admitted static pod)",
+);
+const EPHEMERAL: Family = Family::gauge(
+    "kubelet_managed_ephemeral_containers",
+    "[ALPHA] Current number of ephemeral containers in pods managed by this kubelet.",
+);
+const CGROUPS: Family = Family::gauge("kubelet_cgroup_version", "[ALPHA] cgroup version on the hosts.");
+const SHARED_CPUS: Family = Family::gauge(
+    "kubelet_cpu_manager_shared_pool_size_millicores",
+    "[ALPHA] The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.",
+);
+const EXCLUSIVE_CPUS: Family = Family::gauge(
+    "kubelet_cpu_manager_exclusive_cpu_allocation_count",
+    "[ALPHA] The total number of CPUs exclusively allocated to containers running on this node",
+);
+const CREDENTIAL_ERRORS: Family = Family::counter(
+    "kubelet_credential_provider_plugin_errors_total",
+    "[ALPHA] Number of errors from credential provider plugin",
+);
+const CREDENTIAL_CONFIG: Family = Family::gauge(
+    "kubelet_credential_provider_config_info",
+    "[ALPHA] Information about the last applied credential provider configuration with hash as label",
+);
+/// In the order of what [`volumes`] collects.
+const VOLUMES: [Family; 6] = [
+    Family::gauge("kubelet_volume_stats_capacity_bytes", "[ALPHA] Capacity in bytes of the volume"),
+    Family::gauge("kubelet_volume_stats_available_bytes", "[ALPHA] Number of available bytes in the volume"),
+    Family::gauge("kubelet_volume_stats_used_bytes", "[ALPHA] Number of used bytes in the volume"),
+    Family::gauge("kubelet_volume_stats_inodes", "[ALPHA] Maximum number of inodes in the volume"),
+    Family::gauge("kubelet_volume_stats_inodes_free", "[ALPHA] Number of free inodes in the volume"),
+    Family::gauge("kubelet_volume_stats_inodes_used", "[ALPHA] Number of used inodes in the volume"),
+];
 const REQUESTS: Family = Family::counter(
     "kubelet_http_requests_total",
     "[ALPHA] Number of the http requests received since the server started",
@@ -131,10 +177,12 @@ impl Process {
 
 /// What the page shows.
 pub(in crate::server) struct Counted<'a> {
-    /// Of the Node object.
-    pub node: &'a str,
+    /// The node.
+    pub cx: &'a NodeContext,
     /// Pods that are bound to it.
-    pub desired: usize,
+    pub pods: &'a [Arc<Pod>],
+    /// What they use, where that can be read.
+    pub usage: Option<&'a Reading>,
     /// All of the runtime's.
     pub sandboxes: &'a [PodSandboxInfo],
     /// All of the runtime's.
@@ -147,11 +195,10 @@ pub(in crate::server) struct Counted<'a> {
 
 /// The page.
 pub(in crate::server) fn page(counted: &Counted<'_>) -> String {
-    let one = |labels: String, value: f64| Sample { labels, value, at: None };
     let mut page = Page::default();
-    page.family(DESIRED, [one(labels(&[("static", "")]), counted.desired as f64)]);
+    pods(&mut page, counted.pods);
     page.family(REQUESTS, counted.requests.samples());
-    page.family(NODE, [one(labels(&[("node", counted.node)]), 1.0)]);
+    page.family(NODE, [one(labels(&[("node", &counted.cx.config.node_name)]), 1.0)]);
     let states = [
         ("created", ContainerState::Created),
         ("exited", ContainerState::Exited),
@@ -167,13 +214,76 @@ pub(in crate::server) fn page(counted: &Counted<'_>) -> String {
     page.single(PODS, ready as f64);
     let version = [("git_version", "v1.37.0"), ("major", "1"), ("minor", "37"), ("platform", platform())];
     page.family(VERSION, [one(labels(&version), 1.0)]);
+    let version = if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() { 2.0 } else { 1.0 };
+    page.single(CGROUPS, version);
+    if let Some((shared, own)) = counted.cx.managers.cpu_counts() {
+        page.single(SHARED_CPUS, shared as f64);
+        page.single(EXCLUSIVE_CPUS, own as f64);
+    }
+    credentials(&mut page, counted.cx);
+    if let Some(usage) = counted.usage {
+        volumes(&mut page, usage);
+    }
+    counted.cx.metrics.add(&mut page);
     counted.process.add(&mut page);
     page.0
 }
 
-/// The page of the process alone.
-pub(in crate::server) fn process_page(process: Process) -> String {
+fn one(labels: String, value: f64) -> Sample {
+    Sample { labels, value, at: None }
+}
+
+/// Pods by where they come from, and what they have.
+fn pods(page: &mut Page, pods: &[Arc<Pod>]) {
+    let is_static = |pod: &Arc<Pod>| static_pods::mirrored(pod).is_some();
+    let active = |pod: &&Arc<Pod>| !model::is_terminal(pod);
+    for (family, all) in
+        [(DESIRED, pods.iter().collect::<Vec<_>>()), (ACTIVE, pods.iter().filter(active).collect())]
+    {
+        let of_files = all.iter().filter(|pod| is_static(pod)).count();
+        let samples = [("", all.len() - of_files), ("true", of_files)];
+        page.family(family, samples.map(|(from, count)| one(labels(&[("static", from)]), count as f64)));
+    }
+    page.single(MIRRORS, pods.iter().filter(|pod| is_static(pod)).count() as f64);
+    let ephemeral: usize = pods.iter().map(|pod| model::ephemeral_containers(pod).len()).sum();
+    page.single(EPHEMERAL, ephemeral as f64);
+}
+
+/// Plug-ins for credentials.
+fn credentials(page: &mut Page, cx: &NodeContext) {
+    let runs = cx.credentials.runs();
+    let failed = runs.iter().map(|(name, failed, ..)| one(labels(&[("plugin_name", name)]), *failed as f64));
+    page.family(CREDENTIAL_ERRORS, failed);
+    cx.credentials.times().add(page);
+    if !cx.credentials.hash().is_empty() {
+        page.family(CREDENTIAL_CONFIG, [one(labels(&[("hash", cx.credentials.hash())]), 1.0)]);
+    }
+}
+
+/// Volumes of claims.
+fn volumes(page: &mut Page, usage: &Reading) {
+    // Pods that share a claim show the same.
+    let mut all: BTreeMap<String, [u64; 6]> = BTreeMap::new();
+    for pod in &usage.pods {
+        for volume in pod.volumes.iter() {
+            let Some(claim) = &volume.claim else { continue };
+            let labels = labels(&[("namespace", &pod.pod.namespace), ("persistentvolumeclaim", claim)]);
+            let (disk, used) = (&volume.disk, volume.used);
+            all.insert(
+                labels,
+                [disk.capacity, disk.available, used.bytes, disk.inodes, disk.inodes_free, used.inodes],
+            );
+        }
+    }
+    for (index, family) in VOLUMES.into_iter().enumerate() {
+        page.family(family, all.iter().map(|(labels, figures)| one(labels.clone(), figures[index] as f64)));
+    }
+}
+
+/// The page of probes.
+pub(in crate::server) fn probe_page(probes: &KubeletMetrics, process: Process) -> String {
     let mut page = Page::default();
+    probes.add(&mut page);
     page.single(PROCESS_START, process.start);
     page.0
 }

@@ -1,20 +1,25 @@
-//! Which of a pod's image pull secrets are for an image. Pure.
+//! Which credentials of a pod's image pull secrets, and of plug-ins, are for an image. Pure.
 //!
 //! Keys of a secret are hosts, with or without scheme, port and path; each part of a host's name may be a glob. A path is a
 //! prefix of the image's. More specific keys (later ones in the order of bytes) are tried first, and several may fit: the
 //! kubelet tries each.
 
-use crate::error::ImageError;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kaji_containers::RegistryAuth;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use thiserror::Error;
 
 /// Docker Hub, as credentials name it.
 const DEFAULT_REGISTRY: &str = "index.docker.io";
 /// Data of secrets of type `kubernetes.io/dockerconfigjson` and `kubernetes.io/dockercfg`.
 const CONFIG_JSON_KEY: &str = ".dockerconfigjson";
 const CONFIG_KEY: &str = ".dockercfg";
+
+/// An image pull secret that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct MalformedSecret(String);
 
 /// Credentials by host and path.
 #[derive(Clone, Default)]
@@ -48,10 +53,10 @@ impl Keyring {
     /// Adds a secret's data (decoded from the secret's base64). Secrets with other keys have no credentials.
     ///
     /// # Errors
-    /// [`ImageError::Invalid`] for data that is malformed; it never contains the data.
-    pub fn add_secret(&mut self, data: &BTreeMap<String, Vec<u8>>) -> Result<(), ImageError> {
+    /// Data that is malformed; the error never contains it.
+    pub fn add_secret(&mut self, data: &BTreeMap<String, Vec<u8>>) -> Result<(), MalformedSecret> {
         // The parser's errors may quote the secret.
-        let invalid = |key: &str| ImageError::Invalid(format!("{key} of the image pull secret is malformed"));
+        let invalid = |key: &str| MalformedSecret(format!("{key} of the image pull secret is malformed"));
         if let Some(bytes) = data.get(CONFIG_JSON_KEY) {
             let config: ConfigJson = serde_json::from_slice(bytes).map_err(|_| invalid(CONFIG_JSON_KEY))?;
             return self.add(config.auths, CONFIG_JSON_KEY);
@@ -63,14 +68,17 @@ impl Keyring {
         Ok(())
     }
 
-    fn add(&mut self, auths: BTreeMap<String, Entry>, source: &str) -> Result<(), ImageError> {
+    /// Adds what is used at a location: host and path, with or without a scheme.
+    pub fn add_credentials(&mut self, location: &str, auth: RegistryAuth) {
+        self.credentials.entry(key(location)).or_default().push(auth);
+    }
+
+    fn add(&mut self, auths: BTreeMap<String, Entry>, source: &str) -> Result<(), MalformedSecret> {
         for (location, entry) in auths {
             let auth = entry.auth().ok_or_else(|| {
-                ImageError::Invalid(format!(
-                    "{source} of the image pull secret has an auth that is malformed"
-                ))
+                MalformedSecret(format!("{source} of the image pull secret has an auth that is malformed"))
             })?;
-            self.credentials.entry(key(&location)).or_default().push(auth);
+            self.add_credentials(&location, auth);
         }
         Ok(())
     }

@@ -1,0 +1,352 @@
+//! `KubeletConfiguration` files of `kubelet.config.k8s.io/v1beta1`: the fields that this kubelet has.
+//!
+//! Invariant: a field that is not supported, and a value that cannot be honoured, is an error; none is ignored.
+//!
+//! Source: upstream's `pkg/kubelet/apis/config/types.go` and `validation`.
+
+use crate::node::Housekeeping;
+use crate::node::eviction::thresholds::{EvictionSettings, Statements};
+use crate::resource_managers::cpu::CpuOptions;
+use crate::resource_managers::cpu_set::CpuSet;
+use crate::resource_managers::hints::TopologyPolicy;
+use crate::resource_managers::{Scope, Settings};
+use kaji_auth::authz::config::duration;
+use kaji_meta::quantity::Quantity;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use thiserror::Error;
+
+const VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+const KIND: &str = "KubeletConfiguration";
+/// Resources that can be reserved here; upstream has `pid` too, which is not limited for pods as a whole.
+const RESERVED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+
+/// Why a configuration cannot be used.
+#[derive(Debug, Error)]
+pub enum ConfigurationError {
+    /// The file.
+    #[error("failed to read kubelet config file {path:?}: {error}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// What it says.
+    #[error("failed to load kubelet config file {path:?}: {message}")]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        message: String,
+    },
+}
+
+/// What an administrator configures of a kubelet.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Configuration {
+    /// Logs, images, pressure.
+    pub housekeeping: Housekeeping,
+    /// Processors and devices.
+    pub managers: Settings,
+    /// Pods that the node takes; `None` for the default.
+    pub max_pods: Option<u32>,
+    /// What pods may not use: thousandths for `cpu`, else units.
+    pub reserved: BTreeMap<String, i64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct File {
+    api_version: String,
+    kind: String,
+    container_log_max_size: Option<String>,
+    container_log_max_files: Option<usize>,
+    #[serde(rename = "imageGCHighThresholdPercent")]
+    image_gc_high: Option<u8>,
+    #[serde(rename = "imageGCLowThresholdPercent")]
+    image_gc_low: Option<u8>,
+    #[serde(rename = "imageMinimumGCAge")]
+    image_minimum_age: Option<String>,
+    #[serde(rename = "imageMaximumGCAge")]
+    image_maximum_age: Option<String>,
+    eviction_hard: Option<Statements>,
+    eviction_soft: Option<Statements>,
+    eviction_soft_grace_period: Option<BTreeMap<String, String>>,
+    eviction_minimum_reclaim: Option<Statements>,
+    eviction_max_pod_grace_period: Option<i64>,
+    eviction_pressure_transition_period: Option<String>,
+    cpu_manager_policy: Option<String>,
+    cpu_manager_policy_options: Option<BTreeMap<String, String>>,
+    memory_manager_policy: Option<String>,
+    topology_manager_policy: Option<String>,
+    topology_manager_scope: Option<String>,
+    #[serde(rename = "reservedSystemCPUs")]
+    reserved_system_cpus: Option<String>,
+    system_reserved: Option<BTreeMap<String, String>>,
+    kube_reserved: Option<BTreeMap<String, String>>,
+    max_pods: Option<u32>,
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// [`ConfigurationError`].
+pub fn read(path: &Path) -> Result<Configuration, ConfigurationError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| ConfigurationError::Read { path: path.to_owned(), error })?;
+    parse(&text).map_err(|message| ConfigurationError::Invalid { path: path.to_owned(), message })
+}
+
+/// Reads the text of a file.
+///
+/// # Errors
+/// What it has of other fields or wrong values.
+pub fn parse(text: &str) -> Result<Configuration, String> {
+    let file: File = serde_saphyr::from_str(text).map_err(|error| {
+        format!("{error} (this kubelet supports the fields that are expected, and no others)")
+    })?;
+    if (file.api_version.as_str(), file.kind.as_str()) != (VERSION, KIND) {
+        return Err(format!("expected {KIND} of {VERSION}, not {} of {}", file.kind, file.api_version));
+    }
+    let mut reserved = BTreeMap::new();
+    for (field, amounts) in [("systemReserved", &file.system_reserved), ("kubeReserved", &file.kube_reserved)]
+    {
+        for (name, text) in amounts.iter().flatten() {
+            let known = RESERVED.contains(&name.as_str());
+            let amount = Quantity::parse(text).ok().filter(|q| known && q.sign() >= 0);
+            let amount =
+                amount.ok_or_else(|| format!("{field}: {name}: {text:?} is not supported: {RESERVED:?}"))?;
+            *reserved.entry(name.clone()).or_default() +=
+                if name == "cpu" { amount.milli_value() } else { amount.value() };
+        }
+    }
+    let reserved_cpus = match file.reserved_system_cpus.as_deref().unwrap_or_default() {
+        "" => None,
+        text => Some(
+            CpuSet::parse(text).map_err(|error| format!("unable to parse reservedSystemCPUs: {error}"))?,
+        ),
+    };
+    if let Some(cpus) = &reserved_cpus {
+        // The named processors stand for what is reserved of them.
+        reserved.insert("cpu".to_owned(), i64::try_from(cpus.len() * 1000).unwrap_or(i64::MAX));
+    }
+    let managers = Settings {
+        cpu: cpu_options(&file)?,
+        reserved_cpus,
+        reserved_milli: reserved.get("cpu").copied().unwrap_or(0),
+        policy: topology_policy(&file)?,
+        scope: match file.topology_manager_scope.as_deref().unwrap_or_default() {
+            "" | "container" => Scope::Container,
+            "pod" => Scope::Pod,
+            other => return Err(format!("unknown scope: {other:?}")),
+        },
+    };
+    if let Some(policy) = file.memory_manager_policy.as_deref().filter(|p| !matches!(*p, "" | "None")) {
+        return Err(format!("memoryManagerPolicy {policy:?} is not supported: this kubelet pins no memory"));
+    }
+    let housekeeping = housekeeping(&file)?;
+    Ok(Configuration { housekeeping, managers, max_pods: file.max_pods.filter(|n| *n > 0), reserved })
+}
+
+fn cpu_options(file: &File) -> Result<Option<CpuOptions>, String> {
+    let mut options = CpuOptions::default();
+    for (name, value) in file.cpu_manager_policy_options.iter().flatten() {
+        let value = match value.as_str() {
+            "1" | "t" | "T" | "TRUE" | "true" | "True" => true,
+            "0" | "f" | "F" | "FALSE" | "false" | "False" => false,
+            _ => return Err(format!("bad value for option {name:?}: {value:?}")),
+        };
+        match name.as_str() {
+            "full-pcpus-only" => options.whole_cores = value,
+            "strict-cpu-reservation" => options.strict_reservation = value,
+            "align-by-socket" | "distribute-cpus-across-cores" => {
+                return Err(format!(
+                    "CPU Manager Policy Alpha-level Options not enabled, but option {name:?} provided"
+                ));
+            }
+            "distribute-cpus-across-numa" | "prefer-align-cpus-by-uncorecache" if value => {
+                return Err(format!("CPU Manager Policy option {name:?} is not supported by this kubelet"));
+            }
+            "distribute-cpus-across-numa" | "prefer-align-cpus-by-uncorecache" => {}
+            _ => return Err(format!("unknown CPU Manager Policy option: {name:?}")),
+        }
+    }
+    match file.cpu_manager_policy.as_deref().unwrap_or_default() {
+        "" | "none" if options != CpuOptions::default() => {
+            Err("None policy: received unsupported options".to_owned())
+        }
+        "" | "none" => Ok(None),
+        "static" => Ok(Some(options)),
+        other => Err(format!("unknown policy: {other:?}")),
+    }
+}
+
+fn topology_policy(file: &File) -> Result<TopologyPolicy, String> {
+    match file.topology_manager_policy.as_deref().unwrap_or_default() {
+        "" => Ok(TopologyPolicy::None),
+        text => TopologyPolicy::parse(text).ok_or_else(|| format!("unknown policy: {text:?}")),
+    }
+}
+
+fn time(field: &str, text: &str) -> Result<Duration, String> {
+    let nanos = duration(text).and_then(|nanos| u64::try_from(nanos).ok());
+    nanos.map(Duration::from_nanos).ok_or_else(|| format!("{field}: invalid duration {text:?}"))
+}
+
+fn housekeeping(file: &File) -> Result<Housekeeping, String> {
+    let mut settings = Housekeeping::default();
+    if let Some(text) = &file.container_log_max_size {
+        let bytes = Quantity::parse(text).ok().and_then(|q| u64::try_from(q.value()).ok()).filter(|b| *b > 0);
+        settings.logs.max_bytes =
+            bytes.ok_or_else(|| format!("failed to parse container log max size {text:?}"))?;
+    }
+    if let Some(files) = file.container_log_max_files {
+        if files <= 1 {
+            return Err(format!(
+                "invalid configuration: containerLogMaxFiles (--container-log-max-files) {files} must be greater than 1"
+            ));
+        }
+        settings.logs.max_files = files;
+    }
+    let images = &mut settings.images;
+    (images.high_percent, images.low_percent) =
+        (file.image_gc_high.unwrap_or(images.high_percent), file.image_gc_low.unwrap_or(images.low_percent));
+    if images.high_percent > 100 || images.low_percent >= images.high_percent {
+        return Err(format!(
+            "invalid configuration: imageGCLowThresholdPercent (--image-gc-low-threshold) {} must be less than imageGCHighThresholdPercent (--image-gc-high-threshold) {}",
+            images.low_percent, images.high_percent
+        ));
+    }
+    let age = |field, text: &String| {
+        let age = time(field, text)?;
+        jiff::SignedDuration::try_from(age).map_err(|error| format!("{field}: {error}"))
+    };
+    if let Some(text) = &file.image_minimum_age {
+        images.min_age = age("imageMinimumGCAge", text)?;
+    }
+    if let Some(text) = &file.image_maximum_age {
+        images.max_age = age("imageMaximumGCAge", text)?;
+    }
+    let none = Statements::new();
+    if file.eviction_hard.is_some() || file.eviction_soft.is_some() {
+        let mut grace = BTreeMap::new();
+        for (signal, text) in file.eviction_soft_grace_period.iter().flatten() {
+            grace.insert(signal.clone(), time("evictionSoftGracePeriod", text)?);
+        }
+        let usual: Statements = [
+            ("memory.available", "100Mi"),
+            ("nodefs.available", "10%"),
+            ("nodefs.inodesFree", "5%"),
+            ("imagefs.available", "15%"),
+            ("imagefs.inodesFree", "5%"),
+        ]
+        .map(|(signal, least)| (signal.to_owned(), least.to_owned()))
+        .into();
+        // As upstream: hard thresholds replace the usual ones as a whole.
+        let hard = file.eviction_hard.as_ref().unwrap_or(&usual);
+        let (soft, reclaim) = (&file.eviction_soft, &file.eviction_minimum_reclaim);
+        let reclaim = reclaim.as_ref().unwrap_or(&none);
+        settings.eviction = EvictionSettings::parse(hard, soft.as_ref().unwrap_or(&none), &grace, reclaim)
+            .map_err(|error| error.to_string())?;
+    } else if file.eviction_soft_grace_period.is_some() || file.eviction_minimum_reclaim.is_some() {
+        return Err(
+            "evictionSoftGracePeriod and evictionMinimumReclaim need evictionHard or evictionSoft".into()
+        );
+    }
+    if let Some(seconds) = file.eviction_max_pod_grace_period {
+        settings.eviction.most_pod_grace = seconds;
+    }
+    if let Some(text) = &file.eviction_pressure_transition_period {
+        settings.eviction.transition = time("evictionPressureTransitionPeriod", text)?;
+    }
+    Ok(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(rest: &str) -> Result<Configuration, String> {
+        parse(&format!("apiVersion: {VERSION}\nkind: {KIND}\n{rest}"))
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_default() {
+        assert_eq!(of(""), Ok(Configuration::default()));
+        assert_eq!(
+            of("cpuManagerPolicy: none\ntopologyManagerPolicy: none\nmemoryManagerPolicy: None"),
+            of("")
+        );
+    }
+
+    #[test]
+    fn fields_are_taken_over() {
+        let found = of("cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus-only: 'true'}\n\
+             topologyManagerPolicy: single-numa-node\ntopologyManagerScope: pod\n\
+             systemReserved: {cpu: 500m, memory: 1Gi}\nkubeReserved: {cpu: '1', ephemeral-storage: 1G}\nmaxPods: 20\n\
+             containerLogMaxSize: 1Mi\ncontainerLogMaxFiles: 3\nimageGCHighThresholdPercent: 70\nimageGCLowThresholdPercent: 60\n\
+             imageMinimumGCAge: 1m\nevictionHard: {memory.available: 5%}\nevictionPressureTransitionPeriod: 30s\n\
+             evictionMaxPodGracePeriod: 7")
+        .unwrap();
+        let managers = &found.managers;
+        assert_eq!(managers.cpu, Some(CpuOptions { whole_cores: true, strict_reservation: false }));
+        assert_eq!((managers.policy, managers.scope), (TopologyPolicy::SingleNumaNode, Scope::Pod));
+        assert_eq!((managers.reserved_milli, found.max_pods), (1500, Some(20)));
+        let reserved: Vec<i64> = found.reserved.values().copied().collect();
+        assert_eq!(reserved, [1500, 1_000_000_000, 1 << 30]);
+        let settings = &found.housekeeping;
+        assert_eq!((settings.logs.max_bytes, settings.logs.max_files), (1 << 20, 3));
+        assert_eq!((settings.images.high_percent, settings.images.low_percent), (70, 60));
+        assert_eq!((settings.eviction.thresholds.len(), settings.eviction.most_pod_grace), (2, 7));
+        let named =
+            of("cpuManagerPolicy: static\nreservedSystemCPUs: 0,2\nkubeReserved: {cpu: '1'}").unwrap();
+        assert_eq!(named.managers.reserved_cpus, Some(CpuSet([0, 2].into())));
+        assert_eq!(named.reserved["cpu"], 2000);
+    }
+
+    #[test]
+    fn what_is_not_supported_is_refused() {
+        let errors: Vec<String> = [
+            "memoryManagerPolicy: Static",
+            "cpuManagerPolicy: dynamic",
+            "cpuManagerPolicyOptions: {full-pcpus-only: 'true'}",
+            "cpuManagerPolicy: static\ncpuManagerPolicyOptions: {align-by-socket: 'true'}",
+            "cpuManagerPolicy: static\ncpuManagerPolicyOptions: {distribute-cpus-across-numa: 'true'}",
+            "cpuManagerPolicyOptions: {x: 'true'}",
+            "topologyManagerPolicy: x",
+            "topologyManagerScope: node",
+            "reservedSystemCPUs: a",
+            "kubeReserved: {pid: '1'}",
+            "containerLogMaxFiles: 1",
+            "imageGCHighThresholdPercent: 10",
+            "evictionSoft: {memory.available: 10%}",
+            "evictionPressureTransitionPeriod: soon",
+        ]
+        .iter()
+        .map(|text| of(text).unwrap_err())
+        .collect();
+        expect_test::expect![[r#"
+            memoryManagerPolicy "Static" is not supported: this kubelet pins no memory
+            unknown policy: "dynamic"
+            None policy: received unsupported options
+            CPU Manager Policy Alpha-level Options not enabled, but option "align-by-socket" provided
+            CPU Manager Policy option "distribute-cpus-across-numa" is not supported by this kubelet
+            unknown CPU Manager Policy option: "x"
+            unknown policy: "x"
+            unknown scope: "node"
+            unable to parse reservedSystemCPUs: "a" is no number of a processor
+            kubeReserved: pid: "1" is not supported: ["cpu", "memory", "ephemeral-storage"]
+            invalid configuration: containerLogMaxFiles (--container-log-max-files) 1 must be greater than 1
+            invalid configuration: imageGCLowThresholdPercent (--image-gc-low-threshold) 80 must be less than imageGCHighThresholdPercent (--image-gc-high-threshold) 10
+            grace period must be specified for the soft eviction threshold memory.available
+            evictionPressureTransitionPeriod: invalid duration "soon""#]].assert_eq(&errors.join("\n"));
+        assert!(of("featureGates: {X: true}").unwrap_err().contains("featureGates"));
+        assert!(
+            parse("apiVersion: v1\nkind: Pod\n").unwrap_err().starts_with("expected KubeletConfiguration")
+        );
+    }
+}

@@ -1,0 +1,166 @@
+//! The families of a kubelet's metrics that are counted or timed as things happen: upstream's names, texts, labels and buckets.
+//!
+//! Source: upstream's `pkg/kubelet/metrics/metrics.go`, `pkg/kubelet/prober` and `pkg/credentialprovider/plugin/metrics.go`.
+
+use crate::exposition::Family;
+
+/// A counter.
+#[derive(Debug)]
+pub(crate) struct Counted(pub Family);
+
+/// A histogram of seconds.
+#[derive(Debug)]
+pub(crate) struct Timed {
+    pub family: Family,
+    /// Upper bounds, ascending.
+    pub buckets: &'static [f64],
+}
+
+const fn counted(name: &'static str, help: &'static str) -> Counted {
+    Counted(Family::counter(name, help))
+}
+
+const fn timed(name: &'static str, help: &'static str, buckets: &'static [f64]) -> Timed {
+    Timed { family: Family::histogram(name, help), buckets }
+}
+
+/// The Go client library's.
+pub(crate) const USUAL: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// 5 ms, and each 2.5 times the one before.
+const OPERATIONS: &[f64] = &[
+    0.005,
+    0.0125,
+    0.03125,
+    0.078_125,
+    0.195_312_5,
+    0.488_281_25,
+    1.220_703_125,
+    3.051_757_812_5,
+    7.629_394_531_25,
+    19.073_486_328_125,
+    47.683_715_820_312_5,
+    119.209_289_550_781_25,
+    298.023_223_876_953_1,
+    745.058_059_692_382_8,
+];
+const STARTS: &[f64] = &[
+    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0,
+    480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
+];
+const PULLS: &[f64] = &[
+    1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0,
+    2700.0, 3600.0,
+];
+const STATUSES: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
+
+pub(crate) static RUNTIME_OPERATIONS: Counted = counted(
+    "kubelet_runtime_operations_total",
+    "[ALPHA] Cumulative number of runtime operations by operation type.",
+);
+pub(crate) static RUNTIME_ERRORS: Counted = counted(
+    "kubelet_runtime_operations_errors_total",
+    "[ALPHA] Cumulative number of runtime operation errors by operation type.",
+);
+pub(crate) static RUNTIME_TIMES: Timed = timed(
+    "kubelet_runtime_operations_duration_seconds",
+    "[ALPHA] Duration in seconds of runtime operations. Broken down by operation type.",
+    OPERATIONS,
+);
+pub(crate) static SANDBOX_TIMES: Timed = timed(
+    "kubelet_run_podsandbox_duration_seconds",
+    "[ALPHA] Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
+    USUAL,
+);
+pub(crate) static SANDBOX_ERRORS: Counted = counted(
+    "kubelet_run_podsandbox_errors_total",
+    "[ALPHA] Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.",
+);
+pub(crate) static STARTED_PODS: Counted =
+    counted("kubelet_started_pods_total", "[ALPHA] Cumulative number of pods started");
+pub(crate) static FAILED_PODS: Counted =
+    counted("kubelet_started_pods_errors_total", "[ALPHA] Cumulative number of errors when starting pods");
+pub(crate) static STARTED_CONTAINERS: Counted =
+    counted("kubelet_started_containers_total", "[ALPHA] Cumulative number of containers started");
+pub(crate) static FAILED_CONTAINERS: Counted = counted(
+    "kubelet_started_containers_errors_total",
+    "[ALPHA] Cumulative number of errors when starting containers",
+);
+pub(crate) static POD_SYNCS: Timed = timed(
+    "kubelet_pod_worker_duration_seconds",
+    "[ALPHA] Duration in seconds to sync a single pod. Broken down by operation type: create, update, or sync",
+    USUAL,
+);
+pub(crate) static POD_STARTS: Timed = timed(
+    "kubelet_pod_start_duration_seconds",
+    "[ALPHA] Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run",
+    STARTS,
+);
+pub(crate) static POD_TOTAL_STARTS: Timed = timed(
+    "kubelet_pod_start_total_duration_seconds",
+    "[ALPHA] Duration in seconds to start a pod since creation, including time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
+    STARTS,
+);
+pub(crate) static STATUS_WRITES: Timed = timed(
+    "kubelet_pod_status_sync_duration_seconds",
+    "[ALPHA] Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur.",
+    STATUSES,
+);
+pub(crate) static RELISTS: Timed = timed(
+    "kubelet_pleg_relist_duration_seconds",
+    "[ALPHA] Duration in seconds for relisting pods in PLEG.",
+    USUAL,
+);
+pub(crate) static RELIST_INTERVALS: Timed = timed(
+    "kubelet_pleg_relist_interval_seconds",
+    "[ALPHA] Interval in seconds between relisting in PLEG.",
+    USUAL,
+);
+/// When the runtime was listed last.
+pub(crate) const LISTED_AT: Family = Family::gauge(
+    "kubelet_pleg_last_seen_seconds",
+    "[ALPHA] Timestamp in seconds when PLEG was last seen active.",
+);
+pub(crate) static ORPHANS: Counted = counted(
+    "kubelet_orphaned_runtime_pods_total",
+    "[ALPHA] Number of pods that have been detected in the container runtime without being already known to the pod worker. This typically indicates the kubelet was restarted while a pod was force deleted in the API or in the local configuration, which is unusual.",
+);
+pub(crate) static EVICTIONS: Counted =
+    counted("kubelet_evictions", "[ALPHA] Cumulative number of pod evictions by eviction signal");
+pub(crate) static REJECTIONS: Counted = counted(
+    "kubelet_admission_rejections_total",
+    "[ALPHA] Cumulative number pod admission rejections by the Kubelet.",
+);
+pub(crate) static PULL_TIMES: Timed =
+    timed("kubelet_image_pull_duration_seconds", "[ALPHA] Duration in seconds to pull an image.", PULLS);
+pub(crate) static CREDENTIAL_TIMES: Timed = timed(
+    "kubelet_credential_provider_plugin_duration",
+    "[ALPHA] Duration of execution in seconds for credential provider plugin",
+    USUAL,
+);
+pub(crate) static PROBES: Counted = counted(
+    "prober_probe_total",
+    "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.",
+);
+pub(crate) static PROBE_TIMES: Timed =
+    timed("prober_probe_duration_seconds", "[ALPHA] Duration in seconds for a probe response.", USUAL);
+
+/// The label of an image's size.
+pub(crate) fn image_size(bytes: u64) -> &'static str {
+    const MB: u64 = 1 << 20;
+    const GB: u64 = 1 << 30;
+    const SIZES: [(u64, &str); 12] = [
+        (100 * GB, "GT100GB"),
+        (60 * GB, "60GB-100GB"),
+        (40 * GB, "40GB-60GB"),
+        (30 * GB, "30GB-40GB"),
+        (20 * GB, "20GB-30GB"),
+        (10 * GB, "10GB-20GB"),
+        (5 * GB, "5GB-10GB"),
+        (GB, "1GB-5GB"),
+        (500 * MB, "500MB-1GB"),
+        (100 * MB, "100MB-500MB"),
+        (10 * MB, "10MB-100MB"),
+        (0, "0-10MB"),
+    ];
+    SIZES.into_iter().find(|(least, _)| bytes >= *least).map_or("0-10MB", |(_, label)| label)
+}

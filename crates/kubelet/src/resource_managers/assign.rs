@@ -1,0 +1,171 @@
+//! Which processors a container gets: those that are near to each other, and such that larger free units stay whole.
+//! Upstream's `takeByTopologyNUMAPacked`.
+//!
+//! Pure. Invariant: exactly as many as asked for, all of them available, or an error.
+
+use super::cpu_set::CpuSet;
+use super::topology::{Place, Topology};
+
+type Group = fn(&Place) -> u32;
+
+const CORE: Group = |place| place.core;
+const SOCKET: Group = |place| place.socket;
+const NUMA: Group = |place| place.numa;
+
+/// A choice that is under way.
+struct Choice<'a> {
+    topology: &'a Topology,
+    /// What can still be taken.
+    left: CpuSet,
+    taken: CpuSet,
+    needed: usize,
+    /// The larger unit of this machine and the smaller one: NUMA nodes and sockets.
+    levels: [Group; 2],
+}
+
+impl Choice<'_> {
+    fn take(&mut self, cpus: &CpuSet) {
+        self.taken = self.taken.union(cpus);
+        self.left = self.left.without(cpus);
+        self.needed -= cpus.len();
+    }
+
+    /// The groups of what is left within some places, those with the fewest processors left first.
+    fn sorted(&self, group: Group, within: impl Fn(&Place) -> bool) -> Vec<u32> {
+        let left = self.topology.of(&self.left, within);
+        let mut groups: Vec<u32> = self.topology.groups(&left, group).into_iter().collect();
+        groups.sort_by_key(|id| (self.topology.of(&self.left, |p| group(p) == *id).len(), *id));
+        groups
+    }
+
+    /// The groups in the order of the levels above them.
+    fn ordered(&self, group: Group, above: &[Group]) -> Vec<u32> {
+        let Some((first, below)) = above.split_first() else { return self.sorted(group, |_| true) };
+        let mut all = vec![];
+        let outer = match below {
+            [] => self.sorted(*first, |_| true),
+            _ => self.ordered(*first, below),
+        };
+        for id in outer {
+            for inner in self.sorted(group, |p| first(p) == id) {
+                if !all.contains(&inner) {
+                    all.push(inner);
+                }
+            }
+        }
+        all
+    }
+
+    /// Takes whole groups that are free, as long as as many processors are needed.
+    fn take_whole(&mut self, group: Group, above: &[Group]) {
+        for id in self.ordered(group, above) {
+            let whole = self.topology.at(|p| group(p) == id);
+            if self.needed >= whole.len() && whole.0.is_subset(&self.left.0) {
+                self.take(&whole);
+            }
+        }
+    }
+
+    /// Takes single processors: of cores that are in use already first.
+    fn take_rest(&mut self) {
+        let [large, small] = self.levels;
+        for core in self.ordered(CORE, &[small, large]) {
+            let cpus = self.topology.of(&self.left, |p| p.core == core);
+            for cpu in cpus.0 {
+                if self.needed == 0 {
+                    return;
+                }
+                self.take(&CpuSet([cpu].into()));
+            }
+        }
+    }
+}
+
+/// So many of the available processors.
+///
+/// # Errors
+/// There are not as many.
+pub fn take(topology: &Topology, available: &CpuSet, count: usize) -> Result<CpuSet, String> {
+    if count > available.len() {
+        return Err(format!(
+            "not enough cpus available to satisfy request: requested={count}, available={}",
+            available.len()
+        ));
+    }
+    // A socket has several NUMA nodes, or a NUMA node has several sockets.
+    let nodes_in_sockets = topology.sockets().len() < topology.numa_nodes().len();
+    let levels = if nodes_in_sockets { [SOCKET, NUMA] } else { [NUMA, SOCKET] };
+    let [large, small] = levels;
+    let taken = CpuSet::default();
+    let mut choice = Choice { topology, left: available.clone(), taken, needed: count, levels };
+    choice.take_whole(large, &[]);
+    choice.take_whole(small, &[large]);
+    choice.take_whole(CORE, &[small, large]);
+    choice.take_rest();
+    Ok(choice.taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::topology::tests::machine;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn taken(topology: &Topology, available: &str, count: usize) -> String {
+        let available = CpuSet::parse(available).unwrap();
+        take(topology, &available, count).map_or_else(|error| error, |set| set.to_string())
+    }
+
+    #[test]
+    fn near_processors_are_taken_and_whole_units_are_left_whole() {
+        // Two sockets of two cores with two threads: 0,4 1,5 are the first one's, 2,6 3,7 the second one's.
+        let small = machine(2, 1, 2, 2);
+        let large = machine(1, 2, 2, 2);
+        let shown = [
+            taken(&small, "0-7", 1),
+            taken(&small, "0-7", 2),
+            taken(&small, "0-7", 4),
+            taken(&small, "1-7", 4),
+            taken(&small, "1-7", 5),
+            // A core that is in use already, before a free one.
+            taken(&small, "1-7", 1),
+            taken(&small, "1,2,3,6,7", 1),
+            taken(&large, "0-7", 4),
+            taken(&large, "1-7", 4),
+            taken(&large, "0-1", 3),
+            taken(&large, "0-7", 0),
+        ];
+        expect_test::expect![[r#"
+            0
+            0,4
+            0-1,4-5
+            2-3,6-7
+            2-4,6-7
+            4
+            1
+            0-1,4-5
+            2-3,6-7
+            not enough cpus available to satisfy request: requested=3, available=2
+        "#]]
+        .assert_eq(&shown.join("\n"));
+    }
+
+    proptest! {
+        #[test]
+        fn as_many_as_asked_for_and_all_of_them_available(
+            shape in (1_u32..3, 1_u32..3, 1_u32..4, 1_u32..3),
+            mask: u32,
+            count in 0_usize..40,
+        ) {
+            let topology = machine(shape.0, shape.1, shape.2, shape.3);
+            let available = CpuSet(topology.all().0.into_iter().filter(|cpu| mask >> (cpu % 32) & 1 == 1).collect());
+            match take(&topology, &available, count) {
+                Ok(set) => {
+                    prop_assert_eq!(set.len(), count);
+                    prop_assert!(set.0.is_subset(&available.0));
+                }
+                Err(_) => prop_assert!(count > available.len()),
+            }
+        }
+    }
+}

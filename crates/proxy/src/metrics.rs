@@ -1,0 +1,269 @@
+//! Metrics of the service proxy, by the names of upstream's kube-proxy.
+//!
+//! Rules of both IP families are brought up to date together, so that both have the same times.
+//!
+//! Source: upstream's `pkg/proxy/metrics/metrics.go`.
+
+use hyper::StatusCode;
+use jiff::Timestamp;
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// What [`Metrics::page`] is.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
+
+/// Rules of a family of addresses.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfFamily {
+    ip_family: &'static str,
+}
+
+/// A health check's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCode {
+    code: u16,
+}
+
+/// 1 ms, doubled up to 16 s.
+#[derive(Debug, Clone)]
+struct Doubled;
+
+impl MetricConstructor<Histogram> for Doubled {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new((0..15).map(|power| 0.001 * f64::from(1_u32 << power)))
+    }
+}
+
+type Seconds = Gauge<f64, AtomicU64>;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    syncs: Family<OfFamily, Histogram, Doubled>,
+    full_syncs: Family<OfFamily, Histogram, Doubled>,
+    partial_syncs: Family<OfFamily, Histogram, Doubled>,
+    synced: Family<OfFamily, Seconds>,
+    queued: Family<OfFamily, Seconds>,
+    failures: Family<OfFamily, Counter>,
+    service_changes: Counter,
+    services_pending: Gauge,
+    endpoint_changes: Counter,
+    endpoints_pending: Gauge,
+    healthz: Family<OfCode, Counter>,
+    livez: Family<OfCode, Counter>,
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        let times = || Family::new_with_constructor(Doubled);
+        let mut metrics = Metrics {
+            registry: Registry::default(),
+            syncs: times(),
+            full_syncs: times(),
+            partial_syncs: times(),
+            synced: Family::default(),
+            queued: Family::default(),
+            failures: Family::default(),
+            service_changes: Counter::default(),
+            services_pending: Gauge::default(),
+            endpoint_changes: Counter::default(),
+            endpoints_pending: Gauge::default(),
+            healthz: Family::default(),
+            livez: Family::default(),
+        };
+        metrics.register();
+        metrics
+    }
+}
+
+impl Metrics {
+    fn register(&mut self) {
+        let registry = self.registry.sub_registry_with_prefix("kubeproxy");
+        let rules = "sync_proxy_rules";
+        registry.register(
+            format!("{rules}_duration_seconds"),
+            "SyncProxyRules latency in seconds",
+            self.syncs.clone(),
+        );
+        registry.register(
+            "sync_full_proxy_rules_duration_seconds",
+            "SyncProxyRules latency in seconds for full resyncs",
+            self.full_syncs.clone(),
+        );
+        registry.register(
+            "sync_partial_proxy_rules_duration_seconds",
+            "SyncProxyRules latency in seconds for partial resyncs",
+            self.partial_syncs.clone(),
+        );
+        registry.register(
+            format!("{rules}_last_timestamp_seconds"),
+            "The last time proxy rules were successfully synced",
+            self.synced.clone(),
+        );
+        registry.register(
+            format!("{rules}_last_queued_timestamp_seconds"),
+            "The last time a sync of proxy rules was queued",
+            self.queued.clone(),
+        );
+        registry.register(
+            format!("{rules}_nftables_sync_failures"),
+            "Cumulative proxy nftables sync failures",
+            self.failures.clone(),
+        );
+        registry.register(
+            format!("{rules}_service_changes"),
+            "Cumulative proxy rules Service changes",
+            self.service_changes.clone(),
+        );
+        registry.register(
+            format!("{rules}_service_changes_pending"),
+            "Pending proxy rules Service changes",
+            self.services_pending.clone(),
+        );
+        registry.register(
+            format!("{rules}_endpoint_changes"),
+            "Cumulative proxy rules Endpoint changes",
+            self.endpoint_changes.clone(),
+        );
+        registry.register(
+            format!("{rules}_endpoint_changes_pending"),
+            "Pending proxy rules Endpoint changes",
+            self.endpoints_pending.clone(),
+        );
+        registry.register("proxy_healthz", "Cumulative proxy healthz HTTP status", self.healthz.clone());
+        registry.register("proxy_livez", "Cumulative proxy livez HTTP status", self.livez.clone());
+    }
+
+    /// A Service has changed.
+    pub(crate) fn service_changed(&self, now: Timestamp) {
+        self.service_changes.inc();
+        self.services_pending.inc();
+        self.queued(now);
+    }
+
+    /// A slice of endpoints has changed.
+    pub(crate) fn endpoints_changed(&self, now: Timestamp) {
+        self.endpoint_changes.inc();
+        self.endpoints_pending.inc();
+        self.queued(now);
+    }
+
+    fn queued(&self, now: Timestamp) {
+        for ip_family in FAMILIES {
+            self.queued.get_or_create(&OfFamily { ip_family }).set(seconds(now));
+        }
+    }
+
+    /// All changes that were pending are being looked at.
+    pub(crate) fn taken(&self) {
+        self.services_pending.set(0);
+        self.endpoints_pending.set(0);
+    }
+
+    /// Rules were brought up to date: those of all services, or of some. Or the kernel refused them.
+    pub(crate) fn synced(&self, took: Duration, whole: bool, at: Result<Timestamp, ()>) {
+        for ip_family in FAMILIES {
+            let family = OfFamily { ip_family };
+            let Ok(at) = at else {
+                self.failures.get_or_create(&family).inc();
+                continue;
+            };
+            let kind = if whole { &self.full_syncs } else { &self.partial_syncs };
+            self.syncs.get_or_create(&family).observe(took.as_secs_f64());
+            kind.get_or_create(&family).observe(took.as_secs_f64());
+            self.synced.get_or_create(&family).set(seconds(at));
+        }
+    }
+
+    /// A health check was answered: `/healthz`, or else `/livez`.
+    pub(crate) fn checked(&self, healthz: bool, code: StatusCode) {
+        let family = if healthz { &self.healthz } else { &self.livez };
+        family.get_or_create(&OfCode { code: code.as_u16() }).inc();
+    }
+
+    /// The page, of [`CONTENT_TYPE`].
+    #[must_use]
+    pub fn page(&self) -> String {
+        let mut page = String::new();
+        if let Err(error) = text::encode(&mut page, &self.registry) {
+            // Writing to a String cannot fail.
+            tracing::error!(%error, "metrics of the service proxy");
+        }
+        page
+    }
+}
+
+fn seconds(at: Timestamp) -> f64 {
+    at.as_microsecond() as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_and_syncs_are_counted() {
+        let metrics = Metrics::default();
+        let now = Timestamp::from_second(1_767_225_600).unwrap();
+        metrics.service_changed(now);
+        metrics.endpoints_changed(now);
+        metrics.endpoints_changed(now);
+        let shown = || -> Vec<String> {
+            let page = metrics.page();
+            let lines = page.lines().filter(|l| !l.starts_with('#') && !l.contains("_bucket"));
+            // Series of a family are in no order.
+            let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+            lines.sort_unstable();
+            lines
+        };
+        expect_test::expect![[r#"
+            kubeproxy_sync_proxy_rules_endpoint_changes_pending 2
+            kubeproxy_sync_proxy_rules_endpoint_changes_total 2
+            kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv4"} 1767225600.0
+            kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv6"} 1767225600.0
+            kubeproxy_sync_proxy_rules_service_changes_pending 1
+            kubeproxy_sync_proxy_rules_service_changes_total 1"#]]
+        .assert_eq(&shown().join("\n"));
+        metrics.taken();
+        metrics.synced(Duration::from_millis(3), true, Ok(now));
+        metrics.synced(Duration::from_millis(1), false, Ok(now));
+        metrics.synced(Duration::from_secs(1), false, Err(()));
+        metrics.checked(true, StatusCode::OK);
+        metrics.checked(false, StatusCode::SERVICE_UNAVAILABLE);
+        expect_test::expect![[r#"
+            kubeproxy_proxy_healthz_total{code="200"} 1
+            kubeproxy_proxy_livez_total{code="503"} 1
+            kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1
+            kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv6"} 1
+            kubeproxy_sync_full_proxy_rules_duration_seconds_sum{ip_family="IPv4"} 0.003
+            kubeproxy_sync_full_proxy_rules_duration_seconds_sum{ip_family="IPv6"} 0.003
+            kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1
+            kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family="IPv6"} 1
+            kubeproxy_sync_partial_proxy_rules_duration_seconds_sum{ip_family="IPv4"} 0.001
+            kubeproxy_sync_partial_proxy_rules_duration_seconds_sum{ip_family="IPv6"} 0.001
+            kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 2
+            kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv6"} 2
+            kubeproxy_sync_proxy_rules_duration_seconds_sum{ip_family="IPv4"} 0.004
+            kubeproxy_sync_proxy_rules_duration_seconds_sum{ip_family="IPv6"} 0.004
+            kubeproxy_sync_proxy_rules_endpoint_changes_pending 0
+            kubeproxy_sync_proxy_rules_endpoint_changes_total 2
+            kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv4"} 1767225600.0
+            kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv6"} 1767225600.0
+            kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 1767225600.0
+            kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv6"} 1767225600.0
+            kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 1
+            kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv6"} 1
+            kubeproxy_sync_proxy_rules_service_changes_pending 0
+            kubeproxy_sync_proxy_rules_service_changes_total 1"#]]
+        .assert_eq(&shown().join("\n"));
+    }
+}
