@@ -32,7 +32,7 @@ mod overhead;
 mod pods;
 mod process;
 mod report;
-mod start;
+pub mod start;
 mod stats;
 mod stream;
 

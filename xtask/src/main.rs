@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod codegen;
+mod dist;
 mod fuzz;
 mod tidy;
 mod watches;
@@ -25,6 +26,8 @@ enum Command {
     CheckWatches(watches::Args),
     /// Write the table of built-in types from public Kubernetes sources.
     Codegen(codegen::Args),
+    /// Build the program as it is shipped.
+    Dist(dist::Args),
     /// Run the fuzz targets, each for a while.
     Fuzz(fuzz::Args),
     /// Check the rules of the tree that no compiler checks.
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args).map_err(Into::into),
         Command::CheckWatches(args) => watches::run(root(), &args).map_err(Into::into),
         Command::Codegen(args) => codegen::run(&args).map_err(Into::into),
+        Command::Dist(args) => dist(&args),
         Command::Fuzz(args) => fuzz::run(root(), &args).map_err(Into::into),
         Command::Tidy => tidy(),
     };
@@ -57,6 +61,14 @@ fn main() -> ExitCode {
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// Builds the program, and says how large it is.
+fn dist(args: &dist::Args) -> Result<(), Box<dyn Error>> {
+    let program = dist::run(root(), args)?;
+    let bytes = std::fs::metadata(&program)?.len();
+    writeln!(std::io::stderr(), "{}: {:.1} MB", program.display(), bytes as f64 / 1e6)?;
+    Ok(())
 }
 
 /// Prints every complaint; fails if there is any.
