@@ -41,7 +41,12 @@ pub struct Deps {
     pub clock: Arc<dyn Clock>,
     /// Where it is counted what happens.
     pub metrics: Arc<Metrics>,
+    /// The keys that values are bound to, where they are not the keys of requests.
+    pub stored_keys: Option<StoredKeys>,
 }
+
+/// The key under which the inner store has a value; `None` for a key that it cannot have.
+pub type StoredKeys = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// What writes, made ahead.
 struct Writer {

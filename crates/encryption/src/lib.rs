@@ -23,7 +23,7 @@ mod transform;
 mod validation;
 
 pub use config::{Config, ConfigError, Key, Kms, Provider, Resources};
-pub use kms::Deps;
+pub use kms::{Deps, StoredKeys};
 pub use metrics::Metrics;
 pub use replaced::Replaced;
 pub use scrub::{Fingerprint, ScrubError, Scrubbing, scrub};

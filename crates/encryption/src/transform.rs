@@ -7,7 +7,7 @@
 use crate::{
     cipher::Cipher,
     config::{Config, ConfigError, Key, Provider},
-    kms::{Deps, NotOpened, Plugin},
+    kms::{Deps, NotOpened, Plugin, StoredKeys},
     metrics::Metrics,
     rules::{self, Rules},
 };
@@ -16,6 +16,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use kaji_meta::{SystemClock, random::Random};
 use std::{
+    borrow::Cow,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -189,12 +190,18 @@ pub struct Transformers {
     plugins: Vec<Arc<Plugin>>,
     /// They end with this.
     followers: Mutex<JoinSet<()>>,
+    stored_keys: Option<StoredKeys>,
 }
 
 impl Deps {
     /// The machine's clock, and metrics that are not registered.
     pub fn new(random: Arc<dyn Random>) -> Deps {
-        Deps { random, clock: Arc::new(SystemClock), metrics: Arc::new(Metrics::default()) }
+        Deps {
+            random,
+            clock: Arc::new(SystemClock),
+            metrics: Arc::new(Metrics::default()),
+            stored_keys: None,
+        }
     }
 }
 
@@ -223,13 +230,15 @@ impl Transformers {
             }
         }
         let (random, metrics) = (deps.random.clone(), deps.metrics.clone());
-        Ok(Transformers { rules, random, metrics, plugins, followers: Mutex::default() })
+        let stored_keys = deps.stored_keys.clone();
+        Ok(Transformers { rules, random, metrics, plugins, followers: Mutex::default(), stored_keys })
     }
 
     /// Encrypts nothing, and says so when it meets what was encrypted.
     pub fn none(random: Arc<dyn Random>) -> Self {
         let (rules, metrics) = (Rules::default(), Arc::default());
-        Transformers { rules, random, metrics, plugins: vec![], followers: Mutex::default() }
+        let (plugins, followers) = (vec![], Mutex::default());
+        Transformers { rules, random, metrics, plugins, followers, stored_keys: None }
     }
 
     /// The transformers of a configuration, after one call of each of its plugins.
@@ -286,7 +295,7 @@ impl Transformers {
     pub fn seal(&self, key: &str, value: &Bytes) -> Result<Option<Bytes>, TransformError> {
         let Some(methods) = self.rules.of(key) else { return Ok(None) };
         let started = Instant::now();
-        let sealed = methods.seal(&*self.random, key.as_bytes(), value);
+        let sealed = methods.seal(&*self.random, self.context(key).as_bytes(), value);
         self.count("to_storage", key, methods.prefix(), started, sealed.as_ref().map(|_| ()));
         sealed
     }
@@ -296,7 +305,7 @@ impl Transformers {
         match self.rules.of(key) {
             Some(methods) => {
                 let started = Instant::now();
-                methods.open(key.as_bytes(), stored, |prefix, outcome| {
+                methods.open(self.context(key).as_bytes(), stored, |prefix, outcome| {
                     self.count("from_storage", key, prefix, started, outcome);
                 })
             }
@@ -305,6 +314,12 @@ impl Transformers {
             }
             None => Ok(Opened { value: stored.clone(), stale: false }),
         }
+    }
+
+    /// What a value is bound to: the key that it is stored under.
+    fn context<'a>(&self, key: &'a str) -> Cow<'a, str> {
+        let stored = self.stored_keys.as_ref().and_then(|keys| keys(key));
+        stored.map_or(Cow::Borrowed(key), Cow::Owned)
     }
 
     /// Counts a value that could not be read because a plugin did not decrypt its key.

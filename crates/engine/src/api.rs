@@ -165,6 +165,10 @@ impl ObjectReader for Engine {
     fn lags(&self) -> bool {
         self.store.current_revision_hint().is_some_and(|acknowledged| self.applied() < acknowledged)
     }
+
+    fn has_other_writers(&self) -> bool {
+        self.store.current_revision_hint().is_none()
+    }
 }
 
 impl TypeRegistry for Engine {

@@ -337,7 +337,9 @@ pub(crate) async fn finish(op: &Op<'_>, txn: Txn) -> Result<Committed, StoreErro
     let engine = op.engine;
     match engine.leases.commit(&*engine.store, txn, op.target.res.def.ttl, op.now).await? {
         TxnOutcome::Committed { revision, .. } => {
-            if op.target.res.def.writes_wait_for_caches {
+            // A store in this process has told the caches by now; another one tells them a moment later.
+            let remote = engine.store.current_revision_hint().is_none();
+            if remote || op.target.res.def.writes_wait_for_caches {
                 // In vain at worst: it is written, and the caches will have it.
                 engine.wait_fresh(revision).await;
             }

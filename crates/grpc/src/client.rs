@@ -15,10 +15,10 @@ use tokio::net::UnixStream;
 use tonic::{Code, Request, Status, Streaming, body::Body, client::Grpc};
 use tonic_prost::ProstCodec;
 
-type Sender = SendRequest<Body>;
+pub(crate) type Sender = SendRequest<Body>;
 
 /// A connection as tonic needs it.
-struct Connection(Sender);
+pub(crate) struct Connection(pub(crate) Sender);
 
 impl tower_service::Service<http::Request<Body>> for Connection {
     type Response = http::Response<hyper::body::Incoming>;
@@ -135,8 +135,7 @@ impl Client {
         &self,
         outcome: Result<Result<T, CallError>, tokio::time::error::Elapsed>,
     ) -> Result<T, CallError> {
-        let outcome = outcome
-            .unwrap_or_else(|_| Err(CallError::new(Code::DeadlineExceeded, "context deadline exceeded")));
+        let outcome = outcome.unwrap_or_else(|_| Err(late()));
         let broken = |e: &CallError| matches!(e.code, Code::Unavailable | Code::DeadlineExceeded);
         // If the lock is taken, a call makes a new connection already.
         if outcome.as_ref().is_err_and(broken)
@@ -184,22 +183,36 @@ impl<R> Messages<R> {
     /// # Errors
     /// The peer's, or `Unavailable` when the connection broke.
     pub async fn next(&mut self) -> Result<Option<R>, CallError> {
-        self.0.message().await.map_err(|status| match status.code() {
-            // What a reset or closed connection is to tonic.
-            Code::Unknown | Code::Internal if std::error::Error::source(&status).is_some() => {
-                CallError::new(Code::Unavailable, status.message())
-            }
-            _ => CallError::from(status),
-        })
+        self.0.message().await.map_err(failed)
+    }
+
+    pub(crate) fn new(messages: Streaming<R>) -> Messages<R> {
+        Messages(messages)
     }
 }
 
-fn parts<M, R>(
+/// What a reset or closed connection is to tonic, is `Unavailable` here.
+pub(crate) fn failed(status: Status) -> CallError {
+    match status.code() {
+        Code::Unknown | Code::Internal if std::error::Error::source(&status).is_some() => {
+            CallError::new(Code::Unavailable, status.message())
+        }
+        _ => CallError::from(status),
+    }
+}
+
+/// The error of a call after its deadline.
+pub(crate) fn late() -> CallError {
+    CallError::new(Code::DeadlineExceeded, "context deadline exceeded")
+}
+
+/// A request for a method, with what encodes its messages.
+pub(crate) fn parts<T, M, R>(
     method: &'static str,
-    message: M,
+    body: T,
     timeout: Option<Duration>,
-) -> (Request<M>, PathAndQuery, ProstCodec<M, R>) {
-    let mut request = Request::new(message);
+) -> (Request<T>, PathAndQuery, ProstCodec<M, R>) {
+    let mut request = Request::new(body);
     if let Some(timeout) = timeout {
         request.set_timeout(timeout);
     }

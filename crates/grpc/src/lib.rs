@@ -1,4 +1,5 @@
-//! gRPC over unix sockets: calls of plug-ins and container runtimes, and services that plug-ins call.
+//! gRPC over unix sockets: calls of plug-ins and container runtimes, and services that plug-ins call. Over other connections,
+//! which the caller opens: [`Channel`].
 //!
 //! Messages are types that implement [`prost::Message`], and a method is named by its path,
 //! `/csi.v1.Identity/GetPluginInfo`; there is no generated code.
@@ -6,10 +7,12 @@
 //! Invariants: a message is of bounded size, in both directions; a call has a deadline, which the peer learns, and ends at it;
 //! a connection is made when a call needs one, and anew after one that failed.
 
+mod channel;
 mod client;
 mod error;
 mod server;
 
+pub use channel::{Channel, ChannelOptions};
 pub use client::{Client, Messages};
 pub use error::CallError;
 pub use server::{Router, bind, serve};

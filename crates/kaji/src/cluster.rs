@@ -31,6 +31,9 @@ pub enum StartError {
     /// The store.
     #[error("cannot open the store: {0}")]
     Store(#[from] StoreError),
+    /// The layout of keys in etcd.
+    #[error("cannot map keys to etcd's: {0}")]
+    Keys(#[from] kaji_etcd::KeyMapError),
     /// The encryption configuration.
     #[error("error while parsing file: {0}")]
     Encryption(#[from] ConfigError),

@@ -19,6 +19,9 @@ use std::{
 };
 use tokio::sync::watch;
 
+/// The key under which a store has a value, which encryption binds the value to.
+pub use kaji_encryption::StoredKeys;
+
 /// How values are encrypted.
 pub struct Encryption {
     current: InForce,
@@ -28,12 +31,14 @@ pub struct Encryption {
 }
 
 impl Encryption {
-    /// Reads the file. `server` is the label of this server in metrics.
+    /// Reads the file. `keys` are those that the store has values under, if not its caller's. `server` is the label of this
+    /// server in metrics.
     ///
     /// # Errors
     /// A file that cannot be used. An unavailable plugin is no error.
     pub async fn new(
         file: Option<&EncryptionFile>,
+        keys: Option<StoredKeys>,
         server: &str,
         page: &mut kaji_server::Metrics,
     ) -> Result<Encryption, ConfigError> {
@@ -49,7 +54,7 @@ impl Encryption {
         let (metrics, reloads) = (Arc::new(Metrics::new(server)), ReloadMetrics::new("encryption", server));
         metrics.register(page.registry());
         reloads.register(page.registry());
-        let deps = Deps { metrics, ..Deps::new(random) };
+        let deps = Deps { metrics, stored_keys: keys, ..Deps::new(random) };
         let data = std::fs::read(path)
             .map_err(|e| ConfigError::Read { path: path.clone(), reason: e.to_string() })?;
         let current = InForce::from(Transformers::begun(&Config::of_file(path, &data)?, &deps).await?);

@@ -15,6 +15,7 @@ pub mod node_requirements;
 pub mod node_reset;
 pub mod simulation;
 mod start;
+mod storage_media;
 
 pub use cache_feed::CacheFeed;
 pub use cluster::{Cluster, StartError};
@@ -25,7 +26,7 @@ pub use kaji_files::kubeconfig;
 pub use kaji_kubelet::{agent, token};
 pub use kaji_meta::time::Clock;
 pub use kaji_options::{
-    AuditFlags, AuthnError, AuthnOptions, AuthzError, AuthzOptions, EncryptionFile, Nodes, Options,
-    ProxyClient, RangeFlags, Serving, StoreKind,
+    AuditFlags, AuthnError, AuthnOptions, AuthzError, AuthzOptions, EncryptionFile, EtcdConfig, Nodes,
+    Options, ProxyClient, RangeFlags, Serving, StorageMediaType, StoreKind,
 };
 pub use kaji_runtime::VirtualClock;

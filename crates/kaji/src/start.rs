@@ -18,6 +18,7 @@ mod dns_announcement;
 pub(crate) mod node_runtime;
 pub(crate) mod real_node;
 mod resource_metrics;
+mod storage;
 
 pub(crate) use addresses::client_address;
 pub(crate) use control_loops::{ControlLoopConfig, ControlLoops, LoopMetrics};
@@ -42,20 +43,15 @@ use kaji_outbound::ClientCache;
 use kaji_resource::Api;
 use kaji_server::{
     Audit, Authentication, BodyMemory, Certificates, Connector, Discovery, FlowControl, Health,
-    Impersonation, Listener, Metrics, OpenApi, SlowCheck, Stack, TlsConfigHandle,
-    cluster_authentication_trust, legacy_token_tracking,
+    Impersonation, Listener, Metrics, OpenApi, Stack, TlsConfigHandle, cluster_authentication_trust,
+    legacy_token_tracking,
     pki::{Pki, PkiError},
 };
-use kaji_store::{
-    Store, StoreError, blocking,
-    disk::{DiskOptions, DiskStore},
-    memory::{MemoryOptions, MemoryStore},
-};
+use kaji_store::{Store, StoreError, blocking};
 use resource_metrics::Kubelets;
 use std::{
     net::{IpAddr, SocketAddr},
     sync::{Arc, Weak},
-    time::Duration,
 };
 use tokio::{
     sync::watch,
@@ -97,7 +93,9 @@ impl Configured {
         let mut metrics = Metrics::default();
         let audit = audit::start(&options.audit, &mut metrics).await?;
         let server_name = format!("apiserver-{}", options.listen);
-        let encryption = Encryption::new(options.encryption.as_ref(), &server_name, &mut metrics).await?;
+        let keys = storage::stored_keys(&options)?;
+        let encryption =
+            Encryption::new(options.encryption.as_ref(), keys, &server_name, &mut metrics).await?;
         let settings = Settings {
             server_name,
             service_ip: kubernetes_service_ip(&options.service_cidrs)?,
@@ -116,11 +114,8 @@ impl Configured {
 
     pub async fn open_store(self) -> Result<StoreOpened, StartError> {
         let Configured { settings, metrics, encryption } = self;
-        let raw_store = match &settings.environment.store {
-            Some(store) => store.clone(),
-            None => open_store(&settings).await?,
-        };
-        let store = encryption.around(raw_store.clone());
+        let raw_store = settings.open_store().await?;
+        let store = settings.around(raw_store.clone(), &encryption);
         let Options { data_dir, serving, .. } = &settings.options;
         let (serving, dir) = (serving.clone(), data_dir.join("pki"));
         let (names, now) = (serving_names(&settings.options, settings.service_ip), settings.clock.now());
@@ -319,7 +314,7 @@ impl Bootstrapped {
         let connector = Connector::new(nodes, stopped.clone());
         let kubelets = Kubelets { engine: Arc::downgrade(&engine), connector: connector.clone() };
         let stack = stack(&settings, engine, (&aggregator, connector), &authz, &authn, metrics, address);
-        add_checks(&stack, &storage);
+        storage::add_checks(&stack, &storage, &settings.options);
         let (listener, front) = listener.unzip();
         let mut background = Background { tasks: JoinSet::new(), stopped: stopped.clone() };
         if let Some(listener) = listener {
@@ -508,54 +503,5 @@ struct StoreClock(Arc<dyn Clock>);
 impl kaji_store::Clock for StoreClock {
     fn now_millis(&self) -> u64 {
         u64::try_from(self.0.now().as_millisecond()).unwrap_or(0)
-    }
-}
-
-async fn open_store(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
-    let options = &settings.options;
-    Ok(match options.store {
-        StoreKind::Memory => {
-            let clock = Arc::new(StoreClock(settings.object_clock.clone()));
-            Arc::new(MemoryStore::with_options(MemoryOptions { clock, ..MemoryOptions::default() })?)
-        }
-        StoreKind::Disk => {
-            let dir = options.data_dir.clone();
-            let disk = DiskOptions { erase_replaced: options.encryption.is_some(), ..DiskOptions::default() };
-            let opened = tokio::task::spawn_blocking(move || {
-                kaji_files::parent_of_private(&dir)
-                    .map_err(|e| StoreError::Unavailable(format!("{}: {e}", dir.display())))?;
-                DiskStore::open(dir.join(STORE), disk)
-            });
-            let opened = opened.await;
-            Arc::new(opened.map_err(|e| StoreError::Unavailable(e.to_string()))??)
-        }
-    })
-}
-
-fn add_checks(stack: &Stack, storage: &Storage) {
-    let engine = Arc::downgrade(&stack.engine);
-    let store = Arc::downgrade(&storage.store);
-    let writable = store.clone();
-    let check: SlowCheck = Arc::new(move || Box::pin(can_write(writable.upgrade())));
-    stack.health.add_readiness("etcd-readiness", check);
-    let closed = |what: &str| format!("{what} is closed");
-    stack.health.add("etcd", Arc::new(move || store.upgrade().map(drop).ok_or_else(|| closed("the store"))));
-    stack.health.add(
-        "informer-sync",
-        Arc::new(move || engine.upgrade().map(drop).ok_or_else(|| closed("the engine"))),
-    );
-    storage.encryption.add_check(&stack.health);
-}
-
-/// Whether the store can write. While its last write failed this writes a lease and removes it, which changes no revision:
-/// a server without traffic would not become ready again otherwise.
-async fn can_write(store: Option<Arc<dyn Store>>) -> Result<(), String> {
-    const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-    let store = store.ok_or("the store is closed")?;
-    let Some(failure) = store.write_failure() else { return Ok(()) };
-    let probe = async { store.revoke(store.grant_lease(Duration::from_secs(60)).await?).await };
-    match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
-        Ok(outcome) => outcome.map_err(|error| error.to_string()),
-        Err(_) => Err(failure.to_string()),
     }
 }

@@ -1,6 +1,8 @@
 //! What a cluster is started with.
 
-use crate::{AuthnOptions, AuthzOptions, ContainerRuntimeFlags, EncryptionFile, Nodes, RangeFlags, Serving};
+use crate::{
+    AuthnOptions, AuthzOptions, ContainerRuntimeFlags, EncryptionFile, Nodes, RangeFlags, Serving, StoreKind,
+};
 use kaji_audit::Options as AuditOptions;
 use kaji_controllers::{AutoscalerConfig, LoopConfig, Selection};
 use kaji_meta::time::{Clock, SystemClock};
@@ -12,15 +14,6 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-
-/// Where objects are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum StoreKind {
-    /// In the data directory.
-    Disk,
-    /// In memory only: they end with the process.
-    Memory,
-}
 
 /// What to start.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 //!
 //! - `cluster_options`: everything that a cluster is started with, as a library's caller gives it.
 //! - `server_flags`: the command line of a server, which is turned into cluster options.
-//! - One file for each group of flags: `authentication`, `authorization`, `audit`, `admission`, `encryption`, `serving`,
+//! - One file for each group of flags: `authentication`, `authorization`, `audit`, `admission`, `encryption`, `etcd`, `serving`,
 //!   `autoscaler`, `control_loops`, `nodes`, `proxy_client`, `kubelet_client`.
 //! - `watched_files`: detects changes of files that flags name, for configuration that is reloaded.
 //!
@@ -17,6 +17,7 @@ pub mod cluster_options;
 pub mod container_runtime;
 mod control_loops;
 pub mod encryption;
+pub mod etcd;
 pub mod kubelet_client;
 pub mod nodes;
 pub mod proxy_client;
@@ -28,9 +29,10 @@ pub use admission::AdmissionFlags;
 pub use audit::AuditFlags;
 pub use authentication::{AuthnError, AuthnOptions};
 pub use authorization::{AuthzError, AuthzOptions};
-pub use cluster_options::{Options, StoreKind};
+pub use cluster_options::Options;
 pub use container_runtime::ContainerRuntimeFlags;
 pub use encryption::EncryptionFile;
+pub use etcd::{EtcdConfig, StorageMediaType, StoreKind};
 pub use kubelet_client::KubeletClient;
 pub use nodes::{Nodes, RangeFlags};
 pub use proxy_client::ProxyClient;

@@ -8,6 +8,7 @@ use crate::{
     autoscaler::AutoscalerFlags,
     control_loops::ControlLoopFlags,
     encryption::EncryptionFlags,
+    etcd::StoreFlags,
     serving::{ConnectionFlags, Files},
 };
 use clap::{ArgAction, Args, Command};
@@ -28,9 +29,8 @@ pub struct ServerFlags {
     /// The directory of the cluster's objects and certificates.
     #[arg(long, env = "KAJI_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Where objects are stored. With memory, objects and certificates end with the process.
-    #[arg(long, value_enum, default_value_t = StoreKind::Disk)]
-    store: StoreKind,
+    #[command(flatten)]
+    store: StoreFlags,
     /// The port of the API server; 0 chooses a free one.
     #[arg(long, alias = "secure-port", default_value_t = 6443)]
     port: u16,
@@ -151,7 +151,7 @@ impl ServerFlags {
 
     /// Whether objects outlive the process.
     pub fn is_persistent(&self) -> bool {
-        self.store == StoreKind::Disk
+        self.store.is_persistent()
     }
 
     /// The options of a cluster over a data directory. Controllers run if `controllers` is true or flags name some.
@@ -170,6 +170,7 @@ impl ServerFlags {
             curves: self.connections.tls_curve_preferences,
         };
         tls.validate()?;
+        let store = self.store.kind()?;
         let nodes = if controllers { self.nodes.unwrap_or(SIMULATED) } else { Nodes::None };
         let everywhere = if nodes.run_containers() { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
         let bind_address = self.bind_address.unwrap_or(IpAddr::V4(everywhere));
@@ -194,7 +195,7 @@ impl ServerFlags {
             loops: self.loops.into_config()?,
             serving: Serving {
                 local: false,
-                ephemeral: self.store == StoreKind::Memory,
+                ephemeral: store == StoreKind::Memory,
                 files: self.files,
                 proxy: self.proxy,
                 kubelets: self.kubelets,
@@ -203,7 +204,7 @@ impl ServerFlags {
                 connections: None,
                 request_memory: self.connections.max_request_memory.map(|mib| mib.saturating_mul(1 << 20)),
             },
-            store: self.store,
+            store,
             service_cidrs: self.network.service_cidr,
             encryption: self.encryption.file()?,
             audit: self.audit.into(),

@@ -44,6 +44,11 @@ pub trait ObjectReader: Send + Sync {
 
     /// Whether reads here are known to miss acknowledged writes. Costs nothing; false when the store cannot tell.
     fn lags(&self) -> bool;
+
+    /// Whether other servers write to the same store: what this process remembers of its own writes is not all.
+    fn has_other_writers(&self) -> bool {
+        false
+    }
 }
 
 /// The kinds that are served, and conversion among their versions.

@@ -33,6 +33,8 @@ pub struct FakeApi {
     pub shared: Vec<Arc<ResourceDef>>,
     /// The kinds that are served, with their resources, and whether these are in namespaces.
     pub kinds: Vec<(GroupVersionKind, GroupResource, bool)>,
+    /// Whether objects are written by other servers too.
+    pub others: bool,
 }
 
 impl FakeApi {
@@ -99,6 +101,10 @@ impl ObjectReader for FakeApi {
 
     fn lags(&self) -> bool {
         false
+    }
+
+    fn has_other_writers(&self) -> bool {
+        self.others
     }
 }
 

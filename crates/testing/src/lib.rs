@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
 
+pub mod etcd;
 pub mod headers;
 pub mod json;
 #[cfg(target_os = "linux")]

@@ -47,6 +47,7 @@ const ORDER: &[&str] = &[
     "kaji-schema",
     "kaji-cel",
     "kaji-encryption",
+    "kaji-etcd",
     "kaji-store",
     "kaji-csi",
     "kaji-grpc",

@@ -55,7 +55,7 @@ impl World {
         );
         let metrics = Arc::new(Metrics::new("me"));
         let deps =
-            Deps { random: Arc::new(SystemRandom), clock: self.clock.clone(), metrics: metrics.clone() };
+            Deps { clock: self.clock.clone(), metrics: metrics.clone(), ..Deps::new(Arc::new(SystemRandom)) };
         let transformers = Arc::new(Transformers::new(&Config::parse(&text).unwrap(), &deps).unwrap());
         transformers.begin(Duration::ZERO).await;
         let store = EncryptedStore::new(self.inner.clone(), transformers.clone());

@@ -2,7 +2,7 @@
 //! real one sees what its Node's user may read.
 //!
 //! Invariant: every loop is a client of the API server through the in-process transport, with the user that upstream's
-//! component has.
+//! component has; of several servers over one etcd, one runs the controllers, and one the scheduler.
 
 use super::{
     addresses::dns_service_ip,
@@ -19,8 +19,8 @@ use kaji_kubelet::{
     simulated::{self, Fleet},
 };
 use kaji_meta::time::SystemClock;
-use kaji_options::{Nodes, Options};
-use kaji_runtime::{Client, Informers, Selected, Shared, queue::QueueMetrics};
+use kaji_options::{Nodes, Options, StoreKind};
+use kaji_runtime::{Client, Election, Informers, Selected, Shared, queue::QueueMetrics};
 use kaji_server::{Certificates, Identities, LocalService, Metrics, Stack};
 use std::{net::IpAddr, sync::Arc};
 use tokio::{sync::watch, task::JoinSet};
@@ -40,7 +40,12 @@ impl LoopMetrics {
     }
 }
 
+/// Upstream's components, by which loops are known.
+const CONTROLLER_MANAGER: &str = "kube-controller-manager";
+const SCHEDULER: &str = "kube-scheduler";
+
 /// What control loops need of the server.
+#[derive(Clone)]
 pub(crate) struct ControlLoopConfig {
     pub options: Options,
     pub environment: Environment,
@@ -76,24 +81,13 @@ impl ControlLoopConfig {
         if !options.controllers || (options.selection.is_empty() && options.nodes == Nodes::None) {
             return ControlLoops::default();
         }
-        let client = self.client("kube-controller-manager", identities::controllers());
-        let (clock, metrics) = (self.environment.object_clock.clone(), self.loop_metrics.queues.clone());
-        let informers = Informers::measured(client.clone(), Selected::default(), clock, metrics);
+        let informers = self.informers();
         let mut tasks = JoinSet::new();
-        self.start_controllers(&mut tasks, &informers, client, stop);
-        if options.selection.scheduler() {
-            let client = self.client("kube-scheduler", identities::component("kube-scheduler"));
-            let configuration = match &options.scheduler_configuration {
-                Some(text) => kaji_scheduler::Configuration::parse(text),
-                None => kaji_scheduler::Configuration::new(),
-            };
-            match configuration {
-                Ok(configuration) => {
-                    let metrics = self.loop_metrics.scheduler.clone();
-                    let (shared, stop) = (self.shared(client), stop.clone());
-                    tasks.spawn(kaji_scheduler::run(informers.clone(), shared, configuration, metrics, stop));
-                }
-                Err(error) => tracing::error!(%error, "the scheduler does not run"),
+        match &options.store {
+            StoreKind::Etcd(_) => self.start_elected(&mut tasks, &informers, stop),
+            StoreKind::Disk | StoreKind::Memory => {
+                self.start_controllers(&mut tasks, &informers, stop);
+                self.start_scheduler(&mut tasks, &informers, stop);
             }
         }
         if let Nodes::Simulated(count) = options.nodes {
@@ -125,21 +119,87 @@ impl ControlLoopConfig {
                 }
             });
         }
-        if let Ok(address) = dns_service_ip(&options.service_cidrs) {
-            let engine = Arc::downgrade(&self.stack.engine);
-            tasks.spawn(cluster_dns::follow(engine, informers.clone(), address, stop.clone()));
-        }
         ControlLoops { tasks, _informers: Some(informers) }
+    }
+
+    fn informers(&self) -> Arc<Informers> {
+        let client = self.client(CONTROLLER_MANAGER, identities::controllers());
+        let (clock, metrics) = (self.environment.object_clock.clone(), self.loop_metrics.queues.clone());
+        Informers::measured(client, Selected::default(), clock, metrics)
+    }
+
+    /// Controllers and scheduler run in one of the servers of an etcd, each under the lease of upstream's component. Nodes
+    /// belong to their server.
+    fn start_elected(
+        &self,
+        tasks: &mut JoinSet<()>,
+        informers: &Arc<Informers>,
+        stop: &watch::Receiver<bool>,
+    ) {
+        let identity =
+            format!("{}_{}", real_node::node_name(), kaji_meta::random::uid(&*self.environment.random));
+        type Start = fn(&ControlLoopConfig, &mut JoinSet<()>, &Arc<Informers>, &watch::Receiver<bool>);
+        let controllers = (CONTROLLER_MANAGER, identities::controllers(), Self::start_controllers as Start);
+        let scheduler = (SCHEDULER, identities::component(SCHEDULER), Self::start_scheduler as Start);
+        for (name, identities, start) in [controllers, scheduler] {
+            let election = Election {
+                client: self.client(name, identities),
+                namespace: "kube-system",
+                name,
+                identity: identity.clone(),
+                clock: self.environment.object_clock.clone(),
+            };
+            let (config, mut first) = (self.clone(), Some(informers.clone()));
+            tasks.spawn(election.run(stop.clone(), move |tasks, ending| {
+                // What loops of a former term have registered ended with them.
+                let informers = first.take().unwrap_or_else(|| config.informers());
+                start(&config, tasks, &informers, ending);
+                let (held, mut ending) = (informers, ending.clone());
+                tasks.spawn(async move {
+                    // The sender outlives the tasks.
+                    let _ends = ending.wait_for(|ending| *ending).await;
+                    drop(held);
+                });
+            }));
+        }
+    }
+
+    fn start_scheduler(
+        &self,
+        tasks: &mut JoinSet<()>,
+        informers: &Arc<Informers>,
+        stop: &watch::Receiver<bool>,
+    ) {
+        if !self.options.selection.scheduler() {
+            return;
+        }
+        let client = self.client(SCHEDULER, identities::component(SCHEDULER));
+        let configuration = match &self.options.scheduler_configuration {
+            Some(text) => kaji_scheduler::Configuration::parse(text),
+            None => kaji_scheduler::Configuration::new(),
+        };
+        match configuration {
+            Ok(configuration) => {
+                let metrics = self.loop_metrics.scheduler.clone();
+                let (shared, stop) = (self.shared(client), stop.clone());
+                tasks.spawn(kaji_scheduler::run(informers.clone(), shared, configuration, metrics, stop));
+            }
+            Err(error) => tracing::error!(%error, "the scheduler does not run"),
+        }
     }
 
     fn start_controllers(
         &self,
         tasks: &mut JoinSet<()>,
         informers: &Arc<Informers>,
-        client: Client,
         stop: &watch::Receiver<bool>,
     ) {
+        let client = self.client(CONTROLLER_MANAGER, identities::controllers());
         let options = &self.options;
+        if let Ok(address) = dns_service_ip(&options.service_cidrs) {
+            let engine = Arc::downgrade(&self.stack.engine);
+            tasks.spawn(cluster_dns::follow(engine, informers.clone(), address, stop.clone()));
+        }
         let ca = &self.certificates.current().ca;
         // A certificate authority without its key verifies clients, and signs no requests.
         let authority = kaji_controllers::Authority::new(&ca.certificate, &ca.key)

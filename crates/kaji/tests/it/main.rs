@@ -27,6 +27,7 @@ mod definitions;
 mod encryption;
 mod envtest;
 mod escalation;
+mod etcd;
 mod flow_control;
 mod garbage;
 mod kube_rs;

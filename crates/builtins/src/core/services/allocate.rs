@@ -64,6 +64,9 @@ impl Allocators {
             return Ok(None);
         }
         self.addresses.flush(ctx.api).await;
+        if ctx.api.has_other_writers() {
+            ctx.api.sync().await?;
+        }
         normalize(new, old);
         init(new, old, &self.configured).map_err(|e| invalid(new, e))?;
         let mut taken = Taken { ips: vec![], dropped: vec![], claim: Claim::new(new, ctx.dry_run) };

@@ -1,13 +1,14 @@
 //! Node ports: the service that holds each.
 //!
 //! Invariants: a port has at most one holder; the table is built from the stored services at first use and kept by
-//! every write from then on, under one lock.
+//! every write from then on, under one lock. Where other servers write too, it is brought up to date with the stored services
+//! before each use; two servers that allocate at the same moment may still choose the same port.
 
 use kaji_meta::{GroupResource, object, random::Random};
 use kaji_resource::Api;
 use serde_json::Value;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     ops::RangeInclusive,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -31,8 +32,47 @@ pub enum PortError {
 /// The node ports in use, by port; the value names the service.
 pub struct NodePorts {
     range: RangeInclusive<u16>,
-    table: Mutex<Option<HashMap<u16, String>>>,
+    table: Mutex<Option<Table>>,
 }
+
+/// The ports in use.
+#[derive(Default)]
+struct Table {
+    holders: HashMap<u16, String>,
+    /// Those that writes of this server have taken, as far as the stored services did not show them when they were read.
+    fresh: HashSet<u16>,
+    /// What [`Api::changed`] was for the services that `holders` is of.
+    seen: u64,
+}
+
+impl Table {
+    /// Takes over the stored services, with what they do not show yet.
+    fn read(&mut self, api: &dyn Api) {
+        let services = GroupResource::new("", SERVICES);
+        // Before the services are read: what changes meanwhile is read again.
+        self.seen = api.changed(&services);
+        let mut stored = HashMap::new();
+        for service in api.list(&services, None) {
+            let owner = owner(&service);
+            stored.extend(ports_of(&service).into_iter().map(|port| (port, owner.clone())));
+        }
+        self.fresh.retain(|port| !stored.contains_key(port));
+        for port in &self.fresh {
+            if let Some(owner) = self.holders.get(port) {
+                stored.insert(*port, owner.clone());
+            }
+        }
+        self.holders = stored;
+    }
+
+    fn take(&mut self, port: u16, owner: &str) {
+        self.holders.insert(port, owner.to_owned());
+        self.fresh.insert(port);
+    }
+}
+
+/// The resource that node ports belong to.
+const SERVICES: &str = "services";
 
 /// Ports taken and given up by one write.
 pub struct Claim {
@@ -68,22 +108,26 @@ impl NodePorts {
         NodePorts { range, table: Mutex::new(None) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<HashMap<u16, String>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Table>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<R>(&self, api: &dyn Api, f: impl FnOnce(&mut HashMap<u16, String>) -> R) -> R {
+    fn with<R>(&self, api: &dyn Api, f: impl FnOnce(&mut Table) -> R) -> R {
         let mut guard = self.lock();
-        let table = guard.get_or_insert_with(|| {
-            let mut table = HashMap::new();
-            for service in api.list(&GroupResource::new("", "services"), None) {
-                let owner = owner(&service);
-                ports_of(&service).into_iter().for_each(|p| {
-                    table.insert(p, owner.clone());
-                });
+        let others = api.has_other_writers();
+        let table = match &mut *guard {
+            Some(table) => {
+                if others && table.seen != api.changed(&GroupResource::new("", SERVICES)) {
+                    table.read(api);
+                }
+                table
             }
-            table
-        });
+            none => {
+                let table = none.insert(Table::default());
+                table.read(api);
+                table
+            }
+        };
         f(table)
     }
 
@@ -95,11 +139,11 @@ impl NodePorts {
             return Err(out());
         }
         self.with(api, |table| {
-            if table.contains_key(&port) || claim.taken.contains(&port) {
+            if table.holders.contains_key(&port) || claim.taken.contains(&port) {
                 return Err(PortError::Allocated);
             }
             if !claim.dry_run {
-                table.insert(port, claim.owner.clone());
+                table.take(port, &claim.owner);
             }
             claim.taken.push(port);
             Ok(())
@@ -117,10 +161,10 @@ impl NodePorts {
                 let shift = random.u64() % len;
                 let free = (0..len)
                     .filter_map(|i| u16::try_from(start + (i + shift) % len).ok())
-                    .find(|p| !table.contains_key(p) && !claim.taken.contains(p));
+                    .find(|p| !table.holders.contains_key(p) && !claim.taken.contains(p));
                 if let Some(port) = free {
                     if !claim.dry_run {
-                        table.insert(port, claim.owner.clone());
+                        table.take(port, &claim.owner);
                     }
                     claim.taken.push(port);
                     return Ok(port);
@@ -134,8 +178,9 @@ impl NodePorts {
     fn free(&self, owner: &str, ports: &[u16]) {
         if let Some(table) = self.lock().as_mut() {
             for p in ports {
-                if table.get(p).is_some_and(|o| o == owner) {
-                    table.remove(p);
+                if table.holders.get(p).is_some_and(|o| o == owner) {
+                    table.holders.remove(p);
+                    table.fresh.remove(p);
                 }
             }
         }
@@ -197,6 +242,30 @@ mod tests {
             ports.take(&api, &mut Claim::new(&service("c", 0), false), 30000),
             Err(PortError::Allocated)
         );
+    }
+
+    #[test]
+    fn services_of_other_servers_count() {
+        let services = GroupResource::new("", SERVICES);
+        let mut api = FakeApi::default();
+        api.others = true;
+        let ports = NodePorts::new(30000..=30003);
+        let mut claim = Claim::new(&service("a", 0), false);
+        assert_eq!(ports.take(&api, &mut claim, 30000), Ok(()));
+        api.put(&services, service("theirs", 30001));
+        // What is on its way here still counts.
+        let mut other = Claim::new(&service("b", 0), false);
+        assert_eq!(ports.take(&api, &mut other, 30000), Err(PortError::Allocated));
+        assert_eq!(ports.take(&api, &mut other, 30001), Err(PortError::Allocated));
+        api.put(&services, service("a", 30000));
+        ports.commit(&claim);
+        assert_eq!(ports.take(&api, &mut other, 30000), Err(PortError::Allocated));
+        // Another server changes both.
+        api.put(&services, service("a", 30002));
+        api.put(&services, service("theirs", 30003));
+        assert_eq!(ports.take(&api, &mut other, 30000), Ok(()));
+        assert_eq!(ports.take(&api, &mut other, 30001), Ok(()));
+        assert_eq!(ports.take(&api, &mut other, 30002), Err(PortError::Allocated));
     }
 
     #[test]

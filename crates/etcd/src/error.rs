@@ -1,0 +1,62 @@
+//! Errors of etcd as errors of a store. etcd tells them apart by their texts.
+//!
+//! Source: `api/v3rpc/rpctypes/error.go` of etcd.
+
+use kaji_grpc::{CallError, Code};
+use kaji_store::StoreError;
+
+/// What etcd has to say about a request, as far as it makes a difference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// History that was needed is gone.
+    Compacted,
+    /// The revision has not happened yet.
+    FutureRevision,
+    /// The request is larger than etcd takes.
+    RequestTooLarge,
+    /// The answer is larger than this client takes.
+    AnswerTooLarge,
+    /// As it is.
+    Store(StoreError),
+}
+
+impl Failure {
+    /// Whether another endpoint, or the same one later, may answer.
+    pub fn is_transient(error: &CallError) -> bool {
+        matches!(error.code, Code::Unavailable | Code::DeadlineExceeded)
+            || error.message.ends_with("too many requests")
+    }
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Failure {
+        let text = error.message.strip_prefix("etcdserver: ").unwrap_or(&error.message);
+        match (error.code, text) {
+            (Code::OutOfRange, "mvcc: required revision has been compacted") => Failure::Compacted,
+            (Code::OutOfRange, "mvcc: required revision is a future revision") => Failure::FutureRevision,
+            (Code::InvalidArgument, "request is too large") => Failure::RequestTooLarge,
+            (Code::ResourceExhausted, "mvcc: database space exceeded") => {
+                Failure::Store(StoreError::NoSpace(error.message))
+            }
+            (Code::ResourceExhausted, _) if text.contains("larger than max") => Failure::RequestTooLarge,
+            (Code::OutOfRange | Code::ResourceExhausted, _) if text.contains("message length too large") => {
+                Failure::AnswerTooLarge
+            }
+            (Code::NotFound, "requested lease not found") => Failure::Store(StoreError::LeaseNotFound),
+            (Code::DataLoss, _) => Failure::Store(StoreError::Corrupt(error.message)),
+            (Code::InvalidArgument, _) => Failure::Store(StoreError::Invalid(error.message)),
+            _ => Failure::Store(StoreError::Unavailable(format!("etcd: {error}"))),
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        Failure::Store(error)
+    }
+}
+
+/// What is wrong with an answer that etcd never gives.
+pub(crate) fn malformed(what: &str) -> StoreError {
+    StoreError::Unavailable(format!("etcd sent an answer without {what}"))
+}

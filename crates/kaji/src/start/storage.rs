@@ -1,0 +1,175 @@
+//! The store of a cluster: opened as the options say, with the encryption and the media type of its values, and its health.
+//!
+//! Invariant: what the engine reads is JSON in the clear, whichever server wrote it and however.
+
+use super::{Settings, Storage, StoreClock};
+use crate::{
+    cluster::{STORE, StartError},
+    encryption::{Encryption, StoredKeys},
+    storage_media::MediaStore,
+};
+use kaji_builtins::Deps;
+use kaji_etcd::{EtcdOptions, EtcdStore, KeyMap, KeyMapError};
+use kaji_meta::{SystemRandom, time::SystemClock};
+use kaji_options::{EtcdConfig, Options, StoreKind};
+use kaji_server::{SlowCheck, Stack};
+use kaji_store::{
+    Store, StoreError,
+    disk::{DiskOptions, DiskStore},
+    memory::{MemoryOptions, MemoryStore},
+};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+/// How long a check of the store may take, unless a flag says otherwise.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Where upstream has the objects of built-in resources, below a prefix.
+fn keys(prefix: &str) -> Result<KeyMap, KeyMapError> {
+    // Only the resources' names are of interest.
+    let defs = kaji_builtins::all(&Deps::new(Arc::new(SystemClock), Arc::new(SystemRandom)));
+    let stored = defs.iter().filter(|def| def.stored && def.shares_storage_of.is_none());
+    KeyMap::resources(
+        prefix,
+        stored.map(|def| {
+            let group = if def.group.is_empty() { "core" } else { &def.group };
+            (format!("{group}/{}", def.plural), def.storage_prefix.to_string())
+        }),
+    )
+}
+
+/// The keys that encryption binds values to, where they are not those of this program.
+pub(crate) fn stored_keys(options: &Options) -> Result<Option<StoredKeys>, StartError> {
+    let StoreKind::Etcd(config) = &options.store else { return Ok(None) };
+    let keys = keys(&config.prefix)?;
+    Ok(Some(Arc::new(move |key| keys.key(key).ok())))
+}
+
+impl Settings {
+    /// Opens the store that the options name.
+    pub async fn open_store(&self) -> Result<Arc<dyn Store>, StartError> {
+        if let Some(store) = &self.environment.store {
+            return Ok(store.clone());
+        }
+        Ok(match &self.options.store {
+            StoreKind::Memory => {
+                let clock = Arc::new(StoreClock(self.object_clock.clone()));
+                Arc::new(MemoryStore::with_options(MemoryOptions { clock, ..MemoryOptions::default() })?)
+            }
+            StoreKind::Disk => open_disk(&self.options).await?,
+            StoreKind::Etcd(config) => {
+                let options = EtcdOptions {
+                    compaction: config.compaction,
+                    ..EtcdOptions::new(config.endpoints.clone(), keys(&config.prefix)?)
+                };
+                Arc::new(EtcdStore::open(options).await?)
+            }
+        })
+    }
+
+    /// What the engine gets: values in the clear, as JSON.
+    pub fn around(&self, raw: Arc<dyn Store>, encryption: &Encryption) -> Arc<dyn Store> {
+        let clear = encryption.around(raw);
+        match &self.options.store {
+            StoreKind::Etcd(config) => Arc::new(MediaStore::new(clear, config.media_type)),
+            StoreKind::Disk | StoreKind::Memory => clear,
+        }
+    }
+}
+
+async fn open_disk(options: &Options) -> Result<Arc<dyn Store>, StartError> {
+    let dir = options.data_dir.clone();
+    let disk = DiskOptions { erase_replaced: options.encryption.is_some(), ..DiskOptions::default() };
+    let opened = tokio::task::spawn_blocking(move || {
+        kaji_files::parent_of_private(&dir)
+            .map_err(|e| StoreError::Unavailable(format!("{}: {e}", dir.display())))?;
+        DiskStore::open(dir.join(STORE), disk)
+    });
+    let opened = opened.await;
+    Ok(Arc::new(opened.map_err(|e| StoreError::Unavailable(e.to_string()))??))
+}
+
+pub(super) fn add_checks(stack: &Stack, storage: &Storage, options: &Options) {
+    let engine = Arc::downgrade(&stack.engine);
+    let store = Arc::downgrade(&storage.store);
+    let health = &stack.health;
+    let closed = |what: &str| format!("{what} is closed");
+    match &options.store {
+        StoreKind::Etcd(config) => {
+            let EtcdConfig { readiness_timeout, .. } = **config;
+            health.add_readiness("etcd-readiness", answers(&store, readiness_timeout));
+            health.add_slow("etcd", answers(&store, PROBE_TIMEOUT));
+        }
+        StoreKind::Disk | StoreKind::Memory => {
+            let writable = store.clone();
+            let check: SlowCheck = Arc::new(move || Box::pin(can_write(writable.upgrade())));
+            health.add_readiness("etcd-readiness", check);
+            health
+                .add("etcd", Arc::new(move || store.upgrade().map(drop).ok_or_else(|| closed("the store"))));
+        }
+    }
+    let engine_check = move || engine.upgrade().map(drop).ok_or_else(|| closed("the engine"));
+    health.add("informer-sync", Arc::new(engine_check));
+    storage.encryption.add_check(health);
+}
+
+/// Whether a remote store answers a read in time.
+fn answers(store: &Weak<dyn Store>, timeout: Duration) -> SlowCheck {
+    let store = store.clone();
+    Arc::new(move || {
+        let store = store.upgrade();
+        Box::pin(async move {
+            let store = store.ok_or("the store is closed")?;
+            match tokio::time::timeout(timeout, store.revision()).await {
+                Ok(answer) => answer.map(drop).map_err(|error| error.to_string()),
+                Err(_) => Err("error getting data from etcd: context deadline exceeded".into()),
+            }
+        })
+    })
+}
+
+/// Whether the store can write. While its last write failed this writes a lease and removes it, which changes no revision:
+/// a server without traffic would not become ready again otherwise.
+async fn can_write(store: Option<Arc<dyn Store>>) -> Result<(), String> {
+    let store = store.ok_or("the store is closed")?;
+    let Some(failure) = store.write_failure() else { return Ok(()) };
+    let probe = async { store.revoke(store.grant_lease(Duration::from_secs(60)).await?).await };
+    match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
+        Ok(outcome) => outcome.map_err(|error| error.to_string()),
+        Err(_) => Err(failure.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::keys;
+
+    /// The layout of upstream's `DefaultStorageFactory`, as a running kube-apiserver of 1.36 has it.
+    #[test]
+    fn built_in_resources_have_upstreams_keys() {
+        let keys = keys("/registry").unwrap();
+        for (here, there) in [
+            ("core/pods/ns/a", "pods/ns/a"),
+            ("core/nodes/a", "minions/a"),
+            ("core/services/ns/a", "services/specs/ns/a"),
+            ("core/endpoints/ns/a", "services/endpoints/ns/a"),
+            ("core/replicationcontrollers/ns/a", "controllers/ns/a"),
+            ("core/events/ns/a", "events/ns/a"),
+            ("apps/deployments/ns/a", "deployments/ns/a"),
+            ("networking.k8s.io/ingresses/ns/a", "ingress/ns/a"),
+            ("coordination.k8s.io/leases/ns/a", "leases/ns/a"),
+            ("apiregistration.k8s.io/apiservices/v1.", "apiregistration.k8s.io/apiservices/v1."),
+            (
+                "apiextensions.k8s.io/customresourcedefinitions/a.b",
+                "apiextensions.k8s.io/customresourcedefinitions/a.b",
+            ),
+            ("ex.io/pods/ns/a", "ex.io/pods/ns/a"),
+        ] {
+            let (here, there) = (format!("/registry/{here}"), format!("/registry/{there}"));
+            assert_eq!(keys.key(&here).unwrap(), there);
+            assert_eq!(keys.name(there.as_bytes()), Some(here));
+        }
+    }
+}

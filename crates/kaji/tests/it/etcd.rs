@@ -1,0 +1,141 @@
+//! Clusters with their objects in etcd: upstream's keys, several servers over the same objects, outages.
+
+use crate::common::{TestCluster, until};
+use futures_util::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kaji::{EncryptionFile, EtcdConfig, StorageMediaType, StoreKind};
+use kaji_etcd::{Endpoints, EtcdOptions, EtcdStore, KeyMap, TlsFiles};
+use kaji_store::{Range, Store};
+use kaji_testing::etcd::Etcd;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+};
+use serde_json::json;
+use std::time::Duration;
+
+fn endpoints(etcd: &Etcd) -> Endpoints {
+    Endpoints::new([etcd.url()], TlsFiles::default()).unwrap()
+}
+
+fn store(etcd: &Etcd, media_type: StorageMediaType) -> StoreKind {
+    StoreKind::Etcd(Box::new(EtcdConfig {
+        endpoints: endpoints(etcd),
+        prefix: "/registry".into(),
+        compaction: None,
+        media_type,
+        readiness_timeout: Duration::from_secs(2),
+    }))
+}
+
+async fn server(etcd: &Etcd) -> TestCluster {
+    TestCluster::start_in(tempfile::tempdir().unwrap(), 0, store(etcd, StorageMediaType::Json)).await
+}
+
+/// What etcd itself has.
+async fn raw(etcd: &Etcd, prefix: &str) -> Vec<(String, Vec<u8>)> {
+    let options = EtcdOptions { compaction: None, ..EtcdOptions::new(endpoints(etcd), KeyMap::plain("")) };
+    let kvs = EtcdStore::open(options).await.unwrap().range(Range::prefix(prefix)).await.unwrap().kvs;
+    kvs.into_iter().map(|kv| (kv.key.to_string(), kv.value.to_vec())).collect()
+}
+
+fn map(name: &str) -> ConfigMap {
+    serde_json::from_value(json!({"metadata": {"name": name}, "data": {"k": "0"}})).unwrap()
+}
+
+async fn ready(client: &Client) -> Result<String, kube::Error> {
+    client.request_text(http::Request::get("/readyz").body(vec![]).unwrap()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_servers_show_the_same_objects() {
+    let Some(etcd) = Etcd::start("two_servers_show_the_same_objects") else { return };
+    let (one, two) = (server(&etcd).await, server(&etcd).await);
+    let maps: [Api<ConfigMap>; 2] =
+        [Api::default_namespaced(one.kube().await), Api::default_namespaced(two.kube().await)];
+    let first = maps[0].create(&PostParams::default(), &map("a")).await.unwrap();
+    for i in 1..=60 {
+        // Each writes in turn, and the other shows it at once.
+        let (writer, reader) = (&maps[i % 2], &maps[1 - i % 2]);
+        let patch = Patch::Merge(json!({"data": {"k": i.to_string()}}));
+        let written = writer.patch("a", &PatchParams::default(), &patch).await.unwrap();
+        let read = reader.get("a").await.unwrap();
+        assert_eq!(read.metadata.resource_version, written.metadata.resource_version);
+        let list = reader.list(&ListParams::default()).await.unwrap();
+        assert!(list.items.iter().any(|m| m.metadata.resource_version == written.metadata.resource_version));
+    }
+    let from = first.metadata.resource_version.unwrap();
+    let mut events = maps[1].watch(&WatchParams::default(), &from).await.unwrap().boxed();
+    for i in 1..=60 {
+        let next = tokio::time::timeout(Duration::from_secs(30), events.try_next()).await.unwrap();
+        let Some(WatchEvent::Modified(seen)) = next.unwrap() else { panic!("another event") };
+        assert_eq!(seen.data.unwrap()["k"], i.to_string());
+    }
+    maps[0].delete("a", &DeleteParams::default()).await.unwrap();
+    assert_eq!(maps[1].get_opt("a").await.unwrap(), None);
+    let keys = raw(&etcd, "/registry/configmaps/kube-system/").await;
+    assert!(keys.iter().any(|(key, value)| {
+        key == "/registry/configmaps/kube-system/extension-apiserver-authentication"
+            && value.starts_with(br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"#)
+    }));
+    drop((maps, events));
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outage_of_etcd_is_reported_and_ends() {
+    let Some(mut etcd) = Etcd::start("an_outage_of_etcd_is_reported_and_ends") else { return };
+    let cluster = server(&etcd).await;
+    let client = cluster.kube().await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    let first = maps.create(&PostParams::default(), &map("a")).await.unwrap();
+    let from = first.metadata.resource_version.unwrap();
+    let mut events = maps.watch(&WatchParams::default(), &from).await.unwrap().boxed();
+    ready(&client).await.unwrap();
+    etcd.kill();
+    assert!(ready(&client).await.is_err());
+    etcd.run();
+    until("the server is ready again", async || ready(&client).await.is_ok()).await;
+    let patch = Patch::Merge(json!({"data": {"k": "1"}}));
+    let written = maps.patch("a", &PatchParams::default(), &patch).await.unwrap();
+    let next = tokio::time::timeout(Duration::from_secs(30), events.try_next()).await.unwrap();
+    let Some(WatchEvent::Modified(seen)) = next.unwrap() else { panic!("another event") };
+    assert_eq!(seen.metadata.resource_version, written.metadata.resource_version);
+    drop((maps, events, client));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn values_are_encrypted_and_binary_as_upstreams_are() {
+    let Some(etcd) = Etcd::start("values_are_encrypted_and_binary_as_upstreams_are") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("encryption.yaml");
+    let key = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+    let text = format!(
+        "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [secrets]\n  \
+         providers: [{{aesgcm: {{keys: [{{name: k, secret: {key}}}]}}}}]\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    let kind = store(&etcd, StorageMediaType::Protobuf);
+    let cluster = TestCluster::start_over(dir, 0, kind, |options| {
+        options.encryption = Some(EncryptionFile { path, follow: false });
+    })
+    .await;
+    let client = cluster.kube().await;
+    let secrets: Api<Secret> = Api::default_namespaced(client.clone());
+    let secret =
+        serde_json::from_value(json!({"metadata": {"name": "s"}, "stringData": {"a": "b"}})).unwrap();
+    secrets.create(&PostParams::default(), &secret).await.unwrap();
+    let maps: Api<ConfigMap> = Api::default_namespaced(client);
+    maps.create(&PostParams::default(), &map("a")).await.unwrap();
+    assert_eq!(secrets.get("s").await.unwrap().data.unwrap()["a"].0, b"b");
+    assert_eq!(maps.get("a").await.unwrap().data.unwrap()["k"], "0");
+    let stored = raw(&etcd, "/registry/secrets/default/").await;
+    assert_eq!(stored[0].0, "/registry/secrets/default/s");
+    assert!(stored[0].1.starts_with(b"k8s:enc:aesgcm:v1:k:"));
+    let stored = raw(&etcd, "/registry/configmaps/default/a").await;
+    assert!(stored[0].1.starts_with(b"k8s\0\n\x0f\n\x02v1\x12\tConfigMap"), "{:?}", stored[0]);
+    drop((secrets, maps));
+    cluster.stop().await;
+}
