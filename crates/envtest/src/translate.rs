@@ -1,6 +1,7 @@
 //! kube-apiserver's command line as one of kaji's.
 //!
-//! Invariant: what kaji's own command line has is handed on as it is; see [`crate`] for all else.
+//! Invariant: what kaji's own command line has is handed on as it is, but for flags of the store: it is in memory. See
+//! [`crate`] for all else.
 
 use crate::flags::{self, Kind};
 use clap::{ArgAction, Command};
@@ -159,6 +160,9 @@ impl Kept<'_> {
 
 /// kaji's flag of a name or another name.
 fn find<'a>(command: &'a Command, name: &str) -> Option<&'a clap::Arg> {
+    if ["etcd-", "storage-"].iter().any(|prefix| name.starts_with(prefix)) {
+        return None;
+    }
     command.get_arguments().find(|arg| {
         arg.get_long() == Some(name) || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
     })
@@ -203,6 +207,7 @@ mod tests {
             .arg(Arg::new("modes").long("authorization-mode").action(ArgAction::Append))
             .arg(Arg::new("plugins").long("disable-admission-plugins").action(ArgAction::Append))
             .arg(Arg::new("data").long("data-dir"))
+            .arg(Arg::new("etcd").long("etcd-servers"))
     }
 
     fn line(args: &[&str]) -> Result<String, String> {
