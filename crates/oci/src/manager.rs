@@ -118,10 +118,12 @@ impl Manager {
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| OpenError::InUse(options.state_directory.clone()))?;
         let capabilities = crate::spec::capabilities::available().map_err(OpenError::Restore)?;
-        let shim = shims::ShimCommand::new(&options.shim).map_err(|error| OpenError::Directory {
+        let no_shim = |error| OpenError::Directory {
             path: options.shim.first().map(PathBuf::from).unwrap_or_default(),
             error,
-        })?;
+        };
+        let shim = shims::ShimCommand::new(&options.shim, &options.state_directory).map_err(no_shim)?;
+        shim.prepare().await.map_err(no_shim)?;
         let inner = Arc::new(Inner {
             options,
             layout,

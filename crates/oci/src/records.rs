@@ -134,11 +134,15 @@ pub fn now_nanos() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
+/// The fields of a process's `stat` from the third one on; the name before them may hold spaces and parentheses.
+pub fn fields_after_name(stat: &str) -> Option<std::str::SplitWhitespace<'_>> {
+    Some(stat.rsplit_once(')')?.1.split_whitespace())
+}
+
 /// When a process was started, in clock ticks since boot; `None` when there is none, or only a zombie.
 pub fn start_time(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command's name may hold spaces and parentheses.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let mut fields = fields_after_name(&stat)?;
     if matches!(fields.next()?, "Z" | "X") {
         return None;
     }
@@ -148,7 +152,7 @@ pub fn start_time(pid: i32) -> Option<u64> {
 /// How a process ended, as wait(2) shows it; `None` unless it has ended and was not collected by its parent yet.
 pub fn uncollected_status(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let mut fields = fields_after_name(&stat)?;
     (fields.next()? == "Z").then(|| fields.nth(48)?.parse().ok()).flatten()
 }
 

@@ -8,6 +8,7 @@
 
 mod build;
 mod executor;
+pub(crate) mod launcher;
 mod log;
 pub(crate) mod namespaces;
 mod peers;
@@ -27,18 +28,28 @@ use std::process::ExitCode;
 
 /// Runs a shim: `start BUNDLE` starts the bundle's container, `adopt BUNDLE` takes over one that runs without a shim, and
 /// `namespaces FILE` makes the namespaces of a pod with a user namespace. One line is printed once that is done, or has failed:
-/// empty, or what is wrong.
+/// empty, or what is wrong. `launch SPACE` forks shims; the space is for their command lines.
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
     let [mode, bundle] = arguments.as_slice() else { return usage() };
     if let Err(error) = close_inherited() {
         announce(&format!("shim: closing inherited descriptors: {error}"));
         return ExitCode::FAILURE;
     }
-    let bundle = PathBuf::from(bundle);
-    let outcome = match mode.to_str() {
-        Some("start") => start(&bundle),
-        Some("adopt") => adopt(&bundle),
-        Some("namespaces") => namespaces::create(&bundle).map(|()| announce("")),
+    match mode.to_str() {
+        Some("launch") => match launcher::run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        },
+        Some(mode) => run(mode, Path::new(bundle)),
+        None => usage(),
+    }
+}
+
+fn run(mode: &str, bundle: &Path) -> ExitCode {
+    let outcome = match mode {
+        "start" => start(bundle),
+        "adopt" => adopt(bundle),
+        "namespaces" => namespaces::create(bundle).map(|()| announce("")),
         _ => return usage(),
     };
     match outcome {
@@ -67,7 +78,9 @@ fn close_inherited() -> io::Result<()> {
 }
 
 fn usage() -> ExitCode {
-    announce("shim: expected start, adopt or namespaces, and the directory of a bundle or a file");
+    announce(
+        "shim: expected start, adopt or namespaces and the directory of a bundle or a file, or launch and space",
+    );
     ExitCode::from(2)
 }
 

@@ -150,6 +150,30 @@ async fn a_shim_that_is_killed_with_its_container_is_an_exit() {
     node.finish().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn shims_go_on_without_their_launcher_and_another_one_is_started() {
+    let Some(node) = node("launcher").await else { return };
+    let sandbox = node.sandbox().await;
+    let first =
+        node.start(&sandbox, node.script("while [ ! -e /tmp/go ]; do sleep 0.01; done; exit 5")).await;
+    let shim = shim_of(node.runtime().container_status(&first).await.unwrap().pid);
+    let words = |pid: u32| String::from_utf8(std::fs::read(format!("/proc/{pid}/cmdline")).unwrap()).unwrap();
+    let shown = words(shim.cast_unsigned());
+    let bundle = node.state().join("containers").join(&first);
+    let wanted = format!("\0start\0{}\0", bundle.display());
+    assert!(shown.contains(&wanted), "{shown:?} does not show {wanted:?}");
+    let launcher = parent_of(shim.cast_unsigned()).unwrap();
+    assert!(words(launcher).starts_with("kaji-shim-launcher\0"));
+    let process = rustix::process::Pid::from_raw(launcher.cast_signed()).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+    let second = node.start(&sandbox, node.script("exit 6")).await;
+    assert_eq!(node.ended(&second).await.exit_code, 6);
+    let touch = ["touch", "/tmp/go"].map(str::to_owned).to_vec();
+    node.runtime().exec_sync(&first, touch, Duration::from_secs(20)).await.unwrap();
+    assert_eq!(node.ended(&first).await.exit_code, 5);
+    node.finish().await;
+}
+
 /// Whether the kernel shows exit codes to processes that are no parents.
 fn tells_exit_codes() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
@@ -157,13 +181,13 @@ fn tells_exit_codes() -> bool {
     (numbers.next().unwrap(), numbers.next().unwrap()) >= (6, 15)
 }
 
-/// The shim of a container: a child of this process. A container may print before the process that built it has ended and the
+/// The shim of a container: a child of the launcher, which is one of this process. A container may print before the process that built it has ended and the
 /// shim, as the reaper, has become the parent.
 pub fn shim_of(pid: u32) -> i32 {
     let started = std::time::Instant::now();
     loop {
         let parent = parent_of(pid).expect("the container runs");
-        if parent_of(parent) == Some(std::process::id()) {
+        if parent_of(parent).and_then(parent_of) == Some(std::process::id()) {
             return parent.cast_signed();
         }
         assert!(started.elapsed() < Duration::from_secs(20), "{pid} is not a child of a shim");
