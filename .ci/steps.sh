@@ -105,7 +105,7 @@ end_server() {
   wait "$server"
 }
 
-# Whole clusters on one thread, with faults drawn from seeds.
+# Whole clusters on one thread, with faults drawn from seeds: each seed twice, with one trace.
 step_simulation() {
   $kaji sim --seed 2 --seeds 12 --twice
 }

@@ -8,7 +8,8 @@
 set -euo pipefail
 KAJI=$(realpath "${KAJI:-target/release/kaji}")
 XTASK=$(realpath "${XTASK:-target/release/xtask}")
-here=$(dirname "$(realpath "$0")")
+# shellcheck source=tests/node/lib.sh
+source "$(dirname "$0")/lib.sh"
 
 if [[ -z ${KAJI_BENCH_INSIDE-} ]]; then
   for tool in containerd ctr runc ip nsenter unshare busybox; do
@@ -45,24 +46,14 @@ fi
 mount -t tmpfs tmpfs /var/log
 mount -t tmpfs tmpfs /run
 ip link set lo up
-ip link add uplink type veth peer name far
-ip link set far up
-ip address add 198.51.100.2/24 dev uplink
-ip link set uplink up
-ip route add default via 198.51.100.1
-work=$(mktemp -d)
-# shellcheck source=tests/node/lib.sh
-source "$here/lib.sh"
-export NO_PROXY='*' no_proxy='*'
+make_uplink
+make_work
 export CONTAINERD_ADDRESS=$work/containerd.sock CONTAINERD_NAMESPACE=k8s.io
 
 leave() {
   local code=$? pid
   trap - EXIT
-  for pid in $(pgrep -f "containerd-shim.*$CONTAINERD_ADDRESS" || true); do
-    pkill -9 -P "$pid" || true
-    kill -9 "$pid" 2>/dev/null || true
-  done
+  kill_containerd_shims
   for pid in $(pgrep -f "^$KAJI shim .*$work" || true); do kill -9 "$pid" 2>/dev/null || true; done
   grep -oE " $work/[^ ]+" /proc/mounts | sort -r | xargs -r umount -l || true
   rm -rf --one-file-system "$work" || true
@@ -71,27 +62,10 @@ leave() {
 }
 trap leave EXIT
 
-cat >"$work/containerd.toml" <<T
-version = 2
-root = "$work/containerd/root"
-state = "$work/containerd/state"
-[grpc]
-address = "$CONTAINERD_ADDRESS"
-[plugins."io.containerd.grpc.v1.cri"]
-sandbox_image = "example.com/busybox:1"
-restrict_oom_score_adj = true
-disable_apparmor = true
-[plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "$work/cni/bin"
-conf_dir = "$work/cni/net.d"
-T
+configure_containerd
 # An image for either runtime, which is containerd's sandboxes' too.
 make_image sh echo sleep httpd
-layer=$(sha256sum "$work/busybox.tar" | cut -d ' ' -f 1)
-printf '{"architecture":"%s","os":"linux","config":{"Cmd":["/bin/sleep","1000000"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
-  "$(dpkg --print-architecture 2>/dev/null || echo amd64)" "$layer" >"$work/config.json"
-printf '[{"Config":"config.json","RepoTags":["example.com/busybox:1"],"Layers":["busybox.tar"]}]' >"$work/manifest.json"
-tar -C "$work" -cf "$work/image.tar" manifest.json config.json busybox.tar
+make_archive
 "$KAJI" image --data-dir "$work/built-in" import "$work/busybox.tar" example.com/busybox:1 --cmd /bin/sh >/dev/null
 
 # One command that starts containerd, and then the server in its place.

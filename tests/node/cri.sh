@@ -9,97 +9,48 @@
 set -euo pipefail
 KAJI=$(realpath "${KAJI:-target/release/kaji}")
 KUBECTL=${KUBECTL:-kubectl}
-here=$(dirname "$(realpath "$0")")
-
-if [[ -z ${KAJI_WALK_INSIDE-} ]]; then
-  for tool in containerd ctr runc ip nsenter unshare busybox "$KUBECTL"; do
-    command -v "$tool" >/dev/null || { echo "SKIPPED cri: $tool is not there"; exit 0; }
-  done
-  ((EUID == 0)) || { echo "SKIPPED cri: it needs root"; exit 0; }
-  namespace=kaji-cri-$$
-  ip netns add "$namespace"
-  trap 'ip netns delete "$namespace"' EXIT
-  # Not by `ip netns exec`, whose new /sys has no cgroups.
-  KAJI=$KAJI KUBECTL=$(command -v "$KUBECTL") KAJI_WALK_INSIDE=$namespace \
-    nsenter --net="/var/run/netns/$namespace" unshare --mount bash "$0"
-  exit
-fi
-
-mount --make-rprivate /
-mount -t tmpfs tmpfs /var/log
-mount -t tmpfs tmpfs /run
-ip link set lo up
-ip link add uplink type veth peer name far
-ip link set far up
-ip address add 198.51.100.2/24 dev uplink
-ip link set uplink up
-ip route add default via 198.51.100.1
-work=$(mktemp -d)
+# shellcheck disable=SC2034
 patience=60
 # shellcheck source=tests/node/lib.sh
-source "$here/lib.sh"
-export KUBECONFIG=$work/kubeconfig NO_PROXY='*' no_proxy='*'
+source "$(dirname "$0")/lib.sh"
+isolate cri containerd ctr runc "$KUBECTL"
+mount -t tmpfs tmpfs /run
+make_uplink
+make_work
 export CONTAINERD_ADDRESS=$work/containerd.sock CONTAINERD_NAMESPACE=k8s.io
-server='' containerd=''
+up+=(--container-runtime-endpoint "unix://$CONTAINERD_ADDRESS")
+containerd=
 
 start_containerd() {
   containerd --config "$work/containerd.toml" >>"$work/containerd.log" 2>&1 &
   containerd=$!
 }
 
-start_server() {
-  "$KAJI" up --nodes real --container-runtime-endpoint "unix://$CONTAINERD_ADDRESS" --data-dir "$work/data" \
-    --port 6443 --kubeconfig "$KUBECONFIG" >>"$work/kaji.log" 2>&1 &
-  server=$!
-}
-
 end() { kill "$1" 2>/dev/null && wait "$1" 2>/dev/null || true; }
 
 leave() {
-  local code=$? pid
+  local code=$?
   trap - EXIT
   [[ -z $server ]] || end "$server"
   if ((code != 0 || failed > 0)); then
     tail -n 30 "$work/kaji.log" || true
     tail -n 15 "$work/containerd.log" || true
   fi
-  # Of a walk that failed half-way: the shims that this containerd has started, and what they run.
-  for pid in $(pgrep -f "containerd-shim.*$CONTAINERD_ADDRESS" || true); do
-    pkill -9 -P "$pid" || true
-    kill -9 "$pid" 2>/dev/null || true
-  done
+  # Of a walk that failed half-way.
+  kill_containerd_shims
   [[ -z $containerd ]] || end "$containerd"
   grep -oE " $work/[^ ]+" /proc/mounts | sort -r | xargs -r umount -l || true
   conclude cri "$code"
 }
 trap leave EXIT
 
-# Without CAP_SYS_RESOURCE no process may get a lower score than containerd has.
-cat >"$work/containerd.toml" <<T
-version = 2
-root = "$work/containerd/root"
-state = "$work/containerd/state"
-[grpc]
-address = "$CONTAINERD_ADDRESS"
-[plugins."io.containerd.grpc.v1.cri"]
-sandbox_image = "example.com/busybox:1"
-restrict_oom_score_adj = true
-disable_apparmor = true
-[plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "$work/cni/bin"
-conf_dir = "$work/cni/net.d"
-T
+configure_containerd
 start_containerd
 soon "containerd answers" ctr version
 
 # An image of busybox, which is the sandboxes' too: its own command waits.
 make_image sh cat head echo sleep ls id env httpd nslookup nc test hostname true touch rm mkdir
-sum() { sha256sum "$1" | cut -d ' ' -f 1; }
-layer=$(sum "$work/busybox.tar")
-printf '{"architecture":"%s","os":"linux","config":{"Cmd":["/bin/sleep","1000000"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
-  "$(dpkg --print-architecture 2>/dev/null || echo amd64)" "$layer" >"$work/config.json"
-printf '[{"Config":"config.json","RepoTags":["example.com/busybox:1"],"Layers":["busybox.tar"]}]' >"$work/manifest.json"
-tar -C "$work" -cf "$work/image.tar" manifest.json config.json busybox.tar
+make_archive
 ctr images import "$work/image.tar" >/dev/null
 
 start_server

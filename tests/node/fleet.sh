@@ -9,45 +9,14 @@
 set -euo pipefail
 KAJI=$(realpath "${KAJI:-target/release/kaji}")
 KUBECTL=${KUBECTL:-kubectl}
-
-if [[ -z ${KAJI_FLEET_INSIDE-} ]]; then
-  for tool in ip nsenter unshare busybox "$KUBECTL"; do
-    command -v "$tool" >/dev/null || { echo "SKIPPED fleet: $tool is not there"; exit 0; }
-  done
-  ((EUID == 0)) || { echo "SKIPPED fleet: it needs root"; exit 0; }
-  namespace=kaji-fleet-$$
-  ip netns add "$namespace"
-  trap 'ip netns delete "$namespace"' EXIT
-  # Not by `ip netns exec`, whose new /sys has no cgroups.
-  KAJI=$KAJI KUBECTL=$(command -v "$KUBECTL") KAJI_FLEET_INSIDE=$namespace \
-    nsenter --net="/var/run/netns/$namespace" unshare --mount bash "$0"
-  exit
-fi
-
-mount --make-rprivate /
-mount -t tmpfs tmpfs /var/log
-ip link set lo up
-work=$(mktemp -d)
+# shellcheck disable=SC2034
 patience=30
 # shellcheck source=tests/node/lib.sh
 source "$(dirname "$0")/lib.sh"
-export KUBECONFIG=$work/kubeconfig NO_PROXY='*' no_proxy='*'
-server=
-
-start_server() {
-  "$KAJI" up --nodes real:2 --data-dir "$work/data" --port 6443 --kubeconfig "$KUBECONFIG" >>"$work/kaji.log" 2>&1 &
-  server=$!
-}
-
-leave() {
-  local code=$?
-  trap - EXIT
-  [[ -z $server ]] || kill "$server" 2>/dev/null || true
-  wait 2>/dev/null || true
-  ((code == 0 && failed == 0)) || tail -n 30 "$work/kaji.log" || true
-  conclude fleet "$code"
-}
-trap leave EXIT
+isolate fleet "$KUBECTL"
+make_work
+up=(--nodes real:2)
+trap 'leave fleet' EXIT
 
 make_image sh cat echo sleep httpd nslookup nc hostname
 for node in 1 2; do

@@ -7,48 +7,16 @@
 set -euo pipefail
 KAJI=$(realpath "${KAJI:-target/release/kaji}")
 KUBECTL=${KUBECTL:-kubectl}
-
-if [[ -z ${KAJI_WALK_INSIDE-} ]]; then
-  for tool in ip nsenter unshare busybox "$KUBECTL"; do
-    command -v "$tool" >/dev/null || { echo "SKIPPED isolation: $tool is not there"; exit 0; }
-  done
-  ((EUID == 0)) || { echo "SKIPPED isolation: it needs root"; exit 0; }
-  namespace=kaji-isolation-$$
-  ip netns add "$namespace"
-  trap 'ip netns delete "$namespace"' EXIT
-  KAJI=$KAJI KUBECTL=$(command -v "$KUBECTL") KAJI_WALK_INSIDE=$namespace \
-    nsenter --net="/var/run/netns/$namespace" unshare --mount bash "$0"
-  exit
-fi
-
-mount --make-rprivate /
-mount -t tmpfs tmpfs /var/log
-ip link set lo up
-ip link add uplink type veth peer name far
-ip link set far up
-ip address add 198.51.100.2/24 dev uplink
-ip link set uplink up
-ip route add default via 198.51.100.1
-work=$(mktemp -d)
 # shellcheck source=tests/node/lib.sh
 source "$(dirname "$0")/lib.sh"
-export KUBECONFIG=$work/kubeconfig NO_PROXY='*' no_proxy='*'
-server=
-
-leave() {
-  local code=$?
-  trap - EXIT
-  [[ -z $server ]] || kill "$server" 2>/dev/null || true
-  wait 2>/dev/null || true
-  ((code == 0 && failed == 0)) || tail -n 30 "$work/kaji.log" || true
-  conclude isolation "$code"
-}
-trap leave EXIT
+isolate isolation "$KUBECTL"
+make_uplink
+make_work
+trap 'leave isolation' EXIT
 
 make_image sh cat head echo sleep ls id touch rm mkdir mv ln true test stat mount unshare
 "$KAJI" image --data-dir "$work/data" import "$work/busybox.tar" example.com/busybox:1 --cmd /bin/sh >/dev/null
-"$KAJI" up --nodes real --data-dir "$work/data" --port 6443 --kubeconfig "$KUBECONFIG" >>"$work/kaji.log" 2>&1 &
-server=$!
+start_server
 soon "the node is ready" shows " Ready " k get nodes
 soon "accounts exist" k get serviceaccount default
 node=$(k get nodes -o 'jsonpath={.items[0].metadata.name}')

@@ -10,51 +10,16 @@ KAJI=$(realpath "${KAJI:-target/release/kaji}")
 KUBECTL=${KUBECTL:-kubectl}
 rounds=${KAJI_KILLS:-100}
 seed=${KAJI_SEED:-$RANDOM}
-
-if [[ -z ${KAJI_WALK_INSIDE-} ]]; then
-  for tool in ip nsenter unshare busybox "$KUBECTL"; do
-    command -v "$tool" >/dev/null || { echo "SKIPPED kills: $tool is not there"; exit 0; }
-  done
-  ((EUID == 0)) || { echo "SKIPPED kills: it needs root"; exit 0; }
-  namespace=kaji-kills-$$
-  ip netns add "$namespace"
-  trap 'ip netns delete "$namespace"' EXIT
-  KAJI=$KAJI KUBECTL=$(command -v "$KUBECTL") KAJI_SEED=$seed KAJI_WALK_INSIDE=$namespace \
-    nsenter --net="/var/run/netns/$namespace" unshare --mount bash "$0"
-  exit
-fi
-
-mount --make-rprivate /
-mount -t tmpfs tmpfs /var/log
-ip link set lo up
-ip link add uplink type veth peer name far
-ip link set far up
-ip address add 198.51.100.2/24 dev uplink
-ip link set uplink up
-ip route add default via 198.51.100.1
-work=$(mktemp -d)
+export KAJI_SEED=$seed
 # shellcheck disable=SC2034
 patience=10
 # shellcheck source=tests/node/lib.sh
 source "$(dirname "$0")/lib.sh"
-export KUBECONFIG=$work/kubeconfig NO_PROXY='*' no_proxy='*'
-server=
+isolate kills "$KUBECTL"
+make_uplink
+make_work
 mkdir "$work/host"
-
-start_server() {
-  "$KAJI" up --nodes real --data-dir "$work/data" --port 6443 --kubeconfig "$KUBECONFIG" >>"$work/kaji.log" 2>&1 &
-  server=$!
-}
-
-leave() {
-  local code=$?
-  trap - EXIT
-  [[ -z $server ]] || kill "$server" 2>/dev/null || true
-  wait 2>/dev/null || true
-  ((code == 0 && failed == 0)) || tail -n 30 "$work/kaji.log" || true
-  conclude "kills (seed $seed)" "$code"
-}
-trap leave EXIT
+trap 'leave "kills (seed $seed)"' EXIT
 
 make_image sh cat echo sleep
 "$KAJI" image --data-dir "$work/data" import "$work/busybox.tar" example.com/busybox:1 --cmd /bin/sh >/dev/null

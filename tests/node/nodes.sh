@@ -25,10 +25,9 @@ fi
 
 mount --make-rprivate /
 mount -t tmpfs tmpfs /var/log
-work=$(mktemp -d)
 # shellcheck source=tests/node/lib.sh
 source "$(dirname "$0")/lib.sh"
-export KUBECONFIG=$work/kubeconfig NO_PROXY='*' no_proxy='*'
+make_work
 declare -A process
 
 namespace() { echo "--net=/var/run/netns/$KAJI_NODES_INSIDE-$1"; }

@@ -8,21 +8,21 @@
 //! address but its node's own; upstream leaves all of them to administrators, and had this permission in its early versions.
 
 use crate::{
-    Descriptor, Start,
+    ControllerContext, Descriptor, Start,
     shared::{
         certificates::{parse, request::Request, signers, status, with_condition},
         workers::{self, Works},
     },
 };
 use kaji_runtime::{
-    Client, Error, Informer, Informers, Key, Shared, Snapshot, Write,
+    Client, Error, Informer, Key, Snapshot, Write,
     client::Target,
     objects::{CertificateSigningRequest, EndpointSlice, Node, SERVICE_NAME_LABEL, Service},
     queue::Queue,
 };
 use serde_json::{Value, json};
 use std::{net::IpAddr, sync::Arc};
-use tokio::{sync::watch, task::JoinSet};
+use tokio::task::JoinSet;
 
 const WORKERS: usize = 2;
 
@@ -149,7 +149,8 @@ pub const CONTROLLER: Descriptor = Descriptor {
 };
 
 /// Starts the controller.
-fn spawn(tasks: &mut JoinSet<()>, informers: &Arc<Informers>, shared: &Shared, stop: watch::Receiver<bool>) {
+fn spawn(tasks: &mut JoinSet<()>, context: ControllerContext<'_>) {
+    let ControllerContext { informers, shared, stop, .. } = context;
     let requests = informers.get::<CertificateSigningRequest>();
     let approver = Arc::new(Approver {
         client: shared.client.named(COMPONENT),

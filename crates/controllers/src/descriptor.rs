@@ -30,12 +30,18 @@ pub struct WorkersFlag {
     pub default: usize,
 }
 
-/// Starts a controller that drives its queue itself.
-pub type SpawnTasks = fn(&mut JoinSet<()>, &Arc<Informers>, &Shared, watch::Receiver<bool>);
-
-/// The same, of a controller that is configured.
-pub type SpawnConfiguredTasks =
-    fn(&mut JoinSet<()>, &Arc<Informers>, &Shared, &Config, watch::Receiver<bool>);
+/// What controllers start with, as upstream's `ControllerContext`.
+#[derive(Clone)]
+pub struct ControllerContext<'a> {
+    /// The informers that all controllers share.
+    pub informers: &'a Arc<Informers>,
+    /// The client, the clock and randomness.
+    pub shared: &'a Shared,
+    /// What the controllers are configured with.
+    pub config: &'a Config,
+    /// Turns true when they are to end.
+    pub stop: watch::Receiver<bool>,
+}
 
 /// How a controller starts.
 #[derive(Clone, Copy)]
@@ -43,10 +49,8 @@ pub enum Start {
     /// As reconcilers, which the runtime drives. Building one starts its informers. None where the configuration lacks what
     /// they need.
     Reconcilers(fn(&Arc<Informers>, &Config) -> Vec<Controller>),
-    /// As tasks, for controllers of resources that discovery finds at run time.
-    Tasks(SpawnTasks),
-    /// The same, with the configuration.
-    ConfiguredTasks(SpawnConfiguredTasks),
+    /// As tasks, for controllers that drive their queue themselves.
+    Tasks(fn(&mut JoinSet<()>, ControllerContext<'_>)),
     /// By another crate.
     External,
 }

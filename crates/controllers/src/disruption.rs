@@ -252,14 +252,14 @@ fn expected(
 /// The replicas that the controllers of these pods want, and whether some pods have none.
 fn scale(pods: &[&Arc<Pod>], view: &View, foreign: &Scales) -> Result<(i64, bool), String> {
     let mut scales: HashMap<String, i64> = HashMap::new();
-    let mut seen: HashMap<&str, ()> = HashMap::new();
+    let mut seen = HashSet::new();
     let mut unmanaged = false;
     for pod in pods {
         let Some(owner) = pod.metadata.controller() else {
             unmanaged = true;
             continue;
         };
-        if seen.insert(&owner.uid, ()).is_some() {
+        if !seen.insert(&owner.uid) {
             continue;
         }
         let found = match foreign.get(&owner.uid) {

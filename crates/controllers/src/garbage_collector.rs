@@ -13,7 +13,7 @@ mod graph;
 mod monitor;
 
 use crate::{
-    Config, Descriptor, Start, WorkersFlag,
+    ControllerContext, Descriptor, Start, WorkersFlag,
     shared::{
         discovery::{Discovered, Resource, discover},
         workers::{self, Works},
@@ -23,8 +23,8 @@ use decide::{Facts, Live, Next, ORPHAN, decide};
 use futures_util::{StreamExt, stream};
 use graph::{Effect, Graph, Identity};
 use kaji_runtime::{
-    Client, Error, EventRecord, Informers, Key, OwnerRef, PatchKind, Recorder, Shared, client::Target,
-    queue::Queue, signal::Signal,
+    Client, Error, EventRecord, Key, OwnerRef, PatchKind, Recorder, client::Target, queue::Queue,
+    signal::Signal,
 };
 use monitor::{Head, Monitor};
 use serde_json::{Value, json};
@@ -81,17 +81,12 @@ pub const CONTROLLER: Descriptor = Descriptor {
     components: &[COMPONENT],
     service_account: Some("generic-garbage-collector"),
     workers: Some(WorkersFlag { name: "concurrent-gc-syncs", default: 20 }),
-    start: Start::ConfiguredTasks(spawn),
+    start: Start::Tasks(spawn),
 };
 
 /// Starts the collector.
-fn spawn(
-    tasks: &mut JoinSet<()>,
-    informers: &Arc<Informers>,
-    shared: &Shared,
-    config: &Config,
-    stop: watch::Receiver<bool>,
-) {
+fn spawn(tasks: &mut JoinSet<()>, context: ControllerContext<'_>) {
+    let ControllerContext { informers, shared, config, stop } = context;
     let client = shared.client.named(COMPONENT);
     let collector = Arc::new(Collector {
         metadata: client.metadata_only(),

@@ -19,7 +19,7 @@ mod sources;
 mod turn;
 
 use crate::{
-    Config, Descriptor, Start,
+    ControllerContext, Descriptor, Start,
     shared::{
         discovery,
         workers::{self, Works},
@@ -44,7 +44,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::{sync::watch, task::JoinSet};
+use tokio::task::JoinSet;
 use turn::{ABLE, ACTIVE, LIMITED, SCALED_TO_ZERO, Turn};
 
 const COMPONENT: &str = "horizontal-pod-autoscaler";
@@ -59,7 +59,7 @@ pub const CONTROLLER: Descriptor = Descriptor {
     components: &[COMPONENT],
     service_account: Some("horizontal-pod-autoscaler"),
     workers: None,
-    start: Start::ConfiguredTasks(spawn),
+    start: Start::Tasks(spawn),
 };
 
 /// How replicas are scaled: upstream's flags of the same names.
@@ -112,13 +112,8 @@ struct Autoscalers {
 }
 
 /// Starts the controller.
-fn spawn(
-    tasks: &mut JoinSet<()>,
-    informers: &Arc<Informers>,
-    shared: &Shared,
-    config: &Config,
-    stop: watch::Receiver<bool>,
-) {
+fn spawn(tasks: &mut JoinSet<()>, context: ControllerContext<'_>) {
+    let ControllerContext { informers, shared, config, stop } = context;
     let autoscalers = Arc::new(Autoscalers::new(informers, shared, &config.autoscaler));
     let seen = Arc::downgrade(&autoscalers);
     autoscalers.autoscalers.handle(move |change| {

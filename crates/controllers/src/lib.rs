@@ -59,16 +59,15 @@ mod validatingadmissionpolicy_status;
 mod volumeattributesclass_protection;
 
 pub use certificatesigningrequest_signing::Authority;
-pub use descriptor::{Descriptor, Start, WorkersFlag};
+pub use descriptor::{ControllerContext, Descriptor, Start, WorkersFlag};
 pub use horizontal_pod_autoscaler::AutoscalerConfig;
 pub use loop_config::{EvictionRates, LoopConfig, NodeMonitorConfig};
 pub use node_ipam::{MaskSizes, NodeRanges};
 pub use selection::Selection;
 pub use service_load_balancer::LoadBalancerConfig;
 
-use kaji_runtime::{Informers, Shared};
 use std::sync::Arc;
-use tokio::{sync::watch, task::JoinSet};
+use tokio::task::JoinSet;
 
 /// Every controller, by name.
 pub const CONTROLLERS: &[Descriptor] = &[
@@ -175,13 +174,8 @@ pub fn service_accounts() -> impl Iterator<Item = (&'static str, &'static str)> 
 }
 
 /// Starts all selected controllers; they end when `stop` turns true.
-pub fn spawn(
-    tasks: &mut JoinSet<()>,
-    informers: &Arc<Informers>,
-    shared: &Shared,
-    config: &Config,
-    stop: &watch::Receiver<bool>,
-) {
+pub fn spawn(tasks: &mut JoinSet<()>, context: &ControllerContext<'_>) {
+    let ControllerContext { informers, shared, config, stop } = context;
     for descriptor in CONTROLLERS.iter().filter(|descriptor| config.selection.includes(descriptor.name)) {
         match descriptor.start {
             Start::Reconcilers(build) => {
@@ -189,11 +183,10 @@ pub fn spawn(
                     if let Some(workers) = config.loops.workers.get(descriptor.name) {
                         controller = controller.workers(*workers);
                     }
-                    tasks.spawn(kaji_runtime::run(controller, shared.clone(), stop.clone()));
+                    tasks.spawn(kaji_runtime::run(controller, (*shared).clone(), stop.clone()));
                 }
             }
-            Start::Tasks(spawn) => spawn(tasks, informers, shared, stop.clone()),
-            Start::ConfiguredTasks(spawn) => spawn(tasks, informers, shared, config, stop.clone()),
+            Start::Tasks(spawn) => spawn(tasks, context.clone()),
             Start::External => {}
         }
     }

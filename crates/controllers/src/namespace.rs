@@ -9,7 +9,7 @@
 mod conditions;
 
 use crate::{
-    Config, Descriptor, Start, WorkersFlag,
+    ControllerContext, Descriptor, Start, WorkersFlag,
     shared::{
         discovery::{Resource, discover},
         workers::{self, Works},
@@ -18,7 +18,7 @@ use crate::{
 use conditions::{Left, Pass};
 use futures_util::{StreamExt, stream};
 use kaji_runtime::{
-    Client, Error, Informers, Key, PatchKind, Shared,
+    Client, Error, Key, PatchKind, Shared,
     client::Target,
     objects::{Condition, Namespace, Pod},
     queue::Queue,
@@ -30,7 +30,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tokio::{sync::watch, task::JoinSet, time::Instant};
+use tokio::{task::JoinSet, time::Instant};
 
 /// Resources emptied at once in one namespace.
 const PARALLEL: usize = 8;
@@ -82,17 +82,12 @@ pub const CONTROLLER: Descriptor = Descriptor {
     components: &[COMPONENT],
     service_account: Some("namespace-controller"),
     workers: Some(WorkersFlag { name: "concurrent-namespace-syncs", default: 10 }),
-    start: Start::ConfiguredTasks(spawn),
+    start: Start::Tasks(spawn),
 };
 
 /// Starts the controller.
-fn spawn(
-    tasks: &mut JoinSet<()>,
-    informers: &Arc<Informers>,
-    shared: &Shared,
-    config: &Config,
-    stop: watch::Receiver<bool>,
-) {
+fn spawn(tasks: &mut JoinSet<()>, context: ControllerContext<'_>) {
+    let ControllerContext { informers, shared, config, stop } = context;
     let client = shared.client.named(COMPONENT);
     let deleter = Arc::new(Deleter {
         metadata: client.metadata_list(),

@@ -11,7 +11,7 @@
 mod monitor;
 
 use crate::{
-    Config, Descriptor, Start, WorkersFlag,
+    ControllerContext, Descriptor, Start, WorkersFlag,
     shared::{
         discovery::{Resource, discover},
         workers::{self, Works},
@@ -20,7 +20,7 @@ use crate::{
 use kaji_meta::{GroupResource, object};
 use kaji_quota::{Context, Evaluator, Usage, add, amounts, objects_of, total};
 use kaji_runtime::{
-    Change, Client, Error, Informer, Informers, Key, PatchKind, Projection, Shared, Target,
+    Change, Client, Error, Informer, Key, PatchKind, Projection, Shared, Target,
     objects::{PersistentVolumeClaim, Pod, ResourceQuota, Service},
     queue::Queue,
 };
@@ -61,17 +61,12 @@ pub const CONTROLLER: Descriptor = Descriptor {
     components: &[COMPONENT],
     service_account: Some("resourcequota-controller"),
     workers: Some(WorkersFlag { name: "concurrent-resource-quota-syncs", default: 5 }),
-    start: Start::ConfiguredTasks(spawn),
+    start: Start::Tasks(spawn),
 };
 
 /// Starts the controller.
-fn spawn(
-    tasks: &mut JoinSet<()>,
-    informers: &Arc<Informers>,
-    shared: &Shared,
-    config: &Config,
-    stop: watch::Receiver<bool>,
-) {
+fn spawn(tasks: &mut JoinSet<()>, context: ControllerContext<'_>) {
+    let ControllerContext { informers, shared, config, stop } = context;
     let client = shared.client.named(COMPONENT);
     let counter = Arc::new(Counter {
         metadata: client.metadata_list(),

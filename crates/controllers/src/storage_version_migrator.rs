@@ -12,7 +12,7 @@
 //! - `storedVersions` of a definition lose what was migrated only if the definition's spec stayed the same throughout.
 
 use crate::{
-    Descriptor, Start,
+    ControllerContext, Descriptor, Start,
     shared::{
         conditions::seconds,
         discovery::{Found, Resource, find},
@@ -22,14 +22,14 @@ use crate::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use kaji_runtime::{
-    Client, Error, Informer, Informers, Key, PatchKind, Shared, client::Target, client::escape,
+    Client, Error, Informer, Key, PatchKind, Shared, client::Target, client::escape,
     objects::StorageVersionMigration, queue::Queue,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
-use tokio::{sync::watch, task::JoinSet};
+use tokio::task::JoinSet;
 
 /// The field manager of the migration's part of a definition's status.
 const RUNNER: &str = "migration-runner-controller";
@@ -69,7 +69,8 @@ pub const CONTROLLER: Descriptor = Descriptor {
 };
 
 /// Starts the controller.
-fn spawn(tasks: &mut JoinSet<()>, informers: &Arc<Informers>, shared: &Shared, stop: watch::Receiver<bool>) {
+fn spawn(tasks: &mut JoinSet<()>, context: ControllerContext<'_>) {
+    let ControllerContext { informers, shared, stop, .. } = context;
     let client = shared.client.named(COMPONENT);
     let migrator = Arc::new(Migrator {
         lists: client.metadata_list(),

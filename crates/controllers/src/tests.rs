@@ -2,6 +2,7 @@
 
 use super::*;
 use kaji_auth::authz::policy;
+use kaji_runtime::Informers;
 use std::collections::{BTreeSet, HashSet};
 
 /// Every controller in a process, with everything that a configuration can hold.

@@ -69,7 +69,7 @@ impl Workers {
     /// Upstream's text for a number that is no use.
     fn checked(self) -> Result<BTreeMap<&'static str, usize>, String> {
         for (controller, flag) in kaji_controllers::worker_flags() {
-            let (count, flag) = (self.0.get(controller).copied().unwrap_or(flag.default), flag.name);
+            let (Some(&count), flag) = (self.0.get(controller), flag.name) else { continue };
             if count < 1 {
                 return Err(format!("{flag} must be greater than 0, but got {count}"));
             }

@@ -217,7 +217,10 @@ impl ControlLoopConfig {
                 reserved_ports: [&[options.listen.port()], real_node::SERVER_PORTS].concat(),
             }),
         };
-        kaji_controllers::spawn(tasks, informers, &self.shared(client), &config, stop);
+        let shared = &self.shared(client);
+        let context =
+            kaji_controllers::ControllerContext { informers, shared, config: &config, stop: stop.clone() };
+        kaji_controllers::spawn(tasks, &context);
         if options.selection.includes(kaji_controllers::POLICY_STATUS) {
             let engine = Arc::downgrade(&self.stack.engine);
             tasks.spawn(kaji_admission::check_types(engine, stop.clone()));
