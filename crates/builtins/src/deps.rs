@@ -4,7 +4,7 @@ use kaji_auth::{
     Attributes, Authorizer, Grants, Outcome, PolicyRule, Rules,
     authn::{Identity, IssuedToken, KeyError, Refusal, TokenOrder},
 };
-use kaji_meta::{Clock, Random, field::ErrorList};
+use kaji_meta::{Clock, Random, Status, field::ErrorList};
 use kaji_resource::{Api, BoxFuture, UserInfo};
 use serde_json::Value;
 use std::{
@@ -63,6 +63,24 @@ pub trait Tokens: Send + Sync {
     ) -> BoxFuture<'a, Result<Identity, Refusal>>;
 }
 
+/// The record of node ports that several servers over one store share.
+pub trait SharedPorts: Send + Sync {
+    /// Takes ports, all or none: answers with those that are taken already. Where there is no record yet, it begins with the
+    /// ports that are `held`.
+    ///
+    /// # Errors
+    /// When the record cannot be read or written; then none was taken.
+    fn take<'a>(
+        &'a self,
+        range: RangeInclusive<u16>,
+        ports: &'a [u16],
+        held: &'a [u16],
+    ) -> BoxFuture<'a, Result<Vec<u16>, Status>>;
+
+    /// Gives ports back. In vain at worst: the record is repaired regularly.
+    fn give_back<'a>(&'a self, ports: &'a [u16]) -> BoxFuture<'a, ()>;
+}
+
 /// Checks a custom resource definition beyond its own fields (schemas, rules, columns).
 /// The second argument is the stored object on updates.
 pub type ValidateCrd = Arc<dyn Fn(&Value, Option<&Value>) -> ErrorList + Send + Sync>;
@@ -78,6 +96,8 @@ pub struct Deps {
     pub service_cidrs: Vec<String>,
     /// Ports that `NodePort` services may have.
     pub node_port_range: RangeInclusive<u16>,
+    /// The record of node ports, where other servers allocate them too.
+    pub shared_ports: Option<Arc<dyn SharedPorts>>,
     /// The engine.
     pub api: ApiHandle,
     /// Decides about requests; answers access reviews.
@@ -98,6 +118,7 @@ impl Deps {
             random,
             service_cidrs: vec!["10.96.0.0/12".into()],
             node_port_range: 30000..=32767,
+            shared_ports: None,
             api: ApiHandle::default(),
             authorizer: Arc::new(NoAuthorizer),
             grants: Arc::new(NoAuthorizer),

@@ -31,7 +31,8 @@ pub mod shared;
 pub mod storage;
 pub mod storagemigration;
 
-pub use deps::{ApiHandle, Deps, Tokens, ValidateCrd};
+pub use crate::core::services::ports_of as node_ports_of;
+pub use deps::{ApiHandle, Deps, SharedPorts, Tokens, ValidateCrd};
 use kaji_resource::ResourceDef;
 
 /// Every built-in resource.

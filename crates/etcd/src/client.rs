@@ -198,6 +198,13 @@ impl Client {
         Client { endpoints, calls: Slot::new(Use::Calls), watches: Slot::new(Use::Watches) }
     }
 
+    /// The endpoint that calls go to.
+    pub async fn endpoint(&self) -> String {
+        let state = self.calls.state.lock().await;
+        let all = self.endpoints.list();
+        all[state.next % all.len()].origin().to_string().trim_end_matches('/').to_owned()
+    }
+
     /// Sends one message and waits for one.
     ///
     /// # Errors

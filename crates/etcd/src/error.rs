@@ -14,6 +14,8 @@ pub(crate) enum Failure {
     FutureRevision,
     /// The request is larger than etcd takes.
     RequestTooLarge,
+    /// The transaction has more compares or operations than etcd takes.
+    TooManyOperations,
     /// The answer is larger than this client takes.
     AnswerTooLarge,
     /// As it is.
@@ -35,6 +37,7 @@ impl From<CallError> for Failure {
             (Code::OutOfRange, "mvcc: required revision has been compacted") => Failure::Compacted,
             (Code::OutOfRange, "mvcc: required revision is a future revision") => Failure::FutureRevision,
             (Code::InvalidArgument, "request is too large") => Failure::RequestTooLarge,
+            (Code::InvalidArgument, "too many operations in txn request") => Failure::TooManyOperations,
             (Code::ResourceExhausted, "mvcc: database space exceeded") => {
                 Failure::Store(StoreError::NoSpace(error.message))
             }

@@ -20,9 +20,11 @@ pub mod endpoints;
 mod error;
 pub mod keys;
 mod messages;
+mod observer;
 mod store;
 pub mod version;
 
 pub use endpoints::{EndpointError, Endpoints, TlsFiles};
-pub use keys::{KeyMap, KeyMapError};
+pub use keys::{KeyMap, KeyMapError, ROOT};
+pub use observer::{Observer, Unobserved};
 pub use store::{EtcdOptions, EtcdStore};

@@ -14,10 +14,10 @@ mod watch;
 use crate::client::{Client, Repeat};
 use crate::compactor::{self, Compactor};
 use crate::error::Failure;
-use crate::messages::{self, RangeRequest, RangeResponse, ResponseHeader};
-use crate::{Endpoints, KeyMap};
+use crate::messages::{self, RangeRequest, RangeResponse, ResponseHeader, StatusRequest, StatusResponse};
+use crate::{Endpoints, KeyMap, Observer, Unobserved};
 use kaji_store::{
-    BoxFuture, KeyValue, LeaseId, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome,
+    BoxFuture, KeyValue, LeaseId, Op, Range, RangeResult, Revision, Store, StoreError, Txn, TxnOutcome,
     WatchStream,
 };
 use std::sync::Arc;
@@ -28,6 +28,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
 /// Watches at a time. Their windows fit into that of their connection.
 const WATCHES: usize = 512;
+/// How often the size of the database is looked at.
+const MEASURE: Duration = Duration::from_secs(30);
 /// Waits between attempts to reach etcd at the start.
 const START_PAUSE: Duration = Duration::from_millis(250);
 
@@ -42,6 +44,8 @@ pub struct EtcdOptions {
     pub compaction: Option<Duration>,
     /// How long opening waits for etcd.
     pub start_timeout: Duration,
+    /// What takes note of requests.
+    pub observer: Arc<dyn Observer>,
 }
 
 impl EtcdOptions {
@@ -49,7 +53,7 @@ impl EtcdOptions {
     #[must_use]
     pub fn new(endpoints: Endpoints, keys: KeyMap) -> EtcdOptions {
         let (compaction, start_timeout) = (Some(Duration::from_secs(300)), Duration::from_secs(20));
-        EtcdOptions { endpoints, keys, compaction, start_timeout }
+        EtcdOptions { endpoints, keys, compaction, start_timeout, observer: Arc::new(Unobserved) }
     }
 }
 
@@ -60,6 +64,7 @@ type Shared = (u64, Result<Revision, StoreError>);
 struct Inner {
     client: Client,
     keys: KeyMap,
+    observer: Arc<dyn Observer>,
     known: AtomicU64,
     compacted: AtomicU64,
     /// The revision up to which progress is requested.
@@ -85,6 +90,7 @@ impl EtcdStore {
         let inner = Arc::new(Inner {
             client: Client::new(options.endpoints),
             keys: options.keys,
+            observer: options.observer,
             known: AtomicU64::new(0),
             compacted: AtomicU64::new(0),
             wanted: notices::channel(0).0,
@@ -102,10 +108,33 @@ impl EtcdStore {
             }
             sleep(START_PAUSE).await;
         }
+        tokio::spawn(measure_regularly(inner.clone()));
         if let Some(every) = options.compaction {
             tokio::spawn(compact_regularly(inner.clone(), every));
         }
         Ok(EtcdStore { inner })
+    }
+}
+
+/// Reports the size of the database until the store is closed.
+async fn measure_regularly(inner: Arc<Inner>) {
+    let mut closed = inner.closed.subscribe();
+    let mut rounds = tokio::time::interval(MEASURE);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            _ = closed.wait_for(|closed| *closed) => return,
+            _ = rounds.tick() => {}
+        }
+        let method = "/etcdserverpb.Maintenance/Status";
+        let answer: Result<StatusResponse, _> =
+            inner.client.call(method, StatusRequest {}, Repeat::Never).await;
+        match answer {
+            Ok(status) => inner.observer.database(&inner.client.endpoint().await, revision(status.db_size)),
+            // Other requests report an etcd that is away.
+            Err(error) => tracing::debug!(%error, "the size of etcd's database is not known"),
+        }
     }
 }
 
@@ -139,7 +168,10 @@ impl Inner {
     fn header(&self, header: Option<ResponseHeader>) -> Result<Revision, StoreError> {
         let header = header.ok_or_else(|| crate::error::malformed("header"))?;
         let revision = revision(header.revision);
-        self.known.fetch_max(revision, Ordering::AcqRel);
+        let before = self.known.fetch_max(revision, Ordering::AcqRel);
+        if revision > before {
+            self.observer.revision(revision);
+        }
         Ok(revision)
     }
 
@@ -246,13 +278,38 @@ fn plain(failure: Failure) -> StoreError {
     }
 }
 
+/// What a transaction is in upstream's metrics.
+fn operation(txn: &Txn) -> &'static str {
+    match &txn.ops[..] {
+        [Op::Put { .. }] if txn.compare.first().is_some_and(|compare| compare.mod_revision == 0) => "create",
+        [Op::Put { .. }] => "update",
+        [Op::Delete { .. }] => "delete",
+        _ => "txn",
+    }
+}
+
+fn first_key(txn: &Txn) -> String {
+    txn.ops.first().map(|op| op.key().to_owned()).unwrap_or_default()
+}
+
 impl Store for EtcdStore {
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, StoreError>> {
-        Box::pin(self.inner.txn(txn))
+        Box::pin(async move {
+            let (operation, key, started) = (operation(&txn), first_key(&txn), Instant::now());
+            let outcome = self.inner.txn(txn).await;
+            self.inner.observer.request(operation, &key, started.elapsed(), outcome.is_err());
+            outcome
+        })
     }
 
     fn range(&self, range: Range) -> BoxFuture<'_, Result<RangeResult, StoreError>> {
-        Box::pin(self.inner.range(range))
+        Box::pin(async move {
+            let operation = if range.end.is_empty() { "get" } else { "list" };
+            let (key, started) = (range.start.clone(), Instant::now());
+            let outcome = self.inner.range(range).await;
+            self.inner.observer.request(operation, &key, started.elapsed(), outcome.is_err());
+            outcome
+        })
     }
 
     fn watch(&self, prefix: &str, from: Revision) -> BoxFuture<'_, Result<WatchStream, StoreError>> {

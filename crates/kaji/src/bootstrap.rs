@@ -3,11 +3,11 @@
 //! the default storage class.
 //!
 //! Invariants: writing them is idempotent; existing objects (after a restart) stay as their owners left them, except the
-//! endpoints of this server, which have its address. An object is written after the namespace that it is in.
+//! endpoints of a server that is alone, which have its address. An object is written after the namespace that it is in.
 
-use crate::default_storage_class;
+use crate::{default_storage_class, service_endpoints};
 use futures_util::{
-    future::{try_join, try_join_all, try_join3},
+    future::{try_join, try_join_all},
     try_join,
 };
 use jiff::Timestamp;
@@ -16,7 +16,7 @@ use kaji_auth::authn::ClusterAuthenticationInfo;
 use kaji_engine::Engine;
 use kaji_kubelet::cluster_info;
 use kaji_meta::{GroupResource, Status};
-use kaji_resource::{Api, DeleteOptions};
+use kaji_resource::Api;
 use kaji_server::{cluster_authentication_trust, legacy_token_tracking};
 use serde_json::{Value, json};
 use std::{
@@ -59,6 +59,8 @@ pub struct Facts<'a> {
     pub authentication: &'a ClusterAuthenticationInfo,
     /// The machine's time.
     pub now: Timestamp,
+    /// Whether there may be other servers, which the endpoints name too.
+    pub others: bool,
     /// Whether the provisioner of the default storage class runs.
     pub storage_class: bool,
 }
@@ -144,27 +146,14 @@ async fn kubernetes_service(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Stat
         "sessionAffinity": "None",
         "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": facts.advertise.port()}],
     });
-    let (ip, port) = (facts.advertise.ip().to_string(), facts.advertise.port());
-    let mirrored = "endpointslice.kubernetes.io/skip-mirror";
-    let mut endpoints = object("v1", "Endpoints", "kubernetes");
-    endpoints["metadata"]["labels"] = json!({mirrored: "true"});
-    endpoints["subsets"] =
-        json!([{"addresses": [{"ip": ip}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}]);
-    let mut slice = object("discovery.k8s.io/v1", "EndpointSlice", "kubernetes");
-    slice["metadata"]["labels"] = json!({"kubernetes.io/service-name": "kubernetes"});
-    slice["addressType"] = if facts.advertise.is_ipv4() { "IPv4" } else { "IPv6" }.into();
-    slice["endpoints"] = json!([{"addresses": [ip], "conditions": {"ready": true}}]);
-    slice["ports"] = json!([{"name": "https", "port": port, "protocol": "TCP"}]);
-    let [services, legacy, slices] =
-        [("", "services"), ("", "endpoints"), ("discovery.k8s.io", "endpointslices")]
-            .map(|(group, resource)| GroupResource::new(group, resource));
-    try_join3(
-        ensure(api, &services, "default", service),
-        replace(api, &legacy, "default", endpoints, "subsets"),
-        replace(api, &slices, "default", slice, "ports"),
-    )
-    .await
-    .map(drop)
+    let services = GroupResource::new("", "services");
+    let endpoints = async {
+        if facts.others {
+            return Ok(());
+        }
+        service_endpoints::write(api, &[facts.advertise.ip()].into(), facts.advertise.port()).await
+    };
+    try_join(ensure(api, &services, "default", service), endpoints).await.map(drop)
 }
 
 fn object(api_version: &str, kind: &str, name: &str) -> Value {
@@ -184,28 +173,5 @@ async fn ensure(
     match api.create(resource, namespace, object, false).await {
         Err(status) if status.code == 409 => Ok(()),
         other => other.map(drop),
-    }
-}
-
-/// Creates an object, or replaces it when `field` is another than what it should be.
-async fn replace(
-    api: &dyn Api,
-    resource: &GroupResource,
-    namespace: &str,
-    object: Value,
-    field: &str,
-) -> Result<(), Status> {
-    let name = kaji_meta::object::name(&object).to_owned();
-    match api.get(resource, namespace, &name) {
-        Some(found)
-            if found.get(field) == object.get(field) && found.get("endpoints") == object.get("endpoints") =>
-        {
-            Ok(())
-        }
-        Some(_) => {
-            api.delete(resource, namespace, &name, DeleteOptions::default()).await?;
-            ensure(api, resource, namespace, object).await
-        }
-        None => ensure(api, resource, namespace, object).await,
     }
 }

@@ -66,6 +66,9 @@ pub enum StartError {
     /// Objects that every cluster has.
     #[error("cannot create the cluster's first objects: {0}")]
     Bootstrap(Status),
+    /// The endpoints of this server among others.
+    #[error("cannot join the servers of this etcd: {0}")]
+    Endpoints(#[source] crate::service_endpoints::EndpointsError),
     /// Admission plugins and their configuration.
     #[error(transparent)]
     Admission(#[from] kaji_admission::ConfigError),
@@ -91,6 +94,8 @@ pub struct Cluster {
     pub(crate) stop: watch::Sender<bool>,
     pub(crate) loop_config: ControlLoopConfig,
     pub(crate) control_loops: ControlLoops,
+    /// What shows this server to others. It writes at the end, so it ends before the engine.
+    pub(crate) presence: JoinSet<()>,
     /// The listener, and tasks that follow files and objects.
     pub(crate) tasks: JoinSet<()>,
 }
@@ -159,6 +164,8 @@ impl Cluster {
         self.stack.health.stop();
         self.stop.send_replace(true);
         self.control_loops.join().await;
+        let mut presence = self.presence;
+        while presence.join_next().await.is_some() {}
         self.stack.engine.shutdown().await;
         let mut tasks = self.tasks;
         while tasks.join_next().await.is_some() {}

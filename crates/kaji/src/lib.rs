@@ -8,13 +8,18 @@ pub mod cluster;
 mod default_storage_class;
 mod encryption;
 mod environment;
+mod etcd_metrics;
 pub mod joined_node;
 mod kubelet_root;
 pub mod node_fleet;
 pub mod node_requirements;
 pub mod node_reset;
+mod server_identity;
+mod service_endpoints;
+mod shared_ports;
 pub mod simulation;
 mod start;
+mod storage_keys;
 mod storage_media;
 
 pub use cache_feed::CacheFeed;

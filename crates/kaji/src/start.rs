@@ -18,6 +18,7 @@ mod dns_announcement;
 pub(crate) mod node_runtime;
 pub(crate) mod real_node;
 mod resource_metrics;
+mod several_servers;
 mod storage;
 
 pub(crate) use addresses::client_address;
@@ -28,13 +29,15 @@ use crate::{
     cluster::{Cluster, STORE, StartError},
     encryption::Encryption,
     environment::Environment,
+    service_endpoints::ServerEndpoints,
+    shared_ports::Allocation,
 };
 use addresses::{endpoint_address, external_address, kubernetes_service_ip, serving_names};
 use kaji_access::{Authn, Authz, audit, front_proxy, kubelet_client, tls};
 use kaji_admission::Deps as PluginDeps;
 use kaji_aggregator::Aggregator;
 use kaji_auth::authn::ClusterAuthenticationInfo;
-use kaji_builtins::{ApiHandle, Deps};
+use kaji_builtins::{ApiHandle, Deps, SharedPorts};
 use kaji_controllers::NodeRanges;
 use kaji_engine::{Engine, EngineOptions};
 use kaji_meta::time::Clock;
@@ -113,8 +116,8 @@ impl Configured {
     }
 
     pub async fn open_store(self) -> Result<StoreOpened, StartError> {
-        let Configured { settings, metrics, encryption } = self;
-        let raw_store = settings.open_store().await?;
+        let Configured { settings, mut metrics, encryption } = self;
+        let raw_store = settings.open_store(&mut metrics).await?;
         let store = settings.around(raw_store.clone(), &encryption);
         let Options { data_dir, serving, .. } = &settings.options;
         let (serving, dir) = (serving.clone(), data_dir.join("pki"));
@@ -188,6 +191,8 @@ impl EngineOpened {
         deps.validate_crd = Some(kaji_apiextensions::validator());
         deps.tokens = Some(authn.tokens.clone());
         deps.api = ApiHandle::new(api);
+        let allocation = settings.shared_ports(&storage.store, &deps);
+        deps.shared_ports = allocation.clone().map(|shared| shared as Arc<dyn SharedPorts>);
         let usage = kaji_resource_metrics::Collector::new(object_clock.clone());
         let computed = kaji_resource_metrics::defs(&usage);
         engine.register([kaji_builtins::all(&deps), computed].concat()).await?;
@@ -207,6 +212,7 @@ impl EngineOpened {
             pki,
             authn,
             usage,
+            allocation,
         })
     }
 }
@@ -223,6 +229,8 @@ pub(crate) struct ResourcesRegistered {
     pki: Arc<Pki>,
     authn: Authn,
     usage: Arc<kaji_resource_metrics::Collector>,
+    /// The record of node ports that servers share.
+    allocation: Option<Arc<Allocation>>,
 }
 
 impl ResourcesRegistered {
@@ -260,6 +268,7 @@ impl ListenerBound {
             service_cidrs: &settings.options.service_cidrs,
             service_ip: settings.service_ip,
             advertise: endpoint_address(&settings.options, self.address),
+            others: settings.has_other_servers(),
             url: &server_url(self.address),
             root_ca: &certificates.trust(),
             authentication: &authentication,
@@ -268,11 +277,13 @@ impl ListenerBound {
                 && settings.options.selection.includes(kaji_controllers::LOCAL_PATH_PROVISIONER),
         };
         bootstrap::run(engine, &facts).await.map_err(StartError::Bootstrap)?;
+        let endpoints = settings.join_servers(&self.former.storage.store, engine, facts.advertise).await?;
         Ok(Bootstrapped {
             former: self.former,
             address: self.address,
             listener: self.listener,
             authentication,
+            endpoints,
         })
     }
 }
@@ -283,11 +294,13 @@ pub(crate) struct Bootstrapped {
     address: SocketAddr,
     listener: Option<(Listener, TlsConfigHandle)>,
     authentication: ClusterAuthenticationInfo,
+    /// This server among several.
+    endpoints: Option<ServerEndpoints>,
 }
 
 impl Bootstrapped {
     pub async fn serve(self) -> Result<Cluster, StartError> {
-        let Bootstrapped { former, address, listener, authentication } = self;
+        let Bootstrapped { former, address, listener, authentication, endpoints } = self;
         let ResourcesRegistered {
             settings,
             metrics,
@@ -299,6 +312,7 @@ impl Bootstrapped {
             pki,
             authn,
             usage,
+            allocation,
         } = former;
         let identity = front_proxy::load(&settings.options.serving.proxy, &pki)?;
         let aggregator = Aggregator::new(
@@ -349,6 +363,7 @@ impl Bootstrapped {
             address,
             store,
             stop,
+            presence: several_servers::start(&loop_config, endpoints, allocation, address, &stopped),
             loop_config,
             control_loops,
             tasks: background.tasks,

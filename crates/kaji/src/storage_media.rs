@@ -1,8 +1,10 @@
 //! Values as upstream's API server writes them: a store around a store, with values that are JSON above, and JSON or protobuf below.
 //!
 //! Invariants: above, every value is JSON without whitespace around it, whatever wrote it; a value of a kind without protobuf form
-//! (custom resources) is written as JSON; a value that cannot be read ends what met it with an error that names its key.
+//! (custom resources) is written as JSON; a value that cannot be read ends what met it with an error that names its key; what an
+//! API server of upstream wrote gets the defaults that upstream fills in when it reads; values of no resource are left alone.
 
+use crate::storage_keys::is_internal;
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream::unfold};
 use kaji_engine::storage;
@@ -19,12 +21,16 @@ use std::sync::Arc;
 pub struct MediaStore {
     inner: Arc<dyn Store>,
     writes: StorageMediaType,
+    defaults: Defaults,
 }
+
+/// Fills in the defaults of a version and kind.
+pub type Defaults = Arc<dyn Fn(&str, &str, &mut Value) + Send + Sync>;
 
 impl MediaStore {
     /// Around a store of clear values.
-    pub fn new(inner: Arc<dyn Store>, writes: StorageMediaType) -> MediaStore {
-        MediaStore { inner, writes }
+    pub fn new(inner: Arc<dyn Store>, writes: StorageMediaType, defaults: Defaults) -> MediaStore {
+        MediaStore { inner, writes, defaults }
     }
 }
 
@@ -34,11 +40,14 @@ fn schema(api_version: &str, kind: &str) -> Option<SchemaRef> {
 }
 
 /// A stored value as JSON.
-fn json(key: &str, value: Bytes) -> Result<Bytes, StoreError> {
+fn json(key: &str, value: Bytes, defaults: &Defaults) -> Result<Bytes, StoreError> {
+    if is_internal(key) {
+        return Ok(value);
+    }
     if !value.starts_with(protobuf::MAGIC) {
         // Go's encoder ends what it writes with a line feed.
         let end = value.iter().rposition(|byte| !byte.is_ascii_whitespace()).map_or(0, |at| at + 1);
-        return Ok(if end == value.len() { value } else { value.slice(..end) });
+        return if end == value.len() { Ok(value) } else { of_upstream(key, value.slice(..end), defaults) };
     }
     let unreadable = |why: &dyn std::fmt::Display| {
         StoreError::Corrupt(format!("the value of {key:?} cannot be decoded: {why}"))
@@ -60,7 +69,29 @@ fn json(key: &str, value: Bytes) -> Result<Bytes, StoreError> {
             });
         }
     }
+    complete(&schema, &mut object, defaults);
     Ok(storage::encode(&object))
+}
+
+/// What upstream wrote as JSON.
+fn of_upstream(key: &str, value: Bytes, defaults: &Defaults) -> Result<Bytes, StoreError> {
+    let mut object: Value = serde_json::from_slice(&value)
+        .map_err(|e| StoreError::Corrupt(format!("the value of {key:?} cannot be decoded: {e}")))?;
+    let text = |member: &str| object.get(member).and_then(Value::as_str).unwrap_or_default();
+    // Custom resources get their defaults from their definition.
+    let Some(schema) = schema(text("apiVersion"), text("kind")) else { return Ok(value) };
+    let before = object.clone();
+    complete(&schema, &mut object, defaults);
+    Ok(if object == before { value } else { storage::encode(&object) })
+}
+
+/// Fills in defaults, in the form in which Go writes objects.
+fn complete(schema: &SchemaRef, object: &mut Value, defaults: &Defaults) {
+    let text = |object: &Value, member: &str| object[member].as_str().unwrap_or_default().to_owned();
+    defaults(&text(object, "apiVersion"), &text(object, "kind"), object);
+    if let Err(error) = kaji_schema::decode::typed(schema.get(), object) {
+        tracing::error!(%error, "a stored object has a value of a wrong type");
+    }
 }
 
 /// A JSON value as protobuf; `None` for one of a kind that has no such form.
@@ -76,18 +107,18 @@ fn binary(key: &str, value: &[u8]) -> Result<Option<Bytes>, StoreError> {
     Ok(Some(encoded.into()))
 }
 
-fn read(kv: &mut KeyValue) -> Result<(), StoreError> {
-    kv.value = json(&kv.key, std::mem::take(&mut kv.value))?;
+fn read(kv: &mut KeyValue, defaults: &Defaults) -> Result<(), StoreError> {
+    kv.value = json(&kv.key, std::mem::take(&mut kv.value), defaults)?;
     Ok(())
 }
 
-fn read_batch(mut batch: WatchBatch) -> Result<WatchBatch, StoreError> {
+fn read_batch(mut batch: WatchBatch, defaults: &Defaults) -> Result<WatchBatch, StoreError> {
     for event in &mut batch.events {
         // A deletion carries no value.
         if event.kind == EventKind::Put {
-            read(&mut event.kv)?;
+            read(&mut event.kv, defaults)?;
         }
-        event.previous.as_mut().map_or(Ok(()), read)?;
+        event.previous.as_mut().map_or(Ok(()), |previous| read(previous, defaults))?;
     }
     Ok(batch)
 }
@@ -98,6 +129,7 @@ impl Store for MediaStore {
             if self.writes == StorageMediaType::Protobuf {
                 for op in &mut txn.ops {
                     if let Op::Put { key, value, .. } = op
+                        && !is_internal(key)
                         && let Some(encoded) = binary(key, value)?
                     {
                         *value = encoded;
@@ -107,7 +139,7 @@ impl Store for MediaStore {
             let mut outcome = self.inner.txn(txn).await?;
             let (TxnOutcome::Committed { previous: kvs, .. } | TxnOutcome::Conflict { current: kvs, .. }) =
                 &mut outcome;
-            kvs.iter_mut().flatten().try_for_each(read)?;
+            kvs.iter_mut().flatten().try_for_each(|kv| read(kv, &self.defaults))?;
             Ok(outcome)
         }
         .boxed()
@@ -116,20 +148,20 @@ impl Store for MediaStore {
     fn range(&self, range: Range) -> BoxFuture<'_, Result<RangeResult, StoreError>> {
         async move {
             let mut result = self.inner.range(range).await?;
-            result.kvs.iter_mut().try_for_each(read)?;
+            result.kvs.iter_mut().try_for_each(|kv| read(kv, &self.defaults))?;
             Ok(result)
         }
         .boxed()
     }
 
     fn watch(&self, prefix: &str, from: Revision) -> BoxFuture<'_, Result<WatchStream, StoreError>> {
-        let started = self.inner.watch(prefix, from);
+        let (started, defaults) = (self.inner.watch(prefix, from), self.defaults.clone());
         async move {
             // An error is the last item, and the end follows at once: the inner stream is not polled again.
-            let until_error = unfold(Some(started.await?), |batches| async move {
-                let mut batches = batches?;
-                let item = batches.next().await?.and_then(read_batch);
-                let rest = item.is_ok().then_some(batches);
+            let until_error = unfold(Some((started.await?, defaults)), |state| async move {
+                let (mut batches, defaults) = state?;
+                let item = batches.next().await?.and_then(|batch| read_batch(batch, &defaults));
+                let rest = item.is_ok().then_some((batches, defaults));
                 Some((item, rest))
             });
             Ok(until_error.boxed())
@@ -149,10 +181,37 @@ mod tests {
     const POD: &str = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"b","uid":"c","labels":{"d":"e"}},"spec":{"containers":[{"name":"x","image":"y","resources":{}}]},"status":{}}"#;
     const CUSTOM: &str = r#"{"apiVersion":"ex.io/v1","kind":"Foo","metadata":{"name":"a"}}"#;
 
+    fn none() -> Defaults {
+        Arc::new(|_, _, _| {})
+    }
+
+    #[tokio::test]
+    async fn what_upstream_wrote_gets_defaults() {
+        let memory: Arc<dyn Store> = Arc::new(MemoryStore::new().unwrap());
+        let claim = r#"{"kind":"PersistentVolumeClaim","apiVersion":"v1","metadata":{"name":"a","namespace":"b"},"spec":{"resources":{}},"status":{}}"#;
+        let with_defaults = r#"{"kind":"PersistentVolumeClaim","apiVersion":"v1","metadata":{"name":"a","namespace":"b"},"spec":{"resources":{}},"status":{"phase":"Pending"}}"#;
+        let binary = binary("/x", claim.as_bytes()).unwrap().unwrap();
+        memory.txn(Txn::put("/json", format!("{claim}\n"))).await.unwrap();
+        memory.txn(Txn::put("/binary", binary)).await.unwrap();
+        memory.txn(Txn::put("/own", claim)).await.unwrap();
+        memory.txn(Txn::put(crate::storage_keys::NODE_PORTS, "k8s\0anything\n")).await.unwrap();
+        let defaults: Defaults = Arc::new(|version, kind, object| {
+            assert_eq!((version, kind), ("v1", "PersistentVolumeClaim"));
+            object["status"]["phase"] = "Pending".into();
+        });
+        let store = MediaStore::new(memory, StorageMediaType::Json, defaults);
+        let read = async |key: &str| store.range(Range::key(key)).await.unwrap().kvs[0].value.clone();
+        assert_eq!(read("/json").await, with_defaults);
+        assert_eq!(read("/binary").await, with_defaults);
+        // This program completes objects when it writes them.
+        assert_eq!(read("/own").await, claim);
+        assert_eq!(read(crate::storage_keys::NODE_PORTS).await, "k8s\0anything\n");
+    }
+
     #[tokio::test]
     async fn values_are_json_above_and_what_is_asked_for_below() {
         let memory: Arc<dyn Store> = Arc::new(MemoryStore::new().unwrap());
-        let store = MediaStore::new(memory.clone(), StorageMediaType::Protobuf);
+        let store = MediaStore::new(memory.clone(), StorageMediaType::Protobuf, none());
         let mut watch = store.watch("/", 0).await.unwrap();
         for (key, value) in [("/a", POD), ("/b", CUSTOM)] {
             store.txn(Txn::create(key, value)).await.unwrap();
@@ -164,7 +223,7 @@ mod tests {
         assert!(below[0].value.starts_with(b"k8s\0\n\t\n\x02v1\x12\x03Pod"));
         assert_eq!(below[1].value, CUSTOM);
         // Each is read whatever is written.
-        let json = MediaStore::new(memory.clone(), StorageMediaType::Json);
+        let json = MediaStore::new(memory.clone(), StorageMediaType::Json, none());
         assert_eq!(json.range(Range::key("/a")).await.unwrap().kvs[0].value, POD);
         let TxnOutcome::Conflict { current, .. } = json.txn(Txn::create("/a", POD)).await.unwrap() else {
             panic!("created twice")
@@ -179,7 +238,7 @@ mod tests {
         let memory: Arc<dyn Store> = Arc::new(MemoryStore::new().unwrap());
         memory.txn(Txn::put("/a", &b"k8s\0\n\t\n\x02v9\x12\x03Pod"[..])).await.unwrap();
         memory.txn(Txn::put("/b", "{}\n")).await.unwrap();
-        let store = MediaStore::new(memory, StorageMediaType::Json);
+        let store = MediaStore::new(memory, StorageMediaType::Json, none());
         let error = store.range(Range::prefix("/")).await.unwrap_err().to_string();
         assert_eq!(
             error,

@@ -112,6 +112,9 @@ struct EtcdFlags {
     /// How built-in kinds are written to etcd (default application/json). Both are read in any case.
     #[arg(long, value_enum)]
     storage_media_type: Option<StorageMediaType>,
+    /// Refused: all objects are in one etcd, by the revisions of which they are ordered.
+    #[arg(long, value_name = "GROUP/RESOURCE#SERVERS", value_delimiter = ',')]
+    etcd_servers_overrides: Vec<String>,
     /// The kind of etcd.
     #[arg(long, value_parser = ["etcd3"])]
     storage_backend: Option<String>,
@@ -134,6 +137,12 @@ impl StoreFlags {
     /// # Errors
     /// For flags that contradict each other, and endpoints or files that cannot be used.
     pub fn kind(self) -> Result<StoreKind, String> {
+        if let Some(first) = self.etcd.etcd_servers_overrides.first() {
+            return Err(format!(
+                "--etcd-servers-overrides {first:?}: all objects are kept in one etcd, by the revisions of which they are ordered; \
+                 remove the flag, and copy the objects of the other etcd first"
+            ));
+        }
         let named = match (self.store, self.etcd.etcd_servers.is_empty()) {
             (Some(Choice::Disk) | None, true) => return self.etcd.unused().map(|()| StoreKind::Disk),
             (Some(Choice::Memory), true) => return self.etcd.unused().map(|()| StoreKind::Memory),
@@ -238,6 +247,10 @@ mod tests {
         assert_eq!(
             refused("--etcd-servers https://h --etcd-certfile /c"),
             "--etcd-certfile and --etcd-keyfile must be specified together"
+        );
+        assert!(
+            refused("--etcd-servers http://h --etcd-servers-overrides /events#http://e:2379")
+                .contains("all objects are kept in one etcd")
         );
         assert!(refused("--etcd-servers http://h --storage-backend etcd2").contains("etcd3"));
     }

@@ -41,6 +41,12 @@ struct ResourceLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct GroupResourceLabels {
+    group: String,
+    resource: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct KindLabels {
     request_kind: &'static str,
 }
@@ -54,6 +60,8 @@ pub struct Metrics {
     inflight: Family<KindLabels, Gauge>,
     long_running: Gauge,
     objects: Family<ResourceLabels, Gauge>,
+    resource_objects: Family<GroupResourceLabels, Gauge>,
+    cache_revision: Gauge,
     watchers: Family<ResourceLabels, Gauge>,
     pub(crate) attempts: AuthenticationMetrics,
 }
@@ -73,6 +81,7 @@ impl Default for Metrics {
         let terminations = Family::default();
         let (inflight, long_running) = (Family::default(), Gauge::default());
         let (objects, watchers) = (Family::default(), Family::default());
+        let (resource_objects, cache_revision) = (Family::default(), Gauge::default());
         registry.register("apiserver_request", "Requests by verb, target and code", requests.clone());
         registry.register(
             "apiserver_request_duration_seconds",
@@ -91,6 +100,16 @@ impl Default for Metrics {
             long_running.clone(),
         );
         registry.register("apiserver_storage_objects", "Stored objects by resource", objects.clone());
+        registry.register(
+            "apiserver_resource_objects",
+            "Number of stored objects at the time of last check split by kind.",
+            resource_objects.clone(),
+        );
+        registry.register(
+            "kaji_cache_revision",
+            "The revision of the store up to which the caches have everything.",
+            cache_revision.clone(),
+        );
         registry.register("apiserver_registered_watchers", "Watchers by resource", watchers.clone());
         let attempts = AuthenticationMetrics::default();
         attempts.register(&mut registry);
@@ -102,6 +121,8 @@ impl Default for Metrics {
             inflight,
             long_running,
             objects,
+            resource_objects,
+            cache_revision,
             watchers,
             attempts,
         }
@@ -216,10 +237,15 @@ impl Metrics {
     pub fn render(&self, engine: &Engine, flow: &FlowControl) -> String {
         flow.observe();
         self.objects.clear();
+        self.resource_objects.clear();
+        self.cache_revision.set(i64::try_from(engine.applied()).unwrap_or(i64::MAX));
         self.watchers.clear();
         for resource in engine.registry().iter().filter(|r| r.def.stored) {
             let labels = ResourceLabels { resource: resource.def.group_resource().to_string() };
             self.objects.get_or_create(&labels).set(resource.cache.count() as i64);
+            let (group, name) = (resource.def.group.to_string(), resource.def.plural.to_string());
+            let split = GroupResourceLabels { group, resource: name };
+            self.resource_objects.get_or_create(&split).set(resource.cache.count() as i64);
             self.watchers.get_or_create(&labels).set(resource.cache.watcher_count() as i64);
         }
         let mut page = String::new();

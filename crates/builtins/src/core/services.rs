@@ -28,6 +28,7 @@ use kaji_resource::{
     BoxFuture, CallHooks, Carries, Column, ConnectRequest, Ctx, DeleteOptions, Hooks, Location, Reservation,
     ResourceDef, Scope, SelectableField, SubresourceDef, Verb, age_column, name_column,
 };
+pub use ports::ports_of;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -224,6 +225,7 @@ impl Hooks for Services {
                 let _ = ctx.api.delete(&endpoints, namespace, name, DeleteOptions::default()).await;
             }
             self.allocators.ports.release(object);
+            self.allocators.give_back(&ports_of(object)).await;
             if needs_cluster_ip(object) && !is_headless(object) {
                 self.allocators.addresses.queue_of(object, &cluster_ips(object));
             }

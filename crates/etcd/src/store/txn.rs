@@ -20,7 +20,7 @@ impl Inner {
         if txn.compare.is_empty() && txn.ops.is_empty() {
             return Ok(TxnOutcome::Committed { revision: self.current().await?, previous: vec![] });
         }
-        let size = txn.size();
+        let (size, operations) = (txn.size(), txn.ops.len().max(txn.compare.len()));
         let request = self.request(txn)?;
         let answer: Result<TxnResponse, _> =
             self.client.call("/etcdserverpb.KV/Txn", request, Repeat::Never).await;
@@ -28,6 +28,9 @@ impl Inner {
             Failure::RequestTooLarge => {
                 StoreError::TooLarge { size, limit: REQUEST_LIMIT.min(size.saturating_sub(1)) }
             }
+            Failure::TooManyOperations => StoreError::Invalid(format!(
+                "etcd takes no transaction of {operations} operations; 128 unless its flag --max-txn-ops says otherwise"
+            )),
             other => plain(other),
         })?;
         let revision = self.header(answer.header)?;

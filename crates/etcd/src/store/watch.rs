@@ -244,6 +244,7 @@ impl Following {
         if answer.events.is_empty() && self.held.is_empty() && !answer.fragment {
             let progress = self.streamed.reports_progress && !answer.created && current > self.at;
             return Ok(progress.then(|| {
+                self.inner.observer.progress();
                 self.at = current;
                 WatchBatch { revision: current, events: vec![] }
             }));
@@ -277,6 +278,7 @@ impl Following {
             self.inner.note_compacted(kv.mod_revision);
             return Err(StoreError::Compacted { compacted: kv.mod_revision });
         }
+        self.inner.observer.event(&kv.key);
         let kind = if deleted { EventKind::Delete } else { EventKind::Put };
         Ok(Some(Event { kind, kv, previous }))
     }

@@ -145,6 +145,20 @@ async fn an_etcd_that_is_away_is_reported() {
 }
 
 #[tokio::test]
+async fn transactions_of_many_operations_are_refused_whole() {
+    let Some(etcd) = Etcd::start("transactions_of_many_operations_are_refused_whole") else { return };
+    let store = store_of(&etcd, "/t").await;
+    let of = |count: usize| {
+        let put = |i| Op::Put { key: format!("/{i:03}"), value: "v".into(), lease: None };
+        Txn { compare: vec![], ops: (0..count).map(put).collect() }
+    };
+    let refused = store.txn(of(2049)).await.unwrap_err().to_string();
+    assert!(refused.contains("no transaction of 2049 operations"), "{refused}");
+    assert_eq!(store.range(Range::prefix("/")).await.unwrap().kvs.len(), 0);
+    assert!(matches!(store.txn(of(2048)).await, Ok(TxnOutcome::Committed { .. })));
+}
+
+#[tokio::test]
 async fn large_values_are_read_in_smaller_pages() {
     let Some(etcd) = Etcd::start("large_values_are_read_in_smaller_pages") else { return };
     let store = store_of(&etcd, "/t").await;

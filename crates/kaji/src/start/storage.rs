@@ -6,19 +6,23 @@ use super::{Settings, Storage, StoreClock};
 use crate::{
     cluster::{STORE, StartError},
     encryption::{Encryption, StoredKeys},
-    storage_media::MediaStore,
+    etcd_metrics::EtcdMetrics,
+    storage_keys,
+    storage_media::{Defaults, MediaStore},
 };
 use kaji_builtins::Deps;
 use kaji_etcd::{EtcdOptions, EtcdStore, KeyMap, KeyMapError};
 use kaji_meta::{SystemRandom, time::SystemClock};
 use kaji_options::{EtcdConfig, Options, StoreKind};
-use kaji_server::{SlowCheck, Stack};
+use kaji_resource::ResourceDef;
+use kaji_server::{Metrics, SlowCheck, Stack};
 use kaji_store::{
     Store, StoreError,
     disk::{DiskOptions, DiskStore},
     memory::{MemoryOptions, MemoryStore},
 };
 use std::{
+    collections::HashMap,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -28,16 +32,42 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where upstream has the objects of built-in resources, below a prefix.
 fn keys(prefix: &str) -> Result<KeyMap, KeyMapError> {
-    // Only the resources' names are of interest.
-    let defs = kaji_builtins::all(&Deps::new(Arc::new(SystemClock), Arc::new(SystemRandom)));
+    let defs = definitions();
+    let internal = [storage_keys::ALLOCATIONS, storage_keys::SERVERS];
     let stored = defs.iter().filter(|def| def.stored && def.shares_storage_of.is_none());
     KeyMap::resources(
         prefix,
-        stored.map(|def| {
-            let group = if def.group.is_empty() { "core" } else { &def.group };
-            (format!("{group}/{}", def.plural), def.storage_prefix.to_string())
-        }),
+        stored
+            .map(|def| {
+                let group = if def.group.is_empty() { "core" } else { &def.group };
+                (format!("{group}/{}", def.plural), def.storage_prefix.to_string())
+            })
+            .chain(internal.map(|(resource, prefix)| (resource.to_owned(), prefix.to_owned()))),
     )
+}
+
+/// The built-in resources, for their names and defaults.
+fn definitions() -> Vec<ResourceDef> {
+    kaji_builtins::all(&Deps::new(Arc::new(SystemClock), Arc::new(SystemRandom)))
+}
+
+/// The defaults that upstream's API server fills in when it reads an object, of the version that it was stored in.
+fn defaults() -> Defaults {
+    let mut hooks = HashMap::new();
+    for def in definitions() {
+        for version in &def.versions {
+            let api_version = match def.group.is_empty() {
+                true => version.name.to_string(),
+                false => format!("{}/{}", def.group, version.name),
+            };
+            hooks.insert((api_version, def.kind.to_string()), (def.hooks.clone(), version.name.to_string()));
+        }
+    }
+    Arc::new(move |api_version, kind, object| {
+        if let Some((hooks, version)) = hooks.get(&(api_version.to_owned(), kind.to_owned())) {
+            hooks.default(version, object);
+        }
+    })
 }
 
 /// The keys that encryption binds values to, where they are not those of this program.
@@ -49,7 +79,7 @@ pub(crate) fn stored_keys(options: &Options) -> Result<Option<StoredKeys>, Start
 
 impl Settings {
     /// Opens the store that the options name.
-    pub async fn open_store(&self) -> Result<Arc<dyn Store>, StartError> {
+    pub async fn open_store(&self, metrics: &mut Metrics) -> Result<Arc<dyn Store>, StartError> {
         if let Some(store) = &self.environment.store {
             return Ok(store.clone());
         }
@@ -62,6 +92,7 @@ impl Settings {
             StoreKind::Etcd(config) => {
                 let options = EtcdOptions {
                     compaction: config.compaction,
+                    observer: Arc::new(EtcdMetrics::new(metrics.registry())),
                     ..EtcdOptions::new(config.endpoints.clone(), keys(&config.prefix)?)
                 };
                 Arc::new(EtcdStore::open(options).await?)
@@ -73,7 +104,7 @@ impl Settings {
     pub fn around(&self, raw: Arc<dyn Store>, encryption: &Encryption) -> Arc<dyn Store> {
         let clear = encryption.around(raw);
         match &self.options.store {
-            StoreKind::Etcd(config) => Arc::new(MediaStore::new(clear, config.media_type)),
+            StoreKind::Etcd(config) => Arc::new(MediaStore::new(clear, config.media_type, defaults())),
             StoreKind::Disk | StoreKind::Memory => clear,
         }
     }

@@ -2,7 +2,11 @@
 
 use crate::common::{TestCluster, until};
 use futures_util::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Endpoints as ServiceEndpoints, Secret, Service},
+    discovery::v1::EndpointSlice,
+};
 use kaji::{EncryptionFile, EtcdConfig, StorageMediaType, StoreKind};
 use kaji_etcd::{Endpoints, EtcdOptions, EtcdStore, KeyMap, TlsFiles};
 use kaji_store::{Range, Store};
@@ -138,4 +142,84 @@ async fn values_are_encrypted_and_binary_as_upstreams_are() {
     assert!(stored[0].1.starts_with(b"k8s\0\n\x0f\n\x02v1\x12\tConfigMap"), "{:?}", stored[0]);
     drop((secrets, maps));
     cluster.stop().await;
+}
+
+/// Servers with addresses of their own.
+async fn server_at(etcd: &Etcd, address: &str) -> TestCluster {
+    let kind = store(etcd, StorageMediaType::Json);
+    let advertised = address.parse().unwrap();
+    TestCluster::start_over(tempfile::tempdir().unwrap(), 0, kind, |options| {
+        options.advertise_address = Some(advertised);
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_know_of_each_other() {
+    let Some(etcd) = Etcd::start("servers_know_of_each_other") else { return };
+    let one = server_at(&etcd, "10.1.0.1").await;
+    let client = one.kube().await;
+    let endpoints: Api<ServiceEndpoints> = Api::default_namespaced(client.clone());
+    let first = endpoints.get("kubernetes").await.unwrap();
+    let two = server_at(&etcd, "10.1.0.2").await;
+    let addresses = async || {
+        let found = endpoints.get("kubernetes").await.unwrap();
+        assert_eq!(found.metadata.uid, first.metadata.uid);
+        let listed =
+            found.subsets.unwrap_or_default().into_iter().flat_map(|s| s.addresses.unwrap_or_default());
+        listed.map(|address| address.ip).collect::<Vec<_>>()
+    };
+    assert_eq!(addresses().await, ["10.1.0.1", "10.1.0.2"]);
+    let slices: Api<EndpointSlice> = Api::default_namespaced(client.clone());
+    assert_eq!(slices.get("kubernetes").await.unwrap().endpoints.unwrap_or_default().len(), 2);
+    let keys = raw(&etcd, "/registry/masterleases/").await;
+    assert_eq!(keys.len(), 2);
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
+    let of_servers = ListParams::default().labels("apiserver.kubernetes.io/identity=kube-apiserver");
+    until("both have their leases", async || leases.list(&of_servers).await.unwrap().items.len() == 2).await;
+    two.stop().await;
+    assert_eq!(addresses().await, ["10.1.0.1"]);
+    drop((endpoints, slices, leases, client));
+    one.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_never_give_one_node_port_twice() {
+    let Some(etcd) = Etcd::start("servers_never_give_one_node_port_twice") else { return };
+    let (one, two) = (server(&etcd).await, server(&etcd).await);
+    let clients = [one.kube().await, two.kube().await];
+    // Both ask for the same ports at the same time.
+    let mut tasks = tokio::task::JoinSet::new();
+    for port in 30100..30120_u16 {
+        for (server, client) in clients.iter().cloned().enumerate() {
+            tasks.spawn(async move {
+                let service: Service =
+                    serde_json::from_value(json!({"metadata": {"name": format!("s{server}-{port}")},
+                    "spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]}}))
+                    .unwrap();
+                Api::default_namespaced(client).create(&PostParams::default(), &service).await
+            });
+        }
+    }
+    let created = tasks.join_all().await;
+    let (won, lost): (Vec<_>, Vec<_>) = created.into_iter().partition(Result::is_ok);
+    assert_eq!((won.len(), lost.len()), (20, 20));
+    for refused in lost {
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("provided port is already allocated"), "{text}");
+    }
+    let services: Api<Service> = Api::default_namespaced(clients[1].clone());
+    // The record is upstream's, and a port that is given back can be had from the other server.
+    assert!(raw(&etcd, "/registry/ranges/servicenodeports").await[0].1.starts_with(b"k8s\0"));
+    let all = services.list(&ListParams::default()).await.unwrap();
+    let name = all.items.iter().find(|s| s.metadata.name.as_deref().unwrap().ends_with("30100")).unwrap();
+    services.delete(name.metadata.name.as_deref().unwrap(), &DeleteParams::default()).await.unwrap();
+    let again: Service = serde_json::from_value(json!({"metadata": {"name": "again"},
+        "spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30100}]}}))
+    .unwrap();
+    let others: Api<Service> = Api::default_namespaced(clients[0].clone());
+    others.create(&PostParams::default(), &again).await.unwrap();
+    drop((services, others, clients));
+    one.stop().await;
+    two.stop().await;
 }

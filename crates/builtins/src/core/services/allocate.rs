@@ -10,7 +10,7 @@ use super::{
     service_type,
 };
 use crate::{
-    Deps,
+    Deps, SharedPorts,
     shared::value::{Fields, ensure_object, list_mut, put},
 };
 use kaji_meta::{
@@ -30,7 +30,12 @@ pub struct Allocators {
     pub ports: NodePorts,
     /// The families on offer.
     pub configured: Configured,
+    /// The node ports of all servers of a store.
+    shared: Option<Arc<dyn SharedPorts>>,
 }
+
+/// How often ports are chosen anew because another server was faster.
+const CHOICES: usize = 16;
 
 fn invalid(service: &Value, errors: ErrorList) -> Status {
     Status::invalid(&GroupKind::new("", "Service"), object::name(service), &errors)
@@ -50,6 +55,7 @@ impl Allocators {
             addresses: Addresses::new(deps.clone()),
             ports: NodePorts::new(deps.node_port_range.clone()),
             configured: Configured::from_cidrs(&deps.service_cidrs),
+            shared: deps.shared_ports.clone(),
         }
     }
 
@@ -71,7 +77,7 @@ impl Allocators {
         init(new, old, &self.configured).map_err(|e| invalid(new, e))?;
         let mut taken = Taken { ips: vec![], dropped: vec![], claim: Claim::new(new, ctx.dry_run) };
         let result = match self.update_ips(ctx, new, old, &mut taken).await {
-            Ok(()) => self.update_ports(ctx, new, old, &mut taken.claim),
+            Ok(()) => self.choose_ports(ctx, new, old, &mut taken.claim).await,
             Err(e) => Err(e),
         };
         if let Err(status) = result {
@@ -88,6 +94,7 @@ impl Allocators {
         let (me, t) = (self.clone(), taken.clone());
         let commit = Box::pin(async move {
             me.ports.commit(&t.claim);
+            me.give_back(&t.claim.released).await;
             if !t.dropped.is_empty() {
                 let dropped: Vec<&str> = t.dropped.iter().map(String::as_str).collect();
                 me.addresses.queue_of(&service, &dropped);
@@ -97,6 +104,7 @@ impl Allocators {
         let me = self.clone();
         let rollback = Box::pin(async move {
             me.ports.rollback(&taken.claim);
+            me.give_back(&taken.claim.taken).await;
             if !taken.ips.is_empty() {
                 me.addresses.queue_taken(&taken.ips);
                 me.addresses.flush_alone().await;
@@ -181,6 +189,46 @@ impl Allocators {
         }
         put(spec, "clusterIPs", ips);
         Ok(())
+    }
+
+    /// Chooses node ports, and takes them in the record that the servers of a store share.
+    async fn choose_ports(
+        &self,
+        ctx: &Ctx<'_>,
+        new: &mut Value,
+        old: Option<&Value>,
+        claim: &mut Claim,
+    ) -> Result<(), Status> {
+        for _ in 0..CHOICES {
+            let mut chosen = new.clone();
+            self.update_ports(ctx, &mut chosen, old, claim)?;
+            let shared = self.shared.as_ref().filter(|_| !ctx.dry_run && !claim.taken.is_empty());
+            let busy = match shared {
+                None => vec![],
+                Some(shared) => {
+                    let held = self.ports.held(ctx.api);
+                    shared.take(self.ports.range(), &claim.taken, &held).await.inspect_err(|_| {
+                        // Nothing was taken there.
+                        self.ports.rollback(claim);
+                        claim.restart([]);
+                    })?
+                }
+            };
+            if busy.is_empty() {
+                *new = chosen;
+                return Ok(());
+            }
+            self.ports.rollback(claim);
+            claim.restart(busy);
+        }
+        Err(Status::internal("failed to allocate a nodePort: other servers allocated the chosen ones"))
+    }
+
+    /// Gives back ports that no service has any more.
+    pub async fn give_back(&self, ports: &[u16]) {
+        if let Some(shared) = self.shared.as_ref().filter(|_| !ports.is_empty()) {
+            shared.give_back(ports).await;
+        }
     }
 
     fn update_ports(

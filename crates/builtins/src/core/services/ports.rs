@@ -2,7 +2,7 @@
 //!
 //! Invariants: a port has at most one holder; the table is built from the stored services at first use and kept by
 //! every write from then on, under one lock. Where other servers write too, it is brought up to date with the stored services
-//! before each use; two servers that allocate at the same moment may still choose the same port.
+//! before each use, and what it chooses is taken in the record that the servers share ([`SharedPorts`](crate::SharedPorts)).
 
 use kaji_meta::{GroupResource, object, random::Random};
 use kaji_resource::Api;
@@ -78,7 +78,10 @@ const SERVICES: &str = "services";
 pub struct Claim {
     owner: String,
     dry_run: bool,
-    taken: Vec<u16>,
+    /// Ports that this write holds.
+    pub taken: Vec<u16>,
+    /// Ports that other servers hold, as their common record says.
+    busy: HashSet<u16>,
     /// Ports to release once the write is committed.
     pub released: Vec<u16>,
 }
@@ -86,7 +89,21 @@ pub struct Claim {
 impl Claim {
     /// A write to a service; a dry run keeps nothing.
     pub fn new(service: &Value, dry_run: bool) -> Self {
-        Claim { owner: owner(service), dry_run, taken: vec![], released: vec![] }
+        Claim { owner: owner(service), dry_run, taken: vec![], busy: HashSet::new(), released: vec![] }
+    }
+}
+
+impl Claim {
+    /// Whether the port cannot be taken a second time.
+    fn holds(&self, port: u16) -> bool {
+        self.taken.contains(&port) || self.busy.contains(&port)
+    }
+
+    /// Begins anew, without ports that turned out to be others'.
+    pub fn restart(&mut self, busy: impl IntoIterator<Item = u16>) {
+        self.taken.clear();
+        self.released.clear();
+        self.busy.extend(busy);
     }
 }
 
@@ -131,6 +148,16 @@ impl NodePorts {
         f(table)
     }
 
+    /// The ports in use, as far as this server knows.
+    pub fn held(&self, api: &dyn Api) -> Vec<u16> {
+        self.with(api, |table| table.holders.keys().copied().collect())
+    }
+
+    /// The ports that services may have.
+    pub fn range(&self) -> RangeInclusive<u16> {
+        self.range.clone()
+    }
+
     /// Takes a certain port.
     pub fn take(&self, api: &dyn Api, claim: &mut Claim, port: i64) -> Result<(), PortError> {
         let out = || PortError::OutOfRange(*self.range.start(), *self.range.end());
@@ -139,7 +166,7 @@ impl NodePorts {
             return Err(out());
         }
         self.with(api, |table| {
-            if table.holders.contains_key(&port) || claim.taken.contains(&port) {
+            if table.holders.contains_key(&port) || claim.holds(port) {
                 return Err(PortError::Allocated);
             }
             if !claim.dry_run {
@@ -161,7 +188,7 @@ impl NodePorts {
                 let shift = random.u64() % len;
                 let free = (0..len)
                     .filter_map(|i| u16::try_from(start + (i + shift) % len).ok())
-                    .find(|p| !table.holders.contains_key(p) && !claim.taken.contains(p));
+                    .find(|p| !table.holders.contains_key(p) && !claim.holds(*p));
                 if let Some(port) = free {
                     if !claim.dry_run {
                         table.take(port, &claim.owner);
