@@ -7,7 +7,9 @@ use crate::{
     admission::{self, Operation},
     decode, storage,
 };
-use kaji_meta::{Path, Reason, Status, object, objectmeta, random};
+use kaji_meta::{
+    Path, Reason, Status, field::Error, object, objectmeta, random, validation::path_segment_name,
+};
 use kaji_resource::Generation;
 use kaji_store::{KeyValue, Txn};
 use serde_json::Value;
@@ -142,6 +144,13 @@ fn check(op: &Op<'_>, object: &Value, name: &str) -> Result<(), Status> {
         errs
     });
     if !errs.is_empty() {
+        return Err(Status::invalid(&op.target.res.group_kind(), name, &errs));
+    }
+    // Some kinds let every name through. As upstream, a name that no path can have is refused after all else.
+    let wrong = path_segment_name(name, false);
+    if !wrong.is_empty() {
+        let path = Path::new("metadata").child("name");
+        let errs: Vec<_> = wrong.into_iter().map(|text| Error::invalid(&path, name, text)).collect();
         return Err(Status::invalid(&op.target.res.group_kind(), name, &errs));
     }
     def.hooks.warnings(&ctx, object, None).into_iter().for_each(|w| op.output.warn(w));

@@ -114,6 +114,23 @@ async fn refusals() {
 }
 
 #[tokio::test]
+async fn refuses_names_that_no_path_can_have_where_a_kind_lets_all_through() {
+    let env = Env::new().await;
+    let mut out = String::new();
+    for name in ["x/y", "..", "a%b", "A_b"] {
+        let made = env.create("batch/v1/jobs/default", json!({"metadata": {"name": name}})).await;
+        out += &format!("{name}: {}\n", made.brief());
+    }
+    expect![[r#"
+        x/y: 422 Invalid: Job.batch "x/y" is invalid: metadata.name: Invalid value: "x/y": may not contain '/'
+        ..: 422 Invalid: Job.batch ".." is invalid: metadata.name: Invalid value: "..": may not be '..'
+        a%b: 422 Invalid: Job.batch "a%b" is invalid: metadata.name: Invalid value: "a%b": may not contain '%'
+        A_b: 201 Job 3
+    "#]]
+    .assert_eq(&out);
+}
+
+#[tokio::test]
 async fn generated_names() {
     let env = Env::new().await;
     let made = env.create("v1/configmaps/default", json!({"metadata": {"generateName": "gen-"}})).await;

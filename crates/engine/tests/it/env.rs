@@ -305,7 +305,8 @@ fn defs(counters: &Arc<Counters>) -> Vec<ResourceDef> {
             .sub(&[SubresourceDef::status(), SubresourceDef::scale()])
             .with_generation(),
         ResourceDef::builtin("batch", "v1", "Job", "jobs", Namespaced, &[], Orphaning)
-            .with_garbage_collection(GarbageCollectionPolicy::OrphanDependents),
+            .with_garbage_collection(GarbageCollectionPolicy::OrphanDependents)
+            .named(|_, _| vec![]),
         ResourceDef::builtin("coordination.k8s.io", "v1", "Lease", "leases", Namespaced, &[], NoHooks)
             .create_on_update(),
         ResourceDef::builtin("", "v1", "Event", "events", Namespaced, &[], NoHooks)

@@ -25,6 +25,9 @@ fn is_tag(t: &str) -> bool {
     t.len() <= 128 && t.starts_with(word) && t.chars().all(|c| word(c) || c == '.' || c == '-')
 }
 
+/// The longest name of a repository with its domain, in bytes.
+const LONGEST_NAME: usize = 255;
+
 fn is_repository(name: &str) -> bool {
     let (domain, path) = match name.split_once('/') {
         Some((d, p)) if d.contains(['.', ':']) || d == "localhost" || d.to_lowercase() != d => (Some(d), p),
@@ -35,7 +38,7 @@ fn is_repository(name: &str) -> bool {
         !d.is_empty()
             && d.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']'))
     });
-    !identifier && domain_ok && path.split('/').all(is_component)
+    !identifier && domain_ok && name.len() <= LONGEST_NAME && path.split('/').all(is_component)
 }
 
 fn is_component(c: &str) -> bool {
@@ -61,5 +64,6 @@ mod tests {
         ] {
             assert_eq!(default_pull_policy(image), want, "{image}");
         }
+        assert_eq!(default_pull_policy(&"a".repeat(256)), "IfNotPresent");
     }
 }
