@@ -5,10 +5,12 @@
 //! Source: upstream's `pkg/kubelet/apis/config/types.go` and `validation`.
 
 use crate::node::Housekeeping;
-use crate::node::eviction::thresholds::{EvictionSettings, Statements};
+use crate::node::eviction::thresholds::{EvictionSettings, Signal, Statements, Threshold};
 use crate::resource_managers::cpu::CpuOptions;
 use crate::resource_managers::cpu_set::CpuSet;
 use crate::resource_managers::hints::TopologyPolicy;
+use crate::resource_managers::memory::MemoryOptions;
+use crate::resource_managers::memory::table::Reserved;
 use crate::resource_managers::{Scope, Settings};
 use kaji_auth::authz::config::duration;
 use kaji_meta::quantity::Quantity;
@@ -82,6 +84,7 @@ struct File {
     cpu_manager_policy: Option<String>,
     cpu_manager_policy_options: Option<BTreeMap<String, String>>,
     memory_manager_policy: Option<String>,
+    reserved_memory: Option<Vec<MemoryReservation>>,
     topology_manager_policy: Option<String>,
     topology_manager_scope: Option<String>,
     #[serde(rename = "reservedSystemCPUs")]
@@ -89,6 +92,13 @@ struct File {
     system_reserved: Option<BTreeMap<String, String>>,
     kube_reserved: Option<BTreeMap<String, String>>,
     max_pods: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct MemoryReservation {
+    numa_node: u32,
+    limits: BTreeMap<String, String>,
 }
 
 /// Reads a file.
@@ -134,7 +144,15 @@ pub fn parse(text: &str) -> Result<Configuration, String> {
         // The named processors stand for what is reserved of them.
         reserved.insert("cpu".to_owned(), i64::try_from(cpus.len() * 1000).unwrap_or(i64::MAX));
     }
+    let housekeeping = housekeeping(&file)?;
+    let hard = |t: &&Threshold| t.signal == Signal::MemoryAvailable && t.is_hard();
+    let memory = memory_reservations(&file)?.map(|kept| MemoryOptions {
+        reserved: kept,
+        expected: reserved.get("memory").map_or(0, |bytes| u64::try_from(*bytes).unwrap_or(0)),
+        eviction: housekeeping.eviction.thresholds.iter().find(hard).map(|t| t.least),
+    });
     let managers = Settings {
+        memory,
         cpu: cpu_options(&file)?,
         reserved_cpus,
         reserved_milli: reserved.get("cpu").copied().unwrap_or(0),
@@ -145,10 +163,6 @@ pub fn parse(text: &str) -> Result<Configuration, String> {
             other => return Err(format!("unknown scope: {other:?}")),
         },
     };
-    if let Some(policy) = file.memory_manager_policy.as_deref().filter(|p| !matches!(*p, "" | "None")) {
-        return Err(format!("memoryManagerPolicy {policy:?} is not supported: this kubelet pins no memory"));
-    }
-    let housekeeping = housekeeping(&file)?;
     Ok(Configuration { housekeeping, managers, max_pods: file.max_pods.filter(|n| *n > 0), reserved })
 }
 
@@ -181,6 +195,38 @@ fn cpu_options(file: &File) -> Result<Option<CpuOptions>, String> {
         }
         "" | "none" => Ok(None),
         "static" => Ok(Some(options)),
+        other => Err(format!("unknown policy: {other:?}")),
+    }
+}
+
+/// What the static policy of memory keeps from pods; `None` for the policy `None`.
+fn memory_reservations(file: &File) -> Result<Option<Reserved>, String> {
+    let mut reserved = Reserved::new();
+    for reservation in file.reserved_memory.iter().flatten() {
+        let node = reservation.numa_node;
+        for (kind, text) in &reservation.limits {
+            if kind != "memory" && !kind.starts_with("hugepages-") {
+                return Err(format!(
+                    "invalid configuration: the limit type {kind:?} for NUMA node {node} is not supported, only [memory hugepages-<HugePageSize>] is accepted"
+                ));
+            }
+            let bytes = Quantity::parse(text).ok().and_then(|amount| u64::try_from(amount.value()).ok());
+            let bytes = bytes.ok_or_else(|| format!("reservedMemory: invalid quantity {text:?}"))?;
+            if bytes == 0 {
+                return Err(format!(
+                    "invalid configuration: reserved memory may not be zero for NUMA node {node} and resource {kind:?}"
+                ));
+            }
+            if reserved.entry(node).or_default().insert(kind.clone(), bytes).is_some() {
+                return Err(format!(
+                    "invalid configuration: the reserved memory has a duplicate value for NUMA node {node} and resource {kind:?}"
+                ));
+            }
+        }
+    }
+    match file.memory_manager_policy.as_deref().unwrap_or_default() {
+        "" | "None" => Ok(None),
+        "Static" => Ok(Some(reserved)),
         other => Err(format!("unknown policy: {other:?}")),
     }
 }
@@ -269,6 +315,7 @@ fn housekeeping(file: &File) -> Result<Housekeeping, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::eviction::thresholds::Amount;
 
     fn of(rest: &str) -> Result<Configuration, String> {
         parse(&format!("apiVersion: {VERSION}\nkind: {KIND}\n{rest}"))
@@ -306,12 +353,25 @@ mod tests {
             of("cpuManagerPolicy: static\nreservedSystemCPUs: 0,2\nkubeReserved: {cpu: '1'}").unwrap();
         assert_eq!(named.managers.reserved_cpus, Some(CpuSet([0, 2].into())));
         assert_eq!(named.reserved["cpu"], 2000);
+        let bound =
+            of("memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 1, limits: {memory: 612Mi}}]\n\
+             systemReserved: {memory: 512Mi}")
+            .unwrap();
+        let wanted = MemoryOptions {
+            reserved: [(1, [("memory".to_owned(), 612 << 20)].into())].into(),
+            expected: 512 << 20,
+            eviction: Some(Amount::Units(100 << 20)),
+        };
+        assert_eq!(bound.managers.memory, Some(wanted));
     }
 
     #[test]
     fn what_is_not_supported_is_refused() {
         let errors: Vec<String> = [
-            "memoryManagerPolicy: Static",
+            "memoryManagerPolicy: static",
+            "reservedMemory: [{numaNode: 0, limits: {cpu: '1'}}]",
+            "reservedMemory: [{numaNode: 0, limits: {memory: '0'}}]",
+            "reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}, {numaNode: 0, limits: {memory: 1Gi}}]",
             "cpuManagerPolicy: dynamic",
             "cpuManagerPolicyOptions: {full-pcpus-only: 'true'}",
             "cpuManagerPolicy: static\ncpuManagerPolicyOptions: {align-by-socket: 'true'}",
@@ -330,7 +390,10 @@ mod tests {
         .map(|text| of(text).unwrap_err())
         .collect();
         expect_test::expect![[r#"
-            memoryManagerPolicy "Static" is not supported: this kubelet pins no memory
+            unknown policy: "static"
+            invalid configuration: the limit type "cpu" for NUMA node 0 is not supported, only [memory hugepages-<HugePageSize>] is accepted
+            invalid configuration: reserved memory may not be zero for NUMA node 0 and resource "memory"
+            invalid configuration: the reserved memory has a duplicate value for NUMA node 0 and resource "memory"
             unknown policy: "dynamic"
             None policy: received unsupported options
             CPU Manager Policy Alpha-level Options not enabled, but option "align-by-socket" provided

@@ -1,10 +1,9 @@
-//! Processors and devices of single containers, near to each other: what upstream's container manager does beside cgroups.
+//! Processors, memory and devices of single containers, near to each other: what upstream's container manager does beside cgroups.
 //!
 //! - `cpu`: whole processors for containers of guaranteed pods (`cpuManagerPolicy: static`).
+//! - `memory`: memory of single NUMA nodes for containers of guaranteed pods (`memoryManagerPolicy: Static`).
 //! - `hints`: the NUMA nodes that all resources of a container, or of a pod, are taken from (`topologyManagerPolicy`).
 //! - `assign`, `topology`, `cpu_set`: which processors are near to each other.
-//!
-//! Memory is not pinned: another `memoryManagerPolicy` than `None` is refused.
 //!
 //! Invariants: a pod has what it asks for before any container of it is made, or is refused; what a pod had is shared again when it is
 //! over, and containers that share processors get their new set by [`ResourceManagers::reconcile`].
@@ -13,6 +12,7 @@ mod assign;
 pub mod cpu;
 pub mod cpu_set;
 pub mod hints;
+pub mod memory;
 pub mod topology;
 
 use crate::pods::admission::Refusal;
@@ -24,6 +24,7 @@ use hints::{Hint, NumaMask, ResourceHints, TopologyPolicy};
 use kaji_containers::{
     ContainerFilter, ContainerRuntime, ContainerState, LinuxResources, ResourceUpdate, RuntimeError,
 };
+use memory::{MemoryManager, MemoryOptions};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -43,7 +44,7 @@ pub enum Scope {
 }
 
 /// What an administrator chose.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Settings {
     /// `cpuManagerPolicy: static` with its options.
     pub cpu: Option<CpuOptions>,
@@ -51,6 +52,8 @@ pub struct Settings {
     pub reserved_cpus: Option<CpuSet>,
     /// Processors that are kept free, in thousandths: of `systemReserved` and `kubeReserved`.
     pub reserved_milli: i64,
+    /// `memoryManagerPolicy: Static` with `reservedMemory`.
+    pub memory: Option<MemoryOptions>,
     /// `topologyManagerPolicy`
     pub policy: TopologyPolicy,
     /// `topologyManagerScope`
@@ -59,8 +62,30 @@ pub struct Settings {
 
 struct State {
     cpu: Option<CpuManager>,
+    memory: Option<MemoryManager>,
     /// The set that each container got last, by its id.
     current: HashMap<String, CpuSet>,
+}
+
+impl State {
+    fn keep_pods(&mut self, active: &BTreeSet<&str>) {
+        if let Some(cpu) = &mut self.cpu {
+            cpu.keep_pods(active);
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.keep_pods(active);
+        }
+    }
+
+    fn allocate(&mut self, pod: &Pod, container: &Container, hint: Hint) -> Result<(), cpu::Refused> {
+        if let Some(cpu) = &mut self.cpu {
+            cpu.allocate(pod, container, hint)?;
+        }
+        match &mut self.memory {
+            Some(memory) => memory.allocate(pod, container, hint),
+            None => Ok(()),
+        }
+    }
 }
 
 /// The managers of a node.
@@ -82,7 +107,7 @@ impl ResourceManagers {
     /// Nothing is pinned or aligned.
     #[must_use]
     pub fn none() -> ResourceManagers {
-        let state = Mutex::new(State { cpu: None, current: HashMap::new() });
+        let state = Mutex::new(State { cpu: None, memory: None, current: HashMap::new() });
         ResourceManagers { state, policy: TopologyPolicy::None, scope: Scope::Container, nodes: vec![] }
     }
 
@@ -91,20 +116,31 @@ impl ResourceManagers {
     /// # Errors
     /// What the machine or the files do not allow.
     pub fn open(settings: &Settings, root: &Path, system: &Path) -> Result<ResourceManagers, String> {
-        if settings.cpu.is_none() && settings.policy == TopologyPolicy::None {
-            let left = root.join(cpu::CHECKPOINT);
-            if left.exists() {
-                return Err(format!(
-                    "could not restore state from checkpoint: configured policy \"none\" differs from state checkpoint policy \"static\", please drain this node and delete the CPU manager checkpoint file {:?} before restarting Kubelet",
-                    left.display().to_string()
-                ));
-            }
+        let left = |file: &str| Some(root.join(file)).filter(|path| path.exists());
+        if settings.cpu.is_none()
+            && let Some(file) = left(cpu::CHECKPOINT)
+        {
+            return Err(format!(
+                "could not restore state from checkpoint: configured policy \"none\" differs from state checkpoint policy \"static\", please drain this node and delete the CPU manager checkpoint file {:?} before restarting Kubelet",
+                file.display().to_string()
+            ));
+        }
+        if settings.memory.is_none()
+            && let Some(file) = left(memory::CHECKPOINT)
+        {
+            return Err(format!(
+                "could not restore state from checkpoint: [memorymanager] configured policy \"None\" differs from state checkpoint policy \"Static\", please drain this node and delete the memory manager checkpoint file {:?} before restarting Kubelet",
+                file.display().to_string()
+            ));
+        }
+        if settings.cpu.is_none() && settings.memory.is_none() && settings.policy == TopologyPolicy::None {
             return Ok(ResourceManagers::none());
         }
         let topology =
             Topology::read(system).map_err(|error| format!("the topology of processors: {error}"))?;
         let nodes: Vec<u32> = topology.numa_nodes().into_iter().collect();
-        if settings.policy != TopologyPolicy::None && nodes.len() > MOST_NODES {
+        let aligns = settings.policy != TopologyPolicy::None || settings.memory.is_some();
+        if aligns && nodes.len() > MOST_NODES {
             return Err(format!("unsupported on machines with more than {MOST_NODES} NUMA Nodes"));
         }
         let reserve = settings.reserved_cpus.clone();
@@ -113,7 +149,9 @@ impl ResourceManagers {
             .cpu
             .map(|options| CpuManager::open(root, topology, options, reserve.ok_or(count)))
             .transpose()?;
-        let state = Mutex::new(State { cpu, current: HashMap::new() });
+        let memory = settings.memory.as_ref();
+        let memory = memory.map(|options| MemoryManager::open(root, system, &nodes, options)).transpose()?;
+        let state = Mutex::new(State { cpu, memory, current: HashMap::new() });
         Ok(ResourceManagers { state, policy: settings.policy, scope: settings.scope, nodes })
     }
 
@@ -134,14 +172,15 @@ impl ResourceManagers {
         devices: DeviceHints<'_>,
     ) -> Result<Affinity, Refusal> {
         let mut state = self.state();
-        if let (Some(cpu), Some(active)) = (&mut state.cpu, active) {
-            cpu.keep_pods(active);
+        if let Some(active) = active {
+            state.keep_pods(active);
         }
         let containers = || model::init_containers(pod).iter().chain(model::containers(pod));
         let of_pod = match self.scope {
             Scope::Container => None,
             Scope::Pod => {
                 let mut hints: Vec<ResourceHints> = state.cpu.iter().map(|cpu| cpu.pod_hints(pod)).collect();
+                hints.extend(state.memory.iter().flat_map(|memory| memory.pod_hints(pod)));
                 hints.extend(devices(None, &self.nodes));
                 Some(self.merge(&hints)?)
             }
@@ -153,14 +192,14 @@ impl ResourceManagers {
                 None => {
                     let mut hints: Vec<ResourceHints> =
                         state.cpu.iter().map(|cpu| cpu.hints(pod, container)).collect();
+                    hints.extend(state.memory.iter().flat_map(|memory| memory.hints(pod, container)));
                     hints.extend(devices(Some(container), &self.nodes));
                     self.merge(&hints)?
                 }
             };
-            if let Some(cpu) = &mut state.cpu {
-                cpu.allocate(pod, container, hint)
-                    .map_err(|(reason, message)| Refusal { reason: reason.to_owned(), message })?;
-            }
+            state
+                .allocate(pod, container, hint)
+                .map_err(|(reason, message)| Refusal { reason: reason.to_owned(), message })?;
             affinity.insert(container.name.clone(), hint);
         }
         Ok(affinity)
@@ -176,10 +215,15 @@ impl ResourceManagers {
         Err(Refusal { reason: reason.to_owned(), message: message.to_owned() })
     }
 
-    /// Limits of a container with the processors that it runs on. One that has its own needs no quota: it could not use more.
+    /// Limits of a container with the processors that it runs on, and the NUMA nodes of its memory. One that has processors of its own
+    /// needs no quota: it could not use more.
     #[must_use]
-    pub fn with_cpus(&self, pod: &Pod, container: &str, mut limits: LinuxResources) -> LinuxResources {
-        if let Some(cpu) = &self.state().cpu {
+    pub fn with_places(&self, pod: &Pod, container: &str, mut limits: LinuxResources) -> LinuxResources {
+        let state = self.state();
+        if let Some(memory) = &state.memory {
+            limits.cpuset_mems = memory.nodes_of(model::uid(pod), container);
+        }
+        if let Some(cpu) = &state.cpu {
             limits.cpuset_cpus = cpu.of(model::uid(pod), container).to_string();
             if cpu.own(model::uid(pod), container).is_some() {
                 limits.cpu_quota = 0;
@@ -209,6 +253,12 @@ impl ResourceManagers {
         self.state().cpu.is_some()
     }
 
+    /// Whether containers are bound to the NUMA nodes of their memory.
+    #[must_use]
+    pub fn binds_memory(&self) -> bool {
+        self.state().memory.is_some()
+    }
+
     /// Takes back what is not of these pods, and gives containers that run their present processors.
     ///
     /// # Errors
@@ -223,8 +273,8 @@ impl ResourceManagers {
         let mut changes: Vec<(String, CpuSet)> = vec![];
         {
             let mut state = self.state();
-            let State { cpu: Some(cpu), current } = &mut *state else { return Ok(()) };
-            cpu.keep_pods(active);
+            state.keep_pods(active);
+            let State { cpu: Some(cpu), current, .. } = &mut *state else { return Ok(()) };
             current.retain(|id, _| listed.iter().any(|info| info.id == *id));
             for info in listed.iter().filter(|info| info.state == ContainerState::Running) {
                 let Some(uid) = labels::container_pod_uid(info) else { continue };
@@ -314,8 +364,11 @@ mod tests {
                 active.insert(uid);
                 let found = managers.admit(&pod(uid, &cpus), Some(&active), &|_, _| vec![]);
                 let has = |index: usize| {
-                    let limits =
-                        managers.with_cpus(&pod(uid, &cpus), &format!("c{index}"), LinuxResources::default());
+                    let limits = managers.with_places(
+                        &pod(uid, &cpus),
+                        &format!("c{index}"),
+                        LinuxResources::default(),
+                    );
                     limits.cpuset_cpus
                 };
                 let text = match found {
@@ -368,7 +421,7 @@ mod tests {
         });
         assert_eq!(found.unwrap()["c0"].nodes, Some(NumaMask::of([1])));
         let limits = LinuxResources { cpu_quota: 5, ..LinuxResources::default() };
-        let own = managers.with_cpus(&pod, "c0", limits.clone());
+        let own = managers.with_places(&pod, "c0", limits.clone());
         assert_eq!((own.cpuset_cpus.as_str(), own.cpu_quota), ("4-5", 0));
         assert_eq!(managers.of_pod(&pod, limits).cpu_quota, -1);
         assert_eq!(managers.cpu_counts(), Some((6000, 2)));

@@ -67,7 +67,7 @@ pub(super) async fn keep_processors(
     pods: Arc<Informer<FullPod>>,
     statics: watch::Receiver<StaticPods>,
 ) {
-    if !cx.managers.pins() {
+    if !cx.managers.pins() && !cx.managers.binds_memory() {
         return;
     }
     pods.synced().await;

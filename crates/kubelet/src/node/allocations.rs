@@ -138,14 +138,18 @@ impl Allocations {
 
 /// Why a resize can never be granted.
 fn infeasible(cx: &NodeContext, pod: &Pod, granted: &Pod) -> Option<String> {
-    let all = |pod: &Pod| -> Vec<Option<i64>> {
+    let all = |pod: &Pod, resource: &str| -> Vec<Option<i64>> {
         let containers = model::init_containers(pod).iter().chain(model::containers(pod));
-        containers.map(|c| model::milli(model::requests(c.resources.as_ref()), "cpu")).collect()
+        containers.map(|c| model::milli(model::requests(c.resources.as_ref()), resource)).collect()
     };
-    let pinned = cx.managers.pins() && model::qos(pod) == Qos::Guaranteed && all(pod) != all(granted);
-    pinned.then(|| {
-        "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\"".to_owned()
-    })
+    let changes = |resource: &str| all(pod, resource) != all(granted, resource);
+    let managers = [
+        (cx.managers.pins(), "cpu", "CPU Manager policy \"static\""),
+        (cx.managers.binds_memory(), "memory", "Memory Manager policy \"Static\""),
+    ];
+    let manager = managers.into_iter().find(|(is_static, resource, _)| *is_static && changes(resource))?.2;
+    (model::qos(pod) == Qos::Guaranteed)
+        .then(|| format!("Resize is infeasible for Guaranteed Pods alongside {manager}"))
 }
 
 fn asks_for_more(pod: &Arc<Pod>, granted: &Allocation) -> bool {

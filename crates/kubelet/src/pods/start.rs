@@ -194,10 +194,10 @@ pub async fn container_config(
     })
 }
 
-/// Limits of a container, and the processors that it runs on.
+/// Limits of a container, the processors that it runs on, and the nodes of its memory.
 fn limits(cx: &NodeContext, pod: &Pod, container: &Container) -> LinuxResources {
     let limits = resources::of_container(pod, container, cx.config.memory);
-    resources::with_group_kill(cx.managers.with_cpus(pod, &container.name, limits))
+    resources::with_group_kill(cx.managers.with_places(pod, &container.name, limits))
 }
 
 /// Users, groups and profiles of a container, and how its mounts show their owners.

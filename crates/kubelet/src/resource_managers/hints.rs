@@ -25,6 +25,12 @@ impl NumaMask {
         self.0.count_ones()
     }
 
+    /// The nodes in it, in order.
+    #[must_use]
+    pub fn numbers(self) -> Vec<u32> {
+        (0..64).filter(|node| self.has(*node)).collect()
+    }
+
     /// Fewer nodes, or as many with smaller numbers.
     fn is_narrower(self, other: NumaMask) -> bool {
         (self.count(), self.0) < (other.count(), other.0)
