@@ -3,6 +3,7 @@
 //! Invariant: a denial is as recent as the store was when the request was authorized, a permission as recent as the caches.
 
 mod reload;
+mod unmanaged;
 
 use crate::fetch::{AttemptObserver, Reviewer};
 use arc_swap::ArcSwap;
@@ -72,16 +73,18 @@ impl Feed for EngineFeed {
         self.followed().map_or(0, |f| f.cache.changed())
     }
 
-    fn take(&self) -> (u64, Vec<Change>) {
-        let Some(followed) = self.followed() else { return (0, vec![]) };
+    fn take(&self, each: &mut dyn FnMut(&Change)) -> u64 {
+        let Some(followed) = self.followed() else { return 0 };
         let mut follower = followed.follower.lock().unwrap_or_else(PoisonError::into_inner);
         let (revision, entries) = follower.take();
-        let changes = entries.into_iter().map(|(entry, there)| Change {
-            namespace: entry.namespace().to_owned(),
-            name: entry.name().to_owned(),
-            object: there.then(|| entry.decode()),
-        });
-        (revision, changes.collect())
+        for (entry, there) in entries {
+            each(&Change {
+                namespace: entry.namespace().to_owned(),
+                name: entry.name().to_owned(),
+                object: there.then(|| unmanaged::decode(&entry)),
+            });
+        }
+        revision
     }
 }
 

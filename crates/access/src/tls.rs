@@ -22,11 +22,14 @@ pub fn front(
     Ok(TlsConfigHandle::new(tls, authorities))
 }
 
+/// Sessions that are kept for clients that connect again.
+const SESSIONS: usize = 256;
+
 type Parts = (kaji_server::TlsAcceptor, Arc<kaji_server::Authorities>);
 
 fn parts(serving: &Serving, certificates: &Certificates, signers: &Authorities) -> Result<Parts, StackError> {
     let authorities = Arc::new(kaji_server::Authorities::new(&signers.clients, &signers.proxies)?);
-    Ok((kaji_server::tls(&serving.tls, certificates.serving(), authorities.clone())?, authorities))
+    Ok((kaji_server::tls(&serving.tls, certificates.serving(), authorities.clone(), SESSIONS)?, authorities))
 }
 
 /// Watches all of them.

@@ -30,8 +30,9 @@ impl Feed for Given {
     fn revision(&self) -> u64 {
         self.1.load(Ordering::Acquire)
     }
-    fn take(&self) -> (u64, Vec<Change>) {
-        (self.revision(), std::mem::take(&mut *self.0.lock().unwrap()))
+    fn take(&self, each: &mut dyn FnMut(&Change)) -> u64 {
+        std::mem::take(&mut *self.0.lock().unwrap()).iter().for_each(each);
+        self.revision()
     }
 }
 

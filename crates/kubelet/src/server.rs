@@ -203,13 +203,16 @@ struct KubeletServer {
     handler: Arc<dyn Handler>,
 }
 
+/// Sessions that are kept: the API server is the one client that comes often, and a process may have many kubelets.
+const SESSIONS: usize = 8;
+
 /// The TLS configuration for these client certificate authorities.
 fn tls_config(
     serving: Arc<dyn ResolvesServerCert>,
     client_ca: &str,
 ) -> Result<(TlsAcceptor, Arc<Authorities>), StackError> {
     let authorities = Arc::new(Authorities::new(client_ca, client_ca)?);
-    Ok((kaji_server::tls(&TlsOptions::default(), serving, authorities.clone())?, authorities))
+    Ok((kaji_server::tls(&TlsOptions::default(), serving, authorities.clone(), SESSIONS)?, authorities))
 }
 
 impl KubeletServer {

@@ -22,6 +22,8 @@ use tokio::{sync::Notify, time::Instant};
 
 const FIRST_RETRY: Duration = Duration::from_millis(5);
 const LAST_RETRY: Duration = Duration::from_secs(1000);
+/// Keys for which a queue that has become empty keeps room.
+const ROOM: usize = 256;
 
 #[derive(Default)]
 struct State {
@@ -244,7 +246,20 @@ impl State {
         }
         self.meter.depth.dec();
         self.active.insert(key.clone(), Some(Instant::now()));
+        if self.ready.is_empty() {
+            self.release_memory();
+        }
         Some(key)
+    }
+
+    /// After a first list every key was queued at once, and may never be again: the room for them is given back.
+    fn release_memory(&mut self) {
+        if self.ready.capacity() > ROOM {
+            self.ready.shrink_to(ROOM);
+            self.queued.shrink_to(ROOM);
+            self.active.shrink_to(ROOM);
+            self.again.shrink_to(ROOM);
+        }
     }
 }
 
@@ -254,6 +269,20 @@ mod tests {
 
     fn key(name: &str) -> Key {
         Key::new("", name)
+    }
+
+    #[tokio::test]
+    async fn gives_room_back_once_it_is_empty() {
+        let queue = Queue::default();
+        for i in 0..10 * ROOM {
+            queue.add(key(&i.to_string()));
+        }
+        for i in 0..10 * ROOM {
+            let next = queue.next().await.unwrap();
+            assert_eq!(next, key(&i.to_string()));
+            queue.done(&next);
+        }
+        assert!(queue.locked(|s| s.queued.capacity().max(s.ready.capacity()) < 3 * ROOM));
     }
 
     #[tokio::test]

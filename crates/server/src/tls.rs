@@ -10,7 +10,7 @@ use tokio_rustls::{
     rustls::{
         CipherSuite, NamedGroup, ServerConfig,
         crypto::{CryptoProvider, ring},
-        server::ResolvesServerCert,
+        server::{ResolvesServerCert, ServerSessionMemoryCache},
         version::{TLS12, TLS13},
     },
 };
@@ -140,11 +140,13 @@ impl TlsOptions {
 }
 
 /// TLS as the server presents it. `authorities` take any client certificate; requests decide what it is worth. What
-/// `serving` answers may change from handshake to handshake.
+/// `serving` answers may change from handshake to handshake. So many `sessions` are kept for clients that connect again; room
+/// for all of them (120 bytes each) is taken at once.
 pub fn tls(
     options: &TlsOptions,
     serving: Arc<dyn ResolvesServerCert>,
     authorities: Arc<Authorities>,
+    sessions: usize,
 ) -> Result<TlsAcceptor, StackError> {
     options.validate().map_err(StackError::Tls)?;
     let versions = match options.oldest {
@@ -156,6 +158,7 @@ pub fn tls(
         .map_err(|e| StackError::Tls(e.to_string()))?
         .with_client_cert_verifier(authorities)
         .with_cert_resolver(serving);
+    config.session_storage = ServerSessionMemoryCache::new(sessions);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -18,7 +18,7 @@ pub trait Feed: Send + Sync + 'static {
     /// Grows with each change. Read for every decision.
     fn revision(&self) -> u64;
 
-    /// What changed since the last call (the first one: everything), and the revision that this leads to.
-    /// Calls come one at a time.
-    fn take(&self) -> (u64, Vec<Change>);
+    /// Gives what changed since the last call (the first one: everything), one change after the other; returns the revision
+    /// that this leads to. Calls come one at a time. There may be very many objects: no two are in memory at once.
+    fn take(&self, each: &mut dyn FnMut(&Change)) -> u64;
 }

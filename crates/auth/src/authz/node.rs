@@ -104,15 +104,9 @@ impl Node {
             return;
         }
         let mut graph = Graph::clone(&old);
-        let (pods, changes) = self.feeds.pods.take();
-        changes.iter().for_each(|c| graph.pod(c));
-        let (volumes, changes) = self.feeds.volumes.take();
-        changes.iter().for_each(|c| graph.volume(c));
-        let mut direct = |feed: &dyn Feed, kind| {
-            let (revision, changes) = feed.take();
-            changes.iter().for_each(|c| graph.direct(kind, c));
-            revision
-        };
+        let pods = self.feeds.pods.take(&mut |c| graph.pod(c));
+        let volumes = self.feeds.volumes.take(&mut |c| graph.volume(c));
+        let mut direct = |feed: &dyn Feed, kind| feed.take(&mut |c| graph.direct(kind, c));
         let attachments = direct(&*self.feeds.attachments, Kind::Attachment);
         let slices = direct(&*self.feeds.slices, Kind::Slice);
         let requests = direct(&*self.feeds.certificate_requests, Kind::CertificateRequest);

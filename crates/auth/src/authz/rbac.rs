@@ -327,14 +327,11 @@ impl Rbac {
             return;
         }
         let mut index = Index::clone(&old);
-        let (cluster_roles, changes) = self.feeds.cluster_roles.take();
-        changes.iter().for_each(|c| index.cluster_role(c));
-        let (cluster_role_bindings, changes) = self.feeds.cluster_role_bindings.take();
-        changes.iter().for_each(|c| index.cluster_role_binding(c));
-        let (roles, changes) = self.feeds.roles.take();
-        changes.iter().for_each(|c| index.role(c));
-        let (role_bindings, changes) = self.feeds.role_bindings.take();
-        changes.iter().for_each(|c| index.role_binding(c));
+        let feeds = &self.feeds;
+        let cluster_roles = feeds.cluster_roles.take(&mut |c| index.cluster_role(c));
+        let cluster_role_bindings = feeds.cluster_role_bindings.take(&mut |c| index.cluster_role_binding(c));
+        let roles = feeds.roles.take(&mut |c| index.role(c));
+        let role_bindings = feeds.role_bindings.take(&mut |c| index.role_binding(c));
         index.revisions = Some([cluster_roles, cluster_role_bindings, roles, role_bindings]);
         self.index.store(Arc::new(index));
     }

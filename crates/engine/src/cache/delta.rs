@@ -11,14 +11,14 @@ use std::{
     sync::{Arc, Weak},
 };
 
-/// Smaller objects would not become much smaller, larger ones take long to compare.
-const SIZES: std::ops::RangeInclusive<usize> = 640..=32 << 10;
+/// Smaller objects would not become much smaller, larger ones take long to compare. Places in them fit into 15 bits.
+const SIZES: std::ops::Range<usize> = 640..1 << 15;
 /// Bytes of a common piece: a shorter one costs as much as it saves.
 const SHORTEST: usize = 16;
 /// Searches for common pieces in one object.
 const SEARCHES: usize = 128;
 /// Marks a piece of the literals.
-const LITERAL: u32 = 1 << 31;
+const LITERAL: u16 = 1 << 15;
 
 /// An object that others are compared with.
 #[derive(Debug)]
@@ -27,9 +27,9 @@ pub(super) struct Base(Box<[u8]>);
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     /// Where it begins in the object; it ends where the next one begins.
-    at: u32,
+    at: u16,
     /// Where it begins in the base, or, with [`LITERAL`], in the literals.
-    from: u32,
+    from: u16,
 }
 
 /// An object as pieces of a base and literals.
@@ -39,7 +39,7 @@ pub(super) struct Delta {
     /// The first is at 0.
     pieces: Box<[Piece]>,
     literals: Box<[u8]>,
-    len: usize,
+    len: u16,
 }
 
 /// How many bytes two texts have in common at their beginnings.
@@ -130,9 +130,9 @@ impl Comparison<'_> {
     }
 }
 
-/// Objects that are compared are smaller than 4 GiB by far.
+/// Of objects of [`SIZES`].
 fn piece(at: usize, from: usize) -> Piece {
-    let place = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let place = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     Piece { at: place(at), from: place(from) }
 }
 
@@ -144,14 +144,18 @@ impl Delta {
             Comparison { base: &base.0, object, pieces: Vec::new(), literals: Vec::new(), limit };
         comparison.run()?;
         let Comparison { pieces, literals, .. } = comparison;
-        let delta =
-            Delta { base: base.clone(), pieces: pieces.into(), literals: literals.into(), len: object.len() };
+        let delta = Delta {
+            base: base.clone(),
+            pieces: pieces.into(),
+            literals: literals.into(),
+            len: u16::try_from(object.len()).ok()?,
+        };
         (delta.size() <= limit).then_some(delta)
     }
 
     /// Bytes of the object.
     pub fn len(&self) -> usize {
-        self.len
+        self.len.into()
     }
 
     /// Bytes that only this object takes.
@@ -161,9 +165,9 @@ impl Delta {
 
     fn bytes(&self, index: usize) -> Option<&[u8]> {
         let piece = self.pieces.get(index)?;
-        let end = self.pieces.get(index + 1).map_or(self.len, |next| next.at as usize);
-        let len = end.checked_sub(piece.at as usize)?;
-        let from = (piece.from & !LITERAL) as usize;
+        let end = self.pieces.get(index + 1).map_or(self.len, |next| next.at);
+        let len = usize::from(end.checked_sub(piece.at)?);
+        let from = usize::from(piece.from & !LITERAL);
         let source = if piece.from & LITERAL == 0 { &self.base.0 } else { &self.literals };
         source.get(from..from + len)
     }
@@ -180,8 +184,8 @@ impl Delta {
 
     /// A part of the object, if it lies in one piece.
     pub fn text(&self, at: usize, len: usize) -> Option<&str> {
-        let index = self.pieces.partition_point(|piece| piece.at as usize <= at).checked_sub(1)?;
-        let inside = at - self.pieces[index].at as usize;
+        let index = self.pieces.partition_point(|piece| usize::from(piece.at) <= at).checked_sub(1)?;
+        let inside = at - usize::from(self.pieces[index].at);
         std::str::from_utf8(self.bytes(index)?.get(inside..inside + len)?).ok()
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: a key that has not been used for twice the longest delay starts anew; there are at most [`MOST_KEYS`] keys.
 
 use jiff::Timestamp;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Keys that are remembered.
@@ -14,14 +14,15 @@ const MOST_KEYS: usize = 10_000;
 pub struct Backoff {
     first: Duration,
     longest: Duration,
-    entries: HashMap<String, (Duration, Timestamp)>,
+    /// Most are empty, and there is one for each simulated pod: an empty tree is half of an empty hash table.
+    entries: BTreeMap<String, (Duration, Timestamp)>,
 }
 
 impl Backoff {
     /// The first delay and the longest.
     #[must_use]
     pub fn new(first: Duration, longest: Duration) -> Backoff {
-        Backoff { first, longest, entries: HashMap::new() }
+        Backoff { first, longest, entries: BTreeMap::new() }
     }
 
     /// Upstream's delays, of restarts and of pulls.

@@ -1,7 +1,7 @@
 //! Addresses of simulated nodes and their pods. A pod has one of each range of its node (`spec.podCIDRs`).
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     str::FromStr,
@@ -67,8 +67,8 @@ pub fn node_address(node: u16) -> Ipv4Addr {
 
 #[derive(Default)]
 struct Taken {
-    by_pod: HashMap<String, Vec<IpAddr>>,
-    by_address: HashMap<IpAddr, String>,
+    by_pod: HashMap<Box<str>, Box<[IpAddr]>>,
+    addresses: HashSet<IpAddr>,
 }
 
 /// Addresses of pods.
@@ -81,16 +81,16 @@ impl Addresses {
     pub fn assign(&self, uid: &str, reported: &[IpAddr], ranges: impl Fn() -> Vec<Range>) -> Vec<IpAddr> {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(addresses) = taken.by_pod.get(uid) {
-            return addresses.clone();
+            return addresses.to_vec();
         }
-        let free = |range: Range| range.hosts().find(|a| !taken.by_address.contains_key(a));
+        let free = |range: Range| range.hosts().find(|a| !taken.addresses.contains(a));
         let addresses: Option<Vec<IpAddr>> = match reported {
             [] => ranges().into_iter().map(free).collect(),
             reported => Some(reported.to_vec()),
         };
         let Some(addresses) = addresses.filter(|a| !a.is_empty()) else { return vec![] };
-        taken.by_address.extend(addresses.iter().map(|a| (*a, uid.to_owned())));
-        taken.by_pod.insert(uid.to_owned(), addresses.clone());
+        taken.addresses.extend(&addresses);
+        taken.by_pod.insert(uid.into(), addresses.as_slice().into());
         addresses
     }
 
@@ -98,7 +98,7 @@ impl Addresses {
     pub fn release(&self, uid: &str) {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for address in taken.by_pod.remove(uid).unwrap_or_default() {
-            taken.by_address.remove(&address);
+            taken.addresses.remove(&address);
         }
     }
 }

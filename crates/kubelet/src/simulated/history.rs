@@ -26,7 +26,7 @@ pub fn lines(pod: &Pod, container: &Container, run: &Run) -> Vec<Line> {
     if let Some(at) = ready.filter(|at| run.ended.is_none() && at.as_second() >= run.started.as_second()) {
         events.push((at.max(run.started), "the pod is ready".to_owned()));
     }
-    if let Some((since, _)) = &run.stopping {
+    if let Some((since, _)) = run.stopping.as_deref() {
         events.push((*since, "asked to stop".to_owned()));
     }
     if let Some(ended) = &run.ended {
@@ -74,7 +74,11 @@ mod tests {
             started: at("2026-01-01T00:00:01.25Z"),
             planned: None,
             stopping: None,
-            ended: Some(Ended { at: at("2026-01-01T00:00:03Z"), code: 137, reason: "OOMKilled".into() }),
+            ended: Some(Box::new(Ended {
+                at: at("2026-01-01T00:00:03Z"),
+                code: 137,
+                reason: "OOMKilled".into(),
+            })),
             deaf: false,
             stdout: "".into(),
             message: "".into(),

@@ -18,6 +18,7 @@ use crate::pods::sources::{Keyed, KeyedRef};
 use futures_util::FutureExt;
 use jiff::Timestamp;
 use kaji_meta::quantity::Quantity;
+use kaji_runtime::intern::Text;
 use kaji_runtime::objects::{Node, Pod, Service};
 use kaji_runtime::queue::Queue;
 use kaji_runtime::{
@@ -47,9 +48,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A pod that was looked at.
 pub(super) struct Kept {
     pub(super) pod: SimulatedPod,
-    node: String,
+    node: Text,
     /// The version that the last write made.
-    written: String,
+    written: Box<str>,
     /// When there is something to do without news.
     due: Option<Timestamp>,
 }
@@ -140,7 +141,7 @@ impl Pods {
                 lock(&self.kept)
                     .get(&pod.metadata.uid)
                     .into_iter()
-                    .for_each(|kept| lock(kept).written.clear());
+                    .for_each(|kept| lock(kept).written = Box::default());
                 self.queue.add(pod.metadata.key());
             }
         }
@@ -229,8 +230,8 @@ impl Pods {
         {
             let mut kept = lock(&kept);
             kept.due = outcome.again;
-            kept.written =
-                written.unwrap_or_else(|| full.metadata.resource_version.clone().unwrap_or_default());
+            let read = full.metadata.resource_version.as_deref().unwrap_or_default();
+            kept.written = written.as_deref().unwrap_or(read).into();
         }
         self.steps.send_modify(|steps| *steps += 1);
         Ok(outcome.again)
@@ -239,7 +240,8 @@ impl Pods {
     fn keep(&self, pod: &FullPod, place: &SimulatedNode, now: Timestamp) -> Arc<Mutex<Kept>> {
         let mut restored = SimulatedPod::restore(pod, now);
         restored.plan(pod, &self.host_files);
-        let kept = Kept { pod: restored, node: place.name.clone(), written: String::new(), due: None };
+        let kept =
+            Kept { pod: restored, node: place.name.as_str().into(), written: Box::default(), due: None };
         let kept = Arc::new(Mutex::new(kept));
         lock(&self.kept).insert(model::uid(pod).to_owned(), kept.clone());
         kept

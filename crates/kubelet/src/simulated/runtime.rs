@@ -58,11 +58,11 @@ pub struct Run {
     /// When it was started.
     pub started: Timestamp,
     /// When and how it ends by itself.
-    pub planned: Option<Ended>,
+    pub planned: Option<Box<Ended>>,
     /// It was asked to stop; when and how it ends of that.
-    pub stopping: Option<(Timestamp, Ended)>,
-    /// It has ended.
-    pub ended: Option<Ended>,
+    pub stopping: Option<Box<(Timestamp, Ended)>>,
+    /// It has ended. Most runs have not, and there are very many: what they lack takes no room.
+    pub ended: Option<Box<Ended>>,
     /// It ends by SIGKILL only.
     pub deaf: bool,
     /// What it prints.
@@ -77,26 +77,27 @@ impl Run {
     /// When it will have ended, as far as that is known.
     #[must_use]
     pub fn ends_at(&self) -> Option<Timestamp> {
-        let stopping = self.stopping.as_ref().map(|(_, ended)| ended.at);
+        let stopping = self.stopping.as_ref().map(|stopping| stopping.1.at);
         self.planned.iter().map(|planned| planned.at).chain(stopping).min()
     }
 
     /// Plans its end.
     pub fn plan(&mut self, exit: Option<Exit>) {
-        self.planned = exit.map(|exit| Ended {
+        let ended = |exit: Exit| Ended {
             at: self.started.saturating_add(exit.after).unwrap_or(Timestamp::MAX),
             code: exit.code,
             reason: exit.reason.into(),
-        });
+        };
+        self.planned = exit.map(|exit| Box::new(ended(exit)));
     }
 
     fn pass(&mut self, now: Timestamp) -> bool {
         if self.ended.is_some() {
             return false;
         }
-        let stopping = self.stopping.as_ref().map(|(_, ended)| ended);
-        let first = self.planned.iter().chain(stopping).min_by_key(|ended| ended.at);
-        self.ended = first.filter(|ended| ended.at <= now).cloned();
+        let stopping = self.stopping.as_deref().map(|(_, ended)| ended);
+        let first = self.planned.as_deref().into_iter().chain(stopping).min_by_key(|ended| ended.at);
+        self.ended = first.filter(|ended| ended.at <= now).map(|ended| Box::new(ended.clone()));
         self.ended.is_some()
     }
 }
@@ -216,10 +217,10 @@ impl PodRuntime {
         let killed = takes > grace || run.deaf;
         let at = now.saturating_add(takes.min(grace)).unwrap_or(Timestamp::MAX);
         let (since, former) =
-            run.stopping.as_ref().map_or((now, None), |(since, ended)| (*since, Some(ended.at)));
+            run.stopping.as_deref().map_or((now, None), |(since, ended)| (*since, Some(ended.at)));
         if former.is_none_or(|former| at < former) {
             let ended = Ended { at, code: if killed { 137 } else { 0 }, reason: "".into() };
-            run.stopping = Some((since, ended));
+            run.stopping = Some(Box::new((since, ended)));
         }
         run.pass(now);
     }
@@ -229,7 +230,7 @@ impl PodRuntime {
         self.pass(now);
         for run in self.containers.iter_mut().filter_map(|c| c.runs.first_mut()).filter(|r| r.ended.is_none())
         {
-            run.ended = Some(Ended { at: now, code: 255, reason: "Unknown".into() });
+            run.ended = Some(Box::new(Ended { at: now, code: 255, reason: "Unknown".into() }));
         }
         if let Some(sandbox) = &mut self.sandbox {
             sandbox.ready = false;
@@ -286,6 +287,7 @@ impl PodRuntime {
                 runtime.containers.push(Runs { name: shown.name.as_str().into(), next_attempt, runs });
             }
         }
+        runtime.containers.shrink_to_fit();
         if runtime.began() || status.pod_ip.is_some() && !model::host_network(pod) {
             let created = status.start_time.as_ref().map_or(now, |t| t.0);
             runtime.sandbox = Some(Sandbox { attempt: 0, ready: !model::is_terminal(pod), created });
@@ -313,7 +315,7 @@ fn restored_runs(pod: &Pod, shown: &ApiStatus, spec: Option<&Container>, now: Ti
         started: started.or(ended.as_ref().map(|e| e.at)).unwrap_or(now),
         planned: None,
         stopping: None,
-        ended,
+        ended: ended.map(Box::new),
         deaf: false,
         stdout: "".into(),
         message: "".into(),
@@ -336,7 +338,9 @@ fn restored_runs(pod: &Pod, shown: &ApiStatus, spec: Option<&Container>, now: Ti
         .or_else(|| terminated(state, count));
     let waits = newest.is_none();
     let before = terminated(shown.last_state.as_ref(), if waits { count } else { count.saturating_sub(1) });
-    newest.into_iter().chain(before).collect()
+    let mut runs: Vec<Run> = newest.into_iter().chain(before).collect();
+    runs.shrink_to_fit();
+    runs
 }
 
 fn sandbox_id(pod: &Pod, attempt: u32) -> String {

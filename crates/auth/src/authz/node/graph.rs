@@ -1,10 +1,14 @@
 //! The graph of references from nodes through their pods to other objects.
 //!
-//! Invariant: a reference is counted once for each pod that makes it; what no pod refers to is not there.
+//! Invariants: a reference is counted once for each pod that makes it; what no pod refers to is not there. What the pods of
+//! one template need, and the names of nodes, are kept once: there may be very many pods.
+
+mod shared;
 
 use crate::authz::feed::Change;
-use imbl::{HashMap, OrdSet};
+use imbl::{HashMap, OrdMap, OrdSet};
 use serde_json::Value;
+use shared::{Nodes, Shared};
 use std::{collections::BTreeSet, sync::Arc};
 
 /// The kinds of objects that nodes read.
@@ -43,11 +47,11 @@ impl Ref {
 }
 
 /// A pod that is bound.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug)]
 struct Pod {
-    node: Box<str>,
-    /// Itself and what it needs.
-    refs: BTreeSet<Ref>,
+    node: Arc<str>,
+    /// What it needs beside itself.
+    refs: Arc<[Ref]>,
 }
 
 /// A volume that is claimed.
@@ -62,13 +66,20 @@ struct Volume {
 pub struct Graph {
     /// Of the feeds, when this was made. `None`: never fed.
     pub revisions: Option<[u64; 5]>,
-    pods: HashMap<Ref, Arc<Pod>>,
-    /// Object -> node -> how many pods.
-    needed: HashMap<Ref, HashMap<Box<str>, u32>>,
+    /// By `NAMESPACE/NAME`.
+    pods: OrdMap<Box<str>, Pod>,
+    nodes: Shared<str>,
+    refs: Shared<[Ref]>,
+    /// The nodes that need an object.
+    needed: OrdMap<Ref, Nodes>,
     volumes: HashMap<Box<str>, Arc<Volume>>,
     /// Secret -> volumes that need it.
     secrets: HashMap<Ref, OrdSet<Box<str>>>,
     direct: HashMap<Ref, Box<str>>,
+}
+
+fn pod_key(namespace: &str, name: &str) -> Box<str> {
+    [namespace, "/", name].concat().into()
 }
 
 fn text<'a>(value: &'a Value, path: &str) -> &'a str {
@@ -149,29 +160,27 @@ fn resource_claims(pod: &Value, add: &mut impl FnMut(Kind, &str)) {
     add(Kind::ResourceClaim, text(pod, "/status/extendedResourceClaimStatus/resourceClaimName"));
 }
 
-impl Pod {
-    /// `None` while it is not bound.
-    fn new(namespace: &str, name: &str, pod: &Value) -> Option<Pod> {
-        let node = text(pod, "/spec/nodeName");
-        if node.is_empty() {
-            return None;
-        }
-        let mut refs = BTreeSet::from([Ref::new(Kind::Pod, namespace, name)]);
-        // A node makes mirror pods itself: they must not give it anything.
-        if pod.pointer("/metadata/annotations/kubernetes.io~1config.mirror").is_none() {
-            let mut add = |kind, name: &str| {
-                if !name.is_empty() {
-                    refs.insert(Ref::new(kind, namespace, name));
-                }
-            };
-            add(Kind::ServiceAccount, text(pod, "/spec/serviceAccountName"));
-            items(pod, "/spec/imagePullSecrets").for_each(|s| add(Kind::Secret, text(s, "/name")));
-            containers(pod, &mut add);
-            volumes(name, pod, &mut add);
-            resource_claims(pod, &mut add);
-        }
-        Some(Pod { node: node.into(), refs })
+/// The node of a pod, and what it needs beside itself; `None` while it is not bound.
+fn bound(namespace: &str, name: &str, pod: &Value) -> Option<(Box<str>, Box<[Ref]>)> {
+    let node = text(pod, "/spec/nodeName");
+    if node.is_empty() {
+        return None;
     }
+    let mut refs = BTreeSet::new();
+    // A node makes mirror pods itself: they must not give it anything.
+    if pod.pointer("/metadata/annotations/kubernetes.io~1config.mirror").is_none() {
+        let mut add = |kind, name: &str| {
+            if !name.is_empty() {
+                refs.insert(Ref::new(kind, namespace, name));
+            }
+        };
+        add(Kind::ServiceAccount, text(pod, "/spec/serviceAccountName"));
+        items(pod, "/spec/imagePullSecrets").for_each(|s| add(Kind::Secret, text(s, "/name")));
+        containers(pod, &mut add);
+        volumes(name, pod, &mut add);
+        resource_claims(pod, &mut add);
+    }
+    Some((node.into(), refs.into_iter().collect()))
 }
 
 impl Volume {
@@ -198,34 +207,40 @@ impl Volume {
 impl Graph {
     /// A pod changed.
     pub fn pod(&mut self, change: &Change) {
-        let key = Ref::new(Kind::Pod, &change.namespace, &change.name);
-        let new = change.object.as_ref().and_then(|o| Pod::new(&change.namespace, &change.name, o));
-        let old = self.pods.get(&key).cloned();
-        if old.as_deref() == new.as_ref() {
+        let key = pod_key(&change.namespace, &change.name);
+        let new = change.object.as_ref().and_then(|o| bound(&change.namespace, &change.name, o));
+        let old = self.pods.get(&*key);
+        if old.map(|old| (&*old.node, &*old.refs)) == new.as_ref().map(|(node, refs)| (&**node, &**refs)) {
             return;
         }
-        if let Some(old) = old {
-            self.pods.remove(&key);
-            for reference in &old.refs {
-                let Some(nodes) = self.needed.get_mut(reference) else { continue };
-                let left = nodes.get(&old.node).copied().unwrap_or_default().saturating_sub(1);
-                if left == 0 {
-                    nodes.remove(&old.node);
-                } else {
-                    nodes.insert(old.node.clone(), left);
-                }
-                if nodes.is_empty() {
-                    self.needed.remove(reference);
-                }
+        if let Some(old) = self.pods.remove(&*key) {
+            self.unbind(&old);
+        }
+        if let Some((node, refs)) = new {
+            let pod = self.bind(node, refs);
+            self.pods.insert(key, pod);
+        }
+    }
+
+    fn bind(&mut self, node: Box<str>, refs: Box<[Ref]>) -> Pod {
+        let pod = Pod { node: self.nodes.acquire(node), refs: self.refs.acquire(refs) };
+        for reference in &*pod.refs {
+            match self.needed.get_mut(reference) {
+                Some(nodes) => nodes.add(&pod.node),
+                None => drop(self.needed.insert(reference.clone(), Nodes::One(pod.node.clone(), 1))),
             }
         }
-        if let Some(new) = new {
-            for reference in &new.refs {
-                let nodes = self.needed.entry(reference.clone()).or_default();
-                *nodes.entry(new.node.clone()).or_default() += 1;
+        pod
+    }
+
+    fn unbind(&mut self, pod: &Pod) {
+        for reference in &*pod.refs {
+            if self.needed.get_mut(reference).is_some_and(|nodes| !nodes.remove(&pod.node)) {
+                self.needed.remove(reference);
             }
-            self.pods.insert(key, Arc::new(new));
         }
+        self.nodes.release(&pod.node);
+        self.refs.release(&pod.refs);
     }
 
     /// A persistent volume changed.
@@ -257,7 +272,7 @@ impl Graph {
     }
 
     fn needed_by(&self, object: &Ref, node: &str) -> bool {
-        self.needed.get(object).is_some_and(|nodes| nodes.contains_key(node))
+        self.needed.get(object).is_some_and(|nodes| nodes.has(node))
     }
 
     fn volume_of(&self, name: &str, node: &str) -> bool {
@@ -268,6 +283,7 @@ impl Graph {
     pub fn leads_to(&self, kind: Kind, namespace: &str, name: &str, node: &str) -> bool {
         let object = Ref::new(kind, namespace, name);
         match kind {
+            Kind::Pod => self.pods.get(&*pod_key(namespace, name)).is_some_and(|pod| *pod.node == *node),
             Kind::Volume => self.volume_of(name, node),
             Kind::Attachment | Kind::Slice | Kind::CertificateRequest => {
                 self.direct.get(&object).is_some_and(|n| **n == *node)
@@ -283,3 +299,6 @@ impl Graph {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,8 +22,9 @@ impl Feed for Script {
     fn revision(&self) -> u64 {
         self.0.0.load(Ordering::Relaxed)
     }
-    fn take(&self) -> (u64, Vec<Change>) {
-        (self.revision(), std::mem::take(&mut *self.0.1.lock().unwrap()))
+    fn take(&self, each: &mut dyn FnMut(&Change)) -> u64 {
+        std::mem::take(&mut *self.0.1.lock().unwrap()).iter().for_each(each);
+        self.revision()
     }
 }
 
