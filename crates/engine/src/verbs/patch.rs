@@ -302,18 +302,23 @@ pub(crate) async fn patch(
 }
 
 async fn run(op: &Op<'_>, kind: Kind, req: &ApiRequest) -> Result<Written, Status> {
-    let patch = Patch::parse(op, kind, &req.body)?;
-    req.audit.iter().for_each(|t| t.patch(&patch.body));
+    let patch = Patch::parse(op, kind, &req.body);
+    patch.iter().for_each(|patch| req.audit.iter().for_each(|t| t.patch(&patch.body)));
     let apply = kind == Kind::Apply;
     let creates = (apply || op.target.res.def.allow_create_on_update) && op.target.sub.is_none();
     let plan = Plan { create: creates.then_some(req), keep_managed_fields: apply, ..Plan::default() };
-    let mut make =
-        |state: Option<&State>| if apply { applied(op, &patch, state) } else { patched(op, &patch, state) };
+    let patch = if apply { Ok(patch?) } else { patch };
+    let mut make = |state: Option<&State>| match &patch {
+        Ok(patch) if apply => applied(op, patch, state),
+        _ => patched(op, &patch, state),
+    };
     update::update(op, op.target.name, &plan, &mut make).await
 }
 
-fn patched(op: &Op<'_>, patch: &Patch, state: Option<&State>) -> Result<Made, Status> {
+/// What a patch makes of the object. As upstream, a patch that is none is refused after the object was found.
+fn patched(op: &Op<'_>, patch: &Result<Patch, Status>, state: Option<&State>) -> Result<Made, Status> {
     let Some(state) = state else { return Err(op.target.not_found(op.target.name)) };
+    let patch = patch.as_ref().map_err(Status::clone)?;
     let mut new = patch.patched(op, &op.target.want(), op.conversion.in_version(&state.object)?)?;
     op.default(&mut new)?;
     metadata::match_namespace(op, &mut new)?;

@@ -61,6 +61,8 @@ async fn refusals() {
             r#"{"foo":1,"data":{"a":"1","a":"1"}}"#.to_string(),
         ),
         ("merge", "v1/configmaps/default/a?force=true", json!({}).to_string()),
+        ("merge", "v1/configmaps/default/b", "[]".to_string()),
+        ("json", "v1/configmaps/default/b", "garbage".to_string()),
         ("strategic", "example.com/v1/widgets/default/w", json!({}).to_string()),
         ("apply", PATH, json!({}).to_string()),
         ("apply", "v1/configmaps/default/a?fieldManager=m", "a: [".to_string()),
@@ -120,6 +122,10 @@ async fn refusals() {
             422 Invalid:  "" is invalid: patch: Invalid value: "{\"apiVersion\":\"v1\",\"data\":{\"a\":\"1\",\"k\":\"1\"},\"foo\":1,\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"a\",\"namespace\":\"default\",\"uid\":\"f893a2ee-fb32-455e-b1c1-8690ee42c90b\",\"resourceVersion\":\"3\",\"creationTimestamp\":\"2026-01-01T00:00:00Z\",\"managedFields\":[{\"manager\":\"tester\",\"operation\":\"Update\",\"apiVersion\":\"v1\",\"time\":\"2026-01-01T00:00:00Z\",\"fieldsType\":\"FieldsV1\",\"fieldsV1\":{\"f:data\":{\".\":{},\"f:k\":{}}}}]}}": strict decoding error: duplicate field "data.a", unknown field "foo"
         merge v1/configmaps/default/a?force=true {}
             422 Invalid: PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for non-apply patch
+        merge v1/configmaps/default/b []
+            404 NotFound: configmaps "b" not found
+        json v1/configmaps/default/b garbage
+            404 NotFound: configmaps "b" not found
         strategic example.com/v1/widgets/default/w {}
             415 UnsupportedMediaType: the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml
         apply v1/configmaps/default/a {}
