@@ -5,6 +5,7 @@
 mod bootstrap;
 mod cache_feed;
 pub mod cluster;
+pub mod component;
 mod default_storage_class;
 mod encryption;
 mod environment;

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod component_commands;
 mod node_commands;
 mod sim_command;
 
@@ -12,7 +13,7 @@ use kaji::{
 use kaji_cri::cni::plugin;
 use kaji_envtest as envtest;
 use kaji_images::cli::ImageCommand;
-use kaji_options::{ServerFlags, server_flags::shorten_help};
+use kaji_options::{ControllerManagerFlags, SchedulerFlags, ServerFlags, server_flags::shorten_help};
 use node_commands::{Join, NodeArgs};
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
 
@@ -33,6 +34,10 @@ enum Command {
     Up(ServerFlags),
     /// Starts an API server alone: no controllers, no scheduler, no nodes.
     Apiserver(ServerFlags),
+    /// Runs the controllers alone, against the API server of a kubeconfig.
+    ControllerManager(Box<ControllerManagerFlags>),
+    /// Runs the scheduler alone, against the API server of a kubeconfig.
+    Scheduler(Box<SchedulerFlags>),
     /// Replaces the binaries that controller-runtime's envtest starts.
     Envtest(Envtest),
     /// Manages bootstrap tokens, with which nodes join.
@@ -130,6 +135,8 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Up(up) => runtime.block_on(serve(up, true, started)),
         Command::Apiserver(up) => runtime.block_on(serve(up, false, started)),
+        Command::ControllerManager(flags) => runtime.block_on(component_commands::controller_manager(*flags)),
+        Command::Scheduler(flags) => runtime.block_on(component_commands::scheduler(*flags)),
         Command::Envtest(envtest) => assets(&envtest),
         Command::Token(token) => runtime.block_on(tokens(token)),
         Command::Store(StoreArgs { command: StoreCommand::Scrub(args) }) => runtime.block_on(scrub(args)),
@@ -145,7 +152,8 @@ fn main() -> ExitCode {
 }
 
 fn parse_command_line() -> Cli {
-    let command = shorten_help(shorten_help(Cli::command(), "up"), "apiserver");
+    let long = ["up", "apiserver", "controller-manager", "scheduler"];
+    let command = long.into_iter().fold(Cli::command(), shorten_help);
     match Cli::from_arg_matches(&command.get_matches()) {
         Ok(cli) => cli,
         Err(error) => error.exit(),

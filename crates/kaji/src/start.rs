@@ -23,6 +23,7 @@ mod storage;
 
 pub(crate) use addresses::client_address;
 pub(crate) use control_loops::{ControlLoopConfig, ControlLoops, LoopMetrics};
+pub(crate) use real_node::node_name;
 
 use crate::{
     bootstrap,

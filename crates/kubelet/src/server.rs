@@ -1,4 +1,5 @@
-//! The kubelet's HTTPS server, one listener a node.
+//! The kubelet's HTTPS server, one listener a node. Components of the control plane that run alone have the same one, with
+//! authorization by paths.
 //!
 //! `request` has what a [`Handler`] gets and answers; `node_api` is the handler of a real node, with a table of routes; simulated
 //! nodes bring handlers of their own.
@@ -31,7 +32,7 @@ pub use node_api::NodeApi;
 pub use request::{Handler, KubeletRequest};
 use request::{ServerBody, Sessions};
 
-use auth::{Auth, Rejection, TokenReviewCache};
+use auth::{Auth, Rejection, Scope, TokenReviewCache};
 use certificates::{Serving, Signer};
 use futures_util::future::BoxFuture;
 use http::{Request, Response, Version, header};
@@ -76,6 +77,7 @@ pub struct KubeletServerConfig {
     /// The client certificate authorities of the API server.
     authentication: watch::Receiver<ClusterAuthenticationInfo>,
     token_reviews: TokenReviewCache,
+    tls: TlsOptions,
     clock: Arc<dyn Clock>,
 }
 
@@ -103,6 +105,7 @@ impl KubeletServerConfig {
             certificates,
             authentication,
             token_reviews: TokenReviewCache::default(),
+            tls: TlsOptions::default(),
             clock,
         })
     }
@@ -118,8 +121,15 @@ impl KubeletServerConfig {
             certificates,
             authentication,
             token_reviews: TokenReviewCache::default(),
+            tls: TlsOptions::default(),
             clock,
         }
+    }
+
+    /// The same, with these versions and cipher suites of TLS.
+    #[must_use]
+    pub fn with_tls(self, tls: TlsOptions) -> KubeletServerConfig {
+        KubeletServerConfig { tls, ..self }
     }
 
     /// Serves a simulated node's listener until `stop` turns true. `client` is the node's own client of the API server, which
@@ -135,12 +145,32 @@ impl KubeletServerConfig {
         handler: Arc<dyn Handler>,
         stop: watch::Receiver<bool>,
     ) -> io::Result<BoxFuture<'static, ()>> {
-        self.serve_connections(node, listener, client, (handler, CONNECTIONS), stop)
+        let scope = Scope::Node(node.to_owned());
+        self.serve_connections(scope, listener, client, (handler, CONNECTIONS), stop)
+    }
+
+    /// Serves a component's listener until `stop` turns true: anonymous requests are authorized too, and all of them by their
+    /// path, except those in `always_allowed` (`/healthz`; `/healthz/*` for everything below). `client` reviews tokens and
+    /// access.
+    ///
+    /// # Errors
+    /// When TLS cannot be set up.
+    pub fn serve_component(
+        &self,
+        component: &str,
+        always_allowed: Vec<String>,
+        listener: TcpListener,
+        client: Client,
+        handler: Arc<dyn Handler>,
+        stop: watch::Receiver<bool>,
+    ) -> io::Result<BoxFuture<'static, ()>> {
+        let scope = Scope::Paths { name: component.to_owned(), always_allowed };
+        self.serve_connections(scope, listener, client, (handler, NODE_CONNECTIONS), stop)
     }
 
     fn serve_connections(
         &self,
-        node: &str,
+        scope: Scope,
         listener: TcpListener,
         client: Client,
         (handler, connections): (Arc<dyn Handler>, usize),
@@ -148,14 +178,15 @@ impl KubeletServerConfig {
     ) -> io::Result<BoxFuture<'static, ()>> {
         let serving: Arc<dyn ResolvesServerCert> = match &self.certificates {
             Certificates::Signed(signer) => {
-                Arc::new(Serving::new(signer.clone(), node, listener.local_addr()?.ip()))
+                Arc::new(Serving::new(signer.clone(), scope.name(), listener.local_addr()?.ip()))
             }
             Certificates::Own(certificate) => certificate.clone(),
         };
-        let auth = Auth::new(node, client, self.token_reviews.clone(), self.clock.clone());
+        let auth = Auth::new(scope, client, self.token_reviews.clone(), self.clock.clone());
         let mut authentication = self.authentication.clone();
         let client_ca = authentication.borrow_and_update().client_ca.clone();
-        let server = KubeletServer::new(serving, &client_ca, auth, handler).map_err(io::Error::other)?;
+        let server = KubeletServer::new((serving, self.tls.clone()), &client_ca, auth, handler)
+            .map_err(io::Error::other)?;
         Ok(Box::pin(Arc::new(server).serve((listener, connections), authentication, stop)))
     }
 
@@ -173,7 +204,7 @@ impl KubeletServerConfig {
         loop {
             let served = match TcpListener::bind(address).await {
                 Ok(listener) => self.serve_connections(
-                    node,
+                    Scope::Node(node.to_owned()),
                     listener,
                     client.clone(),
                     (handler.clone(), NODE_CONNECTIONS),
@@ -198,6 +229,7 @@ impl KubeletServerConfig {
 /// The server of one node.
 struct KubeletServer {
     serving: Arc<dyn ResolvesServerCert>,
+    tls: TlsOptions,
     front: TlsConfigHandle,
     auth: Auth,
     handler: Arc<dyn Handler>,
@@ -209,27 +241,28 @@ const SESSIONS: usize = 8;
 /// The TLS configuration for these client certificate authorities.
 fn tls_config(
     serving: Arc<dyn ResolvesServerCert>,
+    options: &TlsOptions,
     client_ca: &str,
 ) -> Result<(TlsAcceptor, Arc<Authorities>), StackError> {
     let authorities = Arc::new(Authorities::new(client_ca, client_ca)?);
-    Ok((kaji_server::tls(&TlsOptions::default(), serving, authorities.clone(), SESSIONS)?, authorities))
+    Ok((kaji_server::tls(options, serving, authorities.clone(), SESSIONS)?, authorities))
 }
 
 impl KubeletServer {
     fn new(
-        serving: Arc<dyn ResolvesServerCert>,
+        (serving, options): (Arc<dyn ResolvesServerCert>, TlsOptions),
         client_ca: &str,
         auth: Auth,
         handler: Arc<dyn Handler>,
     ) -> Result<Self, StackError> {
-        let (tls, authorities) = tls_config(serving.clone(), client_ca)?;
+        let (tls, authorities) = tls_config(serving.clone(), &options, client_ca)?;
         let front = TlsConfigHandle::new(tls, authorities);
-        Ok(KubeletServer { serving, front, auth, handler })
+        Ok(KubeletServer { serving, tls: options, front, auth, handler })
     }
 
     /// Replaces the client certificate authorities, also for open connections. Unusable ones change nothing.
     fn set_client_ca(&self, client_ca: &str) {
-        match tls_config(self.serving.clone(), client_ca) {
+        match tls_config(self.serving.clone(), &self.tls, client_ca) {
             Ok((tls, authorities)) => self.front.set(tls, authorities),
             Err(error) => {
                 tracing::warn!(%error, "kubelet server: cannot use the client certificate authorities")
@@ -317,7 +350,7 @@ impl KubeletServer {
         let (mut parts, body) = request.into_parts();
         let path = kaji_meta::query::unescape(parts.uri.path(), false);
         if let Err(Rejection { code, text }) = self.auth.check(&parts, &path).await {
-            return request::error(code, text);
+            return self.auth.refusal(code, text);
         }
         let upgrade = parts.extensions.remove::<OnUpgrade>();
         let asked = parts.version == Version::HTTP_11 && parts.headers.contains_key(header::UPGRADE);

@@ -1,6 +1,7 @@
 //! Command-line options and configuration files: what `kaji up` and `kaji apiserver` accept, and what it amounts to.
 //!
 //! - `cluster_options`: everything that a cluster is started with, as a library's caller gives it.
+//! - `component`: the command lines of components that run alone.
 //! - `server_flags`: the command line of a server, which is turned into cluster options.
 //! - One file for each group of flags: `authentication`, `authorization`, `audit`, `admission`, `encryption`, `etcd`, `serving`,
 //!   `autoscaler`, `control_loops`, `nodes`, `proxy_client`, `kubelet_client`.
@@ -14,6 +15,7 @@ pub mod authentication;
 pub mod authorization;
 mod autoscaler;
 pub mod cluster_options;
+pub mod component;
 pub mod container_runtime;
 mod control_loops;
 pub mod encryption;
@@ -30,6 +32,7 @@ pub use audit::AuditFlags;
 pub use authentication::{AuthnError, AuthnOptions};
 pub use authorization::{AuthzError, AuthzOptions};
 pub use cluster_options::Options;
+pub use component::{ControllerManagerFlags, SchedulerFlags};
 pub use container_runtime::ContainerRuntimeFlags;
 pub use encryption::EncryptionFile;
 pub use etcd::{EtcdConfig, StorageMediaType, StoreKind};

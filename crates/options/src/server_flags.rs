@@ -136,8 +136,8 @@ struct ControllerFlags {
 }
 
 /// The text of a scheduler configuration that is understood.
-fn scheduler_configuration(file: &Path) -> Result<String, String> {
-    let wrong = |error: &dyn std::fmt::Display| format!("--scheduler-config {}: {error}", file.display());
+pub(crate) fn scheduler_configuration(flag: &str, file: &Path) -> Result<String, String> {
+    let wrong = |error: &dyn std::fmt::Display| format!("{flag} {}: {error}", file.display());
     let text = std::fs::read_to_string(file).map_err(|e| wrong(&e))?;
     kaji_scheduler::Configuration::parse(&text).map_err(|e| wrong(&e))?;
     Ok(text)
@@ -188,7 +188,7 @@ impl ServerFlags {
                 .controller_flags
                 .scheduler_config
                 .as_deref()
-                .map(scheduler_configuration)
+                .map(|file| scheduler_configuration("--scheduler-config", file))
                 .transpose()?,
             unused_token_period: self.controller_flags.legacy_service_account_token_clean_up_period,
             autoscaler: self.autoscaler.into_config()?,

@@ -1,7 +1,7 @@
 //! Leader election by a Lease, as client-go's: of several processes with the same loops, one runs them.
 //!
 //! Invariants: a lease is taken over only when it was seen unchanged for its whole duration, by this process' own monotonic
-//! clock; a leader that could not renew its lease for [`RENEW_DEADLINE`] ends its loops before the lease can be taken; a
+//! clock; a leader that could not renew its lease until the deadline ends its loops before the lease can be taken; a
 //! process that stops gives the lease back, so that the next one need not wait.
 //!
 //! Source: `tools/leaderelection` in client-go, with upstream's default durations.
@@ -12,14 +12,37 @@ use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinSet, time::Instant};
 
-/// How long a lease lasts.
-pub const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// For how long a leader tries to renew its lease before it gives up.
-pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
-/// How often the lease is looked at or renewed.
-pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
-/// How long loops may take to end: the lease is not another's before that.
-const END: Duration = Duration::from_secs(4);
+/// The longest that a server gets to take a lease back.
+const GIVE_BACK: Duration = Duration::from_secs(4);
+
+/// The durations of an election.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseTiming {
+    /// How long a lease lasts: whole seconds.
+    pub duration: Duration,
+    /// For how long a leader tries to renew its lease before it gives up; less than `duration`.
+    pub renew_deadline: Duration,
+    /// How often the lease is looked at or renewed; less than `renew_deadline`.
+    pub retry_period: Duration,
+}
+
+impl Default for LeaseTiming {
+    /// Those of upstream's components.
+    fn default() -> Self {
+        LeaseTiming {
+            duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        }
+    }
+}
+
+impl LeaseTiming {
+    /// How long loops may take to end: the lease is not another's before that.
+    fn end(&self) -> Duration {
+        self.duration.saturating_sub(self.renew_deadline).mul_f64(0.8)
+    }
+}
 
 /// One of the processes that compete.
 #[derive(Clone)]
@@ -27,11 +50,13 @@ pub struct Election {
     /// Acts as the component.
     pub client: Client,
     /// Namespace of the lease.
-    pub namespace: &'static str,
+    pub namespace: String,
     /// Name of the lease.
-    pub name: &'static str,
+    pub name: String,
     /// This process, as no other one.
     pub identity: String,
+    /// How long the lease lasts, and how often it is renewed.
+    pub timing: LeaseTiming,
     /// What the lease is stamped with.
     pub clock: Arc<dyn Clock>,
 }
@@ -53,20 +78,20 @@ impl Observed {
     /// Whether the lease may be taken by `identity`.
     fn is_free(&self, identity: &str, now: Instant) -> bool {
         let holder = self.spec["holderIdentity"].as_str().unwrap_or_default();
-        let seconds = self.spec["leaseDurationSeconds"].as_u64().unwrap_or(LEASE_DURATION.as_secs());
+        let seconds = self.spec["leaseDurationSeconds"].as_u64().unwrap_or_default();
         let over = self.at.is_some_and(|at| now >= at + Duration::from_secs(seconds));
         holder.is_empty() || holder == identity || over
     }
 }
 
 /// The spec of a lease that `identity` takes or renews.
-fn taken(former: &Value, identity: &str, now: &str) -> Value {
+fn taken(former: &Value, identity: &str, duration: Duration, now: &str) -> Value {
     let renewed = former["holderIdentity"] == identity;
     let transitions = former["leaseTransitions"].as_u64().unwrap_or(0);
     let first = former["holderIdentity"].is_null();
     json!({
         "holderIdentity": identity,
-        "leaseDurationSeconds": LEASE_DURATION.as_secs(),
+        "leaseDurationSeconds": duration.as_secs(),
         "acquireTime": if renewed { former["acquireTime"].clone() } else { now.into() },
         "renewTime": now,
         "leaseTransitions": if renewed || first { transitions } else { transitions + 1 },
@@ -79,7 +104,7 @@ impl Election {
             group: "coordination.k8s.io".into(),
             version: "v1".into(),
             resource: "leases".into(),
-            namespace: self.namespace.into(),
+            namespace: self.namespace.clone(),
             name: name.into(),
             subresource: String::new(),
         }
@@ -89,14 +114,19 @@ impl Election {
         format!("{:.6}", self.clock.now())
     }
 
+    /// The lease's spec once this process has it.
+    fn spec_after(&self, former: &Value) -> Value {
+        taken(former, &self.identity, self.timing.duration, &self.now())
+    }
+
     /// Takes or renews the lease. Answers whether this process holds it.
     async fn attempt(&self, observed: &mut Observed) -> Result<bool, Error> {
-        let mut lease: Value = match self.client.get(&self.target(self.name).path()).await {
+        let mut lease: Value = match self.client.get(&self.target(&self.name).path()).await {
             Ok(lease) => lease,
             Err(error) if error.not_found() => {
                 let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
                     "metadata": {"name": self.name, "namespace": self.namespace},
-                    "spec": taken(&Value::Null, &self.identity, &self.now())});
+                    "spec": self.spec_after(&Value::Null)});
                 let created = self.client.create(&self.target(""), &lease).await?;
                 observed.note(&created["spec"], Instant::now());
                 return Ok(true);
@@ -108,20 +138,20 @@ impl Election {
             return Ok(false);
         }
         // With the resourceVersion that was read: of two processes, one gets it.
-        lease["spec"] = taken(&lease["spec"], &self.identity, &self.now());
-        let written = self.client.update(&self.target(self.name), &lease).await?;
+        lease["spec"] = self.spec_after(&lease["spec"]);
+        let written = self.client.update(&self.target(&self.name), &lease).await?;
         observed.note(&written["spec"], Instant::now());
         Ok(true)
     }
 
     async fn give_back(&self) -> Result<(), Error> {
-        let mut lease: Value = self.client.get(&self.target(self.name).path()).await?;
+        let mut lease: Value = self.client.get(&self.target(&self.name).path()).await?;
         if lease["spec"]["holderIdentity"] != *self.identity {
             return Ok(());
         }
         lease["spec"]["holderIdentity"] = "".into();
         lease["spec"]["leaseDurationSeconds"] = 1.into();
-        self.client.update(&self.target(self.name), &lease).await.map(drop)
+        self.client.update(&self.target(&self.name), &lease).await.map(drop)
     }
 
     /// Runs what `start` spawns whenever this process is the leader, until `stop` turns true. Then tasks are asked to end, and
@@ -134,23 +164,23 @@ impl Election {
         let mut observed = Observed::default();
         while !*stop.borrow() {
             if self.lead(&mut observed, &mut stop).await {
-                tracing::info!(lease = self.name, identity = self.identity, "became the leader");
+                tracing::info!(lease = %self.name, identity = self.identity, "became the leader");
                 let (ends, ending) = watch::channel(false);
                 let mut tasks = JoinSet::new();
                 start(&mut tasks, &ending);
                 self.keep(&mut observed, &mut stop).await;
                 ends.send_replace(true);
                 let ended = async { while tasks.join_next().await.is_some() {} };
-                if tokio::time::timeout(END, ended).await.is_err() {
+                if tokio::time::timeout(self.timing.end(), ended).await.is_err() {
                     tasks.abort_all();
                 }
                 if *stop.borrow() {
                     // In vain at worst: it expires.
-                    let given = tokio::time::timeout(END, self.give_back()).await;
-                    tracing::debug!(lease = self.name, ?given, "stopped leading");
+                    let given = tokio::time::timeout(GIVE_BACK, self.give_back()).await;
+                    tracing::debug!(lease = %self.name, ?given, "stopped leading");
                 } else {
                     tracing::warn!(
-                        lease = self.name,
+                        lease = %self.name,
                         identity = self.identity,
                         "lost the lease; its loops ended"
                     );
@@ -162,13 +192,13 @@ impl Election {
     /// Waits to be the leader; false when told to stop.
     async fn lead(&self, observed: &mut Observed, stop: &mut watch::Receiver<bool>) -> bool {
         loop {
-            match tokio::time::timeout(RENEW_DEADLINE, self.attempt(observed)).await {
+            match tokio::time::timeout(self.timing.renew_deadline, self.attempt(observed)).await {
                 Ok(Ok(true)) => return true,
                 Ok(Ok(false)) => {}
-                Ok(Err(error)) => tracing::debug!(lease = self.name, %error, "the lease was not taken"),
-                Err(_) => tracing::debug!(lease = self.name, "the lease was not taken in time"),
+                Ok(Err(error)) => tracing::debug!(lease = %self.name, %error, "the lease was not taken"),
+                Err(_) => tracing::debug!(lease = %self.name, "the lease was not taken in time"),
             }
-            if stopped_within(RETRY_PERIOD, stop).await {
+            if stopped_within(self.timing.retry_period, stop).await {
                 return false;
             }
         }
@@ -177,17 +207,17 @@ impl Election {
     /// Renews the lease until it is lost or the process is to stop.
     async fn keep(&self, observed: &mut Observed, stop: &mut watch::Receiver<bool>) {
         let mut renewed = Instant::now();
-        while !stopped_within(RETRY_PERIOD, stop).await {
+        while !stopped_within(self.timing.retry_period, stop).await {
             let began = Instant::now();
-            let left = (renewed + RENEW_DEADLINE).saturating_duration_since(began);
+            let left = (renewed + self.timing.renew_deadline).saturating_duration_since(began);
             match tokio::time::timeout(left, self.attempt(observed)).await {
                 Ok(Ok(true)) => renewed = began,
                 // Another process has it.
                 Ok(Ok(false)) => return,
-                Ok(Err(error)) => tracing::warn!(lease = self.name, %error, "the lease was not renewed"),
+                Ok(Err(error)) => tracing::warn!(lease = %self.name, %error, "the lease was not renewed"),
                 Err(_) => {}
             }
-            if renewed.elapsed() >= RENEW_DEADLINE {
+            if renewed.elapsed() >= self.timing.renew_deadline {
                 return;
             }
         }
@@ -207,9 +237,16 @@ mod tests {
     use kaji_meta::time::SystemClock;
     use tokio::sync::mpsc;
 
+    const TIMING: LeaseTiming = LeaseTiming {
+        duration: Duration::from_secs(15),
+        renew_deadline: Duration::from_secs(10),
+        retry_period: Duration::from_secs(2),
+    };
+
     fn election(client: Client) -> Election {
         let (identity, clock) = ("me".to_owned(), Arc::new(SystemClock));
-        Election { client, namespace: "kube-system", name: "loops", identity, clock }
+        let (namespace, name, timing) = ("kube-system".into(), "loops".into(), TIMING);
+        Election { client, namespace, name, identity, timing, clock }
     }
 
     fn lease(holder: &str, renewed: &str) -> Value {
@@ -276,7 +313,7 @@ mod tests {
             renewals += u32::from(renewals < 2);
             next.json(200, &lease("other", &renewals.to_string()));
         }
-        assert!(begun.elapsed() >= LEASE_DURATION + RETRY_PERIOD, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() >= TIMING.duration + TIMING.retry_period, "{:?}", begun.elapsed());
         assert_eq!(seen.recv().await, Some("began"));
     }
 
@@ -296,7 +333,7 @@ mod tests {
             }
         });
         assert_eq!(seen.recv().await, Some("ended"));
-        assert!(taken.elapsed() < LEASE_DURATION, "{:?}", taken.elapsed());
+        assert!(taken.elapsed() < TIMING.duration, "{:?}", taken.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

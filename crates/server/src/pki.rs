@@ -257,6 +257,26 @@ pub fn kubelet_serving(
     make_leaf(authority, &leaf, now)
 }
 
+/// Makes a certificate that a component of the control plane serves health and metrics with, for these names and addresses.
+///
+/// # Errors
+/// When the authority cannot sign, or a name can be in no certificate.
+pub fn component_serving(
+    authority: &Identity,
+    component: &str,
+    names: &[String],
+    now: jiff::Timestamp,
+) -> Result<Identity, PkiError> {
+    let leaf = Leaf {
+        file: "",
+        common_name: component,
+        organization: None,
+        names,
+        usage: ExtendedKeyUsagePurpose::ServerAuth,
+    };
+    make_leaf(authority, &leaf, now)
+}
+
 /// The certificates of a PEM text, DER.
 pub fn certificates(pem: &str) -> Result<Vec<Vec<u8>>, PkiError> {
     use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};

@@ -20,7 +20,7 @@ use kaji_kubelet::{
 };
 use kaji_meta::time::SystemClock;
 use kaji_options::{Nodes, Options, StoreKind};
-use kaji_runtime::{Client, Election, Informers, Selected, Shared, queue::QueueMetrics};
+use kaji_runtime::{Client, Election, Informers, LeaseTiming, Selected, Shared, queue::QueueMetrics};
 use kaji_server::{Certificates, Identities, LocalService, Metrics, Stack};
 use std::{net::IpAddr, sync::Arc};
 use tokio::{sync::watch, task::JoinSet};
@@ -144,9 +144,10 @@ impl ControlLoopConfig {
         for (name, identities, start) in [controllers, scheduler] {
             let election = Election {
                 client: self.client(name, identities),
-                namespace: "kube-system",
-                name,
+                namespace: "kube-system".into(),
+                name: name.into(),
                 identity: identity.clone(),
+                timing: LeaseTiming::default(),
                 clock: self.environment.object_clock.clone(),
             };
             let (config, mut first) = (self.clone(), Some(informers.clone()));

@@ -19,6 +19,7 @@ mod authorization;
 mod basics;
 mod certificates;
 mod common;
+mod components;
 mod connect;
 mod control_loops;
 mod conversion;

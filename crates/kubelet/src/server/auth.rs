@@ -1,14 +1,16 @@
-//! Authentication and authorization of requests to the kubelet's server.
+//! Authentication and authorization of requests to the server of a kubelet, or of a component of the control plane.
 //!
 //! Invariants:
 //! - A client authenticates with a certificate of the cluster's authority or with a token that the API server accepts
-//!   (TokenReview). Anonymous requests are rejected.
+//!   (TokenReview). A kubelet rejects anonymous requests.
 //! - The API server authorizes requests (SubjectAccessReview); without its answer a request is denied.
 //! - Its answers are cached for as long as kubelets cache them, in bounded caches; failures are not cached.
 //!
-//! Source: upstream's `pkg/kubelet/server/auth.go` and the filter in `server.go`; KEP-2862.
+//! Source: upstream's `pkg/kubelet/server/auth.go` and the filter in `server.go`; KEP-2862; `DelegatingAuthorizationOptions` of
+//! `k8s.io/apiserver`.
 
-use http::{Method, StatusCode, request::Parts};
+use super::request::{self, ServerBody};
+use http::{Method, Response, StatusCode, request::Parts};
 use kaji_auth::{
     authn::{Anonymous, Cache, Chain, Identity, Refusal, TokenAuthenticator, TokenChain, Verdict},
     authz::{
@@ -17,7 +19,7 @@ use kaji_auth::{
         webhook::{Conditions, Failure, Service, Webhook, Witness},
     },
 };
-use kaji_meta::{Clock, object};
+use kaji_meta::{Clock, Reason, Status, object};
 use kaji_resource::{BoxFuture, UserInfo};
 use kaji_runtime::{Client, Target};
 use kaji_server::Authentication;
@@ -30,6 +32,8 @@ const TOKEN_TTL: i64 = 120;
 const AUTHORIZED_TTL: Duration = Duration::from_secs(300);
 /// How long a denied request is cached. Source: likewise, `cacheUnauthorizedTTL`.
 const UNAUTHORIZED_TTL: Duration = Duration::from_secs(30);
+/// How long a decision about a path of a component is cached. Source: `DelegatingAuthorizationOptions`.
+const COMPONENT_TTL: Duration = Duration::from_secs(10);
 /// The timeout of a review.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -50,25 +54,60 @@ pub(super) struct Rejection {
     pub text: String,
 }
 
-/// Authentication and authorization for one node.
+/// What requests are authorized for.
+#[derive(Clone, Debug)]
+pub(super) enum Scope {
+    /// Subresources of a Node.
+    Node(String),
+    /// The path itself, of a component.
+    Paths {
+        /// The component.
+        name: String,
+        /// Paths that need no authorization; with `/*` at the end, all below.
+        always_allowed: Vec<String>,
+    },
+}
+
+impl Scope {
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Scope::Node(name) | Scope::Paths { name, .. } => name,
+        }
+    }
+
+    /// Whether a path needs no authorization.
+    fn always_allows(&self, path: &str) -> bool {
+        let Scope::Paths { always_allowed, .. } = self else { return false };
+        always_allowed.iter().any(|allowed| match allowed.strip_suffix("/*") {
+            Some(root) => path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/')),
+            None => path.trim_start_matches('/') == allowed.trim_start_matches('/'),
+        })
+    }
+}
+
+/// Authentication and authorization for one server.
 pub(super) struct Auth {
-    node: String,
+    scope: Scope,
     authentication: Authentication,
     authorization: Webhook,
 }
 
 impl Auth {
-    /// For a node with the API client `client`.
-    pub fn new(node: &str, client: Client, token_reviews: TokenReviewCache, clock: Arc<dyn Clock>) -> Auth {
+    /// With the server's API client `client`.
+    pub fn new(scope: Scope, client: Client, token_reviews: TokenReviewCache, clock: Arc<dyn Clock>) -> Auth {
         let mut tokens = TokenChain::default();
         let reviews = TokenReviews { client: client.clone(), cache: token_reviews, clock: clock.clone() };
         tokens.push(Arc::new(reviews));
-        let chain = Chain { proxy: None, tokens: Arc::new(tokens), anonymous: Anonymous::Nowhere };
+        let (anonymous, authorized_ttl, unauthorized_ttl) = match scope {
+            Scope::Node(_) => (Anonymous::Nowhere, AUTHORIZED_TTL, UNAUTHORIZED_TTL),
+            Scope::Paths { .. } => (Anonymous::Everywhere, COMPONENT_TTL, COMPONENT_TTL),
+        };
+        let chain = Chain { proxy: None, tokens: Arc::new(tokens), anonymous };
         let config = WebhookConfig {
-            name: format!("kubelet/{node}"),
+            name: format!("server/{}", scope.name()),
             timeout: TIMEOUT,
-            authorized_ttl: AUTHORIZED_TTL,
-            unauthorized_ttl: UNAUTHORIZED_TTL,
+            authorized_ttl,
+            unauthorized_ttl,
             version: "v1",
             on_failure: OnFailure::Deny,
             kubeconfig: PathBuf::new(),
@@ -76,17 +115,21 @@ impl Auth {
         };
         let authorization =
             Webhook::new(Arc::new(AccessReviews(client)), config, clock.clone(), Arc::new(NoMetrics));
-        Auth { node: node.to_owned(), authentication: Authentication { chain, clock }, authorization }
+        Auth { scope, authentication: Authentication { chain, clock }, authorization }
     }
 
     /// Authenticates a request and authorizes it.
     pub(super) async fn check(&self, parts: &Parts, path: &str) -> Result<(), Rejection> {
         let unknown = |_| Rejection { code: StatusCode::UNAUTHORIZED, text: "Unauthorized".into() };
         let user = self.authentication.authenticate(parts).await.map_err(unknown)?.user;
+        let node = match &self.scope {
+            Scope::Paths { .. } => return self.check_path(&user, &parts.method, path).await,
+            Scope::Node(node) => node,
+        };
         let verb = verb(&parts.method);
         let subresources = subresources(path);
         for subresource in &subresources {
-            if self.allows(&user, verb, subresource).await? {
+            if self.allows(node, &user, verb, subresource).await? {
                 return Ok(());
             }
         }
@@ -98,11 +141,53 @@ impl Auth {
         Err(Rejection { code: StatusCode::FORBIDDEN, text })
     }
 
-    async fn allows(&self, user: &UserInfo, verb: &str, subresource: &str) -> Result<bool, Rejection> {
+    /// The response to a request that is rejected: a line of a kubelet, a Status of other servers.
+    pub(super) fn refusal(&self, code: StatusCode, text: String) -> Response<ServerBody> {
+        if matches!(self.scope, Scope::Node(_)) {
+            return request::error(code, text);
+        }
+        let reason = match code {
+            StatusCode::UNAUTHORIZED => Reason::Unauthorized,
+            StatusCode::FORBIDDEN => Reason::Forbidden,
+            _ => Reason::InternalError,
+        };
+        let status = Status::new(code.as_u16(), reason, text).to_value();
+        request::respond(code, request::JSON, status.to_string())
+    }
+
+    /// Authorizes the path itself, as a server of API machinery does: with its texts.
+    async fn check_path(&self, user: &UserInfo, method: &Method, path: &str) -> Result<(), Rejection> {
+        if self.scope.always_allows(path) {
+            return Ok(());
+        }
+        let verb = method.as_str().to_ascii_lowercase();
+        let outcome = self.authorization.authorize(&Attributes::path(user, &verb, path)).await;
+        if outcome.allowed() {
+            return Ok(());
+        }
+        let text = format!("User {:?} cannot {verb} path {path:?}", user.name);
+        let (code, text) = match outcome.error {
+            Some(error) => {
+                tracing::warn!(%error, path, "a request cannot be authorized");
+                let text = format!("Internal Server Error: {path:?}: {error}");
+                (StatusCode::INTERNAL_SERVER_ERROR, text)
+            }
+            None => (StatusCode::FORBIDDEN, format!("forbidden: {text}")),
+        };
+        Err(Rejection { code, text })
+    }
+
+    async fn allows(
+        &self,
+        node: &str,
+        user: &UserInfo,
+        verb: &str,
+        subresource: &str,
+    ) -> Result<bool, Rejection> {
         let attributes = Attributes {
             version: "v1",
             subresource,
-            name: &self.node,
+            name: node,
             ..Attributes::resource(user, verb, "", "nodes")
         };
         let outcome = self.authorization.authorize(&attributes).await;
@@ -259,7 +344,12 @@ mod tests {
                         let good = review["spec"]["token"] == "good";
                         json!({"authenticated": good, "user": {"username": "alice"}})
                     }
-                    _ => json!({"allowed": review["spec"]["resourceAttributes"]["subresource"] == "metrics"}),
+                    _ if review["spec"]["user"] == "alice" => {
+                        let spec = &review["spec"];
+                        let path = spec["nonResourceAttributes"]["path"] == "/metrics";
+                        json!({"allowed": path || spec["resourceAttributes"]["subresource"] == "metrics"})
+                    }
+                    _ => json!({"allowed": false}),
                 };
                 *requests.lock().unwrap().entry(kind).or_default() += 1;
                 let body = kube::client::Body::from(serde_json::to_vec(&review).unwrap());
@@ -274,7 +364,8 @@ mod tests {
         let requests = Arc::default();
         let clock = Arc::new(ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap()));
         let known = TokenReviewCache::default();
-        let node = |name| Auth::new(name, server(&requests), known.clone(), clock.clone());
+        let node =
+            |name: &str| Auth::new(Scope::Node(name.into()), server(&requests), known.clone(), clock.clone());
         let nodes = [node("a"), node("b")];
         let mut seen = vec![];
         let ask = async |node: usize, token: &str, path: &str| {
@@ -320,6 +411,46 @@ mod tests {
             +0 bad /metrics: 401
             +0 broken /metrics: 401 1 tokenreviews
             +0 broken /metrics: 401 1 tokenreviews"#]]
+        .assert_eq(&seen.join("\n"));
+    }
+
+    #[tokio::test]
+    async fn a_component_authorizes_paths() {
+        let requests = Arc::default();
+        let clock = Arc::new(ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap()));
+        let always_allowed = vec!["/healthz".to_owned(), "/readyz/*".to_owned()];
+        let scope = Scope::Paths { name: "component".into(), always_allowed };
+        let auth = Auth::new(scope, server(&requests), TokenReviewCache::default(), clock);
+        let mut seen = vec![];
+        for (token, path) in [
+            ("", "/healthz"),
+            ("", "/healthz/ping"),
+            ("", "/readyz/ping"),
+            ("", "/readyzx"),
+            ("", "/metrics"),
+            ("good", "/metrics"),
+            ("bad", "/healthz"),
+        ] {
+            let mut request = http::Request::get(path);
+            if !token.is_empty() {
+                request = request.header("authorization", format!("Bearer {token}"));
+            }
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            let answer = auth.check(&parts, path).await;
+            let answer = answer.map_or_else(
+                |refused| format!("{} {}", refused.code.as_u16(), refused.text),
+                |()| "ok".into(),
+            );
+            seen.push(format!("{token} {path}: {answer}"));
+        }
+        expect_test::expect![[r#"
+             /healthz: ok
+             /healthz/ping: 403 forbidden: User "system:anonymous" cannot get path "/healthz/ping"
+             /readyz/ping: ok
+             /readyzx: 403 forbidden: User "system:anonymous" cannot get path "/readyzx"
+             /metrics: 403 forbidden: User "system:anonymous" cannot get path "/metrics"
+            good /metrics: ok
+            bad /healthz: 401 Unauthorized"#]]
         .assert_eq(&seen.join("\n"));
     }
 

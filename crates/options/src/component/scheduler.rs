@@ -1,0 +1,44 @@
+//! Flags of a scheduler that runs alone, by the names of kube-scheduler.
+//!
+//! Invariant: a configuration file that is not understood as a whole keeps the scheduler from starting.
+
+use super::{ComponentFlags, ComponentOptions, Defaults};
+use clap::Args;
+use std::path::PathBuf;
+
+/// Upstream's component.
+const DEFAULTS: Defaults = Defaults { name: "kube-scheduler", port: 10259, limit: (50.0, 100) };
+
+/// What `kaji scheduler` takes.
+#[derive(Args, Clone, Debug)]
+pub struct SchedulerFlags {
+    /// A KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1): profiles, their plugins and arguments, backoffs.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    component: ComponentFlags,
+}
+
+/// What a scheduler is started with.
+#[derive(Clone, Debug)]
+pub struct SchedulerOptions {
+    /// What components share.
+    pub component: ComponentOptions,
+    /// A `KubeSchedulerConfiguration`, as text; upstream's default without one.
+    pub configuration: Option<String>,
+}
+
+impl SchedulerFlags {
+    /// The options.
+    ///
+    /// # Errors
+    /// For flags that contradict each other, and a configuration file that is not understood.
+    pub fn into_options(self) -> Result<SchedulerOptions, String> {
+        let configuration =
+            self.config.as_deref().map(|file| crate::server_flags::scheduler_configuration("--config", file));
+        Ok(SchedulerOptions {
+            component: self.component.options(&DEFAULTS)?,
+            configuration: configuration.transpose()?,
+        })
+    }
+}
