@@ -20,6 +20,9 @@ use std::{
     time::Duration,
 };
 
+/// Functions that run until a server is ready, at least; it is ten times as many.
+const FEWEST: usize = 1000;
+
 /// What is built, and how it is run.
 #[derive(clap::Args)]
 pub struct Args {
@@ -68,7 +71,8 @@ pub fn run(root: &Path, args: &Args) -> Result<PathBuf, Error> {
         cargo.args(extra);
         check(cargo.status().map(|status| (status.success(), String::new())), "cargo rustc")
     };
-    build(&[])?;
+    // Callgrind names functions by the symbols, which the profile strips.
+    build(&["-Cstrip=debuginfo".into()])?;
     let program = root.join("target").join(&args.profile).join("kaji");
     let dir = std::env::temp_dir().join(format!("kaji-dist-{}", std::process::id()));
     fs::create_dir_all(&dir).map_err(|e| file(&dir, e))?;
@@ -128,7 +132,13 @@ fn observe(program: &Path, dir: &Path, args: &Args) -> Result<String, Error> {
         fs::read_to_string(&path).map_err(|e| file(&path, e))
     };
     let parts = [read(2)?, read(1)?];
-    Ok(order(&parts.each_ref().map(|part| costs(part))))
+    let names = order(&parts.each_ref().map(|part| costs(part)));
+    let found = names.lines().filter(|name| name.starts_with('_')).count();
+    if found < FEWEST {
+        let text = format!("it names {found} functions only: has the program symbols?");
+        return Err(Error::Failed("callgrind".into(), text));
+    }
+    Ok(names)
 }
 
 /// Instructions of each function itself, by the text of a profile.

@@ -22,8 +22,8 @@ use tokio::{sync::Notify, time::Instant};
 
 const FIRST_RETRY: Duration = Duration::from_millis(5);
 const LAST_RETRY: Duration = Duration::from_secs(1000);
-/// Keys for which a queue that has become empty keeps room.
-const ROOM: usize = 256;
+/// Keys for which a queue that has become empty keeps room. There are dozens of queues.
+const ROOM: usize = 64;
 
 #[derive(Default)]
 struct State {
@@ -254,7 +254,7 @@ impl State {
 
     /// After a first list every key was queued at once, and may never be again: the room for them is given back.
     fn release_memory(&mut self) {
-        if self.ready.capacity() > ROOM {
+        if self.ready.capacity() > 2 * ROOM {
             self.ready.shrink_to(ROOM);
             self.queued.shrink_to(ROOM);
             self.active.shrink_to(ROOM);

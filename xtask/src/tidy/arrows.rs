@@ -1,4 +1,4 @@
-//! Dependencies between the workspace's crates point down the list in `ORDER` only (ARCHITECTURE.md shows the same list).
+//! Dependencies between the workspace's crates point down the list in `ORDER` only; ARCHITECTURE.md shows the same list.
 //!
 //! Development dependencies follow the same order, but for the crate of test helpers, which has no dependency on any
 //! other crate and may be used by all.
@@ -119,9 +119,54 @@ pub fn complaints(metadata: &Value) -> Vec<String> {
     complaints
 }
 
+/// Complaints about a page on architecture that lists other crates than `ORDER`, or lists them in another order.
+pub fn page(architecture: &str) -> Vec<String> {
+    let section = architecture.split("\n## Crates\n").nth(1).unwrap_or_default();
+    let listed = section.split("```").nth(1).unwrap_or_default().lines();
+    let listed: Vec<&str> = listed.filter_map(|line| line.split_whitespace().next()).collect();
+    let mut order: Vec<&str> = ORDER
+        .iter()
+        .map(|name| if name.starts_with("example-") { "examples" } else { short(name) })
+        .collect();
+    order.dedup();
+    let differs = (0..order.len().max(listed.len())).find(|i| order.get(*i) != listed.get(*i));
+    let shown = |names: &[&str], i: usize| names.get(i).copied().unwrap_or("nothing").to_owned();
+    let complaint = |i: usize| {
+        let (page, order) = (shown(&listed, i), shown(&order, i));
+        format!(
+            "ARCHITECTURE.md lists {page} where the order of crates (xtask/src/tidy/arrows.rs) has {order}"
+        )
+    };
+    differs.map(complaint).into_iter().collect()
+}
+
+fn short(name: &'static str) -> &'static str {
+    name.strip_prefix("kaji-").unwrap_or(name)
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// A page that lists the crates.
+    pub fn good_page() -> String {
+        let lines: Vec<String> = ORDER.iter().map(|name| format!("{}  what it is", short(name))).collect();
+        let examples = |line: &String| line.starts_with("example-");
+        let others = lines.iter().filter(|line| !examples(line) && !line.starts_with("xtask")).cloned();
+        let all = ["xtask  tools".to_owned(), "examples  of operators".to_owned()].into_iter().chain(others);
+        format!("# A\n\n## Crates\n\n```\n{}\n```\n", all.collect::<Vec<_>>().join("\n"))
+    }
+
+    #[test]
+    fn rejects_a_page_with_other_crates() {
+        assert_eq!(page(&good_page()), [""; 0]);
+        let swapped = good_page().replace("kaji  what", "x  what");
+        assert_eq!(
+            page(&swapped),
+            ["ARCHITECTURE.md lists x where the order of crates (xtask/src/tidy/arrows.rs) has kaji"]
+        );
+        assert!(page("").len() == 1 && page(&good_page().replace("testing  what it is\n", "")).len() == 1);
+    }
 
     #[test]
     fn rejects_upward_and_forbidden_dependencies_and_unlisted_crates() {

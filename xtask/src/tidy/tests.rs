@@ -1,0 +1,158 @@
+//! The tree is accepted, and each rule is broken on purpose: in a small tree that is accepted before.
+
+use super::*;
+use expect_test::{Expect, expect};
+use serde_json::json;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+#[test]
+fn accepts_the_tree() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    assert_eq!(check(root).unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn rejects_long_files_and_mod_files_that_are_no_exceptions() {
+    let mut findings = Findings::default();
+    findings.places.visit("", &Source::default());
+    let before = findings.mod_files.len() + findings.too_long.len();
+    findings.rust("crates/new/src/a/mod.rs", &"//!\n".repeat(MOST_LINES));
+    findings.rust("crates/new/src/long.rs", &"//!\n".repeat(MOST_LINES + 1));
+    assert_eq!(before, 0);
+    assert_eq!(
+        (findings.mod_files, findings.too_long),
+        (vec!["crates/new".into()], vec!["crates/new/src/long.rs".into()])
+    );
+    let found = ["a".to_owned()];
+    assert_eq!(exceptions(&found, &["a"], "x"), [""; 0]);
+    assert_eq!(exceptions(&found, &[], "x").len(), 1);
+    assert_eq!(exceptions(&[], &["a"], "x").len(), 1);
+}
+
+#[test]
+fn rejects_limits_that_differ() {
+    let clippy = "too-many-lines-threshold = 70\n";
+    assert_eq!(limits(clippy, "Files have at most 600 lines,\n  functions at most 70."), [""; 0]);
+    assert_eq!(limits(clippy, "Files have at most 600 lines, functions at most 80.").len(), 1);
+    assert_eq!(limits("", "Files have at most 600 lines, functions at most 70.").len(), 1);
+}
+
+/// A directory of this test, removed at its end.
+struct Tree(PathBuf);
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Tree {
+    /// The smallest tree without complaints.
+    fn good() -> Tree {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("kaji-tidy-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let tree = Tree(std::env::temp_dir().join(name));
+        for dir in ["examples", "fuzz", "xtask", "docs"] {
+            fs::create_dir_all(tree.0.join(dir)).unwrap();
+        }
+        tree.write("clippy.toml", "too-many-lines-threshold = 70\n");
+        tree.write("CONTRIBUTING.md", "Files have at most 600 lines, functions at most 70.\n");
+        tree.write("ARCHITECTURE.md", &arrows::tests::good_page());
+        for (name, ceiling) in places::CEILINGS {
+            for i in 0..*ceiling {
+                tree.write(&format!("crates/a/src/{name}{i}.rs"), &format!("//! A.\nstruct {name};\n"));
+            }
+        }
+        tree
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn complaints(&self) -> Vec<String> {
+        files_of(&self.0).unwrap().complaints(&[])
+    }
+}
+
+/// The complaints about a tree in which one file has another text.
+fn broken(path: &str, text: &str, want: Expect) {
+    let tree = Tree::good();
+    assert_eq!(tree.complaints(), [""; 0]);
+    tree.write(path, text);
+    want.assert_eq(&tree.complaints().join("\n"));
+}
+
+#[test]
+fn complains_about_each_rule_that_a_file_breaks() {
+    let rust = |text: &str| format!("//! A.\n{text}\n");
+    let a = "crates/a/src/new.rs";
+    broken(a, "fn f() {}\n", expect!["crates/a/src/new.rs does not open with //!"]);
+    broken("xtask/src/new.rs", "", expect!["xtask/src/new.rs does not open with //!"]);
+    // Spelt so that this file has none of them.
+    for leftover in [["todo", "!("], ["dbg", "!("], ["unimplemented", "!("]].map(|parts| parts.concat()) {
+        let tree = Tree::good();
+        tree.write(a, &rust(&format!("fn f() {{ {leftover}) }}")));
+        assert_eq!(tree.complaints(), [format!("{a} holds {leftover}")]);
+    }
+    broken(a, &rust("fn f() { let _ = unsafe { g() }; }"), expect!["crates/a/src/new.rs holds unsafe code"]);
+    broken(a, &rust("// it is not unsafe\nfn f() { g(\"unsafe\") }"), expect![""]);
+    broken(a, &rust(&"\n".repeat(MOST_LINES)), expect!["crates/a/src/new.rs has more than 600 lines"]);
+    broken("crates/a/src/b/mod.rs", &rust(""), expect!["crates/a has a mod.rs"]);
+}
+
+#[test]
+fn complains_about_each_rule_of_words_and_pages_that_is_broken() {
+    // The words are put together, so that this file has none of them.
+    let word = ["who", "ever"].concat();
+    let a = "crates/a/src/new.rs";
+    broken(
+        a,
+        &format!("//! For {word} asks.\n"),
+        expect![[
+            r#"crates/a/src/new.rs:1 has the banned word "whoever"; CONTRIBUTING.md says what to write"#
+        ]],
+    );
+    broken(
+        "docs/new.md",
+        &format!("# A\n\nFor {word} asks.\n"),
+        expect![[r#"docs/new.md:3 has the banned word "whoever"; CONTRIBUTING.md says what to write"#]],
+    );
+    broken(
+        "docs/new.md",
+        "# A\n\n```\ncrates/no\n```\nin `crates/a/src/` and `crates/a/src/gone.rs`\n",
+        expect!["docs/new.md names crates/a/src/gone.rs, which does not exist"],
+    );
+    broken(
+        "clippy.toml",
+        "too-many-lines-threshold = 80\n",
+        expect![[r#"CONTRIBUTING.md does not say "Files have at most 600 lines, functions at most 80""#]],
+    );
+    broken(
+        "ARCHITECTURE.md",
+        &arrows::tests::good_page().replace("\nengine ", "\nmotor "),
+        expect![
+            "ARCHITECTURE.md lists motor where the order of crates (xtask/src/tidy/arrows.rs) has engine"
+        ],
+    );
+}
+
+#[test]
+fn complains_about_a_kind_a_controller_and_plugins_in_one_more_file() {
+    for (name, ceiling) in places::CEILINGS {
+        let tree = Tree::good();
+        tree.write("crates/b/src/more.rs", &format!("//! B.\nfn f() {{ g(\"{name}\") }}\n"));
+        let found = tree.complaints();
+        let want = format!("{} files name {name}, at most {ceiling} may: ", ceiling + 1);
+        assert!(found.len() == 1 && found[0].starts_with(&want), "{found:?}");
+    }
+}
+
+#[test]
+fn complains_about_a_crate_that_depends_on_one_above_it() {
+    let package = |name: &str, on: &str| json!({"name": name, "dependencies": [{"name": on, "kind": null}]});
+    let bad = json!({"packages": [package("kaji-meta", "kaji-engine"), package("kaji-engine", "kaji-meta")]});
+    expect!["kaji-meta must not depend on kaji-engine"].assert_eq(&arrows::complaints(&bad).join("\n"));
+}
