@@ -47,6 +47,7 @@ pod asker node-2 "printf 'GET / HTTP/1.0\\\\r\\\\n\\\\r\\\\n' | nc -w 3 $(field 
 soon "one of the other node reaches it" shows web log asker
 soon "and finds names" shows "$api" log asker
 soon "and the API server" shows reached log asker
+soon "which reaches pods" is web k get --raw "/api/v1/namespaces/default/pods/web:80/proxy/index.html"
 identity() { field pod web '{.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}'; }
 before=$(identity)
 kill -9 "$server"

@@ -14,7 +14,7 @@ use kaji_kubelet::{
 use kaji_meta::random::Random;
 use kaji_netfilter::namespace;
 use kaji_network::{BridgeNetwork, NetworkConfig, NetworkError};
-use kaji_runtime::Client;
+use kaji_runtime::{Client, Informers, Selected};
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -108,6 +108,7 @@ impl NodeFleet {
             bridge: NAME.into(),
             table: NAME.into(),
             route_protocol: ROUTE_PROTOCOL,
+            attaches_nodes: true,
             ..NetworkConfig::new(NAME, directory.join("segment"))
         });
         let network = network.await?;
@@ -136,6 +137,9 @@ impl NodeFleet {
             fleet.tasks.spawn(node.clone().run(stopped.clone()));
             fleet.nodes.push(node);
         }
+        // The API server calls webhooks and extension servers in pods.
+        let informers = Informers::selecting(config.client, Selected::default());
+        fleet.tasks.spawn(kaji_proxy::follow_nodes(fleet.network.clone(), informers, stopped));
         Ok(fleet)
     }
 

@@ -276,7 +276,8 @@ impl Node {
         Ok(self.netlink.send(&requests)?)
     }
 
-    /// Makes the routes to the other nodes' pods what these nodes need, and their pods exempt from masquerade.
+    /// Makes the routes to the other nodes' pods what these nodes need, and their pods exempt from masquerade. Of a bridge that nodes
+    /// are attached to: the routes to their pods.
     pub fn update_peers(&mut self, nodes: &[PeerNode]) -> Result<(), NetworkError> {
         let mut ranges: Vec<Cidr> = nodes.iter().flat_map(|node| node.pod_cidrs.iter().copied()).collect();
         ranges.extend(&self.rules.pod_cidrs);
@@ -287,6 +288,20 @@ impl Node {
                 let rules = &self.rules;
                 host_rules::both(&mut self.nft, |family| host_rules::set_cluster_cidrs(rules, family))?;
             }
+        }
+        let settings = RouteSettings {
+            protocol: self.config.route_protocol,
+            vxlan: format!("{}.vx", self.config.bridge),
+            vxlan_id: self.config.vxlan_id,
+            vxlan_port: self.config.vxlan_port,
+            mtu: self.uplink_mtu()?,
+        };
+        if self.config.attaches_nodes {
+            let segments = &self.rules.pod_cidrs;
+            let Some(own) = segments.first().and_then(gateway) else { return Ok(()) };
+            let mut plan = routes::routes(nodes, &self.config.node_name, segments, &[]);
+            plan.retain(|route| matches!(route.via, routes::Via::Segment(_)));
+            return routes::sync(&mut self.netlink, &settings, own, &plan);
         }
         let own = nodes.iter().find(|node| node.name == self.config.node_name);
         let Some(own) = own.and_then(|node| node.internal_ips.first().copied()) else { return Ok(()) };
@@ -299,13 +314,6 @@ impl Node {
             .collect();
         let local: Vec<IpAddr> = addresses.iter().map(|(_, address, _)| *address).collect();
         let plan = routes::routes(nodes, &self.config.node_name, &segments, &local);
-        let settings = RouteSettings {
-            protocol: self.config.route_protocol,
-            vxlan: format!("{}.vx", self.config.bridge),
-            vxlan_id: self.config.vxlan_id,
-            vxlan_port: self.config.vxlan_port,
-            mtu: self.uplink_mtu()?,
-        };
         routes::sync(&mut self.netlink, &settings, own, &plan)
     }
 

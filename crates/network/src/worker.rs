@@ -32,6 +32,9 @@ pub struct NetworkConfig {
     pub vxlan_id: u32,
     /// UDP port of the VXLAN, the same on all nodes.
     pub vxlan_port: u16,
+    /// Whether nodes are attached to the bridge, with their pods behind them, in the place of pods: peers are these, and no
+    /// others.
+    pub attaches_nodes: bool,
 }
 
 impl NetworkConfig {
@@ -48,6 +51,7 @@ impl NetworkConfig {
             route_protocol: 75,
             vxlan_id: 1,
             vxlan_port: 4789,
+            attaches_nodes: false,
         }
     }
 
