@@ -204,6 +204,8 @@ pub enum Map<'a> {
 pub struct Constructed<'a> {
     entries: Vec<(Value<'a>, Value<'a>)>,
     index: BTreeMap<Key<'a>, usize>,
+    /// What looking a key up gives that is absent; it is not `in` the map for that.
+    default: Option<Value<'a>>,
 }
 
 /// A key of a map: numbers are equal whatever their types.
@@ -240,6 +242,16 @@ impl<'a> Constructed<'a> {
         self.index.insert(index, self.entries.len());
         self.entries.push((key, value));
         Ok(true)
+    }
+
+    /// The same map, keys that are absent having this value.
+    pub(crate) fn or_default(mut self, value: Value<'a>) -> Self {
+        self.default = Some(value);
+        self
+    }
+
+    fn find(&self, key: &Key<'_>) -> Option<&Value<'a>> {
+        self.index.get(key).and_then(|at| self.entries.get(*at)).map(|(_, value)| value)
     }
 }
 
@@ -412,14 +424,22 @@ impl<'a> Map<'a> {
     pub fn get(&self, key: &Value<'_>) -> Result<Option<Value<'a>>, Error> {
         match (self, key) {
             (Map::Constructed(constructed), key) => {
-                let found = Key::of(key)
-                    .and_then(|k| constructed.index.get(&k))
-                    .and_then(|i| constructed.entries.get(*i));
-                Ok(found.map(|(_, v)| v.clone()))
+                let found = Key::of(key).and_then(|key| constructed.find(&key));
+                Ok(found.or(constructed.default.as_ref()).cloned())
             }
             (_, Value::String(key)) => self.field(key),
             (Map::Json { value: Decl { kind: DeclKind::Any | DeclKind::Loose, .. }, .. }, _) => Ok(None),
             _ => Err(Error::Overload),
+        }
+    }
+
+    /// Whether a key is there.
+    pub(crate) fn contains(&self, key: &Value<'_>) -> Result<bool, Error> {
+        match self {
+            Map::Constructed(constructed) => {
+                Ok(Key::of(key).is_some_and(|key| constructed.find(&key).is_some()))
+            }
+            map => map.get(key).map(|found| found.is_some()),
         }
     }
 
@@ -440,12 +460,8 @@ impl<'a> Map<'a> {
             }
             Map::Json { object, value } => object.get(name).map(|json| json::value(json, value)).transpose(),
             Map::Constructed(constructed) => {
-                let key = Key::String(Text::Borrowed(name));
-                Ok(constructed
-                    .index
-                    .get(&key)
-                    .and_then(|i| constructed.entries.get(*i))
-                    .map(|(_, v)| v.clone()))
+                let found = constructed.find(&Key::String(Text::Borrowed(name)));
+                Ok(found.or(constructed.default.as_ref()).cloned())
             }
         }
     }

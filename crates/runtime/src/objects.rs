@@ -4,6 +4,7 @@ mod amounts;
 mod certificates;
 mod daemonset;
 mod deployment;
+mod devices;
 mod horizontal_pod_autoscaler;
 mod job;
 mod lease;
@@ -29,6 +30,14 @@ pub use certificates::{
 };
 pub use daemonset::{ControllerRevision, DaemonSet, DaemonSetSpec, DaemonSetStatus};
 pub use deployment::{Deployment, DeploymentSpec, DeploymentStatus, DeploymentStrategy, RollingUpdate};
+pub use devices::{
+    AllocatedDevices, CapacityPolicy, CapacityRange, CapacityRequests, CelSelector, Counter,
+    CounterConsumption, CounterSet, Device, DeviceAllocation, DeviceAttribute, DeviceCapacity,
+    DeviceClaimSpec, DeviceClass, DeviceClassSpec, DeviceCondition, DeviceConstraint, DeviceRequest,
+    DeviceRequirements, DeviceResult, DeviceSelector, DeviceState, DeviceTaint, DeviceTaintRule,
+    DeviceTaintRuleSpec, DeviceTaintSelector, DeviceToleration, ResourcePool, ResourceSlice,
+    ResourceSliceSpec,
+};
 pub use horizontal_pod_autoscaler::{
     Behavior, Fraction, HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus,
     MetricIdentifier, MetricSource, MetricSpec, MetricTarget, Milli, ObjectReference, ScalingPolicy,
@@ -56,7 +65,8 @@ pub use replicaset::{
     ReplicaSet, ReplicaSetSpec, ReplicaStatus, ReplicationController, ReplicationControllerSpec,
 };
 pub use resource_claim::{
-    ClaimConsumer, ResourceClaim, ResourceClaimStatus, ResourceClaimTemplate, ResourceClaimTemplateSpec,
+    ClaimConsumer, ResourceClaim, ResourceClaimSpec, ResourceClaimStatus, ResourceClaimTemplate,
+    ResourceClaimTemplateSpec,
 };
 pub use selector::{Condition, LabelSelector, MapSelector, Workload, WorkloadVisitor};
 pub use service::{

@@ -6,7 +6,7 @@ use crate::{
     informer::StartedInformer,
     meta::{Key, Meta},
 };
-use imbl::{GenericHashMap, OrdMap, OrdSet, shared_ptr::DefaultSharedPtr};
+use imbl::{GenericHashMap, OrdMap, OrdSet, ordmap::DiffItem, shared_ptr::DefaultSharedPtr};
 use serde::de::DeserializeOwned;
 use std::{
     any::{Any, TypeId},
@@ -122,6 +122,22 @@ impl<T: Projection> Snapshot<T> {
     /// The objects of a namespace that no controller manages.
     pub fn orphans<'a>(&'a self, namespace: &str) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
         self.indexed("orphan", namespace)
+    }
+
+    /// What has changed since a former snapshot of the same informer: each object before and after. What both share is not
+    /// looked at.
+    pub fn changes_since<'a>(
+        &'a self,
+        former: &'a Self,
+    ) -> impl Iterator<Item = (Option<&'a Arc<T>>, Option<&'a Arc<T>>)>
+    where
+        T: PartialEq,
+    {
+        former.objects.diff(&self.objects).map(|change| match change {
+            DiffItem::Add(_, new) => (None, Some(new)),
+            DiffItem::Update { old, new } => (Some(old.1), Some(new.1)),
+            DiffItem::Remove(_, old) => (Some(old), None),
+        })
     }
 
     /// How many.

@@ -69,3 +69,43 @@ fn refuses_with_the_texts_of_upstream() {
     assert!(includes.contains("undeclared reference to 'includes'"), "{includes}");
     assert!(refused("device.nope").contains("undefined field 'nope'"));
 }
+
+#[test]
+fn looks_at_devices() {
+    let memory = Quantity::parse("40Gi").unwrap();
+    let device = DeviceValue::new(
+        "dra.example.com",
+        true,
+        [
+            ("model", Attribute::String("a100")),
+            ("other.example.com/numa", Attribute::Int(1)),
+            ("healthy", Attribute::Bool(true)),
+            ("version", Attribute::Version("1.2.3")),
+        ],
+        [("memory", &memory)],
+    )
+    .unwrap();
+    let shown = |text: &str| match device.matches(&compile(text).unwrap()) {
+        Ok(result) => result.to_string(),
+        Err(error) => error.to_string(),
+    };
+    for text in [
+        r#"device.driver == "dra.example.com""#,
+        r#"device.attributes["dra.example.com"].model == "a100""#,
+        r#"device.attributes["other.example.com"].numa == 1"#,
+        r#"device.attributes["dra.example.com"].healthy"#,
+        r#"device.attributes["dra.example.com"].version.isGreaterThan(semver("1.0.0"))"#,
+        r#"device.capacity["dra.example.com"].memory.isGreaterThan(quantity("20Gi"))"#,
+        r#"cel.bind(dra, device.attributes["dra.example.com"], dra.model == "a100" && !("serial" in dra))"#,
+        r#"!("unknown" in device.attributes)"#,
+        r#"!("name" in device.attributes["unknown"])"#,
+        "device.allowMultipleAllocations",
+    ] {
+        assert_eq!(shown(text), "true", "{text}");
+    }
+    assert_eq!(shown(r#"device.attributes["unknown"].name == 1"#), "no such key: name");
+    assert_eq!(
+        shown(r#"device.attributes["dra.example.com"].model"#),
+        "CEL result of type string could not be converted to bool: type conversion error from 'string' to 'bool'"
+    );
+}

@@ -296,7 +296,7 @@ fn contained<'a>(args: &[Value<'a>]) -> Called<'a> {
             }
             Ok(Value::Bool(false))
         }
-        [key, Value::Map(map)] => Ok(Value::Bool(map.get(key)?.is_some())),
+        [key, Value::Map(map)] => map.contains(key).map(Value::Bool),
         _ => no_overload(),
     }
 }

@@ -79,7 +79,7 @@ fn title(what: &str) -> String {
 }
 
 impl Semver {
-    fn parse(s: &str) -> Result<Semver, String> {
+    pub(crate) fn parse(s: &str) -> Result<Semver, String> {
         if s.is_empty() {
             return Err("Version string empty".into());
         }

@@ -1,5 +1,6 @@
-//! ResourceClaim and ResourceClaimTemplate, projected. What a claim asks for stays raw JSON.
+//! ResourceClaim and ResourceClaimTemplate, projected. What a template asks for stays raw JSON.
 
+use super::devices::{DeviceAllocation, DeviceClaimSpec, DeviceState};
 use crate::{Meta, Projection};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -30,10 +31,20 @@ impl ClaimConsumer {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourceClaimStatus {
-    /// The devices that were allocated, raw.
-    pub allocation: Option<Box<Value>>,
+    /// The devices that were allocated.
+    pub allocation: Option<Box<DeviceAllocation>>,
     /// What may use them.
     pub reserved_for: Vec<ClaimConsumer>,
+    /// What drivers report of the allocated devices.
+    pub devices: Vec<DeviceState>,
+}
+
+/// A claim's spec.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ResourceClaimSpec {
+    /// What it asks for.
+    pub devices: DeviceClaimSpec,
 }
 
 /// A claim of devices.
@@ -42,6 +53,8 @@ pub struct ResourceClaimStatus {
 pub struct ResourceClaim {
     /// ObjectMeta.
     pub metadata: Meta,
+    /// Spec.
+    pub spec: ResourceClaimSpec,
     /// Status.
     pub status: ResourceClaimStatus,
 }
