@@ -4,7 +4,7 @@
 
 use crate::framework::{BindContext, Binding, CycleState, Outcome, Profile, Status};
 use kaji_meta::time::Clock;
-use kaji_runtime::{EventRecord, time};
+use kaji_runtime::{Client, EventRecord, Key, Write, time};
 use std::time::Duration;
 
 /// What binding a pod needs beside its context.
@@ -23,6 +23,16 @@ impl BindingCycle {
     /// # Errors
     /// The status of the plugin that failed or rejected the pod.
     pub async fn run(&mut self, profile: &Profile, clock: &dyn Clock) -> Outcome {
+        let outcome = self.run_to_end(profile, clock).await;
+        if outcome.is_err() {
+            for point in profile.points().filter_map(|points| points.pre_bind.as_ref()) {
+                point.undo(&self.context, &mut self.state).await;
+            }
+        }
+        outcome
+    }
+
+    async fn run_to_end(&mut self, profile: &Profile, clock: &dyn Clock) -> Outcome {
         let (context, state) = (&self.context, &mut self.state);
         if let Some(wait) = self.wait {
             let began = time::instant(clock);
@@ -64,6 +74,23 @@ impl BindingCycle {
             }
         }
         Err(Status::error("no plugin of the profile binds the pod"))
+    }
+}
+
+/// Writes what a post-filter has decided, in order; the first failure ends it.
+pub async fn carry_out(client: Client, pod: Key, writes: Vec<Write>) {
+    for write in writes {
+        let target = write.target().clone();
+        let done = match write {
+            Write::Create { body, .. } => client.create(&target, &body).await,
+            Write::Update { body, .. } => client.update(&target, &body).await,
+            Write::Patch { kind, body, .. } => client.patch(&target, kind.content_type(), "", &body).await,
+            Write::Delete { options, .. } => client.delete(&target, &options).await,
+        };
+        if let Err(error) = done {
+            tracing::debug!(%pod, target = target.path(), %error, "a write of a post-filter failed");
+            return;
+        }
     }
 }
 

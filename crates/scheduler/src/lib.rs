@@ -3,7 +3,8 @@
 //! - `framework`: extension points, profiles, events.
 //! - `plugins`: what nodes are filtered and scored by, one file each.
 //! - `snapshot`, `cache`, `pod_info` with `affinity`, `spreading`, `node_selector`, `matcher`, `resources`: what decisions read.
-//! - `schedule_one`: one decision, pure.
+//! - `devices`: devices of dynamic resource allocation, and the search for them.
+//! - `schedule_one`: one decision, pure; `memory`: what decisions about equal pods have in common.
 //! - `scheduling_queue`, `scheduler`, `changes`, `binding`, `preemption`, `status_writer`, `metrics`: the loop around it.
 //! - `configuration`: profiles of a configuration file.
 //!
@@ -15,8 +16,10 @@ mod binding;
 mod cache;
 mod changes;
 mod configuration;
+mod devices;
 pub mod framework;
 mod matcher;
+mod memory;
 mod metrics;
 mod node_selector;
 pub mod plugins;
@@ -34,6 +37,7 @@ pub(crate) mod testing;
 
 pub use cache::Cache;
 pub use configuration::{Configuration, ConfigurationError};
+pub use memory::Memory;
 pub use metrics::Metrics;
 pub use node_selector::{NodeSelector, NodeTerm, RequiredNodes};
 pub use pod_info::{HostPort, PodInfo, PodNeeds};

@@ -1,15 +1,18 @@
 //! One scheduling decision: filter the nodes that a pod can run on, score them, choose the best; make room if there is none.
 //! Wording is upstream's (`FitError`).
 //!
-//! Invariant: the decision is pure; it depends on the cycle, the profile and the place to start from alone.
+//! Invariant: the decision is pure; it depends on the cycle, the profile and the place to start from alone. What is remembered of
+//! former decisions makes it faster, not another one.
 
 use crate::{
     framework::{
         Code, Cycle, CycleState, NodeStatuses, Nomination, Outcome, Profile, Status, profile::Prepared,
     },
+    memory::{Class, Memory},
     pod_info::PodInfo,
     snapshot::NodeInfo,
 };
+use kaji_runtime::Write;
 use std::{collections::BTreeSet, sync::Arc};
 
 /// No node at all.
@@ -48,6 +51,8 @@ pub struct Unschedulable {
     pub nomination: Nomination,
     /// Pods that are to be deleted to make room.
     pub victims: Vec<Arc<PodInfo>>,
+    /// What is to be written, in order, before the pod is tried again.
+    pub writes: Vec<Write>,
 }
 
 impl Unschedulable {
@@ -59,6 +64,7 @@ impl Unschedulable {
             pending: BTreeSet::new(),
             nomination: Nomination::Keep,
             victims: vec![],
+            writes: vec![],
         }
     }
 
@@ -71,8 +77,8 @@ impl Unschedulable {
     }
 }
 
-/// Decides. `start` is the place of the first node to look at; it moves on, so that all nodes are looked at in turn.
-pub fn schedule_pod(profile: &Profile, cycle: &Cycle<'_>, start: &mut usize) -> Decision {
+/// Decides, with what former decisions have left.
+pub fn schedule_pod(profile: &Profile, cycle: &Cycle<'_>, memory: &mut Memory) -> Decision {
     if cycle.snapshot.is_empty() {
         return Decision::Unschedulable(Unschedulable::new(NO_NODES));
     }
@@ -83,10 +89,12 @@ pub fn schedule_pod(profile: &Profile, cycle: &Cycle<'_>, start: &mut usize) -> 
         Err(status) => return Decision::Failed(status),
     };
     let mut statuses = NodeStatuses::of_all(prepared.others());
-    let feasible = match feasible_nodes(profile, cycle, &state, &prepared, &mut statuses, start) {
-        Ok(feasible) => feasible,
-        Err(status) => return Decision::Failed(status),
-    };
+    let (class, start) = memory.of(cycle.pod);
+    let feasible =
+        match feasible_nodes(profile, cycle, &state, &prepared, &mut statuses, (&mut *class, start)) {
+            Ok(feasible) => feasible,
+            Err(status) => return Decision::Failed(status),
+        };
     let evaluated = feasible.len() + statuses.named().len();
     match feasible.as_slice() {
         [] => no_fit(profile, cycle, &state, statuses, &prepared.plugins),
@@ -94,7 +102,7 @@ pub fn schedule_pod(profile: &Profile, cycle: &Cycle<'_>, start: &mut usize) -> 
             let node = only.name().to_owned();
             Decision::Bind(Chosen { node, state, evaluated })
         }
-        _ => match profile.score(cycle, &mut state, &feasible) {
+        _ => match profile.score(cycle, &mut state, &feasible, class) {
             Ok(scores) => {
                 let scored: Vec<_> = scores.into_iter().zip(feasible).collect();
                 let node = best(cycle, &scored).map_or_else(String::new, |n| n.name().to_owned());
@@ -126,7 +134,7 @@ fn feasible_nodes(
     state: &CycleState,
     prepared: &Prepared,
     statuses: &mut NodeStatuses,
-    start: &mut usize,
+    (class, start): (&mut Class, &mut usize),
 ) -> Outcome<Vec<Arc<NodeInfo>>> {
     let nominated = cycle.pod.pod.status.nominated_node_name.as_str();
     let nominated = cycle.nominator.node_of(cycle.pod.uid()).unwrap_or(nominated);
@@ -142,7 +150,7 @@ fn feasible_nodes(
     let mut feasible = Vec::with_capacity(enough);
     for place in 0..candidates.len() {
         let Some(node) = candidates.nth(place) else { continue };
-        match profile.filter_with_nominated(cycle, state, node) {
+        match profile.filter_known(cycle, state, node, class) {
             Ok(()) => feasible.push(node.clone()),
             Err(status) if status.is_rejection() => statuses.set(node.slot, status),
             Err(status) => return Err(status),
@@ -191,10 +199,12 @@ fn make_room(
     };
     match made.status {
         Err(status) if !status.is_rejection() => tracing::warn!(%status, "a post-filter failed"),
+        Err(status) if status.reasons.is_empty() => {}
         Err(status) => result.message = format!("{} {}", result.message, status.message()),
         Ok(()) => {}
     }
     result.nomination = made.nomination;
     result.victims = made.victims;
+    result.writes = made.writes;
     Decision::Unschedulable(result)
 }

@@ -8,7 +8,7 @@
 mod update;
 
 use crate::{
-    binding::BindingCycle,
+    binding::{BindingCycle, carry_out},
     cache::Cache,
     changes::Changes,
     configuration::Configuration,
@@ -16,6 +16,7 @@ use crate::{
         BindContext, Code, Cycle, CycleState, Event, Listers, Nomination, Nominator, Outcome, Permission,
         Profile, Reads, Status,
     },
+    memory::Memory,
     metrics::{AttemptResult, Metrics},
     pod_info::PodInfo,
     preemption::Preemption,
@@ -119,8 +120,8 @@ struct Scheduler {
     sender: mpsc::Sender<Ended>,
     /// Uids of pods for which victims are being deleted.
     preempting: HashSet<String>,
-    /// Where the next decision begins to look at nodes.
-    start: usize,
+    /// What decisions leave to the next.
+    memory: Memory,
 }
 
 impl Scheduler {
@@ -139,7 +140,7 @@ impl Scheduler {
         };
         Scheduler {
             cache: Cache::default(),
-            queue: SchedulingQueue::new(profiles.clone(), configuration.backoffs),
+            queue: SchedulingQueue::new(profiles.clone(), configuration.backoffs, listers.clone()),
             nominator: Nominator::default(),
             recorders: profiles.iter().map(recorder).collect(),
             profiles,
@@ -152,7 +153,7 @@ impl Scheduler {
             permits: Arc::new(Semaphore::new(BINDINGS)),
             sender,
             preempting: HashSet::new(),
-            start: 0,
+            memory: Memory::default(),
         }
     }
 
@@ -196,8 +197,9 @@ impl Scheduler {
             listers: &self.listers,
             nominator: &self.nominator,
             random: &*self.shared.random,
+            now: self.shared.clock.now(),
         };
-        let decision = schedule_pod(profile, &cycle, &mut self.start);
+        let decision = schedule_pod(profile, &cycle, &mut self.memory);
         self.metrics.decided(began.elapsed());
         match decision {
             Decision::Bind(chosen) => {
@@ -228,6 +230,7 @@ impl Scheduler {
             listers: &self.listers,
             nominator: &self.nominator,
             random: &*self.shared.random,
+            now: self.shared.clock.now(),
         };
         let mut wait: Option<Duration> = None;
         let outcome = profile.reserve(&cycle, &mut state, node).and_then(|()| {
@@ -263,6 +266,7 @@ impl Scheduler {
             listers: self.listers.clone(),
             client: self.client.clone(),
             recorder: self.recorders[popped.profile].clone(),
+            clock: self.shared.clock.clone(),
         };
         BindingCycle { context, state, wait }
     }
@@ -338,7 +342,13 @@ impl Scheduler {
             }
         };
         self.report(popped, "Unschedulable", &why.message, nominated, AttemptResult::Unschedulable, began);
-        self.queue.rejected(&popped.key, why.plugins, why.pending, now);
+        if why.writes.is_empty() {
+            self.queue.rejected(&popped.key, why.plugins, why.pending, now);
+        } else {
+            // Whether they succeed or not, the pod is tried again at the end of its backoff.
+            self.queue.failed(&popped.key, now);
+            tokio::spawn(carry_out(self.client.clone(), popped.key.clone(), why.writes));
+        }
         if let Nomination::Node(node) = why.nomination {
             self.preempt(popped, node, why.victims);
         }

@@ -12,7 +12,7 @@ mod in_flight;
 mod tests;
 
 use crate::{
-    framework::{Event, Profile},
+    framework::{Event, Listers, Profile},
     pod_info::PodInfo,
 };
 use in_flight::InFlightEvents;
@@ -104,6 +104,7 @@ pub struct Pending {
 /// The queue.
 pub struct SchedulingQueue {
     profiles: Arc<Vec<Profile>>,
+    listers: Listers,
     backoffs: Backoffs,
     pods: HashMap<Key, Queued>,
     active: BTreeMap<Order, Key>,
@@ -116,10 +117,11 @@ pub struct SchedulingQueue {
 }
 
 impl SchedulingQueue {
-    /// An empty queue for pods of these profiles.
-    pub fn new(profiles: Arc<Vec<Profile>>, backoffs: Backoffs) -> Self {
+    /// An empty queue for pods of these profiles, with the objects that their plugins read.
+    pub fn new(profiles: Arc<Vec<Profile>>, backoffs: Backoffs, listers: Listers) -> Self {
         SchedulingQueue {
             profiles,
+            listers,
             backoffs,
             pods: HashMap::new(),
             active: BTreeMap::new(),
@@ -318,7 +320,7 @@ impl SchedulingQueue {
         self.leave(key);
         let Some(queued) = self.pods.get_mut(key) else { return };
         let Some(profile) = self.profiles.get(queued.profile) else { return };
-        match profile.pre_enqueue(&queued.info) {
+        match profile.pre_enqueue(&queued.info, &self.listers) {
             Err(status) => {
                 queued.place = Place::Gated(status.plugin);
                 self.waiting.insert(queued.order, key.clone());

@@ -53,6 +53,9 @@ pub struct Snapshot {
     free: Vec<usize>,
     by_name: HashMap<Box<str>, usize>,
     order: Vec<usize>,
+    /// By slot: changes whenever the node or its pods do, and is never used again.
+    generations: Vec<u64>,
+    last_generation: u64,
     /// The order is to be made again.
     stale: bool,
     groups: HashMap<Arc<PodAffinity>, AffinityGroup>,
@@ -85,6 +88,19 @@ impl Snapshot {
     /// A node by name.
     pub fn node(&self, name: &str) -> Option<&Arc<NodeInfo>> {
         self.slots.get(*self.by_name.get(name)?)?.as_ref()
+    }
+
+    /// The generation of the node in a slot: while it is the same, so is the node with its pods.
+    pub fn generation(&self, slot: usize) -> u64 {
+        self.generations.get(slot).copied().unwrap_or_default()
+    }
+
+    fn changed(&mut self, slot: usize) {
+        if self.generations.len() <= slot {
+            self.generations.resize(slot + 1, 0);
+        }
+        self.last_generation += 1;
+        self.generations[slot] = self.last_generation;
     }
 
     /// A node by its slot.
@@ -140,6 +156,7 @@ impl Snapshot {
             );
             let former = info.node.clone();
             Arc::make_mut(info).set_node(node.clone());
+            self.changed(slot);
             if images {
                 self.count_images(&former, false);
                 self.count_images(&node, true);
@@ -156,6 +173,7 @@ impl Snapshot {
         self.by_name.insert(name.into(), slot);
         self.count_images(&node, true);
         self.slots[slot] = Some(Arc::new(NodeInfo::new(slot, node)));
+        self.changed(slot);
         self.relabelled();
     }
 
@@ -176,6 +194,7 @@ impl Snapshot {
         let Some(slot) = self.by_name.get(node).copied() else { return };
         let Some(info) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
         Arc::make_mut(info).add_pod(pod);
+        self.changed(slot);
         self.counters.get_mut().unwrap_or_else(PoisonError::into_inner).add(pod, slot);
         if let Some(affinity) = &pod.affinity {
             let group = self.groups.entry(affinity.clone()).or_insert_with(|| AffinityGroup {
@@ -196,6 +215,7 @@ impl Snapshot {
         let Some(slot) = self.by_name.get(node).copied() else { return };
         let Some(info) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
         if Arc::make_mut(info).remove_pod(pod.uid()) {
+            self.changed(slot);
             self.uncount(pod, slot);
         }
     }

@@ -4,6 +4,7 @@ use crate::{
     cache::Cache,
     configuration::Configuration,
     framework::{Cycle, CycleState, Listers, Nomination, Nominator, Profile, Reads},
+    memory::Memory,
     pod_info::PodInfo,
     schedule_one::{Decision, schedule_pod},
 };
@@ -19,7 +20,7 @@ pub struct Cluster {
     pub nominator: Nominator,
     pub profiles: Vec<Profile>,
     pub random: SeededRandom,
-    start: usize,
+    pub memory: Memory,
 }
 
 /// A node of `{"name": ..., "labels": ..., "spec": ..., "allocatable": ..., "images": ...}`, with enough of everything.
@@ -80,7 +81,7 @@ impl Cluster {
             nominator: Nominator::default(),
             profiles: configuration.profiles,
             random: SeededRandom::new(1),
-            start: 0,
+            memory: Memory::default(),
         }
     }
 
@@ -108,8 +109,9 @@ impl Cluster {
             listers: &self.listers,
             nominator: &self.nominator,
             random: &self.random,
+            now: jiff::Timestamp::UNIX_EPOCH,
         };
-        schedule_pod(&self.profiles[0], &cycle, &mut self.start)
+        schedule_pod(&self.profiles[0], &cycle, &mut self.memory)
     }
 
     /// Decides on a pod: the node, or why none and what is done about it.
@@ -147,6 +149,7 @@ impl Cluster {
             listers: &self.listers,
             nominator: &self.nominator,
             random: &self.random,
+            now: jiff::Timestamp::UNIX_EPOCH,
         };
         let mut nodes: Vec<_> = cycle.snapshot.nodes().cloned().collect();
         nodes.sort_by(|a, b| a.name().cmp(b.name()));

@@ -41,11 +41,11 @@ fn profiles_name_their_plugins_and_weights() {
         ),
     ];
     expect_test::expect![[r#"
-        default-scheduler None scores: TaintToleration=3 NodeAffinity=2 NodeResourcesFit=1 PodTopologySpread=2 InterPodAffinity=2 NodeResourcesBalancedAllocation=1 ImageLocality=1 | 1s 10s
-        a Some(30) scores: TaintToleration=3 NodeAffinity=2 NodeResourcesFit=1 PodTopologySpread=2 InterPodAffinity=2 NodeResourcesBalancedAllocation=1 ImageLocality=1; b Some(50) scores: TaintToleration=3 NodeAffinity=2 NodeResourcesFit=1 PodTopologySpread=2 InterPodAffinity=2 NodeResourcesBalancedAllocation=1 ImageLocality=1 | 2s 20s
+        default-scheduler None scores: TaintToleration=3 NodeAffinity=2 NodeResourcesFit=1 PodTopologySpread=2 InterPodAffinity=2 DynamicResources=2 NodeResourcesBalancedAllocation=1 ImageLocality=1 | 1s 10s
+        a Some(30) scores: TaintToleration=3 NodeAffinity=2 NodeResourcesFit=1 PodTopologySpread=2 InterPodAffinity=2 DynamicResources=2 NodeResourcesBalancedAllocation=1 ImageLocality=1; b Some(50) scores: TaintToleration=3 NodeAffinity=2 NodeResourcesFit=1 PodTopologySpread=2 InterPodAffinity=2 DynamicResources=2 NodeResourcesBalancedAllocation=1 ImageLocality=1 | 2s 20s
         default-scheduler None scores: NodeResourcesFit=7 | 1s 10s
         default-scheduler None scores: ImageLocality=5 | 1s 10s
-        default-scheduler None scores: TaintToleration=3 NodeAffinity=2 NodeResourcesBalancedAllocation=1 ImageLocality=1 NodeResourcesFit=1 | 1s 10s"#]].assert_eq(&lines.join("\n"));
+        default-scheduler None scores: TaintToleration=3 NodeAffinity=2 DynamicResources=2 NodeResourcesBalancedAllocation=1 ImageLocality=1 NodeResourcesFit=1 | 1s 10s"#]].assert_eq(&lines.join("\n"));
 }
 
 #[test]

@@ -46,6 +46,8 @@ impl Actions {
     pub const POD_TOLERATIONS: Actions = Actions(1 << 9);
     /// Anything of an object of another resource.
     pub const UPDATE: Actions = Actions(1 << 10);
+    /// The claims of devices that were made for a pod.
+    pub const POD_CLAIMS: Actions = Actions(1 << 11);
 
     /// Whether the two have an action in common.
     pub fn intersects(self, other: Actions) -> bool {
@@ -138,6 +140,7 @@ fn pod_actions(old: &Pod, new: &Pod) -> Actions {
     let gates = (&old.spec.scheduling_gates, &new.spec.scheduling_gates);
     Actions::POD_LABELS.when(old.metadata.labels != new.metadata.labels)
         | Actions::POD_TOLERATIONS.when(old.spec.tolerations != new.spec.tolerations)
+        | Actions::POD_CLAIMS.when(old.status.resource_claim_statuses != new.status.resource_claim_statuses)
         | Actions::POD_GATES.when(!gates.0.is_empty() && gates.1.is_empty())
         | Actions::POD_SCALED_DOWN.when(resized && less())
 }

@@ -12,8 +12,8 @@ use crate::{
     snapshot::{NodeInfo, Snapshot},
 };
 use futures_util::future::BoxFuture;
-use kaji_meta::random::Random;
-use kaji_runtime::{Client, Recorder};
+use kaji_meta::{random::Random, time::Clock};
+use kaji_runtime::{Client, Recorder, Write};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// What an attempt to schedule a pod reads.
@@ -29,6 +29,8 @@ pub struct Cycle<'a> {
     pub nominator: &'a Nominator,
     /// Breaks ties.
     pub random: &'a dyn Random,
+    /// The time.
+    pub now: jiff::Timestamp,
 }
 
 /// Any plugin.
@@ -41,6 +43,12 @@ pub trait Plugin: Send + Sync {
         vec![]
     }
 
+    /// Whether its filter, and its scores before they are normalized, depend on nothing but the node and what equal pods have
+    /// in common, not on other nodes and objects or on the decision's state: then they hold until the node changes.
+    fn looks_at_node_alone(&self) -> bool {
+        false
+    }
+
     /// The resources that it reads, beside pods and nodes.
     fn reads(&self, _reads: &mut Reads<'_>) {}
 }
@@ -48,7 +56,7 @@ pub trait Plugin: Send + Sync {
 /// Decides whether a pod enters the queue at all.
 pub trait PreEnqueue: Send + Sync {
     /// A rejection keeps the pod out until an event of the plugin.
-    fn pre_enqueue(&self, pod: &PodInfo) -> Outcome;
+    fn pre_enqueue(&self, pod: &PodInfo, listers: &Listers) -> Outcome;
 }
 
 /// Orders the queue.
@@ -107,6 +115,8 @@ pub struct PostFiltered {
     pub nomination: Nomination,
     /// Pods that are to be deleted.
     pub victims: Vec<Arc<PodInfo>>,
+    /// What is to be written, in order, before the pod is tried again.
+    pub writes: Vec<Write>,
     /// Why it could not help; its message follows that of the filters.
     pub status: Outcome,
 }
@@ -201,6 +211,8 @@ pub struct BindContext {
     pub client: Client,
     /// Events.
     pub recorder: Recorder,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
 }
 
 /// Does what has to be done before a pod is bound.
@@ -212,6 +224,11 @@ pub trait PreBind: Send + Sync {
 
     /// Returns when it is done.
     fn pre_bind<'a>(&'a self, context: &'a BindContext, state: &'a mut CycleState) -> BoxFuture<'a, Outcome>;
+
+    /// Takes back what was written for a pod that was not bound.
+    fn undo<'a>(&'a self, _context: &'a BindContext, _state: &'a mut CycleState) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// What a bind plugin says.

@@ -4,10 +4,12 @@
 //! without them: neither their coming nor their staying away makes the decision wrong.
 
 use super::{
-    Code, Cycle, CycleState, Event, EventInterest, Filter, NodeNames, NodeStatuses, Outcome, Plugin, Points,
-    PostFiltered, PreFiltered, PreScored, QueueSort, Status, points::MAX_SCORE,
+    Code, Cycle, CycleState, Event, EventInterest, Filter, Listers, NodeNames, NodeStatuses, Nomination,
+    Outcome, Plugin, Points, PostFiltered, PreFiltered, PreScored, QueueSort, Score, Status,
+    points::MAX_SCORE,
 };
 use crate::{
+    memory::Class,
     pod_info::PodInfo,
     snapshot::{NodeInfo, Snapshot},
 };
@@ -41,6 +43,10 @@ pub struct Profile {
     pub plugins: Vec<Weighted>,
     /// The filters again, with their places: the hottest list.
     filters: Vec<(usize, &'static str, Arc<dyn Filter>)>,
+    /// So many of them, from the first on, look at the node alone.
+    local_filters: usize,
+    /// The plugins that score by the node alone, by place.
+    local_scores: Vec<(usize, Arc<dyn Score>)>,
     /// What plugins want another attempt for.
     interests: HashMap<&'static str, Vec<EventInterest>>,
 }
@@ -59,8 +65,15 @@ impl Profile {
         let filters = plugins.iter().enumerate().filter_map(|(place, plugin)| {
             Some((place, plugin.points.plugin.name(), plugin.points.filter.clone()?))
         });
+        let filters: Vec<_> = filters.collect();
+        let local = |place: usize| plugins[place].points.plugin.looks_at_node_alone();
+        let local_filters = filters.iter().take_while(|(place, ..)| local(*place)).count();
+        let scores = plugins.iter().enumerate().filter(|(place, _)| local(*place));
+        let local_scores = scores.filter_map(|(place, plugin)| Some((place, plugin.points.score.clone()?)));
+        let local_scores = local_scores.collect();
         let interests = plugins.iter().map(|p| (p.points.plugin.name(), p.points.plugin.events()));
-        Profile { config, filters: filters.collect(), interests: interests.collect(), plugins }
+        let interests = interests.collect();
+        Profile { config, filters, local_filters, local_scores, interests, plugins }
     }
 
     /// The plugins' names and extension points.
@@ -87,9 +100,9 @@ impl Profile {
     }
 
     /// The first plugin that keeps a pod out of the queue.
-    pub fn pre_enqueue(&self, pod: &PodInfo) -> Outcome {
+    pub fn pre_enqueue(&self, pod: &PodInfo, listers: &Listers) -> Outcome {
         self.points().try_for_each(|p| match &p.pre_enqueue {
-            Some(point) => point.pre_enqueue(pod).map_err(|s| s.by(p.plugin.name())),
+            Some(point) => point.pre_enqueue(pod, listers).map_err(|s| s.by(p.plugin.name())),
             None => Ok(()),
         })
     }
@@ -127,16 +140,27 @@ impl Profile {
 
     /// Runs the filters on one node, as it is.
     pub fn filter(&self, cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> Outcome {
-        for (place, name, filter) in &self.filters {
-            if state.skip_filter & (1 << place) == 0
-                && let Err(status) = filter.filter(cycle, state, node)
-            {
-                return Err(status.by(name));
-            }
-        }
-        Ok(())
+        run(&self.filters, cycle, state, node)
     }
 
+    /// The same on a node of the table, with what is known of it.
+    pub fn filter_known(
+        &self,
+        cycle: &Cycle<'_>,
+        state: &CycleState,
+        node: &NodeInfo,
+        class: &mut Class,
+    ) -> Outcome {
+        if !cycle.nominator.on(node.name()).is_empty() {
+            return self.filter_with_nominated(cycle, state, node);
+        }
+        // Whether a node has devices for extended resources depends on more than the node.
+        let known = if cycle.pod.request.other.is_empty() { self.local_filters } else { 0 };
+        let (local, others) = self.filters.split_at(known);
+        let generation = cycle.snapshot.generation(node.slot);
+        class.verdict((node.slot, generation), || run(local, cycle, state, node))?;
+        run(others, cycle, state, node)
+    }
     /// Runs the filters on one node with the more important pods that are nominated for it, then without them.
     pub fn filter_with_nominated(&self, cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> Outcome {
         let nominated = cycle.nominator.on(node.name());
@@ -176,25 +200,29 @@ impl Profile {
         }
     }
 
-    /// Runs the post-filters until one makes room; `None` without any.
+    /// Runs the post-filters until one makes room; `None` without any. The reasons of those that could not help are joined, and
+    /// what they want written is not lost.
     pub fn post_filter(
         &self,
         cycle: &Cycle<'_>,
         state: &CycleState,
         statuses: &NodeStatuses,
     ) -> Option<PostFiltered> {
-        let mut last: Option<PostFiltered> = None;
+        let mut all: Option<PostFiltered> = None;
         for points in self.points() {
             let Some(point) = &points.post_filter else { continue };
             let mut result = point.post_filter(self, cycle, state, statuses);
             result.status = result.status.map_err(|status| status.by(points.plugin.name()));
-            let done = result.status.is_ok();
-            last = Some(result);
+            let done = !matches!(&result.status, Err(status) if status.code == Code::Unschedulable);
+            if let Some(former) = all.take() {
+                result = after(former, result);
+            }
+            all = Some(result);
             if done {
                 break;
             }
         }
-        last
+        all
     }
 
     /// Scores nodes: for each the weighted sum of the plugins' scores.
@@ -206,6 +234,7 @@ impl Profile {
         cycle: &Cycle<'_>,
         state: &mut CycleState,
         nodes: &[Arc<NodeInfo>],
+        class: &mut Class,
     ) -> Outcome<Vec<i64>> {
         for (place, plugin) in self.plugins.iter().enumerate() {
             let Some(point) = &plugin.points.pre_score else { continue };
@@ -221,8 +250,17 @@ impl Profile {
             else {
                 continue;
             };
-            for (score, node) in scores.iter_mut().zip(nodes) {
-                *score = point.score(cycle, state, node);
+            match self.local_scores.iter().position(|(of, _)| *of == place) {
+                Some(column) => {
+                    for (score, node) in scores.iter_mut().zip(nodes) {
+                        *score = self.known_scores(cycle, state, node, class)[column];
+                    }
+                }
+                None => {
+                    for (score, node) in scores.iter_mut().zip(nodes) {
+                        *score = point.score(cycle, state, node);
+                    }
+                }
             }
             point.normalize(cycle, state, nodes, &mut scores);
             for (sum, score) in sums.iter_mut().zip(&scores) {
@@ -230,6 +268,22 @@ impl Profile {
             }
         }
         Ok(sums)
+    }
+
+    /// A node's scores by the plugins that look at it alone.
+    fn known_scores<'a>(
+        &self,
+        cycle: &Cycle<'_>,
+        state: &CycleState,
+        node: &NodeInfo,
+        class: &'a mut Class,
+    ) -> &'a [i64] {
+        let generation = cycle.snapshot.generation(node.slot);
+        class.scores((node.slot, generation), self.local_scores.len(), |scores| {
+            for (score, (_, point)) in scores.iter_mut().zip(&self.local_scores) {
+                *score = point.score(cycle, state, node);
+            }
+        })
     }
 
     /// Runs the reservations; after a failure everything is unreserved again, in reverse order.
@@ -266,6 +320,34 @@ impl Profile {
         };
         (nodes * percent / 100).clamp(LEAST, nodes)
     }
+}
+
+/// What a post-filter decided after one that could not help.
+fn after(former: PostFiltered, mut result: PostFiltered) -> PostFiltered {
+    result.writes.splice(..0, former.writes);
+    if let (Err(was), Err(is)) = (former.status, &mut result.status)
+        && is.is_rejection()
+    {
+        is.reasons.splice(..0, was.reasons);
+    }
+    if result.nomination == Nomination::Keep {
+        result.nomination = former.nomination;
+    }
+    result
+}
+
+type Filters = [(usize, &'static str, Arc<dyn Filter>)];
+
+/// Runs filters on a node, except those that have nothing to filter.
+fn run(filters: &Filters, cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> Outcome {
+    for (place, name, filter) in filters {
+        if state.skip_filter & (1 << place) == 0
+            && let Err(status) = filter.filter(cycle, state, node)
+        {
+            return Err(status.by(name));
+        }
+    }
+    Ok(())
 }
 
 fn no_node_left(plugins: &BTreeSet<&'static str>) -> Status {

@@ -92,6 +92,7 @@ impl PostFilter for DefaultPreemption {
         let none = |nomination: Nomination, text: String| PostFiltered {
             nomination,
             victims: vec![],
+            writes: vec![],
             status: Err(Status::unschedulable(format!("preemption: {text}"))),
         };
         if let Err(reason) = eligible(cycle, statuses) {
@@ -109,6 +110,7 @@ impl PostFilter for DefaultPreemption {
             Some(candidate) => PostFiltered {
                 nomination: Nomination::Node(candidate.node.name().to_owned()),
                 victims: candidate.victims,
+                writes: vec![],
                 status: Ok(()),
             },
         }

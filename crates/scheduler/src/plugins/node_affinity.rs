@@ -56,6 +56,10 @@ impl Plugin for NodeAffinity {
         PLUGIN.name
     }
 
+    fn looks_at_node_alone(&self) -> bool {
+        true
+    }
+
     fn events(&self) -> Vec<EventInterest> {
         let this = self.clone();
         let right = move |pod: &PodInfo, event: &Event| match &event.change {

@@ -27,6 +27,10 @@ impl Plugin for NodeName {
         PLUGIN.name
     }
 
+    fn looks_at_node_alone(&self) -> bool {
+        true
+    }
+
     fn events(&self) -> Vec<EventInterest> {
         vec![EventInterest::any(Resource::Node, Actions::ADD)]
     }

@@ -29,6 +29,10 @@ impl Plugin for NodePorts {
         PLUGIN.name
     }
 
+    fn looks_at_node_alone(&self) -> bool {
+        true
+    }
+
     fn events(&self) -> Vec<EventInterest> {
         let frees = |pod: &PodInfo, event: &crate::framework::Event| match &event.change {
             Change::Pod(Some(gone), None) => {

@@ -41,6 +41,10 @@ impl Plugin for BalancedAllocation {
     fn name(&self) -> &'static str {
         PLUGIN.name
     }
+
+    fn looks_at_node_alone(&self) -> bool {
+        true
+    }
 }
 
 impl PreScore for BalancedAllocation {

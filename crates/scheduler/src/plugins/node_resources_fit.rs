@@ -6,14 +6,16 @@ mod tests;
 
 use super::Entry;
 use crate::{
+    devices::class_of,
     framework::{
         Actions, Change, Code, Cycle, CycleState, Event, EventInterest, Filter, Hint, Outcome, Plugin,
-        Points, PreFilter, PreFiltered, Resource, Score, Status,
+        Points, PreFilter, PreFiltered, Reads, Resource, Score, Status,
     },
     pod_info::PodInfo,
     resources::Resources,
     snapshot::NodeInfo,
 };
+use kaji_runtime::{Projection, objects::DeviceClass};
 use serde_json::Value;
 use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 pub use strategy::{Strategy, weighted_resources};
@@ -62,7 +64,12 @@ impl NodeResourcesFit {
     }
 
     /// What a node lacks: upstream's reasons, and whether no removal of pods could give it.
-    fn lacking(&self, request: &Resources, node: &NodeInfo) -> (Vec<Cow<'static, str>>, bool) {
+    fn lacking(
+        &self,
+        request: &Resources,
+        devices: Option<&ByDevices>,
+        node: &NodeInfo,
+    ) -> (Vec<Cow<'static, str>>, bool) {
         let (mut reasons, mut unresolvable) = (vec![], false);
         let pods = i64::try_from(node.pods.len()).unwrap_or(i64::MAX);
         if pods + 1 > node.allocatable.pods {
@@ -80,6 +87,10 @@ impl NodeResourcesFit {
         check(&|| "Insufficient memory".into(), has.memory, used.memory, request.memory);
         check(&|| "Insufficient ephemeral-storage".into(), has.storage, used.storage, request.storage);
         for (name, wants) in request.other.iter().filter(|(name, _)| !self.ignores(name)) {
+            // Another plugin finds the devices.
+            if devices.is_some_and(|devices| devices.0.contains(name)) && has.get(name) == 0 {
+                continue;
+            }
             let reason = || format!("Insufficient {name}").into();
             check(&reason, has.get(name), used.get(name), *wants);
         }
@@ -87,9 +98,21 @@ impl NodeResourcesFit {
     }
 }
 
+/// Extended resources that a class of devices stands for: nodes that do not offer them may have the devices.
+#[derive(Clone)]
+struct ByDevices(BTreeSet<String>);
+
 impl Plugin for NodeResourcesFit {
     fn name(&self) -> &'static str {
         PLUGIN.name
+    }
+
+    fn looks_at_node_alone(&self) -> bool {
+        true
+    }
+
+    fn reads(&self, reads: &mut Reads<'_>) {
+        reads.read::<DeviceClass>();
     }
 
     fn events(&self) -> Vec<EventInterest> {
@@ -101,6 +124,11 @@ impl Plugin for NodeResourcesFit {
             ),
             EventInterest::any(Resource::UnscheduledPod, Actions::POD_SCALED_DOWN),
             EventInterest::hinted(Resource::Node, Actions::ADD | Actions::NODE_ALLOCATABLE, offers_more),
+            EventInterest::hinted(
+                Resource::Other(DeviceClass::RESOURCE),
+                Actions::ADD | Actions::UPDATE,
+                |pod, _| if pod.request.other.is_empty() { Hint::Skip } else { Hint::Queue },
+            ),
         ]
     }
 }
@@ -128,7 +156,8 @@ fn offers_more(pod: &PodInfo, event: &Event) -> Hint {
         && wants.cpu <= has.cpu
         && wants.memory <= has.memory
         && wants.storage <= has.storage
-        && wants.other.iter().all(|(name, amount)| *amount <= has.get(name));
+        // A node may have devices for what it does not offer.
+        && wants.other.iter().all(|(name, amount)| *amount <= has.get(name) || has.get(name) == 0);
     if !fits {
         return Hint::Skip;
     }
@@ -142,15 +171,23 @@ fn offers_more(pod: &PodInfo, event: &Event) -> Hint {
 }
 
 impl PreFilter for NodeResourcesFit {
-    fn pre_filter(&self, _cycle: &Cycle<'_>, _state: &mut CycleState) -> Outcome<PreFiltered> {
+    fn pre_filter(&self, cycle: &Cycle<'_>, state: &mut CycleState) -> Outcome<PreFiltered> {
+        let other = &cycle.pod.request.other;
+        if !other.is_empty() {
+            let classes = cycle.listers.get::<DeviceClass>();
+            let names = other.keys().filter(|name| class_of(name, &classes).is_some());
+            state.put(ByDevices(names.cloned().collect()));
+        }
         // Even a pod without requests takes a place.
         Ok(PreFiltered::AllNodes)
     }
 }
 
 impl Filter for NodeResourcesFit {
-    fn filter(&self, cycle: &Cycle<'_>, _state: &CycleState, node: &NodeInfo) -> Outcome {
-        let (reasons, unresolvable) = self.lacking(&cycle.pod.request, node);
+    fn filter(&self, cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> Outcome {
+        let request = &cycle.pod.request;
+        let devices = if request.other.is_empty() { None } else { state.get::<ByDevices>() };
+        let (reasons, unresolvable) = self.lacking(request, devices, node);
         if reasons.is_empty() {
             return Ok(());
         }

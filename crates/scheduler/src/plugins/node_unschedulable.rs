@@ -29,6 +29,10 @@ impl Plugin for NodeUnschedulable {
         PLUGIN.name
     }
 
+    fn looks_at_node_alone(&self) -> bool {
+        true
+    }
+
     fn events(&self) -> Vec<EventInterest> {
         let schedulable = |_: &PodInfo, event: &Event| match &event.change {
             Change::Node(_, Some(node)) if node.spec.unschedulable => Hint::Skip,

@@ -2,7 +2,7 @@
 
 use super::{Entry, ensure, no_arguments};
 use crate::{
-    framework::{Actions, EventInterest, Outcome, Plugin, Points, PreEnqueue, Resource, Status},
+    framework::{Actions, EventInterest, Listers, Outcome, Plugin, Points, PreEnqueue, Resource, Status},
     pod_info::PodInfo,
 };
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Plugin for SchedulingGates {
 }
 
 impl PreEnqueue for SchedulingGates {
-    fn pre_enqueue(&self, pod: &PodInfo) -> Outcome {
+    fn pre_enqueue(&self, pod: &PodInfo, _listers: &Listers) -> Outcome {
         ensure(pod.pod.spec.scheduling_gates.is_empty(), || {
             Status::unresolvable("waiting for scheduling gates")
         })

@@ -45,6 +45,10 @@ impl Plugin for TaintToleration {
         PLUGIN.name
     }
 
+    fn looks_at_node_alone(&self) -> bool {
+        true
+    }
+
     fn events(&self) -> Vec<EventInterest> {
         let tolerated = |pod: &PodInfo, event: &Event| {
             let off = |node| has_untolerated_taint(&pod.pod.spec.tolerations, node);

@@ -3,13 +3,16 @@
 use super::*;
 use crate::{
     configuration::Configuration,
-    framework::{Actions, Change, Resource},
+    framework::{Actions, Change, Reads, Resource},
     testing::{node, pod},
 };
 use serde_json::{Value, json};
 
 fn queue() -> SchedulingQueue {
-    SchedulingQueue::new(Arc::new(Configuration::new().unwrap().profiles), Backoffs::default())
+    let profiles = Configuration::new().unwrap().profiles;
+    let mut reads = Reads::nothing();
+    profiles.iter().flat_map(Profile::points).for_each(|p| p.plugin.reads(&mut reads));
+    SchedulingQueue::new(Arc::new(profiles), Backoffs::default(), reads.finish().0)
 }
 
 fn key(name: &str) -> Key {

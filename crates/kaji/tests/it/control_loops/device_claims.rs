@@ -1,4 +1,4 @@
-//! Claims of devices from templates: made for a pod, and deleted when the pod is done.
+//! Claims of devices: made from templates for a pod, allocated by the scheduler, and deleted when the pod is done.
 
 use crate::common::{
     TestCluster,
@@ -14,7 +14,9 @@ const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourcecla
 #[tokio::test]
 async fn claims_follow_their_pods() {
     let test = TestCluster::start(1).await;
-    let pod = json!({"metadata": {"name": "p"}, "spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}],
+    // No node is right for it: the scheduler leaves its claim alone.
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeSelector": {"no": "node"},
+        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}],
         "containers": [{"name": "c", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}]}});
     ok(&test, &admin(), &format!("POST {PODS}"), pod).await;
     until("the missing template is reported", async || {
@@ -65,5 +67,73 @@ async fn claims_follow_their_pods() {
     })
     .await;
     assert_eq!(ask(&test, &admin(), &format!("GET {PODS}/p"), &Value::Null).await.0, 200);
+    test.stop().await;
+}
+
+/// A pod of one container, with more of a spec.
+fn pod(name: &str, more: &Value) -> Value {
+    let mut spec = json!({"containers": [{"name": "c", "image": "i"}]});
+    for (key, value) in more.as_object().unwrap() {
+        spec[key] = value.clone();
+    }
+    json!({"metadata": {"name": name}, "spec": spec})
+}
+
+async fn running(test: &TestCluster, name: &str) {
+    until(&format!("{name} runs"), async || {
+        let (_, pod) = ask(test, &admin(), &format!("GET {PODS}/{name}"), &Value::Null).await;
+        pod["status"]["phase"] == "Running"
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn devices_are_allocated_with_the_node() {
+    let test = TestCluster::start(1).await;
+    let mut node = Value::Null;
+    until("there is a node", async || {
+        let (_, nodes) = ask(&test, &admin(), "GET /api/v1/nodes", &Value::Null).await;
+        node = nodes["items"][0]["metadata"]["name"].clone();
+        !node.is_null()
+    })
+    .await;
+    let class = json!({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu",
+        "selectors": [{"cel": {"expression": "device.driver == 'd.example.com'"}}]}});
+    ok(&test, &admin(), "POST /apis/resource.k8s.io/v1/deviceclasses", class).await;
+    let slice = json!({"metadata": {"name": "s"}, "spec": {"driver": "d.example.com", "nodeName": node,
+        "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "x"}, {"name": "y"}]}});
+    ok(&test, &admin(), "POST /apis/resource.k8s.io/v1/resourceslices", slice).await;
+    let request = json!({"name": "r", "exactly": {"deviceClassName": "gpu"}});
+    let template = json!({"metadata": {"name": "t"}, "spec": {"spec": {"devices": {"requests": [request]}}}});
+    ok(&test, &admin(), &format!("POST {TEMPLATES}"), template).await;
+    let claims = json!({"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]});
+    ok(&test, &admin(), &format!("POST {PODS}"), pod("a", &claims)).await;
+    running(&test, "a").await;
+    let all = ok(&test, &admin(), &format!("GET {CLAIMS}"), Value::Null).await;
+    let status = &all["items"][0]["status"];
+    assert_eq!(status["reservedFor"][0]["name"], "a", "{all}");
+    assert_eq!(status["allocation"]["devices"]["results"][0]["device"], "x", "{all}");
+    // Extended resources that the node has by its devices become a claim of the scheduler's own.
+    let container = json!({"name": "c", "image": "i", "resources": {"limits": {"example.com/gpu": "1"}}});
+    ok(&test, &admin(), &format!("POST {PODS}"), pod("b", &json!({"containers": [container]}))).await;
+    running(&test, "b").await;
+    let b = ok(&test, &admin(), &format!("GET {PODS}/b"), Value::Null).await;
+    let told = &b["status"]["extendedResourceClaimStatus"];
+    assert_eq!(told["requestMappings"][0]["requestName"], "container-0-request-0", "{b}");
+    let made = told["resourceClaimName"].as_str().unwrap_or_default();
+    assert!(made.starts_with("b-extended-resources-"), "{b}");
+    // There are no more devices, until a pod is gone.
+    ok(&test, &admin(), &format!("POST {PODS}"), pod("c", &claims)).await;
+    until("c is unschedulable", async || {
+        let (_, pod) = ask(&test, &admin(), &format!("GET {PODS}/c"), &Value::Null).await;
+        pod["status"]["conditions"][0]["message"]
+            .as_str()
+            .is_some_and(|m| m.contains("1 cannot allocate all claims"))
+    })
+    .await;
+    let now = json!({"gracePeriodSeconds": 0});
+    ok(&test, &admin(), &format!("DELETE {PODS}/a"), now).await;
+    running(&test, "c").await;
     test.stop().await;
 }

@@ -122,10 +122,10 @@ fn decides_by_volumes() {
         ["missing"]: 0/2 nodes are available: persistentvolume "nothing" not found. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
         ["now"]: 0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
         ["large"]: -> b
-        ["x", "y"]: 0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+        ["x", "y"]: 0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
         ["chosen"]: -> b
         ["topology"]: -> b
-        ["full"]: 0/2 nodes are available: 2 node(s) did not have enough free storage. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+        ["full"]: 0/2 nodes are available: 2 node(s) did not have enough free storage. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
         ["lost"]: 0/2 nodes are available: persistentvolumeclaim "lost" bound to non-existent persistentvolume "gone". preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
         ["unknown"]: 0/2 nodes are available: persistentvolumeclaim "unknown" not found. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
         ["on-b", "made"]: -> b"#]].assert_eq(&all.join("\n"));
@@ -144,6 +144,7 @@ fn reserve(cluster: &mut Cluster, value: &Value) -> Option<(String, CycleState)>
         listers: &cluster.listers,
         nominator: &cluster.nominator,
         random: &cluster.random,
+        now: jiff::Timestamp::UNIX_EPOCH,
     };
     cluster.profiles[0].reserve(&cycle, &mut state, &chosen.node).unwrap();
     Some((chosen.node, state))
