@@ -66,6 +66,7 @@ pub fn generate(inputs: &Inputs<'_>) -> PodStatus {
         observed_generation: pod.metadata.generation,
         start_time: inputs.former.start_time.clone().or(Some(Time(inputs.now))),
         resource_claim_statuses: inputs.former.resource_claim_statuses.clone(),
+        extended_resource_claim_status: inputs.former.extended_resource_claim_status.clone(),
         nominated_node_name: inputs.former.nominated_node_name.clone(),
         ..PodStatus::default()
     };
