@@ -82,6 +82,13 @@ impl Recorder {
             tracing::debug!("the recorder dropped an event because its queue is full");
         }
     }
+
+    /// Records an event that must not be dropped: waits until the queue has room.
+    pub async fn record_when_there_is_room(&self, event: EventRecord) {
+        if self.sender.send(event).await.is_err() {
+            tracing::debug!("the recorder has ended before an event was recorded");
+        }
+    }
 }
 
 struct Writer {

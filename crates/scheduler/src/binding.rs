@@ -61,7 +61,8 @@ impl BindingCycle {
         let (key, node) = (context.pod.key(), &context.node);
         let text = format!("Successfully assigned {key} to {node}");
         let reference = context.pod.pod.metadata.reference("v1", "Pod");
-        context.recorder.record(EventRecord::normal(reference, "Scheduled", text));
+        // A binding waits while very many events are not written yet; the receiver is gone only after the loop has ended.
+        let _ = context.placed.send(EventRecord::normal(reference, "Scheduled", text)).await;
         Ok(())
     }
 

@@ -40,6 +40,8 @@ use tokio::{
 const BINDINGS: usize = 64;
 /// Decisions between two looks at what the informers have reported.
 const DECISIONS: usize = 64;
+/// Events of placed pods that wait to be written; bindings wait when there are more.
+const PLACED: usize = 16_384;
 /// Upstream's limit of an event's text.
 const NOTE_LIMIT: usize = 1024;
 
@@ -113,6 +115,8 @@ struct Scheduler {
     shared: Shared,
     client: Client,
     recorders: Vec<Recorder>,
+    /// Events of placed pods, on their way to the recorder of the profile.
+    placed: Vec<mpsc::Sender<EventRecord>>,
     listers: Listers,
     metrics: Metrics,
     writer: StatusWriter,
@@ -122,6 +126,17 @@ struct Scheduler {
     preempting: HashSet<String>,
     /// What decisions leave to the next.
     memory: Memory,
+}
+
+/// A queue before a recorder's own, which drops what it has no room for.
+fn forward(recorder: Recorder) -> mpsc::Sender<EventRecord> {
+    let (sender, mut receiver) = mpsc::channel(PLACED);
+    tokio::spawn(async move {
+        while let Some(event) = receiver.recv().await {
+            recorder.record_when_there_is_room(event).await;
+        }
+    });
+    sender
 }
 
 impl Scheduler {
@@ -138,11 +153,13 @@ impl Scheduler {
             let name = &profile.config.scheduler_name;
             Recorder::start(shared.client.clone(), name, shared.clock.clone(), shared.random.clone())
         };
+        let recorders: Vec<Recorder> = profiles.iter().map(recorder).collect();
         Scheduler {
             cache: Cache::default(),
             queue: SchedulingQueue::new(profiles.clone(), configuration.backoffs, listers.clone()),
             nominator: Nominator::default(),
-            recorders: profiles.iter().map(recorder).collect(),
+            placed: recorders.iter().cloned().map(forward).collect(),
+            recorders,
             profiles,
             pods,
             client: shared.client.named("kube-scheduler"),
@@ -266,6 +283,7 @@ impl Scheduler {
             listers: self.listers.clone(),
             client: self.client.clone(),
             recorder: self.recorders[popped.profile].clone(),
+            placed: self.placed[popped.profile].clone(),
             clock: self.shared.clock.clone(),
         };
         BindingCycle { context, state, wait }

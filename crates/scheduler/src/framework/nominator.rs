@@ -36,6 +36,11 @@ impl Nominator {
         self.nodes.get(uid).map(String::as_str)
     }
 
+    /// Whether no pod is nominated.
+    pub fn is_empty(&self) -> bool {
+        self.by_node.is_empty()
+    }
+
     /// The pods that are nominated for a node.
     pub fn on(&self, node: &str) -> &[Arc<PodInfo>] {
         // Most of the time no pod is nominated at all.

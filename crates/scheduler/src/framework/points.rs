@@ -13,8 +13,9 @@ use crate::{
 };
 use futures_util::future::BoxFuture;
 use kaji_meta::{random::Random, time::Clock};
-use kaji_runtime::{Client, Recorder, Write};
+use kaji_runtime::{Client, EventRecord, Recorder, Write};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use tokio::sync::mpsc;
 
 /// What an attempt to schedule a pod reads.
 #[derive(Clone, Copy)]
@@ -211,6 +212,8 @@ pub struct BindContext {
     pub client: Client,
     /// Events.
     pub recorder: Recorder,
+    /// Events that say where pods were placed: written beside, none is dropped.
+    pub placed: mpsc::Sender<EventRecord>,
     /// The time.
     pub clock: Arc<dyn Clock>,
 }

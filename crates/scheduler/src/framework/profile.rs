@@ -151,7 +151,7 @@ impl Profile {
         node: &NodeInfo,
         class: &mut Class,
     ) -> Outcome {
-        if !cycle.nominator.on(node.name()).is_empty() {
+        if !cycle.nominator.is_empty() && !cycle.nominator.on(node.name()).is_empty() {
             return self.filter_with_nominated(cycle, state, node);
         }
         // Whether a node has devices for extended resources depends on more than the node.
@@ -245,17 +245,14 @@ impl Profile {
         }
         let mut sums = vec![0_i64; nodes.len()];
         let mut scores = vec![0_i64; nodes.len()];
+        let known = self.known_scores(cycle, state, nodes, class);
         for (place, plugin) in self.plugins.iter().enumerate() {
             let Some(point) = plugin.points.score.as_ref().filter(|_| state.skip_score & (1 << place) == 0)
             else {
                 continue;
             };
-            match self.local_scores.iter().position(|(of, _)| *of == place) {
-                Some(column) => {
-                    for (score, node) in scores.iter_mut().zip(nodes) {
-                        *score = self.known_scores(cycle, state, node, class)[column];
-                    }
-                }
+            match known.iter().find(|(of, _)| *of == place) {
+                Some((_, column)) => scores.copy_from_slice(column),
                 None => {
                     for (score, node) in scores.iter_mut().zip(nodes) {
                         *score = point.score(cycle, state, node);
@@ -270,20 +267,26 @@ impl Profile {
         Ok(sums)
     }
 
-    /// A node's scores by the plugins that look at it alone.
-    fn known_scores<'a>(
+    /// The scores of nodes by the plugins that look at a node alone, each with its place.
+    fn known_scores(
         &self,
         cycle: &Cycle<'_>,
         state: &CycleState,
-        node: &NodeInfo,
-        class: &'a mut Class,
-    ) -> &'a [i64] {
-        let generation = cycle.snapshot.generation(node.slot);
-        class.scores((node.slot, generation), self.local_scores.len(), |scores| {
-            for (score, (_, point)) in scores.iter_mut().zip(&self.local_scores) {
-                *score = point.score(cycle, state, node);
-            }
-        })
+        nodes: &[Arc<NodeInfo>],
+        class: &mut Class,
+    ) -> Vec<(usize, Vec<i64>)> {
+        let column = |(place, _): &(usize, Arc<dyn Score>)| (*place, Vec::with_capacity(nodes.len()));
+        let mut columns: Vec<(usize, Vec<i64>)> = self.local_scores.iter().map(column).collect();
+        for node in nodes {
+            let generation = cycle.snapshot.generation(node.slot);
+            let row = class.scores((node.slot, generation), self.local_scores.len(), |scores| {
+                for (score, (_, point)) in scores.iter_mut().zip(&self.local_scores) {
+                    *score = point.score(cycle, state, node);
+                }
+            });
+            columns.iter_mut().zip(row).for_each(|((_, column), score)| column.push(*score));
+        }
+        columns
     }
 
     /// Runs the reservations; after a failure everything is unreserved again, in reverse order.

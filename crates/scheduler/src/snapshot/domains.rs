@@ -13,6 +13,8 @@ pub const NO_DOMAIN: u32 = u32::MAX;
 pub struct Domains {
     by_slot: Vec<u32>,
     values: Vec<Box<str>>,
+    /// Some node does not have the label.
+    incomplete: bool,
 }
 
 impl Domains {
@@ -24,7 +26,10 @@ impl Domains {
             if domains.by_slot.len() <= node.slot {
                 domains.by_slot.resize(node.slot + 1, NO_DOMAIN);
             }
-            let Some(value) = node.label(key) else { continue };
+            let Some(value) = node.label(key) else {
+                domains.incomplete = true;
+                continue;
+            };
             let next = u32::try_from(numbers.len()).unwrap_or(NO_DOMAIN);
             domains.by_slot[node.slot] = *numbers.entry(value).or_insert_with(|| {
                 domains.values.push(value.into());
@@ -38,6 +43,11 @@ impl Domains {
     pub fn of(&self, slot: usize) -> Option<usize> {
         let number = *self.by_slot.get(slot)?;
         (number != NO_DOMAIN).then_some(number as usize)
+    }
+
+    /// Whether every node has the label.
+    pub fn is_complete(&self) -> bool {
+        !self.incomplete
     }
 
     /// The numbers by slot, [`NO_DOMAIN`] for nodes without the label.

@@ -63,6 +63,33 @@ impl Counts {
     }
 }
 
+/// The pods in each domain in which some node takes part.
+fn counts(
+    cycle: &Cycle<'_>,
+    constraint: &Constraint,
+    domains: &Domains,
+    columns: &[Arc<Domains>],
+) -> Vec<Option<i64>> {
+    let numbers = cycle.snapshot.count(&constraint.matcher(&cycle.pod.pod));
+    let all = constraint.includes_all(cycle.pod);
+    if all && columns.iter().all(|column| column.is_complete()) {
+        return domains.sum(&numbers).into_iter().map(Some).collect();
+    }
+    let mut counts: Vec<Option<i64>> = vec![None; domains.len()];
+    for slot in 0..domains.by_slot().len() {
+        let Some(domain) = domains.of(slot) else { continue };
+        let included = || {
+            let node = cycle.snapshot.by_slot(slot);
+            node.is_some_and(|node| constraint.includes(cycle.pod, node))
+        };
+        if columns.iter().all(|column| column.of(slot).is_some()) && (all || included()) {
+            let pods = i64::from(numbers.get(slot).copied().unwrap_or_default());
+            *counts[domain].get_or_insert_default() += pods;
+        }
+    }
+    counts
+}
+
 impl PreFilter for PodTopologySpread {
     fn pre_filter(&self, cycle: &Cycle<'_>, state: &mut CycleState) -> Outcome<PreFiltered> {
         let constraints = self.constraints(cycle, true);
@@ -72,20 +99,7 @@ impl PreFilter for PodTopologySpread {
         let columns: Vec<Arc<Domains>> =
             constraints.iter().map(|c| cycle.snapshot.domains(&c.spread.topology_key)).collect();
         let counted = constraints.into_iter().zip(&columns).map(|(constraint, domains)| {
-            let numbers = cycle.snapshot.count(&constraint.matcher(&cycle.pod.pod));
-            let all = constraint.includes_all(cycle.pod);
-            let mut counts: Vec<Option<i64>> = vec![None; domains.len()];
-            for slot in 0..domains.by_slot().len() {
-                let Some(domain) = domains.of(slot) else { continue };
-                let included = || {
-                    let node = cycle.snapshot.by_slot(slot);
-                    node.is_some_and(|node| constraint.includes(cycle.pod, node))
-                };
-                if columns.iter().all(|column| column.of(slot).is_some()) && (all || included()) {
-                    let pods = i64::from(numbers.get(slot).copied().unwrap_or_default());
-                    *counts[domain].get_or_insert_default() += pods;
-                }
-            }
+            let counts = counts(cycle, &constraint, domains, &columns);
             let itself = i64::from(constraint.selects(&cycle.pod.pod));
             let mut counted = Counted { constraint, domains: domains.clone(), counts, itself, least: 0 };
             counted.update_least();

@@ -6,10 +6,7 @@ use crate::{
     framework::{Cycle, CycleState, Outcome, PreScore, PreScored, Score, points::MAX_SCORE},
     snapshot::{Counts, Domains, NodeInfo},
 };
-use std::{
-    collections::{BTreeSet, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashSet, sync::Arc};
 
 #[derive(Clone)]
 enum Numbers {
@@ -49,7 +46,8 @@ impl PodTopologySpread {
             (Numbers::Nodes(counts), scored.len())
         } else {
             let all = constraint.includes_all(cycle.pod);
-            let sums = if all && columns.is_none() {
+            let complete = columns.is_none_or(|columns| columns.iter().all(|column| column.is_complete()));
+            let sums = if all && complete {
                 domains.sum(&counts)
             } else {
                 let mut sums = vec![0; domains.len()];
@@ -63,8 +61,9 @@ impl PodTopologySpread {
                 sums
             };
             // Nodes without the label count as one more domain, as upstream has it.
-            let distinct: BTreeSet<Option<usize>> = scored.iter().map(|node| domains.of(node.slot)).collect();
-            (Numbers::Domains(Arc::new(sums)), distinct.len())
+            let mut seen = vec![false; domains.len() + 1];
+            scored.iter().for_each(|node| seen[domains.of(node.slot).unwrap_or(domains.len())] = true);
+            (Numbers::Domains(Arc::new(sums)), seen.into_iter().filter(|seen| *seen).count())
         };
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         Counted {
