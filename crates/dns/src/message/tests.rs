@@ -3,6 +3,7 @@
 use super::*;
 use crate::records::ServiceRecords;
 use crate::zone::ServiceKey;
+use proptest::prelude::*;
 
 fn zone(addresses: u8) -> Zone {
     let mut zone = Zone::new("cluster.local", vec![]);
@@ -92,5 +93,69 @@ fn never_answers_a_response_and_survives_any_bytes() {
     match handle(&zone(1), &cut, Transport::Udp, &mut |_| {}) {
         Outcome::Respond(response) => assert_eq!(response.code, ResponseCode::FormErr),
         other => panic!("{other:?}"),
+    }
+}
+
+fn checked(response: &Response, query: &Message, transport: Transport) {
+    let answer = Message::from_vec(&response.bytes).unwrap();
+    assert_eq!(answer.metadata.message_type, MessageType::Response);
+    assert_eq!(answer.metadata.id, query.metadata.id);
+    let limit = match transport {
+        Transport::Udp => query.edns.as_ref().map_or(512, |edns| edns.max_payload().max(512)),
+        Transport::Tcp => u16::MAX,
+    };
+    assert!(response.bytes.len() <= usize::from(limit), "{} bytes of {limit}", response.bytes.len());
+}
+
+/// A query of which some bytes were changed, and the end was cut off or added.
+fn damaged() -> impl Strategy<Value = Vec<u8>> {
+    let name =
+        proptest::sample::select(vec!["web.a.svc.cluster.local.", "x.cluster.local.", "example.com.", "."]);
+    let changes = proptest::collection::vec((0..64_usize, any::<u8>()), 0..4);
+    (name, any::<bool>(), any::<u16>(), changes, 0..80_usize).prop_map(
+        |(name, edns, payload, changes, length)| {
+            let mut query = query(name, RecordType::A);
+            if edns {
+                query.set_edns(Edns::new()).edns.as_mut().unwrap().set_max_payload(payload);
+            }
+            let mut bytes = query.to_vec().unwrap();
+            for (at, byte) in changes {
+                if let Some(changed) = bytes.get_mut(at) {
+                    *changed = byte;
+                }
+            }
+            if length < 40 {
+                bytes.resize(length, 0);
+            }
+            bytes
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn a_response_to_any_bytes_is_one_to_its_query_and_fits(bytes in damaged(), tcp: bool, addresses in 0..200_u8) {
+        let transport = if tcp { Transport::Tcp } else { Transport::Udp };
+        match (handle(&zone(addresses), &bytes, transport, &mut |_| {}), Message::from_vec(&bytes)) {
+            (Outcome::Respond(response), Ok(query)) => checked(&response, &query, transport),
+            (Outcome::Forward(query), _) => {
+                let name = query.queries[0].name.to_lowercase().to_ascii();
+                let name = name.trim_end_matches('.');
+                prop_assert!(name != "cluster.local" && !name.ends_with(".cluster.local"), "{name}");
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn any_answer_of_another_resolver_is_passed_on_to_its_query_or_not_at_all(
+        query in damaged(), answer in damaged(), tcp: bool,
+    ) {
+        let transport = if tcp { Transport::Tcp } else { Transport::Udp };
+        if let (Ok(query), Ok(answer)) = (Message::from_vec(&query), Message::from_vec(&answer))
+            && let Some(response) = relay(answer, &query, transport)
+        {
+            checked(&response, &query, transport);
+        }
     }
 }
