@@ -21,7 +21,7 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Starts one. `None`, with a note, where the program is missing.
+    /// Starts one. `None`, with a note under the name `etcd`, where the program is missing.
     pub fn start(test: &str) -> Option<Etcd> {
         Etcd::with(test, "http", vec![])
     }
@@ -32,7 +32,7 @@ impl Etcd {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let in_path = || std::env::split_paths(&path).map(|dir| dir.join("etcd")).find(|file| file.is_file());
         let Some(program) = named.or_else(in_path) else {
-            skip::skipped(test, "there is no etcd in the PATH");
+            skip::skipped("etcd", &format!("{test}: there is no etcd in the PATH"));
             return None;
         };
         let dir = tempfile::tempdir().unwrap();
