@@ -41,7 +41,7 @@ pub struct Join {
     #[arg(long)]
     node_ip: Option<IpAddr>,
     /// A simulated node: pods report what a kubelet would, no container runs; root is not needed.
-    #[arg(long, conflicts_with_all = ["node_ip", "container_runtime_endpoint", "image_credential_provider_config", "kubelet_config"])]
+    #[arg(long, conflicts_with_all = ["node_ip", "container_runtime_endpoint", "image_credential_provider_config", "kubelet_config", "cni"])]
     simulated: bool,
     #[command(flatten)]
     runtime: ContainerRuntimeFlags,

@@ -5,10 +5,10 @@
 
 use crate::kubelet_root;
 use crate::start::{
-    node_runtime::{self, BUILT_IN, CRI, SANDBOXES, UsedRuntime, plugin_socket},
+    node_runtime::{self, BUILT_IN, CRI, SANDBOXES, UsedRuntime, attachments, plugin_socket},
     real_node::{CGROUPS, CONTAINER_LOGS, POD_LOGS, node_name},
 };
-use kaji_containers::{ContainerRuntime, PodSandboxFilter, RuntimeError};
+use kaji_containers::{ContainerRuntime, PodNetwork, PodSandboxFilter, RuntimeError};
 use kaji_cri::{Connected, Endpoints, cni::server};
 use kaji_images::{Images, registry::RegistryConfig};
 use kaji_kubelet::{
@@ -17,7 +17,7 @@ use kaji_kubelet::{
     volumes::{KernelMounter, Mounter},
 };
 use kaji_meta::{random::SystemRandom, time::SystemClock};
-use kaji_network::{BridgeNetwork, NetworkConfig};
+use kaji_network::{BridgeNetwork, CniNetwork, CniOptions, NetworkConfig};
 use kaji_oci::{Manager, ManagerOptions};
 use kaji_proxy::{Dataplane, policy};
 use std::{
@@ -105,12 +105,20 @@ async fn remove_sandboxes(data_dir: &Path, network: &BridgeNetwork) -> Result<BT
     let program = std::env::current_exe().map_err(failure(data_dir))?;
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom));
     let images = Images::open(&data_dir.join("images"), RegistryConfig::default(), clock, random)?;
+    let recorded = attachments(data_dir);
+    // Records name the plug-ins and the configuration of each attachment.
+    let network: Arc<dyn PodNetwork> = if CniNetwork::has_attachments(&recorded) {
+        let (configurations, programs) = (recorded.join("no-configuration"), vec![]);
+        Arc::new(CniNetwork::open(CniOptions { configurations, programs, state_dir: recorded })?)
+    } else {
+        Arc::new(network.clone())
+    };
     let manager = Manager::open(ManagerOptions {
         state_directory: containers.clone(),
         // No container is started, but a manager holds its program.
         shim: vec![program.into(), "shim".into()],
         images: Arc::new(images.with_containers_in(containers)),
-        network: Some(Arc::new(network.clone())),
+        network: Some(network),
     });
     let manager = manager.await?;
     let mut pods = BTreeSet::new();

@@ -6,6 +6,7 @@
 
 use crate::node::Housekeeping;
 use crate::node::eviction::thresholds::{EvictionSettings, Signal, Statements, Threshold};
+use crate::pods::sysctls::AllowedSysctls;
 use crate::resource_managers::cpu::CpuOptions;
 use crate::resource_managers::cpu_set::CpuSet;
 use crate::resource_managers::hints::TopologyPolicy;
@@ -58,6 +59,8 @@ pub struct Configuration {
     pub max_pods: Option<u32>,
     /// What pods may not use: thousandths for `cpu`, else units.
     pub reserved: BTreeMap<String, i64>,
+    /// The sysctls that pods may set.
+    pub sysctls: AllowedSysctls,
 }
 
 #[derive(Deserialize)]
@@ -92,6 +95,7 @@ struct File {
     system_reserved: Option<BTreeMap<String, String>>,
     kube_reserved: Option<BTreeMap<String, String>>,
     max_pods: Option<u32>,
+    allowed_unsafe_sysctls: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -163,7 +167,9 @@ pub fn parse(text: &str) -> Result<Configuration, String> {
             other => return Err(format!("unknown scope: {other:?}")),
         },
     };
-    Ok(Configuration { housekeeping, managers, max_pods: file.max_pods.filter(|n| *n > 0), reserved })
+    let sysctls = AllowedSysctls::with(file.allowed_unsafe_sysctls.as_deref().unwrap_or_default())?;
+    let max_pods = file.max_pods.filter(|n| *n > 0);
+    Ok(Configuration { housekeeping, managers, max_pods, reserved, sysctls })
 }
 
 fn cpu_options(file: &File) -> Result<Option<CpuOptions>, String> {
@@ -385,6 +391,7 @@ mod tests {
             "imageGCHighThresholdPercent: 10",
             "evictionSoft: {memory.available: 10%}",
             "evictionPressureTransitionPeriod: soon",
+            "allowedUnsafeSysctls: [vm.swappiness]",
         ]
         .iter()
         .map(|text| of(text).unwrap_err())
@@ -406,7 +413,8 @@ mod tests {
             invalid configuration: containerLogMaxFiles (--container-log-max-files) 1 must be greater than 1
             invalid configuration: imageGCLowThresholdPercent (--image-gc-low-threshold) 80 must be less than imageGCHighThresholdPercent (--image-gc-high-threshold) 10
             grace period must be specified for the soft eviction threshold memory.available
-            evictionPressureTransitionPeriod: invalid duration "soon""#]].assert_eq(&errors.join("\n"));
+            evictionPressureTransitionPeriod: invalid duration "soon"
+            the sysctls "vm.swappiness" are not known to be namespaced"#]].assert_eq(&errors.join("\n"));
         assert!(of("featureGates: {X: true}").unwrap_err().contains("featureGates"));
         assert!(
             parse("apiVersion: v1\nkind: Pod\n").unwrap_err().starts_with("expected KubeletConfiguration")

@@ -32,6 +32,7 @@ pub mod security;
 pub mod sources;
 pub mod start;
 pub mod status;
+pub mod sysctls;
 pub mod user_namespaces;
 pub mod worker;
 

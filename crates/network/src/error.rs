@@ -28,6 +28,12 @@ pub enum NetworkError {
     /// A host port is taken by another sandbox.
     #[error("host port {0} is taken by another pod")]
     HostPortTaken(String),
+    /// There is no CNI configuration; containerd's text, which nodes show as a condition.
+    #[error("cni plugin not initialized")]
+    NotConfigured,
+    /// What a CNI plug-in says.
+    #[error("{0}")]
+    Plugin(String),
     /// The thread has ended.
     #[error("the pod network has been shut down")]
     Stopped,
@@ -46,9 +52,10 @@ impl From<NetworkError> for RuntimeError {
         let text = format!("pod network: {error}");
         match error {
             NetworkError::Invalid(_) => RuntimeError::InvalidArgument(text),
-            NetworkError::NoPodCidr | NetworkError::NotAsSetUp(_) | NetworkError::HostPortTaken(_) => {
-                RuntimeError::FailedPrecondition(text)
-            }
+            NetworkError::NoPodCidr
+            | NetworkError::NotConfigured
+            | NetworkError::NotAsSetUp(_)
+            | NetworkError::HostPortTaken(_) => RuntimeError::FailedPrecondition(text),
             NetworkError::Stopped => RuntimeError::Unavailable(text),
             _ => RuntimeError::Internal(text),
         }

@@ -1,5 +1,5 @@
 //! The built-in pod network: a bridge, a veth pair for each pod, addresses from the node's pod CIDRs, host ports, masquerade,
-//! bandwidth limits, and routes to the other nodes' pods.
+//! bandwidth limits, and routes to the other nodes' pods. `cni` is the other one: a CNI configuration on disk.
 //!
 //! Invariants:
 //! - Everything that touches the kernel runs on one thread of its own, in the node's network namespace; a pod's namespace is
@@ -12,6 +12,7 @@
 mod addresses;
 mod bandwidth;
 pub mod cidr;
+mod cni;
 mod error;
 mod host_rules;
 mod node;
@@ -24,6 +25,7 @@ mod traffic_control;
 mod worker;
 
 pub use cidr::Cidr;
+pub use cni::{CniNetwork, CniOptions};
 pub use error::NetworkError;
 pub use pods::bring_up_loopback;
 pub use routes::{PeerNode, Route, Via};

@@ -22,6 +22,18 @@ pub struct ContainerRuntimeFlags {
     /// A KubeletConfiguration (kubelet.config.k8s.io/v1beta1): logs, images, eviction, reservations, processors.
     #[arg(long, value_name = "FILE")]
     pub kubelet_config: Option<PathBuf>,
+    /// Sysctls beside the safe ones that pods may set, or patterns of them that end with *; they stand for what the KubeletConfiguration allows.
+    #[arg(long, value_name = "SYSCTLS", value_delimiter = ',')]
+    pub allowed_unsafe_sysctls: Vec<String>,
+    /// Pods of the built-in runtime get the network that CNI plug-ins make (Calico, Cilium, Flannel), not the built-in one.
+    #[arg(long, conflicts_with = "container_runtime_endpoint")]
+    pub cni: bool,
+    /// The directory of CNI configurations; the first one by name is used.
+    #[arg(long, value_name = "DIR", requires = "cni", default_value = "/etc/cni/net.d")]
+    pub cni_conf_dir: PathBuf,
+    /// The directories of CNI plug-ins.
+    #[arg(long, value_name = "DIR", requires = "cni", value_delimiter = ',', default_value = "/opt/cni/bin")]
+    pub cni_bin_dir: Vec<PathBuf>,
 }
 
 /// As upstream, a path alone is a unix socket.

@@ -225,6 +225,9 @@ fn runtime_of(flags: ContainerRuntimeFlags, nodes: Nodes) -> Result<ContainerRun
             "--container-runtime-endpoint needs --nodes real, on a machine that can run containers".into()
         );
     }
+    if flags.cni && nodes != Nodes::Real {
+        return Err("--cni needs --nodes real, on a machine that can run containers".into());
+    }
     let files = [
         ("--image-credential-provider-config", &flags.image_credential_provider_config),
         ("--kubelet-config", &flags.kubelet_config),

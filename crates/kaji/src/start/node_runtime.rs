@@ -9,7 +9,7 @@ use kaji_cri::cni::{install::Directories, server};
 use kaji_cri::{Connected, CriImages, Endpoints};
 use kaji_images::{Images, registry::RegistryConfig};
 use kaji_meta::{random::SystemRandom, time::SystemClock};
-use kaji_network::{BridgeNetwork, NetworkConfig};
+use kaji_network::{BridgeNetwork, CniNetwork, CniOptions, NetworkConfig};
 use kaji_oci::{Manager, ManagerOptions};
 use kaji_options::ContainerRuntimeFlags;
 use serde::{Deserialize, Serialize};
@@ -80,6 +80,11 @@ impl UsedRuntime {
     }
 }
 
+/// Where attachments to networks of CNI plug-ins are recorded.
+pub(crate) fn attachments(data_dir: &Path) -> PathBuf {
+    data_dir.join(NETWORK).join("attachments")
+}
+
 /// The socket at which the network plug-in asks the node.
 pub(crate) fn plugin_socket(data_dir: &Path) -> PathBuf {
     data_dir.join(NETWORK).join("cni.sock")
@@ -131,16 +136,28 @@ async fn built_in(config: &RealNodeConfig, program: PathBuf) -> Result<NodeRunti
         Arc::new(SystemRandom),
     )?;
     let images = Arc::new(images.with_containers_in(containers.clone()));
-    let network = BridgeNetwork::start(NetworkConfig::new(&config.name, data_dir.join(NETWORK))).await?;
+    let flags = &config.container_runtime;
+    let mut network = None;
+    let pods: Arc<dyn PodNetwork> = if flags.cni {
+        Arc::new(CniNetwork::open(CniOptions {
+            configurations: flags.cni_conf_dir.clone(),
+            programs: flags.cni_bin_dir.clone(),
+            state_dir: attachments(data_dir),
+        })?)
+    } else {
+        let own = BridgeNetwork::start(NetworkConfig::new(&config.name, data_dir.join(NETWORK))).await?;
+        network = Some(own.clone());
+        Arc::new(own)
+    };
     let options = ManagerOptions {
         state_directory: containers,
         shim: vec![program.into(), "shim".into()],
         images: images.clone(),
-        network: Some(Arc::new(network.clone())),
+        network: Some(pods),
     };
     let runtime = Arc::new(Manager::open(options).await?);
     let service = Box::pin(std::future::pending());
-    Ok(NodeRuntime { runtime, images, name: "kaji".to_owned(), network: Some(network), service })
+    Ok(NodeRuntime { runtime, images, name: "kaji".to_owned(), network, service })
 }
 
 async fn over_cri(

@@ -27,6 +27,7 @@ use kaji_kubelet::node::static_pods::Manifests;
 use kaji_kubelet::node::{self, FullNode, FullPod, KernelCgroups, Machine, NodeParts, NodeServer};
 use kaji_kubelet::pods::context::{NodeConfig, PodCgroups};
 use kaji_kubelet::pods::network::DnsSettings;
+use kaji_kubelet::pods::sysctls::AllowedSysctls;
 use kaji_kubelet::resource_managers::ResourceManagers;
 use kaji_kubelet::volumes::KernelMounter;
 use kaji_meta::time::SystemClock;
@@ -109,6 +110,9 @@ pub enum NodeError {
     /// Processors of containers.
     #[error("the kubelet's resource managers: {0}")]
     Managers(String),
+    /// Sysctls that pods cannot be allowed to set.
+    #[error("--allowed-unsafe-sysctls: {0}")]
+    Sysctls(String),
     /// Plug-ins for credentials.
     #[error("failed to register CRI auth plugins: {0}")]
     Credentials(#[from] ConfigError),
@@ -292,6 +296,10 @@ async fn open(
         Some(path) => configuration::read(path)?,
         None => Configuration::default(),
     };
+    let sysctls = match config.container_runtime.allowed_unsafe_sysctls.as_slice() {
+        [] => configuration.sysctls,
+        patterns => AllowedSysctls::with(patterns).map_err(NodeError::Sysctls)?,
+    };
     let read = Machine::read(data_dir);
     let pods = configuration.max_pods.unwrap_or(read.pods);
     let machine = Machine { reserved: configuration.reserved, pods, ..read };
@@ -322,6 +330,7 @@ async fn open(
         hosts_file: "/etc/hosts".into(),
         memory: machine.memory,
         runtime_name,
+        sysctls,
     };
     let mounter = Arc::new(KernelMounter);
     let housekeeping = configuration.housekeeping;

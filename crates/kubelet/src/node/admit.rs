@@ -29,6 +29,7 @@ impl Dispatcher {
         let others: Vec<&Pod> = admitted.iter().map(|p| &**p).collect();
         let pressures: Vec<&str> = self.pressures.borrow().iter().map(|p| p.name()).collect();
         let taken = admission::under_pressure(pod, &pressures);
+        let taken = taken.and_then(|()| self.cx.config.sysctls.check(pod));
         let refusal = taken.and_then(|()| admission::admit(pod, &others, &node)).err()?;
         Some(self.refused(pod, refusal))
     }

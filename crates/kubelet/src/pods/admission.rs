@@ -67,7 +67,6 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, i64> {
 /// # Errors
 /// The refusal.
 pub fn admit(pod: &Pod, others: &[&Pod], node: &Node) -> Result<(), Refusal> {
-    sysctls(pod)?;
     operating_system(pod)?;
     let mirror =
         pod.metadata.annotations.as_ref().is_some_and(|a| a.contains_key("kubernetes.io/config.mirror"));
@@ -98,56 +97,6 @@ pub fn under_pressure(pod: &Pod, conditions: &[&str]) -> Result<(), Refusal> {
         }
     }
     refusal("Evicted", format!("The node had condition: [{}]. ", conditions.join(" ")))
-}
-
-/// Sysctls of namespaces of the pod that change nothing for other pods, on the kernels that this node runs on.
-const SAFE_SYSCTLS: [&str; 12] = [
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_wmem",
-];
-
-/// A name with dots between its parts. If its first separator is a slash, there are dots within parts.
-fn dotted(name: &str) -> String {
-    if name.find(['.', '/']).is_none_or(|at| name.as_bytes()[at] == b'.') {
-        return name.to_owned();
-    }
-    let swapped = name.chars().map(|c| match c {
-        '/' => '.',
-        '.' => '/',
-        other => other,
-    });
-    swapped.collect()
-}
-
-/// Sysctls that are not safe are refused: upstream's `--allowed-unsafe-sysctls` has no counterpart.
-fn sysctls(pod: &Pod) -> Result<(), Refusal> {
-    let spec = model::spec(pod);
-    let context = spec.security_context.as_ref();
-    for sysctl in context.and_then(|c| c.sysctls.as_ref()).into_iter().flatten() {
-        let name = dotted(&sysctl.name);
-        let of_host = if name.starts_with("net.") {
-            model::host_network(pod).then_some("net")
-        } else {
-            spec.host_ipc.unwrap_or(false).then_some("ipc")
-        };
-        let forbidden = match of_host {
-            _ if !SAFE_SYSCTLS.contains(&name.as_str()) => "not allowlisted".to_owned(),
-            Some(namespace) => format!("not allowed with host {namespace} enabled"),
-            None => continue,
-        };
-        return refusal("SysctlForbidden", format!("forbidden sysctl: {:?} {forbidden}", sysctl.name));
-    }
-    Ok(())
 }
 
 fn refusal(reason: &str, message: impl Into<String>) -> Result<(), Refusal> {

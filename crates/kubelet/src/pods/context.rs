@@ -7,6 +7,7 @@ use super::user_namespaces::UserNamespaces;
 use crate::credential_providers::CredentialProviders;
 use crate::metrics::KubeletMetrics;
 use crate::plugins::devices::DeviceManager;
+use crate::pods::sysctls::AllowedSysctls;
 use crate::resource_managers::ResourceManagers;
 use crate::volumes::VolumeManager;
 use futures_util::future::BoxFuture;
@@ -110,6 +111,8 @@ pub struct NodeConfig {
     pub memory: i64,
     /// Scheme of container ids: the runtime's name.
     pub runtime_name: String,
+    /// The sysctls that pods may set.
+    pub sysctls: AllowedSysctls,
 }
 
 impl NodeConfig {

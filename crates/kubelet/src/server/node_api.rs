@@ -17,6 +17,7 @@ use futures_util::future::BoxFuture;
 use http::{Method, Response, StatusCode};
 use kaji_containers::{ContainerFilter, PodSandboxFilter, RuntimeError};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Answers the requests of a real node.
 pub struct NodeApi {
@@ -28,13 +29,22 @@ pub struct NodeApi {
     pub(super) housekeeping: Housekeeping,
     usage: UsageReader,
     requests: kubelet::Requests,
+    /// Answers of `/healthz`.
+    healthy: AtomicU64,
 }
 
 impl NodeApi {
     /// Of a node with these pods, kept in order as configured.
     pub fn new(cx: Arc<NodeContext>, pods: Arc<dyn NodePods>, housekeeping: Housekeeping) -> NodeApi {
         let usage = UsageReader::new(cx.clone(), pods.clone());
-        NodeApi { cx, pods, housekeeping, usage, requests: kubelet::Requests::default() }
+        NodeApi {
+            cx,
+            pods,
+            housekeeping,
+            usage,
+            requests: kubelet::Requests::default(),
+            healthy: AtomicU64::new(0),
+        }
     }
 
     async fn route(&self, request: KubeletRequest) -> Response<ServerBody> {
@@ -65,7 +75,14 @@ impl NodeApi {
     async fn page(&self, request: &KubeletRequest) -> Response<ServerBody> {
         let metrics = |page: String| request::respond(StatusCode::OK, METRICS, page);
         match request.path.as_str() {
-            "/healthz" | "/healthz/ping" | "/healthz/log" | "/healthz/syncloop" => {
+            "/healthz" => {
+                self.healthy.fetch_add(1, Ordering::Relaxed);
+                request::respond(StatusCode::OK, PLAIN, "ok")
+            }
+            "/metrics/slis" => {
+                metrics(kubelet::health_page(self.healthy.load(Ordering::Relaxed), self.process()))
+            }
+            "/healthz/ping" | "/healthz/log" | "/healthz/syncloop" => {
                 request::respond(StatusCode::OK, PLAIN, "ok")
             }
             "/pods" | "/pods/" => pods::bound(self),

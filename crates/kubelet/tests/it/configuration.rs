@@ -244,35 +244,3 @@ async fn variables_come_from_files_of_volumes() {
         Err("cannot find the volume \"other\" referenced by FileKeyRef")"#]]
     .assert_eq(&shown.join("\n"));
 }
-
-#[test]
-fn sysctls_that_are_not_safe_are_refused() {
-    let node: Node = serde_json::from_value(json!({"metadata": {"name": "node-1"}})).unwrap();
-    let refused = |name: &str, more: Value| {
-        let mut spec = more;
-        spec["securityContext"] = json!({"sysctls": [{"name": name, "value": "1"}]});
-        let refused = admission::admit(&with(json!({}), spec), &[], &node).err();
-        refused.map_or_else(
-            || "admitted".to_owned(),
-            |refusal| format!("{}: {}", refusal.reason, refusal.message),
-        )
-    };
-    let shown = [
-        refused("kernel.shm_rmid_forced", json!({})),
-        refused("kernel/shm_rmid_forced", json!({})),
-        refused("net/ipv4/tcp_rmem", json!({"hostIPC": true})),
-        refused("kernel.msgmax", json!({})),
-        refused("net.core.somaxconn", json!({})),
-        refused("kernel.shm_rmid_forced", json!({"hostIPC": true})),
-        refused("net.ipv4.tcp_rmem", json!({"hostNetwork": true})),
-    ];
-    expect_test::expect![[r#"
-        admitted
-        admitted
-        admitted
-        SysctlForbidden: forbidden sysctl: "kernel.msgmax" not allowlisted
-        SysctlForbidden: forbidden sysctl: "net.core.somaxconn" not allowlisted
-        SysctlForbidden: forbidden sysctl: "kernel.shm_rmid_forced" not allowed with host ipc enabled
-        SysctlForbidden: forbidden sysctl: "net.ipv4.tcp_rmem" not allowed with host net enabled"#]]
-    .assert_eq(&shown.join("\n"));
-}

@@ -518,6 +518,7 @@ impl Fake {
             hosts_file: root.join("hosts"),
             memory: 8 << 30,
             runtime_name: "kaji".into(),
+            sysctls: Default::default(),
         };
         let cx = Arc::new(NodeContext {
             devices: Arc::new(DeviceManager::new(&config.root_dir, clock.clone())),

@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code: a panic is a failure")]
 
 mod bridge;
+mod cni;
 mod support;

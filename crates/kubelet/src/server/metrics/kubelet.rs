@@ -99,6 +99,14 @@ const PROCESS_CPU: Family =
     Family::counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.");
 const PROCESS_MEMORY: Family =
     Family::gauge("process_resident_memory_bytes", "Resident memory size in bytes.");
+const HEALTH: Family = Family::gauge(
+    "kubernetes_healthcheck",
+    "[STABLE] This metric records the result of a single healthcheck.",
+);
+const HEALTH_TOTAL: Family = Family::counter(
+    "kubernetes_healthchecks_total",
+    "[STABLE] This metric records the results of all healthcheck.",
+);
 const PROCESS_START: Family =
     Family::gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.");
 
@@ -284,6 +292,22 @@ fn volumes(page: &mut Page, usage: &Reading) {
 pub(in crate::server) fn probe_page(probes: &KubeletMetrics, process: Process) -> String {
     let mut page = Page::default();
     probes.add(&mut page);
+    page.single(PROCESS_START, process.start);
+    page.0
+}
+
+/// The page of service level indicators: the checks of `/healthz`, which has answered so many times. All of them pass as long as
+/// the kubelet answers.
+pub(in crate::server) fn health_page(answers: u64, process: Process) -> String {
+    let checks = ["log", "ping", "syncloop"].into_iter().filter(|_| answers > 0);
+    let labels_of = |name| [("name", name), ("type", "healthz")];
+    let mut page = Page::default();
+    page.family(HEALTH, checks.clone().map(|name| one(labels(&labels_of(name)), 1.0)));
+    let total = checks.map(|name| {
+        let [name, kind] = labels_of(name);
+        one(labels(&[name, ("status", "success"), kind]), answers as f64)
+    });
+    page.family(HEALTH_TOTAL, total);
     page.single(PROCESS_START, process.start);
     page.0
 }

@@ -146,6 +146,25 @@ async fn lines_of_pod(served: &Served, path: &str) -> String {
 }
 
 #[tokio::test]
+async fn service_level_indicators_count_answers() {
+    let served = Served::start().await;
+    let shown = async || {
+        let (code, page) = served.get("/metrics/slis").await;
+        assert_eq!(code, StatusCode::OK);
+        let lines = page.lines().filter(|line| line.starts_with("kubernetes_") && line.contains("ping"));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(shown().await, "");
+    for _ in 0..2 {
+        assert_eq!(served.get("/healthz").await.0, StatusCode::OK);
+    }
+    expect_test::expect![[r#"
+        kubernetes_healthcheck{name="ping",type="healthz"} 1
+        kubernetes_healthchecks_total{name="ping",status="success",type="healthz"} 2"#]]
+    .assert_eq(&shown().await);
+}
+
+#[tokio::test]
 async fn metrics_of_what_is_used() {
     let served = Served::start().await;
     with_pod(&served).await;
