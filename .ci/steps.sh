@@ -15,8 +15,9 @@ step_tools() {
   if ! command -v busybox >/dev/null || ! command -v ip >/dev/null; then
     apt-get update -qq && apt-get install -y -qq busybox-static iproute2
   fi
-  # Tests of the store on etcd are skipped without it. The package may start a server, which they do not use.
+  # What needs these is skipped without them.
   command -v etcd >/dev/null || apt-get install -y -qq etcd-server || echo "etcd cannot be installed"
+  [[ -x /usr/lib/cni/bridge ]] || apt-get install -y -qq containernetworking-plugins || echo "CNI plug-ins cannot be installed"
 }
 
 step_format() {

@@ -151,7 +151,7 @@ fn installed(node: &Netns, bin: &Path) -> Option<()> {
         ["/usr/lib/cni", "/opt/cni/bin"].map(PathBuf::from).into_iter().find(|d| d.join("bridge").exists());
     let Some(found) = found else {
         kaji_testing::skip::skipped(
-            "cni_bridge",
+            "cni-plugins",
             "there are no CNI plug-ins in /usr/lib/cni and /opt/cni/bin",
         );
         return None;
