@@ -141,6 +141,8 @@ pub(crate) struct Op<'a> {
     pub deadline: Deadline,
     /// Whether the object had labels before its defaults were applied.
     pub labelled: AtomicBool,
+    /// A write was sent, and what became of it is not known: it must not be made again.
+    pub uncertain: AtomicBool,
     /// Memory that its request has reserved.
     pub memory: Option<Arc<dyn MemoryReservation>>,
 }
@@ -203,6 +205,7 @@ impl<'a> Op<'a> {
             internal: true,
             deadline: Deadline::default(),
             labelled: AtomicBool::new(false),
+            uncertain: AtomicBool::new(false),
             memory: None,
         })
     }
@@ -335,7 +338,13 @@ pub(crate) async fn commit(op: &Op<'_>, txn: Txn) -> Result<Committed, Uncommitt
 /// Commits a transaction that ends what another of the same request has begun, whatever the time.
 pub(crate) async fn finish(op: &Op<'_>, txn: Txn) -> Result<Committed, StoreError> {
     let engine = op.engine;
-    match engine.leases.commit(&*engine.store, txn, op.target.res.def.ttl, op.now).await? {
+    let outcome = engine.leases.commit(&*engine.store, txn, op.target.res.def.ttl, op.now).await;
+    if let Err(error) = &outcome
+        && !error.is_refusal()
+    {
+        op.uncertain.store(true, Ordering::Relaxed);
+    }
+    match outcome? {
         TxnOutcome::Committed { revision, .. } => {
             // A store in this process has told the caches by now; another one tells them a moment later.
             let remote = engine.store.current_revision_hint().is_none();

@@ -303,6 +303,26 @@ pub enum StoreError {
     Closed,
 }
 
+impl StoreError {
+    /// Whether a transaction that failed so has certainly changed nothing. After other errors it may have happened, or may still.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        use StoreError::{Compacted, Encryption, FutureRevision, Invalid, LeaseNotFound, TooLarge};
+        match self {
+            Compacted { .. }
+            | FutureRevision { .. }
+            | Encryption(_)
+            | TooLarge { .. }
+            | Invalid(_)
+            | LeaseNotFound => true,
+            StoreError::Unavailable(_)
+            | StoreError::NoSpace(_)
+            | StoreError::Corrupt(_)
+            | StoreError::Closed => false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -58,8 +58,9 @@ impl Cache {
         wake.into_iter().for_each(Waker::wake);
     }
 
-    /// Brings the cache to what the store holds at `revision` when events between are lost: as if each object had
-    /// changed once. Watchers see the differences; watches that would begin in between cannot be served from here.
+    /// Brings the cache to what the store holds at `revision` when events between are lost. Watches end, since what happened
+    /// between cannot be told with the revisions at which it did: their clients begin anew, and get 410 for revisions before.
+    /// Source: upstream's `Cacher`, which ends its watchers when it lists anew.
     pub(crate) fn replace(&self, kvs: Vec<KeyValue>, revision: Revision) {
         let mut inner = self.lock();
         if let Some(waiting) = &mut inner.loading {
@@ -85,6 +86,10 @@ impl Cache {
             return;
         }
         let events = differences(&old, kvs, revision);
+        inner.epoch += 1;
+        for watcher in inner.index.take_all() {
+            watcher.close(wake);
+        }
         self.apply_locked(inner, &events, revision, wake);
         inner.window.gap(revision);
     }

@@ -10,6 +10,7 @@ use kaji_meta::{Details, GroupResource, Status, object};
 use kaji_resource::{DeleteOptions, GarbageCollectionPolicy};
 use kaji_store::{KeyValue, Txn};
 use serde_json::Value;
+use std::sync::atomic::Ordering;
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -70,7 +71,7 @@ pub(crate) async fn remove(op: &Op<'_>, name: &str, options: &DeleteOptions) -> 
             }
             Err(status) => status,
         };
-        if latest {
+        if latest || op.uncertain.load(Ordering::Relaxed) {
             return Err(unconfirmed);
         }
         let stored = op.stored(&key).await?;

@@ -20,6 +20,7 @@ use kaji_resource::{Generation, MetadataCheck, ScaleDef, SubresourceKind, status
 use kaji_schema::managed;
 use kaji_store::{KeyValue, Txn};
 use serde_json::Value;
+use std::sync::atomic::Ordering;
 
 /// The new object, computed from the stored one.
 pub(crate) enum Made {
@@ -77,7 +78,8 @@ pub(crate) async fn update(
                 latest = true;
                 Ok(())
             }
-            Err(status) if latest => return Err(status),
+            // A write that may have happened would be made a second time, on top of itself.
+            Err(status) if latest || op.uncertain.load(Ordering::Relaxed) => return Err(status),
             Ok(Step::Done(written)) => Err(Ok(*written)),
             Err(status) => Err(Err(status)),
         };

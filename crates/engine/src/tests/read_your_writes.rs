@@ -5,7 +5,7 @@ use expect_test::expect;
 use kaji_resource::DeleteOptions;
 use std::collections::BTreeMap;
 
-fn write(verb: Verb, name: &str, content_type: &str, body: Value) -> ApiRequest {
+pub(super) fn write(verb: Verb, name: &str, content_type: &str, body: Value) -> ApiRequest {
     ApiRequest {
         verb,
         namespace: "x".into(),
