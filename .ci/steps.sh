@@ -16,7 +16,7 @@ step_tools() {
     apt-get update -qq && apt-get install -y -qq busybox-static iproute2
   fi
   # What needs these is skipped without them.
-  command -v etcd >/dev/null || apt-get install -y -qq etcd-server || echo "etcd cannot be installed"
+  command -v etcd >/dev/null || apt-get install -y -qq etcd-server etcd-client || echo "etcd cannot be installed"
   [[ -x /usr/lib/cni/bridge ]] || apt-get install -y -qq containernetworking-plugins || echo "CNI plug-ins cannot be installed"
 }
 
@@ -111,6 +111,16 @@ end_server() {
 # Whole clusters on one thread, with faults drawn from seeds: each seed twice, with one trace.
 step_simulation() {
   $kaji sim --seed 2 --seeds 12 --twice
+}
+
+# Servers and etcd members that are killed and paused under load.
+step_chaos() {
+  target/debug/xtask chaos --store embedded --seconds 40 --kaji "$kaji"
+  if command -v etcd >/dev/null && command -v etcdctl >/dev/null; then
+    target/debug/xtask chaos --store etcd --seconds 40 --kaji "$kaji"
+  else
+    echo "SKIPPED etcd: there is no etcd, or no etcdctl, in the PATH"
+  fi
 }
 
 # Containers that really run, in a network namespace of their own.

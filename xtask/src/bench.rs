@@ -16,14 +16,14 @@ use std::{
 use tokio::signal::unix::{SignalKind, signal};
 
 mod bound;
-mod client;
+pub(crate) mod client;
 mod crds;
 mod creates;
 mod fanout;
 mod fixture;
 mod flood;
 mod instructions;
-mod kubeconfig;
+pub(crate) mod kubeconfig;
 mod load;
 mod measures;
 mod node;
@@ -189,7 +189,7 @@ pub enum Error {
 }
 
 impl Error {
-    fn file(path: &Path, error: io::Error) -> Error {
+    pub(crate) fn file(path: &Path, error: io::Error) -> Error {
         Error::Io(path.to_path_buf(), error)
     }
 }

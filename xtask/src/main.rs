@@ -5,6 +5,7 @@ use std::{error::Error, io::Write, path::Path, process::ExitCode};
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod chaos;
 mod codegen;
 mod dist;
 mod fuzz;
@@ -22,6 +23,8 @@ struct Cli {
 enum Command {
     /// Measure a running API server from outside.
     Bench(bench::Args),
+    /// Kill and pause real servers and etcd members under load, and compare what clients saw with one order of all writes.
+    Chaos(chaos::Args),
     /// Compare watches and lists under random writes with what was acknowledged.
     CheckWatches(watches::Args),
     /// Write the table of built-in types from public Kubernetes sources.
@@ -43,6 +46,7 @@ fn cargo() -> std::process::Command {
 fn main() -> ExitCode {
     let result: Result<(), Box<dyn Error>> = match Cli::parse().command {
         Command::Bench(args) => bench::run(&args).map_err(Into::into),
+        Command::Chaos(args) => chaos::run(root(), &args).map_err(Into::into),
         Command::CheckWatches(args) => watches::run(root(), &args).map_err(Into::into),
         Command::Codegen(args) => codegen::run(&args).map_err(Into::into),
         Command::Dist(args) => dist(&args),

@@ -69,6 +69,16 @@ impl Call {
         Call::with(Method::POST, path, body, "application/json")
     }
 
+    /// `PUT path` with JSON.
+    pub fn put(path: impl Into<String>, body: impl Into<Bytes>) -> Call {
+        Call::with(Method::PUT, path, body, "application/json")
+    }
+
+    /// `DELETE path` with these options.
+    pub fn delete_with(path: impl Into<String>, options: impl Into<Bytes>) -> Call {
+        Call::with(Method::DELETE, path, options, "application/json")
+    }
+
     /// `PATCH path` with a JSON merge patch (RFC 7396).
     pub fn merge(path: impl Into<String>, patch: &Value) -> Call {
         Call::with(Method::PATCH, path, patch.to_string(), "application/merge-patch+json")
