@@ -215,8 +215,15 @@ impl NodePorts {
 
     /// The write holds.
     pub fn commit(&self, claim: &Claim) {
-        if !claim.dry_run {
-            self.free(&claim.owner, &claim.released);
+        if claim.dry_run {
+            return;
+        }
+        self.free(&claim.owner, &claim.released);
+        // From now on the stored services show them, until another server removes them.
+        if let Some(table) = self.lock().as_mut() {
+            for port in &claim.taken {
+                table.fresh.remove(port);
+            }
         }
     }
 
@@ -293,6 +300,20 @@ mod tests {
         assert_eq!(ports.take(&api, &mut other, 30000), Ok(()));
         assert_eq!(ports.take(&api, &mut other, 30001), Ok(()));
         assert_eq!(ports.take(&api, &mut other, 30002), Err(PortError::Allocated));
+    }
+
+    #[test]
+    fn a_port_that_another_server_has_released_is_free() {
+        let services = GroupResource::new("", SERVICES);
+        let mut api = FakeApi::default();
+        api.others = true;
+        let ports = NodePorts::new(30000..=30003);
+        let mut claim = Claim::new(&service("a", 0), false);
+        assert_eq!(ports.take(&api, &mut claim, 30000), Ok(()));
+        ports.commit(&claim);
+        // It was deleted before this server looked again.
+        api.put(&services, service("theirs", 30001));
+        assert_eq!(ports.take(&api, &mut Claim::new(&service("b", 0), false), 30000), Ok(()));
     }
 
     #[test]
