@@ -3,6 +3,7 @@
 mod component_commands;
 mod node_commands;
 mod sim_command;
+mod store_commands;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use kaji::{
@@ -44,6 +45,10 @@ enum Command {
     Token(Token),
     /// Maintains the store of a data directory while no server uses it.
     Store(StoreArgs),
+    /// Takes, restores and shows snapshots of all objects.
+    Snapshot(store_commands::Snapshot),
+    /// Moves all objects between a data directory and etcd while no server runs.
+    Etcd(store_commands::Etcd),
     /// Loads, lists, pulls and removes the images of this machine's node.
     Image(Image),
     /// Runs a node that joins a cluster over the network: this machine runs containers, which takes root.
@@ -140,6 +145,8 @@ fn main() -> ExitCode {
         Command::Envtest(envtest) => assets(&envtest),
         Command::Token(token) => runtime.block_on(tokens(token)),
         Command::Store(StoreArgs { command: StoreCommand::Scrub(args) }) => runtime.block_on(scrub(args)),
+        Command::Snapshot(args) => runtime.block_on(store_commands::snapshot(args)),
+        Command::Etcd(args) => runtime.block_on(store_commands::etcd(args)),
         Command::Image(image) => runtime.block_on(images(image)),
         Command::Node(node) => runtime.block_on(node_commands::node(node)),
         Command::Sim(args) => sim_command::simulate(&args),

@@ -19,7 +19,7 @@ pub(crate) mod node_runtime;
 pub(crate) mod real_node;
 mod resource_metrics;
 mod several_servers;
-mod storage;
+pub(crate) mod storage;
 
 pub(crate) use addresses::client_address;
 pub(crate) use control_loops::{ControlLoopConfig, ControlLoops, LoopMetrics};
@@ -328,8 +328,8 @@ impl Bootstrapped {
         let nodes = kubelet_client::load(&settings.options.serving.kubelets, certificates.clone())?;
         let connector = Connector::new(nodes, stopped.clone());
         let kubelets = Kubelets { engine: Arc::downgrade(&engine), connector: connector.clone() };
-        let stack = stack(&settings, engine, (&aggregator, connector), &authz, &authn, metrics, address);
-        storage::add_checks(&stack, &storage, &settings.options);
+        let stack =
+            stack(&settings, engine, (&aggregator, connector), &authz, &authn, metrics, (address, &storage));
         let (listener, front) = listener.unzip();
         let mut background = Background { tasks: JoinSet::new(), stopped: stopped.clone() };
         if let Some(listener) = listener {
@@ -395,11 +395,11 @@ fn stack(
     authz: &Authz,
     authn: &Authn,
     metrics: Metrics,
-    address: SocketAddr,
+    (address, storage): (SocketAddr, &Storage),
 ) -> Arc<Stack> {
     let options = &settings.options;
     let flow = FlowControl::new(options.limits, settings.clock.clone());
-    Arc::new(Stack {
+    let stack = Arc::new(Stack {
         engine,
         issuer: authn.documents(&format!("https://{}", external_address(options, address))),
         authentication: Authentication { chain: authn.chain.clone(), clock: settings.object_clock.clone() },
@@ -417,7 +417,10 @@ fn stack(
         body_memory: options.serving.request_memory.map_or_else(BodyMemory::of_process, BodyMemory::new),
         audit: settings.audit.clone(),
         random: settings.environment.random.clone(),
-    })
+        snapshots: Some(storage.snapshots(options)),
+    });
+    storage::add_checks(&stack, storage, options);
+    stack
 }
 
 /// Tasks that run until the server has served its last request.

@@ -40,7 +40,7 @@ fn schema(api_version: &str, kind: &str) -> Option<SchemaRef> {
 }
 
 /// A stored value as JSON.
-fn json(key: &str, value: Bytes, defaults: &Defaults) -> Result<Bytes, StoreError> {
+pub(crate) fn json(key: &str, value: Bytes, defaults: &Defaults) -> Result<Bytes, StoreError> {
     if is_internal(key) {
         return Ok(value);
     }

@@ -75,7 +75,7 @@ impl FromStr for Choice {
 
 /// Where objects are stored.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct StoreFlags {
+pub struct StoreFlags {
     /// Where objects are stored: disk (the data directory), memory (objects and certificates end with the process), or
     /// etcd://host:port,host:port. Default: disk, or etcd with --etcd-servers.
     #[arg(long, value_name = "STORE")]

@@ -35,7 +35,7 @@ pub use cluster_options::Options;
 pub use component::{ControllerManagerFlags, SchedulerFlags};
 pub use container_runtime::ContainerRuntimeFlags;
 pub use encryption::EncryptionFile;
-pub use etcd::{EtcdConfig, StorageMediaType, StoreKind};
+pub use etcd::{EtcdConfig, StorageMediaType, StoreFlags, StoreKind};
 pub use kubelet_client::KubeletClient;
 pub use nodes::{Nodes, RangeFlags};
 pub use proxy_client::ProxyClient;

@@ -55,6 +55,7 @@ pub use listen::{Listener, MAX_CONNECTIONS, MAX_STREAMS, PeerIdentity, TlsConfig
 pub use local::{Identities, LocalService};
 pub use metrics::Metrics;
 pub use openapi::{Docs, OpenApi};
+pub use plain::{SNAPSHOT_PATH, SnapshotSource};
 pub use receive::MAX_BODY;
 pub use reload_metrics::ReloadMetrics;
 pub use route::{RequestInfo, Target, Undetermined};

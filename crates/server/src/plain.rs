@@ -10,10 +10,13 @@ use crate::{
     stack::Stack,
     version,
 };
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use kaji_auth::authn::IssuerDocuments;
 use kaji_meta::{Query, Status};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// Whether the client takes gzip.
 pub fn takes_gzip(headers: &HeaderMap) -> bool {
@@ -23,6 +26,12 @@ pub fn takes_gzip(headers: &HeaderMap) -> bool {
         parts.next() == Some("gzip") && !parts.any(|p| p.trim() == "q=0")
     })
 }
+
+/// The path of snapshots, which upstream does not have.
+pub const SNAPSHOT_PATH: &str = "/kaji/snapshot";
+
+/// Begins a snapshot of the store. One that fails ends early, which its format shows.
+pub type SnapshotSource = Arc<dyn Fn() -> BoxStream<'static, Bytes> + Send + Sync>;
 
 /// Serves a non-resource path.
 pub async fn serve(
@@ -63,6 +72,7 @@ pub async fn serve(
                 page.strip_prefix("api_priority_and_fairness/").and_then(|p| stack.flow.debug(p, query));
             Ok(page.map_or_else(not_found, |page| text(200, "text/plain; charset=utf-8", page)))
         }
+        ("kaji", "snapshot") => Ok(snapshot(stack)),
         (".well-known", "openid-configuration") => Ok(issuer(stack, |i| (&i.configuration, JSON))),
         ("openid", "v1/jwks") => Ok(issuer(stack, |i| (&i.keys, "application/jwk-set+json"))),
         ("openapi", which) => openapi(stack, parts, which, query).await,
@@ -80,6 +90,15 @@ pub async fn serve(
     }
 }
 
+/// A snapshot of everything that is stored, as the store has it. No default role but `cluster-admin` allows it.
+fn snapshot(stack: &Stack) -> Response<ResponseBody> {
+    let Some(source) = &stack.snapshots else { return not_found() };
+    let mut response = Response::new(ResponseBody::Stream(source()));
+    let content_type = HeaderValue::from_static("application/octet-stream");
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    response
+}
+
 /// Whether upstream serves a path for GET alone; others answer whatever the method is.
 fn reads_only(stack: &Stack, first: &str, rest: &str) -> bool {
     match (first, rest.split_once('/')) {
@@ -89,6 +108,7 @@ fn reads_only(stack: &Stack, first: &str, rest: &str) -> bool {
             !version.contains('/') && routing::is_builtin_group(&stack.engine.registry(), group)
         }
         (".well-known", None) => rest == "openid-configuration",
+        ("kaji", None) => rest == "snapshot",
         ("openid", _) => rest == "v1/jwks",
         _ => false,
     }

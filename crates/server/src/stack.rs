@@ -99,6 +99,8 @@ pub struct Stack {
     pub audit: Option<Arc<Audit>>,
     /// For audit ids.
     pub random: Arc<dyn random::Random>,
+    /// Where snapshots of the store come from.
+    pub snapshots: Option<plain::SnapshotSource>,
 }
 
 impl Stack {

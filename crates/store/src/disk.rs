@@ -13,13 +13,14 @@ mod format;
 mod journal;
 mod log;
 mod pending;
+mod restore;
 mod rewrite;
 
 pub use backend::Fault;
 
 use crate::mvcc::hub::HubLimits;
 use crate::mvcc::{Drive, Engine, Limits};
-use crate::{Clock, Store, StoreError, SystemClock};
+use crate::{Clock, KeyValue, Revision, Store, StoreError, SystemClock};
 use format::{Directory, Found};
 use log::DiskLog;
 use std::path::Path;
@@ -110,6 +111,22 @@ impl DiskStore {
             hub: HubLimits { recent_bytes: options.recent_bytes, queue_bytes: options.watch_queue_bytes },
         };
         Engine::start(Box::new(log), loaded, options.clock, limits, Drive::Thread).map(DiskStore)
+    }
+
+    /// Makes a store in a directory that has none, of the keys that `next` answers with, in any order, until it answers `None`. They
+    /// keep their revisions, and the store is at `revision`; nothing below it can be read or watched. Leases get an hour. Answers
+    /// with the number of keys. Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] when there is a store, those of `next`, and those of a store that cannot write. Nothing
+    /// half-made is left.
+    pub fn restore(
+        path: impl AsRef<Path>,
+        options: &DiskOptions,
+        revision: Revision,
+        next: &mut dyn FnMut() -> Result<Option<KeyValue>, StoreError>,
+    ) -> Result<u64, StoreError> {
+        restore::restore(path.as_ref(), options, revision, next)
     }
 
     /// Ends expired leases and compacts old history now, instead of within the next half second.

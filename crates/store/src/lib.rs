@@ -9,6 +9,7 @@
 //! - A watch delivers whole transactions in revision order, none missing and none twice, also across a restart, or ends
 //!   with an error that says why it cannot.
 
+pub mod archive;
 mod blocking;
 mod clock;
 pub mod conformance;

@@ -7,17 +7,18 @@ use crate::{
     cluster::{STORE, StartError},
     encryption::{Encryption, StoredKeys},
     etcd_metrics::EtcdMetrics,
-    storage_keys,
+    snapshots, storage_keys,
     storage_media::{Defaults, MediaStore},
 };
 use kaji_builtins::Deps;
-use kaji_etcd::{EtcdOptions, EtcdStore, KeyMap, KeyMapError};
+use kaji_etcd::{EtcdOptions, EtcdStore, KeyMap, KeyMapError, Observer};
 use kaji_meta::{SystemRandom, time::SystemClock};
 use kaji_options::{EtcdConfig, Options, StoreKind};
 use kaji_resource::ResourceDef;
-use kaji_server::{Metrics, SlowCheck, Stack};
+use kaji_server::{Metrics, SlowCheck, SnapshotSource, Stack};
 use kaji_store::{
     Store, StoreError,
+    archive::Layout,
     disk::{DiskOptions, DiskStore},
     memory::{MemoryOptions, MemoryStore},
 };
@@ -52,7 +53,7 @@ fn definitions() -> Vec<ResourceDef> {
 }
 
 /// The defaults that upstream's API server fills in when it reads an object, of the version that it was stored in.
-fn defaults() -> Defaults {
+pub(crate) fn defaults() -> Defaults {
     let mut hooks = HashMap::new();
     for def in definitions() {
         for version in &def.versions {
@@ -90,27 +91,52 @@ impl Settings {
             }
             StoreKind::Disk => open_disk(&self.options).await?,
             StoreKind::Etcd(config) => {
-                let options = EtcdOptions {
-                    compaction: config.compaction,
-                    observer: Arc::new(EtcdMetrics::new(metrics.registry())),
-                    ..EtcdOptions::new(config.endpoints.clone(), keys(&config.prefix)?)
-                };
-                Arc::new(EtcdStore::open(options).await?)
+                let observer = EtcdMetrics::new(metrics.registry());
+                open_etcd(config, Some(Arc::new(observer))).await?
             }
         })
     }
 
     /// What the engine gets: values in the clear, as JSON.
     pub fn around(&self, raw: Arc<dyn Store>, encryption: &Encryption) -> Arc<dyn Store> {
-        let clear = encryption.around(raw);
-        match &self.options.store {
-            StoreKind::Etcd(config) => Arc::new(MediaStore::new(clear, config.media_type, defaults())),
-            StoreKind::Disk | StoreKind::Memory => clear,
-        }
+        around(&self.options, raw, encryption)
     }
 }
 
-async fn open_disk(options: &Options) -> Result<Arc<dyn Store>, StartError> {
+impl Storage {
+    /// Where snapshots come from: values as the store has them.
+    pub fn snapshots(&self, options: &Options) -> SnapshotSource {
+        let layout = match options.store {
+            StoreKind::Etcd(_) => Layout::Etcd,
+            StoreKind::Disk | StoreKind::Memory => Layout::Embedded,
+        };
+        snapshots::source(self.raw_store.clone(), layout)
+    }
+}
+
+/// Values in the clear, as JSON, of the store that the options name.
+pub(crate) fn around(options: &Options, raw: Arc<dyn Store>, encryption: &Encryption) -> Arc<dyn Store> {
+    let clear = encryption.around(raw);
+    match &options.store {
+        StoreKind::Etcd(config) => Arc::new(MediaStore::new(clear, config.media_type, defaults())),
+        StoreKind::Disk | StoreKind::Memory => clear,
+    }
+}
+
+/// Opens a store on etcd. Without an observer it is a tool's, which leaves compaction to servers.
+pub(crate) async fn open_etcd(
+    config: &EtcdConfig,
+    observer: Option<Arc<dyn Observer>>,
+) -> Result<Arc<dyn Store>, StartError> {
+    let options = EtcdOptions::new(config.endpoints.clone(), keys(&config.prefix)?);
+    let options = match observer {
+        Some(observer) => EtcdOptions { compaction: config.compaction, observer, ..options },
+        None => EtcdOptions { compaction: None, ..options },
+    };
+    Ok(Arc::new(EtcdStore::open(options).await?))
+}
+
+pub(crate) async fn open_disk(options: &Options) -> Result<Arc<dyn Store>, StartError> {
     let dir = options.data_dir.clone();
     let disk = DiskOptions { erase_replaced: options.encryption.is_some(), ..DiskOptions::default() };
     let opened = tokio::task::spawn_blocking(move || {

@@ -48,6 +48,7 @@ mod resource_metrics;
 mod restart;
 mod service_account_tokens;
 mod simulation;
+mod snapshots;
 mod tokens;
 mod watches;
 mod webhooks;

@@ -83,6 +83,7 @@ async fn broken(test: &TestCluster) -> Arc<Stack> {
         body_memory: good.body_memory.clone(),
         audit: good.audit.clone(),
         random: good.random.clone(),
+        snapshots: None,
     })
 }
 

@@ -345,6 +345,17 @@ pub(super) fn initialise(db: &Database, path: &Path) -> Result<(), StoreError> {
     write().map_err(|e| db_error(path, e))
 }
 
+/// Writes a part of a database that is not published yet.
+pub(super) fn write_restored(db: &Database, path: &Path, commit: &Commit<'_>) -> Result<(), StoreError> {
+    let write = || -> Result<(), redb::Error> {
+        let tx = db.begin_write()?;
+        write_commit(&tx, commit, &mut Vec::new())?;
+        write_state(&tx, Some(&commit.state), (0, 0))?;
+        Ok(tx.commit()?)
+    };
+    guarded(path, || write().map_err(|e| db_error(path, e)))
+}
+
 /// Writes the counters, if they have changed, and what becomes of the journal.
 fn write_state(
     tx: &redb::WriteTransaction,

@@ -9,4 +9,5 @@ mod faults;
 mod journal;
 mod model;
 mod model_based;
+mod restore;
 mod scrub;
