@@ -103,13 +103,13 @@ impl Plugin {
             ConfigError::Build(format!("could not configure KMSv2-Plugin's probe {name:?}, error: {reason}"))
         };
         let endpoint = &config.endpoint;
-        let path = client::socket(endpoint)
-            .ok_or_else(|| bad(format!("invalid endpoint {endpoint:?} for remote KMS provider")))?;
         let timeout = config.timeout().ok_or_else(|| bad(format!("invalid timeout {:?}", config.timeout)))?;
+        let client = Client::new(&config.name, endpoint, timeout, deps.metrics.clone())
+            .ok_or_else(|| bad(format!("invalid endpoint {endpoint:?} for remote KMS provider")))?;
         Ok(Arc::new(Plugin {
             name: config.name.clone(),
             prefix: format!("k8s:enc:kms:v2:{}:", config.name),
-            client: Client::new(&config.name, path, timeout, deps.metrics.clone()),
+            client,
             deps: deps.clone(),
             current: ArcSwapOption::empty(),
             keys: Keys::default(),
@@ -198,8 +198,9 @@ impl Locked {
             annotations: object.annotations,
         };
         let clear = plugin.client.decrypt(request).await;
-        let clear = clear
-            .map_err(|e| TransformError::of_call(&format!("failed to decrypt DEK, error: {e}"), e.code()));
+        let clear = clear.map_err(|e| {
+            TransformError::of_call(&format!("failed to decrypt DEK, error: {e}"), e.code_name())
+        });
         let clear = clear?.plaintext;
         let dek = Dek::new(object.source_type, &clear)?;
         plugin.learn(fingerprint, &object.key_id, Arc::new(dek));

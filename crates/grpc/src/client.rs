@@ -9,6 +9,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::UnixStream;
@@ -38,19 +39,26 @@ fn lost(error: &hyper::Error) -> Status {
     Status::unavailable(format!("error reading from server: {error}"))
 }
 
+/// Between attempts to reach a peer that is not there, within one call that waits for it.
+const RETRY: Duration = Duration::from_millis(100);
+
 /// A peer that listens on a unix socket. Nothing is connected before the first call; a call fails at once when the socket
-/// does not accept connections.
+/// does not accept connections, unless it waits for the peer.
 pub struct Client {
     path: PathBuf,
     limit: usize,
+    waits: bool,
     open: tokio::sync::Mutex<Option<Sender>>,
+    /// Why the last attempt to connect failed; `None` after one that did not.
+    refused: Mutex<Option<CallError>>,
 }
 
 impl Client {
     /// The peer at a socket's path; a path that begins with a zero byte is a name without a file.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Client {
-        Client { path: path.into(), limit: MESSAGE_LIMIT, open: tokio::sync::Mutex::default() }
+        let (open, refused) = (tokio::sync::Mutex::default(), Mutex::default());
+        Client { path: path.into(), limit: MESSAGE_LIMIT, waits: false, open, refused }
     }
 
     /// The peer of an endpoint, `unix:///run/plugin.sock` or a plain absolute path; `None` for one of another form.
@@ -75,6 +83,13 @@ impl Client {
     #[must_use]
     pub fn message_limit(mut self, bytes: usize) -> Client {
         self.limit = bytes;
+        self
+    }
+
+    /// With calls that wait, until their deadline, for a peer that is not there yet: gRPC's option `WaitForReady`.
+    #[must_use]
+    pub fn waiting_for_peer(mut self) -> Client {
+        self.waits = true;
         self
     }
 
@@ -135,7 +150,11 @@ impl Client {
         &self,
         outcome: Result<Result<T, CallError>, tokio::time::error::Elapsed>,
     ) -> Result<T, CallError> {
-        let outcome = outcome.unwrap_or_else(|_| Err(late()));
+        let outcome = outcome.unwrap_or_else(|_| {
+            Err(self.refusal().map_or_else(late, |refused| {
+                CallError::new(Code::DeadlineExceeded, format!("latest balancer error: {}", refused.message))
+            }))
+        });
         let broken = |e: &CallError| matches!(e.code, Code::Unavailable | Code::DeadlineExceeded);
         // If the lock is taken, a call makes a new connection already.
         if outcome.as_ref().is_err_and(broken)
@@ -161,16 +180,33 @@ impl Client {
         if let Some(sender) = open.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
         }
-        let sender = connect(&self.path).await.map_err(|error| {
+        let sender = loop {
+            match self.connect().await {
+                // The caller limits the time.
+                Err(_) if self.waits => tokio::time::sleep(RETRY).await,
+                attempt => break attempt?,
+            }
+        };
+        *open = Some(sender.clone());
+        Ok(sender)
+    }
+
+    /// Why the last attempt to connect failed, if it did and calls wait.
+    fn refusal(&self) -> Option<CallError> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|_| self.waits)
+    }
+
+    async fn connect(&self) -> Result<Sender, CallError> {
+        let attempt = connect(&self.path).await.map_err(|error| {
             let path = self.path.to_string_lossy().replace('\0', "@");
             let text = format!(
                 "connection error: desc = \"transport: Error while dialing: dial unix {path}: connect: {}\"",
                 reason(&error)
             );
             CallError::new(Code::Unavailable, text)
-        })?;
-        *open = Some(sender.clone());
-        Ok(sender)
+        });
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = attempt.as_ref().err().cloned();
+        attempt
     }
 }
 

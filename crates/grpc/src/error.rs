@@ -17,6 +17,12 @@ impl CallError {
         CallError { code, message: message.into() }
     }
 
+    /// The name of its code, also in metrics.
+    #[must_use]
+    pub fn code_name(&self) -> &'static str {
+        code_name(self.code)
+    }
+
     /// Whether the peer has no such method.
     #[must_use]
     pub fn unimplemented(&self) -> bool {

@@ -52,6 +52,26 @@ async fn echo(client: &Client, message: Text) -> Result<Text, CallError> {
 }
 
 #[tokio::test]
+async fn a_call_that_waits_finds_a_peer_that_starts_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = socket(&dir);
+    let client = Client::new(&path).waiting_for_peer();
+    let hurried = client.unary::<Text, Text>(ECHO, text("a", 1), Duration::from_millis(1)).await.unwrap_err();
+    let shown = hurried.to_string().replace(dir.path().to_str().unwrap(), "DIR");
+    expect![[r#"rpc error: code = DeadlineExceeded desc = latest balancer error: connection error: desc = "transport: Error while dialing: dial unix DIR/made/echo.sock: connect: no such file or directory""#]]
+        .assert_eq(&shown);
+    let mut waiting = std::pin::pin!(echo(&client, text("ab", 2)));
+    tokio::select! {
+        biased;
+        _ = &mut waiting => panic!("there is no peer yet"),
+        () = std::future::ready(()) => {}
+    }
+    let server = start(&path);
+    assert_eq!(waiting.await.unwrap(), text("abab", 2));
+    server.abort();
+}
+
+#[tokio::test]
 async fn calls_are_answered_and_failures_have_codes() {
     let dir = tempfile::tempdir().unwrap();
     let path = socket(&dir);
