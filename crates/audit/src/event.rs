@@ -83,7 +83,7 @@ impl Head {
                     o.some("userAgent", &self.user_agent);
                 }),
                 received: encode(&|o| {
-                    o.text("requestReceivedTimestamp", &MicroTime::new(self.received).to_string());
+                    o.time("requestReceivedTimestamp", self.received);
                 }),
             }
         })
@@ -221,7 +221,7 @@ impl Event {
         o.raw("requestObject", self.request_object.as_ref());
         o.raw("responseObject", self.response_object.as_ref());
         o.encoded(&head.received);
-        o.text("stageTimestamp", &MicroTime::new(self.at).to_string());
+        o.time("stageTimestamp", self.at);
         if !self.annotations.is_empty() {
             o.nested("annotations", |o| self.annotations.iter().for_each(|(k, v)| o.entry(k, v)));
         }
@@ -276,6 +276,39 @@ pub fn events(items: &[Vec<u8>]) -> Bytes {
     }
     out.extend_from_slice(b"]}");
     out.into()
+}
+
+/// `2006-01-02T15:04:05.000000Z`, what [`MicroTime`] prints; `None` before 1970.
+fn micro_time(at: Timestamp) -> Option<[u8; 27]> {
+    const DAY: u64 = 86_400 * 1_000_000;
+    let micros = u64::try_from(at.as_microsecond()).ok()?;
+    let (days, mut rest) = (micros / DAY, micros % DAY);
+    // The proleptic Gregorian calendar in years that begin with March: a leap day is the last of its year, four centuries have
+    // 146,097 days, and five months in turn have 153.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let mut text = *b"0000-00-00T00:00:00.000000Z";
+    let mut put = |end: usize, digits: usize, mut number: u64| {
+        for place in text[end - digits..end].iter_mut().rev() {
+            *place = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+    };
+    put(4, 4, year);
+    put(7, 2, month);
+    put(10, 2, day);
+    put(26, 6, rest % 1_000_000);
+    rest /= 1_000_000;
+    put(13, 2, rest / 3_600);
+    put(16, 2, rest / 60 % 60);
+    put(19, 2, rest % 60);
+    Some(text)
 }
 
 /// Writes the fields of an object.
@@ -333,6 +366,19 @@ impl Fields<'_> {
     fn text(&mut self, key: &'static str, text: &str) {
         self.key(key);
         self.string(text);
+    }
+
+    /// Each event has two or three: they are written without the machinery of formatting.
+    fn time(&mut self, key: &'static str, at: Timestamp) {
+        match micro_time(at) {
+            Some(text) => {
+                self.key(key);
+                self.out.push(b'"');
+                self.out.extend_from_slice(&text);
+                self.out.push(b'"');
+            }
+            None => self.text(key, &MicroTime::new(at).to_string()),
+        }
     }
 
     /// Left out when empty.
@@ -440,4 +486,39 @@ pub fn user_agent(text: &str) -> String {
     }
     let end = (0..=MAX_USER_AGENT).rev().find(|&i| text.is_char_boundary(i)).unwrap_or_default();
     format!("{}...TRUNCATED", &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn same(at: Timestamp) {
+        let text = micro_time(at).map(|text| String::from_utf8(text.to_vec()).unwrap());
+        assert_eq!(text.as_deref(), Some(MicroTime::new(at).to_string().as_str()));
+    }
+
+    #[test]
+    fn times_around_leap_days_and_years() {
+        for text in [
+            "1970-01-01T00:00:00Z",
+            "1972-02-29T23:59:59.999999999Z",
+            "2000-02-29T12:00:00.000001Z",
+            "2000-03-01T00:00:00Z",
+            "2024-12-31T23:59:59.5Z",
+            "2100-02-28T23:59:59Z",
+            "2100-03-01T00:00:00Z",
+            "9999-12-30T22:00:00Z",
+        ] {
+            same(text.parse().unwrap());
+        }
+        assert_eq!(micro_time("1969-12-31T23:59:59Z".parse().unwrap()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn prints_times_as_micro_time_does(seconds in 0..253_402_207_200_i64, nanos in 0..1_000_000_000_i32) {
+            same(Timestamp::new(seconds, nanos).unwrap());
+        }
+    }
 }

@@ -29,6 +29,8 @@ pub struct Cache {
     on_node: HashMap<Arc<str>, BTreeSet<Key>>,
     generation: u64,
     assumed: usize,
+    /// The bound pod that was counted last.
+    latest: Option<Arc<PodInfo>>,
 }
 
 impl Cache {
@@ -69,11 +71,11 @@ impl Cache {
     pub fn set_pod(&mut self, pod: &Arc<Pod>) {
         let (key, node) = (pod.metadata.key(), pod.spec.node_name.as_str());
         let Some(counted) = self.pods.get_mut(&key) else {
-            return self.count(key, node, Arc::new(PodInfo::new(pod.clone())), false);
+            return self.count_bound(key, pod);
         };
         let same_pod = counted.info.uid() == pod.metadata.uid && &*counted.node == node;
         if !same_pod {
-            return self.count(key, node, Arc::new(PodInfo::new(pod.clone())), false);
+            return self.count_bound(key, pod);
         }
         if std::mem::take(&mut counted.assumed) {
             self.assumed -= 1;
@@ -89,6 +91,17 @@ impl Cache {
             return;
         }
         self.count(key, node, updated, false);
+    }
+
+    /// Pods of one template follow each other in a first list: what they need is kept once.
+    fn count_bound(&mut self, key: Key, pod: &Arc<Pod>) {
+        let info = PodInfo::new(pod.clone());
+        let info = Arc::new(match &self.latest {
+            Some(latest) => info.sharing_needs(latest),
+            None => info,
+        });
+        self.latest = Some(info.clone());
+        self.count(key, &pod.spec.node_name, info, false);
     }
 
     fn count(&mut self, key: Key, node: &str, info: Arc<PodInfo>, assumed: bool) {
@@ -139,5 +152,27 @@ impl Cache {
     /// How many pods are counted, and how many of them are assumed.
     pub fn pods(&self) -> (usize, usize) {
         (self.pods.len(), self.assumed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::pod;
+    use serde_json::json;
+
+    #[test]
+    fn bound_pods_of_a_template_share_what_they_need() {
+        let mut cache = Cache::default();
+        let bound = |name: &str, cpu: &str| {
+            let spec = json!({"nodeName": "a", "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]});
+            pod(&json!({"name": name, "spec": spec})).pod.clone()
+        };
+        for (name, cpu) in [("p", "1"), ("q", "1"), ("r", "2")] {
+            cache.set_pod(&bound(name, cpu));
+        }
+        let needs = |name: &str| std::ptr::from_ref(&**cache.pods[&Key::new("d", name)].info);
+        assert!(std::ptr::eq(needs("p"), needs("q")));
+        assert!(!std::ptr::eq(needs("p"), needs("r")));
     }
 }

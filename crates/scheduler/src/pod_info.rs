@@ -95,6 +95,14 @@ impl PodInfo {
         PodInfo { needs: Arc::new(needs), pod }
     }
 
+    /// What it needs is kept once for both pods, if it is the same.
+    pub fn sharing_needs(mut self, other: &PodInfo) -> Self {
+        if self.needs == other.needs {
+            self.needs = other.needs.clone();
+        }
+        self
+    }
+
     /// The same pod in a newer state. What it needs is computed again only if something of it has changed.
     pub fn updated(&self, pod: Arc<Pod>) -> Self {
         let (was, now) = (&self.pod, &pod);
