@@ -327,7 +327,11 @@ impl Reporter {
         let (reason, message) = if ready {
             ("KubeletReady", "kubelet is posting ready status".to_owned())
         } else {
-            ("KubeletNotReady", format!("[{}]", wrong.join(", ")))
+            let message = match wrong.as_slice() {
+                [only] => only.clone(),
+                several => format!("[{}]", several.join(", ")),
+            };
+            ("KubeletNotReady", message)
         };
         let pressures = self.pressures.borrow().clone();
         let mut conditions = vec![];
