@@ -90,12 +90,11 @@ pub fn schedule_pod(profile: &Profile, cycle: &Cycle<'_>, memory: &mut Memory) -
     };
     let mut statuses = NodeStatuses::of_all(prepared.others());
     let (class, start) = memory.of(cycle.pod);
-    let feasible =
+    let (feasible, evaluated) =
         match feasible_nodes(profile, cycle, &state, &prepared, &mut statuses, (&mut *class, start)) {
-            Ok(feasible) => feasible,
+            Ok(found) => found,
             Err(status) => return Decision::Failed(status),
         };
-    let evaluated = feasible.len() + statuses.named().len();
     match feasible.as_slice() {
         [] => no_fit(profile, cycle, &state, statuses, &prepared.plugins),
         [only] => {
@@ -127,7 +126,7 @@ fn best<'a>(cycle: &Cycle<'_>, scored: &'a [(i64, Arc<NodeInfo>)]) -> Option<&'a
     best
 }
 
-/// The nodes that pass the filters: the nominated one alone if it does, else enough of all.
+/// The nodes that pass the filters: the nominated one alone if it does, else enough of all. And how many were filtered.
 fn feasible_nodes(
     profile: &Profile,
     cycle: &Cycle<'_>,
@@ -135,7 +134,7 @@ fn feasible_nodes(
     prepared: &Prepared,
     statuses: &mut NodeStatuses,
     (class, start): (&mut Class, &mut usize),
-) -> Outcome<Vec<Arc<NodeInfo>>> {
+) -> Outcome<(Vec<Arc<NodeInfo>>, usize)> {
     let nominated = cycle.pod.pod.status.nominated_node_name.as_str();
     let nominated = cycle.nominator.node_of(cycle.pod.uid()).unwrap_or(nominated);
     if !nominated.is_empty()
@@ -143,24 +142,31 @@ fn feasible_nodes(
         && prepared.nodes.as_ref().is_none_or(|names| names.contains(nominated))
         && profile.filter_with_nominated(cycle, state, node).is_ok()
     {
-        return Ok(vec![node.clone()]);
+        return Ok((vec![node.clone()], 1));
     }
     let candidates = prepared.candidates(cycle.snapshot, *start);
     let enough = profile.nodes_to_find(candidates.len());
-    let mut feasible = Vec::with_capacity(enough);
+    let (mut feasible, mut rejected) = (Vec::with_capacity(enough), 0);
     for place in 0..candidates.len() {
         let Some(node) = candidates.nth(place) else { continue };
         match profile.filter_known(cycle, state, node, class) {
             Ok(()) => feasible.push(node.clone()),
-            Err(status) if status.is_rejection() => statuses.set(node.slot, status),
+            Err(status) if status.is_rejection() => {
+                rejected += 1;
+                // Why other nodes do not fit is of no interest once one does.
+                if feasible.is_empty() {
+                    statuses.set(node.slot, status);
+                }
+            }
             Err(status) => return Err(status),
         }
         if feasible.len() >= enough {
             break;
         }
     }
-    *start = (*start + feasible.len() + statuses.named().len()) % cycle.snapshot.len();
-    Ok(feasible)
+    let evaluated = feasible.len() + rejected;
+    *start = (*start + evaluated) % cycle.snapshot.len();
+    Ok((feasible, evaluated))
 }
 
 /// A pre-filter rejected the pod: every node has its status.

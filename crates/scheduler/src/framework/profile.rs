@@ -331,7 +331,7 @@ fn after(former: PostFiltered, mut result: PostFiltered) -> PostFiltered {
     if let (Err(was), Err(is)) = (former.status, &mut result.status)
         && is.is_rejection()
     {
-        is.reasons.splice(..0, was.reasons);
+        is.reasons = was.reasons.iter().chain(is.reasons.iter()).cloned().collect::<Vec<_>>().into();
     }
     if result.nomination == Nomination::Keep {
         result.nomination = former.nomination;

@@ -21,9 +21,35 @@ pub struct Status {
     /// What it means.
     pub code: Code,
     /// Upstream's texts.
-    pub reasons: Vec<Cow<'static, str>>,
+    pub reasons: Reasons,
     /// The plugin that said so; filled in by the framework.
     pub plugin: &'static str,
+}
+
+/// Texts; mostly one, which takes no memory of its own: nodes are rejected by the thousand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reasons {
+    /// One.
+    One([Cow<'static, str>; 1]),
+    /// Several, or none.
+    Several(Vec<Cow<'static, str>>),
+}
+
+impl std::ops::Deref for Reasons {
+    type Target = [Cow<'static, str>];
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Reasons::One(one) => one,
+            Reasons::Several(several) => several,
+        }
+    }
+}
+
+impl From<Vec<Cow<'static, str>>> for Reasons {
+    fn from(several: Vec<Cow<'static, str>>) -> Self {
+        Reasons::Several(several)
+    }
 }
 
 /// Success, or why not.
@@ -32,7 +58,7 @@ pub type Outcome<T = ()> = Result<T, Status>;
 impl Status {
     /// With one reason.
     pub fn new(code: Code, reason: impl Into<Cow<'static, str>>) -> Self {
-        Status { code, reasons: vec![reason.into()], plugin: "" }
+        Status { code, reasons: Reasons::One([reason.into()]), plugin: "" }
     }
 
     /// [`Code::Unschedulable`]
@@ -108,11 +134,11 @@ impl NodeStatuses {
     /// Upstream's sentence: `0/3 nodes are available: 1 …, 2 ….`
     pub fn message(&self, nodes: usize) -> String {
         let mut counts: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
-        for reason in self.named.iter().flat_map(|(_, status)| &status.reasons) {
+        for reason in self.named.iter().flat_map(|(_, status)| status.reasons.iter()) {
             *counts.entry(reason).or_default() += 1;
         }
         if self.named.len() < nodes {
-            for reason in self.absent.iter().flat_map(|status| &status.reasons) {
+            for reason in self.absent.iter().flat_map(|status| status.reasons.iter()) {
                 *counts.entry(reason).or_default() += nodes - self.named.len();
             }
         }

@@ -355,7 +355,7 @@ impl PostFilter for DynamicResources {
             let mut nothing = decided("no new claims to deallocate", vec![]);
             if let (None, Err(status)) = (state.get::<NoDevices>(), &mut nothing.status) {
                 // Another plugin rejected the pod before this one looked at it.
-                status.reasons.clear();
+                status.reasons = vec![].into();
             }
             return nothing;
         };

@@ -192,7 +192,7 @@ impl Filter for NodeResourcesFit {
             return Ok(());
         }
         let code = if unresolvable { Code::UnschedulableAndUnresolvable } else { Code::Unschedulable };
-        Err(Status { code, reasons, plugin: PLUGIN.name })
+        Err(Status { code, reasons: reasons.into(), plugin: PLUGIN.name })
     }
 }
 

@@ -125,7 +125,7 @@ impl PodClaims {
             return Ok(found);
         }
         let mut status = Status::unresolvable(reasons[0]);
-        status.reasons = reasons.into_iter().map(Into::into).collect();
+        status.reasons = reasons.into_iter().map(Into::into).collect::<Vec<_>>().into();
         Err(status)
     }
 
