@@ -134,6 +134,14 @@ step_node() {
   KAJI=$kaji bash tests/node/cri.sh
 }
 
+# Workloads, volumes, autoscaling, a lost node and more, once with all in one process, once with the components beside their server.
+step_controllers() {
+  KAJI=$kaji bash tests/controllers/walk.sh up &
+  local first=$!
+  KAJI=$kaji bash tests/controllers/walk.sh components
+  wait "$first"
+}
+
 step_envtest() {
   if ! command -v go >/dev/null; then
     echo "SKIPPED envtest: there is no go"

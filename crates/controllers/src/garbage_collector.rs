@@ -123,9 +123,13 @@ async fn follow_discovery(collector: &Arc<Collector>) {
     let mut monitors: HashMap<Resource, AbortHandle> = HashMap::new();
     // Ends with this future, and so with the collector.
     let mut running = JoinSet::new();
-    let mut hints = HINTED.iter();
+    let (mut hints, begun) = (HINTED.iter(), tokio::time::Instant::now());
     loop {
         let wait = match discover(&collector.client).await {
+            Ok(found) if monitors.is_empty() && !is_enough_to_begin(&found, begun.elapsed()) => {
+                tracing::debug!(failed = ?found.failed, "the garbage collector waits for all of discovery");
+                HINTED[1]
+            }
             Ok(found) => {
                 collector.update(&found, &mut monitors, &mut running).await;
                 while running.try_join_next().is_some() {}
@@ -145,6 +149,12 @@ async fn follow_discovery(collector: &Arc<Collector>) {
             }
         }
     }
+}
+
+/// Whether the first discovery tells enough to begin. What is not known has no dependents: a group version that could not be read
+/// just then is waited for, but not one that is out of order for long.
+fn is_enough_to_begin(found: &Discovered, waited: Duration) -> bool {
+    found.failed.is_empty() || waited >= SYNC
 }
 
 /// Events are neither owners nor worth owning.

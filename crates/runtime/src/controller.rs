@@ -26,8 +26,8 @@ use tokio::sync::watch;
 
 /// Writes of one stage in flight at once.
 const PARALLEL: usize = 16;
-/// How long to wait for the informer to show a write.
-const OBSERVE: Duration = Duration::from_secs(5);
+/// How long to wait for the informer to show a write: for as long as upstream's controllers expect theirs.
+const OBSERVE: Duration = Duration::from_secs(5 * 60);
 /// A key with an expensive reconcile (a replica set of ten thousand pods) is not processed again before this many times its
 /// duration, so that a stream of its events uses a tenth of a core at most. Cheap keys are not delayed.
 const REST_FACTOR: u32 = 10;

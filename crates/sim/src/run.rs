@@ -7,6 +7,7 @@ use crate::{
     faults::{Dice, Fault, Faults, Rates},
     laws::{Laws, reached},
     manifests,
+    objects::{PODS, QUOTAS},
     scenario::{Action, Step, disturbances, workload},
     store::{FullDisk, SimulatedStore},
     trace::Trace,
@@ -107,10 +108,14 @@ pub struct Outcome {
 
 /// Faults go on for so long after the last step.
 const AFTERMATH: Duration = Duration::from_secs(30);
-/// A cluster reaches what it must within this time after the end of faults. The longest back-off of a queue is 1,000 s.
-const PATIENCE: Duration = Duration::from_secs(30 * 60);
+/// A cluster reaches what it must within this time after the end of faults. The longest back-off of a queue is 1,000 s; with a quota
+/// there may be several, one after another.
+const PATIENCE: Duration = Duration::from_secs(60 * 60);
 /// A cluster that has reached it is watched for so long.
 const SETTLED: Duration = Duration::from_secs(10 * 60);
+/// With a quota, pods that were refused come late, when others have gone: a cluster rests when none was created for so long, the
+/// longest back-off of a queue.
+const NO_LATE_POD: Duration = Duration::from_secs(1_020);
 /// Writes of a settled cluster in that time, beside leases, events and the status of nodes.
 const SETTLED_WRITES: u64 = 10;
 /// Violations that are kept.
@@ -137,6 +142,8 @@ struct Findings {
     violations: Vec<Violation>,
     /// Writes that a settled cluster has no reason for.
     busy: Vec<String>,
+    /// When the last pod was created, in milliseconds.
+    last_pod_millis: u64,
 }
 
 impl Findings {
@@ -162,6 +169,9 @@ async fn observe(mut events: WatchStream, clock: SimulatedClock, findings: Arc<M
         };
         for event in &batch.events {
             let (object, broken) = found.laws.apply(now, event);
+            if event.kv.version == 1 && event.kv.key.starts_with(PODS) {
+                found.last_pod_millis = now;
+            }
             found.trace.add(now, event, object.as_deref());
             let key = &event.kv.key;
             let regular = ["/leases/", "/events/", "/core/nodes/"].iter().any(|part| key.contains(part));
@@ -351,12 +361,22 @@ impl Run<'_> {
         }
     }
 
+    /// Whether a quota may let pods in that it has refused.
+    fn awaits_late_pods(&self) -> bool {
+        let found = lock(&self.findings);
+        let since = Duration::from_millis(self.clock.elapsed_millis().saturating_sub(found.last_pod_millis));
+        found.laws.objects().of(QUOTAS).next().is_some() && since < NO_LATE_POD
+    }
+
     /// Waits for what the cluster must reach, and then watches that it rests.
     async fn settle(&self) {
         let until = Instant::now() + PATIENCE;
         let missing = loop {
             sleep(Duration::from_secs(15)).await;
-            let missing = reached::missing(lock(&self.findings).laws.objects());
+            let mut missing = reached::missing(lock(&self.findings).laws.objects());
+            if self.awaits_late_pods() {
+                missing.push("pods are still created within the quota".to_owned());
+            }
             if missing.is_empty() || Instant::now() >= until {
                 break missing;
             }

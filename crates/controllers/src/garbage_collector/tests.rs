@@ -1,8 +1,10 @@
 //! Tests of `gc`: fixtures in, expectations out.
 
 use super::{
+    Discovered, SYNC,
     decide::{FOREGROUND, Facts, Live, Next, coordinates, decide},
     graph::{Coordinates, Effect, Graph, Identity, Observed, Owner},
+    is_enough_to_begin,
 };
 use expect_test::expect;
 use kaji_runtime::OwnerRef;
@@ -271,4 +273,17 @@ fn keeps_objects_of_a_resource_that_is_no_longer_served() {
     world.see(pod("p", &[owner("Pod", "rs", true)], &[]));
     world.graph.forget_kind("v1", "Pod");
     assert!(world.graph.get("p").is_none());
+}
+
+#[test]
+fn a_group_version_that_could_not_be_read_is_waited_for_before_the_first_decision() {
+    let found = |failed: &[&str]| Discovered {
+        resources: vec![],
+        failed: failed.iter().map(|version| ((*version).to_owned(), "refused".to_owned())).collect(),
+    };
+    let second = std::time::Duration::from_secs(1);
+    assert!(is_enough_to_begin(&found(&[]), second));
+    // Without `v1` no pod blocks the deletion of its owner.
+    assert!(!is_enough_to_begin(&found(&["v1"]), second));
+    assert!(is_enough_to_begin(&found(&["metrics.example.com/v1"]), SYNC));
 }

@@ -116,13 +116,20 @@ impl Patch {
         Ok(Some(object))
     }
 
-    fn read(&self) -> Option<Message> {
+    /// Reads the object from its path, or as a list of one, which other rights allow.
+    fn read(&self, as_list: bool) -> Option<Message> {
         let mut headers = HeaderMap::new();
         if let Some(agent) = self.message.headers.get(header::USER_AGENT) {
             headers.insert(header::USER_AGENT, agent.clone());
         }
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
-        let uri: Uri = self.main.parse().ok()?;
+        let uri: Uri = match as_list {
+            true => {
+                let (collection, name) = self.main.rsplit_once('/')?;
+                format!("{collection}?fieldSelector=metadata.name%3D{name}").parse().ok()?
+            }
+            false => self.main.parse().ok()?,
+        };
         Some(Message { method: Method::GET, uri, headers, body: Bytes::new() })
     }
 
@@ -152,14 +159,11 @@ impl Updates {
         patch: &Patch,
     ) -> Result<Option<Response<Body>>, kube::Error> {
         for attempt in 1..=ATTEMPTS {
-            let Some(read) = patch.read() else { return Ok(None) };
-            let found = transport.send(&read).await?;
-            if !found.status().is_success() {
-                // Also of an object that is gone: its patch would not be found either.
-                return Ok((found.status() == StatusCode::NOT_FOUND).then_some(found));
-            }
-            let found = found.into_body().collect_bytes().await?;
-            let Ok(object) = serde_json::from_slice(&found) else { return Ok(None) };
+            let object = match found(transport, patch).await? {
+                Found::Object(object) => object,
+                Found::Missing(answer) => return Ok(Some(answer)),
+                Found::Unreadable => return Ok(None),
+            };
             let object = match patch.applied(object) {
                 Ok(Some(object)) => object,
                 Ok(None) => return Ok(None),
@@ -180,6 +184,43 @@ impl Updates {
         }
         Ok(None)
     }
+}
+
+/// What reading an object gave.
+enum Found {
+    Object(Value),
+    /// The patch would not be found either.
+    Missing(Response<Body>),
+    Unreadable,
+}
+
+/// The object that a patch is for. Where its client may not get it, it may list it: a controller's role often has no more.
+async fn found(transport: &Transport, patch: &Patch) -> Result<Found, kube::Error> {
+    for as_list in [false, true] {
+        let Some(read) = patch.read(as_list) else { break };
+        let answer = transport.send(&read).await?;
+        match answer.status() {
+            StatusCode::NOT_FOUND => return Ok(Found::Missing(answer)),
+            StatusCode::FORBIDDEN => continue,
+            status if !status.is_success() => break,
+            _ => {}
+        }
+        let body = answer.into_body().collect_bytes().await?;
+        let object = serde_json::from_slice(&body).ok();
+        let object = if as_list { object.and_then(only_item) } else { object };
+        return Ok(object.map_or(Found::Unreadable, Found::Object));
+    }
+    Ok(Found::Unreadable)
+}
+
+/// The object of a list of one. The items of lists of built-in types have no kind of their own.
+fn only_item(mut list: Value) -> Option<Value> {
+    let kind = list["kind"].as_str()?.strip_suffix("List")?.to_owned();
+    let api_version = list["apiVersion"].take();
+    let mut item = list["items"].as_array_mut()?.pop()?;
+    item["kind"] = kind.into();
+    item["apiVersion"] = api_version;
+    Some(item)
 }
 
 /// The response of a server that finds a patch impossible.

@@ -13,11 +13,18 @@ struct Server {
     seen: Arc<Mutex<Vec<String>>>,
     /// Updates that meet another write first.
     conflicts: Arc<Mutex<u32>>,
+    /// Whether the object may be listed only.
+    listed: bool,
 }
 
 impl Server {
     fn new(object: Value) -> Server {
-        Server { object: Arc::new(Mutex::new(object)), seen: Arc::default(), conflicts: Arc::default() }
+        Server {
+            object: Arc::new(Mutex::new(object)),
+            seen: Arc::default(),
+            conflicts: Arc::default(),
+            listed: false,
+        }
     }
 
     fn answer(&self, method: &Method, path: &str, sent: &[u8]) -> (u16, Value) {
@@ -25,6 +32,12 @@ impl Server {
         let status = |code: u16, reason| (code, Status::new(code, reason, "refused").to_value());
         let mut object = self.object.lock().unwrap();
         match method.as_str() {
+            "GET" if path.ends_with("/pods") => {
+                let mut item = object.clone();
+                item.as_object_mut().unwrap().retain(|key, _| key != "kind" && key != "apiVersion");
+                (200, json!({"kind": "PodList", "apiVersion": "v1", "items": [item]}))
+            }
+            "GET" if self.listed => status(403, Reason::Forbidden),
             "GET" if object.is_null() => status(404, Reason::NotFound),
             "GET" => (200, object.clone()),
             "PUT" => {
@@ -101,6 +114,19 @@ async fn a_refused_patch_becomes_an_update_and_the_next_one_is_sent_as_one() {
     client.patch(&target(""), "application/json-patch+json", "", &operations).await.unwrap();
     assert_eq!(server.seen(), format!("PATCH {path}, GET {path}, PUT {path}"));
     assert_eq!(server.object.lock().unwrap()["metadata"]["finalizers"], json!(["b"]));
+}
+
+#[tokio::test]
+async fn an_object_that_may_only_be_listed_is_listed() {
+    let server = Server { listed: true, ..Server::new(pod()) };
+    let patch = json!({"status": {"conditions": [{"type": "Mine", "status": "True"}]}});
+    let written = server.client().patch(&target("status"), STRATEGIC, "", &patch).await.unwrap();
+    assert_eq!(written["status"]["conditions"].as_array().unwrap().len(), 2);
+    let path = "/api/v1/namespaces/default/pods";
+    assert_eq!(
+        server.seen(),
+        format!("PATCH {path}/p/status, GET {path}/p, GET {path}, PUT {path}/p/status")
+    );
 }
 
 #[tokio::test]
