@@ -144,6 +144,10 @@ impl<T: Projection> Informer<T> {
                     if matches!(error.code(), Some(410)) {
                         resume = None;
                     }
+                    // An older server, or a feature that is off: there are no objects, until there are.
+                    if resume.is_none() && is_not_served(&error) && backoff.0 >= NOT_SERVED {
+                        self.publish(vec![], vec![], Some(0));
+                    }
                     tracing::debug!(resource = T::RESOURCE, %error, "informer retries");
                     tokio::time::sleep(backoff.next()).await;
                 }
@@ -214,6 +218,14 @@ impl<T: Projection> Informer<T> {
         self.publish(upserts, removals, last.parse().ok());
         failure.map_or(Ok(()), Err)
     }
+}
+
+/// Answers in a row by which a resource is known not to be served: a server may be about to.
+const NOT_SERVED: u32 = 5;
+
+/// Whether a list failed because the server has no such resource, or no such group version.
+fn is_not_served(error: &Error) -> bool {
+    error.not_found() || matches!(error, Error::Transport(text) if text.starts_with("HTTP 404"))
 }
 
 fn parse<T: serde::de::DeserializeOwned>(object: &[u8]) -> Result<T, Error> {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testing::{FakeServer, Item, client, item, list};
+use futures_util::FutureExt;
 use http::Method;
 use serde_json::{Value, json};
 use std::sync::mpsc as sync_mpsc;
@@ -211,4 +212,19 @@ async fn selects_by_field_selector() {
     let watch = server.next().await;
     assert!(watch.uri.starts_with(&format!("{uri}&watch=true")), "{}", watch.uri);
     informer.synced().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resource_that_the_server_does_not_have_is_empty_until_it_does() {
+    let mut f = Fixture::new();
+    for _ in 0..NOT_SERVED {
+        let request = f.server.next().await;
+        assert!(f.informer.synced().now_or_never().is_none());
+        request.status(404, "NotFound");
+    }
+    f.server.next().await.status(404, "NotFound");
+    f.informer.synced().await;
+    assert_eq!(f.informer.snapshot().len(), 0);
+    let _watch = f.server.sync("10", &[item("a", 5, 1)]).await;
+    assert_eq!(f.changes_until(10).await, ["a: - to 1"]);
 }
