@@ -145,13 +145,31 @@ impl<T: Projection> Informer<T> {
                         resume = None;
                     }
                     // An older server, or a feature that is off: there are no objects, until there are.
-                    if resume.is_none() && is_not_served(&error) && backoff.0 >= NOT_SERVED {
+                    if resume.is_none() && backoff.0 >= NOT_SERVED && Self::is_absent(&client, &error).await {
                         self.publish(vec![], vec![], Some(0));
                     }
                     tracing::debug!(resource = T::RESOURCE, %error, "informer retries");
                     tokio::time::sleep(backoff.next()).await;
                 }
             }
+        }
+    }
+
+    /// Whether the server does not have the resource. One that is not served may be forbidden as well: discovery tells.
+    async fn is_absent(client: &Client, error: &Error) -> bool {
+        if error.code() != Some(403) {
+            return is_not_served(error);
+        }
+        let version = match T::GROUP {
+            "" => format!("/api/{}", T::VERSION),
+            group => format!("/apis/{group}/{}", T::VERSION),
+        };
+        match client.get::<serde_json::Value>(&version).await {
+            Ok(found) => {
+                let resources = found["resources"].as_array();
+                resources.is_some_and(|all| all.iter().all(|resource| resource["name"] != T::RESOURCE))
+            }
+            Err(error) => is_not_served(&error),
         }
     }
 

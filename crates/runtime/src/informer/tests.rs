@@ -228,3 +228,21 @@ async fn a_resource_that_the_server_does_not_have_is_empty_until_it_does() {
     let _watch = f.server.sync("10", &[item("a", 5, 1)]).await;
     assert_eq!(f.changes_until(10).await, ["a: - to 1"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_forbidden_resource_is_empty_if_discovery_does_not_have_it() {
+    let mut f = Fixture::new();
+    for _ in 0..=NOT_SERVED {
+        f.server.next().await.status(403, "Forbidden");
+    }
+    let served =
+        json!({"kind": "APIResourceList", "resources": [{"name": "items"}, {"name": "items/status"}]});
+    f.server.next().await.json(200, &served);
+    f.server.next().await.status(403, "Forbidden");
+    assert!(f.informer.synced().now_or_never().is_none());
+    let discovery = f.server.next().await;
+    assert_eq!(discovery.uri, "/apis/test/v1");
+    discovery.json(200, &json!({"kind": "APIResourceList", "resources": [{"name": "items/status"}]}));
+    f.informer.synced().await;
+    assert_eq!(f.informer.snapshot().len(), 0);
+}
