@@ -4,6 +4,7 @@ mod component_commands;
 mod node_commands;
 mod sim_command;
 mod store_commands;
+mod why_command;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use kaji::{
@@ -55,6 +56,8 @@ enum Command {
     Agent(Join),
     /// Maintains this machine's node while neither server nor agent runs.
     Node(NodeArgs),
+    /// Explains why an object is not as it was asked to be, or why a request is forbidden: what is known, what follows, what to do.
+    Why(why_command::Why),
     /// Runs whole clusters in a simulation, with faults drawn from a seed, and checks what must hold of them.
     Sim(sim_command::Sim),
 }
@@ -126,6 +129,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let program = std::env::args_os().next().unwrap_or_default();
     let cli = match envtest::Role::of(program.as_ref()) {
+        None if why_command::is_plugin(program.as_ref()) => why_command::as_plugin(),
         None => parse_command_line(),
         Some(role) => match run_as(role) {
             Ok(Some(cli)) => cli,
@@ -149,6 +153,7 @@ fn main() -> ExitCode {
         Command::Etcd(args) => runtime.block_on(store_commands::etcd(args)),
         Command::Image(image) => runtime.block_on(images(image)),
         Command::Node(node) => runtime.block_on(node_commands::node(node)),
+        Command::Why(args) => return runtime.block_on(why_command::why(args)),
         Command::Sim(args) => sim_command::simulate(&args),
         Command::Agent(join) => runtime.block_on(node_commands::agent(join)),
     };

@@ -1,5 +1,6 @@
 //! Command-line options and configuration files: what `kaji up` and `kaji apiserver` accept, and what it amounts to.
 //!
+//! - `client_connection`: the flags of commands that are clients.
 //! - `cluster_options`: everything that a cluster is started with, as a library's caller gives it.
 //! - `component`: the command lines of components that run alone.
 //! - `server_flags`: the command line of a server, which is turned into cluster options.
@@ -14,6 +15,7 @@ pub mod audit;
 pub mod authentication;
 pub mod authorization;
 mod autoscaler;
+pub mod client_connection;
 pub mod cluster_options;
 pub mod component;
 pub mod container_runtime;
@@ -31,6 +33,7 @@ pub use admission::AdmissionFlags;
 pub use audit::AuditFlags;
 pub use authentication::{AuthnError, AuthnOptions};
 pub use authorization::{AuthzError, AuthzOptions};
+pub use client_connection::ClientConnectionFlags;
 pub use cluster_options::Options;
 pub use component::{ControllerManagerFlags, SchedulerFlags};
 pub use container_runtime::ContainerRuntimeFlags;

@@ -7,6 +7,7 @@
 //! - `schedule_one`: one decision, pure; `memory`: what decisions about equal pods have in common.
 //! - `scheduling_queue`, `scheduler`, `changes`, `binding`, `preemption`, `status_writer`, `metrics`: the loop around it.
 //! - `configuration`: profiles of a configuration file.
+//! - `verdicts`: what each node says to a pod, for explanations.
 //!
 //! Invariants: a node's requested resources are the sum over its bound and assumed pods, each counted once; an
 //! unschedulable pod waits until a change that could make it schedulable, or until its backoff ends.
@@ -34,6 +35,7 @@ mod spreading;
 mod status_writer;
 #[cfg(test)]
 pub(crate) mod testing;
+mod verdicts;
 
 pub use cache::Cache;
 pub use configuration::{Configuration, ConfigurationError};
@@ -45,3 +47,4 @@ pub use resources::Resources;
 pub use schedule_one::{Chosen, Decision, Unschedulable, schedule_pod};
 pub use scheduler::run;
 pub use snapshot::{NodeInfo, Snapshot};
+pub use verdicts::{READ_RESOURCES, ReadResource, Verdict, Verdicts, verdicts};

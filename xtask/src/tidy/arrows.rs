@@ -18,6 +18,7 @@ const ORDER: &[&str] = &[
     "kaji-sim",
     "kaji-access",
     "kaji-options",
+    "kaji-explain",
     "kaji-controllers",
     "kaji-scheduler",
     "kaji-kubelet",

@@ -143,7 +143,15 @@ impl Profile {
         run(&self.filters, cycle, state, node)
     }
 
-    /// The same on a node of the table, with what is known of it.
+    /// Runs all filters on one node, as it is: every rejection, not only the first.
+    pub fn filter_all(&self, cycle: &Cycle<'_>, state: &CycleState, node: &NodeInfo) -> Vec<Status> {
+        let asked = self.filters.iter().filter(|(place, ..)| state.skip_filter & (1 << place) == 0);
+        asked
+            .filter_map(|(_, name, filter)| Some(filter.filter(cycle, state, node).err()?.by(name)))
+            .collect()
+    }
+
+    /// Runs the filters on a node of the table, with what is known of it.
     pub fn filter_known(
         &self,
         cycle: &Cycle<'_>,

@@ -1,0 +1,80 @@
+//! Why an object is not as it was asked to be: the answers of `kaji why`.
+//!
+//! - `api`: the requests that an explanation makes; `reader` makes each once and keeps what was refused.
+//! - `discovery`: which resource a name of the command line means.
+//! - `report`: chains of statements with their certainty, as text and as JSON, and the exit code.
+//! - `questions`: one file a question, one line each in the table of `questions.rs`.
+//! - `rights`: why a request is forbidden, from the text of the refusal or from its attributes.
+//! - `names`: names that are nearly the same.
+//!
+//! Invariants:
+//! - Nothing is read but by requests with the caller's credentials, and nothing is written: an explanation contains nothing that
+//!   the caller could not read. What could not be read is reported as unknown.
+//! - A statement is `known` only if an object, or an answer of the server, says so. A conclusion is `inferred`.
+
+mod api;
+mod case;
+mod discovery;
+mod names;
+mod questions;
+mod reader;
+mod report;
+mod rights;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use api::{Api, Refusal};
+pub use discovery::Subject;
+pub use report::{Cause, Certainty, Report, Sort, Statement};
+pub use rights::Request;
+
+use case::Case;
+use discovery::Discovery;
+use reader::Reader;
+
+/// Why there is no explanation.
+#[derive(Debug, thiserror::Error)]
+pub enum ExplainError {
+    /// The subject is no resource and name, or no known resource.
+    #[error("{0}")]
+    Subject(String),
+    /// The object is not there.
+    #[error("{0}")]
+    NotFound(String),
+    /// The caller may not read the object, or the server did not answer.
+    #[error("{0}")]
+    Unreadable(String),
+}
+
+/// Explains the state of an object: `subject` is `KIND/NAME` as kubectl takes it, with `namespace` for namespaced kinds.
+///
+/// # Errors
+/// When the object cannot be read.
+pub async fn explain(
+    api: &dyn Api,
+    subject: &Subject,
+    namespace: &str,
+    now: jiff::Timestamp,
+) -> Result<Report, ExplainError> {
+    let reader = Reader::new(api);
+    let discovery = Discovery::read(api).await?;
+    let resource = discovery.resolve(&subject.kind)?;
+    let namespace = if resource.namespaced { namespace } else { "" };
+    let path = resource.path(namespace, &subject.name);
+    let object = api.get(&path).await.map_err(|refusal| match refusal {
+        Refusal::NotFound(message) => ExplainError::NotFound(message),
+        Refusal::Forbidden(message) | Refusal::Failed(message) => ExplainError::Unreadable(message),
+    })?;
+    let case = Case::new(&reader, &discovery, resource, &object, now);
+    let causes = questions::answer(&case).await;
+    Ok(Report { subject: case.title(), causes, unknown: reader.refused() })
+}
+
+/// Explains why a request is forbidden, by the rules and bindings that the caller may read.
+pub async fn explain_forbidden(api: &dyn Api, request: &Request) -> Report {
+    let reader = Reader::new(api);
+    let causes = rights::explain(&reader, request).await;
+    Report { subject: request.to_string(), causes, unknown: reader.refused() }
+}

@@ -1,0 +1,25 @@
+//! An extension server that is not available.
+
+use crate::{
+    case::{Case, condition_is, tell},
+    reader::Found,
+    report::{Cause, Sort},
+};
+use kaji_meta::object::{at, str_at};
+
+/// Why the API is not available.
+pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
+    let Some(condition) = condition_is(case.object, "Available", "False") else { return vec![] };
+    let cause = Cause::new(Sort::Webhook, "its server is not available").known(tell(condition));
+    let Some(service) = at(case.object, &["spec", "service"]) else { return vec![cause] };
+    let (namespace, name) = (str_at(service, &["namespace"]), str_at(service, &["name"]));
+    let found = case.reader.get(&format!("/api/v1/namespaces/{namespace}/services/{name}")).await;
+    let cause = match found {
+        Found::Absent => cause.known(format!("Service {namespace}/{name} does not exist")).fix(format!(
+            "install its server; if it is gone for good: kubectl delete apiservice {}",
+            case.name()
+        )),
+        _ => cause.fix(format!("kaji why service/{name} -n {namespace}")),
+    };
+    vec![cause.inferred("until then its kinds are not served, and namespaces cannot be deleted")]
+}

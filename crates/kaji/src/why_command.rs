@@ -1,0 +1,131 @@
+//! `kaji why`, also as `kubectl why`: explains the state of an object, or a refusal, with the rights of the caller.
+//!
+//! Exit codes: 0 when nothing is wrong, 1 when the explanation could not be made, 2 for a malformed command line, and those of
+//! `kaji_explain::Sort` by the first cause.
+
+use crate::Cli;
+use clap::{Args, Parser, ValueEnum};
+use futures_util::future::BoxFuture;
+use http_body_util::BodyExt;
+use kaji_access::client_connection::client_config;
+use kaji_explain::{Api, Refusal, Report, Request, Subject, explain, explain_forbidden};
+use kaji_options::ClientConnectionFlags;
+use kube::client::Body;
+use serde_json::Value;
+use std::{ffi::OsStr, io::Write, path::Path, process::ExitCode};
+
+/// The name under which kubectl finds a plug-in for `kubectl why`.
+const PLUGIN: &str = "kubectl-why";
+/// The longest answer that is read: a page of a list.
+const LONGEST_ANSWER: usize = 256 << 20;
+const AGGREGATED: &str =
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;q=0.1";
+
+/// Flags of `kaji why`.
+#[derive(Args)]
+pub struct Why {
+    /// KIND/NAME or KIND NAME, as kubectl takes it; or the text of a refusal: 'pods is forbidden: User "bob" cannot list …'.
+    #[arg(required = true, num_args = 1..=2, value_name = "KIND/NAME")]
+    subject: Vec<String>,
+    /// The form of the answer.
+    #[arg(long, short, value_name = "FORM", default_value = "text")]
+    output: Form,
+    #[command(flatten)]
+    connection: ClientConnectionFlags,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Form {
+    Text,
+    Json,
+}
+
+/// Whether this program was started as a plug-in of kubectl.
+pub fn is_plugin(program: &OsStr) -> bool {
+    Path::new(program).file_name().is_some_and(|name| name == PLUGIN || name == "kubectl-why.exe")
+}
+
+/// The command line of the plug-in.
+pub fn as_plugin() -> Cli {
+    Cli::parse_from(["kaji".into(), "why".into()].into_iter().chain(std::env::args_os().skip(1)))
+}
+
+/// Explains, and exits by the cause.
+pub async fn why(args: Why) -> ExitCode {
+    match answer(&args).await {
+        Ok(report) => match print(&report, args.output) {
+            Ok(()) => ExitCode::from(report.exit_code()),
+            Err(error) => crate::fail(&error),
+        },
+        Err(error) => crate::fail(&*error),
+    }
+}
+
+fn print(report: &Report, form: Form) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match form {
+        Form::Text => write!(out, "{report}"),
+        Form::Json => {
+            serde_json::to_writer_pretty(&mut out, report)?;
+            writeln!(out)
+        }
+    }
+}
+
+async fn answer(args: &Why) -> Result<Report, Box<dyn std::error::Error>> {
+    let config = client_config(&args.connection).await?;
+    let namespace = config.default_namespace.clone();
+    let server = Server { client: kube::Client::try_from(config)? };
+    if let [text] = args.subject.as_slice()
+        && let Some(request) = Request::parse(text)
+    {
+        return Ok(explain_forbidden(&server, &request).await);
+    }
+    let subject = Subject::parse(&args.subject)?;
+    Ok(explain(&server, &subject, &namespace, jiff::Timestamp::now()).await?)
+}
+
+/// The API server of the connection.
+struct Server {
+    client: kube::Client,
+}
+
+impl Server {
+    async fn bytes(&self, path: &str, limit: usize) -> Result<Vec<u8>, Refusal> {
+        let failed = |error: &dyn std::fmt::Display| Refusal::Failed(format!("{path}: {error}"));
+        let accept =
+            if matches!(path, "/api" | "/apis") { AGGREGATED } else { "application/json, */*;q=0.1" };
+        let request = http::Request::get(path).header(http::header::ACCEPT, accept);
+        let request = request.body(Body::empty()).map_err(|error| failed(&error))?;
+        let response = self.client.send(request).await.map_err(|error| failed(&error))?;
+        let status = response.status();
+        let body = http_body_util::Limited::new(response.into_body(), limit);
+        let body = body.collect().await.map_err(|error| failed(&error))?.to_bytes();
+        if status.is_success() {
+            return Ok(body.to_vec());
+        }
+        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let message = match answer["message"].as_str() {
+            Some(message) => message.to_owned(),
+            None => format!("{path}: {status}"),
+        };
+        Err(match status.as_u16() {
+            401 | 403 => Refusal::Forbidden(message),
+            404 => Refusal::NotFound(message),
+            _ => Refusal::Failed(message),
+        })
+    }
+}
+
+impl Api for Server {
+    fn get<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Result<Value, Refusal>> {
+        Box::pin(async move {
+            let bytes = self.bytes(path, LONGEST_ANSWER).await?;
+            serde_json::from_slice(&bytes).map_err(|error| Refusal::Failed(format!("{path}: {error}")))
+        })
+    }
+
+    fn text<'a>(&'a self, path: &'a str, limit: usize) -> BoxFuture<'a, Result<String, Refusal>> {
+        Box::pin(async move { Ok(String::from_utf8_lossy(&self.bytes(path, limit).await?).into_owned()) })
+    }
+}
