@@ -142,6 +142,11 @@ step_controllers() {
   wait "$first"
 }
 
+# Broken clusters, explained.
+step_why() {
+  KAJI=$kaji bash tests/why/walk.sh
+}
+
 step_envtest() {
   if ! command -v go >/dev/null; then
     echo "SKIPPED envtest: there is no go"

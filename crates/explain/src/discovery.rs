@@ -55,8 +55,8 @@ pub struct Resource {
     pub short: Vec<String>,
     /// Whether objects are in namespaces.
     pub namespaced: bool,
-    /// Whether it can be listed.
-    pub lists: bool,
+    /// Whether it can be listed and deleted: objects that are stored.
+    pub stored: bool,
 }
 
 impl Resource {
@@ -135,7 +135,9 @@ impl Discovery {
                     kind: str_at(resource, &["responseKind", "kind"]).to_owned(),
                     short: strs_at(resource, &["shortNames"]).map(str::to_owned).collect(),
                     namespaced: str_at(resource, &["scope"]) == "Namespaced",
-                    lists: strs_at(resource, &["verbs"]).any(|verb| verb == "list"),
+                    stored: ["list", "delete"]
+                        .iter()
+                        .all(|wanted| strs_at(resource, &["verbs"]).any(|verb| verb == *wanted)),
                 });
             }
         }
@@ -167,8 +169,8 @@ impl Discovery {
         self.resources.iter().find(|r| r.group == group && r.kind == kind)
     }
 
-    /// All resources whose objects are in namespaces and can be listed.
+    /// All resources of objects that are in namespaces and stored.
     pub fn namespaced(&self) -> impl Iterator<Item = &Resource> {
-        self.resources.iter().filter(|resource| resource.namespaced && resource.lists)
+        self.resources.iter().filter(|resource| resource.namespaced && resource.stored)
     }
 }

@@ -19,44 +19,61 @@ mod workload;
 
 use crate::{case::Case, report::Cause};
 use futures_util::future::BoxFuture;
+use kaji_meta::object;
+use serde_json::Value;
 
 type Answer = for<'a> fn(&'a Case<'a>) -> BoxFuture<'a, Vec<Cause>>;
 
-/// The kinds that a question is about (none: all), and its answer.
+/// The objects that a question is about, and its answer.
 struct Question {
-    kinds: &'static [&'static str],
+    about: fn(&Value) -> bool,
     answer: Answer,
 }
 
+fn any(_: &Value) -> bool {
+    true
+}
+
+/// Whether an object makes pods from a template, of whichever kind it is.
+fn has_pod_template(object: &Value) -> bool {
+    object::at(object, &["spec", "template", "spec"]).is_some()
+}
+
 macro_rules! questions {
-    ($($kinds:expr => $module:ident),* $(,)?) => {
+    ($($about:expr => $module:ident),* $(,)?) => {
         const QUESTIONS: &[Question] =
-            &[$(Question { kinds: &$kinds, answer: |case| Box::pin($module::causes(case)) }),*];
+            &[$(Question { about: $about, answer: |case| Box::pin($module::causes(case)) }),*];
+    };
+}
+
+/// Of one kind.
+macro_rules! kind {
+    ($($kind:literal)|+) => {
+        |object| matches!(object::kind(object), $($kind)|+)
     };
 }
 
 questions! {
-    [] => deletion,
-    ["Pod"] => scheduling,
-    ["Pod"] => pod_volumes,
-    ["Pod"] => containers,
-    ["Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet", "Job"] => workload,
-    ["Service"] => service,
-    ["PersistentVolumeClaim"] => claim,
-    ["ResourceQuota"] => quota,
-    ["HorizontalPodAutoscaler"] => autoscaler,
-    ["CertificateSigningRequest"] => certificate,
-    ["PodDisruptionBudget"] => budget,
-    ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] => webhook,
-    ["APIService"] => api_service,
-    ["Node"] => node,
+    any => deletion,
+    kind!("Pod") => scheduling,
+    kind!("Pod") => pod_volumes,
+    kind!("Pod") => containers,
+    has_pod_template => workload,
+    kind!("Service") => service,
+    kind!("PersistentVolumeClaim") => claim,
+    kind!("ResourceQuota") => quota,
+    kind!("HorizontalPodAutoscaler") => autoscaler,
+    kind!("CertificateSigningRequest") => certificate,
+    kind!("PodDisruptionBudget") => budget,
+    kind!("MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration") => webhook,
+    kind!("APIService") => api_service,
+    kind!("Node") => node,
 }
 
 /// Asks all questions about an object.
 pub fn answer<'a>(case: &'a Case<'a>) -> BoxFuture<'a, Vec<Cause>> {
     Box::pin(async move {
-        let kind = kaji_meta::object::kind(case.object);
-        let asked = QUESTIONS.iter().filter(|q| q.kinds.is_empty() || q.kinds.contains(&kind));
+        let asked = QUESTIONS.iter().filter(|question| (question.about)(case.object));
         let answers = futures_util::future::join_all(asked.map(|q| (q.answer)(case))).await;
         answers.into_iter().flatten().collect()
     })

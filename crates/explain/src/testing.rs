@@ -86,7 +86,7 @@ fn complete(object: &Value) -> Value {
 }
 
 impl Fixture {
-    /// Lists and objects whose path contains this are forbidden.
+    /// Lists and objects with a path that contains this are forbidden.
     pub fn forbidding(mut self, part: &'static str) -> Self {
         self.forbidden.push(part);
         self
@@ -169,7 +169,7 @@ fn discovery(core: bool) -> Value {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let scope = if *namespaced { "Namespaced" } else { "Cluster" };
         json!({"metadata": {"name": group}, "versions": [{"version": version, "resources": [{
-            "resource": plural, "singularResource": singular, "responseKind": {"kind": kind}, "scope": scope, "verbs": ["list"],
+            "resource": plural, "singularResource": singular, "responseKind": {"kind": kind}, "scope": scope, "verbs": ["list", "delete"],
         }]}]})
     });
     json!({"items": items.collect::<Vec<_>>()})

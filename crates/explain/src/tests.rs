@@ -46,7 +46,8 @@ async fn tells_what_the_caller_may_not_read() {
     expect![[r#"
         Pod d/web: it has no node
           unknown  /api/v1/nodes is forbidden
-    "#]].assert_eq(&server.why("pod/web").await);
+    "#]]
+    .assert_eq(&server.why("pod/web").await);
 }
 
 #[tokio::test]
@@ -63,7 +64,8 @@ async fn tells_gates_and_foreign_schedulers() {
           known    spec.schedulerName is volcano
           inferred no scheduler of the name volcano has bound it
           fix      start the scheduler volcano, or let the template say schedulerName: default-scheduler
-    "#]].assert_eq(&(server.why("pod/g").await + &server.why("pod/f").await));
+    "#]]
+    .assert_eq(&(server.why("pod/g").await + &server.why("pod/f").await));
 }
 
 #[tokio::test]
@@ -128,7 +130,7 @@ async fn tells_finalizers_and_their_controllers() {
         json!({"kind": "Pod", "name": "user", "spec": {"nodeName": "a",
             "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]}}),
         json!({"kind": "Deployment", "name": "owner", "metadata": deleted("foregroundDeletion"),
-            "spec": {"replicas": 1}}),
+            "spec": {"replicas": 1, "template": {"spec": {}}}}),
         json!({"kind": "ReplicaSet", "name": "owner-1", "metadata": {"finalizers": ["acme.example.com/guard"],
             "deletionTimestamp": "2026-01-01T00:00:00Z",
             "ownerReferences": [{"uid": "Deployment-owner", "blockOwnerDeletion": true}]}}),
@@ -226,7 +228,8 @@ async fn tells_why_a_service_has_no_endpoints() {
           known    its selector is app=zzz
           known    no pod of the namespace d matches it
           nearest  db-1 has app=db
-    "#]].assert_eq(&text);
+    "#]]
+    .assert_eq(&text);
 }
 
 #[tokio::test]
@@ -287,18 +290,18 @@ async fn follows_a_rollout_to_what_refuses_its_pods() {
         "pods \"web-1-\" is forbidden: exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2";
     let owner = |kind: &str, name: &str| json!([{"kind": kind, "name": name, "uid": format!("{kind}-{name}"), "controller": true}]);
     let server = fixture(&[
-        json!({"kind": "Deployment", "name": "web", "spec": {"replicas": 3},
+        json!({"kind": "Deployment", "name": "web", "spec": {"replicas": 3, "template": {"spec": {}}},
             "status": {"replicas": 2, "readyReplicas": 2, "updatedReplicas": 2, "availableReplicas": 2,
                 "conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}]}}),
         json!({"kind": "ReplicaSet", "name": "web-1", "metadata": {"ownerReferences": owner("Deployment", "web")},
-            "spec": {"replicas": 3}, "status": {"replicas": 2, "readyReplicas": 2}}),
+            "spec": {"replicas": 3, "template": {"spec": {}}}, "status": {"replicas": 2, "readyReplicas": 2}}),
         json!({"kind": "ResourceQuota", "name": "q", "spec": {"hard": {"pods": "2"}},
             "status": {"hard": {"pods": "2"}, "used": {"pods": "2"}}}),
-        json!({"kind": "Deployment", "name": "slow", "spec": {"replicas": 1},
+        json!({"kind": "Deployment", "name": "slow", "spec": {"replicas": 1, "template": {"spec": {}}},
             "status": {"replicas": 1, "updatedReplicas": 1, "conditions": [{"type": "Progressing", "status": "False",
                 "reason": "ProgressDeadlineExceeded", "message": "ReplicaSet \"slow-1\" has timed out progressing."}]}}),
         json!({"kind": "ReplicaSet", "name": "slow-1", "metadata": {"ownerReferences": owner("Deployment", "slow")},
-            "spec": {"replicas": 1}, "status": {"replicas": 1}}),
+            "spec": {"replicas": 1, "template": {"spec": {}}}, "status": {"replicas": 1}}),
         json!({"kind": "Pod", "name": "slow-1-a", "metadata": {"ownerReferences": owner("ReplicaSet", "slow-1")},
             "spec": {"nodeName": "a", "containers": [{"name": "c", "readinessProbe": {}}]},
             "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}],
@@ -328,7 +331,7 @@ async fn finds_a_webhook_that_refuses_its_own_backend() {
     let message =
         "Internal error occurred: failed calling webhook \"guard.acme.example.com\": no endpoints available";
     let server = fixture(&[
-        json!({"kind": "Deployment", "name": "web", "spec": {"replicas": 1}, "status": {
+        json!({"kind": "Deployment", "name": "web", "spec": {"replicas": 1, "template": {"spec": {}}}, "status": {
             "conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}]}}),
         json!({"kind": "ValidatingWebhookConfiguration", "name": "guard", "webhooks": [{
             "name": "guard.acme.example.com", "failurePolicy": "Fail",
@@ -377,7 +380,8 @@ async fn tells_the_arithmetic_of_budgets() {
           known    not healthy: sick-1
           fix      kaji why pod/sick-1 -n d
           fix      spec.unhealthyPodEvictionPolicy: AlwaysAllow lets pods go that are not healthy
-    "#]].assert_eq(&text);
+    "#]]
+    .assert_eq(&text);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! A certificate request without a certificate: approval, and who signs.
+//! A certificate request without a certificate: approval, and the signer.
 
 use crate::{
     case::{Case, condition_is, tell},

@@ -161,7 +161,7 @@ async fn users_of_claim(case: &Case<'_>) -> Vec<String> {
     pods.iter().filter(uses).map(|pod| object::name(pod).to_owned()).collect()
 }
 
-/// Dependents of the object in its namespace whose owner reference blocks the deletion.
+/// Dependents of the object in its namespace with an owner reference that blocks the deletion.
 async fn dependents(case: &Case<'_>) -> Vec<Value> {
     let uid = object::uid(case.object);
     let blocks = |dependent: &&Value| {

@@ -115,7 +115,7 @@ fn judged(case: &Case<'_>, mut cause: Cause, nodes: &[Value], verdicts: &[Verdic
     cause
 }
 
-/// What is compared, for plugins whose comparison is short.
+/// What is compared, for plugins with a short comparison.
 fn detail(pod: &Value, nodes: &[Value], name: &str, plugin: &str) -> Option<String> {
     let node = nodes.iter().find(|node| kaji_meta::object::name(node) == name)?;
     match plugin {

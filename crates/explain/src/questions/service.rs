@@ -75,7 +75,7 @@ fn without_endpoints(case: &Case<'_>, selector: &[(&str, &str)], pods: &[Value])
     }
 }
 
-/// The pod whose labels match the most of the selector, and how they differ.
+/// The pod with labels that match the most of the selector, and how they differ.
 fn nothing_selected(case: &Case<'_>, cause: Cause, selector: &[(&str, &str)], pods: &[Value]) -> Cause {
     let cause = cause.known(format!("no pod of the namespace {} matches it", case.namespace()));
     let matching = |pod: &Value| selector.iter().filter(|(k, v)| object::label(pod, k) == Some(*v)).count();

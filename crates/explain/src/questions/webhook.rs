@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const NAMED: usize = 5;
 
-/// Webhooks of the configuration whose backend is not there.
+/// Webhooks of the configuration that have no backend.
 pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
     let mut causes = vec![];
     for webhook in arr_at(case.object, &["webhooks"]) {

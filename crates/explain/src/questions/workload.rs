@@ -60,28 +60,28 @@ pub async fn causes(case: &Case<'_>) -> Vec<Cause> {
     causes
 }
 
-/// Whether all replicas are as the spec says, and ready.
+/// Whether all replicas are as the spec says, and ready. By what the status reports: kinds that are not built in have pods, too.
 fn is_complete(object: &Value) -> bool {
     let status = |name: &str| i64_at(object, &["status", name]).unwrap_or_default();
     let wanted = i64_at(object, &["spec", "replicas"]).unwrap_or(1);
-    match object::kind(object) {
-        "Deployment" => {
-            status("updatedReplicas") >= wanted
-                && status("availableReplicas") >= wanted
-                && status("replicas") == wanted
-        }
-        "DaemonSet" => {
-            status("numberReady") >= status("desiredNumberScheduled")
-                && status("updatedNumberScheduled") >= status("desiredNumberScheduled")
-        }
-        "StatefulSet" => {
-            status("readyReplicas") >= wanted
-                && str_at(object, &["status", "currentRevision"])
-                    == str_at(object, &["status", "updateRevision"])
-        }
-        "Job" => condition_is(object, "Complete", "True").is_some(),
-        _ => status("readyReplicas") >= wanted,
+    let has = |name: &str| object::at(object, &["status", name]).is_some();
+    if object::kind(object) == "Job" {
+        return condition_is(object, "Complete", "True").is_some();
     }
+    if has("desiredNumberScheduled") {
+        let desired = status("desiredNumberScheduled");
+        return status("numberReady") >= desired && status("updatedNumberScheduled") >= desired;
+    }
+    if has("updateRevision") {
+        let updated =
+            str_at(object, &["status", "currentRevision"]) == str_at(object, &["status", "updateRevision"]);
+        return status("readyReplicas") >= wanted && updated;
+    }
+    if object::kind(object) == "Deployment" {
+        let available = status("updatedReplicas") >= wanted && status("availableReplicas") >= wanted;
+        return available && status("replicas") == wanted;
+    }
+    status("readyReplicas") >= wanted
 }
 
 fn replicas(object: &Value) -> String {

@@ -1,0 +1,189 @@
+#!/usr/bin/env bash
+# Broken clusters, each explained by `kaji why`: the cause, the nearest miss and the exit code; and a user without rights, to
+# whom nothing is said.
+#
+# KAJI and KUBECTL name the programs. The milliseconds of each answer are printed, not judged.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+KAJI=${KAJI:-target/release/kaji}
+KUBECTL=${KUBECTL:-kubectl}
+KAJI=$(realpath "$KAJI")
+form=up patience=60 passed=0 failed=0
+source tests/node/lib.sh
+source tests/controllers/lib.sh
+prepare up
+trap 'leave_controllers why' EXIT
+begin up
+
+# why NAME CODE ARGUMENTS… : the explanation of this must end with the code and contain each of the lines on standard input.
+why() {
+  local name=$1 code=$2 began ended got=0 line missing=()
+  shift 2
+  began=$(date +%s%N)
+  "$KAJI" why "$@" >"$work/why" 2>&1 || got=$?
+  ended=$(date +%s%N)
+  while IFS= read -r line; do
+    [[ -z $line ]] || grep -qF -- "$line" "$work/why" || missing+=("$line")
+  done
+  if [[ $got == "$code" && ${#missing[@]} == 0 ]]; then
+    ok "$name ($(((ended - began) / 1000000)) ms)"
+  else
+    bad "$name: exit code $got for $code, missing: ${missing[*]-}"
+    cat "$work/why"
+  fi
+}
+
+section "pods that no node takes"
+k create namespace shop
+k config set-context --current --namespace shop
+soon "three nodes are ready" is 3 ready_nodes
+first=$(k get nodes -o 'jsonpath={.items[0].metadata.name}')
+k taint node "$first" gpu=yes:NoSchedule
+apply <<'Y'
+apiVersion: v1
+kind: Pod
+metadata: {name: big}
+spec:
+  containers: [{name: c, image: app, resources: {requests: {cpu: 4k}}}]
+Y
+soon "the pod is unschedulable" shows Unschedulable k get pod big -o 'jsonpath={.status.conditions[0].reason}'
+why "a pod that is too big" 11 pod/big <<Y
+no node takes it (0 of 3)
+NodeResourcesFit: Insufficient cpu
+TaintToleration: node(s) had untolerated taint(s), on $first ($first has gpu=yes:NoSchedule)
+NodeResourcesFit alone rejects it
+Y
+
+section "deletions that do not end"
+k create configmap guarded --from-literal=a=b
+k patch configmap guarded -p '{"metadata":{"finalizers":["acme.example.com/guard"]}}'
+k delete configmap guarded --wait=false
+why "a finalizer without its controller" 16 configmap/guarded <<'Y'
+its deletion waits for finalizers: acme.example.com/guard
+field manager kubectl-patch set acme.example.com/guard
+it may have been uninstalled
+Y
+k create namespace leaving
+k -n leaving create configmap guarded
+k -n leaving patch configmap guarded -p '{"metadata":{"finalizers":["acme.example.com/guard"]}}'
+k delete namespace leaving --wait=false
+soon "the namespace says what is left" shows True k get namespace leaving -o \
+  'jsonpath={.status.conditions[?(@.type=="NamespaceFinalizersRemaining")].status}'
+why "a namespace that is not empty" 16 namespace/leaving <<'Y'
+objects in it with finalizers: ConfigMap leaving/guarded (acme.example.com/guard)
+kaji why configmap/guarded -n leaving
+Y
+
+section "services, claims, quotas, budgets"
+k run web-1 --image app --labels app=web,tier=front --port 80
+soon "the pod is ready" shows True k get pod web-1 -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
+k create service clusterip web --tcp 80:80
+k patch service web -p '{"spec":{"selector":{"app":"web","tier":"fornt"}}}'
+soon "the service has no endpoints" is 0 addresses web
+why "a selector with a typing error" 17 service/web <<'Y'
+no pod of the namespace shop matches it
+pod web-1: tier is front, not fornt
+Y
+apply <<'Y'
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec:
+  storageClassName: fst
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 1Gi}}
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: fast}
+provisioner: csi.acme.example.com
+Y
+why "a claim of a class that does not exist" 15 pvc/data <<'Y'
+storage class fst does not exist
+storage class fast
+Y
+k create quota few --hard=pods=2
+k create deployment crowd --image app --replicas 2
+soon "the quota refuses pods" shows True k get deployment crowd -o 'jsonpath={.status.conditions[?(@.type=="ReplicaFailure")].status}'
+why "a workload whose pods a quota refuses" 18 deployment/crowd <<'Y'
+exceeded quota: few
+ResourceQuota few: pods: used 2 of 2
+Y
+k delete deployment crowd
+k delete quota few
+k create poddisruptionbudget web --selector app=web --min-available 1
+soon "the budget is counted" shows 1 k get pdb web -o 'jsonpath={.status.currentHealthy}'
+why "a budget without a pod to spare" 22 pdb/web <<'Y'
+minAvailable 1 of 1 pods: 1 must be healthy, 1 are; 1 - 1 = 0 may be evicted
+all its pods are healthy
+Y
+
+section "autoscalers, certificates, webhooks"
+k create deployment scaled --image app
+apply <<'Y'
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: scaled}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: scaled}
+  maxReplicas: 3
+  metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}}]
+Y
+soon "the autoscaler has no figures" shows False k get hpa scaled -o 'jsonpath={.status.conditions[?(@.type=="ScalingActive")].status}'
+why "an autoscaler of pods that request nothing" 20 hpa/scaled <<'Y'
+condition ScalingActive is False (FailedGetResourceMetric)
+containers without a request of cpu: app of scaled-
+Y
+openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout "$work/key" -subj /CN=bob -out "$work/request" 2>/dev/null
+apply <<Y
+apiVersion: certificates.k8s.io/v1
+kind: CertificateSigningRequest
+metadata: {name: bob}
+spec:
+  signerName: kubernetes.io/kube-apiserver-client
+  request: $(base64 -w0 "$work/request")
+  usages: [client auth]
+Y
+why "a request without an approval" 21 csr/bob <<'Y'
+it is not approved
+kubectl certificate approve bob
+Y
+k create service clusterip guard --tcp 443:443
+apply <<'Y'
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: guard}
+webhooks:
+- name: guard.acme.example.com
+  failurePolicy: Fail
+  sideEffects: None
+  admissionReviewVersions: [v1]
+  timeoutSeconds: 1
+  clientConfig: {service: {namespace: shop, name: guard}}
+  rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}]
+Y
+soon "the webhook is in force" refused guard.acme.example.com k run probe --image app
+k create deployment guard --image app
+soon "the webhook refuses pods" shows True k get deployment guard -o 'jsonpath={.status.conditions[?(@.type=="ReplicaFailure")].status}'
+why "a webhook that refuses its own backend" 24 deployment/guard <<'Y'
+failed calling webhook "guard.acme.example.com"
+it refuses the pods that would answer for it: a dead-lock
+Y
+k delete validatingwebhookconfiguration guard
+
+section "rights"
+k create role reader --verb get,list --resource pods
+k create rolebinding reads --role reader --user bob
+"$KUBECTL" --as bob delete pod big >"$work/refusal" 2>&1
+why "a refusal by its text" 23 "$(cat "$work/refusal")" <<'Y'
+RoleBinding shop/reads: its rule allows get, list, not delete
+kubectl create role delete-pods -n shop --verb=delete --resource=pods
+Y
+why "an object that the caller may not read" 1 pod/big --as eve <<'Y'
+pods "big" is forbidden: User "eve" cannot get resource "pods"
+Y
+why "nodes that the caller may not read are not named" 11 pod/big --as bob <<'Y'
+unknown  nodes is forbidden: User "bob" cannot list resource "nodes"
+Y
+if grep -q "$first" "$work/why"; then bad "a node is named to a user without rights"; else ok "no node is named to them"; fi
+
