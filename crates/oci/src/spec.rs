@@ -8,6 +8,7 @@ mod devices;
 mod mounts;
 pub mod user;
 
+use crate::cdi::Edits;
 use crate::cgroup;
 use crate::records::{FinalCapabilities, ShimConfig};
 use crate::seccomp::{self, Profile};
@@ -39,6 +40,8 @@ pub struct Parts<'a> {
     pub pod_files: &'a [(&'static str, PathBuf)],
     /// Image volumes: container path, directory.
     pub image_mounts: &'a [(String, PathBuf)],
+    /// What the container's CDI devices bring.
+    pub cdi: &'a Edits,
     /// Capabilities of this process: there are no others to give.
     pub available: &'a [String],
     /// For a pod with a user namespace.
@@ -83,14 +86,17 @@ pub fn build(parts: &Parts<'_>) -> Result<Built, RuntimeError> {
     if let Some(profile) = apparmor_profile(parts)? {
         process["apparmorProfile"] = json!(profile);
     }
-    let spec = json!({
+    let mut spec = json!({
         "ociVersion": "1.0.2",
         "process": process,
         "root": {"path": rootfs, "readonly": security.readonly_rootfs},
         "mounts": mounts::of(parts, staging.as_mut())?,
         "annotations": config.annotations,
-        "linux": linux(parts, &cgroup, staging.as_mut())?,
+        "linux": linux(parts, &cgroup, staging.as_mut(), &user)?,
     });
+    if let Some(hooks) = parts.cdi.oci_hooks() {
+        spec["hooks"] = hooks;
+    }
     let log_path = (!config.log_path.is_empty() && !parts.sandbox.log_directory.is_empty())
         .then(|| Path::new(&parts.sandbox.log_directory).join(&config.log_path));
     let shim = ShimConfig {
@@ -123,9 +129,6 @@ fn refuse_what_is_missing(parts: &Parts<'_>) -> Result<(), RuntimeError> {
     let security = &parts.config.security;
     if parts.sandbox.security.namespaces.user.is_none() && security.namespaces.user.is_some() {
         return unimplemented("a user namespace that is not the pod's");
-    }
-    if !parts.config.cdi_devices.is_empty() {
-        return unimplemented("a CDI device");
     }
     if security.selinux.as_ref().is_some_and(|o| !o.level.is_empty() || !o.kind.is_empty())
         && Path::new("/sys/fs/selinux/enforce").exists()
@@ -165,9 +168,15 @@ fn process(
         // Otherwise libcontainer looks it up, but for further processes by ids of the node.
         environment.push(format!("HOME={}", user::home(parts.rootfs, user.uid)));
     }
+    let mut groups = user.supplemental_groups.clone();
+    for group in parts.cdi.additional_gids.iter().map(|group| i64::from(*group)) {
+        if !groups.contains(&group) {
+            groups.push(group);
+        }
+    }
     Ok(json!({
         "terminal": config.tty,
-        "user": {"uid": user.uid, "gid": user.gid, "additionalGids": user.supplemental_groups},
+        "user": {"uid": user.uid, "gid": user.gid, "additionalGids": groups},
         "args": args,
         "env": environment,
         "cwd": cwd,
@@ -198,7 +207,7 @@ fn environment(parts: &Parts<'_>) -> Vec<String> {
         environment.push("TERM=xterm".to_owned());
     }
     let own = parts.config.envs.iter().map(|(name, value)| format!("{name}={value}"));
-    for variable in parts.image.env.iter().cloned().chain(own) {
+    for variable in parts.image.env.iter().cloned().chain(own).chain(parts.cdi.env.iter().cloned()) {
         let name = |v: &str| v.split('=').next().unwrap_or_default().to_owned();
         match environment.iter_mut().find(|known| name(known) == name(&variable)) {
             Some(known) => *known = variable,
@@ -242,7 +251,12 @@ fn apparmor_profile(parts: &Parts<'_>) -> Result<Option<String>, RuntimeError> {
     }
 }
 
-fn linux(parts: &Parts<'_>, cgroup: &str, mut staging: Option<&mut Staging>) -> Result<Value, RuntimeError> {
+fn linux(
+    parts: &Parts<'_>,
+    cgroup: &str,
+    mut staging: Option<&mut Staging>,
+    user: &ContainerUser,
+) -> Result<Value, RuntimeError> {
     let security = &parts.config.security;
     let mut namespaces = vec![json!({"type": "mount"})];
     if !matches!(security.namespaces.pid, NamespaceMode::Node)
@@ -261,7 +275,7 @@ fn linux(parts: &Parts<'_>, cgroup: &str, mut staging: Option<&mut Staging>) -> 
     if *cgroup::hierarchies() == cgroup::Hierarchies::Unified && !security.privileged {
         namespaces.push(json!({"type": "cgroup"}));
     }
-    let (devices, rules) = devices::of(parts)?;
+    let (devices, rules) = devices::of(parts, user)?;
     let mut resources = resources(&parts.config.resources);
     resources["devices"] = json!(rules);
     let mut linux = json!({
@@ -271,6 +285,9 @@ fn linux(parts: &Parts<'_>, cgroup: &str, mut staging: Option<&mut Staging>) -> 
         "devices": devices,
         "rootfsPropagation": mounts::root_propagation(parts),
     });
+    if let Some(intel_rdt) = &parts.cdi.intel_rdt {
+        linux["intelRdt"] = intel_rdt.clone();
+    }
     if !security.privileged {
         linux["maskedPaths"] = json!(security.masked_paths);
         let mut read_only = security.readonly_paths.clone();

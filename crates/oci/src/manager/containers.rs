@@ -2,6 +2,7 @@
 
 use super::state::{Container, ContainerRecord, signal_number, stop_signal_name};
 use super::{Inner, overlay, shims};
+use crate::cdi;
 use crate::protocol::{Reply, Request};
 use crate::records::{self, ExitRecord, RunRecord, now_nanos};
 use crate::spec::{self, Parts};
@@ -137,6 +138,7 @@ impl Inner {
             namespaces: &namespaces,
             pod_files: &pod_files,
             image_mounts: &image_mounts,
+            cdi: &cdi::edits(&record.config.cdi_devices, &cdi::DIRECTORIES.map(PathBuf::from))?,
             available: &self.capabilities,
             staging: match ids {
                 Some((user, range)) => Some(Staging::new(&bundle, user, range)?),

@@ -1,7 +1,8 @@
 //! Device nodes of containers and the rules of the device cgroup.
 
 use super::Parts;
-use kaji_containers::{Mount, RuntimeError};
+use crate::cdi::DeviceNode;
+use kaji_containers::{ContainerUser, Mount, RuntimeError};
 use rustix::fs::{FileType, major, minor, stat};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -21,7 +22,7 @@ const DEFAULT: [(&str, Option<i64>, Option<i64>); 9] = [
 
 /// Nodes to make, and rules. All devices are admitted to privileged containers; otherwise making nodes is admitted, opening
 /// others than those listed is not.
-pub fn of(parts: &Parts<'_>) -> Result<(Vec<Value>, Vec<Value>), RuntimeError> {
+pub fn of(parts: &Parts<'_>, user: &ContainerUser) -> Result<(Vec<Value>, Vec<Value>), RuntimeError> {
     let mut nodes = vec![];
     let privileged = parts.config.security.privileged;
     let mut rules = vec![json!({"allow": privileged, "access": "rwm"})];
@@ -45,7 +46,45 @@ pub fn of(parts: &Parts<'_>) -> Result<(Vec<Value>, Vec<Value>), RuntimeError> {
             rules.push(rule);
         }
     }
+    for device in &parts.cdi.device_nodes {
+        let (node, rule) = of_cdi(device, user)?;
+        if is_below_dev(&device.path) {
+            nodes.retain(|other| other["path"] != node["path"]);
+            nodes.push(node);
+        }
+        rules.extend(rule.filter(|_| !privileged));
+    }
     Ok((nodes, rules))
+}
+
+/// A node of a CDI device and its rule. What is not said of it is as on the node; it is the first process's own.
+fn of_cdi(device: &DeviceNode, user: &ContainerUser) -> Result<(Value, Option<Value>), RuntimeError> {
+    let host = if device.host_path.is_empty() { &device.path } else { &device.host_path };
+    let mut found = json!({"type": device.kind, "major": device.major, "minor": device.minor});
+    if device.kind.is_empty() || device.major == 0 && device.kind != "p" {
+        let invalid = || RuntimeError::InvalidArgument(format!("{host:?} is not a device"));
+        let (of_host, _) = node(host, &device.path)?.ok_or_else(invalid)?;
+        if !device.kind.is_empty() && of_host["type"] != device.kind {
+            let text = format!(
+                "CDI device ({:?}, {host:?}), host type mismatch ({}, {})",
+                device.path, device.kind, of_host["type"]
+            );
+            return Err(RuntimeError::InvalidArgument(text));
+        }
+        found = of_host;
+    }
+    found["path"] = json!(device.path);
+    let mode = device.file_mode.map(u64::from).or_else(|| found["fileMode"].as_u64());
+    found["fileMode"] = json!(mode.unwrap_or(0o666));
+    found["uid"] = json!(device.uid.map_or(user.uid, i64::from));
+    found["gid"] = json!(device.gid.map_or(user.gid, i64::from));
+    let access = if device.permissions.is_empty() { "rwm" } else { &device.permissions };
+    let rule = matches!(found["type"].as_str(), Some("b" | "c")).then(|| {
+        json!({
+            "allow": true, "type": found["type"], "major": found["major"], "minor": found["minor"], "access": access,
+        })
+    });
+    Ok((found, rule))
 }
 
 fn default_rules() -> Vec<Value> {
@@ -73,7 +112,11 @@ pub fn mounted(parts: &Parts<'_>) -> Vec<Mount> {
         host_path: device.host_path.clone(),
         ..Mount::default()
     });
-    mounts.collect()
+    let of_cdi = parts.cdi.device_nodes.iter().filter(|device| !is_below_dev(&device.path)).map(|device| {
+        let host = if device.host_path.is_empty() { &device.path } else { &device.host_path };
+        Mount { container_path: device.path.clone(), host_path: host.clone(), ..Mount::default() }
+    });
+    mounts.chain(of_cdi).collect()
 }
 
 fn node(host: &str, container: &str) -> Result<Option<(Value, Value)>, RuntimeError> {

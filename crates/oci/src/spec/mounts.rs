@@ -4,6 +4,7 @@
 //! none hides one that is mounted within it.
 
 use super::{Parts, devices};
+use crate::cdi::EditedMount;
 use crate::cgroup;
 use crate::user_namespaces::{self, Staging};
 use kaji_containers::{Mount, MountPropagation, RuntimeError, UserNamespace};
@@ -60,6 +61,8 @@ pub fn of(parts: &Parts<'_>, mut staging: Option<&mut Staging>) -> Result<Vec<Va
     }
     let of_devices = devices::mounted(parts);
     let mut volumes: Vec<&Mount> = parts.config.mounts.iter().chain(&of_devices).collect();
+    let of_cdi = &parts.cdi.mounts;
+    volumes.retain(|v| !of_cdi.iter().any(|m| clean(&m.container_path) == clean(&v.container_path)));
     volumes.sort_by_key(|mount| clean(&mount.container_path).matches('/').count());
     for volume in volumes {
         let mut mount = bind(volume, parts)?;
@@ -69,7 +72,31 @@ pub fn of(parts: &Parts<'_>, mut staging: Option<&mut Staging>) -> Result<Vec<Va
         }
         mounts.push(mount);
     }
+    let mut of_cdi: Vec<&EditedMount> = of_cdi.iter().collect();
+    of_cdi.sort_by_key(|mount| clean(&mount.container_path).matches('/').count());
+    for mount in of_cdi {
+        let (mut mount, is_bind) = cdi_mount(mount);
+        if let (Some(staging), Some(source), true) = (&mut staging, mount["source"].as_str(), is_bind) {
+            mount["source"] = json!(staging.mount(Path::new(source), false));
+        }
+        mounts.push(mount);
+    }
     Ok(mounts)
+}
+
+/// A mount that a CDI device brings, and whether it shows a file or a directory of the node.
+fn cdi_mount(mount: &EditedMount) -> (Value, bool) {
+    let mut options = mount.options.clone();
+    let says_bind = options.iter().any(|option| matches!(option.as_str(), "bind" | "rbind"));
+    let is_bind = says_bind || matches!(mount.kind.as_str(), "" | "bind" | "none");
+    if is_bind && !says_bind {
+        options.push("rbind".to_owned());
+    }
+    let kind = if is_bind { "bind" } else { &mount.kind };
+    let value = json!({
+        "destination": mount.container_path, "type": kind, "source": mount.host_path, "options": options,
+    });
+    (value, is_bind)
 }
 
 /// Whether a volume's ids are the pod's. Those of image volumes are mapped with the image's layers.

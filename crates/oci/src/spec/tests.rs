@@ -4,6 +4,10 @@ use super::*;
 use kaji_containers::{Capabilities, ContainerSecurity, Device, Mount, MountPropagation};
 
 fn with<T>(config: &ContainerConfig, work: impl FnOnce(&Parts<'_>) -> T) -> T {
+    with_edits(config, &Edits::default(), work)
+}
+
+fn with_edits<T>(config: &ContainerConfig, cdi: &Edits, work: impl FnOnce(&Parts<'_>) -> T) -> T {
     let image = ImageConfig {
         env: vec!["PATH=/image".into(), "A=image".into()],
         entrypoint: vec!["/entry".into()],
@@ -27,6 +31,7 @@ fn with<T>(config: &ContainerConfig, work: impl FnOnce(&Parts<'_>) -> T) -> T {
         namespaces: &[("network", "/pin/net".into())],
         pod_files: &[("/etc/resolv.conf", "/pin/resolv.conf".into())],
         image_mounts: &[],
+        cdi,
         available: &available,
         staging: None,
         apparmor: false,
@@ -141,7 +146,41 @@ fn the_roots_propagation_is_one_that_the_runtime_knows() {
 }
 
 #[test]
-fn refuses_what_it_cannot_do() {
-    let config = ContainerConfig { cdi_devices: vec!["vendor.com/gpu=0".into()], ..Default::default() };
-    assert!(matches!(with(&config, |parts| build(parts).map(|_| ())), Err(RuntimeError::Unimplemented(_))));
+fn cdi_devices_change_the_configuration() {
+    let edits: Edits = serde_json::from_value(json!({
+        "env": ["A=device", "NEW=1"],
+        "deviceNodes": [
+            {"path": "/dev/gpu0", "hostPath": "/dev/null", "permissions": "rw"},
+            {"path": "/opt/null", "hostPath": "/dev/null"},
+        ],
+        "mounts": [
+            {"hostPath": "/usr/lib/driver", "containerPath": "/lib/driver", "options": ["ro", "nosuid"]},
+            {"hostPath": "/new", "containerPath": "/own"},
+        ],
+        "hooks": [{"hookName": "createRuntime", "path": "/bin/hook", "args": ["hook"]}],
+        "additionalGids": [44],
+    }))
+    .unwrap();
+    let config = ContainerConfig {
+        envs: vec![("A".into(), "pod".into())],
+        mounts: vec![Mount { container_path: "/own".into(), host_path: "/".into(), ..Default::default() }],
+        ..Default::default()
+    };
+    let spec = with_edits(&config, &edits, |parts| build(parts).unwrap()).spec;
+    assert_eq!(spec["process"]["env"], json!(["PATH=/image", "HOSTNAME=pod", "A=device", "NEW=1"]));
+    assert_eq!(spec["process"]["user"]["additionalGids"], json!([0, 44]));
+    assert_eq!(spec["hooks"], json!({"createRuntime": [{"path": "/bin/hook", "args": ["hook"], "env": []}]}));
+    let mount = |path: &str| {
+        let mounts = spec["mounts"].as_array().unwrap();
+        let found: Vec<&Value> = mounts.iter().filter(|m| m["destination"] == path).collect();
+        assert_eq!(found.len(), 1, "{path}");
+        format!("{} {}", found[0]["source"], found[0]["options"])
+    };
+    assert_eq!(mount("/lib/driver"), r#""/usr/lib/driver" ["ro","nosuid","rbind"]"#);
+    assert_eq!(mount("/own"), r#""/new" ["rbind"]"#);
+    assert!(mount("/opt/null").starts_with(r#""/dev/null""#));
+    let node = &spec["linux"]["devices"][0];
+    assert_eq!((&node["path"], &node["major"], &node["minor"]), (&json!("/dev/gpu0"), &json!(1), &json!(3)));
+    let rules = spec["linux"]["resources"]["devices"].as_array().unwrap();
+    assert!(rules.iter().any(|rule| rule["access"] == "rw" && rule["minor"] == 3));
 }
