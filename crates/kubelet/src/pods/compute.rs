@@ -4,11 +4,14 @@
 //! containers start after the last init container has succeeded or, for a sidecar, has started; nothing is started in a pod
 //! that is to be killed.
 
-use super::core::{Container, Pod};
+use super::core::{Container, Pod, PodStatus};
 use super::model;
 use super::observed::{Observed, ObservedContainer};
 use kaji_containers::{ContainerState, NamespaceMode, PodSandboxState};
 use std::collections::BTreeMap;
+
+/// The condition of a pod in which a rule restarts all containers.
+pub(super) const RESTARTING: &str = "AllContainersRestarting";
 
 /// Outcomes of probes by container id. What is absent is not known yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -87,17 +90,34 @@ pub fn sandbox_changed(pod: &Pod, observed: &Observed) -> (bool, u32, Option<Str
     (false, newest.info.metadata.attempt, id)
 }
 
-/// Whether a rule has asked to restart all containers and some of them are still there.
+/// Whether a rule has asked to restart all containers, by the status that was generated last or by an exit since. The condition
+/// holds on after the container that asked for it was removed.
 #[must_use]
-pub fn restarts_all(pod: &Pod, observed: &Observed) -> bool {
-    model::init_containers(pod).iter().chain(model::containers(pod)).any(|c| is_restart_source(c, observed))
+pub fn asks_to_restart_all(pod: &Pod, observed: &Observed, former: &PodStatus) -> bool {
+    let mut conditions = former.conditions.iter().flatten();
+    conditions.any(|c| c.type_ == RESTARTING && c.status == "True")
+        || restartable(pod).any(|c| is_restart_source(c, observed))
+}
+
+/// Whether all containers are to be restarted, and some of them still have to be removed for it.
+#[must_use]
+pub fn restarts_all(pod: &Pod, observed: &Observed, former: &PodStatus) -> bool {
+    restartable(pod).any(|c| observed.newest(&c.name).is_some()) && asks_to_restart_all(pod, observed, former)
+}
+
+/// The containers that a restart of all is about.
+fn restartable(pod: &Pod) -> impl Iterator<Item = &Container> {
+    model::init_containers(pod).iter().chain(model::containers(pod))
 }
 
 fn is_restart_source(container: &Container, observed: &Observed) -> bool {
-    observed.newest(&container.name).is_some_and(|found| {
-        found.state() == ContainerState::Exited
-            && model::matching_rule(container, found.status.exit_code) == Some("RestartAllContainers")
-    })
+    observed.newest(&container.name).is_some_and(|found| asks(container, found))
+}
+
+/// Whether this run of a container has ended with an exit for which a rule restarts all.
+fn asks(container: &Container, found: &ObservedContainer) -> bool {
+    found.state() == ContainerState::Exited
+        && model::matching_rule(container, found.status.exit_code) == Some("RestartAllContainers")
 }
 
 /// Whether a container that does not run is to be started.
@@ -116,12 +136,12 @@ pub fn should_restart(container: &Container, pod: &Pod, observed: &Observed) -> 
     }
 }
 
-/// What has to be done for a pod.
+/// What has to be done for a pod. `former` is the status that was generated last.
 #[must_use]
-pub fn actions(pod: &Pod, observed: &Observed, results: &ProbeResults) -> Actions {
+pub fn actions(pod: &Pod, observed: &Observed, results: &ProbeResults, former: &PodStatus) -> Actions {
     let (changed, attempt, sandbox) = sandbox_changed(pod, observed);
     let mut actions = Actions { sandbox, ..Actions::default() };
-    if restarts_all(pod, observed) {
+    if restarts_all(pod, observed, former) {
         actions.reset = to_reset(pod, observed);
         return actions;
     }
@@ -155,7 +175,7 @@ pub fn actions(pod: &Pod, observed: &Observed, results: &ProbeResults) -> Action
             found => {
                 if should_restart(container, pod, observed) {
                     actions.regular.push(index);
-                    actions.kill.extend(found.and_then(kill_unknown));
+                    actions.kill.extend(found.and_then(|found| kill_unknown(found, "Container")));
                 }
             }
         }
@@ -168,26 +188,28 @@ pub fn actions(pod: &Pod, observed: &Observed, results: &ProbeResults) -> Action
     actions
 }
 
-fn kill_unknown(found: &ObservedContainer) -> Option<Kill> {
+fn kill_unknown(found: &ObservedContainer, what: &str) -> Option<Kill> {
     (found.state() == ContainerState::Unknown).then(|| Kill {
         id: found.id().to_owned(),
         name: found.name.clone(),
-        message: "Container is in \"unknown\" state, try killing it before restart".to_owned(),
+        message: format!("{what} is in \"unknown\" state, try killing it before restart"),
         reason: KillReason::Other,
     })
 }
 
-/// Those that asked for it are removed last, so that the request is still seen after a restart of the kubelet in between.
+/// Those that asked for it by their exit are removed last, so that the request is still seen after a restart of the kubelet in
+/// between.
 fn to_reset(pod: &Pod, observed: &Observed) -> Vec<String> {
-    let ids = |list: &[Container], source: bool| -> Vec<String> {
-        let chosen = list.iter().filter(|c| is_restart_source(c, observed) == source);
-        chosen
-            .flat_map(|c| observed.containers.iter().filter(|o| o.name == c.name))
-            .map(|o| o.id().to_owned())
-            .collect()
-    };
-    let (regular, init) = (model::containers(pod), model::init_containers(pod));
-    [ids(regular, false), ids(init, false), ids(regular, true), ids(init, true)].concat()
+    let mut ids = vec![];
+    for source in [false, true] {
+        for list in [model::containers(pod), model::init_containers(pod)] {
+            for container in list {
+                let runs = observed.containers.iter().filter(|o| o.name == container.name);
+                ids.extend(runs.filter(|o| asks(container, o) == source).map(|o| o.id().to_owned()));
+            }
+        }
+    }
+    ids
 }
 
 fn in_new_sandbox(pod: &Pod, observed: &Observed, attempt: u32, actions: &mut Actions) {
@@ -294,7 +316,7 @@ fn init_actions(pod: &Pod, observed: &Observed, results: &ProbeResults, actions:
                     actions.init.clear();
                     return false;
                 }
-                actions.kill.extend(kill_unknown(found));
+                actions.kill.extend(kill_unknown(found, "Init container"));
                 actions.init.push(index);
             }
         }
@@ -327,7 +349,7 @@ fn restart_earlier_sidecars(pod: &Pod, observed: &Observed, results: &ProbeResul
                 }
             }
             found => {
-                actions.kill.extend(found.and_then(kill_unknown));
+                actions.kill.extend(found.and_then(|found| kill_unknown(found, "Init container")));
                 actions.init.push(index);
             }
         }

@@ -47,7 +47,7 @@ pub struct Inputs<'a> {
 }
 
 /// The conditions that belong to the kubelet.
-const OWNED: [&str; 7] = [
+const OWNED: [&str; 8] = [
     "PodReadyToStartContainers",
     "Initialized",
     "Ready",
@@ -55,6 +55,7 @@ const OWNED: [&str; 7] = [
     "PodScheduled",
     "PodResizeInProgress",
     "PodResizePending",
+    super::compute::RESTARTING,
 ];
 
 /// The status of a pod.
@@ -105,8 +106,7 @@ fn set_phase(inputs: &Inputs<'_>, status: &mut PodStatus) {
 
 fn conditions(inputs: &Inputs<'_>, status: &PodStatus) -> Vec<PodCondition> {
     let shown = inputs.pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-    let restarting = "AllContainersRestarting";
-    let foreign = |c: &&PodCondition| !OWNED.contains(&c.type_.as_str()) && c.type_ != restarting;
+    let foreign = |c: &&PodCondition| !OWNED.contains(&c.type_.as_str());
     let mut all: Vec<PodCondition> = shown.iter().filter(foreign).cloned().collect();
     let former = inputs.former.conditions.as_deref().unwrap_or_default();
     if let Some(disruption) = former.iter().find(|c| c.type_ == "DisruptionTarget") {

@@ -326,7 +326,7 @@ impl Worker {
         }
         let wait = deadline.unwrap_or(RESYNC).min(RESYNC);
         self.probes.follow(&self.cx, &self.pod, &observed, false);
-        let mut actions = compute::actions(&self.pod, &observed, &self.probes.results());
+        let mut actions = compute::actions(&self.pod, &observed, &self.probes.results(), &self.former);
         if !actions.kill_pod && actions.reset.is_empty() {
             self.resize(&observed, &mut actions).await;
         }

@@ -182,11 +182,13 @@ impl Step<'_, '_> {
             return self.end();
         }
         self.grant();
+        let nothing = PodStatus::default();
+        let former = self.inputs.pod.status.as_ref().unwrap_or(&nothing);
         let mut rounds = 0;
         loop {
             let observed = self.observed();
             let outcomes = probes::outcomes(&self.pod, &self.state.runtime, self.now());
-            let mut actions = compute::actions(&self.pod, &observed, &outcomes.results);
+            let mut actions = compute::actions(&self.pod, &observed, &outcomes.results, former);
             if !actions.kill_pod && actions.reset.is_empty() {
                 self.resize(&observed, &mut actions);
             }

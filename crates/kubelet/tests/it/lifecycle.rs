@@ -10,14 +10,15 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-struct Run {
-    fake: Fake,
+/// One pod's worker.
+pub struct Run {
+    pub fake: Fake,
     desired: watch::Sender<Desired>,
     wake: Arc<Notify>,
     task: JoinHandle<()>,
 }
 
-fn pod(spec: Value) -> Value {
+pub fn pod(spec: Value) -> Value {
     json!({
         "metadata": {"name": "p", "namespace": "n", "uid": "u", "generation": 1},
         "spec": spec,
@@ -30,7 +31,7 @@ fn parsed(pod: &Value) -> Arc<Pod> {
 }
 
 impl Run {
-    fn start(fake: Fake, pod: &Value) -> Run {
+    pub fn start(fake: Fake, pod: &Value) -> Run {
         let (desired, changes) = watch::channel(Desired {
             pod: parsed(pod),
             gone: false,
@@ -44,7 +45,7 @@ impl Run {
     }
 
     /// Waits until the API shows a status for which this holds.
-    async fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    pub async fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         let mut last = Value::Null;
         for attempt in 1..4000 {
             if let Some(status) = &*self.fake.api.status.lock().unwrap() {
@@ -62,16 +63,16 @@ impl Run {
         panic!("{what}: {last:#} after {:?}", self.fake.runtime.state.lock().unwrap().calls);
     }
 
-    fn calls(&self) -> String {
+    pub fn calls(&self) -> String {
         self.fake.runtime.state.lock().unwrap().calls.join("\n")
     }
 
-    fn change(&self, pod: &Value) {
+    pub fn change(&self, pod: &Value) {
         self.desired.send_modify(|d| d.pod = parsed(pod));
     }
 }
 
-fn ready(status: &Value) -> bool {
+pub fn ready(status: &Value) -> bool {
     let conditions = status["conditions"].as_array();
     conditions.is_some_and(|c| c.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
 }

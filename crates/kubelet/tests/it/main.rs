@@ -15,6 +15,7 @@ mod logs;
 mod mounts;
 mod pod_certificates;
 mod registration;
+mod restart_all;
 mod server;
 mod sources;
 mod volumes;

@@ -50,7 +50,7 @@ pub(super) fn generate(
         conditions.push(condition("PodResizeInProgress", true, reason, error));
     }
     if model::all_containers_could_restart(inputs.pod) {
-        let restarting = compute::restarts_all(inputs.pod, inputs.observed);
+        let restarting = compute::restarts_all(inputs.pod, inputs.observed, inputs.former);
         let (reason, message) = match status.phase.as_deref() {
             Some("Succeeded") => ("PodCompleted", ""),
             Some("Failed") => ("PodFailed", ""),
@@ -58,7 +58,7 @@ pub(super) fn generate(
             _ => ("", ""),
         };
         let holds = reason == "RestartAllContainersStarted";
-        conditions.push(condition("AllContainersRestarting", holds, reason, message.to_owned()));
+        conditions.push(condition(compute::RESTARTING, holds, reason, message.to_owned()));
     }
     conditions
 }

@@ -13,6 +13,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kaji_containers::ContainerState;
 use std::collections::BTreeMap;
 
+/// The reason of containers that are removed because a rule restarts all.
+pub(super) const RESTARTING: &str = "RestartingAllContainers";
+
 /// Fills the three lists.
 pub(super) fn fill(inputs: &Inputs<'_>, status: &mut PodStatus) {
     let pod = inputs.pod;
@@ -80,8 +83,36 @@ fn waiting(reason: &str, message: &str) -> ApiState {
     ApiState { waiting: Some(waiting), ..ApiState::default() }
 }
 
+/// A container that was removed because a rule restarts all.
+fn restarting(former: &ContainerStatus) -> ContainerStatus {
+    let message = "The container is removed because RestartAllContainers in place";
+    let terminated = ContainerStateTerminated {
+        exit_code: 137,
+        reason: Some(RESTARTING.to_owned()),
+        message: Some(message.to_owned()),
+        ..ContainerStateTerminated::default()
+    };
+    ContainerStatus {
+        state: Some(waiting(RESTARTING, message)),
+        last_state: Some(ApiState { terminated: Some(terminated), ..ApiState::default() }),
+        restart_count: former.restart_count + 1,
+        ready: false,
+        started: Some(false),
+        container_id: None,
+        image_id: String::new(),
+        ..former.clone()
+    }
+}
+
 /// A container that the runtime does not show.
 fn missing(inputs: &Inputs<'_>, container: &Container, former: Option<&ContainerStatus>) -> ContainerStatus {
+    let began = former.filter(|f| f.state.as_ref().is_some_and(|s| s.waiting.is_none()));
+    if let Some(former) = began
+        && compute::asks_to_restart_all(inputs.pod, inputs.observed, inputs.former)
+        && !model::ephemeral_containers(inputs.pod).iter().any(|c| c.name == container.name)
+    {
+        return restarting(former);
+    }
     if let Some(former) = former.filter(|f| f.state.as_ref().is_some_and(|s| s.terminated.is_some())) {
         return former.clone();
     }

@@ -1,7 +1,8 @@
 //! The phase of a pod, from the statuses of its containers. Upstream's `getPhase`.
 
 use super::Inputs;
-use crate::pods::core::{Container, ContainerStatus, PodStatus};
+use super::containers::RESTARTING;
+use crate::pods::core::{Container, ContainerStateTerminated, ContainerStatus, PodStatus};
 use crate::pods::model;
 use kaji_containers::ContainerState;
 
@@ -10,10 +11,27 @@ enum Summary {
     Running {
         started: bool,
     },
-    Terminated(i32),
-    /// Not yet, or not again; with the exit code of the last run.
-    Waiting(Option<i32>),
+    Terminated(Ended),
+    /// Not yet, or not again; with the end of the last run.
+    Waiting(Option<Ended>),
     Unknown,
+}
+
+/// How a run has ended.
+struct Ended {
+    code: i32,
+    /// Removed because a rule restarts all containers: it runs again, whatever its own policy says.
+    restarting: bool,
+}
+
+impl Ended {
+    fn of(state: &ContainerStateTerminated) -> Ended {
+        Ended { code: state.exit_code, restarting: state.reason.as_deref() == Some(RESTARTING) }
+    }
+
+    fn restarts(&self, container: &Container, inputs: &Inputs<'_>) -> bool {
+        self.restarting || model::restarts_after_exit(container, inputs.pod, self.code)
+    }
 }
 
 fn summary(status: &ContainerStatus) -> Summary {
@@ -22,11 +40,11 @@ fn summary(status: &ContainerStatus) -> Summary {
         return Summary::Running { started: status.started == Some(true) };
     }
     if let Some(terminated) = &state.terminated {
-        return Summary::Terminated(terminated.exit_code);
+        return Summary::Terminated(Ended::of(terminated));
     }
     if state.waiting.is_some() {
         let last = status.last_state.as_ref().and_then(|s| s.terminated.as_ref());
-        return Summary::Waiting(last.map(|t| t.exit_code));
+        return Summary::Waiting(last.map(Ended::of));
     }
     Summary::Unknown
 }
@@ -67,8 +85,8 @@ pub(super) fn of(inputs: &Inputs<'_>, status: &PodStatus) -> &'static str {
 
 fn count_init(inputs: &Inputs<'_>, counts: &mut Counts, container: &Container, found: &Summary) {
     match found {
-        Summary::Terminated(code) | Summary::Waiting(Some(code)) => {
-            if *code != 0 && !model::restarts_after_exit(container, inputs.pod, *code) {
+        Summary::Terminated(ended) | Summary::Waiting(Some(ended)) => {
+            if ended.code != 0 && !ended.restarts(container, inputs) {
                 counts.failed_for_good += 1;
             }
         }
@@ -98,11 +116,10 @@ fn count_sidecar(counts: &mut Counts, found: &Summary) {
 fn count_regular(inputs: &Inputs<'_>, counts: &mut Counts, container: &Container, found: &Summary) {
     match found {
         Summary::Running { .. } => counts.running += 1,
-        Summary::Terminated(code) | Summary::Waiting(Some(code)) => {
+        Summary::Terminated(ended) | Summary::Waiting(Some(ended)) => {
             counts.stopped += 1;
-            let again = model::restarts_after_exit(container, inputs.pod, *code);
-            counts.stopped_for_good += usize::from(!again);
-            if matches!(found, Summary::Terminated(0)) {
+            counts.stopped_for_good += usize::from(!ended.restarts(container, inputs));
+            if matches!(found, Summary::Terminated(Ended { code: 0, .. })) {
                 counts.succeeded += 1;
             }
         }

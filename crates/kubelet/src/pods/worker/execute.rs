@@ -31,9 +31,10 @@ impl Worker {
         if !actions.reset.is_empty() {
             for id in &actions.reset {
                 if let Some(found) = observed.containers.iter().find(|c| c.id() == id)
-                    && found.state() == ContainerState::Running
+                    && found.state() != ContainerState::Exited
                 {
-                    kill::container(&cx, Some(&pod), found, "", model::grace_period(&pod)).await?;
+                    // Without grace, as upstream: what they do is begun anew.
+                    kill::container(&cx, Some(&pod), found, "killing", 0).await?;
                 }
                 cx.runtime.remove_container(id).await?;
             }
