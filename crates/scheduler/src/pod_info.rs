@@ -111,7 +111,12 @@ impl PodInfo {
         let same_template = std::ptr::eq(former, present) || former == present;
         let granted = |pod: &Pod| -> Vec<_> {
             let statuses = pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
-            statuses.map(|s| (s.name.clone(), s.allocated_resources.clone(), s.resources.clone())).collect()
+            let of_containers =
+                statuses.map(|s| (s.name.clone(), s.allocated_resources.clone(), s.resources.clone()));
+            let status = pod.spec.resources.requests.iter().next().is_some().then_some(&pod.status);
+            let of_pod =
+                status.map(|s| (Default::default(), s.allocated_resources.clone(), s.resources.clone()));
+            of_containers.chain(of_pod).collect()
         };
         let same = same_template
             && was.spec.affinity == now.spec.affinity

@@ -6,7 +6,7 @@
 //! place, KEP-2837 for requests of a pod as a whole.
 
 use kaji_meta::quantity::Quantity;
-use kaji_runtime::objects::{Amounts, Container, ContainerStatus, Pod};
+use kaji_runtime::objects::{Container, ContainerStatus, Pod};
 use std::collections::BTreeMap;
 
 /// What a container without a request of CPU counts with where pods are to be spread, in thousandths.
@@ -85,18 +85,32 @@ impl Resources {
             }
         }
         sum.raise(&start);
-        sum.replace_by_pod(&pod.spec.resources.requests);
+        sum.replace_by_pod(pod, infeasible);
         sum.add(&Resources::parse(pod.spec.overhead.iter()));
         sum.pods = 1;
         sum
     }
 
-    /// What a pod requests as a whole replaces the sum over its containers.
-    fn replace_by_pod(&mut self, requests: &Amounts) {
+    /// What a pod requests as a whole replaces the sum over its containers; while it is resized, the most of what it asks for, was
+    /// granted and runs with.
+    fn replace_by_pod(&mut self, pod: &Pod, infeasible: bool) {
+        let requests = &pod.spec.resources.requests;
+        if requests.iter().next().is_none() {
+            return;
+        }
         let whole = |name: &str| matches!(name, "cpu" | "memory") || name.starts_with("hugepages-");
-        for (name, text) in requests.iter().filter(|(name, _)| whole(name)) {
-            let Ok(quantity) = Quantity::parse(text) else { continue };
-            self.set(name, if name == "cpu" { quantity.milli_value() } else { quantity.value() });
+        let mut counted = Resources::parse(requests.iter());
+        if let Some(running) = &pod.status.resources {
+            let mut granted = Resources::parse(pod.status.allocated_resources.iter());
+            granted.raise(&Resources::parse(running.requests.iter()));
+            if infeasible {
+                counted = granted;
+            } else {
+                counted.raise(&granted);
+            }
+        }
+        for (name, _) in requests.iter().filter(|(name, _)| whole(name)) {
+            self.set(name, counted.get(name));
         }
     }
 
@@ -219,6 +233,27 @@ mod tests {
         }}));
         let request = Resources::of_pod(&p);
         assert_eq!((request.cpu, request.memory), (2001, 7));
+    }
+
+    #[test]
+    fn a_resize_of_a_pod_as_a_whole_counts_with_the_most_of_its_sizes() {
+        let of = |conditions: Value| {
+            let p = pod(json!({
+                "spec": {"resources": requests("1"), "containers": [{}], "overhead": {"cpu": "1m"}},
+                "status": {
+                    "conditions": conditions,
+                    "allocatedResources": {"cpu": "1500m"},
+                    "resources": {"requests": {"cpu": "2", "memory": "7"}},
+                },
+            }));
+            let request = Resources::of_pod(&p);
+            (request.cpu, request.memory)
+        };
+        assert_eq!(of(json!([])), (2001, 0));
+        assert_eq!(
+            of(json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}])),
+            (2001, 0)
+        );
     }
 
     #[test]

@@ -25,6 +25,9 @@ const V1: [&str; 12] = [
 /// Controllers that are handed down in v2.
 const V2: [&str; 5] = ["cpu", "cpuset", "memory", "pids", "io"];
 
+/// Bytes that stand for no limit in v1, less than the kernel's largest page counter.
+const MOST_MEMORY: i64 = i64::MAX - (1 << 20);
+
 enum Layout {
     /// The mount points of the hierarchies by controller; some share one.
     V1(Vec<(String, PathBuf)>),
@@ -135,6 +138,40 @@ impl KernelCgroups {
         Ok(())
     }
 
+    fn read_limits(&self, path: &str) -> Option<LinuxResources> {
+        let path = path.trim_start_matches('/');
+        let number = |file: PathBuf| -> Option<i64> {
+            // More than there can be stands for no limit.
+            let text = std::fs::read_to_string(file).ok()?;
+            Some(text.trim().parse::<i64>().ok().filter(|n| *n < MOST_MEMORY).unwrap_or(-1))
+        };
+        match &self.layout {
+            Layout::V1(found) => {
+                let dir = |c: &str| found.iter().find(|(name, _)| name == c).map(|(_, root)| root.join(path));
+                let (cpu, memory) = (dir("cpu")?, dir("memory")?);
+                Some(LinuxResources {
+                    cpu_shares: number(cpu.join("cpu.shares"))?.max(2).unsigned_abs(),
+                    cpu_quota: number(cpu.join("cpu.cfs_quota_us")).unwrap_or(-1),
+                    cpu_period: number(cpu.join("cpu.cfs_period_us")).unwrap_or(0).unsigned_abs(),
+                    memory_limit_bytes: number(memory.join("memory.limit_in_bytes"))?,
+                    ..LinuxResources::default()
+                })
+            }
+            Layout::V2(root) => {
+                let dir = root.join(path);
+                let max = std::fs::read_to_string(dir.join("cpu.max")).ok()?;
+                let mut max = max.split_whitespace().map(|word| word.parse::<i64>().unwrap_or(-1));
+                Some(LinuxResources {
+                    cpu_quota: max.next()?,
+                    cpu_period: max.next()?.unsigned_abs(),
+                    cpu_shares: shares(number(dir.join("cpu.weight"))?.max(1).unsigned_abs()),
+                    memory_limit_bytes: number(dir.join("memory.max"))?,
+                    ..LinuxResources::default()
+                })
+            }
+        }
+    }
+
     /// The hierarchies in which pods may have a cgroup: other runtimes make them in those without controllers, too.
     fn roots(&self) -> Vec<PathBuf> {
         match &self.layout {
@@ -155,6 +192,11 @@ impl KernelCgroups {
 fn weight(shares: u64) -> u64 {
     let shares = shares.clamp(2, 262_144);
     1 + (shares - 2) * 9999 / 262_142
+}
+
+/// Shares of v1 that have a weight of v2: the least of them.
+fn shares(weight: u64) -> u64 {
+    2 + ((weight.clamp(1, 10_000) - 1) * 262_142).div_ceil(9999)
 }
 
 fn create(dir: &Path) -> io::Result<()> {
@@ -223,6 +265,10 @@ impl PodCgroups for KernelCgroups {
         self.make(path).and_then(|()| self.limit(path, resources)).map_err(|e| e.to_string())
     }
 
+    fn limits(&self, path: &str) -> Option<LinuxResources> {
+        self.read_limits(path)
+    }
+
     fn remove(&self, path: &str) -> Result<(), String> {
         for root in self.roots() {
             remove(&root.join(path.trim_start_matches('/'))).map_err(|e| e.to_string())?;
@@ -260,5 +306,18 @@ impl PodCgroups for KernelCgroups {
         found.sort();
         found.dedup();
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn shares_of_a_weight_have_that_weight(of in 1..=10_000_u64) {
+            prop_assert_eq!(weight(shares(of)), of);
+        }
     }
 }

@@ -81,6 +81,11 @@ pub trait PodCgroups: Send + Sync + 'static {
     /// A text for the log.
     fn remove(&self, path: &str) -> Result<(), String>;
 
+    /// The limits that a pod's cgroup has; `None` where there is none, or where they cannot be read.
+    fn limits(&self, _path: &str) -> Option<LinuxResources> {
+        None
+    }
+
     /// Bytes of the working set of all pods together, where that can be read.
     fn pods_memory(&self) -> Option<u64> {
         None

@@ -212,6 +212,12 @@ pub fn quantity(amount: &ApiQuantity) -> Quantity {
     Quantity::parse(&amount.0).unwrap_or_else(|_| Quantity::new(0, kaji_meta::quantity::Format::DecimalSi))
 }
 
+/// A quantity as the API has it.
+#[must_use]
+pub fn api_quantity(quantity: &Quantity) -> ApiQuantity {
+    ApiQuantity(quantity.to_string())
+}
+
 /// Amounts by resource name.
 pub type Amounts = BTreeMap<String, ApiQuantity>;
 

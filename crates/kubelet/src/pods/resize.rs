@@ -42,6 +42,20 @@ impl Actual {
         }
     }
 
+    /// What a pod is granted as a whole; `None` for one that leaves it to its containers.
+    #[must_use]
+    pub fn of_pod(pod: &Pod) -> Option<Actual> {
+        let own = model::spec(pod).resources.as_ref();
+        let (requests, limits) = (model::requests(own), model::limits(own));
+        let is_set = |amounts: Option<&model::Amounts>| amounts.is_some_and(|a| !a.is_empty());
+        (is_set(requests) || is_set(limits)).then(|| Actual {
+            cpu_request: model::milli(requests, "cpu").unwrap_or(0),
+            cpu_limit: model::milli(limits, "cpu").unwrap_or(0),
+            memory_request: model::whole(requests, "memory").unwrap_or(0),
+            memory_limit: model::whole(limits, "memory").unwrap_or(0),
+        })
+    }
+
     /// Resources as the status shows them: those that are granted, with what the container runs with.
     #[must_use]
     pub fn show(&self, granted: &ResourceRequirements) -> ResourceRequirements {
@@ -75,6 +89,10 @@ pub type Actuals = BTreeMap<String, Actual>;
 pub struct Resizing {
     /// What containers run with.
     pub actuals: Actuals,
+    /// What the pod as a whole runs with, if it has resources of its own.
+    pub pod: Option<Actual>,
+    /// The limits of the pod's cgroup, where it has one.
+    pub cgroup: Option<LinuxResources>,
     /// Reason and message of a resize that is not granted.
     pub pending: Option<(String, String)>,
     /// Some container does not have what it was granted.
@@ -105,9 +123,9 @@ pub fn steps(
     actions: &mut Actions,
     memory: i64,
 ) -> Vec<Step> {
-    let sidecars = model::init_containers(pod).iter().enumerate().filter(|(_, c)| model::is_sidecar(c));
+    let inits = model::init_containers(pod).iter().enumerate();
     let regular = model::containers(pod).iter().enumerate();
-    let all = regular.map(|(index, c)| (false, index, c)).chain(sidecars.map(|(index, c)| (true, index, c)));
+    let all = regular.map(|(index, c)| (false, index, c)).chain(inits.map(|(index, c)| (true, index, c)));
     let (mut of_memory, mut of_cpu) = (vec![], vec![]);
     for (init, index, container) in all {
         let Some(found) = observed.newest(&container.name).filter(|o| o.state() == ContainerState::Running)
@@ -164,9 +182,18 @@ pub fn steps(
     of_memory.into_iter().chain(of_cpu).map(|(_, step)| step).collect()
 }
 
-/// Whether some container that runs does not have what it was granted.
+/// Whether the pod as a whole does not run with what it was granted. What is not known does not count.
 #[must_use]
-pub fn in_progress(pod: &Pod, observed: &Observed, actuals: &Actuals) -> bool {
+pub fn pod_differs(pod: &Pod, now: Option<&Actual>) -> bool {
+    Actual::of_pod(pod).is_some_and(|wanted| now.is_some_and(|now| *now != wanted))
+}
+
+/// Whether some container that runs, or the pod as a whole, does not have what it was granted.
+#[must_use]
+pub fn in_progress(pod: &Pod, observed: &Observed, actuals: &Actuals, of_pod: Option<&Actual>) -> bool {
+    if pod_differs(pod, of_pod) {
+        return true;
+    }
     let all = model::containers(pod)
         .iter()
         .chain(model::init_containers(pod).iter().filter(|c| model::is_sidecar(c)));

@@ -1,7 +1,7 @@
 //! Cgroup limits of containers and pods, from their requests and limits. Upstream's `cm/helpers_linux.go`.
 
 use super::admission;
-use super::core::{Container, Pod};
+use super::core::{Container, Pod, ResourceRequirements};
 use super::model::{self, Amounts, Qos};
 use kaji_containers::{HugepageLimit, LinuxResources};
 
@@ -20,6 +20,102 @@ pub fn cpu_quota(milli: i64) -> i64 {
     if milli == 0 { 0 } else { (milli.saturating_mul(100_000) / 1000).max(1000) }
 }
 
+/// The request that gives these shares, in thousandths of a processor.
+#[must_use]
+pub fn milli_of_shares(shares: u64) -> i64 {
+    i64::try_from(shares.saturating_mul(1000).div_ceil(1024)).unwrap_or(i64::MAX)
+}
+
+/// The limit that gives this quota, in thousandths of a processor; 0 for none.
+#[must_use]
+pub fn milli_of_quota(quota: i64, period: u64) -> i64 {
+    let period = i64::try_from(period).unwrap_or(i64::MAX).max(1);
+    if quota <= 0 { 0 } else { quota.saturating_mul(1000) / period }
+}
+
+/// Adds a container's amounts to those of its pod, as quantities: sums over containers and sidecars, or what one init container has
+/// while it runs, replaced by the pod's own. Upstream's `PodRequests` and `PodLimits`.
+fn sum_of_pod(pod: &Pod, of: fn(Option<&ResourceRequirements>) -> Option<&Amounts>) -> Amounts {
+    let add = |to: &mut Amounts, amounts: Option<&Amounts>| {
+        for (name, amount) in amounts.into_iter().flatten() {
+            let sum = match to.get(name) {
+                Some(before) => model::quantity(before).add(&model::quantity(amount)),
+                None => model::quantity(amount),
+            };
+            to.insert(name.clone(), model::api_quantity(&sum));
+        }
+    };
+    let mut sum = Amounts::new();
+    for container in model::containers(pod) {
+        add(&mut sum, of(container.resources.as_ref()));
+    }
+    let (mut sidecars, mut most) = (Amounts::new(), Amounts::new());
+    let raise = |to: &mut Amounts, by: &Amounts| {
+        for (name, amount) in by {
+            let more = |b: &_| model::quantity(b).scaled_value(-3) < model::quantity(amount).scaled_value(-3);
+            if to.get(name).is_none_or(more) {
+                to.insert(name.clone(), amount.clone());
+            }
+        }
+    };
+    for container in model::init_containers(pod) {
+        let own = of(container.resources.as_ref());
+        let mut while_it_runs = sidecars.clone();
+        add(&mut while_it_runs, own);
+        if model::is_sidecar(container) {
+            add(&mut sum, own);
+            sidecars.clone_from(&while_it_runs);
+        }
+        raise(&mut most, &while_it_runs);
+    }
+    raise(&mut sum, &most);
+    for (name, amount) in of(model::spec(pod).resources.as_ref()).into_iter().flatten() {
+        if matches!(name.as_str(), "cpu" | "memory") || name.starts_with("hugepages-") {
+            sum.insert(name.clone(), amount.clone());
+        }
+    }
+    sum
+}
+
+/// What a pod requests in all, its overhead with it.
+#[must_use]
+pub fn requests_of_pod(pod: &Pod) -> Amounts {
+    let mut sum = sum_of_pod(pod, model::requests);
+    for (name, amount) in model::spec(pod).overhead.iter().flatten() {
+        let own = model::quantity(amount);
+        let more = sum.get(name).map_or_else(|| own.clone(), |sum| model::quantity(sum).add(&own));
+        sum.insert(name.clone(), model::api_quantity(&more));
+    }
+    sum
+}
+
+/// The limits of a pod in all. Overhead raises those that there are.
+#[must_use]
+pub fn limits_of_pod(pod: &Pod) -> Amounts {
+    let mut sum = sum_of_pod(pod, model::limits);
+    for (name, amount) in model::spec(pod).overhead.iter().flatten() {
+        if let Some(limit) = sum.get_mut(name).filter(|limit| !model::quantity(limit).is_zero()) {
+            *limit = model::api_quantity(&model::quantity(limit).add(&model::quantity(amount)));
+        }
+    }
+    sum
+}
+
+/// Each container's share of the memory that the pod requests beyond its containers.
+fn memory_beyond_containers(pod: &Pod) -> i64 {
+    let whole = model::whole(model::requests(model::spec(pod).resources.as_ref()), "memory").unwrap_or(0);
+    if whole == 0 {
+        return 0;
+    }
+    let mut of_containers = pod.clone();
+    if let Some(spec) = &mut of_containers.spec {
+        (spec.resources, spec.overhead) = (None, None);
+    }
+    let own = model::whole(Some(&sum_of_pod(&of_containers, model::requests)), "memory").unwrap_or(0);
+    let count = model::containers(pod).len() + model::init_containers(pod).len();
+    (whole - own) / i64::try_from(count.max(1)).unwrap_or(1)
+}
+
 /// Which container the kernel kills first for want of memory: the one that uses most of what it asked for.
 /// Source: upstream's `qos/policy.go`.
 #[must_use]
@@ -32,14 +128,15 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, node_memory: i64) -> i64 
         Qos::BestEffort => return 1000,
         Qos::Burstable => {}
     }
+    let beyond = memory_beyond_containers(pod);
     let request = model::whole(model::requests(container.resources.as_ref()), "memory").unwrap_or(0);
-    let score = 1000 - 1000_i64.saturating_mul(request) / node_memory.max(1);
+    let score = 1000 - 1000_i64.saturating_mul(request + beyond) / node_memory.max(1);
     let score = score.clamp(3, 999);
     let regular = |c: &&Container| model::whole(model::requests(c.resources.as_ref()), "memory").unwrap_or(0);
     // A sidecar goes no earlier than the regular container that goes last.
     if model::is_sidecar(container) && model::init_containers(pod).iter().any(|c| c.name == container.name) {
         let least = model::containers(pod).iter().map(|c| regular(&c)).min().unwrap_or(0);
-        let theirs = (1000 - 1000_i64.saturating_mul(least) / node_memory.max(1)).clamp(3, 999);
+        let theirs = (1000 - 1000_i64.saturating_mul(least + beyond) / node_memory.max(1)).clamp(3, 999);
         return score.min(theirs);
     }
     score
@@ -73,7 +170,7 @@ pub fn of_container(pod: &Pod, container: &Container, node_memory: i64) -> Linux
     let pod_limits = model::limits(model::spec(pod).resources.as_ref());
     let limit_cpu = model::milli(limits, "cpu").or(model::milli(pod_limits, "cpu")).unwrap_or(0);
     // A limit without a request stands for both.
-    let asked = model::milli(requests, "cpu").or(model::milli(limits, "cpu")).unwrap_or(0);
+    let asked = model::milli(requests, "cpu").unwrap_or(limit_cpu);
     let memory = model::whole(limits, "memory").or(model::whole(pod_limits, "memory")).unwrap_or(0);
     LinuxResources {
         cpu_period: PERIOD,

@@ -6,6 +6,7 @@
 mod conditions;
 mod containers;
 mod phase;
+mod resources;
 
 use super::compute::ProbeResults;
 use super::core::{HostIP, Pod, PodCondition, PodIP, PodStatus};
@@ -74,6 +75,7 @@ pub fn generate(inputs: &Inputs<'_>) -> PodStatus {
     containers::fill(inputs, &mut status);
     set_phase(inputs, &mut status);
     containers::set_ready(inputs, &mut status);
+    resources::fill(inputs, &mut status);
     status.conditions = Some(conditions(inputs, &status));
     addresses(inputs, &mut status);
     status

@@ -21,7 +21,7 @@ use super::resize::Resizing;
 use super::start::pod_ref;
 use super::status::{self, Inputs, Waiting};
 use crate::metrics::families;
-use kaji_containers::{LinuxResources, RuntimeError};
+use kaji_containers::RuntimeError;
 use report::StatusWriter;
 use std::path::Path;
 use std::sync::Arc;
@@ -109,8 +109,6 @@ pub struct Worker {
     writer: Option<StatusWriter>,
     shown_as: ShownAs,
     resizing: Resizing,
-    /// What the pod's cgroup was set to last.
-    pod_limits: Option<LinuxResources>,
     failed: Option<Ending>,
     /// When it was seen first.
     seen: jiff::Timestamp,
@@ -153,14 +151,13 @@ impl Worker {
             writer,
             shown_as,
             resizing: Resizing::default(),
-            pod_limits: None,
         }
         .continued()
     }
 
     /// With what a kubelet before this one knew of resizes.
     fn continued(mut self) -> Worker {
-        self.resizing.actuals = self.load_actuals();
+        self.load_actuals();
         let former = self.former.conditions.as_deref().unwrap_or_default();
         self.resizing.in_progress = former.iter().any(|c| c.type_ == "PodResizeInProgress");
         self

@@ -11,7 +11,7 @@ use super::runtime::PodRuntime;
 use super::start;
 use crate::pods::backoff::Backoff;
 use crate::pods::compute::{self, Actions, KillReason, ProbeResults};
-use crate::pods::core::{Pod, PodStatus, Probe};
+use crate::pods::core::{Pod, PodSpec, PodStatus, Probe, ResourceRequirements};
 use crate::pods::observed::Observed;
 use crate::pods::resize::{self, Resizing};
 use crate::pods::status::{self, Inputs as StatusInputs, Waiting};
@@ -121,8 +121,15 @@ impl SimulatedPod {
 /// One step: what happens at this moment, and what is to be written of it.
 pub fn step(state: &mut SimulatedPod, inputs: &Inputs<'_>, events: &mut Vec<EventRecord>) -> Outcome {
     let pod = with_gates(inputs.pod);
-    let mut step =
-        Step { state, inputs, pod, events, outcome: Outcome::default(), resizing: Resizing::default() };
+    let mut step = Step {
+        state,
+        inputs,
+        pod,
+        events,
+        outcome: Outcome::default(),
+        resizing: Resizing::default(),
+        whole: None,
+    };
     step.state.runtime.pass(inputs.now);
     step.run();
     step.outcome
@@ -154,6 +161,8 @@ pub(super) struct Step<'a, 'i> {
     pub(super) events: &'a mut Vec<EventRecord>,
     pub(super) outcome: Outcome,
     resizing: Resizing,
+    /// Of a pod that asks for other resources as a whole than it has: those that it has.
+    whole: Option<ResourceRequirements>,
 }
 
 impl Step<'_, '_> {
@@ -368,7 +377,8 @@ impl Step<'_, '_> {
             spec.is_some_and(|(c, _)| resize::Actual::of(&self.pod, &c) != *actual)
         };
         let actuals = self.state.runtime.actuals();
-        if !actuals.iter().any(|(name, actual)| asks(name, actual)) {
+        self.whole = resize_of_pod(&self.pod);
+        if self.whole.is_none() && !actuals.iter().any(|(name, actual)| asks(name, actual)) {
             return;
         }
         let Err(pending) = (self.inputs.room)(&self.pod) else { return };
@@ -377,6 +387,9 @@ impl Step<'_, '_> {
         let lists = [shown.container_statuses, shown.init_container_statuses];
         let shown: Vec<_> = lists.into_iter().flatten().flatten().collect();
         if let Some(spec) = &mut granted.spec {
+            if let Some(former) = self.whole.take() {
+                spec.resources = Some(former);
+            }
             let all = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
             for container in all {
                 if let Some(status) = shown.iter().find(|s| s.name == container.name) {
@@ -401,7 +414,7 @@ impl Step<'_, '_> {
     fn resize(&mut self, observed: &Observed, actions: &mut Actions) {
         let actuals = self.state.runtime.actuals();
         let steps = resize::steps(&self.pod, observed, &actuals, actions, i64::MAX);
-        if !steps.is_empty() {
+        if !steps.is_empty() || self.whole.take().is_some() {
             let started = allocation::event("Pod resize started", &self.pod, "");
             let completed = allocation::event("Pod resize completed", &self.pod, "");
             for (reason, text) in [("ResizeStarted", started), ("ResizeCompleted", completed)] {
@@ -421,7 +434,7 @@ impl Step<'_, '_> {
             self.again_at(next);
         }
         self.resizing.actuals = self.state.runtime.actuals();
-        self.resizing.in_progress = resize::in_progress(&self.pod, &observed, &self.resizing.actuals);
+        self.resizing.in_progress = resize::in_progress(&self.pod, &observed, &self.resizing.actuals, None);
         let status = self.generate(&observed, &outcomes.results, terminal);
         let over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
         if over && observed.alive().next().is_some() {
@@ -458,6 +471,29 @@ impl Step<'_, '_> {
         self.outcome.needs_facts = refers && self.inputs.facts.is_none();
         self.outcome.needs_facts
     }
+}
+
+/// Of a running pod that asks for other processors or memory as a whole than its status shows: those that it has.
+fn resize_of_pod(pod: &Pod) -> Option<ResourceRequirements> {
+    let asked = model::spec(pod).resources.as_ref()?;
+    let shown = pod.status.as_ref().filter(|s| s.phase.as_deref() == Some("Running"))?.resources.as_ref()?;
+    let mut has = asked.clone();
+    let keep = |has: &mut Option<model::Amounts>, shown: Option<&model::Amounts>| {
+        for name in ["cpu", "memory"] {
+            if let Some((amount, former)) =
+                has.as_mut().and_then(|h| h.get_mut(name)).zip(shown.and_then(|s| s.get(name)))
+            {
+                amount.clone_from(former);
+            }
+        }
+    };
+    keep(&mut has.requests, shown.requests.as_ref());
+    keep(&mut has.limits, shown.limits.as_ref());
+    let of = |resources: &ResourceRequirements| {
+        let spec = PodSpec { resources: Some(resources.clone()), ..PodSpec::default() };
+        resize::Actual::of_pod(&Pod { spec: Some(spec), ..Pod::default() })
+    };
+    (of(&has) != of(asked)).then_some(has)
 }
 
 /// Whether two statuses say the same: the API keeps conditions in an order of its own.

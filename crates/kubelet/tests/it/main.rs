@@ -14,6 +14,7 @@ mod lifecycle;
 mod logs;
 mod mounts;
 mod pod_certificates;
+mod pod_resize;
 mod registration;
 mod restart_all;
 mod server;

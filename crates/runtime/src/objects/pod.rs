@@ -396,6 +396,10 @@ pub struct PodStatus {
     pub nominated_node_name: Text,
     /// Claims of devices that were made for it.
     pub resource_claim_statuses: Box<[DeviceClaimStatus]>,
+    /// What the node has granted it as a whole.
+    pub allocated_resources: Shared<Amounts>,
+    /// What it runs with as a whole; absent where the node does not say.
+    pub resources: Option<Shared<Demand>>,
 }
 
 /// A pod.

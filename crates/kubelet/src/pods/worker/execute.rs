@@ -134,13 +134,16 @@ impl Worker {
         let event = |reason: &str, message: String| {
             cx.api.record(EventRecord::warning(model::reference(&pod), reason, message));
         };
+        let limits = cx.managers.of_pod(&pod, resources::of_pod(&pod));
         if starts && let Some(cgroups) = &cx.cgroups {
-            let limits = cx.managers.of_pod(&pod, resources::of_pod(&pod));
             let ensured = cgroups.ensure(&resources::cgroup_path(&pod), &limits);
             if let Err(error) = ensured {
                 event("FailedCreatePodContainer", format!("unable to ensure pod container exists: {error}"));
                 return Some(AGAIN);
             }
+        }
+        if starts {
+            self.note_cgroup(limits);
         }
         let now = cx.clock.now();
         if let Some(left) = self.mounts.waits("volumes", now) {
