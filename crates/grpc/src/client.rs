@@ -145,6 +145,20 @@ impl Client {
         self.settle(tokio::time::timeout(timeout, call).await)
     }
 
+    /// Connects now, unless there is a connection.
+    ///
+    /// # Errors
+    /// `Unavailable` when the socket cannot be connected to.
+    pub async fn connect(&self) -> Result<(), CallError> {
+        self.connected().await.map(drop)
+    }
+
+    /// Whether there is a connection that the peer has not closed, or one is being made.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.open.try_lock().map_or(true, |open| open.as_ref().is_some_and(|sender| !sender.is_closed()))
+    }
+
     /// A connection that failed, or that did not answer in time, is not used again.
     fn settle<T>(
         &self,
@@ -181,7 +195,7 @@ impl Client {
             return Ok(sender.clone());
         }
         let sender = loop {
-            match self.connect().await {
+            match self.try_connect().await {
                 // The caller limits the time.
                 Err(_) if self.waits => tokio::time::sleep(RETRY).await,
                 attempt => break attempt?,
@@ -196,7 +210,7 @@ impl Client {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|_| self.waits)
     }
 
-    async fn connect(&self) -> Result<Sender, CallError> {
+    async fn try_connect(&self) -> Result<Sender, CallError> {
         let attempt = connect(&self.path).await.map_err(|error| {
             let path = self.path.to_string_lossy().replace('\0', "@");
             let text = format!(

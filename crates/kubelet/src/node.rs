@@ -14,6 +14,7 @@ mod machine;
 mod mirror_pods;
 mod objects;
 mod report;
+mod resource_claims;
 pub mod static_pods;
 pub mod usage;
 
@@ -158,6 +159,7 @@ pub async fn run(
     let facts = Facts::new(parts.config.node_name.clone(), nodes, services.clone(), &parts.machine);
     let metrics = Arc::new(KubeletMetrics::default());
     let cx = Arc::new(NodeContext {
+        dra: resource_claims::manager(&parts.config, &client, &shared, &metrics),
         devices: Arc::new(DeviceManager::new(&parts.config.root_dir, shared.clock.clone())),
         volumes: VolumeManager::new(parts.config.root_dir.clone(), parts.mounter),
         user_namespaces: UserNamespaces::new(&parts.config.root_dir),
@@ -194,15 +196,15 @@ pub async fn run(
         tasks.spawn(async move { server.config.run(&node, address, client, api, stop).await });
     }
     let (pressures, shown) = watch::channel(BTreeSet::new());
-    tasks.spawn(keep_order(cx.clone(), parts.housekeeping, pods.clone(), news, pressures));
-    let mirrors = client.clone();
-    tasks.spawn(report::run(cx.clone(), client, parts.machine, shown.clone(), stop.clone()));
+    tasks.spawn(keep_order(cx.clone(), parts.housekeeping, pods.clone(), news.clone(), pressures));
+    tasks.spawn(report::run(cx.clone(), client.clone(), parts.machine, shown.clone(), stop.clone()));
     let statics = match parts.manifests {
         Some(manifests) => follow_manifests(&cx, manifests, &mut tasks),
         None => watch::channel(StaticPods::default()).1,
     };
+    resource_claims::start(&cx, &pods, &statics, news, &mut tasks);
     tasks.spawn(admit::keep_processors(cx.clone(), pods.clone(), statics.clone()));
-    tasks.spawn(mirror_pods::run(cx.clone(), mirrors, statics.clone(), pods.clone()));
+    tasks.spawn(mirror_pods::run(cx.clone(), client, statics.clone(), pods.clone()));
     let dispatcher = Dispatcher {
         statics,
         allocations: Allocations::default(),
@@ -234,10 +236,11 @@ fn start_plugins(cx: &Arc<NodeContext>, client: &Client, tasks: &mut JoinSet<()>
     let node = CsiNode::new(client.clone(), &cx.config.node_name, cx.facts.clone(), clock.clone());
     let node = Arc::new(node);
     let csi = cx.volumes.csi_drivers().clone();
-    let watcher = PluginWatcher::new(root, csi, node.clone(), cx.devices.clone(), clock);
+    let watcher = PluginWatcher::new(root, csi, node.clone(), cx.devices.clone(), cx.dra.clone(), clock);
     tasks.spawn(async move { node.publish().await });
     tasks.spawn(watcher.run());
     tasks.spawn(cx.devices.clone().run());
+    tasks.spawn(cx.dra.clone().run());
     let cx = cx.clone();
     tasks.spawn(async move {
         loop {

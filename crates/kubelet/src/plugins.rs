@@ -1,6 +1,9 @@
-//! Plug-ins of a node: CSI drivers and device plug-ins. [`watcher`] finds those that register in the kubelet's directory,
-//! [`csi_node`] shows drivers in the API, [`devices`] hands devices of plug-ins to containers.
+//! Plug-ins of a node: CSI drivers, device plug-ins, DRA drivers. [`watcher`] finds those that register in the kubelet's directory,
+//! [`csi_node`] shows CSI drivers in the API, [`devices`] hands devices of plug-ins to containers, [`dra`] those of claims;
+//! [`pod_resources`] tells monitoring agents of both.
 
 pub mod csi_node;
 pub mod devices;
+pub mod dra;
+pub mod pod_resources;
 pub mod watcher;

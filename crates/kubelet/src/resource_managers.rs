@@ -60,6 +60,17 @@ pub struct Settings {
     pub scope: Scope,
 }
 
+/// Memory on NUMA nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryBlock {
+    /// `memory`, `hugepages-<size>`
+    pub kind: String,
+    /// Bytes.
+    pub size: u64,
+    /// The nodes' numbers.
+    pub nodes: Vec<u32>,
+}
+
 struct State {
     cpu: Option<CpuManager>,
     memory: Option<MemoryManager>,
@@ -239,6 +250,34 @@ impl ResourceManagers {
             limits.cpu_quota = -1;
         }
         limits
+    }
+
+    /// Processors that a container has for itself.
+    #[must_use]
+    pub fn exclusive_cpus(&self, pod_uid: &str, container: &str) -> Vec<i64> {
+        let state = self.state();
+        let own = state.cpu.as_ref().and_then(|cpu| cpu.own(pod_uid, container));
+        own.into_iter().flat_map(|cpus| cpus.0.iter().copied()).map(i64::from).collect()
+    }
+
+    /// Processors that containers can have for themselves; none without a policy.
+    #[must_use]
+    pub fn allocatable_cpus(&self) -> Vec<i64> {
+        let state = self.state();
+        let all = state.cpu.as_ref().map(CpuManager::allocatable);
+        all.into_iter().flat_map(|cpus| cpus.0).map(i64::from).collect()
+    }
+
+    /// The memory that a container is bound to.
+    #[must_use]
+    pub fn memory_of(&self, pod_uid: &str, container: &str) -> Vec<MemoryBlock> {
+        self.state().memory.as_ref().map(|memory| memory.blocks_of(pod_uid, container)).unwrap_or_default()
+    }
+
+    /// The memory that containers can be bound to; none without a policy.
+    #[must_use]
+    pub fn allocatable_memory(&self) -> Vec<MemoryBlock> {
+        self.state().memory.as_ref().map(MemoryManager::allocatable).unwrap_or_default()
     }
 
     /// Processors that are shared, in thousandths, and how many are containers' own; `None` without a policy.

@@ -53,6 +53,55 @@ const PULLS: &[f64] = &[
 ];
 const STATUSES: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
 
+/// 15 from 100 ms to 40 s, each the same factor larger.
+const DRA: &[f64] = &[
+    0.1,
+    0.153_412_740_463_439_1,
+    0.235_354_689_365_025_24,
+    0.361_064_078_764_099_46,
+    0.553_918_298_061_075_2,
+    0.849_781_240_983_936_5,
+    1.303_672_689_737_678_2,
+    2.0,
+    3.068_254_809_268_781_4,
+    4.707_093_787_300_507,
+    7.221_281_575_281_991,
+    11.078_365_961_221_504,
+    16.995_624_819_678_72,
+    26.073_453_794_753_576,
+    40.0,
+];
+
+pub(crate) static POD_RESOURCES_REQUESTS: Counted = counted(
+    "kubelet_pod_resources_endpoint_requests_total",
+    "[ALPHA] Cumulative number of requests to the PodResource endpoint. Broken down by server api version.",
+);
+pub(crate) static POD_RESOURCES_LISTS: Counted = counted(
+    "kubelet_pod_resources_endpoint_requests_list",
+    "[ALPHA] Number of requests to the PodResource List endpoint. Broken down by server api version.",
+);
+pub(crate) static POD_RESOURCES_ALLOCATABLE: Counted = counted(
+    "kubelet_pod_resources_endpoint_requests_get_allocatable",
+    "[ALPHA] Number of requests to the PodResource GetAllocatableResources endpoint. Broken down by server api version.",
+);
+pub(crate) static POD_RESOURCES_GETS: Counted = counted(
+    "kubelet_pod_resources_endpoint_requests_get",
+    "[ALPHA] Number of requests to the PodResource Get endpoint. Broken down by server api version.",
+);
+pub(crate) static POD_RESOURCES_GET_ERRORS: Counted = counted(
+    "kubelet_pod_resources_endpoint_errors_get",
+    "[ALPHA] Number of requests to the PodResource Get endpoint which returned error. Broken down by server api version.",
+);
+pub(crate) static DRA_OPERATIONS: Timed = timed(
+    "dra_operations_duration_seconds",
+    "[ALPHA] Latency histogram in seconds for the duration of handling all ResourceClaims referenced by a pod when the pod starts or stops. Identified by the name of the operation (PrepareResources or UnprepareResources) and separated by the success of the operation. The number of failed operations is provided through the histogram's overall count.",
+    DRA,
+);
+pub(crate) static DRA_CALLS: Timed = timed(
+    "dra_grpc_operations_duration_seconds",
+    "[ALPHA] Duration in seconds of the DRA gRPC operations",
+    DRA,
+);
 pub(crate) static RUNTIME_OPERATIONS: Counted = counted(
     "kubelet_runtime_operations_total",
     "[ALPHA] Cumulative number of runtime operations by operation type.",

@@ -9,6 +9,7 @@ mod endpoint;
 pub mod messages;
 mod options;
 mod serve;
+mod shown;
 mod state;
 
 pub use options::DeviceOptions;

@@ -5,6 +5,7 @@
 
 use super::csi_node::CsiNode;
 use super::devices::DeviceManager;
+use super::dra::DraManager;
 use crate::volumes::CsiDrivers;
 use jiff::Timestamp;
 use kaji_csi::registration::{PluginInfo, Registrar};
@@ -27,6 +28,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(120);
 
 const CSI: &str = "CSIPlugin";
 const DEVICE: &str = "DevicePlugin";
+const DRA: &str = "DRAPlugin";
 
 /// One making of a socket.
 type Identity = (u64, i64, i64);
@@ -48,6 +50,7 @@ pub struct PluginWatcher {
     csi: Arc<CsiDrivers>,
     node: Arc<CsiNode>,
     devices: Arc<DeviceManager>,
+    dra: Arc<DraManager>,
     clock: Arc<dyn Clock>,
 }
 
@@ -62,9 +65,10 @@ impl PluginWatcher {
         csi: Arc<CsiDrivers>,
         node: Arc<CsiNode>,
         devices: Arc<DeviceManager>,
+        dra: Arc<DraManager>,
         clock: Arc<dyn Clock>,
     ) -> PluginWatcher {
-        PluginWatcher { dir: root.join("plugins_registry"), csi, node, devices, clock }
+        PluginWatcher { dir: root.join("plugins_registry"), csi, node, devices, dra, clock }
     }
 
     /// Looks at the directory again and again, until it is dropped.
@@ -158,19 +162,7 @@ impl PluginWatcher {
         if info.endpoint.is_empty() {
             info.endpoint = socket.display().to_string();
         }
-        let taken = match info.kind.as_str() {
-            CSI => match self.csi.validate(&info.name, &info.endpoint, &info.supported_versions) {
-                Err(e) => Err(format!("RegisterPlugin error -- plugin validation failed with err: {e}")),
-                Ok(()) => self
-                    .register_csi(&info)
-                    .await
-                    .map_err(|e| format!("RegisterPlugin error -- plugin registration failed with err: {e}")),
-            },
-            DEVICE => self.devices.found(&info.name, PathBuf::from(&info.endpoint)).await,
-            kind => Err(format!(
-                "RegisterPlugin error -- no handler registered for plugin type: {kind} at socket {shown}"
-            )),
-        };
+        let taken = self.take(&info, socket).await;
         let failed = |e| {
             format!("RegisterPlugin error -- failed to send registration status at socket {shown}, err: {e}")
         };
@@ -189,6 +181,28 @@ impl PluginWatcher {
         }
     }
 
+    /// Hands a plug-in to what speaks with plug-ins of its kind.
+    async fn take(&self, info: &PluginInfo, socket: &Path) -> Result<(), String> {
+        let invalid = |e| format!("RegisterPlugin error -- plugin validation failed with err: {e}");
+        let failed = |e| format!("RegisterPlugin error -- plugin registration failed with err: {e}");
+        let (name, endpoint, versions) = (&info.name, &info.endpoint, &info.supported_versions);
+        match info.kind.as_str() {
+            CSI => {
+                self.csi.validate(name, endpoint, versions).map_err(invalid)?;
+                self.register_csi(info).await.map_err(failed)
+            }
+            DRA => {
+                self.dra.validate(name, endpoint, versions).map_err(invalid)?;
+                self.dra.register(name, endpoint, versions).await.map_err(failed)
+            }
+            DEVICE => self.devices.found(name, PathBuf::from(endpoint)).await,
+            kind => Err(format!(
+                "RegisterPlugin error -- no handler registered for plugin type: {kind} at socket {}",
+                socket.display()
+            )),
+        }
+    }
+
     async fn register_csi(&self, info: &PluginInfo) -> Result<(), String> {
         let driver = self.csi.register(&info.name, &info.endpoint, &info.supported_versions)?;
         let shown = match driver.info().await {
@@ -202,9 +216,11 @@ impl PluginWatcher {
     }
 
     async fn deregister(&self, info: &PluginInfo) {
-        // Those of devices end with their streams.
-        if info.kind != CSI {
-            return;
+        match info.kind.as_str() {
+            CSI => {}
+            DRA => return self.dra.unregister(&info.name, &info.endpoint).await,
+            // Those of devices end with their streams.
+            _ => return,
         }
         self.csi.unregister(&info.name);
         if let Err(error) = self.node.uninstall(&info.name).await {

@@ -7,6 +7,7 @@ use super::user_namespaces::UserNamespaces;
 use crate::credential_providers::CredentialProviders;
 use crate::metrics::KubeletMetrics;
 use crate::plugins::devices::DeviceManager;
+use crate::plugins::dra::DraManager;
 use crate::pods::sysctls::AllowedSysctls;
 use crate::resource_managers::ResourceManagers;
 use crate::volumes::VolumeManager;
@@ -174,6 +175,8 @@ pub struct NodeContext {
     pub user_namespaces: UserNamespaces,
     /// Devices of plug-ins.
     pub devices: Arc<DeviceManager>,
+    /// Devices of claims.
+    pub dra: Arc<DraManager>,
     /// Cgroups of pods; `None` where the kubelet may not make any.
     pub cgroups: Option<Arc<dyn PodCgroups>>,
     /// Time.

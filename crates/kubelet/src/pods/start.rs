@@ -8,6 +8,7 @@ use super::model::{self, ContainerKind};
 use super::observed::Observed;
 use super::security::ImageUser;
 use super::{downward, expansion, labels, network, resources, security};
+use crate::plugins::devices::DeviceOptions;
 use kaji_containers::{
     ContainerConfig, ContainerMetadata, ContainerSecurity, ImageSpec, LinuxResources, Mount,
     PodSandboxConfig, PodSandboxMetadata, UserNamespace,
@@ -162,7 +163,7 @@ pub async fn container_config(
         }
     }
     let mut devices = cx.volumes.devices(pod, container).map_err(wrong)?;
-    let of_plugins = cx.devices.options(pod, container).await.map_err(wrong)?;
+    let of_plugins = devices_of_plugins(cx, pod, container).await.map_err(wrong)?;
     devices.extend(of_plugins.devices);
     mounts.extend(of_plugins.mounts);
     mounts.extend(hosts_mount(cx, inputs, &mounts).map_err(wrong)?);
@@ -192,6 +193,17 @@ pub async fn container_config(
         security,
         stop_signal: container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
     })
+}
+
+/// What a container gets because of its claims and of the devices of plug-ins.
+async fn devices_of_plugins(
+    cx: &NodeContext,
+    pod: &Pod,
+    container: &Container,
+) -> Result<DeviceOptions, String> {
+    let mut options = cx.devices.options(pod, container).await?;
+    options.cdi_devices = [cx.dra.cdi_devices(pod, container)?, options.cdi_devices].concat();
+    Ok(options)
 }
 
 /// Limits of a container, the processors that it runs on, and the nodes of its memory.

@@ -256,7 +256,7 @@ impl Worker {
         self.probes.follow(&self.cx, &self.pod, observed, terminal || self.desired.borrow().ends());
         let results = self.probes.results();
         let config = &self.cx.config;
-        let status = status::generate(&Inputs {
+        let mut status = status::generate(&Inputs {
             pod: &self.pod,
             former: &self.former,
             observed,
@@ -270,6 +270,8 @@ impl Worker {
             // The API keeps whole seconds.
             now: whole_second(self.cx.clock.now()),
         });
+        self.cx.devices.show_health(&self.pod, &mut status);
+        self.cx.dra.show_health(&self.pod, &mut status);
         self.measure_start(&status);
         let over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
         self.former = status.clone();
@@ -414,6 +416,8 @@ impl Worker {
         for sandbox in &observed.sandboxes {
             self.cx.runtime.stop_pod_sandbox(&sandbox.info.id).await?;
         }
+        // After its containers and before its last status: what is free then may be allocated to others at once.
+        self.cx.dra.unprepare(&self.pod).await.map_err(RuntimeError::Internal)?;
         let observed = self.observe().await?;
         self.report(&observed, true);
         if let Err(error) = self.cx.volumes.tear_down(model::uid(&self.pod)).await {

@@ -339,6 +339,13 @@ impl CpuManager {
         self.assigned.get(pod_uid)?.get(container)
     }
 
+    /// All processors that containers can have.
+    #[must_use]
+    pub fn allocatable(&self) -> CpuSet {
+        let own = self.assigned.values().flat_map(BTreeMap::values);
+        own.fold(self.shared.clone(), |all, cpus| all.union(cpus)).without(&self.reserved)
+    }
+
     /// Whether a container of the pod has processors for itself.
     #[must_use]
     pub fn has_own(&self, pod_uid: &str) -> bool {

@@ -7,6 +7,7 @@
 
 pub mod table;
 
+use super::MemoryBlock;
 use super::cpu::Refused;
 use super::hints::{Hint, NumaMask, ResourceHints};
 use crate::node::eviction::thresholds::Amount;
@@ -411,6 +412,30 @@ impl MemoryManager {
             // It is written again with the next change; until then a restart finds the pods' memory taken, and takes it back.
             tracing::error!(error, "assignments of memory cannot be kept");
         }
+    }
+
+    /// The memory that a container is bound to.
+    #[must_use]
+    pub fn blocks_of(&self, pod_uid: &str, container: &str) -> Vec<MemoryBlock> {
+        let blocks = self.assigned.get(pod_uid).and_then(|own| own.get(container)).into_iter().flatten();
+        let of =
+            |b: &Block| MemoryBlock { kind: b.kind.clone(), size: b.size, nodes: b.numa_affinity.clone() };
+        blocks.map(of).collect()
+    }
+
+    /// The memory that containers can be bound to.
+    #[must_use]
+    pub fn allocatable(&self) -> Vec<MemoryBlock> {
+        let mut found = vec![];
+        for (node, state) in &self.machine {
+            let of = |(kind, table): (&String, &table::Table)| MemoryBlock {
+                kind: kind.clone(),
+                size: table.allocatable,
+                nodes: vec![*node],
+            };
+            found.extend(state.memory_map.iter().filter(|(_, table)| table.allocatable > 0).map(of));
+        }
+        found
     }
 
     /// The NUMA nodes that a container is bound to, as cgroups list them; empty for any.

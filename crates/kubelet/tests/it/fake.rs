@@ -5,6 +5,7 @@ use futures_util::stream::BoxStream;
 use kaji_containers::*;
 use kaji_kubelet::credential_providers::CredentialProviders;
 use kaji_kubelet::plugins::devices::DeviceManager;
+use kaji_kubelet::plugins::dra::{DraManager, SliceApi};
 use kaji_kubelet::pods::context::{ApiError, NodeConfig, NodeContext, NodeFacts, PodApi, PodRef};
 use kaji_kubelet::pods::core::{Node, Pod, PodStatus};
 use kaji_kubelet::pods::network::DnsSettings;
@@ -31,6 +32,8 @@ pub struct State {
     /// Texts of failures by the call's name; each is used up by one call.
     pub failures: Vec<(&'static str, RuntimeError)>,
     pub images: Vec<String>,
+    /// CDI devices of containers, in the order of their creation.
+    pub cdi_devices: Vec<String>,
     /// What pods use.
     pub stats: Vec<PodSandboxStats>,
     /// Whether pods can have user namespaces.
@@ -184,6 +187,8 @@ impl ContainerRuntime for Runtime {
             let now = self.now();
             let mut state = self.state.lock().unwrap();
             state.number += 1;
+            let devices = format!("{}: {}", config.metadata.name, config.cdi_devices.join(" "));
+            state.cdi_devices.push(devices);
             let id = format!("c{}", state.number);
             let created_at_nanos = now + state.number;
             state.containers.push(ContainerStatus {
@@ -486,7 +491,19 @@ impl NodeFacts for Objects {
     }
 }
 
+/// The drivers of which ResourceSlices were removed; an empty name stands for all.
+#[derive(Default)]
+pub struct Slices(pub Mutex<Vec<String>>);
+
+impl SliceApi for Slices {
+    fn delete_slices<'a>(&'a self, driver: Option<&'a str>) -> BoxFuture<'a, Result<(), String>> {
+        self.0.lock().unwrap().push(driver.unwrap_or_default().to_owned());
+        Box::pin(async { Ok(()) })
+    }
+}
+
 pub struct Fake {
+    pub slices: Arc<Slices>,
     pub cx: Arc<NodeContext>,
     pub runtime: Arc<Runtime>,
     pub api: Arc<Api>,
@@ -524,7 +541,12 @@ impl Fake {
             runtime_name: "kaji".into(),
             sysctls: Default::default(),
         };
+        let slices = Arc::new(Slices::default());
+        let clock_of_dra = clock.clone();
+        let dra =
+            DraManager::new(&config.root_dir, slices.clone(), clock_of_dra, Arc::default(), Duration::ZERO);
         let cx = Arc::new(NodeContext {
+            dra: Arc::new(dra),
             devices: Arc::new(DeviceManager::new(&config.root_dir, clock.clone())),
             volumes: VolumeManager::new(config.root_dir.clone(), mounter.clone()),
             user_namespaces: UserNamespaces::new(&config.root_dir),
@@ -542,6 +564,6 @@ impl Fake {
             clock: clock.clone(),
             random: Arc::new(SeededRandom::new(1)),
         });
-        Fake { cx, runtime, api, clock, objects, mounter, dir }
+        Fake { slices, cx, runtime, api, clock, objects, mounter, dir }
     }
 }

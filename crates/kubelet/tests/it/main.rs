@@ -8,6 +8,7 @@ mod credential_providers;
 mod csi;
 mod csi_driver;
 mod devices;
+mod dra;
 mod eviction;
 mod fake;
 mod lifecycle;

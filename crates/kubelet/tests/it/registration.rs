@@ -99,7 +99,14 @@ async fn a_driver_registers_is_shown_and_is_forgotten() {
     let clock: Arc<dyn kaji_meta::Clock> = Arc::new(kaji_meta::time::SystemClock);
     let csi_node = CsiNode::new(client(api.clone()), "node-1", fake.objects.clone(), clock.clone());
     let (root, csi) = (fake.cx.config.root_dir.clone(), fake.cx.volumes.csi_drivers().clone());
-    let watcher = PluginWatcher::new(&root, csi.clone(), Arc::new(csi_node), fake.cx.devices.clone(), clock);
+    let watcher = PluginWatcher::new(
+        &root,
+        csi.clone(),
+        Arc::new(csi_node),
+        fake.cx.devices.clone(),
+        fake.cx.dra.clone(),
+        clock,
+    );
     let driver = CsiDriver::start(&root.join("plugins/d/csi.sock"), &root, &[]);
     driver.state.lock().unwrap().topology = [("zone".to_owned(), "z".to_owned())].into();
     let info = PluginInfo {

@@ -62,6 +62,11 @@ impl Worker {
         if !starts {
             return Ok(None);
         }
+        if actions.create_sandbox.is_some()
+            && let Some(wait) = self.prepare_claims().await
+        {
+            return Ok(Some(wait));
+        }
         let Some((sandbox, config)) = self.sandbox(&actions).await? else { return Ok(Some(AGAIN)) };
         // What was killed just now counts with its exit, and an init container of a former sandbox does not count.
         let observed = self.observe().await?;
@@ -166,6 +171,23 @@ impl Worker {
                 starts.then(|| self.mounts.delay("volumes"))
             }
         }
+    }
+
+    /// Has the pod's claims prepared. How long to wait when that has failed.
+    async fn prepare_claims(&mut self) -> Option<Duration> {
+        let (cx, now) = (self.cx.clone(), self.cx.clock.now());
+        if let Some(left) = self.mounts.waits("claims", now) {
+            return Some(left);
+        }
+        let Err(error) = cx.dra.prepare(&*cx.sources, &self.pod).await else {
+            self.mounts.reset("claims");
+            return None;
+        };
+        let message = format!("Failed to prepare dynamic resources: {error}");
+        let reference = model::reference(&self.pod);
+        cx.api.record(EventRecord::warning(reference, "FailedPrepareDynamicResources", message));
+        self.mounts.next("claims", now, now);
+        Some(self.mounts.delay("claims"))
     }
 
     /// The sandbox to start containers in, created if need be; `None` after an event about a failure.

@@ -70,6 +70,10 @@ const EXCLUSIVE_CPUS: Family = Family::gauge(
     "kubelet_cpu_manager_exclusive_cpu_allocation_count",
     "[ALPHA] The total number of CPUs exclusively allocated to containers running on this node",
 );
+const CLAIMS: Family = Family::gauge(
+    "dra_resource_claims_in_use",
+    "[ALPHA] The number of ResourceClaims that are currently in use on the node, by driver name (driver_name label value) and across all drivers (special value <any> for driver_name). Note that the sum of all by-driver counts is not the total number of in-use ResourceClaims because the same ResourceClaim might use devices from different drivers. Instead, use the count for the <any> driver_name.",
+);
 const CREDENTIAL_ERRORS: Family = Family::counter(
     "kubelet_credential_provider_plugin_errors_total",
     "[ALPHA] Number of errors from credential provider plugin",
@@ -228,6 +232,10 @@ pub(in crate::server) fn page(counted: &Counted<'_>) -> String {
         page.single(SHARED_CPUS, shared as f64);
         page.single(EXCLUSIVE_CPUS, own as f64);
     }
+    let (by_driver, all) = counted.cx.dra.claims_in_use();
+    let by_driver = by_driver.iter().map(|(driver, count)| (driver.as_str(), *count));
+    let claims = [("<any>", all)].into_iter().chain(by_driver);
+    page.family(CLAIMS, claims.map(|(driver, n)| one(labels(&[("driver_name", driver)]), n as f64)));
     credentials(&mut page, counted.cx);
     if let Some(usage) = counted.usage {
         volumes(&mut page, usage);
