@@ -1,7 +1,7 @@
 //! An APIService, as far as the aggregation layer looks at it.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use kaji_meta::{GroupResource, object};
+use kaji_meta::{GroupResource, conditions, object};
 use serde_json::{Value, json};
 
 /// Where APIServices live.
@@ -86,31 +86,9 @@ impl Condition {
 
     /// Puts it into an object. The time is that of the last change of the status.
     pub fn put(&self, object: &mut Value, now: &str) {
-        if !object["status"].is_object() {
-            object["status"] = json!({});
-        }
-        if !object["status"]["conditions"].is_array() {
-            object["status"]["conditions"] = json!([]);
-        }
-        let Some(all) = object["status"]["conditions"].as_array_mut() else { return };
         let Condition { status, reason, message } = self;
-        match all.iter_mut().find(|c| c["type"] == "Available") {
-            Some(found) => {
-                if found["status"] != status.as_str() {
-                    found["status"] = status.as_str().into();
-                    found["lastTransitionTime"] = now.into();
-                }
-                found["reason"] = reason.as_str().into();
-                found["message"] = message.as_str().into();
-            }
-            None => all.push(json!({
-                "type": "Available",
-                "status": status,
-                "lastTransitionTime": now,
-                "reason": reason,
-                "message": message,
-            })),
-        }
+        let condition = json!({"type": "Available", "status": status, "reason": reason, "message": message});
+        conditions::set(object::field_mut(object, "status"), condition, now);
     }
 }
 

@@ -1,12 +1,12 @@
 //! A definition's conditions: their order, and transition times that move only when the status does.
 //! Source: apiextensions-apiserver, `pkg/apihelpers`.
 
+use kaji_meta::{conditions, object};
 use serde_json::{Value, json};
 
 /// A condition's status, if it is there.
 pub fn status<'a>(definition: &'a Value, kind: &str) -> Option<&'a str> {
-    let list = definition.pointer("/status/conditions")?.as_array()?;
-    list.iter().find(|c| c["type"] == kind)?.get("status")?.as_str()
+    conditions::find(definition.get("status")?, kind)?.get("status")?.as_str()
 }
 
 /// Whether a condition is `True`.
@@ -17,22 +17,8 @@ pub fn is_true(definition: &Value, kind: &str) -> bool {
 /// Sets a condition.
 pub fn set(definition: &mut Value, kind: &str, status: bool, reason: &str, message: &str, now: &str) {
     let status = if status { "True" } else { "False" };
-    if !definition["status"].is_object() {
-        definition["status"] = json!({});
-    }
-    if !definition["status"]["conditions"].is_array() {
-        definition["status"]["conditions"] = json!([]);
-    }
-    let Some(list) = definition["status"]["conditions"].as_array_mut() else { return };
-    let wanted = |since: Value| json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since});
-    match list.iter_mut().find(|c| c["type"] == kind) {
-        Some(known) => {
-            let since =
-                if known["status"] == status { known["lastTransitionTime"].clone() } else { now.into() };
-            *known = wanted(since);
-        }
-        None => list.push(wanted(now.into())),
-    }
+    let condition = json!({"type": kind, "status": status, "reason": reason, "message": message});
+    conditions::set(object::field_mut(definition, "status"), condition, now);
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@
 
 mod buffer;
 mod log;
+#[cfg(test)]
+mod testing;
 mod webhook;
 
 pub use log::{FileOptions, LogFile};

@@ -8,7 +8,7 @@
 
 use crate::{
     Descriptor, Start,
-    shared::{conditions::seconds, controller_ref::quiet},
+    shared::{controller_ref::quiet, pods::disruption_target},
 };
 use kaji_runtime::{
     Controller, Cx, Informers, Key, PatchKind, Plan, Reconciler, Snapshot, Step, View, Write,
@@ -133,16 +133,9 @@ fn mark(pod: &Pod, lost: bool, now: jiff::Timestamp) -> Step {
         status["observedGeneration"] = generation.into();
     }
     if lost {
-        status["conditions"] = json!([{
-            "type": "DisruptionTarget",
-            "status": "True",
-            "reason": "DeletionByPodGC",
-            "message": "PodGC: node no longer exists",
-            "lastTransitionTime": seconds(now),
-        }]);
-        if generation != 0 {
-            status["conditions"][0]["observedGeneration"] = generation.into();
-        }
+        let message = "PodGC: node no longer exists";
+        let condition = disruption_target(&pod.metadata, true, Some("DeletionByPodGC"), Some(message), now);
+        status["conditions"] = json!([condition]);
     }
     let body: Value = json!({"metadata": {"uid": pod.metadata.uid}, "status": status});
     let target = Target::of::<Pod>(&pod.metadata.namespace, &pod.metadata.name).subresource("status");

@@ -8,7 +8,11 @@
 
 use crate::{
     Descriptor, Start,
-    shared::{conditions::seconds, controller_ref::quiet, pods::delete_pod, tolerations::tolerates},
+    shared::{
+        controller_ref::quiet,
+        pods::{delete_pod, disruption_target},
+        tolerations::tolerates,
+    },
 };
 use jiff::{SignedDuration, Timestamp};
 use kaji_runtime::{
@@ -17,7 +21,7 @@ use kaji_runtime::{
     client::Target,
     objects::{Node, Pod, Taint, Toleration},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -212,16 +216,8 @@ fn delete(mut plan: Plan, pod: &Pod, key: &Key, cx: &Cx<'_>) -> Plan {
 
 fn mark(pod: &Pod, now: Timestamp) -> Write {
     let meta = &pod.metadata;
-    let mut condition: Value = json!({
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": REASON,
-        "message": "Taint manager: deleting due to NoExecute taint",
-        "lastTransitionTime": seconds(now),
-    });
-    if meta.generation != 0 {
-        condition["observedGeneration"] = meta.generation.into();
-    }
+    let message = "Taint manager: deleting due to NoExecute taint";
+    let condition = disruption_target(meta, true, Some(REASON), Some(message), now);
     Write::Patch {
         target: Target::of::<Pod>(&meta.namespace, &meta.name).subresource("status"),
         kind: PatchKind::Strategic,

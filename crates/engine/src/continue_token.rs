@@ -10,7 +10,7 @@ use base64::{
         general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD},
     },
 };
-use kaji_meta::Status;
+use kaji_meta::{Status, object};
 use kaji_store::Revision;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -31,7 +31,7 @@ impl Wire<'static> {
             Value::Object(members) => members,
             Value::Null => Map::new(),
             other => {
-                let found = decode::go_type(&other);
+                let found = object::json_type(&other);
                 return Err(format!(
                     "json: cannot unmarshal {found} into Go value of type storage.continueToken"
                 ));
@@ -40,7 +40,7 @@ impl Wire<'static> {
         let mismatch = |key: &str, found: &Value, wanted: &str| {
             let found = match found {
                 Value::Number(n) if wanted != "string" => format!("number {n}"),
-                other => decode::go_type(other).to_owned(),
+                other => object::json_type(other).to_owned(),
             };
             format!(
                 "json: cannot unmarshal {found} into Go struct field continueToken.{key} of type {wanted}"

@@ -328,7 +328,7 @@ fn type_of(value: &Value) -> Result<(String, String), String> {
         }
         return Err(format!(
             "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
-            go_type(value)
+            object::json_type(value)
         ));
     };
     let text = |key: &str| match map.get(key) {
@@ -336,22 +336,10 @@ fn type_of(value: &Value) -> Result<(String, String), String> {
         Some(Value::String(s)) => Ok(s.clone()),
         Some(other) => Err(format!(
             "json: cannot unmarshal {} into Go struct field .{key} of type string",
-            go_type(other)
+            object::json_type(other)
         )),
     };
     Ok((text("apiVersion")?, text("kind")?))
-}
-
-/// Go's word for the type of a JSON value.
-pub fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
 }
 
 fn check_kind(

@@ -1,7 +1,7 @@
 //! The options of writes, from query and body, validated with upstream's texts.
 
 use crate::{decode, request::ApiRequest};
-use kaji_meta::{GroupKind, Path, Query, Status, options as rules, text::is_printable};
+use kaji_meta::{GroupKind, Path, Query, Status, object, options as rules, text::is_printable};
 use kaji_resource::{DeleteOptions, Verb};
 use serde_json::{Map, Value, json};
 
@@ -165,7 +165,7 @@ fn delete_body(req: &ApiRequest) -> Result<Value, Status> {
         }
     };
     if !value.is_object() {
-        let found = decode::go_type(&value);
+        let found = object::json_type(&value);
         return Err(Status::bad_request(format!(
             "json: cannot unmarshal {found} into Go value of type v1.DeleteOptions"
         )));

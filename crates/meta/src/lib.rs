@@ -6,6 +6,7 @@
 //! API (clients match on them), so they follow `k8s.io/apimachinery` word for word.
 
 pub mod budget;
+pub mod conditions;
 pub mod cron;
 pub mod duration;
 pub mod equality;

@@ -28,6 +28,18 @@ pub fn member<'a>(map: &'a Map<String, Value>, name: &str) -> Option<&'a Value> 
     None
 }
 
+/// What Go's JSON decoder calls a value in its errors.
+pub fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
 fn step<'a>(v: &'a Value, path: &[&str]) -> Option<&'a Value> {
     path.iter().try_fold(v, |v, name| member(v.as_object()?, name))
 }
@@ -90,6 +102,11 @@ pub fn map_mut_at<'a>(v: &'a mut Value, path: &[&str]) -> &'a mut Map<String, Va
         map = as_map(map.entry(*key).or_insert(Value::Null));
     }
     map
+}
+
+/// A field of an object; null if it was absent.
+pub fn field_mut<'a>(v: &'a mut Value, name: &str) -> &'a mut Value {
+    as_map(v).entry(name).or_insert(Value::Null)
 }
 
 /// Puts a value at a path, creating the maps on the way. An empty path replaces `v` itself.

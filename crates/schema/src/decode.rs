@@ -7,7 +7,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
-use kaji_meta::{MicroTime, Quantity, Time};
+use kaji_meta::{MicroTime, Quantity, Time, object};
 use serde_json::{Map, Value};
 use std::cell::RefCell;
 
@@ -296,7 +296,7 @@ fn time(ty: Type, value: &mut Value) -> Result<(), String> {
     let Value::String(s) = value else {
         return Err(format!(
             "json: cannot unmarshal {} into Go value of type string",
-            gotype::json_kind(value)
+            object::json_type(value)
         ));
     };
     let (canonical, layout) = match ty {
@@ -354,13 +354,13 @@ fn int_or_string(value: &Value) -> Result<(), String> {
         Value::Number(n) if n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => Ok(()),
         Value::Number(n) => Err(format!("json: cannot unmarshal number {n} into Go value of type int32")),
         other => {
-            Err(format!("json: cannot unmarshal {} into Go value of type int32", gotype::json_kind(other)))
+            Err(format!("json: cannot unmarshal {} into Go value of type int32", object::json_type(other)))
         }
     }
 }
 
 fn mismatch(value: &Value, schema: &Schema, ctx: Ctx<'_>) -> String {
-    let mut kind = gotype::json_kind(value).to_string();
+    let mut kind = object::json_type(value).to_string();
     if let (Value::Number(n), Type::Integer) = (value, schema.ty) {
         kind = format!("number {n}");
     }

@@ -5,12 +5,10 @@
 use super::source::ReviewVersion;
 use crate::matching::Matched;
 use base64::{Engine, prelude::BASE64_STANDARD};
-use kaji_engine::{
-    Attributes,
-    decode::{go_type, json},
-};
+use kaji_engine::{Attributes, decode::json};
 use kaji_meta::{
-    GroupVersion, GroupVersionKind, GroupVersionResource, Reason, Status, status::Details, text::quote,
+    GroupVersion, GroupVersionKind, GroupVersionResource, Reason, Status, object, status::Details,
+    text::quote,
 };
 use kaji_resource::UserInfo;
 use serde::Serialize;
@@ -170,7 +168,7 @@ pub(crate) fn answer(
         review = Value::Object(serde_json::Map::new());
     }
     if !review.is_object() {
-        let found = go_type(&review);
+        let found = object::json_type(&review);
         let text = format!(
             "json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string; Kind string }}"
         );
@@ -264,7 +262,7 @@ impl<'a> Fields<'a> {
                 "json: cannot unmarshal {found} into Go struct field AdmissionReview.{field} of type {ty}"
             )
         };
-        let wrong = |value: &Value, field: &str, ty: &str| misfit(go_type(value), field, ty);
+        let wrong = |value: &Value, field: &str, ty: &str| misfit(object::json_type(value), field, ty);
         let Value::Object(map) = self.0 else {
             return Err(wrong(self.0, "response", "v1.AdmissionResponse"));
         };

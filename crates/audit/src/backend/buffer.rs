@@ -282,12 +282,14 @@ async fn deliver(backend: &dyn Backend, losses: &LossReporter, batch: Vec<Entry>
 
 #[cfg(test)]
 mod tests {
-    use super::super::webhook::{Post, Webhook};
+    use super::super::{
+        testing::event,
+        webhook::{Post, Webhook},
+    };
     use super::*;
-    use crate::{EncodedHead, Head, Level, Stage, TruncateOptions};
+    use crate::TruncateOptions;
     use bytes::Bytes;
     use kaji_meta::{SeededRandom, SystemClock};
-    use kaji_resource::UserInfo;
     use prometheus_client::registry::Registry;
     use std::sync::Mutex;
 
@@ -311,31 +313,6 @@ mod tests {
                 delivered
             })
         }
-    }
-
-    fn event(id: &str, body: usize) -> Arc<Event> {
-        let head = Head {
-            audit_id: id.into(),
-            request_uri: "/".into(),
-            verb: "get".into(),
-            user: UserInfo::default(),
-            source_ips: vec![],
-            user_agent: String::new(),
-            received: Timestamp::UNIX_EPOCH,
-            encoded: EncodedHead::default(),
-        };
-        Arc::new(Event {
-            level: Level::Metadata,
-            stage: Stage::ResponseComplete,
-            head: Arc::new(head),
-            impersonated: None,
-            object: None,
-            status: None,
-            request_object: Some(vec![b' '; body].into()),
-            response_object: None,
-            at: Timestamp::UNIX_EPOCH,
-            annotations: Arc::default(),
-        })
     }
 
     struct Fixture {

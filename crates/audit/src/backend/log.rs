@@ -406,10 +406,9 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::{EncodedHead, Head, Level, Metrics, Stage};
+    use super::{super::testing::event, *};
+    use crate::Metrics;
     use kaji_meta::SystemClock;
-    use kaji_resource::UserInfo;
     use prometheus_client::registry::Registry;
 
     fn at(text: &str) -> Timestamp {
@@ -460,31 +459,6 @@ mod tests {
         .assert_eq(&show(path.parent().unwrap()));
     }
 
-    fn event(id: &str) -> Arc<Event> {
-        let head = Head {
-            audit_id: id.into(),
-            request_uri: "/".into(),
-            verb: "get".into(),
-            user: UserInfo::default(),
-            source_ips: vec![],
-            user_agent: String::new(),
-            received: Timestamp::UNIX_EPOCH,
-            encoded: EncodedHead::default(),
-        };
-        Arc::new(Event {
-            level: Level::Metadata,
-            stage: Stage::ResponseComplete,
-            head: Arc::new(head),
-            impersonated: None,
-            object: None,
-            status: None,
-            request_object: None,
-            response_object: None,
-            at: Timestamp::UNIX_EPOCH,
-            annotations: Arc::default(),
-        })
-    }
-
     fn log(path: &Path) -> Log {
         let metrics = Arc::new(Metrics::new(&mut Registry::default()));
         let losses = LossReporter { metrics, clock: Arc::new(SystemClock), plugin: "log" };
@@ -496,7 +470,7 @@ mod tests {
     #[test]
     fn events_written_together_rotate_as_single_ones_do() {
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let events: Vec<_> = (0..20).map(|n| event(&"x".repeat(n))).collect();
+        let events: Vec<_> = (0..20).map(|n| event(&"x".repeat(n), 0)).collect();
         for (dir, together) in dirs.iter().zip([1, 20]) {
             let log = log(&dir.path().join("audit.log"));
             if let Output::File(file) = &mut log.0.destination.lock().unwrap().output {
@@ -520,27 +494,27 @@ mod tests {
         let path = dir.path().join("audit.log");
         let log = log(&path);
         let lines = || fs::read_to_string(&path).unwrap().lines().count();
-        assert_eq!((log.deliver_inline(&event("a")), lines()), (Some(true), 1));
+        assert_eq!((log.deliver_inline(&event("a", 0)), lines()), (Some(true), 1));
         {
             let mut destination = log.0.destination.lock().unwrap();
-            assert_eq!(log.deliver_inline(&event("busy")), None);
+            assert_eq!(log.deliver_inline(&event("busy", 0)), None);
             destination.slow_until = Some(Instant::now() + Duration::from_secs(3600));
         }
-        assert_eq!((log.deliver_inline(&event("slow")), lines()), (None, 1));
+        assert_eq!((log.deliver_inline(&event("slow", 0)), lines()), (None, 1));
         {
             let mut destination = log.0.destination.lock().unwrap();
             destination.slow_until = Some(Instant::now());
             let Output::File(file) = &mut destination.output else { panic!("no file") };
             file.options.max_size = 1;
         }
-        assert_eq!((log.deliver_inline(&event("full")), lines()), (None, 1));
-        assert_eq!(log.deliver_inline(&event(&"x".repeat(GROUP_BYTES))), None);
+        assert_eq!((log.deliver_inline(&event("full", 0)), lines()), (None, 1));
+        assert_eq!(log.deliver_inline(&event(&"x".repeat(GROUP_BYTES), 0)), None);
     }
 
     #[test]
     fn leaves_what_is_no_file_to_the_queue() {
         let log = log(Path::new("-"));
-        assert_eq!(log.deliver_inline(&event("a")), None);
+        assert_eq!(log.deliver_inline(&event("a", 0)), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Invariant: unknown and repeated fields are found, and told apart from what cannot be read at all.
 
 use super::PolicyError;
+use kaji_meta::object;
 use serde_json::{Map, Value};
 
 const GROUP: &str = "audit.k8s.io";
@@ -165,14 +166,7 @@ impl Reader {
 
 /// What Go's decoder says about a value of another type.
 fn wrong(value: &Value, at: At<'_>, field: &str, wanted: &str) -> PolicyError {
-    let found = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
+    let found = object::json_type(value);
     let (object, go) = (at.object, at.go);
     PolicyError::Decode(format!(
         "json: cannot unmarshal {found} into Go struct field {object}.{go}{field} of type {wanted}"

@@ -16,7 +16,7 @@ use super::{
     serviceaccount::{CREDENTIAL_ID, list},
 };
 use futures_util::future::{FutureExt, Shared};
-use kaji_meta::{Clock, text::quote};
+use kaji_meta::{Clock, object, text::quote};
 use kaji_resource::{BoxFuture, UserInfo};
 use serde_json::Value;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -330,14 +330,7 @@ fn text(claims: &Claims, claim: &str) -> Result<String, String> {
 }
 
 fn mismatch(value: &Value, wanted: &str) -> String {
-    let found = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
+    let found = object::json_type(value);
     format!("json: cannot unmarshal {found} into Go value of type {wanted}")
 }
 

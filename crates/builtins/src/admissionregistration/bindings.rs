@@ -1,17 +1,17 @@
 //! What bindings of validating and mutating policies share.
 
-use super::rules::{default_match, match_resources, param_ref, param_ref_cell};
+use super::rules::{GROUP, default_match, match_resources, param_ref, param_ref_cell};
 use crate::shared::{
-    check,
+    check, metadata,
     table::{age, name},
     value::Fields,
 };
 use kaji_meta::field::{Error, ErrorList, Path};
-use kaji_resource::{Column, Ctx, Hooks, age_column, name_column};
+use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
 use serde_json::Value;
 
 /// The columns of both kinds.
-pub const COLUMNS: &[Column] = &[
+const COLUMNS: &[Column] = &[
     name_column(),
     Column::new(
         "PolicyName",
@@ -29,9 +29,9 @@ pub const COLUMNS: &[Column] = &[
 ];
 
 /// The hooks of both kinds.
-pub struct Bindings {
+struct Bindings {
     /// Bindings of validating policies have actions for violations.
-    pub validating: bool,
+    validating: bool,
 }
 
 fn actions(errs: &mut ErrorList, path: &Path, spec: &Value) {
@@ -50,6 +50,16 @@ fn actions(errs: &mut ErrorList, path: &Path, spec: &Value) {
     if all.is_empty() {
         errs.push(Error::required(path, "at least one validation action is required"));
     }
+}
+
+/// The definition of one of the two kinds.
+pub fn def(kind: &'static str, plural: &'static str, validating: bool) -> ResourceDef {
+    ResourceDef::builtin(GROUP, "v1", kind, plural, Scope::Cluster, COLUMNS, Bindings { validating })
+        .metadata_checks(&[metadata::GENERAL_WHOLE], &[])
+        .with_generation()
+        .wait_for_caches()
+        .conditional_update_only()
+        .category(&["api-extensions"])
 }
 
 impl Hooks for Bindings {

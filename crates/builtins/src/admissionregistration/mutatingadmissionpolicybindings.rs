@@ -1,27 +1,9 @@
 //! MutatingAdmissionPolicyBindings.
 
-use super::{
-    bindings::{Bindings, COLUMNS},
-    rules::GROUP,
-};
-use crate::shared::metadata;
-use kaji_resource::{ResourceDef, Scope};
+use super::bindings;
+use kaji_resource::ResourceDef;
 
 /// The definition of MutatingAdmissionPolicyBindings.
 pub fn def() -> ResourceDef {
-    let hooks = Bindings { validating: false };
-    ResourceDef::builtin(
-        GROUP,
-        "v1",
-        "MutatingAdmissionPolicyBinding",
-        "mutatingadmissionpolicybindings",
-        Scope::Cluster,
-        COLUMNS,
-        hooks,
-    )
-    .metadata_checks(&[metadata::GENERAL_WHOLE], &[])
-    .with_generation()
-    .wait_for_caches()
-    .conditional_update_only()
-    .category(&["api-extensions"])
+    bindings::def("MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings", false)
 }

@@ -1,27 +1,9 @@
 //! ValidatingWebhookConfigurations.
 
-use super::{
-    rules::GROUP,
-    webhooks::{COLUMNS, Webhooks},
-};
-use crate::shared::metadata;
-use kaji_resource::{ResourceDef, Scope};
+use super::webhooks;
+use kaji_resource::ResourceDef;
 
 /// The definition of ValidatingWebhookConfigurations.
 pub fn def() -> ResourceDef {
-    let hooks = Webhooks { mutating: false };
-    ResourceDef::builtin(
-        GROUP,
-        "v1",
-        "ValidatingWebhookConfiguration",
-        "validatingwebhookconfigurations",
-        Scope::Cluster,
-        COLUMNS,
-        hooks,
-    )
-    .metadata_checks(&[metadata::GENERAL_WHOLE], &[])
-    .with_generation()
-    .wait_for_caches()
-    .conditional_update_only()
-    .category(&["api-extensions"])
+    webhooks::def("ValidatingWebhookConfiguration", "validatingwebhookconfigurations", false)
 }

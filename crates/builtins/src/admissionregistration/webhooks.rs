@@ -2,10 +2,10 @@
 
 use super::{
     expressions::match_conditions,
-    rules::{FAILURE_POLICIES, MATCH_POLICIES, REINVOCATION_POLICIES, client, default_rules, rule},
+    rules::{FAILURE_POLICIES, GROUP, MATCH_POLICIES, REINVOCATION_POLICIES, client, default_rules, rule},
 };
 use crate::shared::{
-    check, rules,
+    check, metadata, rules,
     table::{age, name},
     value::{Fields, list_mut, set_default},
 };
@@ -13,11 +13,11 @@ use kaji_meta::{
     field::{Error, ErrorList, Path},
     validation,
 };
-use kaji_resource::{Column, Ctx, Hooks, age_column, name_column};
+use kaji_resource::{Column, Ctx, Hooks, ResourceDef, Scope, age_column, name_column};
 use serde_json::{Value, json};
 
 /// The columns of both kinds.
-pub const COLUMNS: &[Column] = &[
+const COLUMNS: &[Column] = &[
     name_column(),
     Column::new(
         "Webhooks",
@@ -31,9 +31,9 @@ pub const COLUMNS: &[Column] = &[
 const REVIEW_VERSIONS: &[&str] = &["v1", "v1beta1"];
 
 /// The hooks of both kinds.
-pub struct Webhooks {
+struct Webhooks {
     /// Mutating ones can be called again.
-    pub mutating: bool,
+    mutating: bool,
 }
 
 fn review_versions(errs: &mut ErrorList, path: &Path, hook: &Value, strict: bool) {
@@ -112,6 +112,16 @@ impl Webhooks {
         }
         errs
     }
+}
+
+/// The definition of one of the two kinds.
+pub fn def(kind: &'static str, plural: &'static str, mutating: bool) -> ResourceDef {
+    ResourceDef::builtin(GROUP, "v1", kind, plural, Scope::Cluster, COLUMNS, Webhooks { mutating })
+        .metadata_checks(&[metadata::GENERAL_WHOLE], &[])
+        .with_generation()
+        .wait_for_caches()
+        .conditional_update_only()
+        .category(&["api-extensions"])
 }
 
 impl Hooks for Webhooks {

@@ -35,10 +35,7 @@ const COLUMNS: &[Column] = &[
     age_column(),
     table::containers_column(1),
     table::images_column(1),
-    Column::new(
-        "Selector",
-        "string",
-        1,
+    table::selector_column(
         "Label selector for pods. Existing ReplicaSets whose pods are selected by this will be the ones affected by this deployment. It must match the pod template's labels.",
     ),
 ];
@@ -59,18 +56,7 @@ pub fn def() -> ResourceDef {
 fn spec(errs: &mut ErrorList, spec: &Value) {
     let path = Path::new("spec");
     check::not_negative(errs, &path.child("replicas"), spec.int("replicas"));
-    let selector_path = path.child("selector");
-    check::workload_selector(errs, &selector_path, spec.at("selector"), "deployment");
-    match Selector::from_label_selector(spec.at("selector")) {
-        Err(_) => {
-            let (selector, text) = (spec.at("selector"), "invalid label selector");
-            errs.push(check::invalid_struct(&selector_path, check::LABEL_SELECTOR, selector, text));
-        }
-        Ok(s) => {
-            let path = path.child("template");
-            template::validate_restarted(errs, &path, spec.at("template"), Some(&s), "ReplicaSet");
-        }
-    }
+    template::validate_replicated(errs, &path, spec);
     strategy(errs, &path.child("strategy"), spec.at("strategy"));
     let numbers = ["minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"];
     check::not_negative_fields(errs, &path, spec, &numbers);

@@ -7,7 +7,7 @@ use crate::{
         value::{ensure_object, put, set_default},
     },
 };
-use kaji_meta::{Path, field::ErrorList, labels::Selector};
+use kaji_meta::{Path, field::ErrorList};
 use kaji_resource::{
     Column, Ctx, Hooks, ResourceDef, Scope, SelectableField, SubresourceDef, age_column, name_column,
 };
@@ -36,10 +36,7 @@ const COLUMNS: &[Column] = &[
     age_column(),
     table::containers_column(1),
     table::images_column(1),
-    Column::new(
-        "Selector",
-        "string",
-        1,
+    table::selector_column(
         "Selector is a label query over pods that should match the replica count. Label keys and values that must match in order to be controlled by this replica set. It must match the pod template's labels. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors",
     ),
 ];
@@ -62,18 +59,7 @@ fn spec(errs: &mut ErrorList, spec: &Value) {
     let path = Path::new("spec");
     check::not_negative(errs, &path.child("replicas"), spec.int("replicas"));
     check::not_negative_fields(errs, &path, spec, &["minReadySeconds"]);
-    let selector_path = path.child("selector");
-    check::workload_selector(errs, &selector_path, spec.at("selector"), "deployment");
-    match Selector::from_label_selector(spec.at("selector")) {
-        Err(_) => {
-            let (selector, text) = (spec.at("selector"), "invalid label selector");
-            errs.push(check::invalid_struct(&selector_path, check::LABEL_SELECTOR, selector, text));
-        }
-        Ok(s) => {
-            let path = path.child("template");
-            template::validate_restarted(errs, &path, spec.at("template"), Some(&s), "ReplicaSet");
-        }
-    }
+    template::validate_replicated(errs, &path, spec);
 }
 
 impl Hooks for ReplicaSets {

@@ -47,10 +47,7 @@ const COLUMNS: &[Column] = &[
     age_column(),
     table::containers_column(1),
     table::images_column(1),
-    Column::new(
-        "Selector",
-        "string",
-        1,
+    table::selector_column(
         "A label query over pods that should match the pod count. Normally, the system sets this field for you. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors",
     ),
 ];

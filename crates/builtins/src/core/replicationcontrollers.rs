@@ -36,10 +36,7 @@ const COLUMNS: &[Column] = &[
     age_column(),
     table::containers_column(1),
     table::images_column(1),
-    Column::new(
-        "Selector",
-        "string",
-        1,
+    table::selector_column(
         "Selector is a label query over pods that should match the Replicas count. If Selector is empty, it is defaulted to the labels present on the Pod template. Label keys and values that must match in order to be controlled by this replication controller, if empty defaulted to labels on Pod template. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors",
     ),
 ];

@@ -1,53 +1,12 @@
 //! Roles.
 
-use super::{
-    escalation::Guard,
-    rules::{self, GROUP, policy_rules},
-};
-use crate::shared::metadata;
-use crate::{Deps, shared::created};
-use kaji_meta::{Status, field::ErrorList, validation};
-use kaji_resource::{BoxFuture, Ctx, Hooks, Reservation, ResourceDef, Scope};
-use serde_json::Value;
-
-struct Roles {
-    guard: Guard,
-}
-
-impl Hooks for Roles {
-    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
-        policy_rules(object, true)
-    }
-
-    fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, _old: &Value) -> ErrorList {
-        policy_rules(new, true)
-    }
-
-    fn canonicalize(&self, object: &mut Value) {
-        rules::empty_to_null(object);
-    }
-
-    fn reserve<'a>(
-        &'a self,
-        ctx: &'a Ctx<'a>,
-        new: &'a mut Value,
-        old: Option<&'a Value>,
-    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
-        Box::pin(async move { self.guard.role(ctx, new, old).await.map(|()| None) })
-    }
-
-    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
-        created::row(object)
-    }
-}
+use super::rules;
+use crate::Deps;
+use kaji_resource::{ResourceDef, Scope};
 
 /// The definition of Roles.
 pub fn def(deps: &Deps) -> ResourceDef {
-    let guard = Guard::new(deps, "roles");
-    ResourceDef::builtin(GROUP, "v1", "Role", "roles", Scope::Namespaced, created::COLUMNS, Roles { guard })
-        .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
-        .named(validation::path_segment_name)
-        .create_on_update()
+    rules::def(deps, "Role", "roles", Scope::Namespaced)
 }
 
 #[cfg(test)]
@@ -55,7 +14,7 @@ mod tests {
     use super::*;
     use crate::shared::testing::{create_errors, deps};
     use expect_test::expect;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     #[test]
     fn rules() {

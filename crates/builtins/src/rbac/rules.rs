@@ -1,21 +1,83 @@
-//! The policy rules of Roles and ClusterRoles.
+//! What Roles and ClusterRoles share: policy rules, and the hooks.
 
-use crate::shared::value::Fields;
-use kaji_meta::field::{Error, ErrorList, Path};
+use super::escalation::Guard;
+use crate::{
+    Deps,
+    shared::{created, metadata, value::Fields},
+};
+use kaji_meta::{
+    Status,
+    field::{Error, ErrorList, Path},
+    validation,
+};
+use kaji_resource::{BoxFuture, Ctx, Hooks, Reservation, ResourceDef, Scope};
 use serde_json::Value;
 
 /// The API group of RBAC.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// Makes an empty list of rules null: protobuf, in which upstream stores roles, does not distinguish the two.
-pub fn empty_to_null(role: &mut Value) {
-    if let Some(rules) = role.get_mut("rules").filter(|r| r.as_array().is_some_and(Vec::is_empty)) {
-        *rules = Value::Null;
+struct Roles {
+    guard: Guard,
+    namespaced: bool,
+}
+
+/// The definition of a kind of roles, in one scope or the other.
+pub fn def(deps: &Deps, kind: &'static str, plural: &'static str, scope: Scope) -> ResourceDef {
+    let hooks = Roles { guard: Guard::new(deps, plural), namespaced: scope == Scope::Namespaced };
+    ResourceDef::builtin(GROUP, "v1", kind, plural, scope, created::COLUMNS, hooks)
+        .metadata_checks(&[metadata::WHOLE, metadata::UPDATE], &[metadata::UPDATE])
+        .named(validation::path_segment_name)
+        .create_on_update()
+}
+
+impl Hooks for Roles {
+    fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
+        let mut errs = policy_rules(object, self.namespaced);
+        if !self.namespaced && object.has("aggregationRule") {
+            aggregation_rule(&mut errs, object.at("aggregationRule"));
+        }
+        errs
+    }
+
+    fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, _old: &Value) -> ErrorList {
+        self.validate_create(ctx, new)
+    }
+
+    /// Makes an empty list of rules null: protobuf, in which upstream stores roles, does not distinguish the two.
+    fn canonicalize(&self, object: &mut Value) {
+        if let Some(rules) = object.get_mut("rules").filter(|r| r.as_array().is_some_and(Vec::is_empty)) {
+            *rules = Value::Null;
+        }
+    }
+
+    fn reserve<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        new: &'a mut Value,
+        old: Option<&'a Value>,
+    ) -> BoxFuture<'a, Result<Option<Reservation>, Status>> {
+        Box::pin(async move { self.guard.role(ctx, new, old).await.map(|()| None) })
+    }
+
+    fn row(&self, _version: &str, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
+        created::row(object)
+    }
+}
+
+fn aggregation_rule(errs: &mut ErrorList, rule: &Value) {
+    let path = Path::new("aggregationRule").child("clusterRoleSelectors");
+    let selectors = rule.list("clusterRoleSelectors");
+    if selectors.is_empty() {
+        let text = "at least one clusterRoleSelector required if aggregationRule is non-nil";
+        errs.push(Error::required(&path, text));
+    }
+    for (i, s) in selectors.iter().enumerate() {
+        errs.extend(validation::validate_label_selector(s, &path.index(i)));
     }
 }
 
 /// Checks the rules of a role.
-pub fn policy_rules(object: &Value, namespaced: bool) -> ErrorList {
+fn policy_rules(object: &Value, namespaced: bool) -> ErrorList {
     let mut errs = vec![];
     for (i, rule) in object.list("rules").iter().enumerate() {
         let path = Path::new("rules").index(i);

@@ -1,12 +1,9 @@
 //! Reading and setting entries of `status.conditions`.
 
-use super::value::{Fields, ensure_object, put};
+use super::value::{Fields, ensure_object};
 use serde_json::{Map, Value};
 
-/// The condition of a type.
-pub fn find<'a>(status: &'a Value, ty: &str) -> Option<&'a Value> {
-    status.list("conditions").iter().find(|c| c.text("type") == ty)
-}
+pub use kaji_meta::conditions::find;
 
 /// Whether the condition of a type has a status.
 pub fn is(status: &Value, ty: &str, value: &str) -> bool {
@@ -34,11 +31,7 @@ pub struct Condition<'a> {
 /// Returns whether anything changed.
 pub fn set(object: &mut Value, new: &Condition<'_>, now: jiff::Timestamp) -> bool {
     let status = ensure_object(object, "status");
-    let old = find(status, new.ty).cloned();
-    let since = match &old {
-        Some(o) if o.text("status") == new.status => o.at("lastTransitionTime").clone(),
-        _ => Value::from(kaji_meta::Time::new(now)),
-    };
+    let old = find(status, new.ty);
     let mut c = Map::new();
     for (k, v) in [("type", new.ty), ("status", new.status), ("reason", new.reason), ("message", new.message)]
     {
@@ -46,22 +39,9 @@ pub fn set(object: &mut Value, new: &Condition<'_>, now: jiff::Timestamp) -> boo
             c.insert(k.to_owned(), v.into());
         }
     }
-    let old_probe = old.as_ref().map_or(Value::Null, |o| o.at("lastProbeTime").clone());
-    c.insert("lastProbeTime".to_owned(), old_probe);
-    c.insert("lastTransitionTime".to_owned(), since);
-    let mut c = Value::Object(c);
-    if let Some(g) = old.as_ref().and_then(|o| o.opt_int("observedGeneration")) {
-        put(&mut c, "observedGeneration", g);
+    c.insert("lastProbeTime".to_owned(), old.map_or(Value::Null, |o| o.at("lastProbeTime").clone()));
+    if let Some(g) = old.and_then(|o| o.opt_int("observedGeneration")) {
+        c.insert("observedGeneration".to_owned(), g.into());
     }
-    if old.as_ref() == Some(&c) {
-        return false;
-    }
-    match status.get_mut("conditions") {
-        Some(Value::Array(list)) => match list.iter_mut().find(|o| o.text("type") == new.ty) {
-            Some(slot) => *slot = c,
-            None => list.push(c),
-        },
-        _ => put(status, "conditions", vec![c]),
-    }
-    true
+    kaji_meta::conditions::set(status, Value::Object(c), kaji_meta::Time::new(now))
 }

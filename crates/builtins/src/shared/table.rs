@@ -45,6 +45,11 @@ pub const fn images_column(priority: i32) -> Column {
     Column::new("Images", "string", priority, "Images referenced by each container in the template.")
 }
 
+/// The column of a workload's label selector, with `kubectl get -o wide`.
+pub const fn selector_column(description: &'static str) -> Column {
+    Column::new("Selector", "string", 1, description)
+}
+
 /// Names and images of containers, each joined by commas.
 pub fn containers(pod_spec: &Value) -> [Value; 2] {
     let join = |f: &str| pod_spec.list("containers").iter().map(|c| c.text(f)).collect::<Vec<_>>().join(",");

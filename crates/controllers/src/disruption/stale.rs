@@ -5,7 +5,7 @@
 //! Source: upstream's `syncStalePodDisruption`.
 
 use super::COMPONENT;
-use crate::shared::conditions::seconds;
+use crate::shared::pods::disruption_target;
 use jiff::{SignedDuration, Timestamp};
 use kaji_runtime::{
     Change, Controller, Cx, Informers, Key, PatchKind, Plan, Reconciler, View, Write, client::Target,
@@ -57,16 +57,7 @@ impl Reconciler for Stale {
             return Plan::nothing().again_after(left);
         }
         let meta = &pod.metadata;
-        let mut condition = json!({
-            "type": CONDITION,
-            "status": "False",
-            "reason": null,
-            "message": null,
-            "lastTransitionTime": seconds(cx.now),
-        });
-        if meta.generation != 0 {
-            condition["observedGeneration"] = meta.generation.into();
-        }
+        let condition = disruption_target(meta, false, None, None, cx.now);
         Plan::nothing().then(Write::Patch {
             target: Target::of::<Pod>(&meta.namespace, &meta.name).subresource("status"),
             kind: PatchKind::Strategic,

@@ -1,5 +1,7 @@
 //! What the controllers that manage pods share: a pod out of a template, and which pods go first.
 
+use super::conditions::seconds;
+use jiff::Timestamp;
 use kaji_meta::validation::name_is_dns_subdomain;
 use kaji_runtime::{
     EventRecord, Meta, PatchKind, Step, Write,
@@ -27,6 +29,27 @@ pub fn pod_from_template(template: &Value, owner: &Meta, reference: &Value) -> V
     metadata.insert("ownerReferences".into(), json!([reference]));
     let spec = template.get("spec").cloned().unwrap_or_else(|| json!({}));
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+}
+
+/// A pod's condition `DisruptionTarget` as of now; a reason and a message of `None` are taken away.
+pub fn disruption_target(
+    pod: &Meta,
+    disrupted: bool,
+    reason: Option<&str>,
+    message: Option<&str>,
+    now: Timestamp,
+) -> Value {
+    let mut condition = json!({
+        "type": "DisruptionTarget",
+        "status": if disrupted { "True" } else { "False" },
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": seconds(now),
+    });
+    if pod.generation != 0 {
+        condition["observedGeneration"] = pod.generation.into();
+    }
+    condition
 }
 
 /// Deletes exactly this pod.

@@ -5,6 +5,7 @@ use crate::testing::{now, object, snapshot, text};
 use expect_test::expect;
 use kaji_meta::random::SeededRandom;
 use proptest::prelude::*;
+use serde_json::Value;
 
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 

@@ -94,7 +94,7 @@ impl Patch {
             if kind == Kind::Merge && directive == Directive::Ignore {
                 return Err(Status::bad_request("Invalid JSON Patch"));
             }
-            let found = decode::go_type(&parsed.value);
+            let found = object::json_type(&parsed.value);
             let error =
                 format!("json: cannot unmarshal {found} into Go value of type map[string]interface {{}}");
             return Err(Status::bad_request(frame(error)));
@@ -114,7 +114,7 @@ impl Patch {
             Status::bad_request(format!("error decoding YAML: error converting YAML to JSON: {e}"))
         })?;
         if !parsed.value.is_object() {
-            let found = decode::go_type(&parsed.value);
+            let found = object::json_type(&parsed.value);
             return Err(Status::bad_request(format!(
                 "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"
             )));

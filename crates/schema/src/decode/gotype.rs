@@ -1,20 +1,6 @@
 //! Names that Go's JSON decoder uses in its errors.
 
-use serde_json::Value;
-
 use crate::schema::{Format, Schema, Type};
-
-/// What the decoder calls a JSON value.
-pub(super) fn json_kind(v: &Value) -> &'static str {
-    match v {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
 
 /// The Go type of a value: "int32", "[]v1.Container", "map[string]string".
 pub(super) fn name(s: &Schema) -> String {

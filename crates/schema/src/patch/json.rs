@@ -2,7 +2,7 @@
 //! `test` for null holds for a missing field, negative indices count from the end, a missing `value` is null, and only
 //! what follows the first `/` of a path counts. `test` compares numbers by value, as the RFC requires.
 
-use kaji_meta::{SizeBudget, Status, Work};
+use kaji_meta::{SizeBudget, Status, Work, object};
 use serde_json::{Map, Value};
 
 use super::unprocessable;
@@ -120,14 +120,7 @@ fn run<'p>(target: &mut Value, patch: &'p Value, work: &Work<'_>) -> Result<Resu
 
 /// 400 with the text of Go's decoder.
 fn not_a(value: &Value, what: &str) -> Status {
-    let kind = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
+    let kind = object::json_type(value);
     Status::bad_request(format!("json: cannot unmarshal {kind} into Go value of type jsonpatch.{what}"))
 }
 

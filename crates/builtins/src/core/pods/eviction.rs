@@ -160,19 +160,11 @@ fn why_none(name: &str, status: &Value) -> String {
 
 /// `DisruptionAllowed: False` once nothing is left.
 fn exhausted(status: &mut Value, observed: i64, now: jiff::Timestamp) {
-    let old = conditions::find(status, "DisruptionAllowed").filter(|c| c.text("status") == "False");
-    let since = old.map_or_else(|| Time::new(now).into(), |c| c.at("lastTransitionTime").clone());
     let new = json!({
         "type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": "",
-        "observedGeneration": observed, "lastTransitionTime": since,
+        "observedGeneration": observed,
     });
-    match status.get_mut("conditions") {
-        Some(Value::Array(list)) => match list.iter_mut().find(|c| c.text("type") == "DisruptionAllowed") {
-            Some(slot) => *slot = new,
-            None => list.push(new),
-        },
-        _ => put(status, "conditions", vec![new]),
-    }
+    kaji_meta::conditions::set(status, new, Time::new(now));
 }
 
 /// Marks the pod as evicted, then deletes it. With `unchanged` the pod must still be the one that was looked at.

@@ -42,6 +42,20 @@ pub fn validate_restarted(
     only_restarted(errs, path, template, kind);
 }
 
+/// The selector and the template of a Deployment's or ReplicaSet's spec.
+pub fn validate_replicated(errs: &mut ErrorList, path: &Path, spec: &Value) {
+    let (selector, at) = (spec.at("selector"), path.child("selector"));
+    check::workload_selector(errs, &at, selector, "deployment");
+    match Selector::from_label_selector(selector) {
+        Err(_) => {
+            errs.push(check::invalid_struct(&at, check::LABEL_SELECTOR, selector, "invalid label selector"));
+        }
+        Ok(s) => {
+            validate_restarted(errs, &path.child("template"), spec.at("template"), Some(&s), "ReplicaSet");
+        }
+    }
+}
+
 /// `restartPolicy: Always` and no deadline.
 pub fn only_restarted(errs: &mut ErrorList, path: &Path, template: &Value, kind: &str) {
     let spec = template.at("spec");

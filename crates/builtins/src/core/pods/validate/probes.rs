@@ -98,55 +98,13 @@ fn http_get(errs: &mut ErrorList, path: &Path, h: &Value) {
     }
 }
 
-/// Signals of Linux that a container may be stopped with, besides the real-time ones.
-const SIGNALS: [&str; 34] = [
-    "SIGABRT",
-    "SIGALRM",
-    "SIGBUS",
-    "SIGCHLD",
-    "SIGCLD",
-    "SIGCONT",
-    "SIGFPE",
-    "SIGHUP",
-    "SIGILL",
-    "SIGINT",
-    "SIGIO",
-    "SIGIOT",
-    "SIGKILL",
-    "SIGPIPE",
-    "SIGPOLL",
-    "SIGPROF",
-    "SIGPWR",
-    "SIGQUIT",
-    "SIGSEGV",
-    "SIGSTKFLT",
-    "SIGSTOP",
-    "SIGSYS",
-    "SIGTERM",
-    "SIGTRAP",
-    "SIGTSTP",
-    "SIGTTIN",
-    "SIGTTOU",
-    "SIGURG",
-    "SIGUSR1",
-    "SIGUSR2",
-    "SIGVTALRM",
-    "SIGWINCH",
-    "SIGXCPU",
-    "SIGXFSZ",
-];
-
 fn stop_signal(errs: &mut ErrorList, cx: &Cx<'_>, path: &Path, signal: &str) {
     match cx.os {
         None => errs.push(Error::forbidden(path, "may not be set for containers with empty `spec.os.name`")),
         Some("windows") => check::one_of(errs, path, signal, &["SIGKILL", "SIGTERM"]),
         Some("linux") => {
-            let mut all: Vec<String> = SIGNALS.iter().map(|s| (*s).to_owned()).collect();
-            all.extend(["SIGRTMAX".to_owned(), "SIGRTMIN".to_owned()]);
-            all.extend((1..=14).map(|i| format!("SIGRTMAX-{i}")));
-            all.extend((1..=15).map(|i| format!("SIGRTMIN+{i}")));
-            all.sort();
-            check::one_of(errs, path, signal, &all.iter().map(String::as_str).collect::<Vec<_>>());
+            let known: Vec<&str> = kaji_schema::types::enum_values("io.k8s.api.core.v1.Signal").collect();
+            check::one_of(errs, path, signal, &known);
         }
         Some(_) => {}
     }
