@@ -130,7 +130,7 @@ impl AvailabilityController {
         loop {
             let aggregator = self.aggregator.upgrade()?;
             if self.look_at <= Instant::now() {
-                let after = self.look(&aggregator).await;
+                let after = self.sync(&aggregator).await;
                 self.look_at = Instant::now() + after;
             }
             if self.fetch_at.is_some_and(|at| at <= Instant::now()) {
@@ -177,11 +177,11 @@ impl AvailabilityController {
     }
 
     /// Finds out whether the server can be reached and says so. How long to wait until the next time.
-    async fn look(&mut self, aggregator: &Arc<Aggregator>) -> Duration {
+    async fn sync(&mut self, aggregator: &Arc<Aggregator>) -> Duration {
         let route = self.route.clone();
         let found = {
             let _slot = aggregator.looks.acquire().await;
-            judge(aggregator, &route).await
+            check(aggregator, &route).await
         };
         let (condition, mut again) = match found {
             Ok(()) => (Condition::passed(), false),
@@ -235,7 +235,7 @@ struct Found {
     again: bool,
 }
 
-async fn judge(aggregator: &Aggregator, route: &Route) -> Result<(), Found> {
+async fn check(aggregator: &Aggregator, route: &Route) -> Result<(), Found> {
     let backend = &route.service.backend;
     let engine = &aggregator.engine;
     let service = engine.get(&GroupResource::new("", "services"), &backend.namespace, &backend.name);

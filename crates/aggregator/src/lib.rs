@@ -122,7 +122,7 @@ impl Aggregator {
     /// A document of that index that this server has made, for a server that has it in the older form only: its text, and
     /// a name of its content.
     pub fn openapi_v3_document(&self, name: &str) -> Option<(bytes::Bytes, String)> {
-        self.specs.made(&self.routes.table(), name)
+        self.specs.cached(&self.routes.table(), name)
     }
 
     /// Tells whether [`Aggregator::extensions`] would give something else. Cheap.

@@ -146,7 +146,7 @@ impl Specs {
     }
 
     /// A document that was made here.
-    pub fn made(&self, table: &Table, document: &str) -> Option<(Bytes, String)> {
+    pub fn cached(&self, table: &Table, document: &str) -> Option<(Bytes, String)> {
         let route = table.routes().find(|r| root(&r.service) == document)?;
         let made = self.lock().specs.get(&route.service.name)?.made.clone()?;
         Some((made.body, made.hash))

@@ -37,7 +37,7 @@ pub(crate) fn estimate<'c>(
 
 /// Where in declared data a value comes from.
 #[derive(Clone, Copy, Debug)]
-enum Place<'c> {
+enum Origin<'c> {
     /// It is made by the expression.
     Constructed,
     /// Data, but not declared.
@@ -68,7 +68,7 @@ struct Entries {
 #[derive(Clone, Debug)]
 struct Local<'c> {
     name: &'c str,
-    place: Place<'c>,
+    place: Origin<'c>,
     size: Option<Range>,
     entries: Option<Entries>,
 }
@@ -77,7 +77,7 @@ struct Estimator<'c> {
     checked: &'c Checked,
     variables: &'c HashMap<String, std::sync::Arc<Decl>>,
     root: Option<&'c Decl>,
-    places: HashMap<Id, Place<'c>>,
+    places: HashMap<Id, Origin<'c>>,
     locals: Vec<Local<'c>>,
     sizes: HashMap<Id, Range>,
     entries: HashMap<Id, Entries>,
@@ -114,7 +114,7 @@ impl<'c> Estimator<'c> {
             Some(local) => local.place,
             None => {
                 let decl = self.variables.get(name).map(|d| &**d).or(self.root);
-                decl.map_or(Place::Unknown, Place::At)
+                decl.map_or(Origin::Unknown, Origin::At)
             }
         };
         self.places.insert(e.id, place);
@@ -135,19 +135,19 @@ impl<'c> Estimator<'c> {
     }
 
     /// A part of what is at a place. Parts of what the expression made count as the whole data, as upstream has it.
-    fn step(&self, place: Place<'c>, step: Step<'_>) -> Place<'c> {
+    fn step(&self, place: Origin<'c>, step: Step<'_>) -> Origin<'c> {
         let decl = match place {
-            Place::Constructed => return self.root.map_or(Place::Unknown, Place::At),
-            Place::Unknown | Place::Key(_) => return Place::Unknown,
-            Place::At(decl) => decl,
+            Origin::Constructed => return self.root.map_or(Origin::Unknown, Origin::At),
+            Origin::Unknown | Origin::Key(_) => return Origin::Unknown,
+            Origin::At(decl) => decl,
         };
         let part = match step {
             Step::Field(name) => decl.field(name).or_else(|| sized_any(decl)),
             Step::Element => decl.element(),
-            Step::Key if matches!(decl.kind, DeclKind::Map { .. }) => return Place::Key(decl.max_key),
+            Step::Key if matches!(decl.kind, DeclKind::Map { .. }) => return Origin::Key(decl.max_key),
             Step::Key | Step::Index => None,
         };
-        part.map_or(Place::Unknown, |d| Place::At(d))
+        part.map_or(Origin::Unknown, |d| Origin::At(d))
     }
 
     fn list(&mut self, e: &'c Expr, elements: &'c [Expr]) -> Range {
@@ -242,13 +242,13 @@ impl<'c> Estimator<'c> {
         self.checked.types.get(e.id as usize).unwrap_or(&Type::Dyn)
     }
 
-    fn place(&self, e: &Expr) -> Place<'c> {
+    fn place(&self, e: &Expr) -> Origin<'c> {
         if let Kind::Ident(name) = &e.kind
             && let Some(local) = self.local(name)
         {
             return local.place;
         }
-        self.places.get(&e.id).copied().unwrap_or(Place::Constructed)
+        self.places.get(&e.id).copied().unwrap_or(Origin::Constructed)
     }
 
     /// The size of a value; anything if nothing is known of it.
@@ -309,12 +309,12 @@ fn sized_any(decl: &Decl) -> Option<&std::sync::Arc<Decl>> {
     decl.element().filter(|e| e.kind == DeclKind::Any && e.max_elements > 0)
 }
 
-fn size_at(place: Place<'_>) -> Option<Range> {
+fn size_at(place: Origin<'_>) -> Option<Range> {
     match place {
-        Place::At(Decl { kind: DeclKind::Any | DeclKind::Loose, max_elements: 0, .. })
-        | Place::Constructed
-        | Place::Unknown => None,
-        Place::At(decl) => Some(Range::at_most(decl.max_elements)),
-        Place::Key(max) => Some(Range::at_most(max)),
+        Origin::At(Decl { kind: DeclKind::Any | DeclKind::Loose, max_elements: 0, .. })
+        | Origin::Constructed
+        | Origin::Unknown => None,
+        Origin::At(decl) => Some(Range::at_most(decl.max_elements)),
+        Origin::Key(max) => Some(Range::at_most(max)),
     }
 }

@@ -79,7 +79,7 @@ fn selects(set: &DaemonSet, meta: &Meta) -> bool {
 }
 
 /// A node and the pods of one daemon set on it, the oldest first.
-struct Place {
+struct DaemonNode {
     name: String,
     fit: Fit,
     pods: Vec<Arc<Pod>>,
@@ -89,7 +89,7 @@ struct Place {
 struct Daemons<'a> {
     set: &'a DaemonSet,
     hash: String,
-    nodes: Vec<Place>,
+    nodes: Vec<DaemonNode>,
     /// Pods for nodes that are not there, and that no scheduler will ever see to.
     lost: Vec<Arc<Pod>>,
     now: jiff::Timestamp,
@@ -111,7 +111,7 @@ impl<'a> Daemons<'a> {
                 let rank = |p: &Pod| (p.spec.node_name.is_empty(), p.metadata.creation_timestamp);
                 rank(a).cmp(&rank(b)).then_with(|| a.metadata.name.cmp(&b.metadata.name))
             });
-            Place { name: node.metadata.name.clone(), fit: placement.fit(node), pods }
+            DaemonNode { name: node.metadata.name.clone(), fit: placement.fit(node), pods }
         });
         let nodes = places.collect();
         let lost = by_node.into_values().flatten().filter(|p| p.spec.node_name.is_empty()).collect();
@@ -177,7 +177,7 @@ impl<'a> Daemons<'a> {
         work.delete.extend(self.lost.iter().filter(|p| !p.metadata.deleting()).cloned());
     }
 
-    fn keep(&self, place: &Place, work: &mut Work<'_>) {
+    fn keep(&self, place: &DaemonNode, work: &mut Work<'_>) {
         let mut running = vec![];
         for pod in place.pods.iter().filter(|p| !p.metadata.deleting()) {
             let about = format!("{} on node {}", pod.metadata.key(), place.name);
@@ -256,7 +256,7 @@ impl<'a> Work<'a> {
 
     /// How long a node's failed pod has still to stay.
     fn back_off(&self, daemons: &Daemons<'_>, node: &str) -> Option<Duration> {
-        let place = back_off::Place {
+        let place = back_off::BackOffKey {
             uid: daemons.set.metadata.uid.clone(),
             generation: daemons.set.status.observed_generation,
             node: node.to_owned(),

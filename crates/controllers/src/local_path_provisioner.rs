@@ -178,7 +178,7 @@ fn refusal(claim: &PersistentVolumeClaim, class: &StorageClass) -> Option<Refusa
 }
 
 /// Where a volume goes.
-struct Place {
+struct VolumeLocation {
     node: String,
     host_name: String,
     root: String,
@@ -188,7 +188,7 @@ fn place(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
     nodes: &kaji_runtime::Snapshot<Node>,
-) -> Result<Place, Refusal> {
+) -> Result<VolumeLocation, Refusal> {
     let Some(selected) = claim.metadata.annotations.get(SELECTED_NODE) else {
         return Err(if class.delays_binding() {
             Refusal::Early
@@ -206,10 +206,10 @@ fn place(
     let root = root.ok_or_else(|| other(format!("node {selected:?} has no directory for volumes")))?;
     let host_name = labels.get(HOST_NAME);
     let host_name = host_name.ok_or_else(|| other(format!("node {selected:?} has no label {HOST_NAME}")))?;
-    Ok(Place { node: selected.clone(), host_name: host_name.clone(), root: root.to_owned() })
+    Ok(VolumeLocation { node: selected.clone(), host_name: host_name.clone(), root: root.to_owned() })
 }
 
-fn volume(claim: &PersistentVolumeClaim, class: &StorageClass, name: &str, place: &Place) -> Write {
+fn volume(claim: &PersistentVolumeClaim, class: &StorageClass, name: &str, place: &VolumeLocation) -> Write {
     let policy = class.reclaim_policy.as_deref().unwrap_or("Delete");
     let finalizers: &[&str] = if policy == "Delete" { &[FINALIZER] } else { &[] };
     let request = claim.spec.resources.pointer("/requests/storage");

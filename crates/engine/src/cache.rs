@@ -275,7 +275,7 @@ impl Cache {
         self.state.store(Arc::new(state));
     }
 
-    fn made(
+    fn encoded(
         &self,
         fields: &Fields,
         normal: Option<&Normal>,
@@ -293,7 +293,7 @@ impl Cache {
         kv: &KeyValue,
         change: Change,
     ) -> Option<Arc<Entry>> {
-        let made = self.made(fields, normal, kv, change);
+        let made = self.encoded(fields, normal, kv, change);
         // What cannot be read is left out rather than making the whole resource unreadable.
         made.inspect_err(|error| tracing::error!(key = &*kv.key, %error, "a stored object is not valid JSON"))
             .ok()
@@ -303,13 +303,13 @@ impl Cache {
     /// A stored value as an entry, for reading history.
     pub(crate) fn read(&self, fields: &Fields, kv: &KeyValue) -> Option<Entry> {
         let normal = self.lock().normal.clone();
-        self.made(fields, normal.as_ref(), kv, Change::Modified).ok()
+        self.encoded(fields, normal.as_ref(), kv, Change::Modified).ok()
     }
 
     /// An event as the store tells it, for replaying history.
     pub(crate) fn replay(&self, fields: &Fields, event: &StoreEvent) -> Option<Event> {
         let normal = self.lock().normal.clone();
-        let make = |kv: &KeyValue, change| self.made(fields, normal.as_ref(), kv, change).ok();
+        let make = |kv: &KeyValue, change| self.encoded(fields, normal.as_ref(), kv, change).ok();
         let previous = event.previous.as_ref().and_then(|kv| make(kv, Change::Modified));
         let (change, entry) = match (event.kind, &previous) {
             (EventKind::Put, None) => (Change::Added, make(&event.kv, Change::Added)?),

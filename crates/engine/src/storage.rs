@@ -59,12 +59,12 @@ fn write_object(out: &mut Vec<u8>, object: &Value, with_rv: bool) {
 }
 
 /// Where an object's resourceVersion is, or where it goes: after the members of `metadata` that come before it.
-enum Place {
-    At(Range<usize>),
-    Goes(usize),
+enum RevisionPosition {
+    Present(Range<usize>),
+    Missing(usize),
 }
 
-fn place_of_revision(object: &str) -> Result<Option<Place>, Malformed> {
+fn revision_position(object: &str) -> Result<Option<RevisionPosition>, Malformed> {
     let typed = object.starts_with(TYPED);
     let before = |key: &str| match typed {
         true => matches!(key, "name" | "generateName" | "namespace" | "selfLink" | "uid"),
@@ -85,10 +85,12 @@ fn place_of_revision(object: &str) -> Result<Option<Place>, Malformed> {
             match reader.key()?.as_deref() {
                 Some("resourceVersion") => {
                     let text = reader.value()?;
-                    return Ok(Some(Place::At(reader.position() - text.len()..reader.position())));
+                    return Ok(Some(RevisionPosition::Present(
+                        reader.position() - text.len()..reader.position(),
+                    )));
                 }
                 Some(key) if before(key) => reader.value().map(drop)?,
-                _ => return Ok(Some(Place::Goes(at))),
+                _ => return Ok(Some(RevisionPosition::Missing(at))),
             }
         }
     }
@@ -115,9 +117,9 @@ pub(crate) fn append_with_revision(
     if let Some(ordered) = in_todays_order(text).map_err(serde_json::Error::custom)? {
         return append_with_revision(out, &ordered, revision);
     }
-    match place_of_revision(text).map_err(serde_json::Error::custom)? {
-        Some(Place::Goes(at)) => splice(out, stored, at, revision),
-        Some(Place::At(digits)) => replace(out, stored, digits, revision),
+    match revision_position(text).map_err(serde_json::Error::custom)? {
+        Some(RevisionPosition::Missing(at)) => splice(out, stored, at, revision),
+        Some(RevisionPosition::Present(digits)) => replace(out, stored, digits, revision),
         None => {
             let mut value: Value = serde_json::from_slice(stored)?;
             kaji_meta::object::meta_mut(&mut value)
@@ -190,9 +192,9 @@ fn replace(out: &mut Vec<u8>, object: &[u8], of: Range<usize>, revision: Revisio
 
 /// Appends an object that has a revision (made by [`append_with_revision`]) with another one.
 pub(crate) fn append_replacing_revision(out: &mut Vec<u8>, object: &[u8], revision: Revision) {
-    match std::str::from_utf8(object).ok().and_then(|text| place_of_revision(text).ok()?) {
-        Some(Place::At(digits)) => replace(out, object, digits, revision),
-        Some(Place::Goes(_)) | None => out.extend_from_slice(object),
+    match std::str::from_utf8(object).ok().and_then(|text| revision_position(text).ok()?) {
+        Some(RevisionPosition::Present(digits)) => replace(out, object, digits, revision),
+        Some(RevisionPosition::Missing(_)) | None => out.extend_from_slice(object),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     concurrency::{ConcurrencyLimits, RequestClass, RequestPermit},
     connect::{Connected, Dialler},
     error::{DEADLINE, UNREAD, broken, cause, cut},
-    pool::{Idle, Place, Sender, Shared, Single, Stream},
+    pool::{Idle, Lease, Sender, Shared, Single, Stream},
 };
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, Uri, header};
@@ -206,11 +206,11 @@ impl Client {
             let permit = self.limits.acquire(class, true).await?;
             while self.shared.spoken() {
                 match self.shared.place(class, after, || self.dial(class)) {
-                    Place::There(stream) => {
+                    Lease::Open(stream) => {
                         let reused = stream.reused;
                         return Ok((Line::Stream(stream), reused, permit));
                     }
-                    Place::Coming(dial) => dial.wait().await?,
+                    Lease::Dialing(dial) => dial.wait().await?,
                 }
             }
         }

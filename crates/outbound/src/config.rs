@@ -32,7 +32,7 @@ pub enum Target {
 impl Target {
     /// `host:port` as URLs of the server show it; empty for a URL that is none.
     pub fn authority(&self) -> String {
-        Place::of(self).map(|place| place.authority).unwrap_or_default()
+        TargetParts::of(self).map(|place| place.authority).unwrap_or_default()
     }
 }
 
@@ -76,7 +76,7 @@ impl ClientConfig {
 
 /// A target taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct TargetParts {
     /// `host:port` as URLs show it; a port that a URL leaves out stays out.
     pub authority: String,
     /// Without brackets.
@@ -86,12 +86,12 @@ pub(crate) struct Place {
     pub path: String,
 }
 
-impl Place {
-    pub fn of(target: &Target) -> Result<Place, CallError> {
+impl TargetParts {
+    pub fn of(target: &Target) -> Result<TargetParts, CallError> {
         match target {
             Target::Service { namespace, name, path, port } => {
                 let host = format!("{name}.{namespace}.svc");
-                Ok(Place {
+                Ok(TargetParts {
                     authority: format!("{host}:{port}"),
                     host,
                     port: *port,
@@ -100,7 +100,7 @@ impl Place {
             }
             Target::Plain { host, port } => {
                 let authority = authority(host, *port);
-                Ok(Place { authority, host: host.clone(), port: *port, path: "/".into() })
+                Ok(TargetParts { authority, host: host.clone(), port: *port, path: "/".into() })
             }
             Target::Url(url) => {
                 let wrong = |why: String| CallError::Config(format!("Unparsable URL: parse {url:?}: {why}"));
@@ -111,7 +111,7 @@ impl Place {
                 }
                 let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
                 let port = authority.port_u16().unwrap_or(443);
-                Ok(Place {
+                Ok(TargetParts {
                     authority: authority.to_string(),
                     host,
                     port,
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn places() {
-        let url = |url: &str| match Place::of(&Target::Url(url.into())) {
+        let url = |url: &str| match TargetParts::of(&Target::Url(url.into())) {
             Ok(p) => format!("{} {} {} {}\n", p.authority, p.host, p.port, p.path),
             Err(e) => format!("{e}\n"),
         };
@@ -152,7 +152,7 @@ mod tests {
         }
         let service =
             Target::Service { namespace: "n".into(), name: "s".into(), path: String::new(), port: 443 };
-        seen += &format!("{:?}", Place::of(&service).unwrap());
+        seen += &format!("{:?}", TargetParts::of(&service).unwrap());
         expect![[r#"
             a.b a.b 443 /
             a.b:8443 a.b 8443 /x
@@ -161,7 +161,7 @@ mod tests {
             Unparsable URL: parse "https://": empty string
             Unparsable URL: parse "/x": no host in URL
             Unparsable URL: parse "https://a.b/\n": invalid uri character
-            Place { authority: "s.n.svc:443", host: "s.n.svc", port: 443, path: "/" }"#]]
+            TargetParts { authority: "s.n.svc:443", host: "s.n.svc", port: 443, path: "/" }"#]]
         .assert_eq(&seen);
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     CallError, ClientConfig, Endpoint, RequestClass, Target,
     clients::ServiceResolver,
-    config::{Place, authority},
+    config::{TargetParts, authority},
     error::{cause, words},
     pool::{STREAMS, Sender, Single, window},
     tls,
@@ -34,7 +34,7 @@ pub(crate) enum Connected {
 /// Opens connections of one configuration.
 pub(crate) struct Dialler {
     pub config: Arc<ClientConfig>,
-    pub place: Place,
+    pub place: TargetParts,
     /// Offers both protocols.
     tls: Arc<Tls>,
     /// Offers the one that can be switched from.
@@ -47,7 +47,7 @@ impl Dialler {
         let tls = tls::config(&config)?;
         let mut tls_http1 = tls.clone();
         tls_http1.alpn_protocols.retain(|protocol| protocol != tls::HTTP2);
-        let place = Place::of(&config.target)?;
+        let place = TargetParts::of(&config.target)?;
         Ok(Dialler { place, tls: Arc::new(tls), tls_http1: Arc::new(tls_http1), config, finder })
     }
 

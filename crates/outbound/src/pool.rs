@@ -145,10 +145,10 @@ impl Coming {
     }
 }
 
-/// Where a request goes.
-pub(crate) enum Place {
-    There(Stream),
-    Coming(Coming),
+/// What the pool gives to a request: a stream of a connection, or a connection that is being made.
+pub(crate) enum Lease {
+    Open(Stream),
+    Dialing(Coming),
 }
 
 #[derive(Default)]
@@ -220,19 +220,19 @@ impl Shared {
         class: RequestClass,
         after: Option<u64>,
         dial: impl FnOnce() -> F,
-    ) -> Place
+    ) -> Lease
     where
         F: Future<Output = Result<Option<Sender>, CallError>> + Send + 'static,
     {
         let mut state = self.lock();
         if let Some(stream) = state.take(class, after) {
-            return Place::There(stream);
+            return Lease::Open(stream);
         }
         let mut going = state.dials.iter().filter(|d| d.class == class);
         if let (many, Some(last)) = (going.clone().count() >= MOST_DIALS, going.next_back())
             && (many || last.since.elapsed() < PATIENCE)
         {
-            return Place::Coming(Coming(last.outcome.clone()));
+            return Lease::Dialing(Coming(last.outcome.clone()));
         }
         let (said, outcome) = watch::channel(None);
         let number = state.next();
@@ -245,7 +245,7 @@ impl Shared {
             drop(going);
             said.send_replace(Some(outcome));
         });
-        Place::Coming(Coming(outcome))
+        Lease::Dialing(Coming(outcome))
     }
 
     fn dialled(

@@ -3,7 +3,7 @@
 //! In addition to the library's verification, a certificate that is itself among the authorities is accepted, as Go does:
 //! webhooks often have one self-signed certificate that is both. Errors have Go's texts.
 
-use crate::{CallError, ClientConfig, config::Place, error::cause};
+use crate::{CallError, ClientConfig, config::TargetParts, error::cause};
 use std::{
     fmt,
     sync::{Arc, LazyLock},
@@ -259,7 +259,7 @@ pub(crate) fn config(config: &ClientConfig) -> Result<Tls, CallError> {
 }
 
 /// The name that a certificate must be for.
-pub(crate) fn name(config: &ClientConfig, place: &Place) -> Result<ServerName<'static>, CallError> {
+pub(crate) fn name(config: &ClientConfig, place: &TargetParts) -> Result<ServerName<'static>, CallError> {
     let name = config.server_name.as_deref().unwrap_or(&place.host);
     ServerName::try_from(name.to_owned())
         .map_err(|_| CallError::Config(format!("tls: {name:?} is not a name that a certificate can be for")))

@@ -21,7 +21,7 @@ pub(crate) fn check(schema: &Value, path: &Path) -> ErrorList {
     let mut check = Check { errors: vec![], total: 0, dearest: vec![] };
     if kaji_schema::structural::has_rules(schema) {
         let declared = decl(schema, true).map(Arc::new);
-        let place = Place { declared, within_rules: false, uncorrelatable: None, most: Some(1) };
+        let place = SchemaContext { declared, within_rules: false, uncorrelatable: None, most: Some(1) };
         check.node(schema, path, &place);
         check.total(path);
     }
@@ -30,7 +30,7 @@ pub(crate) fn check(schema: &Value, path: &Path) -> ErrorList {
 
 /// Where a schema stands.
 #[derive(Clone)]
-struct Place {
+struct SchemaContext {
     /// What rules may know here; none if they cannot.
     declared: Option<Arc<Decl>>,
     /// A schema around this one has rules: upstream then takes types from there alone.
@@ -50,7 +50,7 @@ struct Check {
 }
 
 impl Check {
-    fn node(&mut self, schema: &Value, path: &Path, place: &Place) {
+    fn node(&mut self, schema: &Value, path: &Path, place: &SchemaContext) {
         let below_map = |kind: &str| match kind {
             "" | "granular" | "atomic" => place.uncorrelatable.clone(),
             _ => place.uncorrelatable.clone().or_else(|| Some(path.clone())),
@@ -63,14 +63,15 @@ impl Check {
         };
         let most = place.most.zip(multiplies(schema)).map(|(most, by)| most.saturating_mul(by));
         if let Some(values) = below(schema, "additionalProperties") {
-            let place = Place { declared: element(values), within_rules, uncorrelatable: map.clone(), most };
+            let place =
+                SchemaContext { declared: element(values), within_rules, uncorrelatable: map.clone(), most };
             self.node(values, &path.child("additionalProperties"), &place);
         }
         for (name, property) in properties(schema) {
             let known = kaji_cel::escape::escape(name)
                 .and_then(|escaped| place.declared.as_ref()?.field(&escaped).cloned());
             let declared = known.or_else(|| decl(property, embedded(property)).map(Arc::new));
-            let place = Place { declared, within_rules, uncorrelatable: map.clone(), most };
+            let place = SchemaContext { declared, within_rules, uncorrelatable: map.clone(), most };
             self.node(property, &path.child("properties").key(name), &place);
         }
         if let Some(items) = below(schema, "items") {
@@ -78,13 +79,13 @@ impl Check {
                 "map" => place.uncorrelatable.clone(),
                 _ => place.uncorrelatable.clone().or_else(|| Some(path.clone())),
             };
-            let place = Place { declared: element(items), within_rules, uncorrelatable, most };
+            let place = SchemaContext { declared: element(items), within_rules, uncorrelatable, most };
             self.node(items, &path.child("items"), &place);
         }
         self.rules(schema, path, place);
     }
 
-    fn rules(&mut self, schema: &Value, path: &Path, place: &Place) {
+    fn rules(&mut self, schema: &Value, path: &Path, place: &SchemaContext) {
         let declared = list(schema, "x-kubernetes-validations");
         if declared.is_empty() {
             return;
@@ -152,7 +153,7 @@ impl Check {
         self.errors.push(Error::forbidden(path, too_dear(what, self.total, TOTAL_LIMIT)));
     }
 
-    fn rule(&mut self, rule: &Rule, declared: &Value, at: &Path, place: &Place) {
+    fn rule(&mut self, rule: &Rule, declared: &Value, at: &Path, place: &SchemaContext) {
         if let Err(e) = &rule.program {
             self.errors.push(broken(declared, &at.child("rule"), e));
         }

@@ -1,6 +1,6 @@
 //! Estimated costs of calls, and sizes of their results.
 
-use super::{Entries, Estimator, Place, Range, Step, size_at};
+use super::{Entries, Estimator, Origin, Range, Step, size_at};
 use crate::{
     ast::{Expr, Kind, Literal},
     cost::{self, REGEX, TRAVERSAL},
@@ -337,7 +337,7 @@ impl<'c> Estimator<'c> {
             _ => return None,
         };
         let place = match self.place(list) {
-            Place::Constructed => Place::Constructed,
+            Origin::Constructed => Origin::Constructed,
             place => self.step(place, Step::Element),
         };
         Some((ty, size_at(place).unwrap_or(Range::ANY)))

@@ -16,7 +16,7 @@ const MOST: usize = 50_000;
 
 /// A node of a daemon set at a generation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct BackOffKey {
     /// The daemon set.
     pub uid: String,
     /// Its observed generation.
@@ -39,12 +39,12 @@ impl Wait {
 /// The waits.
 #[derive(Default)]
 pub struct BackOff {
-    waits: HashMap<Place, Wait>,
+    waits: HashMap<BackOffKey, Wait>,
 }
 
 impl BackOff {
     /// How long a failed pod has still to stay. Without a wait it may go now, and the next one's wait begins.
-    pub fn next(&mut self, place: Place, now: Timestamp) -> Option<Duration> {
+    pub fn next(&mut self, place: BackOffKey, now: Timestamp) -> Option<Duration> {
         let mut length = FIRST;
         if let Some(wait) = self.waits.get(&place).filter(|wait| !wait.expired(now)) {
             if now.duration_since(wait.began) < wait.length {
@@ -76,8 +76,8 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + seconds).unwrap()
     }
 
-    fn place(node: &str) -> Place {
-        Place { uid: "d".into(), generation: 1, node: node.into() }
+    fn place(node: &str) -> BackOffKey {
+        BackOffKey { uid: "d".into(), generation: 1, node: node.into() }
     }
 
     #[test]
@@ -93,7 +93,7 @@ mod tests {
         }
         assert_eq!(lengths, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 900, 900]);
         assert_eq!(waits.next(place("b"), at(now)), None);
-        let next = Place { generation: 2, ..place("a") };
+        let next = BackOffKey { generation: 2, ..place("a") };
         assert_eq!(waits.next(next, at(now)), None);
         // After half an hour without a failure it starts over.
         assert_eq!(waits.next(place("a"), at(now + 1900)), None);

@@ -79,7 +79,7 @@ impl Reconciler for Monitor {
     fn reconcile(&self, view: &View, _: &Key, cx: &Cx<'_>) -> Plan {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (nodes, leases, pods) = (view.get::<Node>(), view.get::<Lease>(), view.get::<Pod>());
-        state.look(&Seen { nodes, leases, pods }, cx)
+        state.monitor(&Seen { nodes, leases, pods }, cx)
     }
 }
 
@@ -104,7 +104,7 @@ struct State {
 }
 
 impl State {
-    fn look(&mut self, seen: &Seen, cx: &Cx<'_>) -> Plan {
+    fn monitor(&mut self, seen: &Seen, cx: &Cx<'_>) -> Plan {
         let passed = self.last.map_or(Duration::ZERO, |last| {
             // A clock that was set back counts as no time.
             Duration::try_from(cx.now.duration_since(last)).unwrap_or_default()

@@ -92,7 +92,7 @@ impl Cluster {
     }
 
     /// One look, after some time; its writes as text.
-    fn look(&mut self, after: Duration) -> String {
+    fn observe(&mut self, after: Duration) -> String {
         self.now = self.now.saturating_add(SignedDuration::try_from(after).unwrap()).unwrap();
         let lease = |(name, at): (&String, &Timestamp)| json!({"metadata": {"name": name, "namespace": Lease::OF_NODES}, "spec": {"renewTime": at}});
         let view = View::default()
@@ -134,7 +134,7 @@ impl Cluster {
         let end = self.now.as_second() + i64::try_from(seconds).unwrap();
         while self.now.as_second() < end {
             alive.iter().for_each(|name| self.renew(name));
-            let plan = self.look(wait);
+            let plan = self.observe(wait);
             let soon = plan.contains("again after 100ms");
             wait = if soon { Duration::from_millis(100) } else { PERIOD };
             if soon {
@@ -159,7 +159,7 @@ impl Cluster {
 #[test]
 fn a_silent_node_is_marked_tainted_and_comes_back() {
     let mut cluster = Cluster::of(&["a", "b"]);
-    let first = cluster.look(Duration::ZERO);
+    let first = cluster.observe(Duration::ZERO);
     let lost = cluster.run(70, &["b"]);
     cluster.ready("a");
     let back = cluster.run(10, &["a", "b"]);
@@ -186,7 +186,7 @@ fn a_node_that_never_posted_a_status_is_waited_for_longer() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.nodes.get_mut("a").unwrap()["status"] = json!({"conditions": []});
     cluster.renewed.remove("a");
-    cluster.look(Duration::ZERO);
+    cluster.observe(Duration::ZERO);
     assert_eq!(cluster.run(60, &["b"]), "");
     expect![[r#"
         65s: strategic /api/v1/nodes/a/status {"metadata":{"resourceVersion":"1","uid":"u-a"},"status":{"conditions":[{"lastHeartbeatTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:01:05Z","message":"Kubelet never posted node status.","reason":"NodeStatusNeverUpdated","status":"Unknown","type":"Ready"},{"lastHeartbeatTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:01:05Z","message":"Kubelet never posted node status.","reason":"NodeStatusNeverUpdated","status":"Unknown","type":"MemoryPressure"},{"lastHeartbeatTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:01:05Z","message":"Kubelet never posted node status.","reason":"NodeStatusNeverUpdated","status":"Unknown","type":"DiskPressure"},{"lastHeartbeatTime":"2025-01-01T12:00:00Z","lastTransitionTime":"2025-01-01T12:01:05Z","message":"Kubelet never posted node status.","reason":"NodeStatusNeverUpdated","status":"Unknown","type":"PIDPressure"}]}}
@@ -198,14 +198,14 @@ fn a_node_that_never_posted_a_status_is_waited_for_longer() {
 fn a_cluster_without_ready_nodes_evicts_nothing() {
     for names in [&["a"][..], &["a", "b", "c"]] {
         let mut cluster = Cluster::of(names);
-        cluster.look(Duration::ZERO);
+        cluster.observe(Duration::ZERO);
         cluster.run(3600, &[]);
         assert!(cluster.nodes.values().all(|node| node["status"]["conditions"][0]["status"] == "Unknown"));
         assert_eq!(cluster.tainted(), "");
     }
     // Taints of before are lifted when the last node goes.
     let mut cluster = Cluster::of(&["a", "b"]);
-    cluster.look(Duration::ZERO);
+    cluster.observe(Duration::ZERO);
     cluster.run(70, &["b"]);
     assert_eq!(cluster.tainted(), "a");
     cluster.run(70, &[]);
@@ -220,7 +220,7 @@ fn a_cluster_without_ready_nodes_evicts_nothing() {
 fn nodes_of_a_zone_are_tainted_at_its_rate() {
     let names = ["a", "b", "c", "d", "e", "f", "g"];
     let mut cluster = Cluster::of(&names);
-    cluster.look(Duration::ZERO);
+    cluster.observe(Duration::ZERO);
     let mut seen = String::new();
     for _ in 0..10 {
         cluster.run(10, &["d", "e", "f", "g"]);
@@ -235,13 +235,13 @@ fn nodes_of_a_zone_are_tainted_at_its_rate() {
 #[test]
 fn new_and_removed_nodes_are_reported() {
     let mut cluster = Cluster::of(&["a", "b"]);
-    cluster.look(Duration::ZERO);
+    cluster.observe(Duration::ZERO);
     cluster.nodes.remove("b");
     expect![[r#"
         event: Normal RemovingNode: Node b event: Removing Node b from Controller
         again after 5s
     "#]]
-    .assert_eq(&cluster.look(PERIOD));
+    .assert_eq(&cluster.observe(PERIOD));
 }
 
 #[test]

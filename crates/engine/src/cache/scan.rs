@@ -110,7 +110,7 @@ pub(super) fn scan(object: &[u8], fields: &Fields) -> Result<Found, serde_json::
             extra: String::new(),
         },
     };
-    scanner.object(Some(&fields.root), Place::Top).map_err(serde_json::Error::custom)?;
+    scanner.object(Some(&fields.root), Section::Top).map_err(serde_json::Error::custom)?;
     if scanner.reader.peek().is_some() {
         return Err(serde_json::Error::custom(scanner.reader.malformed()));
     }
@@ -124,7 +124,7 @@ pub(super) fn scan(object: &[u8], fields: &Fields) -> Result<Found, serde_json::
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Section {
     Top,
     Metadata,
     Labels,
@@ -175,7 +175,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// An object on the way to some field, or one of metadata's; anything else is passed over.
-    fn object(&mut self, node: Option<&Node>, place: Place) -> Result<(), Malformed> {
+    fn object(&mut self, node: Option<&Node>, place: Section) -> Result<(), Malformed> {
         let from = self.reader.clone();
         if !self.reader.take(b'{') {
             return self.reader.value().map(drop);
@@ -183,21 +183,21 @@ impl<'a> Scanner<'a> {
         while let Some(key) = self.reader.key()? {
             let child = node.and_then(|n| n.child(&key));
             match (place, &*key) {
-                (Place::Top, "metadata") => self.object(child, Place::Metadata)?,
-                (Place::Labels, _) => {
+                (Section::Top, "metadata") => self.object(child, Section::Metadata)?,
+                (Section::Labels, _) => {
                     let value = self.scalar()?;
                     if value != Ref::MISSING {
                         let key = self.text(key);
                         self.found.labels.extend([key, value]);
                     }
                 }
-                (Place::Metadata, "labels") => self.object(child, Place::Labels)?,
-                (Place::Metadata, "ownerReferences") => self.owners()?,
-                (Place::Metadata, "deletionTimestamp") => {
+                (Section::Metadata, "labels") => self.object(child, Section::Labels)?,
+                (Section::Metadata, "ownerReferences") => self.owners()?,
+                (Section::Metadata, "deletionTimestamp") => {
                     self.found.deleting = self.reader.value()? != "null"
                 }
-                (Place::Metadata, "uid") => self.found.uid = self.scalar()?,
-                (Place::Owner, "uid") => {
+                (Section::Metadata, "uid") => self.found.uid = self.scalar()?,
+                (Section::Owner, "uid") => {
                     let uid = self.scalar()?;
                     self.found.owners.push(uid);
                 }
@@ -205,12 +205,12 @@ impl<'a> Scanner<'a> {
                     Some(Node { field: Some(i), children }) if children.is_empty() => {
                         self.found.fields[*i] = self.scalar()?;
                     }
-                    Some(_) => self.object(child, Place::Other)?,
+                    Some(_) => self.object(child, Section::Other)?,
                     None => drop(self.reader.value()?),
                 },
             }
         }
-        if place == Place::Metadata {
+        if place == Section::Metadata {
             let (mut before, end) = (from, self.reader.position());
             before.peek();
             self.found.metadata =
@@ -225,7 +225,7 @@ impl<'a> Scanner<'a> {
             return self.reader.value().map(drop);
         }
         while self.reader.element() {
-            self.object(None, Place::Owner)?;
+            self.object(None, Section::Owner)?;
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ impl Unpacker {
     pub(super) fn directory(&mut self, path: &InnerPath, entry: &Entry) -> Result<(), ImageError> {
         let Some((parent, name)) = path.split() else { return self.root(entry) };
         let directory = self.parent(&parent)?;
-        let former = look(directory.as_fd(), name)?;
+        let former = lstat(directory.as_fd(), name)?;
         let is_directory = former.as_ref().is_some_and(|stat| kind(stat) == FileType::Directory);
         if !is_directory {
             self.clear(&directory, name)?;
@@ -104,7 +104,7 @@ impl Unpacker {
         let from = self.directories.existing(&target_parent, OFlags::empty()).context(failed)?;
         let found = rustix::fs::statat(&from, target_name, AtFlags::SYMLINK_NOFOLLOW).context(failed)?;
         let directory = self.parent(parent)?;
-        let former = look(directory.as_fd(), name)?;
+        let former = lstat(directory.as_fd(), name)?;
         if former.is_some_and(|f| (f.st_dev, f.st_ino) == (found.st_dev, found.st_ino)) {
             return Ok(());
         }
@@ -150,7 +150,7 @@ impl Unpacker {
         if matches!(hidden, b"" | b"." | b"..") {
             return Err(ImageError::Invalid("invalid whiteout".into()));
         }
-        match look(directory.as_fd(), hidden)? {
+        match lstat(directory.as_fd(), hidden)? {
             // A whiteout hides what is below, not what its own layer has.
             Some(found) if kind(&found) == FileType::Directory => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -186,7 +186,7 @@ impl Unpacker {
 
     /// Removes what a later entry replaces.
     fn clear(&mut self, directory: &OwnedFd, name: &[u8]) -> Result<(), ImageError> {
-        if look(directory.as_fd(), name)?.is_some() {
+        if lstat(directory.as_fd(), name)?.is_some() {
             self.directories.changed();
             remove(directory.as_fd(), name).context(|| "failed to replace an earlier entry".into())?;
         }
@@ -265,7 +265,7 @@ pub(crate) fn inherit(layer: &Path, implied: &[Vec<u8>], below: &[&Path]) -> Res
     Ok(())
 }
 
-fn look(directory: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, ImageError> {
+fn lstat(directory: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, ImageError> {
     match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat)),
         Err(Errno::NOENT) => Ok(None),

@@ -19,20 +19,20 @@ fn archive(entries: &[(Entry, &[u8])]) -> Vec<u8> {
 }
 
 /// A directory with a canary beside the one that archives are unpacked into.
-struct Place {
+struct Fixture {
     _temporary: tempfile::TempDir,
     outside: PathBuf,
     layer: PathBuf,
 }
 
-impl Place {
-    fn new() -> Place {
+impl Fixture {
+    fn new() -> Fixture {
         let temporary = tempfile::tempdir().unwrap();
         let (outside, layer) = (temporary.path().join("outside"), temporary.path().join("layer"));
         std::fs::create_dir(&outside).unwrap();
         std::fs::create_dir(&layer).unwrap();
         std::fs::write(outside.join("canary"), "alive").unwrap();
-        Place { _temporary: temporary, outside, layer }
+        Fixture { _temporary: temporary, outside, layer }
     }
 
     fn unpack(&self, entries: &[(Entry, &[u8])]) -> Result<Unpacked, ImageError> {
@@ -60,7 +60,7 @@ fn is_root() -> bool {
 #[test]
 fn names_that_leave_the_directory_are_refused() {
     for name in ["../outside/x", "a/../../outside/x", "..", "a/..", "/../outside/x"] {
-        let place = Place::new();
+        let place = Fixture::new();
         assert!(place.unpack(&[(file(name), b"x")]).is_err(), "{name}");
         assert!(
             place.unpack(&[(file("ok"), b"x"), (link("l", EntryKind::HardLink, name), b"")]).is_err(),
@@ -72,7 +72,7 @@ fn names_that_leave_the_directory_are_refused() {
 
 #[test]
 fn absolute_names_are_inside() {
-    let place = Place::new();
+    let place = Fixture::new();
     let absolute = place.outside.join("canary");
     place.unpack(&[(file(absolute.to_str().unwrap()), b"dead")]).unwrap();
     assert!(place.is_untouched());
@@ -82,7 +82,7 @@ fn absolute_names_are_inside() {
 #[test]
 fn links_do_not_lead_outside() {
     for target in ["../outside", "OUTSIDE", "../../../../../../../../../../proc/self/root/OUTSIDE"] {
-        let place = Place::new();
+        let place = Fixture::new();
         let target = target.replace("OUTSIDE", place.outside.to_str().unwrap());
         let symlink = link("door", EntryKind::Symlink, &target);
         // Whether the entry is refused or lands inside: outside nothing changes.
@@ -116,7 +116,7 @@ fn links_do_not_lead_outside() {
 
 #[test]
 fn a_file_replaces_a_link_and_not_what_it_leads_to() {
-    let place = Place::new();
+    let place = Fixture::new();
     let canary = place.outside.join("canary");
     let symlink = link("f", EntryKind::Symlink, canary.to_str().unwrap());
     place.unpack(&[(symlink, b""), (file("f"), b"new")]).unwrap();
@@ -126,7 +126,7 @@ fn a_file_replaces_a_link_and_not_what_it_leads_to() {
 
 #[test]
 fn overlay_attributes_of_archives_are_left_out() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut directory = entry("d", EntryKind::Directory);
     for name in
         ["trusted.overlay.opaque", "trusted.overlay.redirect", "user.overlay.opaque", "security.selinux"]
@@ -147,17 +147,17 @@ fn overlay_attributes_of_archives_are_left_out() {
 
 #[test]
 fn entries_and_names_are_bounded() {
-    let place = Place::new();
+    let place = Fixture::new();
     let many: Vec<(Entry, &[u8])> = (0..101).map(|n| (file(&format!("f{n}")), &b""[..])).collect();
     assert!(matches!(place.unpack(&many), Err(ImageError::Limit(_))));
-    assert!(Place::new().unpack(&[(file(&"d/".repeat(3000)), b"")]).is_err());
-    assert!(Place::new().unpack(&[(file("a/.wh..."), b"")]).is_err());
-    assert!(Place::new().unpack(&[(file("a/.wh."), b"")]).is_err());
+    assert!(Fixture::new().unpack(&[(file(&"d/".repeat(3000)), b"")]).is_err());
+    assert!(Fixture::new().unpack(&[(file("a/.wh..."), b"")]).is_err());
+    assert!(Fixture::new().unpack(&[(file("a/.wh."), b"")]).is_err());
 }
 
 #[test]
 fn whiteouts_are_those_of_overlayfs() {
-    let place = Place::new();
+    let place = Fixture::new();
     place
         .unpack(&[
             (file("a/.wh.gone"), b""),
@@ -183,7 +183,7 @@ fn whiteouts_are_those_of_overlayfs() {
 
 #[test]
 fn attributes_are_those_of_the_archive() {
-    let place = Place::new();
+    let place = Fixture::new();
     let mut setuid = file("bin/su");
     (setuid.mode, setuid.uid, setuid.gid, setuid.mtime) = (0o4755, 12, 34, (1_000_000, 5));
     setuid.size = 2;
@@ -215,7 +215,7 @@ fn attributes_are_those_of_the_archive() {
     assert_eq!((found.uid(), found.gid()), (12, 34));
     let mut device = entry("null", EntryKind::CharDevice);
     (device.device, device.mode) = ((1, 3), 0o666);
-    let place = Place::new();
+    let place = Fixture::new();
     let mut capable = file("ping");
     let capability = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     capable.xattrs.insert(b"security.capability".to_vec(), capability.to_vec());
@@ -230,7 +230,7 @@ fn attributes_are_those_of_the_archive() {
 
 #[test]
 fn later_entries_replace_earlier_ones() {
-    let place = Place::new();
+    let place = Fixture::new();
     place
         .unpack(&[
             (file("x/y/z"), b"1"),
@@ -246,7 +246,7 @@ fn later_entries_replace_earlier_ones() {
 
 #[test]
 fn implied_directories_have_the_attributes_of_the_layer_below() {
-    let (below, above) = (Place::new(), Place::new());
+    let (below, above) = (Fixture::new(), Fixture::new());
     let mut tmp = entry("tmp", EntryKind::Directory);
     tmp.mode = 0o1777;
     below.unpack(&[(tmp, b"")]).unwrap();

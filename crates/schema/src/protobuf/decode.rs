@@ -65,7 +65,7 @@ const EMPTY_TEXT: Value = Value::String(String::new());
 
 /// What is known about the place that a value is read for.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Position<'a> {
     /// The field's JSON name, for messages.
     field: &'a str,
     /// How many values there are around and including this one.
@@ -131,7 +131,7 @@ impl Decoder {
         depth: usize,
     ) -> Result<(), Error> {
         let schema = &p.schema;
-        let place = Place { field: &p.name, depth: depth + 1 };
+        let place = Position { field: &p.name, depth: depth + 1 };
         match schema.ty {
             Type::Array if !schema.wrapped => {
                 let items = schema.items.as_ref().ok_or(Error::NoSchema)?;
@@ -179,9 +179,9 @@ impl Decoder {
         reader: &mut Reader<'_>,
         wire: u8,
         list: &mut Vec<Value>,
-        place: Place<'_>,
+        place: Position<'_>,
     ) -> Result<(), Error> {
-        let place = Place { depth: place.depth + 1, ..place };
+        let place = Position { depth: place.depth + 1, ..place };
         let unpacked = match items.ty {
             Type::Integer | Type::Boolean => VARINT,
             Type::Number if items.format == Format::Float => FIXED32,
@@ -207,9 +207,9 @@ impl Decoder {
         values: &SchemaRef,
         bytes: &[u8],
         map: &mut Map<String, Value>,
-        place: Place<'_>,
+        place: Position<'_>,
     ) -> Result<(), Error> {
-        let place = Place { depth: place.depth + 1, ..place };
+        let place = Position { depth: place.depth + 1, ..place };
         self.charge(&EMPTY_TEXT)?;
         let mut reader = Reader(bytes);
         let (mut key, mut value) = (String::new(), None);
@@ -230,7 +230,7 @@ impl Decoder {
     }
 
     /// The value of a map entry that has none.
-    fn missing(&self, schema: &SchemaRef, place: Place<'_>) -> Result<Value, Error> {
+    fn missing(&self, schema: &SchemaRef, place: Position<'_>) -> Result<Value, Error> {
         match schema.ty {
             Type::Integer => Ok(0.into()),
             Type::Boolean => Ok(false.into()),
@@ -246,7 +246,7 @@ impl Decoder {
         schema: &SchemaRef,
         reader: &mut Reader<'_>,
         wire: u8,
-        place: Place<'_>,
+        place: Position<'_>,
     ) -> Result<Value, Error> {
         let want = |wanted: u8| {
             if wire == wanted { Ok(()) } else { Err(Error::WireType { wire, field: place.field.to_owned() }) }
@@ -276,7 +276,7 @@ impl Decoder {
     }
 
     /// A value that is a message on the wire.
-    fn special(&self, schema: &SchemaRef, bytes: &[u8], place: Place<'_>) -> Result<Value, Error> {
+    fn special(&self, schema: &SchemaRef, bytes: &[u8], place: Position<'_>) -> Result<Value, Error> {
         match schema.ty {
             Type::Quantity => raw::quantity(bytes),
             Type::Time | Type::MicroTime => raw::time(schema.ty, bytes),
@@ -306,7 +306,7 @@ impl Decoder {
     }
 
     /// The messages that stand for a schema or something simpler.
-    fn schema_or(&self, schema: &Schema, bytes: &[u8], place: Place<'_>) -> Result<Value, Error> {
+    fn schema_or(&self, schema: &Schema, bytes: &[u8], place: Position<'_>) -> Result<Value, Error> {
         let props = schema.items.as_ref().ok_or(Error::NoSchema)?;
         let form = SchemaOr::of(schema);
         let (mut one, mut list, mut allows) = (None, vec![], false);

@@ -15,7 +15,7 @@ use super::build::node as build;
 /// restricted), those in top-level metadata are forbidden.
 pub(super) fn check(schema: &Value, path: &Path, pruned: bool, errors: &mut ErrorList) {
     if let Some(root) = Node::of(schema) {
-        let place = Place { resource: root, way: None, of_meta: false };
+        let place = SchemaPosition { resource: root, way: None, of_meta: false };
         let mut check = Check { pruned, errors };
         check.node(root, path, &place, true);
     }
@@ -42,7 +42,7 @@ struct Way<'a> {
 }
 
 /// Where a schema stands.
-struct Place<'a> {
+struct SchemaPosition<'a> {
     /// The schema of the resource around it.
     resource: Node<'a>,
     way: Option<&'a Way<'a>>,
@@ -56,9 +56,9 @@ struct Check<'e> {
 }
 
 impl Check<'_> {
-    fn node<'a>(&mut self, n: Node<'a>, path: &Path, place: &Place<'a>, root: bool) {
+    fn node<'a>(&mut self, n: Node<'a>, path: &Path, place: &SchemaPosition<'a>, root: bool) {
         let embedded = n.flag("x-kubernetes-embedded-resource");
-        let own = Place { resource: n, way: None, of_meta: false };
+        let own = SchemaPosition { resource: n, way: None, of_meta: false };
         let place = if embedded { &own } else { place };
         if let Some(default) = n.get("default") {
             let path = path.child("default");
@@ -69,7 +69,7 @@ impl Check<'_> {
         }
         if let Some(items) = n.items() {
             let way = Way { before: place.way, field: None };
-            let below = Place { resource: place.resource, way: Some(&way), of_meta: place.of_meta };
+            let below = SchemaPosition { resource: place.resource, way: Some(&way), of_meta: place.of_meta };
             self.node(items, &path.child("items"), &below, false);
         }
         for (k, v) in n.map("properties") {
@@ -77,7 +77,7 @@ impl Check<'_> {
             let way = Way { before: place.way, field: Some(k) };
             let of_meta =
                 place.of_meta || (embedded || root) && matches!(k, "apiVersion" | "kind" | "metadata");
-            let below = Place { resource: place.resource, way: Some(&way), of_meta };
+            let below = SchemaPosition { resource: place.resource, way: Some(&way), of_meta };
             self.node(property, &path.child("properties").key(k), &below, false);
         }
     }
@@ -95,7 +95,7 @@ impl Check<'_> {
         });
     }
 
-    fn in_meta(&mut self, n: Node<'_>, default: &Value, place: &Place<'_>, path: &Path) {
+    fn in_meta(&mut self, n: Node<'_>, default: &Value, place: &SchemaPosition<'_>, path: &Path) {
         let schema = Schema { embedded_resource: true, ..build(place.resource) };
         let found: Vec<String> = validate::embedded(&schema, &around(default, place.way), &Path::root())
             .iter()
