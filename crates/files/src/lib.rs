@@ -1,4 +1,5 @@
-//! Files and directories that hold secrets: their modes, and replacing and erasing them. What directory trees take of a disk.
+//! Files and directories that hold secrets: their modes, and replacing and erasing them. Configuration files in YAML. What directory
+//! trees take of a disk.
 //!
 //! Invariants:
 //! - Created files and directories have the requested mode, whatever the process's umask is.
@@ -16,6 +17,7 @@ use std::{
 mod erase;
 pub mod kubeconfig;
 mod usage;
+pub mod yaml;
 
 pub use erase::erase;
 pub use usage::DirectoryUsage;

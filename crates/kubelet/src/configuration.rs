@@ -120,7 +120,7 @@ pub fn read(path: &Path) -> Result<Configuration, ConfigurationError> {
 /// # Errors
 /// What it has of other fields or wrong values.
 pub fn parse(text: &str) -> Result<Configuration, String> {
-    let file: File = serde_saphyr::from_str(text).map_err(|error| {
+    let file: File = kaji_files::yaml::decode(text).map_err(|error| {
         format!("{error} (this kubelet supports the fields that are expected, and no others)")
     })?;
     if (file.api_version.as_str(), file.kind.as_str()) != (VERSION, KIND) {

@@ -338,7 +338,7 @@ pub fn parse(text: &str) -> Result<AuthenticationConfiguration, String> {
     if text.is_empty() {
         return Err("empty config data".into());
     }
-    serde_saphyr::from_str(text).map_err(|e| e.to_string())
+    kaji_files::yaml::decode(text).map_err(|e| e.to_string())
 }
 
 /// The values of a list flag; a flag without any value is an empty list.

@@ -360,8 +360,9 @@ fn json(value: &Value) -> Bytes {
     Bytes::from(out)
 }
 
+/// By the reader that informers decode with: each type has its decoder once.
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    serde_json::from_slice(bytes).map_err(|e| Error::Decode(e.to_string()))
+    kaji_meta::json::from_slice(bytes).map_err(|e| Error::Decode(e.to_string()))
 }
 
 async fn collect(response: Response<Body>) -> Result<Bytes, Error> {

@@ -5,6 +5,10 @@
 //! - A snapshot is replaced atomically; handlers run after it is visible, in order, on the informer's own task.
 //! - After a broken watch the informer resumes from its last revision; after 410 it lists again and reports the differences.
 //! - Retries back off up to 5 s and end with the process.
+//!
+//! What does not depend on the type is in [`reflector`].
+
+mod reflector;
 
 use crate::{
     client::{Client, Error, Target},
@@ -15,17 +19,17 @@ use crate::{
     view::{Projection, Snapshot},
 };
 use arc_swap::ArcSwap;
-use futures_util::{StreamExt, future::BoxFuture};
+use futures_util::future::BoxFuture;
 use kaji_meta::{
     json,
     time::{Clock, SystemClock},
 };
+use reflector::{ReflectorStore, Replacement};
 use serde::Deserialize;
 use std::{
     any::{Any, TypeId},
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
 /// One object's change; both sides for an update.
@@ -126,89 +130,27 @@ impl<T: Projection> Informer<T> {
             });
         }
     }
+}
 
-    async fn run(self: Arc<Self>, client: Client) {
-        let mut backoff = Backoff::default();
-        let mut resume: Option<String> = None;
-        loop {
-            let outcome = match &resume {
-                None => self.list(&client).await.map(Some),
-                Some(revision) => self.watch(&client, revision).await,
-            };
-            match outcome {
-                Ok(next) => {
-                    backoff.reset();
-                    resume = next;
-                }
-                Err(error) => {
-                    if matches!(error.code(), Some(410)) {
-                        resume = None;
-                    }
-                    // An older server, or a feature that is off: there are no objects, until there are.
-                    if resume.is_none() && backoff.0 >= NOT_SERVED && Self::is_absent(&client, &error).await {
-                        self.publish(vec![], vec![], Some(0));
-                    }
-                    tracing::debug!(resource = T::RESOURCE, %error, "informer retries");
-                    tokio::time::sleep(backoff.next()).await;
-                }
-            }
-        }
+impl<T: Projection> ReflectorStore for Informer<T> {
+    fn collection(&self) -> &Collection {
+        &self.collection
     }
 
-    /// Whether the server does not have the resource. One that is not served may be forbidden as well: discovery tells.
-    async fn is_absent(client: &Client, error: &Error) -> bool {
-        if error.code() != Some(403) {
-            return is_not_served(error);
-        }
-        let version = match T::GROUP {
-            "" => format!("/api/{}", T::VERSION),
-            group => format!("/apis/{group}/{}", T::VERSION),
-        };
-        match client.get::<serde_json::Value>(&version).await {
-            Ok(found) => {
-                let resources = found["resources"].as_array();
-                resources.is_some_and(|all| all.iter().all(|resource| resource["name"] != T::RESOURCE))
-            }
-            Err(error) => is_not_served(&error),
-        }
+    fn group_version_resource(&self) -> [&'static str; 3] {
+        [T::GROUP, T::VERSION, T::RESOURCE]
     }
 
-    async fn list(&self, client: &Client) -> Result<String, Error> {
-        let (known, mut present) = (self.snapshot(), HashSet::new());
-        let mut upserts: Vec<Arc<T>> = vec![];
-        let each = |object: &[u8]| -> Result<(), Error> {
-            let object: T = parse(object)?;
-            let key = object.meta().key();
-            let same = |k: &Arc<T>| {
-                k.meta().resource_version == object.meta().resource_version
-                    && k.meta().uid == object.meta().uid
-            };
-            if !known.by_key(&key).is_some_and(same) {
-                upserts.push(Arc::new(object));
-            }
-            // A first list is compared with nothing.
-            if !known.is_empty() {
-                present.insert(key);
-            }
-            Ok(())
-        };
-        let last = client.list_objects(&self.collection, each).await?;
-        let removals = known.iter().map(|o| o.meta().key()).filter(|k| !present.contains(k)).collect();
-        self.publish(upserts, removals, last.parse().ok().or(Some(0)));
-        Ok(last)
+    fn replace(&self) -> Box<dyn Replacement + '_> {
+        let known = self.snapshot();
+        Box::new(InformerReplacement { informer: self, known, present: HashSet::new(), upserts: vec![] })
     }
 
-    /// Watches until the stream ends; returns the revision to resume from.
-    async fn watch(&self, client: &Client, from: &str) -> Result<Option<String>, Error> {
-        let mut events = client.watch_objects(&self.collection, from).await?;
-        let mut last = from.to_owned();
-        while let Some(batch) = events.next().await {
-            self.events(batch?, &mut last)?;
-        }
-        Ok(Some(last))
+    fn publish_absence(&self) {
+        self.publish(vec![], vec![], Some(0));
     }
 
-    fn events(&self, batch: Vec<ObjectEvent>, last: &mut String) -> Result<(), Error> {
+    fn publish_events(&self, batch: Vec<ObjectEvent>, last: &mut String) -> Result<(), Error> {
         let (mut upserts, mut removals) = (Vec::new(), Vec::new());
         let mut failure = None;
         for event in batch {
@@ -238,12 +180,36 @@ impl<T: Projection> Informer<T> {
     }
 }
 
-/// Answers in a row by which a resource is known not to be served: a server may be about to.
-const NOT_SERVED: u32 = 5;
+/// A list that is being compared with what an informer knows.
+struct InformerReplacement<'a, T> {
+    informer: &'a Informer<T>,
+    known: Snapshot<T>,
+    present: HashSet<Key>,
+    upserts: Vec<Arc<T>>,
+}
 
-/// Whether a list failed because the server has no such resource, or no such group version.
-fn is_not_served(error: &Error) -> bool {
-    error.not_found() || matches!(error, Error::Transport(text) if text.starts_with("HTTP 404"))
+impl<T: Projection> Replacement for InformerReplacement<'_, T> {
+    fn add(&mut self, object: &[u8]) -> Result<(), Error> {
+        let object: T = parse(object)?;
+        let key = object.meta().key();
+        let same = |k: &Arc<T>| {
+            k.meta().resource_version == object.meta().resource_version && k.meta().uid == object.meta().uid
+        };
+        if !self.known.by_key(&key).is_some_and(same) {
+            self.upserts.push(Arc::new(object));
+        }
+        // A first list is compared with nothing.
+        if !self.known.is_empty() {
+            self.present.insert(key);
+        }
+        Ok(())
+    }
+
+    fn publish(self: Box<Self>, revision: u64) {
+        let InformerReplacement { informer, known, present, upserts } = *self;
+        let removals = known.iter().map(|o| o.meta().key()).filter(|k| !present.contains(k)).collect();
+        informer.publish(upserts, removals, Some(revision));
+    }
 }
 
 fn parse<T: serde::de::DeserializeOwned>(object: &[u8]) -> Result<T, Error> {
@@ -278,20 +244,6 @@ impl<T: Projection> Observed for Informer<T> {
     }
 }
 
-#[derive(Default)]
-struct Backoff(u32);
-
-impl Backoff {
-    fn next(&mut self) -> Duration {
-        self.0 = (self.0 + 1).min(10);
-        Duration::from_millis(5 << self.0)
-    }
-
-    fn reset(&mut self) {
-        self.0 = 0;
-    }
-}
-
 /// Which objects informers read, by resource.
 #[derive(Default)]
 pub struct Selected(HashMap<TypeId, Selection>);
@@ -320,7 +272,7 @@ impl<T: Projection> StartedInformer<T> {
     /// An informer of the selected objects.
     pub fn new(selection: Selection, client: Client) -> Self {
         let informer = Arc::new(Informer::<T>::new(selection));
-        StartedInformer { task: Box::pin(informer.clone().run(client)), informer }
+        StartedInformer { task: Box::pin(reflector::run(informer.clone(), client)), informer }
     }
 }
 

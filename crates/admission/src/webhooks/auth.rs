@@ -227,7 +227,7 @@ impl Auth {
     }
 
     fn kubeconfig(text: &str, dir: &Path) -> Result<Auth, String> {
-        let file: Kubeconfig = serde_saphyr::from_str(text).map_err(|e| e.to_string())?;
+        let file: Kubeconfig = kaji_files::yaml::decode(text).map_err(|e| e.to_string())?;
         for Named { name, user } in &file.users {
             let missing = [
                 ("exec", !user.exec.is_null()),

@@ -90,7 +90,7 @@ impl RegistryConfig {
     /// # Errors
     /// [`ImageError::Invalid`], also for unknown fields.
     pub fn parse(text: &str) -> Result<RegistryConfig, ImageError> {
-        serde_saphyr::from_str(text).map_err(|error| ImageError::Invalid(format!("registries: {error}")))
+        kaji_files::yaml::decode(text).map_err(|error| ImageError::Invalid(format!("registries: {error}")))
     }
 
     /// Where a reference may be pulled from, the registry itself last.

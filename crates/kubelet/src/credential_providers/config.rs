@@ -194,7 +194,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 }
 
 fn decode(text: &str) -> Result<Vec<Entry>, String> {
-    let file: File = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    let file: File = kaji_files::yaml::decode(text).map_err(|error| error.to_string())?;
     if file.kind != KIND {
         return Err(format!("failed to decode {:?} (wrong Kind)", file.kind));
     }

@@ -1,11 +1,11 @@
 //! Tests of informers against a server that the test plays, in paused time.
 
-use super::*;
+use super::{reflector::NOT_SERVED, *};
 use crate::testing::{FakeServer, Item, client, item, list};
 use futures_util::FutureExt;
 use http::Method;
 use serde_json::{Value, json};
-use std::sync::mpsc as sync_mpsc;
+use std::{sync::mpsc as sync_mpsc, time::Duration};
 use tokio::time::Instant;
 
 /// An informer with a handler that reports each change as text.
