@@ -83,6 +83,10 @@ pub struct Args {
     /// Writes the figures to this file as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// The figures of another run (its --json), of another server on this machine: they are compared with, in place of those
+    /// that are known beforehand. Figures that depend on a count only if the counts are the same.
+    #[arg(long, value_name = "FILE")]
+    reference: Option<PathBuf>,
     /// Threads of the load generator.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,
@@ -237,6 +241,12 @@ pub fn run(args: &Args) -> Result<(), Error> {
 async fn measure(args: &Args) -> Result<(), Error> {
     let counts = Counts::scaled(args.scale);
     let mut report = Report::new(counts);
+    if let Some(path) = &args.reference {
+        let text = std::fs::read(path).map_err(|e| Error::file(path, e))?;
+        let figures =
+            serde_json::from_slice(&text).map_err(|e| Error::Json(path.display().to_string(), e))?;
+        report.compare_with(&figures);
+    }
     if cfg!(debug_assertions) {
         report
             .notes

@@ -5,7 +5,8 @@
 //! touched; functions that run together in few pages are what keeps the rest of the code out of memory.
 //!
 //! Invariants: both links are of the same compilation, because names of functions differ between others; functions that run
-//! while the server idles come first, then those of its start, then the rest in the compiler's order.
+//! while the server idles come first, then those of its start, then the rest in the compiler's order. Nothing depends on functions
+//! having different addresses: the compiler may merge them as well.
 
 use crate::{
     bench::{self, start},
@@ -22,6 +23,9 @@ use std::{
 
 /// Functions that run until a server is ready, at least; it is ten times as many.
 const FEWEST: usize = 1000;
+
+/// Functions with the same machine code are linked once, as glue that frees values often is.
+const SAME_CODE_ONCE: &str = "-Clink-arg=-Wl,--icf=all";
 
 /// What is built, and how it is run.
 #[derive(clap::Args)]
@@ -68,7 +72,7 @@ pub fn run(root: &Path, args: &Args) -> Result<PathBuf, Error> {
             "kaji",
             "--",
         ]);
-        cargo.args(extra);
+        cargo.arg(SAME_CODE_ONCE).args(extra);
         check(cargo.status().map(|status| (status.success(), String::new())), "cargo rustc")
     };
     // Callgrind names functions by the symbols, which the profile strips.

@@ -89,6 +89,8 @@ pub struct Report {
     values: Vec<(&'static str, f64)>,
     /// What was measured beside, in place of the references that are known beforehand.
     beside: Vec<(&'static str, f64)>,
+    /// Whether references that are known beforehand are left out.
+    only_beside: bool,
     /// What the reader must know to judge the figures.
     pub notes: Vec<String>,
     /// The phases that ran.
@@ -103,6 +105,7 @@ impl Report {
             version: String::new(),
             values: vec![],
             beside: vec![],
+            only_beside: false,
             notes: vec![],
             phases: vec![],
         }
@@ -122,9 +125,26 @@ impl Report {
         self.beside.push((id, value));
     }
 
+    /// Compares with the figures of another run, in the form of [`Report::json`], instead of those that are known beforehand.
+    pub fn compare_with(&mut self, figures: &Value) {
+        let same_counts = figures["scale"].as_f64() == Some(self.counts.scale);
+        self.only_beside = true;
+        for figure in figures["measures"].as_array().into_iter().flatten() {
+            let measure = MEASURES.iter().find(|m| figure["id"] == m.id && (same_counts || !m.sized));
+            if let (Some(measure), Some(value)) = (measure, figure["value"].as_f64()) {
+                self.set_beside(measure.id, value);
+            }
+        }
+        let server = figures["server"].as_str().unwrap_or("an unknown server");
+        self.notes.push(format!("upstream: {server}, measured on this machine"));
+    }
+
+    fn beside(&self, measure: &Measure) -> Option<f64> {
+        self.beside.iter().find(|(id, _)| *id == measure.id).map(|(_, value)| *value)
+    }
+
     fn reference(&self, measure: &Measure) -> Option<f64> {
-        let beside = self.beside.iter().find(|(id, _)| *id == measure.id);
-        beside.map(|(_, value)| *value).or(measure.reference)
+        self.beside(measure).or(measure.reference.filter(|_| !self.only_beside))
     }
 
     /// A figure that was recorded.
@@ -151,7 +171,8 @@ impl Report {
 
     /// How many times better than `against`.
     fn ratio(&self, measure: &Measure, value: f64, against: Option<f64>) -> Option<f64> {
-        if measure.sized && !self.counts.full() {
+        // What was measured beside has the same counts.
+        if measure.sized && !self.counts.full() && self.beside(measure).is_none() {
             return None;
         }
         let (better, worse) = match measure.better {
@@ -176,7 +197,7 @@ impl Report {
 
     /// The table and what belongs under it.
     pub fn table(&self) -> String {
-        let mut rows = vec![["measure", "measured", "upstream", "better by", "aim", ""].map(str::to_owned)];
+        let mut rows = vec![["measure", "better by", "measured", "upstream", "aim", ""].map(str::to_owned)];
         let mut show = |m: &Measure, value: f64| {
             let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
             let met = match self.met(m, value) {
@@ -186,9 +207,9 @@ impl Report {
             };
             rows.push([
                 self.counts.fill(m.label),
+                or_dash(self.ratio(m, value, self.reference(m)).map(|r| format!("{}x", digits(r)))),
                 m.unit.show(value),
                 or_dash(self.reference(m).map(|r| m.unit.show(r))),
-                or_dash(self.ratio(m, value, self.reference(m)).map(|r| format!("{}x", digits(r)))),
                 or_dash(m.aim.map(|a| m.unit.show(a))),
                 met.to_owned(),
             ]);
@@ -205,7 +226,7 @@ impl Report {
         text.push_str(&aligned(&rows));
         if !self.counts.full() {
             text.push_str(&format!(
-                "\nscale {}: figures that depend on a count are not compared\n",
+                "\nscale {}: figures that depend on a count are not compared with aims, or with what is known beforehand\n",
                 self.counts.scale
             ));
         }
@@ -323,14 +344,14 @@ mod tests {
     #[test]
     fn a_table() {
         expect![[r#"
-            measure                                  measured  upstream  better by       aim
-            start: exec to /readyz                      58 ms     3.2 s      55.2x     60 ms  met
-            memory, idle                              22.1 MB    520 MB      23.5x     20 MB  missed
-            GETs, 64 clients: pods                   50,000/s   1,447/s      34.6x  43,000/s  met
-            LIST of 50,000 pods: time                  900 ms     2.7 s         3x    180 ms  missed
-            eight such LISTs at once: memory on top     -4 MB    1.2 GB          -      8 MB  met
-            create, one client: ConfigMap, p99         4.5 ms         -          -         -
-            watch: events lost                              0         -          -         0  met
+            measure                                  better by  measured  upstream       aim
+            start: exec to /readyz                       55.2x     58 ms     3.2 s     60 ms  met
+            memory, idle                                 23.5x   22.1 MB    520 MB     20 MB  missed
+            GETs, 64 clients: pods                       34.6x  50,000/s   1,447/s  43,000/s  met
+            LIST of 50,000 pods: time                       3x    900 ms     2.7 s    180 ms  missed
+            eight such LISTs at once: memory on top          -     -4 MB    1.2 GB      8 MB  met
+            create, one client: ConfigMap, p99               -    4.5 ms         -         -
+            watch: events lost                               -         0         -         0  met
 
             phase   took  generator CPU  server CPU
             start  60 ms          10 ms           -
@@ -343,20 +364,20 @@ mod tests {
     #[test]
     fn a_table_of_a_scaled_run() {
         expect![[r#"
-            measure                                  measured  upstream  better by       aim
-            start: exec to /readyz                      58 ms     3.2 s      55.2x     60 ms  met
-            memory, idle                              22.1 MB    520 MB      23.5x     20 MB  missed
-            GETs, 64 clients: pods                   50,000/s   1,447/s      34.6x  43,000/s  met
-            LIST of 5,000 pods: time                   900 ms     2.7 s          -    180 ms
-            eight such LISTs at once: memory on top     -4 MB    1.2 GB          -      8 MB
-            create, one client: ConfigMap, p99         4.5 ms         -          -         -
-            watch: events lost                              0         -          -         0  met
+            measure                                  better by  measured  upstream       aim
+            start: exec to /readyz                       55.2x     58 ms     3.2 s     60 ms  met
+            memory, idle                                 23.5x   22.1 MB    520 MB     20 MB  missed
+            GETs, 64 clients: pods                       34.6x  50,000/s   1,447/s  43,000/s  met
+            LIST of 5,000 pods: time                         -    900 ms     2.7 s    180 ms
+            eight such LISTs at once: memory on top          -     -4 MB    1.2 GB      8 MB
+            create, one client: ConfigMap, p99               -    4.5 ms         -         -
+            watch: events lost                               -         0         -         0  met
 
             phase   took  generator CPU  server CPU
             start  60 ms          10 ms           -
             bound   30 s              -         2 s  FAILED: no pod was bound
 
-            scale 0.1: figures that depend on a count are not compared
+            scale 0.1: figures that depend on a count are not compared with aims, or with what is known beforehand
             note: a note
         "#]]
         .assert_eq(&report(0.1).table());
@@ -447,8 +468,38 @@ mod tests {
         let table = report.table();
         let shown: Vec<&str> = table.lines().filter(|line| line.starts_with("node")).collect();
         expect![[r#"
-            node: pod created to Running, p50     40 ms    200 ms         5x  80 ms  met
-            node: CPU a second with 50 pods        2 ms         -          -  10 ms  met"#]]
+            node: pod created to Running, p50         5x     40 ms    200 ms  80 ms  met
+            node: CPU a second with 50 pods            -      2 ms         -  10 ms  met"#]]
+        .assert_eq(&shown.join("\n"));
+    }
+
+    #[test]
+    fn figures_of_another_run_replace_what_is_known_beforehand() {
+        let mut other = Report::new(Counts::scaled(0.1));
+        other.version = "v1.36.2".into();
+        other.set("list", 2.7);
+        other.set("gets", 5_000.0);
+        let figures = other.json();
+        let mut same_counts = report(0.1);
+        same_counts.compare_with(&figures);
+        let mut other_counts = report(1.0);
+        other_counts.compare_with(&figures);
+        let shown = [same_counts, other_counts].map(|report| {
+            let table = report.table();
+            let rows = table
+                .lines()
+                .filter(|l| ["start:", "GETs", "LIST", "note: up"].iter().any(|s| l.starts_with(s)));
+            rows.collect::<Vec<_>>().join("\n")
+        });
+        expect![[r#"
+            start: exec to /readyz                           -     58 ms         -     60 ms  met
+            GETs, 64 clients: pods                         10x  50,000/s   5,000/s  43,000/s  met
+            LIST of 5,000 pods: time                        3x    900 ms     2.7 s    180 ms
+            note: upstream: v1.36.2, measured on this machine
+            start: exec to /readyz                           -     58 ms         -     60 ms  met
+            GETs, 64 clients: pods                         10x  50,000/s   5,000/s  43,000/s  met
+            LIST of 50,000 pods: time                        -    900 ms         -    180 ms  missed
+            note: upstream: v1.36.2, measured on this machine"#]]
         .assert_eq(&shown.join("\n"));
     }
 
