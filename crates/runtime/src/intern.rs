@@ -5,13 +5,14 @@
 //! - A table refers weakly to its values. A shard is swept when it has doubled since the last sweep, so that dead entries
 //!   never outnumber live ones by more than a constant.
 
+use foldhash::quality::RandomState;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
-    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState},
+    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher},
     ops::Deref,
-    sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
+    sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, Weak},
 };
 
 /// Locks of a table: informers decode side by side.
@@ -48,12 +49,14 @@ struct Shard<T> {
 pub struct Table<T> {
     hasher: RandomState,
     shards: [Mutex<Shard<T>>; SHARDS],
+    /// The default value, once it was asked for: decoding begins with it.
+    default: OnceLock<Arc<T>>,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
         let shard = |_| Mutex::new(Shard { values: HashMap::default(), entries: 0, sweep_at: SMALL });
-        Table { hasher: RandomState::new(), shards: std::array::from_fn(shard) }
+        Table { hasher: RandomState::default(), shards: std::array::from_fn(shard), default: OnceLock::new() }
     }
 }
 
@@ -146,7 +149,8 @@ impl<T: Share> Clone for Shared<T> {
 
 impl<T: Share + Default> Default for Shared<T> {
     fn default() -> Self {
-        Shared::new(T::default())
+        let table = T::table();
+        Shared(table.default.get_or_init(|| table.intern(T::default())).clone())
     }
 }
 

@@ -6,12 +6,12 @@ use crate::{
     informer::StartedInformer,
     meta::{Key, Meta},
 };
+use foldhash::quality::RandomState;
 use imbl::{GenericHashMap, OrdMap, OrdSet, ordmap::DiffItem, shared_ptr::DefaultSharedPtr};
 use serde::de::DeserializeOwned;
 use std::{
     any::{Any, TypeId},
     collections::HashMap,
-    hash::RandomState,
     sync::Arc,
 };
 

@@ -37,7 +37,7 @@ use serde_json::{Value, json};
 pub const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// Calls `f` with every container of a pod spec and its path.
-pub fn each_container<'a>(spec: &'a Value, path: &Path, mut f: impl FnMut(&'a Value, &Path)) {
+pub fn each_container<'a>(spec: &'a impl Fields, path: &Path, mut f: impl FnMut(&'a Value, &Path)) {
     for list in CONTAINER_LISTS {
         let items = spec.list(list);
         if items.is_empty() {

@@ -85,13 +85,71 @@ impl Fields for Map<String, Value> {
     }
 }
 
+/// The fields of an object that is read very often. A lookup in a large map compares several names; here it compares one, and
+/// hashing a name that is known beforehand is done by the compiler.
+pub struct FieldTable<'a> {
+    object: &'a Value,
+    /// By hash, else in the next free slot. Empty for objects of so many fields that there would be no free slot.
+    slots: [Option<(&'a str, &'a Value)>; SLOTS],
+    complete: bool,
+}
+
+/// Twice as many as a pod's spec has fields that are set together.
+const SLOTS: usize = 64;
+
+impl<'a> FieldTable<'a> {
+    /// The fields of an object; none of another value.
+    pub fn of(object: &'a Value) -> FieldTable<'a> {
+        let mut table = FieldTable { object, slots: [None; SLOTS], complete: true };
+        let Some(fields) = object.as_object() else { return table };
+        table.complete = fields.len() <= SLOTS / 2;
+        for (name, value) in fields.iter().take(SLOTS / 2) {
+            let mut at = slot(name);
+            while table.slots[at].is_some() {
+                at = (at + 1) % SLOTS;
+            }
+            table.slots[at] = Some((name, value));
+        }
+        table
+    }
+
+    /// The object.
+    pub fn value(&self) -> &'a Value {
+        self.object
+    }
+}
+
+/// Field names of one object differ in length and letters enough for this.
+#[inline]
+fn slot(name: &str) -> usize {
+    let name = name.as_bytes();
+    let (Some(first), Some(last)) = (name.first(), name.last()) else { return 0 };
+    let middle = name[name.len() / 2];
+    (name.len() * 31 + usize::from(*first) * 7 + usize::from(middle) * 3 + usize::from(*last)) % SLOTS
+}
+
+impl Fields for FieldTable<'_> {
+    #[inline]
+    fn get_field(&self, key: &str) -> Option<&Value> {
+        if !self.complete {
+            return self.object.get_field(key);
+        }
+        let mut at = slot(key);
+        // At least half of the slots are empty, so this ends.
+        while let Some((name, value)) = self.slots[at] {
+            if name == key {
+                return Some(value).filter(|v| !v.is_null());
+            }
+            at = (at + 1) % SLOTS;
+        }
+        None
+    }
+}
+
 /// Sets a field of an object when it is absent or null. Does nothing to a value that is no object.
 pub fn set_default(v: &mut Value, key: &str, default: impl FnOnce() -> Value) {
-    if let Some(map) = v.as_object_mut() {
-        let slot = map.entry(key).or_insert(Value::Null);
-        if slot.is_null() {
-            *slot = default();
-        }
+    if !v.has(key) {
+        put(v, key, default());
     }
 }
 
@@ -154,4 +212,25 @@ pub fn ensure_object<'a>(v: &'a mut Value, key: &str) -> &'a mut Value {
         *slot = Value::Object(Map::new());
     }
     slot
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_table_of_fields_reads_as_its_object(names in prop::collection::btree_set("[a-c]{0,4}", 0..50), other in "[a-c]{0,4}") {
+            let fields: Map<String, Value> =
+                names.iter().map(|n| (n.clone(), if n.len() == 3 { Value::Null } else { n.as_str().into() })).collect();
+            let object = Value::Object(fields);
+            let table = FieldTable::of(&object);
+            for name in names.iter().chain([&other]) {
+                prop_assert_eq!(table.get_field(name), object.get_field(name));
+            }
+            let none = FieldTable::of(&Value::Null);
+            prop_assert_eq!(none.get_field(&other), None);
+        }
+    }
 }

@@ -20,7 +20,7 @@ pub use requirements::requirements as container_requirements;
 pub(crate) use scheduling::only_deleted_gates;
 pub use scheduling::{node_selector, node_selector_term, tolerations};
 
-use crate::shared::{Fields, check};
+use crate::shared::{Fields, check, value::FieldTable};
 use kaji_meta::{
     Path,
     field::{Error, ErrorList},
@@ -31,7 +31,7 @@ use std::collections::{BTreeSet, HashMap};
 
 /// What the parts of a spec's validation share.
 pub(crate) struct Cx<'a> {
-    pub spec: &'a Value,
+    pub spec: &'a FieldTable<'a>,
     /// The spec belongs to a Pod, not to a template.
     pub is_pod: bool,
     /// Well-formed volumes by name.
@@ -46,11 +46,12 @@ pub(crate) struct Cx<'a> {
 
 /// Validates a pod's or template's spec. `metadata` is the pod's own; templates have none.
 pub fn pod_spec(errs: &mut ErrorList, path: &Path, spec: &Value, metadata: Option<&Value>) {
+    let spec = &FieldTable::of(spec);
     let grace = spec.opt_int("terminationGracePeriodSeconds");
     if grace.is_none() {
         errs.push(Error::required(&path.child("terminationGracePeriodSeconds"), ""));
     }
-    let volumes = volumes::volumes(errs, &path.child("volumes"), spec, metadata);
+    let volumes = volumes::volumes(errs, &path.child("volumes"), spec.value(), metadata);
     let cx = Cx {
         spec,
         is_pod: metadata.is_some(),
@@ -88,7 +89,7 @@ pub fn pod_spec(errs: &mut ErrorList, path: &Path, spec: &Value, metadata: Optio
     scheduling::affinity(errs, &path.child("affinity"), spec.at("affinity"));
     dns_config(errs, &path.child("dnsConfig"), spec);
     gates(errs, path, spec);
-    scheduling::topology_spread(errs, &path.child("topologySpreadConstraints"), spec);
+    scheduling::topology_spread(errs, &path.child("topologySpreadConstraints"), spec.value());
     security::windows_host_process(errs, &cx, path);
     security::host_users(errs, &cx, path);
     host_names(errs, path, spec);
@@ -133,7 +134,7 @@ pub(crate) fn image_without_spaces(errs: &mut ErrorList, path: &Path, container:
     }
 }
 
-fn resource_claims(errs: &mut ErrorList, path: &Path, spec: &Value, metadata: Option<&Value>) {
+fn resource_claims(errs: &mut ErrorList, path: &Path, spec: &FieldTable<'_>, metadata: Option<&Value>) {
     let mirror = metadata.is_some_and(|m| m.at("annotations").has("kubernetes.io/config.mirror"));
     let mut seen = BTreeSet::new();
     for (i, claim) in spec.list("resourceClaims").iter().enumerate() {
@@ -183,7 +184,7 @@ fn host_network_ports(errs: &mut ErrorList, cx: &Cx<'_>, path: &Path) {
     }
 }
 
-fn dns_config(errs: &mut ErrorList, path: &Path, spec: &Value) {
+fn dns_config(errs: &mut ErrorList, path: &Path, spec: &FieldTable<'_>) {
     let config = spec.get_field("dnsConfig");
     if spec.text("dnsPolicy") == "None" {
         let Some(c) = config else {
@@ -232,7 +233,7 @@ fn dns_config(errs: &mut ErrorList, path: &Path, spec: &Value) {
     }
 }
 
-fn gates(errs: &mut ErrorList, path: &Path, spec: &Value) {
+fn gates(errs: &mut ErrorList, path: &Path, spec: &FieldTable<'_>) {
     for (i, gate) in spec.list("readinessGates").iter().enumerate() {
         let p = path.child("readinessGates").index(i).child("conditionType");
         check::qualified_name(errs, &p, gate.text("conditionType"));
@@ -248,7 +249,7 @@ fn gates(errs: &mut ErrorList, path: &Path, spec: &Value) {
     }
 }
 
-fn host_names(errs: &mut ErrorList, path: &Path, spec: &Value) {
+fn host_names(errs: &mut ErrorList, path: &Path, spec: &FieldTable<'_>) {
     let Some(name) = spec.opt_text("hostnameOverride") else { return };
     let path = path.child("hostnameOverride");
     if spec.flag("setHostnameAsFQDN") {
@@ -263,7 +264,7 @@ fn host_names(errs: &mut ErrorList, path: &Path, spec: &Value) {
     check::dns_subdomain(errs, &path, name);
 }
 
-fn names_and_numbers(errs: &mut ErrorList, path: &Path, spec: &Value) {
+fn names_and_numbers(errs: &mut ErrorList, path: &Path, spec: &FieldTable<'_>) {
     for field in ["serviceAccountName", "nodeName"] {
         if !spec.text(field).is_empty() {
             check::dns_subdomain(errs, &path.child(field), spec.text(field));
@@ -304,7 +305,7 @@ fn names_and_numbers(errs: &mut ErrorList, path: &Path, spec: &Value) {
     }
 }
 
-fn scheduling_group(errs: &mut ErrorList, path: &Path, spec: &Value) {
+fn scheduling_group(errs: &mut ErrorList, path: &Path, spec: &FieldTable<'_>) {
     let Some(group) = spec.get_field("schedulingGroup") else { return };
     let path = path.child("podGroupName");
     match group.opt_text("podGroupName") {

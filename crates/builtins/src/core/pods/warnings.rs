@@ -2,7 +2,7 @@
 //! seem to.
 
 use super::{each_container, validate::annotations};
-use crate::shared::{Fields, check::quantity};
+use crate::shared::{Fields, check::quantity, value::FieldTable};
 use kaji_meta::{
     Path,
     text::quote,
@@ -66,6 +66,7 @@ pub fn deprecated_node_label(key: &str) -> Option<&'static str> {
 
 /// Warnings for a pod (`path` is the root) or a template (`path` is the template's).
 pub fn spec_and_meta(path: &Path, is_template: bool, spec: &Value, meta: &Value) -> Vec<String> {
+    let spec = &FieldTable::of(spec);
     let mut w = vec![];
     let at = path.child("spec");
     scheduling(&mut w, &at, spec);
@@ -127,7 +128,7 @@ pub fn spec_and_meta(path: &Path, is_template: bool, spec: &Value, meta: &Value)
     w
 }
 
-fn scheduling(w: &mut Vec<String>, at: &Path, spec: &Value) {
+fn scheduling(w: &mut Vec<String>, at: &Path, spec: &FieldTable<'_>) {
     for (k, _) in spec.string_map("nodeSelector") {
         if let Some(m) = deprecated_node_label(k) {
             w.push(format!("{}: {m}", at.child("nodeSelector").key(k)));
@@ -172,7 +173,7 @@ pub fn node_term(w: &mut Vec<String>, path: &Path, term: &Value, check_values: b
     }
 }
 
-fn volumes(w: &mut Vec<String>, at: &Path, spec: &Value) {
+fn volumes(w: &mut Vec<String>, at: &Path, spec: &FieldTable<'_>) {
     for (i, v) in spec.list("volumes").iter().enumerate() {
         for (field, shown, message) in VOLUMES {
             if v.has(field) {
@@ -198,7 +199,7 @@ pub fn claim_spec(w: &mut Vec<String>, path: &Path, spec: &Value) {
     }
 }
 
-fn duplicates(w: &mut Vec<String>, at: &Path, spec: &Value) {
+fn duplicates(w: &mut Vec<String>, at: &Path, spec: &FieldTable<'_>) {
     for (list, field, what) in
         [("hostAliases", "ip", "duplicate ip"), ("imagePullSecrets", "name", "duplicate name")]
     {
@@ -252,7 +253,7 @@ fn env(w: &mut Vec<String>, path: &Path, c: &Value) {
     }
 }
 
-fn ports(w: &mut Vec<String>, at: &Path, spec: &Value) {
+fn ports(w: &mut Vec<String>, at: &Path, spec: &FieldTable<'_>) {
     let mut all: BTreeMap<String, Vec<(Path, &Value)>> = BTreeMap::new();
     each_container(spec, at, |c, path| {
         for (i, p) in c.list("ports").iter().enumerate() {
@@ -367,7 +368,7 @@ fn items(s: &Value, from: &str) -> Vec<Source> {
     s.list("items").iter().map(|i| Source::new(i.text("path"), from)).collect()
 }
 
-fn overlaps(w: &mut Vec<String>, spec: &Value) {
+fn overlaps(w: &mut Vec<String>, spec: &FieldTable<'_>) {
     for v in spec.list("volumes") {
         let name = quote(v.text("name"));
         let mut report = |description: &str, sources: Vec<Source>| {

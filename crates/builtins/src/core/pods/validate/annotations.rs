@@ -78,6 +78,9 @@ fn seccomp_value(errs: &mut ErrorList, path: &Path, p: &str) {
 /// On creation, deprecated annotations and the fields that replaced them must have equal values.
 pub fn match_fields(errs: &mut ErrorList, path: &Path, metadata: &Value, spec: &Value) {
     let a = metadata.at("annotations");
+    if a.is_null() {
+        return;
+    }
     let pod = spec.at("securityContext");
     if let Some(v) = a.opt_text(SECCOMP_POD) {
         let path = path.child("securityContext").child("seccompProfile");

@@ -154,14 +154,14 @@ pub(super) fn pod_level(errs: &mut ErrorList, cx: &Cx<'_>, path: &Path) {
         ));
     }
     check_requirements(errs, &path, r, &cx.claims, pod_resource_name);
-    for (name, sum) in resources::aggregate(cx.spec, "requests") {
+    for (name, sum) in resources::aggregate(cx.spec.value(), "requests") {
         if let Some(q) = r.at("requests").get_field(&name).and_then(quantity).filter(|q| sum > *q) {
             let text = format!("must be greater than or equal to aggregate container requests of {sum}");
             errs.push(Error::invalid(&path.child("requests").key(&name), q.to_string(), text));
         }
     }
     for (name, sum) in
-        resources::aggregate(cx.spec, "limits").into_iter().filter(|(n, _)| names::is_hugepages(n))
+        resources::aggregate(cx.spec.value(), "limits").into_iter().filter(|(n, _)| names::is_hugepages(n))
     {
         if let Some(q) = r.at("limits").get_field(&name).and_then(quantity).filter(|q| sum > *q) {
             let text = format!("must be greater than or equal to aggregate container limits of {sum}");

@@ -260,7 +260,7 @@ fn windows_user(name: &str) -> Vec<&'static str> {
 /// HostProcess containers: all of a pod's or none, and only on the host's network.
 pub(super) fn windows_host_process(errs: &mut ErrorList, cx: &Cx<'_>, path: &Path) {
     let of = |holder: &Value| holder.at("securityContext").at("windowsOptions").opt_flag("hostProcess");
-    let pod = of(cx.spec);
+    let pod = of(cx.spec.value());
     let (mut all, mut host) = (0, 0);
     each_container(cx.spec, path, |c, path| {
         all += 1;
@@ -352,7 +352,7 @@ fn linux(errs: &mut ErrorList, cx: &Cx<'_>, path: &Path) {
             errs.push(Error::forbidden(&path, "windows options cannot be set for a linux pod"));
         }
     };
-    refuse(cx.spec, path);
+    refuse(cx.spec.value(), path);
     each_container(cx.spec, path, |c, path| refuse(c, path));
 }
 
