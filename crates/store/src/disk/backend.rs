@@ -36,6 +36,69 @@ pub trait Fault: Debug + Send + Sync + 'static {
     fn free(&self) -> Option<u64> {
         None
     }
+
+    /// As [`Fault::on_write`], with the file as it is before the write. What this writes itself before it fails is a short write.
+    ///
+    /// # Errors
+    /// Whatever the disk is to say.
+    fn before_write(&self, file: &File, offset: u64, data: &[u8]) -> io::Result<()> {
+        let _ = file;
+        self.on_write(offset, data.len())
+    }
+
+    /// Called before a file's length changes; its error is that of the change.
+    ///
+    /// # Errors
+    /// Whatever the disk is to say.
+    fn before_resize(&self, file: &File, len: u64) -> io::Result<()> {
+        let _ = (file, len);
+        Ok(())
+    }
+
+    /// Everything that was written to a file is on disk.
+    fn synced(&self, file: &File) {
+        let _ = file;
+    }
+}
+
+/// What stands between the store and one of its files: nothing, or a fault.
+#[derive(Debug, Default)]
+pub(super) struct FaultyFile {
+    /// The fault, and the file that it looks at.
+    fault: Option<(Arc<dyn Fault>, File)>,
+}
+
+impl FaultyFile {
+    /// For this file.
+    pub fn new(fault: Option<&Arc<dyn Fault>>, file: &File) -> io::Result<FaultyFile> {
+        let fault = fault.map(|fault| Ok::<_, io::Error>((fault.clone(), file.try_clone()?)));
+        Ok(FaultyFile { fault: fault.transpose()? })
+    }
+
+    /// Writes, if the fault lets it.
+    pub fn write(&self, offset: u64, data: &[u8], write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        if let Some((fault, file)) = &self.fault {
+            fault.before_write(file, offset, data)?;
+        }
+        write()
+    }
+
+    /// Changes the length, if the fault lets it.
+    pub fn resize(&self, len: u64, resize: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        if let Some((fault, file)) = &self.fault {
+            fault.before_resize(file, len)?;
+        }
+        resize()
+    }
+
+    /// Syncs, if the fault lets it.
+    pub fn sync(&self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let Some((fault, file)) = &self.fault else { return sync() };
+        fault.on_sync()?;
+        sync()?;
+        fault.synced(file);
+        Ok(())
+    }
 }
 
 /// How many bytes the user of this process may still write on the file system of a file; `None` where the system does not say.
@@ -68,9 +131,11 @@ impl Opened {
     /// When it cannot be synced.
     pub fn complete(&self, path: &Path, options: &DiskOptions) -> Result<(), StoreError> {
         self.draft.store(false, Ordering::SeqCst);
-        let faulty = options.fault.as_ref().map_or(Ok(()), |f| f.on_sync());
-        let synced = faulty.and_then(|()| File::open(path)?.sync_all());
-        synced.map_err(|e| io_error(path, &e))
+        let sync = || {
+            let file = File::open(path)?;
+            FaultyFile::new(options.fault.as_ref(), &file)?.sync(|| file.sync_all())
+        };
+        sync().map_err(|e| io_error(path, &e))
     }
 }
 
@@ -90,8 +155,8 @@ pub(super) fn open(
     std::os::unix::fs::OpenOptionsExt::mode(&mut open, kaji_files::PRIVATE);
     let file = open.open(path).map_err(|e| io_error(path, &e))?;
     guarded(path, || {
-        let file = FileBackend::new(file).map_err(|e| db_error(path, e))?;
-        let (fault, unsynced) = (options.fault.clone(), unsynced.clone());
+        let fault = FaultyFile::new(options.fault.as_ref(), &file).map_err(|e| io_error(path, &e))?;
+        let (file, unsynced) = (FileBackend::new(file).map_err(|e| db_error(path, e))?, unsynced.clone());
         let draft = Arc::new(AtomicBool::new(new));
         let backend = Backend { file, fault, unsynced, draft: draft.clone(), closed: RwLock::default() };
         let database = Builder::new().set_cache_size(options.cache_bytes).create_with_backend(backend);
@@ -103,7 +168,7 @@ pub(super) fn open(
 #[derive(Debug)]
 struct Backend {
     file: FileBackend,
-    fault: Option<Arc<dyn Fault>>,
+    fault: FaultyFile,
     unsynced: Unsynced,
     /// Set while the file is being made.
     draft: Arc<AtomicBool>,
@@ -127,21 +192,19 @@ impl StorageBackend for Backend {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
+        self.fault.resize(len, || self.file.set_len(len))
     }
 
     fn sync_data(&self) -> io::Result<()> {
         if self.draft.load(Ordering::SeqCst) {
             return Ok(());
         }
-        let faulty = self.fault.as_ref().map_or(Ok(()), |f| f.on_sync());
-        let synced = faulty.and_then(|()| self.file.sync_data());
+        let synced = self.fault.sync(|| self.file.sync_data());
         synced.inspect_err(|_| self.unsynced.store(true, Ordering::SeqCst))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.fault.as_ref().map_or(Ok(()), |f| f.on_write(offset, data.len()))?;
-        self.file.write(offset, data)
+        self.fault.write(offset, data, || self.file.write(offset, data))
     }
 
     fn close(&self) -> io::Result<()> {

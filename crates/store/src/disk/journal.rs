@@ -9,7 +9,7 @@
 //! that is cut off was never acknowledged, while one that is damaged and has a whole one of its generation behind it is
 //! damage, and is refused as such.
 
-use super::backend::{Unsynced, io_error};
+use super::backend::{FaultyFile, Unsynced, io_error};
 use super::format::RESTORE;
 use super::{DiskOptions, Fault, codec};
 use crate::mvcc::log::{Commit, LeaseRecord, Loc, State, TimeMark};
@@ -83,6 +83,7 @@ pub(super) struct Journal {
     /// The most bytes of a generation.
     limit: u64,
     fault: Option<Arc<dyn Fault>>,
+    faulty: FaultyFile,
     unsynced: Unsynced,
 }
 
@@ -91,7 +92,8 @@ impl Journal {
     pub fn new(path: &Path, options: &DiskOptions, unsynced: &Unsynced) -> Journal {
         let limit = options.journal_bytes.min(MAX_BYTES) as u64;
         let (fault, unsynced, path) = (options.fault.clone(), unsynced.clone(), path.to_owned());
-        Journal { file: None, path, generation: 0, end: 0, frame: Vec::new(), limit, fault, unsynced }
+        let (faulty, frame) = (FaultyFile::default(), Vec::new());
+        Journal { file: None, path, generation: 0, end: 0, frame, limit, fault, faulty, unsynced }
     }
 
     /// Makes an empty file. Its name lasts once the directory is synced.
@@ -121,6 +123,7 @@ impl Journal {
                 }
                 _ => io_error(&self.path, &e),
             })?;
+        self.faulty = FaultyFile::new(self.fault.as_ref(), &file).map_err(|e| io_error(&self.path, &e))?;
         self.file = Some(file);
         self.begin(generation);
         Ok(())
@@ -166,13 +169,11 @@ impl Journal {
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.fault.as_ref().map_or(Ok(()), |f| f.on_write(at, bytes.len()))?;
-        self.file()?.write_all_at(bytes, at)
+        self.faulty.write(at, bytes, || self.file()?.write_all_at(bytes, at))
     }
 
     fn sync(&self) -> io::Result<()> {
-        let faulty = self.fault.as_ref().map_or(Ok(()), |f| f.on_sync());
-        let synced = faulty.and_then(|()| self.file()?.sync_data());
+        let synced = self.faulty.sync(|| self.file()?.sync_data());
         synced.inspect_err(|_| self.unsynced.store(true, Ordering::SeqCst))
     }
 
