@@ -3,6 +3,7 @@
 //! The binary is a thin command line over this; tests start clusters with the same call.
 
 mod bootstrap;
+mod cache_checks;
 mod cache_feed;
 pub mod cluster;
 pub mod component;

@@ -9,7 +9,7 @@ use super::{
     cluster_dns,
     real_node::{self, RealNodeConfig},
 };
-use crate::{cache_feed::CacheFeed, environment::Environment};
+use crate::{cache_checks::CacheChecks, cache_feed::CacheFeed, environment::Environment};
 use kaji_access::identities;
 use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
 use kaji_controllers::{LoadBalancerConfig, NodeRanges};
@@ -30,12 +30,14 @@ use tokio::{sync::watch, task::JoinSet};
 pub(crate) struct LoopMetrics {
     scheduler: kaji_scheduler::Metrics,
     queues: QueueMetrics,
+    pub cache_checks: CacheChecks,
 }
 
 impl LoopMetrics {
     /// Adds them to those of the server.
     pub fn add_to(&self, metrics: Metrics) -> Metrics {
         let metrics = metrics.with(|registry| self.scheduler.register(registry));
+        let metrics = metrics.with(|registry| self.cache_checks.register(registry));
         metrics.with(|registry| self.queues.register(registry))
     }
 }

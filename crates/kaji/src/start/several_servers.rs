@@ -1,5 +1,5 @@
 //! What a server over etcd does because there may be others: it shows itself in the endpoints of the `kubernetes` service and by
-//! its identity lease, and compares the shared record of node ports with the services.
+//! its identity lease, compares the shared record of node ports with the services, and its caches with what is stored.
 //!
 //! Invariant: with the other stores there is one server, and nothing of this runs.
 
@@ -56,6 +56,8 @@ pub(super) fn start(
     if let Some(endpoints) = endpoints {
         tasks.spawn(endpoints.run(engine(), stop.clone()));
         let environment = &config.environment;
+        let checks = config.loop_metrics.cache_checks.clone();
+        tasks.spawn(checks.run(engine(), environment.random.clone(), stop.clone()));
         let clock = environment.object_clock.clone();
         let identity = Identity::new(node_name(), address.port(), &*environment.random, clock);
         tasks.spawn(identity.run(engine(), stop.clone()));
