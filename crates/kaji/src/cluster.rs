@@ -91,7 +91,12 @@ pub struct Cluster {
     /// The address of the listener.
     pub address: SocketAddr,
     pub(crate) store: Arc<dyn Store>,
+    /// Control loops end, and other servers take over.
+    pub(crate) leave: watch::Sender<bool>,
+    /// No new requests are taken, and what follows files and objects ends.
     pub(crate) stop: watch::Sender<bool>,
+    /// True, or without a sender, when requests in flight have ended.
+    pub(crate) drained: watch::Receiver<bool>,
     pub(crate) loop_config: ControlLoopConfig,
     pub(crate) control_loops: ControlLoops,
     /// What shows this server to others. It writes at the end, so it ends before the engine.
@@ -148,7 +153,7 @@ impl Cluster {
     /// Ends the control loops wherever they are, as when their process is killed, and starts them anew.
     pub fn restart_control_loops(&mut self) {
         self.control_loops = ControlLoops::default();
-        self.control_loops = self.loop_config.start(&self.stop.subscribe());
+        self.control_loops = self.loop_config.start(&self.leave.subscribe());
     }
 
     /// The certificate authorities by which clients recognize the server, DER.
@@ -159,13 +164,23 @@ impl Cluster {
         Ok(pki::certificates(&self.certificates.trust())?)
     }
 
-    /// Stops control loops, watches, connections and the store, in this order.
+    /// Ends it in upstream's order. The server stops being ready and its loops end, so that others take over, while it serves
+    /// on for the delay that the options say. Then it takes no new requests, those in flight end, watches end, and
+    /// the store is closed.
     pub async fn stop(self) {
         self.stack.health.stop();
+        self.leave.send_replace(true);
+        let (loops, mut presence) = (self.control_loops, self.presence);
+        let left = async {
+            loops.join().await;
+            while presence.join_next().await.is_some() {}
+        };
+        let delay = tokio::time::sleep(self.loop_config.options.shutdown.delay);
+        tokio::join!(left, delay);
         self.stop.send_replace(true);
-        self.control_loops.join().await;
-        let mut presence = self.presence;
-        while presence.join_next().await.is_some() {}
+        let mut drained = self.drained;
+        // A listener that is not there has no requests.
+        let _has_listened = drained.wait_for(|drained| *drained).await.is_ok();
         self.stack.engine.shutdown().await;
         let mut tasks = self.tasks;
         while tasks.join_next().await.is_some() {}

@@ -47,8 +47,8 @@ use kaji_outbound::ClientCache;
 use kaji_resource::Api;
 use kaji_server::{
     Audit, Authentication, BodyMemory, Certificates, Connector, Discovery, FlowControl, Health,
-    Impersonation, Listener, Metrics, OpenApi, Stack, TlsConfigHandle, cluster_authentication_trust,
-    legacy_token_tracking,
+    Impersonation, Listener, Metrics, OpenApi, Shutdown, Stack, TlsConfigHandle,
+    cluster_authentication_trust, legacy_token_tracking,
     pki::{Pki, PkiError},
 };
 use kaji_store::{Store, StoreError, blocking};
@@ -236,7 +236,7 @@ pub(crate) struct ResourcesRegistered {
 
 impl ResourcesRegistered {
     pub async fn bind(self) -> Result<ListenerBound, StartError> {
-        let Options { serving, listen, .. } = &self.settings.options;
+        let Options { serving, listen, shutdown, .. } = &self.settings.options;
         if serving.local {
             return Ok(ListenerBound { address: *listen, listener: None, former: self });
         }
@@ -245,7 +245,9 @@ impl ResourcesRegistered {
             .await
             .map_err(|source| StartError::Listen { address: *listen, source })?
             .with_streams(serving.streams.unwrap_or(kaji_server::MAX_STREAMS))
-            .with_connections(serving.connections.unwrap_or(kaji_server::MAX_CONNECTIONS));
+            .with_connections(serving.connections.unwrap_or(kaji_server::MAX_CONNECTIONS))
+            .with_goaway(serving.goaway)
+            .refusing_at_the_end(shutdown.send_retry_after);
         Ok(ListenerBound { address: listener.address()?, listener: Some((listener, front)), former: self })
     }
 }
@@ -324,7 +326,7 @@ impl Bootstrapped {
         );
         let loop_metrics = LoopMetrics::default();
         let metrics = loop_metrics.add_to(with_parts(metrics, &aggregator, &authz, &authn, &plugins));
-        let (stop, stopped) = watch::channel(false);
+        let ((stop, stopped), (leave, left)) = (watch::channel(false), watch::channel(false));
         let nodes = kubelet_client::load(&settings.options.serving.kubelets, certificates.clone())?;
         let connector = Connector::new(nodes, stopped.clone());
         let kubelets = Kubelets { engine: Arc::downgrade(&engine), connector: connector.clone() };
@@ -332,9 +334,7 @@ impl Bootstrapped {
             stack(&settings, engine, (&aggregator, connector), &authz, &authn, metrics, (address, &storage));
         let (listener, front) = listener.unzip();
         let mut background = Background { tasks: JoinSet::new(), stopped: stopped.clone() };
-        if let Some(listener) = listener {
-            background.tasks.spawn(listener.serve(stack.clone(), stopped.clone()));
-        }
+        let drained = background.listen(listener, &stack);
         background.tasks.spawn(usage.run(kubelets, stopped.clone()));
         let token_signer = authn.signing_key();
         let (sender, authentication) = watch::channel(authentication);
@@ -356,15 +356,17 @@ impl Bootstrapped {
             loop_metrics,
             authentication,
         };
-        let control_loops = loop_config.start(&stopped);
+        let control_loops = loop_config.start(&left);
         Ok(Cluster {
             stack,
             pki: Pki::clone(&pki),
             certificates,
             address,
             store,
+            leave,
             stop,
-            presence: several_servers::start(&loop_config, endpoints, allocation, address, &stopped),
+            drained,
+            presence: several_servers::start(&loop_config, endpoints, allocation, address, &left),
             loop_config,
             control_loops,
             tasks: background.tasks,
@@ -408,6 +410,7 @@ fn stack(
         connector,
         authorizer: authz.authorizer.clone(),
         health: Health::default(),
+        shutdown: Shutdown::default(),
         metrics: metrics.with_flow(&flow),
         discovery: Discovery::default(),
         openapi: Arc::new(OpenApi::new(kaji_schema::docs::type_doc)),
@@ -430,6 +433,20 @@ struct Background {
 }
 
 impl Background {
+    /// Serves until the end. What it returns turns true when no request is in flight any more that could end by itself.
+    fn listen(&mut self, listener: Option<Listener>, stack: &Arc<Stack>) -> watch::Receiver<bool> {
+        let (drained, is_drained) = watch::channel(false);
+        if let Some(listener) = listener {
+            let serving = listener.serve(stack.clone(), self.stopped.clone());
+            self.tasks.spawn(async move {
+                let draining = serving.await;
+                drained.send_replace(true);
+                draining.finish().await;
+            });
+        }
+        is_drained
+    }
+
     /// Configuration and certificates that are reloaded or renewed while the server runs.
     fn follow_files(
         &mut self,

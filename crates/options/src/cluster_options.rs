@@ -7,7 +7,7 @@ use kaji_audit::Options as AuditOptions;
 use kaji_controllers::{AutoscalerConfig, LoopConfig, Selection};
 use kaji_meta::time::{Clock, SystemClock};
 use kaji_runtime::VirtualClock;
-use kaji_server::flowcontrol::Limits;
+use kaji_server::{ShutdownOptions, flowcontrol::Limits};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
@@ -60,6 +60,8 @@ pub struct Options {
     pub limits: Limits,
     /// How long a request may take.
     pub request_timeout: Duration,
+    /// How the server ends.
+    pub shutdown: ShutdownOptions,
     /// Authorization.
     pub authz: AuthzOptions,
     /// Authentication.
@@ -96,6 +98,7 @@ impl Options {
             audit: AuditOptions::default(),
             limits: Limits::default(),
             request_timeout: Duration::from_secs(60),
+            shutdown: ShutdownOptions::default(),
             authz: AuthzOptions::default(),
             authn: AuthnOptions::default(),
             admission: kaji_admission::Flags::default(),

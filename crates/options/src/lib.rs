@@ -5,7 +5,7 @@
 //! - `component`: the command lines of components that run alone.
 //! - `server_flags`: the command line of a server, which is turned into cluster options.
 //! - One file for each group of flags: `authentication`, `authorization`, `audit`, `admission`, `encryption`, `etcd`, `serving`,
-//!   `autoscaler`, `control_loops`, `nodes`, `proxy_client`, `kubelet_client`.
+//!   `shutdown`, `autoscaler`, `control_loops`, `nodes`, `proxy_client`, `kubelet_client`.
 //! - `watched_files`: detects changes of files that flags name, for configuration that is reloaded.
 //!
 //! Invariant: flags have upstream's names, defaults and error texts; a combination that upstream rejects is rejected.
@@ -27,6 +27,7 @@ pub mod nodes;
 pub mod proxy_client;
 pub mod server_flags;
 pub mod serving;
+mod shutdown;
 pub mod watched_files;
 
 pub use admission::AdmissionFlags;

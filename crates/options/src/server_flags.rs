@@ -10,6 +10,7 @@ use crate::{
     encryption::EncryptionFlags,
     etcd::StoreFlags,
     serving::{ConnectionFlags, Files},
+    shutdown::ShutdownFlags,
 };
 use clap::{ArgAction, Args, Command};
 use kaji_controllers::Selection;
@@ -68,6 +69,8 @@ pub struct ServerFlags {
     connections: ConnectionFlags,
     #[command(flatten)]
     requests: RequestFlags,
+    #[command(flatten)]
+    shutdown: ShutdownFlags,
     #[command(flatten)]
     authn: AuthnOptions,
     #[command(flatten)]
@@ -171,6 +174,7 @@ impl ServerFlags {
         };
         tls.validate()?;
         let store = self.store.kind()?;
+        let (shutdown, goaway) = self.shutdown.into_options()?;
         let nodes = if controllers { self.nodes.unwrap_or(SIMULATED) } else { Nodes::None };
         let everywhere = if nodes.run_containers() { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
         let bind_address = self.bind_address.unwrap_or(IpAddr::V4(everywhere));
@@ -202,6 +206,7 @@ impl ServerFlags {
                 tls,
                 streams: self.connections.http2_max_streams_per_connection.filter(|n| *n > 0),
                 connections: None,
+                goaway,
                 request_memory: self.connections.max_request_memory.map(|mib| mib.saturating_mul(1 << 20)),
             },
             store,
@@ -210,6 +215,7 @@ impl ServerFlags {
             audit: self.audit.into(),
             limits: limits.checked()?,
             request_timeout: self.requests.request_timeout,
+            shutdown,
             authz: self.authz,
             authn: self.authn,
             admission: self.admission.into(),

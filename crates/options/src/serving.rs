@@ -5,7 +5,7 @@
 use crate::{KubeletClient, ProxyClient};
 use clap::Args;
 use kaji_server::{
-    Certificates, TlsCurve, TlsOptions, TlsSuite, TlsVersion,
+    Certificates, GoawayChance, TlsCurve, TlsOptions, TlsSuite, TlsVersion,
     pki::{self, Identity, PkiError},
 };
 use std::{
@@ -36,6 +36,8 @@ pub struct Serving {
     pub streams: Option<u32>,
     /// Connections at once; the server's default without it.
     pub connections: Option<usize>,
+    /// After which share of requests their h2 connection ends.
+    pub goaway: GoawayChance,
     /// Bytes of memory for the bodies of requests; a quarter of the process's without it.
     pub request_memory: Option<usize>,
 }

@@ -1,7 +1,8 @@
 //! The listener: TLS with optional client certificates, HTTP/1.1 and h2, graceful end.
 //!
 //! Invariants: the number of connections is bounded; a handshake or a request head that does not arrive in time ends its
-//! connection; on shutdown no new connection is accepted, requests in flight finish, watches end cleanly.
+//! connection; on shutdown no new connection is accepted, clients get GOAWAY and so connect anew, requests in flight finish,
+//! watches end cleanly.
 
 use crate::{
     audit::RemoteAddress,
@@ -9,25 +10,36 @@ use crate::{
     http_connection::{FirstRequestTimeout, leave_out_body_of_head, protocol},
     identity::{Authorities, Peer},
     malformed,
+    shutdown::{GoawayChance, quiet},
     stack::{Stack, StackError},
     watch_deadline::ConnectionAbort,
 };
 use arc_swap::ArcSwap;
-use http::header;
-use hyper_util::{
-    rt::TokioIo,
-    server::graceful::{GracefulShutdown, Watcher},
-};
+use http::{Response, Version, header};
+use hyper_util::{rt::TokioIo, server::graceful::GracefulConnection};
 use socket2::{SockRef, TcpKeepalive};
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    future::{Future, pending},
+    net::SocketAddr,
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, watch},
+    time::timeout,
 };
 use tokio_rustls::{TlsAcceptor, rustls::pki_types::CertificateDer};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long connections may take to end once no request is in flight on them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long after the last connection another one is waited for, before the listener is closed: those that the system has
+/// accepted would be reset.
+const LINGER: Duration = Duration::from_millis(20);
+/// The longest that this takes.
+const LINGER_MOST: Duration = Duration::from_secs(1);
 /// TCP keep-alive: idle time before the first probe, interval of probes, number of unanswered probes.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(15), 4);
 /// Connections at once.
@@ -90,7 +102,7 @@ impl PeerIdentity {
 /// Counts a connection: its part in a graceful shutdown and its slot. Held until it ends, also after a protocol upgrade.
 #[derive(Clone)]
 pub struct ConnectionGuard(
-    #[expect(dead_code, reason = "held, not read")] Arc<(Watcher, OwnedSemaphorePermit)>,
+    #[expect(dead_code, reason = "held, not read")] Arc<(watch::Receiver<bool>, OwnedSemaphorePermit)>,
 );
 
 /// What a request can do with its connection. In the request's extensions.
@@ -100,6 +112,8 @@ pub struct ConnectionHandle {
     pub target: AtomicLane,
     /// Aborts it while its client does not read.
     pub abort: ConnectionAbort,
+    /// Has its client make another connection for further requests.
+    goaway: Arc<Notify>,
 }
 
 /// A listener that is bound but not yet serving.
@@ -108,13 +122,16 @@ pub struct Listener {
     tls_config: TlsConfigHandle,
     streams: u32,
     connections: usize,
+    goaway: GoawayChance,
+    refuses: bool,
 }
 
 impl Listener {
     /// Binds. Port 0 takes a free one; see [`Listener::address`].
     pub async fn bind(address: SocketAddr, tls_config: TlsConfigHandle) -> Result<Self, StackError> {
         let tcp = TcpListener::bind(address).await?;
-        Ok(Listener { tcp, tls_config, streams: MAX_STREAMS, connections: MAX_CONNECTIONS })
+        let (streams, connections, goaway) = (MAX_STREAMS, MAX_CONNECTIONS, GoawayChance::default());
+        Ok(Listener { tcp, tls_config, streams, connections, goaway, refuses: false })
     }
 
     /// Limits the open streams of an h2 connection.
@@ -131,66 +148,142 @@ impl Listener {
         self
     }
 
+    /// Ends h2 connections after a share of their requests.
+    #[must_use]
+    pub fn with_goaway(mut self, chance: GoawayChance) -> Self {
+        self.goaway = chance;
+        self
+    }
+
+    /// Whether the end begins with 429 for new requests, on connections that are still accepted.
+    #[must_use]
+    pub fn refusing_at_the_end(mut self, refuses: bool) -> Self {
+        self.refuses = refuses;
+        self
+    }
+
     /// The bound address.
     pub fn address(&self) -> Result<SocketAddr, StackError> {
         Ok(self.tcp.local_addr()?)
     }
 
-    /// Serves until `stop` turns true, then drains.
-    pub async fn serve(self, stack: Arc<Stack>, mut stop: watch::Receiver<bool>) {
-        let (graceful, lanes) = (GracefulShutdown::new(), stack.flow.lanes());
-        let slots = Arc::new(Semaphore::new(self.connections));
-        loop {
-            let Ok(slot) = slots.clone().acquire_owned().await else { break };
-            let accepted = tokio::select! {
-                accepted = self.tcp.accept() => accepted,
-                _ = stop.wait_for(|s| *s) => break,
-            };
-            match accepted {
-                Ok((stream, remote)) => {
-                    let (tls_config, stack, watcher) =
-                        (self.tls_config.clone(), stack.clone(), graceful.watcher());
-                    let streams = self.streams;
-                    let counted = (watcher, ConnectionGuard(Arc::new((graceful.watcher(), slot))));
-                    tokio::spawn(connection(
-                        stream,
-                        RemoteAddress(remote.ip()),
-                        tls_config,
-                        streams,
-                        stack,
-                        counted,
-                    ));
-                }
-                // Out of file descriptors, mostly: wait until requests in flight have closed some.
-                Err(error) => {
-                    tracing::warn!(%error, "accept failed");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
+    /// Serves until `stop` turns true, and until no request is in flight then, except watches and other streams.
+    pub async fn serve(self, stack: Arc<Stack>, mut stop: watch::Receiver<bool>) -> Draining {
+        let Listener { tcp, tls_config, streams, connections, goaway, refuses } = self;
+        let (slots, end) = (Arc::new(Semaphore::new(connections)), watch::channel(false).0);
+        let open = Connections { stack: stack.clone(), tls_config, streams, goaway, slots, end };
+        let stopped = async {
+            // Without a sender there is no end.
+            if stop.wait_for(|stop| *stop).await.is_err() {
+                pending::<()>().await;
             }
+        };
+        open.accept(&tcp, stopped).await;
+        let (metrics, limit) = (&stack.metrics, stack.request_timeout);
+        if refuses {
+            stack.shutdown.refuse();
+            open.accept(&tcp, quiet(|| metrics.in_flight(), limit)).await;
         }
-        drop(self.tcp);
-        if tokio::time::timeout(DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
+        let rest = async { while timeout(LINGER, open.accept_one(&tcp)).await.is_ok() {} };
+        // What comes after that has not been accepted.
+        let _all = timeout(LINGER_MOST, rest).await;
+        drop(tcp);
+        open.end.send_replace(true);
+        tokio::select! {
+            () = open.end.closed() => {}
+            () = quiet(|| metrics.in_flight(), limit) => {}
+        }
+        Draining(open)
+    }
+}
+
+/// The connections that are left when a listener has been closed: those with watches, and with clients that keep them open.
+pub struct Draining(Connections);
+
+impl Draining {
+    /// Waits until they have ended, but not for long: watches end with the engine.
+    pub async fn finish(self) {
+        let Connections { end, stack, .. } = self.0;
+        if timeout(DRAIN_TIMEOUT, end.closed()).await.is_err() {
             tracing::warn!("some connections did not end in time");
         }
-        lanes.shut_down();
+        stack.flow.lanes().shut_down();
     }
+}
+
+/// The open connections of a listener, and what each is served with.
+struct Connections {
+    stack: Arc<Stack>,
+    tls_config: TlsConfigHandle,
+    streams: u32,
+    goaway: GoawayChance,
+    slots: Arc<Semaphore>,
+    /// Turns true when connections are to end. Each holds a receiver as long as it is open.
+    end: watch::Sender<bool>,
+}
+
+impl Connections {
+    /// Accepts connections until `stop` resolves.
+    async fn accept(&self, tcp: &TcpListener, stop: impl Future<Output = ()>) {
+        let mut stop = pin!(stop);
+        loop {
+            tokio::select! {
+                () = self.accept_one(tcp) => {}
+                () = &mut stop => return,
+            }
+        }
+    }
+
+    /// Accepts a connection, and serves it in a task. Nothing is lost if this is dropped.
+    async fn accept_one(&self, tcp: &TcpListener) {
+        let Ok(slot) = self.slots.clone().acquire_owned().await else { return pending().await };
+        match tcp.accept().await {
+            Ok((stream, remote)) => {
+                let end = self.end.subscribe();
+                let guard = ConnectionGuard(Arc::new((end.clone(), slot)));
+                let service = Service {
+                    stack: self.stack.clone(),
+                    remote: RemoteAddress(remote.ip()),
+                    goaway: self.goaway,
+                };
+                tokio::spawn(connection(
+                    stream,
+                    self.tls_config.clone(),
+                    self.streams,
+                    service,
+                    (end, guard),
+                ));
+            }
+            // Out of file descriptors, mostly: wait until requests in flight have closed some.
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+/// What the requests of a connection have in common.
+struct Service {
+    stack: Arc<Stack>,
+    remote: RemoteAddress,
+    goaway: GoawayChance,
 }
 
 /// Serves a connection. Returns when the handshake has failed, the connection has ended, or it has moved to another task.
 async fn connection(
     stream: TcpStream,
-    remote: RemoteAddress,
     tls_config: TlsConfigHandle,
     streams: u32,
-    stack: Arc<Stack>,
-    (watcher, held): (Watcher, ConnectionGuard),
+    Service { stack, remote, goaway }: Service,
+    (end, held): (watch::Receiver<bool>, ConnectionGuard),
 ) {
     prepare(&stream);
     let (current, handle, first_request) =
         (AtomicLane::default(), ConnectionHandle::default(), FirstRequestTimeout::default());
     let socket = handle.abort.socket(MigratingSocket::new(stream, current.clone()));
     let accepted = tls_config.tls().accept(socket);
-    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, accepted).await else { return };
+    let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, accepted).await else { return };
     let handshake = stream.get_ref().1;
     let builder = protocol(handshake, streams);
     let peer_identity = PeerIdentity::new(tls_config, handshake.peer_certificates());
@@ -205,24 +298,60 @@ async fn connection(
                 request.extensions_mut().insert(held.clone());
             }
             request.extensions_mut().insert(remote);
-            let (stack, method) = (stack.clone(), request.method().clone());
+            let (stack, method, client) = (stack.clone(), request.method().clone(), handle.goaway.clone());
+            let h2 = request.version() == Version::HTTP_2;
+            if h2 && goaway.draw(&*stack.random) {
+                client.notify_one();
+            }
             async move {
-                let response = match malformed::refusal(&request) {
+                let mut response = match malformed::refusal(&request) {
                     Some(refusal) => refusal,
                     None => stack.serve(request).await,
                 };
+                if h2 && closes(&mut response) {
+                    client.notify_one();
+                }
                 Ok::<_, std::convert::Infallible>(leave_out_body_of_head(&method, response))
             }
         })
     };
+    let goaway = handle.goaway.clone();
     let served = async move {
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-        if let Some(Err(error)) = first_request.serve(watcher.watch(connection)).await {
+        let connection = serve_to_the_end(connection, end, &goaway);
+        if let Some(Err(error)) = first_request.serve(connection).await {
             tracing::debug!(%error, "a connection ended");
         }
         drop(held);
     };
     MigratingConnection::new(served, lanes, handle.target, current).await;
+}
+
+/// Whether a response ends its connection. Over h2 there is no such header, but a frame.
+fn closes<B>(response: &mut Response<B>) -> bool {
+    let closes = response.headers().get(header::CONNECTION).is_some_and(|value| value == "close");
+    if closes {
+        response.headers_mut().remove(header::CONNECTION);
+    }
+    closes
+}
+
+/// Serves a connection. When the server ends, or the connection alone is to, what is in flight on it goes on, and its client makes
+/// another one for anything else.
+async fn serve_to_the_end<C: GracefulConnection>(
+    connection: C,
+    mut end: watch::Receiver<bool>,
+    goaway: &Notify,
+) -> C::Output {
+    let mut connection = pin!(connection);
+    tokio::select! {
+        biased;
+        outcome = connection.as_mut() => return outcome,
+        _ = end.wait_for(|end| *end) => {}
+        () = goaway.notified() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    connection.await
 }
 
 /// Sets a connection's options. One without them works, too.

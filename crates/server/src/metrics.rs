@@ -218,6 +218,14 @@ impl Metrics {
         InFlight(gauge)
     }
 
+    /// Requests that are being served, except watches and other streams.
+    pub fn in_flight(&self) -> i64 {
+        ["readOnly", "mutating"]
+            .map(|request_kind| self.inflight.get_or_create(&KindLabels { request_kind }).get())
+            .into_iter()
+            .sum()
+    }
+
     /// A request has been answered. Targets that nothing serves are counted without their names: a client must not be
     /// able to grow this table.
     pub fn finish(&self, info: &RequestInfo, known: bool, code: u16, took: Duration) {

@@ -1,5 +1,5 @@
 //! The whole request path, readable in one place:
-//! connection identity -> deadline -> authentication -> audit -> impersonation -> flow control -> authorization -> route ->
+//! connection identity -> refusal during the end -> deadline -> authentication -> audit -> impersonation -> flow control -> authorization -> route ->
 //! extension server, engine or document -> response.
 //!
 //! Invariants:
@@ -30,7 +30,9 @@ use crate::{
     plain,
     receive::{Received, receive},
     route::{RequestInfo, Target},
-    routing, watch_deadline,
+    routing,
+    shutdown::Shutdown,
+    watch_deadline,
     websocket::{self, Handshake},
 };
 use bytes::Bytes;
@@ -81,6 +83,8 @@ pub struct Stack {
     pub authorizer: Arc<dyn Authorizer>,
     /// Health checks.
     pub health: Health,
+    /// Whether new requests are refused.
+    pub shutdown: Shutdown,
     /// Counters.
     pub metrics: Metrics,
     /// Discovery documents.
@@ -111,6 +115,9 @@ impl Stack {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let started = Instant::now();
+        if let Some(refusal) = self.shutdown.refusal(request.uri().path(), request.headers()) {
+            return refusal;
+        }
         let (method, uri) = (request.method().clone(), request.uri().clone());
         // A panic before a request is parsed, or after it is answered. One between them is caught, and recorded, below.
         let response = AssertUnwindSafe(self.clone().respond(request, started)).catch_unwind().await;

@@ -47,6 +47,7 @@ mod requests;
 mod resource_metrics;
 mod restart;
 mod service_account_tokens;
+mod shutdown;
 mod simulation;
 mod snapshots;
 mod tokens;

@@ -18,7 +18,7 @@ use kaji_auth::{
 use kaji_meta::{SystemClock, field::ErrorList};
 use kaji_resource::{BoxFuture, Ctx, Hooks, ResourceDef, Scope, UserInfo, name_column};
 use kaji_server::{
-    Authentication, Discovery, Health, Impersonation, Metrics, OpenApi, Peer, ResponseBody, Stack,
+    Authentication, Discovery, Health, Impersonation, Metrics, OpenApi, Peer, ResponseBody, Shutdown, Stack,
 };
 use serde_json::Value;
 use std::{convert::Infallible, sync::Arc};
@@ -74,6 +74,7 @@ async fn broken(test: &TestCluster) -> Arc<Stack> {
         connector: good.connector.clone(),
         authorizer: Arc::new(breaks()),
         health,
+        shutdown: Shutdown::default(),
         metrics: Metrics::default(),
         discovery: Discovery::default(),
         openapi: Arc::new(OpenApi::new(kaji_schema::docs::type_doc)),

@@ -20,6 +20,11 @@ use tokio_rustls::{
 
 /// A connection, with the certificate of the cluster's admin or without any.
 pub async fn connect(cluster: &TestCluster, admin: bool) -> TlsStream<TcpStream> {
+    connect_for(cluster, admin, &[]).await
+}
+
+/// The same, for one of these protocols.
+pub async fn connect_for(cluster: &TestCluster, admin: bool, protocols: &[&str]) -> TlsStream<TcpStream> {
     let pki = &cluster.cluster.pki;
     let certificates = |pem: &str| -> Vec<CertificateDer<'static>> {
         CertificateDer::pem_slice_iter(pem.as_bytes()).map(Result::unwrap).collect()
@@ -30,12 +35,13 @@ pub async fn connect(cluster: &TestCluster, admin: bool) -> TlsStream<TcpStream>
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots);
-    let tls = if admin {
+    let mut tls = if admin {
         let key = PrivateKeyDer::from_pem_slice(pki.admin.key.as_bytes()).unwrap();
         tls.with_client_auth_cert(certificates(&pki.admin.certificate), key).unwrap()
     } else {
         tls.with_no_client_auth()
     };
+    tls.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     let tcp = TcpStream::connect(cluster.cluster.address).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
     TlsConnector::from(Arc::new(tls)).connect(name, tcp).await.unwrap()
