@@ -1,32 +1,41 @@
-//! `cargo xtask chaos`: clients work against real processes that are killed, paused and started again, and what they saw is
-//! compared with one order of all writes.
+//! `cargo xtask chaos`: clients work against real processes that are killed, paused and started again, cut off from each other,
+//! while disks fail and clocks step; what the clients saw is compared with one order of all writes.
 //!
 //! A seed decides what the clients ask for and what happens to the processes; when it happens depends on the machine. So a
 //! violation is shown with its history, and the command that draws the same faults again.
 
 mod actors;
+mod budgets;
 mod check;
 mod cluster;
+mod faults;
 mod history;
+mod network;
+mod quotas;
 mod random;
+mod services;
 
 use crate::bench::{
     Error,
     client::{Call, Client},
 };
 use actors::{Actor, PATH, Shared, Watcher};
+use budgets::Keeper;
 use check::{Verdict, check};
-use cluster::{Cluster, Store};
+use cluster::{Cluster, Plan, Store};
+use faults::Disturber;
 use history::{History, Operation, Outcome, Recorder, Request};
+use quotas::QuotaActor;
 use random::Random;
 use serde_json::json;
+use services::ServiceActor;
 use std::{
     collections::BTreeMap,
     fs,
     io::Write,
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -38,10 +47,16 @@ use tokio::{
 
 /// Clients that write and read.
 const ACTORS: u64 = 8;
+/// Clients that make and delete services, and as many that fill a quota.
+const SERVICE_ACTORS: u64 = 3;
+/// Clients that evict pods.
+const EVICTING_ACTORS: u64 = 2;
 /// Watches of all objects; one more is about [`SENTINEL`].
 const WATCHERS: u64 = 3;
 /// The object that is written last, by which watches know that they are done.
 const SENTINEL: &str = "k3";
+/// Seconds of each store in a nightly run.
+const NIGHTLY: u64 = 600;
 /// How long watches may take to come to the end after everything runs again.
 const SETTLE: Duration = Duration::from_secs(90);
 
@@ -60,6 +75,12 @@ pub struct Args {
     /// The program; by default the one that `cargo build` makes.
     #[arg(long, value_name = "FILE")]
     kaji: Option<PathBuf>,
+    /// A server with a disk that fails and a clock that steps, instead of that: what `cargo build -p kaji --features chaos --bin chaos-server` makes.
+    #[arg(long, value_name = "FILE", conflicts_with = "kaji")]
+    chaos_server: Option<PathBuf>,
+    /// Ten minutes of each store.
+    #[arg(long, conflicts_with_all = ["store", "seconds"])]
+    nightly: bool,
     /// etcd; by default the one in the PATH.
     #[arg(long, value_name = "FILE", default_value = "etcd")]
     etcd: PathBuf,
@@ -101,12 +122,23 @@ pub enum ChaosError {
 pub fn run(root: &Path, args: &Args) -> Result<(), ChaosError> {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs());
     let seed = args.seed.unwrap_or_else(now);
+    if !args.nightly {
+        return run_on(root, args, args.store, args.seconds, seed);
+    }
+    // Both, whatever comes of the first.
+    let embedded = run_on(root, args, Store::Embedded, NIGHTLY, seed);
+    let etcd = run_on(root, args, Store::Etcd, NIGHTLY, seed);
+    embedded.and(etcd)
+}
+
+/// A run on one of the stores.
+fn run_on(root: &Path, args: &Args, store: Store, seconds: u64, seed: u64) -> Result<(), ChaosError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let dir = std::env::temp_dir().join(format!("kaji-chaos-{}", std::process::id()));
     let runtime = runtime.map_err(|e| Error::file(&dir, e))?;
-    let (history, hung) = runtime.block_on(once(root, args, seed, &dir))?;
+    let (history, others) = runtime.block_on(once(root, args, (store, seconds, seed), &dir))?;
     let mut verdict = check(&history);
-    verdict.violations.extend(hung);
+    verdict.violations.extend(others);
     report(&history, &verdict, seed)?;
     if verdict.violations.is_empty() {
         return fs::remove_dir_all(&dir).map_err(|e| Error::file(&dir, e).into());
@@ -114,8 +146,8 @@ pub fn run(root: &Path, args: &Args) -> Result<(), ChaosError> {
     let file = dir.join("history.json");
     let text = serde_json::to_vec(&history).map_err(|e| Error::Json("the history".into(), e))?;
     fs::write(&file, text).map_err(|e| Error::file(&file, e))?;
-    let store = if args.store == Store::Etcd { "etcd" } else { "embedded" };
-    let command = format!("cargo xtask chaos --store {store} --seconds {} --seed {seed}", args.seconds);
+    let store = if store == Store::Etcd { "etcd" } else { "embedded" };
+    let command = format!("cargo xtask chaos --store {store} --seconds {seconds} --seed {seed}");
     Err(ChaosError::Violations { count: verdict.violations.len(), dir, command })
 }
 
@@ -143,12 +175,24 @@ fn report(history: &History, verdict: &Verdict, seed: u64) -> Result<(), Error> 
     violations.iter().try_for_each(|violation| writeln!(out, "VIOLATION {violation}")).map_err(terminal)
 }
 
-/// One run. Answers with the history, and with watches that have not come to the end.
-async fn once(root: &Path, args: &Args, seed: u64, dir: &Path) -> Result<(History, Vec<String>), Error> {
+/// One run. Answers with the history, and with what does not hold of services and watches.
+async fn once(
+    root: &Path,
+    args: &Args,
+    (store, seconds, seed): (Store, u64, u64),
+    dir: &Path,
+) -> Result<(History, Vec<String>), Error> {
     fs::create_dir_all(dir).map_err(|e| Error::file(dir, e))?;
-    let kaji = args.kaji.clone().unwrap_or_else(|| root.join("target/debug/kaji"));
-    let servers = if args.store == Store::Etcd { args.servers } else { 1 };
-    let mut cluster = Cluster::start((&kaji, &args.etcd), dir, args.store, (servers, args.members)).await?;
+    let usual = || args.kaji.clone().unwrap_or_else(|| root.join("target/debug/kaji"));
+    let program = args.chaos_server.clone().unwrap_or_else(usual);
+    let plan = Plan {
+        programs: (&program, &args.etcd, &args.etcdctl),
+        obeys: args.chaos_server.is_some(),
+        dir,
+        store,
+        counts: (if store == Store::Etcd { args.servers } else { 1 }, args.members),
+    };
+    let mut cluster = Cluster::start(&plan).await?;
     let mut client = Client::new(&cluster.targets[0]);
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "chaos"}});
     client.call(&Call::post("/api/v1/namespaces", namespace.to_string())).await?;
@@ -162,25 +206,72 @@ async fn once(root: &Path, args: &Args, seed: u64, dir: &Path) -> Result<(Histor
         stop: AtomicBool::new(false),
         until: AtomicU64::new(0),
     });
-    let (mut actors, mut watchers) = (JoinSet::new(), JoinSet::new());
-    for user in 1..=ACTORS {
-        actors.spawn(Actor::new(&shared, Random::new(seed, user)).run());
-    }
-    for user in 0..=WATCHERS {
-        let only = (user == WATCHERS).then(|| SENTINEL.to_owned());
-        watchers.spawn(Watcher::new(&shared, Random::new(seed, 100 + user), only, from).run());
-    }
-    disturb(&mut cluster, &args.etcdctl, Random::new(seed, 0), Duration::from_secs(args.seconds)).await?;
+    quotas::prepare(&cluster.targets[0]).await?;
+    let keeper = budgets::prepare(&shared).await?;
+    let clients = Clients::start(&shared, keeper, seed, from);
+    let random = Random::new(seed, 0);
+    let mut disturber = Disturber::new(&mut cluster, &args.etcdctl, random, plan.obeys, dir)?;
+    disturber.run(Duration::from_secs(seconds)).await?;
     shared.stop.store(true, Ordering::Relaxed);
-    while actors.join_next().await.is_some() {}
-    let last = finish(&shared).await?;
-    shared.until.store(last, Ordering::Relaxed);
-    let ended = timeout(SETTLE, async { while watchers.join_next().await.is_some() {} }).await;
-    let hung = match ended {
-        Ok(()) => vec![],
-        Err(_) => vec![format!("{} watches have not come to revision {last} in {SETTLE:?}", watchers.len())],
-    };
-    Ok((shared.recorder.take(), hung))
+    let complaints = clients.end(&shared).await?;
+    Ok((shared.recorder.take(), complaints))
+}
+
+/// All clients of a run.
+struct Clients {
+    actors: JoinSet<()>,
+    watchers: JoinSet<()>,
+    services: JoinSet<Vec<services::Life>>,
+    in_quota: JoinSet<Vec<quotas::Life>>,
+    evicting: JoinSet<()>,
+    pods: budgets::Pods,
+}
+
+impl Clients {
+    fn start(shared: &Arc<Shared>, keeper: Keeper, seed: u64, from: u64) -> Clients {
+        let (mut actors, mut watchers) = (JoinSet::new(), JoinSet::new());
+        let (mut services, mut in_quota) = (JoinSet::new(), JoinSet::new());
+        let (mut evicting, pods) = (JoinSet::new(), keeper.pods.clone());
+        evicting.spawn(keeper.run());
+        for user in 0..EVICTING_ACTORS {
+            evicting.spawn(budgets::evict(shared.clone(), pods.clone(), Random::new(seed, 400 + user)));
+        }
+        for user in 1..=ACTORS {
+            actors.spawn(Actor::new(shared, Random::new(seed, user)).run());
+        }
+        for user in 0..=WATCHERS {
+            let only = (user == WATCHERS).then(|| SENTINEL.to_owned());
+            watchers.spawn(Watcher::new(shared, Random::new(seed, 100 + user), only, from).run());
+        }
+        for user in 0..SERVICE_ACTORS {
+            services.spawn(ServiceActor::new(shared, user, Random::new(seed, 200 + user)).run());
+            in_quota.spawn(QuotaActor::new(shared, user, Random::new(seed, 300 + user)).run());
+        }
+        Clients { actors, watchers, services, in_quota, evicting, pods }
+    }
+
+    /// Waits until all have ended, once `stop` is set. Answers with what does not hold, besides the history.
+    async fn end(self, shared: &Arc<Shared>) -> Result<Vec<String>, Error> {
+        let Clients { actors, mut watchers, services, in_quota, evicting, pods } = self;
+        actors.join_all().await;
+        evicting.join_all().await;
+        let lives: Vec<_> = services.join_all().await.into_iter().flatten().collect();
+        let counted: Vec<_> = in_quota.join_all().await.into_iter().flatten().collect();
+        let mut complaints = services::check(&lives);
+        complaints.extend(services::check_rest(&lives, &shared.targets).await?);
+        complaints.extend(quotas::check(&counted));
+        complaints.extend(quotas::check_rest(&shared.targets[0]).await?);
+        complaints.extend(budgets::check(pods.lock().unwrap_or_else(PoisonError::into_inner).values()));
+        complaints.extend(budgets::check_rest(&shared.targets[0]).await?);
+        let last = finish(shared).await?;
+        shared.until.store(last, Ordering::Relaxed);
+        let ended = timeout(SETTLE, async { while watchers.join_next().await.is_some() {} }).await;
+        if ended.is_err() {
+            let left = watchers.len();
+            complaints.push(format!("{left} watches have not come to revision {last} in {SETTLE:?}"));
+        }
+        Ok(complaints)
+    }
 }
 
 /// Writes the sentinel, which is recorded as any other operation.
@@ -218,70 +309,4 @@ async fn finish(shared: &Arc<Shared>) -> Result<u64, Error> {
             _ => sleep(Duration::from_millis(100)).await,
         }
     }
-}
-
-/// Kills, pauses and restarts processes, one at a time or all members at once. Afterwards everything runs.
-async fn disturb(
-    cluster: &mut Cluster,
-    etcdctl: &Path,
-    mut random: Random,
-    time: Duration,
-) -> Result<(), Error> {
-    let begun = Instant::now();
-    while begun.elapsed() < time {
-        let quiet = Duration::from_millis(random.between(300, 3000));
-        sleep(quiet.min(time.saturating_sub(begun.elapsed()))).await;
-        let members = cluster.members.len() as u64;
-        let of_members = members > 0 && random.below(2) == 0;
-        let count = if of_members { members } else { cluster.servers.len() as u64 };
-        let at = random.below(count) as usize;
-        let pause = Duration::from_millis(random.between(50, 6000));
-        let gap = Duration::from_millis(random.below(1500));
-        match (of_members, random.below(10)) {
-            (_, 0..=3) => {
-                let process = if of_members { &cluster.members[at] } else { &cluster.servers[at] };
-                process.signal("-STOP");
-                sleep(pause).await;
-                process.signal("-CONT");
-            }
-            (false, 5 | 6) if members > 0 => {
-                // Its watch of etcd breaks off, the others write, and what they have written is compacted.
-                cluster.servers[at].signal("-STOP");
-                cluster.members.iter_mut().for_each(|member| member.kill());
-                cluster.members.iter_mut().try_for_each(|member| member.start())?;
-                sleep(Duration::from_secs(2) + pause).await;
-                cluster.compact(etcdctl)?;
-                cluster.servers[at].signal("-CONT");
-            }
-            (true, 4) => {
-                // All at once, as when the power fails.
-                cluster.members.iter_mut().for_each(|member| member.kill());
-                sleep(gap).await;
-                cluster.members.iter_mut().try_for_each(|member| member.start())?;
-            }
-            (true, _) => {
-                cluster.members[at].kill();
-                sleep(gap).await;
-                cluster.members[at].start()?;
-            }
-            (false, kind) => {
-                if kind == 4 {
-                    // With notice; it is killed if it does not end.
-                    cluster.servers[at].signal("-TERM");
-                    sleep(Duration::from_secs(2)).await;
-                }
-                cluster.servers[at].kill();
-                sleep(gap).await;
-                cluster.servers[at].start()?;
-                // Sometimes it is killed while it starts.
-                if random.below(4) > 0 {
-                    cluster.ready(at).await?;
-                }
-            }
-        }
-    }
-    for server in 0..cluster.servers.len() {
-        cluster.ready(server).await?;
-    }
-    Ok(())
 }

@@ -1,8 +1,10 @@
-//! The processes of a run: API servers, and members of etcd. Everything is below one directory and on the loopback.
+//! The processes of a run: API servers, members of etcd, and the network between them. Everything is below one directory and on the
+//! loopback.
 //!
 //! Invariants: a process that was started here is ended here, by its own id, in whatever way the run ends; processes that are
 //! started again have the same data, address and flags.
 
+use super::network::{Network, Node};
 use crate::bench::{
     Error,
     client::{Call, Client, Target},
@@ -10,6 +12,7 @@ use crate::bench::{
 };
 use std::{
     fs::{self, File},
+    io::Write,
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -31,12 +34,14 @@ pub struct Process {
     args: Vec<String>,
     log: PathBuf,
     child: Option<Child>,
+    /// It reads orders from its standard input.
+    obeys: bool,
 }
 
 impl Process {
     fn new(name: &str, program: &Path, args: Vec<String>, dir: &Path) -> Process {
         let log = dir.join(format!("{name}.log"));
-        Process { name: name.into(), program: program.into(), args, log, child: None }
+        Process { name: name.into(), program: program.into(), args, log, child: None, obeys: false }
     }
 
     /// Starts it, with its output behind that of its former lives.
@@ -45,9 +50,26 @@ impl Process {
         let log = log.map_err(|e| Error::file(&self.log, e))?;
         let errors = log.try_clone().map_err(|e| Error::file(&self.log, e))?;
         let mut command = Command::new(&self.program);
-        command.args(&self.args).env_remove("KUBECONFIG").stdin(Stdio::null()).stdout(log).stderr(errors);
+        command.args(&self.args).env_remove("KUBECONFIG").stdout(log).stderr(errors);
+        command.stdin(if self.obeys { Stdio::piped() } else { Stdio::null() });
         self.child = Some(command.spawn().map_err(|e| Error::file(&self.program, e))?);
         Ok(())
+    }
+
+    /// Gives it an order, which is lost if it does not run.
+    pub fn order(&mut self, order: &str) {
+        if let Some(stdin) = self.child.as_mut().and_then(|child| child.stdin.as_mut()) {
+            let _ended = stdin.write_all(format!("{order}\n").as_bytes());
+        }
+    }
+
+    /// Waits until it has ended by itself, and kills it if it does not.
+    pub async fn end(&mut self, time: Duration) {
+        let begun = Instant::now();
+        while !self.has_ended() && begun.elapsed() < time {
+            sleep(PAUSE).await;
+        }
+        self.kill();
     }
 
     /// Ends it without notice.
@@ -91,12 +113,16 @@ pub enum Store {
 pub struct Cluster {
     /// API servers.
     pub servers: Vec<Process>,
-    /// Where each is reached.
+    /// Where clients reach each.
     pub targets: Vec<Arc<Target>>,
+    /// Where each is reached without a network between.
+    direct: Vec<Arc<Target>>,
     /// Members of etcd.
     pub members: Vec<Process>,
     /// Their URLs.
     urls: String,
+    /// What lies between clients, servers and members.
+    pub network: Network,
 }
 
 /// A port of the loopback that is free now.
@@ -113,16 +139,23 @@ fn port() -> Result<u16, Error> {
     Err(Error::Server("no port is free".into()))
 }
 
-fn members(etcd: &Path, dir: &Path, count: usize) -> Result<(Vec<Process>, String), Error> {
-    let ports: Vec<(u16, u16)> = (0..count).map(|_| Ok((port()?, port()?))).collect::<Result<_, Error>>()?;
+/// Members of etcd, which reach each other through the network, and the ports of their clients.
+async fn members(
+    etcd: &Path,
+    dir: &Path,
+    count: usize,
+    network: &mut Network,
+) -> Result<(Vec<Process>, Vec<u16>), Error> {
+    let ports: Vec<[u16; 3]> =
+        (0..count).map(|_| Ok([port()?, port()?, port()?])).collect::<Result<_, Error>>()?;
     let initial: Vec<String> =
-        ports.iter().enumerate().map(|(i, (_, peer))| format!("m{i}=http://127.0.0.1:{peer}")).collect();
-    let urls: Vec<String> = ports.iter().map(|(client, _)| format!("http://127.0.0.1:{client}")).collect();
-    let processes = ports.iter().enumerate().map(|(i, (client, peer))| {
+        ports.iter().enumerate().map(|(i, [.., proxy])| format!("m{i}=http://127.0.0.1:{proxy}")).collect();
+    let mut processes = vec![];
+    for (i, [client, peer, proxy]) in ports.iter().enumerate() {
+        network.proxy(*proxy, (None, Node::Member(i)), *peer).await?;
         let name = format!("m{i}");
         let data = dir.join(&name).display().to_string();
-        let client = format!("http://127.0.0.1:{client}");
-        let peer = format!("http://127.0.0.1:{peer}");
+        let [client, peer, proxy] = [client, peer, proxy].map(|port| format!("http://127.0.0.1:{port}"));
         let args = [
             ["--name", &name],
             ["--data-dir", &data],
@@ -130,75 +163,134 @@ fn members(etcd: &Path, dir: &Path, count: usize) -> Result<(Vec<Process>, Strin
             ["--listen-client-urls", &client],
             ["--advertise-client-urls", &client],
             ["--listen-peer-urls", &peer],
-            ["--initial-advertise-peer-urls", &peer],
+            ["--initial-advertise-peer-urls", &proxy],
             ["--initial-cluster", &initial.join(",")],
         ];
-        Process::new(&name, etcd, args.concat().into_iter().map(str::to_owned).collect(), dir)
-    });
-    Ok((processes.collect(), urls.join(",")))
+        processes.push(Process::new(
+            &name,
+            etcd,
+            args.concat().into_iter().map(str::to_owned).collect(),
+            dir,
+        ));
+    }
+    Ok((processes, ports.iter().map(|[client, ..]| *client).collect()))
+}
+
+fn urls(ports: &[u16]) -> String {
+    let urls: Vec<String> = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
+    urls.join(",")
+}
+
+/// What a run consists of.
+pub struct Plan<'a> {
+    /// The program of servers, etcd, and its client.
+    pub programs: (&'a Path, &'a Path, &'a Path),
+    /// Whether servers obey orders.
+    pub obeys: bool,
+    /// Where everything is.
+    pub dir: &'a Path,
+    /// Which store the servers have.
+    pub store: Store,
+    /// Servers, and members of etcd.
+    pub counts: (usize, usize),
 }
 
 impl Cluster {
     /// Starts everything, and waits until it answers.
-    pub async fn start(
-        (kaji, etcd): (&Path, &Path),
-        dir: &Path,
-        store: Store,
-        (servers, member_count): (usize, usize),
-    ) -> Result<Cluster, Error> {
-        let (mut etcds, urls) = match store {
-            Store::Embedded => (vec![], String::new()),
-            Store::Etcd => members(etcd, dir, member_count)?,
+    pub async fn start(plan: &Plan<'_>) -> Result<Cluster, Error> {
+        let ((_, etcd, etcdctl), (servers, count)) = (plan.programs, plan.counts);
+        let mut network = Network::new();
+        let (mut etcds, ports) = match plan.store {
+            Store::Embedded => (vec![], vec![]),
+            Store::Etcd => members(etcd, plan.dir, count, &mut network).await?,
         };
         etcds.iter_mut().try_for_each(Process::start)?;
-        let mut cluster = Cluster { servers: vec![], targets: vec![], members: etcds, urls: urls.clone() };
+        let (targets, direct) = (vec![], vec![]);
+        let mut cluster =
+            Cluster { servers: vec![], targets, direct, members: etcds, urls: urls(&ports), network };
         for i in 0..servers {
-            let (name, data) = (format!("s{i}"), dir.join(format!("d{i}")));
-            let config = dir.join(format!("{name}.kubeconfig"));
-            let (data_text, config_text) = (data.display().to_string(), config.display().to_string());
-            let (port, address) = (port()?.to_string(), format!("10.9.0.{}", i + 1));
-            let mut args =
-                vec!["apiserver", "--data-dir", &data_text, "--port", &port, "--kubeconfig", &config_text];
-            if store == Store::Etcd {
-                args.extend(["--etcd-servers", &urls, "--advertise-address", &address]);
-            }
-            if i > 0 {
-                copy(&dir.join("d0/pki"), &data.join("pki"))?;
-            }
-            let mut process = Process::new(&name, kaji, args.into_iter().map(str::to_owned).collect(), dir);
-            process.start()?;
-            let begun = Instant::now();
-            while !config.exists() {
-                if process.has_ended() || begun.elapsed() > START {
-                    return Err(Error::Server(format!(
-                        "{name} does not start; see {}",
-                        process.log.display()
-                    )));
-                }
-                sleep(PAUSE).await;
-            }
-            let target = Arc::new(kubeconfig::load(&config)?);
-            cluster.servers.push(process);
-            cluster.targets.push(target);
-            cluster.ready(i).await?;
+            cluster.add_server(plan, i, &ports).await?;
+        }
+        if plan.store == Store::Etcd {
+            cluster.name_members(etcdctl)?;
         }
         Ok(cluster)
     }
 
+    /// Starts a server that reaches each member, and is reached, through the network.
+    async fn add_server(&mut self, plan: &Plan<'_>, i: usize, members: &[u16]) -> Result<(), Error> {
+        let (kaji, ..) = plan.programs;
+        let (name, data) = (format!("s{i}"), plan.dir.join(format!("d{i}")));
+        let config = plan.dir.join(format!("{name}.kubeconfig"));
+        let (data_text, config_text) = (data.display().to_string(), config.display().to_string());
+        let (own, proxied, address) = (port()?, port()?, format!("10.9.0.{}", i + 1));
+        let mut ways = vec![];
+        for (member, target) in members.iter().enumerate() {
+            let way = port()?;
+            self.network.proxy(way, (Some(Node::Server(i)), Node::Member(member)), *target).await?;
+            ways.push(way);
+        }
+        let (own_text, urls) = (own.to_string(), urls(&ways));
+        let mut args =
+            vec!["apiserver", "--data-dir", &data_text, "--port", &own_text, "--kubeconfig", &config_text];
+        args.extend(["--controllers", "resourcequota-controller,disruption-controller"]);
+        if plan.store == Store::Etcd {
+            args.extend(["--etcd-servers", &urls, "--advertise-address", &address]);
+        }
+        if i > 0 {
+            copy(&plan.dir.join("d0/pki"), &data.join("pki"))?;
+        }
+        let mut process = Process::new(&name, kaji, args.into_iter().map(str::to_owned).collect(), plan.dir);
+        process.obeys = plan.obeys;
+        process.start()?;
+        let begun = Instant::now();
+        while !config.exists() {
+            if process.has_ended() || begun.elapsed() > START {
+                let log = process.log.display();
+                return Err(Error::Server(format!("{name} does not start; see {log}")));
+            }
+            sleep(PAUSE).await;
+        }
+        self.network.proxy(proxied, (Some(Node::Clients), Node::Server(i)), own).await?;
+        let (direct, mut target) = (kubeconfig::load(&config)?, kubeconfig::load(&config)?);
+        target.address = format!("127.0.0.1:{proxied}");
+        self.servers.push(process);
+        self.targets.push(Arc::new(target));
+        self.direct.push(Arc::new(direct));
+        self.ready(i).await
+    }
+
+    /// Tells the network the ids of the members of etcd.
+    fn name_members(&self, etcdctl: &Path) -> Result<(), Error> {
+        let listed = self.ctl(etcdctl, &["member", "list"])?;
+        for line in String::from_utf8_lossy(&listed.stdout).lines() {
+            // id, started, name, peer URLs, client URLs, learner
+            let fields: Vec<&str> = line.split(", ").collect();
+            if let [id, _, name, ..] = fields[..]
+                && let Some(member) = self.members.iter().position(|member| member.name == name)
+            {
+                self.network.name_member(id, member);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs etcd's client.
+    fn ctl(&self, etcdctl: &Path, args: &[&str]) -> Result<std::process::Output, Error> {
+        let mut command = Command::new(etcdctl);
+        command
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &self.urls, "--command-timeout", "3s"])
+            .args(args);
+        command.output().map_err(|e| Error::file(etcdctl, e))
+    }
+
     /// Gives up the history of etcd, as a compaction would after a while. In vain while etcd is away.
     pub fn compact(&self, etcdctl: &Path) -> Result<(), Error> {
-        let run = |args: &[&str]| {
-            let mut command = Command::new(etcdctl);
-            command
-                .env("ETCDCTL_API", "3")
-                .args(["--endpoints", &self.urls, "--command-timeout", "3s"])
-                .args(args);
-            command.output().map_err(|e| Error::file(etcdctl, e))
-        };
-        let status = run(&["get", "/registry/health", "--write-out", "json"])?;
+        let status = self.ctl(etcdctl, &["get", "/registry/health", "--write-out", "json"])?;
         let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap_or_default();
         if let Some(revision) = status["header"]["revision"].as_u64() {
-            run(&["compact", &revision.to_string()])?;
+            self.ctl(etcdctl, &["compact", &revision.to_string()])?;
         }
         Ok(())
     }
@@ -207,7 +299,7 @@ impl Cluster {
     pub async fn ready(&mut self, server: usize) -> Result<(), Error> {
         let begun = Instant::now();
         loop {
-            let mut client = Client::new(&self.targets[server]).limited(Duration::from_secs(5));
+            let mut client = Client::new(&self.direct[server]).limited(Duration::from_secs(5));
             match client.call(&Call::get("/readyz")).await {
                 Ok(_) => return Ok(()),
                 Err(error) if begun.elapsed() > START => {

@@ -1,0 +1,259 @@
+//! What happens to the processes of a run, to the network between them, to their disks and their clocks.
+//!
+//! Invariants: a seed decides the faults, and their order is written to `faults.log`; when the run is over everything runs, no rule of
+//! the network holds, disks are good, and clocks are right again.
+
+use super::{
+    cluster::Cluster,
+    network::{self, Rule},
+    random::Random,
+};
+use crate::bench::Error;
+use std::{
+    fs::File,
+    io::Write,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+use tokio::time::sleep;
+
+/// How long a process may take to end after its signal.
+const END: Duration = Duration::from_secs(20);
+/// Seconds of a clock's step.
+const STEPS: [i64; 6] = [-86_400, -300, -2, 2, 300, 86_400];
+
+/// A process of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    Server(usize),
+    Member(usize),
+}
+
+/// Something that goes wrong for a while.
+#[derive(Clone, Debug, PartialEq)]
+enum Fault {
+    /// A process stops where it is, and goes on.
+    Pause(Victim),
+    /// A process is killed, and started again.
+    Kill(Victim),
+    /// All members are killed at once, as when the power fails.
+    KillMembers,
+    /// A server ends with notice; it is killed if it does not.
+    Terminate(usize),
+    /// A server's watch of etcd breaks off, the others write, and what they have written is compacted.
+    Forget(usize),
+    /// Some are cut off from others. Sometimes something is killed meanwhile.
+    Network(Vec<Rule>, Option<Victim>),
+    /// A disk fails, and then it does not any more.
+    Disk(usize, String),
+    /// An fsync fails; what the system shows is not what is on disk, and the server is started again.
+    Sync(usize),
+    /// The power of a server fails: what was not synced is lost in part.
+    Power(usize, u64),
+    /// The clock of a server steps, and back later.
+    Clock(usize, i64),
+}
+
+/// Makes things go wrong.
+pub struct Disturber<'a> {
+    cluster: &'a mut Cluster,
+    etcdctl: &'a Path,
+    random: Random,
+    /// Servers obey orders about their disks and clocks.
+    obeys: bool,
+    log: File,
+    path: PathBuf,
+    begun: Instant,
+}
+
+impl<'a> Disturber<'a> {
+    /// Over the processes of a run.
+    ///
+    /// # Errors
+    /// When the log cannot be made.
+    pub fn new(
+        cluster: &'a mut Cluster,
+        etcdctl: &'a Path,
+        random: Random,
+        obeys: bool,
+        dir: &Path,
+    ) -> Result<Disturber<'a>, Error> {
+        let path = dir.join("faults.log");
+        let log = File::create(&path).map_err(|e| Error::file(&path, e))?;
+        Ok(Disturber { cluster, etcdctl, random, obeys, log, path, begun: Instant::now() })
+    }
+
+    /// Makes one thing after the other go wrong. Afterwards everything runs.
+    ///
+    /// # Errors
+    /// When a process does not start again.
+    pub async fn run(&mut self, time: Duration) -> Result<(), Error> {
+        while self.begun.elapsed() < time {
+            let quiet = Duration::from_millis(self.random.between(300, 3000));
+            sleep(quiet.min(time.saturating_sub(self.begun.elapsed()))).await;
+            let counts = (self.cluster.servers.len(), self.cluster.members.len());
+            let fault = draw(&mut self.random, counts, self.obeys);
+            writeln!(self.log, "{:8.3} {fault:?}", self.begun.elapsed().as_secs_f64())
+                .map_err(|e| Error::file(&self.path, e))?;
+            self.make(fault).await?;
+        }
+        for server in 0..self.cluster.servers.len() {
+            self.cluster.ready(server).await?;
+        }
+        Ok(())
+    }
+
+    async fn make(&mut self, fault: Fault) -> Result<(), Error> {
+        let pause = Duration::from_millis(self.random.between(50, 6000));
+        let gap = Duration::from_millis(self.random.below(1500));
+        match fault {
+            Fault::Pause(victim) => {
+                self.signal(victim, "-STOP");
+                sleep(pause).await;
+                self.signal(victim, "-CONT");
+            }
+            Fault::Kill(victim) => {
+                self.kill(victim);
+                sleep(gap).await;
+                self.start_again(victim).await?;
+            }
+            Fault::KillMembers => {
+                self.cluster.members.iter_mut().for_each(|member| member.kill());
+                sleep(gap).await;
+                self.cluster.members.iter_mut().try_for_each(|member| member.start())?;
+            }
+            Fault::Terminate(server) => {
+                self.cluster.servers[server].signal("-TERM");
+                self.cluster.servers[server].end(END).await;
+                sleep(gap).await;
+                self.start_again(Victim::Server(server)).await?;
+            }
+            Fault::Forget(server) => {
+                self.cluster.servers[server].signal("-STOP");
+                self.cluster.members.iter_mut().for_each(|member| member.kill());
+                self.cluster.members.iter_mut().try_for_each(|member| member.start())?;
+                sleep(Duration::from_secs(2) + pause).await;
+                self.cluster.compact(self.etcdctl)?;
+                self.cluster.servers[server].signal("-CONT");
+            }
+            Fault::Network(rules, victim) => {
+                self.cluster.network.set(rules);
+                sleep(pause).await;
+                if let Some(victim) = victim {
+                    self.kill(victim);
+                    sleep(gap).await;
+                    self.process(victim).start()?;
+                    sleep(pause / 2).await;
+                }
+                self.cluster.network.set(vec![]);
+            }
+            Fault::Disk(server, order) => {
+                self.cluster.servers[server].order(&order);
+                sleep(pause).await;
+                self.cluster.servers[server].order("disk good");
+                self.cluster.ready(server).await?;
+            }
+            Fault::Sync(server) => {
+                self.cluster.servers[server].order("disk sync-error");
+                sleep(pause).await;
+                let seed = self.random.next() >> 1;
+                self.lose_power(server, seed, gap).await?;
+            }
+            Fault::Power(server, seed) => self.lose_power(server, seed, gap).await?,
+            Fault::Clock(server, step) => {
+                self.cluster.servers[server].order(&format!("clock {step}"));
+                sleep(pause).await;
+                self.cluster.servers[server].order(&format!("clock {}", -step));
+            }
+        }
+        Ok(())
+    }
+
+    async fn lose_power(&mut self, server: usize, seed: u64, gap: Duration) -> Result<(), Error> {
+        self.cluster.servers[server].order(&format!("power-loss {seed}"));
+        self.cluster.servers[server].end(END).await;
+        sleep(gap).await;
+        self.start_again(Victim::Server(server)).await
+    }
+
+    fn process(&mut self, victim: Victim) -> &mut super::cluster::Process {
+        match victim {
+            Victim::Server(server) => &mut self.cluster.servers[server],
+            Victim::Member(member) => &mut self.cluster.members[member],
+        }
+    }
+
+    fn signal(&mut self, victim: Victim, signal: &str) {
+        self.process(victim).signal(signal);
+    }
+
+    fn kill(&mut self, victim: Victim) {
+        self.process(victim).kill();
+    }
+
+    /// Starts a process that was ended. Sometimes a server is not waited for, so that it may be killed while it starts.
+    async fn start_again(&mut self, victim: Victim) -> Result<(), Error> {
+        self.process(victim).start()?;
+        let waits = self.random.below(4) > 0;
+        match victim {
+            Victim::Server(server) if waits => self.cluster.ready(server).await,
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A fault of so many servers and members of etcd.
+fn draw(random: &mut Random, (servers, members): (usize, usize), obeys: bool) -> Fault {
+    let server = random.below(servers as u64) as usize;
+    let victim = match members as u64 {
+        0 => Victim::Server(server),
+        count if random.below(2) == 0 => Victim::Member(random.below(count) as usize),
+        _ => Victim::Server(server),
+    };
+    // The embedded store has a disk that can be made to fail; etcd's cannot.
+    let disk = obeys && members == 0;
+    match random.below(20) {
+        0..=3 => Fault::Pause(victim),
+        4..=6 => Fault::Kill(victim),
+        7 => Fault::Terminate(server),
+        8 | 9 if members > 0 => Fault::Forget(server),
+        10 if members > 0 => Fault::KillMembers,
+        11 | 12 if obeys => Fault::Clock(server, STEPS[random.below(STEPS.len() as u64) as usize]),
+        8..=10 if disk => Fault::Power(server, random.next() >> 1),
+        13..=15 if disk => {
+            let slow = format!("slow {}", random.between(5, 1500));
+            let order = ["write-error", "short-write", "full", &slow][random.below(4) as usize];
+            Fault::Disk(server, format!("disk {order}"))
+        }
+        16 if disk => Fault::Sync(server),
+        _ => {
+            let rules = network::draw(random, servers, members);
+            let also = (random.below(3) == 0).then_some(victim);
+            Fault::Network(rules, also)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn drawn(counts: (usize, usize), obeys: bool) -> BTreeSet<String> {
+        let mut random = Random::new(7, 0);
+        let faults = (0..2000).map(|_| draw(&mut random, counts, obeys));
+        faults
+            .map(|fault| format!("{fault:?}").split(['(', ' ']).next().unwrap_or_default().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn each_store_has_its_faults() {
+        let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        assert_eq!(drawn((1, 0), false), of(&["Kill", "Network", "Pause", "Terminate"]));
+        let all = ["Clock", "Disk", "Kill", "Network", "Pause", "Power", "Sync", "Terminate"];
+        assert_eq!(drawn((1, 0), true), of(&all));
+        let all = ["Clock", "Forget", "Kill", "KillMembers", "Network", "Pause", "Terminate"];
+        assert_eq!(drawn((2, 3), true), of(&all));
+    }
+}
