@@ -10,6 +10,7 @@ mod check;
 mod cluster;
 mod faults;
 mod history;
+mod leaders;
 mod network;
 mod quotas;
 mod random;
@@ -210,10 +211,14 @@ async fn once(
     let keeper = budgets::prepare(&shared).await?;
     let clients = Clients::start(&shared, keeper, seed, from);
     let random = Random::new(seed, 0);
-    let mut disturber = Disturber::new(&mut cluster, &args.etcdctl, random, plan.obeys, dir)?;
-    disturber.run(Duration::from_secs(seconds)).await?;
+    let disturber = Disturber::new(&mut cluster, &args.etcdctl, random, plan.obeys, dir)?;
+    let signals = disturber.run(Duration::from_secs(seconds)).await?;
     shared.stop.store(true, Ordering::Relaxed);
-    let complaints = clients.end(&shared).await?;
+    let mut complaints = clients.end(&shared).await?;
+    let (terms, others) = leaders::check(dir, plan.counts.0, &signals)?;
+    complaints.extend(others);
+    writeln!(std::io::stdout(), "{terms} terms of leaders")
+        .map_err(|e| Error::file(Path::new("stdout"), e))?;
     Ok((shared.recorder.take(), complaints))
 }
 

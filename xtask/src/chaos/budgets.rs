@@ -25,6 +25,9 @@ const LEAST: usize = 4;
 const WANTED: usize = 7;
 /// How long a request may take.
 const LIMIT: Duration = Duration::from_secs(8);
+/// How old a pod is when it is evicted, at least, in nanoseconds: the controller takes the eviction of a pod that it has not seen yet for
+/// done, as upstream's, and counts the pod once it sees it.
+const SEEN: Time = 3_000_000_000;
 /// The pause between two requests.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -122,8 +125,9 @@ pub async fn evict(shared: Arc<Shared>, pods: Pods, mut random: Random) {
     while !shared.stop.load(Ordering::Relaxed) {
         sleep(PAUSE).await;
         let there: Vec<String> = {
-            let pods = lock(&pods);
-            pods.iter().filter(|(_, life)| life.1.is_none()).map(|(name, _)| name.clone()).collect()
+            let (pods, now) = (lock(&pods), shared.recorder.now());
+            let old = pods.iter().filter(|(_, life)| life.1.is_none() && life.0 + SEEN < now);
+            old.map(|(name, _)| name.clone()).collect()
         };
         if there.is_empty() {
             continue;

@@ -4,7 +4,10 @@
 //! Invariants: a process that was started here is ended here, by its own id, in whatever way the run ends; processes that are
 //! started again have the same data, address and flags.
 
-use super::network::{Network, Node};
+use super::{
+    leaders,
+    network::{Network, Node},
+};
 use crate::bench::{
     Error,
     client::{Call, Client, Target},
@@ -51,6 +54,7 @@ impl Process {
         let errors = log.try_clone().map_err(|e| Error::file(&self.log, e))?;
         let mut command = Command::new(&self.program);
         command.args(&self.args).env_remove("KUBECONFIG").stdout(log).stderr(errors);
+        command.env("KAJI_LOG", leaders::LOG);
         command.stdin(if self.obeys { Stdio::piped() } else { Stdio::null() });
         self.child = Some(command.spawn().map_err(|e| Error::file(&self.program, e))?);
         Ok(())

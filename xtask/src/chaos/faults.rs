@@ -5,7 +5,8 @@
 
 use super::{
     cluster::Cluster,
-    network::{self, Rule},
+    leaders::{Signal, Signals},
+    network::{self, Effect, Node, Rule},
     random::Random,
 };
 use crate::bench::Error;
@@ -19,8 +20,13 @@ use tokio::time::sleep;
 
 /// How long a process may take to end after its signal.
 const END: Duration = Duration::from_secs(20);
+/// Long enough for another server to take a leader's lease.
+const LONG: Duration = Duration::from_secs(24);
 /// Seconds of a clock's step.
 const STEPS: [i64; 6] = [-86_400, -300, -2, 2, 300, 86_400];
+/// The same where several servers have clocks: an eviction counts for two minutes after the time that its server has stamped it with,
+/// as upstream's, so that budgets do not hold over clocks that differ by more.
+const STEPS_APART: [i64; 6] = [-80, -30, -2, 2, 30, 80];
 
 /// A process of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +40,10 @@ enum Victim {
 enum Fault {
     /// A process stops where it is, and goes on.
     Pause(Victim),
+    /// A server is paused for so long that others take its leases.
+    Faint(usize),
+    /// A server is cut off from etcd for as long.
+    Isolate(usize, Effect),
     /// A process is killed, and started again.
     Kill(Victim),
     /// All members are killed at once, as when the power fails.
@@ -63,6 +73,7 @@ pub struct Disturber<'a> {
     obeys: bool,
     log: File,
     path: PathBuf,
+    signals: Signals,
     begun: Instant,
 }
 
@@ -80,14 +91,15 @@ impl<'a> Disturber<'a> {
     ) -> Result<Disturber<'a>, Error> {
         let path = dir.join("faults.log");
         let log = File::create(&path).map_err(|e| Error::file(&path, e))?;
-        Ok(Disturber { cluster, etcdctl, random, obeys, log, path, begun: Instant::now() })
+        let (signals, begun) = (Signals::default(), Instant::now());
+        Ok(Disturber { cluster, etcdctl, random, obeys, log, path, signals, begun })
     }
 
-    /// Makes one thing after the other go wrong. Afterwards everything runs.
+    /// Makes one thing after the other go wrong. Afterwards everything runs. Answers with the signals to servers.
     ///
     /// # Errors
     /// When a process does not start again.
-    pub async fn run(&mut self, time: Duration) -> Result<(), Error> {
+    pub async fn run(mut self, time: Duration) -> Result<Signals, Error> {
         while self.begun.elapsed() < time {
             let quiet = Duration::from_millis(self.random.between(300, 3000));
             sleep(quiet.min(time.saturating_sub(self.begun.elapsed()))).await;
@@ -100,17 +112,23 @@ impl<'a> Disturber<'a> {
         for server in 0..self.cluster.servers.len() {
             self.cluster.ready(server).await?;
         }
-        Ok(())
+        Ok(self.signals)
     }
 
     async fn make(&mut self, fault: Fault) -> Result<(), Error> {
         let pause = Duration::from_millis(self.random.between(50, 6000));
         let gap = Duration::from_millis(self.random.below(1500));
         match fault {
-            Fault::Pause(victim) => {
-                self.signal(victim, "-STOP");
-                sleep(pause).await;
-                self.signal(victim, "-CONT");
+            Fault::Pause(victim) => self.pause(victim, pause).await,
+            Fault::Faint(server) => self.pause(Victim::Server(server), LONG).await,
+            Fault::Isolate(server, effect) => {
+                let node = Some(Node::Server(server));
+                let members = (0..self.cluster.members.len()).map(|member| Some(Node::Member(member)));
+                let both = members.flat_map(|member| [(node, member), (member, node)]);
+                let rules = both.map(|(from, to)| Rule { from, to, effect }).collect();
+                self.cluster.network.set(rules);
+                sleep(LONG).await;
+                self.cluster.network.set(vec![]);
             }
             Fault::Kill(victim) => {
                 self.kill(victim);
@@ -123,19 +141,13 @@ impl<'a> Disturber<'a> {
                 self.cluster.members.iter_mut().try_for_each(|member| member.start())?;
             }
             Fault::Terminate(server) => {
+                self.signals.note(server, Signal::Ended);
                 self.cluster.servers[server].signal("-TERM");
                 self.cluster.servers[server].end(END).await;
                 sleep(gap).await;
                 self.start_again(Victim::Server(server)).await?;
             }
-            Fault::Forget(server) => {
-                self.cluster.servers[server].signal("-STOP");
-                self.cluster.members.iter_mut().for_each(|member| member.kill());
-                self.cluster.members.iter_mut().try_for_each(|member| member.start())?;
-                sleep(Duration::from_secs(2) + pause).await;
-                self.cluster.compact(self.etcdctl)?;
-                self.cluster.servers[server].signal("-CONT");
-            }
+            Fault::Forget(server) => self.forget(server, pause).await?,
             Fault::Network(rules, victim) => {
                 self.cluster.network.set(rules);
                 sleep(pause).await;
@@ -169,7 +181,18 @@ impl<'a> Disturber<'a> {
         Ok(())
     }
 
+    async fn forget(&mut self, server: usize, pause: Duration) -> Result<(), Error> {
+        self.signal(Victim::Server(server), "-STOP");
+        self.cluster.members.iter_mut().for_each(|member| member.kill());
+        self.cluster.members.iter_mut().try_for_each(|member| member.start())?;
+        sleep(Duration::from_secs(2) + pause).await;
+        self.cluster.compact(self.etcdctl)?;
+        self.signal(Victim::Server(server), "-CONT");
+        Ok(())
+    }
+
     async fn lose_power(&mut self, server: usize, seed: u64, gap: Duration) -> Result<(), Error> {
+        self.signals.note(server, Signal::Ended);
         self.cluster.servers[server].order(&format!("power-loss {seed}"));
         self.cluster.servers[server].end(END).await;
         sleep(gap).await;
@@ -183,11 +206,24 @@ impl<'a> Disturber<'a> {
         }
     }
 
+    async fn pause(&mut self, victim: Victim, time: Duration) {
+        self.signal(victim, "-STOP");
+        sleep(time).await;
+        self.signal(victim, "-CONT");
+    }
+
     fn signal(&mut self, victim: Victim, signal: &str) {
         self.process(victim).signal(signal);
+        if let Victim::Server(server) = victim {
+            let pauses = signal == "-STOP";
+            self.signals.note(server, if pauses { Signal::Paused } else { Signal::Continued });
+        }
     }
 
     fn kill(&mut self, victim: Victim) {
+        if let Victim::Server(server) = victim {
+            self.signals.note(server, Signal::Ended);
+        }
         self.process(victim).kill();
     }
 
@@ -210,6 +246,13 @@ fn draw(random: &mut Random, (servers, members): (usize, usize), obeys: bool) ->
         count if random.below(2) == 0 => Victim::Member(random.below(count) as usize),
         _ => Victim::Server(server),
     };
+    if members > 0 && servers > 1 && random.below(25) == 0 {
+        return match random.below(3) {
+            0 => Fault::Isolate(server, Effect::Hold),
+            1 => Fault::Isolate(server, Effect::Break),
+            _ => Fault::Faint(server),
+        };
+    }
     // The embedded store has a disk that can be made to fail; etcd's cannot.
     let disk = obeys && members == 0;
     match random.below(20) {
@@ -218,7 +261,10 @@ fn draw(random: &mut Random, (servers, members): (usize, usize), obeys: bool) ->
         7 => Fault::Terminate(server),
         8 | 9 if members > 0 => Fault::Forget(server),
         10 if members > 0 => Fault::KillMembers,
-        11 | 12 if obeys => Fault::Clock(server, STEPS[random.below(STEPS.len() as u64) as usize]),
+        11 | 12 if obeys => {
+            let steps = if members > 0 { STEPS_APART } else { STEPS };
+            Fault::Clock(server, steps[random.below(steps.len() as u64) as usize])
+        }
         8..=10 if disk => Fault::Power(server, random.next() >> 1),
         13..=15 if disk => {
             let slow = format!("slow {}", random.between(5, 1500));
@@ -253,7 +299,8 @@ mod tests {
         assert_eq!(drawn((1, 0), false), of(&["Kill", "Network", "Pause", "Terminate"]));
         let all = ["Clock", "Disk", "Kill", "Network", "Pause", "Power", "Sync", "Terminate"];
         assert_eq!(drawn((1, 0), true), of(&all));
-        let all = ["Clock", "Forget", "Kill", "KillMembers", "Network", "Pause", "Terminate"];
+        let all =
+            ["Clock", "Faint", "Forget", "Isolate", "Kill", "KillMembers", "Network", "Pause", "Terminate"];
         assert_eq!(drawn((2, 3), true), of(&all));
     }
 }
