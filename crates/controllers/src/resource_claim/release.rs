@@ -31,13 +31,17 @@ pub fn controller(informers: &Arc<Informers>) -> Controller {
         .reads::<Pod>(keys_of_pod)
 }
 
-/// The claims of a pod that needs them no more.
-fn keys_of_pod(change: &Change<Pod>, _: &View) -> Vec<Key> {
+/// The claims of a pod that needs them no more, with the one that the scheduler made for its extended resources, which its spec does
+/// not name.
+fn keys_of_pod(change: &Change<Pod>, view: &View) -> Vec<Key> {
     if change.new.as_ref().is_some_and(|pod| !done(pod)) {
         return vec![];
     }
     let pod = change.any();
-    pod.device_claims().map(|name| Key::new(pod.metadata.namespace.as_str(), name)).collect()
+    let named = pod.device_claims().map(|name| Key::new(pod.metadata.namespace.as_str(), name));
+    let claims = view.get::<ResourceClaim>();
+    let own: Vec<Key> = claims.owned_by(&pod.metadata.uid).map(|claim| claim.metadata.key()).collect();
+    named.chain(own).collect()
 }
 
 /// Whether a pod will run no more.
@@ -256,6 +260,21 @@ mod tests {
             .with(snapshot::<Pod>([pod("a", "Running")]));
         let unknown = unknown(&view, &Key::new("ns", "c"));
         assert_eq!(unknown.iter().map(|c| c.uid.as_str()).collect::<Vec<_>>(), ["x"]);
+    }
+
+    #[test]
+    fn a_claim_for_extended_resources_is_looked_at_when_its_pod_is_done() {
+        let mut made = claim(&["a"]);
+        made["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "a", "controller": true}]);
+        let view = View::default().with(snapshot::<ResourceClaim>([made])).with(snapshot::<Pod>([]));
+        let keys = |phase: &str| {
+            let mut pod = pod("a", phase);
+            pod["spec"] = json!({"nodeName": "n"});
+            let new = Some(Arc::new(serde_json::from_value(pod).unwrap()));
+            keys_of_pod(&Change { old: None, new }, &view)
+        };
+        assert_eq!((keys("Failed"), keys("Running")), (vec![Key::new("ns", "c")], vec![]));
     }
 
     #[test]
