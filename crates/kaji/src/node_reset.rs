@@ -119,6 +119,7 @@ async fn remove_sandboxes(data_dir: &Path, network: &BridgeNetwork) -> Result<BT
         shim: vec![program.into(), "shim".into()],
         images: Arc::new(images.with_containers_in(containers)),
         network: Some(network),
+        cdi_directories: vec![],
     });
     let manager = manager.await?;
     let mut pods = BTreeSet::new();

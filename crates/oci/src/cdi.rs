@@ -14,12 +14,16 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Where specifications are, the most important ones last.
-pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 /// Bytes of a specification.
 const MOST_BYTES: u64 = 4 << 20;
 /// Files of a directory that are read.
 const MOST_FILES: usize = 1024;
+
+/// Where specifications are by convention, the most important ones last.
+#[must_use]
+pub fn directories() -> Vec<PathBuf> {
+    ["/etc/cdi", "/var/run/cdi"].map(PathBuf::from).to_vec()
+}
 
 /// A specification: the devices of one kind.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -255,7 +259,7 @@ fn parse(path: &Path) -> Result<Specification, String> {
     let specification: Specification = if is_json {
         serde_json::from_str(&text).map_err(|e| e.to_string())?
     } else {
-        serde_saphyr::from_str(&text).map_err(|e| e.to_string())?
+        kaji_files::yaml::decode(&text).map_err(|e| e.to_string())?
     };
     let (vendor, class) = specification.kind.split_once('/').unwrap_or_default();
     if vendor.is_empty() || class.is_empty() || class.contains('/') {

@@ -18,5 +18,6 @@ pub mod shim;
 mod spec;
 mod user_namespaces;
 
+pub use cdi::directories as cdi_directories;
 pub use leaks::{Leftover, leftovers};
 pub use manager::{Manager, ManagerOptions, OpenError, create_network_namespace};

@@ -50,6 +50,8 @@ pub struct ManagerOptions {
     pub images: Arc<dyn ImageRootfs>,
     /// Connects pods; without it they have a network of their own that leads nowhere.
     pub network: Option<Arc<dyn PodNetwork>>,
+    /// Where specifications of CDI devices are, the most important ones last: usually [`crate::cdi_directories`].
+    pub cdi_directories: Vec<PathBuf>,
 }
 
 /// Why a manager cannot work.

@@ -154,6 +154,7 @@ async fn built_in(config: &RealNodeConfig, program: PathBuf) -> Result<NodeRunti
         shim: vec![program.into(), "shim".into()],
         images: images.clone(),
         network: Some(pods),
+        cdi_directories: kaji_oci::cdi_directories(),
     };
     let runtime = Arc::new(Manager::open(options).await?);
     let service = Box::pin(std::future::pending());

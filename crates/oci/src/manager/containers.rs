@@ -138,7 +138,7 @@ impl Inner {
             namespaces: &namespaces,
             pod_files: &pod_files,
             image_mounts: &image_mounts,
-            cdi: &cdi::edits(&record.config.cdi_devices, &cdi::DIRECTORIES.map(PathBuf::from))?,
+            cdi: &cdi::edits(&record.config.cdi_devices, &self.options.cdi_directories)?,
             available: &self.capabilities,
             staging: match ids {
                 Some((user, range)) => Some(Staging::new(&bundle, user, range)?),

@@ -120,6 +120,7 @@ impl Node {
             ],
             images: images.clone(),
             network: None,
+            cdi_directories: vec![self.cdi_directory()],
         };
         // A former one's lock is held until its last background task has ended.
         let started = Instant::now();
@@ -132,6 +133,11 @@ impl Node {
             }
         };
         self.manager = Some(manager);
+    }
+
+    /// Where specifications of CDI devices are.
+    pub fn cdi_directory(&self) -> PathBuf {
+        self.directory.path().join("cdi")
     }
 
     pub fn state(&self) -> PathBuf {

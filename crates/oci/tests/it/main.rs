@@ -9,6 +9,7 @@
 
 mod common;
 mod confinement;
+mod devices;
 mod escapes;
 mod lifecycle;
 mod recovery;
