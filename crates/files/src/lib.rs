@@ -15,11 +15,13 @@ use std::{
 };
 
 mod erase;
+mod ids;
 pub mod kubeconfig;
 mod usage;
 pub mod yaml;
 
 pub use erase::erase;
+pub use ids::{MissingId, NamespaceIds, chown};
 pub use usage::DirectoryUsage;
 
 /// The mode of private directories.

@@ -7,8 +7,9 @@
 //! - Entries and bytes are bounded by [`Limits`].
 //! - Extended attributes that mean something to overlayfs are never taken from an archive.
 //!
-//! Where the process is not root: owners and device nodes are left out, and opaque directories are marked by
-//! `user.overlay.opaque` (the overlay has to be mounted with `userxattr`).
+//! Where the process is not the machine's root: device nodes are left out, and opaque directories are marked by
+//! `user.overlay.opaque` (the overlay has to be mounted with `userxattr`). Root of a user namespace sets the owners that this
+//! namespace has, other users set none.
 
 pub(crate) mod apply;
 mod directories;
@@ -16,6 +17,8 @@ mod directories;
 use crate::error::ImageError;
 use crate::tar::{Entry, EntryKind, TarReader};
 use directories::Directories;
+use kaji_files::NamespaceIds;
+use rustix::fs::{Gid, Uid};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
@@ -66,7 +69,7 @@ pub fn unpack<R: Read>(
         directories: Directories::open(directory)?,
         unpacked: Unpacked::default(),
         deferred: BTreeMap::new(),
-        privileged: rustix::process::geteuid().is_root(),
+        privileged: is_root() && NamespaceIds::own().is_whole(),
         buffer: vec![0; 128 << 10],
     };
     while let Some(entry) = archive.next_entry().map_err(read_error)? {
@@ -79,6 +82,17 @@ pub fn unpack<R: Read>(
     }
     archive.drain().map_err(read_error)?;
     unpacker.finish()
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The owner that can be given: what the user namespace does not have is left as it is. `None` for nothing.
+pub(crate) fn owner(ids: &NamespaceIds, uid: u32, gid: u32) -> Option<(Option<Uid>, Option<Gid>)> {
+    let user = ids.has_user(uid).then(|| Uid::from_raw(uid));
+    let group = ids.has_group(gid).then(|| Gid::from_raw(gid));
+    (is_root() && (user.is_some() || group.is_some())).then_some((user, group))
 }
 
 /// What the kinds of read errors mean: limits and broken downloads pass through the readers as I/O errors.

@@ -3,6 +3,7 @@
 //!
 //! Invariant: nothing that decides the order or the content of writes reads a clock or randomness but from here.
 
+use crate::node_network::NodeNetwork;
 use kaji_meta::{
     random::{Random, SystemRandom},
     time::{Clock, SystemClock},
@@ -25,6 +26,8 @@ pub struct Environment {
     pub store: Option<Arc<dyn Store>>,
     /// Stands between the control loops and the server.
     pub interception: Option<Arc<dyn Interception>>,
+    /// The network of a real node that is not that of this process.
+    pub node_network: Option<NodeNetwork>,
 }
 
 impl Environment {
@@ -37,6 +40,7 @@ impl Environment {
             random: Arc::new(SystemRandom),
             store: None,
             interception: None,
+            node_network: None,
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod etcd_transfer;
 pub mod joined_node;
 mod kubelet_root;
 pub mod node_fleet;
+pub mod node_network;
 pub mod node_requirements;
 pub mod node_reset;
 mod server_identity;

@@ -15,6 +15,7 @@ use kaji::{
 use kaji_cri::cni::plugin;
 use kaji_envtest as envtest;
 use kaji_images::cli::ImageCommand;
+use kaji_oci::rootless::Facts;
 use kaji_options::{ControllerManagerFlags, SchedulerFlags, ServerFlags, server_flags::shorten_help};
 use node_commands::{Join, NodeArgs};
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
@@ -137,13 +138,15 @@ fn main() -> ExitCode {
             Err(error) => return fail(&*error),
         },
     };
+    // Before anything starts a thread, too: the program is executed anew in a user namespace.
+    let refusal = node_commands::enter_namespaces(&cli.command);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
     };
     let outcome = match cli.command {
-        Command::Up(up) => runtime.block_on(serve(up, true, started)),
-        Command::Apiserver(up) => runtime.block_on(serve(up, false, started)),
+        Command::Up(up) => runtime.block_on(serve(up, true, started, refusal)),
+        Command::Apiserver(up) => runtime.block_on(serve(up, false, started, None)),
         Command::ControllerManager(flags) => runtime.block_on(component_commands::controller_manager(*flags)),
         Command::Scheduler(flags) => runtime.block_on(component_commands::scheduler(*flags)),
         Command::Envtest(envtest) => assets(&envtest),
@@ -152,7 +155,7 @@ fn main() -> ExitCode {
         Command::Snapshot(args) => runtime.block_on(store_commands::snapshot(args)),
         Command::Etcd(args) => runtime.block_on(store_commands::etcd(args)),
         Command::Image(image) => runtime.block_on(images(image)),
-        Command::Node(node) => runtime.block_on(node_commands::node(node)),
+        Command::Node(node) => runtime.block_on(node_commands::node(node, refusal)),
         Command::Why(args) => return runtime.block_on(why_command::why(args)),
         Command::Sim(args) => sim_command::simulate(&args),
         Command::Agent(join) => runtime.block_on(node_commands::agent(join)),
@@ -217,6 +220,7 @@ async fn serve(
     mut flags: ServerFlags,
     controllers: bool,
     started: Instant,
+    refusal: Option<String>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let variable = |name: &str| std::env::var(name).ok();
     let home = variable("HOME");
@@ -226,10 +230,11 @@ async fn serve(
         .kubeconfig
         .clone()
         .unwrap_or_else(|| kubeconfig::default_path(variable("KUBECONFIG").as_deref(), home.as_deref()));
-    let reason = node_commands::choose_nodes(&mut flags, controllers, &data_dir);
+    let reason = node_commands::choose_nodes(&mut flags, controllers, &data_dir, refusal)?;
     let options = flags.into_options(&data_dir, controllers)?;
     let (nodes, everywhere) = (options.nodes, options.listen.ip().is_unspecified());
-    let cluster = Cluster::start(options).await?;
+    let (environment, _node_threads) = node_commands::environment(&options).await?;
+    let cluster = Cluster::start_in(options, environment).await?;
     let fleet = node_commands::fleet(&cluster, nodes, &data_dir).await?;
     let ready = started.elapsed();
     if writes {
@@ -323,8 +328,8 @@ async fn stop_signal() -> std::io::Result<()> {
 /// `/var/lib/kaji` for root, else below the home directory.
 fn default_data_dir(home: Option<&str>) -> PathBuf {
     use std::os::unix::fs::MetadataExt;
-    // A process's own entry belongs to its user.
-    let root = std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0);
+    // A process's own entry belongs to its user. Root of a user namespace is not the machine's.
+    let root = std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0) && Facts::entered().is_none();
     match home {
         Some(home) if !root => PathBuf::from(home).join(".local/share/kaji"),
         _ => "/var/lib/kaji".into(),

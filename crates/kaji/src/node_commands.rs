@@ -1,19 +1,22 @@
 //! The commands of a machine that is a node: joining a cluster, and taking away what a node has left.
 
-use crate::{default_data_dir, stop_signal};
+use crate::{Command, default_data_dir, stop_signal};
 use clap::{Args, Subcommand};
 use kaji::{
-    Cluster, Nodes,
+    Cluster, Environment, Nodes, Options,
     agent::{Agent, AgentOptions},
     joined_node::{self, JoinedNodeOptions},
     node_fleet::{self, FleetConfig, NodeFleet},
-    node_requirements, node_reset,
+    node_network::{self, NodeNetworkError, NodeThreads},
+    node_requirements,
+    node_reset::{self, Removed},
 };
 use kaji_meta::random::SystemRandom;
+use kaji_oci::rootless::{self, Facts};
 use kaji_options::{ContainerRuntimeFlags, ServerFlags, server_flags::SIMULATED};
 use std::{
     io::Write,
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
 };
 
@@ -122,24 +125,104 @@ async fn input_ends() {
     }
 }
 
-/// Chooses the nodes that the command line leaves open: this machine if it can be one. Why it cannot, otherwise.
-pub fn choose_nodes(flags: &mut ServerFlags, controllers: bool, data_dir: &Path) -> Option<String> {
+/// Executes this program anew in a user namespace if the command has to do with a real node and its caller is not root. Otherwise it
+/// returns, with the reason if that is impossible.
+pub fn enter_namespaces(command: &Command) -> Option<String> {
+    if rustix::process::geteuid().is_root() || Facts::entered().is_some() {
+        return None;
+    }
+    let data_dir = match command {
+        // A CRI runtime's socket is root's.
+        Command::Up(flags) if flags.uses_built_in_runtime() => match flags.nodes {
+            None | Some(Nodes::Real) => &flags.data_dir,
+            Some(_) => return None,
+        },
+        Command::Image(image) => &image.data_dir,
+        Command::Node(NodeArgs { command: NodeCommand::Reset(args) }) => &args.data_dir,
+        _ => return None,
+    };
+    let home = std::env::var("HOME").ok();
+    let data_dir = data_dir.clone().unwrap_or_else(|| default_data_dir(home.as_deref()));
+    Some(rootless::enter(&data_dir))
+}
+
+/// Chooses the nodes that the command line leaves open: this machine if it can be one. Why it cannot, otherwise. `refusal` is why
+/// there is no user namespace.
+///
+/// # Errors
+/// A real node is asked for that cannot be.
+pub fn choose_nodes(
+    flags: &mut ServerFlags,
+    controllers: bool,
+    data_dir: &Path,
+    refusal: Option<String>,
+) -> Result<Option<String>, String> {
     let mut reason = None;
+    if controllers && Facts::entered().is_some() {
+        flags.nodes.get_or_insert(Nodes::Real);
+        if flags.nodes == Some(Nodes::Real) {
+            // Pods have a listener of their own.
+            flags.bind_address.get_or_insert(IpAddr::V4(Ipv4Addr::LOCALHOST));
+            flags.advertise_address.get_or_insert(node_network::ADDRESS);
+        }
+    }
+    let refusal = refusal.map(|why| format!("containers need root or a user namespace, and {why}"));
     if controllers && flags.nodes.is_none() {
-        reason = node_requirements::Machine::default().can_run_containers(data_dir).err();
+        let machine = node_requirements::Machine::default();
+        reason = refusal.or_else(|| machine.can_run_containers(data_dir).err());
         flags.nodes = Some(if reason.is_some() { SIMULATED } else { Nodes::Real });
+    } else if let (Some(Nodes::Real), Some(refusal)) = (flags.nodes, refusal) {
+        return Err(refusal);
     }
     if let Some(Nodes::RealInNamespaces(_)) = flags.nodes {
         flags.advertise_address.get_or_insert(node_fleet::GATEWAY);
     }
-    reason
+    Ok(reason)
+}
+
+/// What a cluster takes from this machine; without root, threads in the network of its node.
+///
+/// # Errors
+/// The network of a node without root cannot be made.
+pub async fn environment(options: &Options) -> Result<(Environment, Option<NodeThreads>), NodeNetworkError> {
+    let mut environment = Environment::machine(options);
+    if options.nodes != Nodes::Real || Facts::entered().is_none() {
+        return Ok((environment, None));
+    }
+    let threads = NodeThreads::start(&options.data_dir).await?;
+    if let Some(network) = threads.network() {
+        network.divide(&[&options.service_cidrs[..], &options.node_ranges.cluster_cidr].concat());
+        environment.node_network = Some(network);
+    }
+    Ok((environment, Some(threads)))
+}
+
+/// What a node without root can do, and what it lacks.
+fn without_root(facts: &Facts) -> String {
+    let mut lacks = vec!["no network outside of the cluster".to_owned()];
+    if facts.ids == 0 {
+        lacks.push("no other user than root in containers (newuidmap and /etc/subuid give some)".into());
+    }
+    if !facts.overlays {
+        lacks.push("no overlays (each container has a copy of its image)".into());
+    }
+    if !facts.cgroups {
+        lacks.push(
+            "no limits of memory and processors (systemd-run --user --scope -p Delegate=yes kaji up has them)"
+                .into(),
+        );
+    }
+    format!("1, this machine, without root: containers run on it in a user namespace; {}", lacks.join(", "))
 }
 
 /// What a new cluster says of its nodes, and why they are simulated.
 pub fn description(nodes: Nodes, reason: Option<&str>) -> String {
     match (nodes, reason) {
         (Nodes::None, _) => "none".to_owned(),
-        (Nodes::Real, _) => "1, this machine: containers run on it".to_owned(),
+        (Nodes::Real, _) => match Facts::entered() {
+            None => "1, this machine: containers run on it".to_owned(),
+            Some(facts) => without_root(facts),
+        },
         (Nodes::RealInNamespaces(n), _) => {
             format!("{n} on this machine, in network namespaces: containers run on them")
         }
@@ -192,16 +275,24 @@ struct Reset {
 }
 
 /// Takes away what a node has left.
-pub async fn node(args: NodeArgs) -> Result<(), Box<dyn std::error::Error>> {
+pub async fn node(args: NodeArgs, refusal: Option<String>) -> Result<(), Box<dyn std::error::Error>> {
     let NodeCommand::Reset(args) = args.command;
     if !rustix::process::geteuid().is_root() {
-        return Err("what a node has left can be removed by root only".into());
+        let why = refusal.unwrap_or_default();
+        return Err(
+            format!("what a node has left can be removed by root, or in a user namespace: {why}").into()
+        );
     }
-    let data_dir = args.data_dir.unwrap_or_else(|| default_data_dir(None));
+    let home = std::env::var("HOME").ok().filter(|_| Facts::entered().is_some());
+    let data_dir = args.data_dir.unwrap_or_else(|| default_data_dir(home.as_deref()));
     if !data_dir.is_dir() {
         return Err(format!("{} is no directory", data_dir.display()).into());
     }
-    let removed = node_reset::reset(&data_dir.canonicalize()?, args.keep_credentials).await?;
+    let data_dir = data_dir.canonicalize()?;
+    let removed = match Facts::entered() {
+        None => node_reset::reset(&data_dir, args.keep_credentials).await?,
+        Some(_) => reset_without_root(data_dir.clone(), args.keep_credentials).await?,
+    };
     writeln!(
         std::io::stdout().lock(),
         "Nothing of the node in {} is left; pods removed: {}.",
@@ -209,4 +300,14 @@ pub async fn node(args: NodeArgs) -> Result<(), Box<dyn std::error::Error>> {
         removed.pods
     )?;
     Ok(())
+}
+
+/// The same in the network namespace of a node without root.
+async fn reset_without_root(
+    data_dir: PathBuf,
+    keep_credentials: bool,
+) -> Result<Removed, Box<dyn std::error::Error>> {
+    let threads = NodeThreads::start(&data_dir).await?;
+    let network = threads.network().ok_or("the node has no threads")?;
+    Ok(network.run(async move { node_reset::reset(&data_dir, keep_credentials).await }).await??)
 }

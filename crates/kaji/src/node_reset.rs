@@ -6,7 +6,7 @@
 use crate::kubelet_root;
 use crate::start::{
     node_runtime::{self, BUILT_IN, CRI, SANDBOXES, UsedRuntime, attachments, plugin_socket},
-    real_node::{CGROUPS, CONTAINER_LOGS, POD_LOGS, node_name},
+    real_node::{CGROUPS, log_directories, node_name},
 };
 use kaji_containers::{ContainerRuntime, PodNetwork, PodSandboxFilter, RuntimeError};
 use kaji_cri::{Connected, Endpoints, cni::server};
@@ -182,7 +182,7 @@ fn remove_files(data_dir: &Path, pods: &BTreeSet<String>) -> Result<(), ResetErr
     }
     let choice = data_dir.join(kubelet_root::CHOICE);
     absent(fs::remove_file(&choice)).map_err(failure(&choice))?;
-    remove_logs(pods)
+    remove_logs(data_dir, pods)
 }
 
 fn remove_directory(directory: &Path) -> Result<(), ResetError> {
@@ -201,16 +201,14 @@ fn remove_credentials(data_dir: &Path) -> Result<(), ResetError> {
     Ok(())
 }
 
-fn remove_logs(pods: &BTreeSet<String>) -> Result<(), ResetError> {
+fn remove_logs(data_dir: &Path, pods: &BTreeSet<String>) -> Result<(), ResetError> {
+    let (of_pods_at, of_containers_at) = log_directories(data_dir);
     // namespace_name_uid
     let of_pods = |name: &str| name.rsplit('_').next().is_some_and(|uid| pods.contains(uid));
-    let logs: Vec<PathBuf> = names(Path::new(POD_LOGS))
-        .iter()
-        .filter(|name| of_pods(name))
-        .map(|n| Path::new(POD_LOGS).join(n))
-        .collect();
-    for name in names(Path::new(CONTAINER_LOGS)) {
-        let link = Path::new(CONTAINER_LOGS).join(name);
+    let logs: Vec<PathBuf> =
+        names(&of_pods_at).iter().filter(|name| of_pods(name)).map(|n| of_pods_at.join(n)).collect();
+    for name in names(&of_containers_at) {
+        let link = of_containers_at.join(name);
         if fs::read_link(&link).is_ok_and(|target| logs.iter().any(|log| target.starts_with(log))) {
             absent(fs::remove_file(&link)).map_err(failure(&link))?;
         }

@@ -54,6 +54,7 @@ impl Subject for WholeCluster {
             random: parts.random,
             store: Some(parts.store),
             interception: Some(parts.interception),
+            node_network: None,
         };
         Box::pin(async move {
             let cluster = Cluster::start_in(options, environment).await.map_err(|error| error.to_string())?;

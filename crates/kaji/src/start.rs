@@ -30,6 +30,7 @@ use crate::{
     cluster::{Cluster, STORE, StartError},
     encryption::Encryption,
     environment::Environment,
+    node_network,
     service_endpoints::ServerEndpoints,
     shared_ports::Allocation,
 };
@@ -334,7 +335,7 @@ impl Bootstrapped {
             stack(&settings, engine, (&aggregator, connector), &authz, &authn, metrics, (address, &storage));
         let (listener, front) = listener.unzip();
         let mut background = Background { tasks: JoinSet::new(), stopped: stopped.clone() };
-        let drained = background.listen(listener, &stack);
+        let drained = background.listen(&settings, listener, front.clone(), &stack).await?;
         background.tasks.spawn(usage.run(kubelets, stopped.clone()));
         let token_signer = authn.signing_key();
         let (sender, authentication) = watch::channel(authentication);
@@ -433,18 +434,40 @@ struct Background {
 }
 
 impl Background {
-    /// Serves until the end. What it returns turns true when no request is in flight any more that could end by itself.
-    fn listen(&mut self, listener: Option<Listener>, stack: &Arc<Stack>) -> watch::Receiver<bool> {
+    /// Serves until the end: clients, and at the same port the pods of a node with a network of its own. What it returns turns true
+    /// when no request is in flight any more that could end by itself.
+    async fn listen(
+        &mut self,
+        settings: &Settings,
+        listener: Option<Listener>,
+        front: Option<TlsConfigHandle>,
+        stack: &Arc<Stack>,
+    ) -> Result<watch::Receiver<bool>, StartError> {
         let (drained, is_drained) = watch::channel(false);
-        if let Some(listener) = listener {
-            let serving = listener.serve(stack.clone(), self.stopped.clone());
-            self.tasks.spawn(async move {
-                let draining = serving.await;
-                drained.send_replace(true);
-                draining.finish().await;
-            });
+        let Some(listener) = listener else { return Ok(is_drained) };
+        let mut inside = None;
+        if let (Some(network), Some(front)) = (&settings.environment.node_network, front) {
+            let address = SocketAddr::new(node_network::ADDRESS, listener.address()?.port());
+            let bound = network.listen(address.port(), front).await;
+            let bound = bound.map_err(|source| StartError::Listen { address, source })?;
+            inside = Some(bound.serve(stack.clone(), self.stopped.clone()));
         }
-        is_drained
+        let serving = listener.serve(stack.clone(), self.stopped.clone());
+        self.tasks.spawn(async move {
+            let inside = async {
+                match inside {
+                    Some(serving) => Some(serving.await),
+                    None => None,
+                }
+            };
+            let (draining, inside) = tokio::join!(serving, inside);
+            drained.send_replace(true);
+            draining.finish().await;
+            if let Some(inside) = inside {
+                inside.finish().await;
+            }
+        });
+        Ok(is_drained)
     }
 
     /// Configuration and certificates that are reloaded or renewed while the server runs.

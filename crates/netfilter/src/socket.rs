@@ -9,7 +9,8 @@ use rustix::{
         AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, netlink as address, recv, sendto,
         socket_with,
         sockopt::{
-            Timeout, set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force, set_socket_timeout,
+            Timeout, set_socket_recv_buffer_size, set_socket_recv_buffer_size_force,
+            set_socket_send_buffer_size, set_socket_send_buffer_size_force, set_socket_timeout,
         },
     },
 };
@@ -71,6 +72,18 @@ pub struct Socket {
     buffer: Vec<u8>,
 }
 
+/// Root of a user namespace cannot go beyond the machine's limits (`net.core.wmem_max`, `net.core.rmem_max`): it gets the most that
+/// they allow.
+fn unless_forbidden(
+    forced: rustix::io::Result<()>,
+    limited: impl FnOnce() -> rustix::io::Result<()>,
+) -> io::Result<()> {
+    match forced {
+        Err(Errno::PERM) => Ok(limited()?),
+        result => Ok(result?),
+    }
+}
+
 impl Socket {
     /// Opens a socket in the network namespace of this thread.
     ///
@@ -107,7 +120,9 @@ impl Socket {
         // The default is 208 KiB. Twice the length, since the kernel counts its own structures too.
         const DEFAULT: usize = 100 * 1024;
         if bytes.len() > DEFAULT {
-            set_socket_send_buffer_size_force(&self.fd, bytes.len() * 2)?;
+            unless_forbidden(set_socket_send_buffer_size_force(&self.fd, bytes.len() * 2), || {
+                set_socket_send_buffer_size(&self.fd, bytes.len() * 2)
+            })?;
         }
         let sent = sendto(&self.fd, bytes, SendFlags::empty(), &address::SocketAddrNetlink::new(0, 0))?;
         if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
@@ -118,7 +133,9 @@ impl Socket {
     /// # Errors
     /// Those of the system.
     pub fn reserve_answers(&self, bytes: usize) -> io::Result<()> {
-        Ok(set_socket_recv_buffer_size_force(&self.fd, bytes)?)
+        unless_forbidden(set_socket_recv_buffer_size_force(&self.fd, bytes), || {
+            set_socket_recv_buffer_size(&self.fd, bytes)
+        })
     }
 
     /// One datagram; `None` when there is none and `wait` is false.

@@ -27,6 +27,6 @@ mod worker;
 pub use cidr::Cidr;
 pub use cni::{CniNetwork, CniOptions};
 pub use error::NetworkError;
-pub use pods::bring_up_loopback;
+pub use pods::{bring_up_loopback, prepare_node_namespace};
 pub use routes::{PeerNode, Route, Via};
 pub use worker::{BridgeNetwork, NetworkConfig};

@@ -76,6 +76,23 @@ pub fn bring_up_loopback(namespace: &Path) -> Result<(), NetworkError> {
     Ok(inside.send(&requests)?)
 }
 
+/// Brings up the loopback interface of a node's network namespace, with the node's address on it: the node has no other interface
+/// than those of its pods. It can be repeated.
+///
+/// # Errors
+/// A namespace that cannot be entered, and the kernel's.
+pub fn prepare_node_namespace(namespace: &Path, address: IpAddr) -> Result<(), NetworkError> {
+    bring_up_loopback(namespace)?;
+    let mut inside = namespace::inside(namespace, Rtnetlink::open)
+        .map_err(NetworkError::io(namespace.display().to_string()))?;
+    if inside.addresses()?.iter().any(|(_, known, _)| *known == address) {
+        return Ok(());
+    }
+    let mut requests = Requests::default();
+    requests.address(true, 1, address, if address.is_ipv4() { 32 } else { 128 });
+    Ok(inside.send(&requests)?)
+}
+
 impl Node {
     /// Makes a pod's interface with its addresses and routes.
     ///

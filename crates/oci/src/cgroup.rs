@@ -1,6 +1,7 @@
 //! Cgroups of pods and containers, versions 1 and 2: directories, limits, what they use, and their end.
 //!
-//! Invariant: a container's cgroup is `<pod's>/<container's id>` in every hierarchy; nothing outside the pod's is touched.
+//! Invariant: a container's cgroup is `<pod's>/<container's id>` in every hierarchy; nothing outside the pod's is touched. Where this
+//! process may use no hierarchy, containers have no directories, and run without limits.
 
 use kaji_containers::{CpuUsage, LinuxResources, MemoryUsage, RuntimeError};
 use std::fs;
@@ -34,8 +35,38 @@ pub fn hierarchies() -> &'static Hierarchies {
             let point = line.split(' ').nth(4)?;
             point.strip_prefix(ROOT)?.strip_prefix('/').map(str::to_owned)
         });
-        Hierarchies::Legacy(names.collect())
+        // Without root, all of them are covered.
+        let usable = |name: &String| Path::new(ROOT).join(name).join("cgroup.procs").exists();
+        Hierarchies::Legacy(names.filter(usable).collect())
     })
+}
+
+/// Whether there are cgroups to make.
+pub fn available() -> bool {
+    *hierarchies() != Hierarchies::Legacy(vec![])
+}
+
+/// A directory that stands for a cgroup in every covered hierarchy.
+const NONE: &str = "none";
+
+/// What the container's configuration names as its cgroup: `libcontainer` joins one of version 1 whenever the table of mounts shows such
+/// a hierarchy, also a covered one. It is led to a directory in which nothing counts then.
+pub fn in_configuration(cgroup: &str) -> String {
+    if available() { cgroup.to_owned() } else { format!("/{NONE}") }
+}
+
+/// Makes that directory where a hierarchy is covered, with the files that `libcontainer` reads and writes. What is written goes nowhere.
+///
+/// # Errors
+/// Those of the file system.
+pub fn cover(hierarchy: &Path) -> io::Result<()> {
+    let none = hierarchy.join(NONE);
+    fs::create_dir_all(&none)?;
+    std::os::unix::fs::symlink("/dev/null", none.join("cgroup.procs"))?;
+    for directory in [hierarchy, &none] {
+        ["cpuset.cpus", "cpuset.mems"].iter().try_for_each(|file| fs::write(directory.join(file), "0\n"))?;
+    }
+    Ok(())
 }
 
 /// The directories of a cgroup, one a hierarchy.
@@ -175,8 +206,11 @@ pub fn weight_of_shares(shares: u64) -> u64 {
 /// Writes what is set in `resources` to a cgroup.
 ///
 /// # Errors
-/// Those of the kernel, with the name of the file.
+/// Those of the kernel, with the name of the file; a node without cgroups.
 pub fn update(cgroup: &str, resources: &LinuxResources) -> Result<(), RuntimeError> {
+    if !available() {
+        return Err(RuntimeError::FailedPrecondition("this node has no cgroups, and so no limits".into()));
+    }
     let unified = *hierarchies() == Hierarchies::Unified;
     for (name, file, value) in settings(resources, unified) {
         let path = controller(cgroup, name).join(&file);

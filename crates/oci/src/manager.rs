@@ -3,6 +3,7 @@
 //! Invariants: locks are not held across awaits; a container's exit is noticed without polling, by a connection to its shim.
 
 mod containers;
+mod copied_root;
 pub(crate) mod namespaces;
 mod overlay;
 mod recovery;

@@ -13,10 +13,12 @@ mod log;
 pub(crate) mod namespaces;
 mod peers;
 mod serve;
+pub(crate) mod strays;
 mod streams;
-mod system;
+pub(crate) mod system;
 
 use crate::records::{self, ExitRecord, ShimConfig};
+use crate::rootless::holder;
 use rustix::fs::{FlockOperation, flock};
 use std::ffi::OsString;
 use std::fs::File;
@@ -28,7 +30,8 @@ use std::process::ExitCode;
 
 /// Runs a shim: `start BUNDLE` starts the bundle's container, `adopt BUNDLE` takes over one that runs without a shim, and
 /// `namespaces FILE` makes the namespaces of a pod with a user namespace. One line is printed once that is done, or has failed:
-/// empty, or what is wrong. `launch SPACE` forks shims; the space is for their command lines.
+/// empty, or what is wrong. `launch SPACE` forks shims; the space is for their command lines. `hold DIRECTORY` makes the namespaces
+/// of containers without root and stays in them.
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
     let [mode, bundle] = arguments.as_slice() else { return usage() };
     if let Err(error) = close_inherited() {
@@ -50,6 +53,7 @@ fn run(mode: &str, bundle: &Path) -> ExitCode {
         "start" => start(bundle),
         "adopt" => adopt(bundle),
         "namespaces" => namespaces::create(bundle).map(|()| announce("")),
+        "hold" => holder::run(bundle),
         _ => return usage(),
     };
     match outcome {
@@ -78,9 +82,7 @@ fn close_inherited() -> io::Result<()> {
 }
 
 fn usage() -> ExitCode {
-    announce(
-        "shim: expected start, adopt or namespaces and the directory of a bundle or a file, or launch and space",
-    );
+    announce("shim: expected start, adopt, namespaces or hold and a directory or file, or launch and space");
     ExitCode::from(2)
 }
 

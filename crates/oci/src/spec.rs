@@ -17,6 +17,7 @@ use kaji_containers::{
     ContainerConfig, ContainerUser, ImageConfig, LinuxResources, NamespaceMode, PodSandboxConfig,
     RuntimeError, SecurityProfile,
 };
+use kaji_files::NamespaceIds;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -69,6 +70,7 @@ pub fn build(parts: &Parts<'_>) -> Result<Built, RuntimeError> {
     let (config, security) = (parts.config, &parts.config.security);
     refuse_what_is_missing(parts)?;
     let user = user::resolve(security, &parts.image.user, parts.rootfs)?;
+    user::check(&user, NamespaceIds::own())?;
     // libcontainer writes none for cgroup v2.
     let device_rules = *crate::cgroup::hierarchies() != crate::cgroup::Hierarchies::Unified;
     let capabilities = capabilities::of(security, parts.available, device_rules)?;
@@ -174,6 +176,10 @@ fn process(
             groups.push(group);
         }
     }
+    if !NamespaceIds::own().sets_groups() {
+        // Root's own group has been the only one.
+        groups.clear();
+    }
     Ok(json!({
         "terminal": config.tty,
         "user": {"uid": user.uid, "gid": user.gid, "additionalGids": groups},
@@ -276,11 +282,14 @@ fn linux(
         namespaces.push(json!({"type": "cgroup"}));
     }
     let (devices, rules) = devices::of(parts, user)?;
-    let mut resources = resources(&parts.config.resources);
-    resources["devices"] = json!(rules);
+    let resources = cgroup::available().then(|| {
+        let mut resources = resources(&parts.config.resources);
+        resources["devices"] = json!(rules);
+        resources
+    });
     let mut linux = json!({
         "namespaces": namespaces,
-        "cgroupsPath": cgroup,
+        "cgroupsPath": cgroup::in_configuration(cgroup),
         "resources": resources,
         "devices": devices,
         "rootfsPropagation": mounts::root_propagation(parts),

@@ -9,6 +9,7 @@
 //! namespace, which ends with it.
 
 use kaji_containers::{IdMapping, RuntimeError, UserNamespace};
+use kaji_files::NamespaceIds;
 use libcontainer::syscall::linux::{AT_EMPTY_PATH, MOUNT_ATTR_RDONLY, MountAttr};
 use libcontainer::syscall::syscall::create_syscall;
 use nix::mount::{MsFlags, mount};
@@ -29,11 +30,13 @@ const POINTS: [&str; 6] = ["/mnt", "/media", "/srv", "/opt", "/run", "/tmp"];
 /// The kernel from which memory file systems can be mounted with mapped ids, which pods' volumes need.
 const NEEDED_KERNEL: (u32, u32) = (6, 3);
 
-/// Whether pods can have user namespaces here.
+/// Whether pods can have user namespaces here. In one, there are no further ids for theirs.
 pub fn supported() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let most = fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
-    kernel_suffices(&release) && most.trim().parse::<u64>().is_ok_and(|most| most > 0)
+    NamespaceIds::own().is_whole()
+        && kernel_suffices(&release)
+        && most.trim().parse::<u64>().is_ok_and(|most| most > 0)
 }
 
 fn kernel_suffices(release: &str) -> bool {

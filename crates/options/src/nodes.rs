@@ -36,7 +36,7 @@ impl FromStr for Nodes {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             None if text == "none" => Ok(Nodes::None),
-            None if text == "real" => as_root(Nodes::Real),
+            None if text == "real" => Ok(Nodes::Real),
             Some(("real", count)) => match count.parse() {
                 Ok(n) if (1..=MOST_REAL).contains(&n) => as_root(Nodes::RealInNamespaces(n)),
                 _ => Err(format!("real:N takes a number from 1 to {MOST_REAL}")),
@@ -54,7 +54,7 @@ impl FromStr for Nodes {
 fn as_root(nodes: Nodes) -> Result<Nodes, String> {
     match rustix::process::geteuid().is_root() {
         true => Ok(nodes),
-        false => Err("real nodes need root; use sim:N or none".into()),
+        false => Err("several real nodes need root; use real, sim:N or none".into()),
     }
 }
 

@@ -152,6 +152,11 @@ impl ServerFlags {
         !self.no_kubeconfig
     }
 
+    /// Whether containers would run by the built-in runtime, not by one at a socket.
+    pub fn uses_built_in_runtime(&self) -> bool {
+        self.runtime.container_runtime_endpoint.is_none()
+    }
+
     /// Whether objects outlive the process.
     pub fn is_persistent(&self) -> bool {
         self.store.is_persistent()

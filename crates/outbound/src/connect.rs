@@ -5,6 +5,7 @@ use crate::{
     clients::ServiceResolver,
     config::{TargetParts, authority},
     error::{cause, words},
+    networks,
     pool::{STREAMS, Sender, Single, window},
     tls,
 };
@@ -130,11 +131,11 @@ async fn connect_any(host: &str, port: u16) -> Result<TcpStream, CallError> {
     };
     let addresses: Vec<_> = match host.parse::<IpAddr>() {
         Ok(ip) => vec![(ip, port).into()],
-        Err(_) => tokio::net::lookup_host((host, port)).await.map_err(|e| lost(&e))?.collect(),
+        Err(_) => networks::lookup_host(host, port).await.map_err(|e| lost(&e))?,
     };
     let mut failure = CallError::Transport(format!("dial tcp: lookup {host}: no such host"));
     for address in addresses {
-        match TcpStream::connect(address).await {
+        match networks::connect(address).await {
             Ok(stream) => {
                 // Without it a response may wait for acknowledgements; the connection works if it cannot be set.
                 drop(stream.set_nodelay(true));

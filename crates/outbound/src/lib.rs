@@ -13,6 +13,7 @@ mod concurrency;
 mod config;
 mod connect;
 mod error;
+pub mod networks;
 mod pool;
 mod resolve;
 pub mod reverse_proxy;

@@ -9,7 +9,7 @@ use http::{Method, Request, Response, StatusCode, Uri};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
-use kaji_outbound::{ClientCache, ClientConfig, RequestClass, Target};
+use kaji_outbound::{ClientCache, ClientConfig, RequestClass, Target, networks};
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
@@ -202,11 +202,14 @@ impl Transport {
 async fn plain(url: &Url, mut request: Request<kaji_outbound::RequestBody>) -> Result<Answer, String> {
     let host = HeaderValue::from_str(&url.authority).map_err(|error| error.to_string())?;
     request.headers_mut().insert(header::HOST, host);
-    let has_port = url.authority.rsplit(':').next().is_some_and(|port| port.parse::<u16>().is_ok());
-    let address = if has_port { url.authority.clone() } else { format!("{}:80", url.authority) };
-    let stream = TcpStream::connect(&address).await.map_err(|error| match error.kind() {
-        std::io::ErrorKind::ConnectionRefused => format!("dial tcp {address}: connect: connection refused"),
-        _ => format!("dial tcp {address}: {error}"),
+    let named =
+        url.authority.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
+    let (host, port) = named.unwrap_or((&url.authority, 80));
+    let stream = dial(host.trim_matches(['[', ']']), port).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::ConnectionRefused => {
+            format!("dial tcp {host}:{port}: connect: connection refused")
+        }
+        _ => format!("dial tcp {host}:{port}: {error}"),
     })?;
     let mut builder = hyper::client::conn::http1::Builder::new();
     builder.max_buf_size(MAX_HEAD * 4);
@@ -218,6 +221,18 @@ async fn plain(url: &Url, mut request: Request<kaji_outbound::RequestBody>) -> R
         }
     });
     sender.send_request(request).await.map(Answer::new).map_err(|error| chain(&error))
+}
+
+/// Connects to the first of the host's addresses that answers.
+async fn dial(host: &str, port: u16) -> std::io::Result<TcpStream> {
+    let mut last = std::io::Error::other("no such host");
+    for address in networks::lookup_host(host, port).await? {
+        match networks::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// An error with its causes.

@@ -1,10 +1,11 @@
 //! Makes what one entry of a layer describes.
 
 use super::directories::remove;
-use super::{DirectoryAttributes, InnerPath, Unpacked, Unpacker};
+use super::{DirectoryAttributes, InnerPath, Unpacked, Unpacker, is_root, owner};
 use crate::error::{Context, ImageError};
 use crate::tar::{Entry, EntryKind, TarReader};
-use rustix::fs::{AtFlags, Dev, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use kaji_files::NamespaceIds;
+use rustix::fs::{AtFlags, Dev, FileType, Mode, OFlags, Stat, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -201,9 +202,8 @@ impl Unpacker {
 
     /// Sets owner and extended attributes of what is open.
     fn own(&self, file: BorrowedFd<'_>, entry: &Entry) -> Result<(), ImageError> {
-        if self.privileged {
-            let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
-            rustix::fs::fchown(file, Some(uid), Some(gid)).context(|| "failed to set the owner".into())?;
+        if let Some((user, group)) = owner(NamespaceIds::own(), entry.uid, entry.gid) {
+            rustix::fs::fchown(file, user, group).context(|| "failed to set the owner".into())?;
         }
         for (name, value) in &entry.xattrs {
             if !self.takes_attribute(name) {
@@ -213,6 +213,8 @@ impl Unpacker {
             match rustix::fs::fsetxattr(file, &name[..], value, XattrFlags::empty()) {
                 // The file system has none.
                 Ok(()) | Err(Errno::NOTSUP) => {}
+                // They name ids that the user namespace does not have.
+                Err(Errno::INVAL | Errno::PERM) if !self.privileged => {}
                 Err(error) => {
                     let shown = String::from_utf8_lossy(name).into_owned();
                     return Err(error).context(|| format!("failed to set the attribute {shown:?}"));
@@ -224,7 +226,7 @@ impl Unpacker {
 
     fn takes_attribute(&self, name: &[u8]) -> bool {
         match name {
-            b"security.capability" => self.privileged,
+            b"security.capability" => is_root(),
             b"system.posix_acl_access" | b"system.posix_acl_default" => true,
             _ => name.starts_with(b"user.") && !name.starts_with(b"user.overlay."),
         }
@@ -232,9 +234,8 @@ impl Unpacker {
 
     /// Owner and time of what cannot be opened.
     fn own_name(&self, directory: &OwnedFd, name: &[u8], entry: &Entry) -> Result<(), ImageError> {
-        if self.privileged {
-            let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
-            rustix::fs::chownat(directory, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+        if let Some((user, group)) = owner(NamespaceIds::own(), entry.uid, entry.gid) {
+            rustix::fs::chownat(directory, name, user, group, AtFlags::SYMLINK_NOFOLLOW)
                 .context(|| "failed to set the owner".into())?;
         }
         rustix::fs::utimensat(directory, name, &times(entry.mtime), AtFlags::SYMLINK_NOFOLLOW)
@@ -249,16 +250,14 @@ pub(crate) fn inherit(layer: &Path, implied: &[Vec<u8>], below: &[&Path]) -> Res
     }
     let target = super::Directories::open(layer)?;
     let below: Vec<_> = below.iter().map(|path| super::Directories::open(path)).collect::<Result<_, _>>()?;
-    let privileged = rustix::process::geteuid().is_root();
     for path in implied {
         let found = below.iter().find_map(|layer| layer.existing(path, OFlags::empty()).ok());
         let Some(found) = found else { continue };
         let context = || "failed to copy the attributes of a directory".to_owned();
         let stat = rustix::fs::fstat(&found).context(context)?;
         let directory = target.existing(path, OFlags::NOFOLLOW).context(context)?;
-        if privileged {
-            let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
-            rustix::fs::fchown(&directory, Some(uid), Some(gid)).context(context)?;
+        if let Some((user, group)) = owner(NamespaceIds::own(), stat.st_uid, stat.st_gid) {
+            rustix::fs::fchown(&directory, user, group).context(context)?;
         }
         rustix::fs::fchmod(&directory, Mode::from_raw_mode(stat.st_mode & 0o7777)).context(context)?;
     }

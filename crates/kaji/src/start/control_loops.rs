@@ -114,12 +114,16 @@ impl ControlLoopConfig {
                 container_runtime: options.container_runtime.clone(),
             };
             let node = real_node::run(config, informers.clone(), shared, stop.clone());
-            tasks.spawn(async move {
+            let node = async move {
                 if let Err(error) = node.await {
                     // The cluster goes on without it.
                     tracing::error!(%error, "this machine cannot be a node");
                 }
-            });
+            };
+            match &self.environment.node_network {
+                Some(network) => tasks.spawn_on(node, network.handle()),
+                None => tasks.spawn(node),
+            };
         }
         ControlLoops { tasks, _informers: Some(informers) }
     }

@@ -32,6 +32,7 @@ use kaji_kubelet::resource_managers::ResourceManagers;
 use kaji_kubelet::volumes::KernelMounter;
 use kaji_meta::time::SystemClock;
 use kaji_network::BridgeNetwork;
+use kaji_oci::rootless::Facts;
 use kaji_options::ContainerRuntimeFlags;
 use kaji_proxy::ServiceProxy;
 use kaji_proxy::health::{self, Subject};
@@ -51,8 +52,7 @@ use tokio::task::JoinSet;
 /// Where cgroup hierarchies are mounted.
 pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
 /// Containers' logs, in a directory a pod, and links to them: where collectors of logs expect them.
-pub(crate) const POD_LOGS: &str = "/var/log/pods";
-pub(crate) const CONTAINER_LOGS: &str = "/var/log/containers";
+const LOGS: &str = "/var/log";
 /// Where the kernel shows processors and NUMA nodes.
 const PROCESSORS: &str = "/sys/devices/system";
 /// The node's own resolvers.
@@ -128,6 +128,15 @@ pub(crate) fn node_name() -> String {
         "" => "localhost".to_owned(),
         name => name.to_ascii_lowercase(),
     }
+}
+
+/// Where the logs of pods are, and links to those of containers: in the data directory of a node without root.
+pub(crate) fn log_directories(data_dir: &Path) -> (PathBuf, PathBuf) {
+    let logs = match Facts::entered() {
+        Some(_) => data_dir.join("log"),
+        None => LOGS.into(),
+    };
+    (logs.join("pods"), logs.join("containers"))
 }
 
 /// What a real node is made of.
@@ -320,11 +329,12 @@ async fn open(
         .map_err(NodeError::Managers)?;
     let server = config.server.clone();
     let credentials = credential_providers(&config.container_runtime)?;
+    let (pod_log_dir, container_log_dir) = log_directories(&absolute);
     let config = NodeConfig {
         node_name: name.to_owned(),
         root_dir,
-        pod_log_dir: POD_LOGS.into(),
-        container_log_dir: CONTAINER_LOGS.into(),
+        pod_log_dir,
+        container_log_dir,
         addresses: vec![config.address],
         dns,
         hosts_file: "/etc/hosts".into(),

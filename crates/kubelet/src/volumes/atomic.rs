@@ -33,7 +33,7 @@ pub(super) fn write(dir: &Path, content: &Content, group: Option<u32>) -> io::Re
         write_file(&path, file, group)?;
     }
     if let Some(group) = group {
-        std::os::unix::fs::chown(&target, None, Some(group))?;
+        kaji_files::chown(&target, None, Some(group))?;
     }
     let new = dir.join(NEW);
     match std::fs::remove_file(&new) {
@@ -51,9 +51,9 @@ fn write_file(path: &Path, file: &ContentFile, group: Option<u32>) -> io::Result
     let mut mode = file.mode;
     if let Some(group) = group {
         mode |= 0o440;
-        std::os::unix::fs::chown(path, file.user, Some(group))?;
+        kaji_files::chown(path, file.user, Some(group))?;
     } else if file.user.is_some() {
-        std::os::unix::fs::chown(path, file.user, None)?;
+        kaji_files::chown(path, file.user, None)?;
     }
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
 }

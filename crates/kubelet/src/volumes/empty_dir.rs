@@ -28,7 +28,7 @@ impl VolumeManager {
             self.mounter.tmpfs(&dir, size, mode).map_err(text(&dir))?;
         }
         if let Some(group) = group(pod) {
-            std::os::unix::fs::chown(&dir, None, Some(group)).map_err(text(&dir))?;
+            kaji_files::chown(&dir, None, Some(group)).map_err(text(&dir))?;
             let mode = std::fs::Permissions::from_mode(mode | 0o2770);
             std::fs::set_permissions(&dir, mode).map_err(text(&dir))?;
         }

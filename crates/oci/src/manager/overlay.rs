@@ -1,11 +1,14 @@
-//! Root file systems of containers: overlays of image layers with a writable layer in the bundle.
+//! Root file systems of containers: overlays of image layers with a writable layer in the bundle, or copies where there are no overlays.
 //!
 //! Invariant: layers are passed as descriptors, so that neither their number nor characters of their paths matter; the
 //! writable layer goes with the bundle.
 
+use super::copied_root;
 use super::namespaces::unmount;
+use crate::rootless::Facts;
 use crate::user_namespaces;
 use kaji_containers::{IdMapping, RuntimeError};
+use kaji_files::NamespaceIds;
 use nix::mount::{MsFlags, mount};
 use std::fs::{self, File, Permissions};
 use std::os::fd::{AsFd, AsRawFd};
@@ -21,6 +24,11 @@ pub type PodIds<'a> = Option<(&'a Path, IdMapping)>;
 /// Those of the kernel.
 pub fn mount_root(bundle: &Path, layers: &[PathBuf], ids: PodIds<'_>) -> Result<PathBuf, RuntimeError> {
     let rootfs = bundle.join("rootfs");
+    if !has_overlays() {
+        fs::create_dir_all(&rootfs)?;
+        copied_root::copy_layers(layers, &rootfs)?;
+        return Ok(rootfs);
+    }
     let (upper, work) = (bundle.join("upper"), bundle.join("work"));
     for directory in [&rootfs, &upper, &work] {
         fs::create_dir_all(directory)?;
@@ -49,12 +57,22 @@ pub fn mount_read_only(
     let target = bundle.join(name);
     let empty = bundle.join("empty");
     fs::create_dir_all(&target)?;
+    if !has_overlays() {
+        // The container's configuration makes the mount read-only.
+        copied_root::copy_layers(layers, &target)?;
+        return Ok(target);
+    }
     fs::create_dir_all(&empty)?;
     // A read-only overlay takes at least two layers.
     let mut all = layers.to_vec();
     all.push(empty);
     with_ids(bundle, name, &all, ids, |layers| overlay(&target, layers, None))?;
     Ok(target)
+}
+
+/// Without root, the kernel or the file system may have none.
+fn has_overlays() -> bool {
+    Facts::entered().is_none_or(|facts| facts.overlays)
 }
 
 /// Hands `work` the layers as they are, or mounted with mapped ids. An overlay keeps clones of its layers' mounts, so that these
@@ -103,6 +121,10 @@ fn overlay(target: &Path, layers: &[PathBuf], writable: Option<(&Path, &Path)>) 
         held.extend([upper, work]);
     } else {
         flags |= MsFlags::MS_RDONLY;
+    }
+    if !NamespaceIds::own().is_whole() {
+        // Others than the machine's root have no trusted attributes.
+        options.push_str(",userxattr");
     }
     mount(Some("overlay"), target, Some("overlay"), flags, Some(options.as_str())).map_err(|error| {
         RuntimeError::Internal(format!("mounting the overlay at {}: {error}", target.display()))

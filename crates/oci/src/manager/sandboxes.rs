@@ -14,13 +14,17 @@ use crate::{shim, spec, user_namespaces};
 use kaji_containers::{
     ContainerMetadata, NamespaceMode, PodSandboxConfig, PodSandboxState, RuntimeError, RuntimeEventKind,
 };
+use kaji_files::NamespaceIds;
 use nix::mount::{MsFlags, mount};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// User and group of the first process of a pid namespace that a pod shares.
+const REAPER: u32 = 65_535;
 
 /// The namespaces of a sandbox and where they are pinned.
 pub fn pins(layout: &Layout, id: &str, config: &PodSandboxConfig) -> Vec<(&'static str, PathBuf)> {
@@ -38,6 +42,31 @@ pub fn pins(layout: &Layout, id: &str, config: &PodSandboxConfig) -> Vec<(&'stat
         pins.push(("ipc", layout.namespace(id, "ipc")));
     }
     pins
+}
+
+/// The OCI configuration of the first process of a pod's pid namespace.
+fn reaper_configuration(rootfs: &Path, namespaces: &[Value], cgroup: &str) -> Value {
+    let resources = cgroup::available().then(|| json!({}));
+    let ids = NamespaceIds::own();
+    let user = if ids.has_user(REAPER) && ids.has_group(REAPER) { REAPER } else { 0 };
+    let needed = ["CAP_SYS_ADMIN", "CAP_SETPCAP"];
+    json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "user": {"uid": user, "gid": user}, "args": ["pause"], "env": ["PATH=/"], "cwd": "/",
+            "noNewPrivileges": true,
+            "capabilities": {
+                "bounding": needed, "effective": needed, "permitted": needed, "inheritable": [], "ambient": [],
+            },
+        },
+        "root": {"path": rootfs, "readonly": true},
+        "mounts": [{"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]}],
+        "linux": {
+            "namespaces": namespaces,
+            "cgroupsPath": cgroup::in_configuration(cgroup),
+            "resources": resources,
+        },
+    })
 }
 
 impl Inner {
@@ -252,20 +281,7 @@ impl Inner {
             };
             namespaces.push(json!({"type": kind, "path": path}));
         }
-        let needed = ["CAP_SYS_ADMIN", "CAP_SETPCAP"];
-        let configuration = json!({
-            "ociVersion": "1.0.2",
-            "process": {
-                "user": {"uid": 65535, "gid": 65535}, "args": ["pause"], "env": ["PATH=/"], "cwd": "/",
-                "noNewPrivileges": true,
-                "capabilities": {
-                    "bounding": needed, "effective": needed, "permitted": needed, "inheritable": [], "ambient": [],
-                },
-            },
-            "root": {"path": rootfs, "readonly": true},
-            "mounts": [{"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]}],
-            "linux": {"namespaces": namespaces, "cgroupsPath": cgroup, "resources": {}},
-        });
+        let configuration = reaper_configuration(&rootfs, &namespaces, &cgroup);
         let config = ShimConfig {
             id: id.clone(),
             capabilities: FinalCapabilities::default(),

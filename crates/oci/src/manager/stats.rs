@@ -3,9 +3,9 @@
 use super::Inner;
 use super::namespaces::{enter_network, on_thread};
 use crate::records::now_nanos;
-use crate::{cgroup, spec};
+use crate::{cgroup, process_usage, spec};
 use kaji_containers::{
-    ContainerState, ContainerStats, CpuUsage, InterfaceUsage, NetworkUsage, PodSandboxFilter,
+    ContainerState, ContainerStats, CpuUsage, InterfaceUsage, MemoryUsage, NetworkUsage, PodSandboxFilter,
     PodSandboxState, PodSandboxStats, RuntimeError,
 };
 use kaji_files::DirectoryUsage;
@@ -43,21 +43,21 @@ impl LayerReading {
 impl Inner {
     /// What a container uses.
     pub(super) async fn container_stats(self: &Arc<Inner>, id: &str) -> Result<ContainerStats, RuntimeError> {
-        let (record, started) = self.with_container(id, |container| {
-            (container.record.clone(), container.run.as_ref().map_or(0, |run| run.started_at_nanos))
-        })?;
+        let (record, run) =
+            self.with_container(id, |container| (container.record.clone(), container.run.clone()))?;
+        let (started, pid) = run.map_or((0, 0), |run| (run.started_at_nanos, run.pid));
         let sandbox = self.sandbox(&record.sandbox).ok_or_else(|| super::no_sandbox(&record.sandbox))?;
         let path = spec::container_cgroup(&sandbox.config, id);
         let upper = self.layout.bundle(id).join("upper");
         let known = self.state().layers.get(id).copied();
         let measured = tokio::task::spawn_blocking(move || {
-            let directories = cgroup::directories(&path);
-            (
-                cgroup::cpu_usage(&path),
-                cgroup::memory_usage(&path),
-                cgroup::oom_kills(&directories),
-                LayerReading::newest(known, &upper, now_nanos),
-            )
+            let reading = LayerReading::newest(known, &upper, now_nanos);
+            if !cgroup::available() {
+                let used = process_usage::of(pid);
+                return (used.cpu, used.memory, 0, reading);
+            }
+            let kills = cgroup::oom_kills(&cgroup::directories(&path));
+            (cgroup::cpu_usage(&path), cgroup::memory_usage(&path), kills, reading)
         });
         let (cpu, memory, oom_events, reading) =
             measured.await.map_err(|error| RuntimeError::Internal(error.to_string()))?;
@@ -111,18 +111,38 @@ impl Inner {
                 Some(namespace) => Some(on_thread(move || network_usage(&namespace)).await?),
                 None => None,
             };
+            let (cpu, memory, processes) = if cgroup::available() {
+                let processes = processes_below(&cgroup::directories(&parent));
+                (cgroup::cpu_usage(&parent), cgroup::memory_usage(&parent), processes)
+            } else {
+                let (cpu, memory) = sum(&containers);
+                (cpu, memory, self.processes_of(&containers).await?)
+            };
             all.push(PodSandboxStats {
                 id: record.id.clone(),
                 pod_uid: record.config.metadata.uid.clone(),
-                cpu: self.with_rate(&record.id, cgroup::cpu_usage(&parent)),
-                memory: cgroup::memory_usage(&parent),
+                cpu: self.with_rate(&record.id, cpu),
+                memory,
                 swap: None,
                 network,
-                processes: processes_below(&cgroup::directories(&parent)),
+                processes,
                 containers,
             });
         }
         Ok(all)
+    }
+
+    /// How many processes containers without cgroups have.
+    async fn processes_of(self: &Arc<Inner>, containers: &[ContainerStats]) -> Result<u64, RuntimeError> {
+        let first = |container: &ContainerStats| {
+            let found = self.with_container(&container.id, |known| known.run.as_ref().map(|run| run.pid));
+            found.ok().flatten()
+        };
+        let first: Vec<i32> = containers.iter().filter_map(first).collect();
+        let counted = tokio::task::spawn_blocking(move || {
+            first.into_iter().map(|pid| process_usage::of(pid).processes).sum::<u64>()
+        });
+        counted.await.map_err(|error| RuntimeError::Internal(error.to_string()))
     }
 
     /// Adds the rate since the last reading.
@@ -141,6 +161,22 @@ impl Inner {
         }
         now
     }
+}
+
+/// What a pod uses that has no cgroup of its own.
+fn sum(containers: &[ContainerStats]) -> (CpuUsage, MemoryUsage) {
+    let at_nanos = now_nanos();
+    let mut cpu = CpuUsage { at_nanos, ..CpuUsage::default() };
+    let mut memory = MemoryUsage { at_nanos, ..MemoryUsage::default() };
+    for container in containers {
+        cpu.core_nanos += container.cpu.core_nanos;
+        memory.working_set += container.memory.working_set;
+        memory.usage += container.memory.usage;
+        memory.rss += container.memory.rss;
+        memory.page_faults += container.memory.page_faults;
+        memory.major_page_faults += container.memory.major_page_faults;
+    }
+    (cpu, memory)
 }
 
 fn processes_below(directories: &[PathBuf]) -> u64 {

@@ -7,7 +7,7 @@ use super::build::{Building, Stdio, Target};
 use super::log::LogFile;
 use super::peers::{MOST_PEERS, Peer, Role};
 use super::streams::{Input, Output, Sink};
-use super::{announce, short_path, system};
+use super::{announce, short_path, strays, system};
 use crate::protocol::{Incoming, Received, Reply, Request};
 use crate::records::{self, ExitRecord, RunRecord, ShimConfig, now_nanos};
 use crate::{cgroup, user_namespaces};
@@ -67,6 +67,8 @@ pub struct Shim {
     input: Option<Input>,
     terminal: Option<OwnedFd>,
     log: Option<LogFile>,
+    /// By which the container's processes are found if it has no cgroup.
+    mounts: Option<PathBuf>,
 }
 
 impl Shim {
@@ -99,6 +101,7 @@ impl Shim {
             input: None,
             terminal: None,
             log,
+            mounts: None,
         })
     }
 
@@ -474,6 +477,7 @@ impl Shim {
         let start_time = records::start_time(pid).unwrap_or_default();
         let run = RunRecord { pid, start_time, started_at_nanos: now_nanos() };
         set_oom_score(pid, self.config.oom_score_adj);
+        self.mounts = self.config.cgroups.is_empty().then(|| strays::mount_namespace(pid)).flatten();
         records::write(&self.bundle.join(records::RUN), &run)?;
         let early = self.early.remove(&pid);
         self.init = Init::Running(run.clone());
@@ -533,6 +537,9 @@ impl Shim {
     /// The container has no first process any more: what is left of it is killed, its output is written, its exit recorded.
     fn exited(&mut self, record: ExitRecord) -> io::Result<()> {
         cgroup::kill_all(&self.config.cgroups);
+        if let Some(namespace) = &self.mounts {
+            strays::kill_in(namespace);
+        }
         for output in &mut self.outputs {
             output.drain(self.log.as_mut());
         }

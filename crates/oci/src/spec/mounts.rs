@@ -6,44 +6,23 @@
 use super::{Parts, devices};
 use crate::cdi::EditedMount;
 use crate::cgroup;
+use crate::rootless::Facts;
 use crate::user_namespaces::{self, Staging};
-use kaji_containers::{Mount, MountPropagation, RuntimeError, UserNamespace};
+use kaji_containers::{Mount, MountPropagation, NamespaceMode, RuntimeError, UserNamespace};
+use kaji_files::NamespaceIds;
 use serde_json::{Value, json};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
+/// The group of terminals.
+const TTY: u32 = 5;
 /// Where cgroups are seen.
 pub const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// All mounts, in order.
 pub fn of(parts: &Parts<'_>, mut staging: Option<&mut Staging>) -> Result<Vec<Value>, RuntimeError> {
     let security = &parts.config.security;
-    let privileged = security.privileged;
-    let system = |destination: &str, kind: &str, options: &[&str]| json!({"destination": destination, "type": kind, "source": kind, "options": options});
-    let sysfs: &[&str] =
-        if privileged { &["nosuid", "noexec", "nodev", "rw"] } else { &["nosuid", "noexec", "nodev", "ro"] };
-    let cgroups: &[&str] = if privileged {
-        &["nosuid", "noexec", "nodev", "relatime", "rw"]
-    } else {
-        &["nosuid", "noexec", "nodev", "relatime", "ro"]
-    };
-    let mut mounts = vec![
-        system("/proc", "proc", &["nosuid", "noexec", "nodev"]),
-        system("/dev", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
-        system(
-            "/dev/pts",
-            "devpts",
-            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
-        ),
-        system("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
-    ];
-    mounts.push(system("/sys", "sysfs", sysfs));
-    if *cgroup::hierarchies() == cgroup::Hierarchies::Unified || privileged {
-        mounts.push(system("/sys/fs/cgroup", "cgroup", cgroups));
-    } else {
-        let cgroup = super::container_cgroup(parts.sandbox, parts.id);
-        mounts.extend(own_cgroups(&cgroup, staging.as_deref_mut()));
-    }
+    let mut mounts = file_systems(parts, staging.as_deref_mut());
     let own = |path: &str| parts.config.mounts.iter().any(|mount| clean(&mount.container_path) == path);
     for (path, source) in parts.pod_files {
         if !own(path) {
@@ -84,6 +63,52 @@ pub fn of(parts: &Parts<'_>, mut staging: Option<&mut Staging>) -> Result<Vec<Va
     Ok(mounts)
 }
 
+/// The container's own file systems.
+fn file_systems(parts: &Parts<'_>, staging: Option<&mut Staging>) -> Vec<Value> {
+    let privileged = parts.config.security.privileged;
+    let system = |destination: &str, kind: &str, options: &[&str]| json!({"destination": destination, "type": kind, "source": kind, "options": options});
+    let sysfs: &[&str] =
+        if privileged { &["nosuid", "noexec", "nodev", "rw"] } else { &["nosuid", "noexec", "nodev", "ro"] };
+    let cgroups: &[&str] = if privileged {
+        &["nosuid", "noexec", "nodev", "relatime", "rw"]
+    } else {
+        &["nosuid", "noexec", "nodev", "relatime", "ro"]
+    };
+    let mut terminals = vec!["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"];
+    if NamespaceIds::own().has_group(TTY) {
+        terminals.push("gid=5");
+    }
+    let theirs = foreign(parts);
+    let system = |destination: &str, kind: &str, options: &[&str]| match theirs.contains(&destination) {
+        true => {
+            json!({"destination": destination, "type": "bind", "source": destination, "options": ["rbind", "rslave"]})
+        }
+        false => system(destination, kind, options),
+    };
+    let mut mounts = vec![
+        system("/proc", "proc", &["nosuid", "noexec", "nodev"]),
+        system("/dev", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
+        system("/dev/pts", "devpts", &terminals),
+        system("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
+    ];
+    // The machine may not have mounted it.
+    mounts.retain(|mount| mount["type"] != "bind" || mount["source"].as_str().is_some_and(is_directory));
+    mounts.push(system("/sys", "sysfs", sysfs));
+    if !cgroup::available() {
+        mounts.push(system(CGROUPS, "tmpfs", &["nosuid", "noexec", "nodev", "mode=755", "size=1m"]));
+    } else if *cgroup::hierarchies() == cgroup::Hierarchies::Unified || privileged {
+        mounts.push(system("/sys/fs/cgroup", "cgroup", cgroups));
+    } else {
+        let cgroup = super::container_cgroup(parts.sandbox, parts.id);
+        mounts.extend(own_cgroups(&cgroup, staging));
+    }
+    mounts
+}
+
+fn is_directory(path: &str) -> bool {
+    Path::new(path).is_dir()
+}
+
 /// A mount that a CDI device brings, and whether it shows a file or a directory of the node.
 fn cdi_mount(mount: &EditedMount) -> (Value, bool) {
     let mut options = mount.options.clone();
@@ -97,6 +122,20 @@ fn cdi_mount(mount: &EditedMount) -> (Value, bool) {
         "destination": mount.container_path, "type": kind, "source": mount.host_path, "options": options,
     });
     (value, is_bind)
+}
+
+/// File systems that only a process could mount which owns the namespaces that they show: for containers in the machine's namespaces
+/// they are the machine's, if this process is in a user namespace.
+fn foreign(parts: &Parts<'_>) -> Vec<&'static str> {
+    let Some(facts) = Facts::entered() else { return vec![] };
+    let namespaces = &parts.config.security.namespaces;
+    let node = |mode: NamespaceMode| matches!(mode, NamespaceMode::Node);
+    let shown = [
+        ("/proc", node(namespaces.pid)),
+        ("/dev/mqueue", node(parts.sandbox.security.namespaces.ipc)),
+        ("/sys", !facts.sysfs),
+    ];
+    shown.into_iter().filter(|(_, is_foreign)| *is_foreign).map(|(path, _)| path).collect()
 }
 
 /// Whether a volume's ids are the pod's. Those of image volumes are mapped with the image's layers.

@@ -3,6 +3,7 @@
 //! Invariant: files of an image are opened within its root: a symbolic link in it does not lead out.
 
 use kaji_containers::{ContainerSecurity, ContainerUser, RuntimeError, SupplementalGroupsPolicy};
+use kaji_files::{MissingId, NamespaceIds};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use std::fs::File;
 use std::io::Read;
@@ -31,6 +32,21 @@ pub fn resolve(
         (None, name) => (name.to_owned(), None),
     };
     look_up(security, &wanted, group_wanted.as_deref(), &passwd, &group)
+}
+
+/// Refuses ids that the user namespace of this process does not have: processes cannot have them either.
+///
+/// # Errors
+/// [`RuntimeError::InvalidArgument`].
+pub fn check(user: &ContainerUser, ids: &NamespaceIds) -> Result<(), RuntimeError> {
+    let invalid = |id: i64| RuntimeError::InvalidArgument(format!("id {id} is out of range"));
+    let number = |id: i64| u32::try_from(id).map_err(|_| invalid(id));
+    let missing = |error: MissingId| RuntimeError::InvalidArgument(error.to_string());
+    ids.check(Some(number(user.uid)?), Some(number(user.gid)?)).map_err(missing)?;
+    for group in &user.supplemental_groups {
+        ids.check(None, Some(number(*group)?)).map_err(missing)?;
+    }
+    Ok(())
 }
 
 /// The home directory of a user, by `/etc/passwd` of the image.
@@ -139,6 +155,24 @@ mod tests {
         assert_eq!(user("1234", None, &security), (1234, 0, vec![0]));
         assert_eq!(user("web", Some("logs"), &security), (33, 50, vec![50]));
         assert!(look_up(&security, "absent", None, PASSWD, GROUP).is_err());
+    }
+
+    #[test]
+    fn ids_that_the_namespace_lacks_are_refused() {
+        let ids = NamespaceIds::parse("0 1000 1\n1 100000 65536\n", "0 1000 1\n", "deny\n");
+        let of = |uid, gid, groups: &[i64]| {
+            let user = ContainerUser { uid, gid, supplemental_groups: groups.to_vec() };
+            check(&user, &ids).map_err(|error| error.to_string()).err().unwrap_or_default()
+        };
+        assert_eq!(of(0, 0, &[0]) + &of(33, 0, &[]), "");
+        expect(&of(70_000, 0, &[]), "user 70000");
+        expect(&of(0, 33, &[]), "group 33");
+        expect(&of(0, 0, &[0, 5]), "group 5");
+        expect(&of(-1, 0, &[]), "out of range");
+    }
+
+    fn expect(text: &str, part: &str) {
+        assert!(text.contains(part), "{text:?}");
     }
 
     #[test]

@@ -10,7 +10,10 @@ use arc_swap::ArcSwap;
 use kaji_meta::Status;
 use kaji_outbound::{ClientConfig, Target};
 use kaji_resource::{Host, Location, Security, is_global_unicast};
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 /// The order in which a node's addresses are tried, as kubeadm configures it: host names of nodes need not resolve.
 pub const ADDRESS_TYPES: [&str; 5] = ["InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS"];
@@ -103,8 +106,9 @@ impl NodeClient {
             return if is_global_unicast(ip) { Ok(host) } else { Err(not_allowed()) };
         }
         let missing = |why: String| Status::bad_request(format!("lookup {host}: {why}"));
-        let found = tokio::net::lookup_host((host.as_str(), location.port)).await;
-        let found: Vec<IpAddr> = found.map_err(|e| missing(e.to_string()))?.map(|a| a.ip()).collect();
+        let found = kaji_outbound::networks::lookup_host(&host, location.port).await;
+        let found: Vec<IpAddr> =
+            found.map_err(|e| missing(e.to_string()))?.iter().map(SocketAddr::ip).collect();
         match found.first() {
             None => Err(missing("no addresses for hostname".into())),
             Some(first) if found.iter().all(|ip| is_global_unicast(*ip)) => Ok(first.to_string()),

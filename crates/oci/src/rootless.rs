@@ -1,0 +1,190 @@
+//! Containers without root: the program enters a user and a mount namespace, in which it is root, and is executed anew there.
+//!
+//! A process of its own, the holder, makes the namespaces and stays in them, so that containers which outlive the server keep them,
+//! and the next server finds them: a user and a mount namespace cannot be pinned by files that an unprivileged process makes.
+//!
+//! Invariants: namespaces are entered before any thread is started; what the machine refuses is found out once, by trying, when the
+//! namespaces are made; the program of before is changed in nothing until it is certain that it can be executed in the namespaces.
+
+mod cgroups;
+pub(crate) mod holder;
+mod mapping;
+mod probe;
+
+use crate::records;
+use nix::sched::{CloneFlags, setns};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+/// The environment variable by which the program knows that it was executed in the namespaces: [`Facts`].
+const VARIABLE: &str = "KAJI_USER_NAMESPACE";
+/// Of users and groups that may not make namespaces; each is absent where there is no such limit. With the value that forbids it.
+const LIMITS: [(&str, &str); 2] =
+    [("/proc/sys/user/max_user_namespaces", "0"), ("/proc/sys/kernel/unprivileged_userns_clone", "0")];
+/// Ubuntu's: namespaces can be made, and nothing can be done in them.
+const APPARMOR: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
+
+/// What the namespaces allow.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Facts {
+    /// How many ids there are beside root's.
+    pub ids: u32,
+    /// Whether there is a delegated cgroup: limits count, and what containers use is known.
+    pub cgroups: bool,
+    /// Whether layers of images can be mounted; otherwise each container has a copy of them.
+    pub overlays: bool,
+    /// Whether `/sys` can be mounted anew; otherwise containers see the machine's.
+    pub sysfs: bool,
+}
+
+impl Facts {
+    /// Those of the namespaces that this program was executed in; `None` when it was not.
+    pub fn entered() -> Option<&'static Facts> {
+        static ENTERED: OnceLock<Option<Facts>> = OnceLock::new();
+        let read = || serde_json::from_str(&std::env::var(VARIABLE).ok()?).ok();
+        ENTERED.get_or_init(read).as_ref()
+    }
+}
+
+/// What the holder says once, when the namespaces are there or cannot be: a line.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Prepared {
+    /// Everything that is needed works.
+    Ready(Facts),
+    /// Why containers cannot run.
+    Refused(String),
+}
+
+/// The holder, in a file; a later program finds the namespaces by it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Record {
+    pid: i32,
+    start_time: u64,
+    facts: Facts,
+}
+
+/// Executes this program anew, with the same arguments, in the namespaces of a data directory: those in which containers of before
+/// run, or new ones. It has to be called while the process has one thread. It answers only when that is impossible: why, for
+/// one line.
+#[must_use]
+pub fn enter(data_dir: &Path) -> String {
+    let Err(error) = try_enter(data_dir);
+    let restricted = fs::read_to_string(APPARMOR).is_ok_and(|text| text.trim() == "1");
+    match restricted {
+        true => format!("{error} (kernel.apparmor_restrict_unprivileged_userns is set)"),
+        false => error.to_string(),
+    }
+}
+
+fn try_enter(data_dir: &Path) -> io::Result<std::convert::Infallible> {
+    if let Some((limit, _)) = LIMITS
+        .iter()
+        .find(|(path, forbidden)| fs::read_to_string(path).is_ok_and(|text| text.trim() == *forbidden))
+    {
+        return Err(io::Error::other(format!("{limit} forbids user namespaces")));
+    }
+    fs::create_dir_all(data_dir).map_err(|error| named(data_dir, &error))?;
+    let path = record_path(data_dir)?;
+    let (record, _holder) = match living(&path)? {
+        Some(record) => (record, None),
+        None => {
+            let (record, holder) = start_holder(data_dir)?;
+            records::write(&path, &record)?;
+            (record, Some(holder))
+        }
+    };
+    join(record.pid)?;
+    let facts = serde_json::to_string(&record.facts)?;
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_else(|| OsString::from("kaji"));
+    Err(Command::new("/proc/self/exe").arg0(name).args(arguments).env(VARIABLE, facts).exec())
+}
+
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Where the holder of a data directory is written down: in the directory for what does not outlive the machine's start, if there is
+/// one.
+fn record_path(data_dir: &Path) -> io::Result<PathBuf> {
+    let data_dir = data_dir.canonicalize()?;
+    let run = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|run| run.is_dir());
+    let name = format!("{}.json", data_dir.display()).replace('/', "-");
+    match run {
+        // As long as names of files can be.
+        Some(run) if name.len() <= 255 => {
+            let directory = run.join("kaji");
+            fs::DirBuilder::new().mode(0o700).recursive(true).create(&directory)?;
+            Ok(directory.join(name.trim_start_matches('-')))
+        }
+        _ => Ok(data_dir.join("user-namespace.json")),
+    }
+}
+
+/// The recorded holder, if it lives.
+fn living(path: &Path) -> io::Result<Option<Record>> {
+    let Some(record) = records::read::<Record>(path)? else { return Ok(None) };
+    let alive = records::start_time(record.pid) == Some(record.start_time);
+    Ok(alive.then_some(record))
+}
+
+/// Starts a holder and maps its ids. It goes on as long as this process has the pipe, or processes are in the namespaces.
+fn start_holder(data_dir: &Path) -> io::Result<(Record, Child)> {
+    let mut child = Command::new("/proc/self/exe")
+        .args(["shim", "hold"])
+        .arg(data_dir.canonicalize()?)
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let gone = || io::Error::other("the process that makes the user namespace has ended");
+    let (mut tell, answers) = (child.stdin.take().ok_or_else(gone)?, child.stdout.take().ok_or_else(gone)?);
+    let mut answers = BufReader::new(answers);
+    let mut line = String::new();
+    answers.read_line(&mut line)?;
+    match line.trim_end() {
+        holder::ENTERED => {}
+        "" => return Err(gone()),
+        refused => return Err(io::Error::other(refused.to_owned())),
+    }
+    let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
+    let ids = mapping::write(pid)?;
+    tell.write_all(format!("{ids}\n").as_bytes())?;
+    line.clear();
+    answers.read_line(&mut line)?;
+    if line.is_empty() {
+        return Err(gone());
+    }
+    // The pipe ends when this program is executed anew.
+    child.stdin = Some(tell);
+    match serde_json::from_str(&line)? {
+        Prepared::Refused(why) => Err(io::Error::other(why)),
+        Prepared::Ready(facts) => {
+            let start_time = records::start_time(pid).ok_or_else(gone)?;
+            Ok((Record { pid, start_time, facts }, child))
+        }
+    }
+}
+
+/// Enters the holder's namespaces, and the working directory there.
+fn join(pid: i32) -> io::Result<()> {
+    let directory = std::env::current_dir()?;
+    let open = |name: &str| File::open(format!("/proc/{pid}/ns/{name}"));
+    let (user, mount) = (open("user")?, open("mnt")?);
+    setns(&user, CloneFlags::CLONE_NEWUSER)
+        .map_err(|error| io::Error::other(format!("entering the user namespace: {error}")))?;
+    setns(&mount, CloneFlags::CLONE_NEWNS)
+        .map_err(|error| io::Error::other(format!("entering the mount namespace: {error}")))?;
+    std::env::set_current_dir(directory)
+}
