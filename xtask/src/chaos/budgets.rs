@@ -25,9 +25,9 @@ const LEAST: usize = 4;
 const WANTED: usize = 7;
 /// How long a request may take.
 const LIMIT: Duration = Duration::from_secs(8);
-/// How old a pod is when it is evicted, at least, in nanoseconds: the controller takes the eviction of a pod that it has not seen yet for
-/// done, as upstream's, and counts the pod once it sees it.
-const SEEN: Time = 3_000_000_000;
+/// How old a pod is when it is evicted, at least, in nanoseconds. The controller takes the eviction of a pod that it has not seen yet for done,
+/// as upstream's, and counts the pod once it sees it: so evictions wait for longer than a server is paused.
+const SEEN: Time = 30_000_000_000;
 /// The pause between two requests.
 const PAUSE: Duration = Duration::from_millis(50);
 
