@@ -40,11 +40,15 @@ prepare() {
 fast=(--node-monitor-period=1s --node-monitor-grace-period=22s --horizontal-pod-autoscaler-sync-period=2s
   --horizontal-pod-autoscaler-initial-readiness-delay=0s --horizontal-pod-autoscaler-cpu-initialization-period=0s)
 
+# What is off by default, for the programs that have it: all but upstream's of an older release.
+gates=(--feature-gates GenericWorkload=true)
+served=(--runtime-config scheduling.k8s.io/v1beta1=true)
+
 begin() {
   local manager scheduler common pki=$work/data/pki
   case $1 in
     up)
-      start up --nodes sim:3 --data-dir "$work/data" --port 0 --kubeconfig "$KUBECONFIG" "${fast[@]}"
+      start up --nodes sim:3 --data-dir "$work/data" --port 0 --kubeconfig "$KUBECONFIG" "${fast[@]}" "${gates[@]}" "${served[@]}"
       ;;
     components | upstream)
       manager=("$KAJI" controller-manager)
@@ -52,16 +56,18 @@ begin() {
       if [[ $1 == upstream ]]; then
         manager=("$KUBE_CONTROLLER_MANAGER")
         scheduler=("$KUBE_SCHEDULER")
+        gates=()
+        served=()
       fi
-      start up --nodes sim:3 --controllers='-*' --data-dir "$work/data" --port 0 --kubeconfig "$KUBECONFIG"
+      start up --nodes sim:3 --controllers='-*' --data-dir "$work/data" --port 0 --kubeconfig "$KUBECONFIG" "${gates[@]}" "${served[@]}"
       soon "there is a kubeconfig" test -s "$KUBECONFIG"
       cp "$KUBECONFIG" "$work/component"
       common=(--kubeconfig "$work/component" --authentication-kubeconfig "$work/component"
         --authorization-kubeconfig "$work/component" --bind-address 127.0.0.1)
-      start_program manager "${manager[@]}" "${common[@]}" --secure-port "${manager_port:-20257}" "${fast[@]}" \
+      start_program manager "${manager[@]}" "${common[@]}" "${gates[@]}" --secure-port "${manager_port:-20257}" "${fast[@]}" \
         --use-service-account-credentials --root-ca-file "$pki/ca.crt" --cluster-signing-cert-file "$pki/ca.crt" \
         --cluster-signing-key-file "$pki/ca.key" --service-account-private-key-file "$pki/sa.key"
-      start_program scheduler "${scheduler[@]}" "${common[@]}" --secure-port "${scheduler_port:-20259}"
+      start_program scheduler "${scheduler[@]}" "${common[@]}" "${gates[@]}" --secure-port "${scheduler_port:-20259}"
       soon "the controllers are led" shows _ k -n kube-system get lease kube-controller-manager -o 'jsonpath={.spec.holderIdentity}'
       soon "the scheduler is led" shows _ k -n kube-system get lease kube-scheduler -o 'jsonpath={.spec.holderIdentity}'
       ;;
@@ -124,6 +130,7 @@ reason() { field "$1" "$2" "{.status.conditions[?(@.type==\"$3\")].reason}"; }
 node_of() { k get pods -l "$1" -o 'jsonpath={.items[0].spec.nodeName}'; }
 not_on() { [[ -z $(k get pods -l "$2" --field-selector "spec.nodeName=$1" -o name) ]]; }
 is_replaced() { [[ -n $(field pod "$1" '{.metadata.uid}') && $(field pod "$1" '{.metadata.uid}') != "$2" ]]; }
+count_on() { k get pods -l "$2" --field-selector "spec.nodeName=$1" --no-headers 2>/dev/null | grep -c . || true; }
 daemon_set_is_everywhere() {
   local status
   status=$(field daemonset agent '{.status.desiredNumberScheduled} {.status.numberReady}')
@@ -153,6 +160,22 @@ J
 apply_pod() {
   apply <<J
 {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "$1"}, "spec": {"terminationGracePeriodSeconds": 1, ${2#\{}}
+J
+}
+
+# apply_gang NAME PODS
+apply_gang() {
+  apply <<J
+{"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": "$1"}, "spec": {"schedulingPolicy": {"gang": {"minCount": $2}}}}
+J
+}
+
+# apply_gang_pod NAME GANG
+apply_gang_pod() {
+  apply <<J
+{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "$1", "labels": {"gang": "$2"}}, "spec": {"terminationGracePeriodSeconds": 1,
+ "schedulingGroup": {"podGroupName": "$2"}, "containers": [{"name": "main", "image": "example.com/none",
+  "resources": {"limits": {"walk.example.com/seat": "1"}}}]}}
 J
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The controllers and the scheduler, as their users see them: workloads, autoscaling, budgets and drain, volumes, quota, a lost node,
-# preemption, spreading, clean-up.
+# preemption, spreading, gangs, clean-up.
 #
 #     KAJI=target/release/kaji KUBECTL=kubectl bash tests/controllers/walk.sh [FORM]
 #
@@ -135,6 +135,25 @@ k label node "$two" walk=none >/dev/null
 soon "it runs when a node fits" is "$two" field pod nowhere '{.spec.nodeName}'
 k label node "$two" walk- >/dev/null
 k delete pod high nowhere --now >/dev/null
+
+section "gangs"
+if [[ $form != upstream ]] && k get --raw /apis/scheduling.k8s.io/v1beta1 >/dev/null 2>&1; then
+  k patch node "$two" --subresource status --type merge -p '{"status":{"capacity":{"walk.example.com/seat":"2"},"allocatable":{"walk.example.com/seat":"2"}}}' >/dev/null
+  apply_gang band 3
+  for name in band-1 band-2; do apply_gang_pod $name band; done
+  apply_gang_pod band-3 band
+  soon "a gang that does not fit says so" is Unschedulable reason podgroup band PodGroupInitiallyScheduled
+  is "" field pod band-1 '{.spec.nodeName}' && ok "none of its pods has a node" || bad "none of its pods has a node"
+  k patch node "$two" --subresource status --type merge -p '{"status":{"capacity":{"walk.example.com/seat":"3"},"allocatable":{"walk.example.com/seat":"3"}}}' >/dev/null
+  soon "it is scheduled once all fit" is True condition podgroup band PodGroupInitiallyScheduled
+  soon "all of its pods have a node" is 3 count_on "$two" gang=band
+  k delete podgroup band --wait=false >/dev/null
+  soon "a group in use stays" shows podgroup-protection field podgroup band '{.metadata.finalizers}'
+  k delete pod -l gang=band --now >/dev/null
+  soon "it goes with its pods" is_gone podgroup band
+else
+  skip "gangs: the API is not served"
+fi
 
 section "autoscaling"
 if k get --raw /apis/metrics.k8s.io/v1beta1/nodes >/dev/null 2>&1; then

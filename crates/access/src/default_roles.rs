@@ -8,7 +8,7 @@ use kaji_auth::authz::{
     policy::{self, Default},
     reconcile::{Action, reconcile},
 };
-use kaji_meta::{GroupResource, Status};
+use kaji_meta::{Features, GroupResource, Status};
 use kaji_resource::{Api, DeleteOptions, FieldManagement, UpdateOptions};
 
 /// Concurrent writes, which share commits.
@@ -20,8 +20,8 @@ const TRIES: usize = 5;
 ///
 /// # Errors
 /// The first write that is rejected.
-pub async fn ensure_cluster_wide(api: &dyn Api) -> Result<(), Status> {
-    ensure_all(api, policy::defaults().into_iter().filter(|d| d.namespace.is_empty())).await
+pub async fn ensure_cluster_wide(api: &dyn Api, features: Features) -> Result<(), Status> {
+    ensure_all(api, policy::defaults_with(features).into_iter().filter(|d| d.namespace.is_empty())).await
 }
 
 /// Creates or completes the roles and bindings in namespaces.

@@ -28,6 +28,8 @@ mod node_restriction;
 mod owner_references_permission_enforcement;
 mod persistent_volume_claim_resize;
 mod plugins;
+mod pod_group_protection;
+mod pod_group_workload_exists;
 mod pod_security;
 mod pod_spec;
 mod pod_topology_labels;

@@ -1,4 +1,4 @@
-//! `Priority`: sets the priority of a pod from its priority class; there is one default class at most.
+//! `Priority`: sets the priority of a pod, and of a group of pods, from its priority class; there is one default class at most.
 
 use super::find;
 use kaji_engine::{Admission, Attributes, Operation, Phases};
@@ -32,6 +32,7 @@ impl Admission for Priority {
     fn phases(&self, group: &str, resource: &str, operation: Operation) -> Phases {
         let phases = match (group, resource) {
             ("", "pods") => Phases::MUTATING,
+            ("scheduling.k8s.io", "podgroups") => Phases::MUTATING.when(operation == Operation::Create),
             ("scheduling.k8s.io", "priorityclasses") => Phases::VALIDATING,
             _ => Phases::NONE,
         };
@@ -86,6 +87,23 @@ impl Admission for Priority {
     }
 }
 
+/// A group's priority is that of its class; how its pods preempt is theirs.
+fn of_group(a: &mut Attributes<'_>, class: &str, value: i64) -> Result<(), Status> {
+    let given = a.new_object().and_then(|group| group["spec"]["priority"].as_i64());
+    if let Some(given) = given.filter(|given| *given != value) {
+        return Err(a.forbidden(format!(
+            "priority set in the pod group ({given}) must match the priority computed ({value}) based on the priority class set in the spec"
+        )));
+    }
+    if let Some(group) = a.object.as_deref_mut() {
+        if !class.is_empty() {
+            object::set_at(group, &["spec", "priorityClassName"], class);
+        }
+        object::set_at(group, &["spec", "priority"], value);
+    }
+    Ok(())
+}
+
 async fn create(a: &mut Attributes<'_>) -> Result<(), Status> {
     let named = a.new_object().map(|pod| object::str_at(pod, &["spec", "priorityClassName"]).to_owned());
     let Some(named) = named else { return Ok(()) };
@@ -101,6 +119,9 @@ async fn create(a: &mut Attributes<'_>) -> Result<(), Status> {
         Some(c) => (object::name(c), c["value"].as_i64().unwrap_or(0), c["preemptionPolicy"].as_str()),
         None => ("", 0, Some("PreemptLowerPriority")),
     };
+    if a.resource.resource == "podgroups" {
+        return of_group(a, name, value);
+    }
     let pod = a.new_object().unwrap_or(&Value::Null);
     if let Some(given) = pod["spec"]["priority"].as_i64().filter(|p| *p != value) {
         return Err(a.forbidden(format!(

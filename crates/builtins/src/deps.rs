@@ -4,7 +4,7 @@ use kaji_auth::{
     Attributes, Authorizer, Grants, Outcome, PolicyRule, Rules,
     authn::{Identity, IssuedToken, KeyError, Refusal, TokenOrder},
 };
-use kaji_meta::{Clock, Random, Status, field::ErrorList};
+use kaji_meta::{Clock, Features, Random, ServedVersions, Status, field::ErrorList};
 use kaji_resource::{Api, BoxFuture, UserInfo};
 use serde_json::Value;
 use std::{
@@ -98,6 +98,10 @@ pub struct Deps {
     pub node_port_range: RangeInclusive<u16>,
     /// The record of node ports, where other servers allocate them too.
     pub shared_ports: Option<Arc<dyn SharedPorts>>,
+    /// The feature gates.
+    pub features: Features,
+    /// The versions that are served although they are off by default.
+    pub served: ServedVersions,
     /// The engine.
     pub api: ApiHandle,
     /// Decides about requests; answers access reviews.
@@ -119,6 +123,8 @@ impl Deps {
             service_cidrs: vec!["10.96.0.0/12".into()],
             node_port_range: 30000..=32767,
             shared_ports: None,
+            features: Features::default(),
+            served: ServedVersions::default(),
             api: ApiHandle::default(),
             authorizer: Arc::new(NoAuthorizer),
             grants: Arc::new(NoAuthorizer),

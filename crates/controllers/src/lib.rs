@@ -37,6 +37,7 @@ mod persistentvolume_protection;
 mod persistentvolumeclaim_protection;
 mod pod_garbage_collector;
 mod podcertificaterequest_cleaner;
+mod podgroup_protection;
 mod replicaset;
 mod replicationcontroller;
 mod resource_claim;
@@ -100,6 +101,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     persistentvolumeclaim_protection::CONTROLLER,
     pod_garbage_collector::CONTROLLER,
     podcertificaterequest_cleaner::CONTROLLER,
+    podgroup_protection::CONTROLLER,
     replicaset::CONTROLLER,
     replicationcontroller::CONTROLLER,
     resource_claim::CONTROLLER,
@@ -146,6 +148,8 @@ pub struct Config {
     pub autoscaler: AutoscalerConfig,
     /// Numbers and periods of the loops.
     pub loops: LoopConfig,
+    /// The feature gates.
+    pub features: kaji_meta::Features,
 }
 
 impl Config {

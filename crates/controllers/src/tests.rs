@@ -15,6 +15,7 @@ fn config() -> Config {
         token_signer: Some(Arc::new(kaji_auth::authn::SigningKey::from_pem(&key.serialize_pem()).unwrap())),
         node_ranges: Some(NodeRanges::new(&["10.0.0.0/8"], MaskSizes::default(), &[]).unwrap()),
         load_balancer: Some(LoadBalancerConfig::default()),
+        features: kaji_meta::Features::ALL,
         ..Config::default()
     }
 }

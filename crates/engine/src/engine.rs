@@ -14,7 +14,7 @@ use crate::{
 };
 use arc_swap::ArcSwap;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use kaji_meta::{Clock, GroupResource, Random, SystemClock, SystemRandom};
+use kaji_meta::{Clock, Features, GroupResource, Random, SystemClock, SystemRandom};
 use kaji_resource::ResourceDef;
 use kaji_store::{Revision, Store, StoreError};
 use std::{sync::Arc, time::Duration};
@@ -30,6 +30,8 @@ pub struct EngineOptions {
     pub clock: Arc<dyn Clock>,
     /// Randomness.
     pub random: Arc<dyn Random>,
+    /// The feature gates, for hooks.
+    pub features: Features,
     /// Admission plugins, in order; may be replaced later.
     pub admission: Vec<Arc<dyn Admission>>,
     /// Events kept in memory per resource.
@@ -53,6 +55,7 @@ impl Default for EngineOptions {
         EngineOptions {
             clock: Arc::new(SystemClock),
             random: Arc::new(SystemRandom),
+            features: Features::default(),
             admission: vec![],
             watch_window: 16 * 1024,
             watch_window_bytes: 16 << 20,

@@ -226,6 +226,7 @@ impl<'a> Op<'a> {
             labelled: self.labelled.load(Ordering::Relaxed),
             dry_run: self.options.dry_run,
             now: self.now,
+            features: self.engine.options.features,
             random: &*self.engine.random,
             api: self.engine,
             warnings: &self.output.warnings,

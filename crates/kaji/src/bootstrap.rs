@@ -15,7 +15,7 @@ use kaji_access::default_roles;
 use kaji_auth::authn::ClusterAuthenticationInfo;
 use kaji_engine::Engine;
 use kaji_kubelet::cluster_info;
-use kaji_meta::{GroupResource, Status};
+use kaji_meta::{Features, GroupResource, Status};
 use kaji_resource::Api;
 use kaji_server::{cluster_authentication_trust, legacy_token_tracking};
 use serde_json::{Value, json};
@@ -61,6 +61,8 @@ pub struct Facts<'a> {
     pub now: Timestamp,
     /// Whether there may be other servers, which the endpoints name too.
     pub others: bool,
+    /// The feature gates.
+    pub features: Features,
     /// Whether the provisioner of the default storage class runs.
     pub storage_class: bool,
 }
@@ -87,7 +89,7 @@ pub async fn run(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> 
         namespaced,
         priority_classes(api),
         metrics_reader(api),
-        default_roles::ensure_cluster_wide(api),
+        default_roles::ensure_cluster_wide(api, facts.features),
         kaji_server::flowcontrol::ensure(engine),
         kaji_aggregator::ensure(engine),
     )

@@ -148,6 +148,7 @@ impl StoreOpened {
         let engine_options = EngineOptions {
             clock: object_clock.clone(),
             random: self.settings.environment.random.clone(),
+            features: options.features,
             ..EngineOptions::default()
         };
         let engine = Engine::open(self.store(), engine_options).await?;
@@ -188,6 +189,8 @@ impl EngineOpened {
                 .await?;
         let mut deps = Deps::new(object_clock.clone(), settings.environment.random.clone());
         deps.service_cidrs = options.service_cidrs.clone();
+        deps.features = options.features;
+        deps.served = options.served.clone();
         deps.authorizer = authz.authorizer.clone();
         deps.grants = authz.rbac.clone();
         deps.validate_crd = Some(kaji_apiextensions::validator());
@@ -277,6 +280,7 @@ impl ListenerBound {
             root_ca: &certificates.trust(),
             authentication: &authentication,
             now: settings.clock.now(),
+            features: settings.options.features,
             storage_class: settings.options.controllers
                 && settings.options.selection.includes(kaji_controllers::LOCAL_PATH_PROVISIONER),
         };

@@ -10,6 +10,7 @@ pub mod conditions;
 pub mod cron;
 pub mod duration;
 pub mod equality;
+pub mod features;
 pub mod field;
 pub mod fields;
 pub mod gvk;
@@ -30,6 +31,7 @@ pub mod validation;
 
 pub use budget::{Late, OverBudget, SizeBudget, Work};
 pub use equality::semantic_equal;
+pub use features::{Features, ServedVersions};
 pub use field::{ErrorList, Path};
 pub use gvk::{GroupKind, GroupResource, GroupVersion, GroupVersionKind, GroupVersionResource};
 pub use intstr::IntOrString;

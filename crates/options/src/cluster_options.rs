@@ -5,7 +5,10 @@ use crate::{
 };
 use kaji_audit::Options as AuditOptions;
 use kaji_controllers::{AutoscalerConfig, LoopConfig, Selection};
-use kaji_meta::time::{Clock, SystemClock};
+use kaji_meta::{
+    Features, ServedVersions,
+    time::{Clock, SystemClock},
+};
 use kaji_runtime::VirtualClock;
 use kaji_server::{ShutdownOptions, flowcontrol::Limits};
 use std::{
@@ -68,6 +71,10 @@ pub struct Options {
     pub authn: AuthnOptions,
     /// Which admission plugins run, and their configuration.
     pub admission: kaji_admission::Flags,
+    /// The feature gates.
+    pub features: Features,
+    /// The API versions that are served although they are off by default.
+    pub served: ServedVersions,
     /// What objects are stamped with and control loops go by, if that is not the machine's clock. Certificates, deadlines
     /// of requests and flow control concern other processes, and use the machine's in any case.
     pub clock: Option<Arc<VirtualClock>>,
@@ -102,6 +109,8 @@ impl Options {
             authz: AuthzOptions::default(),
             authn: AuthnOptions::default(),
             admission: kaji_admission::Flags::default(),
+            features: Features::default(),
+            served: ServedVersions::default(),
             clock: None,
         }
     }

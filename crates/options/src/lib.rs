@@ -5,7 +5,7 @@
 //! - `component`: the command lines of components that run alone.
 //! - `server_flags`: the command line of a server, which is turned into cluster options.
 //! - One file for each group of flags: `authentication`, `authorization`, `audit`, `admission`, `encryption`, `etcd`, `serving`,
-//!   `shutdown`, `autoscaler`, `control_loops`, `nodes`, `proxy_client`, `kubelet_client`.
+//!   `shutdown`, `autoscaler`, `control_loops`, `nodes`, `proxy_client`, `kubelet_client`, `features`.
 //! - `watched_files`: detects changes of files that flags name, for configuration that is reloaded.
 //!
 //! Invariant: flags have upstream's names, defaults and error texts; a combination that upstream rejects is rejected.
@@ -22,6 +22,7 @@ pub mod container_runtime;
 mod control_loops;
 pub mod encryption;
 pub mod etcd;
+mod features;
 pub mod kubelet_client;
 pub mod nodes;
 pub mod proxy_client;
@@ -40,6 +41,7 @@ pub use component::{ControllerManagerFlags, SchedulerFlags};
 pub use container_runtime::ContainerRuntimeFlags;
 pub use encryption::EncryptionFile;
 pub use etcd::{EtcdConfig, StorageMediaType, StoreFlags, StoreKind};
+pub use features::{FeatureFlags, RuntimeFlags};
 pub use kubelet_client::KubeletClient;
 pub use nodes::{Nodes, RangeFlags};
 pub use proxy_client::ProxyClient;

@@ -3,8 +3,8 @@
 //! Invariant: the flags without a heading are those that a first-time user needs; `-h` shows only them, `--help` all.
 
 use crate::{
-    AdmissionFlags, AuditFlags, AuthnOptions, AuthzOptions, ContainerRuntimeFlags, KubeletClient, Nodes,
-    Options, ProxyClient, RangeFlags, Serving, StoreKind,
+    AdmissionFlags, AuditFlags, AuthnOptions, AuthzOptions, ContainerRuntimeFlags, FeatureFlags,
+    KubeletClient, Nodes, Options, ProxyClient, RangeFlags, RuntimeFlags, Serving, StoreKind,
     autoscaler::AutoscalerFlags,
     control_loops::ControlLoopFlags,
     encryption::EncryptionFlags,
@@ -14,6 +14,7 @@ use crate::{
 };
 use clap::{ArgAction, Args, Command};
 use kaji_controllers::Selection;
+use kaji_meta::Features;
 use kaji_server::{TlsOptions, flowcontrol::Limits};
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -91,6 +92,10 @@ pub struct ServerFlags {
     autoscaler: AutoscalerFlags,
     #[command(flatten)]
     audit: AuditFlags,
+    #[command(flatten)]
+    features: FeatureFlags,
+    #[command(flatten)]
+    runtime_config: RuntimeFlags,
 }
 
 /// Addresses of services and pods, and names of the server.
@@ -139,10 +144,10 @@ struct ControllerFlags {
 }
 
 /// The text of a scheduler configuration that is understood.
-pub(crate) fn scheduler_configuration(flag: &str, file: &Path) -> Result<String, String> {
+pub(crate) fn scheduler_configuration(flag: &str, file: &Path, features: Features) -> Result<String, String> {
     let wrong = |error: &dyn std::fmt::Display| format!("{flag} {}: {error}", file.display());
     let text = std::fs::read_to_string(file).map_err(|e| wrong(&e))?;
-    kaji_scheduler::Configuration::parse(&text).map_err(|e| wrong(&e))?;
+    kaji_scheduler::Configuration::parse(&text, features).map_err(|e| wrong(&e))?;
     Ok(text)
 }
 
@@ -178,6 +183,7 @@ impl ServerFlags {
             curves: self.connections.tls_curve_preferences,
         };
         tls.validate()?;
+        let features = self.features.features()?;
         let store = self.store.kind()?;
         let (shutdown, goaway) = self.shutdown.into_options()?;
         let nodes = if controllers { self.nodes.unwrap_or(SIMULATED) } else { Nodes::None };
@@ -197,7 +203,7 @@ impl ServerFlags {
                 .controller_flags
                 .scheduler_config
                 .as_deref()
-                .map(|file| scheduler_configuration("--scheduler-config", file))
+                .map(|file| scheduler_configuration("--scheduler-config", file, features))
                 .transpose()?,
             unused_token_period: self.controller_flags.legacy_service_account_token_clean_up_period,
             autoscaler: self.autoscaler.into_config()?,
@@ -224,6 +230,8 @@ impl ServerFlags {
             authz: self.authz,
             authn: self.authn,
             admission: self.admission.into(),
+            features,
+            served: self.runtime_config.served()?,
             ..Options::new(data_dir)
         })
     }

@@ -3,7 +3,7 @@
 //! Invariant: a context belongs to one request and holds only references into it.
 
 use crate::Api;
-use kaji_meta::random::Random;
+use kaji_meta::{Features, random::Random};
 use std::{collections::BTreeMap, sync::Mutex};
 
 /// The user of a request. Source: `k8s.io/apiserver/pkg/authentication/user.Info`.
@@ -58,6 +58,8 @@ pub struct Ctx<'a> {
     pub dry_run: bool,
     /// The time of the request.
     pub now: jiff::Timestamp,
+    /// The feature gates.
+    pub features: Features,
     /// Randomness.
     pub random: &'a dyn Random,
     /// Other objects.

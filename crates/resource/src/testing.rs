@@ -7,7 +7,7 @@ use crate::{
     BoxFuture, Change, Ctx, DeleteOptions, ObjectReader, ObjectWriter, ResourceDef, TypeRegistry,
     UpdateOptions, UserInfo,
 };
-use kaji_meta::{GroupResource, GroupVersionKind, SeededRandom, Status, object, random::Random};
+use kaji_meta::{Features, GroupResource, GroupVersionKind, SeededRandom, Status, object, random::Random};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -198,6 +198,8 @@ pub struct TestContext {
     pub user: UserInfo,
     /// The time: 2026-01-02T03:04:05Z.
     pub now: jiff::Timestamp,
+    /// The feature gates.
+    pub features: Features,
     /// Randomness, seeded.
     pub random: Box<dyn Random>,
     /// Other objects.
@@ -211,6 +213,7 @@ impl Default for TestContext {
         TestContext {
             user: UserInfo { name: "alice".into(), groups: vec!["devs".into()], ..UserInfo::default() },
             now: jiff::Timestamp::constant(1_767_323_045, 0),
+            features: Features::default(),
             random: Box::new(SeededRandom::new(7)),
             api: Arc::default(),
             warnings: Mutex::default(),
@@ -230,6 +233,7 @@ impl TestContext {
             labelled: true,
             dry_run: false,
             now: self.now,
+            features: self.features,
             random: self.random.as_ref(),
             api: self.api.as_ref(),
             warnings: &self.warnings,

@@ -13,6 +13,7 @@ mod namespace;
 mod node;
 mod node_selector;
 mod pod;
+mod pod_group;
 mod policy;
 mod replicaset;
 mod resource_claim;
@@ -56,6 +57,7 @@ pub use pod::{
     ClaimVolume, Container, ContainerPort, ContainerState, ContainerStatus, DeviceClaim, DeviceClaimStatus,
     Pod, PodCondition, PodIp, PodSpec, ReadinessGate, SchedulingGroup, Terminated, Toleration,
 };
+pub use pod_group::{GangPolicy, GroupDisruption, GroupPolicy, PodGroup, PodGroupSpec, PodGroupStatus};
 pub use policy::{
     BOOTSTRAP_TOKEN, MetaCondition, PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus,
     ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus, ScopeRequirement, ScopeSelector, Secret,

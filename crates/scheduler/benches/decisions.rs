@@ -53,7 +53,7 @@ fn processor_time() -> Option<Duration> {
 }
 
 fn measure(nodes: usize, title: &str, spec: &Value, owned: bool) {
-    let configuration = Configuration::new().expect("the default");
+    let configuration = Configuration::new(kaji_meta::Features::default()).expect("the default");
     let listers = listers(&configuration.profiles);
     let mut cache = Cache::default();
     (0..nodes).map(node).for_each(|node| cache.set_node(&node.metadata.name.clone(), Some(node)));

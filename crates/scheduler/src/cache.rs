@@ -20,6 +20,13 @@ struct CountedPod {
     assumed: bool,
 }
 
+/// A pod that is not counted for a while.
+pub struct TakenPod {
+    node: Arc<str>,
+    info: Arc<PodInfo>,
+    assumed: bool,
+}
+
 /// The nodes, and the pods that are counted on them.
 #[derive(Default)]
 pub struct Cache {
@@ -130,6 +137,19 @@ impl Cache {
             }
         }
         Some(counted.info)
+    }
+
+    /// Stops counting a pod for a while: what there would be without it is to be tried.
+    pub fn take(&mut self, key: &Key) -> Option<TakenPod> {
+        let counted = self.pods.get(key)?;
+        let (node, assumed) = (counted.node.clone(), counted.assumed);
+        let info = self.remove_pod(key)?;
+        Some(TakenPod { node, info, assumed })
+    }
+
+    /// Counts a pod again.
+    pub fn put_back(&mut self, pod: TakenPod) {
+        self.count(pod.info.key(), &pod.node, pod.info, pod.assumed);
     }
 
     /// Stops counting an assumed pod; one that is known to be bound stays.

@@ -12,9 +12,10 @@ mod tests;
 
 use crate::{
     framework::{Points, Profile, ProfileConfig, profile::Weighted},
-    plugins::{Entry, PLUGINS},
+    plugins::{self, Entry},
     scheduling_queue::Backoffs,
 };
+use kaji_meta::Features;
 use serde_json::Value;
 use std::{collections::BTreeMap, time::Duration};
 
@@ -40,6 +41,8 @@ pub struct Configuration {
     pub profiles: Vec<Profile>,
     /// Of pods after failed attempts.
     pub backoffs: Backoffs,
+    /// The feature gates.
+    pub features: Features,
 }
 
 /// The extension points, as a configuration names them.
@@ -59,19 +62,19 @@ const POINTS: [&str; 12] = [
 ];
 
 impl Configuration {
-    /// Upstream's default: one profile with all plugins.
+    /// Upstream's default: one profile with all plugins that the gates allow.
     ///
     /// # Errors
     /// None that a test would not have found.
-    pub fn new() -> Result<Self, ConfigurationError> {
-        Self::of(&Value::Null)
+    pub fn new(features: Features) -> Result<Self, ConfigurationError> {
+        Self::of(&Value::Null, features)
     }
 
     /// Of a file's text, in YAML or JSON.
     ///
     /// # Errors
     /// If it is not understood as a whole.
-    pub fn parse(text: &str) -> Result<Self, ConfigurationError> {
+    pub fn parse(text: &str, features: Features) -> Result<Self, ConfigurationError> {
         let raw: Value =
             serde_saphyr::from_str(text).map_err(|e| ConfigurationError::Unreadable(e.to_string()))?;
         if raw["apiVersion"] != "kubescheduler.config.k8s.io/v1"
@@ -79,10 +82,10 @@ impl Configuration {
         {
             return invalid("it must be a KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1");
         }
-        Self::of(&raw)
+        Self::of(&raw, features)
     }
 
-    fn of(raw: &Value) -> Result<Self, ConfigurationError> {
+    fn of(raw: &Value, features: Features) -> Result<Self, ConfigurationError> {
         const KNOWN: &[&str] = &[
             "apiVersion",
             "kind",
@@ -110,7 +113,7 @@ impl Configuration {
         }
         let mut profiles: Vec<Profile> = vec![];
         for raw in list {
-            let profile = profile(raw, percentage)?;
+            let profile = profile(raw, percentage, features)?;
             let name = &profile.config.scheduler_name;
             if profiles.iter().any(|other| other.config.scheduler_name == *name) {
                 return invalid(format!("duplicate profile with scheduler name {name:?}"));
@@ -118,7 +121,7 @@ impl Configuration {
             profiles.push(profile);
         }
         let backoffs = Backoffs { initial: Duration::from_secs(first), max: Duration::from_secs(last) };
-        Ok(Configuration { profiles, backoffs })
+        Ok(Configuration { profiles, backoffs, features })
     }
 }
 
@@ -144,19 +147,23 @@ struct Chosen {
     points: Points,
 }
 
-fn profile(raw: &Value, default_percentage: Option<u32>) -> Result<Profile, ConfigurationError> {
+fn profile(
+    raw: &Value,
+    default_percentage: Option<u32>,
+    features: Features,
+) -> Result<Profile, ConfigurationError> {
     only_known(
         raw,
         &["schedulerName", "percentageOfNodesToScore", "plugins", "pluginConfig"],
         "profiles[].",
     )?;
     let scheduler_name = raw["schedulerName"].as_str().unwrap_or("default-scheduler").to_owned();
-    let args = arguments(&raw["pluginConfig"])?;
+    let args = arguments(&raw["pluginConfig"], features)?;
     let sets = &raw["plugins"];
     let known: Vec<&str> = POINTS.iter().copied().chain(["multiPoint"]).collect();
     only_known(sets, &known, "profiles[].plugins.")?;
     let mut chosen = vec![];
-    for entry in PLUGINS {
+    for entry in plugins::available(features) {
         if !disabled(&sets["multiPoint"], entry.name) {
             chosen.push(choose(entry, &args)?);
         }
@@ -166,14 +173,14 @@ fn profile(raw: &Value, default_percentage: Option<u32>) -> Result<Profile, Conf
         let at = match at {
             Some(at) => at,
             None => {
-                chosen.push(choose(entry(name)?, &args)?);
+                chosen.push(choose(entry(name, features)?, &args)?);
                 chosen.len() - 1
             }
         };
         chosen[at].weight = weight.unwrap_or(chosen[at].weight);
     }
     for point in POINTS {
-        adjust(&mut chosen, point, &sets[point], &args)?;
+        adjust(&mut chosen, point, &sets[point], (&args, features))?;
     }
     check(&chosen, &scheduler_name)?;
     let percentage_of_nodes_to_score = percentage(raw)?.or(default_percentage);
@@ -187,14 +194,14 @@ fn adjust(
     chosen: &mut Vec<Chosen>,
     point: &str,
     set: &Value,
-    args: &BTreeMap<&str, &Value>,
+    (args, features): (&BTreeMap<&str, &Value>, Features),
 ) -> Result<(), ConfigurationError> {
     let name_of_point = point_name(point);
     for plugin in chosen.iter_mut().filter(|c| disabled(set, c.entry.name)) {
         plugin.points = plugin.points.clone().without(&name_of_point);
     }
     for (name, weight) in enabled(set) {
-        let whole = choose(entry(name)?, args)?;
+        let whole = choose(entry(name, features)?, args)?;
         if !whole.points.names().contains(&name_of_point.as_str()) {
             return invalid(format!("plugin {name:?} does not extend {name_of_point} plugin"));
         }
@@ -247,8 +254,8 @@ fn check(chosen: &[Chosen], scheduler_name: &str) -> Result<(), ConfigurationErr
     }
 }
 
-fn entry(name: &str) -> Result<&'static Entry, ConfigurationError> {
-    match PLUGINS.iter().find(|entry| entry.name == name) {
+fn entry(name: &str, features: Features) -> Result<&'static Entry, ConfigurationError> {
+    match plugins::available(features).find(|entry| entry.name == name) {
         Some(entry) => Ok(entry),
         None => invalid(format!("plugin {name:?} does not exist")),
     }
@@ -262,10 +269,10 @@ fn choose(entry: &'static Entry, args: &BTreeMap<&str, &Value>) -> Result<Chosen
     }
 }
 
-fn arguments(raw: &Value) -> Result<BTreeMap<&str, &Value>, ConfigurationError> {
+fn arguments(raw: &Value, features: Features) -> Result<BTreeMap<&str, &Value>, ConfigurationError> {
     let mut args = BTreeMap::new();
     for raw in raw.as_array().into_iter().flatten() {
-        let name = entry(raw["name"].as_str().unwrap_or_default())?.name;
+        let name = entry(raw["name"].as_str().unwrap_or_default(), features)?.name;
         if args.insert(name, &raw["args"]).is_some() {
             return invalid(format!("repeated config for plugin {name}"));
         }

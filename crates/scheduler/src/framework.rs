@@ -5,6 +5,7 @@
 //! - `points`: the traits, in the order in which they run.
 //! - `events`: changes of the cluster that make waiting pods worth another attempt.
 //! - `listers`: other objects that plugins read.
+//! - `pod_groups`: the pods of each group.
 //! - `nominator`: pods that wait for room on the node that was chosen for them.
 //! - `profile`: the plugins of one scheduler name, and how each extension point runs them.
 //!
@@ -13,6 +14,7 @@
 pub mod events;
 pub mod listers;
 pub mod nominator;
+pub mod pod_groups;
 pub mod points;
 pub mod profile;
 pub mod state;
@@ -21,6 +23,7 @@ pub mod status;
 pub use events::{Actions, Change, Event, EventInterest, Hint, Resource};
 pub use listers::{Listers, Reads};
 pub use nominator::Nominator;
+pub use pod_groups::PodGroups;
 pub use points::{
     Bind, BindContext, Binding, Cycle, Filter, NodeNames, Nomination, Permission, Permit, Plugin, Points,
     PostBind, PostFilter, PostFiltered, PreBind, PreEnqueue, PreFilter, PreFiltered, PreScore, PreScored,

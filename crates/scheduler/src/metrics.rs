@@ -1,5 +1,9 @@
 //! `scheduler_*` metrics, with upstream's names.
 
+mod devices;
+
+pub use devices::{BindingConditionsResult, DeviceMetrics};
+
 use crate::scheduling_queue::Pending;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -64,6 +68,11 @@ pub struct Metrics {
     cache: Family<KindLabels, Gauge>,
     preemption_attempts: Counter,
     preemption_victims: Histogram,
+    group_attempts: Family<AttemptLabels, Counter>,
+    group_algorithm: Histogram,
+    group_duration: Family<AttemptLabels, Histogram, fn() -> Histogram>,
+    /// Of dynamic resource allocation.
+    pub devices: DeviceMetrics,
 }
 
 /// Upstream's exponential buckets from 1 ms to 16 s.
@@ -84,6 +93,10 @@ impl Default for Metrics {
             cache: Family::default(),
             preemption_attempts: Counter::default(),
             preemption_victims: Histogram::new([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]),
+            group_attempts: Family::default(),
+            group_algorithm: seconds(),
+            group_duration: Family::new_with_constructor(seconds as fn() -> Histogram),
+            devices: DeviceMetrics::default(),
         }
     }
 }
@@ -138,6 +151,30 @@ impl Metrics {
             "Number of selected preemption victims",
             self.preemption_victims.clone(),
         );
+        all.register(
+            "podgroup_schedule_attempts",
+            "Number of attempts to schedule pod group, by the result",
+            self.group_attempts.clone(),
+        );
+        all.register(
+            "podgroup_scheduling_algorithm_duration_seconds",
+            "Pod group scheduling algorithm latency in seconds",
+            self.group_algorithm.clone(),
+        );
+        all.register(
+            "podgroup_scheduling_attempt_duration_seconds",
+            "Pod group scheduling attempt latency in seconds (scheduling algorithm + binding)",
+            self.group_duration.clone(),
+        );
+        self.devices.register(all);
+    }
+
+    /// An attempt to schedule a group has ended: with `scheduled`, `unschedulable`, `waiting_on_preemption` or `error`.
+    pub fn group_attempt(&self, result: &'static str, profile: &str, took: Duration) {
+        let labels = AttemptLabels { result, profile: profile.to_owned() };
+        self.group_attempts.get_or_create(&labels).inc();
+        self.group_duration.get_or_create(&labels).observe(took.as_secs_f64());
+        self.group_algorithm.observe(took.as_secs_f64());
     }
 
     /// An attempt has ended: the decision, and the binding if there was one.

@@ -28,6 +28,7 @@ mod volume_zone;
 pub use taint_toleration::tolerates;
 
 use crate::framework::{Outcome, Points, Status};
+use kaji_meta::Features;
 use kaji_runtime::objects::{Node, Taint};
 use serde_json::Value;
 
@@ -44,7 +45,7 @@ pub struct Entry {
     pub build: Build,
 }
 
-/// All plugins, in upstream's default order. The default profile has all of them.
+/// All plugins, in upstream's default order.
 pub const PLUGINS: &[Entry] = &[
     scheduling_gates::PLUGIN,
     priority_sort::PLUGIN,
@@ -67,6 +68,13 @@ pub const PLUGINS: &[Entry] = &[
     default_binder::PLUGIN,
     gang_scheduling::PLUGIN,
 ];
+
+/// The plugins that there are with these gates: the default profile has all of them.
+pub fn available(features: Features) -> impl Iterator<Item = &'static Entry> {
+    PLUGINS
+        .iter()
+        .filter(move |entry| features.generic_workload || entry.name != gang_scheduling::PLUGIN.name)
+}
 
 /// For plugins that take no arguments.
 ///

@@ -5,6 +5,7 @@
 //! - At most [`BINDINGS`] bindings are in flight.
 //! - A pod for which victims are being deleted is not tried again before that is done.
 
+mod group;
 mod update;
 
 use crate::{
@@ -26,12 +27,16 @@ use crate::{
 };
 use kaji_runtime::{
     Client, EventRecord, Informer, Informers, Key, Recorder, Shared,
-    objects::{Node, Pod},
+    objects::{Node, Pod, PodGroup},
     time,
 };
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
     task::JoinSet,
     time::Instant,
 };
@@ -78,6 +83,7 @@ pub async fn run(
     let mut scheduler = Scheduler::new(pods, shared, configuration, metrics, listers, sender);
     let mut writer = JoinSet::new();
     writer.spawn(scheduler.writer.clone().run(scheduler.client.clone()));
+    writer.spawn(scheduler.group_writer.clone().run(scheduler.client.clone()));
     loop {
         scheduler.update(&changes);
         scheduler.queue.flush_due(scheduler.now());
@@ -119,13 +125,18 @@ struct Scheduler {
     placed: Vec<mpsc::Sender<EventRecord>>,
     listers: Listers,
     metrics: Metrics,
-    writer: StatusWriter,
+    writer: StatusWriter<Pod>,
+    group_writer: StatusWriter<PodGroup>,
     permits: Arc<Semaphore>,
     sender: mpsc::Sender<Ended>,
     /// Uids of pods for which victims are being deleted.
     preempting: HashSet<String>,
     /// What decisions leave to the next.
     memory: Memory,
+    /// Whether pods of a group are scheduled together.
+    groups: bool,
+    /// The groups of pods that came since the queue heard last.
+    grown: BTreeSet<Key>,
 }
 
 /// A queue before a recorder's own, which drops what it has no room for.
@@ -148,6 +159,8 @@ impl Scheduler {
         listers: Listers,
         sender: mpsc::Sender<Ended>,
     ) -> Self {
+        let grouping = |profile: &Profile| profile.points().any(|p| p.plugin.name() == group::PLUGIN);
+        let groups = configuration.profiles.iter().any(grouping);
         let profiles = Arc::new(configuration.profiles);
         let recorder = |profile: &Profile| {
             let name = &profile.config.scheduler_name;
@@ -155,6 +168,8 @@ impl Scheduler {
         };
         let recorders: Vec<Recorder> = profiles.iter().map(recorder).collect();
         Scheduler {
+            groups,
+            grown: BTreeSet::new(),
             cache: Cache::default(),
             queue: SchedulingQueue::new(profiles.clone(), configuration.backoffs, listers.clone()),
             nominator: Nominator::default(),
@@ -167,6 +182,7 @@ impl Scheduler {
             listers,
             metrics,
             writer: StatusWriter::default(),
+            group_writer: StatusWriter::default(),
             permits: Arc::new(Semaphore::new(BINDINGS)),
             sender,
             preempting: HashSet::new(),
@@ -192,8 +208,11 @@ impl Scheduler {
                 self.queue.remove(&popped.key);
                 continue;
             }
-            if let Some(binding) = self.schedule(&popped) {
-                self.start_binding(popped, binding, permit);
+            let group = popped.info.pod.scheduling_group().filter(|_| self.groups);
+            if let Some(group) = group {
+                self.schedule_group(popped, &group, permit);
+            } else if let Some(binding) = self.schedule(&popped) {
+                self.start_binding(popped, binding, Some(permit));
             }
             since += 1;
             if since % DECISIONS == 0 {
@@ -208,17 +227,7 @@ impl Scheduler {
         let began = Instant::now();
         let profiles = self.profiles.clone();
         let profile = profiles.get(popped.profile)?;
-        let cycle = Cycle {
-            pod: &popped.info,
-            snapshot: self.cache.snapshot(),
-            listers: &self.listers,
-            nominator: &self.nominator,
-            random: &*self.shared.random,
-            now: self.shared.clock.now(),
-        };
-        let decision = schedule_pod(profile, &cycle, &mut self.memory);
-        self.metrics.decided(began.elapsed());
-        match decision {
+        match self.decide(profile, popped) {
             Decision::Bind(chosen) => {
                 let assumed = self.assume(profile, popped, &chosen.node, chosen.state);
                 match assumed {
@@ -230,6 +239,21 @@ impl Scheduler {
             Decision::Failed(status) => self.reject(popped, &status, began),
         }
         None
+    }
+
+    fn decide(&mut self, profile: &Profile, popped: &Popped) -> Decision {
+        let began = Instant::now();
+        let cycle = Cycle {
+            pod: &popped.info,
+            snapshot: self.cache.snapshot(),
+            listers: &self.listers,
+            nominator: &self.nominator,
+            random: &*self.shared.random,
+            now: self.shared.clock.now(),
+        };
+        let decision = schedule_pod(profile, &cycle, &mut self.memory);
+        self.metrics.decided(began.elapsed());
+        decision
     }
 
     /// Counts a pod on its node, reserves for it, and asks for permits.
@@ -285,20 +309,24 @@ impl Scheduler {
             recorder: self.recorders[popped.profile].clone(),
             placed: self.placed[popped.profile].clone(),
             clock: self.shared.clock.clone(),
+            metrics: self.metrics.devices.clone(),
+            profile: self.profiles[popped.profile].config.scheduler_name.as_str().into(),
         };
         BindingCycle { context, state, wait }
     }
 
-    fn start_binding(
-        &self,
-        popped: Popped,
-        mut cycle: BindingCycle,
-        permit: tokio::sync::OwnedSemaphorePermit,
-    ) {
+    /// Binds a pod; without a permit, as soon as one is free.
+    fn start_binding(&self, popped: Popped, mut cycle: BindingCycle, permit: Option<OwnedSemaphorePermit>) {
         let began = self.now();
         let (profiles, clock, sender) =
             (self.profiles.clone(), self.shared.clock.clone(), self.sender.clone());
+        let permits = self.permits.clone();
         tokio::spawn(async move {
+            let permit = match permit {
+                Some(permit) => Some(permit),
+                // It is never closed.
+                None => permits.acquire_owned().await.ok(),
+            };
             let outcome = match profiles.get(popped.profile) {
                 Some(profile) => cycle.run(profile, &*clock).await,
                 None => Err(Status::error("the pod's profile is gone")),
@@ -419,19 +447,20 @@ impl Scheduler {
         self.recorders[popped.profile].record(EventRecord::warning(reference, "FailedScheduling", note));
         let condition = Condition { reason, message, now: self.shared.clock.now() };
         if let Some(patch) = status_patch(pod, Some(&condition), nominated) {
-            self.writer.write(pod, patch);
+            self.writer.write(&pod.metadata, patch);
         }
     }
 
     /// Has victims deleted for a pod. Less important pods that wait for room on the same node lose their nomination.
     fn preempt(&mut self, popped: &Popped, node: String, victims: Vec<Arc<PodInfo>>) {
+        let victims = self.with_groups(popped, victims);
         self.metrics.preemption(victims.len());
         let less = |p: &&Arc<PodInfo>| p.priority() < popped.info.priority() && p.uid() != popped.info.uid();
         let less: Vec<_> = self.nominator.on(&node).iter().filter(less).cloned().collect();
         for pod in less {
             self.nominator.remove(pod.uid());
             if let Some(patch) = status_patch(&pod.pod, None, Some("")) {
-                self.writer.write(&pod.pod, patch);
+                self.writer.write(&pod.pod.metadata, patch);
             }
             self.queue.activate_now(&pod.key());
         }

@@ -193,6 +193,23 @@ impl SchedulingQueue {
     /// The next pod to schedule; it is in flight until it comes back or is removed.
     pub fn pop(&mut self) -> Option<Popped> {
         let key = self.active.first_key_value()?.1.clone();
+        self.take(key)
+    }
+
+    /// A pod that waits, whatever for, is to be scheduled now: with others of its group. `None` if it is in flight already, or
+    /// a plugin keeps it out.
+    pub fn pop_specific(&mut self, key: &Key) -> Option<Popped> {
+        if matches!(self.pods.get(key)?.place, Place::InFlight(_)) {
+            return None;
+        }
+        self.activate(key);
+        match self.pods.get(key)?.place {
+            Place::Active => self.take(key.clone()),
+            _ => None,
+        }
+    }
+
+    fn take(&mut self, key: Key) -> Option<Popped> {
         self.leave(&key);
         let number = self.events.begin();
         let queued = self.pods.get_mut(&key)?;

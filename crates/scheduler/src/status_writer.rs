@@ -1,14 +1,15 @@
-//! Writes what the scheduler says in the status of pods: the `PodScheduled` condition and the nominated node.
+//! Writes what the scheduler says in the status of pods (the `PodScheduled` condition and the nominated node) and of their groups.
 //!
 //! Invariants:
-//! - One write a pod is in flight; while it is, a newer one replaces an older one that waits.
-//! - So what waits is bounded by the number of pods, and calls in flight by [`WRITES`].
+//! - One write an object is in flight; while it is, a newer one replaces an older one that waits.
+//! - So what waits is bounded by the number of objects, and calls in flight by [`WRITES`].
 
 use futures_util::{StreamExt, stream};
-use kaji_runtime::{Client, Key, PatchKind, Target, objects::Pod};
+use kaji_runtime::{Client, Key, Meta, PatchKind, Projection, Target, objects::Pod};
 use serde_json::{Map, Value, json};
 use std::{
     collections::{BTreeMap, btree_map::Entry},
+    marker::PhantomData,
     sync::{Arc, Mutex, PoisonError},
 };
 use tokio::sync::Notify;
@@ -16,10 +17,22 @@ use tokio::sync::Notify;
 /// Calls in flight.
 const WRITES: usize = 16;
 
-/// The writer's end for the loop.
-#[derive(Clone, Default)]
-pub struct StatusWriter {
+/// The writer's end for the loop, of the status of `T`s. Clones share what waits.
+pub struct StatusWriter<T> {
     inner: Arc<Inner>,
+    of: PhantomData<T>,
+}
+
+impl<T> Clone for StatusWriter<T> {
+    fn clone(&self) -> Self {
+        StatusWriter { inner: self.inner.clone(), of: PhantomData }
+    }
+}
+
+impl<T> Default for StatusWriter<T> {
+    fn default() -> Self {
+        StatusWriter { inner: Arc::default(), of: PhantomData }
+    }
 }
 
 #[derive(Default)]
@@ -66,11 +79,11 @@ pub fn status_patch(pod: &Pod, condition: Option<&Condition<'_>>, nominated: Opt
     (!status.is_empty()).then(|| json!({"metadata": {"uid": pod.metadata.uid}, "status": status}))
 }
 
-impl StatusWriter {
+impl<T: Projection> StatusWriter<T> {
     /// Has a patch written.
-    pub fn write(&self, pod: &Pod, patch: Value) {
+    pub fn write(&self, meta: &Meta, patch: Value) {
         let mut waiting = self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        match waiting.entry(pod.metadata.key()) {
+        match waiting.entry(meta.key()) {
             Entry::Vacant(entry) => drop(entry.insert(patch)),
             Entry::Occupied(mut entry) => merge(entry.get_mut(), patch),
         }
@@ -89,11 +102,11 @@ impl StatusWriter {
             }
             let client = &client;
             let write = |(key, patch): (Key, Value)| async move {
-                let target = Target::of::<Pod>(&key.namespace, &key.name).subresource("status");
+                let target = Target::of::<T>(&key.namespace, &key.name).subresource("status");
                 let kind = PatchKind::Strategic.content_type();
                 if let Err(error) = client.patch(&target, kind, "", &patch).await {
-                    // The next attempt for the pod writes it again.
-                    tracing::debug!(pod = %key, %error, "failed to write the status of a pod");
+                    // The next attempt writes it again.
+                    tracing::debug!(resource = T::RESOURCE, %key, %error, "failed to write a status");
                 }
             };
             stream::iter(batch).for_each_concurrent(WRITES, write).await;
@@ -101,7 +114,7 @@ impl StatusWriter {
     }
 }
 
-/// A newer patch over one that waits. That of another pod of the same name replaces it.
+/// A newer patch over one that waits. That of another object of the same name replaces it.
 fn merge(older: &mut Value, newer: Value) {
     if older["metadata"] != newer["metadata"] {
         *older = newer;

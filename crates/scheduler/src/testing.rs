@@ -67,7 +67,7 @@ pub fn pod(pod: &Value) -> Arc<PodInfo> {
 impl Cluster {
     /// Of nodes, with the default profile.
     pub fn new(nodes: &[Value]) -> Self {
-        let configuration = Configuration::new().unwrap();
+        let configuration = Configuration::new(kaji_meta::Features::default()).unwrap();
         let mut reads = Reads::nothing();
         configuration.profiles.iter().flat_map(Profile::points).for_each(|p| p.plugin.reads(&mut reads));
         let mut cache = Cache::default();

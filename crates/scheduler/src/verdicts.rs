@@ -8,7 +8,7 @@ use crate::{
     framework::{Cycle, CycleState, Listers, Nominator, Profile, Reads, Status},
     pod_info::PodInfo,
 };
-use kaji_meta::{object, random::SeededRandom};
+use kaji_meta::{Features, object, random::SeededRandom};
 use kaji_runtime::{
     Projection,
     objects::{
@@ -84,7 +84,7 @@ pub enum Verdicts {
     Nodes(Vec<Verdict>),
 }
 
-/// Asks the filters of upstream's default profile about a pod that has no node.
+/// Asks the filters of upstream's default profile, with the default feature gates, about a pod that has no node.
 ///
 /// `pods` are all pods, `objects` gives those of each of the [`READ_RESOURCES`] by its plural. Objects that cannot be decoded
 /// are left out.
@@ -98,7 +98,7 @@ pub fn verdicts(
     objects: &dyn Fn(&str) -> Arc<Vec<Value>>,
     now: jiff::Timestamp,
 ) -> Result<Verdicts, String> {
-    let configuration = Configuration::new().map_err(|error| error.to_string())?;
+    let configuration = Configuration::new(Features::default()).map_err(|error| error.to_string())?;
     let profile = configuration.profiles.first().ok_or("there is no profile")?;
     let mut reads = Reads::nothing();
     profile.points().for_each(|points| points.plugin.reads(&mut reads));

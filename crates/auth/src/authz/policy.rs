@@ -12,8 +12,11 @@
 //! clusterrolebinding NAME KIND/ROLE [user:NAME|group:NAME|account:NAMESPACE/NAME]…
 //! rolebinding NAMESPACE NAME KIND/ROLE SUBJECT…
 //! ```
+//!
+//! `if GenericWorkload` before an object or a rule: it is there while the feature gate is on.
 
 use super::PolicyRule;
+use kaji_meta::Features;
 use serde_json::{Value, json};
 
 const TABLE: &str = include_str!("policy.txt");
@@ -121,12 +124,35 @@ fn part(object: &mut Value, line: &str) {
     }
 }
 
-/// All default objects: cluster roles, their bindings, roles, their bindings.
+/// A line without its condition, and whether it counts.
+fn conditional(line: &str, features: Features) -> (&str, bool) {
+    match line.strip_prefix("if GenericWorkload ") {
+        Some(line) => (line, features.generic_workload),
+        None => (line, true),
+    }
+}
+
+/// All default objects while no feature gate is on that is off by default.
 pub fn defaults() -> Vec<Default> {
+    defaults_with(Features::default())
+}
+
+/// All default objects: cluster roles, their bindings, roles, their bindings.
+pub fn defaults_with(features: Features) -> Vec<Default> {
     let mut all: Vec<Default> = vec![];
-    for line in TABLE.lines() {
-        if let (Some(line), Some(last)) = (line.strip_prefix("  "), all.last_mut()) {
-            part(&mut last.object, line);
+    let mut object_counts = true;
+    for whole in TABLE.lines() {
+        if let (Some(line), Some(last)) = (whole.strip_prefix("  "), all.last_mut()) {
+            if let (line, true) = conditional(line, features)
+                && object_counts
+            {
+                part(&mut last.object, line);
+            }
+            continue;
+        }
+        let line;
+        (line, object_counts) = conditional(whole, features);
+        if !object_counts {
             continue;
         }
         let mut words = line.split_whitespace();

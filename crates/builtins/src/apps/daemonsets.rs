@@ -150,7 +150,7 @@ impl Hooks for DaemonSets {
         set_template_generation(object, template_generation(object));
     }
 
-    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+    fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
         let counters =
             ["currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady"];
         put(
@@ -160,7 +160,7 @@ impl Hooks for DaemonSets {
         );
         let generation = template_generation(object).max(1);
         set_template_generation(object, generation);
-        drop::of_template(object, &["spec", "template"], None);
+        drop::of_template(ctx.features, object, &["spec", "template"], None);
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
@@ -175,7 +175,7 @@ impl Hooks for DaemonSets {
             set_template_generation(new, template_generation(old));
             return;
         }
-        drop::of_template(new, &["spec", "template"], Some(old));
+        drop::of_template(ctx.features, new, &["spec", "template"], Some(old));
         let changed = !semantic_equal(new.at("spec").at("template"), old.at("spec").at("template"));
         set_template_generation(new, template_generation(old) + i64::from(changed));
     }

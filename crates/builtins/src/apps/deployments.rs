@@ -129,9 +129,9 @@ impl Hooks for Deployments {
         defaults::template(spec, "template");
     }
 
-    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+    fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
         put(object, "status", json!({}));
-        drop::of_template(object, &["spec", "template"], None);
+        drop::of_template(ctx.features, object, &["spec", "template"], None);
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
@@ -145,7 +145,7 @@ impl Hooks for Deployments {
             crate::shared::value::copy_field(ensure_object(new, "metadata"), old.at("metadata"), "labels");
             return;
         }
-        drop::of_template(new, &["spec", "template"], Some(old));
+        drop::of_template(ctx.features, new, &["spec", "template"], Some(old));
         // Annotations are copied to ReplicaSets: their change is a new generation too.
         let annotations = |v: &Value| v.at("metadata").at("annotations").clone();
         if !semantic_equal(new.at("spec"), old.at("spec"))

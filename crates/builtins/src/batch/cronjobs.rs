@@ -145,9 +145,9 @@ impl Hooks for CronJobs {
         job_spec::default_common(ensure_object(job, "spec"));
     }
 
-    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+    fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
         put(object, "status", json!({}));
-        drop::of_template(object, &["spec", "jobTemplate", "spec", "template"], None);
+        drop::of_template(ctx.features, object, &["spec", "jobTemplate", "spec", "template"], None);
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
@@ -163,7 +163,7 @@ impl Hooks for CronJobs {
 
     fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
         if ctx.subresource.is_empty() {
-            drop::of_template(new, &["spec", "jobTemplate", "spec", "template"], Some(old));
+            drop::of_template(ctx.features, new, &["spec", "jobTemplate", "spec", "template"], Some(old));
         }
     }
 

@@ -269,7 +269,7 @@ impl Hooks for Jobs {
             label_as_pods(object);
         }
         put(object, "status", json!({}));
-        drop::of_template(object, &["spec", "template"], None);
+        drop::of_template(ctx.features, object, &["spec", "template"], None);
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
@@ -280,7 +280,7 @@ impl Hooks for Jobs {
 
     fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
         if ctx.subresource.is_empty() {
-            drop::of_template(new, &["spec", "template"], Some(old));
+            drop::of_template(ctx.features, new, &["spec", "template"], Some(old));
         }
     }
 

@@ -133,7 +133,7 @@ impl Hooks for Pods {
     fn prepare_create(&self, ctx: &Ctx<'_>, pod: &mut Value) {
         let qos = resources::qos_class(pod.at("spec"));
         put(pod, "status", json!({"phase": "Pending", "qosClass": qos}));
-        drop::disabled_fields(ensure_object(pod, "spec"), None);
+        drop::disabled_fields(ctx.features, ensure_object(pod, "spec"), None);
         if !pod.at("spec").list("schedulingGates").is_empty() {
             let gated = Condition {
                 ty: "PodScheduled",
@@ -173,7 +173,7 @@ impl Hooks for Pods {
             "resize" => resize::prepare(new, old),
             _ => {}
         }
-        drop::disabled_fields(ensure_object(new, "spec"), Some(old.at("spec")));
+        drop::disabled_fields(ctx.features, ensure_object(new, "spec"), Some(old.at("spec")));
     }
 
     fn validate_update(&self, ctx: &Ctx<'_>, new: &Value, old: &Value) -> ErrorList {

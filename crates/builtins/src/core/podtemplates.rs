@@ -37,16 +37,16 @@ impl Hooks for PodTemplates {
         defaults::template(object, "template");
     }
 
-    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
-        drop::of_template(object, &["template"], None);
+    fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
+        drop::of_template(ctx.features, object, &["template"], None);
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
         validate(object)
     }
 
-    fn prepare_update(&self, _ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
-        drop::of_template(new, &["template"], Some(old));
+    fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
+        drop::of_template(ctx.features, new, &["template"], Some(old));
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, new: &Value, _old: &Value) -> ErrorList {

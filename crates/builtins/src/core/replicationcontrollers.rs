@@ -106,9 +106,9 @@ impl Hooks for ReplicationControllers {
         }
     }
 
-    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+    fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
         put(object, "status", json!({"replicas": 0}));
-        drop::of_template(object, &["spec", "template"], None);
+        drop::of_template(ctx.features, object, &["spec", "template"], None);
     }
 
     fn validate_create(&self, _ctx: &Ctx<'_>, object: &Value) -> ErrorList {
@@ -119,7 +119,7 @@ impl Hooks for ReplicationControllers {
 
     fn prepare_update(&self, ctx: &Ctx<'_>, new: &mut Value, old: &Value) {
         if ctx.subresource.is_empty() {
-            drop::of_template(new, &["spec", "template"], Some(old));
+            drop::of_template(ctx.features, new, &["spec", "template"], Some(old));
         }
     }
 

@@ -20,6 +20,8 @@ pub trait Protected: Projection {
     const QUEUE: &'static str;
     /// How old a deletion must be before the finalizer is removed: the informers may lag behind that long.
     const WAIT: Duration = Duration::ZERO;
+    /// Whether the controller adds the finalizer to objects that are older than the admission plugin.
+    const ADDS: bool = true;
     /// Whether an object uses this one.
     fn used(&self, view: &View) -> bool;
 }
@@ -28,7 +30,8 @@ pub trait Protected: Projection {
 pub fn concerned<T: Protected>(change: &Change<T>) -> Vec<Key> {
     let meta = change.any().meta();
     let has = meta.finalizers.iter().any(|f| f == T::FINALIZER);
-    if change.new.is_some() && meta.deleting() == has { vec![meta.key()] } else { vec![] }
+    let differs = meta.deleting() == has && (has || T::ADDS);
+    if change.new.is_some() && differs { vec![meta.key()] } else { vec![] }
 }
 
 /// Adds the finalizer of a `T`, and removes it once the object is deleted and unused.
@@ -58,7 +61,7 @@ impl<T: Protected> Reconciler for Protection<T> {
                 }
                 finalizers.retain(|f| f != T::FINALIZER);
             }
-            None if has => return Plan::nothing(),
+            None if has || !T::ADDS => return Plan::nothing(),
             // Older than the admission plugin.
             None => finalizers.push(T::FINALIZER.into()),
         }

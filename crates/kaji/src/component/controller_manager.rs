@@ -84,5 +84,6 @@ fn config(
         load_balancer: None,
         autoscaler: options.autoscaler.clone(),
         loops: options.loops.clone(),
+        features: options.features,
     })
 }

@@ -13,10 +13,10 @@ const NAME: &str = "kube-scheduler";
 /// # Errors
 /// Files and addresses that cannot be used.
 pub async fn run(options: SchedulerOptions, stop: watch::Receiver<bool>) -> Result<(), ComponentError> {
-    let text = options.configuration;
+    let (text, features) = (options.configuration, options.features);
     let configuration = move || match &text {
-        Some(text) => Configuration::parse(text),
-        None => Configuration::new(),
+        Some(text) => Configuration::parse(text, features),
+        None => Configuration::new(features),
     };
     // Each term has one of its own.
     configuration()?;

@@ -182,8 +182,8 @@ impl ControlLoopConfig {
         }
         let client = self.client(SCHEDULER, identities::component(SCHEDULER));
         let configuration = match &self.options.scheduler_configuration {
-            Some(text) => kaji_scheduler::Configuration::parse(text),
-            None => kaji_scheduler::Configuration::new(),
+            Some(text) => kaji_scheduler::Configuration::parse(text, self.options.features),
+            None => kaji_scheduler::Configuration::new(self.options.features),
         };
         match configuration {
             Ok(configuration) => {
@@ -219,6 +219,7 @@ impl ControlLoopConfig {
             token_signer: Some(self.token_signer.clone()),
             autoscaler: options.autoscaler.clone(),
             loops: options.loops.clone(),
+            features: options.features,
             node_ranges: self.node_ranges.clone(),
             load_balancer: options.nodes.run_containers().then(|| LoadBalancerConfig {
                 reserved_ports: [&[options.listen.port()], real_node::SERVER_PORTS].concat(),

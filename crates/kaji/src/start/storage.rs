@@ -12,7 +12,7 @@ use crate::{
 };
 use kaji_builtins::Deps;
 use kaji_etcd::{EtcdOptions, EtcdStore, KeyMap, KeyMapError, Observer};
-use kaji_meta::{SystemRandom, time::SystemClock};
+use kaji_meta::{Features, ServedVersions, SystemRandom, time::SystemClock};
 use kaji_options::{EtcdConfig, Options, StoreKind};
 use kaji_resource::ResourceDef;
 use kaji_server::{Metrics, SlowCheck, SnapshotSource, Stack};
@@ -47,9 +47,10 @@ fn keys(prefix: &str) -> Result<KeyMap, KeyMapError> {
     )
 }
 
-/// The built-in resources, for their names and defaults.
+/// The built-in resources, those too that are not served by default, for their names and defaults.
 fn definitions() -> Vec<ResourceDef> {
-    kaji_builtins::all(&Deps::new(Arc::new(SystemClock), Arc::new(SystemRandom)))
+    let deps = Deps::new(Arc::new(SystemClock), Arc::new(SystemRandom));
+    kaji_builtins::all(&Deps { features: Features::ALL, served: ServedVersions::all(), ..deps })
 }
 
 /// The defaults that upstream's API server fills in when it reads an object, of the version that it was stored in.

@@ -4,6 +4,7 @@ mod adoption;
 mod autoscaling;
 mod device_claims;
 mod disruption;
+mod gang;
 mod queue_metrics;
 mod server_alone;
 mod service_ranges;

@@ -1,7 +1,7 @@
 //! Flags of a controller manager that runs alone, by the names of kube-controller-manager.
 
 use super::{ComponentFlags, ComponentOptions, Defaults};
-use crate::{RangeFlags, autoscaler::AutoscalerFlags, control_loops::ControlLoopFlags};
+use crate::{FeatureFlags, RangeFlags, autoscaler::AutoscalerFlags, control_loops::ControlLoopFlags};
 use clap::{ArgAction, Args};
 use kaji_controllers::{AutoscalerConfig, LoopConfig, NodeRanges, Selection};
 use std::{path::PathBuf, time::Duration};
@@ -22,6 +22,8 @@ pub struct ControllerManagerFlags {
     loops: ControlLoopFlags,
     #[command(flatten)]
     autoscaler: AutoscalerFlags,
+    #[command(flatten)]
+    features: FeatureFlags,
 }
 
 /// Which controllers run, as which accounts, and what they publish and sign with.
@@ -88,6 +90,8 @@ pub struct ControllerManagerOptions {
     pub autoscaler: AutoscalerConfig,
     /// Numbers and periods of the loops.
     pub loops: LoopConfig,
+    /// The feature gates.
+    pub features: kaji_meta::Features,
 }
 
 impl ControllerManagerFlags {
@@ -111,6 +115,7 @@ impl ControllerManagerFlags {
             node_ranges: self.ranges.ranges(&controllers.service_cluster_ip_range)?,
             autoscaler: self.autoscaler.into_config()?,
             loops: self.loops.into_config()?,
+            features: self.features.features()?,
         })
     }
 }

@@ -3,7 +3,9 @@
 //! Invariant: a configuration file that is not understood as a whole keeps the scheduler from starting.
 
 use super::{ComponentFlags, ComponentOptions, Defaults};
+use crate::FeatureFlags;
 use clap::Args;
+use kaji_meta::Features;
 use std::path::PathBuf;
 
 /// Upstream's component.
@@ -17,6 +19,8 @@ pub struct SchedulerFlags {
     config: Option<PathBuf>,
     #[command(flatten)]
     component: ComponentFlags,
+    #[command(flatten)]
+    features: FeatureFlags,
 }
 
 /// What a scheduler is started with.
@@ -26,6 +30,8 @@ pub struct SchedulerOptions {
     pub component: ComponentOptions,
     /// A `KubeSchedulerConfiguration`, as text; upstream's default without one.
     pub configuration: Option<String>,
+    /// The feature gates.
+    pub features: Features,
 }
 
 impl SchedulerFlags {
@@ -34,11 +40,13 @@ impl SchedulerFlags {
     /// # Errors
     /// For flags that contradict each other, and a configuration file that is not understood.
     pub fn into_options(self) -> Result<SchedulerOptions, String> {
-        let configuration =
-            self.config.as_deref().map(|file| crate::server_flags::scheduler_configuration("--config", file));
+        let features = self.features.features()?;
+        let read = |file| crate::server_flags::scheduler_configuration("--config", file, features);
+        let configuration = self.config.as_deref().map(read);
         Ok(SchedulerOptions {
             component: self.component.options(&DEFAULTS)?,
             configuration: configuration.transpose()?,
+            features,
         })
     }
 }

@@ -9,7 +9,7 @@ mod volumes;
 pub use volumes::{ClaimVolume, Volumes};
 
 use crate::{
-    Meta, Projection,
+    Key, Meta, Projection,
     intern::{Shared, Text, share},
     objects::amounts::{Amounts, Demand},
 };
@@ -424,6 +424,15 @@ impl Pod {
     /// The index of pods by the templates of their claims of devices: `NAMESPACE/NAME`.
     pub const DEVICE_TEMPLATE: &'static str = "device-template";
 
+    /// The index of pods by their groups: `NAMESPACE/NAME`.
+    pub const SCHEDULING_GROUP: &'static str = "scheduling-group";
+
+    /// The group of pods that it is scheduled with.
+    pub fn scheduling_group(&self) -> Option<Key> {
+        let group = self.spec.scheduling_group.as_ref()?;
+        Some(Key::new(self.metadata.namespace.as_str(), &*group.pod_group_name))
+    }
+
     /// A condition by type.
     pub fn condition(&self, kind: &str) -> Option<&PodCondition> {
         self.status.conditions.iter().find(|c| c.kind == kind)
@@ -508,6 +517,8 @@ impl Projection for Pod {
             self.spec.resource_claims.iter().filter_map(|c| c.resource_claim_template_name.as_deref());
         let templates = templates.map(|name| (Pod::DEVICE_TEMPLATE, place(name)));
         let node = bound.then(|| ("node", self.spec.node_name.to_string()));
-        node.into_iter().chain(claims).chain(devices).chain(templates).collect()
+        let group = self.spec.scheduling_group.as_ref();
+        let group = group.map(|group| (Pod::SCHEDULING_GROUP, place(&group.pod_group_name)));
+        node.into_iter().chain(claims).chain(devices).chain(templates).chain(group).collect()
     }
 }

@@ -7,7 +7,7 @@ fn file(rest: &str) -> String {
 }
 
 fn show(rest: &str) -> String {
-    let configuration = match Configuration::parse(&file(rest)) {
+    let configuration = match Configuration::parse(&file(rest), kaji_meta::Features::default()) {
         Ok(configuration) => configuration,
         Err(error) => return error.to_string(),
     };
@@ -65,8 +65,8 @@ fn what_has_no_effect_is_refused() {
             "profiles:\n- pluginConfig: [{name: DefaultPreemption, args: {minCandidateNodesPercentage: 101}}]\n",
         ),
         show("profiles:\n- pluginConfig: [{name: NodeName, args: {x: 1}}]\n"),
-        Configuration::parse("kind: Pod").unwrap_err().to_string(),
-        Configuration::parse("a: b: c").is_err().to_string(),
+        Configuration::parse("kind: Pod", kaji_meta::Features::default()).unwrap_err().to_string(),
+        Configuration::parse("a: b: c", kaji_meta::Features::default()).is_err().to_string(),
     ];
     expect_test::expect![[r#"
         the scheduler configuration is invalid: extenders: this scheduler does not support the field

@@ -5,7 +5,7 @@
 //!
 //! Invariant: a resource that no plugin of any profile reads is neither listed nor watched.
 
-use super::{Actions, Change, Event, Resource};
+use super::{Actions, Change, Event, PodGroups, Resource};
 use futures_util::future::BoxFuture;
 use kaji_runtime::{Informer, Informers, Projection, Snapshot};
 use std::{
@@ -21,6 +21,7 @@ type Source = Arc<dyn Any + Send + Sync>;
 pub struct Listers {
     /// `Arc<Informer<T>>`, or the `Snapshot<T>` of a test, by the type `T`.
     sources: HashMap<TypeId, Source>,
+    pod_groups: PodGroups,
 }
 
 impl Listers {
@@ -34,6 +35,11 @@ impl Listers {
             return informer.snapshot();
         }
         source.downcast_ref::<Snapshot<T>>().cloned().unwrap_or_default()
+    }
+
+    /// The pods of each group.
+    pub fn pod_groups(&self) -> &PodGroups {
+        &self.pod_groups
     }
 
     /// With the given objects of a resource, for decisions without a server.

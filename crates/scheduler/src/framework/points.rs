@@ -8,6 +8,7 @@
 
 use super::{CycleState, EventInterest, Listers, NodeStatuses, Nominator, Outcome, Profile, Reads, Status};
 use crate::{
+    metrics::DeviceMetrics,
     pod_info::PodInfo,
     snapshot::{NodeInfo, Snapshot},
 };
@@ -216,6 +217,10 @@ pub struct BindContext {
     pub placed: mpsc::Sender<EventRecord>,
     /// The time.
     pub clock: Arc<dyn Clock>,
+    /// Metrics of devices.
+    pub metrics: DeviceMetrics,
+    /// The name of the profile.
+    pub profile: Arc<str>,
 }
 
 /// Does what has to be done before a pod is bound.

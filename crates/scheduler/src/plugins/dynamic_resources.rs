@@ -523,6 +523,7 @@ impl DynamicResources {
         let failed =
             |error: String| format!("create claim for extended resources {}: {error}", context.pod.key());
         let made = context.client.create(&collection, &wanted.body(pod)).await;
+        context.metrics.created(made.is_ok());
         let made: ResourceClaim = serde_json::from_value(made.map_err(|error| failed(error.to_string()))?)
             .map_err(|error| failed(error.to_string()))?;
         reserved.made = Some(Arc::new(made.clone()));

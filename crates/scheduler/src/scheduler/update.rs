@@ -19,9 +19,14 @@ impl Scheduler {
             self.cache.set_node(&key.name, new.clone());
             events.extend(Event::of_node(old, new));
         }
+        if self.groups {
+            let groups = self.listers.pod_groups();
+            batch.pods.values().for_each(|(old, new)| groups.update(old.as_ref(), new.as_ref()));
+        }
         for (key, change) in batch.pods {
             self.update_pod(&key, change, &mut events);
         }
+        self.grown.clear();
         events.extend(batch.others);
         let now = self.now();
         events.iter().for_each(|event| self.queue.event(event, now));
@@ -60,11 +65,20 @@ impl Scheduler {
                 let info = Arc::new(PodInfo::new(pod.clone()));
                 self.update_nomination(former.as_deref(), &info);
                 self.queue.add(info, profile, self.now());
+                self.grow(former.is_none(), pod, events);
             }
             None => {
                 self.queue.remove(key);
                 self.nominator.remove(&pod.metadata.uid);
             }
+        }
+    }
+
+    /// A pod that came may complete its group: one event for all that came with it.
+    fn grow(&mut self, came: bool, pod: Arc<Pod>, events: &mut Vec<Event>) {
+        let group = pod.scheduling_group().filter(|_| self.groups && came);
+        if group.is_some_and(|group| self.grown.insert(group)) {
+            events.extend(Event::of_unscheduled_pod(None, Some(pod)));
         }
     }
 

@@ -9,7 +9,7 @@ use crate::{
 use serde_json::{Value, json};
 
 fn queue() -> SchedulingQueue {
-    let profiles = Configuration::new().unwrap().profiles;
+    let profiles = Configuration::new(kaji_meta::Features::default()).unwrap().profiles;
     let mut reads = Reads::nothing();
     profiles.iter().flat_map(Profile::points).for_each(|p| p.plugin.reads(&mut reads));
     SchedulingQueue::new(Arc::new(profiles), Backoffs::default(), reads.finish().0)

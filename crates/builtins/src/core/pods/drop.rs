@@ -5,10 +5,11 @@ use crate::shared::{
     Fields,
     value::{drop_field, list_mut, object_mut},
 };
+use kaji_meta::Features;
 use serde_json::Value;
 
 /// Drops disabled fields of a pod spec.
-pub fn disabled_fields(spec: &mut Value, old: Option<&Value>) {
+pub fn disabled_fields(features: Features, spec: &mut Value, old: Option<&Value>) {
     // ContainerStopSignals
     let signals = |s: &Value| {
         CONTAINER_LISTS.iter().flat_map(|l| s.list(l)).any(|c| c.at("lifecycle").has("stopSignal"))
@@ -26,16 +27,16 @@ pub fn disabled_fields(spec: &mut Value, old: Option<&Value>) {
         }
     }
     // GenericWorkload
-    if !old.is_some_and(|o| o.has("schedulingGroup")) {
+    if !features.generic_workload && !old.is_some_and(|o| o.has("schedulingGroup")) {
         drop_field(spec, "schedulingGroup");
     }
 }
 
 /// Drops disabled fields of the pod template at `path` below an object.
-pub fn of_template(object: &mut Value, path: &[&str], old: Option<&Value>) {
+pub fn of_template(features: Features, object: &mut Value, path: &[&str], old: Option<&Value>) {
     let Some(template) = path.iter().try_fold(object, |v, k| v.get_mut(*k)) else { return };
     let old = old.map(|o| path.iter().fold(o, |v, k| v.at(k)).at("spec"));
     if let Some(spec) = object_mut(template, "spec") {
-        disabled_fields(spec, old);
+        disabled_fields(features, spec, old);
     }
 }

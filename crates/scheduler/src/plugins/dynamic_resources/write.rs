@@ -5,7 +5,10 @@
 //! - The finalizer is there before the allocation is.
 
 use super::claims::{binding_timed_out, has_binding_conditions, ready_for_binding};
-use crate::framework::{BindContext, Outcome, Status};
+use crate::{
+    framework::{BindContext, Outcome, Status},
+    metrics::BindingConditionsResult as Waited,
+};
 use kaji_meta::time::Time;
 use kaji_runtime::{
     Error, EventRecord, PatchKind, Target, Write,
@@ -130,7 +133,7 @@ pub async fn shown(context: &BindContext, written: &ResourceClaim) -> Result<(),
     tokio::time::timeout(SHOWN, wait).await.unwrap_or_else(|_| late())
 }
 
-async fn wait_until(mut check: impl FnMut() -> Option<Result<(), String>>) -> Result<(), String> {
+async fn wait_until<E>(mut check: impl FnMut() -> Option<Result<(), E>>) -> Result<(), E> {
     let mut pause = SOON;
     loop {
         if let Some(outcome) = check() {
@@ -156,24 +159,41 @@ pub async fn wait_for_devices(
     let reference = context.pod.pod.metadata.reference("v1", "Pod");
     let text = format!("waiting for binding conditions for device on node {}", context.node);
     context.recorder.record(EventRecord::normal(reference, "BindingConditionsPending", text));
+    let began = tokio::time::Instant::now();
     let check = || {
         let present = context.listers.get::<ResourceClaim>();
         for claim in claims {
             let Some(claim) = present.by_key(&claim.metadata.key()) else {
-                return Some(Err(format!("could not find ResourceClaim \"{}\"", claim.metadata.key())));
+                let text = format!("could not find ResourceClaim \"{}\"", claim.metadata.key());
+                return Some(Err((Waited::Error, text)));
             };
             match ready_for_binding(claim) {
-                Err(error) => return Some(Err(error)),
+                Err(error) => return Some(Err((Waited::Failure, error))),
                 Ok(true) => {}
                 Ok(false) if binding_timed_out(claim, timeout, context.clock.now()) => {
-                    return Some(Err(format!("device binding timeout: claim={}", claim.metadata.name)));
+                    let text = format!("device binding timeout: claim={}", claim.metadata.name);
+                    return Some(Err((Waited::Timeout, text)));
                 }
                 Ok(false) => return None,
             }
         }
         Some(Ok(()))
     };
-    wait_until(check).await.map_err(Status::error)
+    let outcome = wait_until(check).await;
+    let result = outcome.as_ref().map_or_else(|(result, _)| *result, |()| Waited::Success);
+    count(context, claims, result, began.elapsed());
+    outcome.map_err(|(_, error)| Status::error(error))
+}
+
+/// Counts how waiting for the devices of claims ended.
+fn count(context: &BindContext, claims: &[Arc<ResourceClaim>], result: Waited, took: Duration) {
+    let devices = claims.iter().filter_map(|claim| claim.status.allocation.as_ref());
+    for device in devices.flat_map(|allocation| &allocation.devices.results) {
+        context.metrics.waited(&context.profile, &device.driver, result, took);
+        if !device.binding_conditions.is_empty() {
+            context.metrics.allocated(&context.profile, &device.driver, result);
+        }
+    }
 }
 
 /// Takes the reservation of a claim for a pod back; others stay.
