@@ -32,6 +32,8 @@ mod overhead;
 mod pods;
 mod process;
 mod report;
+mod scheduler;
+mod settled;
 pub mod start;
 mod stats;
 mod stream;
@@ -115,6 +117,12 @@ enum Step {
     Watch,
     /// Scheduling.
     Bound,
+    /// Scheduling with spreading and affinity on 1,000 and on 5,000 nodes; only when it is named.
+    Scheduler,
+    /// A Deployment made ready and rolled, on nodes that run pods; only when it is named.
+    Deployment,
+    /// Processor time of all loops while nothing happens, with the nodes that there are; only when it is named.
+    Settled,
     /// A user's latency beside another's flood.
     Flood,
     /// What flow control and audit cost; with --exec only.
@@ -285,7 +293,7 @@ async fn measure(args: &Args) -> Result<(), Error> {
     let beside = args.beside.clone();
     let mut bench = Bench { target, kubeconfig, beside, control, server, run: suffix(), report };
     progress(&format!("{} ({})", bench.target.address, bench.report.version));
-    phases(&mut bench, &wanted).await;
+    phases(&mut bench, &wanted, &args.only).await;
     match fixture::namespaces_left(&mut bench.control, &format!("bench-{}-", bench.run)).await {
         Ok(0) => {}
         Ok(left) => bench.report.notes.push(format!("{left} namespaces of this run, empty, are still there")),
@@ -320,7 +328,7 @@ async fn apart(bench: &mut Bench, args: &Args, command: &str, wanted: &impl Fn(S
     }
 }
 
-async fn phases(bench: &mut Bench, wanted: &impl Fn(Step) -> bool) {
+async fn phases(bench: &mut Bench, wanted: &impl Fn(Step) -> bool, only: &[Step]) {
     if wanted(Step::Idle) {
         phase(bench, "idle", async |b| {
             if let Some(memory) = b.server.settled(SETTLE).await {
@@ -356,6 +364,15 @@ async fn phases(bench: &mut Bench, wanted: &impl Fn(Step) -> bool) {
     }
     if wanted(Step::Bound) {
         phase(bench, "bound", bound::run).await;
+    }
+    if only.contains(&Step::Scheduler) {
+        phase(bench, "scheduler", scheduler::run).await;
+    }
+    if only.contains(&Step::Deployment) {
+        phase(bench, "deployment", settled::deployment).await;
+    }
+    if only.contains(&Step::Settled) {
+        phase(bench, "settled", settled::settled).await;
     }
     if wanted(Step::Flood) {
         phase(bench, "flood", flood::run).await;

@@ -97,7 +97,7 @@ async fn measure(bench: &mut Bench, namespace: &str, names: &[String]) -> Result
     Ok(())
 }
 
-fn now() -> String {
+pub(super) fn now() -> String {
     Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
@@ -171,7 +171,7 @@ async fn follow(mut stream: Stream, tally: Arc<Tally>) -> Result<(), Error> {
 }
 
 /// The name of the pod that an event shows as bound.
-fn bound(line: &[u8]) -> Result<Option<String>, Error> {
+pub(super) fn bound(line: &[u8]) -> Result<Option<String>, Error> {
     #[derive(Deserialize)]
     struct Event {
         object: Pod,

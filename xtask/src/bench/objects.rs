@@ -4,7 +4,7 @@ use super::client::Call;
 use serde_json::{Value, json};
 
 /// Where a template's name goes.
-const HOLE: &str = "@name@";
+pub(super) const HOLE: &str = "@name@";
 /// Marks what this program makes in the cluster's scope.
 pub const LABEL: &str = "bench.kaji.example/run";
 /// A scheduler that does not run: its pods stay unbound, and no node touches them.

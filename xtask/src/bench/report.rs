@@ -24,6 +24,8 @@ pub struct Counts {
     pub crds: usize,
     /// Pods to be scheduled.
     pub bound: usize,
+    /// Replicas of a Deployment.
+    pub replicas: usize,
     /// Pods that run on a node, one after the other.
     pub lives: usize,
     /// Pods that run on a node at once.
@@ -43,6 +45,7 @@ impl Counts {
             events: 1_000,
             crds: count(500.0, 5),
             bound: count(10_000.0, 50),
+            replicas: count(1_000.0, 10),
             lives: count(100.0, 10),
             at_once: count(50.0, 5),
         }
@@ -60,6 +63,7 @@ impl Counts {
             .replace("{watchers}", &number(self.watchers))
             .replace("{crds}", &number(self.crds))
             .replace("{bound}", &number(self.bound))
+            .replace("{replicas}", &number(self.replicas))
             .replace("{at_once}", &number(self.at_once))
     }
 }
@@ -505,6 +509,6 @@ mod tests {
 
     #[test]
     fn counts_never_vanish() {
-        expect!["Counts { scale: 0.0001, pods: 50, serial: 50, creates: 640, watchers: 5, events: 1000, crds: 5, bound: 50, lives: 10, at_once: 5 }"].assert_eq(&format!("{:?}", Counts::scaled(0.0001)));
+        expect!["Counts { scale: 0.0001, pods: 50, serial: 50, creates: 640, watchers: 5, events: 1000, crds: 5, bound: 50, replicas: 10, lives: 10, at_once: 5 }"].assert_eq(&format!("{:?}", Counts::scaled(0.0001)));
     }
 }
