@@ -9,14 +9,22 @@
 
 mod backend;
 mod codec;
+mod damage;
+mod fork;
 mod format;
 mod journal;
 mod log;
+mod pages;
 mod pending;
 mod restore;
 mod rewrite;
+mod salvage;
+mod survey;
 
 pub use backend::Fault;
+pub use damage::Damage;
+pub use fork::{Forked, fork};
+pub use salvage::{Checkup, Lost, Salvaged, check, salvage};
 
 use crate::mvcc::hub::HubLimits;
 use crate::mvcc::{Drive, Engine, Limits};
@@ -44,6 +52,8 @@ pub struct DiskOptions {
     pub recent_bytes: usize,
     /// Bytes of the journal: commits that are appended to it before they enter the database together. 0 for none.
     pub journal_bytes: usize,
+    /// How often, at most, it is looked whether the file is much larger than what is in it, and is written anew.
+    pub shrink_interval: Duration,
     /// Bytes of changes that wait for one watch before it is served from history instead.
     pub watch_queue_bytes: usize,
     /// Whether a file that a smaller one replaces at the start is overwritten before it is removed, as a scrub always does:
@@ -63,6 +73,7 @@ impl Default for DiskOptions {
             cache_bytes: 2 << 20,
             recent_bytes: Limits::DEFAULT_HUB.recent_bytes,
             journal_bytes: 1 << 20,
+            shrink_interval: Limits::DEFAULT_SHRINK_INTERVAL,
             watch_queue_bytes: Limits::DEFAULT_HUB.queue_bytes,
             erase_replaced: false,
             fault: None,
@@ -84,7 +95,10 @@ impl DiskStore {
         let directory = Directory::lock(path.as_ref())?;
         let unsynced = backend::Unsynced::default();
         let opened = match directory.inspect()? {
-            Found::Store => backend::open(&directory.data(), false, &options, &unsynced)?,
+            Found::Store => {
+                survey::verify_closed(&directory.data())?;
+                backend::open(&directory.data(), false, &options, &unsynced)?
+            }
             Found::Nothing => {
                 let draft = directory.new_data();
                 let opened = backend::open(&draft, true, &options, &unsynced)?;
@@ -103,11 +117,12 @@ impl DiskStore {
         log.loaded = true;
         log.mark()?;
         log.erase_former()?;
-        log.shrink(&loaded.index)?;
+        log.shrink_file(&loaded.index)?;
         let limits = Limits {
             history_age_millis: u64::try_from(options.history_age.as_millis()).unwrap_or(u64::MAX),
             history_bytes: options.history_bytes,
             max_txn_bytes: options.max_txn_bytes,
+            shrink_interval: options.shrink_interval,
             hub: HubLimits { recent_bytes: options.recent_bytes, queue_bytes: options.watch_queue_bytes },
         };
         Engine::start(Box::new(log), loaded, options.clock, limits, Drive::Thread).map(DiskStore)

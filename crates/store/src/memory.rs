@@ -4,7 +4,7 @@
 
 use crate::mvcc::hub::HubLimits;
 use crate::mvcc::log::{Commit, Entry, Loc, Log, Reader, Record, Snapshot, Visit, missing};
-use crate::mvcc::writer::Loaded;
+use crate::mvcc::writer::{Fork, Loaded};
 use crate::mvcc::{Drive, Engine, Limits, lock};
 use crate::{Clock, Revision, Store, StoreError, SystemClock};
 use imbl::OrdMap;
@@ -64,15 +64,17 @@ impl MemoryStore {
     /// # Errors
     /// When the writer thread cannot be started.
     pub fn with_options(options: MemoryOptions) -> Result<MemoryStore, StoreError> {
-        let limits = Limits {
-            history_age_millis: u64::try_from(options.history_age.as_millis()).unwrap_or(u64::MAX),
-            history_bytes: options.history_bytes,
-            max_txn_bytes: options.max_txn_bytes,
-            hub: HubLimits { recent_bytes: options.recent_bytes, queue_bytes: options.watch_queue_bytes },
-        };
-        let drive = if options.inline { Drive::Caller } else { Drive::Thread };
-        let log = Box::new(MemoryLog::default());
-        Engine::start(log, Loaded::empty(), options.clock, limits, drive).map(MemoryStore)
+        start(Box::new(MemoryLog::default()), Loaded::empty(), options)
+    }
+
+    /// A second store that begins as this one is now, with the same keys, revisions, history and leases; the two have nothing to do
+    /// with each other afterwards. Values are shared, so that this takes the time of copying the index of keys.
+    ///
+    /// # Errors
+    /// When this store is closed, or the writer thread cannot be started.
+    pub async fn fork(&self, options: MemoryOptions) -> Result<MemoryStore, StoreError> {
+        let Fork { log, loaded } = self.0.fork().await?;
+        start(log, loaded, options)
     }
 
     /// Ends expired leases and compacts old history now, instead of within the next half second.
@@ -82,6 +84,18 @@ impl MemoryStore {
     pub async fn tick(&self) -> Result<(), StoreError> {
         self.0.tick().await
     }
+}
+
+fn start(log: Box<dyn Log>, loaded: Loaded, options: MemoryOptions) -> Result<MemoryStore, StoreError> {
+    let limits = Limits {
+        history_age_millis: u64::try_from(options.history_age.as_millis()).unwrap_or(u64::MAX),
+        history_bytes: options.history_bytes,
+        max_txn_bytes: options.max_txn_bytes,
+        shrink_interval: Limits::DEFAULT_SHRINK_INTERVAL,
+        hub: HubLimits { recent_bytes: options.recent_bytes, queue_bytes: options.watch_queue_bytes },
+    };
+    let drive = if options.inline { Drive::Caller } else { Drive::Thread };
+    Engine::start(log, loaded, options.clock, limits, drive).map(MemoryStore)
 }
 
 impl Store for MemoryStore {
@@ -115,6 +129,10 @@ impl Log for MemoryLog {
 
     fn reopen(&mut self) -> Result<Option<Loaded>, StoreError> {
         Ok(None)
+    }
+
+    fn fork(&self) -> Option<Box<dyn Log>> {
+        Some(Box::new(MemoryLog(Arc::new(Mutex::new(lock(&self.0).clone())))))
     }
 
     fn reader(&self) -> Arc<dyn Reader> {

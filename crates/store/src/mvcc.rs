@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch as signal};
-use writer::{Loaded, Writer};
+use writer::{Fork, Loaded, Writer};
 
 /// Ranges up to this many keys are read by the caller, larger ones on a thread for blocking work.
 const INLINE_KEYS: usize = 16;
@@ -38,6 +38,8 @@ pub(crate) struct Limits {
     pub history_age_millis: u64,
     pub history_bytes: u64,
     pub max_txn_bytes: usize,
+    /// How often it is looked whether the log can be made smaller.
+    pub shrink_interval: Duration,
     pub hub: HubLimits,
 }
 
@@ -45,6 +47,7 @@ impl Limits {
     pub const DEFAULT_HISTORY_AGE: Duration = Duration::from_secs(300);
     pub const DEFAULT_HISTORY_BYTES: u64 = 256 << 20;
     pub const DEFAULT_TXN_BYTES: usize = 8 << 20;
+    pub const DEFAULT_SHRINK_INTERVAL: Duration = Duration::from_secs(60);
     /// Recent changes are in the database's cache as well: more of them here would be kept twice.
     pub const DEFAULT_HUB: HubLimits = HubLimits { recent_bytes: 1 << 20, queue_bytes: 4 << 20 };
 }
@@ -229,6 +232,11 @@ impl Engine {
     /// Runs the periodic work (leases, compaction) now.
     pub async fn tick(&self) -> Result<(), StoreError> {
         self.send(Command::Tick).await
+    }
+
+    /// What a second store needs that begins as this one is.
+    pub async fn fork(&self) -> Result<Fork, StoreError> {
+        self.send(Command::Fork).await
     }
 
     /// Reads a range; once more if the file was replaced under it.

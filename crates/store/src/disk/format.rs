@@ -9,6 +9,7 @@
 use super::backend::{in_use, io_error};
 use crate::StoreError;
 use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -26,15 +27,19 @@ const NEW_DATA: &str = "store.redb.new";
 /// The database before the one that has the name, until it is erased.
 const FORMER_DATA: &str = "store.redb.former";
 const CONTENT: &str = "kaji-store 2\n";
-/// A store without a journal, which becomes one of the current format.
-const FORMER_CONTENT: &str = "kaji-store 1\n";
+/// What `FORMAT` begins with; a number follows.
+const NAME: &str = "kaji-store ";
+/// The format of [`CONTENT`].
+const CURRENT: u64 = 2;
+/// The oldest format that is read: a store without a journal, which becomes one of the current format.
+const OLDEST: u64 = 1;
 
 /// A locked data directory.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    /// Locked as long as it is open.
-    _lock: File,
+    /// Locked as long as it is open; `None` where the directory is only read.
+    _lock: Option<File>,
 }
 
 /// What was found.
@@ -44,6 +49,17 @@ pub(super) enum Found {
     Nothing,
     /// A database, at [`Directory::data`].
     Store,
+}
+
+/// What `FORMAT` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    /// It is not there.
+    Nothing,
+    /// A format that this version reads.
+    Known,
+    /// It is damaged.
+    Unreadable,
 }
 
 impl Directory {
@@ -63,7 +79,7 @@ impl Directory {
         let start = Instant::now();
         loop {
             match lock.try_lock() {
-                Ok(()) => return Ok(Directory { path: path.to_owned(), _lock: lock }),
+                Ok(()) => return Ok(Directory { path: path.to_owned(), _lock: Some(lock) }),
                 Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_PATIENCE => {
                     std::thread::sleep(LOCK_PAUSE);
                 }
@@ -71,6 +87,11 @@ impl Directory {
                 Err(TryLockError::Error(e)) => return Err(io_error(&lock_path, &e)),
             }
         }
+    }
+
+    /// One that another process may have locked, to read its files.
+    pub fn unlocked(path: &Path) -> Directory {
+        Directory { path: path.to_owned(), _lock: None }
     }
 
     pub fn data(&self) -> PathBuf {
@@ -85,21 +106,37 @@ impl Directory {
         self.path.join(NEW_DATA)
     }
 
+    /// Reads `FORMAT`.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] for a format that is newer than this version reads, and those of the file system.
+    pub fn version(&self) -> Result<Version, StoreError> {
+        let path = self.path.join(FORMAT);
+        let content = match fs::read(&path) {
+            Ok(content) => content,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Version::Nothing),
+            Err(e) => return Err(io_error(&path, &e)),
+        };
+        let number =
+            std::str::from_utf8(&content).ok().and_then(|text| text.strip_prefix(NAME)?.strip_suffix('\n'));
+        match number.and_then(|number| number.parse::<u64>().ok()) {
+            Some(OLDEST..=CURRENT) => Ok(Version::Known),
+            Some(newer) if newer > CURRENT => Err(StoreError::Unavailable(format!(
+                "{}: the store has format {newer}, of a later version; this version reads formats {OLDEST} to {CURRENT}. Start that \
+                 version, or restore a snapshot into another directory",
+                path.display()
+            ))),
+            _ => Ok(Version::Unreadable),
+        }
+    }
+
     /// Inspects what the directory holds, and refuses what cannot be a whole store.
     pub fn inspect(&self) -> Result<Found, StoreError> {
-        let format_path = self.path.join(FORMAT);
-        let format = match fs::read(&format_path) {
-            Ok(content) => Some(content),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-            Err(e) => return Err(io_error(&format_path, &e)),
-        };
-        if let Some(content) = &format
-            && ![CONTENT, FORMER_CONTENT].iter().any(|known| content == known.as_bytes())
-        {
+        let version = self.version()?;
+        if version == Version::Unreadable {
             return Err(StoreError::Corrupt(format!(
-                "{}: unknown format {:?}; this version reads {CONTENT:?}",
-                format_path.display(),
-                String::from_utf8_lossy(&content[..content.len().min(64)])
+                "{}: the file is damaged; this version reads {CONTENT:?}",
+                self.path.join(FORMAT).display()
             )));
         }
         let data = self.data();
@@ -110,7 +147,7 @@ impl Directory {
             }
             Ok(_) => self.remove_draft().map(|()| Found::Store),
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io_error(&data, &e)),
-            Err(_) if format.is_some() => {
+            Err(_) if version == Version::Known => {
                 Err(StoreError::Corrupt(format!("{}: the file is missing; {RESTORE}", data.display())))
             }
             Err(_) => self.remove_draft().map(|()| Found::Nothing),
@@ -169,6 +206,15 @@ impl Directory {
         self.sync()
     }
 
+    /// Marks the directory as a store's, without waiting until that is on the disk.
+    pub fn mark_unsynced(&self) -> Result<(), StoreError> {
+        let path = self.path.join(FORMAT);
+        let mut open = OpenOptions::new();
+        open.write(true).create(true).truncate(true).mode(kaji_files::PRIVATE);
+        let written = open.open(&path).and_then(|mut file| file.write_all(CONTENT.as_bytes()));
+        written.map_err(|e| io_error(&path, &e))
+    }
+
     /// Makes the names in the directory last.
     pub fn sync(&self) -> Result<(), StoreError> {
         File::open(&self.path).and_then(|dir| dir.sync_all()).map_err(|e| io_error(&self.path, &e))
@@ -176,7 +222,7 @@ impl Directory {
 }
 
 /// What to do about a store that lost a file.
-pub(super) const RESTORE: &str = "restore it, or remove the whole directory to start with an empty store";
+pub(super) const RESTORE: &str = "restore it from a copy or a snapshot";
 
 #[cfg(test)]
 mod tests {
@@ -199,7 +245,9 @@ mod tests {
         fs::remove_file(dir.data()).unwrap();
         assert!(matches!(dir.inspect(), Err(StoreError::Corrupt(m)) if m.contains("missing")));
         fs::write(temp.path().join("a/b/FORMAT"), "kaji-store 9\n").unwrap();
-        assert!(matches!(dir.inspect(), Err(StoreError::Corrupt(m)) if m.contains("kaji-store 9")));
+        assert!(matches!(dir.inspect(), Err(StoreError::Unavailable(m)) if m.contains("format 9")));
+        fs::write(temp.path().join("a/b/FORMAT"), "kaji-stora 2\n").unwrap();
+        assert!(matches!(dir.inspect(), Err(StoreError::Corrupt(m)) if m.contains("damaged")));
     }
 
     #[test]
@@ -210,7 +258,7 @@ mod tests {
             matches!(Directory::lock(temp.path()), Err(StoreError::Unavailable(m)) if m.contains("in use"))
         );
         // As a child does between fork and exec: it holds the lock after this process has closed the file.
-        let inherited = held._lock.try_clone().unwrap();
+        let inherited = held._lock.as_ref().unwrap().try_clone().unwrap();
         drop(held);
         let child = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));

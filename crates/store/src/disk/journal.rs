@@ -7,10 +7,12 @@
 //! Invariants: the database says which generation of frames is not in it, and a generation begins at the start of the file,
 //! so that frames of former ones, which may follow, do not count. A frame is synced before the next is written. So a frame
 //! that is cut off was never acknowledged, while one that is damaged and has a whole one of its generation behind it is
-//! damage, and is refused as such.
+//! damage, and is refused as such. The end of the file has a mark that says up to where frames were synced before the last one: of
+//! those none may be missing. The database says how long the file is at least, so that one that was cut off shows.
 
 use super::backend::{FaultyFile, Unsynced, io_error};
 use super::format::RESTORE;
+use super::pages::PAGE;
 use super::{DiskOptions, Fault, codec};
 use crate::mvcc::log::{Commit, LeaseRecord, Loc, State, TimeMark};
 use crate::{LeaseId, StoreError};
@@ -27,6 +29,10 @@ const MAGIC: [u8; 8] = *b"kajijrnl";
 const HEADER: usize = 24;
 /// Of the header, what the checksum begins with.
 const CHECKED: std::ops::Range<usize> = 8..20;
+/// The mark: magic (8), generation (8), where the synced frames end (8), CRC-32 of that (4), and zeros.
+const MARK: u64 = 32;
+const MARK_MAGIC: [u8; 8] = *b"kajimark";
+const MARK_CHECKED: usize = 24;
 
 /// A commit that is in the journal.
 #[derive(Clone, Debug)]
@@ -82,6 +88,8 @@ pub(super) struct Journal {
     frame: Vec<u8>,
     /// The most bytes of a generation.
     limit: u64,
+    /// The file has room for that, and for the mark.
+    extended: bool,
     fault: Option<Arc<dyn Fault>>,
     faulty: FaultyFile,
     unsynced: Unsynced,
@@ -92,8 +100,18 @@ impl Journal {
     pub fn new(path: &Path, options: &DiskOptions, unsynced: &Unsynced) -> Journal {
         let limit = options.journal_bytes.min(MAX_BYTES) as u64;
         let (fault, unsynced, path) = (options.fault.clone(), unsynced.clone(), path.to_owned());
-        let (faulty, frame) = (FaultyFile::default(), Vec::new());
-        Journal { file: None, path, generation: 0, end: 0, frame, limit, fault, faulty, unsynced }
+        Journal {
+            file: None,
+            path,
+            generation: 0,
+            end: 0,
+            frame: Vec::new(),
+            limit,
+            extended: false,
+            fault,
+            faulty: FaultyFile::default(),
+            unsynced,
+        }
     }
 
     /// Makes an empty file. Its name lasts once the directory is synced.
@@ -125,7 +143,34 @@ impl Journal {
             })?;
         self.faulty = FaultyFile::new(self.fault.as_ref(), &file).map_err(|e| io_error(&self.path, &e))?;
         self.file = Some(file);
+        self.extended = false;
         self.begin(generation);
+        Ok(())
+    }
+
+    /// How long the file of a journal in use is at least.
+    pub fn min_len(&self) -> u64 {
+        if self.limit == 0 { 0 } else { self.limit.next_multiple_of(PAGE) + MARK }
+    }
+
+    /// Makes the file as long as that, which lasts when this is done.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn extend(&mut self) -> Result<(), StoreError> {
+        if self.extended {
+            return Ok(());
+        }
+        let extend = || -> io::Result<()> {
+            let file = self.file()?;
+            if file.metadata()?.len() < self.min_len() {
+                self.faulty.resize(self.min_len(), || file.set_len(self.min_len()))?;
+                self.faulty.sync(|| file.sync_all())?;
+            }
+            Ok(())
+        };
+        extend().map_err(|e| io_error(&self.path, &e))?;
+        self.extended = true;
         Ok(())
     }
 
@@ -159,7 +204,14 @@ impl Journal {
     /// # Errors
     /// Those of the file system.
     pub fn append(&mut self) -> Result<(), StoreError> {
-        self.write(self.end, &self.frame).and_then(|()| self.sync()).map_err(|e| io_error(&self.path, &e))?;
+        let append = || -> io::Result<()> {
+            if self.end > 0 {
+                self.write(self.min_len() - MARK, &mark(self.generation, self.end))?;
+            }
+            self.write(self.end, &self.frame)?;
+            self.sync()
+        };
+        append().map_err(|e| io_error(&self.path, &e))?;
         self.end += self.frame.len() as u64;
         Ok(())
     }
@@ -196,14 +248,25 @@ impl Journal {
         erase().map_err(|e| io_error(&self.path, &e))
     }
 
-    /// The commits of the generation that are in the file, in order.
+    /// The commits of the generation that are in the file, in order. The file is to have `min_len` bytes.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] for frames that are damaged rather than cut off, and those of the file system.
-    pub fn read(&self) -> Result<Vec<Journaled>, StoreError> {
+    pub fn read(&self, min_len: u64) -> Result<Vec<Journaled>, StoreError> {
         let bytes = std::fs::read(&self.path).map_err(|e| io_error(&self.path, &e))?;
-        read_frames(self.generation, &bytes)
-            .map_err(|what| StoreError::Corrupt(format!("{}: {what}", self.path.display())))
+        let corrupt = |what: String| StoreError::Corrupt(format!("{}: {what}", self.path.display()));
+        if let Some(later) = first_generation(&bytes).filter(|later| *later > self.generation) {
+            return Err(corrupt(format!(
+                "it continues commit {later} of the database, which is at {}: the database has lost commits",
+                self.generation
+            )));
+        }
+        let (commits, end) = read_frames(self.generation, &bytes).map_err(corrupt)?;
+        match synced_until(self.generation, &bytes, min_len) {
+            None => Err(corrupt(format!("it was cut off: of {min_len} bytes it has {}", bytes.len()))),
+            Some(synced) if synced > end => Err(corrupt(format!("the commit at {end} is damaged"))),
+            Some(_) => Ok(commits),
+        }
     }
 }
 
@@ -274,7 +337,8 @@ fn frame(generation: u64, bytes: &[u8]) -> Option<&[u8]> {
     (checksum(header, rest) == crc).then_some(rest)
 }
 
-fn read_frames(generation: u64, bytes: &[u8]) -> Result<Vec<Journaled>, String> {
+/// The commits, and where the last one ends.
+fn read_frames(generation: u64, bytes: &[u8]) -> Result<(Vec<Journaled>, u64), String> {
     let (mut commits, mut left) = (Vec::new(), bytes);
     while let Some(rest) = frame(generation, left) {
         let at = bytes.len() - left.len();
@@ -288,8 +352,79 @@ fn read_frames(generation: u64, bytes: &[u8]) -> Result<Vec<Journaled>, String> 
             let at = bytes.len() - left.len();
             Err(format!("the commit at {at} is damaged, and there is one behind it, at {}", at + later))
         }
-        None => Ok(commits),
+        None => Ok((commits, (bytes.len() - left.len()) as u64)),
     }
+}
+
+/// The mark that frames of a generation are synced up to a place.
+fn mark(generation: u64, end: u64) -> [u8; MARK as usize] {
+    let mut mark = [0; MARK as usize];
+    mark[..8].copy_from_slice(&MARK_MAGIC);
+    mark[8..16].copy_from_slice(&generation.to_le_bytes());
+    mark[16..24].copy_from_slice(&end.to_le_bytes());
+    let mut crc = flate2::Crc::new();
+    crc.update(&mark[..MARK_CHECKED]);
+    mark[MARK_CHECKED..MARK_CHECKED + 4].copy_from_slice(&crc.sum().to_le_bytes());
+    mark
+}
+
+/// Up to where frames of a generation have been synced, by the mark of a file that is to have `min_len` bytes; 0 without a mark, and
+/// `None` for a file that is shorter.
+pub(super) fn synced_until(generation: u64, bytes: &[u8], min_len: u64) -> Option<u64> {
+    let min_len = usize::try_from(min_len).ok()?;
+    let file = bytes.get(..min_len)?;
+    let Some(found) = file.last_chunk::<{ MARK as usize }>() else { return Some(0) };
+    let end = u64::from_le_bytes(*found[16..].first_chunk()?);
+    Some(if *found == mark(generation, end) { end } else { 0 })
+}
+
+/// What can be read of a journal that may be damaged.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    /// The commits of the generation that are whole, in order.
+    pub commits: Vec<Journaled>,
+    /// Where there is none, although one that is whole comes behind it.
+    pub damaged: Vec<u64>,
+    /// Where the last one is that is not whole: it was cut off, or is damaged.
+    pub incomplete: Option<u64>,
+    /// Where the last one ends that is whole.
+    pub end: u64,
+}
+
+/// The generation of the frames at the start of the file, if the first one is whole.
+pub(super) fn first_generation(bytes: &[u8]) -> Option<u64> {
+    let generation = u64::from_le_bytes(*bytes.get(8..)?.first_chunk()?);
+    frame(generation, bytes).map(|_| generation)
+}
+
+/// Reads as many frames of a generation as are whole.
+pub(super) fn salvage_frames(generation: u64, bytes: &[u8]) -> Frames {
+    let (mut frames, mut at) = (Frames::default(), 0);
+    while let Some(left) = bytes.get(at..).filter(|left| !left.is_empty()) {
+        if let Some(rest) = frame(generation, left) {
+            match decode(rest) {
+                Ok(Some(commit)) => frames.commits.push(commit),
+                _ => frames.damaged.push(at as u64),
+            }
+            at += HEADER + rest.len();
+            frames.end = at as u64;
+            continue;
+        }
+        let later =
+            (1..left.len()).find(|n| left[*n] == MAGIC[0] && frame(generation, &left[*n..]).is_some());
+        match later {
+            Some(later) => {
+                frames.damaged.push(at as u64);
+                at += later;
+            }
+            None => {
+                let begins = left.starts_with(&MAGIC) && left.get(8..16) == Some(&generation.to_le_bytes());
+                frames.incomplete = begins.then_some(at as u64);
+                break;
+            }
+        }
+    }
+    frames
 }
 
 /// Reads what [`encode`] wrote behind the header; `None` if it ends too early.
@@ -415,18 +550,18 @@ mod tests {
             let mut whole = bytes.clone();
             encode(6, &former.commit(), &mut one);
             whole.extend_from_slice(&one);
-            prop_assert_eq!(text(&read_frames(7, &whole).unwrap()), text(&commits));
-            prop_assert_eq!(read_frames(8, &whole).unwrap().len(), 0);
+            prop_assert_eq!(text(&read_frames(7, &whole).unwrap().0), text(&commits));
+            prop_assert_eq!(read_frames(8, &whole).unwrap().0.len(), 0);
             // What is cut off was not acknowledged.
             let cut = cut % bytes.len();
             let before = ends.iter().filter(|end| **end <= cut).count() - 1;
-            prop_assert_eq!(text(&read_frames(7, &bytes[..cut]).unwrap()), text(&commits[..before]));
+            prop_assert_eq!(text(&read_frames(7, &bytes[..cut]).unwrap().0), text(&commits[..before]));
             // Damage shows, unless it could be a frame that was cut off.
             let bit = flip % (bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
             let damaged = ends.iter().filter(|end| **end <= bit / 8).count() - 1;
             match read_frames(7, &bytes) {
-                Ok(read) => {
+                Ok((read, _)) => {
                     prop_assert_eq!(damaged, commits.len() - 1);
                     prop_assert_eq!(text(&read), text(&commits[..damaged]));
                 }

@@ -9,6 +9,7 @@ use super::backend::{self, Opened, Unsynced, db_error, guarded};
 use super::format::Directory;
 use super::journal::{Journal, Journaled};
 use super::pending::{CurrentPending, Pending};
+use super::survey::verify_closed;
 use super::{DiskOptions, codec};
 use crate::mvcc::index::{Index, Version};
 use crate::mvcc::lease::Leases;
@@ -30,9 +31,10 @@ pub(super) const LEASES: TableDefinition<'_, i64, (u64, u64)> = TableDefinition:
 pub(super) const TIMES: TableDefinition<'_, u64, u64> = TableDefinition::new("times");
 /// Revision, compacted revision, last lease, number of changes in the log.
 pub(super) const META: TableDefinition<'_, &str, (u64, u64, i64, u64)> = TableDefinition::new("meta");
-const STATE: &str = "state";
-/// The generation of the journal that is not in the database, and 1 while it is in use; a database without has never had one.
-const JOURNAL: &str = "journal";
+pub(super) const STATE: &str = "state";
+/// The generation of the journal that is not in the database, 1 while it is in use, and how long its file is then; a database without
+/// has never had one.
+pub(super) const JOURNAL: &str = "journal";
 /// A log with fewer records is read by one thread.
 const PARALLEL_LOAD: u64 = 4096;
 /// More threads would wait for the disk.
@@ -136,11 +138,13 @@ impl DiskLog {
     /// [`StoreError::Corrupt`] when the journal is damaged, and those of a store that cannot write.
     pub fn replay(&mut self) -> Result<(), StoreError> {
         let files = self.files.clone();
-        let (generation, in_use) = guarded(&files.path, || {
+        let (generation, in_use, min_len) = guarded(&files.path, || {
             let tx = files.current().get()?.db.begin_read().map_err(|e| files.error(e))?;
             let meta = tx.open_table(META).map_err(|e| files.error(e))?;
             let row = meta.get(JOURNAL).map_err(|e| files.error(e))?;
-            Ok(row.map_or((0, 0), |row| (row.value().0, row.value().1)))
+            let row = row.map_or((0, 0, 0, 0), |row| row.value());
+            // Former builds of this format wrote 0.
+            Ok((row.0, row.1, u64::try_from(row.2).unwrap_or(0)))
         })?;
         self.journaling = in_use != 0;
         if !self.journaling && !self.journal.exists() {
@@ -148,11 +152,8 @@ impl DiskLog {
             files.directory.sync()?;
         }
         self.journal.open(generation)?;
-        if !self.journaling {
-            return Ok(());
-        }
-        let commits = self.journal.read()?;
-        if commits.is_empty() {
+        let commits = self.journal.read(if self.journaling { min_len } else { 0 })?;
+        if !self.journaling || commits.is_empty() {
             return Ok(());
         }
         tracing::info!(commits = commits.len(), "the journal has commits that are not in the store's file");
@@ -168,6 +169,11 @@ impl DiskLog {
         last: Option<&Commit<'_>>,
         journal: Use,
     ) -> Result<(), StoreError> {
+        let mut min_len = 0;
+        if journal == Use::Open {
+            self.journal.extend()?;
+            min_len = self.journal.min_len();
+        }
         let (files, buffer) = (&*self.files, &mut self.buffer);
         let (current, commits) = (files.current(), pending.commits());
         let db = &current.get()?.db;
@@ -181,7 +187,7 @@ impl DiskLog {
                 complete &= write_commit(&tx, &commit, buffer)?;
             }
             let state = last.map(|last| last.state).or_else(|| commits.last().map(|last| last.state));
-            write_state(&tx, state.as_ref(), (generation, u64::from(journal == Use::Open)))?;
+            write_state(&tx, state.as_ref(), (generation, u64::from(journal == Use::Open), min_len))?;
             if complete {
                 tx.commit()?;
             } else {
@@ -339,7 +345,7 @@ pub(super) fn initialise(db: &Database, path: &Path) -> Result<(), StoreError> {
         tx.open_table(LOG)?;
         tx.open_table(LEASES)?;
         tx.open_table(TIMES)?;
-        write_state(&tx, Some(&State::EMPTY), (0, 0))?;
+        write_state(&tx, Some(&State::EMPTY), (0, 0, 0))?;
         Ok(tx.commit()?)
     };
     write().map_err(|e| db_error(path, e))
@@ -350,7 +356,7 @@ pub(super) fn write_restored(db: &Database, path: &Path, commit: &Commit<'_>) ->
     let write = || -> Result<(), redb::Error> {
         let tx = db.begin_write()?;
         write_commit(&tx, commit, &mut Vec::new())?;
-        write_state(&tx, Some(&commit.state), (0, 0))?;
+        write_state(&tx, Some(&commit.state), (0, 0, 0))?;
         Ok(tx.commit()?)
     };
     guarded(path, || write().map_err(|e| db_error(path, e)))
@@ -360,13 +366,13 @@ pub(super) fn write_restored(db: &Database, path: &Path, commit: &Commit<'_>) ->
 fn write_state(
     tx: &redb::WriteTransaction,
     state: Option<&State>,
-    journal: (u64, u64),
+    (generation, in_use, min_len): (u64, u64, u64),
 ) -> Result<(), redb::Error> {
     let mut meta = tx.open_table(META)?;
     if let Some(state) = state {
         meta.insert(STATE, (state.revision, state.compacted, state.last_lease, state.entries))?;
     }
-    meta.insert(JOURNAL, (journal.0, journal.1, 0, 0))?;
+    meta.insert(JOURNAL, (generation, in_use, min_len.cast_signed(), 0))?;
     Ok(())
 }
 
@@ -448,6 +454,7 @@ impl Log for DiskLog {
             opened.replaced.store(true, Ordering::SeqCst);
         }
         files.change(Err(StoreError::Unavailable(format!("{} is being opened", files.path.display()))));
+        verify_closed(&files.path)?;
         *files.opened_mut() = backend::open(&files.path, false, &self.options, &self.unsynced);
         self.replay()?;
         // What was pending and did not reach the disk is no more.
@@ -459,6 +466,10 @@ impl Log for DiskLog {
 
     fn rewrite(&mut self) -> Result<Result<(), StoreError>, StoreError> {
         self.rewrite_file()
+    }
+
+    fn shrink(&mut self, index: &Index) -> Result<(), StoreError> {
+        self.shrink_file(index)
     }
 
     fn reader(&self) -> Arc<dyn Reader> {

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 /// A file this small is left as it is.
 const SHRINK_FROM: u64 = 32 << 20;
-/// With more than this in it, making a file smaller would take too long for a start.
+/// With more than this in it, making a file smaller would take too long for a start, and for the writes that wait for it.
 const SHRINK_MOST: u64 = 64 << 20;
 
 /// What a disk must have room for besides, if the file is to be written anew.
@@ -27,18 +27,23 @@ type Replacement = (Opened, Unsynced);
 
 impl DiskLog {
     /// Gives back what the file is larger than what is in it, if that is much and quickly done: what is in it goes into a
-    /// new file, which takes its name once it is complete. Until then the former is in use, and stays so if that fails.
+    /// new file, which takes its name once it is complete. Until then the former is in use, and stays so if that fails. This takes
+    /// room for a copy of what is in the file, not of the file.
     /// The former is erased if [`DiskOptions::erase_replaced`](super::DiskOptions::erase_replaced) says so.
     ///
     /// # Errors
     /// When it is not certain which of the files has the name.
-    pub fn shrink(&mut self, index: &Index) -> Result<(), StoreError> {
+    pub fn shrink_file(&mut self, index: &Index) -> Result<(), StoreError> {
         let len = std::fs::metadata(&self.files.path).map_or(0, |file| file.len());
-        let used = index.bytes();
-        let room = self.free().is_none_or(|free| free > used.saturating_add(SHRINK_FROM));
-        if len < SHRINK_FROM || len / 4 < used || used > SHRINK_MOST || !room {
+        if len < SHRINK_FROM {
             return Ok(());
         }
+        let used = index.bytes();
+        let room = self.free().is_none_or(|free| free > used.saturating_add(SHRINK_FROM));
+        if len / 4 < used || used > SHRINK_MOST || !room {
+            return Ok(());
+        }
+        self.empty_journal(Use::Open)?;
         let erase = self.options.erase_replaced;
         match self.replace(|directory| if erase { directory.keep_former() } else { Ok(()) }) {
             Ok(replacement) => {

@@ -39,14 +39,14 @@ impl Version {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Versions {
     latest: Version,
     older: Option<Box<Older>>,
 }
 
 /// Superseded versions that are still readable, oldest first. Most keys have none, so it is kept apart.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Older(VecDeque<Version>);
 
 impl Versions {
@@ -62,7 +62,7 @@ impl Versions {
 }
 
 /// A version that is unreadable from revision `at` on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Dead {
     at: Revision,
     loc: Loc,
@@ -80,7 +80,7 @@ pub(crate) struct Selection {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Index {
     keys: BTreeMap<Arc<str>, Versions>,
     dead: VecDeque<Dead>,

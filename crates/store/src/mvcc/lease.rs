@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Lease {
     ttl_millis: u64,
     deadline_millis: u64,
@@ -16,7 +16,7 @@ struct Lease {
 }
 
 /// All leases of a store.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Leases {
     leases: HashMap<LeaseId, Lease>,
     by_deadline: BTreeSet<(u64, LeaseId)>,

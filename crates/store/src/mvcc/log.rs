@@ -4,6 +4,7 @@
 //! Invariant: after [`Log::commit`] returned `Ok`, everything in it is there after a crash; before that, all of it or
 //! none is. The log holds exactly the changes that were committed and not removed by a later commit.
 
+use super::index::Index;
 use super::writer::Loaded;
 use crate::{Event, EventKind, KeyValue, LeaseId, Revision, StoreError};
 use bytes::Bytes;
@@ -167,6 +168,19 @@ pub(crate) trait Log: Send + 'static {
     /// How many bytes there is still room for; `None` when that is not limited, or not known. Cheap.
     fn free(&self) -> Option<u64> {
         None
+    }
+
+    /// A second log that holds the same now; `None` where that is not cheap.
+    fn fork(&self) -> Option<Box<dyn Log>> {
+        None
+    }
+
+    /// Makes the place that the log takes smaller if much of it is free, as far as that is quickly done. For a log without other work.
+    ///
+    /// # Errors
+    /// When what is on disk is not known any more.
+    fn shrink(&mut self, _index: &Index) -> Result<(), StoreError> {
+        Ok(())
     }
 
     /// A handle for reading, usable from any thread.

@@ -3,6 +3,7 @@
 //! Invariant: what was accepted is answered: either by the writer, or by the code that closes the queue.
 
 use super::lock;
+use super::writer::Fork;
 use crate::{LeaseId, Op, Revision, StoreError, Txn, TxnOutcome};
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -21,6 +22,8 @@ pub(crate) enum Command {
     Revoke(LeaseId, Answer<()>),
     Compact(Revision, Answer<()>),
     Scrub(Answer<()>),
+    /// A second store that begins as this one is.
+    Fork(Answer<Fork>),
     /// Do now what is otherwise done from time to time.
     Tick(Answer<()>),
 }
@@ -52,6 +55,7 @@ impl Command {
             Command::Txn(_, answer) => drop(answer.send(Err(error))),
             Command::Grant(_, answer) => drop(answer.send(Err(error))),
             Command::KeepAlive(_, answer) => drop(answer.send(Err(error))),
+            Command::Fork(answer) => drop(answer.send(Err(error))),
             Command::Revoke(_, answer)
             | Command::Compact(_, answer)
             | Command::Scrub(answer)

@@ -5,6 +5,7 @@
 //! commit the state on disk is unknown, so nothing is written before it has been read again (see [`recovery`]). On a disk
 //! that is nearly full, commands that have no room are refused before a commit is begun.
 
+mod fork;
 mod recovery;
 mod scrub;
 
@@ -16,6 +17,7 @@ use super::plan::{Context, Plan, Values};
 use super::queue::{Answer, Command, Queue};
 use super::{Limits, Shared};
 use crate::{Clock, EventKind, KeyValue, LeaseId, Revision, StoreError, TxnOutcome};
+pub(crate) use fork::Fork;
 use recovery::{Outage, UncertainCommit};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,6 +45,8 @@ enum Reply {
     Grant(Answer<LeaseId>, Result<LeaseId, StoreError>),
     KeepAlive(Answer<Duration>, Result<Duration, StoreError>),
     Done(Answer<()>, Result<(), StoreError>),
+    /// It was answered.
+    Nothing,
 }
 
 impl Reply {
@@ -56,6 +60,7 @@ impl Reply {
             Reply::Grant(answer, result) => send(answer, result, failure),
             Reply::KeepAlive(answer, result) => send(answer, result, failure),
             Reply::Done(answer, result) => send(answer, result, failure),
+            Reply::Nothing => {}
         }
     }
 }
@@ -102,6 +107,10 @@ pub(crate) struct Writer {
     uncertain_commit: Option<UncertainCommit>,
     /// Those that wait until nothing but current values is left.
     scrubs: Vec<Answer<()>>,
+    /// Those that wait for a fork.
+    forks: Vec<Answer<Fork>>,
+    /// When the log was last made smaller, or could have been.
+    last_shrink: Instant,
 }
 
 impl Writer {
@@ -129,6 +138,8 @@ impl Writer {
             outage: None,
             uncertain_commit: None,
             scrubs: Vec::new(),
+            forks: Vec::new(),
+            last_shrink: last_tick,
         }
     }
 
@@ -232,7 +243,8 @@ impl Writer {
             self.commit(plan, now)?;
             // Compaction raises the revision for readers first; only the next commit removes anything.
             self.compact_by_limits(tick, now);
-            self.scrub(now)
+            self.scrub(now)?;
+            self.shrink(tick)
         });
         // Before the answers, so that a caller that has one finds the store refusing, or recovered.
         let outcome = match outcome {
@@ -241,6 +253,7 @@ impl Writer {
         };
         let failure = outcome.as_ref().map_or_else(Some, Option::as_ref);
         replies.into_iter().for_each(|reply| reply.send(failure));
+        self.answer_forks(failure);
         if let Some(error) = failure {
             self.refuse_scrubs(error);
         }
@@ -282,6 +295,7 @@ impl Writer {
                         replies.push(Reply::Done(answer, result));
                     }
                     Command::Scrub(answer) => scrubs.push(answer),
+                    Command::Fork(answer) => self.forks.push(answer),
                     other => {
                         let (reply, store_error) = execute(&mut plan, &mut cx, other, now);
                         replies.push(reply);
@@ -413,6 +427,12 @@ fn execute(
         }
         Command::Compact(_, answer) | Command::Scrub(answer) | Command::Tick(answer) => {
             (Reply::Done(answer, Ok(())), Ok(()))
+        }
+        Command::Fork(answer) => {
+            let error = StoreError::Invalid("a fork is no part of a plan".into());
+            // The caller may have dropped its future.
+            drop(answer.send(Err(error)));
+            (Reply::Nothing, Ok(()))
         }
     }
 }

@@ -197,6 +197,45 @@ async fn a_file_that_cannot_be_made_smaller_stays_in_use() {
     }
 }
 
+#[tokio::test]
+async fn room_is_given_back_while_the_store_works() {
+    let temp = tempfile::tempdir().unwrap();
+    let len = || std::fs::metadata(temp.path().join("store.redb")).unwrap().len();
+    let options = DiskOptions { shrink_interval: Duration::ZERO, ..Default::default() };
+    let store = DiskStore::open(temp.path(), options).unwrap();
+    let mut watch = store.watch("/small", 0).await.unwrap();
+    for i in 0..40_u8 {
+        store.txn(Txn::put(format!("/big/{i}"), vec![i; 1 << 20])).await.unwrap();
+        store.txn(Txn::put(format!("/small/{i}"), "1")).await.unwrap();
+    }
+    let large = len();
+    assert!(large > 40 << 20, "{large}");
+    for i in 0..40 {
+        store.txn(Txn::put(format!("/big/{i}"), "1")).await.unwrap();
+    }
+    let before = store.range(Range::prefix("/")).await.unwrap();
+    store.compact(before.revision).await.unwrap();
+    for _ in 0..100 {
+        store.tick().await.unwrap();
+        if len() < large / 4 {
+            break;
+        }
+    }
+    assert!(len() < large / 4, "{large} bytes became {}", len());
+    assert_eq!(store.range(Range::prefix("/")).await.unwrap(), before);
+    store.txn(Txn::put("/small/last", "1")).await.unwrap();
+    let mut seen = vec![];
+    while seen.len() < 41 {
+        seen.extend(watch.next().await.unwrap().unwrap().events.into_iter().map(|e| e.kv.key.to_string()));
+    }
+    assert_eq!(seen.last().unwrap(), "/small/last");
+    drop(watch);
+    let after = store.range(Range::prefix("/")).await.unwrap();
+    drop(store);
+    let store = DiskStore::open(temp.path(), DiskOptions::default()).unwrap();
+    assert_eq!(store.range(Range::prefix("/")).await.unwrap(), after);
+}
+
 /// A disk with so much room.
 #[derive(Debug)]
 struct Room(AtomicU64);

@@ -103,6 +103,9 @@ async fn history_is_readable_whichever_file_it_is_in() {
     }
 }
 
+/// The default of the options.
+const JOURNAL_BYTES: u64 = 1 << 20;
+
 /// A store with commits in its journal, as a cut of the power leaves it. The end of the journal's frames after each.
 async fn with_frames(to: &Path) -> Vec<u64> {
     let temp = tempfile::tempdir().unwrap();
@@ -116,7 +119,9 @@ async fn with_frames(to: &Path) -> Vec<u64> {
         store.txn(Txn::put(format!("/{n}"), vec![b'x'; 300])).await.unwrap();
     }
     copy(temp.path(), to);
-    let writes = writes.0.lock().unwrap();
+    let mut writes = writes.0.lock().unwrap();
+    // Besides, each but the first marks that those before it are synced.
+    writes.retain(|(at, _)| *at < JOURNAL_BYTES);
     assert_eq!(writes.len(), 5, "each commit is one write");
     writes.iter().map(|(at, len)| at + len).collect()
 }
@@ -142,16 +147,29 @@ async fn a_frame_that_is_cut_off_did_not_happen_and_a_damaged_one_is_refused() {
     let (good, bad) = (temp.path().join("good"), temp.path().join("bad"));
     let ends = with_frames(&good).await;
     let journal = std::fs::read(good.join(FILES[2])).unwrap();
-    assert_eq!(journal.len() as u64, ends[4]);
-    for cut in (0..journal.len()).step_by(41) {
+    for cut in (0..ends[4] as usize).step_by(41) {
         copy(&good, &bad);
-        std::fs::write(bad.join(FILES[2]), &journal[..cut]).unwrap();
+        let mut torn = journal.clone();
+        torn[cut..ends[4] as usize].fill(0);
+        std::fs::write(bad.join(FILES[2]), &torn).unwrap();
+        // All but the last were synced before the last was written.
+        if (cut as u64) < ends[3] {
+            assert!(
+                matches!(open(&bad), Err(StoreError::Corrupt(m)) if m.contains("damaged")),
+                "cut at {cut}"
+            );
+            continue;
+        }
         let store = open(&bad).unwrap();
-        let whole = ends.iter().filter(|end| **end <= cut as u64).count();
-        assert_eq!(all(&store).await.len(), 1 + whole, "cut at {cut}");
+        assert_eq!(all(&store).await.len(), 5, "cut at {cut}");
         store.txn(Txn::put("/new", "1")).await.unwrap();
         drop(store);
-        assert_eq!(all(&open(&bad).unwrap()).await.len(), 2 + whole, "cut at {cut}");
+        assert_eq!(all(&open(&bad).unwrap()).await.len(), 6, "cut at {cut}");
+    }
+    for len in [0, ends[2] as usize, ends[4] as usize, journal.len() - 1] {
+        copy(&good, &bad);
+        std::fs::write(bad.join(FILES[2]), &journal[..len]).unwrap();
+        assert!(matches!(open(&bad), Err(StoreError::Corrupt(m)) if m.contains("cut off")), "of {len} bytes");
     }
     for at in (0..ends[3] as usize).step_by(29) {
         copy(&good, &bad);

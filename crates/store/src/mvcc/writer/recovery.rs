@@ -220,7 +220,8 @@ mod tests {
         let log = Failing { inner: MemoryLog::default(), next: next.clone(), state, unreadable };
         let (history_age_millis, history_bytes) = (u64::MAX, Limits::DEFAULT_HISTORY_BYTES);
         let max_txn_bytes = Limits::DEFAULT_TXN_BYTES;
-        let limits = Limits { history_age_millis, history_bytes, max_txn_bytes, hub };
+        let shrink_interval = Limits::DEFAULT_SHRINK_INTERVAL;
+        let limits = Limits { history_age_millis, history_bytes, max_txn_bytes, shrink_interval, hub };
         Engine::start(Box::new(log), Loaded::empty(), Arc::new(SystemClock), limits, Drive::Thread).unwrap()
     }
 
