@@ -12,6 +12,7 @@ mod encryption;
 mod environment;
 mod etcd_metrics;
 pub mod etcd_transfer;
+pub mod forks;
 pub mod joined_node;
 mod kubelet_root;
 pub mod node_fleet;

@@ -1,7 +1,9 @@
 //! The command line.
 
 mod component_commands;
+mod fork_command;
 mod node_commands;
+mod repair_commands;
 mod sim_command;
 mod store_commands;
 mod why_command;
@@ -49,6 +51,9 @@ enum Command {
     Store(StoreArgs),
     /// Takes, restores and shows snapshots of all objects.
     Snapshot(store_commands::Snapshot),
+    /// Starts a second cluster that begins as another one is, of its data directory or a snapshot: its own port, kubeconfig and directory,
+    /// the same certificates, and its nodes simulated.
+    Fork(Box<fork_command::Fork>),
     /// Moves all objects between a data directory and etcd while no server runs.
     Etcd(store_commands::Etcd),
     /// Loads, lists, pulls and removes the images of this machine's node.
@@ -99,6 +104,10 @@ enum StoreCommand {
     /// Removes everything but current values from the store's files: drops history and rewrites the file, so that it has no
     /// values that were deleted, or written before they were encrypted.
     Scrub(Scrub),
+    /// Reads the store's files and compares all of it with its checksums. Changes nothing.
+    Check(repair_commands::Check),
+    /// Makes a new store of what is intact in a damaged one, and says what is lost.
+    Salvage(repair_commands::Salvage),
 }
 
 #[derive(Args)]
@@ -151,7 +160,8 @@ fn main() -> ExitCode {
         Command::Scheduler(flags) => runtime.block_on(component_commands::scheduler(*flags)),
         Command::Envtest(envtest) => assets(&envtest),
         Command::Token(token) => runtime.block_on(tokens(token)),
-        Command::Store(StoreArgs { command: StoreCommand::Scrub(args) }) => runtime.block_on(scrub(args)),
+        Command::Store(args) => runtime.block_on(maintain(args)),
+        Command::Fork(args) => runtime.block_on(fork_command::fork(*args, started)),
         Command::Snapshot(args) => runtime.block_on(store_commands::snapshot(args)),
         Command::Etcd(args) => runtime.block_on(store_commands::etcd(args)),
         Command::Image(image) => runtime.block_on(images(image)),
@@ -167,8 +177,8 @@ fn main() -> ExitCode {
 }
 
 fn parse_command_line() -> Cli {
-    let long = ["up", "apiserver", "controller-manager", "scheduler"];
-    let command = long.into_iter().fold(Cli::command(), shorten_help);
+    let long = ["up", "apiserver", "controller-manager", "scheduler", "fork"];
+    let command = fork_command::defaults(long.into_iter().fold(Cli::command(), shorten_help));
     match Cli::from_arg_matches(&command.get_matches()) {
         Ok(cli) => cli,
         Err(error) => error.exit(),
@@ -233,6 +243,7 @@ async fn serve(
     let reason = node_commands::choose_nodes(&mut flags, controllers, &data_dir, refusal)?;
     let options = flags.into_options(&data_dir, controllers)?;
     let (nodes, everywhere) = (options.nodes, options.listen.ip().is_unspecified());
+    let found = options.simulates_found_nodes;
     let (environment, _node_threads) = node_commands::environment(&options).await?;
     let cluster = Cluster::start_in(options, environment).await?;
     let fleet = node_commands::fleet(&cluster, nodes, &data_dir).await?;
@@ -240,7 +251,7 @@ async fn serve(
     if writes {
         kubeconfig::write(&path, &cluster.url(), &cluster.certificates.trust(), &cluster.pki.admin)?;
     }
-    let nodes = node_commands::description(nodes, reason.as_deref());
+    let nodes = node_commands::description(nodes, found, reason.as_deref());
     let mut out = std::io::stdout().lock();
     writeln!(out, "Kubernetes {}", kaji_server::version())?;
     let others = if everywhere { ", and every address of this machine" } else { "" };
@@ -301,6 +312,14 @@ async fn images(args: Image) -> Result<(), Box<dyn std::error::Error>> {
     let data_dir = args.data_dir.unwrap_or_else(|| default_data_dir(std::env::var("HOME").ok().as_deref()));
     kaji_images::cli::run(args.command, &data_dir.join("images"), std::io::stdout()).await?;
     Ok(())
+}
+
+async fn maintain(args: StoreArgs) -> Result<(), Box<dyn std::error::Error>> {
+    match args.command {
+        StoreCommand::Scrub(args) => scrub(args).await,
+        StoreCommand::Check(args) => repair_commands::check(args).await,
+        StoreCommand::Salvage(args) => repair_commands::salvage(args).await,
+    }
 }
 
 async fn scrub(args: Scrub) -> Result<(), Box<dyn std::error::Error>> {

@@ -216,8 +216,9 @@ fn without_root(facts: &Facts) -> String {
 }
 
 /// What a new cluster says of its nodes, and why they are simulated.
-pub fn description(nodes: Nodes, reason: Option<&str>) -> String {
+pub fn description(nodes: Nodes, found: bool, reason: Option<&str>) -> String {
     match (nodes, reason) {
+        (Nodes::None, _) if found => "those of the source, simulated: no container runs".to_owned(),
         (Nodes::None, _) => "none".to_owned(),
         (Nodes::Real, _) => match Facts::entered() {
             None => "1, this machine: containers run on it".to_owned(),

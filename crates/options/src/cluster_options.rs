@@ -29,6 +29,8 @@ pub struct Options {
     pub names: Vec<String>,
     /// Nodes to bring along.
     pub nodes: Nodes,
+    /// Whether the nodes that the store has at the start are simulated, whatever they were in the cluster that it is of.
+    pub simulates_found_nodes: bool,
     /// The runtime of a real node; the built-in one without an endpoint.
     pub container_runtime: ContainerRuntimeFlags,
     /// The directory of a real node's kubelet; `None` for the usual one.
@@ -88,6 +90,7 @@ impl Options {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 6443)),
             names: vec![],
             nodes: Nodes::Simulated(3),
+            simulates_found_nodes: false,
             container_runtime: ContainerRuntimeFlags::default(),
             root_dir: None,
             advertise_address: None,

@@ -132,6 +132,11 @@ impl StoreFlags {
         self.store != Some(Choice::Memory)
     }
 
+    /// Whether they choose the embedded store.
+    pub fn is_embedded(&self) -> bool {
+        matches!(self.store, Some(Choice::Disk) | None) && self.etcd.etcd_servers.is_empty()
+    }
+
     /// What they choose.
     ///
     /// # Errors

@@ -96,6 +96,9 @@ pub struct ServerFlags {
     features: FeatureFlags,
     #[command(flatten)]
     runtime_config: RuntimeFlags,
+    /// See [`Options::simulates_found_nodes`].
+    #[arg(skip)]
+    pub simulates_found_nodes: bool,
 }
 
 /// Addresses of services and pods, and names of the server.
@@ -167,6 +170,11 @@ impl ServerFlags {
         self.store.is_persistent()
     }
 
+    /// Whether objects are in the data directory.
+    pub fn is_embedded(&self) -> bool {
+        self.store.is_embedded()
+    }
+
     /// The options of a cluster over a data directory. Controllers run if `controllers` is true or flags name some.
     ///
     /// # Errors
@@ -195,6 +203,7 @@ impl ServerFlags {
             nodes,
             container_runtime: runtime_of(self.runtime, nodes)?,
             root_dir: self.root_dir,
+            simulates_found_nodes: self.simulates_found_nodes,
             advertise_address: self.advertise_address,
             node_ranges: self.network.ranges,
             controllers: controllers || self.controllers.is_some(),

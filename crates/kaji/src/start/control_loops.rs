@@ -18,8 +18,9 @@ use kaji_kubelet::{
     server::KubeletServerConfig,
     simulated::{self, Fleet},
 };
-use kaji_meta::time::SystemClock;
+use kaji_meta::{GroupResource, object, time::SystemClock};
 use kaji_options::{Nodes, Options, StoreKind};
+use kaji_resource::ObjectReader;
 use kaji_runtime::{Client, Election, Informers, LeaseTiming, Selected, Shared, queue::QueueMetrics};
 use kaji_server::{Certificates, Identities, LocalService, Metrics, Stack};
 use std::{net::IpAddr, sync::Arc};
@@ -92,11 +93,8 @@ impl ControlLoopConfig {
                 self.start_scheduler(&mut tasks, &informers, stop);
             }
         }
-        if let Nodes::Simulated(count) = options.nodes {
-            let client = self.client("kubelet", identities::kubelets(&simulated::name(1)));
-            let allocated =
-                self.node_ranges.is_some() && options.selection.includes(kaji_controllers::NODE_IPAM);
-            let fleet = if allocated { Fleet::numbered(count) } else { Fleet::with_ranges(count) };
+        for fleet in self.simulated_nodes() {
+            let client = self.client("kubelet", identities::kubelets(&fleet.names().swap_remove(0)));
             let (servers, shared) = (self.kubelet_servers(), self.shared(client));
             tasks.spawn(simulated::run(fleet, servers, informers.clone(), shared, stop.clone()));
         }
@@ -126,6 +124,24 @@ impl ControlLoopConfig {
             };
         }
         ControlLoops { tasks, _informers: Some(informers) }
+    }
+
+    /// The nodes that this process simulates: numbered ones, and those that are there from another cluster.
+    fn simulated_nodes(&self) -> Vec<Fleet> {
+        let options = &self.options;
+        let mut found = vec![];
+        if options.simulates_found_nodes {
+            let nodes = self.stack.engine.list(&GroupResource::new("", "nodes"), None);
+            found = nodes.iter().map(|node| object::name(node).to_owned()).collect();
+        }
+        let asked = if let Nodes::Simulated(count) = options.nodes { count } else { 0 };
+        let has = |index: &u16| found.contains(&simulated::name(*index));
+        let count = asked.max((1..=u16::MAX).take_while(has).last().unwrap_or(0));
+        let allocated = self.node_ranges.is_some() && options.selection.includes(kaji_controllers::NODE_IPAM);
+        let numbered = if allocated { Fleet::numbered(count) } else { Fleet::with_ranges(count) };
+        let others = found.iter().filter(|name| !numbered.has(name)).map(|name| Fleet::named(name)).collect();
+        let numbered = (count > 0).then(|| numbered.clone());
+        numbered.into_iter().chain::<Vec<Fleet>>(others).collect()
     }
 
     fn informers(&self) -> Arc<Informers> {

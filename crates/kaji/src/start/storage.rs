@@ -24,6 +24,7 @@ use kaji_store::{
 };
 use std::{
     collections::HashMap,
+    path::Path,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -145,8 +146,18 @@ pub(crate) async fn open_disk(options: &Options) -> Result<Arc<dyn Store>, Start
             .map_err(|e| StoreError::Unavailable(format!("{}: {e}", dir.display())))?;
         DiskStore::open(dir.join(STORE), disk)
     });
-    let opened = opened.await;
-    Ok(Arc::new(opened.map_err(|e| StoreError::Unavailable(e.to_string()))??))
+    let opened = opened.await.map_err(|e| StoreError::Unavailable(e.to_string()))?;
+    Ok(Arc::new(opened.map_err(|error| with_remedy(error, &options.data_dir))?))
+}
+
+/// Says what to do about a store that is damaged.
+fn with_remedy(error: StoreError, data_dir: &Path) -> StoreError {
+    let StoreError::Corrupt(what) = error else { return error };
+    let dir = data_dir.display();
+    StoreError::Corrupt(format!(
+        "{what}\n`kaji store check --data-dir {dir}` says what is damaged and what is intact; `kaji store salvage {dir} NEW_DIRECTORY` \
+         makes a store of what is intact; `kaji snapshot restore` makes one of a snapshot. Nothing has been changed"
+    ))
 }
 
 pub(super) fn add_checks(stack: &Stack, storage: &Storage, options: &Options) {

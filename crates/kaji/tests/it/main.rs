@@ -30,6 +30,7 @@ mod envtest;
 mod escalation;
 mod etcd;
 mod flow_control;
+mod forks;
 mod garbage;
 mod kube_rs;
 mod kubelets;

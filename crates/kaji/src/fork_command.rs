@@ -1,0 +1,98 @@
+//! `kaji fork`: a second cluster that begins as another one is, for tests and experiments.
+
+use crate::{default_data_dir, serve};
+use clap::{Args, Command};
+use kaji::{
+    Nodes,
+    forks::{self, Forked},
+};
+use kaji_options::ServerFlags;
+use std::{
+    error::Error,
+    fs::DirBuilder,
+    io::Write,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+/// Flags of `kaji fork`.
+#[derive(Args)]
+pub struct Fork {
+    /// The data directory of the cluster to fork, while its server runs or not, or the file of a snapshot. Default: the usual data
+    /// directory.
+    source: Option<PathBuf>,
+    /// Makes the new data directory, and starts nothing.
+    #[arg(long, requires = "data_dir")]
+    no_start: bool,
+    #[command(flatten)]
+    server: ServerFlags,
+}
+
+/// Changes the defaults of the server's flags: a fork has a port of its own.
+pub fn defaults(command: Command) -> Command {
+    command.mut_subcommand("fork", |fork| {
+        fork.mut_arg("port", |port| port.default_value("0")).mut_arg("data_dir", |dir| {
+            dir.env(None::<&'static str>)
+                .help("The directory of the new cluster; without it, one that is removed at the end")
+        })
+    })
+}
+
+/// A directory that is removed with this.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!(%error, path = %self.0.display(), "the directory of the fork is left");
+        }
+    }
+}
+
+/// Forks a cluster and runs the new one until a signal comes.
+pub async fn fork(args: Fork, started: Instant) -> Result<(), Box<dyn Error>> {
+    let Fork { source, no_start, server: mut flags } = args;
+    if !flags.is_embedded() {
+        return Err("a fork has an embedded store: leave out --store and --etcd-servers".into());
+    }
+    let source = source.unwrap_or_else(|| default_data_dir(std::env::var("HOME").ok().as_deref()));
+    let (data_dir, _temporary) = match &flags.data_dir {
+        Some(dir) => (dir.clone(), None),
+        None => {
+            let dir = std::env::temp_dir().join(format!("kaji-fork-{}", std::process::id()));
+            // It must not be there yet: it could be another user's.
+            DirBuilder::new().mode(0o700).create(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+            (dir.clone(), Some(Temporary(dir)))
+        }
+    };
+    let (from, to) = (source.clone(), data_dir.clone());
+    let begun = Instant::now();
+    let forked = tokio::task::spawn_blocking(move || forks::fork(&from, &to)).await??;
+    describe(&forked, (&source, &data_dir), begun)?;
+    if no_start {
+        return Ok(());
+    }
+    if flags.kubeconfig.is_none() {
+        flags.kubeconfig = Some(data_dir.join("kubeconfig"));
+    }
+    flags.data_dir = Some(data_dir);
+    if flags.nodes.is_none() {
+        flags.nodes = Some(Nodes::None);
+        flags.simulates_found_nodes = true;
+    }
+    serve(flags, true, started, None).await
+}
+
+fn describe(forked: &Forked, (source, to): (&Path, &Path), begun: Instant) -> std::io::Result<()> {
+    let what = match forked {
+        Forked::Store(forked) => {
+            let how = if forked.shared { "shared blocks" } else { "copied" };
+            format!("{} bytes, {how}", forked.bytes)
+        }
+        Forked::Snapshot { objects, revision } => format!("{objects} objects, at revision {revision}"),
+    };
+    let millis = begun.elapsed().as_secs_f64() * 1000.0;
+    let (source, to) = (source.display(), to.display());
+    writeln!(std::io::stdout().lock(), "Forked {source} into {to} in {millis:.1} ms ({what})")
+}
