@@ -19,6 +19,7 @@ mod bound;
 pub(crate) mod client;
 mod crds;
 mod creates;
+mod etcd;
 mod fanout;
 mod fixture;
 mod flood;
@@ -32,6 +33,7 @@ mod overhead;
 mod pods;
 mod process;
 mod report;
+mod restart;
 mod scheduler;
 mod settled;
 pub mod start;
@@ -67,6 +69,15 @@ pub struct Args {
     /// is compared with.
     #[arg(long, value_name = "CMD", requires = "exec")]
     beside_exec: Option<String>,
+    /// The etcd in which the server has its objects, for the phase `etcd`: the same writes go there without a server.
+    #[arg(long, value_name = "URLS")]
+    etcd: Option<String>,
+    /// Another API server on the same etcd, for the phase `etcd`.
+    #[arg(long, value_name = "KUBECONFIG", requires = "etcd")]
+    beside_kubeconfig: Option<PathBuf>,
+    /// A server with the embedded store, for the phase `etcd`: what reads are compared with.
+    #[arg(long, value_name = "KUBECONFIG", requires = "etcd")]
+    embedded_kubeconfig: Option<PathBuf>,
     /// The directory of the cgroup in which the node and all that it starts run, for the phase `node`.
     #[arg(long, value_name = "DIR")]
     node_cgroup: Option<PathBuf>,
@@ -129,6 +140,10 @@ enum Step {
     Overhead,
     /// Machine instructions of a request, counted by callgrind; with --exec, and only when it is named.
     Instructions,
+    /// Creates and reads with the objects in etcd; with --etcd, and only when it is named.
+    Etcd,
+    /// A start with many pods; with --exec, and only when it is named.
+    Restart,
     /// Pods that run on a real node; with --exec and --node-cgroup, and only when it is named.
     Node,
 }
@@ -294,6 +309,14 @@ async fn measure(args: &Args) -> Result<(), Error> {
     let mut bench = Bench { target, kubeconfig, beside, control, server, run: suffix(), report };
     progress(&format!("{} ({})", bench.target.address, bench.report.version));
     phases(&mut bench, &wanted, &args.only).await;
+    if args.only.contains(&Step::Etcd) {
+        let settings = etcd::Settings {
+            etcd: args.etcd.as_deref(),
+            beside: args.beside_kubeconfig.as_deref(),
+            embedded: args.embedded_kubeconfig.as_deref(),
+        };
+        phase(&mut bench, "etcd", async |b| etcd::run(b, &settings).await).await;
+    }
     match fixture::namespaces_left(&mut bench.control, &format!("bench-{}-", bench.run)).await {
         Ok(0) => {}
         Ok(left) => bench.report.notes.push(format!("{left} namespaces of this run, empty, are still there")),
@@ -315,6 +338,11 @@ async fn apart(bench: &mut Bench, args: &Args, command: &str, wanted: &impl Fn(S
     }
     if args.only.contains(&Step::Instructions) {
         phase(bench, "instructions", async |b| instructions::run(b, command, &args.kubeconfig).await).await;
+    }
+    if args.only.contains(&Step::Restart) {
+        let run = bench.run.clone();
+        phase(bench, "restart", async |b| restart::run(&mut b.report, &run, command, &args.kubeconfig).await)
+            .await;
     }
     if args.only.contains(&Step::Node) {
         let node = node::Settings {

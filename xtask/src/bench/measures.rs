@@ -63,6 +63,10 @@ const fn more(id: &'static str, label: &'static str, against: [f64; 2]) -> Measu
     }
 }
 
+const fn ratio(id: &'static str, label: &'static str, aim: f64) -> Measure {
+    Measure { unit: Unit::Ratio, ..more(id, label, [NONE, aim]) }
+}
+
 const fn known(value: f64) -> Option<f64> {
     if value.is_nan() { None } else { Some(value) }
 }
@@ -160,6 +164,20 @@ pub const MEASURES: &[Measure] = &[
     instructions("instructions_config_maps", "instructions: create, 16 clients, ConfigMap of 1 kB"),
     instructions("instructions_pods", "instructions: create, 16 clients, pod of 4 kB"),
     instructions("instructions_event", "instructions: event to one of 50 watchers"),
+    more("etcd_creates", "etcd: creates, 64 clients: ConfigMaps of 1 kB", [NONE, NONE]),
+    more("etcd_creates_bare", "etcd: the same writes without a server", [NONE, NONE]),
+    ratio("etcd_creates_ratio", "etcd: creates by writes without a server", 0.9),
+    more("etcd_pods", "etcd: creates, 64 clients: pods of 4 kB", [NONE, NONE]),
+    more("etcd_pods_bare", "etcd: the same writes of pods without a server", [NONE, NONE]),
+    ratio("etcd_pods_ratio", "etcd: creates of pods by writes without a server", 0.9),
+    more("etcd_gets", "etcd: GETs, 64 clients: pods", [NONE, NONE]),
+    more("etcd_gets_embedded", "etcd: GETs with the embedded store", [NONE, NONE]),
+    ratio("etcd_gets_ratio", "etcd: GETs by those with the embedded store", 1.0),
+    less("etcd_list", "etcd: LIST of the pods: time", Unit::Seconds, [NONE, NONE], true),
+    less("etcd_list_embedded", "etcd: LIST with the embedded store: time", Unit::Seconds, [NONE, NONE], true),
+    ratio("etcd_list_ratio", "etcd: speed of LIST by that with the embedded store", 1.0),
+    less("restart", "restart with {restart} pods: exec to /readyz", Unit::Seconds, [NONE, NONE], true),
+    less("restart_memory", "restart with {restart} pods: memory", Unit::Bytes, [2.16e9, NONE], true),
     less("node_run_p50", "node: pod created to Running, p50", Unit::Seconds, [NONE, 0.08], false),
     less("node_run_p99", "node: pod created to Running, p99", Unit::Seconds, [NONE, NONE], false),
     less("node_gone_p50", "node: pod deleted to gone, p50", Unit::Seconds, [NONE, NONE], false),

@@ -26,6 +26,8 @@ pub struct Counts {
     pub bound: usize,
     /// Replicas of a Deployment.
     pub replicas: usize,
+    /// Pods that a server starts again with.
+    pub restart: usize,
     /// Pods that run on a node, one after the other.
     pub lives: usize,
     /// Pods that run on a node at once.
@@ -46,6 +48,7 @@ impl Counts {
             crds: count(500.0, 5),
             bound: count(10_000.0, 50),
             replicas: count(1_000.0, 10),
+            restart: count(60_000.0, 60),
             lives: count(100.0, 10),
             at_once: count(50.0, 5),
         }
@@ -64,6 +67,7 @@ impl Counts {
             .replace("{crds}", &number(self.crds))
             .replace("{bound}", &number(self.bound))
             .replace("{replicas}", &number(self.replicas))
+            .replace("{restart}", &number(self.restart))
             .replace("{at_once}", &number(self.at_once))
     }
 }
@@ -282,6 +286,7 @@ impl Report {
             "counts": {
                 "pods": counts.pods, "serial": counts.serial, "creates": counts.creates, "watchers": counts.watchers,
                 "eventsPerWatcher": counts.events, "crds": counts.crds, "bound": counts.bound,
+                "restart": counts.restart,
                 "lives": counts.lives, "atOnce": counts.at_once,
             },
             "measures": measures,

@@ -1,0 +1,255 @@
+//! The phase `etcd`: creates and reads of a server with its objects in etcd, beside the same writes without a server, beside another API
+//! server on the same etcd, and beside one with the embedded store.
+//!
+//! Invariants: all are measured in turns, in rounds of one run, and the median of the rounds counts, so that what else the machine does
+//! concerns all of them; a write without a server is the transaction that a server sends, with a value that one stored, under keys
+//! that no server watches; all that was written is removed.
+
+use super::{
+    Bench, Error,
+    client::{Call, Target},
+    fixture::{self, collection},
+    kubeconfig,
+    load::{self, Each, Until},
+    objects::{self, Template},
+    stats::median,
+};
+use kaji_etcd::{Endpoints, EtcdOptions, EtcdStore, KeyMap, TlsFiles};
+use kaji_store::{Op, Range, Store, StoreError, Txn, TxnOutcome};
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::task::JoinSet;
+
+const CLIENTS: usize = 64;
+const ROUNDS: usize = 5;
+/// How long a part of a round may take.
+const LIMIT: Duration = Duration::from_secs(600);
+/// For how long objects are read in a round.
+const READING: Duration = Duration::from_secs(2);
+/// Keys that are removed at once; etcd takes 128 operations a transaction.
+const REMOVED: usize = 100;
+/// Where upstream has objects.
+const OBJECTS: &str = "/registry";
+
+/// What is compared.
+pub struct Settings<'a> {
+    /// The etcd of the server.
+    pub etcd: Option<&'a str>,
+    /// Another API server on it.
+    pub beside: Option<&'a Path>,
+    /// A server with the embedded store.
+    pub embedded: Option<&'a Path>,
+}
+
+/// The servers, and etcd.
+struct Sides {
+    etcd: Arc<EtcdStore>,
+    server: Arc<Target>,
+    beside: Option<Arc<Target>>,
+    embedded: Option<Arc<Target>>,
+}
+
+fn store_error(error: StoreError) -> Error {
+    Error::Answer(format!("etcd: {error}"))
+}
+
+/// Measures the phase.
+pub async fn run(bench: &mut Bench, settings: &Settings<'_>) -> Result<(), Error> {
+    let url = settings.etcd.ok_or_else(|| Error::Answer("the phase etcd needs --etcd".into()))?;
+    let endpoints = Endpoints::new(url.split(','), TlsFiles::default());
+    let endpoints = endpoints.map_err(|e| Error::Answer(format!("--etcd: {e}")))?;
+    let options = EtcdOptions { compaction: None, ..EtcdOptions::new(endpoints, KeyMap::plain("")) };
+    let load = |path: Option<&Path>| path.map(|path| kubeconfig::load(path).map(Arc::new)).transpose();
+    let sides = Sides {
+        etcd: Arc::new(EtcdStore::open(options).await.map_err(store_error)?),
+        server: bench.target.clone(),
+        beside: load(settings.beside)?,
+        embedded: load(settings.embedded)?,
+    };
+    let namespace = format!("bench-{}-etcd", bench.run);
+    let outcome = compare(bench, &sides, &namespace).await;
+    let bare = remove(&sides.etcd, &bare_prefix(&namespace)).await;
+    let cleared = clear(bench, &sides, &namespace).await;
+    fixture::both(outcome, bare.and(cleared))
+}
+
+fn bare_prefix(namespace: &str) -> String {
+    format!("/{namespace}/")
+}
+
+async fn compare(bench: &mut Bench, sides: &Sides, namespace: &str) -> Result<(), Error> {
+    fixture::namespace(&mut bench.control, namespace).await?;
+    let owner = fixture::owner(&mut bench.control, namespace, &objects::config_map()).await?;
+    let count = bench.report.counts.creates / 4;
+    let kinds = [
+        ("configmaps", objects::config_map(), ["etcd_creates", "etcd_creates_bare", "etcd_creates_ratio"]),
+        ("pods", objects::big_pod(&owner), ["etcd_pods", "etcd_pods_bare", "etcd_pods_ratio"]),
+    ];
+    for (plural, template, [server, bare, ratio]) in kinds {
+        let creates = Creates { namespace, plural, template, count: count / ROUNDS };
+        let [with, without, other] = creates.measure(bench, sides).await?;
+        bench.report.set(server, with);
+        bench.report.set(bare, without);
+        bench.report.set(ratio, with / without.max(1e-9));
+        if other > 0.0 {
+            bench.report.set_beside(server, other);
+            bench.report.set_beside(ratio, other / without.max(1e-9));
+        }
+    }
+    reads(bench, sides, namespace, count / ROUNDS).await
+}
+
+/// Creates of one kind.
+struct Creates<'a> {
+    namespace: &'a str,
+    plural: &'static str,
+    template: Template,
+    /// Of a round, for each.
+    count: usize,
+}
+
+impl Creates<'_> {
+    /// Rates with the server, without one, and with the other server (0 without one).
+    async fn measure(&self, bench: &mut Bench, sides: &Sides) -> Result<[f64; 3], Error> {
+        let path = collection(self.namespace, self.plural);
+        bench.control.call(&self.template.create(&path, "value")).await?;
+        let stored = Range::key(format!("{OBJECTS}/{}/{}/value", self.plural, self.namespace));
+        let stored = sides.etcd.range(stored).await.map_err(store_error)?;
+        let value = stored.kvs.first().map(|kv| kv.value.clone());
+        let value = value.ok_or_else(|| Error::Answer("the server's objects are not in this etcd".into()))?;
+        let mut rates = [vec![], vec![], vec![]];
+        for round in 0..ROUNDS {
+            let prefix = format!("{}{}/{round}", bare_prefix(self.namespace), self.plural);
+            rates[1].push(bare(&sides.etcd, prefix, value.clone(), self.count).await?);
+            rates[0].push(self.create(&sides.server, &format!("a{round}")).await?);
+            if let Some(beside) = &sides.beside {
+                rates[2].push(self.create(beside, &format!("b{round}")).await?);
+            }
+        }
+        Ok(rates.map(|mut rates| median(&mut rates).unwrap_or(0.0)))
+    }
+
+    async fn create(&self, target: &Arc<Target>, name: &str) -> Result<f64, Error> {
+        let (path, template) = (collection(self.namespace, self.plural), self.template.clone());
+        let name = name.to_owned();
+        let create = Each(move |i: usize| template.create(&path, &format!("{name}-{i:06}")));
+        Ok(load::run(target, CLIENTS, Until::Count(self.count), LIMIT, create).await?.rate())
+    }
+}
+
+/// The rate of the same writes without a server.
+async fn bare(
+    etcd: &Arc<EtcdStore>,
+    prefix: String,
+    value: bytes::Bytes,
+    count: usize,
+) -> Result<f64, Error> {
+    let (prefix, next) = (Arc::new(prefix), Arc::new(AtomicUsize::new(0)));
+    let began = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let (etcd, prefix, next, value) = (etcd.clone(), prefix.clone(), next.clone(), value.clone());
+        tasks.spawn(async move {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= count {
+                    return Ok(());
+                }
+                match etcd.txn(Txn::create(format!("{prefix}-{index:06}"), value.clone())).await {
+                    Ok(TxnOutcome::Committed { .. }) => {}
+                    Ok(TxnOutcome::Conflict { .. }) => {
+                        return Err(Error::Answer("etcd has a key of this run".into()));
+                    }
+                    Err(error) => return Err(store_error(error)),
+                }
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.map_err(|e| Error::Task(e.to_string()))??;
+    }
+    Ok(count as f64 / began.elapsed().as_secs_f64().max(1e-9))
+}
+
+async fn remove(etcd: &EtcdStore, prefix: &str) -> Result<(), Error> {
+    loop {
+        let found = etcd.range(Range::prefix(prefix).limit(REMOVED)).await.map_err(store_error)?;
+        if found.kvs.is_empty() {
+            return Ok(());
+        }
+        let ops = found.kvs.iter().map(|kv| Op::Delete { key: kv.key.to_string() }).collect();
+        etcd.txn(Txn { compare: vec![], ops }).await.map_err(store_error)?;
+    }
+}
+
+/// GETs of pods that the creates have left, and LISTs of all of them.
+async fn reads(bench: &mut Bench, sides: &Sides, namespace: &str, count: usize) -> Result<(), Error> {
+    let mut readers = vec![(sides.server.clone(), "a0", vec![], vec![])];
+    if let Some(beside) = &sides.beside {
+        readers.push((beside.clone(), "a0", vec![], vec![]));
+    }
+    let others = readers.len();
+    if let Some(embedded) = &sides.embedded {
+        prepare(embedded, namespace, count * ROUNDS * others).await?;
+        readers.push((embedded.clone(), "a0", vec![], vec![]));
+    }
+    let path = collection(namespace, "pods");
+    for _ in 0..ROUNDS {
+        for (target, name, gets, lists) in &mut readers {
+            let (path, name) = (path.clone(), (*name).to_owned());
+            let get = Each(move |i: usize| Call::get(format!("{path}/{name}-{:06}", (i * 7_919) % count)));
+            gets.push(load::run(target, CLIENTS, Until::Elapsed(READING), LIMIT, get).await?.rate());
+            let path = collection(namespace, "pods");
+            let list = Each(move |_| Call::get(path.clone()));
+            lists.push(
+                load::run(target, 1, Until::Count(3), LIMIT, list).await?.percentile(50.0).as_secs_f64(),
+            );
+        }
+    }
+    let mut figures = readers
+        .iter_mut()
+        .map(|(.., gets, lists)| (median(gets).unwrap_or(0.0), median(lists).unwrap_or(0.0)));
+    let report = &mut bench.report;
+    let server = figures.next().unwrap_or_default();
+    report.set("etcd_gets", server.0);
+    report.set("etcd_list", server.1);
+    if sides.beside.is_some()
+        && let Some((gets, list)) = figures.next()
+    {
+        report.set_beside("etcd_gets", gets);
+        report.set_beside("etcd_list", list);
+    }
+    if let Some((gets, list)) = figures.next() {
+        report.set("etcd_gets_embedded", gets);
+        report.set("etcd_list_embedded", list);
+        report.set("etcd_gets_ratio", server.0 / gets.max(1e-9));
+        report.set("etcd_list_ratio", list / server.1.max(1e-9));
+    }
+    Ok(())
+}
+
+/// Makes the same pods in a server of other objects.
+async fn prepare(target: &Arc<Target>, namespace: &str, count: usize) -> Result<(), Error> {
+    let mut control = super::client::Client::new(target).limited(LIMIT);
+    fixture::namespace(&mut control, namespace).await?;
+    let owner = fixture::owner(&mut control, namespace, &objects::config_map()).await?;
+    let (path, template) = (collection(namespace, "pods"), objects::big_pod(&owner));
+    let create = Each(move |i: usize| template.create(&path, &format!("a0-{i:06}")));
+    load::run(target, CLIENTS, Until::Count(count), LIMIT, create).await.map(drop)
+}
+
+async fn clear(bench: &mut Bench, sides: &Sides, namespace: &str) -> Result<(), Error> {
+    let names = [namespace.to_owned()];
+    fixture::clear(&mut bench.control, &names, &["pods", "configmaps"]).await?;
+    if let Some(embedded) = &sides.embedded {
+        let mut control = super::client::Client::new(embedded).limited(LIMIT);
+        fixture::clear(&mut control, &names, &["pods", "configmaps"]).await?;
+    }
+    Ok(())
+}
