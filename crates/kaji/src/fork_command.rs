@@ -57,7 +57,7 @@ pub async fn fork(args: Fork, started: Instant) -> Result<(), Box<dyn Error>> {
         return Err("a fork has an embedded store: leave out --store and --etcd-servers".into());
     }
     let source = source.unwrap_or_else(|| default_data_dir(std::env::var("HOME").ok().as_deref()));
-    let (data_dir, _temporary) = match &flags.data_dir {
+    let (data_dir, temporary) = match &flags.data_dir {
         Some(dir) => (dir.clone(), None),
         None => {
             let dir = std::env::temp_dir().join(format!("kaji-fork-{}", std::process::id()));
@@ -77,6 +77,7 @@ pub async fn fork(args: Fork, started: Instant) -> Result<(), Box<dyn Error>> {
         flags.kubeconfig = Some(data_dir.join("kubeconfig"));
     }
     flags.data_dir = Some(data_dir);
+    flags.is_temporary = temporary.is_some();
     if flags.nodes.is_none() {
         flags.nodes = Some(Nodes::None);
         flags.simulates_found_nodes = true;

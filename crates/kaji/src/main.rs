@@ -236,6 +236,7 @@ async fn serve(
     let home = variable("HOME");
     let data_dir = flags.data_dir.clone().unwrap_or_else(|| default_data_dir(home.as_deref()));
     let (persistent, writes) = (flags.is_persistent(), flags.writes_kubeconfig());
+    let stays = persistent && !flags.is_temporary;
     let path = flags
         .kubeconfig
         .clone()
@@ -264,11 +265,7 @@ async fn serve(
     if writes {
         writeln!(out, "  kubeconfig  {} (context {})", path.display(), kubeconfig::NAME)?;
     }
-    writeln!(
-        out,
-        "Ctrl-C stops the cluster; the data {}.",
-        if persistent { "stays" } else { "is discarded" }
-    )?;
+    writeln!(out, "Ctrl-C stops the cluster; the data {}.", if stays { "stays" } else { "is discarded" })?;
     out.flush()?;
     drop(out);
     let mut renewed = cluster.certificates.subscribe();

@@ -99,6 +99,9 @@ pub struct ServerFlags {
     /// See [`Options::simulates_found_nodes`].
     #[arg(skip)]
     pub simulates_found_nodes: bool,
+    /// The data directory is removed at the end.
+    #[arg(skip)]
+    pub is_temporary: bool,
 }
 
 /// Addresses of services and pods, and names of the server.
