@@ -370,6 +370,8 @@ async fn nothing_shows_before_the_fsync_and_writers_share_it() {
     });
     let options = DiskOptions { fault: Some(gate.clone()), ..Default::default() };
     let store = DiskStore::open(temp.path(), options).unwrap();
+    // The first commit makes room for the journal, which is synced as well.
+    store.grant_lease(Duration::from_secs(3600)).await.unwrap();
     let mut watch = store.watch("/", 0).await.unwrap();
     gate.closed.store(true, Ordering::SeqCst);
     let mut first = store.txn(Txn::put("/first", "1"));
