@@ -406,6 +406,7 @@ mod tests {
                 "eventsPerWatcher": 1000,
                 "lives": 100,
                 "pods": 50000,
+                "restart": 60000,
                 "serial": 1000,
                 "watchers": 1000
               },
@@ -514,6 +515,6 @@ mod tests {
 
     #[test]
     fn counts_never_vanish() {
-        expect!["Counts { scale: 0.0001, pods: 50, serial: 50, creates: 640, watchers: 5, events: 1000, crds: 5, bound: 50, replicas: 10, lives: 10, at_once: 5 }"].assert_eq(&format!("{:?}", Counts::scaled(0.0001)));
+        expect!["Counts { scale: 0.0001, pods: 50, serial: 50, creates: 640, watchers: 5, events: 1000, crds: 5, bound: 50, replicas: 10, restart: 60, lives: 10, at_once: 5 }"].assert_eq(&format!("{:?}", Counts::scaled(0.0001)));
     }
 }
