@@ -63,10 +63,21 @@ pub async fn explain(
     let resource = discovery.resolve(&subject.kind)?;
     let namespace = if resource.namespaced { namespace } else { "" };
     let path = resource.path(namespace, &subject.name);
-    let object = api.get(&path).await.map_err(|refusal| match refusal {
-        Refusal::NotFound(message) => ExplainError::NotFound(message),
-        Refusal::Forbidden(message) | Refusal::Failed(message) => ExplainError::Unreadable(message),
-    })?;
+    let object = match api.get(&path).await {
+        Ok(object) => object,
+        Err(Refusal::Forbidden(message) | Refusal::Failed(message)) => {
+            return Err(ExplainError::Unreadable(message));
+        }
+        Err(Refusal::NotFound(message)) => {
+            let causes =
+                questions::refusals::of_missing(&reader, &discovery, resource, namespace, &subject.name)
+                    .await;
+            if causes.is_empty() {
+                return Err(ExplainError::NotFound(message));
+            }
+            return Ok(Report { subject: message, causes, unknown: reader.refused() });
+        }
+    };
     let case = Case::new(&reader, &discovery, resource, &object, now);
     let causes = questions::answer(&case).await;
     Ok(Report { subject: case.title(), causes, unknown: reader.refused() })

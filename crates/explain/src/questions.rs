@@ -12,6 +12,7 @@ mod deletion;
 mod node;
 mod pod_volumes;
 mod quota;
+pub(crate) mod refusals;
 mod scheduling;
 mod service;
 mod webhook;
@@ -55,6 +56,7 @@ macro_rules! kind {
 
 questions! {
     any => deletion,
+    any => refusals,
     kind!("Pod") => scheduling,
     kind!("Pod") => pod_volumes,
     kind!("Pod") => containers,

@@ -497,3 +497,43 @@ async fn finds_the_binding_that_nearly_allows_a_request() {
                    kubectl create rolebinding get-pods -n d --role=get-pods --serviceaccount=d:robot
     "#]].assert_eq(&all);
 }
+
+#[tokio::test]
+async fn tells_writes_that_were_refused() {
+    let refusal = |name: &str, resource: &str, owner: &str, rule: Value, message: &str| {
+        json!({"kind": "Refusal", "name": name, "user": "bob", "verb": "patch", "fieldManager": "mine", "count": 1,
+            "lastTimestamp": "2026-01-01T00:05:00Z", "message": message, "rule": rule,
+            "object": {"group": "apps", "resource": resource, "namespace": "d", "name": name, "owner": owner}})
+    };
+    let conflict = "Apply failed with 1 conflict: conflict with \"scaler\": .spec.replicas";
+    let denied = "admission webhook \"guard.acme.example.com\" denied the request: no";
+    let changed = |name: &str, time: &str| json!({"kind": "Deployment", "name": name, "metadata": {"managedFields": [{"time": time}]}});
+    let server = fixture(&[
+        changed("web", "2026-01-01T00:00:00Z"),
+        changed("later", "2026-01-01T00:09:00Z"),
+        refusal("web", "deployments", "", json!({"kind": "FieldManager", "name": "scaler"}), conflict),
+        refusal("later", "deployments", "", json!({"kind": "FieldManager", "name": "scaler"}), conflict),
+        refusal(
+            "new",
+            "deployments",
+            "",
+            json!({"kind": "Webhook", "name": "guard.acme.example.com"}),
+            denied,
+        ),
+    ]);
+    let mut text = String::new();
+    for name in ["web", "later", "new", "none"] {
+        text += &server.why(&format!("deployment/{name}")).await;
+    }
+    expect![[r#"
+        Deployment d/web: FieldManager scaler refused a write of it
+          known    patch of deployments/web by bob, field manager mine, at 2026-01-01T00:05:00Z
+          known    Apply failed with 1 conflict: conflict with "scaler": .spec.replicas
+          fix      let the other manager give the field up; or leave it out; or --force-conflicts to take it
+        Deployment d/later: nothing is wrong with it
+        deployments "new" not found: Webhook guard.acme.example.com refused a write of it
+          known    patch of deployments/new by bob, field manager mine, at 2026-01-01T00:05:00Z
+          known    admission webhook "guard.acme.example.com" denied the request: no
+        error: deployments "none" not found
+    "#]].assert_eq(&text);
+}

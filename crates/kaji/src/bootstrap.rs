@@ -42,6 +42,7 @@ const PRIORITY_CLASSES: &[(&str, i64, &str)] = &[
 
 /// Upstream's metrics-server brings such a role; a name of its own keeps the two apart.
 const METRICS_READER: &str = "kaji:aggregated-metrics-reader";
+const REFUSALS_READER: &str = "kaji:aggregated-refusals-reader";
 
 /// What the objects say about the cluster.
 pub struct Facts<'a> {
@@ -89,6 +90,7 @@ pub async fn run(engine: &Arc<Engine>, facts: &Facts<'_>) -> Result<(), Status> 
         namespaced,
         priority_classes(api),
         metrics_reader(api),
+        refusals_reader(api),
         default_roles::ensure_cluster_wide(api, facts.features),
         kaji_server::flowcontrol::ensure(engine),
         kaji_aggregator::ensure(engine),
@@ -122,15 +124,32 @@ async fn priority_classes(api: &dyn Api) -> Result<(), Status> {
 /// The figures of nodes and pods, for the users of the roles `view`, `edit` and `admin`.
 async fn metrics_reader(api: &dyn Api) -> Result<(), Status> {
     let mut role = object("rbac.authorization.k8s.io/v1", "ClusterRole", METRICS_READER);
-    let labels = ["view", "edit", "admin"]
-        .map(|to| (format!("rbac.authorization.k8s.io/aggregate-to-{to}"), Value::from("true")));
-    role["metadata"]["labels"] = Value::Object(labels.into_iter().collect());
+    role["metadata"]["labels"] = aggregated();
     role["rules"] = json!([{
         "apiGroups": [kaji_resource_metrics::GROUP],
         "resources": ["nodes", "pods"],
         "verbs": ["get", "list", "watch"],
     }]);
     ensure(api, &GroupResource::new("rbac.authorization.k8s.io", "clusterroles"), "", role).await
+}
+
+/// Refused writes, for the users of the roles `view`, `edit` and `admin`; each is shown only those of objects that it may read.
+async fn refusals_reader(api: &dyn Api) -> Result<(), Status> {
+    let mut role = object("rbac.authorization.k8s.io/v1", "ClusterRole", REFUSALS_READER);
+    role["metadata"]["labels"] = aggregated();
+    role["rules"] = json!([{
+        "apiGroups": [kaji_refusals::GROUP],
+        "resources": [kaji_refusals::RESOURCE],
+        "verbs": ["get", "list"],
+    }]);
+    ensure(api, &GroupResource::new("rbac.authorization.k8s.io", "clusterroles"), "", role).await
+}
+
+/// The labels of a role that `view`, `edit` and `admin` include.
+fn aggregated() -> Value {
+    let labels = ["view", "edit", "admin"]
+        .map(|to| (format!("rbac.authorization.k8s.io/aggregate-to-{to}"), Value::from("true")));
+    Value::Object(labels.into_iter().collect())
 }
 
 async fn storage_class(api: &dyn Api, facts: &Facts<'_>) -> Result<(), Status> {

@@ -45,6 +45,7 @@ use kaji_engine::{Engine, EngineOptions};
 use kaji_meta::time::Clock;
 use kaji_options::{AuthnOptions, Options, ProxyClient, StoreKind};
 use kaji_outbound::ClientCache;
+use kaji_refusals::{Limits, Refusals};
 use kaji_resource::Api;
 use kaji_server::{
     Audit, Authentication, BodyMemory, Certificates, Connector, Discovery, FlowControl, Health,
@@ -199,7 +200,9 @@ impl EngineOpened {
         let allocation = settings.shared_ports(&storage.store, &deps);
         deps.shared_ports = allocation.clone().map(|shared| shared as Arc<dyn SharedPorts>);
         let usage = kaji_resource_metrics::Collector::new(object_clock.clone());
-        let computed = kaji_resource_metrics::defs(&usage);
+        let refusals = Arc::new(Refusals::new(object_clock.clone(), Limits::default()));
+        let mut computed = kaji_resource_metrics::defs(&usage);
+        computed.push(kaji_refusals::def(&refusals, &authz.authorizer));
         engine.register([kaji_builtins::all(&deps), computed].concat()).await?;
         let conversions =
             kaji_apiextensions::Conversions { callers: plugins.callers.clone(), ..Default::default() };
@@ -217,6 +220,7 @@ impl EngineOpened {
             pki,
             authn,
             usage,
+            refusals,
             allocation,
         })
     }
@@ -234,6 +238,7 @@ pub(crate) struct ResourcesRegistered {
     pki: Arc<Pki>,
     authn: Authn,
     usage: Arc<kaji_resource_metrics::Collector>,
+    refusals: Arc<Refusals>,
     /// The record of node ports that servers share.
     allocation: Option<Arc<Allocation>>,
 }
@@ -320,6 +325,7 @@ impl Bootstrapped {
             pki,
             authn,
             usage,
+            refusals,
             allocation,
         } = former;
         let identity = front_proxy::load(&settings.options.serving.proxy, &pki)?;
@@ -335,8 +341,15 @@ impl Bootstrapped {
         let nodes = kubelet_client::load(&settings.options.serving.kubelets, certificates.clone())?;
         let connector = Connector::new(nodes, stopped.clone());
         let kubelets = Kubelets { engine: Arc::downgrade(&engine), connector: connector.clone() };
-        let stack =
-            stack(&settings, engine, (&aggregator, connector), &authz, &authn, metrics, (address, &storage));
+        let stack = stack(
+            &settings,
+            engine,
+            (&aggregator, connector),
+            &authz,
+            &authn,
+            metrics,
+            (address, &storage, refusals),
+        );
         let (listener, front) = listener.unzip();
         let mut background = Background { tasks: JoinSet::new(), stopped: stopped.clone() };
         let drained = background.listen(&settings, listener, front.clone(), &stack).await?;
@@ -402,7 +415,7 @@ fn stack(
     authz: &Authz,
     authn: &Authn,
     metrics: Metrics,
-    (address, storage): (SocketAddr, &Storage),
+    (address, storage, refusals): (SocketAddr, &Storage, Arc<Refusals>),
 ) -> Arc<Stack> {
     let options = &settings.options;
     let flow = FlowControl::new(options.limits, settings.clock.clone());
@@ -425,6 +438,7 @@ fn stack(
         body_memory: options.serving.request_memory.map_or_else(BodyMemory::of_process, BodyMemory::new),
         audit: settings.audit.clone(),
         random: settings.environment.random.clone(),
+        refusals,
         snapshots: Some(storage.snapshots(options)),
     });
     storage::add_checks(&stack, storage, options);

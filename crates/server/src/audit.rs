@@ -9,6 +9,8 @@
 mod record;
 mod response;
 
+pub(crate) use response::status as response_status;
+
 pub use record::Record;
 
 use crate::{authorize, metrics, route::RequestInfo};

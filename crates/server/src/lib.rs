@@ -29,6 +29,7 @@ mod openapi;
 pub mod pki;
 mod plain;
 mod receive;
+mod refusals;
 mod reload_metrics;
 mod route;
 mod routing;

@@ -29,6 +29,7 @@ use crate::{
     openapi::OpenApi,
     plain,
     receive::{Received, receive},
+    refusals,
     route::{RequestInfo, Target},
     routing,
     shutdown::Shutdown,
@@ -44,6 +45,7 @@ use kaji_auth::{Authorizer, authn::IssuerDocuments};
 use kaji_engine::{ApiRequest, ApiResponse, AuditContext, Body, Deadline, Engine};
 use kaji_meta::{Query, Status, query::unescape, random};
 use kaji_outbound::reverse_proxy::Tunnel;
+use kaji_refusals::Refusals;
 use kaji_resource::{Carries, ObjectReader, SubresourceKind, UserInfo};
 use std::{
     panic::{AssertUnwindSafe, resume_unwind},
@@ -101,6 +103,8 @@ pub struct Stack {
     pub body_memory: Arc<BodyMemory>,
     /// Records requests; `None` when nothing is recorded.
     pub audit: Option<Arc<Audit>>,
+    /// Writes that were refused.
+    pub refusals: Arc<Refusals>,
     /// For audit ids.
     pub random: Arc<dyn random::Random>,
     /// Where snapshots of the store come from.
@@ -261,7 +265,11 @@ impl Stack {
         }
         Err(match outcome.error {
             Some(error) => Rejection::Response(authorize::undecided(&parts.uri, &error)),
-            None => authorize::forbidden(&authorize::attributes(&user, info), &outcome.reason).into(),
+            None => {
+                let status = authorize::forbidden(&authorize::attributes(&user, info), &outcome.reason);
+                refusals::unauthorized(&self.refusals, info, &parts.headers, &user, &status);
+                status.into()
+            }
         })
     }
 
@@ -309,6 +317,7 @@ impl Stack {
         let separate = parts.extensions.get::<SeparateObjects>().is_some();
         let socket = (info.verb == "watch").then(|| Handshake::of(parts)).flatten();
         let gzip = plain::takes_gzip(&parts.headers);
+        let pending = refusals::pending(info, &user, &body);
         let mut request = api::request(api::Parts {
             headers: &parts.headers,
             info,
@@ -322,6 +331,9 @@ impl Stack {
         })?;
         request.accept.separate = separate && record.as_ref().is_none_or(|r| !r.has_responses());
         let (answer, seat) = self.dispatch(request, seat, record, connection).await;
+        if let Some(pending) = pending {
+            pending.answered(&self.refusals, info, &parts.headers, &answer);
+        }
         let response = match socket {
             Some(opening) => websocket::watch(opening, answer),
             None => api::response(answer, gzip),

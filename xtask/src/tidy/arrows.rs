@@ -40,6 +40,7 @@ const ORDER: &[&str] = &[
     "kaji-builtins",
     "kaji-flowcontrol",
     "kaji-audit",
+    "kaji-refusals",
     "kaji-auth",
     "kaji-outbound",
     "kaji-quota",

@@ -43,6 +43,7 @@ mod policies;
 mod published;
 mod python;
 mod rbac;
+mod refusals;
 mod reloads;
 mod requests;
 mod resource_metrics;

@@ -16,6 +16,7 @@ use kaji_auth::{
     authz::{Attributes, Outcome, Rules},
 };
 use kaji_meta::{SystemClock, field::ErrorList};
+use kaji_refusals::{Limits, Refusals};
 use kaji_resource::{BoxFuture, Ctx, Hooks, ResourceDef, Scope, UserInfo, name_column};
 use kaji_server::{
     Authentication, Discovery, Health, Impersonation, Metrics, OpenApi, Peer, ResponseBody, Shutdown, Stack,
@@ -84,6 +85,7 @@ async fn broken(test: &TestCluster) -> Arc<Stack> {
         body_memory: good.body_memory.clone(),
         audit: good.audit.clone(),
         random: good.random.clone(),
+        refusals: Arc::new(Refusals::new(Arc::new(SystemClock), Limits::default())),
         snapshots: None,
     })
 }

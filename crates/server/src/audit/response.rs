@@ -44,7 +44,7 @@ fn decoded(body: &[u8]) -> Option<Value> {
 }
 
 /// The response as a Status, if it is one.
-pub(super) fn status(response: &ApiResponse) -> Option<ResponseStatus> {
+pub(crate) fn status(response: &ApiResponse) -> Option<ResponseStatus> {
     let Body::Full(body) = &response.body else { return None };
     let media = media(response.content_type);
     if response.code < 400 && !looks_like_status(media, body) {

@@ -1,0 +1,253 @@
+//! The kind Refusal of `kaji.dev/v1alpha1`: refused writes, computed at each request.
+//!
+//! Invariants: a refusal is shown to its own user, and to users that may `get` the object it is about (`list` the resource, for
+//! an object without a name); at most [`SHOWN`] are shown, the latest. Nothing is stored.
+
+use crate::{Refusal, Refusals, Rule, ring::Entry};
+use jiff::Timestamp;
+use kaji_auth::{Attributes, Authorizer};
+use kaji_meta::{GroupResource, Status, object, time::Time};
+use kaji_resource::{
+    BoxFuture, CallHooks, CallRequest, Column, ColumnSource, Conversion, Ctx, GarbageCollectionPolicy,
+    Generation, Hooks, MetadataChecks, ResourceDef, Scope, UserInfo, Verb, VersionDef,
+};
+use kaji_schema::{SchemaRef, structural};
+use serde_json::{Map, Value, json};
+use std::{collections::HashMap, sync::Arc};
+
+/// The group.
+pub const GROUP: &str = "kaji.dev";
+/// Its version.
+pub const VERSION: &str = "v1alpha1";
+/// The resource.
+pub const RESOURCE: &str = "refusals";
+const KIND: &str = "Refusal";
+
+/// Refusals in one answer: each may be a question to an authorizer.
+pub const SHOWN: usize = 500;
+
+const COLUMNS: &[Column] = &[
+    column("Name", "Name of the refusal"),
+    column("Last", "Time of the last one"),
+    column("Count", "How often it was refused"),
+    column("User", "The user that was refused"),
+    column("Verb", "What was asked"),
+    column("Object", "The object"),
+    column("Rule", "What refused it"),
+    column("Message", "The answer"),
+];
+
+const fn column(name: &'static str, description: &'static str) -> Column {
+    use std::borrow::Cow::Borrowed;
+    Column {
+        name: Borrowed(name),
+        ty: Borrowed("string"),
+        format: Borrowed(""),
+        description: Borrowed(description),
+        priority: 0,
+    }
+}
+
+/// The resource.
+pub fn def(refusals: &Arc<Refusals>, authorizer: &Arc<dyn Authorizer>) -> ResourceDef {
+    ResourceDef {
+        group: GROUP.into(),
+        plural: RESOURCE.into(),
+        singular: "refusal".into(),
+        kind: KIND.into(),
+        list_kind: format!("{KIND}List").into(),
+        short_names: vec![],
+        categories: vec![],
+        scope: Scope::Namespaced,
+        versions: vec![VersionDef {
+            name: VERSION.into(),
+            served: true,
+            deprecation: None,
+            schema: SchemaRef::owned(structural::build(&schema())),
+            columns: ColumnSource::Hooks(COLUMNS),
+            selectable: vec![],
+            subresources: vec![],
+        }],
+        storage: 0,
+        verbs: &[Verb::Get, Verb::List],
+        stored: false,
+        generation: Generation::None,
+        shares_storage_of: None,
+        ttl: None,
+        validate_name: kaji_meta::validation::name_is_dns_subdomain,
+        metadata_checks: MetadataChecks::default(),
+        storage_prefix: format!("{GROUP}/{RESOURCE}").into(),
+        pod_template: None,
+        allow_create_on_update: false,
+        allow_unconditional_update: false,
+        returns_deleted_object: false,
+        garbage_collection: GarbageCollectionPolicy::Unsupported,
+        writes_wait_for_caches: false,
+        is_own_namespace: false,
+        undiscovered_verbs: &[],
+        conversion: Conversion::Hub,
+        hooks: Arc::new(Shown { refusals: refusals.clone(), authorizer: authorizer.clone() }),
+    }
+}
+
+fn schema() -> Value {
+    let text = |description: &str| json!({"type": "string", "description": description});
+    let time = json!({"type": "string", "format": "date-time"});
+    json!({"type": "object", "description": "A write that was refused.", "properties": {
+        "apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"},
+        "firstTimestamp": time, "lastTimestamp": time,
+        "count": {"type": "integer", "format": "int64"},
+        "user": text("The user that was refused."),
+        "userAgent": text("The user agent of the request."),
+        "fieldManager": text("The field manager, if the request named one."),
+        "verb": text("What was asked."),
+        "object": {"type": "object", "properties": {
+            "group": {"type": "string"}, "resource": {"type": "string"}, "subresource": {"type": "string"},
+            "namespace": {"type": "string"}, "name": {"type": "string"}, "owner": {"type": "string"}}},
+        "code": {"type": "integer", "format": "int32"},
+        "reason": text("The reason of the answer."),
+        "rule": {"type": "object", "properties": {"kind": {"type": "string"}, "name": {"type": "string"}}},
+        "message": text("The message of the answer. None is kept of Secrets."),
+    }})
+}
+
+struct Shown {
+    refusals: Arc<Refusals>,
+    authorizer: Arc<dyn Authorizer>,
+}
+
+impl Shown {
+    /// The refusals that a user may see, the latest first.
+    async fn visible(&self, user: &UserInfo, namespace: Option<&str>) -> Vec<Entry> {
+        let mut decided: HashMap<(String, String, String, String), bool> = HashMap::new();
+        let mut visible = vec![];
+        for entry in self.refusals.entries(namespace) {
+            if visible.len() == SHOWN {
+                break;
+            }
+            let refusal = entry.refusal.clone();
+            let Refusal { group, resource, namespace, name, .. } = &*refusal;
+            let about = (group.clone(), resource.clone(), namespace.clone(), name.clone());
+            let allowed = match decided.get(&about) {
+                _ if refusal.user == user.name => true,
+                Some(allowed) => *allowed,
+                None if decided.len() >= SHOWN => false,
+                None => {
+                    let allowed = self.may_read(user, &refusal).await;
+                    decided.insert(about, allowed);
+                    allowed
+                }
+            };
+            if allowed {
+                visible.push(entry);
+            }
+        }
+        visible
+    }
+
+    async fn may_read(&self, user: &UserInfo, refusal: &Refusal) -> bool {
+        let Refusal { group, resource, namespace, name, .. } = refusal;
+        let verb = if name.is_empty() { "list" } else { "get" };
+        let question = Attributes { namespace, name, ..Attributes::resource(user, verb, group, resource) };
+        self.authorizer.authorize(&question).await.allowed()
+    }
+
+    async fn answer(&self, ctx: &Ctx<'_>, request: CallRequest<'_>) -> Result<(u16, Value), Status> {
+        let own = GroupResource::new(GROUP, RESOURCE);
+        let namespace = Some(ctx.namespace).filter(|namespace| !namespace.is_empty());
+        let visible = self.visible(ctx.user, namespace).await;
+        match request.verb {
+            Verb::Get => {
+                let found = visible.iter().find(|entry| name(entry) == ctx.name);
+                Ok((200, shown(found.ok_or_else(|| Status::not_found(&own, ctx.name))?)))
+            }
+            Verb::List => {
+                let items: Vec<Value> = visible.iter().map(shown).collect();
+                let api_version = format!("{GROUP}/{VERSION}");
+                Ok((
+                    200,
+                    json!({"kind": format!("{KIND}List"), "apiVersion": api_version, "metadata": {}, "items": items}),
+                ))
+            }
+            other => Err(Status::method_not_supported(&own, other.as_str())),
+        }
+    }
+}
+
+/// Names of entries are the hashes of what they say.
+fn name(entry: &Entry) -> String {
+    format!("{:016x}", entry.id)
+}
+
+fn shown(entry: &Entry) -> Value {
+    let refusal = &*entry.refusal;
+    let rule = Rule::of(refusal.code, &refusal.message);
+    let mut object = Map::new();
+    let about = [
+        ("group", &refusal.group),
+        ("resource", &refusal.resource),
+        ("subresource", &refusal.subresource),
+        ("namespace", &refusal.namespace),
+        ("name", &refusal.name),
+        ("owner", &refusal.owner),
+    ];
+    for (key, value) in about {
+        if !value.is_empty() {
+            object.insert(key.into(), value.as_str().into());
+        }
+    }
+    json!({
+        "apiVersion": format!("{GROUP}/{VERSION}"),
+        "kind": KIND,
+        "metadata": {
+            "name": name(entry), "namespace": refusal.shown_in(),
+            "creationTimestamp": Time::new(entry.first).to_string(),
+        },
+        "firstTimestamp": Time::new(entry.first).to_string(),
+        "lastTimestamp": Time::new(entry.last).to_string(),
+        "count": entry.count,
+        "user": refusal.user,
+        "userAgent": refusal.user_agent,
+        "fieldManager": refusal.field_manager,
+        "verb": refusal.verb,
+        "object": object,
+        "code": refusal.code,
+        "reason": refusal.reason,
+        "rule": {"kind": rule.kind, "name": rule.name},
+        "message": refusal.message,
+    })
+}
+
+impl Hooks for Shown {
+    fn calls(&self) -> &dyn CallHooks {
+        self
+    }
+
+    fn row(&self, _version: &str, refusal: &Value, _now: Timestamp) -> Vec<Value> {
+        let text = |path: &[&str]| object::str_at(refusal, path).to_owned();
+        let about = format!("{}/{}", text(&["object", "resource"]), text(&["object", "name"]));
+        let rule = format!("{} {}", text(&["rule", "kind"]), text(&["rule", "name"]));
+        let count = refusal["count"].as_u64().unwrap_or_default().to_string();
+        let cells = [
+            object::name(refusal).to_owned(),
+            text(&["lastTimestamp"]),
+            count,
+            text(&["user"]),
+            text(&["verb"]),
+            about,
+            rule.trim_end().to_owned(),
+            text(&["message"]),
+        ];
+        cells.into_iter().map(Value::from).collect()
+    }
+}
+
+impl CallHooks for Shown {
+    fn call<'a>(
+        &'a self,
+        ctx: &'a Ctx<'a>,
+        request: CallRequest<'a>,
+    ) -> BoxFuture<'a, Result<(u16, Value), Status>> {
+        Box::pin(self.answer(ctx, request))
+    }
+}

@@ -1,0 +1,263 @@
+//! The memory of refusals: the latest ones, equal ones counted.
+//!
+//! Invariants:
+//! - The bytes of what is kept never exceed the limit; the oldest go first.
+//! - What is older than the limit of age is not shown.
+//! - Equal refusals are one entry, with the time of the first and of the last.
+
+use crate::Refusal;
+use jiff::{SignedDuration, Timestamp};
+use kaji_meta::time::Clock;
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of all texts, with what each entry takes besides.
+    pub bytes: usize,
+    /// Since the last time.
+    pub age: SignedDuration,
+}
+
+impl Default for Limits {
+    /// 1 MiB, one hour.
+    fn default() -> Self {
+        Limits { bytes: 1 << 20, age: SignedDuration::from_hours(1) }
+    }
+}
+
+/// The longest message that is kept, and the longest other text: names in requests are as long as clients like.
+const MESSAGE: usize = 2 << 10;
+const TEXT: usize = 512;
+/// What an entry takes besides its texts.
+const OVERHEAD: usize = 400;
+
+/// A refusal with its times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name of its object: stable while it is kept.
+    pub id: u64,
+    /// What was refused.
+    pub refusal: Arc<Refusal>,
+    /// When first.
+    pub first: Timestamp,
+    /// When last.
+    pub last: Timestamp,
+    /// How often.
+    pub count: u64,
+}
+
+#[derive(Default)]
+struct Ring {
+    /// By the order of their last times.
+    entries: BTreeMap<u64, Entry>,
+    /// Where the entry of a hash is.
+    places: HashMap<u64, u64>,
+    next: u64,
+    bytes: usize,
+}
+
+/// The refusals of one server.
+pub struct Refusals {
+    ring: Mutex<Ring>,
+    clock: Arc<dyn Clock>,
+    limits: Limits,
+}
+
+impl Refusals {
+    /// None yet.
+    pub fn new(clock: Arc<dyn Clock>, limits: Limits) -> Self {
+        Refusals { ring: Mutex::default(), clock, limits }
+    }
+
+    /// Keeps a refusal.
+    pub fn remember(&self, mut refusal: Refusal) {
+        if refusal.group.is_empty() && refusal.resource == "secrets" {
+            refusal.message.clear();
+        }
+        shorten(&mut refusal);
+        let now = self.clock.now();
+        let id = hash(&refusal);
+        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let former = ring.remove(id);
+        let entry = match former {
+            Some(former) if former.refusal.as_ref() == &refusal => {
+                Entry { last: now, count: former.count + 1, ..former }
+            }
+            _ => Entry { id, refusal: Arc::new(refusal), first: now, last: now, count: 1 },
+        };
+        ring.push(entry);
+        while ring.bytes > self.limits.bytes {
+            let Some((_, oldest)) = ring.entries.first_key_value() else { break };
+            let id = oldest.id;
+            ring.remove(id);
+        }
+    }
+
+    /// What is kept of a namespace (all of them without one), the latest first.
+    pub fn entries(&self, namespace: Option<&str>) -> Vec<Entry> {
+        let oldest = self.clock.now() - self.limits.age;
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = ring.entries.values().rev().take_while(|entry| entry.last >= oldest);
+        entries.filter(|entry| namespace.is_none_or(|n| entry.refusal.shown_in() == n)).cloned().collect()
+    }
+}
+
+impl Ring {
+    fn remove(&mut self, id: u64) -> Option<Entry> {
+        let entry = self.entries.remove(&self.places.remove(&id)?)?;
+        self.bytes -= size(&entry.refusal);
+        Some(entry)
+    }
+
+    fn push(&mut self, entry: Entry) {
+        self.bytes += size(&entry.refusal);
+        self.places.insert(entry.id, self.next);
+        self.entries.insert(self.next, entry);
+        self.next += 1;
+    }
+}
+
+impl Refusal {
+    /// The namespace of its object. As with events, that of objects without a namespace is `default`.
+    pub fn shown_in(&self) -> &str {
+        if self.namespace.is_empty() { "default" } else { &self.namespace }
+    }
+
+    fn texts(&mut self) -> [&mut String; 11] {
+        [
+            &mut self.user,
+            &mut self.user_agent,
+            &mut self.field_manager,
+            &mut self.verb,
+            &mut self.group,
+            &mut self.resource,
+            &mut self.subresource,
+            &mut self.namespace,
+            &mut self.name,
+            &mut self.owner,
+            &mut self.reason,
+        ]
+    }
+}
+
+fn shorten(refusal: &mut Refusal) {
+    for text in refusal.texts() {
+        cut(text, TEXT);
+    }
+    cut(&mut refusal.message, MESSAGE);
+}
+
+fn cut(text: &mut String, most: usize) {
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most));
+        text.shrink_to_fit();
+    }
+}
+
+fn size(refusal: &Refusal) -> usize {
+    let Refusal {
+        user,
+        user_agent,
+        field_manager,
+        verb,
+        group,
+        resource,
+        subresource,
+        namespace,
+        name,
+        owner,
+        code: _,
+        reason,
+        message,
+    } = refusal;
+    let texts = [
+        user,
+        user_agent,
+        field_manager,
+        verb,
+        group,
+        resource,
+        subresource,
+        namespace,
+        name,
+        owner,
+        reason,
+        message,
+    ];
+    OVERHEAD + texts.iter().map(|text| text.len()).sum::<usize>()
+}
+
+fn hash(refusal: &Refusal) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let Refusal { user, verb, group, resource, subresource, namespace, name, code, message, .. } = refusal;
+    (user, verb, group, resource, subresource, namespace, name, code, message).hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kaji_meta::time::ManualClock;
+    use proptest::prelude::*;
+
+    fn refusal(name: &str, message: &str) -> Refusal {
+        Refusal {
+            name: name.into(),
+            namespace: "d".into(),
+            message: message.into(),
+            code: 403,
+            ..Refusal::default()
+        }
+    }
+
+    #[test]
+    fn equal_refusals_are_counted() {
+        let clock = Arc::new(ManualClock::new(Timestamp::UNIX_EPOCH));
+        let refusals = Refusals::new(clock.clone(), Limits::default());
+        for name in ["a", "b", "a"] {
+            refusals.remember(refusal(name, "no"));
+            clock.advance(SignedDuration::from_secs(1));
+        }
+        let text =
+            |entry: Entry| format!("{} {} {}..{}", entry.refusal.name, entry.count, entry.first, entry.last);
+        let text: Vec<String> = refusals.entries(Some("d")).into_iter().map(text).collect();
+        expect_test::expect![[r"
+            a 2 1970-01-01T00:00:00Z..1970-01-01T00:00:02Z
+            b 1 1970-01-01T00:00:01Z..1970-01-01T00:00:01Z"]]
+        .assert_eq(&text.join("\n"));
+        assert!(refusals.entries(Some("other")).is_empty());
+        clock.advance(SignedDuration::from_hours(1));
+        assert!(refusals.entries(None).is_empty());
+    }
+
+    #[test]
+    fn messages_about_secrets_are_not_kept() {
+        let refusals = Refusals::new(Arc::new(ManualClock::new(Timestamp::UNIX_EPOCH)), Limits::default());
+        refusals.remember(Refusal {
+            resource: "secrets".into(),
+            ..refusal("a", "data: Invalid value: \"hunter2\"")
+        });
+        assert_eq!(refusals.entries(None)[0].refusal.message, "");
+    }
+
+    proptest! {
+        #[test]
+        fn the_limit_of_bytes_holds(sizes in proptest::collection::vec((0..20_u8, 0..5_000_usize), 0..200)) {
+            let limits = Limits { bytes: 20_000, ..Limits::default() };
+            let refusals = Refusals::new(Arc::new(ManualClock::new(Timestamp::UNIX_EPOCH)), limits);
+            for (name, size) in sizes {
+                refusals.remember(refusal(&name.to_string(), &"x".repeat(size)));
+                let ring = refusals.ring.lock().unwrap();
+                let bytes: usize = ring.entries.values().map(|entry| super::size(&entry.refusal)).sum();
+                prop_assert_eq!(bytes, ring.bytes);
+                prop_assert!(bytes <= 20_000);
+                prop_assert_eq!(ring.entries.len(), ring.places.len());
+            }
+        }
+    }
+}
