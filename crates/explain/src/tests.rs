@@ -535,5 +535,6 @@ async fn tells_writes_that_were_refused() {
           known    patch of deployments/new by bob, field manager mine, at 2026-01-01T00:05:00Z
           known    admission webhook "guard.acme.example.com" denied the request: no
         error: deployments "none" not found
-    "#]].assert_eq(&text);
+    "#]]
+    .assert_eq(&text);
 }
