@@ -1,4 +1,4 @@
-//! What the memory of refused writes is told: the request, and the answer if it refuses.
+//! What goes into the memory of refused writes: the request, and the answer if it refuses.
 //!
 //! Invariant: nothing is decoded unless a write is refused.
 
