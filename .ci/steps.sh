@@ -123,6 +123,11 @@ step_chaos() {
   fi
 }
 
+# The acceptance walk on three servers over three etcd members, which are restarted one after the other.
+step_etcd_walk() {
+  KAJI=$kaji bash tests/etcd/walk.sh
+}
+
 # Containers that really run, in a network namespace of their own.
 step_node() {
   KAJI=$kaji bash tests/node/walk.sh

@@ -163,7 +163,7 @@ if command -v newuidmap >/dev/null && [[ -e /etc/subuid && -e /etc/subgid ]]; th
   umount /etc/subuid /etc/subgid
   rm -rf --one-file-system "$home/data"
 else
-  echo "SKIPPED rootless range: newuidmap, /etc/subuid or /etc/subgid is not there"
+  echo "SKIPPED rootless-range: newuidmap, /etc/subuid or /etc/subgid is not there"
 fi
 walk single
 soon "single: the start says that there is one id" says "no other user than root"
