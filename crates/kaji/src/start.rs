@@ -38,7 +38,7 @@ use addresses::{endpoint_address, external_address, kubernetes_service_ip, servi
 use kaji_access::{Authn, Authz, audit, front_proxy, kubelet_client, tls};
 use kaji_admission::Deps as PluginDeps;
 use kaji_aggregator::Aggregator;
-use kaji_auth::authn::ClusterAuthenticationInfo;
+use kaji_auth::authn::{ClusterAuthenticationInfo, SigningKey};
 use kaji_builtins::{ApiHandle, Deps, SharedPorts};
 use kaji_controllers::NodeRanges;
 use kaji_engine::{Engine, EngineOptions};
@@ -329,12 +329,8 @@ impl Bootstrapped {
             allocation,
         } = former;
         let identity = front_proxy::load(&settings.options.serving.proxy, &pki)?;
-        let aggregator = Aggregator::new(
-            engine.clone(),
-            plugins.callers.clone(),
-            identity.clone(),
-            settings.object_clock.clone(),
-        );
+        let (callers, clock) = (plugins.callers.clone(), settings.object_clock.clone());
+        let aggregator = Aggregator::new(engine.clone(), callers, identity.clone(), clock);
         let loop_metrics = LoopMetrics::default();
         let metrics = loop_metrics.add_to(with_parts(metrics, &aggregator, &authz, &authn, &plugins));
         let ((stop, stopped), (leave, left)) = (watch::channel(false), watch::channel(false));
@@ -363,17 +359,8 @@ impl Bootstrapped {
         background.follow_objects(&settings, &stack, aggregator, authentication.clone());
         let Storage { encryption, raw_store, store } = storage;
         background.follow_encryption(&settings.options, encryption, raw_store).await;
-        let loop_config = ControlLoopConfig {
-            machine_address: endpoint_address(&settings.options, address).ip(),
-            options: settings.options,
-            environment: settings.environment,
-            stack: stack.clone(),
-            certificates: certificates.clone(),
-            node_ranges: settings.node_ranges,
-            token_signer,
-            loop_metrics,
-            authentication,
-        };
+        let parts = (token_signer, loop_metrics, authentication);
+        let loop_config = settings.into_loop_config(address, &stack, &certificates, parts);
         let control_loops = loop_config.start(&left);
         Ok(Cluster {
             stack,
@@ -389,6 +376,33 @@ impl Bootstrapped {
             control_loops,
             tasks: background.tasks,
         })
+    }
+}
+
+impl Settings {
+    /// What the control loops start with.
+    fn into_loop_config(
+        self,
+        address: SocketAddr,
+        stack: &Arc<Stack>,
+        certificates: &Arc<Certificates>,
+        (token_signer, loop_metrics, authentication): (
+            Arc<SigningKey>,
+            LoopMetrics,
+            watch::Receiver<ClusterAuthenticationInfo>,
+        ),
+    ) -> ControlLoopConfig {
+        ControlLoopConfig {
+            machine_address: endpoint_address(&self.options, address).ip(),
+            options: self.options,
+            environment: self.environment,
+            stack: stack.clone(),
+            certificates: certificates.clone(),
+            node_ranges: self.node_ranges,
+            token_signer,
+            loop_metrics,
+            authentication,
+        }
     }
 }
 

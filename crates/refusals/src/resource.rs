@@ -3,7 +3,7 @@
 //! Invariants: a refusal is shown to its own user, and to users that may `get` the object it is about (`list` the resource, for
 //! an object without a name); at most [`SHOWN`] are shown, the latest. Nothing is stored.
 
-use crate::{Refusal, Refusals, Rule, ring::Entry};
+use crate::{Refusal, Refusals, ring::Entry};
 use jiff::Timestamp;
 use kaji_auth::{Attributes, Authorizer};
 use kaji_meta::{GroupResource, Status, object, time::Time};
@@ -181,7 +181,6 @@ fn name(entry: &Entry) -> String {
 
 fn shown(entry: &Entry) -> Value {
     let refusal = &*entry.refusal;
-    let rule = Rule::of(refusal.code, &refusal.message);
     let mut object = Map::new();
     let about = [
         ("group", &refusal.group),
@@ -213,7 +212,7 @@ fn shown(entry: &Entry) -> Value {
         "object": object,
         "code": refusal.code,
         "reason": refusal.reason,
-        "rule": {"kind": rule.kind, "name": rule.name},
+        "rule": {"kind": entry.rule.kind, "name": entry.rule.name},
         "message": refusal.message,
     })
 }

@@ -5,7 +5,7 @@
 //! - What is older than the limit of age is not shown.
 //! - Equal refusals are one entry, with the time of the first and of the last.
 
-use crate::Refusal;
+use crate::{Refusal, Rule};
 use jiff::{SignedDuration, Timestamp};
 use kaji_meta::time::Clock;
 use std::{
@@ -43,6 +43,8 @@ pub struct Entry {
     pub id: u64,
     /// What was refused.
     pub refusal: Arc<Refusal>,
+    /// What refused it, by its whole message.
+    pub rule: Rule,
     /// When first.
     pub first: Timestamp,
     /// When last.
@@ -76,6 +78,7 @@ impl Refusals {
 
     /// Keeps a refusal.
     pub fn remember(&self, mut refusal: Refusal) {
+        let rule = Rule::of(refusal.code, &refusal.message);
         if refusal.group.is_empty() && refusal.resource == "secrets" {
             refusal.message.clear();
         }
@@ -88,7 +91,7 @@ impl Refusals {
             Some(former) if former.refusal.as_ref() == &refusal => {
                 Entry { last: now, count: former.count + 1, ..former }
             }
-            _ => Entry { id, refusal: Arc::new(refusal), first: now, last: now, count: 1 },
+            _ => Entry { id, refusal: Arc::new(refusal), rule, first: now, last: now, count: 1 },
         };
         ring.push(entry);
         while ring.bytes > self.limits.bytes {
@@ -154,7 +157,8 @@ fn shorten(refusal: &mut Refusal) {
 
 fn cut(text: &mut String, most: usize) {
     if text.len() > most {
-        text.truncate(text.floor_char_boundary(most));
+        let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+        text.truncate(end);
         text.shrink_to_fit();
     }
 }
